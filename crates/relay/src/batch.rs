@@ -1,0 +1,136 @@
+//! What a relay wants sent: bytes once, and for each receiver the parts of them that it gets.
+
+use core::net::SocketAddr;
+
+/// The most datagrams that one segmented send may carry (Linux allows 64 on all kernels that have
+/// `UDP_SEGMENT`).
+pub const MAX_SEGMENTS: usize = 64;
+/// The most bytes that one segmented send may carry: below UDP's own limit.
+pub const MAX_SEND_BYTES: usize = 65_000;
+
+/// The most sends of a batch.
+const MAX_TRANSMITS: usize = 512;
+/// The most parts of one send: the patches of a burst cut it into twice as many, plus one.
+pub(crate) const MAX_PARTS_PER_TRANSMIT: usize = 2 * crate::burst::MAX_PATCHES + 1;
+/// A new burst is not begun in a batch that holds this many bytes already.
+const SOFT_BYTES: usize = 1 << 20;
+/// Reserved for bytes: whatever one flush's pending updates can grow to, and a soft limit before.
+const RESERVED_BYTES: usize = SOFT_BYTES + 2 * crate::pending::MAX_PENDING_BYTES;
+
+/// A range of a batch's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Where it begins in [`SendBatch::bytes`].
+    pub start: u32,
+    /// Where it ends.
+    pub end: u32,
+}
+
+/// One send to one receiver: its parts, put together, are cut into datagrams of `segment` bytes,
+/// of which the last may be shorter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// The receiver.
+    pub to: SocketAddr,
+    /// Its parts: a range of [`SendBatch::parts`].
+    pub first_part: u32,
+    /// How many parts.
+    pub parts: u32,
+    /// Bytes of all parts together.
+    pub len: u32,
+    /// Bytes of each datagram but the last. Equal to `len` for a single datagram.
+    pub segment: u16,
+}
+
+impl Transmit {
+    /// How many datagrams this is.
+    pub fn datagrams(&self) -> u32 {
+        self.len.div_ceil(self.segment.max(1).into())
+    }
+}
+
+/// Sends that leave together. The bytes are shared: a burst for ninety receivers is there once.
+#[derive(Debug)]
+pub struct SendBatch {
+    bytes: Vec<u8>,
+    parts: Vec<Part>,
+    transmits: Vec<Transmit>,
+}
+
+impl SendBatch {
+    /// An empty batch with all the memory that it will ever need reserved.
+    pub fn new() -> SendBatch {
+        SendBatch {
+            bytes: Vec::with_capacity(RESERVED_BYTES),
+            parts: Vec::with_capacity(MAX_TRANSMITS * MAX_PARTS_PER_TRANSMIT),
+            transmits: Vec::with_capacity(MAX_TRANSMITS),
+        }
+    }
+
+    /// The sends, in order.
+    pub fn transmits(&self) -> &[Transmit] {
+        &self.transmits
+    }
+
+    /// The parts of a send.
+    pub fn parts(&self, transmit: &Transmit) -> impl Iterator<Item = &[u8]> {
+        let first = transmit.first_part as usize;
+        self.parts[first..first + transmit.parts as usize]
+            .iter()
+            .map(|part| &self.bytes[part.start as usize..part.end as usize])
+    }
+
+    /// Whether there is nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.transmits.is_empty()
+    }
+
+    /// Adds a send of one datagram.
+    pub fn push_datagram(&mut self, to: SocketAddr, datagram: &[u8]) {
+        let start = self.bytes.len() as u32;
+        self.bytes.extend_from_slice(datagram);
+        let part = Part { start, end: self.bytes.len() as u32 };
+        self.push(to, &[part], datagram.len() as u16);
+    }
+
+    /// Adds a send whose parts are in the batch's bytes already.
+    pub(crate) fn push(&mut self, to: SocketAddr, parts: &[Part], segment: u16) -> &Transmit {
+        let first_part = self.parts.len() as u32;
+        self.parts.extend_from_slice(parts);
+        let len = parts.iter().map(|part| part.end - part.start).sum();
+        self.transmits.push(Transmit { to, first_part, parts: parts.len() as u32, len, segment });
+        &self.transmits[self.transmits.len() - 1]
+    }
+
+    /// Whether there is room for no further send.
+    pub(crate) fn is_full(&self) -> bool {
+        self.transmits.len() >= MAX_TRANSMITS
+    }
+
+    /// Whether the bytes at hand should leave before a new burst is begun.
+    pub(crate) fn is_heavy(&self) -> bool {
+        self.bytes.len() > SOFT_BYTES
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Forgets the sends; the bytes stay for those still to come.
+    pub fn clear_transmits(&mut self) {
+        self.transmits.clear();
+        self.parts.clear();
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.clear_transmits();
+        self.bytes.clear();
+    }
+}
+
+impl Default for SendBatch {
+    fn default() -> SendBatch {
+        SendBatch::new()
+    }
+}

@@ -1,0 +1,81 @@
+//! What a relay counts: plain integers, exported by whoever runs it.
+
+use canopy_wire::DropReason;
+
+macro_rules! counters {
+    ($(#[doc = $doc:literal] $name:ident,)*) => {
+        /// Totals since start. Each only grows.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct Counters {
+            $(#[doc = $doc] pub $name: u64,)*
+            /// Drops, indexed by [`DropReason`].
+            pub drops: [u64; DropReason::ALL.len()],
+        }
+
+        impl Default for Counters {
+            fn default() -> Counters {
+                Counters { $($name: 0,)* drops: [0; DropReason::ALL.len()] }
+            }
+        }
+
+        impl Counters {
+            /// Adds another thread's totals.
+            pub fn add(&mut self, other: &Counters) {
+                $(self.$name += other.$name;)*
+                for (sum, drops) in self.drops.iter_mut().zip(other.drops) {
+                    *sum += drops;
+                }
+            }
+
+            /// Every total but the drops, with its name and what it counts.
+            pub fn named(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+                [$((stringify!($name), $doc, self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    #[doc = "Datagrams received."]
+    datagrams_in,
+    #[doc = "Bytes of UDP payload received."]
+    bytes_in,
+    #[doc = "Updates accepted from participants."]
+    updates_in,
+    #[doc = "Accepted updates whose group had no subscriber on this data thread."]
+    updates_without_subscriber,
+    #[doc = "Copies of updates handed to receivers."]
+    deliveries_out,
+    #[doc = "Datagrams sent."]
+    datagrams_out,
+    #[doc = "Bytes of UDP payload sent, padding included."]
+    bytes_out,
+    #[doc = "Bytes sent that carry nothing: padding of segments and filler records."]
+    padding_bytes_out,
+    #[doc = "Sends that carried several datagrams at once."]
+    segmented_sends,
+    #[doc = "Subscription changes applied."]
+    subscription_changes,
+    #[doc = "Subscriptions that expired without a refresh."]
+    subscriptions_expired,
+    #[doc = "Sessions opened."]
+    sessions_opened,
+    #[doc = "Sessions ended, for whatever reason."]
+    sessions_ended,
+    #[doc = "Sessions that expired without a sign of life."]
+    sessions_expired,
+    #[doc = "Flushes: ticks in periodic mode, receive batches in immediate mode."]
+    flushes,
+}
+
+impl Counters {
+    /// Counts one drop.
+    pub fn drop(&mut self, reason: DropReason) {
+        self.drops[reason as usize] += 1;
+    }
+
+    /// How often something was dropped for `reason`.
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.drops[reason as usize]
+    }
+}

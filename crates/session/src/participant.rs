@@ -1,0 +1,431 @@
+//! The participant's side of a session, sans-IO, in four verbs: `handle_datagram`,
+//! `handle_timeout` (folded into [`Session::poll_transmit`], which takes the time),
+//! `poll_transmit`, `poll_timeout`. It never gives up: a lost relay is asked again, with back-off.
+
+use crate::subscriptions::{Settled, Subscriptions};
+use crate::tag::rebind_proof;
+use canopy_wire::{
+    Address, Bundle, Challenge, Comtree, Connect, Connected, Cookie, Flags, Group, Header, Hello,
+    Keepalive, Kind, Leave, LeaveReason, Level, MAX_UPDATE, Packet, Rebind, Refused, RefusedReason,
+    SubscribeAck, Suite, Tag, Time, WireError,
+};
+use core::hash::Hasher;
+use core::time::Duration;
+use siphasher::sip::SipHasher13;
+use std::collections::VecDeque;
+
+/// What a session is opened with.
+#[derive(Clone, Debug)]
+pub struct SessionConfig {
+    /// The comtree to join.
+    pub comtree: Comtree,
+    /// 16 random bytes, from which nonces are drawn. Must differ between sessions.
+    pub seed: Tag,
+}
+
+/// Where a session stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// A hello is on the way, or the next is being waited for.
+    Greeting,
+    /// A connect is on the way.
+    Connecting,
+    /// In the world.
+    Connected,
+    /// A leave is on the way.
+    Leaving,
+    /// Left for good.
+    Closed,
+}
+
+/// Something that the application may want to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// In the world, under this address. After a loss, subscriptions are being made again.
+    Connected(Address),
+    /// The relay is lost or going away; the session is trying again by itself.
+    Lost,
+    /// The relay does not take the participant; the session will ask again later.
+    Refused(RefusedReason),
+    /// The relay acknowledged the subscription.
+    Subscribed(Group, Level),
+    /// The relay acknowledged the end of the subscription.
+    Unsubscribed(Group),
+    /// The relay's tables are full for this group.
+    SubscriptionRefused(Group),
+    /// The relay knows the session's new ip:port.
+    Rebound,
+    /// The session was left.
+    Closed,
+}
+
+/// One update that was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Update<'a> {
+    /// Its publisher.
+    pub src: Address,
+    /// The group or the endpoint that it was sent to.
+    pub dst: Address,
+    /// Its level.
+    pub level: Level,
+    /// Its bytes.
+    pub payload: &'a [u8],
+}
+
+/// Why the session cannot do what it was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SessionError {
+    /// There is no session with the relay right now; wait for [`Event::Connected`].
+    #[error("not connected to the relay right now; wait for the Connected event")]
+    NotConnected,
+    /// The update does not fit a datagram.
+    #[error("the update has {0} bytes, more than {MAX_UPDATE}; split it")]
+    TooLong(usize),
+    /// The driver's buffer is too short, or a datagram from the relay is no packet.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+}
+
+/// Between repetitions of a handshake packet; doubles up to [`MAX_BACKOFF`].
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+const MAX_BACKOFF: Duration = Duration::from_secs(3);
+/// Unanswered keepalives after which the relay counts as lost.
+const LOST_AFTER_KEEPALIVES: u32 = 3;
+/// Repetitions of a leave.
+const LEAVE_TRIES: u32 = 3;
+/// Repetitions of a connect before the cookie is given up.
+const CONNECT_TRIES: u32 = 5;
+
+/// The participant's side of the link to its relay.
+pub struct Session {
+    config: SessionConfig,
+    state: State,
+    nonce: u64,
+    drawn: u64,
+    cookie: Tag,
+    address: Address,
+    secret: Tag,
+    keepalive: Duration,
+    refresh: Duration,
+    /// When the current state's next packet is due.
+    due: Time,
+    tries: u32,
+    heard: Time,
+    last_stamp: u64,
+    round_trip: Option<Duration>,
+    pending_rebind: Option<Tag>,
+    subscriptions: Subscriptions,
+    events: VecDeque<Event>,
+}
+
+impl Session {
+    /// A session that will greet the relay as soon as it is polled.
+    pub fn new(config: SessionConfig) -> Session {
+        Session {
+            config,
+            state: State::Greeting,
+            nonce: 0,
+            drawn: 0,
+            cookie: Tag::default(),
+            address: Address::UNSPECIFIED,
+            secret: Tag::default(),
+            keepalive: MAX_BACKOFF,
+            refresh: MAX_BACKOFF,
+            due: Time::ZERO,
+            tries: 0,
+            heard: Time::ZERO,
+            last_stamp: 0,
+            round_trip: None,
+            pending_rebind: None,
+            subscriptions: Subscriptions::default(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Where the session stands.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// The participant's address, unspecified before it is connected.
+    pub fn address(&self) -> Address {
+        self.address
+    }
+
+    /// The last measured round trip to the relay.
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.round_trip
+    }
+
+    /// How many groups the participant wants to be subscribed to.
+    pub fn subscriptions(&self) -> usize {
+        self.subscriptions.wanted()
+    }
+
+    /// Wants the group's updates of level ≤ `level`. [`Event::Subscribed`] tells when they come.
+    pub fn subscribe(&mut self, group: Group, level: Level) {
+        self.subscriptions.add(group, level);
+    }
+
+    /// Wants no more of the group.
+    pub fn unsubscribe(&mut self, group: Group) {
+        self.subscriptions.remove(group);
+    }
+
+    /// Writes an update for `dst` into `out`; the driver sends it. Returns its length.
+    ///
+    /// # Errors
+    /// [`SessionError::NotConnected`], [`SessionError::TooLong`], or [`SessionError::Wire`] if `out`
+    /// is shorter than the packet.
+    pub fn publish(
+        &self,
+        dst: Address,
+        level: Level,
+        flags: Flags,
+        payload: &[u8],
+        out: &mut [u8],
+    ) -> Result<usize, SessionError> {
+        if self.state != State::Connected {
+            return Err(SessionError::NotConnected);
+        }
+        if payload.len() > MAX_UPDATE {
+            return Err(SessionError::TooLong(payload.len()));
+        }
+        let mut header = Header::new(Kind::Data, self.config.comtree, self.address, dst);
+        header.level = level;
+        header.flags = flags;
+        Ok(header.encode_packet(payload, out)?)
+    }
+
+    /// Begins an orderly leave. The session is closed when the relay answers, or soon after.
+    pub fn leave(&mut self) {
+        match self.state {
+            State::Connected => self.enter(State::Leaving, Time::ZERO),
+            State::Leaving | State::Closed => {}
+            State::Greeting | State::Connecting => self.close(),
+        }
+    }
+
+    /// The next thing to tell the application.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Session::poll_transmit`] wants to be called next; `None` once closed.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let subscriptions = match self.state {
+            State::Closed => return None,
+            State::Connected => self.subscriptions.due(),
+            _ => None,
+        };
+        let rebind = self.pending_rebind.map(|_| Time::ZERO);
+        [Some(self.due), subscriptions, rebind].into_iter().flatten().min()
+    }
+
+    /// Handles a datagram from the relay; `deliver` is called for each update in it.
+    ///
+    /// # Errors
+    /// What is wrong with the datagram. It has changed nothing then.
+    pub fn handle_datagram(
+        &mut self,
+        now: Time,
+        datagram: &[u8],
+        mut deliver: impl FnMut(Update<'_>),
+    ) -> Result<(), WireError> {
+        let packet = Packet::new_checked(datagram)?;
+        let header = packet.header();
+        if header.comtree != self.config.comtree {
+            return Err(WireError::Field("comtree"));
+        }
+        match header.kind {
+            Kind::Data if self.state == State::Connected => deliver(Update {
+                src: header.src,
+                dst: header.dst,
+                level: header.level,
+                payload: packet.payload(),
+            }),
+            Kind::Bundle if self.state == State::Connected => {
+                for record in Bundle::new_checked(&packet)?.records() {
+                    let canopy_wire::Record { src, dst, level, payload, .. } = record;
+                    deliver(Update { src, dst, level, payload });
+                }
+            }
+            Kind::Cookie => self.handle_cookie(Cookie::decode(&packet)?, now),
+            Kind::Connected => self.handle_connected(Connected::decode(&packet)?, now),
+            Kind::Refused => self.handle_refused(Refused::decode(&packet)?, now),
+            Kind::KeepaliveAck => {
+                self.handle_keepalive_ack(header.dst, Keepalive::decode(&packet)?, now);
+            }
+            Kind::SubscribeAck => self.handle_subscribe_ack(&SubscribeAck::new_checked(&packet)?),
+            Kind::Challenge if self.state == State::Connected => {
+                self.pending_rebind = Some(Challenge::decode(&packet)?.cookie);
+            }
+            Kind::Leave if self.state == State::Connected => {
+                Leave::decode(&packet)?;
+                self.lose(now + FIRST_BACKOFF);
+            }
+            Kind::Left if self.state == State::Leaving => self.close(),
+            _ => {}
+        }
+        self.heard = self.heard.max(now);
+        Ok(())
+    }
+
+    /// Writes the next packet that is due at `now` into `out` and returns its length; `None` when
+    /// there is none. Call until it returns `None`.
+    pub fn poll_transmit(&mut self, now: Time, out: &mut [u8]) -> Option<usize> {
+        let written = match self.state {
+            State::Closed => return None,
+            State::Greeting => self.transmit_hello(now, out),
+            State::Connecting => self.transmit_connect(now, out),
+            State::Leaving => self.transmit_leave(now, out),
+            State::Connected => self.transmit_connected(now, out),
+        };
+        // `out` holds a datagram, so encoding our own packets cannot fail.
+        written.ok().flatten()
+    }
+
+    fn transmit_hello(&mut self, now: Time, out: &mut [u8]) -> Result<Option<usize>, WireError> {
+        if now < self.due {
+            return Ok(None);
+        }
+        self.nonce = self.draw();
+        self.back_off(now);
+        Hello { nonce: self.nonce }.encode(self.config.comtree, out).map(Some)
+    }
+
+    fn transmit_connect(&mut self, now: Time, out: &mut [u8]) -> Result<Option<usize>, WireError> {
+        if now < self.due {
+            return Ok(None);
+        }
+        if self.tries >= CONNECT_TRIES {
+            self.enter(State::Greeting, now);
+            return self.transmit_hello(now, out);
+        }
+        self.back_off(now);
+        let suite = Suite::None as u8;
+        let connect = Connect { nonce: self.nonce, cookie: self.cookie, suite, token: &[] };
+        connect.encode(self.config.comtree, out).map(Some)
+    }
+
+    fn transmit_leave(&mut self, now: Time, out: &mut [u8]) -> Result<Option<usize>, WireError> {
+        if now < self.due {
+            return Ok(None);
+        }
+        if self.tries >= LEAVE_TRIES {
+            self.close();
+            return Ok(None);
+        }
+        self.back_off(now);
+        let leave = Leave { reason: LeaveReason::Done };
+        leave.encode(self.config.comtree, self.address, Address::UNSPECIFIED, out).map(Some)
+    }
+
+    fn transmit_connected(
+        &mut self,
+        now: Time,
+        out: &mut [u8],
+    ) -> Result<Option<usize>, WireError> {
+        let (comtree, src) = (self.config.comtree, self.address);
+        if let Some(cookie) = self.pending_rebind.take() {
+            let proof = rebind_proof(&self.secret, &cookie);
+            self.events.push_back(Event::Rebound);
+            return Rebind { cookie, proof }.encode(comtree, src, out).map(Some);
+        }
+        if now >= self.due {
+            if now.since(self.heard) > self.keepalive * LOST_AFTER_KEEPALIVES {
+                self.lose(now);
+                return self.transmit_hello(now, out);
+            }
+            self.due = now + self.keepalive;
+            // Never 0, which a rebind's echo carries.
+            self.last_stamp = now.as_nanos().max(1);
+            return Keepalive { stamp: self.last_stamp }.encode(comtree, src, out).map(Some);
+        }
+        self.subscriptions.poll_transmit(now, self.refresh, (comtree, src), out)
+    }
+
+    fn handle_cookie(&mut self, cookie: Cookie, now: Time) {
+        if self.state == State::Greeting && cookie.nonce == self.nonce {
+            self.cookie = cookie.cookie;
+            self.enter(State::Connecting, now);
+        }
+    }
+
+    fn handle_connected(&mut self, connected: Connected, now: Time) {
+        if self.state != State::Connecting || connected.nonce != self.nonce {
+            return;
+        }
+        self.address = connected.address;
+        self.secret = connected.secret;
+        let millis = |ms: u32| Duration::from_millis(ms.max(1).into());
+        self.keepalive = millis(connected.keepalive_ms);
+        // Two refreshes may be lost before a subscription ends.
+        self.refresh = millis(connected.subscription_ms) / 3;
+        self.heard = now;
+        self.enter(State::Connected, now + self.keepalive);
+        self.subscriptions.restart();
+        self.events.push_back(Event::Connected(self.address));
+    }
+
+    fn handle_refused(&mut self, refused: Refused, now: Time) {
+        let waiting = matches!(self.state, State::Greeting | State::Connecting);
+        if waiting && refused.nonce == self.nonce {
+            self.enter(State::Greeting, now + MAX_BACKOFF);
+            self.events.push_back(Event::Refused(refused.reason));
+        }
+    }
+
+    fn handle_keepalive_ack(&mut self, dst: Address, keepalive: Keepalive, now: Time) {
+        if self.state != State::Connected || keepalive.stamp != self.last_stamp {
+            return;
+        }
+        if dst == self.address {
+            self.round_trip = Some(now.since(Time::from_nanos(keepalive.stamp)));
+        } else {
+            // Another incarnation of the relay answered.
+            self.lose(now);
+        }
+    }
+
+    fn handle_subscribe_ack(&mut self, ack: &SubscribeAck<'_>) {
+        let events = &mut self.events;
+        self.subscriptions.handle_ack(ack, |settled| {
+            events.push_back(match settled {
+                Settled::Added(group, level) => Event::Subscribed(group, level),
+                Settled::Dropped(group) => Event::Unsubscribed(group),
+                Settled::Refused(group) => Event::SubscriptionRefused(group),
+            });
+        });
+    }
+
+    fn lose(&mut self, again_at: Time) {
+        self.enter(State::Greeting, again_at);
+        self.pending_rebind = None;
+        self.round_trip = None;
+        self.events.push_back(Event::Lost);
+    }
+
+    fn close(&mut self) {
+        self.enter(State::Closed, Time::ZERO);
+        self.events.push_back(Event::Closed);
+    }
+
+    fn enter(&mut self, state: State, due: Time) {
+        self.state = state;
+        self.due = due;
+        self.tries = 0;
+    }
+
+    fn back_off(&mut self, now: Time) {
+        self.due = now + (FIRST_BACKOFF * (1 << self.tries.min(5))).min(MAX_BACKOFF);
+        self.tries += 1;
+    }
+
+    fn draw(&mut self) -> u64 {
+        let mut hasher = SipHasher13::new_with_key(&self.config.seed);
+        hasher.write_u64(self.drawn);
+        self.drawn += 1;
+        hasher.finish()
+    }
+}

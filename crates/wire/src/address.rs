@@ -1,0 +1,107 @@
+//! Addresses inside a comtree (Forest §3.2).
+
+use core::fmt;
+
+/// A comtree's identifier: flat, global, without meaning in its bits (Forest §3.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Comtree(pub u32);
+
+/// A 32-bit address: unicast (15-bit site, 16-bit endpoint) or, with the high bit set, a group.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Address(pub u32);
+
+/// A multicast group of one comtree: 31 bits.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Group(u32);
+
+/// An affinity: a subscription at level L receives the updates of level ≤ L
+/// (federated games §3.1). A higher packet level is a more restricted audience.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Level(pub u8);
+
+const GROUP_BIT: u32 = 1 << 31;
+
+impl Address {
+    /// No address: a participant before it has one, or "whomever this datagram reaches".
+    pub const UNSPECIFIED: Address = Address(0);
+
+    /// The unicast address of `endpoint` at `site`. The site's top bit is ignored.
+    pub const fn unicast(site: u16, endpoint: u16) -> Address {
+        Address(((site as u32 & 0x7fff) << 16) | endpoint as u32)
+    }
+
+    /// Whether this addresses a group.
+    pub const fn is_group(self) -> bool {
+        self.0 & GROUP_BIT != 0
+    }
+
+    /// The group this addresses, if it addresses one.
+    pub const fn group(self) -> Option<Group> {
+        if self.is_group() { Some(Group(self.0 & !GROUP_BIT)) } else { None }
+    }
+
+    /// The site of a unicast address.
+    pub const fn site(self) -> u16 {
+        (self.0 >> 16) as u16 & 0x7fff
+    }
+
+    /// The endpoint of a unicast address.
+    pub const fn endpoint(self) -> u16 {
+        self.0 as u16
+    }
+}
+
+impl Group {
+    /// The largest group number.
+    pub const MAX: u32 = GROUP_BIT - 1;
+
+    /// Group `number`; its top bit is ignored.
+    pub const fn new(number: u32) -> Group {
+        Group(number & Self::MAX)
+    }
+
+    /// The group's number, 0 to [`Group::MAX`].
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+
+    /// The group as a destination address.
+    pub const fn address(self) -> Address {
+        Address(self.0 | GROUP_BIT)
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.group() {
+            Some(group) => write!(f, "group {}", group.number()),
+            None => write!(f, "{}.{}", self.site(), self.endpoint()),
+        }
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "group {}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_high_bit_tells_groups_from_endpoints() {
+        assert_eq!(Group::new(7).address().group(), Some(Group::new(7)));
+        assert_eq!(Group::new(u32::MAX).number(), Group::MAX);
+        let address = Address::unicast(0xffff, 9);
+        assert!(!address.is_group());
+        assert_eq!((address.site(), address.endpoint()), (0x7fff, 9));
+    }
+}

@@ -1,0 +1,82 @@
+//! Every reason for which a relay lets a packet or an update go. One variant is one counter.
+
+macro_rules! drop_reasons {
+    ($($(#[$doc:meta])* $variant:ident => $name:literal,)*) => {
+        /// Why a relay dropped a datagram, an update or a reply. One variant is one counter;
+        /// nothing is dropped without one.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum DropReason { $($(#[$doc])* $variant,)* }
+
+        impl DropReason {
+            /// All reasons, in the order of their numbers.
+            pub const ALL: &'static [DropReason] = &[$(DropReason::$variant,)*];
+
+            /// The reason's name in metrics and JSON.
+            pub const fn name(self) -> &'static str {
+                match self { $(DropReason::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    /// A datagram without bytes.
+    Empty => "empty",
+    /// Too short, or a length or field that does not fit.
+    Malformed => "malformed",
+    /// Another version of the protocol.
+    Version => "version",
+    /// A packet kind that does not exist.
+    UnknownKind => "unknown_kind",
+    /// A packet kind that only relays send, or that this release reserves.
+    UnexpectedKind => "unexpected_kind",
+    /// Longer than the largest datagram.
+    Oversized => "oversized",
+    /// A source address that no session has: before the handshake, or after expiry.
+    UnknownSource => "unknown_source",
+    /// A source address whose session belongs to another ip:port.
+    SpoofedSource => "spoofed_source",
+    /// A comtree that this relay does not carry.
+    UnknownComtree => "unknown_comtree",
+    /// A comtree that the session has not joined.
+    ForeignComtree => "foreign_comtree",
+    /// A unicast address that no session of the comtree has.
+    UnknownDestination => "unknown_destination",
+    /// A cookie that this relay did not make, or made too long ago, or for another ip:port.
+    BadCookie => "bad_cookie",
+    /// A rebind whose proof is not the session's.
+    BadProof => "bad_proof",
+    /// A connect that asks for a security suite, or brings a token, that this relay does not take.
+    BadCredentials => "bad_credentials",
+    /// The session table is full; the participant was refused.
+    SessionsFull => "sessions_full",
+    /// A subscription refused because the group or subscription table is full.
+    SubscriptionsFull => "subscriptions_full",
+    /// A subscribe packet that is neither the next nor the last one.
+    SubscribeOrder => "subscribe_order",
+    /// The relay is draining and takes no one new.
+    Draining => "draining",
+    /// The hop limit ran out.
+    HopLimit => "hop_limit",
+    /// More updates arrived between two flushes than there is room for.
+    PendingFull => "pending_full",
+    /// The queue of replies of one turn was full.
+    RepliesFull => "replies_full",
+    /// The queue to another data thread was full.
+    HandoverFull => "handover_full",
+    /// The kernel refused a datagram.
+    SendFailed => "send_failed",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_index_the_list() {
+        for (number, reason) in DropReason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, number, "{}", reason.name());
+        }
+    }
+}

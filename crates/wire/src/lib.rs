@@ -1,0 +1,33 @@
+//! Canopy's packet formats, addresses and time.
+//!
+//! A datagram is checked once by a `new_checked` or `decode`; after that no accessor can fail.
+//! Nothing here allocates, reads a clock or opens a socket, and no input makes it panic.
+//! The byte layouts are in `docs/wire.md`.
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+mod address;
+mod bundle;
+mod drop_reason;
+mod error;
+mod handshake;
+mod header;
+mod subscribe;
+mod time;
+
+pub use address::{Address, Comtree, Group, Level};
+pub use bundle::{Bundle, BundleWriter, RECORD_HEADER_LEN, Record, Records, encode_record_header};
+pub use drop_reason::DropReason;
+pub use error::WireError;
+pub use handshake::{
+    Challenge, Connect, Connected, Cookie, Hello, Keepalive, Leave, LeaveReason, MAX_TOKEN_LEN,
+    Rebind, Refused, RefusedReason, Suite, TAG_LEN, Tag,
+};
+pub use header::{
+    DEFAULT_HOP_LIMIT, Flags, HEADER_LEN, Header, Kind, MAX_DATAGRAM, MAX_UPDATE, Packet, VERSION,
+};
+pub use subscribe::{
+    Change, MAX_CHANGES, RefusedGroups, Subscribe, SubscribeAck, SubscribeAckWriter,
+    SubscribeWriter, TableFull,
+};
+pub use time::Time;
