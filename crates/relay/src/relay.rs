@@ -73,6 +73,8 @@ pub struct Relay {
     replies: Replies,
     counters: Counters,
     flush_at: Option<Time>,
+    /// The last tick that is over; at most one flush a tick.
+    ticked: Time,
     sweep_at: Option<Time>,
     /// While draining: the next session to be told.
     notify: Option<SlotIndex>,
@@ -108,6 +110,7 @@ impl Relay {
             },
             counters: Counters::default(),
             flush_at: None,
+            ticked: Time::ZERO,
             sweep_at: None,
             notify: None,
             sessions: Sessions::new(config.sessions, keys, table_key),
@@ -214,6 +217,9 @@ impl Relay {
         let due = self.flush_at.is_some_and(|at| at <= now) || self.pending.is_half_full();
         if due {
             self.begin_flush();
+        }
+        if let Mode::Periodic { tick } = self.mode {
+            self.ticked = now.last_multiple(tick);
         }
         loop {
             self.fanout.start_batch(&mut self.batch);
@@ -334,7 +340,7 @@ impl Relay {
         self.pending.push(target, update, payload);
         self.flush_at.get_or_insert(match self.mode {
             Mode::Immediate => now,
-            Mode::Periodic { tick } => now.next_multiple(tick),
+            Mode::Periodic { tick } => self.ticked + tick,
         });
         Ok(())
     }

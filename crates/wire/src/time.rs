@@ -35,8 +35,13 @@ impl Time {
 
     /// The first point after this one that is a whole number of `period` from the origin.
     pub fn next_multiple(self, period: Duration) -> Time {
+        self.last_multiple(period) + period
+    }
+
+    /// The last point, up to this one, that is a whole number of `period` from the origin.
+    pub fn last_multiple(self, period: Duration) -> Time {
         let period = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX).max(1);
-        Time((self.0 / period).saturating_add(1).saturating_mul(period))
+        Time(self.0 - self.0 % period)
     }
 }
 

@@ -1,0 +1,27 @@
+//! Canopy's sockets: batched receive with offload, send engines, waiting, clocks.
+//!
+//! The only crate of the workspace with `unsafe` code or system calls of its own. Nothing here
+//! knows the protocol; a [`Receiver`] yields datagrams, a [`SendEngine`] sends what a relay put in
+//! a [`canopy_relay::SendBatch`]. Linux only.
+#![allow(unsafe_code)]
+
+mod address;
+mod clock;
+mod mmsg;
+mod processor;
+mod receive;
+mod send;
+mod sendto;
+mod socket;
+mod wait;
+
+pub use clock::Clock;
+pub use mmsg::Mmsg;
+pub use processor::{
+    available_processors, pin_thread, process_cpu_time, raise_open_files, thread_cpu_time,
+};
+pub use receive::Receiver;
+pub use send::{Engine, EngineName, SendEngine, SendReport, UnknownEngine};
+pub use sendto::Sendto;
+pub use socket::{Socket, SocketOptions};
+pub use wait::{Waker, sleep_until, wait_readable};

@@ -1,0 +1,130 @@
+//! Receiving many datagrams in one call, each of which may be several (`UDP_GRO`).
+
+use crate::Socket;
+use crate::address::KernelAddress;
+use std::io;
+use std::mem;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::ptr;
+
+/// Room for the kernel's word on how a piece is cut.
+const CONTROL_LEN: usize = 64;
+
+/// Memory for receiving, reused by every call, for any number of sockets in turn.
+pub struct Receiver {
+    bytes_per_slot: usize,
+    bytes: Vec<u8>,
+    names: Vec<KernelAddress>,
+    controls: Vec<[u64; CONTROL_LEN / 8]>,
+    vectors: Vec<libc::iovec>,
+    messages: Vec<libc::mmsghdr>,
+    /// How many messages the last call filled in: only these need their lengths set anew.
+    used: usize,
+}
+
+// SAFETY: the raw pointers point into the vectors next to them, which move with them on the heap
+// and are never resized.
+unsafe impl Send for Receiver {}
+
+impl Receiver {
+    /// Memory for `slots` pieces a call. A piece has at most `bytes_per_slot` bytes: 65,535 with
+    /// receive offload, the longest datagram plus one without.
+    pub fn new(slots: usize, bytes_per_slot: usize) -> Receiver {
+        let mut receiver = Receiver {
+            bytes_per_slot,
+            bytes: vec![0; slots * bytes_per_slot],
+            names: vec![KernelAddress::zeroed(); slots],
+            controls: vec![[0; CONTROL_LEN / 8]; slots],
+            vectors: Vec::with_capacity(slots),
+            messages: Vec::with_capacity(slots),
+            used: slots,
+        };
+        for slot in 0..slots {
+            receiver.vectors.push(libc::iovec {
+                iov_base: receiver.bytes[slot * bytes_per_slot..].as_mut_ptr().cast(),
+                iov_len: bytes_per_slot,
+            });
+        }
+        for slot in 0..slots {
+            // SAFETY: all zeroes is a value of this struct of integers and pointers.
+            let mut message: libc::mmsghdr = unsafe { mem::zeroed() };
+            message.msg_hdr.msg_name = ptr::from_mut(&mut receiver.names[slot]).cast();
+            message.msg_hdr.msg_iov = ptr::from_mut(&mut receiver.vectors[slot]);
+            message.msg_hdr.msg_iovlen = 1;
+            message.msg_hdr.msg_control = receiver.controls[slot].as_mut_ptr().cast();
+            receiver.messages.push(message);
+        }
+        receiver
+    }
+
+    /// Receives what waits, up to one piece a slot, and calls `take` for each datagram. Returns
+    /// whether every slot was filled, so that more may wait.
+    ///
+    /// # Errors
+    /// What the kernel says; an empty socket is no error.
+    pub fn receive(
+        &mut self,
+        socket: &Socket,
+        mut take: impl FnMut(SocketAddr, &[u8]),
+    ) -> io::Result<bool> {
+        for message in &mut self.messages[..self.used] {
+            message.msg_hdr.msg_namelen = KernelAddress::LEN;
+            message.msg_hdr.msg_controllen = CONTROL_LEN as _;
+        }
+        self.used = 0;
+        // SAFETY: the messages point to names, vectors and controls that live as long as self.
+        let count = unsafe {
+            libc::recvmmsg(
+                socket.as_raw_fd(),
+                self.messages.as_mut_ptr(),
+                self.messages.len() as u32,
+                libc::MSG_DONTWAIT as _,
+                ptr::null_mut(),
+            )
+        };
+        if count < 0 {
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                // Refused: an earlier datagram of a connected socket found no one.
+                io::ErrorKind::WouldBlock
+                | io::ErrorKind::Interrupted
+                | io::ErrorKind::ConnectionRefused => Ok(false),
+                _ => Err(error),
+            };
+        }
+        self.used = count as usize;
+        for slot in 0..self.used {
+            let message = &self.messages[slot];
+            let len = message.msg_len as usize;
+            let piece = &self.bytes[slot * self.bytes_per_slot..][..len];
+            let from = self.names[slot].get();
+            let segment = segment_of(&message.msg_hdr).unwrap_or(len);
+            if len <= segment {
+                // Also the datagram without bytes, which has no chunks.
+                take(from, piece);
+            } else {
+                piece.chunks(segment.max(1)).for_each(|datagram| take(from, datagram));
+            }
+        }
+        Ok(self.used == self.messages.len())
+    }
+}
+
+/// The length of a piece's datagrams, if the kernel says that it has several.
+fn segment_of(header: &libc::msghdr) -> Option<usize> {
+    // SAFETY: the kernel has written the control messages and their length; CMSG_* stay inside.
+    unsafe {
+        let mut control = libc::CMSG_FIRSTHDR(header);
+        while !control.is_null() {
+            let is_gro =
+                (*control).cmsg_level == libc::SOL_UDP && (*control).cmsg_type == libc::UDP_GRO;
+            if is_gro {
+                let segment = libc::CMSG_DATA(control).cast::<i32>().read_unaligned();
+                return usize::try_from(segment).ok();
+            }
+            control = libc::CMSG_NXTHDR(header, control);
+        }
+    }
+    None
+}

@@ -1,0 +1,104 @@
+//! The baseline engine: one `sendto` a datagram. Also what the others fall back to.
+
+use crate::Socket;
+use crate::address::KernelAddress;
+use crate::send::{SendEngine, SendReport};
+use crate::wait::wait_writable;
+use canopy_relay::{MAX_SEND_BYTES, SendBatch, Transmit};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::ptr;
+use std::time::Duration;
+
+/// A full queue is waited out this often before the datagram counts as refused.
+const MAX_WAITS: u32 = 50;
+/// The longest single wait.
+pub(crate) const WAIT: Duration = Duration::from_millis(20);
+
+/// One `sendto` a datagram.
+pub struct Sendto {
+    /// A send's parts put together.
+    joined: Vec<u8>,
+}
+
+impl Sendto {
+    /// An engine with its memory reserved.
+    pub fn new() -> Sendto {
+        Sendto { joined: Vec::with_capacity(MAX_SEND_BYTES + 2048) }
+    }
+
+    /// Sends the datagrams of one transmit.
+    pub(crate) fn send_one(
+        &mut self,
+        socket: &Socket,
+        batch: &SendBatch,
+        transmit: &Transmit,
+        report: &mut SendReport,
+    ) {
+        self.joined.clear();
+        for part in batch.parts(transmit) {
+            self.joined.extend_from_slice(part);
+        }
+        for datagram in self.joined.chunks(usize::from(transmit.segment).max(1)) {
+            if send_waiting(socket, transmit.to, datagram, report) {
+                report.sent += 1;
+            } else {
+                report.failed += 1;
+            }
+        }
+    }
+}
+
+impl Default for Sendto {
+    fn default() -> Sendto {
+        Sendto::new()
+    }
+}
+
+impl SendEngine for Sendto {
+    fn send(&mut self, socket: &Socket, batch: &SendBatch) -> SendReport {
+        let mut report = SendReport::default();
+        for transmit in batch.transmits() {
+            self.send_one(socket, batch, transmit, &mut report);
+        }
+        report
+    }
+}
+
+fn send_waiting(socket: &Socket, to: SocketAddr, datagram: &[u8], report: &mut SendReport) -> bool {
+    for _ in 0..MAX_WAITS {
+        match sendto(socket, to, datagram) {
+            Ok(()) => return true,
+            Err(error) if is_full(&error) => {
+                report.waits += 1;
+                wait_writable(socket, WAIT);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return false,
+        }
+    }
+    false
+}
+
+/// Whether the kernel has no room right now.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::ENOBUFS)
+}
+
+fn sendto(socket: &Socket, to: SocketAddr, datagram: &[u8]) -> io::Result<()> {
+    let mut name = KernelAddress::zeroed();
+    let name_len = name.set(to);
+    // SAFETY: the kernel reads the datagram and the name, both as long as is said.
+    let sent = unsafe {
+        libc::sendto(
+            socket.as_raw_fd(),
+            datagram.as_ptr().cast(),
+            datagram.len(),
+            libc::MSG_DONTWAIT,
+            ptr::from_ref(&name).cast(),
+            name_len,
+        )
+    };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -1,0 +1,134 @@
+//! UDP sockets with Canopy's options.
+
+use socket2::{Domain, Protocol, Type};
+use std::io;
+use std::mem;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+
+/// How a socket is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct SocketOptions {
+    /// Several sockets may share the address, one for each data thread.
+    pub share_address: bool,
+    /// The kernel may hand over several datagrams of one sender in one piece (`UDP_GRO`).
+    pub receive_offload: bool,
+    /// Bytes that may wait to be read; the kernel may grant less.
+    pub receive_buffer: usize,
+    /// Bytes that may wait in the device's queue. Below the queue's own limit a full queue makes
+    /// the sender wait instead of losing datagrams.
+    pub send_buffer: usize,
+}
+
+impl Default for SocketOptions {
+    fn default() -> SocketOptions {
+        SocketOptions {
+            share_address: false,
+            receive_offload: true,
+            receive_buffer: 4 << 20,
+            send_buffer: 256 << 10,
+        }
+    }
+}
+
+/// A UDP socket that never blocks.
+#[derive(Debug)]
+pub struct Socket {
+    inner: socket2::Socket,
+    local: SocketAddr,
+}
+
+impl Socket {
+    /// A socket at `address`; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// What the kernel says, for example that the address is in use.
+    pub fn bind(address: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
+        let inner =
+            socket2::Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+        inner.set_nonblocking(true)?;
+        inner.set_reuse_port(options.share_address)?;
+        inner.set_recv_buffer_size(options.receive_buffer)?;
+        inner.set_send_buffer_size(options.send_buffer)?;
+        inner.bind(&address.into())?;
+        let local = inner.local_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
+        let socket = Socket { inner, local };
+        if options.receive_offload {
+            // Kernels before 5.0 don't have it; datagrams then come one by one.
+            let _ = socket.set_option(libc::SOL_UDP, libc::UDP_GRO, &1);
+        }
+        Ok(socket)
+    }
+
+    /// Fixes the peer: only its datagrams are received.
+    ///
+    /// # Errors
+    /// What the kernel says, for example that there is no route.
+    pub fn connect(&self, peer: SocketAddr) -> io::Result<()> {
+        self.inner.connect(&peer.into())
+    }
+
+    /// The address that it is bound to.
+    pub fn local_address(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Sends one datagram to the connected peer.
+    ///
+    /// # Errors
+    /// What the kernel says; `WouldBlock` if the send buffer is full.
+    pub fn send(&self, datagram: &[u8]) -> io::Result<()> {
+        self.inner.send(datagram).map(drop)
+    }
+
+    /// Sends `datagrams` to the connected peer, cut into pieces of `segment` bytes, in one call.
+    ///
+    /// # Errors
+    /// What the kernel says; where it has no segmentation offload, send them one by one.
+    pub fn send_segments(&self, datagrams: &[u8], segment: u16) -> io::Result<()> {
+        let mut control = [0; crate::mmsg::SEGMENT_CONTROL_LEN];
+        crate::mmsg::write_segment_control(&mut control, segment);
+        let buffers = [io::IoSlice::new(datagrams)];
+        let message = socket2::MsgHdr::new().with_buffers(&buffers).with_control(&control);
+        self.inner.sendmsg(&message, libc::MSG_DONTWAIT).map(drop)
+    }
+
+    /// Makes the kernel choose among the `shards` sockets that share this one's address by the
+    /// packet's source endpoint: bytes 10 and 11 of the header, modulo `shards`. The sockets count
+    /// in the order in which they were bound. So a session stays with its thread when its ip:port
+    /// changes.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn steer_by_source(&self, shards: u16) -> io::Result<()> {
+        let step = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+        let mut program = [
+            step(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, 10),
+            step(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K, shards.max(1).into()),
+            step(libc::BPF_RET | libc::BPF_A, 0),
+        ];
+        let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+        self.set_option(libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
+    }
+
+    fn set_option<T>(&self, level: i32, name: i32, value: &T) -> io::Result<()> {
+        // SAFETY: the kernel reads as many bytes as the value has; for the filter program, also
+        // the steps that it points to, which the caller keeps until this returns.
+        let result = unsafe {
+            libc::setsockopt(
+                self.as_raw_fd(),
+                level,
+                name,
+                std::ptr::from_ref(value).cast(),
+                mem::size_of::<T>() as libc::socklen_t,
+            )
+        };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.inner.as_raw_fd()
+    }
+}

@@ -1,0 +1,98 @@
+//! One body for all engines: what a batch says arrives, over loopback, IPv4 and IPv6.
+
+use canopy_link::{
+    Clock, Engine, EngineName, Receiver, SendEngine, Socket, SocketOptions, Waker, wait_readable,
+};
+use canopy_relay::SendBatch;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+const ENGINES: [EngineName; 2] = [EngineName::Sendto, EngineName::Sendmmsg];
+
+fn socket(ip: &str, offload: bool) -> Socket {
+    let address = SocketAddr::new(ip.parse().unwrap(), 0);
+    let options = SocketOptions { receive_offload: offload, ..SocketOptions::default() };
+    Socket::bind(address, &options).unwrap()
+}
+
+/// Everything that arrives at `socket` until `count` datagrams have, or two seconds passed.
+fn receive(socket: &Socket, count: usize) -> Vec<Vec<u8>> {
+    let mut receiver = Receiver::new(4, 65_535);
+    let (clock, waker) = (Clock::start(), Waker::new().unwrap());
+    let deadline = clock.now() + Duration::from_secs(2);
+    let mut datagrams = Vec::new();
+    while datagrams.len() < count && clock.now() < deadline {
+        wait_readable(socket, &waker, &clock, Some(deadline)).unwrap();
+        while receiver.receive(socket, |_, bytes| datagrams.push(bytes.to_vec())).unwrap() {}
+    }
+    datagrams
+}
+
+#[test]
+fn batches_arrive_whole_and_in_order() {
+    for name in ENGINES {
+        for ip in ["127.0.0.1", "::1"] {
+            for offload in [false, true] {
+                let sender = socket(ip, false);
+                let receivers = [socket(ip, offload), socket(ip, offload), socket(ip, offload)];
+                let mut batch = SendBatch::new();
+                for round in 0..5u8 {
+                    for receiver in &receivers {
+                        let bytes = vec![round; 100 + usize::from(round)];
+                        batch.push_datagram(receiver.local_address(), &bytes);
+                    }
+                }
+                let report = Engine::new(name).send(&sender, &batch);
+                assert_eq!((report.sent, report.failed), (15, 0), "{name} {ip}");
+                for receiver in &receivers {
+                    let expected: Vec<_> =
+                        (0..5u8).map(|round| vec![round; 100 + usize::from(round)]).collect();
+                    assert_eq!(receive(receiver, 5), expected, "{name} {ip} offload {offload}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_receiver_that_the_kernel_refuses_does_not_stop_the_others() {
+    for name in ENGINES {
+        let sender = socket("127.0.0.1", false);
+        let receiver = socket("127.0.0.1", false);
+        let mut batch = SendBatch::new();
+        batch.push_datagram("[::1]:9".parse().unwrap(), b"wrong family");
+        batch.push_datagram(receiver.local_address(), b"served");
+        let report = Engine::new(name).send(&sender, &batch);
+        assert_eq!((report.sent, report.failed), (1, 1), "{name}");
+        assert_eq!(receive(&receiver, 1), [b"served"]);
+    }
+}
+
+#[test]
+fn segments_of_a_connected_socket_arrive_one_by_one() {
+    let receiver = socket("127.0.0.1", false);
+    let sender = socket("127.0.0.1", false);
+    sender.connect(receiver.local_address()).unwrap();
+    let bytes: Vec<u8> = (0..250).collect();
+    sender.send_segments(&bytes, 100).unwrap();
+    let expected: Vec<_> = bytes.chunks(100).map(<[u8]>::to_vec).collect();
+    assert_eq!(receive(&receiver, 3), expected);
+}
+
+#[test]
+fn packets_are_steered_by_their_source_endpoint() {
+    let options = SocketOptions { share_address: true, ..SocketOptions::default() };
+    let first = Socket::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap();
+    let second = Socket::bind(first.local_address(), &options).unwrap();
+    first.steer_by_source(2).unwrap();
+    for port_of_sender in 0..8u8 {
+        let sender = socket("127.0.0.1", false);
+        sender.connect(first.local_address()).unwrap();
+        let mut packet = [port_of_sender; 20];
+        packet[10..12].copy_from_slice(&u16::from(port_of_sender).to_be_bytes());
+        sender.send(&packet).unwrap();
+    }
+    let senders = |socket| receive(socket, 4).iter().map(|p| p[0]).collect::<Vec<_>>();
+    assert_eq!(senders(&first), [0, 2, 4, 6]);
+    assert_eq!(senders(&second), [1, 3, 5, 7]);
+}
