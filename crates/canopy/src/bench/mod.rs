@@ -1,0 +1,32 @@
+//! `canopy bench`: what things cost on this machine, as ratios inside one run.
+
+mod reflector;
+mod relay;
+
+use clap::{Args, Subcommand};
+use std::process::ExitCode;
+
+/// Measure what things cost on this machine.
+#[derive(Args)]
+pub(crate) struct BenchCommand {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// The relay's processor time per delivery, against a naive reflector in the same rounds
+    Relay(Box<relay::RelayBench>),
+    /// The naive reflector: recvfrom, then sendto per member
+    #[command(hide = true)]
+    Reflector(reflector::Reflector),
+}
+
+impl BenchCommand {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        match self.what {
+            What::Relay(bench) => bench.run(),
+            What::Reflector(reflector) => reflector.run(),
+        }
+    }
+}

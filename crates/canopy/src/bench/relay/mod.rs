@@ -1,0 +1,90 @@
+//! `canopy bench relay`: the real relay process against a naive reflector, in alternated rounds.
+
+mod cases;
+mod load;
+mod report;
+mod rounds;
+mod softirq;
+
+use anyhow::bail;
+use cases::{Case, Filters};
+use clap::Args;
+use report::Row;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Runs the real relay process and a naive reflector (recvfrom, then sendto per member) in turn,
+/// on one processor, with the load on another, and compares the processor time per delivery of
+/// the whole process. 'crowd': N participants in one group, 20 updates/s each. 'ceiling': one
+/// publisher with 64 updates in flight. Rounds with more than 5 % steal are discarded and counted.
+#[derive(Args)]
+pub(crate) struct RelayBench {
+    #[command(flatten)]
+    filters: Filters,
+    /// Rounds of relay and reflector in turn
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=99))]
+    rounds: u32,
+    /// Seconds measured of each in each round
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+    /// A few cases for a second each: shows that the bench works, not what things cost
+    #[arg(long)]
+    quick: bool,
+    /// Send engine of the relay
+    #[arg(long, default_value = "sendmmsg")]
+    engine: String,
+    /// Print the rows as JSON, one a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// How each case is measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    rounds: u32,
+    measured: Duration,
+    engine: String,
+    /// Processors of relay and load.
+    relay_on: usize,
+    load_on: usize,
+}
+
+impl RelayBench {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let processors = canopy_link::available_processors();
+        let [load_on, .., relay_on] = processors[..] else {
+            bail!("the bench needs two processors, one for the relay and one for the load");
+        };
+        canopy_link::pin_thread(load_on)?;
+        canopy_link::raise_open_files();
+        let (rounds, seconds) = if self.quick { (2, 1.0) } else { (self.rounds, self.seconds) };
+        if !(0.1..=600.0).contains(&seconds) {
+            bail!("--seconds {seconds} is out of range; choose 0.1 to 600");
+        }
+        let measured = Duration::from_secs_f64(seconds);
+        let plan = Plan { rounds, measured, engine: self.engine, relay_on, load_on };
+        let cases = self.filters.cases(self.quick);
+        if cases.is_empty() {
+            bail!("no case passes these filters; without filters there are {}", Case::all().len());
+        }
+        let mut rows = Vec::new();
+        for (number, case) in cases.iter().enumerate() {
+            eprintln!("[{}/{}] {case}", number + 1, cases.len());
+            let row = rounds::measure(case, &plan)?;
+            if self.json {
+                println!("{}", serde_json::to_string(&row)?);
+            } else {
+                eprintln!("        {}", row.short());
+            }
+            rows.push(row);
+        }
+        let share = softirq::receivers_share(&plan);
+        if self.json {
+            println!("{}", serde_json::json!({ "softirq": share }));
+        } else {
+            println!("{}", Row::table(&rows));
+            println!("{share}");
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,155 @@
+//! Alternated rounds: the relay and the reflector, each a process of its own, under the same load.
+
+use super::Plan;
+use super::cases::Case;
+use super::load::{Load, Measured, Side};
+use super::report::{Ages, Row, median};
+use anyhow::{Context, bail};
+use hdrhistogram::Histogram;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+/// Rounds with a larger share of stolen time don't count.
+const MAX_STEAL: f64 = 0.05;
+
+/// A relay or reflector process, ended when dropped.
+pub(super) struct Server {
+    child: Child,
+    pub(super) address: SocketAddr,
+    _stdout: BufReader<ChildStdout>,
+}
+
+impl Server {
+    pub(super) fn start(side: Side, case: &Case, plan: &Plan) -> anyhow::Result<Server> {
+        let mut command = Command::new(std::env::current_exe()?);
+        let pin = plan.relay_on.to_string();
+        match side {
+            Side::Reflector => command.args(["bench", "reflector", "--pin", &pin]),
+            Side::Relay => {
+                let tick = case.tick_ms.max(1).to_string();
+                command.args(["relay", "--listen", "127.0.0.1:0", "--json", "--threads", "1"]);
+                command.args(["--pin", &pin, "--mode", case.mode.flag(), "--tick-ms", &tick]);
+                command.args(["--engine", &plan.engine])
+            }
+        };
+        // Nothing of the caller's settings changes what is measured.
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CANOPY_")) {
+            command.env_remove(name);
+        }
+        command.env("CANOPY_LOG", "warn").stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().context("cannot start the server process")?;
+        let stdout = child.stdout.take().context("the server has no output")?;
+        let mut stdout = BufReader::new(stdout);
+        let mut line = String::new();
+        stdout.read_line(&mut line)?;
+        let address = serde_json::from_str::<serde_json::Value>(&line)
+            .ok()
+            .and_then(|line| line["relay"].as_str()?.parse().ok());
+        let Some(address) = address else {
+            let _ = child.kill();
+            let _ = child.wait();
+            bail!("the server did not say where it listens: {line:?}");
+        };
+        Ok(Server { child, address, _stdout: stdout })
+    }
+
+    pub(super) fn process(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Ours, by its handle; it may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Measures one case.
+pub(super) fn measure(case: &Case, plan: &Plan) -> anyhow::Result<Row> {
+    let relay = Server::start(Side::Relay, case, plan)?;
+    let reflector = Server::start(Side::Reflector, case, plan)?;
+    let mut relay_load = Load::join(Side::Relay, case, relay.address)?;
+    let mut reflector_load = Load::join(Side::Reflector, case, reflector.address)?;
+    let mut pairs: Vec<(Measured, Measured)> = Vec::new();
+    let mut discarded = 0;
+    // A noisy machine may cost rounds, but not without end.
+    while pairs.len() < plan.rounds as usize && discarded < 2 * plan.rounds as usize {
+        let before = Steal::read();
+        // The idle side stays alive: its participants answer between the rounds.
+        let naive = reflector_load.run(reflector.process(), plan.measured)?;
+        relay_load.keep_alive()?;
+        let ours = relay_load.run(relay.process(), plan.measured)?;
+        if Steal::read().share_since(&before) > MAX_STEAL {
+            discarded += 1;
+            continue;
+        }
+        pairs.push((ours, naive));
+    }
+    if pairs.is_empty() {
+        bail!("all {discarded} rounds had more than 5 % steal; try again on a quieter machine");
+    }
+    Ok(summarise(case, plan, &pairs, discarded))
+}
+
+fn summarise(case: &Case, plan: &Plan, pairs: &[(Measured, Measured)], discarded: usize) -> Row {
+    let ratios: Vec<f64> = pairs.iter().map(|(ours, naive)| naive.cost() / ours.cost()).collect();
+    let mut ages: Histogram<u64> = pairs[0].0.ages.clone();
+    for (ours, _) in &pairs[1..] {
+        // Same bounds, so it cannot fail.
+        let _ = ages.add(&ours.ages);
+    }
+    let costs = |pick: fn(&(Measured, Measured)) -> &Measured| {
+        median(&pairs.iter().map(|pair| pick(pair).cost()).collect::<Vec<_>>())
+    };
+    let loss = |pick: fn(&(Measured, Measured)) -> &Measured| {
+        let expected: u64 = pairs.iter().map(|pair| pick(pair).expected).sum();
+        let lost: u64 = pairs.iter().map(|pair| pick(pair).lost()).sum();
+        lost as f64 / expected.max(1) as f64
+    };
+    Row {
+        engine: plan.engine.clone(),
+        rounds: pairs.len(),
+        seconds: plan.measured.as_secs_f64(),
+        deliveries: pairs.iter().map(|(ours, _)| ours.deliveries).sum(),
+        loss: loss(|pair| &pair.0),
+        cpu_us_per_delivery: costs(|pair| &pair.0),
+        naive_cpu_us_per_delivery: costs(|pair| &pair.1),
+        ratio: median(&ratios),
+        ratio_min: ratios.iter().copied().fold(f64::INFINITY, f64::min),
+        ratio_max: ratios.iter().copied().fold(0.0, f64::max),
+        age_us: Ages {
+            p50: ages.value_at_quantile(0.5) / 1000,
+            p99: ages.value_at_quantile(0.99) / 1000,
+            p999: ages.value_at_quantile(0.999) / 1000,
+        },
+        naive_loss: loss(|pair| &pair.1),
+        rounds_discarded: discarded,
+        padding: median(&pairs.iter().map(|(ours, _)| ours.padding).collect::<Vec<_>>()),
+        ..Row::new(case)
+    }
+}
+
+/// Time that the hypervisor took, of all time.
+struct Steal {
+    stolen: u64,
+    total: u64,
+}
+
+impl Steal {
+    fn read() -> Steal {
+        let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let line = text.lines().next().unwrap_or_default();
+        // user nice system idle iowait irq softirq steal; guest time is part of user.
+        let times: Vec<u64> =
+            line.split_whitespace().skip(1).take(8).filter_map(|t| t.parse().ok()).collect();
+        Steal { stolen: times.get(7).copied().unwrap_or(0), total: times.iter().sum() }
+    }
+
+    fn share_since(&self, before: &Steal) -> f64 {
+        let total = self.total.saturating_sub(before.total).max(1);
+        self.stolen.saturating_sub(before.stolen) as f64 / total as f64
+    }
+}

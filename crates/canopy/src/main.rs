@@ -1,0 +1,53 @@
+//! Canopy: the network layer for shared worlds, in one binary.
+//!
+//! `canopy relay` serves, `canopy bots` walks a recorded crowd through it under an oracle,
+//! `canopy demo` does both with a console, `canopy sim` replays a seeded world without a network,
+//! `canopy bench` measures.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod metrics;
+mod relay;
+mod serve;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// The network layer for shared virtual worlds: thousands of participants in one space, and it
+/// degrades by distance, never by accident.
+#[derive(Parser)]
+#[command(name = "canopy", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = "Start here:\n  \
+    canopy demo                     a live crowd in the browser, on this machine alone\n  \
+    canopy relay                    serve on 127.0.0.1:4040\n  \
+    canopy bots --trace FILE --relay 127.0.0.1:4040\n                                  \
+    walk a recorded crowd through it; every delivery is judged\n  \
+    canopy bench relay --quick      what a delivery costs here\n\n\
+    Every setting of the relay can come from a flag, from the environment (CANOPY_…) or from a \
+    TOML file (--settings); flags win.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve participants: the data plane of one relay
+    Relay(serve::RelayCommand),
+    /// Measure what a delivery costs on this machine
+    Bench(bench::BenchCommand),
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Relay(command) => command.run(),
+        Command::Bench(command) => command.run(),
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

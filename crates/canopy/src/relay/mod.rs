@@ -1,0 +1,239 @@
+//! The relay daemon: data threads that run [`canopy_relay::Relay`], and what watches over them.
+
+mod data_thread;
+mod settings;
+
+pub(crate) use settings::{RelayArgs, RelaySettings};
+
+use anyhow::Context;
+use canopy_link::{Clock, Socket, SocketOptions, Waker};
+use canopy_relay::{Counters, Relay, RelayConfig};
+use canopy_session::{Keyring, SessionsConfig};
+use canopy_wire::{DropReason, Tag};
+use data_thread::{DataThread, Handover};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// What the data threads are asked to do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Command {
+    Run = 0,
+    Drain = 1,
+    Stop = 2,
+}
+
+/// What a data thread last told about itself.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ThreadStatus {
+    pub(crate) counters: Counters,
+    pub(crate) sessions: u32,
+    pub(crate) subscriptions: u32,
+    pub(crate) groups: u32,
+    /// How often a full device queue was waited out.
+    pub(crate) send_waits: u64,
+    /// Processor time of the thread.
+    pub(crate) cpu: Duration,
+    /// The longest turn since the status before.
+    pub(crate) longest_turn: Duration,
+}
+
+/// What a data thread and its watchers share. The thread touches it a few times a second, never
+/// for a packet.
+struct Shared {
+    command: AtomicU8,
+    waker: Waker,
+    /// Set while the thread waits for its socket, so that others know to wake it.
+    waiting: AtomicBool,
+    status: Mutex<ThreadStatus>,
+}
+
+impl Shared {
+    fn command(&self) -> Command {
+        match self.command.load(Ordering::Relaxed) {
+            0 => Command::Run,
+            1 => Command::Drain,
+            _ => Command::Stop,
+        }
+    }
+}
+
+/// A relay whose data threads run.
+pub(crate) struct RunningRelay {
+    address: SocketAddr,
+    shared: Vec<Arc<Shared>>,
+    threads: Vec<JoinHandle<anyhow::Result<()>>>,
+}
+
+impl RunningRelay {
+    /// Binds the sockets and starts the data threads.
+    pub(crate) fn start(settings: &RelaySettings) -> anyhow::Result<RunningRelay> {
+        let shards = settings.threads;
+        let options = SocketOptions { share_address: shards > 1, ..SocketOptions::default() };
+        let mut listen = settings.listen;
+        let mut sockets = Vec::new();
+        for _ in 0..shards {
+            let socket = Socket::bind(listen, &options).with_context(|| {
+                format!("cannot listen on {listen}; choose another address with --listen")
+            })?;
+            listen = socket.local_address();
+            sockets.push(socket);
+        }
+        if shards > 1 {
+            sockets[0].steer_by_source(shards).context("cannot steer packets to their threads")?;
+        }
+        let shared = (0..shards)
+            .map(|_| {
+                Ok(Arc::new(Shared {
+                    command: AtomicU8::new(Command::Run as u8),
+                    waker: Waker::new()?,
+                    waiting: AtomicBool::new(false),
+                    status: Mutex::default(),
+                }))
+            })
+            .collect::<std::io::Result<Vec<_>>>()?;
+        let threads = spawn_all(settings, sockets, &shared)?;
+        Ok(RunningRelay { address: listen, shared, threads })
+    }
+
+    /// The address that it listens on.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// A handle that reads status and gives commands from anywhere.
+    pub(crate) fn watch(&self) -> RelayWatch {
+        RelayWatch { shared: self.shared.clone() }
+    }
+
+    /// Waits for the data threads to end; they must have been told to.
+    pub(crate) fn join(self) -> anyhow::Result<()> {
+        for thread in self.threads {
+            thread.join().map_err(|_| anyhow::anyhow!("a data thread panicked"))??;
+        }
+        Ok(())
+    }
+}
+
+/// Reads a running relay's status and gives it commands.
+#[derive(Clone)]
+pub(crate) struct RelayWatch {
+    shared: Vec<Arc<Shared>>,
+}
+
+impl RelayWatch {
+    /// The sum of what the data threads last told, a fifth of a second old at most.
+    pub(crate) fn status(&self) -> ThreadStatus {
+        let mut sum = ThreadStatus::default();
+        for shared in &self.shared {
+            let status = shared.status.lock().unwrap_or_else(PoisonError::into_inner);
+            sum.counters.add(&status.counters);
+            sum.sessions += status.sessions;
+            sum.subscriptions += status.subscriptions;
+            sum.groups += status.groups;
+            sum.send_waits += status.send_waits;
+            sum.cpu += status.cpu;
+            sum.longest_turn = sum.longest_turn.max(status.longest_turn);
+        }
+        sum
+    }
+
+    /// Tells every data thread.
+    pub(crate) fn command(&self, command: Command) {
+        for shared in &self.shared {
+            shared.command.store(command as u8, Ordering::Relaxed);
+            shared.waker.wake();
+        }
+    }
+}
+
+fn spawn_all(
+    settings: &RelaySettings,
+    sockets: Vec<Socket>,
+    shared: &[Arc<Shared>],
+) -> anyhow::Result<Vec<JoinHandle<anyhow::Result<()>>>> {
+    let clock = Clock::start();
+    let keys = Keyring::new(random_tag()?);
+    let mut handovers = Handover::mesh(shared);
+    let mut threads = Vec::new();
+    for (shard, socket) in (0..settings.threads).zip(sockets) {
+        let relay = Relay::new(relay_config(settings, shard), keys.clone(), &random_tag()?);
+        let pin = settings.pin.get(usize::from(shard)).copied();
+        let thread = DataThread::new(
+            relay,
+            socket,
+            clock,
+            settings,
+            Arc::clone(&shared[usize::from(shard)]),
+            handovers.remove(0),
+        );
+        let run = move || {
+            if let Some(processor) = pin {
+                canopy_link::pin_thread(processor)
+                    .with_context(|| format!("cannot stay on processor {processor}"))?;
+            }
+            thread.run()
+        };
+        threads.push(std::thread::Builder::new().name(format!("data-{shard}")).spawn(run)?);
+    }
+    Ok(threads)
+}
+
+fn relay_config(settings: &RelaySettings, shard: u16) -> RelayConfig {
+    RelayConfig {
+        mode: settings.mode,
+        sessions: SessionsConfig {
+            comtrees: settings.comtrees.clone(),
+            site: settings.site,
+            shard,
+            shards: settings.threads,
+            max_sessions: settings.max_sessions.div_ceil(settings.threads.into()),
+            limits: settings.session_limits,
+        },
+        tables: settings.tables,
+    }
+}
+
+fn random_tag() -> anyhow::Result<Tag> {
+    let mut tag = Tag::default();
+    getrandom::fill(&mut tag).map_err(|error| anyhow::anyhow!("no random numbers: {error}"))?;
+    Ok(tag)
+}
+
+/// A relay's totals, as `--json` prints them.
+#[derive(Serialize)]
+pub(crate) struct RelayReport {
+    sessions: u32,
+    subscriptions: u32,
+    groups: u32,
+    send_waits: u64,
+    cpu_us: u64,
+    counters: BTreeMap<&'static str, u64>,
+    /// Only the reasons that occurred.
+    drops: BTreeMap<&'static str, u64>,
+}
+
+impl RelayReport {
+    pub(crate) fn new(status: &ThreadStatus) -> RelayReport {
+        RelayReport {
+            sessions: status.sessions,
+            subscriptions: status.subscriptions,
+            groups: status.groups,
+            send_waits: status.send_waits,
+            cpu_us: status.cpu.as_micros() as u64,
+            counters: status.counters.named().map(|(name, _, total)| (name, total)).collect(),
+            drops: drops_of(&status.counters),
+        }
+    }
+}
+
+/// The drops that occurred, by name.
+pub(crate) fn drops_of(counters: &Counters) -> BTreeMap<&'static str, u64> {
+    let all = DropReason::ALL.iter().map(|reason| (reason.name(), counters.dropped(*reason)));
+    all.filter(|(_, total)| *total > 0).collect()
+}
