@@ -1,27 +1,106 @@
 //! How much of the relay's processor time is the receivers' softirq: on loopback a datagram's
 //! receive path runs in the sender's context and is billed to it.
+//!
+//! Sampled with `perf` under a steady crowd: a sample counts as the receivers' if a softirq is on
+//! its kernel stack. Nothing is sampled while the rows are measured.
 
 use super::Plan;
+use super::cases::{Case, ModeName, Scenario};
+use super::load::{Load, Side};
+use super::rounds::Server;
+use anyhow::{Context, bail};
 use serde::Serialize;
 use std::fmt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-/// The receivers' share of the relay's processor time, or why it was not measured.
+const SAMPLED: Duration = Duration::from_secs(3);
+
+/// The receivers' share of the relay's processor time in one case.
 #[derive(Serialize)]
 pub(super) struct Share {
-    share: Option<f64>,
-    note: String,
+    case: String,
+    share: f64,
 }
 
-impl fmt::Display for Share {
+/// The shares, or why there are none.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(super) enum Shares {
+    Measured(Vec<Share>),
+    NotMeasured { not_measured: String },
+}
+
+impl fmt::Display for Shares {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.share {
-            Some(share) => write!(f, "receivers' softirq: {:.0} % ({})", share * 100.0, self.note),
-            None => write!(f, "receivers' softirq: not measured ({})", self.note),
+        f.write_str("receivers' softirq, as a share of the relay's processor time: ")?;
+        match self {
+            Shares::NotMeasured { not_measured } => write!(f, "not measured ({not_measured})"),
+            Shares::Measured(shares) => {
+                let each = shares.iter().map(|s| format!("{:.0} % ({})", s.share * 100.0, s.case));
+                f.write_str(&each.collect::<Vec<_>>().join(", "))
+            }
         }
     }
 }
 
-pub(super) fn receivers_share(plan: &Plan) -> Share {
-    let _ = plan;
-    Share { share: None, note: String::new() }
+/// Samples a crowd of ninety in both modes, if this machine has `perf` and lets us.
+pub(super) fn receivers_share(plan: &Plan) -> Shares {
+    let modes = [(ModeName::Immediate, 0), (ModeName::Periodic, 50)];
+    let shares = modes.into_iter().map(|(mode, tick_ms)| {
+        let scenario = Scenario::Crowd;
+        let case = Case { scenario, n: 90, bytes: 100, mode, tick_ms, receivers_gro: false };
+        Ok(Share { case: case.to_string(), share: sample(&case, plan)? })
+    });
+    match shares.collect::<anyhow::Result<Vec<_>>>() {
+        Ok(shares) => Shares::Measured(shares),
+        Err(error) => Shares::NotMeasured { not_measured: format!("{error:#}") },
+    }
+}
+
+fn sample(case: &Case, plan: &Plan) -> anyhow::Result<f64> {
+    let server = Server::start(Side::Relay, case, plan)?;
+    let mut load = Load::join(Side::Relay, case, server.address)?;
+    let data = std::env::temp_dir().join(format!("canopy-softirq-{}.data", server.process()));
+    let seconds = SAMPLED.as_secs().to_string();
+    let recording = Command::new("perf")
+        .args(["record", "-e", "cpu-clock", "-F", "4000", "-g", "-o"])
+        .arg(&data)
+        .args(["-p", &server.process().to_string(), "--", "sleep", &seconds])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("it needs perf (Debian's linux-perf)")?;
+    let ran = load.run(server.process(), SAMPLED);
+    let recorded = recording.wait_with_output()?;
+    let script = Command::new("perf").args(["script", "-F", "ip,sym", "-i"]).arg(&data).output();
+    // The samples are of no further use, whether or not they could be read.
+    let _ = std::fs::remove_file(&data);
+    ran?;
+    let script = script?;
+    if !recorded.status.success() || !script.status.success() {
+        bail!("perf may not sample here; it needs root or kernel.perf_event_paranoid ≤ 1");
+    }
+    share_of_samples(&String::from_utf8_lossy(&script.stdout))
+        .context("perf took no samples with kernel stacks")
+}
+
+/// The share of samples, separated by blank lines, with a softirq on the stack.
+fn share_of_samples(script: &str) -> Option<f64> {
+    let samples: Vec<&str> =
+        script.split("\n\n").filter(|sample| !sample.trim().is_empty()).collect();
+    let receivers = samples.iter().filter(|sample| sample.contains("softirq")).count();
+    (receivers > 0).then(|| receivers as f64 / samples.len() as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_told_apart_by_their_stacks() {
+        let script = "ffff udp_sendmsg\nffff sys\n\nffff handle_softirqs\nffff sys\n\n1 main\n\n";
+        assert_eq!(share_of_samples(script), Some(1.0 / 3.0));
+        assert_eq!(share_of_samples("1 main\n\n"), None);
+    }
 }
