@@ -114,6 +114,8 @@ pub struct Session {
     last_stamp: u64,
     round_trip: Option<Duration>,
     pending_rebind: Option<Tag>,
+    /// A draining relay is told that its notice arrived.
+    farewell: bool,
     subscriptions: Subscriptions,
     events: VecDeque<Event>,
 }
@@ -137,6 +139,7 @@ impl Session {
             last_stamp: 0,
             round_trip: None,
             pending_rebind: None,
+            farewell: false,
             subscriptions: Subscriptions::default(),
             events: VecDeque::new(),
         }
@@ -218,8 +221,8 @@ impl Session {
             State::Connected => self.subscriptions.due(),
             _ => None,
         };
-        let rebind = self.pending_rebind.map(|_| Time::ZERO);
-        [Some(self.due), subscriptions, rebind].into_iter().flatten().min()
+        let at_once = (self.farewell || self.pending_rebind.is_some()).then_some(Time::ZERO);
+        [Some(self.due), subscriptions, at_once].into_iter().flatten().min()
     }
 
     /// Handles a datagram from the relay; `deliver` is called for each update in it.
@@ -263,6 +266,7 @@ impl Session {
             Kind::Leave if self.state == State::Connected => {
                 Leave::decode(&packet)?;
                 self.lose(now + FIRST_BACKOFF);
+                self.farewell = true;
             }
             Kind::Left if self.state == State::Leaving => self.close(),
             _ => {}
@@ -276,6 +280,7 @@ impl Session {
     pub fn poll_transmit(&mut self, now: Time, out: &mut [u8]) -> Option<usize> {
         let written = match self.state {
             State::Closed => return None,
+            _ if core::mem::take(&mut self.farewell) => self.write_leave(out).map(Some),
             State::Greeting => self.transmit_hello(now, out),
             State::Connecting => self.transmit_connect(now, out),
             State::Leaving => self.transmit_leave(now, out),
@@ -317,8 +322,12 @@ impl Session {
             return Ok(None);
         }
         self.back_off(now);
+        self.write_leave(out).map(Some)
+    }
+
+    fn write_leave(&self, out: &mut [u8]) -> Result<usize, WireError> {
         let leave = Leave { reason: LeaveReason::Done };
-        leave.encode(self.config.comtree, self.address, Address::UNSPECIFIED, out).map(Some)
+        leave.encode(self.config.comtree, self.address, Address::UNSPECIFIED, out)
     }
 
     fn transmit_connected(

@@ -1,0 +1,146 @@
+//! The console: a page, its modules, and a live stream of what happens.
+//!
+//! It only reads: the relay's status and the crowd's view. It never touches the data threads.
+
+mod feed;
+mod rates;
+
+use crate::metrics;
+use crate::relay::{RelaySettings, RelayWatch};
+use axum::Router;
+use axum::extract::{Query, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use axum::response::sse::Sse;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use canopy_crowd::View;
+use canopy_relay::Mode;
+use feed::Feed;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The page and its modules, embedded: path, media type, content.
+const ASSETS: &[(&str, &str, &str)] = &[
+    ("/", "text/html; charset=utf-8", include_str!("../../../../web/index.html")),
+    ("/console.css", "text/css; charset=utf-8", include_str!("../../../../web/console.css")),
+    ("/main.js", JS, include_str!("../../../../web/main.js")),
+    ("/feed.js", JS, include_str!("../../../../web/feed.js")),
+    ("/scene.js", JS, include_str!("../../../../web/scene.js")),
+    ("/viewer.js", JS, include_str!("../../../../web/viewer.js")),
+    ("/map.js", JS, include_str!("../../../../web/map.js")),
+    ("/layers.js", JS, include_str!("../../../../web/layers.js")),
+    ("/charts.js", JS, include_str!("../../../../web/charts.js")),
+    ("/panel.js", JS, include_str!("../../../../web/panel.js")),
+    ("/format.js", JS, include_str!("../../../../web/format.js")),
+    ("/paint.js", JS, include_str!("../../../../web/paint.js")),
+];
+const JS: &str = "text/javascript; charset=utf-8";
+/// The page loads nothing from anywhere else and runs nothing inline.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+                      img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// What a page is told first.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Hello {
+    title: &'static str,
+    relay: SocketAddr,
+    mode: &'static str,
+    tick_ms: u64,
+    has_map: bool,
+    bounds: Option<Bounds>,
+    cell: f64,
+    radius: f64,
+    source: String,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Bounds {
+    min: [f64; 2],
+    max: [f64; 2],
+}
+
+/// What the console shows.
+#[derive(Clone)]
+pub(crate) struct Console {
+    hello: Hello,
+    relay: Option<RelayWatch>,
+    crowd: Option<Arc<View>>,
+    started: Instant,
+}
+
+impl Console {
+    /// A console of a relay alone: numbers without a map, since a relay carries opaque payloads.
+    pub(crate) fn of_relay(
+        settings: &RelaySettings,
+        relay: SocketAddr,
+        watch: RelayWatch,
+    ) -> Console {
+        let (mode, tick_ms) = match settings.mode {
+            Mode::Immediate => ("immediate", 0),
+            Mode::Periodic { tick } => ("periodic", tick.as_millis() as u64),
+        };
+        let hello = Hello {
+            title: "relay",
+            relay,
+            mode,
+            tick_ms,
+            has_map: false,
+            bounds: None,
+            cell: 0.0,
+            radius: 0.0,
+            source: String::new(),
+        };
+        Console { hello, relay: Some(watch), crowd: None, started: Instant::now() }
+    }
+
+    /// Adds a crowd, and with it the map.
+    pub(crate) fn with_crowd(mut self, view: Arc<View>, map: Map) -> Console {
+        self.hello.title = "demo";
+        self.hello.has_map = true;
+        self.hello.bounds = Some(Bounds { min: map.min, max: map.max });
+        self.hello.cell = map.cell;
+        self.hello.radius = map.radius;
+        self.hello.source = map.source;
+        self.crowd = Some(view);
+        self
+    }
+
+    /// The pages, the stream, and the relay's `/metrics`.
+    pub(crate) fn router(self) -> Router {
+        let mut router = Router::new().route("/events", get(events));
+        for (path, media, content) in ASSETS {
+            let asset = move || async move {
+                let headers = [
+                    (CONTENT_TYPE, *media),
+                    (CACHE_CONTROL, "no-cache"),
+                    (CONTENT_SECURITY_POLICY, POLICY),
+                ];
+                (headers, *content).into_response()
+            };
+            router = router.route(path, get(asset));
+        }
+        let metrics = self.relay.clone().map(metrics::router).unwrap_or_default();
+        router.with_state(self).merge(metrics)
+    }
+}
+
+/// The world that a crowd walks through, in metres.
+pub(crate) struct Map {
+    pub(crate) min: [f64; 2],
+    pub(crate) max: [f64; 2],
+    pub(crate) cell: f64,
+    pub(crate) radius: f64,
+    pub(crate) source: String,
+}
+
+#[derive(Deserialize)]
+struct Wanted {
+    viewer: Option<u32>,
+}
+
+async fn events(State(console): State<Console>, Query(wanted): Query<Wanted>) -> Response {
+    let stream = Feed::new(console, wanted.viewer).into_stream();
+    ([(CACHE_CONTROL, "no-store")], Sse::new(stream)).into_response()
+}
