@@ -5,11 +5,12 @@
 -- and press Ctrl+Shift+L, or give it to one run:
 --   wireshark -X lua_script:canopy.lua      tshark -X lua_script:canopy.lua -r FILE
 --
--- Packets on any UDP port are found by their first two bytes, version and kind. For a port where
--- another dissector is faster, or to see datagrams of an unknown kind, name it under
+-- All datagrams on UDP port 4040, a relay's default, are taken for Canopy's. On other ports a
+-- packet is found by its first two bytes, version and kind. For a port where another dissector
+-- comes first, or to see datagrams of an unknown kind, name the port under
 --   Preferences > Protocols > Canopy > UDP ports
--- or choose Canopy under "Decode As"; for tshark: -o canopy.ports:4000-4003 or
--- -d udp.port==4000,canopy
+-- or choose Canopy under "Decode As"; for tshark: -o canopy.ports:4040-4043 or
+-- -d udp.port==4043,canopy
 --
 -- Filters: canopy.group == 7 finds every update to group 7, alone or in a bundle, and every
 -- change and refusal of a subscription to it. canopy.malformed finds what a relay would drop.
@@ -18,6 +19,7 @@
 -- never raises a Lua error. Works on Wireshark 4.0 and later, whose Lua is 5.2 or 5.4.
 
 local VERSION = 0xC1
+local DEFAULT_PORTS = "4040"
 local HEADER_LEN = 20
 local MAX_DATAGRAM = 1452
 local RECORD_HEADER_LEN = 12
@@ -142,7 +144,7 @@ local e = {
 canopy.experts = e
 
 canopy.prefs.ports = Pref.range(
-  "UDP ports", "", "UDP ports whose datagrams are all Canopy's, for example 4000-4003", 65535
+  "UDP ports", DEFAULT_PORTS, "UDP ports whose datagrams are all Canopy's, like 4040-4043", 65535
 )
 
 local function address_text(address)
@@ -596,7 +598,10 @@ local udp_ports = DissectorTable.get("udp.port")
 udp_ports:add_for_decode_as(canopy)
 canopy:register_heuristic("udp", heuristic)
 
-local registered = ""
+-- The preference as it stands in the table; prefs_changed is only called when it differs.
+local registered = DEFAULT_PORTS
+udp_ports:add(registered, canopy)
+
 function canopy.prefs_changed()
   local wanted = canopy.prefs.ports
   if wanted == registered then

@@ -6,9 +6,13 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod bots;
+mod console;
+mod demo;
 mod metrics;
 mod relay;
 mod serve;
+mod simulate;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -33,7 +37,13 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Serve participants: the data plane of one relay
-    Relay(serve::RelayCommand),
+    Relay(Box<serve::RelayCommand>),
+    /// Walk a recorded crowd through a relay; an oracle judges every delivery
+    Bots(bots::BotsCommand),
+    /// A live crowd in the browser: relay, walkers and console on this machine
+    Demo(Box<demo::DemoCommand>),
+    /// Run a seeded world in virtual time, without a network
+    Sim(simulate::SimCommand),
     /// Measure what a delivery costs on this machine
     Bench(bench::BenchCommand),
 }
@@ -41,6 +51,9 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Relay(command) => command.run(),
+        Command::Bots(command) => command.run(),
+        Command::Demo(command) => command.run(),
+        Command::Sim(command) => command.run(),
         Command::Bench(command) => command.run(),
     };
     match done {

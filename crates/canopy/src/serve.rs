@@ -1,5 +1,6 @@
 //! `canopy relay`: one relay until it is told to stop.
 
+use crate::console::Console;
 use crate::metrics;
 use crate::relay::{Command, RelayArgs, RelayReport, RelaySettings, RunningRelay};
 use anyhow::Context;
@@ -33,8 +34,13 @@ pub(crate) enum LogFormat {
 impl LogFormat {
     /// Starts logging to stderr; `CANOPY_LOG` filters it, like `info` or `canopy=debug`.
     pub(crate) fn start(self) {
+        self.start_at("info");
+    }
+
+    /// The same with another filter where `CANOPY_LOG` is not set.
+    pub(crate) fn start_at(self, default: &str) {
         let filter = tracing_subscriber::EnvFilter::try_from_env("CANOPY_LOG")
-            .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+            .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
         let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
         match self {
             LogFormat::Text => logs.init(),
@@ -54,9 +60,8 @@ impl RelayCommand {
 }
 
 async fn serve(settings: &RelaySettings, json: bool) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
     let metrics = bind("metrics", settings.metrics).await?;
+    let console = bind("console", settings.console).await?;
     let relay = RunningRelay::start(settings)?;
     let watch = relay.watch();
     let address = |listener: &Option<TcpListener>| {
@@ -67,6 +72,7 @@ async fn serve(settings: &RelaySettings, json: bool) -> anyhow::Result<()> {
         let listening = serde_json::json!({
             "event": "listening",
             "relay": relay.address(),
+            "console": address(&console),
             "metrics": address(&metrics),
         });
         println!("{listening}");
@@ -74,39 +80,48 @@ async fn serve(settings: &RelaySettings, json: bool) -> anyhow::Result<()> {
     if let Some(listener) = metrics {
         tokio::spawn(axum::serve(listener, metrics::router(watch.clone())).into_future());
     }
-    let ended = tokio::task::spawn_blocking(move || relay.join());
-    tokio::pin!(ended);
-    let done = tokio::select! {
-        done = &mut ended => done,
-        () = stopped(&mut terminate, &mut interrupt) => {
-            tracing::info!(sessions = watch.status().sessions, "draining");
-            watch.command(Command::Drain);
-            tokio::select! {
-                done = &mut ended => done,
-                () = stopped(&mut terminate, &mut interrupt) => {
-                    watch.command(Command::Stop);
-                    ended.await
-                }
-            }
-        }
-    };
-    done.context("a data thread was lost")??;
-    let report = RelayReport::new(&watch.status());
-    tracing::info!(sessions = watch.status().sessions, "stopped");
+    if let Some(listener) = console {
+        let console = Console::of_relay(settings, relay.address(), watch.clone());
+        tokio::spawn(axum::serve(listener, console.router()).into_future());
+    }
+    run_until_told(relay).await?;
+    let status = watch.status();
+    tracing::info!(sessions = status.sessions, "stopped");
     if json {
-        println!("{}", serde_json::json!({ "event": "stopped", "totals": report }));
+        let totals = RelayReport::new(&status);
+        println!("{}", serde_json::json!({ "event": "stopped", "totals": totals }));
     }
     Ok(())
 }
 
-async fn stopped(
-    terminate: &mut tokio::signal::unix::Signal,
-    interrupt: &mut tokio::signal::unix::Signal,
-) {
+/// Waits for a signal, then drains; a second signal stops at once.
+async fn run_until_told(relay: RunningRelay) -> anyhow::Result<()> {
+    let watch = relay.watch();
+    let ended = tokio::task::spawn_blocking(move || relay.join());
+    tokio::pin!(ended);
+    for command in [Command::Drain, Command::Stop] {
+        tokio::select! {
+            done = &mut ended => return done.context("a data thread was lost")?,
+            told = until_told_to_stop() => {
+                told?;
+                let sessions = watch.status().sessions;
+                tracing::info!(sessions, at_once = command == Command::Stop, "stopping");
+                watch.command(command);
+            }
+        }
+    }
+    ended.await.context("a data thread was lost")?
+}
+
+/// Returns on SIGTERM or SIGINT.
+pub(crate) async fn until_told_to_stop() -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
+    Ok(())
 }
 
 /// Binds an HTTP listener, if there is to be one.

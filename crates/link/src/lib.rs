@@ -9,6 +9,7 @@ mod address;
 mod clock;
 mod mmsg;
 mod processor;
+mod readiness;
 mod receive;
 mod send;
 mod sendto;
@@ -20,8 +21,9 @@ pub use mmsg::Mmsg;
 pub use processor::{
     available_processors, pin_thread, process_cpu_time, raise_open_files, thread_cpu_time,
 };
+pub use readiness::Readiness;
 pub use receive::Receiver;
 pub use send::{Engine, EngineName, SendEngine, SendReport, UnknownEngine};
 pub use sendto::Sendto;
-pub use socket::{Socket, SocketOptions};
+pub use socket::{Socket, SocketOptions, set_receive_buffer};
 pub use wait::{Waker, sleep_until, wait_readable};

@@ -87,7 +87,7 @@ impl Engine {
     pub fn new(name: EngineName) -> Engine {
         match name {
             EngineName::Sendto => Engine::Sendto(Sendto::new()),
-            EngineName::Sendmmsg => Engine::Mmsg(Box::new(Mmsg::new())),
+            EngineName::Sendmmsg => Engine::Mmsg(Box::default()),
         }
     }
 }

@@ -127,6 +127,14 @@ impl Socket {
     }
 }
 
+/// Sets how many bytes may wait in a socket of the standard library's; the kernel may grant less.
+///
+/// # Errors
+/// What the kernel says.
+pub fn set_receive_buffer(socket: &std::net::UdpSocket, bytes: usize) -> io::Result<()> {
+    socket2::SockRef::from(socket).set_recv_buffer_size(bytes)
+}
+
 impl AsRawFd for Socket {
     fn as_raw_fd(&self) -> RawFd {
         self.inner.as_raw_fd()

@@ -10,6 +10,7 @@ use canopy_session::{Answer, Ended, Keyring, Sessions, SessionsConfig, SlotIndex
 use canopy_wire::{
     Address, Bundle, Change, DropReason, Flags, Header, Hello, Kind, MAX_DATAGRAM, MAX_UPDATE,
     Packet, Refused, RefusedReason, Subscribe, SubscribeAckWriter, Tag, Time, WireError,
+    next_sequence,
 };
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -361,14 +362,15 @@ impl Relay {
         let slot = self.admit(now, from, header, datagram_len)?;
         let subscribe = Subscribe::new_checked(packet)?;
         let session = self.sessions.get_mut(slot).ok_or(DropReason::UnknownSource)?;
-        let last = session.subscribe_sequence;
-        if subscribe.sequence() != last && subscribe.sequence() != last.wrapping_add(1) {
+        let (last, sequence) = (session.subscribe_sequence, subscribe.sequence());
+        let repeats = sequence == last && last != 0;
+        if !repeats && sequence != next_sequence(last) {
             return Err(DropReason::SubscribeOrder);
         }
-        session.subscribe_sequence = subscribe.sequence();
+        session.subscribe_sequence = sequence;
         let expires = now + self.subscription_lifetime;
         let mut ack = [0; MAX_DATAGRAM];
-        let mut writer = SubscribeAckWriter::new(&mut ack, subscribe.sequence())?;
+        let mut writer = SubscribeAckWriter::new(&mut ack, sequence)?;
         for change in subscribe.changes() {
             self.counters.subscription_changes += 1;
             match change {

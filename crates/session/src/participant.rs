@@ -235,8 +235,18 @@ impl Session {
         datagram: &[u8],
         mut deliver: impl FnMut(Update<'_>),
     ) -> Result<(), WireError> {
-        let packet = Packet::new_checked(datagram)?;
+        let packet = match Packet::new_checked(datagram) {
+            Err(WireError::Version(version)) => {
+                return self.handle_foreign_version(version, datagram, now);
+            }
+            checked => checked?,
+        };
         let header = packet.header();
+        if header.kind == Kind::Refused {
+            // A relay that does not speak our version does not know our comtree either.
+            self.handle_refused(Refused::decode(&packet)?, now);
+            return Ok(());
+        }
         if header.comtree != self.config.comtree {
             return Err(WireError::Field("comtree"));
         }
@@ -255,7 +265,6 @@ impl Session {
             }
             Kind::Cookie => self.handle_cookie(Cookie::decode(&packet)?, now),
             Kind::Connected => self.handle_connected(Connected::decode(&packet)?, now),
-            Kind::Refused => self.handle_refused(Refused::decode(&packet)?, now),
             Kind::KeepaliveAck => {
                 self.handle_keepalive_ack(header.dst, Keepalive::decode(&packet)?, now);
             }
@@ -375,6 +384,18 @@ impl Session {
         self.enter(State::Connected, now + self.keepalive);
         self.subscriptions.restart();
         self.events.push_back(Event::Connected(self.address));
+    }
+
+    /// Of another version's packets, only its refusal of ours can be read.
+    fn handle_foreign_version(
+        &mut self,
+        version: u8,
+        datagram: &[u8],
+        now: Time,
+    ) -> Result<(), WireError> {
+        let nonce = Refused::nonce_of_any_version(datagram).ok_or(WireError::Version(version))?;
+        self.handle_refused(Refused { nonce, reason: RefusedReason::Version }, now);
+        Ok(())
     }
 
     fn handle_refused(&mut self, refused: Refused, now: Time) {

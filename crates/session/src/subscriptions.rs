@@ -4,6 +4,7 @@
 
 use canopy_wire::{
     Address, Change, Comtree, Group, Level, SubscribeAck, SubscribeWriter, Time, WireError,
+    next_sequence,
 };
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -123,7 +124,7 @@ impl Subscriptions {
             changes.push(change);
             self.queued.remove(&change.group());
         }
-        self.sequence += 1;
+        self.sequence = next_sequence(self.sequence);
         let sequence = self.sequence;
         self.outstanding = Some(Outstanding { sequence, changes, resend_at: now, tries: 0 });
         Ok(())

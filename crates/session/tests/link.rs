@@ -218,3 +218,19 @@ fn a_stolen_proof_does_not_move_a_session() {
     let stolen = link.sessions.handle(link.now, thief, &packet, &mut Answer::new());
     assert_eq!(stolen, Err(DropReason::BadCookie));
 }
+
+#[test]
+fn a_relay_of_another_version_is_understood_to_refuse() {
+    for version in [canopy_wire::VERSION, 0xC9] {
+        let mut link = Link::new();
+        let mut out = [0; 1500];
+        link.session.poll_transmit(link.now, &mut out).unwrap();
+        let nonce = u64::from_be_bytes(out[20..28].try_into().unwrap());
+        let reason = RefusedReason::Version;
+        let refused = canopy_wire::Refused { nonce, reason };
+        let len = refused.encode(Comtree(0), &mut out).unwrap();
+        out[0] = version;
+        link.session.handle_datagram(link.now, &out[..len], |_| ()).unwrap();
+        assert_eq!(link.events(), [Event::Refused(reason)]);
+    }
+}

@@ -261,12 +261,16 @@ impl<'a> Connect<'a> {
     /// Reads the packet's body.
     ///
     /// # Errors
-    /// [`WireError::TooShort`], [`WireError::Length`].
+    /// [`WireError::TooShort`], [`WireError::Length`], [`WireError::Field`] for a token longer than
+    /// [`MAX_TOKEN_LEN`].
     pub fn decode(packet: &Packet<'a>) -> Result<Connect<'a>, WireError> {
         let mut fields = Fields::new(packet, CONNECT_FIXED)?;
         let (nonce, cookie) = (fields.u64()?, fields.array()?);
         let [suite, _reserved] = fields.array()?;
         let token_len = u16::from_be_bytes(fields.array()?);
+        if usize::from(token_len) > MAX_TOKEN_LEN {
+            return Err(WireError::Field("token"));
+        }
         let token = fields.0.get(..token_len.into()).ok_or(WireError::Length)?;
         Ok(Connect { nonce, cookie, suite, token })
     }
@@ -315,6 +319,15 @@ impl Refused {
     pub fn encode(&self, comtree: Comtree, out: &mut [u8]) -> Result<usize, WireError> {
         let header = handshake_header(Kind::Refused, comtree, 0);
         encode(&header, &[&self.nonce.to_be_bytes(), &[self.reason as u8]], 0, out)
+    }
+
+    /// The nonce of a refusal because of the version, whatever version the refusing relay speaks:
+    /// the places of kind, nonce and reason never change.
+    pub fn nonce_of_any_version(datagram: &[u8]) -> Option<u64> {
+        let (nonce, rest) = datagram.get(HEADER_LEN..)?.split_first_chunk::<8>()?;
+        let is_refusal = datagram[1] == Kind::Refused as u8
+            && rest.first() == Some(&(RefusedReason::Version as u8));
+        is_refusal.then(|| u64::from_be_bytes(*nonce))
     }
 
     /// Reads the packet's body.

@@ -28,6 +28,6 @@ pub use header::{
 };
 pub use subscribe::{
     Change, MAX_CHANGES, RefusedGroups, Subscribe, SubscribeAck, SubscribeAckWriter,
-    SubscribeWriter, TableFull,
+    SubscribeWriter, TableFull, next_sequence,
 };
 pub use time::Time;

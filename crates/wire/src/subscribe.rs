@@ -40,6 +40,12 @@ impl Change {
     }
 }
 
+/// The number of the subscribe packet after the one numbered `last`; 0 stands before the first
+/// and is never used.
+pub const fn next_sequence(last: u32) -> u32 {
+    if last == u32::MAX { 1 } else { last + 1 }
+}
+
 /// A subscribe packet whose sections have been checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Subscribe<'a> {

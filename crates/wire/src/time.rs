@@ -35,7 +35,7 @@ impl Time {
 
     /// The first point after this one that is a whole number of `period` from the origin.
     pub fn next_multiple(self, period: Duration) -> Time {
-        self.last_multiple(period) + period
+        self.last_multiple(period) + period.max(Duration::from_nanos(1))
     }
 
     /// The last point, up to this one, that is a whole number of `period` from the origin.
@@ -74,6 +74,7 @@ mod tests {
         let tick = Duration::from_millis(50);
         assert_eq!(Time::from_millis(49).next_multiple(tick), Time::from_millis(50));
         assert_eq!(Time::from_millis(50).next_multiple(tick), Time::from_millis(100));
+        assert_eq!(Time::from_nanos(5).next_multiple(Duration::ZERO), Time::from_nanos(6));
     }
 
     #[test]

@@ -17,6 +17,9 @@ const NAMED_PORT: u16 = 40_000;
 const DECODED_AS_PORT: u16 = 40_001;
 const OTHER_PORT: u16 = 40_002;
 
+/// Where tshark shows what is remarkable in a packet, Lua errors included; the last column.
+const EXPERT: &str = "_ws.expert.message";
+
 const COMTREE: Comtree = Comtree(9);
 const SENDER: Address = Address::unicast(1, 2);
 const RECEIVER: Address = Address::unicast(1, 5);
@@ -279,7 +282,7 @@ fn faulty_cases() -> Vec<Case> {
             overrun,
             "Bundle, comtree 9, 0 updates [malformed: record 1 runs over the end]",
             &[
-                ("_ws.expert.message", "record 1 runs over the end"),
+                (EXPERT, "record 1 runs over the end"),
                 ("canopy.record.length", "200"),
                 ("canopy.bundle.updates", "0"),
             ],
@@ -289,7 +292,7 @@ fn faulty_cases() -> Vec<Case> {
             case(
                 unknown_kind,
                 "Unknown kind 0x7f, comtree 9",
-                &[("_ws.expert.message", "Unknown kind"), ("canopy.malformed", "")],
+                &[(EXPERT, "Unknown kind"), ("canopy.malformed", "")],
             ),
         ),
         on(
@@ -298,7 +301,7 @@ fn faulty_cases() -> Vec<Case> {
                 other_version,
                 "Version 0xc2 Hello nonce 0011223344556677",
                 &[
-                    ("_ws.expert.message", "Another version"),
+                    (EXPERT, "Another version"),
                     ("canopy.nonce", "0x0011223344556677"),
                     ("canopy.comtree", ""),
                 ],
@@ -328,13 +331,17 @@ fn tshark_shows_what_the_encoders_wrote() {
 
     let mut names = vec!["_ws.col.Protocol", "_ws.col.Info"];
     names.extend(cases.iter().flat_map(|case| case.fields.iter().map(|(name, _)| *name)));
+    names.retain(|name| *name != EXPERT);
     names.sort_unstable();
     names.dedup();
     let frames: Vec<Frame> =
         cases.iter().map(|case| Frame::new(case.port, &case.datagram)).collect();
     let rows = tshark(&frames, &names);
     for (case, row) in cases.iter().zip(&rows) {
-        let shown = |name| row[names.iter().position(|known| *known == name).unwrap()].as_str();
+        let shown = |name| {
+            let column = names.iter().chain(&[EXPERT]).position(|known| *known == name);
+            row[column.unwrap()].as_str()
+        };
         assert_eq!(shown("_ws.col.Info"), case.info);
         assert_eq!(shown("_ws.col.Protocol"), "Canopy", "{}", case.info);
         for (name, value) in &case.fields {
@@ -463,7 +470,7 @@ impl Frame<'_> {
     }
 }
 
-/// The named fields of each frame, as tshark prints them. Fails on any Lua error.
+/// The named fields of each frame, as tshark prints them, then [`EXPERT`]. Fails on any Lua error.
 fn tshark(frames: &[Frame<'_>], names: &[&str]) -> Vec<Vec<String>> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("canopy.pcap");
@@ -496,7 +503,7 @@ fn command(home: &Path, file: &Path, names: &[&str]) -> Command {
     command.args(["-d", &format!("udp.port=={DECODED_AS_PORT},canopy")]);
     command.args(["-T", "fields", "-E", "separator=/t", "-E", "occurrence=a"]);
     command.args(["-E", "aggregator=|"]);
-    for name in names.iter().chain(&["_ws.expert.message"]) {
+    for name in names.iter().chain(&[EXPERT]) {
         command.args(["-e", name]);
     }
     command

@@ -59,17 +59,7 @@ pub(crate) struct RelayArgs {
 }
 
 impl RelayArgs {
-    /// Flags for a relay on a free port of this machine.
-    pub(crate) fn on_loopback(mode: &str, tick_ms: u64) -> RelayArgs {
-        RelayArgs {
-            listen: Some("127.0.0.1:0".to_owned()),
-            mode: Some(mode.to_owned()),
-            tick_ms: Some(tick_ms),
-            ..RelayArgs::default()
-        }
-    }
-
-    /// Looks at another address first; what was given wins.
+    /// Another default for the address.
     pub(crate) fn or_listen_on(mut self, address: &str) -> RelayArgs {
         self.listen.get_or_insert_with(|| address.to_owned());
         self

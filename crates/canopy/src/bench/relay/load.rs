@@ -97,6 +97,7 @@ pub(super) struct Load {
     members: Vec<Member>,
     /// The ceiling's publisher is the last member and receives nothing.
     readiness: Readiness,
+    ready: Vec<usize>,
     receiver: Receiver,
     arrivals: Arrivals,
     published: u64,
@@ -134,6 +135,7 @@ impl Load {
             clock: Clock::start(),
             members,
             readiness,
+            ready: Vec::new(),
             receiver: Receiver::new(64, slot),
             arrivals: Arrivals {
                 deliveries: 0,
@@ -168,7 +170,7 @@ impl Load {
                     member.turn(now)?;
                 }
             }
-            self.drain(Some(Duration::from_millis(5)))?;
+            self.drain(Duration::from_millis(5))?;
         }
     }
 
@@ -198,7 +200,7 @@ impl Load {
         let expected = (self.published - published) * receivers as u64;
         let until = self.clock.now() + LOST_AFTER;
         while self.arrivals.deliveries - arrived < expected && self.clock.now() < until {
-            self.drain(Some(Duration::from_millis(10)))?;
+            self.drain(Duration::from_millis(10))?;
         }
         Ok(Measured { expected, arrived: self.arrivals.deliveries - arrived, ..result })
     }
@@ -235,7 +237,7 @@ impl Load {
                     member.turn(now)?;
                 }
             }
-            self.drain(Some((cycle + phases[next].0).since(now)))?;
+            self.drain((cycle + phases[next].0).since(now))?;
         }
     }
 
@@ -271,7 +273,7 @@ impl Load {
                     member.turn(now)?;
                 }
             }
-            self.drain(Some(Duration::from_millis(1)))?;
+            self.drain(Duration::from_millis(1))?;
         }
     }
 
@@ -307,10 +309,14 @@ impl Load {
     }
 
     /// Waits at most `limit` for arrivals and takes them.
-    fn drain(&mut self, limit: Option<Duration>) -> anyhow::Result<()> {
+    fn drain(&mut self, limit: Duration) -> anyhow::Result<()> {
         let (members, arrivals) = (&mut self.members, &mut self.arrivals);
-        for number in self.readiness.wait(limit)? {
-            let member = &mut members[number as usize];
+        let ready = &mut self.ready;
+        ready.clear();
+        let until = self.clock.now() + limit;
+        self.readiness.wait(&self.clock, Some(until), |token| ready.push(token as usize))?;
+        for number in ready {
+            let member = &mut members[*number];
             let now = self.clock.now();
             self.receiver.receive(&member.socket, |_, datagram| {
                 arrivals.bytes += datagram.len() as u64;

@@ -1,0 +1,477 @@
+//! The driver: one thread that walks the whole crowd.
+
+use crate::grid::{Cell, Grid, GridError};
+use crate::oracle::Oracle;
+use crate::position::{MIN_PAYLOAD, Position};
+use crate::report::{Ages, Report};
+use crate::trace::{Row, Trace};
+use crate::view::{Heard, Snapshot, Totals, View};
+use crate::walker::{Told, Walker};
+use canopy_link::{Clock, Readiness, Receiver};
+use canopy_session::Update;
+use canopy_wire::{Comtree, MAX_UPDATE, RefusedReason, Time};
+use hdrhistogram::Histogram;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Walkers join so long before their first position, and leave so long after their last.
+const LEAD: Duration = Duration::from_millis(1500);
+const TRAIL: Duration = Duration::from_millis(500);
+/// Nobody connected after so long: there is no relay.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// At the end, deliveries on their way are waited for.
+const SETTLE_LIMIT: Duration = Duration::from_secs(2);
+/// After so many sends the sockets are served, so that ages don't grow by our own doing.
+const SENDS_IN_A_ROW: usize = 16;
+const REFRESH: Duration = Duration::from_millis(100);
+const PROGRESS: Duration = Duration::from_secs(2);
+/// The longest wait: others may want the run to stop.
+const NAP: Duration = Duration::from_millis(50);
+
+/// How a crowd walks.
+#[derive(Clone, Copy, Debug)]
+pub struct CrowdConfig {
+    /// The relay.
+    pub relay: SocketAddr,
+    /// The comtree to join.
+    pub comtree: Comtree,
+    /// How fast, against the recording.
+    pub speed: f64,
+    /// The grid, and how far walkers see.
+    pub grid: Grid,
+    /// Bytes of an update, [`MIN_PAYLOAD`] to [`MAX_UPDATE`].
+    pub bytes: usize,
+    /// An unsubscription so long after an update was published excuses its delivery.
+    pub settle: Duration,
+}
+
+/// Why a crowd cannot walk.
+#[derive(Debug, thiserror::Error)]
+pub enum CrowdError {
+    /// Updates of this length cannot be made.
+    #[error("--bytes {0} is out of range; choose {MIN_PAYLOAD} to {MAX_UPDATE}")]
+    Bytes(usize),
+    /// The speed is none.
+    #[error("--speed {0} is no speed; choose a number above 0")]
+    Speed(f64),
+    /// The grid does not fit the world.
+    #[error(transparent)]
+    Grid(#[from] GridError),
+    /// Nobody could connect.
+    #[error(
+        "no walker got an answer from {0} within 5 s; is the relay running there? (canopy relay --listen {0})"
+    )]
+    Unreachable(SocketAddr),
+    /// The relay takes nobody.
+    #[error("the relay refused the walkers: {0:?}; see its limits and comtrees")]
+    Refused(RefusedReason),
+    /// There are not enough descriptors for a socket each.
+    #[error(
+        "only {limit} files may be open, too few for {walkers} walkers with a socket each; raise the limit (ulimit -n)"
+    )]
+    OpenFiles {
+        /// The hard limit.
+        limit: u64,
+        /// Walkers.
+        walkers: u32,
+    },
+    /// The system says no.
+    #[error("a walker's socket failed: {0}")]
+    Socket(#[from] io::Error),
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// Share of the trace, 0 to 1.
+    pub done: f64,
+    /// Walkers in the world.
+    pub walkers: usize,
+    /// Sums so far.
+    pub totals: Totals,
+}
+
+/// Walks the trace through the relay, until its end or until `stop` is set.
+///
+/// # Errors
+/// Why it could not; see [`CrowdError`].
+pub fn run(
+    config: &CrowdConfig,
+    trace: &Trace,
+    view: Option<Arc<View>>,
+    stop: &AtomicBool,
+    mut progress: impl FnMut(&Progress),
+) -> Result<Report, CrowdError> {
+    let mut crowd = Crowd::new(config, trace, view)?;
+    let mut next = 0;
+    let mut progress_at = PROGRESS;
+    loop {
+        let now = crowd.clock.now();
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        crowd.join_and_leave(now)?;
+        next = crowd.publish_due(trace.rows(), next, now)?;
+        crowd.turn_due(now);
+        crowd.housekeeping(now)?;
+        if now.since(crowd.start) > progress_at {
+            progress_at += PROGRESS;
+            progress(&crowd.progress(next as f64 / trace.rows().len() as f64));
+        }
+        let row = trace.rows().get(next);
+        if row.is_none() && crowd.members.is_done() {
+            break;
+        }
+        let until = row.map(|row| crowd.due(row.t));
+        crowd.serve(until)?;
+    }
+    crowd.finish(trace)
+}
+
+/// Who joins and leaves when.
+struct Members {
+    /// Walkers by the time they join, with their first position; latest first.
+    joins: Vec<(Time, u32, f64, f64)>,
+    /// Walkers by the time they leave; latest first.
+    leaves: Vec<(Time, u32)>,
+}
+
+impl Members {
+    fn is_done(&self) -> bool {
+        self.leaves.is_empty()
+    }
+}
+
+struct Crowd<'a> {
+    config: &'a CrowdConfig,
+    clock: Clock,
+    start: Time,
+    walkers: Vec<Option<Walker>>,
+    members: Members,
+    readiness: Readiness,
+    receiver: Receiver,
+    oracle: Oracle,
+    told: Told,
+    timers: BinaryHeap<Reverse<(Time, u32)>>,
+    ages: Histogram<u64>,
+    recent_ages: Histogram<u64>,
+    last_ages: (u64, u64),
+    ages_at: Time,
+    refresh_at: Time,
+    connected_once: bool,
+    view: Option<Arc<View>>,
+    watched: Vec<u32>,
+    heard: BTreeMap<u32, Vec<(u32, Heard)>>,
+    ready: Vec<u64>,
+    cells: Vec<Cell>,
+    payload: Vec<u8>,
+}
+
+impl<'a> Crowd<'a> {
+    fn new(
+        config: &'a CrowdConfig,
+        trace: &Trace,
+        view: Option<Arc<View>>,
+    ) -> Result<Crowd<'a>, CrowdError> {
+        if !(MIN_PAYLOAD..=MAX_UPDATE).contains(&config.bytes) {
+            return Err(CrowdError::Bytes(config.bytes));
+        }
+        if !(config.speed.is_finite() && config.speed > 0.0) {
+            return Err(CrowdError::Speed(config.speed));
+        }
+        let (min, max) = trace.bounds();
+        let reach = min.iter().chain(&max).fold(0.0, |reach: f64, edge| reach.max(edge.abs()));
+        config.grid.check_reach(reach)?;
+        let limit = canopy_link::raise_open_files();
+        if limit < u64::from(trace.walkers()) + 64 {
+            return Err(CrowdError::OpenFiles { limit, walkers: trace.walkers() });
+        }
+        let clock = Clock::start();
+        let start = clock.now() + LEAD;
+        // Ages up to a minute, in nanoseconds, to three digits.
+        let ages = || Histogram::new_with_bounds(1, 60_000_000_000, 3);
+        let (Ok(all), Ok(recent)) = (ages(), ages()) else { unreachable!("the bounds are valid") };
+        let mut crowd = Crowd {
+            config,
+            clock,
+            start,
+            walkers: (0..trace.walkers()).map(|_| None).collect(),
+            members: Members { joins: Vec::new(), leaves: Vec::new() },
+            readiness: Readiness::new()?,
+            receiver: Receiver::new(16, 65_535),
+            oracle: Oracle::new(config.settle),
+            told: Told::default(),
+            timers: BinaryHeap::new(),
+            ages: all,
+            recent_ages: recent,
+            last_ages: (0, 0),
+            ages_at: start,
+            refresh_at: Time::ZERO,
+            connected_once: false,
+            view,
+            watched: Vec::new(),
+            heard: BTreeMap::new(),
+            ready: Vec::new(),
+            cells: Vec::new(),
+            payload: vec![0; config.bytes],
+        };
+        crowd.plan(trace.rows());
+        Ok(crowd)
+    }
+
+    fn plan(&mut self, rows: &[Row]) {
+        let mut spans: Vec<Option<(Row, f64)>> = vec![None; self.walkers.len()];
+        for row in rows {
+            let span = &mut spans[row.walker as usize];
+            span.get_or_insert((*row, row.t)).1 = row.t;
+        }
+        for (number, span) in (0..).zip(spans) {
+            let Some((first, last)) = span else { continue };
+            self.members.joins.push((self.due(first.t) - LEAD, number, first.x, first.y));
+            self.members.leaves.push((self.due(last) + TRAIL, number));
+        }
+        self.members.joins.sort_by_key(|(at, number, ..)| Reverse((*at, *number)));
+        self.members.leaves.sort_by_key(|(at, number)| Reverse((*at, *number)));
+    }
+
+    /// When something at `t` seconds of the trace is due.
+    fn due(&self, t: f64) -> Time {
+        self.start + Duration::from_secs_f64(t / self.config.speed)
+    }
+
+    fn join_and_leave(&mut self, now: Time) -> Result<(), CrowdError> {
+        let mut joined = 0;
+        while let Some((_, number, x, y)) = self.members.joins.pop_if(|(at, ..)| *at <= now) {
+            let CrowdConfig { relay, comtree, grid, .. } = self.config;
+            let mut walker = Walker::new(number, *relay, *comtree, &self.readiness)?;
+            walker.look_around(now, grid, (x, y), &mut self.cells, &mut self.oracle);
+            self.walkers[number as usize] = Some(walker);
+            self.turn(number, now);
+            joined += 1;
+            // A thousand may join at once: answers are read meanwhile.
+            if joined % SENDS_IN_A_ROW == 0 {
+                self.serve(Some(now))?;
+            }
+        }
+        while let Some((_, number)) = self.members.leaves.pop_if(|(at, _)| *at <= now) {
+            if let Some(walker) = &mut self.walkers[number as usize] {
+                walker.leave(now, &self.config.grid, &mut self.oracle);
+                self.turn(number, now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Publishes the rows that are due, from number `next` on; returns the first that is not.
+    fn publish_due(
+        &mut self,
+        rows: &[Row],
+        mut next: usize,
+        now: Time,
+    ) -> Result<usize, CrowdError> {
+        let mut sent = 0;
+        while let Some(row) = rows.get(next).filter(|row| self.due(row.t) <= now) {
+            self.publish(row);
+            next += 1;
+            sent += 1;
+            if sent % SENDS_IN_A_ROW == 0 {
+                self.serve(Some(now))?;
+            }
+        }
+        Ok(next)
+    }
+
+    fn publish(&mut self, row: &Row) {
+        let Some(walker) = &mut self.walkers[row.walker as usize] else { return };
+        let now = self.clock.now();
+        let grid = &self.config.grid;
+        walker.at = Some([row.x, row.y]);
+        walker.look_around(now, grid, (row.x, row.y), &mut self.cells, &mut self.oracle);
+        let group = grid.group_of(grid.cell_of(row.x, row.y));
+        let number = self.oracle.publish(now, row.walker, group);
+        let (x, y) = (row.x as f32, row.y as f32);
+        Position { walker: row.walker, number, published: now, x, y }.encode(&mut self.payload);
+        if walker.publish(group, &self.payload).is_err() {
+            self.oracle.unpublish();
+        }
+        self.turn(row.walker, now);
+    }
+
+    /// Lets a walker's session do what is due, and notes when it wants to be called again.
+    fn turn(&mut self, number: u32, now: Time) {
+        let Some(walker) = &mut self.walkers[number as usize] else { return };
+        walker.turn(now, &self.config.grid, &mut self.oracle, &mut self.told);
+        self.connected_once |= walker.is_connected();
+        match walker.session.poll_timeout() {
+            None => self.walkers[number as usize] = None,
+            Some(at) if walker.timer.is_none_or(|timer| at < timer) => {
+                walker.timer = Some(at);
+                self.timers.push(Reverse((at, number)));
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn turn_due(&mut self, now: Time) {
+        while let Some(Reverse((at, number))) = self.timers.peek().copied() {
+            if at > now {
+                return;
+            }
+            self.timers.pop();
+            if let Some(walker) = &mut self.walkers[number as usize] {
+                walker.timer = None;
+                self.turn(number, now);
+            }
+        }
+    }
+
+    /// Waits until something arrives or is due, at most until `until`, and takes what has arrived.
+    fn serve(&mut self, until: Option<Time>) -> Result<(), CrowdError> {
+        let now = self.clock.now();
+        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        let nap = Some(now + NAP);
+        let until = [until, timer, nap].into_iter().flatten().min().unwrap_or(now);
+        self.ready.clear();
+        let ready = &mut self.ready;
+        self.readiness.wait(&self.clock, Some(until), |token| ready.push(token))?;
+        for index in 0..self.ready.len() {
+            let number = self.ready[index] as u32;
+            self.receive(number)?;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, number: u32) -> Result<(), CrowdError> {
+        let Some(walker) = &mut self.walkers[number as usize] else { return Ok(()) };
+        let now = self.clock.now();
+        let (oracle, ages, recent) = (&mut self.oracle, &mut self.ages, &mut self.recent_ages);
+        let mut heard = self.watched.contains(&number).then(Vec::new);
+        let session = &mut walker.session;
+        self.receiver.receive(&walker.socket, |_, datagram| {
+            let deliver = |update: Update<'_>| {
+                let Some(position) = Position::decode(update.payload) else { return };
+                oracle.deliver(number, position.number);
+                let age = now.since(position.published);
+                // Saturating, so it cannot fail.
+                ages.saturating_record(age.as_nanos() as u64);
+                recent.saturating_record(age.as_nanos() as u64);
+                if let Some(heard) = &mut heard {
+                    let Position { walker, x, y, .. } = position;
+                    heard.push((walker, Heard { x, y, received: now, age }));
+                }
+            };
+            // A datagram that is no packet delivers nothing: the oracle will miss what it held.
+            let _ = session.handle_datagram(now, datagram, deliver);
+        })?;
+        if let Some(heard) = heard {
+            self.heard.entry(number).or_default().extend(heard);
+        }
+        self.turn(number, now);
+        Ok(())
+    }
+
+    /// Judges, checks that there is a relay at all, and refreshes the view.
+    fn housekeeping(&mut self, now: Time) -> Result<(), CrowdError> {
+        if now < self.refresh_at {
+            return Ok(());
+        }
+        self.refresh_at = now + REFRESH;
+        self.oracle.judge(now);
+        if !self.connected_once {
+            if let Some(reason) = self.told.refused {
+                return Err(CrowdError::Refused(reason));
+            }
+            if now.since(Time::ZERO) > CONNECT_LIMIT {
+                return Err(CrowdError::Unreachable(self.config.relay));
+            }
+        }
+        if now >= self.ages_at {
+            self.ages_at = now + Duration::from_secs(1);
+            let micros = |quantile| self.recent_ages.value_at_quantile(quantile) / 1000;
+            self.last_ages = (micros(0.5), micros(0.99));
+            self.recent_ages.reset();
+        }
+        self.refresh_view(now);
+        Ok(())
+    }
+
+    fn refresh_view(&mut self, now: Time) {
+        let Some(view) = &self.view else { return };
+        self.watched = view.watched();
+        let avatars = self.walkers.iter().flatten();
+        let avatars = avatars.filter_map(|walker| walker.at.map(|[x, y]| (walker.number, x, y)));
+        let snapshot = Snapshot { now, avatars: avatars.collect(), totals: self.totals() };
+        let walkers = &self.walkers;
+        view.refresh(snapshot, std::mem::take(&mut self.heard), |number| {
+            match walkers.get(number as usize).and_then(Option::as_ref) {
+                Some(walker) => (walker.at, walker.acknowledged()),
+                None => (None, Vec::new()),
+            }
+        });
+    }
+
+    fn totals(&self) -> Totals {
+        let verdict = self.oracle.verdict();
+        Totals {
+            updates_published: verdict.published,
+            deliveries_expected: verdict.expected,
+            deliveries: verdict.delivered,
+            missing: verdict.missing,
+            duplicates: verdict.duplicates,
+            unexpected: verdict.unexpected,
+            age_p50_us: self.last_ages.0,
+            age_p99_us: self.last_ages.1,
+        }
+    }
+
+    fn progress(&self, done: f64) -> Progress {
+        let walkers = self.walkers.iter().flatten().filter(|walker| walker.at.is_some()).count();
+        Progress { done, walkers, totals: self.totals() }
+    }
+
+    /// Waits for what is on its way, leaves, and sums up.
+    fn finish(mut self, trace: &Trace) -> Result<Report, CrowdError> {
+        let seconds = self.clock.now().since(self.start).as_secs_f64();
+        let limit = self.clock.now() + SETTLE_LIMIT;
+        while !self.oracle.is_settled() && self.clock.now() < limit {
+            self.serve(Some(limit))?;
+            self.turn_due(self.clock.now());
+        }
+        self.oracle.judge_all();
+        for number in 0..self.walkers.len() as u32 {
+            let now = self.clock.now();
+            if let Some(walker) = &mut self.walkers[number as usize] {
+                walker.leave(now, &self.config.grid, &mut self.oracle);
+                self.turn(number, now);
+            }
+        }
+        while self.walkers.iter().any(Option::is_some) && self.clock.now() < limit {
+            self.serve(Some(limit))?;
+            self.turn_due(self.clock.now());
+        }
+        let verdict = *self.oracle.verdict();
+        let micros = |quantile| self.ages.value_at_quantile(quantile) / 1000;
+        Ok(Report {
+            clients: trace.walkers(),
+            updates_published: verdict.published,
+            deliveries_expected: verdict.expected,
+            deliveries: verdict.delivered,
+            missing: verdict.missing,
+            duplicates: verdict.duplicates,
+            unexpected: verdict.unexpected,
+            age_us: Ages { p50: micros(0.5), p99: micros(0.99), p999: micros(0.999) },
+            subscriptions_changed: self.told.subscriptions_changed,
+            seconds,
+            excused: verdict.excused,
+            subscriptions_refused: self.told.subscriptions_refused,
+            reconnects: self.told.reconnects,
+            trace: trace.name().to_owned(),
+            speed: self.config.speed,
+        })
+    }
+}

@@ -1,0 +1,24 @@
+//! Crowds: every walker of a recorded or generated trace is a participant of its own, on a socket
+//! of its own, publishing its position to the group of its grid cell and subscribed to the cells
+//! around it; an oracle judges every delivery.
+//!
+//! The engine of `canopy bots` and `canopy demo`. Never asks the relay what it did: what must
+//! arrive follows from the trace and from acknowledged subscriptions alone.
+#![forbid(unsafe_code)]
+
+mod driver;
+mod grid;
+mod oracle;
+mod position;
+mod report;
+mod trace;
+mod view;
+mod walker;
+
+pub use driver::{CrowdConfig, CrowdError, Progress, run};
+pub use grid::{Cell, Grid, GridError};
+pub use oracle::{Oracle, Verdict};
+pub use position::{MIN_PAYLOAD, Position};
+pub use report::{Ages, Report};
+pub use trace::{Generated, Row, Trace, TraceError};
+pub use view::{Heard, Snapshot, Totals, View, Viewer, Watch};

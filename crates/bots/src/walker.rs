@@ -1,0 +1,153 @@
+//! One walker: a participant with a socket and a session of its own.
+
+use crate::grid::{Cell, Grid};
+use crate::oracle::Oracle;
+use canopy_link::{Readiness, Socket, SocketOptions};
+use canopy_session::{Event, Session, SessionConfig, SessionError, State};
+use canopy_wire::{Comtree, Flags, Group, Level, MAX_DATAGRAM, RefusedReason, Time};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+
+/// What a walker's session told that the crowd counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) subscriptions_changed: u64,
+    pub(crate) subscriptions_refused: u64,
+    pub(crate) reconnects: u64,
+    pub(crate) refused: Option<RefusedReason>,
+}
+
+/// One walker.
+pub(crate) struct Walker {
+    pub(crate) number: u32,
+    pub(crate) socket: Socket,
+    pub(crate) session: Session,
+    /// Where it last published itself to be.
+    pub(crate) at: Option<[f64; 2]>,
+    /// The cells that it wants, in order, and which of them are acknowledged.
+    cells: BTreeMap<Cell, bool>,
+    /// When its session is in the queue of timers.
+    pub(crate) timer: Option<Time>,
+}
+
+impl Walker {
+    pub(crate) fn new(
+        number: u32,
+        relay: SocketAddr,
+        comtree: Comtree,
+        readiness: &Readiness,
+    ) -> io::Result<Walker> {
+        let options = SocketOptions { receive_buffer: 1 << 20, ..SocketOptions::default() };
+        let any = if relay.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        let any: SocketAddr = any.parse().map_err(|_| io::ErrorKind::InvalidInput)?;
+        let socket = Socket::bind(any, &options)?;
+        socket.connect(relay)?;
+        readiness.add(&socket, number.into())?;
+        // Nonces need not be secret on one's own crowd, only different: the port is.
+        let mut seed = [0x77; 16];
+        seed[..4].copy_from_slice(&number.to_be_bytes());
+        seed[4..6].copy_from_slice(&socket.local_address().port().to_be_bytes());
+        let session = Session::new(SessionConfig { comtree, seed });
+        Ok(Walker { number, socket, session, at: None, cells: BTreeMap::new(), timer: None })
+    }
+
+    /// Subscribes to the cells around a position and unsubscribes from those left behind.
+    pub(crate) fn look_around(
+        &mut self,
+        now: Time,
+        grid: &Grid,
+        (x, y): (f64, f64),
+        cells: &mut Vec<Cell>,
+        oracle: &mut Oracle,
+    ) {
+        grid.cells_around(x, y, cells);
+        // Both are in order, so equality is a walk along them.
+        if self.cells.keys().eq(cells.iter()) {
+            return;
+        }
+        let (session, number) = (&mut self.session, self.number);
+        self.cells.retain(|cell, _| {
+            let keep = cells.binary_search(cell).is_ok();
+            if !keep {
+                let group = grid.group_of(*cell);
+                session.unsubscribe(group);
+                oracle.unsubscribing(now, number, group);
+            }
+            keep
+        });
+        for cell in cells {
+            self.cells.entry(*cell).or_insert_with(|| {
+                let group = grid.group_of(*cell);
+                session.subscribe(group, Level(0));
+                oracle.subscribing(number, group);
+                false
+            });
+        }
+    }
+
+    /// Publishes to the group of the walker's cell.
+    pub(crate) fn publish(&self, group: Group, payload: &[u8]) -> Result<(), SessionError> {
+        let mut out = [0; MAX_DATAGRAM];
+        let to = group.address();
+        let len = self.session.publish(to, Level(0), Flags(0), payload, &mut out)?;
+        // What the kernel does not take is lost, and the oracle will find it missing.
+        let _ = self.socket.send(&out[..len]);
+        Ok(())
+    }
+
+    /// Sends what the session has to send, and hears what it has to tell.
+    pub(crate) fn turn(&mut self, now: Time, grid: &Grid, oracle: &mut Oracle, told: &mut Told) {
+        let mut out = [0; MAX_DATAGRAM];
+        while let Some(len) = self.session.poll_transmit(now, &mut out) {
+            // A lost session packet is repeated.
+            let _ = self.socket.send(&out[..len]);
+        }
+        while let Some(event) = self.session.poll_event() {
+            match event {
+                Event::Subscribed(group, _) => {
+                    told.subscriptions_changed += 1;
+                    oracle.subscribed(self.number, group);
+                    self.acknowledge(grid, group);
+                }
+                Event::Unsubscribed(group) => {
+                    told.subscriptions_changed += 1;
+                    oracle.unsubscribed(now, self.number, group);
+                }
+                Event::SubscriptionRefused(_) => told.subscriptions_refused += 1,
+                Event::Lost => {
+                    told.reconnects += 1;
+                    let groups = self.cells.keys().map(|cell| grid.group_of(*cell));
+                    oracle.lost(now, self.number, groups);
+                    self.cells.values_mut().for_each(|acknowledged| *acknowledged = false);
+                }
+                Event::Refused(reason) => told.refused = Some(reason),
+                Event::Connected(_) | Event::Rebound | Event::Closed => {}
+            }
+        }
+    }
+
+    fn acknowledge(&mut self, grid: &Grid, group: Group) {
+        let cell = self.cells.iter_mut().find(|(cell, _)| grid.group_of(**cell) == group);
+        if let Some((_, acknowledged)) = cell {
+            *acknowledged = true;
+        }
+    }
+
+    /// Begins to leave.
+    pub(crate) fn leave(&mut self, now: Time, grid: &Grid, oracle: &mut Oracle) {
+        oracle.lost(now, self.number, self.cells.keys().map(|cell| grid.group_of(*cell)));
+        self.session.leave();
+        self.at = None;
+    }
+
+    /// The cells to which its subscription is acknowledged.
+    pub(crate) fn acknowledged(&self) -> Vec<[i32; 2]> {
+        let cells = self.cells.iter().filter(|(_, acknowledged)| **acknowledged);
+        cells.map(|(cell, _)| [cell.x, cell.y]).collect()
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.session.state() == State::Connected
+    }
+}

@@ -1,0 +1,167 @@
+//! `canopy bots`: a recorded crowd over real sockets, judged by an oracle.
+
+use crate::console::Map;
+use anyhow::Context;
+use canopy_crowd::{CrowdConfig, Grid, Progress, Report, Trace};
+use canopy_wire::Comtree;
+use clap::Args;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// An unsubscription so long after an update was published excuses its delivery: longer than any
+/// tick and any queue on a path that is not broken.
+const SETTLE: Duration = Duration::from_millis(1250);
+
+/// Each id of the trace is a client of its own, on a socket of its own: it publishes its position
+/// to the group of its grid cell and keeps its subscriptions to the cells within the radius. The
+/// oracle judges every delivery from the trace and from acknowledged subscriptions alone; the exit
+/// status is 1 unless missing, duplicates and unexpected are all 0.
+#[derive(Args)]
+pub(crate) struct BotsCommand {
+    /// The trace: CSV with columns t,id,x,y, plain or .gz
+    #[arg(long, value_name = "FILE[.csv|.csv.gz]")]
+    trace: PathBuf,
+    /// The relay
+    #[arg(long, value_name = "ADDR:PORT", env = "CANOPY_RELAY")]
+    relay: SocketAddr,
+    #[command(flatten)]
+    walk: WalkArgs,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How a crowd walks.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct WalkArgs {
+    /// How fast, against the recording
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    speed: f64,
+    /// Copies of the crowd, shifted so far apart that they don't see each other
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeat: u32,
+    /// Side of a grid cell; for quake-arena's units give 128
+    #[arg(long, value_name = "METRES", default_value_t = 2.0)]
+    cell: f64,
+    /// How far a client sees; for quake-arena's units give 512
+    #[arg(long, value_name = "METRES", default_value_t = 4.0)]
+    radius: f64,
+    /// Bytes of an update
+    #[arg(long, value_name = "B", default_value_t = 100)]
+    bytes: usize,
+    /// The comtree to join
+    #[arg(long, value_name = "ID", default_value_t = 1)]
+    comtree: u32,
+}
+
+impl WalkArgs {
+    /// The copies of the trace, and how they walk through a relay.
+    pub(crate) fn prepare(
+        &self,
+        trace: Trace,
+        relay: SocketAddr,
+    ) -> anyhow::Result<(Trace, CrowdConfig)> {
+        let grid = Grid::new(self.cell, self.radius)?;
+        let reach = 2.0 * (self.radius + self.cell);
+        let config = CrowdConfig {
+            relay,
+            comtree: Comtree(self.comtree),
+            speed: self.speed,
+            grid,
+            bytes: self.bytes,
+            settle: SETTLE,
+        };
+        Ok((trace.repeat(self.repeat, reach), config))
+    }
+
+    /// What a console shows of it.
+    pub(crate) fn map(&self, trace: &Trace) -> Map {
+        let (min, max) = trace.bounds();
+        let source = trace.name().to_owned();
+        Map { min, max, cell: self.cell, radius: self.radius, source }
+    }
+}
+
+impl BotsCommand {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let trace = Trace::read(&self.trace)?;
+        let (trace, config) = self.walk.prepare(trace, self.relay)?;
+        eprintln!(
+            "{}: {} clients, {:.0} s at speed {}, to {}",
+            trace.name(),
+            trace.walkers(),
+            trace.seconds() / self.walk.speed,
+            self.walk.speed,
+            self.relay
+        );
+        let stop = stop_on_interrupt()?;
+        let report = canopy_crowd::run(&config, &trace, None, &stop, print_progress)?;
+        if self.json {
+            println!("{}", serde_json::to_string(&report)?);
+        } else {
+            println!("{}", in_words(&report));
+        }
+        let right = report.missing == 0 && report.duplicates == 0 && report.unexpected == 0;
+        Ok(if right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+/// A flag that SIGINT and SIGTERM set, so that the clients leave and the report is printed.
+fn stop_on_interrupt() -> anyhow::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            runtime.block_on(async {
+                if crate::serve::until_told_to_stop().await.is_ok() {
+                    flag.store(true, Ordering::Relaxed);
+                }
+            });
+        })
+        .context("cannot watch for signals")?;
+    Ok(stop)
+}
+
+fn print_progress(progress: &Progress) {
+    let totals = &progress.totals;
+    eprintln!(
+        "{:3.0} %  {} in the world, {} deliveries, age p50 {} p99 {} µs, missing {}, duplicates {}, \
+         unexpected {}",
+        progress.done * 100.0,
+        progress.walkers,
+        totals.deliveries,
+        totals.age_p50_us,
+        totals.age_p99_us,
+        totals.missing,
+        totals.duplicates,
+        totals.unexpected,
+    );
+}
+
+fn in_words(report: &Report) -> String {
+    let Report { age_us, .. } = report;
+    format!(
+        "{} clients, {} updates published in {:.1} s, {} subscriptions changed\n\
+         deliveries: {} expected, {} made, {} missing, {} duplicates, {} unexpected\n\
+         age: p50 {} µs, p99 {} µs, p99.9 {} µs",
+        report.clients,
+        report.updates_published,
+        report.seconds,
+        report.subscriptions_changed,
+        report.deliveries_expected,
+        report.deliveries,
+        report.missing,
+        report.duplicates,
+        report.unexpected,
+        age_us.p50,
+        age_us.p99,
+        age_us.p999,
+    )
+}

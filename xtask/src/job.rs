@@ -1,0 +1,135 @@
+//! One step at work: runs its commands, shows and logs what they say, counts the tests they report.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::process::{Pipe, spelled, stream};
+use crate::tally::{Tally, TestLines};
+use crate::workspace::{Workspace, cargo};
+
+/// What a step's function works with.
+pub(crate) struct Job<'a> {
+    /// The repository.
+    pub(crate) workspace: &'a Workspace,
+    /// Whether to run all tests of a step after one has failed.
+    pub(crate) keep_going: bool,
+    deadline: Instant,
+    log: File,
+    lines: TestLines,
+}
+
+impl<'a> Job<'a> {
+    /// A step's start; its log replaces that of the last run.
+    pub(crate) fn start(
+        workspace: &'a Workspace,
+        name: &str,
+        limit: Duration,
+        keep_going: bool,
+    ) -> Result<Self> {
+        let path = log_path(workspace, name);
+        fs::create_dir_all(path.parent().context("a log lies in a folder")?)?;
+        let log =
+            File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        let lines = TestLines::default();
+        Ok(Self { workspace, keep_going, deadline: Instant::now() + limit, log, lines })
+    }
+
+    /// Runs cargo with these arguments; anything but success is an error.
+    pub(crate) fn cargo<S: AsRef<str>>(&mut self, args: &[S]) -> Result<()> {
+        let mut command = cargo();
+        command.args(args.iter().map(AsRef::as_ref));
+        self.run(command)
+    }
+
+    /// Runs `cargo test` with these arguments and counts its test cases.
+    pub(crate) fn cargo_test<S: AsRef<str>>(&mut self, args: &[S], harness: &[&str]) -> Result<()> {
+        let before = self.tally().total();
+        let mut command = cargo();
+        command.arg("test").args(args.iter().map(AsRef::as_ref));
+        if self.keep_going {
+            command.arg("--no-fail-fast");
+        }
+        // Without it the harness swallows the lines with which tests say that they skipped themselves.
+        command.args(["--", "--show-output"]).args(harness);
+        let shown = spelled(&command);
+        self.run(command)?;
+        ensure!(self.tally().total() > before, "`{shown}` ran no test");
+        Ok(())
+    }
+
+    /// Runs a command, its output shown; anything but success is an error.
+    pub(crate) fn run(&mut self, mut command: Command) -> Result<()> {
+        command.current_dir(&self.workspace.root);
+        self.note(&format!("$ {}", spelled(&command)));
+        let name = spelled(&command);
+        let (log, lines) = (&mut self.log, &mut self.lines);
+        let status = stream(command, self.deadline, |pipe, line| {
+            if pipe == Pipe::Out && !lines.read(line) {
+                return;
+            }
+            let _ = writeln!(log, "{line}");
+            match pipe {
+                Pipe::Out => print_line(&mut io::stdout(), line),
+                Pipe::Err => print_line(&mut io::stderr(), line),
+            }
+        })?;
+        ensure!(status.success(), "`{name}` ended with {status}");
+        Ok(())
+    }
+
+    /// Runs a command and hands back its standard output, which is shown only if it fails.
+    pub(crate) fn read(&mut self, mut command: Command) -> Result<String> {
+        command.current_dir(&self.workspace.root);
+        let name = spelled(&command);
+        let mut text = String::new();
+        let log = &mut self.log;
+        let status = stream(command, self.deadline, |pipe, line| {
+            let _ = writeln!(log, "{line}");
+            match pipe {
+                Pipe::Out => text.extend([line, "\n"]),
+                Pipe::Err => print_line(&mut io::stderr(), line),
+            }
+        })?;
+        if !status.success() {
+            print_line(&mut io::stdout(), text.trim_end());
+        }
+        ensure!(status.success(), "`{name}` ended with {status}");
+        Ok(text)
+    }
+
+    /// Shows and logs a line of our own.
+    pub(crate) fn note(&mut self, line: &str) {
+        let _ = writeln!(self.log, "{line}");
+        print_line(&mut io::stdout(), line);
+    }
+
+    /// The test cases so far.
+    pub(crate) fn tally(&self) -> Tally {
+        self.lines.tally()
+    }
+
+    /// What was said of the tests that failed.
+    pub(crate) fn failures(&self) -> &[String] {
+        self.lines.failures()
+    }
+
+    /// Why tests skipped themselves.
+    pub(crate) fn skips(&self) -> &[String] {
+        self.lines.skips()
+    }
+}
+
+/// Where a step's output is kept.
+pub(crate) fn log_path(workspace: &Workspace, name: &str) -> PathBuf {
+    workspace.target.join("xtask").join(format!("{name}.log"))
+}
+
+/// A reader that went away must not end the run: `cargo xtask test | head`.
+fn print_line(out: &mut impl Write, line: &str) {
+    let _ = writeln!(out, "{line}");
+}

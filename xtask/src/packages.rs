@@ -1,0 +1,239 @@
+//! The programs that steps need beside Rust, and the Debian packages that bring them.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::job::Job;
+
+/// A program that a step needs.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Need {
+    program: &'static str,
+    package: &'static str,
+    step: &'static str,
+    what_for: &'static str,
+    /// Without it the step still runs, and the tests concerned skip themselves.
+    optional: bool,
+}
+
+const NEEDS: [Need; 4] = [
+    Need {
+        program: "chromium",
+        package: "chromium",
+        step: "browser",
+        what_for: "the browser that opens the web console",
+        optional: false,
+    },
+    Need {
+        program: "chromedriver",
+        package: "chromium-driver",
+        step: "browser",
+        what_for: "steers that browser",
+        optional: false,
+    },
+    Need {
+        program: "tshark",
+        package: "tshark",
+        step: "dissector",
+        what_for: "reads captured packets with the dissector",
+        optional: false,
+    },
+    Need {
+        program: "ip",
+        package: "iproute2",
+        step: "system",
+        what_for: "sets up network namespaces",
+        optional: true,
+    },
+];
+
+/// Who may install packages here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Installer {
+    /// We are root.
+    Root,
+    /// `sudo` asks for no password.
+    Sudo,
+    /// Nobody, for this reason.
+    Nobody(&'static str),
+}
+
+impl Installer {
+    /// Finds out what we may do on this machine.
+    pub(crate) fn find(allowed: bool) -> Self {
+        if !allowed {
+            Self::Nobody("--no-install was given")
+        } else if !on_path("apt-get") {
+            Self::Nobody("there is no apt-get here")
+        } else if fs::metadata("/proc/self").is_ok_and(|us| us.uid() == 0) {
+            Self::Root
+        } else if sudo_asks_nothing() {
+            Self::Sudo
+        } else {
+            Self::Nobody("neither root nor sudo without a password")
+        }
+    }
+
+    /// The command for `apt-get ARGS`, if there is one.
+    fn apt_get(self, args: &[&str]) -> Option<Command> {
+        let start: &[&str] = match self {
+            Self::Root => &[],
+            Self::Sudo => &["sudo", "-n"],
+            Self::Nobody(_) => return None,
+        };
+        let fixed =
+            ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-o", "DPkg::Lock::Timeout=120"];
+        let words: Vec<&str> = start.iter().chain(&fixed).chain(args).copied().collect();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]);
+        Some(command)
+    }
+}
+
+/// What `steps` need and `has` does not find.
+pub(crate) fn missing(steps: &[&str], has: impl Fn(&str) -> bool) -> Vec<&'static Need> {
+    NEEDS.iter().filter(|need| steps.contains(&need.step) && !has(need.program)).collect()
+}
+
+/// Installs what is missing where it may; hands back what is missing still.
+pub(crate) fn set_up(
+    steps: &[&str],
+    installer: Installer,
+    job: &mut Job<'_>,
+) -> Vec<&'static Need> {
+    let wanted = missing(steps, on_path);
+    if wanted.is_empty() {
+        job.note("every program that these steps need is here");
+        return wanted;
+    }
+    for need in &wanted {
+        let Need { program, package, step, what_for, .. } = need;
+        job.note(&format!("{step} needs {program} (Debian's {package}): {what_for}"));
+    }
+    if let Installer::Nobody(why) = installer {
+        job.note(&format!("installing nothing: {why}"));
+        return wanted;
+    }
+    install(&wanted, installer, job);
+    missing(steps, on_path)
+}
+
+/// Why `step` must be left out, if it must.
+pub(crate) fn left_out(step: &str, missing: &[&Need]) -> Option<String> {
+    let of_step = |need: &&&Need| need.step == step && !need.optional;
+    let needs: Vec<&&Need> = missing.iter().filter(of_step).collect();
+    if needs.is_empty() {
+        return None;
+    }
+    let programs: Vec<_> = needs.iter().map(|need| need.program).collect();
+    let mut packages: Vec<_> =
+        NEEDS.iter().filter(|need| need.step == step).map(|need| need.package).collect();
+    packages.dedup();
+    Some(format!("{} missing; install Debian's {}", programs.join(", "), packages.join(" ")))
+}
+
+/// All at once, and one by one if that fails: one package that is not to be had must not cost the others.
+fn install(wanted: &[&Need], installer: Installer, job: &mut Job<'_>) {
+    let packages: Vec<&str> = wanted.iter().map(|need| need.package).collect();
+    let mut apt_get = |args: &[&str]| -> bool {
+        let Some(command) = installer.apt_get(args) else { return false };
+        let done = job.run(command);
+        if let Err(error) = &done {
+            job.note(&format!("{error:#}"));
+        }
+        done.is_ok()
+    };
+    // A failed update is no end: older lists may still do.
+    apt_get(&["-q", "update"]);
+    let options = ["-q", "install", "-y", "--no-install-recommends"];
+    if apt_get(&[&options[..], &packages].concat()) || packages.len() == 1 {
+        return;
+    }
+    for package in packages {
+        apt_get(&[&options[..], &[package]].concat());
+    }
+}
+
+/// Whether a program of this name can be started.
+pub(crate) fn on_path(program: &str) -> bool {
+    // Debian keeps `ip` where the PATH of plain users may not look.
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders = env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    folders.map(|folder| folder.join(program)).any(|file| is_executable(&file))
+}
+
+fn is_executable(file: &Path) -> bool {
+    fs::metadata(file).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}
+
+fn sudo_asks_nothing() -> bool {
+    let mut sudo = Command::new("sudo");
+    sudo.args(["-n", "true"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    sudo.status().is_ok_and(|status| status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::spelled;
+
+    fn programs(needs: &[&Need]) -> Vec<&'static str> {
+        needs.iter().map(|need| need.program).collect()
+    }
+
+    #[test]
+    fn only_what_the_chosen_steps_need_is_missed() {
+        assert_eq!(
+            programs(&missing(&["browser", "fmt"], |_| false)),
+            ["chromium", "chromedriver"]
+        );
+        assert_eq!(programs(&missing(&["fmt", "test"], |_| false)), [""; 0]);
+        assert_eq!(programs(&missing(&["dissector", "system"], |name| name == "ip")), ["tshark"]);
+    }
+
+    #[test]
+    fn a_step_is_left_out_with_what_to_install() {
+        let needs = missing(&["browser", "dissector"], |name| name == "chromedriver");
+        assert_eq!(
+            left_out("browser", &needs).unwrap(),
+            "chromium missing; install Debian's chromium chromium-driver"
+        );
+        assert_eq!(
+            left_out("dissector", &needs).unwrap(),
+            "tshark missing; install Debian's tshark"
+        );
+        assert_eq!(left_out("fmt", &needs), None);
+    }
+
+    #[test]
+    fn a_step_runs_without_what_is_optional() {
+        assert_eq!(left_out("system", &missing(&["system"], |_| false)), None);
+    }
+
+    #[test]
+    fn apt_get_asks_nothing_and_runs_only_for_those_who_may() {
+        let command = Installer::Sudo.apt_get(&["install", "tshark"]).unwrap();
+        assert_eq!(
+            spelled(&command),
+            "sudo -n env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 install tshark"
+        );
+        assert_eq!(Installer::Root.apt_get(&["update"]).unwrap().get_program(), "env");
+        assert!(Installer::Nobody("a test").apt_get(&["update"]).is_none());
+    }
+
+    #[test]
+    fn programs_are_looked_for_on_the_path() {
+        assert!(on_path("sh"));
+        assert!(!on_path("no-such-program-anywhere"));
+    }
+
+    #[test]
+    fn every_need_is_that_of_a_step() {
+        for need in &NEEDS {
+            assert!(crate::steps::ALL.iter().any(|step| step.name == need.step), "{need:?}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The steps of the test command, in the order in which they run: cheap ones first.
+
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+
+use crate::job::Job;
+use crate::packages::on_path;
+use crate::report::Ending;
+use crate::sim;
+use crate::workspace::cargo;
+
+/// One step of the test command.
+pub(crate) struct Step {
+    /// What `--only` and `--skip` call it.
+    pub(crate) name: &'static str,
+    /// What it holds, in a few words.
+    pub(crate) what: &'static str,
+    /// Does it.
+    pub(crate) run: fn(&mut Job<'_>) -> Result<Ending>,
+}
+
+/// All steps.
+pub(crate) const ALL: [Step; 11] = [
+    Step { name: "fmt", what: "rustfmt has nothing to change", run: fmt },
+    Step { name: "clippy", what: "no warning in any target of the workspace", run: clippy },
+    Step { name: "doc", what: "rustdoc has no warning", run: doc },
+    Step { name: "test", what: "unit, property, simulation and doc tests", run: test },
+    Step { name: "fuzz", what: "every committed fuzz input replays", run: fuzz },
+    Step { name: "sim", what: "a seed repeats its trace; two seeds differ", run: simulate },
+    Step { name: "system", what: "the released binary over loopback", run: system },
+    Step { name: "dissector", what: "tshark reads our packets", run: dissector },
+    Step { name: "browser", what: "the web console in Chromium", run: browser },
+    Step { name: "deny", what: "licences, advisories and sources of dependencies", run: deny },
+    Step { name: "bench", what: "the relay bench runs and its rows parse", run: bench },
+];
+
+/// Integration tests with a step of their own, in release, so the `test` step passes them by.
+const OWN_STEP: [&str; 3] = ["system", "dissector", "browser"];
+
+/// As many seeds as tell chance from determinism in a minute or so; `cargo xtask soak` runs more.
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=8;
+
+/// The steps as `--list` prints them.
+pub(crate) fn list() -> String {
+    ALL.iter().map(|step| format!("{:<10} {}\n", step.name, step.what)).collect()
+}
+
+fn fmt(job: &mut Job<'_>) -> Result<Ending> {
+    job.cargo(&["fmt", "--all", "--check"])?;
+    let manifest = job.workspace.fuzz_manifest();
+    if manifest.exists() {
+        job.cargo(&["fmt", "--manifest-path", &manifest.to_string_lossy(), "--check"])?;
+    }
+    Ok(Ending::Passed)
+}
+
+fn clippy(job: &mut Job<'_>) -> Result<Ending> {
+    job.cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    Ok(Ending::Passed)
+}
+
+fn doc(job: &mut Job<'_>) -> Result<Ending> {
+    let mut command = cargo();
+    command.args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
+    job.run(command)?;
+    Ok(Ending::Passed)
+}
+
+fn test(job: &mut Job<'_>) -> Result<Ending> {
+    let mut args: Vec<String> = ["--workspace", "--lib", "--bins"].map(str::to_owned).into();
+    for name in job.workspace.tests.iter().filter(|name| !OWN_STEP.contains(&name.as_str())) {
+        args.extend(["--test".to_owned(), name.clone()]);
+    }
+    let cases = job.cargo_test(&args, &[]);
+    if cases.is_err() && !job.keep_going {
+        return cases.map(|()| Ending::Passed);
+    }
+    // Not through `cargo_test`: a workspace without a doc test is no failure.
+    job.cargo(&["test", "--workspace", "--doc"])?;
+    cases.map(|()| Ending::Passed)
+}
+
+fn fuzz(job: &mut Job<'_>) -> Result<Ending> {
+    let manifest = job.workspace.fuzz_manifest();
+    ensure!(manifest.exists(), "there is no fuzz/Cargo.toml to replay");
+    // In the workspace's own target folder, so that what both need is built once.
+    let target = job.workspace.target.to_string_lossy().into_owned();
+    let manifest = manifest.to_string_lossy().into_owned();
+    job.cargo_test(&["--manifest-path", &manifest, "--target-dir", &target], &[])?;
+    Ok(Ending::Passed)
+}
+
+fn simulate(job: &mut Job<'_>) -> Result<Ending> {
+    build_release(job)?;
+    sim::check_seeds(job, SEEDS)?;
+    Ok(Ending::Passed)
+}
+
+fn system(job: &mut Job<'_>) -> Result<Ending> {
+    build_release(job)?;
+    named_test(job, "system", &["--release", "-p", "canopy"])
+}
+
+fn dissector(job: &mut Job<'_>) -> Result<Ending> {
+    named_test(job, "dissector", &["--workspace"])
+}
+
+fn browser(job: &mut Job<'_>) -> Result<Ending> {
+    build_release(job)?;
+    named_test(job, "browser", &["--release", "-p", "canopy"])
+}
+
+fn deny(job: &mut Job<'_>) -> Result<Ending> {
+    if !on_path("cargo-deny") {
+        let why = "cargo-deny missing; `cargo install --locked cargo-deny` brings it";
+        return Ok(Ending::LeftOut(why.to_owned()));
+    }
+    job.cargo(&["deny", "check", "bans", "licenses", "sources"])?;
+    deny_advisories(job)
+}
+
+fn bench(job: &mut Job<'_>) -> Result<Ending> {
+    build_release(job)?;
+    let mut command = Command::new(job.workspace.canopy());
+    command.args(["bench", "relay", "--quick", "--json"]);
+    let rows = sim::rows(&job.read(command)?)?;
+    job.note(&format!("{} rows", rows.len()));
+    Ok(Ending::Passed)
+}
+
+/// Tests in one file that share the machine's network or a browser: one at a time.
+fn named_test(job: &mut Job<'_>, name: &str, args: &[&str]) -> Result<Ending> {
+    let known = job.workspace.tests.iter().any(|test| test == name);
+    ensure!(known, "the workspace has no integration test named `{name}`");
+    job.cargo_test(&[args, &["--test", name]].concat(), &["--test-threads", "1"])?;
+    Ok(Ending::Passed)
+}
+
+/// Builds the binary that ships, for the steps that start it.
+pub(crate) fn build_release(job: &mut Job<'_>) -> Result<()> {
+    job.cargo(&["build", "--release", "-p", "canopy", "--bin", "canopy"])
+}
+
+/// The database of advisories lies on the network; a machine that cannot reach it has not failed.
+fn deny_advisories(job: &mut Job<'_>) -> Result<Ending> {
+    let fetched = job.cargo(&["deny", "fetch", "db"]);
+    if let Err(error) = fetched {
+        let why =
+            format!("all but the advisories holds; their database cannot be fetched: {error:#}");
+        return Ok(Ending::LeftOut(why));
+    }
+    job.cargo(&["deny", "check", "advisories"])?;
+    Ok(Ending::Passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn step_names_are_distinct_and_fit_the_table() {
+        let mut names: Vec<_> = ALL.iter().map(|step| step.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ALL.len());
+        assert!(names.iter().all(|name| name.len() <= 10 && *name != "setup"));
+    }
+
+    #[test]
+    fn a_test_with_its_own_step_has_that_step() {
+        for name in OWN_STEP {
+            assert!(ALL.iter().any(|step| step.name == name), "{name}");
+        }
+    }
+}
