@@ -27,7 +27,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// At the end, deliveries on their way are waited for.
 const SETTLE_LIMIT: Duration = Duration::from_secs(2);
 /// After so many sends the sockets are served, so that ages don't grow by our own doing.
-const SENDS_IN_A_ROW: usize = 16;
+const SENDS_IN_A_ROW: usize = 128;
 const REFRESH: Duration = Duration::from_millis(100);
 const PROGRESS: Duration = Duration::from_secs(2);
 /// The longest wait: others may want the run to stop.

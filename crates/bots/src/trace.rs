@@ -174,20 +174,38 @@ impl Trace {
     }
 
     /// The trace with `times` copies of its walkers, so far apart in x that those of one copy
-    /// never come within `reach` metres of another's.
+    /// never come within `reach` metres of another's. Worlds of their own have no common clock:
+    /// the copies' samples are spread evenly over the recording's sampling interval.
     #[must_use]
     pub fn repeat(self, times: u32, reach: f64) -> Trace {
         let (min, max) = self.bounds();
         let shift = max[0] - min[0] + 2.0 * reach;
+        let delay = self.interval() / f64::from(times.max(1));
         let walkers = self.walkers;
-        let rows = self.rows.iter().flat_map(|row| {
-            (0..times).map(move |copy| Row {
-                walker: row.walker + copy * walkers,
-                x: row.x + f64::from(copy) * shift,
-                ..*row
+        let mut rows: Vec<Row> = (0..times)
+            .flat_map(|copy| {
+                self.rows.iter().map(move |row| Row {
+                    t: row.t + f64::from(copy) * delay,
+                    walker: row.walker + copy * walkers,
+                    x: row.x + f64::from(copy) * shift,
+                    y: row.y,
+                })
             })
-        });
-        Trace { rows: rows.collect(), walkers: walkers * times, name: self.name }
+            .collect();
+        rows.sort_by(|a, b| a.t.total_cmp(&b.t));
+        Trace { rows, walkers: walkers * times, name: self.name }
+    }
+
+    /// The time between two samples of the recording, seconds: the median of the steps in time.
+    fn interval(&self) -> f64 {
+        let mut steps: Vec<f64> = self
+            .rows
+            .windows(2)
+            .map(|pair| pair[1].t - pair[0].t)
+            .filter(|step| *step > 0.0)
+            .collect();
+        steps.sort_by(f64::total_cmp);
+        steps.get(steps.len() / 2).copied().unwrap_or(0.0)
     }
 
     /// What it is called: the file's name without endings, or how it was generated.
@@ -252,11 +270,14 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_out_of_reach_of_each_other() {
-        let trace = parse("t,id,x,y\n0,1,0,0\n0,2,10,0\n").unwrap().repeat(3, 6.0);
+    fn copies_are_out_of_reach_and_out_of_step() {
+        let text = "t,id,x,y\n0,1,0,0\n0,2,10,0\n0.6,1,0,0\n";
+        let trace = parse(text).unwrap().repeat(3, 6.0);
         assert_eq!(trace.walkers(), 6);
         let xs: Vec<f64> = trace.rows().iter().map(|row| row.x).collect();
-        assert_eq!(xs, [0.0, 22.0, 44.0, 10.0, 32.0, 54.0]);
+        assert_eq!(xs, [0.0, 10.0, 22.0, 32.0, 44.0, 54.0, 0.0, 22.0, 44.0]);
+        let ts: Vec<i64> = trace.rows().iter().map(|row| (row.t * 10.0).round() as i64).collect();
+        assert_eq!(ts, [0, 0, 2, 2, 4, 4, 6, 8, 10]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::console::Map;
 use anyhow::Context;
-use canopy_crowd::{CrowdConfig, Grid, Progress, Report, Trace};
+use canopy_bots::{CrowdConfig, Grid, Progress, Report, Trace};
 use canopy_wire::Comtree;
 use clap::Args;
 use std::net::SocketAddr;
@@ -100,7 +100,7 @@ impl BotsCommand {
             self.relay
         );
         let stop = stop_on_interrupt()?;
-        let report = canopy_crowd::run(&config, &trace, None, &stop, print_progress)?;
+        let report = canopy_bots::run(&config, &trace, None, &stop, print_progress)?;
         if self.json {
             println!("{}", serde_json::to_string(&report)?);
         } else {

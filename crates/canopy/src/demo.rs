@@ -5,7 +5,7 @@ use crate::console::Console;
 use crate::relay::{Command, RelayArgs, RelaySettings, RunningRelay};
 use crate::serve::{LogFormat, until_told_to_stop};
 use anyhow::Context;
-use canopy_crowd::{CrowdConfig, Generated, Trace, View};
+use canopy_bots::{CrowdConfig, Generated, Trace, View};
 use clap::Args;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -102,7 +102,7 @@ fn walk(
     stop: &AtomicBool,
 ) -> anyhow::Result<()> {
     while !stop.load(Ordering::Relaxed) {
-        canopy_crowd::run(config, trace, Some(Arc::clone(&view)), stop, |_| ())?;
+        canopy_bots::run(config, trace, Some(Arc::clone(&view)), stop, |_| ())?;
     }
     Ok(())
 }

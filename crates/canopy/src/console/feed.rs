@@ -3,7 +3,7 @@
 use super::Console;
 use super::rates::{Rates, RelayRates};
 use axum::response::sse::Event;
-use canopy_crowd::{Snapshot, Watch};
+use canopy_bots::{Snapshot, Watch};
 use futures_util::stream::{self, Stream};
 use serde::Serialize;
 use std::convert::Infallible;

@@ -13,7 +13,7 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::response::sse::Sse;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use canopy_crowd::View;
+use canopy_bots::View;
 use canopy_relay::Mode;
 use feed::Feed;
 use serde::{Deserialize, Serialize};

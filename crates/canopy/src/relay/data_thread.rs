@@ -21,7 +21,7 @@ const READ_EVERY: Duration = Duration::from_millis(5);
 const RECEIVE_SLOTS: usize = 32;
 const RECEIVE_SLOT_BYTES: usize = 65_535;
 /// Receive calls of one turn: what they bring leaves together.
-const MAX_RECEIVES: usize = 4;
+const MAX_RECEIVES: usize = 16;
 /// Datagrams that wait in a ring between two data threads, and that are taken from it in a turn.
 const RING: usize = 4096;
 const STATUS_EVERY: Duration = Duration::from_millis(200);
