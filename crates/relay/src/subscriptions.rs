@@ -61,6 +61,8 @@ pub(crate) struct SubscriptionTable {
     /// By session: its newest subscription, and how many it has.
     newest_of_slot: Vec<u32>,
     count_of_slot: Vec<u32>,
+    /// The indexes grow as they fill, on the way of a subscribe, never of an update: their entries
+    /// are scattered, so reserved they would soon be resident whole.
     by_group: HashTable<u32>,
     by_pair: HashTable<u32>,
     hash: KeyedState,
@@ -78,8 +80,8 @@ impl SubscriptionTable {
             live_groups: 0,
             newest_of_slot: vec![NONE; max_sessions as usize],
             count_of_slot: vec![0; max_sessions as usize],
-            by_group: HashTable::with_capacity(2 * limits.max_groups as usize),
-            by_pair: HashTable::with_capacity(2 * limits.max_subscriptions as usize),
+            by_group: HashTable::new(),
+            by_pair: HashTable::new(),
             hash: KeyedState::new(key),
             sweep: 0,
             limits,

@@ -150,8 +150,8 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// An empty table. `table_key` seeds the index by ip:port. All memory that it will need is
-    /// reserved now, and touched as sessions come.
+    /// An empty table. `table_key` seeds the index by ip:port. The slots' memory is reserved now
+    /// and touched as sessions come; the index grows with them.
     ///
     /// # Panics
     /// If `shards` is 0, or `max_sessions` sessions need more endpoint numbers than 16 bits have;
@@ -163,7 +163,7 @@ impl Sessions {
             keys,
             slots: Vec::with_capacity(max),
             free: VecDeque::with_capacity(max),
-            by_ip_port: HashTable::with_capacity(2 * max),
+            by_ip_port: HashTable::new(),
             hash: KeyedState::new(table_key),
             live: 0,
             sweep: 0,

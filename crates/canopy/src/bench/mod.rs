@@ -1,5 +1,6 @@
 //! `canopy bench`: what things cost on this machine, as ratios inside one run.
 
+mod footprint;
 mod reflector;
 mod relay;
 
@@ -17,6 +18,8 @@ pub(crate) struct BenchCommand {
 enum What {
     /// The relay's processor time per delivery, against a naive reflector in the same rounds
     Relay(Box<relay::RelayBench>),
+    /// Memory and idle processor time of a relay with many clients
+    Footprint(footprint::FootprintBench),
     /// The naive reflector: recvfrom, then sendto per member
     #[command(hide = true)]
     Reflector(reflector::Reflector),
@@ -26,6 +29,7 @@ impl BenchCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.what {
             What::Relay(bench) => bench.run(),
+            What::Footprint(bench) => bench.run(),
             What::Reflector(reflector) => reflector.run(),
         }
     }

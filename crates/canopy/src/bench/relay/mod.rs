@@ -10,6 +10,7 @@ use anyhow::bail;
 use cases::{Case, Filters};
 use clap::Args;
 use report::Row;
+pub(crate) use rounds::Server;
 use std::process::ExitCode;
 use std::time::Duration;
 

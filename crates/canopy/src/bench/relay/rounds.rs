@@ -14,25 +14,35 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 const MAX_STEAL: f64 = 0.05;
 
 /// A relay or reflector process, ended when dropped.
-pub(super) struct Server {
+pub(crate) struct Server {
     child: Child,
-    pub(super) address: SocketAddr,
+    pub(crate) address: SocketAddr,
     _stdout: BufReader<ChildStdout>,
 }
 
 impl Server {
+    /// Starts one side for a case, on its processor.
     pub(super) fn start(side: Side, case: &Case, plan: &Plan) -> anyhow::Result<Server> {
-        let mut command = Command::new(std::env::current_exe()?);
         let pin = plan.relay_on.to_string();
         match side {
-            Side::Reflector => command.args(["bench", "reflector", "--pin", &pin]),
+            Side::Reflector => Server::spawn(&["bench", "reflector", "--pin", &pin]),
             Side::Relay => {
-                let tick = case.tick_ms.max(1).to_string();
-                command.args(["relay", "--listen", "127.0.0.1:0", "--json", "--threads", "1"]);
-                command.args(["--pin", &pin, "--mode", case.mode.flag(), "--tick-ms", &tick]);
-                command.args(["--engine", &plan.engine])
+                let (mode, tick) = (case.mode.flag(), case.tick_ms.max(1).to_string());
+                let pinned = ["--threads", "1", "--pin", &pin, "--engine", &plan.engine];
+                let flags = [&pinned[..], &["--mode", mode, "--tick-ms", &tick]].concat();
+                Server::start_relay(&flags)
             }
-        };
+        }
+    }
+
+    /// Starts a relay with these flags, on a free port.
+    pub(crate) fn start_relay(flags: &[&str]) -> anyhow::Result<Server> {
+        Server::spawn(&[&["relay", "--listen", "127.0.0.1:0", "--json"], flags].concat())
+    }
+
+    fn spawn(args: &[&str]) -> anyhow::Result<Server> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(args);
         // Nothing of the caller's settings changes what is measured.
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CANOPY_")) {
             command.env_remove(name);
@@ -54,7 +64,7 @@ impl Server {
         Ok(Server { child, address, _stdout: stdout })
     }
 
-    pub(super) fn process(&self) -> u32 {
+    pub(crate) fn process(&self) -> u32 {
         self.child.id()
     }
 }

@@ -1,0 +1,190 @@
+//! `canopy bench footprint`: what a connected client costs a relay that has nothing to do.
+
+use super::relay::Server;
+use anyhow::{Context, bail};
+use canopy_link::{Clock, Readiness, Receiver, Socket, SocketOptions, process_cpu_time};
+use canopy_session::{Event, Session, SessionConfig};
+use canopy_wire::{Comtree, Group, Level, MAX_DATAGRAM, Time};
+use clap::Args;
+use serde::Serialize;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Connects clients to a real relay process, subscribes them, and leaves it idle: memory by the
+/// growth of its resident set, processor time by the kernel's account of it.
+#[derive(Args)]
+pub(crate) struct FootprintBench {
+    /// Clients, each with a session and a socket
+    #[arg(long, default_value_t = 1000)]
+    clients: u32,
+    /// Subscriptions of each client, a third of them shared with its neighbours
+    #[arg(long, default_value_t = 20)]
+    subscriptions: u32,
+    /// Seconds of idleness
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Footprint {
+    clients: u32,
+    subscriptions: u64,
+    /// Growth of the relay's resident set, bytes.
+    memory_bytes: u64,
+    /// The promise: 4 KiB a client and 64 bytes a subscription.
+    memory_allowed_bytes: u64,
+    idle_seconds: u64,
+    /// Share of one core.
+    idle_cpu_share: f64,
+    idle_cpu_share_allowed: f64,
+}
+
+const JOIN_LIMIT: Duration = Duration::from_secs(30);
+/// Clients that are being joined at a time.
+const AT_A_TIME: usize = 50;
+
+struct Client {
+    socket: Socket,
+    session: Session,
+    subscribed: u32,
+}
+
+struct Clients {
+    clock: Clock,
+    list: Vec<Client>,
+    readiness: Readiness,
+    receiver: Receiver,
+}
+
+impl FootprintBench {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        canopy_link::raise_open_files();
+        let server = Server::start_relay(&["--mode", "immediate", "--max-sessions", "20000"])?;
+        let before = resident_bytes(server.process())?;
+        let mut clients = Clients {
+            clock: Clock::start(),
+            list: Vec::new(),
+            readiness: Readiness::new()?,
+            receiver: Receiver::new(8, MAX_DATAGRAM + 1),
+        };
+        eprintln!("joining {} clients", self.clients);
+        while (clients.list.len() as u32) < self.clients {
+            let room = self.clients as usize - clients.list.len();
+            for _ in 0..AT_A_TIME.min(room) {
+                clients.add(server.address, self.subscriptions)?;
+            }
+            clients.wait_until_subscribed(self.subscriptions)?;
+        }
+        let memory_bytes = resident_bytes(server.process())?.saturating_sub(before);
+        eprintln!("idle for {} s", self.seconds);
+        let cpu = process_cpu_time(server.process())?;
+        let until = clients.clock.now() + Duration::from_secs(self.seconds);
+        while clients.clock.now() < until {
+            clients.turn(Some(until))?;
+        }
+        let cpu = process_cpu_time(server.process())?.saturating_sub(cpu);
+        let subscriptions = u64::from(self.clients) * u64::from(self.subscriptions);
+        let footprint = Footprint {
+            clients: self.clients,
+            subscriptions,
+            memory_bytes,
+            memory_allowed_bytes: u64::from(self.clients) * 4096 + subscriptions * 64,
+            idle_seconds: self.seconds,
+            idle_cpu_share: cpu.as_secs_f64() / self.seconds.max(1) as f64,
+            idle_cpu_share_allowed: 0.02 * f64::from(self.clients) / 1000.0,
+        };
+        if self.json {
+            println!("{}", serde_json::to_string(&footprint)?);
+        } else {
+            println!(
+                "{} clients with {} subscriptions: {} KiB of {} KiB allowed; idle: {:.2} % of a \
+                 core of {:.2} % allowed",
+                footprint.clients,
+                footprint.subscriptions,
+                footprint.memory_bytes / 1024,
+                footprint.memory_allowed_bytes / 1024,
+                footprint.idle_cpu_share * 100.0,
+                footprint.idle_cpu_share_allowed * 100.0,
+            );
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Clients {
+    fn add(&mut self, relay: std::net::SocketAddr, subscriptions: u32) -> anyhow::Result<()> {
+        let options = SocketOptions {
+            receive_offload: false,
+            receive_buffer: 64 << 10,
+            ..SocketOptions::default()
+        };
+        let socket = Socket::bind("127.0.0.1:0".parse()?, &options)?;
+        socket.connect(relay)?;
+        let number = self.list.len() as u32;
+        self.readiness.add(&socket, number.into())?;
+        let mut seed = [0x33; 16];
+        seed[..4].copy_from_slice(&number.to_be_bytes());
+        let mut session = Session::new(SessionConfig { comtree: Comtree(1), seed });
+        for subscription in 0..subscriptions {
+            // Neighbours overlap as the cells of a crowd do.
+            session.subscribe(Group::new(number * subscriptions * 2 / 3 + subscription), Level(0));
+        }
+        self.list.push(Client { socket, session, subscribed: 0 });
+        Ok(())
+    }
+
+    fn wait_until_subscribed(&mut self, subscriptions: u32) -> anyhow::Result<()> {
+        let limit = self.clock.now() + JOIN_LIMIT;
+        while self.list.iter().any(|client| client.subscribed < subscriptions) {
+            if self.clock.now() > limit {
+                bail!("not all clients were subscribed within {JOIN_LIMIT:?}");
+            }
+            self.turn(None)?;
+        }
+        Ok(())
+    }
+
+    /// Serves all clients once, waiting at most 20 ms for datagrams.
+    fn turn(&mut self, until: Option<Time>) -> anyhow::Result<()> {
+        let now = self.clock.now();
+        for client in &mut self.list {
+            let mut out = [0; MAX_DATAGRAM];
+            while let Some(len) = client.session.poll_transmit(now, &mut out) {
+                client.socket.send(&out[..len])?;
+            }
+            while let Some(event) = client.session.poll_event() {
+                match event {
+                    Event::Subscribed(..) => client.subscribed += 1,
+                    Event::Lost => bail!("a client lost its idle relay"),
+                    Event::SubscriptionRefused(_) => bail!("the relay's tables are too small"),
+                    _ => {}
+                }
+            }
+        }
+        let nap = now + Duration::from_millis(20);
+        let mut ready = Vec::new();
+        let until = until.map_or(nap, |until| until.min(nap));
+        self.readiness.wait(&self.clock, Some(until), |token| ready.push(token as usize))?;
+        for number in ready {
+            let Client { socket, session, .. } = &mut self.list[number];
+            let now = self.clock.now();
+            self.receiver.receive(socket, |_, datagram| {
+                // A datagram that is no packet changes nothing.
+                let _ = session.handle_datagram(now, datagram, |_| ());
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// The resident set of a process.
+fn resident_bytes(process: u32) -> anyhow::Result<u64> {
+    let path = format!("/proc/{process}/status");
+    let status = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    Ok(kib.with_context(|| format!("{path} has no VmRSS"))? * 1024)
+}
