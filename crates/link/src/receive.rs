@@ -11,6 +11,9 @@ use std::ptr;
 /// Room for the kernel's word on how a piece is cut.
 const CONTROL_LEN: usize = 64;
 
+/// Errors of earlier sends that a receive call looks past.
+const REPORTED_ERRORS: u32 = 4;
+
 /// Memory for receiving, reused by every call, for any number of sockets in turn.
 pub struct Receiver {
     bytes_per_slot: usize,
@@ -73,27 +76,8 @@ impl Receiver {
             message.msg_hdr.msg_controllen = CONTROL_LEN as _;
         }
         self.used = 0;
-        // SAFETY: the messages point to names, vectors and controls that live as long as self.
-        let count = unsafe {
-            libc::recvmmsg(
-                socket.as_raw_fd(),
-                self.messages.as_mut_ptr(),
-                self.messages.len() as u32,
-                libc::MSG_DONTWAIT as _,
-                ptr::null_mut(),
-            )
-        };
-        if count < 0 {
-            let error = io::Error::last_os_error();
-            return match error.kind() {
-                // Refused: an earlier datagram of a connected socket found no one.
-                io::ErrorKind::WouldBlock
-                | io::ErrorKind::Interrupted
-                | io::ErrorKind::ConnectionRefused => Ok(false),
-                _ => Err(error),
-            };
-        }
-        self.used = count as usize;
+        let Some(count) = self.recvmmsg(socket)? else { return Ok(false) };
+        self.used = count;
         for slot in 0..self.used {
             let message = &self.messages[slot];
             let len = message.msg_len as usize;
@@ -108,6 +92,36 @@ impl Receiver {
             }
         }
         Ok(self.used == self.messages.len())
+    }
+}
+
+impl Receiver {
+    /// Fills messages; `None` if nothing waits.
+    fn recvmmsg(&mut self, socket: &Socket) -> io::Result<Option<usize>> {
+        for _ in 0..REPORTED_ERRORS {
+            // SAFETY: the messages point to names, vectors and controls that live as long as self.
+            let count = unsafe {
+                libc::recvmmsg(
+                    socket.as_raw_fd(),
+                    self.messages.as_mut_ptr(),
+                    self.messages.len() as u32,
+                    libc::MSG_DONTWAIT as _,
+                    ptr::null_mut(),
+                )
+            };
+            if count >= 0 {
+                return Ok(Some(count as usize));
+            }
+            let error = io::Error::last_os_error();
+            match error.kind() {
+                io::ErrorKind::WouldBlock => return Ok(None),
+                // Refused: an earlier datagram of a connected socket found no one. It is told
+                // before what waits, so look again.
+                io::ErrorKind::Interrupted | io::ErrorKind::ConnectionRefused => {}
+                _ => return Err(error),
+            }
+        }
+        Ok(None)
     }
 }
 

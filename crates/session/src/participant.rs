@@ -280,7 +280,10 @@ impl Session {
             Kind::Left if self.state == State::Leaving => self.close(),
             _ => {}
         }
-        self.heard = self.heard.max(now);
+        // A challenge says that the relay does not know us here: no sign that the session lives.
+        if header.kind != Kind::Challenge {
+            self.heard = self.heard.max(now);
+        }
         Ok(())
     }
 

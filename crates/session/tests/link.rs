@@ -234,3 +234,23 @@ fn a_relay_of_another_version_is_understood_to_refuse() {
         assert_eq!(link.events(), [Event::Refused(reason)]);
     }
 }
+
+#[test]
+fn challenges_do_not_keep_a_dead_session_alive() {
+    let mut link = Link::new();
+    link.run_for(10);
+    link.events();
+    // The relay restarts, and another participant gets this one's address.
+    link.sessions = sessions(2, 4);
+    let mut other = Link::new();
+    std::mem::swap(&mut link.sessions, &mut other.sessions);
+    other.ip_port = SocketAddr::from(([10, 0, 0, 9], 1));
+    other.now = link.now;
+    other.run_for(10);
+    assert_eq!(other.session.address(), link.session.address());
+    std::mem::swap(&mut link.sessions, &mut other.sessions);
+    link.run_for(9_500);
+    let events = link.events();
+    assert!(events.contains(&Event::Lost), "{events:?}");
+    assert!(matches!(events.last(), Some(Event::Connected(_))), "{events:?}");
+}

@@ -1,0 +1,134 @@
+//! The console in a real browser: headless Chromium, driven through chromedriver.
+
+mod support;
+
+use fantoccini::{Client, ClientBuilder, Locator};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use support::Server;
+
+struct Driver {
+    child: Child,
+    url: String,
+}
+
+impl Driver {
+    /// Starts chromedriver on a free port; `None` if there is none.
+    fn start() -> Option<Driver> {
+        let child = Command::new("chromedriver")
+            .arg("--port=0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn();
+        let mut child = child.ok()?;
+        let stdout = child.stdout.take()?;
+        let port = BufReader::new(stdout).lines().map_while(Result::ok).find_map(|line| {
+            let (_, port) = line.split_once("started successfully on port ")?;
+            port.trim_end_matches('.').parse::<u16>().ok()
+        })?;
+        Some(Driver { child, url: format!("http://127.0.0.1:{port}") })
+    }
+
+    async fn browser(&self, profile: &str, width: u32, height: u32) -> Client {
+        let profile = format!("--user-data-dir={profile}");
+        let size = format!("--window-size={width},{height}");
+        let args = [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--force-dark-mode",
+            &profile,
+            &size,
+        ];
+        let wanted = serde_json::json!({
+            "browserName": "chrome",
+            "goog:chromeOptions": { "args": args },
+            "goog:loggingPrefs": { "browser": "ALL" },
+        });
+        let serde_json::Value::Object(wanted) = wanted else { unreachable!("an object") };
+        let mut builder =
+            ClientBuilder::new(hyper_util::client::legacy::connect::HttpConnector::new());
+        builder.capabilities(wanted);
+        builder.connect(&self.url).await.expect("chromedriver opens a browser")
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+async fn number(page: &Client, id: &str) -> f64 {
+    let script = format!("return Number(document.getElementById('{id}').dataset.value || 'NaN')");
+    page.execute(&script, Vec::new()).await.unwrap().as_f64().unwrap_or(f64::NAN)
+}
+
+/// Waits until a script says true.
+async fn until(page: &Client, what: &str, script: &str) {
+    for _ in 0..300 {
+        if page.execute(script, Vec::new()).await.unwrap() == serde_json::Value::Bool(true) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("never in 15 s: {what}");
+}
+
+async fn look(driver: &Driver, url: &str, name: &str, (width, height): (u32, u32)) {
+    let profile = tempfile::tempdir().unwrap();
+    let page = driver.browser(profile.path().to_str().unwrap(), width, height).await;
+    page.goto(url).await.unwrap();
+    until(&page, "live", "return document.body.dataset.state === 'live'").await;
+    until(&page, "thirty frames", "return Number(document.body.dataset.frames) > 30").await;
+    let receives = "return Number(document.getElementById('received-count').dataset.value) > 0";
+    until(&page, "the viewer receives", receives).await;
+    let rates = "return Number(document.getElementById('deliveries').dataset.value) > 100 \
+                 && Number(document.getElementById('age-p99').dataset.value) > 0";
+    until(&page, "deliveries and ages", rates).await;
+    assert_eq!(number(&page, "avatars").await, 60.0);
+    let verdict = page.find(Locator::Css("#verdict")).await.unwrap();
+    assert_eq!(verdict.attr("data-verdict").await.unwrap().as_deref(), Some("good"));
+    let wide = "return document.documentElement.scrollWidth <= window.innerWidth";
+    until(&page, "no sideways scrolling", wide).await;
+    let viewer = number(&page, "viewer-id").await;
+    page.find(Locator::XPath("//button[contains(., 'Next viewer')]"))
+        .await
+        .unwrap()
+        .click()
+        .await
+        .unwrap();
+    let script =
+        format!("return Number(document.getElementById('viewer-id').dataset.value) !== {viewer}");
+    until(&page, "another viewer", &script).await;
+    until(&page, "it receives too", receives).await;
+    let picture = page.screenshot().await.unwrap();
+    assert!(picture.len() > 10_000, "a picture with something on it");
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    std::fs::write(folder.join(format!("console-{name}.png")), picture).unwrap();
+    page.close().await.unwrap();
+}
+
+#[test]
+fn the_console_shows_a_live_crowd() {
+    let Some(driver) = Driver::start() else {
+        println!("skipped: no chromedriver here; install Debian's chromium and chromium-driver");
+        return;
+    };
+    let demo = Server::start(&["demo", "--json", "--walkers", "60"]);
+    assert!(demo.address("relay").ip().is_loopback());
+    let url = demo.ready["console"].as_str().unwrap().to_owned();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        look(&driver, &url, "desk", (1280, 860)).await;
+        look(&driver, &url, "phone", (390, 844)).await;
+    });
+}

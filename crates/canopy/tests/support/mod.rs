@@ -1,0 +1,86 @@
+//! Real processes of the binary under test, ended when dropped.
+#![allow(dead_code, reason = "each test binary uses its part of this module")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::Duration;
+
+/// The binary under test, without the caller's settings.
+pub(crate) fn canopy(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_canopy"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CANOPY_")) {
+        command.env_remove(name);
+    }
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// Runs the binary to its end.
+pub(crate) fn run(args: &[&str]) -> Output {
+    canopy(args).output().expect("the binary can be run")
+}
+
+/// A server process that prints one JSON line when it is ready.
+pub(crate) struct Server {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    pub(crate) ready: serde_json::Value,
+}
+
+impl Server {
+    pub(crate) fn start(args: &[&str]) -> Server {
+        let mut child = canopy(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the binary can be run");
+        let mut stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        let mut line = String::new();
+        stdout.read_line(&mut line).expect("the server tells where it is");
+        let ready = serde_json::from_str(&line).unwrap_or_else(|_| panic!("no JSON: {line:?}"));
+        Server { child, stdout, ready }
+    }
+
+    /// A relay on a free port with more flags.
+    pub(crate) fn relay(flags: &[&str]) -> Server {
+        Server::start(&[&["relay", "--listen", "127.0.0.1:0", "--json"], flags].concat())
+    }
+
+    pub(crate) fn address(&self, key: &str) -> SocketAddr {
+        self.ready[key].as_str().unwrap_or_default().parse().expect("an address")
+    }
+
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Asks for an orderly end and returns the last line that the server printed.
+    pub(crate) fn terminate(mut self) -> serde_json::Value {
+        let process = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &process]).status().unwrap().success());
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest).expect("the rest of its output");
+        assert!(self.child.wait().unwrap().success(), "an orderly end");
+        let last = rest.lines().last().unwrap_or_else(|| panic!("no last line: {rest:?}"));
+        serde_json::from_str(last).expect("JSON")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The body of a page.
+pub(crate) fn get(address: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("the server listens");
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("a whole page");
+    assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+    text
+}

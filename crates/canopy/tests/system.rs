@@ -1,0 +1,231 @@
+//! The whole: real processes over loopback.
+
+mod support;
+
+use canopy_wire::{Comtree, Group, HEADER_LEN, Header, Hello, Kind};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use support::{Server, canopy, get, run};
+
+/// A small crowd that crosses a square: eight walkers, five seconds, ten positions a second.
+fn small_trace() -> tempfile::NamedTempFile {
+    let mut file = tempfile::Builder::new().suffix(".csv").tempfile().unwrap();
+    writeln!(file, "t,id,x,y").unwrap();
+    for step in 0..50 {
+        for walker in 0..8 {
+            let (t, along) = (f64::from(step) * 0.1, f64::from(step) * 0.2);
+            let x = if walker % 2 == 0 { along } else { 10.0 - along };
+            writeln!(file, "{t:.3},{walker},{x:.3},{:.3}", f64::from(walker) * 1.1).unwrap();
+        }
+    }
+    file
+}
+
+fn bots(relay: &Server, trace: &Path, flags: &[&str]) -> Value {
+    let relay = relay.address("relay").to_string();
+    let trace = trace.to_str().unwrap();
+    let args = [&["bots", "--json", "--relay", &relay, "--trace", trace], flags].concat();
+    let output = run(&args);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("one JSON object")
+}
+
+fn assert_all_right(report: &Value) {
+    for key in ["missing", "duplicates", "unexpected", "subscriptions_refused", "reconnects"] {
+        assert_eq!(report[key], 0, "{report}");
+    }
+    assert!(report["deliveries_expected"].as_u64() > Some(0), "{report}");
+}
+
+#[test]
+fn every_delivery_of_a_crowd_is_accounted_for() {
+    let trace = small_trace();
+    for flags in [
+        &["--mode", "immediate", "--threads", "1"][..],
+        &["--mode", "immediate", "--threads", "2"],
+        &["--mode", "periodic", "--tick-ms", "50", "--threads", "1"],
+        &["--mode", "periodic", "--tick-ms", "5", "--threads", "2"],
+        &["--mode", "immediate", "--engine", "sendto"],
+    ] {
+        let relay = Server::relay(flags);
+        let report = bots(&relay, trace.path(), &["--speed", "2", "--repeat", "2"]);
+        assert_all_right(&report);
+        assert_eq!(report["clients"], 16);
+        let totals = &relay.terminate()["totals"];
+        assert_eq!(totals["counters"]["deliveries_out"], report["deliveries"], "{flags:?}");
+        assert_eq!(totals["drops"], serde_json::json!({}), "{flags:?}");
+    }
+}
+
+#[test]
+fn recorded_crowds_walk_through_one_relay() {
+    let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/traces");
+    if !traces.is_dir() {
+        println!("skipped: no recorded traces beside this checkout");
+        return;
+    }
+    for (name, flags) in [
+        ("quake-arena", &["--cell", "128", "--radius", "512", "--speed", "10"][..]),
+        ("campus", &["--speed", "10"]),
+        ("corridor-flow", &["--speed", "4"]),
+        ("crossing-crowd", &["--speed", "2"]),
+    ] {
+        let relay = Server::relay(&[]);
+        let trace: PathBuf = traces.join(format!("{name}.csv.gz"));
+        let report = bots(&relay, &trace, flags);
+        assert_all_right(&report);
+        println!("{name}: {report}");
+    }
+}
+
+#[test]
+fn a_drain_sends_everyone_home() {
+    let relay = Server::relay(&["--threads", "2"]);
+    let trace = small_trace();
+    let address = relay.address("relay").to_string();
+    let args = ["bots", "--json", "--relay", &address, "--trace", trace.path().to_str().unwrap()];
+    let mut child = canopy(&args)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let metrics_say_eight = || sessions_of(&address) == 8;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !metrics_say_eight() && Instant::now() < deadline {
+        std::thread::yield_now();
+    }
+    let last = relay.terminate();
+    assert_eq!(last["event"], "stopped");
+    assert_eq!(last["totals"]["sessions"], 0, "{last}");
+    assert!(last["totals"]["counters"]["sessions_opened"].as_u64() >= Some(8), "{last}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// How many participants seem to be there: connected UDP sockets towards the relay's address.
+fn sessions_of(relay: &str) -> usize {
+    let address: std::net::SocketAddr = relay.parse().unwrap();
+    let port = format!(":{:04X} ", address.port());
+    let table = std::fs::read_to_string("/proc/net/udp").unwrap();
+    table.lines().filter(|line| line.get(15..).is_some_and(|rest| rest.contains(&port))).count()
+        - table.lines().filter(|line| line.get(..20).is_some_and(|l| l.contains(&port))).count()
+}
+
+#[test]
+fn strangers_are_counted_and_cost_nothing() {
+    let relay = Server::relay(&["--metrics", "127.0.0.1:0", "--threads", "1"]);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(relay.address("relay")).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let header = Header::new(
+        Kind::Data,
+        Comtree(1),
+        canopy_wire::Address(0x1_0001),
+        Group::new(1).address(),
+    );
+    let mut data = [0; 64];
+    let len = header.encode_packet(b"before the handshake", &mut data).unwrap();
+    let foreign = Header { comtree: Comtree(99), ..header }.encode(0);
+    for datagram in [&data[..len], &foreign, &data[..7], &[0xC1; 1453], &[9; 30], &[]] {
+        socket.send(datagram).unwrap();
+    }
+    let mut answer = [0; 2048];
+    assert!(socket.recv(&mut answer).is_err(), "none of these is answered");
+    let len = Hello { nonce: 7 }.encode(Comtree(1), &mut data).unwrap();
+    socket.send(&data[..len]).unwrap();
+    assert!(socket.recv(&mut answer).unwrap() <= len, "a cookie is no longer than the hello");
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let expected =
+        ["unknown_source", "unknown_comtree", "malformed", "oversized", "version", "empty"];
+    let counted = |page: &str, reason: &str| {
+        page.contains(&format!("canopy_relay_drops_total{{reason=\"{reason}\"}} 1"))
+    };
+    loop {
+        let page = get(relay.address("metrics"), "/metrics");
+        if expected.iter().all(|reason| counted(&page, reason)) {
+            assert!(page.contains("canopy_relay_sessions 0"), "{page}");
+            return;
+        }
+        assert!(Instant::now() < deadline, "{page}");
+    }
+}
+
+#[test]
+fn a_connected_client_costs_what_is_promised() {
+    let output = run(&["bench", "footprint", "--clients", "500", "--seconds", "1", "--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let footprint: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let bytes = |key: &str| footprint[key].as_u64().unwrap();
+    assert!(bytes("memory_bytes") <= bytes("memory_allowed_bytes"), "{footprint}");
+}
+
+#[test]
+fn a_seed_replays_and_seeds_differ() {
+    let hash = |seed: &str| {
+        let output = run(&["sim", "--seed", seed, "--json", "--seconds", "20"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["trace_hash"].clone()
+    };
+    assert_eq!(hash("11"), hash("11"));
+    assert_ne!(hash("11"), hash("12"));
+}
+
+#[test]
+fn mistakes_are_explained() {
+    let mut settings = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+    writeln!(settings, "[relay]\nmode = \"immediate\"\nticks = 3").unwrap();
+    let path = settings.path().to_str().unwrap();
+    let cases: [(&[&str], &[&str]); 6] = [
+        (&["relay", "--settings", path], &[":3:", "unknown field `ticks`", "docs/settings.md"]),
+        (&["relay", "--listen", "0.0.0.0:1"], &["--listen", "--insecure"]),
+        (&["relay", "--mode", "fast"], &["--mode", "immediate or periodic"]),
+        (&["relay", "--engine", "warp"], &["--engine", "sendmmsg or sendto"]),
+        (
+            &["bots", "--trace", "nowhere.csv", "--relay", "127.0.0.1:9"],
+            &["nowhere.csv", "--trace"],
+        ),
+        (&["bench", "relay", "--n", "7"], &["no case passes these filters"]),
+    ];
+    for (args, parts) in cases {
+        let output = run(args);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{args:?}");
+        for part in parts {
+            assert!(error.contains(part), "{args:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn bots_without_a_relay_say_so() {
+    let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let trace = small_trace();
+    let output =
+        run(&["bots", "--relay", &free, "--trace", trace.path().to_str().unwrap(), "--json"]);
+    assert!(!output.status.success());
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains(&free) && error.contains("canopy relay"), "{error}");
+}
+
+#[test]
+fn the_demo_has_a_first_picture_within_five_seconds() {
+    let started = Instant::now();
+    let demo = Server::start(&["demo", "--json", "--walkers", "40"]);
+    let url = demo.ready["console"].as_str().unwrap().to_owned();
+    let address = url.trim_start_matches("http://").trim_end_matches('/').parse().unwrap();
+    let mut stream = TcpStream::connect::<std::net::SocketAddr>(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    write!(stream, "GET /events?viewer=3 HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let lines = BufReader::new(stream).lines().map_while(Result::ok);
+    let received = lines
+        .filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok())
+        .find(|frame| frame["viewer"]["received"].as_array().is_some_and(|list| !list.is_empty()));
+    assert!(received.is_some(), "the viewer receives");
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    assert!(get(address, "/metrics").contains("canopy_relay_deliveries_out_total"));
+    assert!(get(address, "/").contains("<title>"));
+    assert_eq!(HEADER_LEN, 20, "docs/wire.md says so");
+}

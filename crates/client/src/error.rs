@@ -1,0 +1,130 @@
+//! What can go wrong, and what to do about it.
+
+use canopy_wire::{Comtree, Group, MAX_UPDATE, RefusedReason};
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Why a world could not be joined.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The system gave no socket, or has no route to the relay.
+    #[error("cannot open a UDP socket to the relay at {relay}: {source}")]
+    Socket {
+        /// The relay's address.
+        relay: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system has no random bytes.
+    #[error("the system gives no random bytes: {0}")]
+    Random(io::Error),
+    /// Nobody answered in time.
+    #[error(
+        "no relay answered at {relay} within {waited:?}: {}",
+        unreachable_remedy(*.nothing_listens)
+    )]
+    Unreachable {
+        /// The address that was asked.
+        relay: SocketAddr,
+        /// For how long.
+        waited: Duration,
+        /// The host said that nothing listens on the port.
+        nothing_listens: bool,
+    },
+    /// Something answered, but not in this version of the protocol.
+    #[error(
+        "what answers at {relay} does not speak this version of Canopy's protocol; \
+         use releases of client and relay that match, and check the port"
+    )]
+    Incompatible {
+        /// The address that was asked.
+        relay: SocketAddr,
+    },
+    /// The relay answered that it does not take the client.
+    #[error("the relay at {relay} refused: {}", refusal_remedy(*.reason, *.comtree))]
+    Refused {
+        /// The relay's address.
+        relay: SocketAddr,
+        /// The comtree that was asked for.
+        comtree: Comtree,
+        /// Why.
+        reason: RefusedReason,
+    },
+}
+
+fn unreachable_remedy(nothing_listens: bool) -> &'static str {
+    if nothing_listens {
+        "nothing listens on that port; start the relay, or check the port"
+    } else {
+        "check the address, that the relay is running, and that firewalls let UDP through"
+    }
+}
+
+fn refusal_remedy(reason: RefusedReason, comtree: Comtree) -> String {
+    match reason {
+        RefusedReason::Full => "it has as many sessions as its settings allow; \
+                                try later, or raise its limit of sessions"
+            .to_owned(),
+        RefusedReason::UnknownComtree => format!(
+            "it does not carry comtree {}; add it to the relay's settings, or join another",
+            comtree.0
+        ),
+        RefusedReason::Version => "it speaks another version of the protocol; \
+                                   use releases of client and relay that match"
+            .to_owned(),
+        RefusedReason::Credentials => {
+            "it does not take this client's token or security suite".to_owned()
+        }
+        RefusedReason::Draining => {
+            "it is shutting down and takes no one new; try another relay, or later".to_owned()
+        }
+    }
+}
+
+/// Why an update was not sent.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// The relay is lost right now.
+    #[error("not connected to the relay right now; updates can be published after Connected")]
+    NotConnected,
+    /// The world has been left.
+    #[error("the world has been left; connect again to publish")]
+    Left,
+    /// The update does not fit a datagram.
+    #[error("the update has {0} bytes, more than {MAX_UPDATE}; split it")]
+    TooLong(usize),
+    /// The socket's send buffer is full.
+    #[error("the socket's send buffer is full; publish less, or again in a moment")]
+    Busy,
+    /// The system cannot send, for example because the network is down.
+    #[error("the system cannot send to the relay: {0}")]
+    Network(io::Error),
+}
+
+/// Why a change of subscriptions was not made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SubscribeError {
+    /// The relay has no room for subscriptions to these groups.
+    #[error(
+        "the relay has no room for {} of the subscriptions: {}; \
+         unsubscribe from other groups, or raise the limits of the relay",
+        .0.len(), first_few(.0)
+    )]
+    Refused(Vec<Group>),
+    /// The world was left meanwhile.
+    #[error("the world has been left; connect again to subscribe")]
+    Left,
+}
+
+fn first_few(groups: &[Group]) -> String {
+    const FEW: usize = 3;
+    let mut text: Vec<String> = groups.iter().take(FEW).map(|group| format!("{group:?}")).collect();
+    if groups.len() > FEW {
+        text.push("…".to_owned());
+    }
+    text.join(", ")
+}

@@ -1,0 +1,321 @@
+//! What participants do in the world: join, walk, publish, leave, vanish, move to another ip:port.
+
+use crate::hostile::{FAR_GROUPS, mischief};
+use crate::oracle::{Carriage, Publish, Received};
+use crate::payload;
+use crate::world::{Step, World};
+use canopy_session::{Event, Session, SessionConfig};
+use canopy_wire::{
+    Address, BundleWriter, Flags, Group, Header, Kind, Level, MAX_DATAGRAM, Packet, Time,
+};
+use rand::RngExt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+const WALK_EVERY: Duration = Duration::from_millis(300);
+/// An ip:port rests so long before another takes it.
+const REST: Duration = Duration::from_secs(2);
+/// Groups that an insider subscribes to for no reason but to fill the tables.
+const HOARD: u32 = 300;
+
+impl World<'_> {
+    /// The application starts, from its old ip:port or from a new one.
+    pub(crate) fn join(&mut self, number: usize) {
+        self.oracle.standing(number).appear(self.now);
+        let is_taken = self.bindings.contains_key(&self.participants[number].ip_port);
+        if is_taken || self.rng.random_bool(0.5) {
+            self.move_in(number);
+        }
+        let participant = &mut self.participants[number];
+        let session = SessionConfig { comtree: participant.comtree, seed: self.rng.random() };
+        participant.session = Some(Session::new(session));
+        participant.enter(self.now, &self.scenario.habits, &mut self.rng);
+        self.bindings.insert(participant.ip_port, number);
+        self.look_around(number);
+    }
+
+    pub(crate) fn walk(&mut self, number: usize) {
+        self.after(WALK_EVERY, Step::Walk(number));
+        let participant = &mut self.participants[number];
+        if participant.session.is_some() && self.now < self.scenario.quiet_from {
+            participant.walk(self.now, &self.scenario.habits, &mut self.rng);
+            self.look_around(number);
+        }
+    }
+
+    pub(crate) fn publish(&mut self, number: usize) {
+        if self.now >= self.scenario.quiet_from {
+            return;
+        }
+        let wait = self.rng.random_range(self.scenario.habits.publish_ms.clone());
+        self.after(Duration::from_millis(wait), Step::Publish(number));
+        if !self.participants[number].is_connected() {
+            return;
+        }
+        let habits = &self.scenario.habits;
+        if self.rng.random_bool(habits.bundle) {
+            self.publish_bundle(number);
+        } else if self.rng.random_bool(habits.burst) {
+            (0..self.rng.random_range(2..30)).for_each(|_| self.publish_one(number));
+        } else {
+            self.publish_one(number);
+        }
+        if self.participants[number].is_insider && !self.is_calm() {
+            let address = self.address(number);
+            let bytes = mischief(&mut self.rng, self.participants[number].comtree, address);
+            self.send_up(number, &bytes);
+        }
+    }
+
+    /// Something happens to a participant that has nothing to do with the world.
+    pub(crate) fn churn(&mut self, number: usize) {
+        if self.is_calm() {
+            return;
+        }
+        self.schedule_churn(number);
+        let Some(session) = &mut self.participants[number].session else { return };
+        match self.rng.random_range(0..3) {
+            0 => {
+                self.tallies.leaves += 1;
+                session.leave();
+                self.oracle.standing(number).vanish(self.now);
+                self.pump(number);
+            }
+            1 => {
+                self.tallies.crashes += 1;
+                self.go(number);
+            }
+            _ => {
+                self.tallies.rebinds += 1;
+                self.oracle.standing(number).rebind(self.now);
+                self.bindings.remove(&self.participants[number].ip_port);
+                self.move_in(number);
+                self.bindings.insert(self.participants[number].ip_port, number);
+            }
+        }
+    }
+
+    /// Takes an ip:port that no one ever had, or one that another left a while ago: what that one
+    /// sent has arrived, but the relay may still believe it there.
+    fn move_in(&mut self, number: usize) {
+        let old = self.participants[number].ip_port;
+        let is_free = |(ip_port, since): &mut (SocketAddr, Time)| {
+            !self.bindings.contains_key(ip_port) && self.now.since(*since) > REST
+        };
+        match self.vacant.take_if(is_free) {
+            Some((ip_port, _)) => {
+                self.participants[number].ip_port = ip_port;
+                self.oracle.standing(number).inherit();
+            }
+            None => self.participants[number].rebind(),
+        }
+        self.vacant.get_or_insert((old, self.now));
+    }
+
+    pub(crate) fn schedule_churn(&mut self, number: usize) {
+        if let Some(churn_ms) = self.scenario.habits.churn_ms.clone() {
+            let wait = Duration::from_millis(self.rng.random_range(churn_ms));
+            self.after(wait, Step::Churn(number));
+        }
+    }
+
+    /// A session asked to be polled now.
+    pub(crate) fn wake(&mut self, number: usize) {
+        if self.participants[number].wake_at == Some(self.now) {
+            self.pump(number);
+        }
+    }
+
+    /// Hands a datagram from the relay to the session. `is_current`: the relay that sent it still
+    /// runs.
+    pub(crate) fn deliver(
+        &mut self,
+        number: usize,
+        bytes: &[u8],
+        carriage: Carriage,
+        (is_current, corrupted): (bool, bool),
+    ) {
+        let Some(session) = &mut self.participants[number].session else { return };
+        let mut received = Vec::new();
+        let taken = session.handle_datagram(self.now, bytes, |update| {
+            let canopy_session::Update { src, dst, level, payload } = update;
+            received.push(Received { src, dst, level, payload: payload.to_vec() });
+        });
+        if !corrupted {
+            if is_current && is_acknowledgement(bytes, session.address()) {
+                self.oracle.standing(number).reached(self.now);
+            }
+            let is_heir = self.oracle.standing(number).is_heir(carriage.sent);
+            if let Some(error) = taken.err().filter(|_| is_for_sessions(bytes) && !is_heir) {
+                let what = format!("participant {number} cannot read the relay: {error}");
+                self.oracle.broken(format!("{}: {what}", self.now));
+            }
+            for received in &received {
+                self.oracle.received(self.now, number, received, carriage);
+            }
+        }
+        let before = self.oracle.standing(number).connection;
+        self.pump(number);
+        let standing = self.oracle.standing(number);
+        if !is_current && standing.connection != before {
+            standing.disconnect(self.now);
+        }
+    }
+
+    /// Sends what the session wants sent, hears what it tells, and notes when to poll it next.
+    fn pump(&mut self, number: usize) {
+        let mut out = [0; MAX_DATAGRAM];
+        loop {
+            let Some(session) = &mut self.participants[number].session else { return };
+            // Events first: what was refused is given up before it could be asked for again.
+            if let Some(event) = session.poll_event() {
+                self.hear(number, event);
+            } else if let Some(len) = session.poll_transmit(self.now, &mut out) {
+                self.send_up(number, &out[..len]);
+            } else {
+                break;
+            }
+        }
+        self.plan_wake(number);
+    }
+
+    fn hear(&mut self, number: usize, event: Event) {
+        self.oracle.event(self.now, number, event);
+        let participant = &mut self.participants[number];
+        let Some(session) = &mut participant.session else { return };
+        match event {
+            Event::SubscriptionRefused(group) => {
+                session.unsubscribe(group);
+                participant.give_up(self.now, group);
+            }
+            Event::Connected(_) if participant.is_insider => {
+                for group in (0..HOARD).map(|hoarded| Group::new(FAR_GROUPS + hoarded)) {
+                    session.subscribe(group, Level(0));
+                    self.oracle.standing(number).request(self.now, group, Some(Level(0)));
+                }
+            }
+            Event::Closed => self.go(number),
+            _ => {}
+        }
+    }
+
+    fn plan_wake(&mut self, number: usize) {
+        let participant = &mut self.participants[number];
+        let timeout = participant.session.as_ref().and_then(Session::poll_timeout);
+        let mut wake_at = timeout.map(|at| at.max(self.now));
+        if wake_at == Some(self.now) {
+            let what = format!(
+                "{}: participant {number}'s session wants to be polled although it just was",
+                self.now
+            );
+            self.oracle.broken(what);
+            wake_at = Some(self.now + WALK_EVERY);
+        }
+        if wake_at != participant.wake_at {
+            participant.wake_at = wake_at;
+            if let Some(at) = wake_at {
+                self.at(at, Step::Wake(number));
+            }
+        }
+    }
+
+    /// The application is gone, and comes back after a while.
+    fn go(&mut self, number: usize) {
+        let participant = &mut self.participants[number];
+        participant.session = None;
+        participant.wake_at = None;
+        self.bindings.remove(&participant.ip_port);
+        self.oracle.standing(number).vanish(self.now);
+        let longest = if self.rng.random_bool(0.5) { 200 } else { 5000 };
+        let away = Duration::from_millis(self.rng.random_range(20..longest));
+        self.after(away, Step::Join(number));
+    }
+
+    /// Asks for what is near now.
+    fn look_around(&mut self, number: usize) {
+        let participant = &mut self.participants[number];
+        let changes = participant.changes(self.now, &self.scenario.habits);
+        let Some(session) = &mut participant.session else { return };
+        for (group, level) in changes {
+            match level {
+                Some(level) => session.subscribe(group, level),
+                None => session.unsubscribe(group),
+            }
+            self.oracle.standing(number).request(self.now, group, level);
+        }
+        self.pump(number);
+    }
+
+    fn publish_one(&mut self, number: usize) {
+        let dst = self.draw_destination(number);
+        let (publish, flags, payload) = self.draw_update(number, dst);
+        let mut out = [0; MAX_DATAGRAM];
+        let Some(session) = &self.participants[number].session else { return };
+        match session.publish(publish.dst, publish.level, flags, &payload, &mut out) {
+            Ok(len) => self.send_up(number, &out[..len]),
+            Err(error) => self.oracle.broken(format!("{}: publish: {error}", self.now)),
+        }
+    }
+
+    fn publish_bundle(&mut self, number: usize) {
+        let mut out = [0; MAX_DATAGRAM];
+        let Ok(mut writer) = BundleWriter::new(&mut out) else { return };
+        for _ in 0..self.rng.random_range(1..5) {
+            let group = self.participants[number].group(&self.scenario.habits);
+            let (publish, flags, payload) = self.draw_update(number, group.address());
+            writer.push(publish.src, group, publish.level, flags, &payload);
+        }
+        let (comtree, src) = (self.participants[number].comtree, self.address(number));
+        let len = writer.finish(&Header::new(Kind::Bundle, comtree, src, Address::UNSPECIFIED));
+        self.send_up(number, &out[..len]);
+    }
+
+    /// Its cell's group, sometimes another participant.
+    fn draw_destination(&mut self, number: usize) -> Address {
+        let habits = &self.scenario.habits;
+        let is_unicast = self.rng.random_bool(habits.unicast);
+        let other = self.rng.random_range(0..self.participants.len());
+        if is_unicast && other != number && self.participants[other].is_connected() {
+            self.address(other)
+        } else {
+            self.participants[number].group(habits).address()
+        }
+    }
+
+    fn draw_update(&mut self, number: usize, dst: Address) -> (Publish, Flags, Vec<u8>) {
+        let echo = self.rng.random_bool(self.scenario.habits.echo);
+        let publish = Publish {
+            publisher: number,
+            src: self.address(number),
+            dst,
+            level: Level(self.rng.random_range(0..4)),
+            echo,
+            overtaken: self.scenario.links[number][0].reorders(),
+        };
+        let id = self.oracle.publish(self.now, publish);
+        let payload = payload::compose(
+            id,
+            self.rng.random_range(payload::MIN_PAYLOAD..=self.scenario.habits.longest),
+        );
+        (publish, if echo { Flags::ECHO } else { Flags(0) }, payload)
+    }
+
+    fn address(&self, number: usize) -> Address {
+        self.participants[number].session.as_ref().map_or(Address::UNSPECIFIED, Session::address)
+    }
+}
+
+/// Whether the relay sends this only to sessions.
+fn is_for_sessions(datagram: &[u8]) -> bool {
+    let kinds = [Kind::Data, Kind::Bundle, Kind::SubscribeAck];
+    Packet::new_checked(datagram).is_ok_and(|packet| kinds.contains(&packet.header().kind))
+}
+
+/// Whether the relay acknowledges something to the session with this address.
+fn is_acknowledgement(datagram: &[u8], own: Address) -> bool {
+    let kinds = [Kind::KeepaliveAck, Kind::SubscribeAck];
+    Packet::new_checked(datagram).is_ok_and(|packet| {
+        let header = packet.header();
+        kinds.contains(&header.kind) && header.dst == own && own != Address::UNSPECIFIED
+    })
+}

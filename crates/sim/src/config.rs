@@ -1,0 +1,54 @@
+//! What a run is asked for; all the rest is drawn from the seed.
+
+use std::fmt::Write;
+
+/// Length of a run in virtual seconds, if nothing else is asked for.
+const DEFAULT_SECONDS: u32 = 30;
+
+/// What to simulate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SimConfig {
+    /// Decides everything that is not fixed here.
+    pub seed: u64,
+    /// How many participants; drawn from the seed if not given.
+    pub participants: Option<u32>,
+    /// Virtual seconds. In the last part of them nothing is broken any more, so that what does not
+    /// recover by itself is found; runs under 20 seconds have little of it.
+    pub seconds: u32,
+    /// A fault of the relay's that the oracle is not told of: the proof that it can find one.
+    pub sabotage: Option<Sabotage>,
+}
+
+/// A fault put between the relay and the network: every n-th datagram with updates is hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sabotage {
+    /// It is not sent.
+    DropOneIn(u32),
+    /// It is sent twice.
+    DuplicateOneIn(u32),
+    /// A copy is sent to another participant.
+    MisdeliverOneIn(u32),
+    /// It is sent after the next one to the same participant.
+    SwapOneIn(u32),
+    /// The last byte of its last update is changed.
+    AlterOneIn(u32),
+}
+
+impl SimConfig {
+    /// A run of a seed as `canopy sim --seed` does it.
+    pub fn new(seed: u64) -> SimConfig {
+        SimConfig { seed, participants: None, seconds: DEFAULT_SECONDS, sabotage: None }
+    }
+
+    /// The one command that does this run again.
+    pub fn replay(&self) -> String {
+        let mut command = format!("canopy sim --seed {}", self.seed);
+        if let Some(participants) = self.participants {
+            let _ = write!(command, " --participants {participants}");
+        }
+        if self.seconds != DEFAULT_SECONDS {
+            let _ = write!(command, " --seconds {}", self.seconds);
+        }
+        command
+    }
+}

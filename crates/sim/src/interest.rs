@@ -1,0 +1,146 @@
+//! What the oracle knows about one participant's subscription to one group.
+
+use canopy_wire::{Level, Time};
+use std::time::Duration;
+
+/// One participant's subscription to one group, from what its application asked for and what its
+/// session told it.
+#[derive(Debug, Default)]
+pub(crate) struct Interest {
+    wanted: Option<Level>,
+    /// Since when the relay is known to hold what is wanted.
+    settled: Option<Time>,
+    /// Since when an answer is being waited for.
+    asked: Option<Time>,
+    /// From each time on, the highest level that the relay may hold.
+    possible: Vec<(Time, Option<Level>)>,
+}
+
+impl Interest {
+    /// The application asks for a level, or for none.
+    pub(crate) fn request(&mut self, now: Time, wanted: Option<Level>) {
+        if self.wanted != wanted {
+            self.wanted = wanted;
+            self.settled = None;
+            self.asked = Some(now);
+            self.allow(now, self.possible_now().max(wanted));
+        }
+    }
+
+    /// The session says that the relay acknowledged a level, or none.
+    pub(crate) fn acknowledged(&mut self, now: Time, level: Option<Level>) {
+        if level == self.wanted {
+            self.settled.get_or_insert(now);
+            self.asked = None;
+        }
+        self.allow(now, level.max(self.wanted));
+    }
+
+    /// The relay refused, and the application wants the group no more.
+    pub(crate) fn refused(&mut self, now: Time) {
+        *self = Interest { possible: core::mem::take(&mut self.possible), ..Interest::default() };
+        self.allow(now, None);
+    }
+
+    /// A new connection: the relay has forgotten, the session asks again for what is wanted.
+    pub(crate) fn restart(&mut self, now: Time) {
+        self.settled = None;
+        self.asked = self.wanted.map(|_| now);
+        self.allow(now, self.wanted);
+    }
+
+    /// The application is gone. What the relay holds stays until a new connection replaces it.
+    pub(crate) fn abandon(&mut self) {
+        *self = Interest { possible: core::mem::take(&mut self.possible), ..Interest::default() };
+    }
+
+    /// The level that the relay has held without doubt since `since` or longer.
+    pub(crate) fn certain(&self, since: Time) -> Option<Level> {
+        self.wanted.filter(|_| self.settled.is_some_and(|settled| settled <= since))
+    }
+
+    /// The highest level that the relay may have held between two times.
+    pub(crate) fn possible(&self, from: Time, to: Time) -> Option<Level> {
+        let before = self.possible.iter().rev().find(|(at, _)| *at <= from);
+        let during = self.possible.iter().filter(|(at, _)| *at > from && *at <= to);
+        before.into_iter().chain(during).filter_map(|(_, level)| *level).max()
+    }
+
+    /// Whether no answer has come for longer than `patience`, nothing having gone wrong since
+    /// `blameless`.
+    pub(crate) fn is_overdue(&self, now: Time, blameless: Time, patience: Duration) -> bool {
+        self.asked.is_some_and(|asked| now.since(asked.max(blameless)) > patience)
+    }
+
+    fn possible_now(&self) -> Option<Level> {
+        self.possible.last().and_then(|(_, level)| *level)
+    }
+
+    fn allow(&mut self, now: Time, level: Option<Level>) {
+        if self.possible_now() != level {
+            self.possible.push((now, level));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOW: Option<Level> = Some(Level(1));
+    const HIGH: Option<Level> = Some(Level(3));
+
+    fn at(millis: u64) -> Time {
+        Time::from_millis(millis)
+    }
+
+    #[test]
+    fn certain_only_after_the_acknowledgement() {
+        let mut interest = Interest::default();
+        interest.request(at(10), HIGH);
+        assert_eq!(interest.certain(at(15)), None);
+        interest.acknowledged(at(20), HIGH);
+        assert_eq!((interest.certain(at(19)), interest.certain(at(20))), (None, HIGH));
+        interest.acknowledged(at(30), HIGH);
+        assert_eq!(interest.certain(at(25)), HIGH, "a refresh changes nothing");
+    }
+
+    #[test]
+    fn a_change_there_and_back_is_uncertain_until_answered() {
+        let mut interest = Interest::default();
+        interest.request(at(10), HIGH);
+        interest.acknowledged(at(20), HIGH);
+        interest.request(at(30), LOW);
+        interest.request(at(31), HIGH);
+        assert_eq!(interest.certain(at(40)), None);
+        interest.acknowledged(at(50), LOW);
+        assert_eq!(interest.certain(at(50)), None);
+        interest.acknowledged(at(60), HIGH);
+        assert_eq!(interest.certain(at(60)), HIGH);
+    }
+
+    #[test]
+    fn possible_is_the_highest_between_request_and_answer() {
+        let mut interest = Interest::default();
+        interest.request(at(10), LOW);
+        interest.acknowledged(at(20), LOW);
+        interest.request(at(30), None);
+        interest.acknowledged(at(40), None);
+        assert_eq!(interest.possible(at(0), at(9)), None);
+        assert_eq!(interest.possible(at(0), at(10)), LOW);
+        assert_eq!(interest.possible(at(35), at(36)), LOW);
+        assert_eq!(interest.possible(at(41), at(50)), None);
+    }
+
+    #[test]
+    fn what_a_crash_leaves_behind_is_possible_until_the_next_connection() {
+        let mut interest = Interest::default();
+        interest.request(at(10), LOW);
+        interest.acknowledged(at(20), LOW);
+        interest.abandon();
+        assert_eq!(interest.certain(at(30)), None);
+        assert_eq!(interest.possible(at(30), at(30)), LOW);
+        interest.restart(at(40));
+        assert_eq!(interest.possible(at(41), at(41)), None);
+    }
+}

@@ -1,0 +1,31 @@
+//! A seeded virtual world around the real relay and the real sessions, judged by a reference model.
+//!
+//! A seed decides everything: how many participants join, walk, publish, leave, crash and rebind,
+//! what the network does to their datagrams, who attacks, whether the relay restarts. Time is
+//! virtual and one event follows the other, so a seed repeats bit by bit. The oracle hears what
+//! the applications did, what their sessions told them and what became of each datagram on the
+//! network; it never sees a table of the relay, and says what had to arrive, what may, what must
+//! not.
+#![forbid(unsafe_code)]
+
+mod application;
+mod books;
+mod config;
+mod host;
+mod hostile;
+mod interest;
+mod network;
+mod oracle;
+mod participant;
+mod payload;
+mod report;
+mod scenario;
+mod standing;
+mod trace;
+mod world;
+
+pub use config::{Sabotage, SimConfig};
+pub use network::NetworkCounts;
+pub use report::{RelayTotals, Report};
+pub use trace::Tap;
+pub use world::{run, run_with_tap};

@@ -1,0 +1,42 @@
+//! The bytes of an update, which say which update it is: its number, then bytes that follow from
+//! number and length, so that a single changed bit shows.
+
+use siphasher::sip::SipHasher13;
+use std::hash::Hasher;
+
+/// The shortest payload that says which update it is.
+pub(crate) const MIN_PAYLOAD: usize = 16;
+
+/// The payload of the update numbered `id`, of `len` bytes.
+pub(crate) fn compose(id: u64, len: usize) -> Vec<u8> {
+    let mut hasher = SipHasher13::new_with_keys(id, len as u64);
+    hasher.write_u64(id);
+    let filler = hasher.finish();
+    let mut bytes = id.to_be_bytes().to_vec();
+    bytes.extend((0..).flat_map(|word: u64| (filler ^ word).to_be_bytes()).take(len - bytes.len()));
+    bytes
+}
+
+/// Which update a payload is, if it is whole.
+pub(crate) fn identify(payload: &[u8]) -> Option<u64> {
+    let id = u64::from_be_bytes(*payload.first_chunk()?);
+    (payload.len() >= MIN_PAYLOAD && compose(id, payload.len()) == payload).then_some(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_changed_bit_shows() {
+        let payload = compose(77, 33);
+        assert_eq!(payload.len(), 33);
+        assert_eq!(identify(&payload), Some(77));
+        for bit in 0..33 * 8 {
+            let mut changed = payload.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(identify(&changed), None, "bit {bit}");
+        }
+        assert_eq!(identify(&payload[..32]), None);
+    }
+}

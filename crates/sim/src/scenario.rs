@@ -1,0 +1,300 @@
+//! Everything that a seed decides before the first datagram.
+
+use crate::config::SimConfig;
+use crate::network::LinkModel;
+use canopy_relay::{Mode, TableLimits};
+use canopy_session::SessionLimits;
+use canopy_wire::Time;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::ops::Range;
+use std::time::Duration;
+
+/// What the network is like in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weather {
+    Clean,
+    Lossy,
+    Reordering,
+    Duplicating,
+    Narrow,
+    Corrupting,
+    /// A little of everything.
+    Storm,
+}
+
+/// The relay's restart.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Restart {
+    pub(crate) stop_at: Time,
+    /// Before it stops, it drains for so long; not at all if zero.
+    pub(crate) drain: Duration,
+    pub(crate) down: Duration,
+}
+
+/// The world's geometry and what participants do in it.
+#[derive(Clone, Debug)]
+pub(crate) struct Habits {
+    /// Cells on a side of the square.
+    pub(crate) side: u32,
+    /// Cells per second.
+    pub(crate) speed: f64,
+    /// Cells around one's own that are subscribed to.
+    pub(crate) radius: i64,
+    /// Milliseconds between updates of one participant.
+    pub(crate) publish_ms: Range<u64>,
+    /// The share of publishes that are a burst of updates.
+    pub(crate) burst: f64,
+    /// The share of publishes that are one bundle of updates.
+    pub(crate) bundle: f64,
+    /// The share of updates that ask for their echo.
+    pub(crate) echo: f64,
+    /// The share of updates that go to one participant.
+    pub(crate) unicast: f64,
+    /// The longest payload.
+    pub(crate) longest: usize,
+    /// Milliseconds between departures and rebinds of one participant; `None` if they stay.
+    pub(crate) churn_ms: Option<Range<u64>>,
+    /// The share of participants who, connected, try what is not allowed.
+    pub(crate) insiders: f64,
+}
+
+/// All that is fixed about a run.
+#[derive(Clone, Debug)]
+pub(crate) struct Scenario {
+    pub(crate) participants: usize,
+    pub(crate) comtrees: u32,
+    pub(crate) habits: Habits,
+    pub(crate) weather: Weather,
+    /// Each participant's links, up and down.
+    pub(crate) links: Vec<[LinkModel; 2]>,
+    pub(crate) mode: Mode,
+    pub(crate) shards: u16,
+    pub(crate) max_sessions: u32,
+    pub(crate) limits: SessionLimits,
+    pub(crate) tables: TableLimits,
+    /// What one turn of a data thread takes; datagrams that arrive meanwhile wait for the next.
+    pub(crate) turn: Duration,
+    pub(crate) handover: Duration,
+    pub(crate) restart: Option<Restart>,
+    pub(crate) attack_every: Option<Duration>,
+    /// From here on nothing is broken any more.
+    pub(crate) calm_from: Time,
+    /// From here on nothing is published any more.
+    pub(crate) quiet_from: Time,
+    pub(crate) end: Time,
+}
+
+/// In periodic mode the socket is read at most this often.
+pub(crate) const READ_EVERY: Duration = Duration::from_millis(5);
+
+/// At the end nothing new happens for so long, so that all that is on its way arrives.
+const QUIET: Duration = Duration::from_secs(3);
+/// Between the end of all patience and the beginning of the quiet.
+const SLACK: Duration = Duration::from_secs(2);
+
+impl Scenario {
+    pub(crate) fn draw(config: &SimConfig) -> Scenario {
+        let rng = &mut stream(config.seed, Stream::Scenario);
+        let weather = draw_weather(rng);
+        let is_crowd = rng.random_bool(0.1);
+        let drawn = if is_crowd { rng.random_range(60..140) } else { rng.random_range(4..36) };
+        let participants = config.participants.unwrap_or(drawn).max(1) as usize;
+        let limits = draw_limits(weather, rng);
+        let overflow = rng.random_bool(0.25);
+        let shards = if rng.random_bool(0.3) { 2 } else { 1 };
+        let end = Time::from_millis(u64::from(config.seconds.max(2)) * 1000);
+        let calm = (patience(&limits) + QUIET + SLACK).min(end.since(Time::ZERO) / 2);
+        let calm_from = end - calm;
+        Scenario {
+            participants,
+            comtrees: if rng.random_bool(0.4) { 2 } else { 1 },
+            habits: draw_habits(is_crowd, rng),
+            weather,
+            links: (0..participants).map(|_| draw_links(weather, rng)).collect(),
+            mode: draw_mode(rng),
+            shards,
+            max_sessions: draw_max_sessions(participants as u32, shards, overflow, rng),
+            limits,
+            tables: draw_tables(participants as u32, overflow, rng),
+            turn: Duration::from_micros(rng.random_range(20..500)),
+            handover: Duration::from_micros(rng.random_range(5..200)),
+            restart: draw_restart(calm_from, rng),
+            attack_every: rng
+                .random_bool(0.5)
+                .then(|| Duration::from_millis(rng.random_range(4..40))),
+            calm_from,
+            quiet_from: end - QUIET.min(calm / 2),
+            end,
+        }
+    }
+
+    /// Whether all is well for so long before the end that all must have recovered.
+    pub(crate) fn is_long_enough(&self) -> bool {
+        self.end.since(self.calm_from) >= patience(&self.limits) + QUIET + SLACK
+    }
+
+    /// The longest from a relay's reading of an update to its last send of it.
+    pub(crate) fn longest_hold(&self) -> Duration {
+        let tick = match self.mode {
+            Mode::Immediate => Duration::ZERO,
+            Mode::Periodic { tick } => tick,
+        };
+        tick + self.handover + READ_EVERY + self.turn * 4
+    }
+
+    /// The longest way down to any participant.
+    pub(crate) fn longest_way_down(&self) -> Duration {
+        self.links.iter().map(|[_, down]| down.worst()).max().unwrap_or_default()
+    }
+}
+
+/// How long after the last thing that went wrong a participant may take to be in the world again:
+/// a lost relay shows after three keepalives, an unanswered hello is repeated after 3 s, a
+/// subscribe packet after 3.2 s.
+pub(crate) fn patience(limits: &SessionLimits) -> Duration {
+    limits.keepalive * 4 + Duration::from_secs(8)
+}
+
+/// Who draws random numbers: each from a stream of its own, so that they don't disturb each other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stream {
+    Scenario,
+    Network,
+    World,
+    Host,
+    Hostile,
+}
+
+pub(crate) fn stream(seed: u64, stream: Stream) -> ChaCha8Rng {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    rng.set_stream(stream as u64);
+    rng
+}
+
+fn draw_weather(rng: &mut ChaCha8Rng) -> Weather {
+    match rng.random_range(0..9) {
+        0..3 => Weather::Clean,
+        3 => Weather::Lossy,
+        4 => Weather::Reordering,
+        5 => Weather::Duplicating,
+        6 => Weather::Narrow,
+        7 => Weather::Corrupting,
+        _ => Weather::Storm,
+    }
+}
+
+/// Where datagrams are lost, subscriptions live longer than a run, so that only a fault can end
+/// them; elsewhere they have to be refreshed many times.
+fn draw_limits(weather: Weather, rng: &mut ChaCha8Rng) -> SessionLimits {
+    let lossy = matches!(weather, Weather::Lossy | Weather::Narrow | Weather::Storm);
+    let lifetime = Duration::from_millis(rng.random_range(3000..6000));
+    // Long enough for a refresh to get through although a rebind comes between.
+    let subscription = Duration::from_millis(rng.random_range(6000..9000));
+    SessionLimits {
+        lifetime,
+        keepalive: lifetime / 5,
+        subscription: if lossy { Duration::from_secs(3600) } else { subscription },
+    }
+}
+
+fn draw_mode(rng: &mut ChaCha8Rng) -> Mode {
+    let ticks = [10, 20, 50, 100];
+    let tick = Duration::from_millis(ticks[rng.random_range(0..ticks.len())]);
+    if rng.random_bool(0.5) { Mode::Immediate } else { Mode::Periodic { tick } }
+}
+
+fn draw_habits(is_crowd: bool, rng: &mut ChaCha8Rng) -> Habits {
+    // A crowd stands in few cells, and each of it says little.
+    let fastest = if is_crowd { 1500 } else { rng.random_range(60..250) };
+    let shortest = rng.random_range(500..6000);
+    let some = |share: f64, rng: &mut ChaCha8Rng| if rng.random_bool(0.5) { share } else { 0.0 };
+    Habits {
+        side: rng.random_range(1..if is_crowd { 3 } else { 8 }),
+        speed: rng.random_range(0.1..2.0),
+        radius: rng.random_range(0..3),
+        publish_ms: fastest..fastest * 3,
+        burst: some(0.05, rng),
+        bundle: some(0.1, rng),
+        echo: some(0.1, rng),
+        unicast: [0.0, 0.0, 0.1, 0.5][rng.random_range(0..4)],
+        longest: if rng.random_bool(0.15) { canopy_wire::MAX_UPDATE - 100 } else { 200 },
+        churn_ms: rng.random_bool(0.6).then_some(shortest..shortest * 4),
+        insiders: some(0.1, rng),
+    }
+}
+
+fn draw_links(weather: Weather, rng: &mut ChaCha8Rng) -> [LinkModel; 2] {
+    let delay = Duration::from_micros(match rng.random_range(0..10) {
+        0..5 => rng.random_range(50..2000),
+        5..9 => rng.random_range(2000..120_000),
+        _ => rng.random_range(120_000..400_000),
+    });
+    [draw_link(weather, delay, rng), draw_link(weather, delay, rng)]
+}
+
+fn draw_link(weather: Weather, delay: Duration, rng: &mut ChaCha8Rng) -> LinkModel {
+    let steady = LinkModel {
+        delay,
+        jitter: delay.mul_f64(rng.random_range(0.0..0.5)),
+        ..LinkModel::default()
+    };
+    let detour = Duration::from_millis(rng.random_range(5..80));
+    let rate = rng.random_range(20_000..200_000);
+    // At most 300 ms of queue, but room for one datagram.
+    let queue = rng.random_range(rate / 20..rate / 3).max(3000);
+    match weather {
+        Weather::Clean => steady,
+        Weather::Lossy => LinkModel { loss: rng.random_range(0.001..0.15), ..steady },
+        Weather::Reordering => LinkModel { reorder: rng.random_range(0.01..0.2), detour, ..steady },
+        Weather::Duplicating => LinkModel { duplicate: rng.random_range(0.01..0.2), ..steady },
+        Weather::Narrow => LinkModel { rate: Some(rate), queue, ..steady },
+        Weather::Corrupting => LinkModel { corrupt: rng.random_range(0.0002..0.004), ..steady },
+        Weather::Storm => LinkModel {
+            loss: rng.random_range(0.001..0.05),
+            reorder: rng.random_range(0.01..0.1),
+            detour,
+            duplicate: rng.random_range(0.01..0.1),
+            rate: rng.random_bool(0.3).then_some(rate),
+            queue,
+            ..steady
+        },
+    }
+}
+
+fn draw_max_sessions(participants: u32, shards: u16, overflow: bool, rng: &mut ChaCha8Rng) -> u32 {
+    if overflow && rng.random_bool(0.5) {
+        return (participants / u32::from(shards)).saturating_sub(rng.random_range(0..4)).max(2);
+    }
+    // Sessions of those who crashed live on beside the new ones for a while.
+    participants * 8 + 8
+}
+
+fn draw_tables(participants: u32, overflow: bool, rng: &mut ChaCha8Rng) -> TableLimits {
+    let mut tables = TableLimits {
+        max_groups: 4096,
+        max_subscriptions: 1 << 16,
+        max_subscriptions_per_participant: 1024,
+    };
+    if overflow {
+        let tight = |share: u32, rng: &mut ChaCha8Rng| share + rng.random_range(0..share * 2);
+        match rng.random_range(0..3) {
+            0 => tables.max_groups = tight(4, rng),
+            1 => tables.max_subscriptions = tight(participants * 2, rng),
+            _ => tables.max_subscriptions_per_participant = tight(3, rng),
+        }
+    }
+    tables
+}
+
+fn draw_restart(calm_from: Time, rng: &mut ChaCha8Rng) -> Option<Restart> {
+    let wanted = rng.random_bool(0.3);
+    let share = rng.random_range(0.3..0.9);
+    let drains = rng.random_bool(0.5);
+    let restart = Restart {
+        stop_at: Time::from_nanos((calm_from.as_nanos() as f64 * share) as u64),
+        drain: if drains { Duration::from_millis(500) } else { Duration::ZERO },
+        down: Duration::from_millis(rng.random_range(0..2000)),
+    };
+    wanted.then_some(restart)
+}

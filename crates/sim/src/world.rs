@@ -1,0 +1,512 @@
+//! The run: one queue of events in virtual time, and what each of them does.
+
+use crate::config::{Sabotage, SimConfig};
+use crate::host::{Handover, Host, Waiting};
+use crate::hostile::Hostile;
+use crate::network::{Direction, Fate, Loss, Network};
+use crate::oracle::Oracle;
+use crate::participant::Participant;
+use crate::payload;
+use crate::report::{RelayTotals, Report};
+use crate::scenario::{Scenario, Stream, stream};
+use crate::trace::{Tap, Trace};
+use canopy_relay::Mode;
+use canopy_wire::{Bundle, Comtree, Kind, Packet, Time};
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// The relay's ip:port.
+const RELAY: ([u8; 4], u16) = ([192, 0, 2, 1], 4747);
+/// The oracle judges this often.
+const JUDGE_EVERY: Duration = Duration::from_millis(250);
+
+/// Simulates one run and judges it.
+pub fn run(config: &SimConfig) -> Report {
+    run_with_tap(config, &mut |_, _, _, _| ())
+}
+
+/// Simulates one run and judges it, showing every datagram to `tap` as it arrives.
+pub fn run_with_tap(config: &SimConfig, tap: Tap<'_>) -> Report {
+    let mut world = World::new(config, tap);
+    world.begin();
+    while world.step() {}
+    world.report()
+}
+
+/// Something that happens.
+pub(crate) enum Step {
+    Arrive(Datagram),
+    /// A datagram of the relay's start (its epoch), for one of its data threads.
+    Handover(u32, usize, Handover),
+    Turn(usize),
+    Wake(usize),
+    Join(usize),
+    Walk(usize),
+    Publish(usize),
+    Churn(usize),
+    Attack,
+    Judge,
+    Drain,
+    Stop,
+    Start,
+    Heal,
+}
+
+/// A datagram on its way.
+#[derive(Clone)]
+pub(crate) struct Datagram {
+    from: SocketAddr,
+    to: SocketAddr,
+    bytes: Rc<[u8]>,
+    /// Whose link it is on.
+    participant: Option<usize>,
+    sent: Time,
+    /// The relay's start that sent it.
+    epoch: u32,
+    corrupted: bool,
+    copy: bool,
+}
+
+struct Entry {
+    at: Time,
+    number: u64,
+    step: Step,
+}
+
+pub(crate) struct World<'a> {
+    pub(crate) config: SimConfig,
+    pub(crate) scenario: Scenario,
+    pub(crate) now: Time,
+    pub(crate) rng: ChaCha8Rng,
+    pub(crate) participants: Vec<Participant>,
+    /// Who is reached at an ip:port.
+    pub(crate) bindings: BTreeMap<SocketAddr, usize>,
+    /// An ip:port that someone left, and when.
+    pub(crate) vacant: Option<(SocketAddr, Time)>,
+    pub(crate) oracle: Oracle,
+    pub(crate) tallies: Tallies,
+    queue: BinaryHeap<Reverse<Entry>>,
+    entries: u64,
+    network: Network,
+    host: Host,
+    hostile: Hostile,
+    trace: Trace<'a>,
+    /// Datagrams with updates that the relay sent, for sabotage, and one that it holds back.
+    carriers: u32,
+    held_back: Option<(SocketAddr, Rc<[u8]>)>,
+}
+
+/// What happened, for the report.
+#[derive(Default)]
+pub(crate) struct Tallies {
+    pub(crate) rebinds: u32,
+    pub(crate) leaves: u32,
+    pub(crate) crashes: u32,
+    pub(crate) attacks: u64,
+}
+
+impl<'a> World<'a> {
+    fn new(config: &SimConfig, tap: Tap<'a>) -> World<'a> {
+        let scenario = Scenario::draw(config);
+        let mut rng = stream(config.seed, Stream::World);
+        let comtrees: Vec<_> = (1..=scenario.comtrees).map(Comtree).collect();
+        let participants: Vec<_> = (0..scenario.participants)
+            .map(|number| {
+                let is_insider = rng.random_bool(scenario.habits.insiders);
+                Participant::new(number, comtrees[number % comtrees.len()], is_insider)
+            })
+            .collect();
+        World {
+            config: config.clone(),
+            now: Time::from_millis(1),
+            oracle: Oracle::new(&scenario, participants.iter().map(|one| one.comtree)),
+            participants,
+            bindings: BTreeMap::new(),
+            vacant: None,
+            tallies: Tallies::default(),
+            queue: BinaryHeap::new(),
+            entries: 0,
+            network: Network::new(stream(config.seed, Stream::Network), &scenario.links),
+            host: Host::new(&scenario, comtrees, stream(config.seed, Stream::Host)),
+            hostile: Hostile::new(stream(config.seed, Stream::Hostile)),
+            trace: Trace::new(tap),
+            carriers: 0,
+            held_back: None,
+            rng,
+            scenario,
+        }
+    }
+
+    fn begin(&mut self) {
+        for participant in 0..self.participants.len() {
+            let at = Time::from_millis(self.rng.random_range(1..2000));
+            self.at(at, Step::Join(participant));
+            self.at(at, Step::Walk(participant));
+            self.at(at, Step::Publish(participant));
+            self.schedule_churn(participant);
+        }
+        if let Some(restart) = self.scenario.restart {
+            if !restart.drain.is_zero() {
+                self.at(restart.stop_at - restart.drain, Step::Drain);
+            }
+            self.at(restart.stop_at, Step::Stop);
+            self.at(restart.stop_at + restart.down, Step::Start);
+        }
+        if self.scenario.attack_every.is_some() {
+            self.at(self.now, Step::Attack);
+        }
+        self.at(self.scenario.calm_from, Step::Heal);
+        self.at(self.now, Step::Judge);
+    }
+
+    pub(crate) fn at(&mut self, at: Time, step: Step) {
+        self.entries += 1;
+        self.queue.push(Reverse(Entry { at, number: self.entries, step }));
+    }
+
+    pub(crate) fn after(&mut self, wait: Duration, step: Step) {
+        self.at(self.now + wait, step);
+    }
+
+    /// Does what happens next. Returns whether the run goes on.
+    fn step(&mut self) -> bool {
+        let Some(Reverse(entry)) = self.queue.pop() else { return false };
+        if entry.at > self.scenario.end {
+            self.queue.push(Reverse(entry));
+            return false;
+        }
+        self.now = entry.at;
+        match entry.step {
+            Step::Arrive(datagram) => match datagram.to == RELAY.into() {
+                true => self.arrive_at_relay(datagram),
+                false => self.arrive_at_participant(datagram),
+            },
+            Step::Handover(epoch, shard, handover) if epoch == self.host.epoch() => {
+                let turn = self.host.arrive_handover(self.now, shard, handover);
+                self.ask_for(turn);
+            }
+            Step::Handover(..) => {}
+            Step::Turn(shard) => self.turn(shard),
+            Step::Wake(participant) => self.wake(participant),
+            Step::Join(participant) => self.join(participant),
+            Step::Walk(participant) => self.walk(participant),
+            Step::Publish(participant) => self.publish(participant),
+            Step::Churn(participant) => self.churn(participant),
+            Step::Attack => self.attack(),
+            Step::Judge => {
+                self.oracle.judge(self.now);
+                self.after(JUDGE_EVERY, Step::Judge);
+            }
+            Step::Drain => self.drain(),
+            Step::Stop => self.stop(),
+            Step::Start => {
+                self.host.start();
+                self.oracle.relay_changed(self.now, false);
+            }
+            Step::Heal => self.network.heal(),
+        }
+        true
+    }
+
+    /// A participant sends a datagram to the relay.
+    pub(crate) fn send_up(&mut self, participant: usize, bytes: &[u8]) {
+        let bytes: Rc<[u8]> = bytes.into();
+        self.hostile.overhear(&bytes);
+        let from = self.participants[participant].ip_port;
+        let datagram = Datagram {
+            from,
+            to: RELAY.into(),
+            bytes,
+            participant: Some(participant),
+            sent: self.now,
+            epoch: self.host.epoch(),
+            corrupted: false,
+            copy: false,
+        };
+        self.carry(datagram, participant, Direction::Up);
+    }
+
+    /// The relay sends a datagram.
+    fn send_down(&mut self, to: SocketAddr, bytes: Rc<[u8]>) {
+        let Some(participant) = self.bindings.get(&to).copied() else {
+            return self.network.offer_nowhere();
+        };
+        let datagram = Datagram {
+            from: RELAY.into(),
+            to,
+            bytes,
+            participant: Some(participant),
+            sent: self.now,
+            epoch: self.host.epoch(),
+            corrupted: false,
+            copy: false,
+        };
+        self.carry(datagram, participant, Direction::Down);
+    }
+
+    fn carry(&mut self, datagram: Datagram, participant: usize, direction: Direction) {
+        let len = datagram.bytes.len();
+        let (at, corrupted, copy_at) =
+            match self.network.offer(self.now, participant, direction, len) {
+                Fate::Arrives { at, corrupted, copy_at } => (at, corrupted, copy_at),
+                Fate::Dropped(_) => return self.tell_lost(&datagram),
+            };
+        let copy = Datagram { copy: true, ..datagram.clone() };
+        let carries = updates_in(&datagram.bytes);
+        // A flipped bit in the relay's own packets could make a session believe anything; without
+        // keys it could not know better, so only updates are hit on the way down.
+        let corrupted = corrupted && (direction == Direction::Up || !carries.is_empty());
+        let mut datagram = Datagram { corrupted, ..datagram };
+        if corrupted {
+            match direction {
+                Direction::Up => self.oracle.flipped(at, participant, &carries),
+                Direction::Down => self.oracle.lost(at, participant, &carries),
+            }
+            let mut bytes = datagram.bytes.to_vec();
+            self.network.corrupt(&mut bytes);
+            datagram.bytes = bytes.into();
+        }
+        self.at(at, Step::Arrive(datagram));
+        if let Some(copy_at) = copy_at {
+            self.at(copy_at, Step::Arrive(copy));
+        }
+    }
+
+    /// The oracle learns of a datagram that reaches no one.
+    fn tell_lost(&mut self, datagram: &Datagram) {
+        let Some(participant) = datagram.participant else { return };
+        let down = datagram.to != RELAY.into();
+        let carries = if down { updates_in(&datagram.bytes) } else { Vec::new() };
+        self.oracle.lost(self.now, participant, &carries);
+    }
+
+    fn arrive_at_relay(&mut self, datagram: Datagram) {
+        if !self.host.is_up() {
+            self.network.count_loss(Loss::Unreachable);
+            return self.tell_lost(&datagram);
+        }
+        let Datagram { from, to, bytes, participant, corrupted, .. } = datagram;
+        self.network.arrived();
+        self.trace.arrived(self.now, from, to, &bytes);
+        let turn = self.host.arrive(self.now, Waiting { from, bytes, participant, corrupted });
+        self.ask_for(turn);
+    }
+
+    fn arrive_at_participant(&mut self, datagram: Datagram) {
+        let participant = self.bindings.get(&datagram.to).copied();
+        let Some(participant) = participant.filter(|one| Some(*one) == datagram.participant) else {
+            self.network.count_loss(Loss::Unreachable);
+            return self.tell_lost(&datagram);
+        };
+        self.network.arrived();
+        self.trace.arrived(self.now, datagram.from, datagram.to, &datagram.bytes);
+        let carriage = crate::oracle::Carriage {
+            sent: datagram.sent,
+            copy: datagram.copy,
+            overtaken: self.scenario.links[participant][1].reorders(),
+        };
+        let is_current = datagram.epoch == self.host.epoch();
+        self.deliver(participant, &datagram.bytes, carriage, (is_current, datagram.corrupted));
+    }
+
+    fn turn(&mut self, shard: usize) {
+        if !self.host.is_due(self.now, shard) {
+            return;
+        }
+        let turn = self.host.turn(self.now, shard);
+        for what in turn.broken {
+            self.oracle.broken(format!("{}: {what}", self.now));
+        }
+        for waiting in &turn.read {
+            if let Some(participant) = waiting.participant {
+                let carries =
+                    if waiting.corrupted { Vec::new() } else { updates_in(&waiting.bytes) };
+                self.oracle.read(self.now, participant, &carries);
+            }
+        }
+        for handover in turn.handovers {
+            for other in (0..usize::from(self.scenario.shards)).filter(|other| *other != shard) {
+                let step = Step::Handover(self.host.epoch(), other, handover.clone());
+                self.after(self.scenario.handover, step);
+            }
+        }
+        for (to, bytes) in turn.sent {
+            self.send_sabotaged(to, bytes);
+        }
+        self.ask_for_timer(shard);
+    }
+
+    /// Between the relay and the network, where the fault sits that the oracle has to find.
+    fn send_sabotaged(&mut self, to: SocketAddr, bytes: Rc<[u8]>) {
+        let held_back = self.held_back.take_if(|(receiver, _)| *receiver == to);
+        let Some(sabotage) = self.config.sabotage.filter(|_| !updates_in(&bytes).is_empty()) else {
+            self.send_down(to, bytes);
+            return held_back.into_iter().for_each(|(to, bytes)| self.send_down(to, bytes));
+        };
+        self.carriers += 1;
+        let is_hit = |one_in: u32| self.carriers.is_multiple_of(one_in);
+        match sabotage {
+            Sabotage::DropOneIn(n) if is_hit(n) => {}
+            Sabotage::DuplicateOneIn(n) if is_hit(n) => {
+                self.send_down(to, bytes.clone());
+                self.send_down(to, bytes);
+            }
+            Sabotage::MisdeliverOneIn(n) if is_hit(n) => {
+                let other = self.rng.random_range(0..self.participants.len());
+                self.send_down(to, bytes.clone());
+                self.send_down(self.participants[other].ip_port, bytes);
+            }
+            Sabotage::SwapOneIn(n) if is_hit(n) && self.held_back.is_none() => {
+                self.held_back = Some((to, bytes));
+            }
+            Sabotage::AlterOneIn(n) if is_hit(n) => {
+                let mut bytes = bytes.to_vec();
+                let covered =
+                    Packet::new_checked(&bytes).map_or(0, |packet| packet.payload().len());
+                bytes[canopy_wire::HEADER_LEN + covered - 1] ^= 1;
+                self.send_down(to, bytes.into());
+            }
+            _ => self.send_down(to, bytes),
+        }
+        held_back.into_iter().for_each(|(to, bytes)| self.send_down(to, bytes));
+    }
+
+    fn ask_for_timer(&mut self, shard: usize) {
+        let next = self.host.next_turn(shard);
+        self.ask_for(next.map(|at| (shard, at)));
+    }
+
+    fn ask_for(&mut self, turn: Option<(usize, Time)>) {
+        if let Some((shard, at)) = turn {
+            self.at(at, Step::Turn(shard));
+        }
+    }
+
+    fn drain(&mut self) {
+        self.host.drain(self.now);
+        self.oracle.relay_changed(self.now, false);
+        for shard in 0..usize::from(self.scenario.shards) {
+            self.ask_for_timer(shard);
+        }
+    }
+
+    fn stop(&mut self) {
+        self.host.stop();
+        self.oracle.relay_changed(self.now, true);
+    }
+
+    fn attack(&mut self) {
+        let Some(every) = self.scenario.attack_every.filter(|_| !self.is_calm()) else { return };
+        let ip_ports: Vec<_> = self.bindings.keys().copied().collect();
+        let endpoints = 4 * self.participants.len() as u16;
+        let (from, bytes) = self.hostile.attack(&ip_ports, endpoints);
+        self.tallies.attacks += 1;
+        let datagram = Datagram {
+            from,
+            to: RELAY.into(),
+            bytes: bytes.into(),
+            participant: None,
+            sent: self.now,
+            epoch: self.host.epoch(),
+            corrupted: false,
+            copy: false,
+        };
+        let at = self.network.offer_aside(self.now);
+        self.at(at, Step::Arrive(datagram));
+        self.after(every, Step::Attack);
+    }
+
+    /// Whether nothing is broken any more.
+    pub(crate) fn is_calm(&self) -> bool {
+        self.now >= self.scenario.calm_from
+    }
+
+    fn report(mut self) -> Report {
+        self.check_network();
+        if self.scenario.is_long_enough() {
+            let (sessions, subscriptions) = self.host.remains();
+            self.oracle.check_remains(self.now, sessions, subscriptions);
+        }
+        let tally = self.oracle.tally.clone();
+        Report {
+            seed: self.config.seed,
+            mode: match self.scenario.mode {
+                Mode::Immediate => "immediate".into(),
+                Mode::Periodic { tick } => format!("periodic {} ms", tick.as_millis()),
+            },
+            weather: format!("{:?}", self.scenario.weather).to_lowercase(),
+            shards: self.scenario.shards,
+            participants: self.participants.len() as u64,
+            virtual_seconds: self.config.seconds.into(),
+            updates_published: self.oracle.published(),
+            deliveries_expected: tally.expected,
+            deliveries_excused: tally.excused,
+            deliveries: tally.deliveries,
+            missing: tally.missing,
+            duplicates: tally.duplicates,
+            unexpected: tally.unexpected,
+            out_of_order: tally.out_of_order,
+            stuck: tally.stuck,
+            broken_invariants: tally.broken,
+            network: self.network.counts().clone(),
+            relay: RelayTotals::new(&self.host.counters()),
+            relay_restarts: self.host.restarts(),
+            rebinds: self.tallies.rebinds,
+            leaves: self.tallies.leaves,
+            crashes: self.tallies.crashes,
+            attacks: self.tallies.attacks,
+            trace_hash: self.trace.hash(),
+            findings: tally.findings,
+            replay: self.config.replay(),
+        }
+    }
+
+    /// The network's own counters add up: what was offered arrived, was dropped, or is on its way.
+    fn check_network(&mut self) {
+        let waiting = |entry: &&Reverse<Entry>| matches!(entry.0.step, Step::Arrive(_));
+        let on_the_way = self.queue.iter().filter(waiting).count() as u64;
+        let counts = self.network.counts().clone();
+        let gone = counts.delivered + counts.lost + counts.queue_dropped + counts.unreachable;
+        if counts.sent + counts.duplicated != gone + on_the_way {
+            let what = format!("the network lost count: {counts:?}, {on_the_way} on the way");
+            self.oracle.broken(what);
+        }
+    }
+}
+
+/// The updates that a datagram carries, as far as it can be read.
+pub(crate) fn updates_in(datagram: &[u8]) -> Vec<u64> {
+    let Ok(packet) = Packet::new_checked(datagram) else { return Vec::new() };
+    match packet.header().kind {
+        Kind::Data => payload::identify(packet.payload()).into_iter().collect(),
+        Kind::Bundle => Bundle::new_checked(&packet).map_or(Vec::new(), |bundle| {
+            bundle.records().filter_map(|record| payload::identify(record.payload)).collect()
+        }),
+        _ => Vec::new(),
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Entry) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Entry) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Entry) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Entry {}

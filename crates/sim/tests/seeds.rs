@@ -1,0 +1,103 @@
+//! Seeds that must pass, and faults that must not: an oracle that cannot fail proves nothing.
+
+use canopy_sim::{Report, Sabotage, SimConfig, run, run_with_tap};
+use std::collections::BTreeSet;
+
+/// Runs seeds to their verdict; returns the reports.
+fn check(seeds: std::ops::Range<u64>) -> Vec<Report> {
+    let reports: Vec<_> = seeds.map(|seed| run(&SimConfig::new(seed))).collect();
+    let problems: Vec<_> = reports.iter().filter_map(|report| report.verdict().err()).collect();
+    assert!(problems.is_empty(), "{}", problems.join("\n\n"));
+    // The verdict means little where nothing had to be delivered.
+    for report in &reports {
+        assert!(report.deliveries_expected > 0, "nothing is expected of seed {}", report.seed);
+    }
+    reports
+}
+
+// Four tests, so that they run side by side.
+#[test]
+fn seeds_0_to_9_pass() {
+    check(0..10);
+}
+
+#[test]
+fn seeds_10_to_19_pass() {
+    check(10..20);
+}
+
+#[test]
+fn seeds_20_to_29_pass() {
+    check(20..30);
+}
+
+#[test]
+fn seeds_30_to_39_pass() {
+    check(30..40);
+}
+
+/// A run in calm weather, long enough to be worth breaking.
+fn quick(seed: u64) -> SimConfig {
+    SimConfig { seconds: 8, ..SimConfig::new(seed) }
+}
+
+#[test]
+fn a_seed_repeats_to_the_bit_and_seeds_differ() {
+    let mut hashes = BTreeSet::new();
+    for seed in 0..8 {
+        let report = run(&quick(seed));
+        assert_eq!(report, run(&quick(seed)), "seed {seed}");
+        assert_eq!(report.trace_hash.len(), 16);
+        assert!(hashes.insert(report.trace_hash), "seed {seed} is like another");
+    }
+}
+
+#[test]
+fn the_tap_is_shown_what_arrives() {
+    let (mut datagrams, mut latest) = (0, canopy_wire::Time::ZERO);
+    let report = run_with_tap(&quick(2), &mut |now, _, _, _| {
+        assert!(now >= latest);
+        latest = now;
+        datagrams += 1;
+    });
+    assert_eq!(report.network.delivered, datagrams);
+    assert_eq!(report.trace_hash, run(&quick(2)).trace_hash, "a tap changes nothing");
+}
+
+/// The sum of what seeds report under a fault that the oracle is not told of.
+fn sabotaged(sabotage: Sabotage, what: impl Fn(&Report) -> u64) -> u64 {
+    let config = |seed| SimConfig { sabotage: Some(sabotage), ..quick(seed) };
+    (0..6).map(|seed| what(&run(&config(seed)))).sum()
+}
+
+#[test]
+fn a_relay_that_drops_is_caught() {
+    assert!(sabotaged(Sabotage::DropOneIn(1000), |report| report.missing) > 0);
+}
+
+#[test]
+fn a_relay_that_duplicates_is_caught() {
+    assert!(sabotaged(Sabotage::DuplicateOneIn(500), |report| report.duplicates) > 0);
+}
+
+#[test]
+fn a_relay_that_delivers_to_the_wrong_is_caught() {
+    assert!(sabotaged(Sabotage::MisdeliverOneIn(500), |report| report.unexpected) > 0);
+}
+
+#[test]
+fn a_relay_that_changes_the_order_is_caught() {
+    assert!(sabotaged(Sabotage::SwapOneIn(50), |report| report.out_of_order) > 0);
+}
+
+#[test]
+fn a_relay_that_alters_bytes_is_caught() {
+    assert!(sabotaged(Sabotage::AlterOneIn(500), |report| report.unexpected) > 0);
+}
+
+#[test]
+fn a_failing_verdict_ends_with_the_command_that_replays_it() {
+    let config = SimConfig { sabotage: Some(Sabotage::DropOneIn(50)), ..SimConfig::new(1) };
+    let problem = run(&config).verdict().unwrap_err();
+    assert!(problem.ends_with("canopy sim --seed 1"), "{problem}");
+}
