@@ -44,9 +44,9 @@ pub struct RelayConfig {
 pub enum Intake {
     /// It concerns this data thread alone.
     Done,
-    /// It carried accepted updates: the other data threads of the relay get it too, through
+    /// It concerns all data threads of the relay: the others get it through
     /// [`Relay::handle_handover`].
-    Published,
+    Shared,
 }
 
 /// Expired sessions and subscriptions are looked for this often, a part of the tables each time.
@@ -173,12 +173,22 @@ impl Relay {
         })
     }
 
-    /// Takes a datagram that another data thread of this relay accepted.
-    pub fn handle_handover(&mut self, now: Time, datagram: &[u8]) {
+    /// Takes a datagram that another data thread of this relay accepted from `from`: updates to
+    /// deliver here too, or the proof that an ip:port belongs to a session there now.
+    pub fn handle_handover(&mut self, now: Time, from: SocketAddr, datagram: &[u8]) {
         // It was checked there; a copy that does not parse is a fault of ours and still counted.
-        let taken = Packet::new_checked(datagram)
-            .map_err(DropReason::from)
-            .and_then(|packet| self.publish_all(now, NONE, &packet));
+        let taken = match Packet::new_checked(datagram) {
+            Err(error) => Err(error.into()),
+            Ok(packet) if matches!(packet.header().kind, Kind::Data | Kind::Bundle) => {
+                self.publish_all(now, NONE, &packet)
+            }
+            Ok(_) => {
+                if let Some(ended) = self.sessions.end_at(from) {
+                    self.end(ended);
+                }
+                Ok(())
+            }
+        };
         if let Err(reason) = taken {
             self.counters.drop(reason);
         }
@@ -260,7 +270,11 @@ impl Relay {
     ) -> Result<Intake, DropReason> {
         let slot = self.admit(now, from, packet.header(), datagram_len)?;
         self.publish_all(now, slot, packet)?;
-        Ok(if self.shards > 1 { Intake::Published } else { Intake::Done })
+        Ok(self.share_if(true))
+    }
+
+    fn share_if(&self, of_interest: bool) -> Intake {
+        if of_interest && self.shards > 1 { Intake::Shared } else { Intake::Done }
     }
 
     /// Queues the packet's updates for the next flush.
@@ -410,7 +424,8 @@ impl Relay {
             self.counters.sessions_opened += 1;
             self.sweep_at.get_or_insert(now + SWEEP_EVERY);
         }
-        Ok(Intake::Done)
+        let moved = handled.joined.is_some() || packet.header().kind == Kind::Rebind;
+        Ok(self.share_if(moved))
     }
 
     fn admit(

@@ -414,8 +414,8 @@ fn data_threads_share_what_is_published() {
     let group = Group::new(1).address();
     let len = sessions[0].publish(group, Level(0), Flags(0), b"across", &mut out).unwrap();
     let intake = shards[0].handle_datagram(now, ip_port(0), &out[..len]);
-    assert_eq!(intake, Intake::Published);
-    shards[1].handle_handover(now, &out[..len]);
+    assert_eq!(intake, Intake::Shared);
+    shards[1].handle_handover(now, ip_port(0), &out[..len]);
     let mut seen = Vec::new();
     shards[1].transmit(now, |batch| {
         for sent in batch.transmits() {
@@ -425,4 +425,21 @@ fn data_threads_share_what_is_published() {
         }
     });
     assert_eq!(seen, [b"across"]);
+    // A participant that joins again from its ip:port on another thread has one session only.
+    let mut again = Session::new(SessionConfig { comtree: COMTREE, seed: [7; 16] });
+    let mut shared = 0;
+    while let Some(len) = again.poll_transmit(now, &mut out) {
+        if shards[0].handle_datagram(now, ip_port(1), &out[..len]) == Intake::Shared {
+            shared += 1;
+            shards[1].handle_handover(now, ip_port(1), &out[..len]);
+        }
+        shards[0].transmit(now, |batch| {
+            for sent in batch.transmits() {
+                let bytes: Vec<u8> = batch.parts(sent).flatten().copied().collect();
+                again.handle_datagram(now, &bytes, |_| ()).unwrap();
+            }
+        });
+    }
+    assert_eq!(shared, 1, "the accepted connect");
+    assert_eq!((shards[0].sessions(), shards[1].sessions()), (2, 0));
 }

@@ -281,6 +281,12 @@ impl Sessions {
         }
     }
 
+    /// Ends the session at an ip:port, which another data thread's session has proved to hold now.
+    pub fn end_at(&mut self, ip_port: SocketAddr) -> Option<Ended> {
+        let slot = self.find_ip_port(ip_port)?;
+        Some(self.end(slot))
+    }
+
     /// Tells a session that the relay is going away.
     pub fn draining_notice(&self, slot: SlotIndex, answer: &mut Answer) {
         if let Some(slot) = self.get(slot) {

@@ -102,13 +102,12 @@ impl World<'_> {
         let is_free = |(ip_port, since): &mut (SocketAddr, Time)| {
             !self.bindings.contains_key(ip_port) && self.now.since(*since) > REST
         };
-        match self.vacant.take_if(is_free) {
-            Some((ip_port, _)) => {
-                self.participants[number].ip_port = ip_port;
-                self.oracle.standing(number).inherit();
-            }
+        let vacant = self.vacant.take_if(is_free);
+        match vacant {
+            Some((ip_port, _)) => self.participants[number].ip_port = ip_port,
             None => self.participants[number].rebind(),
         }
+        self.oracle.standing(number).move_in(vacant.is_some());
         self.vacant.get_or_insert((old, self.now));
     }
 

@@ -169,14 +169,14 @@ impl Host {
         turn.read.extend(shard.inbox.drain(..));
         for Waiting { from, bytes, .. } in &turn.read {
             let before = shard.relay.counters().clone();
-            if shard.relay.handle_datagram(now, *from, bytes) == Intake::Published {
+            if shard.relay.handle_datagram(now, *from, bytes) == Intake::Shared {
                 turn.handovers.push((*from, bytes.clone()));
             }
             let verdict = self.books.handled(*from, bytes, &before, shard.relay.counters());
             turn.broken.extend(verdict.err());
         }
-        for (_from, bytes) in shard.handovers.drain(..) {
-            shard.relay.handle_handover(now, &bytes);
+        for (from, bytes) in shard.handovers.drain(..) {
+            shard.relay.handle_handover(now, from, &bytes);
         }
         shard.relay.handle_timeout(now);
         shard.transmit(now, &mut self.books, &mut turn);

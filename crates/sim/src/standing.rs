@@ -65,7 +65,6 @@ impl Standing {
     /// Its application starts.
     pub(crate) fn appear(&mut self, now: Time) {
         self.present = true;
-        self.inheritance = Inheritance::Closed(Time::ZERO);
         self.excuse(now);
         self.settle(now);
     }
@@ -103,14 +102,15 @@ impl Standing {
     /// It sends from another ip:port from now on.
     pub(crate) fn rebind(&mut self, now: Time) {
         self.bound = false;
-        self.inheritance = Inheritance::Closed(Time::ZERO);
         self.excuse(now);
         self.settle(now);
     }
 
-    /// Its ip:port was another's, to whom the relay may be sending still.
-    pub(crate) fn inherit(&mut self) {
-        self.inheritance = Inheritance::Open;
+    /// It has another ip:port, perhaps one that was another's, to whom the relay may be sending
+    /// still.
+    pub(crate) fn move_in(&mut self, was_anothers: bool) {
+        self.inheritance =
+            if was_anothers { Inheritance::Open } else { Inheritance::Closed(Time::ZERO) };
     }
 
     /// The relay acknowledged something to its address at its present ip:port.

@@ -120,7 +120,8 @@ impl CrowdFrame {
             duplicates: totals.duplicates,
             unexpected: totals.unexpected,
             updates_published: totals.updates_published,
-            deliveries: totals.deliveries,
+            // Of the updates that are old enough to be judged, as what is expected.
+            deliveries: totals.deliveries_expected - totals.missing,
             deliveries_expected: totals.deliveries_expected,
         }
     }

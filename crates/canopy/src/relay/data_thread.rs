@@ -11,6 +11,7 @@ use canopy_link::{
 use canopy_relay::{Intake, Relay};
 use canopy_wire::{DropReason, MAX_DATAGRAM, Time};
 use rtrb::{Consumer, Producer, RingBuffer};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
@@ -28,6 +29,7 @@ const STATUS_EVERY: Duration = Duration::from_millis(200);
 
 /// A datagram on its way to another data thread.
 struct Passed {
+    from: SocketAddr,
     len: u16,
     bytes: [u8; MAX_DATAGRAM],
 }
@@ -56,11 +58,12 @@ impl Handover {
     }
 
     /// Copies a datagram to every other thread; returns how many had no room.
-    fn pass(&mut self, datagram: &[u8]) -> u64 {
+    fn pass(&mut self, from: SocketAddr, datagram: &[u8]) -> u64 {
         self.passed = true;
         let mut full = 0;
         for (ring, _) in &mut self.to {
-            let mut passed = Passed { len: datagram.len() as u16, bytes: [0; MAX_DATAGRAM] };
+            let len = datagram.len() as u16;
+            let mut passed = Passed { from, len, bytes: [0; MAX_DATAGRAM] };
             passed.bytes[..datagram.len()].copy_from_slice(datagram);
             full += u64::from(ring.push(passed).is_err());
         }
@@ -187,8 +190,8 @@ impl DataThread {
         for _ in 0..MAX_RECEIVES {
             let more = self.receiver.receive(&self.socket, |from, datagram| {
                 received = true;
-                if relay.handle_datagram(now, from, datagram) == Intake::Published {
-                    let full = handover.pass(datagram);
+                if relay.handle_datagram(now, from, datagram) == Intake::Shared {
+                    let full = handover.pass(from, datagram);
                     relay.count_drops(DropReason::HandoverFull, full);
                 }
             })?;
@@ -203,7 +206,7 @@ impl DataThread {
         for ring in &mut self.handover.from {
             for _ in 0..RING {
                 let Ok(passed) = ring.pop() else { break };
-                self.relay.handle_handover(now, &passed.bytes[..passed.len.into()]);
+                self.relay.handle_handover(now, passed.from, &passed.bytes[..passed.len.into()]);
             }
         }
     }
