@@ -54,7 +54,7 @@ counters! {
     padding_bytes_out,
     #[doc = "Sends that carried several datagrams at once."]
     segmented_sends,
-    #[doc = "Subscription changes applied."]
+    #[doc = "Subscription changes taken, repeated ones included."]
     subscription_changes,
     #[doc = "Subscriptions that expired without a refresh."]
     subscriptions_expired,

@@ -9,7 +9,7 @@ use crate::subscriptions::{SubscriptionTable, TableLimits};
 use canopy_session::{Answer, Ended, Keyring, Sessions, SessionsConfig, SlotIndex};
 use canopy_wire::{
     Address, Bundle, Change, DropReason, Flags, Header, Hello, Kind, MAX_DATAGRAM, MAX_UPDATE,
-    Packet, Refused, RefusedReason, Subscribe, SubscribeAckWriter, Tag, Time, WireError,
+    Packet, Refused, RefusedReason, Subscribe, SubscribeAckWriter, TableFull, Tag, Time, WireError,
     next_sequence,
 };
 use core::net::SocketAddr;
@@ -386,17 +386,27 @@ impl Relay {
         let mut ack = [0; MAX_DATAGRAM];
         let mut writer = SubscribeAckWriter::new(&mut ack, sequence)?;
         for change in subscribe.changes() {
-            self.counters.subscription_changes += 1;
-            match change {
-                Change::Drop(group) => self.table.remove(slot, header.comtree, group),
+            // A repeated packet gets the answer that was given, even if there would be room by
+            // now: the participant may have heard the refusal already.
+            let refused = match change {
+                Change::Add(group, _) if repeats => {
+                    let held = self.table.contains(slot, header.comtree, group);
+                    (!held).then_some((group, TableFull::Table))
+                }
                 Change::Add(group, level) => {
                     let added = self.table.add(slot, header.comtree, group, level, expires);
-                    if let Err(reason) = added {
-                        self.counters.drop(DropReason::SubscriptionsFull);
-                        writer.push(group, reason);
-                    }
+                    added.err().map(|reason| (group, reason))
                 }
+                Change::Drop(group) => {
+                    self.table.remove(slot, header.comtree, group);
+                    None
+                }
+            };
+            if let Some((group, reason)) = refused {
+                self.counters.drops[DropReason::SubscriptionsFull as usize] += u64::from(!repeats);
+                writer.push(group, reason);
             }
+            self.counters.subscription_changes += 1;
         }
         let len = writer.finish(header.comtree, header.src);
         self.reply(from, &ack[..len]);

@@ -158,6 +158,11 @@ impl SubscriptionTable {
         Ok(())
     }
 
+    /// Whether the session is subscribed to the group.
+    pub(crate) fn contains(&self, slot: SlotIndex, comtree: Comtree, group: Group) -> bool {
+        self.find_group(comtree, group).is_some_and(|group| self.find_pair(slot, group).is_some())
+    }
+
     /// Unsubscribes; nothing happens if there is no such subscription.
     pub(crate) fn remove(&mut self, slot: SlotIndex, comtree: Comtree, group: Group) {
         let group = self.find_group(comtree, group);

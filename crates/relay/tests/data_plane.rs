@@ -322,6 +322,34 @@ fn a_full_relay_refuses_with_a_reason() {
 }
 
 #[test]
+fn a_repeated_subscribe_gets_the_answer_that_was_given() {
+    let mut small = config(Mode::Immediate);
+    small.tables.max_subscriptions = 1;
+    let mut world = World::new(Mode::Immediate, 0);
+    world.relay = Relay::new(small, Keyring::new([1; 16]), &[2; 16]);
+    for number in 0..2u8 {
+        let seed = [number + 1; 16];
+        world.participants.push(Session::new(SessionConfig { comtree: COMTREE, seed }));
+        world.received.push(Vec::new());
+    }
+    world.settle();
+    world.participants[0].subscribe(Group::new(1), Level(0));
+    world.settle();
+    world.participants[1].subscribe(Group::new(2), Level(0));
+    let mut packet = [0; 1500];
+    let len = world.participants[1].poll_transmit(world.now, &mut packet).unwrap();
+    let _ = world.relay.handle_datagram(world.now, ip_port(1), &packet[..len]);
+    world.transmit();
+    world.participants[0].unsubscribe(Group::new(1));
+    world.settle();
+    let _ = world.relay.handle_datagram(world.now, ip_port(1), &packet[..len]);
+    world.transmit();
+    let events: Vec<_> = std::iter::from_fn(|| world.participants[1].poll_event()).collect();
+    assert!(events.contains(&Event::SubscriptionRefused(Group::new(2))), "{events:?}");
+    assert_eq!(world.relay.subscriptions(), 0, "there is room, but the refusal was heard");
+}
+
+#[test]
 fn the_silent_expire_and_free_their_place() {
     let mut world = World::new(Mode::Immediate, 3);
     world.subscribe_all(7, 0);
