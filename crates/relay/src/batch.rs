@@ -20,7 +20,7 @@ const RESERVED_BYTES: usize = SOFT_BYTES + 2 * crate::pending::MAX_PENDING_BYTES
 /// A range of a batch's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Where it begins in [`SendBatch::bytes`].
+    /// Where it begins in the bytes of its [`SendBatch`].
     pub start: u32,
     /// Where it ends.
     pub end: u32,
@@ -32,7 +32,7 @@ pub struct Part {
 pub struct Transmit {
     /// The receiver.
     pub to: SocketAddr,
-    /// Its parts: a range of [`SendBatch::parts`].
+    /// Its parts in its [`SendBatch`].
     pub first_part: u32,
     /// How many parts.
     pub parts: u32,

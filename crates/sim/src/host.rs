@@ -97,10 +97,12 @@ impl Host {
         sum
     }
 
-    /// How many sessions and subscriptions there are.
-    pub(crate) fn remains(&self) -> (u32, u32) {
-        let relays = || self.shards.iter().map(|shard| &shard.relay);
-        (relays().map(Relay::sessions).sum(), relays().map(Relay::subscriptions).sum())
+    /// How many sessions, subscriptions and groups there are.
+    pub(crate) fn remains(&self) -> [u32; 3] {
+        let sum = |count: fn(&Relay) -> u32| {
+            self.shards.iter().map(|shard| count(&shard.relay)).sum::<u32>()
+        };
+        [sum(Relay::sessions), sum(Relay::subscriptions), sum(Relay::groups)]
     }
 
     /// The relay comes up, knowing no one.

@@ -10,6 +10,8 @@ pub(crate) struct Interest {
     wanted: Option<Level>,
     /// Since when the relay is known to hold what is wanted.
     settled: Option<Time>,
+    /// When the relay last acknowledged that.
+    confirmed: Time,
     /// Since when an answer is being waited for.
     asked: Option<Time>,
     /// From each time on, the highest level that the relay may hold.
@@ -31,6 +33,7 @@ impl Interest {
     pub(crate) fn acknowledged(&mut self, now: Time, level: Option<Level>) {
         if level == self.wanted {
             self.settled.get_or_insert(now);
+            self.confirmed = now;
             self.asked = None;
         }
         self.allow(now, level.max(self.wanted));
@@ -54,9 +57,16 @@ impl Interest {
         *self = Interest { possible: core::mem::take(&mut self.possible), ..Interest::default() };
     }
 
-    /// The level that the relay has held without doubt since `since` or longer.
-    pub(crate) fn certain(&self, since: Time) -> Option<Level> {
-        self.wanted.filter(|_| self.settled.is_some_and(|settled| settled <= since))
+    /// The level that the relay has held without doubt since `since` or longer, having
+    /// acknowledged it at `confirmed` or later: what it has not for long may have expired.
+    pub(crate) fn certain(&self, since: Time, confirmed: Time) -> Option<Level> {
+        let is_settled = self.settled.is_some_and(|settled| settled <= since);
+        self.wanted.filter(|_| is_settled && self.confirmed >= confirmed)
+    }
+
+    /// Whether the relay holds a subscription and nothing is being changed.
+    pub(crate) fn is_lasting(&self) -> bool {
+        self.settled.is_some() && self.wanted.is_some()
     }
 
     /// The highest level that the relay may have held between two times.
@@ -98,11 +108,15 @@ mod tests {
     fn certain_only_after_the_acknowledgement() {
         let mut interest = Interest::default();
         interest.request(at(10), HIGH);
-        assert_eq!(interest.certain(at(15)), None);
+        assert_eq!(interest.certain(at(15), at(20)), None);
         interest.acknowledged(at(20), HIGH);
-        assert_eq!((interest.certain(at(19)), interest.certain(at(20))), (None, HIGH));
+        assert_eq!(
+            (interest.certain(at(19), at(20)), interest.certain(at(20), at(20))),
+            (None, HIGH)
+        );
         interest.acknowledged(at(30), HIGH);
-        assert_eq!(interest.certain(at(25)), HIGH, "a refresh changes nothing");
+        assert_eq!(interest.certain(at(25), at(30)), HIGH, "a refresh changes nothing");
+        assert_eq!(interest.certain(at(25), at(31)), None, "it may have expired");
     }
 
     #[test]
@@ -112,11 +126,11 @@ mod tests {
         interest.acknowledged(at(20), HIGH);
         interest.request(at(30), LOW);
         interest.request(at(31), HIGH);
-        assert_eq!(interest.certain(at(40)), None);
+        assert_eq!(interest.certain(at(40), at(20)), None);
         interest.acknowledged(at(50), LOW);
-        assert_eq!(interest.certain(at(50)), None);
+        assert_eq!(interest.certain(at(50), at(20)), None);
         interest.acknowledged(at(60), HIGH);
-        assert_eq!(interest.certain(at(60)), HIGH);
+        assert_eq!(interest.certain(at(60), at(20)), HIGH);
     }
 
     #[test]
@@ -138,7 +152,7 @@ mod tests {
         interest.request(at(10), LOW);
         interest.acknowledged(at(20), LOW);
         interest.abandon();
-        assert_eq!(interest.certain(at(30)), None);
+        assert_eq!(interest.certain(at(30), at(20)), None);
         assert_eq!(interest.possible(at(30), at(30)), LOW);
         interest.restart(at(40));
         assert_eq!(interest.possible(at(41), at(41)), None);

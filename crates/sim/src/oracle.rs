@@ -7,13 +7,15 @@
 //! none of the copies), *may* (something was in transition), or *must not*.
 
 use crate::payload;
-use crate::scenario::{Scenario, patience};
+use crate::scenario::{Scenario, patience, taint};
 use crate::standing::Standing;
 use canopy_session::Event;
 use canopy_wire::{Address, Comtree, Level, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+/// Expiry is not exact.
+const SLACK: Duration = Duration::from_millis(300);
 /// How many findings are kept in words.
 const MAX_FINDINGS: usize = 12;
 
@@ -85,6 +87,8 @@ pub(crate) struct Oracle {
     hold: Duration,
     way_down: Duration,
     lifetime: Duration,
+    /// How long a subscription certainly lasts after its acknowledgement has arrived.
+    unrefreshed: Duration,
     /// How long what came of a flipped bit can last in soft state.
     taint: Duration,
     patience: Duration,
@@ -108,8 +112,8 @@ impl Oracle {
             hold: scenario.longest_hold(),
             way_down: scenario.longest_way_down(),
             lifetime: limits.lifetime,
-            // A wrong subscription ends when its lifetime does, plus a round of the sweep.
-            taint: limits.subscription + limits.lifetime + Duration::from_secs(10),
+            unrefreshed: limits.subscription.saturating_sub(scenario.longest_way_down() + SLACK),
+            taint: taint(limits),
             patience: patience(limits),
             standings: comtrees.map(Standing::new).collect(),
             connections: 0,
@@ -259,17 +263,21 @@ impl Oracle {
     }
 
     /// At the end, when all is well and nothing changes any more, the relay must hold just the
-    /// sessions and subscriptions that there are: what was left behind must have expired.
-    pub(crate) fn check_remains(&mut self, now: Time, sessions: u32, subscriptions: u32) {
+    /// sessions, subscriptions and groups that there are: what was left behind must have expired.
+    pub(crate) fn check_remains(&mut self, now: Time, shards: u16, held: [u32; 3]) {
         if self.standings.iter().any(|standing| standing.is_unsure(now)) {
             return;
         }
         let present = || self.standings.iter().filter(|standing| standing.is_in_the_world());
-        let wanted = present().map(Standing::subscriptions).sum::<usize>();
-        let present = present().count();
-        if (sessions as usize, subscriptions as usize) != (present, wanted) {
+        let groups: BTreeSet<_> = present()
+            .flat_map(Standing::subscriptions)
+            .map(|(endpoint, comtree, group)| (endpoint % shards, comtree, group))
+            .collect();
+        let subscriptions = present().flat_map(Standing::subscriptions).count();
+        let there_are = [present().count(), subscriptions, groups.len()];
+        if held.map(|count| count as usize) != there_are {
             self.broken(format!(
-                "{now}: the relay holds {sessions} sessions with {subscriptions} subscriptions where there are {present} with {wanted}"
+                "{now}: the relay holds {held:?} sessions, subscriptions, groups; there are {there_are:?}"
             ));
         }
     }
@@ -310,7 +318,10 @@ impl Oracle {
             && steady(receiver)
             && (publish.echo || !own)
             && match publish.dst.group() {
-                Some(group) => standing.certain(group, *published) >= Some(publish.level),
+                Some(group) => {
+                    let confirmed = now - self.unrefreshed;
+                    standing.certain(group, *published, confirmed) >= Some(publish.level)
+                }
                 None => standing.has_address(publish.dst),
             }
     }

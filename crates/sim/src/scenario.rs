@@ -104,7 +104,7 @@ impl Scenario {
         let overflow = rng.random_bool(0.25);
         let shards = if rng.random_bool(0.3) { 2 } else { 1 };
         let end = Time::from_millis(u64::from(config.seconds.max(2)) * 1000);
-        let calm = (patience(&limits) + QUIET + SLACK).min(end.since(Time::ZERO) / 2);
+        let calm = (recovery(weather, &limits) + QUIET + SLACK).min(end.since(Time::ZERO) / 2);
         let calm_from = end - calm;
         Scenario {
             participants,
@@ -131,7 +131,7 @@ impl Scenario {
 
     /// Whether all is well for so long before the end that all must have recovered.
     pub(crate) fn is_long_enough(&self) -> bool {
-        self.end.since(self.calm_from) >= patience(&self.limits) + QUIET + SLACK
+        self.end.since(self.calm_from) >= recovery(self.weather, &self.limits) + QUIET + SLACK
     }
 
     /// The longest from a relay's reading of an update to its last send of it.
@@ -154,6 +154,16 @@ impl Scenario {
 /// subscribe packet after 3.2 s.
 pub(crate) fn patience(limits: &SessionLimits) -> Duration {
     limits.keepalive * 4 + Duration::from_secs(8)
+}
+
+/// How long what came of a flipped bit can last: a wrong subscription ends when its lifetime does,
+/// plus the ten seconds of a whole sweep; so does a session.
+pub(crate) fn taint(limits: &SessionLimits) -> Duration {
+    limits.subscription + limits.lifetime + Duration::from_secs(10)
+}
+
+fn recovery(weather: Weather, limits: &SessionLimits) -> Duration {
+    if weather == Weather::Corrupting { taint(limits) } else { patience(limits) }
 }
 
 /// Who draws random numbers: each from a stream of its own, so that they don't disturb each other.

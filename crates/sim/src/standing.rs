@@ -162,9 +162,10 @@ impl Standing {
         now <= self.unsure_until
     }
 
-    /// The level at which it has certainly been subscribed since `since`.
-    pub(crate) fn certain(&self, group: Group, since: Time) -> Option<Level> {
-        self.interests.get(&group).and_then(|interest| interest.certain(since))
+    /// The level at which it has certainly been subscribed since `since`, acknowledged at
+    /// `confirmed` or later.
+    pub(crate) fn certain(&self, group: Group, since: Time, confirmed: Time) -> Option<Level> {
+        self.interests.get(&group).and_then(|interest| interest.certain(since, confirmed))
     }
 
     /// The highest level at which it may have been subscribed between two times.
@@ -185,10 +186,12 @@ impl Standing {
         }
     }
 
-    /// How many subscriptions the relay must hold for it now that nothing changes any more.
-    pub(crate) fn subscriptions(&self) -> usize {
-        let lasting = |interest: &&Interest| interest.certain(Time::from_nanos(u64::MAX)).is_some();
-        self.interests.values().filter(lasting).count()
+    /// The groups for which the relay must hold a subscription, now that nothing changes any more,
+    /// and the endpoint number that says on which data thread.
+    pub(crate) fn subscriptions(&self) -> impl Iterator<Item = (u16, Comtree, Group)> {
+        let endpoint = self.addresses.last().map_or(0, |(own, _, _)| own.endpoint());
+        let lasting = self.interests.iter().filter(|(_, interest)| interest.is_lasting());
+        lasting.map(move |(group, _)| (endpoint, self.comtree, *group))
     }
 
     /// Whether it is in the world.

@@ -429,8 +429,8 @@ impl<'a> World<'a> {
     fn report(mut self) -> Report {
         self.check_network();
         if self.scenario.is_long_enough() {
-            let (sessions, subscriptions) = self.host.remains();
-            self.oracle.check_remains(self.now, sessions, subscriptions);
+            let held = self.host.remains();
+            self.oracle.check_remains(self.now, self.scenario.shards, held);
         }
         let tally = self.oracle.tally.clone();
         Report {
