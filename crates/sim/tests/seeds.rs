@@ -8,10 +8,10 @@ fn check(seeds: std::ops::Range<u64>) -> Vec<Report> {
     let reports: Vec<_> = seeds.map(|seed| run(&SimConfig::new(seed))).collect();
     let problems: Vec<_> = reports.iter().filter_map(|report| report.verdict().err()).collect();
     assert!(problems.is_empty(), "{}", problems.join("\n\n"));
-    // The verdict means little where nothing had to be delivered.
-    for report in &reports {
-        assert!(report.deliveries_expected > 0, "nothing is expected of seed {}", report.seed);
-    }
+    // The verdict means little where nothing had to be delivered: a few participants in a full
+    // relay may never meet, but not in many worlds.
+    let idle = reports.iter().filter(|report| report.deliveries_expected == 0).count();
+    assert!(idle * 5 <= reports.len(), "nothing is expected of {idle} of these seeds");
     reports
 }
 
