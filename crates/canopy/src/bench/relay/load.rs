@@ -19,6 +19,8 @@ const IN_FLIGHT: u32 = 64;
 const LOST_AFTER: Duration = Duration::from_millis(300);
 const WARM_UP: Duration = Duration::from_millis(300);
 const SESSION_TURN: Duration = Duration::from_millis(250);
+/// Keepalives are answered within this.
+const ANSWER_TIME: Duration = Duration::from_millis(100);
 const JOIN_LIMIT: Duration = Duration::from_secs(10);
 const COMTREE: Comtree = Comtree(1);
 /// Sequence numbers of updates in flight, modulo this, are distinct.
@@ -152,13 +154,16 @@ impl Load {
         Ok(load)
     }
 
-    /// Drives sessions until every member is joined and subscribed.
+    /// Drives sessions until every member is joined and subscribed. A session that heard nothing
+    /// while the other side had its turn may be lost, and is joined again here.
     pub(super) fn keep_alive(&mut self) -> anyhow::Result<()> {
-        let limit = self.clock.now() + JOIN_LIMIT;
+        let start = self.clock.now();
+        let limit = start + JOIN_LIMIT;
         let mut asked_at = Time::ZERO;
         loop {
             let now = self.clock.now();
-            if self.members.iter().all(Member::is_ready) {
+            let answered = now.since(start) > ANSWER_TIME;
+            if answered && self.members.iter().all(Member::is_ready) {
                 return Ok(());
             }
             if now > limit {
