@@ -116,7 +116,7 @@ pub fn run(
             break;
         }
         crowd.join_and_leave(now)?;
-        next = crowd.publish_due(trace.rows(), next, now)?;
+        next = crowd.publish_due(trace.rows(), next, now);
         crowd.turn_due(now);
         crowd.housekeeping(now)?;
         if now.since(crowd.start) > progress_at {
@@ -164,6 +164,7 @@ struct Crowd<'a> {
     ages_at: Time,
     refresh_at: Time,
     connected_once: bool,
+    updates_unsent: u64,
     view: Option<Arc<View>>,
     watched: Vec<u32>,
     heard: BTreeMap<u32, Vec<(u32, Heard)>>,
@@ -213,6 +214,7 @@ impl<'a> Crowd<'a> {
             ages_at: start,
             refresh_at: Time::ZERO,
             connected_once: false,
+            updates_unsent: 0,
             view,
             watched: Vec::new(),
             heard: BTreeMap::new(),
@@ -267,23 +269,14 @@ impl<'a> Crowd<'a> {
         Ok(())
     }
 
-    /// Publishes the rows that are due, from number `next` on; returns the first that is not.
-    fn publish_due(
-        &mut self,
-        rows: &[Row],
-        mut next: usize,
-        now: Time,
-    ) -> Result<usize, CrowdError> {
-        let mut sent = 0;
-        while let Some(row) = rows.get(next).filter(|row| self.due(row.t) <= now) {
-            self.publish(row);
-            next += 1;
-            sent += 1;
-            if sent % SENDS_IN_A_ROW == 0 {
-                self.serve(Some(now))?;
-            }
-        }
-        Ok(next)
+    /// Publishes rows that are due, from number `next` on; returns the first that it has not. No
+    /// more than [`SENDS_IN_A_ROW`] of them: a crowd that cannot keep up still serves its sockets
+    /// and timers, judges, and stops when it is told to.
+    fn publish_due(&mut self, rows: &[Row], next: usize, now: Time) -> usize {
+        let due = rows[next..].iter().take(SENDS_IN_A_ROW);
+        let due = due.take_while(|row| self.due(row.t) <= now).count();
+        rows[next..next + due].iter().for_each(|row| self.publish(row));
+        next + due
     }
 
     fn publish(&mut self, row: &Row) {
@@ -298,6 +291,7 @@ impl<'a> Crowd<'a> {
         Position { walker: row.walker, number, published: now, x, y }.encode(&mut self.payload);
         if walker.publish(group, &self.payload).is_err() {
             self.oracle.unpublish();
+            self.updates_unsent += 1;
         }
         self.turn(row.walker, now);
     }
@@ -348,14 +342,20 @@ impl<'a> Crowd<'a> {
 
     fn receive(&mut self, number: u32) -> Result<(), CrowdError> {
         let Some(walker) = &mut self.walkers[number as usize] else { return Ok(()) };
-        let now = self.clock.now();
+        let clock = &self.clock;
+        // Read when the first is here: a clock read before would make them younger than they are.
+        let mut arrived = None;
         let (oracle, ages, recent) = (&mut self.oracle, &mut self.ages, &mut self.recent_ages);
         let mut heard = self.watched.contains(&number).then(Vec::new);
         let session = &mut walker.session;
         self.receiver.receive(&walker.socket, |_, datagram| {
+            let now = *arrived.get_or_insert_with(|| clock.now());
             let deliver = |update: Update<'_>| {
-                let Some(position) = Position::decode(update.payload) else { return };
-                oracle.deliver(number, position.number);
+                let position = Position::decode(update.payload);
+                let (Some(position), Some(group)) = (position, update.dst.group()) else {
+                    return oracle.deliver_foreign();
+                };
+                oracle.deliver(number, group, position.number);
                 let age = now.since(position.published);
                 // Saturating, so it cannot fail.
                 ages.saturating_record(age.as_nanos() as u64);
@@ -371,6 +371,7 @@ impl<'a> Crowd<'a> {
         if let Some(heard) = heard {
             self.heard.entry(number).or_default().extend(heard);
         }
+        let now = self.clock.now();
         self.turn(number, now);
         Ok(())
     }
@@ -382,13 +383,15 @@ impl<'a> Crowd<'a> {
         }
         self.refresh_at = now + REFRESH;
         self.oracle.judge(now);
-        if !self.connected_once {
-            if let Some(reason) = self.told.refused {
-                return Err(CrowdError::Refused(reason));
-            }
-            if now.since(Time::ZERO) > CONNECT_LIMIT {
-                return Err(CrowdError::Unreachable(self.config.relay));
-            }
+        // A relay that drains comes back, or another does; the other refusals are for good, and a
+        // crowd that lacks some of its walkers would walk a different trace.
+        let refused = self.told.refused;
+        let refused = refused.filter(|r| !self.connected_once || *r != RefusedReason::Draining);
+        if let Some(reason) = refused {
+            return Err(CrowdError::Refused(reason));
+        }
+        if !self.connected_once && now.since(Time::ZERO) > CONNECT_LIMIT {
+            return Err(CrowdError::Unreachable(self.config.relay));
         }
         if now >= self.ages_at {
             self.ages_at = now + Duration::from_secs(1);
@@ -416,14 +419,8 @@ impl<'a> Crowd<'a> {
     }
 
     fn totals(&self) -> Totals {
-        let verdict = self.oracle.verdict();
         Totals {
-            updates_published: verdict.published,
-            deliveries_expected: verdict.expected,
-            deliveries: verdict.delivered,
-            missing: verdict.missing,
-            duplicates: verdict.duplicates,
-            unexpected: verdict.unexpected,
+            verdict: *self.oracle.verdict(),
             age_p50_us: self.last_ages.0,
             age_p99_us: self.last_ages.1,
         }
@@ -454,20 +451,14 @@ impl<'a> Crowd<'a> {
             self.serve(Some(limit))?;
             self.turn_due(self.clock.now());
         }
-        let verdict = *self.oracle.verdict();
         let micros = |quantile| self.ages.value_at_quantile(quantile) / 1000;
         Ok(Report {
             clients: trace.walkers(),
-            updates_published: verdict.published,
-            deliveries_expected: verdict.expected,
-            deliveries: verdict.delivered,
-            missing: verdict.missing,
-            duplicates: verdict.duplicates,
-            unexpected: verdict.unexpected,
+            verdict: *self.oracle.verdict(),
             age_us: Ages { p50: micros(0.5), p99: micros(0.99), p999: micros(0.999) },
             subscriptions_changed: self.told.subscriptions_changed,
             seconds,
-            excused: verdict.excused,
+            updates_unsent: self.updates_unsent,
             subscriptions_refused: self.told.subscriptions_refused,
             reconnects: self.told.reconnects,
             trace: trace.name().to_owned(),

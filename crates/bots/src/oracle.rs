@@ -7,6 +7,7 @@
 //! and no one twice.
 
 use canopy_wire::{Group, Time};
+use serde::Serialize;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
@@ -14,13 +15,16 @@ use std::time::Duration;
 const JUDGED_AFTER: Duration = Duration::from_secs(2);
 
 /// The sums of all judgements so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Verdict {
     /// Updates published.
+    #[serde(rename = "updates_published")]
     pub published: u64,
-    /// Deliveries that had to come about, of the updates judged.
+    /// Deliveries that had to come about, of the updates judged: those that did, and the missing.
+    #[serde(rename = "deliveries_expected")]
     pub expected: u64,
-    /// Deliveries that came about.
+    /// Deliveries that came about, with those that were allowed but not required.
+    #[serde(rename = "deliveries")]
     pub delivered: u64,
     /// Deliveries that had to and did not.
     pub missing: u64,
@@ -97,7 +101,10 @@ impl Oracle {
 
     /// A participant asked to subscribe.
     pub fn subscribing(&mut self, participant: u32, group: Group) {
-        self.interests.entry((participant, group)).or_default().wanted = true;
+        let interest = self.interests.entry((participant, group)).or_default();
+        interest.wanted = true;
+        // From now on it holds the group again, until an end that comes after this.
+        interest.ended = None;
     }
 
     /// The relay acknowledged a subscription.
@@ -126,16 +133,28 @@ impl Oracle {
     pub fn unsubscribed(&mut self, now: Time, participant: u32, group: Group) {
         let interest = self.interests.entry((participant, group)).or_default();
         interest.acknowledged = false;
-        interest.ended = Some(now);
+        // It asked again meanwhile: the end of the last subscription is not the end of this one.
+        if !interest.wanted {
+            interest.ended.get_or_insert(now);
+        }
     }
 
-    /// A participant's session was lost or left: nothing of it is acknowledged any more.
+    /// A participant's session was lost: nothing of it is acknowledged any more. What it wants, it
+    /// asks for again once it is connected.
     pub fn lost(&mut self, now: Time, participant: u32, groups: impl Iterator<Item = Group>) {
         for group in groups {
             let interest = self.interests.entry((participant, group)).or_default();
             interest.acknowledged = false;
             interest.unsubscribed.push(now);
             self.remove(participant, group);
+        }
+    }
+
+    /// A participant leaves: its session hears nothing more, and wants nothing more.
+    pub fn left(&mut self, now: Time, participant: u32, groups: impl Iterator<Item = Group>) {
+        for group in groups {
+            self.unsubscribing(now, participant, group);
+            self.unsubscribed(now, participant, group);
         }
     }
 
@@ -166,12 +185,13 @@ impl Oracle {
         }
     }
 
-    /// An update arrived.
-    pub fn deliver(&mut self, receiver: u32, number: u32) {
+    /// An update arrived, addressed to `group`.
+    pub fn deliver(&mut self, receiver: u32, group: Group, number: u32) {
         let verdict = &mut self.verdict;
         // Numbers wrap after 4 billion; those in the window are told apart by the difference.
         let place = number.wrapping_sub(self.first as u32) as usize;
-        let Some(update) = self.updates.get_mut(place) else {
+        let Some(update) = self.updates.get_mut(place).filter(|update| update.group == group)
+        else {
             verdict.unexpected += 1;
             return;
         };
@@ -197,6 +217,11 @@ impl Oracle {
                 }
             }
         }
+    }
+
+    /// Something arrived that is no update of this crowd.
+    pub fn deliver_foreign(&mut self) {
+        self.verdict.unexpected += 1;
     }
 
     /// Whether everything published has arrived where it must.
@@ -291,7 +316,7 @@ mod tests {
     #[test]
     fn it_finds_the_missing() {
         let (mut oracle, number) = published();
-        oracle.deliver(1, number);
+        oracle.deliver(1, GROUP, number);
         let verdict = judged(oracle);
         assert_eq!((verdict.expected, verdict.delivered, verdict.missing), (2, 1, 1));
     }
@@ -300,7 +325,7 @@ mod tests {
     fn it_finds_the_double() {
         let (mut oracle, number) = published();
         for receiver in [1, 2, 2] {
-            oracle.deliver(receiver, number);
+            oracle.deliver(receiver, GROUP, number);
         }
         let verdict = judged(oracle);
         assert_eq!((verdict.missing, verdict.duplicates), (0, 1));
@@ -309,24 +334,26 @@ mod tests {
     #[test]
     fn it_finds_the_unasked() {
         let (mut oracle, number) = published();
-        oracle.deliver(3, number);
-        oracle.deliver(0, number);
-        oracle.deliver(1, number + 7);
-        assert_eq!(judged(oracle).unexpected, 3);
+        oracle.deliver(3, GROUP, number);
+        oracle.deliver(0, GROUP, number);
+        oracle.deliver(1, GROUP, number + 7);
+        oracle.deliver(1, Group::new(6), number);
+        oracle.deliver_foreign();
+        assert_eq!(judged(oracle).unexpected, 5);
     }
 
     #[test]
     fn who_unsubscribes_may_get_it_or_not() {
         for delivered in [false, true] {
             let (mut oracle, number) = published();
-            oracle.deliver(1, number);
+            oracle.deliver(1, GROUP, number);
             oracle.unsubscribing(at(150), 2, GROUP);
             if delivered {
-                oracle.deliver(2, number);
+                oracle.deliver(2, GROUP, number);
             }
             oracle.unsubscribed(at(160), 2, GROUP);
             let later = oracle.publish(at(170), 0, GROUP);
-            oracle.deliver(1, later);
+            oracle.deliver(1, GROUP, later);
             let verdict = judged(oracle);
             assert_eq!((verdict.missing, verdict.unexpected), (0, 0));
             assert_eq!(verdict.excused, u64::from(!delivered));
@@ -336,7 +363,7 @@ mod tests {
     #[test]
     fn late_unsubscribing_excuses_nothing() {
         let (mut oracle, number) = published();
-        oracle.deliver(1, number);
+        oracle.deliver(1, GROUP, number);
         oracle.unsubscribing(at(250), 2, GROUP);
         assert_eq!(judged(oracle).missing, 1);
     }
@@ -344,12 +371,12 @@ mod tests {
     #[test]
     fn after_the_acknowledged_end_nothing_may_come() {
         let (mut oracle, number) = published();
-        oracle.deliver(1, number);
-        oracle.deliver(2, number);
+        oracle.deliver(1, GROUP, number);
+        oracle.deliver(2, GROUP, number);
         oracle.unsubscribing(at(150), 2, GROUP);
         oracle.unsubscribed(at(160), 2, GROUP);
         let later = oracle.publish(at(170), 0, GROUP);
-        oracle.deliver(2, later);
+        oracle.deliver(2, GROUP, later);
         assert_eq!(judged(oracle).unexpected, 1);
     }
 
@@ -398,7 +425,7 @@ mod tests {
                         sums.expected += due.len() as u64;
                         let mut came = std::collections::BTreeSet::new();
                         for receiver in to {
-                            oracle.deliver(receiver, update);
+                            oracle.deliver(receiver, GROUP, update);
                             if !due.contains(&receiver) {
                                 sums.unexpected += 1;
                             } else if came.insert(receiver) {

@@ -1,5 +1,6 @@
 //! What a crowd's run came to.
 
+use crate::oracle::Verdict;
 use serde::Serialize;
 
 /// Ages of updates at their receivers, microseconds.
@@ -18,27 +19,17 @@ pub struct Ages {
 pub struct Report {
     /// Walkers, each with a session and a socket.
     pub clients: u32,
-    /// Updates sent.
-    pub updates_published: u64,
-    /// Deliveries that had to come about: those that did, and those that are missing.
-    pub deliveries_expected: u64,
-    /// Deliveries that came about, with those that were allowed but not required.
-    pub deliveries: u64,
-    /// Deliveries that had to come about and did not.
-    pub missing: u64,
-    /// Deliveries of what had been delivered before.
-    pub duplicates: u64,
-    /// Deliveries to someone who was not subscribed.
-    pub unexpected: u64,
+    /// What the oracle says of updates and deliveries.
+    #[serde(flatten)]
+    pub verdict: Verdict,
     /// Ages of deliveries.
     pub age_us: Ages,
     /// Subscriptions and unsubscriptions acknowledged.
     pub subscriptions_changed: u64,
     /// Length of the run.
     pub seconds: f64,
-    /// Deliveries neither required nor made, because the receiver unsubscribed while they were on
-    /// their way.
-    pub excused: u64,
+    /// Updates not sent, because the walker had no session when they were due.
+    pub updates_unsent: u64,
     /// Subscriptions that the relay refused.
     pub subscriptions_refused: u64,
     /// Sessions lost and made again.
@@ -47,4 +38,14 @@ pub struct Report {
     pub trace: String,
     /// How fast, against the recording.
     pub speed: f64,
+}
+
+impl Report {
+    /// Whether the whole trace was walked and everything arrived where it must, once, and nowhere
+    /// else.
+    pub fn is_flawless(&self) -> bool {
+        let Verdict { missing, duplicates, unexpected, .. } = self.verdict;
+        let unwalked = [self.updates_unsent, self.subscriptions_refused];
+        [missing, duplicates, unexpected] == [0; 3] && unwalked == [0; 2]
+    }
 }

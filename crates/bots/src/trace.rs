@@ -144,7 +144,7 @@ impl Trace {
         Ok(Trace { name, rows, walkers: ids.len() as u32 })
     }
 
-    /// Walkers that go from one random place to the next, at 0.6 to 1.8 m/s, with rests.
+    /// Walkers that go from one random place to the next, at 0.6 to 1.8 m/s.
     pub fn generate(wanted: &Generated) -> Trace {
         let mut rng = ChaCha8Rng::seed_from_u64(wanted.seed);
         let mut place = || (rng.random_range(0.0..wanted.side), rng.random_range(0.0..wanted.side));

@@ -1,5 +1,6 @@
 //! What a console may see of a crowd: a snapshot refreshed ten times a second, off the hot path.
 
+use crate::oracle::Verdict;
 use canopy_wire::Time;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,18 +37,8 @@ pub struct Viewer {
 /// Sums of the run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Totals {
-    /// Updates sent.
-    pub updates_published: u64,
-    /// Deliveries that had to come about, of updates old enough to be judged.
-    pub deliveries_expected: u64,
-    /// Deliveries that came about.
-    pub deliveries: u64,
-    /// Deliveries that had to and did not.
-    pub missing: u64,
-    /// Deliveries made before.
-    pub duplicates: u64,
-    /// Deliveries to someone not subscribed.
-    pub unexpected: u64,
+    /// What the oracle says so far.
+    pub verdict: Verdict,
     /// Half of the last second's deliveries were younger, microseconds.
     pub age_p50_us: u64,
     /// 99 of 100 of the last second's deliveries were younger, microseconds.

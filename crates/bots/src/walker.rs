@@ -136,7 +136,7 @@ impl Walker {
 
     /// Begins to leave.
     pub(crate) fn leave(&mut self, now: Time, grid: &Grid, oracle: &mut Oracle) {
-        oracle.lost(now, self.number, self.cells.keys().map(|cell| grid.group_of(*cell)));
+        oracle.left(now, self.number, self.cells.keys().map(|cell| grid.group_of(*cell)));
         self.session.leave();
         self.at = None;
     }

@@ -3,7 +3,7 @@
 use super::Console;
 use super::rates::{Rates, RelayRates};
 use axum::response::sse::Event;
-use canopy_bots::{Snapshot, Watch};
+use canopy_bots::{Snapshot, Totals, Watch};
 use futures_util::stream::{self, Stream};
 use serde::Serialize;
 use std::convert::Infallible;
@@ -112,17 +112,17 @@ impl Feed {
 
 impl CrowdFrame {
     fn new(snapshot: &Snapshot) -> CrowdFrame {
-        let totals = &snapshot.totals;
+        let Totals { verdict, age_p50_us, age_p99_us } = snapshot.totals;
         let ms = |us: u64| us as f64 / 1000.0;
         CrowdFrame {
-            age_ms: AgeMs { p50: ms(totals.age_p50_us), p99: ms(totals.age_p99_us) },
-            missing: totals.missing,
-            duplicates: totals.duplicates,
-            unexpected: totals.unexpected,
-            updates_published: totals.updates_published,
+            age_ms: AgeMs { p50: ms(age_p50_us), p99: ms(age_p99_us) },
+            missing: verdict.missing,
+            duplicates: verdict.duplicates,
+            unexpected: verdict.unexpected,
+            updates_published: verdict.published,
             // Of the updates that are old enough to be judged, as what is expected.
-            deliveries: totals.deliveries_expected - totals.missing,
-            deliveries_expected: totals.deliveries_expected,
+            deliveries: verdict.expected - verdict.missing,
+            deliveries_expected: verdict.expected,
         }
     }
 }
