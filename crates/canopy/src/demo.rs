@@ -2,6 +2,7 @@
 
 use crate::bots::WalkArgs;
 use crate::console::Console;
+use crate::output::print_line;
 use crate::relay::{Command, RelayArgs, RelaySettings, RunningRelay};
 use crate::serve::{LogFormat, until_told_to_stop};
 use anyhow::Context;
@@ -71,10 +72,11 @@ impl DemoCommand {
             .with_crowd(Arc::clone(&view), self.walk.map(&trace));
         tokio::spawn(axum::serve(listener, console.router()).into_future());
         if self.json {
-            println!("{}", serde_json::json!({ "console": url, "relay": relay.address() }));
+            print_line(serde_json::json!({ "console": url, "relay": relay.address() }))?;
         } else {
-            println!("{} in one world, through the relay at {}", trace.name(), relay.address());
-            println!("Open {url}   (Ctrl-C ends it)");
+            let (name, relay) = (trace.name(), relay.address());
+            print_line(format_args!("{name} in one world, through the relay at {relay}"))?;
+            print_line(format_args!("Open {url}   (Ctrl-C ends it)"))?;
         }
         let stop = Arc::new(AtomicBool::new(false));
         let stop_walking = Arc::clone(&stop);

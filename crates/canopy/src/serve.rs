@@ -2,6 +2,7 @@
 
 use crate::console::Console;
 use crate::metrics;
+use crate::output::print_line;
 use crate::relay::{Command, RelayArgs, RelayReport, RelaySettings, RunningRelay};
 use anyhow::Context;
 use clap::Args;
@@ -75,7 +76,7 @@ async fn serve(settings: &RelaySettings, json: bool) -> anyhow::Result<()> {
             "console": address(&console),
             "metrics": address(&metrics),
         });
-        println!("{listening}");
+        print_line(listening)?;
     }
     if let Some(listener) = metrics {
         tokio::spawn(axum::serve(listener, metrics::router(watch.clone())).into_future());
@@ -89,7 +90,7 @@ async fn serve(settings: &RelaySettings, json: bool) -> anyhow::Result<()> {
     tracing::info!(sessions = status.sessions, "stopped");
     if json {
         let totals = RelayReport::new(&status);
-        println!("{}", serde_json::json!({ "event": "stopped", "totals": totals }));
+        print_line(serde_json::json!({ "event": "stopped", "totals": totals }))?;
     }
     Ok(())
 }

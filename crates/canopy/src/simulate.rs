@@ -1,5 +1,6 @@
 //! `canopy sim`: a seeded world in virtual time.
 
+use crate::output::print_line;
 use canopy_sim::{Report, SimConfig};
 use clap::Args;
 use std::process::ExitCode;
@@ -31,9 +32,9 @@ impl SimCommand {
         config.seconds = self.seconds.unwrap_or(config.seconds);
         let report = canopy_sim::run(&config);
         if self.json {
-            println!("{}", serde_json::to_string(&report)?);
+            print_line(serde_json::to_string(&report)?)?;
         } else {
-            println!("{}", in_words(&report));
+            print_line(in_words(&report))?;
         }
         Ok(match report.verdict() {
             Ok(()) => ExitCode::SUCCESS,

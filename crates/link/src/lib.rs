@@ -19,7 +19,8 @@ mod wait;
 pub use clock::Clock;
 pub use mmsg::Mmsg;
 pub use processor::{
-    available_processors, pin_thread, process_cpu_time, raise_open_files, thread_cpu_time,
+    available_processors, end_with_parent, pin_thread, process_cpu_time, raise_open_files,
+    thread_cpu_time,
 };
 pub use readiness::Readiness;
 pub use receive::Receiver;

@@ -1,6 +1,7 @@
 //! `canopy bench footprint`: what a connected client costs a relay that has nothing to do.
 
 use super::relay::Server;
+use crate::output::print_line;
 use anyhow::{Context, bail};
 use canopy_link::{Clock, Readiness, Receiver, Socket, SocketOptions, process_cpu_time};
 use canopy_session::{Event, Session, SessionConfig};
@@ -97,9 +98,9 @@ impl FootprintBench {
             idle_cpu_share_allowed: 0.02 * f64::from(self.clients) / 1000.0,
         };
         if self.json {
-            println!("{}", serde_json::to_string(&footprint)?);
+            print_line(serde_json::to_string(&footprint)?)?;
         } else {
-            println!(
+            print_line(format_args!(
                 "{} clients with {} subscriptions: {} KiB of {} KiB allowed; idle: {:.2} % of a \
                  core of {:.2} % allowed",
                 footprint.clients,
@@ -108,7 +109,7 @@ impl FootprintBench {
                 footprint.memory_allowed_bytes / 1024,
                 footprint.idle_cpu_share * 100.0,
                 footprint.idle_cpu_share_allowed * 100.0,
-            );
+            ))?;
         }
         Ok(ExitCode::SUCCESS)
     }

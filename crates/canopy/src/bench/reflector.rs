@@ -1,6 +1,7 @@
 //! The baseline: a reflector as one would first write it, one `recvfrom`, then one `sendto` for
 //! each member but the sender.
 
+use crate::output::print_line;
 use clap::Args;
 use std::net::{SocketAddr, UdpSocket};
 use std::process::ExitCode;
@@ -20,7 +21,7 @@ impl Reflector {
         canopy_link::pin_thread(self.pin)?;
         let socket = UdpSocket::bind("127.0.0.1:0")?;
         grow_receive_buffer(&socket)?;
-        println!("{}", serde_json::json!({ "relay": socket.local_addr()? }));
+        print_line(serde_json::json!({ "relay": socket.local_addr()? }))?;
         let mut members: Vec<SocketAddr> = Vec::new();
         let mut bytes = [0; 2048];
         loop {

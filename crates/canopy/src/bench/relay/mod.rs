@@ -6,6 +6,7 @@ mod report;
 mod rounds;
 mod softirq;
 
+use crate::output::print_line;
 use anyhow::bail;
 use cases::{Case, Filters};
 use clap::Args;
@@ -72,22 +73,22 @@ impl RelayBench {
             eprintln!("[{}/{}] {case}", number + 1, cases.len());
             let row = rounds::measure(case, &plan)?;
             if self.json {
-                println!("{}", serde_json::to_string(&row)?);
+                print_line(serde_json::to_string(&row)?)?;
             } else {
                 eprintln!("        {}", row.short());
             }
             rows.push(row);
         }
         if !self.json {
-            println!("{}", Row::table(&rows));
+            print_line(Row::table(&rows))?;
         }
         if !self.quick {
             eprintln!("measuring the receivers' share of the processor time");
             let shares = softirq::receivers_share(&plan);
             if self.json {
-                println!("{}", serde_json::json!({ "receivers_softirq": shares }));
+                print_line(serde_json::json!({ "receivers_softirq": shares }))?;
             } else {
-                println!("{shares}");
+                print_line(shares)?;
             }
         }
         Ok(ExitCode::SUCCESS)

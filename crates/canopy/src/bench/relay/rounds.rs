@@ -5,6 +5,7 @@ use super::cases::Case;
 use super::load::{Load, Measured, Side};
 use super::report::{Ages, Row, median};
 use anyhow::{Context, bail};
+use canopy_link::end_with_parent;
 use hdrhistogram::Histogram;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -48,7 +49,8 @@ impl Server {
             command.env_remove(name);
         }
         command.env("CANOPY_LOG", "warn").stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = command.spawn().context("cannot start the server process")?;
+        let mut child =
+            end_with_parent(&mut command).spawn().context("cannot start the server process")?;
         let stdout = child.stdout.take().context("the server has no output")?;
         let mut stdout = BufReader::new(stdout);
         let mut line = String::new();
