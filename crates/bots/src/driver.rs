@@ -9,7 +9,7 @@ use crate::view::{Heard, Snapshot, Totals, View};
 use crate::walker::{Told, Walker};
 use canopy_link::{Clock, Readiness, Receiver};
 use canopy_session::Update;
-use canopy_wire::{Comtree, MAX_UPDATE, RefusedReason, Time};
+use canopy_wire::{Comtree, Group, MAX_UPDATE, RefusedReason, Time};
 use hdrhistogram::Histogram;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -133,6 +133,14 @@ pub fn run(
     crowd.finish(trace)
 }
 
+/// An update as a walker received it.
+struct Arrival {
+    receiver: u32,
+    at: Time,
+    /// What it says, and the group it came to; `None` if no walker publishes such a thing.
+    update: Option<(Position, Group)>,
+}
+
 /// Who joins and leaves when.
 struct Members {
     /// Walkers by the time they join, with their first position; latest first.
@@ -169,6 +177,7 @@ struct Crowd<'a> {
     watched: Vec<u32>,
     heard: BTreeMap<u32, Vec<(u32, Heard)>>,
     ready: Vec<u64>,
+    arrivals: Vec<Arrival>,
     cells: Vec<Cell>,
     payload: Vec<u8>,
 }
@@ -219,6 +228,7 @@ impl<'a> Crowd<'a> {
             watched: Vec::new(),
             heard: BTreeMap::new(),
             ready: Vec::new(),
+            arrivals: Vec::new(),
             cells: Vec::new(),
             payload: vec![0; config.bytes],
         };
@@ -334,46 +344,53 @@ impl<'a> Crowd<'a> {
         let ready = &mut self.ready;
         self.readiness.wait(&self.clock, Some(until), |token| ready.push(token))?;
         for index in 0..self.ready.len() {
-            let number = self.ready[index] as u32;
-            self.receive(number)?;
+            self.receive(self.ready[index] as u32)?;
+        }
+        self.judge_arrivals();
+        let now = self.clock.now();
+        for index in 0..self.ready.len() {
+            self.turn(self.ready[index] as u32, now);
         }
         Ok(())
     }
 
+    /// Takes what waits on a walker's socket. Judging it waits until all sockets are read: what
+    /// the oracle takes is no part of an update's age.
     fn receive(&mut self, number: u32) -> Result<(), CrowdError> {
         let Some(walker) = &mut self.walkers[number as usize] else { return Ok(()) };
-        let clock = &self.clock;
+        let (clock, arrivals) = (&self.clock, &mut self.arrivals);
         // Read when the first is here: a clock read before would make them younger than they are.
         let mut arrived = None;
-        let (oracle, ages, recent) = (&mut self.oracle, &mut self.ages, &mut self.recent_ages);
-        let mut heard = self.watched.contains(&number).then(Vec::new);
         let session = &mut walker.session;
         self.receiver.receive(&walker.socket, |_, datagram| {
             let now = *arrived.get_or_insert_with(|| clock.now());
             let deliver = |update: Update<'_>| {
-                let position = Position::decode(update.payload);
-                let (Some(position), Some(group)) = (position, update.dst.group()) else {
-                    return oracle.deliver_foreign();
-                };
-                oracle.deliver(number, group, position.number);
-                let age = now.since(position.published);
-                // Saturating, so it cannot fail.
-                ages.saturating_record(age.as_nanos() as u64);
-                recent.saturating_record(age.as_nanos() as u64);
-                if let Some(heard) = &mut heard {
-                    let Position { walker, x, y, .. } = position;
-                    heard.push((walker, Heard { x, y, received: now, age }));
-                }
+                let update = Position::decode(update.payload).zip(update.dst.group());
+                arrivals.push(Arrival { receiver: number, at: now, update });
             };
             // A datagram that is no packet delivers nothing: the oracle will miss what it held.
             let _ = session.handle_datagram(now, datagram, deliver);
         })?;
-        if let Some(heard) = heard {
-            self.heard.entry(number).or_default().extend(heard);
-        }
-        let now = self.clock.now();
-        self.turn(number, now);
         Ok(())
+    }
+
+    fn judge_arrivals(&mut self) {
+        for Arrival { receiver, at, update } in self.arrivals.drain(..) {
+            let Some((position, group)) = update else {
+                self.oracle.deliver_foreign();
+                continue;
+            };
+            self.oracle.deliver(receiver, group, position.number);
+            let age = at.since(position.published);
+            // Saturating, so it cannot fail.
+            self.ages.saturating_record(age.as_nanos() as u64);
+            self.recent_ages.saturating_record(age.as_nanos() as u64);
+            if self.watched.contains(&receiver) {
+                let Position { walker, x, y, .. } = position;
+                let heard = Heard { x, y, received: at, age };
+                self.heard.entry(receiver).or_default().push((walker, heard));
+            }
+        }
     }
 
     /// Judges, checks that there is a relay at all, and refreshes the view.
