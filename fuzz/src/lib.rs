@@ -3,10 +3,18 @@
 //! On stable, `cargo test` replays the committed corpora. `cargo xtask fuzz packet` looks for new
 //! inputs, on nightly, and keeps them outside the corpus.
 
+mod books;
+mod input;
+mod participant;
+mod relay;
 mod seeds;
+mod session;
+mod step_seeds;
 mod wire;
 
+pub use relay::relay;
 pub use seeds::{Seed, seeds};
+pub use session::session;
 pub use wire::{bundle, handshake, packet, subscribe, subscribe_ack};
 
 /// A target: it returns if the bytes are handled as promised, accepted or not.
@@ -19,4 +27,6 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("subscribe", subscribe),
     ("subscribe_ack", subscribe_ack),
     ("handshake", handshake),
+    ("relay", relay),
+    ("session", session),
 ];

@@ -1,6 +1,7 @@
-//! The seeds of the corpora of `canopy-wire`: small packets that its encoders wrote, and what is
-//! one step away from them. `cargo run --example write_seeds` puts them where they belong.
+//! The seeds of all corpora; here those of `canopy-wire`: small packets that its encoders wrote, and
+//! what is one step away from them. `cargo run --example write_seeds` puts them where they belong.
 
+use crate::step_seeds;
 use canopy_wire::{
     Address, BundleWriter, Challenge, Change, Comtree, Connect, Connected, Cookie, Flags, Group,
     HEADER_LEN, Header, Hello, Keepalive, Kind, Leave, LeaveReason, Level, MAX_CHANGES,
@@ -38,6 +39,8 @@ pub fn seeds() -> Vec<Seed> {
         ("subscribe", subscribes()),
         ("subscribe_ack", subscribe_acks()),
         ("handshake", handshake),
+        ("relay", step_seeds::relay()),
+        ("session", step_seeds::session()),
     ];
     let seed = |target| {
         move |(name, bytes): (&str, Vec<u8>)| Seed { target, name: name.to_owned(), bytes }
@@ -46,7 +49,7 @@ pub fn seeds() -> Vec<Seed> {
 }
 
 /// Files of one corpus: name and bytes.
-type Files = Vec<(&'static str, Vec<u8>)>;
+pub(crate) type Files = Vec<(&'static str, Vec<u8>)>;
 
 fn written(write: impl FnOnce(&mut [u8]) -> Result<usize, WireError>) -> Vec<u8> {
     let mut out = [0; MAX_DATAGRAM];

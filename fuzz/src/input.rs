@@ -1,0 +1,56 @@
+//! An input as a list of steps: each is one byte that names it and the bytes that it takes.
+
+/// The most steps of an input that are taken.
+pub(crate) const MAX_STEPS: usize = 300;
+
+/// The bytes of an input that are still to be taken; behind the end there are zeros.
+pub(crate) struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Input<'a> {
+        Input(bytes)
+    }
+
+    /// The next step's name, out of all that there are; `None` at the end.
+    pub(crate) fn step<T: Copy>(&mut self, names: &[T]) -> Option<T> {
+        (!self.0.is_empty()).then(|| names[self.below(names.len())])
+    }
+
+    pub(crate) fn byte(&mut self) -> u8 {
+        let (first, rest) = self.0.split_first().unwrap_or((&0, &[]));
+        self.0 = rest;
+        *first
+    }
+
+    /// A number below `end`, which is at most 256.
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        usize::from(self.byte()) % end
+    }
+
+    pub(crate) fn word(&mut self) -> u16 {
+        u16::from_be_bytes([self.byte(), self.byte()])
+    }
+
+    /// So many bytes, or as many as are left.
+    pub(crate) fn bytes(&mut self, len: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(len.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+
+    /// Up to three bytes of `datagram` changed, and its length if the input says so.
+    pub(crate) fn alter(&mut self, datagram: &mut Vec<u8>) {
+        let how = self.byte();
+        for _ in 0..how & 3 {
+            let (at, mask) = (usize::from(self.word()), self.byte());
+            if let Some(count) = datagram.len().checked_sub(1) {
+                datagram[at % (count + 1)] ^= mask;
+            }
+        }
+        match how >> 2 & 3 {
+            1 => datagram.truncate(self.byte().into()),
+            2 => datagram.resize(datagram.len() + self.below(256), 0),
+            _ => {}
+        }
+    }
+}
