@@ -2,7 +2,7 @@
 //!
 //! `canopy relay` serves, `canopy bots` walks a recorded crowd through it under an oracle,
 //! `canopy demo` does both with a console, `canopy sim` replays a seeded world without a network,
-//! `canopy bench` measures.
+//! `canopy plan` sizes a deployment, `canopy bench` measures.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout)] // It panics when nobody reads; see output.rs.
 
@@ -12,6 +12,7 @@ mod console;
 mod demo;
 mod metrics;
 mod output;
+mod plan;
 mod relay;
 mod serve;
 mod simulate;
@@ -28,6 +29,8 @@ use std::process::ExitCode;
     canopy relay                    serve on 127.0.0.1:4040\n  \
     canopy bots --trace FILE --relay 127.0.0.1:4040\n                                  \
     walk a recorded crowd through it; every delivery is judged\n  \
+    canopy plan tree --points 25 --send 1 --receive 8\n                                  \
+    the cheapest tree for a comtree, and the capacity of its links\n  \
     canopy bench relay --quick      what a delivery costs here\n\n\
     Every setting of the relay can come from a flag, from the environment (CANOPY_…) or from a \
     TOML file (--settings); flags win.")]
@@ -46,6 +49,8 @@ enum Command {
     Demo(Box<demo::DemoCommand>),
     /// Run a seeded world in virtual time, without a network
     Sim(simulate::SimCommand),
+    /// Choose trees, provision capacity, estimate costs before anything is built
+    Plan(Box<plan::PlanCommand>),
     /// Measure what a delivery costs on this machine
     Bench(bench::BenchCommand),
 }
@@ -56,6 +61,7 @@ fn main() -> ExitCode {
         Command::Bots(command) => command.run(),
         Command::Demo(command) => command.run(),
         Command::Sim(command) => command.run(),
+        Command::Plan(command) => command.run(),
         Command::Bench(command) => command.run(),
     };
     match done {

@@ -1,6 +1,7 @@
 //! `canopy bench`: what things cost on this machine, as ratios inside one run.
 
 mod footprint;
+mod plan;
 mod reflector;
 mod relay;
 
@@ -20,6 +21,8 @@ enum What {
     Relay(Box<relay::RelayBench>),
     /// Memory and idle processor time of a relay with many clients
     Footprint(footprint::FootprintBench),
+    /// Time to choose a tree by every method, and to provision one change in a large tree
+    Plan(plan::PlanBench),
     /// The naive reflector: recvfrom, then sendto per member
     #[command(hide = true)]
     Reflector(reflector::Reflector),
@@ -30,6 +33,7 @@ impl BenchCommand {
         match self.what {
             What::Relay(bench) => bench.run(),
             What::Footprint(bench) => bench.run(),
+            What::Plan(bench) => bench.run(),
             What::Reflector(reflector) => reflector.run(),
         }
     }

@@ -1,0 +1,268 @@
+//! `canopy plan figures`: the paper's figures from our own runs.
+
+use crate::output::print_line;
+use anyhow::Context;
+use canopy_plan::{CoreRow, DelayRow, Experiment, TopologyRow};
+use clap::Args;
+use plotters::prelude::*;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// Runs the experiments of Forest §3.5 again and writes figure4, figure5 and figure6, each as SVG
+/// and CSV: plain means over the trials of capacity both ways times length.
+#[derive(Args)]
+pub(crate) struct FiguresCommand {
+    /// Where the files go; made if it is not there
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Independently generated networks
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    trials: u64,
+    /// The first network's seed
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Points of a network
+    #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u32).range(3..=100))]
+    points: u32,
+    /// Print the findings as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the figures say, as the paper puts it.
+#[derive(Serialize)]
+struct Findings {
+    /// By how much the cheapest tree is below the cheapest of the paper's three, mean over fan-outs
+    /// 4, 8 and 12 (as far as there are such).
+    best_gain: f64,
+    /// The cost of the trees of the largest fan-out, in costs of the spanning tree.
+    spt_to_mst_at_most_fanout: f64,
+    stretch_to_mst_at_most_fanout: f64,
+    /// A single core at the centre against none, the largest difference.
+    core_center_extra: f64,
+    /// Unicast against multicast at fan-out 2 and at the largest.
+    unicast_at_2: f64,
+    unicast_at_most_fanout: f64,
+    /// Delays at stretch 1.2, in lengths.
+    mean_tree_delay: f64,
+    max_tree_delay: f64,
+    mean_direct_delay: f64,
+    files: Vec<PathBuf>,
+}
+
+struct Curve {
+    name: &'static str,
+    points: Vec<(f64, f64)>,
+}
+
+impl FiguresCommand {
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        let out = &self.out;
+        std::fs::create_dir_all(out).with_context(|| {
+            format!("cannot make the folder {}; choose another with --out", out.display())
+        })?;
+        let points = self.points as usize;
+        let experiment = Experiment { points, trials: self.trials, seed: self.seed };
+        let most = points - 1;
+        let progress = |figure: u32| {
+            move |fanout: u32| {
+                if fanout.is_multiple_of(6) || fanout as usize == most {
+                    eprintln!("figure {figure}: fan-out {fanout} of {most}");
+                }
+            }
+        };
+        let topologies = experiment.topologies(progress(4))?;
+        let cores = experiment.cores(progress(5))?;
+        eprintln!("figure 6");
+        let delays = experiment.delays()?;
+        let fanout = "fan-out";
+        let cost = "cost: capacity × length";
+        let mut files = write(out, "figure4", &topologies)?;
+        files.push(plot(
+            out,
+            "figure4",
+            ["What trees cost", fanout, cost],
+            &topology_curves(&topologies),
+        )?);
+        files.extend(write(out, "figure5", &cores)?);
+        files.push(plot(out, "figure5", ["What cores cost", fanout, cost], &core_curves(&cores))?);
+        files.extend(write(out, "figure6", &delays)?);
+        let labels = ["What the stretch does to delays", "stretch", "length of paths"];
+        files.push(plot(out, "figure6", labels, &delay_curves(&delays))?);
+        let findings = Findings::new(&topologies, &cores, &delays, files);
+        if self.json {
+            print_line(serde_json::to_string(&findings)?)?;
+        } else {
+            print_line(findings.in_words())?;
+        }
+        Ok(())
+    }
+}
+
+impl Findings {
+    fn new(
+        topologies: &[TopologyRow],
+        cores: &[CoreRow],
+        delays: &[DelayRow],
+        files: Vec<PathBuf>,
+    ) -> Findings {
+        let papers = |row: &TopologyRow| row.spt.min(row.mst).min(row.stretch_1_2);
+        let gains: Vec<f64> = topologies
+            .iter()
+            .filter(|row| [4, 8, 12].contains(&row.fanout))
+            .map(|row| 1.0 - row.best / papers(row))
+            .collect();
+        let last = topologies[topologies.len() - 1];
+        let extra = |row: &CoreRow| row.core_center / row.no_core - 1.0;
+        let unicast = |row: &CoreRow| row.unicast / row.no_core;
+        let delay = delays.iter().find(|row| (row.stretch - 1.2).abs() < 1e-9);
+        let delay = delay.copied().unwrap_or_default();
+        Findings {
+            best_gain: gains.iter().sum::<f64>() / gains.len().max(1) as f64,
+            spt_to_mst_at_most_fanout: last.spt / last.mst,
+            stretch_to_mst_at_most_fanout: last.stretch_1_2 / last.mst,
+            core_center_extra: cores.iter().map(extra).fold(0.0, f64::max),
+            unicast_at_2: unicast(&cores[1]),
+            unicast_at_most_fanout: unicast(&cores[cores.len() - 1]),
+            mean_tree_delay: delay.mean_tree_delay,
+            max_tree_delay: delay.max_tree_delay,
+            mean_direct_delay: delay.mean_direct_delay,
+            files,
+        }
+    }
+
+    fn in_words(&self) -> String {
+        let files: Vec<String> = self.files.iter().map(|file| file.display().to_string()).collect();
+        format!(
+            "figure 4: the best tree is {:.1} % below the cheapest of the paper's three (mean over \
+             fan-outs 4, 8, 12); at the largest fan-out shortest-path trees cost {:.2} and stretch \
+             1.2 {:.2} times the spanning tree\n\
+             figure 5: a core at the centre costs at most {:.2} % more than none; unicast costs {:.2} \
+             times multicast at fan-out 2 and {:.2} times at the largest\n\
+             figure 6: at stretch 1.2 the mean path over the tree is {:.2} and the longest {:.2}; \
+             direct paths are {:.2}\n{}",
+            self.best_gain * 100.0,
+            self.spt_to_mst_at_most_fanout,
+            self.stretch_to_mst_at_most_fanout,
+            self.core_center_extra * 100.0,
+            self.unicast_at_2,
+            self.unicast_at_most_fanout,
+            self.mean_tree_delay,
+            self.max_tree_delay,
+            self.mean_direct_delay,
+            files.join("\n"),
+        )
+    }
+}
+
+fn topology_curves(rows: &[TopologyRow]) -> Vec<Curve> {
+    let curve = |name, pick: fn(&TopologyRow) -> f64| Curve {
+        name,
+        points: rows.iter().map(|row| (row.fanout.into(), pick(row))).collect(),
+    };
+    vec![
+        curve("shortest-path tree", |row| row.spt),
+        curve("spanning tree", |row| row.mst),
+        curve("stretch 1.2", |row| row.stretch_1_2),
+        curve("hybrid", |row| row.hybrid),
+        curve("best", |row| row.best),
+    ]
+}
+
+fn core_curves(rows: &[CoreRow]) -> Vec<Curve> {
+    let curve = |name, pick: fn(&CoreRow) -> f64| Curve {
+        name,
+        points: rows.iter().map(|row| (row.fanout.into(), pick(row))).collect(),
+    };
+    vec![
+        curve("no core", |row| row.no_core),
+        curve("center", |row| row.core_center),
+        curve("center and neighbours", |row| row.core_center_and_neighbours),
+        curve("all nodes", |row| row.all_core),
+        curve("unicast", |row| row.unicast),
+    ]
+}
+
+fn delay_curves(rows: &[DelayRow]) -> Vec<Curve> {
+    let curve = |name, pick: fn(&DelayRow) -> f64| Curve {
+        name,
+        points: rows.iter().map(|row| (row.stretch, pick(row))).collect(),
+    };
+    vec![
+        curve("longest over the tree", |row| row.max_tree_delay),
+        curve("mean over the tree", |row| row.mean_tree_delay),
+        curve("mean of direct paths", |row| row.mean_direct_delay),
+    ]
+}
+
+/// Writes rows as CSV; returns the file in a list, to which its picture is added.
+fn write<Row: Serialize>(out: &Path, name: &str, rows: &[Row]) -> anyhow::Result<Vec<PathBuf>> {
+    let path = out.join(name).with_extension("csv");
+    let mut csv = csv::Writer::from_path(&path)
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    for row in rows {
+        csv.serialize(row)?;
+    }
+    csv.flush().with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(vec![path])
+}
+
+/// A number on an axis: whole ones without a point.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "plotters asks for it")]
+fn plain(number: &f64) -> String {
+    format!("{}", (number * 1000.0).round() / 1000.0)
+}
+
+const COLOURS: [RGBColor; 5] = [
+    RGBColor(0xd6, 0x4a, 0x2b),
+    RGBColor(0x2b, 0x6c, 0xb0),
+    RGBColor(0x3f, 0x8f, 0x4f),
+    RGBColor(0x8a, 0x55, 0xa8),
+    RGBColor(0x22, 0x22, 0x22),
+];
+
+fn plot(out: &Path, name: &str, labels: [&str; 3], curves: &[Curve]) -> anyhow::Result<PathBuf> {
+    let path = out.join(name).with_extension("svg");
+    draw(&path, labels, curves).with_context(|| format!("cannot draw {}", path.display()))?;
+    Ok(path)
+}
+
+fn draw(path: &Path, [title, x_label, y_label]: [&str; 3], curves: &[Curve]) -> anyhow::Result<()> {
+    let points = || curves.iter().flat_map(|curve| curve.points.iter());
+    let left = points().map(|(x, _)| *x).fold(f64::INFINITY, f64::min);
+    let right = points().map(|(x, _)| *x).fold(left, f64::max);
+    let top = points().map(|(_, y)| *y).fold(0.0, f64::max) * 1.05;
+    let root = SVGBackend::new(path, (900, 560)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&root)
+        .caption(title, ("sans-serif", 22))
+        .margin(16)
+        .x_label_area_size(44)
+        .y_label_area_size(76)
+        .build_cartesian_2d(left..right, 0.0..top)?;
+    chart
+        .configure_mesh()
+        .light_line_style(TRANSPARENT)
+        .x_desc(x_label)
+        .y_desc(y_label)
+        .x_label_formatter(&plain)
+        .y_label_formatter(&plain)
+        .label_style(("sans-serif", 14))
+        .draw()?;
+    for (curve, colour) in curves.iter().zip(COLOURS) {
+        let style = colour.stroke_width(2);
+        let line = LineSeries::new(curve.points.iter().copied(), style);
+        chart
+            .draw_series(line)?
+            .label(curve.name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 22, y)], style));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE.mix(0.85))
+        .label_font(("sans-serif", 14))
+        .draw()?;
+    root.present()?;
+    Ok(())
+}

@@ -1,0 +1,212 @@
+//! What all plans of trees take: a network, endpoints, limits, a rule for the core.
+
+use anyhow::{Context, bail};
+use canopy_plan::{CoreRule, FIBRE_SPEED, Limits, Network, Rate, Reach};
+use clap::Args;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+#[derive(Args)]
+pub(crate) struct NetworkArgs {
+    /// The network: GML as in the Internet Topology Zoo, or TOML with [[node]] and [[link]]
+    #[arg(
+        long,
+        value_name = "FILE.gml|FILE.toml",
+        required_unless_present = "points",
+        conflicts_with = "points"
+    )]
+    network: Option<PathBuf>,
+    /// Instead of a file: so many points, uniformly over a square, every two linked directly
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2000))]
+    points: Option<u32>,
+    /// Decides where the points are
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "network")]
+    seed: u64,
+    /// Side of the square
+    #[arg(long, value_name = "KM", default_value_t = 2.0, conflicts_with = "network")]
+    side: f64,
+    /// Links of the overlay: the network's own, or every two nodes by their shortest path
+    #[arg(long, value_name = "CHOICE", default_value = "links")]
+    overlay: Overlay,
+    /// The endpoints, by name; all located nodes of the largest component if not given
+    #[arg(long, value_name = "A,B,…", value_delimiter = ',')]
+    endpoints: Vec<String>,
+    /// What each endpoint sends at most, as a number with k, M or G, and packets behind a comma
+    #[arg(long, value_name = "RATE[,PACKETS]")]
+    send: RateArg,
+    /// What each endpoint receives at most
+    #[arg(long, value_name = "RATE[,PACKETS]")]
+    receive: RateArg,
+    /// Capacity that is free on every link, both ways; overrides the file's
+    #[arg(long, value_name = "RATE[,PACKETS]")]
+    free: Option<RateArg>,
+    /// The nodes that get a copy of every multicast packet: 'none', 'center' (the root),
+    /// 'neighbours' (the root and its neighbours), 'all', 'within' (the smallest core within
+    /// --core-hops and --core-ms of every endpoint), or names
+    #[arg(long, value_name = "RULE|A,B,…", default_value = "none")]
+    core: String,
+    /// For --core within: links from an endpoint to the core at most
+    #[arg(long, value_name = "N", default_value_t = u32::MAX, hide_default_value = true)]
+    core_hops: u32,
+    /// For --core within: milliseconds from an endpoint to the core at most
+    #[arg(long, value_name = "MS", default_value_t = f64::INFINITY, hide_default_value = true)]
+    core_ms: f64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Overlay {
+    Links,
+    Complete,
+}
+
+/// A rate as a flag: `1`, `2.5M`, `1M,200`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct RateArg(pub(crate) Rate);
+
+impl FromStr for RateArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<RateArg, String> {
+        let number = |text: &str| {
+            let text = text.trim();
+            let (digits, times) = match text.char_indices().last() {
+                Some((at, 'k')) => (&text[..at], 1e3),
+                Some((at, 'M')) => (&text[..at], 1e6),
+                Some((at, 'G')) => (&text[..at], 1e9),
+                _ => (text, 1.0),
+            };
+            let number = digits.parse::<f64>().ok().filter(|n| n.is_finite() && *n >= 0.0);
+            number.map(|number| number * times).ok_or_else(|| {
+                format!(
+                    "{text:?} is no rate; give a number of 0 or more, with k, M or G if you like"
+                )
+            })
+        };
+        let (bits, packets) = text.split_once(',').unwrap_or((text, "0"));
+        Ok(RateArg(Rate { bits: number(bits)?, packets: number(packets)? }))
+    }
+}
+
+/// A plan's input, read and checked.
+pub(crate) struct Input {
+    pub(crate) network: Network,
+    pub(crate) endpoints: Vec<(usize, Limits)>,
+    pub(crate) core: CoreRule,
+}
+
+impl NetworkArgs {
+    pub(crate) fn read(&self) -> anyhow::Result<Input> {
+        let mut network = match (&self.network, self.points) {
+            (Some(path), _) => read_network(path)?,
+            (None, points) => {
+                if !(self.side.is_finite() && self.side > 0.0) {
+                    bail!("--side {} is out of range; choose more than 0 km", self.side);
+                }
+                Network::square(points.unwrap_or(1) as usize, self.side, self.seed)
+            }
+        };
+        for note in network.notes() {
+            eprintln!("note: {note}");
+        }
+        if self.overlay == Overlay::Complete {
+            network = network.complete();
+        }
+        if let Some(RateArg(mut free)) = self.free {
+            if free.packets == 0.0 {
+                free.packets = f64::INFINITY;
+            }
+            network = network.with_free(free);
+        }
+        let limits = Limits { send: self.send.0, receive: self.receive.0 };
+        let endpoints = self.endpoints_of(&network)?;
+        let core = self.core_rule(&network)?;
+        let endpoints = endpoints.into_iter().map(|node| (node, limits)).collect();
+        Ok(Input { network, endpoints, core })
+    }
+
+    fn endpoints_of(&self, network: &Network) -> anyhow::Result<Vec<usize>> {
+        if !self.endpoints.is_empty() {
+            return self.endpoints.iter().map(|name| find(network, name, "--endpoints")).collect();
+        }
+        let mut nodes = network.largest_component();
+        let all = network.nodes().len();
+        if nodes.len() < all {
+            eprintln!("note: {} of {all} nodes are in the largest component", nodes.len());
+        }
+        nodes.retain(|node| network.nodes()[*node].located);
+        if nodes.is_empty() {
+            bail!("no node of the largest component has a place; name the --endpoints");
+        }
+        Ok(nodes)
+    }
+
+    fn core_rule(&self, network: &Network) -> anyhow::Result<CoreRule> {
+        if self.core != "within" && (self.core_hops != u32::MAX || self.core_ms.is_finite()) {
+            bail!("--core-hops and --core-ms go with --core within");
+        }
+        Ok(match self.core.as_str() {
+            "none" => CoreRule::None,
+            "center" => CoreRule::Center,
+            "neighbours" => CoreRule::CenterAndNeighbours,
+            "all" => CoreRule::All,
+            "within" if self.core_hops == u32::MAX && self.core_ms.is_infinite() => {
+                bail!("--core within needs --core-hops or --core-ms, or both");
+            }
+            "within" if self.core_ms.is_nan() || self.core_ms < 0.0 => {
+                bail!("--core-ms {} is out of range; choose 0 or more", self.core_ms);
+            }
+            "within" => {
+                CoreRule::Within(Reach { hops: self.core_hops, length: self.core_ms * FIBRE_SPEED })
+            }
+            names => {
+                let nodes = names.split(',').map(|name| find(network, name, "--core"));
+                CoreRule::Nodes(nodes.collect::<anyhow::Result<_>>()?)
+            }
+        })
+    }
+}
+
+/// The node of this name, or what it might have been.
+pub(crate) fn find(network: &Network, name: &str, flag: &str) -> anyhow::Result<usize> {
+    let name = name.trim();
+    network.find(name).with_context(|| {
+        let lower = name.to_lowercase();
+        let alike = network.nodes().iter().map(|node| node.name.as_str());
+        let alike: Vec<&str> =
+            alike.filter(|node| node.to_lowercase().contains(&lower)).take(5).collect();
+        let hint = match alike[..] {
+            [] => format!("the first is {:?}", network.nodes()[0].name),
+            _ => format!("did you mean {}?", alike.join(", ")),
+        };
+        format!("{flag}: there is no node {name:?}; {hint}")
+    })
+}
+
+pub(crate) fn read_network(path: &Path) -> anyhow::Result<Network> {
+    let bytes = std::fs::read(path)
+        .with_context(|| format!("cannot read the network {}; check --network", path.display()))?;
+    // The Topology Zoo's files are older than their encoding: what is no UTF-8 is in a name.
+    let text = String::from_utf8_lossy(&bytes);
+    let network = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("gml") => Network::from_gml(&text),
+        Some("toml") => Network::from_toml(&text),
+        _ => bail!("{}: a network's name ends in .gml or .toml", path.display()),
+    };
+    network.with_context(|| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_numbers_with_a_letter() {
+        let rate = |text: &str| text.parse::<RateArg>().map(|rate| rate.0);
+        assert_eq!(rate("1"), Ok(Rate::bits(1.0)));
+        assert_eq!(rate("2.5M,200"), Ok(Rate { bits: 2_500_000.0, packets: 200.0 }));
+        assert_eq!(rate("3k, 1k"), Ok(Rate { bits: 3000.0, packets: 1000.0 }));
+        for text in ["", "-1", "1,2,3", "inf", "1m", "M"] {
+            assert!(rate(text).unwrap_err().contains("is no rate"), "{text}");
+        }
+    }
+}

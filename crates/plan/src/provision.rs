@@ -1,0 +1,337 @@
+//! How much capacity a comtree's links need, so that every traffic pattern within the endpoints'
+//! limits fits (Forest §3.4.2).
+
+use crate::network::Network;
+use crate::rate::{Limits, Rate};
+use crate::tree::Tree;
+use std::ops::{Add, Sub};
+
+/// What lies on one side of a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Side {
+    /// The sums of the limits of its endpoints.
+    pub(crate) limits: Limits,
+    /// How many core nodes it has.
+    pub(crate) core: u32,
+}
+
+impl Side {
+    /// What a node adds to its side.
+    pub(crate) fn of(limits: Limits, is_core: bool) -> Side {
+        Side { limits, core: u32::from(is_core) }
+    }
+
+    /// The capacity needed from this side to the other: α(X) if the other has a core node, which
+    /// gets a copy of everything, and min{α(X), ω(Y)} if not.
+    pub(crate) fn needed_towards(&self, other: &Side) -> Rate {
+        let sent = self.limits.send;
+        if other.core > 0 { sent } else { sent.min(other.limits.receive) }
+    }
+}
+
+impl Add for Side {
+    type Output = Side;
+
+    fn add(self, other: Side) -> Side {
+        Side { limits: self.limits + other.limits, core: self.core + other.core }
+    }
+}
+
+impl Sub for Side {
+    type Output = Side;
+
+    fn sub(self, other: Side) -> Side {
+        Side { limits: self.limits - other.limits, core: self.core - other.core }
+    }
+}
+
+/// The capacity that a link needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Capacity {
+    /// From the node below to the one above.
+    pub up: Rate,
+    /// From the node above to the one below.
+    pub down: Rate,
+}
+
+impl Capacity {
+    pub(crate) fn between(below: &Side, above: &Side) -> Capacity {
+        Capacity { up: below.needed_towards(above), down: above.needed_towards(below) }
+    }
+}
+
+/// By node: what lies below the link to its parent, itself with it.
+pub(crate) fn sides_below(tree: &Tree, limits: &[Limits], core: &[bool]) -> Vec<Side> {
+    let mut below = vec![Side::default(); tree.numbers()];
+    for node in tree.order().iter().rev() {
+        below[*node] = below[*node] + Side::of(limits[*node], core[*node]);
+        if let Some((above, _)) = tree.hop(*node) {
+            below[above] = below[above] + below[*node];
+        }
+    }
+    below
+}
+
+/// The capacity that each link of a tree needs, by the node below it; in one walk over the tree.
+/// `limits` and `core` are by node.
+pub fn provision(tree: &Tree, limits: &[Limits], core: &[bool]) -> Vec<Capacity> {
+    let below = sides_below(tree, limits, core);
+    let all = below[tree.root()];
+    let mut capacities = vec![Capacity::default(); below.len()];
+    for hop in tree.hops() {
+        let side = below[hop.below];
+        capacities[hop.below] = Capacity::between(&side, &(all - side));
+    }
+    capacities
+}
+
+/// What a tree costs with these capacities: the sum over its links of the bits provisioned both
+/// ways, times the length.
+pub fn cost(network: &Network, tree: &Tree, capacities: &[Capacity]) -> f64 {
+    let of_hop = |below: usize, link: usize| {
+        let Capacity { up, down } = capacities[below];
+        (up.bits + down.bits) * network.links()[link].length
+    };
+    tree.hops().map(|hop| of_hop(hop.below, hop.link)).sum()
+}
+
+/// The capacities of a tree whose endpoints come, go and change: each change costs time in the
+/// depth of the endpoint and the number of links that it changes.
+#[derive(Clone, Debug)]
+pub struct Provisioning {
+    tree: Tree,
+    children: Vec<Vec<usize>>,
+    limits: Vec<Limits>,
+    core: Vec<bool>,
+    below: Vec<Side>,
+    capacities: Vec<Capacity>,
+    /// By node: no child's side has larger sums of send and receive limits than this. May be too
+    /// large after a decrease, until the children are looked at.
+    heaviest_child: Vec<Rate>,
+    changed: Vec<usize>,
+    stack: Vec<usize>,
+}
+
+/// α(S) + ω(S): the side is limited by what the rest sends exactly when this exceeds all sends,
+/// so it decides whether a change elsewhere reaches a link. It only grows towards the root.
+fn weight(side: &Side) -> Rate {
+    side.limits.send + side.limits.receive
+}
+
+fn exceeds(rate: Rate, other: Rate) -> bool {
+    rate.bits > other.bits || rate.packets > other.packets
+}
+
+fn max(rate: Rate, other: Rate) -> Rate {
+    Rate { bits: rate.bits.max(other.bits), packets: rate.packets.max(other.packets) }
+}
+
+impl Provisioning {
+    /// The capacities of a tree with these endpoints' limits and these core nodes, both by node.
+    pub fn new(tree: Tree, limits: Vec<Limits>, core: Vec<bool>) -> Provisioning {
+        let capacities = provision(&tree, &limits, &core);
+        let below = sides_below(&tree, &limits, &core);
+        let children = tree.children();
+        let heaviest = |children: &Vec<usize>| {
+            children
+                .iter()
+                .fold(Rate::ZERO, |heaviest, child| max(heaviest, weight(&below[*child])))
+        };
+        Provisioning {
+            heaviest_child: children.iter().map(heaviest).collect(),
+            tree,
+            children,
+            limits,
+            core,
+            below,
+            capacities,
+            changed: Vec::new(),
+            stack: Vec::new(),
+        }
+    }
+
+    /// The capacity of the link above a node; nothing above the root.
+    pub fn capacity(&self, node: usize) -> Capacity {
+        self.capacities[node]
+    }
+
+    /// The limits in force at a node.
+    pub fn limits(&self, node: usize) -> Limits {
+        self.limits[node]
+    }
+
+    /// Changes the limits at a node: from nothing when an endpoint is added, to nothing when it is
+    /// removed. Returns the links whose capacity changed, each by the node below it.
+    ///
+    /// The node must be in the tree.
+    pub fn set_limits(&mut self, node: usize, limits: Limits) -> &[usize] {
+        let root = self.tree.root();
+        let before = self.below[root].limits;
+        let delta = limits - std::mem::replace(&mut self.limits[node], limits);
+        self.changed.clear();
+        for_path(&self.tree, node, |at, above| {
+            self.below[at].limits = self.below[at].limits + delta;
+            if let Some(above) = above {
+                let heaviest = &mut self.heaviest_child[above];
+                *heaviest = max(*heaviest, weight(&self.below[at]));
+            }
+        });
+        let all = self.below[root];
+        for_path(&self.tree, node, |at, above| {
+            if above.is_some() {
+                let capacity = Capacity::between(&self.below[at], &(all - self.below[at]));
+                replace(&mut self.capacities[at], capacity, at, &mut self.changed);
+            }
+        });
+        self.visit_elsewhere(before);
+        &self.changed
+    }
+
+    /// Walks down from the root over the links that depend on all that the rest sends or
+    /// receives: a change reaches those wherever it is.
+    fn visit_elsewhere(&mut self, before: Limits) {
+        let root = self.tree.root();
+        let all = self.below[root];
+        // Sides that weigh no more than this are limited by themselves, before and after.
+        let now = all.limits;
+        let least = before.send.min(now.send).min(before.receive).min(now.receive);
+        self.stack.clear();
+        self.stack.push(root);
+        while let Some(above) = self.stack.pop() {
+            let core_below = self.below[above].core > u32::from(self.core[above]);
+            if !core_below && !exceeds(self.heaviest_child[above], least) {
+                continue;
+            }
+            let mut heaviest = Rate::ZERO;
+            for child in &self.children[above] {
+                let side = self.below[*child];
+                heaviest = max(heaviest, weight(&side));
+                if side.core > 0 || exceeds(weight(&side), least) {
+                    let capacity = Capacity::between(&side, &(all - side));
+                    replace(&mut self.capacities[*child], capacity, *child, &mut self.changed);
+                    self.stack.push(*child);
+                }
+            }
+            self.heaviest_child[above] = heaviest;
+        }
+    }
+}
+
+/// Calls `visit` for a node and those above it, each with its parent.
+fn for_path(tree: &Tree, node: usize, mut visit: impl FnMut(usize, Option<usize>)) {
+    let mut next = Some(node);
+    while let Some(at) = next {
+        next = tree.hop(at).map(|(above, _)| above);
+        visit(at, next);
+    }
+}
+
+fn replace(old: &mut Capacity, new: Capacity, node: usize, changed: &mut Vec<usize>) {
+    if *old != new {
+        *old = new;
+        changed.push(node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// 1 and 2 below 0, 3 and 4 below 2; sends 1, receives 3, but 4 sends nothing.
+    fn example() -> (Tree, Vec<Limits>) {
+        let tree = Tree::from_parents(&[None, Some(0), Some(0), Some(2), Some(2)]).unwrap();
+        let mut limits = vec![Limits::bits(1.0, 3.0); 5];
+        limits[4] = Limits::bits(0.0, 3.0);
+        (tree, limits)
+    }
+
+    fn bits(capacities: &[Capacity]) -> Vec<(f64, f64)> {
+        capacities.iter().map(|capacity| (capacity.up.bits, capacity.down.bits)).collect()
+    }
+
+    #[test]
+    fn a_link_carries_what_one_side_sends_and_the_other_takes() {
+        let (tree, limits) = example();
+        let capacities = provision(&tree, &limits, &[false; 5]);
+        let expected = [(0.0, 0.0), (1.0, 3.0), (2.0, 2.0), (1.0, 3.0), (0.0, 3.0)];
+        assert_eq!(bits(&capacities), expected);
+    }
+
+    #[test]
+    fn towards_the_core_everything_goes() {
+        let (tree, mut limits) = example();
+        limits[0].receive = Rate::ZERO;
+        limits[1].receive = Rate::ZERO;
+        let mut core = [false; 5];
+        core[0] = true;
+        let with_core = provision(&tree, &limits, &core);
+        assert_eq!(bits(&with_core)[1], (1.0, 0.0));
+        assert_eq!(bits(&with_core)[2], (2.0, 2.0));
+        let without = provision(&tree, &limits, &[false; 5]);
+        assert_eq!(bits(&without)[2], (0.0, 2.0));
+    }
+
+    #[test]
+    fn packets_are_provisioned_by_themselves() {
+        let tree = Tree::from_parents(&[None, Some(0)]).unwrap();
+        let limits = |bits, packets| {
+            let rate = Rate { bits, packets };
+            Limits { send: rate, receive: rate }
+        };
+        let capacities = provision(&tree, &[limits(9.0, 1.0), limits(2.0, 5.0)], &[false; 2]);
+        assert_eq!(capacities[1].down, Rate { bits: 2.0, packets: 1.0 });
+    }
+
+    /// A tree of up to 40 nodes, limits of each, which of them are core, and changes.
+    type Case = (Vec<usize>, Vec<(u32, u32)>, Vec<bool>, Vec<(usize, u32, u32)>);
+
+    fn case() -> impl Strategy<Value = Case> {
+        (1..40_usize).prop_flat_map(|nodes| {
+            (
+                proptest::collection::vec(any::<usize>(), nodes),
+                proptest::collection::vec((0..5_u32, 0..20_u32), nodes),
+                prop_oneof![
+                    Just(vec![false; nodes]),
+                    proptest::collection::vec(any::<bool>(), nodes)
+                ],
+                proptest::collection::vec((0..nodes, 0..9_u32, 0..30_u32), 1..20),
+            )
+        })
+    }
+
+    fn limits((send, receive): (u32, u32)) -> Limits {
+        let rate = |bits: u32| Rate { bits: f64::from(bits), packets: f64::from(bits % 3) };
+        Limits { send: rate(send), receive: rate(receive) }
+    }
+
+    proptest! {
+        /// Changing one endpoint after another gives what provisioning anew gives, and names
+        /// exactly the links that differ.
+        #[test]
+        fn changes_equal_recomputation((parents, given, core, changes) in case()) {
+            let parents: Vec<Option<usize>> = parents
+                .iter()
+                .enumerate()
+                .map(|(node, parent)| (node > 0).then(|| parent % node.max(1)))
+                .collect();
+            let tree = Tree::from_parents(&parents).unwrap();
+            let mut now: Vec<Limits> = given.into_iter().map(limits).collect();
+            let mut provisioning = Provisioning::new(tree.clone(), now.clone(), core.clone());
+            let mut before = provision(&tree, &now, &core);
+            for (node, send, receive) in changes {
+                now[node] = limits((send, receive));
+                let mut changed = provisioning.set_limits(node, now[node]).to_vec();
+                let anew = provision(&tree, &now, &core);
+                let differ: Vec<usize> =
+                    (0..parents.len()).filter(|node| anew[*node] != before[*node]).collect();
+                changed.sort_unstable();
+                prop_assert_eq!(changed, differ);
+                let kept: Vec<Capacity> =
+                    (0..parents.len()).map(|node| provisioning.capacity(node)).collect();
+                prop_assert_eq!(&kept, &anew);
+                before = anew;
+            }
+        }
+    }
+}

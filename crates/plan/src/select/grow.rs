@@ -1,0 +1,185 @@
+//! Growing a tree from its root, link by link: shortest-path trees, spanning trees, and what lies
+//! between (Forest §3.5).
+
+use crate::demand::Demand;
+use crate::network::{Ordered, ShortestPaths};
+use crate::provision::Side;
+use crate::tree::Tree;
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Lengths are sums: a path of exactly the allowed length may come out longer by rounding.
+const ROUNDING: f64 = 1.0 + 1e-9;
+
+/// Which link is taken next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Growth<'a> {
+    /// The one that ends nearest to the root (Dijkstra).
+    ShortestPath,
+    /// The shortest (Prim).
+    Spanning,
+    /// The shortest whose far end is no further from the root than so many times the direct way.
+    Stretch {
+        bound: f64,
+        /// The direct ways from the root.
+        direct: &'a ShortestPaths,
+    },
+    /// The shortest until the tree has so many nodes, then the one that ends nearest to the root:
+    /// the paper's conjecture.
+    Hybrid { switch: usize },
+}
+
+/// The spanning tree of the root's component that this growth gives. Where links have limits, a
+/// link is excluded that would make the tree so far need more than is free (Forest §3.5); what
+/// stays unreached is joined by its shortest path all the same, so that it can be mended.
+pub(crate) fn grow(demand: &Demand<'_>, root: usize, growth: Growth<'_>) -> Tree {
+    let mut growing = Growing::new(demand, root, growth);
+    growing.add(root, None);
+    growing.run();
+    while let Some(node) = growing.nearest_unreached() {
+        growing.graft(node);
+        growing.run();
+    }
+    Tree::new(root, growing.hops)
+}
+
+struct Growing<'a> {
+    demand: &'a Demand<'a>,
+    growth: Growth<'a>,
+    root: usize,
+    is_limited: bool,
+    hops: Vec<Option<(usize, usize)>>,
+    distance: Vec<f64>,
+    reached: Vec<bool>,
+    order: Vec<usize>,
+    /// Links that lead out of the tree: key, far end, near end, link.
+    queue: BinaryHeap<(Reverse<Ordered>, usize, usize, usize)>,
+}
+
+impl<'a> Growing<'a> {
+    fn new(demand: &'a Demand<'a>, root: usize, growth: Growth<'a>) -> Growing<'a> {
+        let nodes = demand.network().nodes().len();
+        Growing {
+            demand,
+            growth,
+            root,
+            is_limited: demand.network().is_limited(),
+            hops: vec![None; nodes],
+            distance: vec![f64::INFINITY; nodes],
+            reached: vec![false; nodes],
+            order: Vec::new(),
+            queue: BinaryHeap::new(),
+        }
+    }
+
+    fn run(&mut self) {
+        while let Some((_, node, from, link)) = self.queue.pop() {
+            if !self.reached[node] && self.fits(node, from, link) {
+                self.add(node, Some((from, link)));
+            }
+        }
+    }
+
+    fn add(&mut self, node: usize, hop: Option<(usize, usize)>) {
+        self.reached[node] = true;
+        self.order.push(node);
+        self.hops[node] = hop;
+        self.distance[node] = match hop {
+            Some((from, link)) => self.distance[from] + self.demand.network().links()[link].length,
+            None => 0.0,
+        };
+        if matches!(self.growth, Growth::Hybrid { switch } if self.order.len() == switch) {
+            self.queue.clear();
+            (0..self.order.len()).for_each(|index| self.push_links(self.order[index]));
+        } else {
+            self.push_links(node);
+        }
+    }
+
+    fn push_links(&mut self, from: usize) {
+        for (node, link) in self.demand.network().neighbours(from) {
+            if !self.reached[*node]
+                && let Some(key) = self.key(from, *node, *link)
+            {
+                self.queue.push((Reverse(Ordered(key)), *node, from, *link));
+            }
+        }
+    }
+
+    /// The lower, the sooner a link is taken; `None` if it must not be.
+    fn key(&self, from: usize, node: usize, link: usize) -> Option<f64> {
+        let length = self.demand.network().links()[link].length;
+        let reach = self.distance[from] + length;
+        match self.growth {
+            Growth::ShortestPath => Some(reach),
+            Growth::Spanning => Some(length),
+            Growth::Stretch { bound, direct } => {
+                (reach <= bound * direct.lengths[node] * ROUNDING).then_some(length)
+            }
+            Growth::Hybrid { switch } => {
+                Some(if self.order.len() < switch { length } else { reach })
+            }
+        }
+    }
+
+    /// Whether the tree so far, with this link, needs nowhere more than is free.
+    fn fits(&self, node: usize, from: usize, link: usize) -> bool {
+        if !self.is_limited {
+            return true;
+        }
+        let side = |node: usize| Side::of(self.demand.limits()[node], false);
+        let mut below: Vec<Side> = (0..self.hops.len()).map(|_| Side::default()).collect();
+        below[node] = side(node);
+        below[from] = below[node];
+        for inside in self.order.iter().rev() {
+            below[*inside] = below[*inside] + side(*inside);
+            if let Some((above, _)) = self.hops[*inside] {
+                below[above] = below[above] + below[*inside];
+            }
+        }
+        let all = below[self.root];
+        let excess = |below_node: usize, link: usize| {
+            self.demand.excess(link, below_node, &below[below_node], &(all - below[below_node]))
+        };
+        let inside = self.order.iter().filter_map(|node| Some((*node, self.hops[*node]?.1)));
+        inside.chain([(node, link)]).all(|(node, link)| excess(node, link) == 0.0)
+    }
+
+    /// The direct ways from the root.
+    fn direct(&self) -> Cow<'a, ShortestPaths> {
+        match self.growth {
+            Growth::Stretch { direct, .. } => Cow::Borrowed(direct),
+            _ => Cow::Owned(self.demand.network().shortest_paths(self.root)),
+        }
+    }
+
+    /// The unreached node of the component that is nearest to the root.
+    fn nearest_unreached(&self) -> Option<usize> {
+        if self.order.len() == self.demand.component().len() {
+            return None;
+        }
+        let direct = self.direct();
+        let unreached = self.demand.component().iter().copied().filter(|node| !self.reached[*node]);
+        unreached.min_by_key(|node| Ordered(direct.lengths[*node]))
+    }
+
+    /// Joins a node by its shortest path, whose nodes hang on it from now on unless the tree has
+    /// them as near already. No path of the tree gets longer, so every bound still holds.
+    fn graft(&mut self, node: usize) {
+        let ShortestPaths { lengths, hops } = &*self.direct();
+        let mut path = vec![node];
+        while let Some((above, _)) = hops[path[path.len() - 1]] {
+            path.push(above);
+        }
+        for node in path.into_iter().rev() {
+            if !self.reached[node] {
+                self.add(node, hops[node]);
+            } else if self.distance[node] > lengths[node] {
+                // What hangs below gets nearer too; that its old distance stands is on the safe side.
+                self.hops[node] = hops[node];
+                self.distance[node] = lengths[node];
+            }
+        }
+    }
+}
