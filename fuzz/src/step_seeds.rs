@@ -70,7 +70,11 @@ fn worlds() -> Files {
     let returns = joined([&leave(0), SETTLE, &leave(0), SETTLE]);
     let in_pieces = joined([&say(0), &say(1), &say(0), TRANSMIT, &say(0), TRANSMIT]);
     let after_the_drain = joined([TICK, SETTLE, SECOND, SETTLE]);
+    let join = |number| joined([&say(number), TRANSMIT, &say(number), TRANSMIT]);
+    let leaves = joined([&leave(0), &say(0), TRANSMIT]);
+    let changes_hands = joined([&join(0), &join(2), &publish(2, FIRST, 1), &leaves, &join(1)]);
     vec![
+        ("place-changes-hands", joined([&[PERIODIC | CRAMPED], &changes_hands, TICK])),
         ("join", joined([ROOMY, SETTLE])),
         ("join-in-pieces", joined([ROOMY, &in_pieces])),
         ("publish-leave", joined([ROOMY, world, &publish(0, 7, 1), TRANSMIT, &leave(0), SETTLE])),
@@ -128,6 +132,8 @@ fn forgeries() -> Vec<u8> {
 const LEAVE: &[u8] = &[S::Leave as u8];
 const UNSUBSCRIBE: &[u8] = &[S::Unsubscribe as u8, 7];
 /// The longest update that is taken, and one that is longer.
+/// The ack of the first subscribe packet.
+const LATE_ACK: &[u8] = &[S::Forge as u8, 3, 1, 0, 8, 0, 0, 0, 1, 0, 0, 0, 0];
 const PUBLISH: &[u8] = &[S::Publish as u8, 7, 3, 177];
 const TOO_LONG: &[u8] = &[S::Publish as u8, 7, 3, 178];
 const RAW: &[u8] = &[S::Raw as u8, 0, 2, 0xc1, 0x10];
@@ -183,6 +189,11 @@ pub(crate) fn session() -> Files {
         ("connect", connected.to_vec()),
         ("subscribe-leave", joined([subscribed, PUBLISH, LEAVE, &answer(0, 0)])),
         ("leave-before", LEAVE.to_vec()),
+        ("leave-challenged", joined([connected, &notice(CHALLENGE), LEAVE])),
+        (
+            "ack-after-left",
+            joined([connected, &[S::Subscribe as u8, 7, 3], LEAVE, &answer(0, 0), LATE_ACK]),
+        ),
         ("refused", refused.to_vec()),
         ("refused-later", joined([&answer(0, 1), refused])),
         ("rebind", joined([connected, &notice(CHALLENGE), &wait(0), &answer(0, 0)])),

@@ -70,6 +70,7 @@ impl Fanout {
     pub(crate) fn begin(&mut self, pending: &Pending, table: &SubscriptionTable) {
         for (number, target) in (0..).zip(&pending.targets) {
             match target.audience {
+                Audience::Nobody => {}
                 Audience::Endpoint(slot) => self.cohorts.add(slot, number, Level(u8::MAX)),
                 Audience::Group(group) => {
                     for (slot, level) in table.members(group) {

@@ -34,6 +34,8 @@ pub(crate) enum Audience {
     Group(u32),
     /// One session.
     Endpoint(SlotIndex),
+    /// A session that has ended.
+    Nobody,
 }
 
 /// A group or an endpoint that has updates waiting.
@@ -141,6 +143,23 @@ impl Pending {
     pub(crate) fn payload(&self, number: u32) -> &[u8] {
         let record = &self.records[number as usize];
         &self.bytes[record.start as usize..][..record.len.into()]
+    }
+
+    /// A session ended: what waits for it goes to no one, and what it published is no one's own.
+    /// Returns how many updates waited for it.
+    pub(crate) fn forget(&mut self, slot: SlotIndex) -> u64 {
+        let mut number = core::mem::replace(&mut self.newest_of_publisher[slot as usize], NONE);
+        while number != NONE {
+            let record = &mut self.records[number as usize];
+            record.publisher = NONE;
+            number = record.next_of_publisher;
+        }
+        let target = core::mem::replace(&mut self.target_of_endpoint[slot as usize], NONE);
+        if target == NONE {
+            return 0;
+        }
+        self.targets[target as usize].audience = Audience::Nobody;
+        self.of_target(target).count() as u64
     }
 
     pub(crate) fn clear(&mut self) {

@@ -457,6 +457,8 @@ impl Relay {
     fn end(&mut self, ended: Ended) {
         self.counters.sessions_ended += 1;
         self.table.remove_all(ended.slot);
+        let gone = self.pending.forget(ended.slot);
+        self.counters.drops[DropReason::UnknownDestination as usize] += gone;
     }
 
     fn reply(&mut self, to: SocketAddr, datagram: &[u8]) {

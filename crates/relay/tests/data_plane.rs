@@ -471,3 +471,34 @@ fn data_threads_share_what_is_published() {
     assert_eq!(shared, 1, "the accepted connect");
     assert_eq!((shards[0].sessions(), shards[1].sessions()), (2, 0));
 }
+
+#[test]
+fn what_waits_for_one_who_left_does_not_reach_who_takes_the_place() {
+    let tick = Duration::from_millis(50);
+    let mut small = config(Mode::Periodic { tick });
+    small.sessions.max_sessions = 3;
+    let mut world = World::new(Mode::Immediate, 0);
+    world.relay = Relay::new(small, Keyring::new([1; 16]), &[2; 16]);
+    // 0 and 1 on comtree 1, 2 and 3 on comtree 2; 3 joins when 1 has left, into its place.
+    for comtree in [1, 1, 2] {
+        let seed = [world.participants.len() as u8 + 1; 16];
+        world.participants.push(Session::new(SessionConfig { comtree: Comtree(comtree), seed }));
+        world.received.push(Vec::new());
+    }
+    world.settle();
+    let dst = world.participants[1].address();
+    let mut out = [0; 1500];
+    let len = world.participants[0].publish(dst, Level(0), Flags(0), b"secret", &mut out).unwrap();
+    let _ = world.relay.handle_datagram(world.now, ip_port(0), &out[..len]);
+    world.participants[1].leave();
+    world.settle();
+    world.participants.push(Session::new(SessionConfig { comtree: Comtree(2), seed: [4; 16] }));
+    world.received.push(Vec::new());
+    world.participants[3].subscribe(Group::new(7), Level(0));
+    world.settle();
+    assert_eq!(world.participants[3].address(), dst);
+    world.publish(2, 7, 0, Flags(0), b"ours");
+    world.now = world.now.next_multiple(tick);
+    world.transmit();
+    assert_eq!(world.payloads(3), [b"ours"], "an update of another comtree");
+}

@@ -203,7 +203,10 @@ impl Session {
     /// Begins an orderly leave. The session is closed when the relay answers, or soon after.
     pub fn leave(&mut self) {
         match self.state {
-            State::Connected => self.enter(State::Leaving, Time::ZERO),
+            State::Connected => {
+                self.pending_rebind = None;
+                self.enter(State::Leaving, Time::ZERO);
+            }
             State::Leaving | State::Closed => {}
             State::Greeting | State::Connecting => self.close(),
         }
@@ -268,7 +271,10 @@ impl Session {
             Kind::KeepaliveAck => {
                 self.handle_keepalive_ack(header.dst, Keepalive::decode(&packet)?, now);
             }
-            Kind::SubscribeAck => self.handle_subscribe_ack(&SubscribeAck::new_checked(&packet)?),
+            // One that comes late, to a session that has ended, settles nothing of the next.
+            Kind::SubscribeAck if self.state == State::Connected && header.dst == self.address => {
+                self.handle_subscribe_ack(&SubscribeAck::new_checked(&packet)?);
+            }
             Kind::Challenge if self.state == State::Connected => {
                 self.pending_rebind = Some(Challenge::decode(&packet)?.cookie);
             }

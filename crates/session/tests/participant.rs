@@ -1,0 +1,66 @@
+//! A participant whose relay answers late or oddly.
+
+use canopy_session::{Event, Session, SessionConfig};
+use canopy_wire::{
+    Address, Challenge, Comtree, Connected, Cookie, Group, Leave, Level, Packet, Subscribe,
+    SubscribeAckWriter, Time,
+};
+
+/// A session that is connected, and when.
+fn connected() -> (Session, Time) {
+    let (comtree, now) = (Comtree(1), Time::from_millis(1));
+    let mut session = Session::new(SessionConfig { comtree, seed: [9; 16] });
+    let mut out = [0; 1500];
+    session.poll_transmit(now, &mut out).unwrap();
+    let nonce = u64::from_be_bytes(out[20..28].try_into().unwrap());
+    let len = Cookie { nonce, cookie: [1; 16] }.encode(comtree, &mut out).unwrap();
+    session.handle_datagram(now, &out[..len], |_| ()).unwrap();
+    session.poll_transmit(now, &mut out).unwrap();
+    let address = Address::unicast(1, 1);
+    let told = Connected {
+        nonce,
+        address,
+        lifetime_ms: 10_000,
+        keepalive_ms: 2_000,
+        subscription_ms: 60_000,
+        secret: [1; 16],
+    };
+    let len = told.encode(comtree, &mut out).unwrap();
+    session.handle_datagram(now, &out[..len], |_| ()).unwrap();
+    (session, now)
+}
+
+#[test]
+fn a_leave_after_a_challenge_is_not_due_at_once_for_ever() {
+    let (mut session, now) = connected();
+    let mut out = [0; 1500];
+    let len =
+        Challenge { cookie: [1; 16] }.encode(Comtree(1), session.address(), &mut out).unwrap();
+    session.handle_datagram(now, &out[..len], |_| ()).unwrap();
+    session.leave();
+    while session.poll_transmit(now, &mut out).is_some() {}
+    assert!(
+        session.poll_timeout().unwrap() > now,
+        "due again at once: {:?}",
+        session.poll_timeout()
+    );
+}
+
+#[test]
+fn closed_is_the_last_event() {
+    let (mut session, now) = connected();
+    let mut out = [0; 1500];
+    session.subscribe(Group::new(7), Level(0));
+    let len = session.poll_transmit(now, &mut out).unwrap();
+    let packet = Packet::new_checked(&out[..len]).unwrap();
+    let sequence = Subscribe::new_checked(&packet).unwrap().sequence();
+    session.leave();
+    session.poll_transmit(now, &mut out).unwrap();
+    let len = Leave::encode_left(Comtree(1), session.address(), &mut out).unwrap();
+    session.handle_datagram(now, &out[..len], |_| ()).unwrap();
+    let len =
+        SubscribeAckWriter::new(&mut out, sequence).unwrap().finish(Comtree(1), session.address());
+    session.handle_datagram(now, &out[..len], |_| ()).unwrap();
+    let events: Vec<_> = std::iter::from_fn(|| session.poll_event()).collect();
+    assert_eq!(events.last(), Some(&Event::Closed), "{events:?}");
+}
