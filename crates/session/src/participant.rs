@@ -286,8 +286,13 @@ impl Session {
             Kind::Left if self.state == State::Leaving => self.close(),
             _ => {}
         }
-        // A challenge says that the relay does not know us here: no sign that the session lives.
-        if header.kind != Kind::Challenge {
+        // That the relay does not know us, or not here, is no sign that the session lives.
+        let is_unknown = match header.kind {
+            Kind::Challenge => true,
+            Kind::KeepaliveAck => header.dst != self.address,
+            _ => false,
+        };
+        if !is_unknown {
             self.heard = self.heard.max(now);
         }
         Ok(())

@@ -1,8 +1,8 @@
 //! A participant whose relay answers late or oddly.
 
-use canopy_session::{Event, Session, SessionConfig};
+use canopy_session::{Event, Session, SessionConfig, State};
 use canopy_wire::{
-    Address, Challenge, Comtree, Connected, Cookie, Group, Leave, Level, Packet, Subscribe,
+    Address, Challenge, Comtree, Connected, Cookie, Group, Keepalive, Leave, Level, Packet, Subscribe,
     SubscribeAckWriter, Time,
 };
 
@@ -63,4 +63,23 @@ fn closed_is_the_last_event() {
     session.handle_datagram(now, &out[..len], |_| ()).unwrap();
     let events: Vec<_> = std::iter::from_fn(|| session.poll_event()).collect();
     assert_eq!(events.last(), Some(&Event::Closed), "{events:?}");
+}
+
+/// A round trip may take longer than the time between keepalives: the answer is then to none but
+/// the last but one. It counts as a sign of life only if it knows the participant.
+#[test]
+fn late_answers_that_know_nobody_do_not_keep_a_session_alive() {
+    for (knows, alive) in [(true, true), (false, false)] {
+        let (mut session, mut now) = connected();
+        let address = if knows { session.address() } else { Address::UNSPECIFIED };
+        let mut out = [0; 1500];
+        for _ in 0..10 {
+            now = session.poll_timeout().unwrap();
+            while session.poll_transmit(now, &mut out).is_some() {}
+            let ack = Keepalive { stamp: 1 };
+            let len = ack.encode_ack(Comtree(1), address, &mut out).unwrap();
+            session.handle_datagram(now, &out[..len], |_| ()).unwrap();
+        }
+        assert_eq!(session.state() == State::Connected, alive, "knows it: {knows}");
+    }
 }
