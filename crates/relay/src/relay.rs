@@ -382,16 +382,20 @@ impl Relay {
             return Err(DropReason::SubscribeOrder);
         }
         session.subscribe_sequence = sequence;
+        let refused_before = repeats && session.subscribe_refused;
         let expires = now + self.subscription_lifetime;
         let mut ack = [0; MAX_DATAGRAM];
         let mut writer = SubscribeAckWriter::new(&mut ack, sequence)?;
+        let mut any_refused = false;
         for change in subscribe.changes() {
-            // A repeated packet gets the answer that was given, even if there would be room by
-            // now: the participant may have heard the refusal already.
+            // A repeated packet renews what it added, for its participant counts from the answer.
+            // What was refused stays so even if there would be room by now: the participant may
+            // have heard the refusal already.
             let refused = match change {
-                Change::Add(group, _) if repeats => {
-                    let held = self.table.contains(slot, header.comtree, group);
-                    (!held).then_some((group, TableFull::Table))
+                Change::Add(group, _)
+                    if refused_before && !self.table.contains(slot, header.comtree, group) =>
+                {
+                    Some((group, TableFull::Table))
                 }
                 Change::Add(group, level) => {
                     let added = self.table.add(slot, header.comtree, group, level, expires);
@@ -405,8 +409,12 @@ impl Relay {
             if let Some((group, reason)) = refused {
                 self.counters.drops[DropReason::SubscriptionsFull as usize] += u64::from(!repeats);
                 writer.push(group, reason);
+                any_refused = true;
             }
             self.counters.subscription_changes += 1;
+        }
+        if let Some(session) = self.sessions.get_mut(slot) {
+            session.subscribe_refused = any_refused;
         }
         let len = writer.finish(header.comtree, header.src);
         self.reply(from, &ack[..len]);

@@ -350,6 +350,36 @@ fn a_repeated_subscribe_gets_the_answer_that_was_given() {
 }
 
 #[test]
+fn a_repeated_subscribe_renews_what_it_added() {
+    let second = Duration::from_secs(1);
+    let mut config = config(Mode::Immediate);
+    config.sessions.limits.subscription = second * 40;
+    config.sessions.limits.lifetime = second * 1000;
+    let mut world = World::new(Mode::Immediate, 0);
+    world.relay = Relay::new(config, Keyring::new([1; 16]), &[2; 16]);
+    world.participants.push(Session::new(SessionConfig { comtree: COMTREE, seed: [1; 16] }));
+    world.received.push(Vec::new());
+    world.settle();
+    world.participants[0].subscribe(Group::new(1), Level(0));
+    let mut packet = [0; 1500];
+    let len = world.participants[0].poll_transmit(world.now, &mut packet).unwrap();
+    let start = world.now;
+    let mut held = Vec::new();
+    for passed in 0..90 {
+        let now = start + second * passed;
+        // The first answer is lost, so the participant counts from the second.
+        if passed == 0 || passed == 30 {
+            let _ = world.relay.handle_datagram(now, ip_port(0), &packet[..len]);
+            world.relay.transmit(now, |_| ());
+        }
+        world.relay.handle_timeout(now);
+        held.push(world.relay.subscriptions());
+    }
+    // Ended subscriptions are found within ten seconds.
+    assert_eq!((held[69], held[89]), (1, 0), "{held:?}");
+}
+
+#[test]
 fn the_silent_expire_and_free_their_place() {
     let mut world = World::new(Mode::Immediate, 3);
     world.subscribe_all(7, 0);

@@ -68,6 +68,8 @@ pub struct Slot {
     live: bool,
     /// The number of the last subscribe packet that was applied; 0 before the first.
     pub subscribe_sequence: u32,
+    /// Whether any of its changes was refused.
+    pub subscribe_refused: bool,
 }
 
 impl Slot {
@@ -471,6 +473,7 @@ impl Sessions {
             heard: now,
             live: true,
             subscribe_sequence: 0,
+            subscribe_refused: false,
         };
         if index == fresh {
             self.slots.push(slot);

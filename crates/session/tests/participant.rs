@@ -2,8 +2,8 @@
 
 use canopy_session::{Event, Session, SessionConfig, State};
 use canopy_wire::{
-    Address, Challenge, Comtree, Connected, Cookie, Group, Keepalive, Leave, Level, Packet, Subscribe,
-    SubscribeAckWriter, Time,
+    Address, Challenge, Comtree, Connected, Cookie, Group, Keepalive, Leave, Level, Packet,
+    Subscribe, SubscribeAckWriter, Time,
 };
 
 /// A session that is connected, and when.
