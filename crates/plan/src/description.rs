@@ -1,6 +1,7 @@
 //! Networks in TOML, for people who write their own.
 
-use crate::network::{Described, Network, NetworkError, Node, Place};
+use crate::network::{Described, Network, NetworkError, Node};
+use crate::place::Place;
 use crate::rate::Rate;
 use serde::Deserialize;
 use std::collections::BTreeMap;

@@ -7,7 +7,8 @@
 
 use crate::core_subtree::CoreRule;
 use crate::demand::{Demand, PlanError};
-use crate::network::{Network, Ordered, Place};
+use crate::network::{Network, Ordered};
+use crate::place::Place;
 use crate::rate::Limits;
 use crate::select::{Choice, Method, Request, Root, choose};
 use rand::SeedableRng;

@@ -1,6 +1,7 @@
 //! Networks in GML, as the Internet Topology Zoo has them.
 
-use crate::network::{Described, Network, NetworkError, Node, Place, counted};
+use crate::network::{Described, Network, NetworkError, Node, counted};
+use crate::place::Place;
 use crate::rate::Rate;
 use std::collections::BTreeMap;
 

@@ -75,20 +75,15 @@ impl FiguresCommand {
         let cores = experiment.cores(progress(5))?;
         eprintln!("figure 6");
         let delays = experiment.delays()?;
-        let fanout = "fan-out";
         let cost = "cost: capacity × length";
-        let mut files = write(out, "figure4", &topologies)?;
-        files.push(plot(
-            out,
-            "figure4",
-            ["What trees cost", fanout, cost],
-            &topology_curves(&topologies),
-        )?);
-        files.extend(write(out, "figure5", &cores)?);
-        files.push(plot(out, "figure5", ["What cores cost", fanout, cost], &core_curves(&cores))?);
-        files.extend(write(out, "figure6", &delays)?);
+        let labels = ["What trees cost", "fan-out", cost];
+        let topology =
+            write(out, "figure4", labels, &topologies, |row| row.fanout.into(), &TOPOLOGY);
+        let labels = ["What cores cost", "fan-out", cost];
+        let core = write(out, "figure5", labels, &cores, |row| row.fanout.into(), &CORE);
         let labels = ["What the stretch does to delays", "stretch", "length of paths"];
-        files.push(plot(out, "figure6", labels, &delay_curves(&delays))?);
+        let delay = write(out, "figure6", labels, &delays, |row| row.stretch, &DELAY);
+        let files = [topology?, core?, delay?].concat();
         let findings = Findings::new(&topologies, &cores, &delays, files);
         if self.json {
             print_line(serde_json::to_string(&findings)?)?;
@@ -155,56 +150,55 @@ impl Findings {
     }
 }
 
-fn topology_curves(rows: &[TopologyRow]) -> Vec<Curve> {
-    let curve = |name, pick: fn(&TopologyRow) -> f64| Curve {
-        name,
-        points: rows.iter().map(|row| (row.fanout.into(), pick(row))).collect(),
-    };
-    vec![
-        curve("shortest-path tree", |row| row.spt),
-        curve("spanning tree", |row| row.mst),
-        curve("stretch 1.2", |row| row.stretch_1_2),
-        curve("hybrid", |row| row.hybrid),
-        curve("best", |row| row.best),
-    ]
+/// A column of the rows, under the name that its curve has.
+type Column<Row> = (&'static str, fn(&Row) -> f64);
+
+const TOPOLOGY: [Column<TopologyRow>; 5] = [
+    ("shortest-path tree", |row| row.spt),
+    ("spanning tree", |row| row.mst),
+    ("stretch 1.2", |row| row.stretch_1_2),
+    ("hybrid", |row| row.hybrid),
+    ("best", |row| row.best),
+];
+
+const CORE: [Column<CoreRow>; 5] = [
+    ("no core", |row| row.no_core),
+    ("center", |row| row.core_center),
+    ("center and neighbours", |row| row.core_center_and_neighbours),
+    ("all nodes", |row| row.all_core),
+    ("unicast", |row| row.unicast),
+];
+
+const DELAY: [Column<DelayRow>; 3] = [
+    ("longest over the tree", |row| row.max_tree_delay),
+    ("mean over the tree", |row| row.mean_tree_delay),
+    ("mean of direct paths", |row| row.mean_direct_delay),
+];
+
+fn curves<Row>(rows: &[Row], x: fn(&Row) -> f64, columns: &[Column<Row>]) -> Vec<Curve> {
+    let points = |y: fn(&Row) -> f64| rows.iter().map(|row| (x(row), y(row))).collect();
+    columns.iter().map(|(name, y)| Curve { name, points: points(*y) }).collect()
 }
 
-fn core_curves(rows: &[CoreRow]) -> Vec<Curve> {
-    let curve = |name, pick: fn(&CoreRow) -> f64| Curve {
-        name,
-        points: rows.iter().map(|row| (row.fanout.into(), pick(row))).collect(),
-    };
-    vec![
-        curve("no core", |row| row.no_core),
-        curve("center", |row| row.core_center),
-        curve("center and neighbours", |row| row.core_center_and_neighbours),
-        curve("all nodes", |row| row.all_core),
-        curve("unicast", |row| row.unicast),
-    ]
-}
-
-fn delay_curves(rows: &[DelayRow]) -> Vec<Curve> {
-    let curve = |name, pick: fn(&DelayRow) -> f64| Curve {
-        name,
-        points: rows.iter().map(|row| (row.stretch, pick(row))).collect(),
-    };
-    vec![
-        curve("longest over the tree", |row| row.max_tree_delay),
-        curve("mean over the tree", |row| row.mean_tree_delay),
-        curve("mean of direct paths", |row| row.mean_direct_delay),
-    ]
-}
-
-/// Writes rows as CSV; returns the file in a list, to which its picture is added.
-fn write<Row: Serialize>(out: &Path, name: &str, rows: &[Row]) -> anyhow::Result<Vec<PathBuf>> {
-    let path = out.join(name).with_extension("csv");
-    let mut csv = csv::Writer::from_path(&path)
-        .with_context(|| format!("cannot write {}", path.display()))?;
+/// Writes a figure as CSV and as SVG; returns both files.
+fn write<Row: Serialize>(
+    out: &Path,
+    name: &str,
+    labels: [&str; 3],
+    rows: &[Row],
+    x: fn(&Row) -> f64,
+    columns: &[Column<Row>],
+) -> anyhow::Result<[PathBuf; 2]> {
+    let table = out.join(name).with_extension("csv");
+    let picture = table.with_extension("svg");
+    let cannot = |path: &Path| format!("cannot write {}", path.display());
+    let mut csv = csv::Writer::from_path(&table).with_context(|| cannot(&table))?;
     for row in rows {
         csv.serialize(row)?;
     }
-    csv.flush().with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(vec![path])
+    csv.flush().with_context(|| cannot(&table))?;
+    draw(&picture, labels, &curves(rows, x, columns)).with_context(|| cannot(&picture))?;
+    Ok([table, picture])
 }
 
 /// A number on an axis: whole ones without a point.
@@ -220,12 +214,6 @@ const COLOURS: [RGBColor; 5] = [
     RGBColor(0x8a, 0x55, 0xa8),
     RGBColor(0x22, 0x22, 0x22),
 ];
-
-fn plot(out: &Path, name: &str, labels: [&str; 3], curves: &[Curve]) -> anyhow::Result<PathBuf> {
-    let path = out.join(name).with_extension("svg");
-    draw(&path, labels, curves).with_context(|| format!("cannot draw {}", path.display()))?;
-    Ok(path)
-}
 
 fn draw(path: &Path, [title, x_label, y_label]: [&str; 3], curves: &[Curve]) -> anyhow::Result<()> {
     let points = || curves.iter().flat_map(|curve| curve.points.iter());
