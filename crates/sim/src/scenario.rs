@@ -23,6 +23,14 @@ pub(crate) enum Weather {
     Storm,
 }
 
+/// Which of the relay's tables are too small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fullness {
+    None,
+    Sessions,
+    Subscriptions,
+}
+
 /// The relay's restart.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Restart {
@@ -101,7 +109,7 @@ impl Scenario {
         let drawn = if is_crowd { rng.random_range(60..140) } else { rng.random_range(4..36) };
         let participants = config.participants.unwrap_or(drawn).max(1) as usize;
         let limits = draw_limits(weather, rng);
-        let overflow = rng.random_bool(0.25);
+        let fullness = draw_fullness(rng);
         let shards = if rng.random_bool(0.3) { 2 } else { 1 };
         let end = Time::from_millis(u64::from(config.seconds.max(2)) * 1000);
         let calm = (recovery(weather, &limits) + QUIET + SLACK).min(end.since(Time::ZERO) / 2);
@@ -109,14 +117,14 @@ impl Scenario {
         Scenario {
             participants,
             comtrees: if rng.random_bool(0.4) { 2 } else { 1 },
-            habits: draw_habits(is_crowd, rng),
+            habits: draw_habits(is_crowd, fullness, rng),
             weather,
             links: (0..participants).map(|_| draw_links(weather, rng)).collect(),
             mode: draw_mode(rng),
             shards,
-            max_sessions: draw_max_sessions(participants as u32, shards, overflow, rng),
+            max_sessions: draw_max_sessions(participants as u32, shards, fullness, rng),
             limits,
-            tables: draw_tables(participants as u32, overflow, rng),
+            tables: draw_tables(participants as u32, fullness, rng),
             turn: Duration::from_micros(rng.random_range(20..500)),
             handover: Duration::from_micros(rng.random_range(5..200)),
             restart: draw_restart(calm_from, rng),
@@ -214,10 +222,21 @@ fn draw_mode(rng: &mut ChaCha8Rng) -> Mode {
     if rng.random_bool(0.5) { Mode::Immediate } else { Mode::Periodic { tick } }
 }
 
-fn draw_habits(is_crowd: bool, rng: &mut ChaCha8Rng) -> Habits {
+fn draw_fullness(rng: &mut ChaCha8Rng) -> Fullness {
+    match rng.random_range(0..8) {
+        0 => Fullness::Sessions,
+        1 => Fullness::Subscriptions,
+        _ => Fullness::None,
+    }
+}
+
+fn draw_habits(is_crowd: bool, fullness: Fullness, rng: &mut ChaCha8Rng) -> Habits {
     // A crowd stands in few cells, and each of it says little.
     let fastest = if is_crowd { 1500 } else { rng.random_range(60..250) };
-    let shortest = rng.random_range(500..6000);
+    // In a full relay every place that is left is taken at once, and its address with it.
+    let is_full = fullness == Fullness::Sessions;
+    let shortest = rng.random_range(if is_full { 300..1000 } else { 500..6000 });
+    let unicast = [0.0, 0.0, 0.1, 0.5][rng.random_range(0..4)];
     let some = |share: f64, rng: &mut ChaCha8Rng| if rng.random_bool(0.5) { share } else { 0.0 };
     Habits {
         side: rng.random_range(1..if is_crowd { 3 } else { 8 }),
@@ -227,9 +246,9 @@ fn draw_habits(is_crowd: bool, rng: &mut ChaCha8Rng) -> Habits {
         burst: some(0.05, rng),
         bundle: some(0.1, rng),
         echo: some(0.1, rng),
-        unicast: [0.0, 0.0, 0.1, 0.5][rng.random_range(0..4)],
+        unicast: if is_full { 0.5 } else { unicast },
         longest: if rng.random_bool(0.15) { canopy_wire::MAX_UPDATE - 100 } else { 200 },
-        churn_ms: rng.random_bool(0.6).then_some(shortest..shortest * 4),
+        churn_ms: (rng.random_bool(0.6) || is_full).then_some(shortest..shortest * 4),
         insiders: some(0.1, rng),
     }
 }
@@ -272,21 +291,26 @@ fn draw_link(weather: Weather, delay: Duration, rng: &mut ChaCha8Rng) -> LinkMod
     }
 }
 
-fn draw_max_sessions(participants: u32, shards: u16, overflow: bool, rng: &mut ChaCha8Rng) -> u32 {
-    if overflow && rng.random_bool(0.5) {
+fn draw_max_sessions(
+    participants: u32,
+    shards: u16,
+    fullness: Fullness,
+    rng: &mut ChaCha8Rng,
+) -> u32 {
+    if fullness == Fullness::Sessions {
         return (participants / u32::from(shards)).saturating_sub(rng.random_range(0..4)).max(2);
     }
     // Sessions of those who crashed live on beside the new ones for a while.
     participants * 8 + 8
 }
 
-fn draw_tables(participants: u32, overflow: bool, rng: &mut ChaCha8Rng) -> TableLimits {
+fn draw_tables(participants: u32, fullness: Fullness, rng: &mut ChaCha8Rng) -> TableLimits {
     let mut tables = TableLimits {
         max_groups: 4096,
         max_subscriptions: 1 << 16,
         max_subscriptions_per_participant: 1024,
     };
-    if overflow {
+    if fullness == Fullness::Subscriptions {
         let tight = |share: u32, rng: &mut ChaCha8Rng| share + rng.random_range(0..share * 2);
         match rng.random_range(0..3) {
             0 => tables.max_groups = tight(4, rng),
