@@ -67,7 +67,7 @@ fn the_tap_is_shown_what_arrives() {
 /// The sum of what seeds report under a fault that the oracle is not told of.
 fn sabotaged(sabotage: Sabotage, what: impl Fn(&Report) -> u64) -> u64 {
     let config = |seed| SimConfig { sabotage: Some(sabotage), ..quick(seed) };
-    (0..6).map(|seed| what(&run(&config(seed)))).sum()
+    (0..24).map(|seed| what(&run(&config(seed)))).sum()
 }
 
 #[test]
