@@ -3,7 +3,7 @@
 use crate::core_subtree::CoreRule;
 use crate::network::Network;
 use crate::provision::Side;
-use crate::rate::Limits;
+use crate::rate::{Limits, Rate};
 use std::collections::BTreeSet;
 
 /// Why there is no plan.
@@ -22,7 +22,7 @@ pub enum PlanError {
     #[error("no path joins {0} and {1}; plan a comtree for each component")]
     Apart(String, String),
     /// A limit is no rate.
-    #[error("a limit of {0} is {1}; give 0 or more")]
+    #[error("a limit of {0} is {1}; give 0 to 4.4e12")]
     Limit(String, f64),
     /// The stretch is none.
     #[error("stretch {0} is out of range; choose 1 or more, 1 gives shortest-path trees")]
@@ -48,6 +48,8 @@ pub struct Demand<'a> {
     limits: Vec<Limits>,
     component: Vec<usize>,
     core: CoreRule,
+    /// All that is sent and received: excesses are told in shares of it.
+    scale: Rate,
 }
 
 impl<'a> Demand<'a> {
@@ -82,12 +84,17 @@ impl<'a> Demand<'a> {
             }
             let Limits { send, receive } = given;
             let rates = [send.bits, send.packets, receive.bits, receive.packets];
-            if let Some(rate) = rates.into_iter().find(|rate| !rate.is_finite() || *rate < 0.0) {
+            let fits = |rate: &f64| (0.0..=Rate::MOST).contains(rate);
+            if let Some(rate) = rates.into_iter().find(|rate| !fits(rate)) {
                 return Err(PlanError::Limit(name(), rate));
             }
             limits[*node] = *given;
         }
-        Ok(Demand { network, endpoints: seen.into_iter().collect(), limits, component, core })
+        let all: Limits = limits.iter().copied().sum();
+        let whole = all.send + all.receive;
+        let scale = Rate { bits: whole.bits.max(1e-9), packets: whole.packets.max(1e-9) };
+        let endpoints = seen.into_iter().collect();
+        Ok(Demand { network, endpoints, limits, component, core, scale })
     }
 
     /// The substrate.
@@ -129,6 +136,46 @@ impl<'a> Demand<'a> {
     /// `node`, `above` at the other.
     pub(crate) fn excess(&self, link: usize, node: usize, below: &Side, above: &Side) -> f64 {
         let [up, down] = self.network.links()[link].free_from(node);
-        below.needed_towards(above).excess(up) + above.needed_towards(below).excess(down)
+        below.needed_towards(above).excess(up, self.scale)
+            + above.needed_towards(below).excess(down, self.scale)
+    }
+
+    /// Whether any link could be too small: one that carries all that anybody sends or receives is
+    /// large enough for every tree.
+    pub(crate) fn is_limited(&self) -> bool {
+        let all: Limits = self.limits.iter().copied().sum();
+        let most = if self.core == CoreRule::None { all.send.min(all.receive) } else { all.send };
+        let too_small = |free: &Rate| most.excess(*free, self.scale) > 0.0;
+        self.network.links().iter().any(|link| link.free.iter().any(too_small))
+    }
+
+    /// The nodes that a least costly tree may need, in order: nothing that hangs on one neighbour
+    /// alone and is neither an endpoint nor named as core.
+    pub(crate) fn useful(&self) -> Vec<usize> {
+        let mut useful = vec![false; self.network.nodes().len()];
+        self.component.iter().for_each(|node| useful[*node] = true);
+        let mut stack = self.component.clone();
+        while let Some(node) = stack.pop() {
+            let is_wanted =
+                self.endpoints.binary_search(&node).is_ok() || self.core.nodes().contains(&node);
+            if !useful[node] || is_wanted {
+                continue;
+            }
+            let mut around: Vec<usize> =
+                self.network.neighbours(node).iter().map(|n| n.0).collect();
+            around.retain(|next| useful[*next]);
+            around.sort_unstable();
+            around.dedup();
+            if around.len() <= 1 {
+                useful[node] = false;
+                stack.extend(around);
+            }
+        }
+        self.component.iter().copied().filter(|node| useful[*node]).collect()
+    }
+
+    /// Whether [`Demand::shortest_path_bound`] holds here: no core, and links without limits.
+    pub fn is_bounded(&self) -> bool {
+        self.core == CoreRule::None && !self.is_limited()
     }
 }

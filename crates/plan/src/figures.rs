@@ -175,7 +175,7 @@ impl Experiment {
         if self.points < 3 || self.trials == 0 {
             return Err(PlanError::Experiment { points: self.points, trials: self.trials });
         }
-        let seeds = self.seed..self.seed + self.trials;
+        let seeds = (0..self.trials).map(|number| self.seed.wrapping_add(number));
         Ok(seeds.map(|seed| Trial::new(self.points, seed)).collect())
     }
 

@@ -7,6 +7,8 @@ use rand_chacha::ChaCha8Rng;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
+/// No link is longer, kilometres: further than the planets, and sums stay finite.
+const LONGEST: f64 = 1e9;
 /// How far a signal comes in fibre, kilometres a millisecond.
 pub const FIBRE_SPEED: f64 = 200.0;
 
@@ -151,11 +153,12 @@ impl Network {
             let places = from.place.zip(to.place);
             let measured = places.and_then(|(from, to)| from.distance(to));
             let Some(length) = length.or(measured) else {
-                let problem = "its ends have no places to measure between; give it a length";
+                let problem =
+                    "its ends have no places of one kind to measure between; give it a length";
                 return Err(NetworkError::item(what(), problem));
             };
-            if !(length.is_finite() && length >= 0.0) {
-                let problem = format!("the length {length} is out of range; give 0 or more km");
+            if !(0.0..=LONGEST).contains(&length) {
+                let problem = format!("the length {length} is out of range; give 0 to 1e9 km");
                 return Err(NetworkError::item(what(), problem));
             }
             links.push(Link { ends, length, free });
@@ -164,10 +167,11 @@ impl Network {
     }
 
     /// Points spread uniformly over a square around the origin, every two of them linked directly
-    /// (Forest §3.5's experiments use 25 in a square of side 2). The same seed gives the same.
+    /// (Forest §3.5's experiments use 25 in a square of side 2). The same seed gives the same. The
+    /// side is 1 metre to the earth's circumference; others are taken as the nearest of these.
     pub fn square(points: usize, side: f64, seed: u64) -> Network {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let half = side / 2.0;
+        let half = side.max(0.001).min(40_000.0) / 2.0;
         let mut coordinate = || rng.random_range(-half..half);
         let nodes: Vec<Node> = (0..points.max(1))
             .map(|number| {
@@ -290,6 +294,10 @@ impl Network {
         let mut lengths = vec![f64::INFINITY; self.nodes.len()];
         let mut hops = vec![None; self.nodes.len()];
         lengths[from] = 0.0;
+        if self.is_dense() {
+            self.settle_dense(&mut lengths, &mut hops);
+            return ShortestPaths { lengths, hops };
+        }
         let mut queue = BinaryHeap::from([(Reverse(Ordered(0.0)), from)]);
         while let Some((Reverse(Ordered(so_far)), node)) = queue.pop() {
             if so_far > lengths[node] {
@@ -305,6 +313,29 @@ impl Network {
             }
         }
         ShortestPaths { lengths, hops }
+    }
+
+    /// The same by looking through all nodes for the nearest, without a queue.
+    fn settle_dense(&self, lengths: &mut [f64], hops: &mut [Option<(usize, usize)>]) {
+        let mut settled = vec![false; self.nodes.len()];
+        loop {
+            let open = (0..settled.len()).filter(|node| !settled[*node]);
+            let nearest = open.min_by(|a, b| lengths[*a].total_cmp(&lengths[*b]));
+            let Some(node) = nearest.filter(|node| lengths[*node].is_finite()) else { return };
+            settled[node] = true;
+            for (next, link) in &self.neighbours[node] {
+                let longer = lengths[node] + self.links[*link].length;
+                if longer < lengths[*next] {
+                    lengths[*next] = longer;
+                    hops[*next] = Some((node, *link));
+                }
+            }
+        }
+    }
+
+    /// Whether so many of the nodes are linked that a queue of links costs more than it saves.
+    pub(crate) fn is_dense(&self) -> bool {
+        self.links.len() > self.nodes.len() * self.nodes.len() / 8
     }
 }
 
@@ -350,7 +381,8 @@ fn check_names(nodes: &[Node]) -> Result<(), NetworkError> {
             None => true,
         };
         if !fits {
-            let problem = "its place is out of range; latitude is -90 to 90, longitude -180 to 180";
+            let problem = "its place is out of range; latitude is -90 to 90, longitude -180 to 180, x and y \
+                 are numbers";
             return Err(NetworkError::item(format!("node {:?}", node.name), problem));
         }
     }
@@ -445,7 +477,7 @@ mod tests {
         }
         let link = Described { ends: [0, 1], length: None, free: [Rate::UNLIMITED; 2] };
         let error = Network::described(ab(), &[link], Vec::new()).unwrap_err().to_string();
-        assert!(error.starts_with("link a–b: its ends have no places"), "{error}");
+        assert!(error.starts_with("link a–b: its ends have no places of one kind"), "{error}");
     }
 
     #[test]

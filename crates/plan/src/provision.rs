@@ -92,11 +92,13 @@ pub fn cost(network: &Network, tree: &Tree, capacities: &[Capacity]) -> f64 {
         let Capacity { up, down } = capacities[below];
         (up.bits + down.bits) * network.links()[link].length
     };
-    tree.hops().map(|hop| of_hop(hop.below, hop.link)).sum()
+    // A sum of nothing would be -0.
+    tree.hops().fold(0.0, |sum, hop| sum + of_hop(hop.below, hop.link))
 }
 
-/// The capacities of a tree whose endpoints come, go and change: each change costs time in the
-/// depth of the endpoint and the number of links that it changes.
+/// The capacities of a tree whose endpoints come, go and change. A change costs time in the depth
+/// of the endpoint, plus the children of every node that has a link below it that depends on all
+/// that is sent or received, or a core node: in most trees the few nodes around their middle.
 #[derive(Clone, Debug)]
 pub struct Provisioning {
     tree: Tree,
@@ -128,7 +130,11 @@ fn max(rate: Rate, other: Rate) -> Rate {
 
 impl Provisioning {
     /// The capacities of a tree with these endpoints' limits and these core nodes, both by node.
-    pub fn new(tree: Tree, limits: Vec<Limits>, core: Vec<bool>) -> Provisioning {
+    ///
+    /// Limits are rounded up to whole bits and packets, at most [`Rate::MOST`]: sums of those are
+    /// exact, so that a change equals provisioning anew.
+    pub fn new(tree: Tree, mut limits: Vec<Limits>, core: Vec<bool>) -> Provisioning {
+        limits.iter_mut().for_each(|limits| *limits = limits.whole());
         let capacities = provision(&tree, &limits, &core);
         let below = sides_below(&tree, &limits, &core);
         let children = tree.children();
@@ -161,12 +167,14 @@ impl Provisioning {
     }
 
     /// Changes the limits at a node: from nothing when an endpoint is added, to nothing when it is
-    /// removed. Returns the links whose capacity changed, each by the node below it.
+    /// removed; rounded up to whole numbers. Returns the links whose capacity changed, each by the
+    /// node below it.
     ///
     /// The node must be in the tree.
     pub fn set_limits(&mut self, node: usize, limits: Limits) -> &[usize] {
         let root = self.tree.root();
         let before = self.below[root].limits;
+        let limits = limits.whole();
         let delta = limits - std::mem::replace(&mut self.limits[node], limits);
         self.changed.clear();
         for_path(&self.tree, node, |at, above| {

@@ -20,6 +20,10 @@ impl Rate {
     /// More than anybody asks for.
     pub const UNLIMITED: Rate = Rate { bits: f64::INFINITY, packets: f64::INFINITY };
 
+    /// The largest rate that an endpoint can promise: 2⁴² or 4.4 Tbit/s. Two thousand of them sum
+    /// up exactly.
+    pub const MOST: f64 = 4_398_046_511_104.0;
+
     /// A rate that is told in bits alone.
     pub const fn bits(bits: f64) -> Rate {
         Rate { bits, packets: 0.0 }
@@ -31,13 +35,19 @@ impl Rate {
         Rate { bits: self.bits.min(other.bits), packets: self.packets.min(other.packets) }
     }
 
-    /// By how much it exceeds what is free: the sum of both numbers' shares over it; 0 if it fits.
-    pub(crate) fn excess(self, free: Rate) -> f64 {
+    /// By how much it exceeds what is free, in shares of `scale`; 0 if it fits.
+    pub(crate) fn excess(self, free: Rate, scale: Rate) -> f64 {
         // Rounding of sums must not make what just fits too much.
-        let over = |needed: f64, free: f64| {
-            if needed <= free * (1.0 + 1e-12) { 0.0 } else { (needed - free) / free.max(1e-9) }
+        let over = |needed: f64, free: f64, scale: f64| {
+            if needed <= free * (1.0 + 1e-12) { 0.0 } else { (needed - free) / scale }
         };
-        over(self.bits, free.bits) + over(self.packets, free.packets)
+        over(self.bits, free.bits, scale.bits) + over(self.packets, free.packets, scale.packets)
+    }
+
+    /// Rounded up to whole numbers from 0 to [`Rate::MOST`], which sums keep exactly.
+    pub(crate) fn whole(self) -> Rate {
+        let whole = |number: f64| number.ceil().max(0.0).min(Rate::MOST);
+        Rate { bits: whole(self.bits), packets: whole(self.packets) }
     }
 }
 
@@ -89,6 +99,10 @@ impl Limits {
     /// Limits that are told in bits alone.
     pub const fn bits(send: f64, receive: f64) -> Limits {
         Limits { send: Rate::bits(send), receive: Rate::bits(receive) }
+    }
+
+    pub(crate) fn whole(self) -> Limits {
+        Limits { send: self.send.whole(), receive: self.receive.whole() }
     }
 }
 

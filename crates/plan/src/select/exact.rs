@@ -14,12 +14,18 @@ pub const MOST_NODES: usize = 13;
 /// The least costly tree for a core that is given by node, rooted at `root` if one is given; `None`
 /// if no tree fits what is free.
 ///
-/// The component must have at most [`MOST_NODES`] nodes.
-pub(crate) fn optimum(demand: &Demand<'_>, core: &[bool], root: Option<usize>) -> Option<Tree> {
-    let table = Table::fill(demand, core);
-    let must = |node: usize| demand.endpoints().contains(&node) || core[node];
-    let needed: usize =
-        table.nodes.iter().enumerate().filter(|(_, node)| must(**node)).map(|(i, _)| 1 << i).sum();
+/// `nodes` are those that it may use, in order, at most [`MOST_NODES`].
+pub(crate) fn optimum(
+    demand: &Demand<'_>,
+    nodes: &[usize],
+    core: &[bool],
+    root: Option<usize>,
+) -> Option<Tree> {
+    let table = Table::fill(demand, nodes, core);
+    let is_named =
+        |node| demand.endpoints().contains(&node) || demand.core().nodes().contains(&node);
+    let numbered = table.nodes.iter().enumerate();
+    let needed: usize = numbered.filter(|(_, node)| is_named(**node)).map(|(i, _)| 1 << i).sum();
     let fixed = root.or(demand.endpoints().first().copied())?;
     let fixed = table.nodes.binary_search(&fixed).ok()?;
     let whole = (1..1_usize << table.nodes.len())
@@ -51,8 +57,8 @@ struct Below {
 const NOT_LINKED: Below = Below { cost: f64::INFINITY, child: 0, link: 0 };
 
 impl Table {
-    fn fill(demand: &Demand<'_>, core: &[bool]) -> Table {
-        let nodes = demand.component().to_vec();
+    fn fill(demand: &Demand<'_>, nodes: &[usize], core: &[bool]) -> Table {
+        let nodes = nodes.to_vec();
         let count = nodes.len();
         let sides: Vec<Side> =
             nodes.iter().map(|node| Side::of(demand.limits()[*node], core[*node])).collect();

@@ -1,11 +1,13 @@
 //! Growing a tree from its root, link by link: shortest-path trees, spanning trees, and what lies
 //! between (Forest §3.5).
 
+use crate::core_subtree::CoreRule;
 use crate::demand::Demand;
 use crate::network::{Ordered, ShortestPaths};
 use crate::provision::Side;
 use crate::tree::Tree;
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -48,7 +50,12 @@ struct Growing<'a> {
     demand: &'a Demand<'a>,
     growth: Growth<'a>,
     root: usize,
-    is_limited: bool,
+    /// Whether nearly every two nodes are linked, and no link is excluded.
+    is_dense: bool,
+    /// If links may be too small: the nodes that are core in every tree.
+    core_of_limited: Option<Vec<bool>>,
+    /// The direct ways, once they are needed.
+    direct: OnceCell<Cow<'a, ShortestPaths>>,
     hops: Vec<Option<(usize, usize)>>,
     distance: Vec<f64>,
     reached: Vec<bool>,
@@ -60,11 +67,14 @@ struct Growing<'a> {
 impl<'a> Growing<'a> {
     fn new(demand: &'a Demand<'a>, root: usize, growth: Growth<'a>) -> Growing<'a> {
         let nodes = demand.network().nodes().len();
+        let core_of_limited = demand.is_limited().then(|| known_core(demand, root));
         Growing {
             demand,
             growth,
             root,
-            is_limited: demand.network().is_limited(),
+            is_dense: demand.network().is_dense() && core_of_limited.is_none(),
+            core_of_limited,
+            direct: OnceCell::new(),
             hops: vec![None; nodes],
             distance: vec![f64::INFINITY; nodes],
             reached: vec![false; nodes],
@@ -74,11 +84,50 @@ impl<'a> Growing<'a> {
     }
 
     fn run(&mut self) {
+        if self.is_dense {
+            return self.run_dense();
+        }
         while let Some((_, node, from, link)) = self.queue.pop() {
             if !self.reached[node] && self.fits(node, from, link) {
                 self.add(node, Some((from, link)));
             }
         }
+    }
+
+    /// The same without a queue: each node remembers its best link. For networks where nearly every
+    /// two nodes are linked, a queue of all links would be the larger work.
+    fn run_dense(&mut self) {
+        let nodes = self.distance.len();
+        let mut best: Vec<Option<(Ordered, usize, usize)>> = vec![None; nodes];
+        let mut look_at = self.order.clone();
+        loop {
+            for from in look_at.drain(..) {
+                for (node, link) in self.demand.network().neighbours(from) {
+                    if !self.reached[*node]
+                        && let Some(key) = self.key(from, *node, *link)
+                    {
+                        let offer = (Ordered(key), from, *link);
+                        let slot = &mut best[*node];
+                        *slot = Some(slot.map_or(offer, |old| old.min(offer)));
+                    }
+                }
+            }
+            let unreached = (0..nodes).filter(|node| !self.reached[*node]);
+            let nearest = unreached.filter_map(|node| Some((best[node]?, node))).min();
+            let Some(((_, from, link), node)) = nearest else { return };
+            self.add(node, Some((from, link)));
+            if self.switches_now() {
+                best.fill(None);
+                look_at.clone_from(&self.order);
+            } else {
+                look_at.push(node);
+            }
+        }
+    }
+
+    /// Whether a hybrid begins to look for paths instead of links.
+    fn switches_now(&self) -> bool {
+        matches!(self.growth, Growth::Hybrid { switch } if self.order.len() == switch)
     }
 
     fn add(&mut self, node: usize, hop: Option<(usize, usize)>) {
@@ -89,7 +138,10 @@ impl<'a> Growing<'a> {
             Some((from, link)) => self.distance[from] + self.demand.network().links()[link].length,
             None => 0.0,
         };
-        if matches!(self.growth, Growth::Hybrid { switch } if self.order.len() == switch) {
+        if self.is_dense {
+            return;
+        }
+        if self.switches_now() {
             self.queue.clear();
             (0..self.order.len()).for_each(|index| self.push_links(self.order[index]));
         } else {
@@ -125,10 +177,8 @@ impl<'a> Growing<'a> {
 
     /// Whether the tree so far, with this link, needs nowhere more than is free.
     fn fits(&self, node: usize, from: usize, link: usize) -> bool {
-        if !self.is_limited {
-            return true;
-        }
-        let side = |node: usize| Side::of(self.demand.limits()[node], false);
+        let Some(core) = &self.core_of_limited else { return true };
+        let side = |node: usize| Side::of(self.demand.limits()[node], core[node]);
         let mut below: Vec<Side> = (0..self.hops.len()).map(|_| Side::default()).collect();
         below[node] = side(node);
         below[from] = below[node];
@@ -147,11 +197,11 @@ impl<'a> Growing<'a> {
     }
 
     /// The direct ways from the root.
-    fn direct(&self) -> Cow<'a, ShortestPaths> {
-        match self.growth {
+    fn direct(&self) -> &ShortestPaths {
+        self.direct.get_or_init(|| match self.growth {
             Growth::Stretch { direct, .. } => Cow::Borrowed(direct),
             _ => Cow::Owned(self.demand.network().shortest_paths(self.root)),
-        }
+        })
     }
 
     /// The unreached node of the component that is nearest to the root.
@@ -167,19 +217,36 @@ impl<'a> Growing<'a> {
     /// Joins a node by its shortest path, whose nodes hang on it from now on unless the tree has
     /// them as near already. No path of the tree gets longer, so every bound still holds.
     fn graft(&mut self, node: usize) {
-        let ShortestPaths { lengths, hops } = &*self.direct();
         let mut path = vec![node];
-        while let Some((above, _)) = hops[path[path.len() - 1]] {
-            path.push(above);
+        let mut hops = Vec::new();
+        while let Some(hop) = self.direct().hops[path[path.len() - 1]] {
+            hops.push(Some(hop));
+            path.push(hop.0);
         }
-        for node in path.into_iter().rev() {
+        hops.push(None);
+        let mut rehung = false;
+        for (node, hop) in path.into_iter().zip(hops).rev() {
+            let direct = self.direct().lengths[node];
             if !self.reached[node] {
-                self.add(node, hops[node]);
-            } else if self.distance[node] > lengths[node] {
-                // What hangs below gets nearer too; that its old distance stands is on the safe side.
-                self.hops[node] = hops[node];
-                self.distance[node] = lengths[node];
+                self.add(node, hop);
+            } else if self.distance[node] > direct {
+                // What hangs below gets nearer too; its old distance is on the safe side.
+                self.hops[node] = hop;
+                self.distance[node] = direct;
+                rehung = true;
             }
         }
+        if rehung && self.core_of_limited.is_some() {
+            // Sums are made from the leaves up: every node must stand after its parent.
+            self.order = Tree::new(self.root, self.hops.clone()).order().to_vec();
+        }
     }
+}
+
+/// The core nodes that are known before there is a tree.
+fn known_core(demand: &Demand<'_>, root: usize) -> Vec<bool> {
+    let mut core = vec![*demand.core() == CoreRule::All; demand.network().nodes().len()];
+    core[root] |= demand.core().follows_root();
+    demand.core().nodes().iter().for_each(|node| core[*node] = true);
+    core
 }

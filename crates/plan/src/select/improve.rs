@@ -69,12 +69,27 @@ struct Search<'a> {
     demand: &'a Demand<'a>,
     core: &'a [bool],
     stretch: Option<&'a StretchBound>,
-    /// What one times too much needed costs: more than any tree.
-    penalty: f64,
     tree: Tree,
     below: Vec<Side>,
     depth: Vec<u32>,
     cycle: Cycle,
+}
+
+/// What a tree lacks, and what it costs: fitting comes first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Price {
+    excess: Ordered,
+    cost: Ordered,
+}
+
+impl Price {
+    /// Whether it is better by more than rounding.
+    fn is_below(&self, other: &Price) -> bool {
+        let gain = |now: Ordered, than: Ordered| than.0 - now.0;
+        let excess = gain(self.excess, other.excess);
+        let saved = gain(self.cost, other.cost) > LEAST_GAIN * other.cost.0.max(1e-300);
+        excess > LEAST_GAIN || (excess >= -LEAST_GAIN * LEAST_GAIN && saved)
+    }
 }
 
 /// The cycle that a link closes, from its one end over the tree to its other. All by place.
@@ -83,7 +98,7 @@ struct Cycle {
     nodes: Vec<usize>,
     /// What hangs on each node without the cycle's links, itself with it.
     hanging: Vec<Side>,
-    /// The link from each node to the next; from the last it is the new one, to the first.
+    /// The link from each node to the next; from the last, the new one to the first.
     links: Vec<usize>,
 }
 
@@ -98,16 +113,12 @@ impl<'a> Search<'a> {
             demand,
             core,
             stretch,
-            penalty: 0.0,
             tree,
             below: Vec::new(),
             depth: Vec::new(),
             cycle: Cycle::default(),
         };
         search.refresh();
-        let all = search.below[search.tree.root()].limits;
-        let longest = demand.network().links().iter().map(|link| link.length).sum::<f64>();
-        search.penalty = 1.0 + 2.0 * (all.send.bits + all.receive.bits) * longest;
         search
     }
 
@@ -132,9 +143,9 @@ impl<'a> Search<'a> {
         self.close_cycle(link, ends);
         let last = self.cycle.links.len() - 1;
         let now = self.cost_without(last);
-        let mut others: Vec<(Ordered, usize)> =
-            (0..last).map(|out| (Ordered(self.cost_without(out)), out)).collect();
-        others.retain(|(cost, _)| cost.0 < now - LEAST_GAIN * now.max(1.0));
+        let mut others: Vec<(Price, usize)> =
+            (0..last).map(|out| (self.cost_without(out), out)).collect();
+        others.retain(|(price, _)| price.is_below(&now));
         // Without a bound on the stretch the cheapest is taken; with one, the cheapest allowed.
         others.sort_unstable();
         for (_, out) in others {
@@ -184,20 +195,20 @@ impl<'a> Search<'a> {
     }
 
     /// What the cycle's links cost when the one at this place is not in the tree.
-    fn cost_without(&self, out: usize) -> f64 {
+    fn cost_without(&self, out: usize) -> Price {
         let Cycle { nodes, hanging, links } = &self.cycle;
         let all = self.below[self.tree.root()];
         let mut piece = Side::default();
-        let mut cost = 0.0;
+        let (mut excess, mut cost) = (0.0, 0.0);
         for step in 1..nodes.len() {
             let place = (out + step) % nodes.len();
             piece = piece + hanging[place];
             let (link, rest) = (links[place], all - piece);
             let needed = piece.needed_towards(&rest).bits + rest.needed_towards(&piece).bits;
             cost += needed * self.demand.network().links()[link].length;
-            cost += self.penalty * self.demand.excess(link, nodes[place], &piece, &rest);
+            excess += self.demand.excess(link, nodes[place], &piece, &rest);
         }
-        cost
+        Price { excess: Ordered(excess), cost: Ordered(cost) }
     }
 
     /// The tree with `link` and without the cycle's link at place `out`.

@@ -5,16 +5,32 @@ use crate::demand::Demand;
 use crate::provision::Side;
 use crate::rate::Rate;
 
+/// How sure it is that there is no tree.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Certainty {
+    /// Every tree was looked at.
+    All,
+    /// Only some were.
+    Searched,
+    /// None was found that keeps this stretch.
+    Within(f64),
+}
+
 /// Names a bottleneck that no tree can avoid, if one node or one missing link is it; else the link
-/// at which the nearest tree fails. `is_certain` when every tree was looked at.
-pub(super) fn explain(demand: &Demand<'_>, nearest: &Choice, is_certain: bool) -> String {
+/// at which the nearest tree fails.
+pub(super) fn explain(demand: &Demand<'_>, nearest: &Choice, certainty: Certainty) -> String {
     if let Some(bottleneck) = bottleneck(demand) {
         return format!("no tree fits what is free: {bottleneck}");
     }
-    let how = if is_certain {
-        "no tree fits what is free"
-    } else {
-        "no tree was found that fits what is free, though there may be one"
+    let how = match certainty {
+        Certainty::All => "no tree fits what is free".to_owned(),
+        Certainty::Searched => {
+            "no tree was found that fits what is free, though there may be one".to_owned()
+        }
+        Certainty::Within(bound) => format!(
+            "no tree of stretch {bound} was found that fits what is free; one without a bound may, \
+             see the method 'best'"
+        ),
     };
     let network = demand.network();
     let below = crate::provision::sides_below(&nearest.tree, demand.limits(), &nearest.core);
@@ -25,7 +41,7 @@ pub(super) fn explain(demand: &Demand<'_>, nearest: &Choice, is_certain: bool) -
         };
         excess(a).total_cmp(&excess(b))
     });
-    let Some(hop) = worst else { return how.to_owned() };
+    let Some(hop) = worst else { return how };
     let [up, down] = network.links()[hop.link].free_from(hop.below);
     let needed = nearest.capacities[hop.below];
     let name = |node: usize| &network.nodes()[node].name;
@@ -57,7 +73,7 @@ fn bottleneck(demand: &Demand<'_>) -> Option<String> {
         let needed = [own.needed_towards(&rest), rest.needed_towards(&own)];
         let name = &network.nodes()[*node].name;
         let way = ["send", "receive"];
-        (0..2).find(|way| needed[*way].excess(free[*way]) > 0.0).map(|index| {
+        (0..2).find(|way| needed[*way].excess(free[*way], needed[*way] + Rate::bits(1e-9)) > 0.0).map(|index| {
             format!(
                 "{name} is to {} {}, and on all its links together {} is free. Free more there, or \
                  lower its limits",
@@ -70,8 +86,11 @@ fn bottleneck(demand: &Demand<'_>) -> Option<String> {
 }
 
 fn in_words(rate: Rate) -> String {
+    let number = |number: f64| {
+        if number.is_infinite() { "any number of".to_owned() } else { number.to_string() }
+    };
     match rate {
-        Rate { bits, packets } if packets == 0.0 || packets.is_infinite() => format!("{bits}"),
-        Rate { bits, packets } => format!("{bits} and {packets} packets"),
+        Rate { bits, packets } if packets == 0.0 && bits.is_finite() => bits.to_string(),
+        Rate { bits, packets } => format!("{} bits and {} packets", number(bits), number(packets)),
     }
 }

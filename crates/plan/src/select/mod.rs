@@ -5,6 +5,7 @@ mod grow;
 mod improve;
 mod infeasible;
 
+use crate::core_subtree::CoreRule;
 use crate::demand::{Demand, PlanError};
 use crate::network::Ordered;
 use crate::provision::{Capacity, cost, provision, sides_below};
@@ -26,7 +27,8 @@ pub enum Method {
     Stretch,
     /// Like a spanning tree near the root, like a shortest-path tree further out.
     Hybrid,
-    /// The cheapest of the others, each improved by a local search; on small networks the optimum.
+    /// The cheapest of the others and of local searches from each, at the same root and stretch;
+    /// on small networks the optimum.
     Best,
 }
 
@@ -50,7 +52,8 @@ impl Method {
 /// Where a tree is grown from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Root {
-    /// Every node is tried; the cheapest tree counts.
+    /// Every node is tried, or where that would take long those nearest to all endpoints; the
+    /// cheapest tree counts.
     Best,
     /// The node with the least sum of distances to the endpoints.
     Central,
@@ -93,8 +96,12 @@ pub struct Choice {
 
 /// Hybrids switch after such shares of the nodes.
 const SWITCHES: [f64; 9] = [0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0];
-/// Hybrids are grown from so many of the roots that give the cheapest shortest-path trees.
-const HYBRID_ROOTS: usize = 16;
+/// Where growing a tree is slow, so many roots are tried.
+const FEW_ROOTS: usize = 16;
+/// On larger networks than this, checking what is free makes growing slow.
+const SLOW_NODES: usize = 100;
+/// A search is repeated so often when its result has another core.
+const MOST_CORES: usize = 8;
 /// Searches for the best tree start from trees of these stretches too.
 const STRETCHES: [f64; 7] = [1.05, 1.1, 1.2, 1.35, 1.5, 2.0, 3.0];
 
@@ -115,18 +122,15 @@ pub fn choose(demand: &Demand<'_>, request: &Request) -> Result<Choice, PlanErro
         return Err(PlanError::Apart(root, name(demand.endpoints()[0]).unwrap_or_default()));
     }
     let selection = Selection { demand, root, stretch };
-    let mut choice = match method {
-        Method::Best => selection.best(),
-        method => selection.plain(method),
-    };
-    choice.method = method;
-    if request.improve && method != Method::Best {
+    let mut choice = Choice { method, ..selection.plain(method) };
+    // A tree that lacks something is mended by the same search.
+    if (request.improve || choice.excess > 0.0) && method != Method::Best {
         choice = selection.improved(choice);
     }
-    if choice.excess == 0.0 {
-        return Ok(choice);
+    if choice.excess > 0.0 {
+        choice = selection.mended(choice)?;
     }
-    selection.mended(choice)
+    Ok(Choice { method, ..choice })
 }
 
 struct Selection<'a> {
@@ -158,14 +162,14 @@ impl Selection<'_> {
         let core = demand.core().of(demand, &tree);
         let capacities = provision(&tree, demand.limits(), &core);
         let cost = cost(demand.network(), &tree, &capacities);
-        let excess = if demand.network().is_limited() {
+        let excess = if demand.is_limited() {
             let below = sides_below(&tree, demand.limits(), &core);
             let all = below[tree.root()];
             let of = |hop: crate::tree::Hop| {
                 let side = &below[hop.below];
                 demand.excess(hop.link, hop.below, side, &(all - *side))
             };
-            tree.hops().map(of).sum()
+            tree.hops().fold(0.0, |sum, hop| sum + of(hop))
         } else {
             0.0
         };
@@ -175,19 +179,26 @@ impl Selection<'_> {
     /// The nodes to grow trees from.
     fn roots(&self) -> Vec<usize> {
         match self.root {
-            Root::Best => self.demand.component().to_vec(),
-            Root::Central => vec![self.central()],
+            Root::Best => {
+                let all = self.demand.component();
+                let is_slow = all.len() > SLOW_NODES && self.demand.is_limited();
+                if is_slow { self.most_central(FEW_ROOTS) } else { all.to_vec() }
+            }
+            Root::Central => self.most_central(1),
             Root::Node(node) => vec![node],
         }
     }
 
-    fn central(&self) -> usize {
+    /// The nodes with the least sums of distances to the endpoints.
+    fn most_central(&self, count: usize) -> Vec<usize> {
         let reach = |node: &usize| {
             let distances = self.demand.network().distances(*node);
             Ordered(self.demand.endpoints().iter().map(|end| distances[*end]).sum())
         };
-        let nodes = self.demand.component().iter().copied();
-        nodes.min_by_key(reach).unwrap_or_default()
+        let mut nodes = self.demand.component().to_vec();
+        nodes.sort_by_cached_key(reach);
+        nodes.truncate(count);
+        nodes
     }
 
     fn shortest_path(&self) -> Choice {
@@ -200,9 +211,9 @@ impl Selection<'_> {
     }
 
     fn spanning(&self) -> Choice {
-        // Its links are the same from every root; only a core at the root tells roots apart.
+        // It is as long from every root; only a core at the root tells roots apart.
         let roots = match self.root {
-            Root::Best if !self.demand.core().follows_root() => vec![self.central()],
+            Root::Best if !self.demand.core().follows_root() => self.most_central(1),
             _ => self.roots(),
         };
         let tree = grow(self.demand, roots[0], Growth::Spanning);
@@ -219,127 +230,144 @@ impl Selection<'_> {
     }
 
     fn hybrid(&self) -> Choice {
-        let mut trees: Vec<Choice> =
-            self.roots().into_iter().map(|root| self.grown(Method::Hybrid, root)).collect();
-        trees.sort_by_key(Choice::rank);
-        trees.truncate(HYBRID_ROOTS);
-        let roots = trees.iter().map(|choice| choice.spanning.root()).collect::<Vec<_>>();
         let nodes = self.demand.component().len();
-        let switched = roots.into_iter().flat_map(|root| {
-            SWITCHES.into_iter().map(move |share| (root, (share * nodes as f64) as usize))
-        });
-        let grown = switched.map(|(root, switch)| {
-            self.assess(Method::Hybrid, grow(self.demand, root, Growth::Hybrid { switch }))
+        let grown = self.cheap_roots().into_iter().flat_map(|root| {
+            SWITCHES.into_iter().map(move |share| {
+                let switch = (share * nodes as f64) as usize;
+                self.assess(Method::Hybrid, grow(self.demand, root, Growth::Hybrid { switch }))
+            })
         });
         // With the spanning tree as it is chosen by itself: its root may be another.
-        let spanning = Choice { method: Method::Hybrid, ..self.spanning() };
-        cheapest(trees.into_iter().chain(grown).chain([spanning]))
+        cheapest(grown.chain([self.spanning()]))
     }
 
-    /// Trees to start searches from.
-    fn starts(&self) -> Vec<Choice> {
-        let mut starts = vec![
-            self.shortest_path(),
-            self.spanning(),
-            self.stretched(self.stretch),
-            self.hybrid(),
-        ];
-        let root = starts[0].spanning.root();
-        let from_root = Selection { root: Root::Node(root), ..*self };
-        starts.extend(STRETCHES.map(|bound| from_root.stretched(bound)));
-        starts
+    /// The roots of the cheapest shortest-path trees, the cheapest first.
+    fn cheap_roots(&self) -> Vec<usize> {
+        let rank = |root: usize| (self.grown(Method::Spt, root).rank(), root);
+        let mut roots: Vec<_> = self.roots().into_iter().map(rank).collect();
+        roots.sort_unstable();
+        roots.into_iter().take(FEW_ROOTS).map(|(_, root)| root).collect()
     }
 
     fn best(&self) -> Choice {
-        let starts = self.starts();
+        let plain = [Method::Spt, Method::Mst, Method::Stretch, Method::Hybrid];
+        let mut starts: Vec<Choice> = plain.map(|method| self.plain(method)).into();
+        // As the same methods would be improved under bounds of their own.
+        starts.extend(starts.clone().into_iter().map(|start| self.improved(start)));
+        let roots = if self.root == Root::Best {
+            [self.cheap_roots(), self.most_central(1)].concat()
+        } else {
+            self.roots()
+        };
+        for root in roots.into_iter().take(4) {
+            let from_root = Selection { root: Root::Node(root), ..*self };
+            starts.extend(STRETCHES.map(|bound| from_root.stretched(bound)));
+        }
         let searched: Vec<Choice> =
             starts.iter().map(|start| self.searched(start.clone(), None)).collect();
-        let trees = starts.into_iter().chain(searched).chain(self.optimum());
-        Choice { method: Method::Best, ..cheapest(trees) }
+        cheapest(starts.into_iter().chain(searched).chain(self.optimum()))
     }
 
+    /// The choice after a local search, repeated while it finds a tree whose core is another.
     fn searched(&self, choice: Choice, stretch: Option<&StretchBound>) -> Choice {
-        let Choice { method, spanning, core, .. } = choice.clone();
-        let found = self.assess(method, improve(self.demand, spanning, &core, stretch));
-        cheapest([choice, found])
+        let mut best = choice;
+        for _ in 0..MOST_CORES {
+            let spanning = best.spanning.clone();
+            let found =
+                self.assess(best.method, improve(self.demand, spanning, &best.core, stretch));
+            if found.rank() >= best.rank() {
+                break;
+            }
+            let is_settled = found.core == best.core || !self.demand.core().follows_shape();
+            best = found;
+            if is_settled {
+                break;
+            }
+        }
+        best
     }
 
     /// The choice after a local search under its method's bound.
     fn improved(&self, choice: Choice) -> Choice {
         let root = choice.spanning.root();
-        let bound = match choice.method {
-            Method::Spt => Some(1.0),
-            Method::Stretch => Some(self.stretch),
-            _ => None,
-        };
-        let bound = bound
+        let bound = self
+            .bound_of(choice.method)
             .map(|bound| StretchBound { bound, direct: self.demand.network().distances(root) });
         self.searched(choice, bound.as_ref())
     }
 
-    /// The optimum, if the network is small enough for it.
-    fn optimum(&self) -> Option<Choice> {
-        if self.demand.component().len() > MOST_NODES {
-            return None;
+    /// The stretch that a method promises.
+    fn bound_of(&self, method: Method) -> Option<f64> {
+        match method {
+            Method::Spt => Some(1.0),
+            Method::Stretch if self.stretch.is_finite() => Some(self.stretch),
+            _ => None,
         }
-        optimum_from(self, &self.roots())
     }
 
-    /// A tree that fits where the method's own does not, or why there is none.
+    /// The optimum, if the network is small enough, and the core's rule such that there is one: a
+    /// rule that follows the tree's shape is none of what lies on a link's two sides.
+    fn optimum(&self) -> Option<Choice> {
+        let demand = self.demand;
+        let mut nodes = demand.useful();
+        if let Root::Node(root) = self.root
+            && let Err(place) = nodes.binary_search(&root)
+        {
+            nodes.insert(place, root);
+        }
+        if nodes.len() > MOST_NODES || demand.core().follows_shape() {
+            return None;
+        }
+        let mut core = vec![false; demand.network().nodes().len()];
+        match demand.core() {
+            CoreRule::All => core.fill(true),
+            rule => rule.nodes().iter().for_each(|node| core[*node] = true),
+        }
+        let named = if let Root::Node(node) = self.root { Some(node) } else { None };
+        let roots = match (named, demand.core().follows_root()) {
+            (Some(root), _) => vec![Some(root)],
+            (None, true) => nodes.iter().copied().map(Some).collect(),
+            (None, false) => vec![None],
+        };
+        let trees = roots.into_iter().filter_map(|root| {
+            let mut core = core.clone();
+            if let (Some(root), CoreRule::Center) = (root, demand.core()) {
+                core[root] = true;
+            }
+            exact::optimum(demand, &nodes, &core, root)
+        });
+        let choices: Vec<Choice> = trees.map(|tree| self.assess(Method::Best, tree)).collect();
+        (!choices.is_empty()).then(|| cheapest(choices))
+    }
+
+    /// A tree that fits where the method's own does not, or why there is none. A method that
+    /// promises a stretch is mended within it or not at all.
     fn mended(&self, choice: Choice) -> Result<Choice, PlanError> {
-        let method = choice.method;
-        let starts = self.starts();
-        let searched: Vec<Choice> = starts
-            .into_iter()
-            .chain([choice])
-            .map(|start| self.searched(start, None))
-            .chain(self.optimum())
-            .collect();
-        let nearest = Choice { method, ..cheapest(searched) };
+        let explain = |nearest: &Choice, certainty| {
+            Err(PlanError::Infeasible(infeasible::explain(self.demand, nearest, certainty)))
+        };
+        if let Some(bound) = self.bound_of(choice.method) {
+            return explain(&choice, infeasible::Certainty::Within(bound));
+        }
+        let nearest = if choice.method == Method::Best { choice } else { self.best() };
         if nearest.excess == 0.0 {
             return Ok(nearest);
         }
-        let is_certain = self.demand.component().len() <= MOST_NODES
-            && !matches!(
-                self.demand.core(),
-                crate::CoreRule::CenterAndNeighbours | crate::CoreRule::Within(_)
-            );
-        Err(PlanError::Infeasible(infeasible::explain(self.demand, &nearest, is_certain)))
+        let is_small = demand_is_small(self.demand);
+        let all = is_small && !self.demand.core().follows_shape();
+        let certainty =
+            if all { infeasible::Certainty::All } else { infeasible::Certainty::Searched };
+        explain(&nearest, certainty)
     }
 }
 
-/// The optimum under the demand's rule for the core. Rules that depend on the tree's shape have no
-/// optimum here: the optimum without a core is offered instead, for what it is worth under them.
-fn optimum_from(selection: &Selection<'_>, roots: &[usize]) -> Option<Choice> {
-    use crate::core_subtree::CoreRule;
-    let demand = selection.demand;
-    let numbers = demand.network().nodes().len();
-    let mut core = vec![false; numbers];
-    let found: Vec<Choice> = match demand.core() {
-        CoreRule::Center => roots
-            .iter()
-            .filter_map(|root| {
-                core.fill(false);
-                core[*root] = true;
-                exact::optimum(demand, &core, Some(*root))
-            })
-            .map(|tree| selection.assess(Method::Best, tree))
-            .collect(),
-        rule => {
-            if *rule == CoreRule::All {
-                core.fill(true);
-            }
-            rule.nodes().iter().for_each(|node| core[*node] = true);
-            let root = if let Root::Node(node) = selection.root { Some(node) } else { None };
-            let tree = exact::optimum(demand, &core, root);
-            tree.map(|tree| selection.assess(Method::Best, tree)).into_iter().collect()
-        }
-    };
-    (!found.is_empty()).then(|| cheapest(found))
+fn demand_is_small(demand: &Demand<'_>) -> bool {
+    demand.useful().len() <= MOST_NODES
 }
 
 /// The least costly tree of all, by dynamic programming: for networks of at most [`MOST_NODES`]
-/// nodes and rules for the core that don't depend on the tree's shape.
+/// nodes (that hang on more than one neighbour, or are endpoints) and rules for the core that don't
+/// depend on the tree's shape. `None` also if no tree fits what is free.
 pub fn optimum(demand: &Demand<'_>) -> Option<Choice> {
     let selection = Selection { demand, root: Root::Best, stretch: 1.0 };
     selection.optimum().filter(|choice| choice.excess == 0.0)
