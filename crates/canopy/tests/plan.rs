@@ -126,6 +126,24 @@ fn what_does_not_fit_is_explained() {
 }
 
 #[test]
+fn neighbourhoods_make_fit_what_would_not() {
+    let pairs = "[[node]]\nname='a'\n[[node]]\nname='b'\n[[node]]\nname='c'\n[[node]]\nname='d'\n\
+        [[link]]\nfrom='a'\nto='b'\nlength=1\n[[link]]\nfrom='c'\nto='d'\nlength=1\n\
+        [[link]]\nfrom='b'\nto='c'\nlength=99\ncapacity=2\n";
+    let network = file(".toml", pairs);
+    let network = network.path().to_str().unwrap();
+    let args = ["tree", "--network", network, "--endpoints", "a,b,c,d", "--send", "4"];
+    let args = [&args[..], &["--receive", "8"]].concat();
+    assert!(refused(&args).contains("b is to send 4") || refused(&args).contains("c–b"));
+    let near = ["--near", "5", "--send-outside", "1", "--receive-outside", "2", "--json"];
+    let report: Value = serde_json::from_str(&plan(&[&args[..], &near].concat())).unwrap();
+    assert!(report["locality"]["saved"].as_f64() > Some(0.5), "{report}");
+    let near = ["--near", "5", "--send-outside", "2", "--receive-outside", "2"];
+    let error = refused(&[&args[..], &near].concat());
+    assert!(error.contains("does not fit what is free, with neighbourhoods either"), "{error}");
+}
+
+#[test]
 fn bad_input_is_named_with_a_remedy() {
     let towns = towns();
     let network = towns.path().to_str().unwrap();
@@ -141,6 +159,7 @@ fn bad_input_is_named_with_a_remedy() {
         (&["--network", network, "--stretch", "0.5"], "stretch 0.5 is out of range"),
         (&["--network", network, "--endpoints", "North,North"], "North is named twice"),
         (&["--network", network, "--points", "3"], "cannot be used with"),
+        (&["--points", "9", "--side", "0"], "--side 0 is out of range"),
         (&[], "--network <FILE.gml|FILE.toml>"),
     ];
     for (args, expected) in cases {

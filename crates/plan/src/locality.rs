@@ -41,8 +41,18 @@ impl Locality {
         Locality::new(near, vec![outside; nodes])
     }
 
+    /// A node's neighbourhood; nobody's if none was given.
+    fn near(&self, node: usize) -> &[usize] {
+        self.near.get(node).map_or(&[], Vec::as_slice)
+    }
+
     fn is_near(&self, node: usize, other: usize) -> bool {
-        self.near[node].binary_search(&other).is_ok()
+        self.near(node).binary_search(&other).is_ok()
+    }
+
+    /// What a node exchanges outside its neighbourhood; nothing if that was not given.
+    fn outside(&self, node: usize) -> Limits {
+        self.outside.get(node).copied().unwrap_or_default()
     }
 }
 
@@ -51,8 +61,8 @@ impl Locality {
 pub struct LocalCapacities {
     /// Exactly: the most traffic that the limits allow across the link.
     pub exact: Vec<Capacity>,
-    /// A bound in linear time: never below the exact, never above what is needed without
-    /// neighbourhoods.
+    /// A bound in one look at each neighbourhood: never below the exact, never above what is
+    /// needed without neighbourhoods.
     pub bound: Vec<Capacity>,
 }
 
@@ -111,7 +121,7 @@ impl Crossing<'_> {
     }
 
     fn flow(&self, from: &[usize], to: &[usize], pick: fn(Rate) -> f64) -> f64 {
-        let outside = &self.locality.outside;
+        let outside = |node: usize| self.locality.outside(node);
         let mut graph: DiGraph<(), f64> = DiGraph::new();
         let [source, sink, hub] = [(); 3].map(|()| graph.add_node(()));
         // A node of its own for each, and one for what it exchanges with those outside its
@@ -120,14 +130,14 @@ impl Crossing<'_> {
         for node in from {
             let [own, far] = [(); 2].map(|()| graph.add_node(()));
             graph.add_edge(source, own, pick(self.limits[*node].send));
-            graph.add_edge(own, far, pick(outside[*node].send));
+            graph.add_edge(own, far, pick(outside(*node).send));
             graph.add_edge(far, hub, f64::MAX);
             senders.push([own, far]);
         }
         for node in to {
             let [own, far] = [(); 2].map(|()| graph.add_node(()));
             graph.add_edge(own, sink, pick(self.limits[*node].receive));
-            graph.add_edge(far, own, pick(outside[*node].receive));
+            graph.add_edge(far, own, pick(outside(*node).receive));
             graph.add_edge(hub, far, f64::MAX);
             for (sender, [sender_own, sender_far]) in from.iter().zip(&senders) {
                 let (sends_near, receives_near) =
@@ -145,23 +155,23 @@ impl Crossing<'_> {
     /// Each sender reaches its neighbours there as far as they receive, and the others within its
     /// limit for them; each receiver likewise.
     fn bound(&self, from: &[usize], to: &[usize]) -> Rate {
-        let outside = &self.locality.outside;
+        let outside = |node: usize| self.locality.outside(node);
         let near = |node: usize, others: &[usize], pick: fn(&Limits) -> Rate| -> Rate {
-            let near = self.locality.near[node].iter();
+            let near = self.locality.near(node).iter();
             let there = near.filter(|other| others.binary_search(other).is_ok());
             there.map(|other| pick(&self.limits[*other])).sum()
         };
         let sent: Rate = from
             .iter()
             .map(|node| {
-                let reach = outside[*node].send + near(*node, to, |limits| limits.receive);
+                let reach = outside(*node).send + near(*node, to, |limits| limits.receive);
                 self.limits[*node].send.min(reach)
             })
             .sum();
         let received: Rate = to
             .iter()
             .map(|node| {
-                let reach = outside[*node].receive + near(*node, from, |limits| limits.send);
+                let reach = outside(*node).receive + near(*node, from, |limits| limits.send);
                 self.limits[*node].receive.min(reach)
             })
             .sum();

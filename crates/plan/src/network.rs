@@ -171,7 +171,7 @@ impl Network {
     /// side is 1 metre to the earth's circumference; others are taken as the nearest of these.
     pub fn square(points: usize, side: f64, seed: u64) -> Network {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let half = side.max(0.001).min(40_000.0) / 2.0;
+        let half = if side > 0.001 { side.min(40_000.0) } else { 0.001 } / 2.0;
         let mut coordinate = || rng.random_range(-half..half);
         let nodes: Vec<Node> = (0..points.max(1))
             .map(|number| {
@@ -240,7 +240,7 @@ impl Network {
     }
 
     /// Whether any link has a limit on what can be provisioned.
-    pub fn is_limited(&self) -> bool {
+    pub fn has_limits(&self) -> bool {
         self.links.iter().any(|link| link.free != [Rate::UNLIMITED; 2])
     }
 

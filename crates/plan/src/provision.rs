@@ -313,6 +313,21 @@ mod tests {
         Limits { send: rate(send), receive: rate(receive) }
     }
 
+    #[test]
+    fn fractions_leave_nothing_behind() {
+        let tree = Tree::from_parents(&[None, Some(0), Some(1), Some(1), Some(1)]).unwrap();
+        let mut provisioning = Provisioning::new(tree, vec![Limits::default(); 5], vec![false; 5]);
+        let asked = [Limits::bits(0.1, 0.7), Limits::bits(0.2, f64::NAN), Limits::bits(9e99, 3.0)];
+        for (node, limits) in (2..).zip(asked) {
+            provisioning.set_limits(node, limits);
+        }
+        assert_eq!(provisioning.capacity(2).up.bits, 1.0, "a whole bit");
+        for node in 2..5 {
+            provisioning.set_limits(node, Limits::default());
+        }
+        assert_eq!(provisioning.capacity(1), Capacity::default());
+    }
+
     proptest! {
         /// Changing one endpoint after another gives what provisioning anew gives, and names
         /// exactly the links that differ.

@@ -46,7 +46,7 @@ impl Rate {
 
     /// Rounded up to whole numbers from 0 to [`Rate::MOST`], which sums keep exactly.
     pub(crate) fn whole(self) -> Rate {
-        let whole = |number: f64| number.ceil().max(0.0).min(Rate::MOST);
+        let whole = |rate: f64| if rate > 0.0 { rate.ceil().min(Rate::MOST) } else { 0.0 };
         Rate { bits: whole(self.bits), packets: whole(self.packets) }
     }
 }

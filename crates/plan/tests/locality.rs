@@ -115,3 +115,24 @@ proptest! {
         }
     }
 }
+
+/// Two pairs far from each other: the fast bound sees that most traffic stays in a pair.
+#[test]
+fn the_fast_bound_saves_something() {
+    let name = |n: usize| Node { name: n.to_string(), place: None, located: false };
+    let links = vec![Link::new([0, 1], 1.0), Link::new([1, 2], 99.0), Link::new([2, 3], 1.0)];
+    let network = Network::new((0..4).map(name).collect(), links).unwrap();
+    let endpoints: Vec<_> = (0..4).map(|node| (node, Limits::bits(4.0, 8.0))).collect();
+    let demand = Demand::new(&network, &endpoints, CoreRule::None).unwrap();
+    let request =
+        Request { method: Method::Mst, root: Root::Node(1), stretch: 1.0, improve: false };
+    let choice = choose(&demand, &request).unwrap();
+    let locality = Locality::within(&demand, 5.0, Limits::bits(1.0, 2.0));
+    let local = provision_local(&demand, &choice.tree, &choice.core, &locality);
+    assert_eq!(choice.capacities[2].up.bits, 8.0);
+    assert_eq!((local.bound[2].up.bits, local.exact[2].up.bits), (2.0, 2.0));
+    // Nobody was given a neighbourhood: nothing may be exchanged with anyone outside it.
+    let nobody =
+        provision_local(&demand, &choice.tree, &choice.core, &Locality::new(vec![], vec![]));
+    assert_eq!(nobody.exact[2].up.bits, 0.0);
+}

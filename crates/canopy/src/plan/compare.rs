@@ -26,8 +26,9 @@ struct Comparison {
     methods: Vec<MethodRow>,
     /// The cost of the least costly tree of all, where it can be computed.
     optimum: Option<f64>,
-    /// How many times the optimum a shortest-path tree costs at most, without a core (Forest §3.5).
-    shortest_path_bound: f64,
+    /// How many times the optimum a shortest-path tree costs at most (Forest §3.5), where that
+    /// holds: without a core and without limits on the links.
+    shortest_path_bound: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -77,7 +78,8 @@ impl CompareCommand {
             row.ratio_to_best = ratio(row.cost, best);
             row.ratio_to_optimum = optimum.map(|optimum| ratio(row.cost, optimum));
         }
-        let shortest_path_bound = demand.shortest_path_bound();
+        let shortest_path_bound = Some(demand.shortest_path_bound())
+            .filter(|bound| bound.is_finite() && demand.is_bounded());
         let comparison = Comparison { methods, optimum, shortest_path_bound };
         if self.json {
             print_line(serde_json::to_string(&comparison)?)?;
@@ -108,10 +110,9 @@ impl Comparison {
                 row.root,
             );
         }
-        text += &format!(
-            "a shortest-path tree costs at most {:.3} times the optimum",
-            self.shortest_path_bound
-        );
-        text
+        if let Some(bound) = self.shortest_path_bound {
+            text += &format!("a shortest-path tree costs at most {bound:.3} times the optimum");
+        }
+        text.trim_end().to_owned()
     }
 }

@@ -17,7 +17,7 @@ pub(crate) struct NetworkArgs {
     )]
     network: Option<PathBuf>,
     /// Instead of a file: so many points, uniformly over a square, every two linked directly
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2000))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     points: Option<u32>,
     /// Decides where the points are
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "network")]
@@ -29,8 +29,8 @@ pub(crate) struct NetworkArgs {
     #[arg(long, value_name = "CHOICE", default_value = "links")]
     overlay: Overlay,
     /// The endpoints, by name; all located nodes of the largest component if not given
-    #[arg(long, value_name = "A,B,…", value_delimiter = ',')]
-    endpoints: Vec<String>,
+    #[arg(long, value_name = "A,B,…")]
+    endpoints: Option<String>,
     /// What each endpoint sends at most, as a number with k, M or G, and packets behind a comma
     #[arg(long, value_name = "RATE[,PACKETS]")]
     send: RateArg,
@@ -76,11 +76,13 @@ impl FromStr for RateArg {
                 _ => (text, 1.0),
             };
             let number = digits.parse::<f64>().ok().filter(|n| n.is_finite() && *n >= 0.0);
-            number.map(|number| number * times).ok_or_else(|| {
-                format!(
-                    "{text:?} is no rate; give a number of 0 or more, with k, M or G if you like"
-                )
-            })
+            number.map(|number| number * times).filter(|rate| *rate <= Rate::MOST).ok_or_else(
+                || {
+                    format!(
+                        "{text:?} is no rate; give a number from 0 to 4398G, like 64k, 2.5M or 10G"
+                    )
+                },
+            )
         };
         let (bits, packets) = text.split_once(',').unwrap_or((text, "0"));
         Ok(RateArg(Rate { bits: number(bits)?, packets: number(packets)? }))
@@ -99,8 +101,8 @@ impl NetworkArgs {
         let mut network = match (&self.network, self.points) {
             (Some(path), _) => read_network(path)?,
             (None, points) => {
-                if !(self.side.is_finite() && self.side > 0.0) {
-                    bail!("--side {} is out of range; choose more than 0 km", self.side);
+                if !(0.001..=40_000.0).contains(&self.side) {
+                    bail!("--side {} is out of range; choose 0.001 to 40000 km", self.side);
                 }
                 Network::square(points.unwrap_or(1) as usize, self.side, self.seed)
             }
@@ -109,6 +111,11 @@ impl NetworkArgs {
             eprintln!("note: {note}");
         }
         if self.overlay == Overlay::Complete {
+            if network.has_limits() {
+                eprintln!(
+                    "note: an overlay of tunnels has no limits: the links' capacity is left out"
+                );
+            }
             network = network.complete();
         }
         if let Some(RateArg(mut free)) = self.free {
@@ -125,8 +132,8 @@ impl NetworkArgs {
     }
 
     fn endpoints_of(&self, network: &Network) -> anyhow::Result<Vec<usize>> {
-        if !self.endpoints.is_empty() {
-            return self.endpoints.iter().map(|name| find(network, name, "--endpoints")).collect();
+        if let Some(names) = &self.endpoints {
+            return find_all(network, names, "--endpoints");
         }
         let mut nodes = network.largest_component();
         let all = network.nodes().len();
@@ -158,12 +165,29 @@ impl NetworkArgs {
             "within" => {
                 CoreRule::Within(Reach { hops: self.core_hops, length: self.core_ms * FIBRE_SPEED })
             }
-            names => {
-                let nodes = names.split(',').map(|name| find(network, name, "--core"));
-                CoreRule::Nodes(nodes.collect::<anyhow::Result<_>>()?)
-            }
+            names => CoreRule::Nodes(find_all(network, names, "--core")?),
         })
     }
+}
+
+/// The nodes of these names. A name may have commas in it: the longest that there is counts.
+fn find_all(network: &Network, names: &str, flag: &str) -> anyhow::Result<Vec<usize>> {
+    let parts: Vec<&str> = names.split(',').collect();
+    let mut nodes = Vec::new();
+    let mut next = 0;
+    while next < parts.len() {
+        let longest = (next + 1..=parts.len()).rev().find_map(|end| {
+            let node = network.find(parts[next..end].join(",").trim())?;
+            Some((node, end))
+        });
+        let (node, end) = match longest {
+            Some(found) => found,
+            None => (find(network, parts[next], flag)?, next + 1),
+        };
+        nodes.push(node);
+        next = end;
+    }
+    Ok(nodes)
 }
 
 /// The node of this name, or what it might have been.
@@ -198,6 +222,18 @@ pub(crate) fn read_network(path: &Path) -> anyhow::Result<Network> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use canopy_plan::Node;
+
+    #[test]
+    fn names_may_have_commas() {
+        let names = ["A", "B, C", "C"];
+        let nodes = names.map(|name| Node { name: name.to_owned(), place: None, located: false });
+        let network = Network::new(nodes.into(), Vec::new()).unwrap();
+        let found = |names: &str| find_all(&network, names, "--endpoints");
+        assert_eq!(found("A,B, C").unwrap(), [0, 1]);
+        assert_eq!(found("C, A").unwrap(), [2, 0]);
+        assert!(found("A,D").unwrap_err().to_string().contains("there is no node \"D\""));
+    }
 
     #[test]
     fn rates_are_numbers_with_a_letter() {
@@ -205,7 +241,7 @@ mod tests {
         assert_eq!(rate("1"), Ok(Rate::bits(1.0)));
         assert_eq!(rate("2.5M,200"), Ok(Rate { bits: 2_500_000.0, packets: 200.0 }));
         assert_eq!(rate("3k, 1k"), Ok(Rate { bits: 3000.0, packets: 1000.0 }));
-        for text in ["", "-1", "1,2,3", "inf", "1m", "M"] {
+        for text in ["", "-1", "1,2,3", "inf", "1m", "M", "5000G", "1e308"] {
             assert!(rate(text).unwrap_err().contains("is no rate"), "{text}");
         }
     }

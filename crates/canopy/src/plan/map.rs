@@ -112,6 +112,7 @@ fn project(demand: &Demand<'_>) -> (Vec<[f64; 2]>, f64) {
     let low = |axis: usize| in_view().map(|place| place[axis]).fold(f64::INFINITY, f64::min);
     let high = |axis: usize| in_view().map(|place| place[axis]).fold(f64::NEG_INFINITY, f64::max);
     let (left, top) = (low(0), low(1));
+    let (left, top) = if left.is_finite() { (left, top) } else { (0.0, 0.0) };
     let width = (high(0) - left).max(1e-9);
     let depth = (high(1) - top).max(0.0);
     let scale = ((WIDTH - 2.0 * MARGIN) / width).min(1400.0 / depth.max(1e-9));

@@ -5,8 +5,8 @@ use super::map;
 use crate::output::print_line;
 use anyhow::bail;
 use canopy_plan::{
-    Capacity, Choice, Demand, FIBRE_SPEED, Limits, Locality, Method, Request, Root, choose, cost,
-    provision_local,
+    Capacity, Choice, Demand, FIBRE_SPEED, Limits, Locality, Method, Network, PlanError, Rate,
+    Request, Root, choose, cost, provision_local,
 };
 use clap::Args;
 use serde::Serialize;
@@ -39,7 +39,8 @@ pub(crate) struct TreeCommand {
 
 #[derive(Args)]
 struct LocalityArgs {
-    /// Endpoints this near are a neighbourhood; what is exchanged with others has limits of its own
+    /// Endpoints this near are a neighbourhood; what is exchanged with others has limits of its
+    /// own. The tree is chosen without them, its links are provisioned with them
     #[arg(long, value_name = "KM", requires_all = ["send_outside", "receive_outside"])]
     near: Option<f64>,
     /// What each endpoint sends outside its neighbourhood at most
@@ -146,7 +147,15 @@ impl TreeCommand {
         };
         let (stretch, improve) = (self.stretch, self.improve);
         let request = Request { method: self.method.into(), root, stretch, improve };
-        let mut choice = choose(&demand, &request)?;
+        let mut choice = match choose(&demand, &request) {
+            // What is too much without neighbourhoods may fit with them.
+            Err(PlanError::Infeasible(_)) if self.locality.near.is_some() => {
+                let unlimited = network.clone().with_free(Rate::UNLIMITED);
+                let demand = Demand::new(&unlimited, &input.endpoints, input.core.clone())?;
+                choose(&demand, &request)?
+            }
+            chosen => chosen?,
+        };
         let locality = self.locality.apply(&demand, &mut choice)?;
         let report = TreeReport { locality, ..TreeReport::new(&demand, &choice) };
         if self.format.json {
@@ -186,8 +195,30 @@ impl LocalityArgs {
         };
         choice.cost = exact;
         choice.capacities = local.exact;
+        check_free(demand.network(), choice)?;
         Ok(Some(report))
     }
+}
+
+/// Refuses a tree that needs more than is free on a link.
+fn check_free(network: &Network, choice: &Choice) -> anyhow::Result<()> {
+    for hop in choice.tree.hops() {
+        let Capacity { up, down } = choice.capacities[hop.below];
+        let [free_up, free_down] = network.links()[hop.link].free_from(hop.below);
+        let exceeds = |needed: Rate, free: Rate| needed != needed.min(free);
+        if exceeds(up, free_up) || exceeds(down, free_down) {
+            let name = |node: usize| &network.nodes()[node].name;
+            bail!(
+                "the tree does not fit what is free, with neighbourhoods either: the link {}–{} \
+                 needs {} and {} back. Free more there, or lower the limits",
+                name(hop.below),
+                name(hop.above),
+                up.bits,
+                down.bits
+            );
+        }
+    }
+    Ok(())
 }
 
 impl TreeReport {
