@@ -259,9 +259,14 @@ impl Selection<'_> {
         } else {
             self.roots()
         };
-        for root in roots.into_iter().take(4) {
+        let is_small = self.demand.component().len() <= SLOW_NODES;
+        for root in roots.into_iter().take(if is_small { 8 } else { 4 }) {
             let from_root = Selection { root: Root::Node(root), ..*self };
             starts.extend(STRETCHES.map(|bound| from_root.stretched(bound)));
+        }
+        // What such a core costs hangs on the tree's shape more than on its length.
+        if self.demand.core().follows_shape() {
+            starts.extend(STRETCHES.map(|bound| self.stretched(bound)));
         }
         let searched: Vec<Choice> =
             starts.iter().map(|start| self.searched(start.clone(), None)).collect();
