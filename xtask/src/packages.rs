@@ -3,7 +3,7 @@
 use std::env;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::job::Job;
@@ -15,38 +15,26 @@ pub(crate) struct Need {
     package: &'static str,
     step: &'static str,
     what_for: &'static str,
-    /// Without it the step still runs, and the tests concerned skip themselves.
-    optional: bool,
 }
 
-const NEEDS: [Need; 4] = [
+const NEEDS: [Need; 3] = [
     Need {
         program: "chromium",
         package: "chromium",
         step: "browser",
         what_for: "the browser that opens the web console",
-        optional: false,
     },
     Need {
         program: "chromedriver",
         package: "chromium-driver",
         step: "browser",
         what_for: "steers that browser",
-        optional: false,
     },
     Need {
         program: "tshark",
         package: "tshark",
         step: "dissector",
         what_for: "reads captured packets with the dissector",
-        optional: false,
-    },
-    Need {
-        program: "ip",
-        package: "iproute2",
-        step: "system",
-        what_for: "sets up network namespaces",
-        optional: true,
     },
 ];
 
@@ -123,7 +111,7 @@ pub(crate) fn set_up(
 
 /// Why `step` must be left out, if it must.
 pub(crate) fn left_out(step: &str, missing: &[&Need]) -> Option<String> {
-    let of_step = |need: &&&Need| need.step == step && !need.optional;
+    let of_step = |need: &&&Need| need.step == step;
     let needs: Vec<&&Need> = missing.iter().filter(of_step).collect();
     if needs.is_empty() {
         return None;
@@ -159,10 +147,8 @@ fn install(wanted: &[&Need], installer: Installer, job: &mut Job<'_>) {
 
 /// Whether a program of this name can be started.
 pub(crate) fn on_path(program: &str) -> bool {
-    // Debian keeps `ip` where the PATH of plain users may not look.
     let path = env::var_os("PATH").unwrap_or_default();
-    let folders = env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
-    folders.map(|folder| folder.join(program)).any(|file| is_executable(&file))
+    env::split_paths(&path).map(|folder| folder.join(program)).any(|file| is_executable(&file))
 }
 
 fn is_executable(file: &Path) -> bool {
@@ -191,7 +177,10 @@ mod tests {
             ["chromium", "chromedriver"]
         );
         assert_eq!(programs(&missing(&["fmt", "test"], |_| false)), [""; 0]);
-        assert_eq!(programs(&missing(&["dissector", "system"], |name| name == "ip")), ["tshark"]);
+        assert_eq!(
+            programs(&missing(&["browser", "dissector"], |name| name == "chromium")),
+            ["chromedriver", "tshark"]
+        );
     }
 
     #[test]
@@ -206,11 +195,6 @@ mod tests {
             "tshark missing; install Debian's tshark"
         );
         assert_eq!(left_out("fmt", &needs), None);
-    }
-
-    #[test]
-    fn a_step_runs_without_what_is_optional() {
-        assert_eq!(left_out("system", &missing(&["system"], |_| false)), None);
     }
 
     #[test]

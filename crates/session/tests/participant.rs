@@ -70,11 +70,11 @@ fn closed_is_the_last_event() {
 #[test]
 fn late_answers_that_know_nobody_do_not_keep_a_session_alive() {
     for (knows, alive) in [(true, true), (false, false)] {
-        let (mut session, mut now) = connected();
+        let (mut session, _) = connected();
         let address = if knows { session.address() } else { Address::UNSPECIFIED };
         let mut out = [0; 1500];
         for _ in 0..10 {
-            now = session.poll_timeout().unwrap();
+            let now = session.poll_timeout().unwrap();
             while session.poll_transmit(now, &mut out).is_some() {}
             let ack = Keepalive { stamp: 1 };
             let len = ack.encode_ack(Comtree(1), address, &mut out).unwrap();

@@ -1,5 +1,10 @@
 //! The Wireshark dissector in docs/wireshark against this crate: tshark must show what the
 //! encoders wrote, and call malformed what the decoders refuse.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the crate is sans-IO; this test hands files to tshark"
+)]
 
 use canopy_wire::{
     Address, Bundle, BundleWriter, Challenge, Change, Comtree, Connect, Connected, Cookie, Flags,
