@@ -11,8 +11,9 @@ use serde::Serialize;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-/// After so long an update's deliveries are judged; whatever comes later is missing all the same.
-const JUDGED_AFTER: Duration = Duration::from_secs(2);
+/// So long after all that may excuse it, an update's deliveries are judged; whatever comes later is
+/// missing all the same.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The sums of all judgements so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -94,6 +95,10 @@ impl Oracle {
         }
     }
 
+    fn judged_after(&self) -> Duration {
+        self.settle + PATIENCE
+    }
+
     /// The sums so far; `missing` counts only updates old enough to be judged.
     pub fn verdict(&self) -> &Verdict {
         &self.verdict
@@ -122,9 +127,10 @@ impl Oracle {
 
     /// A participant asked to unsubscribe.
     pub fn unsubscribing(&mut self, now: Time, participant: u32, group: Group) {
+        let judged_after = self.judged_after();
         let interest = self.interests.entry((participant, group)).or_default();
         interest.wanted = false;
-        interest.unsubscribed.retain(|at| now.since(*at) < 2 * JUDGED_AFTER);
+        interest.unsubscribed.retain(|at| now.since(*at) < 2 * judged_after);
         interest.unsubscribed.push(now);
         self.remove(participant, group);
     }
@@ -233,7 +239,8 @@ impl Oracle {
 
     /// Judges the updates that are old enough.
     pub fn judge(&mut self, now: Time) {
-        while self.updates.front().is_some_and(|u| now.since(u.published) > JUDGED_AFTER) {
+        let judged_after = self.judged_after();
+        while self.updates.front().is_some_and(|u| now.since(u.published) > judged_after) {
             self.judge_first();
         }
     }
