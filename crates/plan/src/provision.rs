@@ -97,14 +97,16 @@ pub fn cost(network: &Network, tree: &Tree, capacities: &[Capacity]) -> f64 {
 }
 
 /// The capacities of a tree whose endpoints come, go and change. A change costs time in the depth
-/// of the endpoint, plus the children of every node that has a link below it that depends on all
-/// that is sent or received, or a core node: in most trees the few nodes around their middle.
+/// of the endpoint, plus the links that lead to a core node, plus the children of every node with a
+/// link below it that depends on all that is sent or received: in most trees the few nodes around
+/// their middle.
 #[derive(Clone, Debug)]
 pub struct Provisioning {
     tree: Tree,
     children: Vec<Vec<usize>>,
+    /// By node: the children that have a core node below or are one.
+    core_children: Vec<Vec<usize>>,
     limits: Vec<Limits>,
-    core: Vec<bool>,
     below: Vec<Side>,
     capacities: Vec<Capacity>,
     /// By node: no child's side has larger sums of send and receive limits than this. May be too
@@ -138,6 +140,9 @@ impl Provisioning {
         let capacities = provision(&tree, &limits, &core);
         let below = sides_below(&tree, &limits, &core);
         let children = tree.children();
+        let has_core = |children: &Vec<usize>| -> Vec<usize> {
+            children.iter().copied().filter(|child| below[*child].core > 0).collect()
+        };
         let heaviest = |children: &Vec<usize>| {
             children
                 .iter()
@@ -145,10 +150,10 @@ impl Provisioning {
         };
         Provisioning {
             heaviest_child: children.iter().map(heaviest).collect(),
+            core_children: children.iter().map(has_core).collect(),
             tree,
             children,
             limits,
-            core,
             below,
             capacities,
             changed: Vec::new(),
@@ -206,12 +211,10 @@ impl Provisioning {
         self.stack.clear();
         self.stack.push(root);
         while let Some(above) = self.stack.pop() {
-            let core_below = self.below[above].core > u32::from(self.core[above]);
-            if !core_below && !exceeds(self.heaviest_child[above], least) {
-                continue;
-            }
+            let has_heavy = exceeds(self.heaviest_child[above], least);
+            let look_at = if has_heavy { &self.children } else { &self.core_children };
             let mut heaviest = Rate::ZERO;
-            for child in &self.children[above] {
+            for child in &look_at[above] {
                 let side = self.below[*child];
                 heaviest = max(heaviest, weight(&side));
                 if side.core > 0 || exceeds(weight(&side), least) {
@@ -220,7 +223,9 @@ impl Provisioning {
                     self.stack.push(*child);
                 }
             }
-            self.heaviest_child[above] = heaviest;
+            if has_heavy {
+                self.heaviest_child[above] = heaviest;
+            }
         }
     }
 }
