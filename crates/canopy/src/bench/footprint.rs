@@ -12,7 +12,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 /// Connects clients to a real relay process, subscribes them, and leaves it idle: memory by the
-/// growth of its resident set, processor time by the kernel's account of it.
+/// growth of its resident set, processor time by the kernel's account of it. Ends with 1 if either
+/// is more than promised.
 #[derive(Args)]
 pub(crate) struct FootprintBench {
     /// Clients, each with a session and a socket
@@ -111,7 +112,20 @@ impl FootprintBench {
                 footprint.idle_cpu_share_allowed * 100.0,
             ))?;
         }
-        Ok(ExitCode::SUCCESS)
+        let excesses = footprint.excesses();
+        for excess in &excesses {
+            eprintln!("more than promised: {excess}");
+        }
+        Ok(if excesses.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+impl Footprint {
+    /// What is above its limit.
+    fn excesses(&self) -> Vec<&'static str> {
+        let memory = (self.memory_bytes > self.memory_allowed_bytes).then_some("memory");
+        let idle = (self.idle_cpu_share > self.idle_cpu_share_allowed).then_some("idle cost");
+        memory.into_iter().chain(idle).collect()
     }
 }
 
@@ -188,4 +202,29 @@ fn resident_bytes(process: u32) -> anyhow::Result<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
     Ok(kib.with_context(|| format!("{path} has no VmRSS"))? * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn footprint(memory_bytes: u64, idle_cpu_share: f64) -> Footprint {
+        Footprint {
+            clients: 1,
+            subscriptions: 1,
+            memory_bytes,
+            memory_allowed_bytes: 4160,
+            idle_seconds: 1,
+            idle_cpu_share,
+            idle_cpu_share_allowed: 0.02,
+        }
+    }
+
+    #[test]
+    fn either_limit_may_be_reached_and_neither_exceeded() {
+        assert_eq!(footprint(4160, 0.02).excesses(), [""; 0]);
+        assert_eq!(footprint(4161, 0.02).excesses(), ["memory"]);
+        assert_eq!(footprint(4160, 0.021).excesses(), ["idle cost"]);
+        assert_eq!(footprint(4161, 0.021).excesses(), ["memory", "idle cost"]);
+    }
 }
