@@ -74,19 +74,8 @@ impl RunningRelay {
     /// Binds the sockets and starts the data threads.
     pub(crate) fn start(settings: &RelaySettings) -> anyhow::Result<RunningRelay> {
         let shards = settings.threads;
-        let options = SocketOptions { share_address: shards > 1, ..SocketOptions::default() };
-        let mut listen = settings.listen;
-        let mut sockets = Vec::new();
-        for _ in 0..shards {
-            let socket = Socket::bind(listen, &options).with_context(|| {
-                format!("cannot listen on {listen}; choose another address with --listen")
-            })?;
-            listen = socket.local_address();
-            sockets.push(socket);
-        }
-        if shards > 1 {
-            sockets[0].steer_by_source(shards).context("cannot steer packets to their threads")?;
-        }
+        let sockets = listen(settings.listen, shards)?;
+        let address = sockets[0].local_address();
         let shared = (0..shards)
             .map(|_| {
                 Ok(Arc::new(Shared {
@@ -98,7 +87,7 @@ impl RunningRelay {
             })
             .collect::<std::io::Result<Vec<_>>>()?;
         let threads = spawn_all(settings, sockets, &shared)?;
-        Ok(RunningRelay { address: listen, shared, threads })
+        Ok(RunningRelay { address, shared, threads })
     }
 
     /// The address that it listens on.
@@ -150,6 +139,18 @@ impl RelayWatch {
             shared.waker.wake();
         }
     }
+}
+
+/// A socket for each data thread, on an address that nobody else holds.
+fn listen(address: SocketAddr, shards: u16) -> anyhow::Result<Vec<Socket>> {
+    let sockets = Socket::bind_group(address, shards.into(), &SocketOptions::default());
+    let sockets = sockets.with_context(|| {
+        format!("cannot listen on {address}; choose another address with --listen")
+    })?;
+    if shards > 1 {
+        sockets[0].steer_by_source(shards).context("cannot steer packets to their threads")?;
+    }
+    Ok(sockets)
 }
 
 fn spawn_all(
