@@ -193,11 +193,17 @@ fn relay_config(settings: &RelaySettings, shard: u16) -> RelayConfig {
             site: settings.site,
             shard,
             shards: settings.threads,
-            max_sessions: settings.max_sessions.div_ceil(settings.threads.into()),
+            max_sessions: share_of(settings.max_sessions, shard, settings.threads),
             limits: settings.session_limits,
         },
         tables: settings.tables,
     }
+}
+
+/// A data thread's share of what the relay has in all.
+fn share_of(all: u32, shard: u16, shards: u16) -> u32 {
+    let (shard, shards) = (u32::from(shard), u32::from(shards));
+    all / shards + u32::from(shard < all % shards)
 }
 
 fn random_tag() -> anyhow::Result<Tag> {
@@ -237,4 +243,18 @@ impl RelayReport {
 pub(crate) fn drops_of(counters: &Counters) -> BTreeMap<&'static str, u64> {
     let all = DropReason::ALL.iter().map(|reason| (reason.name(), counters.dropped(*reason)));
     all.filter(|(_, total)| *total > 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_add_up() {
+        for (all, shards) in [(5, 2), (10_000, 3), (1, 4), (64, 64)] {
+            let shares = || (0..shards).map(|shard| share_of(all, shard, shards));
+            assert_eq!(shares().sum::<u32>(), all);
+            assert!(shares().max().unwrap() - shares().min().unwrap() <= 1);
+        }
+    }
 }
