@@ -105,30 +105,13 @@ pub fn run(
     trace: &Trace,
     view: Option<Arc<View>>,
     stop: &AtomicBool,
-    mut progress: impl FnMut(&Progress),
+    progress: impl FnMut(&Progress),
 ) -> Result<Report, CrowdError> {
     let mut crowd = Crowd::new(config, trace, view)?;
-    let mut next = 0;
-    let mut progress_at = PROGRESS;
-    loop {
-        let now = crowd.clock.now();
-        if stop.load(Ordering::Relaxed) {
-            break;
-        }
-        crowd.join_and_leave(now)?;
-        next = crowd.publish_due(trace.rows(), next, now);
-        crowd.turn_due(now);
-        crowd.housekeeping(now)?;
-        if now.since(crowd.start) > progress_at {
-            progress_at += PROGRESS;
-            progress(&crowd.progress(next as f64 / trace.rows().len() as f64));
-        }
-        let row = trace.rows().get(next);
-        if row.is_none() && crowd.members.is_done() {
-            break;
-        }
-        let until = row.map(|row| crowd.due(row.t));
-        crowd.serve(until)?;
+    if let Err(error) = crowd.walk(trace, stop, progress) {
+        // The reason for the abort is worth more than what goes wrong on the way out.
+        let _ = crowd.leave(crowd.clock.now() + SETTLE_LIMIT);
+        return Err(error);
     }
     crowd.finish(trace)
 }
@@ -234,6 +217,35 @@ impl<'a> Crowd<'a> {
         };
         crowd.plan(trace.rows());
         Ok(crowd)
+    }
+
+    /// Walks until the end of the trace or until `stop` is set.
+    fn walk(
+        &mut self,
+        trace: &Trace,
+        stop: &AtomicBool,
+        mut progress: impl FnMut(&Progress),
+    ) -> Result<(), CrowdError> {
+        let mut next = 0;
+        let mut progress_at = PROGRESS;
+        while !stop.load(Ordering::Relaxed) {
+            let now = self.clock.now();
+            self.join_and_leave(now)?;
+            next = self.publish_due(trace.rows(), next, now);
+            self.turn_due(now);
+            self.housekeeping(now)?;
+            if now.since(self.start) > progress_at {
+                progress_at += PROGRESS;
+                progress(&self.progress(next as f64 / trace.rows().len() as f64));
+            }
+            let row = trace.rows().get(next);
+            if row.is_none() && self.members.is_done() {
+                break;
+            }
+            let until = row.map(|row| self.due(row.t));
+            self.serve(until)?;
+        }
+        Ok(())
     }
 
     fn plan(&mut self, rows: &[Row]) {
@@ -448,6 +460,23 @@ impl<'a> Crowd<'a> {
         Progress { done, walkers, totals: self.totals() }
     }
 
+    /// Leaves in order, so that the relay has no session of this crowd any more. Who is about to
+    /// be connected is waited for: before that it does not know what to leave.
+    fn leave(&mut self, limit: Time) -> Result<(), CrowdError> {
+        while self.walkers.iter().any(Option::is_some) && self.clock.now() < limit {
+            let now = self.clock.now();
+            for number in 0..self.walkers.len() as u32 {
+                let walker = self.walkers[number as usize].as_mut();
+                let Some(walker) = walker.filter(|walker| walker.may_leave()) else { continue };
+                walker.leave(now, &self.config.grid, &mut self.oracle);
+                self.turn(number, now);
+            }
+            self.turn_due(now);
+            self.serve(Some(limit))?;
+        }
+        Ok(())
+    }
+
     /// Waits for what is on its way, leaves, and sums up.
     fn finish(mut self, trace: &Trace) -> Result<Report, CrowdError> {
         let seconds = self.clock.now().since(self.start).as_secs_f64();
@@ -457,17 +486,7 @@ impl<'a> Crowd<'a> {
             self.turn_due(self.clock.now());
         }
         self.oracle.judge_all();
-        for number in 0..self.walkers.len() as u32 {
-            let now = self.clock.now();
-            if let Some(walker) = &mut self.walkers[number as usize] {
-                walker.leave(now, &self.config.grid, &mut self.oracle);
-                self.turn(number, now);
-            }
-        }
-        while self.walkers.iter().any(Option::is_some) && self.clock.now() < limit {
-            self.serve(Some(limit))?;
-            self.turn_due(self.clock.now());
-        }
+        self.leave(limit)?;
         let micros = |quantile| self.ages.value_at_quantile(quantile) / 1000;
         Ok(Report {
             clients: trace.walkers(),

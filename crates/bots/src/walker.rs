@@ -122,7 +122,7 @@ impl Walker {
                     self.cells.values_mut().for_each(|acknowledged| *acknowledged = false);
                 }
                 Event::Refused(reason) => told.refused = Some(reason),
-                Event::Connected(_) | Event::Rebound | Event::Closed => {}
+                Event::Connected(_) | Event::ThreadFull | Event::Rebound | Event::Closed => {}
             }
         }
     }
@@ -145,6 +145,12 @@ impl Walker {
     pub(crate) fn acknowledged(&self) -> Vec<[i32; 2]> {
         let cells = self.cells.iter().filter(|(_, acknowledged)| **acknowledged);
         cells.map(|(cell, _)| [cell.x, cell.y]).collect()
+    }
+
+    /// Whether [`Walker::leave`] would be understood: it is not under way already, nor is there a
+    /// connect that has to be answered first.
+    pub(crate) fn may_leave(&self) -> bool {
+        matches!(self.session.state(), State::Greeting | State::Connected)
     }
 
     pub(crate) fn is_connected(&self) -> bool {

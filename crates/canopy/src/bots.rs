@@ -1,7 +1,8 @@
 //! `canopy bots`: a recorded crowd over real sockets, judged by an oracle.
 
 use crate::console::Map;
-use crate::output::print_line;
+use crate::output::{print_line, print_note};
+use crate::serve::Signals;
 use anyhow::Context;
 use canopy_bots::{CrowdConfig, Grid, Progress, Report, Totals, Trace};
 use canopy_wire::Comtree;
@@ -25,6 +26,9 @@ pub(crate) struct BotsCommand {
     /// The relay
     #[arg(long, value_name = "ADDR:PORT", env = "CANOPY_RELAY")]
     relay: SocketAddr,
+    /// The comtree to join
+    #[arg(long, value_name = "ID", default_value_t = 1)]
+    comtree: u32,
     #[command(flatten)]
     walk: WalkArgs,
     /// Print the report as JSON
@@ -55,9 +59,6 @@ pub(crate) struct WalkArgs {
     /// 250 and two of its ticks
     #[arg(long, value_name = "MS", default_value_t = 350)]
     settle_ms: u64,
-    /// The comtree to join
-    #[arg(long, value_name = "ID", default_value_t = 1)]
-    comtree: u32,
 }
 
 impl WalkArgs {
@@ -66,12 +67,13 @@ impl WalkArgs {
         &self,
         trace: Trace,
         relay: SocketAddr,
+        comtree: Comtree,
     ) -> anyhow::Result<(Trace, CrowdConfig)> {
         let grid = Grid::new(self.cell, self.radius)?;
         let reach = 2.0 * (self.radius + self.cell);
         let config = CrowdConfig {
             relay,
-            comtree: Comtree(self.comtree),
+            comtree,
             speed: self.speed,
             grid,
             bytes: self.bytes,
@@ -91,15 +93,15 @@ impl WalkArgs {
 impl BotsCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let trace = Trace::read(&self.trace)?;
-        let (trace, config) = self.walk.prepare(trace, self.relay)?;
-        eprintln!(
+        let (trace, config) = self.walk.prepare(trace, self.relay, Comtree(self.comtree))?;
+        print_note(format_args!(
             "{}: {} clients, {:.0} s at speed {}, to {}",
             trace.name(),
             trace.walkers(),
             trace.seconds() / self.walk.speed,
             self.walk.speed,
             self.relay
-        );
+        ));
         let stop = stop_on_interrupt()?;
         let report = canopy_bots::run(&config, &trace, None, &stop, print_progress)?;
         if self.json {
@@ -116,13 +118,13 @@ fn stop_on_interrupt() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut signals = runtime.block_on(async { Signals::listen() })?;
     std::thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || {
             runtime.block_on(async {
-                if crate::serve::until_told_to_stop().await.is_ok() {
-                    flag.store(true, Ordering::Relaxed);
-                }
+                signals.next().await;
+                flag.store(true, Ordering::Relaxed);
             });
         })
         .context("cannot watch for signals")?;
@@ -131,7 +133,7 @@ fn stop_on_interrupt() -> anyhow::Result<Arc<AtomicBool>> {
 
 fn print_progress(progress: &Progress) {
     let Totals { verdict, age_p50_us, age_p99_us } = &progress.totals;
-    eprintln!(
+    print_note(format_args!(
         "{:3.0} %  {} in the world, {} deliveries, age p50 {} p99 {} µs, missing {}, duplicates {}, \
          unexpected {}",
         progress.done * 100.0,
@@ -142,7 +144,7 @@ fn print_progress(progress: &Progress) {
         verdict.missing,
         verdict.duplicates,
         verdict.unexpected,
-    );
+    ));
 }
 
 fn in_words(report: &Report) -> String {

@@ -2,9 +2,10 @@
 
 use crate::bots::WalkArgs;
 use crate::console::Console;
+use crate::metrics;
 use crate::output::print_line;
 use crate::relay::{Command, RelayArgs, RelaySettings, RunningRelay};
-use crate::serve::{LogFormat, until_told_to_stop};
+use crate::serve::{LogFormat, Signals, address_of, bind, serve_pages};
 use anyhow::Context;
 use canopy_bots::{CrowdConfig, Generated, Trace, View};
 use clap::Args;
@@ -35,8 +36,7 @@ pub(crate) struct DemoCommand {
     json: bool,
 }
 
-/// Where the relay and the console are looked for first.
-const RELAY: &str = "127.0.0.1:4040";
+/// Where the console is served if the port is free.
 const CONSOLE: &str = "127.0.0.1:8080";
 /// Area for each generated walker, square metres: some ten neighbours within the default radius.
 const AREA_PER_WALKER: f64 = 8.0;
@@ -61,31 +61,29 @@ impl DemoCommand {
     }
 
     async fn show(self, trace: Trace) -> anyhow::Result<()> {
-        let settings = RelaySettings::resolve(self.relay.clone().or_listen_on(RELAY))?;
+        let mut signals = Signals::listen()?;
+        let settings = RelaySettings::resolve(self.relay.clone(), CONSOLE)?;
+        let metrics = bind("metrics", settings.metrics).await?;
+        let console = match settings.console {
+            Some(address) => Some(listen_on_a_free_port(address).await?),
+            None => None,
+        };
         let relay = start_on_a_free_port(settings.clone())?;
-        let wanted = settings.console.unwrap_or(CONSOLE.parse()?);
-        let listener = listen_on_a_free_port(wanted).await?;
-        let url = format!("http://{}/", listener.local_addr()?);
-        let (trace, config) = self.walk.prepare(trace, relay.address())?;
+        let comtree = settings.comtrees[0];
+        let (trace, config) = self.walk.prepare(trace, relay.address(), comtree)?;
+        self.print_addresses(&trace, &relay, &console, &metrics)?;
         let view = View::new();
-        let console = Console::of_relay(&settings, relay.address(), relay.watch())
+        let pages = Console::of_relay(&settings, relay.address(), relay.watch())
             .with_crowd(Arc::clone(&view), self.walk.map(&trace));
-        tokio::spawn(axum::serve(listener, console.router()).into_future());
-        if self.json {
-            print_line(serde_json::json!({ "console": url, "relay": relay.address() }))?;
-        } else {
-            let (name, relay) = (trace.name(), relay.address());
-            print_line(format_args!("{name} in one world, through the relay at {relay}"))?;
-            print_line(format_args!("Open {url}   (Ctrl-C ends it)"))?;
-        }
+        serve_pages(metrics, metrics::router(relay.watch()));
+        serve_pages(console, pages.router());
         let stop = Arc::new(AtomicBool::new(false));
         let stop_walking = Arc::clone(&stop);
         let mut walking =
             tokio::task::spawn_blocking(move || walk(&config, &trace, view, &stop_walking));
         let walked = tokio::select! {
             walked = &mut walking => walked,
-            told = until_told_to_stop() => {
-                told?;
+            () = signals.next() => {
                 stop.store(true, Ordering::Relaxed);
                 walking.await
             }
@@ -93,6 +91,29 @@ impl DemoCommand {
         relay.watch().command(Command::Stop);
         relay.join()?;
         walked.context("the crowd was lost")?
+    }
+
+    fn print_addresses(
+        &self,
+        trace: &Trace,
+        relay: &RunningRelay,
+        console: &Option<TcpListener>,
+        metrics: &Option<TcpListener>,
+    ) -> anyhow::Result<()> {
+        let relay = relay.address();
+        let url = address_of(console).map(|address| format!("http://{address}/"));
+        if self.json {
+            let metrics = address_of(metrics);
+            let addresses =
+                serde_json::json!({ "console": url, "relay": relay, "metrics": metrics });
+            return Ok(print_line(addresses)?);
+        }
+        print_line(format_args!("{} in one world, through the relay at {relay}", trace.name()))?;
+        match url {
+            Some(url) => print_line(format_args!("Open {url}   (Ctrl-C ends it)"))?,
+            None => print_line("No console is served   (Ctrl-C ends it)")?,
+        }
+        Ok(())
     }
 }
 

@@ -68,8 +68,31 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if output::nobody_reads(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            output::print_note(format_args!("error: {error:#}"));
             ExitCode::FAILURE
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn no_command_has_two_options_of_one_name() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn insecure_is_a_switch_that_can_be_off() {
+        let insecure = |flag: &[&str]| {
+            let args = ["canopy", "relay"].iter().chain(flag);
+            Cli::try_parse_from(args).is_ok()
+        };
+        for flag in ["--insecure", "--insecure=false", "--insecure=0", "--insecure=true"] {
+            assert!(insecure(&[flag]), "{flag}");
+        }
+        assert!(!insecure(&["--insecure=perhaps"]));
     }
 }

@@ -1,4 +1,4 @@
-//! What commands print on stdout.
+//! What commands print: results on stdout, notes and logs on stderr.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
@@ -9,6 +9,25 @@ use std::io::{self, ErrorKind, Write};
 /// What the system says, such as that nobody reads any more (`canopy bench relay | head -1`).
 pub(crate) fn print_line(line: impl Display) -> io::Result<()> {
     writeln!(io::stdout(), "{line}")
+}
+
+/// Prints a line for whoever looks on. If nobody does, it is lost, and the command goes on.
+pub(crate) fn print_note(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Stderr for logs: what nobody reads is lost, and whoever logs never learns of it.
+pub(crate) struct LogOutput;
+
+impl Write for LogOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let _ = io::stderr().write_all(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Whether a command ended because nobody reads what it prints: no failure of its own.

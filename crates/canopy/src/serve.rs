@@ -2,14 +2,16 @@
 
 use crate::console::Console;
 use crate::metrics;
-use crate::output::print_line;
+use crate::output::{LogOutput, print_line};
 use crate::relay::{Command, RelayArgs, RelayReport, RelaySettings, RunningRelay};
 use anyhow::Context;
+use axum::Router;
 use clap::Args;
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Serves until SIGTERM or SIGINT, then drains: takes no one new, tells the participants to go,
 /// and stops when they have gone or after drain_ms (default 5000).
@@ -42,7 +44,11 @@ impl LogFormat {
     pub(crate) fn start_at(self, default: &str) {
         let filter = tracing_subscriber::EnvFilter::try_from_env("CANOPY_LOG")
             .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
-        let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+        let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let logs = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_ansi(std::io::stderr().is_terminal() && !is_plain)
+            .with_writer(|| LogOutput);
         match self {
             LogFormat::Text => logs.init(),
             LogFormat::Json => logs.json().init(),
@@ -52,7 +58,7 @@ impl LogFormat {
 
 impl RelayCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let settings = RelaySettings::resolve(self.relay)?;
+        let settings = RelaySettings::resolve(self.relay, "off")?;
         self.log_format.start();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(serve(&settings, self.json))?;
@@ -61,31 +67,25 @@ impl RelayCommand {
 }
 
 async fn serve(settings: &RelaySettings, json: bool) -> anyhow::Result<()> {
+    let signals = Signals::listen()?;
     let metrics = bind("metrics", settings.metrics).await?;
     let console = bind("console", settings.console).await?;
     let relay = RunningRelay::start(settings)?;
     let watch = relay.watch();
-    let address = |listener: &Option<TcpListener>| {
-        listener.as_ref().and_then(|listener| listener.local_addr().ok())
-    };
     tracing::info!(address = %relay.address(), "serving: {settings}");
     if json {
         let listening = serde_json::json!({
             "event": "listening",
             "relay": relay.address(),
-            "console": address(&console),
-            "metrics": address(&metrics),
+            "console": address_of(&console),
+            "metrics": address_of(&metrics),
         });
         print_line(listening)?;
     }
-    if let Some(listener) = metrics {
-        tokio::spawn(axum::serve(listener, metrics::router(watch.clone())).into_future());
-    }
-    if let Some(listener) = console {
-        let console = Console::of_relay(settings, relay.address(), watch.clone());
-        tokio::spawn(axum::serve(listener, console.router()).into_future());
-    }
-    run_until_told(relay).await?;
+    let pages = Console::of_relay(settings, relay.address(), watch.clone());
+    serve_pages(metrics, metrics::router(watch.clone()));
+    serve_pages(console, pages.router());
+    run_until_told(relay, signals).await?;
     let status = watch.status();
     tracing::info!(sessions = status.sessions, "stopped");
     if json {
@@ -96,33 +96,45 @@ async fn serve(settings: &RelaySettings, json: bool) -> anyhow::Result<()> {
 }
 
 /// Waits for a signal, then drains; a second signal stops at once.
-async fn run_until_told(relay: RunningRelay) -> anyhow::Result<()> {
+async fn run_until_told(relay: RunningRelay, mut signals: Signals) -> anyhow::Result<()> {
     let watch = relay.watch();
-    let ended = tokio::task::spawn_blocking(move || relay.join());
-    tokio::pin!(ended);
+    let mut ended = tokio::task::spawn_blocking(move || relay.join());
     for command in [Command::Drain, Command::Stop] {
         tokio::select! {
             done = &mut ended => return done.context("a data thread was lost")?,
-            told = until_told_to_stop() => {
-                told?;
+            () = signals.next() => {
                 let sessions = watch.status().sessions;
-                tracing::info!(sessions, at_once = command == Command::Stop, "stopping");
+                // Before the log: the relay stops whatever becomes of that.
                 watch.command(command);
+                tracing::info!(sessions, at_once = command == Command::Stop, "stopping");
             }
         }
     }
     ended.await.context("a data thread was lost")?
 }
 
-/// Returns on SIGTERM or SIGINT.
-pub(crate) async fn until_told_to_stop() -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// SIGTERM and SIGINT. From the moment of listening on none is missed.
+pub(crate) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// Listens, in a tokio runtime.
+    pub(crate) fn listen() -> anyhow::Result<Signals> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
     }
-    Ok(())
+
+    /// Returns on the next signal.
+    pub(crate) async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }
 
 /// Binds an HTTP listener, if there is to be one.
@@ -135,4 +147,16 @@ pub(crate) async fn bind(
         format!("cannot serve {what} on {address}; choose another address with --{what}")
     })?;
     Ok(Some(listener))
+}
+
+/// Where a listener listens, if there is one.
+pub(crate) fn address_of(listener: &Option<TcpListener>) -> Option<SocketAddr> {
+    listener.as_ref().and_then(|listener| listener.local_addr().ok())
+}
+
+/// Serves pages on a listener, if there is one, until the process ends.
+pub(crate) fn serve_pages(listener: Option<TcpListener>, pages: Router) {
+    if let Some(listener) = listener {
+        tokio::spawn(axum::serve(listener, pages).into_future());
+    }
 }

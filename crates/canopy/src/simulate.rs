@@ -1,6 +1,6 @@
 //! `canopy sim`: a seeded world in virtual time.
 
-use crate::output::print_line;
+use crate::output::{print_line, print_note};
 use canopy_sim::{Report, SimConfig};
 use clap::Args;
 use std::process::ExitCode;
@@ -39,7 +39,7 @@ impl SimCommand {
         Ok(match report.verdict() {
             Ok(()) => ExitCode::SUCCESS,
             Err(problem) => {
-                eprintln!("{problem}");
+                print_note(format_args!("{problem}"));
                 ExitCode::FAILURE
             }
         })

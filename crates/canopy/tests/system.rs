@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 use support::{Server, canopy, get, run};
 
@@ -87,11 +88,7 @@ fn a_drain_sends_everyone_home() {
     let trace = small_trace();
     let address = relay.address("relay").to_string();
     let args = ["bots", "--json", "--relay", &address, "--trace", trace.path().to_str().unwrap()];
-    let mut child = canopy(&args)
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut child = canopy(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let metrics_say_eight = || sessions_of(&address) == 8;
     let deadline = Instant::now() + Duration::from_secs(10);
     while !metrics_say_eight() && Instant::now() < deadline {
@@ -200,6 +197,67 @@ fn mistakes_are_explained() {
 }
 
 #[test]
+fn a_taken_address_is_refused_and_a_demo_finds_another() {
+    for threads in ["1", "2"] {
+        let relay = Server::relay(&["--threads", threads]);
+        let taken = relay.address("relay").to_string();
+        for threads in ["1", "2"] {
+            let output = run(&["relay", "--listen", &taken, "--threads", threads]);
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!output.status.success(), "{error}");
+            assert!(error.contains(&taken) && error.contains("--listen"), "{error}");
+        }
+        let flags = ["--json", "--walkers", "2", "--console", "127.0.0.1:0", "--listen", &taken];
+        let demo = Server::start(&[&["demo"], &flags[..], &["--threads", "2"]].concat());
+        assert_ne!(demo.address("relay"), relay.address("relay"));
+        assert_eq!(relay.terminate()["totals"]["counters"]["datagrams_in"], 0);
+    }
+}
+
+#[test]
+fn a_relay_whose_logs_nobody_reads_still_drains() {
+    let args = ["relay", "--listen", "127.0.0.1:0", "--json"];
+    let mut relay = Server::start_telling(&args, Stdio::piped());
+    let mut first = String::new();
+    relay.logs().read_line(&mut first).unwrap();
+    assert!(first.contains("serving") && !first.contains('\x1b'), "{first:?}");
+    assert_eq!(relay.terminate()["event"], "stopped");
+}
+
+#[test]
+fn a_relay_admits_as_many_as_it_says() {
+    let trace = small_trace();
+    let roomy = Server::relay(&["--threads", "2", "--max-sessions", "8"]);
+    assert_all_right(&bots(&roomy, trace.path(), &["--speed", "4"]));
+    let flags = ["--threads", "2", "--max-sessions", "7", "--metrics", "127.0.0.1:0"];
+    let tight = Server::relay(&flags);
+    let address = tight.address("relay").to_string();
+    let output = run(&["bots", "--relay", &address, "--trace", trace.path().to_str().unwrap()]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && error.contains("Full"), "{error}");
+    // They left in order: sessions that are merely lost last longer than this waits.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !get(tight.address("metrics"), "/metrics").contains("canopy_relay_sessions 0") {
+        assert!(Instant::now() < deadline, "sessions are left behind");
+    }
+    assert_eq!(tight.terminate()["totals"]["counters"]["sessions_opened"], 7);
+}
+
+#[test]
+fn the_environment_wins_over_the_file() {
+    let mut settings = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+    writeln!(settings, "[relay]\nlisten = \"0.0.0.0:0\"\ninsecure = true").unwrap();
+    let args = ["relay", "--engine", "warp", "--settings", settings.path().to_str().unwrap()];
+    for (insecure, complaint) in
+        [("0", "--insecure"), ("false", "--insecure"), ("1", "warp"), ("true", "warp")]
+    {
+        let output = canopy(&args).env("CANOPY_INSECURE", insecure).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(error.contains(complaint), "{insecure}: {error}");
+    }
+}
+
+#[test]
 fn bots_without_a_relay_say_so() {
     let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let trace = small_trace();
@@ -213,7 +271,8 @@ fn bots_without_a_relay_say_so() {
 #[test]
 fn the_demo_has_a_first_picture_within_five_seconds() {
     let started = Instant::now();
-    let demo = Server::start(&["demo", "--json", "--walkers", "40"]);
+    let flags = ["--json", "--walkers", "40", "--comtree", "7", "--metrics", "127.0.0.1:0"];
+    let demo = Server::start(&[&["demo"], &flags[..]].concat());
     let url = demo.ready["console"].as_str().unwrap().to_owned();
     let address = url.trim_start_matches("http://").trim_end_matches('/').parse().unwrap();
     let mut stream = TcpStream::connect::<std::net::SocketAddr>(address).unwrap();
@@ -225,7 +284,9 @@ fn the_demo_has_a_first_picture_within_five_seconds() {
         .find(|frame| frame["viewer"]["received"].as_array().is_some_and(|list| !list.is_empty()));
     assert!(received.is_some(), "the viewer receives");
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
-    assert!(get(address, "/metrics").contains("canopy_relay_deliveries_out_total"));
+    for address in [address, demo.address("metrics")] {
+        assert!(get(address, "/metrics").contains("canopy_relay_deliveries_out_total"));
+    }
     assert!(get(address, "/").contains("<title>"));
     assert_eq!(HEADER_LEN, 20, "docs/wire.md says so");
 }

@@ -228,7 +228,7 @@ impl State {
                 let told = self.subscriptions.refused(group);
                 return (!told).then_some(Event::SubscriptionRefused(group));
             }
-            Happened::Closed => {}
+            Happened::ThreadFull | Happened::Closed => {}
         }
         None
     }

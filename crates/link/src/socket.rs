@@ -9,8 +9,6 @@ use std::os::fd::{AsRawFd, RawFd};
 /// How a socket is set up.
 #[derive(Clone, Copy, Debug)]
 pub struct SocketOptions {
-    /// Several sockets may share the address, one for each data thread.
-    pub share_address: bool,
     /// The kernel may hand over several datagrams of one sender in one piece (`UDP_GRO`).
     pub receive_offload: bool,
     /// Bytes that may wait to be read; the kernel may grant less.
@@ -22,12 +20,7 @@ pub struct SocketOptions {
 
 impl Default for SocketOptions {
     fn default() -> SocketOptions {
-        SocketOptions {
-            share_address: false,
-            receive_offload: true,
-            receive_buffer: 4 << 20,
-            send_buffer: 256 << 10,
-        }
+        SocketOptions { receive_offload: true, receive_buffer: 4 << 20, send_buffer: 256 << 10 }
     }
 }
 
@@ -44,10 +37,39 @@ impl Socket {
     /// # Errors
     /// What the kernel says, for example that the address is in use.
     pub fn bind(address: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
+        Socket::bind_one(address, options, false)
+    }
+
+    /// `count` sockets that share one address, one for each data thread; port 0 takes a free one.
+    ///
+    /// The first is bound alone and opened to the others afterwards: an address that anybody
+    /// holds, be it another group, is in use. So no relay joins another's group by mistake and
+    /// takes its datagrams.
+    ///
+    /// # Errors
+    /// What the kernel says, for example that the address is in use.
+    pub fn bind_group(
+        address: SocketAddr,
+        count: usize,
+        options: &SocketOptions,
+    ) -> io::Result<Vec<Socket>> {
+        let first = Socket::bind(address, options)?;
+        let address = first.local;
+        let mut group = vec![first];
+        if count > 1 {
+            group[0].inner.set_reuse_port(true)?;
+        }
+        while group.len() < count {
+            group.push(Socket::bind_one(address, options, true)?);
+        }
+        Ok(group)
+    }
+
+    fn bind_one(address: SocketAddr, options: &SocketOptions, share: bool) -> io::Result<Socket> {
         let inner =
             socket2::Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
         inner.set_nonblocking(true)?;
-        inner.set_reuse_port(options.share_address)?;
+        inner.set_reuse_port(share)?;
         inner.set_recv_buffer_size(options.receive_buffer)?;
         inner.set_send_buffer_size(options.send_buffer)?;
         inner.bind(&address.into())?;
@@ -93,10 +115,9 @@ impl Socket {
         self.inner.sendmsg(&message, libc::MSG_DONTWAIT).map(drop)
     }
 
-    /// Makes the kernel choose among the `shards` sockets that share this one's address by the
-    /// packet's source endpoint: bytes 10 and 11 of the header, modulo `shards`. The sockets count
-    /// in the order in which they were bound. So a session stays with its thread when its ip:port
-    /// changes.
+    /// Makes the kernel choose among the `shards` sockets of this one's group by the packet's
+    /// source endpoint: bytes 10 and 11 of the header, modulo `shards`. The sockets count in the
+    /// order of the group. So a session stays with its thread when its ip:port changes.
     ///
     /// # Errors
     /// What the kernel says.

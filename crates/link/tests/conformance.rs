@@ -4,6 +4,7 @@ use canopy_link::{
     Clock, Engine, EngineName, Receiver, SendEngine, Socket, SocketOptions, Waker, wait_readable,
 };
 use canopy_relay::SendBatch;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -81,9 +82,9 @@ fn segments_of_a_connected_socket_arrive_one_by_one() {
 
 #[test]
 fn packets_are_steered_by_their_source_endpoint() {
-    let options = SocketOptions { share_address: true, ..SocketOptions::default() };
-    let first = Socket::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap();
-    let second = Socket::bind(first.local_address(), &options).unwrap();
+    let any = "127.0.0.1:0".parse().unwrap();
+    let group = Socket::bind_group(any, 2, &SocketOptions::default()).unwrap();
+    let [first, second] = group.try_into().unwrap();
     first.steer_by_source(2).unwrap();
     for port_of_sender in 0..8u8 {
         let sender = socket("127.0.0.1", false);
@@ -95,4 +96,21 @@ fn packets_are_steered_by_their_source_endpoint() {
     let senders = |socket| receive(socket, 4).iter().map(|p| p[0]).collect::<Vec<_>>();
     assert_eq!(senders(&first), [0, 2, 4, 6]);
     assert_eq!(senders(&second), [1, 3, 5, 7]);
+}
+
+#[test]
+fn an_address_that_a_group_holds_is_in_use() {
+    let options = SocketOptions::default();
+    for ip in ["127.0.0.1", "::1"] {
+        let any = SocketAddr::new(ip.parse().unwrap(), 0);
+        for (held, wanted) in [(1, 1), (1, 2), (2, 1), (2, 2)] {
+            let group = Socket::bind_group(any, held, &options).unwrap();
+            let address = group[0].local_address();
+            assert!(group.iter().all(|socket| socket.local_address() == address));
+            let second = Socket::bind_group(address, wanted, &options);
+            assert_eq!(second.unwrap_err().kind(), ErrorKind::AddrInUse, "{held} {wanted} {ip}");
+            drop(group);
+            assert!(Socket::bind_group(address, wanted, &options).is_ok(), "free again");
+        }
+    }
 }

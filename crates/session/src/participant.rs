@@ -45,6 +45,8 @@ pub enum Event {
     Connected(Address),
     /// The relay is lost or going away; the session is trying again by itself.
     Lost,
+    /// The relay's data thread that was asked is full; the session is asking the next.
+    ThreadFull,
     /// The relay does not take the participant; the session will ask again later.
     Refused(RefusedReason),
     /// The relay acknowledged the subscription.
@@ -95,6 +97,8 @@ const LOST_AFTER_KEEPALIVES: u32 = 3;
 const LEAVE_TRIES: u32 = 3;
 /// Repetitions of a connect before the cookie is given up.
 const CONNECT_TRIES: u32 = 5;
+/// Data threads of a relay that are asked before it counts as full: each has places of its own.
+const FULL_TRIES: u32 = 8;
 
 /// The participant's side of the link to its relay.
 pub struct Session {
@@ -110,6 +114,8 @@ pub struct Session {
     /// When the current state's next packet is due.
     due: Time,
     tries: u32,
+    /// Refusals in a row because a data thread was full.
+    full: u32,
     heard: Time,
     last_stamp: u64,
     round_trip: Option<Duration>,
@@ -135,6 +141,7 @@ impl Session {
             refresh: MAX_BACKOFF,
             due: Time::ZERO,
             tries: 0,
+            full: 0,
             heard: Time::ZERO,
             last_stamp: 0,
             round_trip: None,
@@ -317,7 +324,7 @@ impl Session {
         if now < self.due {
             return Ok(None);
         }
-        self.nonce = self.draw();
+        self.nonce = self.draw_nonce();
         self.back_off(now);
         Hello { nonce: self.nonce }.encode(self.config.comtree, out).map(Some)
     }
@@ -388,6 +395,7 @@ impl Session {
         if self.state != State::Connecting || connected.nonce != self.nonce {
             return;
         }
+        self.full = 0;
         self.address = connected.address;
         self.secret = connected.secret;
         let millis = |ms: u32| Duration::from_millis(ms.max(1).into());
@@ -414,10 +422,17 @@ impl Session {
 
     fn handle_refused(&mut self, refused: Refused, now: Time) {
         let waiting = matches!(self.state, State::Greeting | State::Connecting);
-        if waiting && refused.nonce == self.nonce {
-            self.enter(State::Greeting, now + MAX_BACKOFF);
-            self.events.push_back(Event::Refused(refused.reason));
+        if !waiting || refused.nonce != self.nonce {
+            return;
         }
+        self.full = if refused.reason == RefusedReason::Full { self.full + 1 } else { 0 };
+        if (1..FULL_TRIES).contains(&self.full) {
+            self.events.push_back(Event::ThreadFull);
+            return self.enter(State::Greeting, now + FIRST_BACKOFF);
+        }
+        self.full = 0;
+        self.enter(State::Greeting, now + MAX_BACKOFF);
+        self.events.push_back(Event::Refused(refused.reason));
     }
 
     fn handle_keepalive_ack(&mut self, dst: Address, keepalive: Keepalive, now: Time) {
@@ -464,6 +479,17 @@ impl Session {
     fn back_off(&mut self, now: Time) {
         self.due = now + (FIRST_BACKOFF * (1 << self.tries.min(5))).min(MAX_BACKOFF);
         self.tries += 1;
+    }
+
+    /// A nonce of which the lowest 16 bits name a data thread (modulo their number): the next one
+    /// while threads refuse because they are full, otherwise any.
+    fn draw_nonce(&mut self) -> u64 {
+        let drawn = self.draw();
+        if self.full == 0 {
+            return drawn;
+        }
+        let next = (self.nonce as u16).wrapping_add(1);
+        drawn & !u64::from(u16::MAX) | u64::from(next)
     }
 
     fn draw(&mut self) -> u64 {

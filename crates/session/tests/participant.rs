@@ -3,8 +3,9 @@
 use canopy_session::{Event, Session, SessionConfig, State};
 use canopy_wire::{
     Address, Challenge, Comtree, Connected, Cookie, Group, Keepalive, Leave, Level, Packet,
-    Subscribe, SubscribeAckWriter, Time,
+    Refused, RefusedReason, Subscribe, SubscribeAckWriter, Time,
 };
+use std::collections::BTreeSet;
 
 /// A session that is connected, and when.
 fn connected() -> (Session, Time) {
@@ -82,4 +83,21 @@ fn late_answers_that_know_nobody_do_not_keep_a_session_alive() {
         }
         assert_eq!(session.state() == State::Connected, alive, "knows it: {knows}");
     }
+}
+
+/// Each data thread has places of its own; the lowest bits of the nonce choose the thread.
+#[test]
+fn eight_data_threads_are_asked_before_a_relay_counts_as_full() {
+    let (comtree, reason) = (Comtree(1), RefusedReason::Full);
+    let mut session = Session::new(SessionConfig { comtree, seed: [9; 16] });
+    let (mut now, mut out, mut asked) = (Time::from_millis(1), [0; 1500], BTreeSet::new());
+    while session.poll_event() != Some(Event::Refused(reason)) {
+        session.poll_transmit(now, &mut out).unwrap();
+        let nonce = u64::from_be_bytes(out[20..28].try_into().unwrap());
+        asked.insert(nonce % 8);
+        let len = Refused { nonce, reason }.encode(comtree, &mut out).unwrap();
+        session.handle_datagram(now, &out[..len], |_| ()).unwrap();
+        now = session.poll_timeout().unwrap();
+    }
+    assert_eq!(asked.len(), 8);
 }

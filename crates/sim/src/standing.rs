@@ -83,7 +83,7 @@ impl Standing {
         match event {
             Event::Connected(address) => self.connect(now, address, connection),
             Event::Lost | Event::Closed => self.disconnect(now),
-            Event::Refused(_) => self.excuse(now),
+            Event::ThreadFull | Event::Refused(_) => self.excuse(now),
             Event::Subscribed(group, level) => {
                 self.interest(group).acknowledged(now, Some(level));
             }

@@ -1,7 +1,7 @@
 //! `canopy bench footprint`: what a connected client costs a relay that has nothing to do.
 
 use super::relay::Server;
-use crate::output::print_line;
+use crate::output::{print_line, print_note};
 use anyhow::{Context, bail};
 use canopy_link::{Clock, Readiness, Receiver, Socket, SocketOptions, process_cpu_time};
 use canopy_session::{Event, Session, SessionConfig};
@@ -72,7 +72,7 @@ impl FootprintBench {
             readiness: Readiness::new()?,
             receiver: Receiver::new(8, MAX_DATAGRAM + 1),
         };
-        eprintln!("joining {} clients", self.clients);
+        print_note(format_args!("joining {} clients", self.clients));
         while (clients.list.len() as u32) < self.clients {
             let room = self.clients as usize - clients.list.len();
             for _ in 0..AT_A_TIME.min(room) {
@@ -81,7 +81,7 @@ impl FootprintBench {
             clients.wait_until_subscribed(self.subscriptions)?;
         }
         let memory_bytes = resident_bytes(server.process())?.saturating_sub(before);
-        eprintln!("idle for {} s", self.seconds);
+        print_note(format_args!("idle for {} s", self.seconds));
         let cpu = process_cpu_time(server.process())?;
         let until = clients.clock.now() + Duration::from_secs(self.seconds);
         while clients.clock.now() < until {

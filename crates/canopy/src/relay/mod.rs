@@ -74,19 +74,8 @@ impl RunningRelay {
     /// Binds the sockets and starts the data threads.
     pub(crate) fn start(settings: &RelaySettings) -> anyhow::Result<RunningRelay> {
         let shards = settings.threads;
-        let options = SocketOptions { share_address: shards > 1, ..SocketOptions::default() };
-        let mut listen = settings.listen;
-        let mut sockets = Vec::new();
-        for _ in 0..shards {
-            let socket = Socket::bind(listen, &options).with_context(|| {
-                format!("cannot listen on {listen}; choose another address with --listen")
-            })?;
-            listen = socket.local_address();
-            sockets.push(socket);
-        }
-        if shards > 1 {
-            sockets[0].steer_by_source(shards).context("cannot steer packets to their threads")?;
-        }
+        let sockets = listen(settings.listen, shards)?;
+        let address = sockets[0].local_address();
         let shared = (0..shards)
             .map(|_| {
                 Ok(Arc::new(Shared {
@@ -98,7 +87,7 @@ impl RunningRelay {
             })
             .collect::<std::io::Result<Vec<_>>>()?;
         let threads = spawn_all(settings, sockets, &shared)?;
-        Ok(RunningRelay { address: listen, shared, threads })
+        Ok(RunningRelay { address, shared, threads })
     }
 
     /// The address that it listens on.
@@ -152,6 +141,18 @@ impl RelayWatch {
     }
 }
 
+/// A socket for each data thread, on an address that nobody else holds.
+fn listen(address: SocketAddr, shards: u16) -> anyhow::Result<Vec<Socket>> {
+    let sockets = Socket::bind_group(address, shards.into(), &SocketOptions::default());
+    let sockets = sockets.with_context(|| {
+        format!("cannot listen on {address}; choose another address with --listen")
+    })?;
+    if shards > 1 {
+        sockets[0].steer_by_source(shards).context("cannot steer packets to their threads")?;
+    }
+    Ok(sockets)
+}
+
 fn spawn_all(
     settings: &RelaySettings,
     sockets: Vec<Socket>,
@@ -192,11 +193,17 @@ fn relay_config(settings: &RelaySettings, shard: u16) -> RelayConfig {
             site: settings.site,
             shard,
             shards: settings.threads,
-            max_sessions: settings.max_sessions.div_ceil(settings.threads.into()),
+            max_sessions: share_of(settings.max_sessions, shard, settings.threads),
             limits: settings.session_limits,
         },
         tables: settings.tables,
     }
+}
+
+/// A data thread's share of what the relay has in all.
+fn share_of(all: u32, shard: u16, shards: u16) -> u32 {
+    let (shard, shards) = (u32::from(shard), u32::from(shards));
+    all / shards + u32::from(shard < all % shards)
 }
 
 fn random_tag() -> anyhow::Result<Tag> {
@@ -236,4 +243,18 @@ impl RelayReport {
 pub(crate) fn drops_of(counters: &Counters) -> BTreeMap<&'static str, u64> {
     let all = DropReason::ALL.iter().map(|reason| (reason.name(), counters.dropped(*reason)));
     all.filter(|(_, total)| *total > 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_add_up() {
+        for (all, shards) in [(5, 2), (10_000, 3), (1, 4), (64, 64)] {
+            let shares = || (0..shards).map(|shard| share_of(all, shard, shards));
+            assert_eq!(shares().sum::<u32>(), all);
+            assert!(shares().max().unwrap() - shares().min().unwrap() <= 1);
+        }
+    }
 }

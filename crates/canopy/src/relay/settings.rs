@@ -7,6 +7,7 @@ use canopy_relay::{Mode, TableLimits};
 use canopy_session::{SessionLimits, Sessions};
 use canopy_wire::Comtree;
 use clap::Args;
+use clap::builder::BoolishValueParser;
 use serde::Deserialize;
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -44,26 +45,20 @@ pub(crate) struct RelayArgs {
     /// The most participants at a time [default: 10000]
     #[arg(long, value_name = "N", env = "CANOPY_MAX_SESSIONS")]
     max_sessions: Option<u64>,
-    /// Address of console and metrics over HTTP, or 'off' [default: off]
+    /// Address of console and metrics over HTTP, or 'off' [default: off; of a demo 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR:PORT", env = "CANOPY_CONSOLE")]
     console: Option<String>,
     /// Address of a server for metrics alone, or 'off' [default: off]
     #[arg(long, value_name = "ADDR:PORT", env = "CANOPY_METRICS")]
     metrics: Option<String>,
     /// Serve beyond this machine although sessions are cleartext in this version
-    #[arg(long, env = "CANOPY_INSECURE")]
-    insecure: bool,
+    #[arg(long, value_name = "BOOL", env = "CANOPY_INSECURE", num_args = 0..=1,
+          require_equals = true, default_missing_value = "true",
+          value_parser = BoolishValueParser::new())]
+    insecure: Option<bool>,
     /// Keep data thread K on the K-th of these processors
     #[arg(long, value_name = "CPU", value_delimiter = ',', hide = true)]
     pin: Vec<usize>,
-}
-
-impl RelayArgs {
-    /// Another default for the address.
-    pub(crate) fn or_listen_on(mut self, address: &str) -> RelayArgs {
-        self.listen.get_or_insert_with(|| address.to_owned());
-        self
-    }
 }
 
 /// Valid settings of a relay.
@@ -169,8 +164,9 @@ impl Source<'_> {
 }
 
 impl RelaySettings {
-    /// Reads the file, if one is named, and checks everything once.
-    pub(crate) fn resolve(args: RelayArgs) -> anyhow::Result<RelaySettings> {
+    /// Reads the file, if one is named, and checks everything once. `console` is where the console
+    /// is served unless a setting says otherwise.
+    pub(crate) fn resolve(args: RelayArgs, console: &str) -> anyhow::Result<RelaySettings> {
         let path = args.settings.clone().unwrap_or_default();
         let text = match &args.settings {
             Some(path) => std::fs::read_to_string(path).with_context(|| {
@@ -188,12 +184,17 @@ impl RelaySettings {
                 error.message()
             )
         })?;
-        RelaySettings::check(args, file, &Source { path: &path, text: &text })
+        RelaySettings::check(args, file, &Source { path: &path, text: &text }, console)
     }
 
-    fn check(args: RelayArgs, file: File, source: &Source<'_>) -> anyhow::Result<RelaySettings> {
+    fn check(
+        args: RelayArgs,
+        file: File,
+        source: &Source<'_>,
+        console: &str,
+    ) -> anyhow::Result<RelaySettings> {
         let File { relay, limits } = file;
-        let insecure = args.insecure || relay.insecure.is_some_and(Spanned::into_inner);
+        let insecure = source.pick("insecure", args.insecure, relay.insecure, false).value;
         let listen = source.pick("listen", args.listen, relay.listen, "127.0.0.1:4040".to_owned());
         let listen = listen.check(|text| parse_listen(&text, insecure))?;
         let tick_ms = source.pick("tick_ms", args.tick_ms, relay.tick_ms, 50);
@@ -209,7 +210,6 @@ impl RelaySettings {
         let room = u64::from(Sessions::capacity(threads)) * u64::from(threads);
         let comtrees = (!args.comtrees.is_empty()).then_some(args.comtrees);
         let comtrees = source.pick("comtree", comtrees, relay.comtrees, vec![1]);
-        let off = || "off".to_owned();
         Ok(RelaySettings {
             listen,
             mode,
@@ -220,10 +220,10 @@ impl RelaySettings {
             site: source.pick("site", None, relay.site, 1).check(within(0, 0x7fff))? as u16,
             max_sessions: max_sessions.check(within(1, room))? as u32,
             console: source
-                .pick("console", args.console, relay.console, off())
+                .pick("console", args.console, relay.console, console.to_owned())
                 .check(|text| parse_http(&text))?,
             metrics: source
-                .pick("metrics", args.metrics, relay.metrics, off())
+                .pick("metrics", args.metrics, relay.metrics, "off".to_owned())
                 .check(|text| parse_http(&text))?,
             tables: check_tables(&limits, source)?,
             session_limits: check_lifetimes(&limits, source)?,
@@ -349,7 +349,7 @@ mod tests {
     fn resolve(text: &str, args: RelayArgs) -> Result<RelaySettings, String> {
         let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
         let source = Source { path: Path::new("canopy.toml"), text };
-        RelaySettings::check(args, file, &source).map_err(|error| error.to_string())
+        RelaySettings::check(args, file, &source, "off").map_err(|error| error.to_string())
     }
 
     #[test]
@@ -394,8 +394,13 @@ mod tests {
             insecure,
             ..RelayArgs::default()
         };
-        let error = resolve("", args(false)).unwrap_err();
-        assert!(error.contains("--listen") && error.contains("--insecure"), "{error}");
-        assert_eq!(resolve("", args(true)).unwrap().listen.port(), 1);
+        let (allowed, forbidden) = ("[relay]\ninsecure = true", "[relay]\ninsecure = false");
+        for (text, flag) in [("", None), (forbidden, None), (allowed, Some(false))] {
+            let error = resolve(text, args(flag)).unwrap_err();
+            assert!(error.contains("--listen") && error.contains("--insecure"), "{error}");
+        }
+        for (text, flag) in [("", Some(true)), (allowed, None), (forbidden, Some(true))] {
+            assert_eq!(resolve(text, args(flag)).unwrap().listen.port(), 1);
+        }
     }
 }

@@ -3,8 +3,8 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::time::Duration;
+use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// The binary under test, without the caller's settings.
 pub(crate) fn canopy(args: &[&str]) -> Command {
@@ -30,9 +30,14 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(args: &[&str]) -> Server {
+        Server::start_telling(args, Stdio::null())
+    }
+
+    /// The same, with its logs on `stderr`.
+    pub(crate) fn start_telling(args: &[&str], stderr: Stdio) -> Server {
         let mut child = canopy(args)
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(stderr)
             .spawn()
             .expect("the binary can be run");
         let mut stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
@@ -51,6 +56,11 @@ impl Server {
         self.ready[key].as_str().unwrap_or_default().parse().expect("an address")
     }
 
+    /// Its logs, if they are piped.
+    pub(crate) fn logs(&mut self) -> BufReader<ChildStderr> {
+        BufReader::new(self.child.stderr.take().expect("stderr is piped"))
+    }
+
     pub(crate) fn process(&self) -> u32 {
         self.child.id()
     }
@@ -59,6 +69,11 @@ impl Server {
     pub(crate) fn terminate(mut self) -> serde_json::Value {
         let process = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &process]).status().unwrap().success());
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while self.child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "it does not end");
+            std::thread::yield_now();
+        }
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest).expect("the rest of its output");
         assert!(self.child.wait().unwrap().success(), "an orderly end");

@@ -6,7 +6,7 @@ mod report;
 mod rounds;
 mod softirq;
 
-use crate::output::print_line;
+use crate::output::{print_line, print_note};
 use anyhow::bail;
 use cases::{Case, Filters};
 use clap::Args;
@@ -70,12 +70,12 @@ impl RelayBench {
         }
         let mut rows = Vec::new();
         for (number, case) in cases.iter().enumerate() {
-            eprintln!("[{}/{}] {case}", number + 1, cases.len());
+            print_note(format_args!("[{}/{}] {case}", number + 1, cases.len()));
             let row = rounds::measure(case, &plan)?;
             if self.json {
                 print_line(serde_json::to_string(&row)?)?;
             } else {
-                eprintln!("        {}", row.short());
+                print_note(format_args!("        {}", row.short()));
             }
             rows.push(row);
         }
@@ -83,7 +83,7 @@ impl RelayBench {
             print_line(Row::table(&rows))?;
         }
         if !self.quick {
-            eprintln!("measuring the receivers' share of the processor time");
+            print_note(format_args!("measuring the receivers' share of the processor time"));
             let shares = softirq::receivers_share(&plan);
             if self.json {
                 print_line(serde_json::json!({ "receivers_softirq": shares }))?;
