@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 #[derive(Args)]
 pub(crate) struct NetworkArgs {
-    /// The network: GML as in the Internet Topology Zoo, or TOML with [[node]] and [[link]]
+    /// The network: GML as in the Internet Topology Zoo, or TOML with `[[node]]` and `[[link]]`
     #[arg(
         long,
         value_name = "FILE.gml|FILE.toml",

@@ -52,22 +52,22 @@ pub(crate) struct Plan {
 
 impl RelayBench {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let (rounds, seconds) = if self.quick { (2, 1.0) } else { (self.rounds, self.seconds) };
+        if !(0.1..=600.0).contains(&seconds) {
+            bail!("--seconds {seconds} is out of range; choose 0.1 to 600");
+        }
+        let cases = self.filters.cases(self.quick);
+        if cases.is_empty() {
+            bail!("no case passes these filters; without filters there are {}", Case::all().len());
+        }
         let processors = canopy_link::available_processors();
         let [load_on, .., relay_on] = processors[..] else {
             bail!("the bench needs two processors, one for the relay and one for the load");
         };
         canopy_link::pin_thread(load_on)?;
         canopy_link::raise_open_files();
-        let (rounds, seconds) = if self.quick { (2, 1.0) } else { (self.rounds, self.seconds) };
-        if !(0.1..=600.0).contains(&seconds) {
-            bail!("--seconds {seconds} is out of range; choose 0.1 to 600");
-        }
         let measured = Duration::from_secs_f64(seconds);
         let plan = Plan { rounds, measured, engine: self.engine, relay_on };
-        let cases = self.filters.cases(self.quick);
-        if cases.is_empty() {
-            bail!("no case passes these filters; without filters there are {}", Case::all().len());
-        }
         let mut rows = Vec::new();
         for (number, case) in cases.iter().enumerate() {
             print_note(format_args!("[{}/{}] {case}", number + 1, cases.len()));
