@@ -114,7 +114,7 @@ impl FootprintBench {
         }
         let excesses = footprint.excesses();
         for excess in &excesses {
-            eprintln!("more than promised: {excess}");
+            print_note(format_args!("more than promised: {excess}"));
         }
         Ok(if excesses.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
