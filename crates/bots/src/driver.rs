@@ -50,6 +50,22 @@ pub struct CrowdConfig {
     pub settle: Duration,
 }
 
+impl CrowdConfig {
+    /// Checks what needs no trace and no relay.
+    ///
+    /// # Errors
+    /// What is out of range.
+    pub fn check(&self) -> Result<(), CrowdError> {
+        if !(MIN_PAYLOAD..=MAX_UPDATE).contains(&self.bytes) {
+            return Err(CrowdError::Bytes(self.bytes));
+        }
+        if !(self.speed.is_finite() && self.speed > 0.0) {
+            return Err(CrowdError::Speed(self.speed));
+        }
+        Ok(())
+    }
+}
+
 /// Why a crowd cannot walk.
 #[derive(Debug, thiserror::Error)]
 pub enum CrowdError {
@@ -81,7 +97,7 @@ pub enum CrowdError {
         walkers: u32,
     },
     /// The system says no.
-    #[error("a walker's socket failed: {0}")]
+    #[error("a walker's socket failed")]
     Socket(#[from] io::Error),
 }
 
@@ -171,12 +187,7 @@ impl<'a> Crowd<'a> {
         trace: &Trace,
         view: Option<Arc<View>>,
     ) -> Result<Crowd<'a>, CrowdError> {
-        if !(MIN_PAYLOAD..=MAX_UPDATE).contains(&config.bytes) {
-            return Err(CrowdError::Bytes(config.bytes));
-        }
-        if !(config.speed.is_finite() && config.speed > 0.0) {
-            return Err(CrowdError::Speed(config.speed));
-        }
+        config.check()?;
         let (min, max) = trace.bounds();
         let reach = min.iter().chain(&max).fold(0.0, |reach: f64, edge| reach.max(edge.abs()));
         config.grid.check_reach(reach)?;

@@ -48,7 +48,7 @@ pub struct Generated {
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file cannot be read.
-    #[error("cannot read the trace {}: {source}; check --trace", path.display())]
+    #[error("cannot read the trace {}; check --trace", path.display())]
     Read {
         /// The file.
         path: PathBuf,

@@ -79,6 +79,7 @@ impl WalkArgs {
             bytes: self.bytes,
             settle: Duration::from_millis(self.settle_ms),
         };
+        config.check()?;
         Ok((trace.repeat(self.repeat, reach), config))
     }
 

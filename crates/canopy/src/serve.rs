@@ -73,6 +73,14 @@ async fn serve(settings: &RelaySettings, json: bool) -> anyhow::Result<()> {
     let relay = RunningRelay::start(settings)?;
     let watch = relay.watch();
     tracing::info!(address = %relay.address(), "serving: {settings}");
+    if let Some((granted, asked)) = relay.small_receive_buffer() {
+        tracing::warn!(
+            granted,
+            asked,
+            "the receive buffer is small: what arrives at once may be lost (receive_queue_full); \
+             raise it with sysctl net.core.rmem_max={asked}"
+        );
+    }
     if json {
         let listening = serde_json::json!({
             "event": "listening",

@@ -175,7 +175,9 @@ fn mistakes_are_explained() {
     let mut settings = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
     writeln!(settings, "[relay]\nmode = \"immediate\"\nticks = 3").unwrap();
     let path = settings.path().to_str().unwrap();
-    let cases: [(&[&str], &[&str]); 6] = [
+    let trace = small_trace();
+    let trace = trace.path().to_str().unwrap();
+    let cases: [(&[&str], &[&str]); 8] = [
         (&["relay", "--settings", path], &[":3:", "unknown field `ticks`", "docs/settings.md"]),
         (&["relay", "--listen", "0.0.0.0:1"], &["--listen", "--insecure"]),
         (&["relay", "--mode", "fast"], &["--mode", "immediate or periodic"]),
@@ -184,7 +186,12 @@ fn mistakes_are_explained() {
             &["bots", "--trace", "nowhere.csv", "--relay", "127.0.0.1:9"],
             &["nowhere.csv", "--trace"],
         ),
+        (
+            &["bots", "--trace", trace, "--relay", "127.0.0.1:9", "--speed", "0"],
+            &["error: --speed 0 is no speed"],
+        ),
         (&["bench", "relay", "--n", "7"], &["no case passes these filters"]),
+        (&["bench", "relay", "--engine", "warp"], &["--engine", "sendmmsg or sendto"]),
     ];
     for (args, parts) in cases {
         let output = run(args);
@@ -193,6 +200,7 @@ fn mistakes_are_explained() {
         for part in parts {
             assert!(error.contains(part), "{args:?}: {error}");
         }
+        assert!(error.matches("No such file").count() <= 1 && !error.contains("inf s"), "{error}");
     }
 }
 

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::ptr;
 
-/// Room for the kernel's word on how a piece is cut.
+/// Room for what the kernel says of a piece: how it is cut, what was lost before it.
 const CONTROL_LEN: usize = 64;
 
 /// Errors of earlier sends that a receive call looks past.
@@ -83,7 +83,11 @@ impl Receiver {
             let len = message.msg_len as usize;
             let piece = &self.bytes[slot * self.bytes_per_slot..][..len];
             let from = self.names[slot].get();
-            let segment = segment_of(&message.msg_hdr).unwrap_or(len);
+            let remarks = Remarks::of(&message.msg_hdr);
+            if let Some(lost) = remarks.lost {
+                socket.note_lost(lost);
+            }
+            let segment = remarks.segment.unwrap_or(len);
             if len <= segment {
                 // Also the datagram without bytes, which has no chunks.
                 take(from, piece);
@@ -125,20 +129,35 @@ impl Receiver {
     }
 }
 
-/// The length of a piece's datagrams, if the kernel says that it has several.
-fn segment_of(header: &libc::msghdr) -> Option<usize> {
-    // SAFETY: the kernel has written the control messages and their length; CMSG_* stay inside.
-    unsafe {
-        let mut control = libc::CMSG_FIRSTHDR(header);
-        while !control.is_null() {
-            let is_gro =
-                (*control).cmsg_level == libc::SOL_UDP && (*control).cmsg_type == libc::UDP_GRO;
-            if is_gro {
-                let segment = libc::CMSG_DATA(control).cast::<i32>().read_unaligned();
-                return usize::try_from(segment).ok();
+/// What the kernel says of a piece.
+#[derive(Default)]
+struct Remarks {
+    /// The length of its datagrams, if it has several.
+    segment: Option<usize>,
+    /// Datagrams that the socket had lost when this piece came, if any.
+    lost: Option<u32>,
+}
+
+impl Remarks {
+    fn of(header: &libc::msghdr) -> Remarks {
+        let mut remarks = Remarks::default();
+        // SAFETY: the kernel has written the control messages and their length; CMSG_* stay inside.
+        unsafe {
+            let mut control = libc::CMSG_FIRSTHDR(header);
+            while !control.is_null() {
+                let value = libc::CMSG_DATA(control).cast::<u32>();
+                match ((*control).cmsg_level, (*control).cmsg_type) {
+                    (libc::SOL_UDP, libc::UDP_GRO) => {
+                        remarks.segment = Some(value.read_unaligned() as usize);
+                    }
+                    (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
+                        remarks.lost = Some(value.read_unaligned());
+                    }
+                    _ => {}
+                }
+                control = libc::CMSG_NXTHDR(header, control);
             }
-            control = libc::CMSG_NXTHDR(header, control);
         }
+        remarks
     }
-    None
 }

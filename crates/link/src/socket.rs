@@ -5,6 +5,7 @@ use std::io;
 use std::mem;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// How a socket is set up.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +30,7 @@ impl Default for SocketOptions {
 pub struct Socket {
     inner: socket2::Socket,
     local: SocketAddr,
+    lost: AtomicU32,
 }
 
 impl Socket {
@@ -74,7 +76,8 @@ impl Socket {
         inner.set_send_buffer_size(options.send_buffer)?;
         inner.bind(&address.into())?;
         let local = inner.local_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
-        let socket = Socket { inner, local };
+        let socket = Socket { inner, local, lost: AtomicU32::new(0) };
+        socket.set_option(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &1)?;
         if options.receive_offload {
             // Kernels before 5.0 don't have it; datagrams then come one by one.
             let _ = socket.set_option(libc::SOL_UDP, libc::UDP_GRO, &1);
@@ -93,6 +96,25 @@ impl Socket {
     /// The address that it is bound to.
     pub fn local_address(&self) -> SocketAddr {
         self.local
+    }
+
+    /// Bytes that may wait to be read, as the kernel granted them.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn receive_buffer(&self) -> io::Result<usize> {
+        // It says twice as much, to account for its own book-keeping.
+        Ok(self.inner.recv_buffer_size()? / 2)
+    }
+
+    /// Datagrams lost so far because the receive buffer was full; wraps around. The kernel tells
+    /// with each datagram what was lost before it, so the latest losses are not in it yet.
+    pub fn lost(&self) -> u32 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_lost(&self, lost: u32) {
+        self.lost.store(lost, Ordering::Relaxed);
     }
 
     /// Sends one datagram to the connected peer.

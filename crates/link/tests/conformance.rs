@@ -114,3 +114,21 @@ fn an_address_that_a_group_holds_is_in_use() {
         }
     }
 }
+
+#[test]
+fn what_does_not_fit_the_receive_buffer_is_counted() {
+    let options = SocketOptions { receive_buffer: 4096, ..SocketOptions::default() };
+    let receiver = Socket::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap();
+    let asked = SocketOptions::default().receive_buffer;
+    assert!(receiver.receive_buffer().unwrap() < asked, "a small buffer is seen to be small");
+    let sender = socket("127.0.0.1", false);
+    sender.connect(receiver.local_address()).unwrap();
+    (0..200).for_each(|_| sender.send(&[0; 500]).unwrap());
+    let (mut pieces, mut count) = (Receiver::new(4, 65_535), 0);
+    while pieces.receive(&receiver, |_, _| count += 1).unwrap() {}
+    assert!((1..200).contains(&count), "{count} fit");
+    // The losses are told with the next.
+    sender.send(&[0; 500]).unwrap();
+    count += receive(&receiver, 1).len() as u32;
+    assert_eq!(receiver.lost() + count, 201);
+}

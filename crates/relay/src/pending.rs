@@ -12,7 +12,7 @@ pub(crate) const MAX_PENDING_RECORDS: usize = 1 << 16;
 /// One update that waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
-    /// Its publisher's session on this data thread, or [`NONE`].
+    /// The session on this data thread that does not get it because it published it, or [`NONE`].
     pub(crate) publisher: SlotIndex,
     pub(crate) src: Address,
     pub(crate) dst: Address,

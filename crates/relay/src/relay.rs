@@ -327,6 +327,8 @@ impl Relay {
             return Err(DropReason::PendingFull);
         }
         let own = publisher != NONE;
+        // Only to a group does a publisher not get its own: a unicast goes to whoever it names.
+        let spared = if header.dst.is_group() { publisher } else { NONE };
         let target = match header.dst.group() {
             Some(group) => {
                 self.counters.updates_in += u64::from(own);
@@ -351,7 +353,7 @@ impl Relay {
         let route = (header.src, header.dst);
         // VOID is the relay's own mark on filler.
         let flags = Flags(header.flags.0 & !Flags::VOID.0);
-        let update = Waiting::new(publisher, route, flags, header.level, payload);
+        let update = Waiting::new(spared, route, flags, header.level, payload);
         self.pending.push(target, update, payload);
         self.flush_at.get_or_insert(match self.mode {
             Mode::Immediate => now,

@@ -185,6 +185,21 @@ fn unicast_reaches_one() {
 }
 
 #[test]
+fn unicast_reaches_oneself_too() {
+    let mut world = World::new(Mode::Periodic { tick: Duration::from_millis(50) }, 2);
+    let mut out = [0; 1500];
+    let own = world.participants[0].address();
+    for payload in [b"note", b"self"] {
+        let len = world.participants[0].publish(own, Level(0), Flags(0), payload, &mut out);
+        let _ = world.relay.handle_datagram(world.now, ip_port(0), &out[..len.unwrap()]);
+    }
+    world.now = world.now + Duration::from_millis(100);
+    world.settle();
+    assert_eq!(world.payloads(0), [b"note", b"self"]);
+    assert_eq!(world.relay.counters().deliveries_out, 2);
+}
+
+#[test]
 fn a_tick_leaves_as_segments_of_equal_size_without_ones_own() {
     let tick = Duration::from_millis(50);
     let mut world = World::new(Mode::Periodic { tick }, 60);

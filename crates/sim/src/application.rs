@@ -269,13 +269,13 @@ impl World<'_> {
         self.send_up(number, &out[..len]);
     }
 
-    /// Its cell's group, sometimes another participant.
+    /// Its cell's group, sometimes a participant.
     fn draw_destination(&mut self, number: usize) -> Address {
         let habits = &self.scenario.habits;
         let is_unicast = self.rng.random_bool(habits.unicast);
-        let other = self.rng.random_range(0..self.participants.len());
-        if is_unicast && other != number && self.participants[other].is_connected() {
-            self.address(other)
+        let someone = self.rng.random_range(0..self.participants.len());
+        if is_unicast && self.participants[someone].is_connected() {
+            self.address(someone)
         } else {
             self.participants[number].group(habits).address()
         }

@@ -316,7 +316,7 @@ impl Oracle {
             && update.comtree == standing.comtree
             && steady(publish.publisher)
             && steady(receiver)
-            && (publish.echo || !own)
+            && (publish.echo || !publish.dst.is_group() || !own)
             && match publish.dst.group() {
                 Some(group) => {
                     let confirmed = now - self.unrefreshed;
@@ -344,7 +344,7 @@ impl Oracle {
         if update.comtree != standing.comtree {
             return Some("it is another comtree's");
         }
-        if update.connection == standing.connection && !echo {
+        if update.connection == standing.connection && dst.is_group() && !echo {
             return Some("it is its own");
         }
         match dst.group() {

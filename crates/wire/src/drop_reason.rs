@@ -67,6 +67,8 @@ drop_reasons! {
     HandoverFull => "handover_full",
     /// The kernel refused a datagram.
     SendFailed => "send_failed",
+    /// The socket's receive buffer was full; the relay never saw the datagram.
+    ReceiveQueueFull => "receive_queue_full",
 }
 
 #[cfg(test)]

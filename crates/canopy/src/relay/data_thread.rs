@@ -101,6 +101,8 @@ pub(super) struct DataThread {
     drain_limit: Duration,
     drain_until: Option<Time>,
     sent: SendReport,
+    /// What the socket had lost when it was last counted.
+    lost: u32,
     longest_turn: Duration,
     status_at: Time,
     /// Whether something has happened since the status was told.
@@ -129,6 +131,7 @@ impl DataThread {
             drain_limit: settings.drain,
             drain_until: None,
             sent: SendReport::default(),
+            lost: 0,
             longest_turn: Duration::ZERO,
             status_at: Time::ZERO,
             untold: true,
@@ -199,6 +202,9 @@ impl DataThread {
                 break;
             }
         }
+        let lost = self.socket.lost();
+        let newly_lost = lost.wrapping_sub(std::mem::replace(&mut self.lost, lost));
+        self.relay.count_drops(DropReason::ReceiveQueueFull, newly_lost.into());
         Ok(received)
     }
 

@@ -66,6 +66,7 @@ impl Shared {
 /// A relay whose data threads run.
 pub(crate) struct RunningRelay {
     address: SocketAddr,
+    receive_buffer: usize,
     shared: Vec<Arc<Shared>>,
     threads: Vec<JoinHandle<anyhow::Result<()>>>,
 }
@@ -76,6 +77,7 @@ impl RunningRelay {
         let shards = settings.threads;
         let sockets = listen(settings.listen, shards)?;
         let address = sockets[0].local_address();
+        let receive_buffer = sockets[0].receive_buffer()?;
         let shared = (0..shards)
             .map(|_| {
                 Ok(Arc::new(Shared {
@@ -87,12 +89,19 @@ impl RunningRelay {
             })
             .collect::<std::io::Result<Vec<_>>>()?;
         let threads = spawn_all(settings, sockets, &shared)?;
-        Ok(RunningRelay { address, shared, threads })
+        Ok(RunningRelay { address, receive_buffer, shared, threads })
     }
 
     /// The address that it listens on.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The bytes that may wait for a data thread, if the kernel granted fewer than were asked for;
+    /// and those.
+    pub(crate) fn small_receive_buffer(&self) -> Option<(usize, usize)> {
+        let asked = SocketOptions::default().receive_buffer;
+        (self.receive_buffer < asked).then_some((self.receive_buffer, asked))
     }
 
     /// A handle that reads status and gives commands from anywhere.

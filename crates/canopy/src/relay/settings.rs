@@ -258,19 +258,21 @@ fn check_tables(limits: &LimitsTable, source: &Source<'_>) -> anyhow::Result<Tab
 
 fn check_lifetimes(limits: &LimitsTable, source: &Source<'_>) -> anyhow::Result<SessionLimits> {
     let default = SessionLimits::default();
-    let millis = |key: &str, given: &Option<Spanned<u64>>, default: Duration| {
+    let millis = |key: &str, given: &Option<Spanned<u64>>, default: Duration, least: u64| {
         source
             .pick(key, None, given.clone(), default.as_millis() as u64)
-            .check(within(10, 3_600_000))
+            .check(within(least, 3_600_000))
             .map(Duration::from_millis)
     };
     let lifetimes = SessionLimits {
-        lifetime: millis("session_lifetime_ms", &limits.session_lifetime_ms, default.lifetime)?,
-        keepalive: millis("keepalive_ms", &limits.keepalive_ms, default.keepalive)?,
+        lifetime: millis("session_lifetime_ms", &limits.session_lifetime_ms, default.lifetime, 10)?,
+        keepalive: millis("keepalive_ms", &limits.keepalive_ms, default.keepalive, 10)?,
         subscription: millis(
             "subscription_lifetime_ms",
             &limits.subscription_lifetime_ms,
             default.subscription,
+            // Participants refresh after a third: there must be time for losses.
+            1_000,
         )?,
     };
     if lifetimes.lifetime < lifetimes.keepalive * 2 {
@@ -375,6 +377,10 @@ mod tests {
             (
                 "[limits]\nmax_sessions = 70000\n",
                 "canopy.toml:2: max_sessions: 70000 is out of range",
+            ),
+            (
+                "[limits]\nsubscription_lifetime_ms = 999\n",
+                "canopy.toml:2: subscription_lifetime_ms: 999 is out of range; choose 1000 to",
             ),
             (
                 "[limits]\nkeepalive_ms = 9000\n",

@@ -8,6 +8,7 @@ mod softirq;
 
 use crate::output::{print_line, print_note};
 use anyhow::bail;
+use canopy_link::EngineName;
 use cases::{Case, Filters};
 use clap::Args;
 use report::Row;
@@ -33,8 +34,8 @@ pub(crate) struct RelayBench {
     #[arg(long)]
     quick: bool,
     /// Send engine of the relay
-    #[arg(long, default_value = "sendmmsg")]
-    engine: String,
+    #[arg(long, value_name = "NAME", default_value_t = EngineName::Sendmmsg)]
+    engine: EngineName,
     /// Print the rows as JSON, one a line
     #[arg(long)]
     json: bool,
@@ -45,7 +46,7 @@ pub(crate) struct RelayBench {
 pub(crate) struct Plan {
     rounds: u32,
     measured: Duration,
-    engine: String,
+    engine: EngineName,
     /// The processor of relay and reflector.
     relay_on: usize,
 }

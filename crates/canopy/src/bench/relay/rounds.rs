@@ -29,7 +29,8 @@ impl Server {
             Side::Reflector => Server::spawn(&["bench", "reflector", "--pin", &pin]),
             Side::Relay => {
                 let (mode, tick) = (case.mode.flag(), case.tick_ms.max(1).to_string());
-                let pinned = ["--threads", "1", "--pin", &pin, "--engine", &plan.engine];
+                let engine = plan.engine.to_string();
+                let pinned = ["--threads", "1", "--pin", &pin, "--engine", &engine];
                 let flags = [&pinned[..], &["--mode", mode, "--tick-ms", &tick]].concat();
                 Server::start_relay(&flags)
             }
@@ -48,7 +49,7 @@ impl Server {
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CANOPY_")) {
             command.env_remove(name);
         }
-        command.env("CANOPY_LOG", "warn").stdin(Stdio::null()).stdout(Stdio::piped());
+        command.env("CANOPY_LOG", "error").stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child =
             end_with_parent(&mut command).spawn().context("cannot start the server process")?;
         let stdout = child.stdout.take().context("the server has no output")?;
@@ -122,7 +123,7 @@ fn summarise(case: &Case, plan: &Plan, pairs: &[(Measured, Measured)], discarded
         lost as f64 / expected.max(1) as f64
     };
     Row {
-        engine: plan.engine.clone(),
+        engine: plan.engine.to_string(),
         rounds: pairs.len(),
         seconds: plan.measured.as_secs_f64(),
         deliveries: pairs.iter().map(|(ours, _)| ours.deliveries).sum(),
