@@ -9,7 +9,6 @@ use super::cases::{Case, ModeName, Scenario};
 use super::load::{Load, Side};
 use super::rounds::Server;
 use anyhow::{Context, bail};
-use serde::Serialize;
 use std::fmt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -17,25 +16,22 @@ use std::time::Duration;
 const SAMPLED: Duration = Duration::from_secs(3);
 
 /// The receivers' share of the relay's processor time in one case.
-#[derive(Serialize)]
 pub(super) struct Share {
     case: String,
     share: f64,
 }
 
 /// The shares, or why there are none.
-#[derive(Serialize)]
-#[serde(untagged)]
 pub(super) enum Shares {
     Measured(Vec<Share>),
-    NotMeasured { not_measured: String },
+    NotMeasured(anyhow::Error),
 }
 
 impl fmt::Display for Shares {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("receivers' softirq, as a share of the relay's processor time: ")?;
         match self {
-            Shares::NotMeasured { not_measured } => write!(f, "not measured ({not_measured})"),
+            Shares::NotMeasured(error) => write!(f, "not measured ({error:#})"),
             Shares::Measured(shares) => {
                 let each = shares.iter().map(|s| format!("{:.0} % ({})", s.share * 100.0, s.case));
                 f.write_str(&each.collect::<Vec<_>>().join(", "))
@@ -54,7 +50,7 @@ pub(super) fn receivers_share(plan: &Plan) -> Shares {
     });
     match shares.collect::<anyhow::Result<Vec<_>>>() {
         Ok(shares) => Shares::Measured(shares),
-        Err(error) => Shares::NotMeasured { not_measured: format!("{error:#}") },
+        Err(error) => Shares::NotMeasured(error),
     }
 }
 
