@@ -95,6 +95,9 @@ async fn look(driver: &Driver, url: &str, name: &str, (width, height): (u32, u32
                  && Number(document.getElementById('age-p99').dataset.value) > 0";
     until(&page, "deliveries and ages", rates).await;
     assert_eq!(number(&page, "avatars").await, 60.0);
+    // Updates are judged only when they are too old to be on their way.
+    let judged = "return document.getElementById('verdict').dataset.verdict !== 'none'";
+    until(&page, "the first updates are judged", judged).await;
     let verdict = page.find(Locator::Css("#verdict")).await.unwrap();
     assert_eq!(verdict.attr("data-verdict").await.unwrap().as_deref(), Some("good"));
     let wide = "return document.documentElement.scrollWidth <= window.innerWidth";
