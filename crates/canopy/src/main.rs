@@ -4,7 +4,7 @@
 //! `canopy demo` does both with a console, `canopy sim` replays a seeded world without a network,
 //! `canopy plan` sizes a deployment, `canopy bench` measures.
 #![forbid(unsafe_code)]
-#![deny(clippy::print_stdout)] // It panics when nobody reads; see output.rs.
+#![deny(clippy::print_stdout, clippy::print_stderr)] // They panic when nobody reads: see output.rs.
 
 mod bench;
 mod bots;

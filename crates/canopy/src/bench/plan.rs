@@ -1,6 +1,6 @@
 //! `canopy bench plan`: how long planning takes.
 
-use crate::output::print_line;
+use crate::output::{print_line, print_note};
 use crate::plan::read_network;
 use canopy_plan::{
     CoreRule, Demand, Limits, Method, Network, Provisioning, Request, Root, Tree, choose,
@@ -72,7 +72,7 @@ impl PlanBench {
         let demand = Demand::new(&network, &endpoints, CoreRule::None)?;
         let mut methods = Vec::new();
         for method in Method::ALL {
-            eprintln!("{}", method.name());
+            print_note(method.name());
             let mut seconds = [0.0; ROUNDS];
             for seconds in &mut seconds {
                 let request = Request { method, root: Root::Best, stretch: 1.2, improve: false };
@@ -83,7 +83,7 @@ impl PlanBench {
             seconds.sort_unstable_by(f64::total_cmp);
             methods.push(MethodTime { method, seconds: seconds[ROUNDS / 2] });
         }
-        eprintln!("provisioning {} endpoints", self.endpoints);
+        print_note(format_args!("provisioning {} endpoints", self.endpoints));
         let count = self.endpoints as usize;
         let provisioning = vec![
             change_time("parents drawn from all", count, count),

@@ -2,7 +2,7 @@
 
 use super::input::NetworkArgs;
 use super::tree::TreeReport;
-use crate::output::print_line;
+use crate::output::{print_line, print_note};
 use canopy_plan::{Demand, Method, Request, Root, choose, optimum};
 use clap::Args;
 use serde::Serialize;
@@ -53,7 +53,7 @@ impl CompareCommand {
         let demand = Demand::new(&input.network, &input.endpoints, input.core.clone())?;
         let mut methods = Vec::new();
         for method in Method::ALL {
-            eprintln!("{}", method.name());
+            print_note(method.name());
             let started = Instant::now();
             let (root, stretch, improve) = (Root::Best, self.stretch, false);
             let choice = choose(&demand, &Request { method, root, stretch, improve })?;

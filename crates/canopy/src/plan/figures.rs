@@ -1,6 +1,6 @@
 //! `canopy plan figures`: the paper's figures from our own runs.
 
-use crate::output::print_line;
+use crate::output::{print_line, print_note};
 use anyhow::Context;
 use canopy_plan::{CoreRow, DelayRow, Experiment, TopologyRow};
 use clap::Args;
@@ -67,13 +67,13 @@ impl FiguresCommand {
         let progress = |figure: u32| {
             move |fanout: u32| {
                 if fanout.is_multiple_of(6) || fanout as usize == most {
-                    eprintln!("figure {figure}: fan-out {fanout} of {most}");
+                    print_note(format_args!("figure {figure}: fan-out {fanout} of {most}"));
                 }
             }
         };
         let topologies = experiment.topologies(progress(4))?;
         let cores = experiment.cores(progress(5))?;
-        eprintln!("figure 6");
+        print_note("figure 6");
         let delays = experiment.delays()?;
         let cost = "cost: capacity × length";
         let labels = ["What trees cost", "fan-out", cost];

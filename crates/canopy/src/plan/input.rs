@@ -1,5 +1,6 @@
 //! What all plans of trees take: a network, endpoints, limits, a rule for the core.
 
+use crate::output::print_note;
 use anyhow::{Context, bail};
 use canopy_plan::{CoreRule, FIBRE_SPEED, Limits, Network, Rate, Reach};
 use clap::Args;
@@ -108,13 +109,13 @@ impl NetworkArgs {
             }
         };
         for note in network.notes() {
-            eprintln!("note: {note}");
+            print_note(format_args!("note: {note}"));
         }
         if self.overlay == Overlay::Complete {
             if network.has_limits() {
-                eprintln!(
+                print_note(format_args!(
                     "note: an overlay of tunnels has no limits: the links' capacity is left out"
-                );
+                ));
             }
             network = network.complete();
         }
@@ -138,7 +139,10 @@ impl NetworkArgs {
         let mut nodes = network.largest_component();
         let all = network.nodes().len();
         if nodes.len() < all {
-            eprintln!("note: {} of {all} nodes are in the largest component", nodes.len());
+            print_note(format_args!(
+                "note: {} of {all} nodes are in the largest component",
+                nodes.len()
+            ));
         }
         nodes.retain(|node| network.nodes()[*node].located);
         if nodes.is_empty() {
