@@ -264,8 +264,8 @@ impl Selection<'_> {
             let from_root = Selection { root: Root::Node(root), ..*self };
             starts.extend(STRETCHES.map(|bound| from_root.stretched(bound)));
         }
-        // What such a core costs hangs on the tree's shape more than on its length.
-        if self.demand.core().follows_shape() {
+        // What some cores cost hangs on the tree's shape more than on its length.
+        if is_small || self.demand.core().follows_shape() {
             starts.extend(STRETCHES.map(|bound| self.stretched(bound)));
         }
         let searched: Vec<Choice> =
