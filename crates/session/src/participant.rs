@@ -261,16 +261,16 @@ impl Session {
             return Err(WireError::Field("comtree"));
         }
         match header.kind {
-            Kind::Data if self.state == State::Connected => deliver(Update {
-                src: header.src,
-                dst: header.dst,
-                level: header.level,
-                payload: packet.payload(),
-            }),
+            Kind::Data if self.state == State::Connected && self.is_for_us(header.dst) => {
+                let (src, dst, level) = (header.src, header.dst, header.level);
+                deliver(Update { src, dst, level, payload: packet.payload() });
+            }
             Kind::Bundle if self.state == State::Connected => {
                 for record in Bundle::new_checked(&packet)?.records() {
                     let canopy_wire::Record { src, dst, level, payload, .. } = record;
-                    deliver(Update { src, dst, level, payload });
+                    if self.is_for_us(dst) {
+                        deliver(Update { src, dst, level, payload });
+                    }
                 }
             }
             Kind::Cookie => self.handle_cookie(Cookie::decode(&packet)?, now),
@@ -303,6 +303,11 @@ impl Session {
             self.heard = self.heard.max(now);
         }
         Ok(())
+    }
+
+    /// Whether an update goes to a group or to us, not to whoever had our ip:port before.
+    fn is_for_us(&self, dst: Address) -> bool {
+        dst.is_group() || dst == self.address
     }
 
     /// Writes the next packet that is due at `now` into `out` and returns its length; `None` when

@@ -2,8 +2,8 @@
 
 use canopy_session::{Event, Session, SessionConfig, State};
 use canopy_wire::{
-    Address, Challenge, Comtree, Connected, Cookie, Group, Keepalive, Leave, Level, Packet,
-    Refused, RefusedReason, Subscribe, SubscribeAckWriter, Time,
+    Address, Challenge, Comtree, Connected, Cookie, Group, Header, Keepalive, Kind, Leave, Level,
+    Packet, Refused, RefusedReason, Subscribe, SubscribeAckWriter, Time,
 };
 use std::collections::BTreeSet;
 
@@ -100,4 +100,22 @@ fn eight_data_threads_are_asked_before_a_relay_counts_as_full() {
         now = session.poll_timeout().unwrap();
     }
     assert_eq!(asked.len(), 8);
+}
+
+/// The relay may still send to an ip:port what is for the participant that had it before.
+#[test]
+fn a_unicast_to_another_address_is_not_delivered() {
+    let (mut session, now) = connected();
+    let ours = session.address();
+    let other = Address::unicast(1, ours.endpoint() + 1);
+    let mut delivered = Vec::new();
+    for dst in [other, ours, Group::new(7).address()] {
+        let header = Header::new(Kind::Data, Comtree(1), Address::unicast(1, 9), dst);
+        let mut datagram = [0; 100];
+        let len = header.encode_packet(b"hello", &mut datagram).unwrap();
+        session
+            .handle_datagram(now, &datagram[..len], |update| delivered.push(update.dst))
+            .unwrap();
+    }
+    assert_eq!(delivered, [ours, Group::new(7).address()]);
 }
