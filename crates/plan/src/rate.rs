@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::iter::Sum;
-use std::ops::{Add, AddAssign, Sub, SubAssign};
+use std::ops::{Add, Sub};
 
 /// A rate of traffic: two numbers, each provisioned by itself. Sums of whole numbers are exact up
 /// to 2⁵³.
@@ -64,18 +64,6 @@ impl Sub for Rate {
 
     fn sub(self, other: Rate) -> Rate {
         Rate { bits: self.bits - other.bits, packets: self.packets - other.packets }
-    }
-}
-
-impl AddAssign for Rate {
-    fn add_assign(&mut self, other: Rate) {
-        *self = *self + other;
-    }
-}
-
-impl SubAssign for Rate {
-    fn sub_assign(&mut self, other: Rate) {
-        *self = *self - other;
     }
 }
 

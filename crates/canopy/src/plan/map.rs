@@ -21,24 +21,30 @@ pub(super) fn svg(demand: &Demand<'_>, choice: &Choice, title: &str) -> String {
          <text x=\"{MARGIN}\" y=\"26\" font-size=\"17\">{}</text>\n",
         escaped(title)
     );
-    let line = |from: usize, to: usize, rest: &str| {
-        let ([x1, y1], [x2, y2]) = (places[from], places[to]);
-        format!("<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" {rest}")
-    };
     // Of a complete graph the links tell nothing.
     if network.links().len() <= 8 * network.nodes().len() {
         for link in network.links() {
-            let [from, to] = link.ends;
-            svg += &line(from, to, "stroke=\"#d5d5d5\"/>\n");
+            svg += &line(link.ends.map(|end| places[end]), "stroke=\"#d5d5d5\"/>\n");
         }
     }
+    draw_tree(&mut svg, demand, choice, &places);
+    draw_nodes(&mut svg, demand, choice, &places);
+    svg + "</svg>"
+}
+
+fn line([[x1, y1], [x2, y2]]: [[f64; 2]; 2], rest: &str) -> String {
+    format!("<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" {rest}")
+}
+
+fn draw_tree(svg: &mut String, demand: &Demand<'_>, choice: &Choice, places: &[[f64; 2]]) {
+    let network = demand.network();
     let both = |below: usize| choice.capacities[below].up.bits + choice.capacities[below].down.bits;
     let most = choice.tree.hops().map(|hop| both(hop.below)).fold(1e-9, f64::max);
     for hop in choice.tree.hops() {
         let width = 1.0 + (WIDEST - 1.0) * both(hop.below) / most;
         let style =
             format!("stroke=\"#2b6cb0\" stroke-opacity=\"0.75\" stroke-width=\"{width:.1}\">");
-        svg += &line(hop.below, hop.above, &style);
+        *svg += &line([places[hop.below], places[hop.above]], &style);
         let capacity = choice.capacities[hop.below];
         let _ = writeln!(
             svg,
@@ -50,25 +56,17 @@ pub(super) fn svg(demand: &Demand<'_>, choice: &Choice, title: &str) -> String {
             network.links()[hop.link].length,
         );
     }
+}
+
+fn draw_nodes(svg: &mut String, demand: &Demand<'_>, choice: &Choice, places: &[[f64; 2]]) {
     let few = choice.tree.order().len() <= 60;
     for node in choice.tree.order() {
         let [x, y] = places[*node];
-        let name = escaped(&network.nodes()[*node].name);
+        let name = escaped(&demand.network().nodes()[*node].name);
         let is_endpoint = demand.endpoints().contains(node);
-        let radius = if *node == choice.tree.root() {
-            7.0
-        } else if is_endpoint {
-            4.5
-        } else {
-            2.5
-        };
-        let fill = if choice.core[*node] {
-            "#d64a2b"
-        } else if is_endpoint {
-            "#222"
-        } else {
-            "#fff"
-        };
+        let (radius, plain) = if is_endpoint { (4.5, "#222") } else { (2.5, "#fff") };
+        let radius = if *node == choice.tree.root() { 7.0 } else { radius };
+        let fill = if choice.core[*node] { "#d64a2b" } else { plain };
         let _ = writeln!(
             svg,
             "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\" fill=\"{fill}\" stroke=\"#222\">\
@@ -84,7 +82,6 @@ pub(super) fn svg(demand: &Demand<'_>, choice: &Choice, title: &str) -> String {
             );
         }
     }
-    svg + "</svg>"
 }
 
 /// Where nodes are in the picture, and how high it is. Nodes without a place are put on a row

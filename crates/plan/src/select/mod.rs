@@ -358,16 +358,12 @@ impl Selection<'_> {
         if nearest.excess == 0.0 {
             return Ok(nearest);
         }
-        let is_small = demand_is_small(self.demand);
+        let is_small = self.demand.useful().len() <= MOST_NODES;
         let all = is_small && !self.demand.core().follows_shape();
         let certainty =
             if all { infeasible::Certainty::All } else { infeasible::Certainty::Searched };
         explain(&nearest, certainty)
     }
-}
-
-fn demand_is_small(demand: &Demand<'_>) -> bool {
-    demand.useful().len() <= MOST_NODES
 }
 
 /// The least costly tree of all, by dynamic programming: for networks of at most [`MOST_NODES`]
