@@ -7,24 +7,27 @@
 
 mod address;
 mod clock;
-mod mmsg;
+mod engine;
+mod group;
+mod namespace;
 mod processor;
 mod readiness;
 mod receive;
-mod send;
-mod sendto;
 mod socket;
 mod wait;
 
 pub use clock::Clock;
-pub use mmsg::Mmsg;
+pub use engine::{
+    Engine, EngineChoice, EngineName, EngineUnavailable, Mmsg, SendEngine, SendReport, Sendto,
+    UnknownEngine,
+};
+pub use group::{Burst, Group, Refused};
+pub use namespace::Namespace;
 pub use processor::{
     available_processors, end_with_parent, pin_thread, process_cpu_time, raise_open_files,
     thread_cpu_time,
 };
 pub use readiness::Readiness;
 pub use receive::Receiver;
-pub use send::{Engine, EngineName, SendEngine, SendReport, UnknownEngine};
-pub use sendto::Sendto;
 pub use socket::{Socket, SocketOptions, set_receive_buffer};
 pub use wait::{Waker, sleep_until, wait_readable};

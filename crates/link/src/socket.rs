@@ -130,8 +130,8 @@ impl Socket {
     /// # Errors
     /// What the kernel says; where it has no segmentation offload, send them one by one.
     pub fn send_segments(&self, datagrams: &[u8], segment: u16) -> io::Result<()> {
-        let mut control = [0; crate::mmsg::SEGMENT_CONTROL_LEN];
-        crate::mmsg::write_segment_control(&mut control, segment);
+        let mut control = [0; crate::engine::SEGMENT_CONTROL_LEN];
+        crate::engine::write_segment_control(&mut control, segment);
         let buffers = [io::IoSlice::new(datagrams)];
         let message = socket2::MsgHdr::new().with_buffers(&buffers).with_control(&control);
         self.inner.sendmsg(&message, libc::MSG_DONTWAIT).map(drop)
@@ -152,6 +152,18 @@ impl Socket {
         ];
         let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
         self.set_option(libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
+    }
+
+    /// Whether the kernel cuts a send into datagrams.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub(crate) fn probe_segmentation(&self) -> io::Result<()> {
+        self.set_option(libc::SOL_UDP, libc::UDP_SEGMENT, &0).map_err(|error| {
+            let why =
+                format!("this kernel has no UDP_SEGMENT, which came with Linux 4.18 ({error})");
+            io::Error::new(error.kind(), why)
+        })
     }
 
     fn set_option<T>(&self, level: i32, name: i32, value: &T) -> io::Result<()> {

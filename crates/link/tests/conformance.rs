@@ -1,14 +1,19 @@
 //! One body for all engines: what a batch says arrives, over loopback, IPv4 and IPv6.
 
 use canopy_link::{
-    Clock, Engine, EngineName, Receiver, SendEngine, Socket, SocketOptions, Waker, wait_readable,
+    Clock, Engine, EngineChoice, EngineName, Receiver, SendEngine, Socket, SocketOptions, Waker,
+    wait_readable,
 };
 use canopy_relay::SendBatch;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-const ENGINES: [EngineName; 2] = [EngineName::Sendto, EngineName::Sendmmsg];
+const ENGINES: [EngineName; 3] = EngineName::ALL;
+
+fn open(name: EngineName, socket: &Socket) -> Engine {
+    Engine::open(EngineChoice::Named(name), socket).unwrap()
+}
 
 fn socket(ip: &str, offload: bool) -> Socket {
     let address = SocketAddr::new(ip.parse().unwrap(), 0);
@@ -43,7 +48,7 @@ fn batches_arrive_whole_and_in_order() {
                         batch.push_datagram(receiver.local_address(), &bytes);
                     }
                 }
-                let report = Engine::new(name).send(&sender, &batch);
+                let report = open(name, &sender).send(&sender, &batch);
                 assert_eq!((report.sent, report.failed), (15, 0), "{name} {ip}");
                 for receiver in &receivers {
                     let expected: Vec<_> =
@@ -63,7 +68,7 @@ fn a_receiver_that_the_kernel_refuses_does_not_stop_the_others() {
         let mut batch = SendBatch::new();
         batch.push_datagram("[::1]:9".parse().unwrap(), b"wrong family");
         batch.push_datagram(receiver.local_address(), b"served");
-        let report = Engine::new(name).send(&sender, &batch);
+        let report = open(name, &sender).send(&sender, &batch);
         assert_eq!((report.sent, report.failed), (1, 1), "{name}");
         assert_eq!(receive(&receiver, 1), [b"served"]);
     }

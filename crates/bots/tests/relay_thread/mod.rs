@@ -43,7 +43,7 @@ impl RelayThread {
             socket,
             clock: Clock::start(),
             waker: Arc::clone(&waker),
-            sender: Sender { engine: Mmsg::new(), fault, sent: 0, last: None, meddled: count },
+            sender: Sender { engine: Mmsg::plain(), fault, sent: 0, last: None, meddled: count },
         };
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {

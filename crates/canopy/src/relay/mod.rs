@@ -6,7 +6,7 @@ mod settings;
 pub(crate) use settings::{RelayArgs, RelaySettings};
 
 use anyhow::Context;
-use canopy_link::{Clock, Socket, SocketOptions, Waker};
+use canopy_link::{Clock, Engine, Socket, SocketOptions, Waker};
 use canopy_relay::{Counters, Relay, RelayConfig};
 use canopy_session::{Keyring, SessionsConfig};
 use canopy_wire::{DropReason, Tag};
@@ -174,10 +174,12 @@ fn spawn_all(
     for (shard, socket) in (0..settings.threads).zip(sockets) {
         let relay = Relay::new(relay_config(settings, shard), keys.clone(), &random_tag()?);
         let pin = settings.pin.get(usize::from(shard)).copied();
+        let engine = Engine::open(settings.engine, &socket)?;
         let thread = DataThread::new(
             relay,
             socket,
             clock,
+            engine,
             settings,
             Arc::clone(&shared[usize::from(shard)]),
             handovers.remove(0),

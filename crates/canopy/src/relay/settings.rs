@@ -2,7 +2,7 @@
 //! valid. Nothing after this checks again.
 
 use anyhow::{Context, bail};
-use canopy_link::EngineName;
+use canopy_link::EngineChoice;
 use canopy_relay::{Mode, TableLimits};
 use canopy_session::{SessionLimits, Sessions};
 use canopy_wire::Comtree;
@@ -36,7 +36,8 @@ pub(crate) struct RelayArgs {
     /// Data threads; one for each processor unless given
     #[arg(long, value_name = "N", env = "CANOPY_THREADS")]
     threads: Option<u64>,
-    /// Send engine: 'sendmmsg', or 'sendto' (the baseline) [default: sendmmsg]
+    /// Send engine: auto (the cheapest that works here), or one by name: sendto, sendmmsg, gso,
+    /// uring, tc-bpf, xdp [default: auto]
     #[arg(long, value_name = "NAME", env = "CANOPY_ENGINE")]
     engine: Option<String>,
     /// A comtree to carry; repeat for several [default: 1]
@@ -67,7 +68,7 @@ pub(crate) struct RelaySettings {
     pub(crate) listen: SocketAddr,
     pub(crate) mode: Mode,
     pub(crate) threads: u16,
-    pub(crate) engine: EngineName,
+    pub(crate) engine: EngineChoice,
     pub(crate) comtrees: Vec<Comtree>,
     pub(crate) site: u16,
     pub(crate) max_sessions: u32,
@@ -204,7 +205,7 @@ impl RelaySettings {
         let processors = canopy_link::available_processors().len() as u64;
         let threads = source.pick("threads", args.threads, relay.threads, processors);
         let threads = threads.check(within(1, 64))? as u16;
-        let engine = source.pick("engine", args.engine, relay.engine, "sendmmsg".to_owned());
+        let engine = source.pick("engine", args.engine, relay.engine, "auto".to_owned());
         let max_sessions =
             source.pick("max_sessions", args.max_sessions, limits.max_sessions.clone(), 10_000);
         let room = u64::from(Sessions::capacity(threads)) * u64::from(threads);
@@ -215,7 +216,7 @@ impl RelaySettings {
             mode,
             threads,
             engine: engine
-                .check(|name| EngineName::from_str(&name).map_err(|error| error.to_string()))?,
+                .check(|name| EngineChoice::from_str(&name).map_err(|error| error.to_string()))?,
             comtrees: comtrees.check(parse_comtrees)?,
             site: source.pick("site", None, relay.site, 1).check(within(0, 0x7fff))? as u16,
             max_sessions: max_sessions.check(within(1, room))? as u32,

@@ -83,7 +83,7 @@ impl RelayThread {
         let count = Arc::clone(&sessions);
         let running = Running::start(move |stop, waker| {
             let mut relay = Relay::new(config, Keyring::new([1; 16]), &[2; 16]);
-            let (clock, mut engine) = (Clock::start(), Mmsg::new());
+            let (clock, mut engine) = (Clock::start(), Mmsg::plain());
             let mut receiver = Receiver::new(8, 65_535);
             while !stop.load(Ordering::Acquire) {
                 wait_readable(&socket, waker, &clock, relay.poll_timeout()).unwrap();

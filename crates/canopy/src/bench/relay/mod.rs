@@ -8,7 +8,7 @@ mod softirq;
 
 use crate::output::{print_line, print_note};
 use anyhow::bail;
-use canopy_link::EngineName;
+use canopy_link::EngineChoice;
 use cases::{Case, Filters};
 use clap::Args;
 use report::Row;
@@ -34,8 +34,8 @@ pub(crate) struct RelayBench {
     #[arg(long)]
     quick: bool,
     /// Send engine of the relay
-    #[arg(long, value_name = "NAME", default_value_t = EngineName::Sendmmsg)]
-    engine: EngineName,
+    #[arg(long, value_name = "NAME", default_value_t = EngineChoice::Auto)]
+    engine: EngineChoice,
     /// Print the rows as JSON, one a line
     #[arg(long)]
     json: bool,
@@ -46,7 +46,7 @@ pub(crate) struct RelayBench {
 pub(crate) struct Plan {
     rounds: u32,
     measured: Duration,
-    engine: EngineName,
+    engine: EngineChoice,
     /// The processor of relay and reflector.
     relay_on: usize,
 }

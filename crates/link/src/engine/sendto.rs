@@ -1,8 +1,9 @@
 //! The baseline engine: one `sendto` a datagram. Also what the others fall back to.
 
+use super::{SendEngine, SendReport};
 use crate::Socket;
 use crate::address::KernelAddress;
-use crate::send::{SendEngine, SendReport};
+use crate::group::{Burst, Group, Refused};
 use crate::wait::wait_writable;
 use canopy_relay::{MAX_SEND_BYTES, SendBatch, Transmit};
 use std::io;
@@ -41,11 +42,20 @@ impl Sendto {
             self.joined.extend_from_slice(part);
         }
         for datagram in self.joined.chunks(usize::from(transmit.segment).max(1)) {
-            if send_waiting(socket, transmit.to, datagram, report) {
-                report.sent += 1;
-            } else {
-                report.failed += 1;
-            }
+            send_waiting(socket, transmit.to, datagram, report);
+        }
+    }
+
+    /// Sends a burst to one receiver.
+    pub(crate) fn send_burst(
+        &self,
+        socket: &Socket,
+        to: SocketAddr,
+        burst: Burst<'_>,
+        report: &mut SendReport,
+    ) {
+        for datagram in burst.bytes().chunks(burst.segment().into()) {
+            send_waiting(socket, to, datagram, report);
         }
     }
 }
@@ -64,21 +74,39 @@ impl SendEngine for Sendto {
         }
         report
     }
+
+    fn send_to_group(
+        &mut self,
+        socket: &Socket,
+        group: &Group,
+        burst: Burst<'_>,
+    ) -> Result<SendReport, Refused> {
+        let mut report = SendReport::default();
+        for datagram in burst.bytes().chunks(burst.segment().into()) {
+            for member in group.members() {
+                send_waiting(socket, *member, datagram, &mut report);
+            }
+        }
+        Ok(report)
+    }
 }
 
-fn send_waiting(socket: &Socket, to: SocketAddr, datagram: &[u8], report: &mut SendReport) -> bool {
+fn send_waiting(socket: &Socket, to: SocketAddr, datagram: &[u8], report: &mut SendReport) {
     for _ in 0..MAX_WAITS {
         match sendto(socket, to, datagram) {
-            Ok(()) => return true,
+            Ok(()) => {
+                report.sent += 1;
+                return;
+            }
             Err(error) if is_full(&error) => {
                 report.waits += 1;
                 wait_writable(socket, WAIT);
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => return false,
+            Err(_) => break,
         }
     }
-    false
+    report.failed += 1;
 }
 
 /// Whether the kernel has no room right now.

@@ -1,0 +1,155 @@
+//! Send engines: ways of getting datagrams to many receivers.
+//!
+//! All do the same through [`SendEngine`]; they differ in what it costs and in what it needs.
+//! User space is authoritative: an engine that cannot serve a receiver in its own way serves it
+//! with plain sends, and counts it.
+
+mod mmsg;
+mod name;
+mod sendto;
+
+pub use mmsg::Mmsg;
+pub(crate) use mmsg::{SEGMENT_CONTROL_LEN, write_segment_control};
+pub use name::{EngineChoice, EngineName, UnknownEngine};
+pub use sendto::Sendto;
+
+use crate::Socket;
+use crate::group::{Burst, Group, Refused};
+use canopy_relay::SendBatch;
+use std::io;
+
+/// What became of a send.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendReport {
+    /// Datagrams that the kernel took.
+    pub sent: u64,
+    /// Datagrams that it refused for good.
+    pub failed: u64,
+    /// How often a full queue was waited out.
+    pub waits: u64,
+    /// Of the datagrams sent, those that were copied in the kernel.
+    pub cloned: u64,
+    /// Datagrams that were to be copied in the kernel and were sent one by one instead.
+    pub fallbacks: u64,
+}
+
+impl SendReport {
+    /// Adds another send's report.
+    pub fn add(&mut self, other: SendReport) {
+        self.sent += other.sent;
+        self.failed += other.failed;
+        self.waits += other.waits;
+        self.cloned += other.cloned;
+        self.fallbacks += other.fallbacks;
+    }
+}
+
+/// A way of getting datagrams to many receivers.
+pub trait SendEngine {
+    /// Sends the whole batch. A full queue is waited out on the socket; a receiver that the kernel
+    /// refuses is counted and the others are served.
+    fn send(&mut self, socket: &Socket, batch: &SendBatch) -> SendReport;
+
+    /// Sends the burst to every member of the group, each member's datagrams in order.
+    ///
+    /// # Errors
+    /// If the engine cannot serve this burst or this group at all; then nothing was sent.
+    fn send_to_group(
+        &mut self,
+        socket: &Socket,
+        group: &Group,
+        burst: Burst<'_>,
+    ) -> Result<SendReport, Refused>;
+}
+
+/// The engine that was chosen.
+pub struct Engine {
+    name: EngineName,
+    why: String,
+    inner: Box<dyn SendEngine + Send>,
+}
+
+/// An engine that does not work here, and what would make it.
+#[derive(Debug, thiserror::Error)]
+#[error("the send engine {engine} does not work here: {reason}")]
+pub struct EngineUnavailable {
+    /// Which.
+    pub engine: EngineName,
+    /// Why not, and the remedy.
+    pub reason: String,
+}
+
+impl Engine {
+    /// Opens the chosen engine for what `socket` sends, or with [`EngineChoice::Auto`] the
+    /// cheapest that works.
+    ///
+    /// # Errors
+    /// If the engine was named and does not work here.
+    pub fn open(choice: EngineChoice, socket: &Socket) -> Result<Engine, EngineUnavailable> {
+        match choice {
+            EngineChoice::Named(name) => {
+                let inner = open(name, socket)?;
+                Ok(Engine { name, why: "asked for".to_owned(), inner })
+            }
+            EngineChoice::Auto => Ok(Engine::best(socket)),
+        }
+    }
+
+    fn best(socket: &Socket) -> Engine {
+        let mut passed_over = Vec::new();
+        for name in EngineName::BEST_FIRST {
+            match open(name, socket) {
+                Ok(inner) => {
+                    let why = if passed_over.is_empty() {
+                        "the cheapest there is".to_owned()
+                    } else {
+                        format!("the cheapest that works here; {}", passed_over.join("; "))
+                    };
+                    return Engine { name, why, inner };
+                }
+                Err(EngineUnavailable { engine, reason }) => {
+                    passed_over.push(format!("{engine}: {reason}"));
+                }
+            }
+        }
+        let inner = Box::new(Sendto::new());
+        Engine { name: EngineName::Sendto, why: passed_over.join("; "), inner }
+    }
+
+    /// Which it is.
+    pub fn name(&self) -> EngineName {
+        self.name
+    }
+
+    /// Why it was chosen.
+    pub fn why(&self) -> &str {
+        &self.why
+    }
+}
+
+fn open(
+    engine: EngineName,
+    socket: &Socket,
+) -> Result<Box<dyn SendEngine + Send>, EngineUnavailable> {
+    let unavailable = |error: io::Error| EngineUnavailable { engine, reason: error.to_string() };
+    Ok(match engine {
+        EngineName::Sendto => Box::new(Sendto::new()),
+        EngineName::Sendmmsg => Box::new(Mmsg::plain()),
+        EngineName::Gso => Box::new(Mmsg::with_segments(socket).map_err(unavailable)?),
+    })
+}
+
+impl SendEngine for Engine {
+    fn send(&mut self, socket: &Socket, batch: &SendBatch) -> SendReport {
+        self.inner.send(socket, batch)
+    }
+
+    fn send_to_group(
+        &mut self,
+        socket: &Socket,
+        group: &Group,
+        burst: Burst<'_>,
+    ) -> Result<SendReport, Refused> {
+        self.inner.send_to_group(socket, group, burst)
+    }
+}

@@ -1,0 +1,86 @@
+//! The engines by name.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A send engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineName {
+    /// One `sendto` a datagram: the baseline.
+    Sendto,
+    /// `sendmmsg`: many datagrams a system call.
+    Sendmmsg,
+    /// `sendmmsg` with segmentation offload (`UDP_SEGMENT`) where a receiver gets several datagrams.
+    Gso,
+}
+
+impl EngineName {
+    /// Every engine, the baseline first.
+    pub const ALL: [EngineName; 3] = [EngineName::Sendto, EngineName::Sendmmsg, EngineName::Gso];
+    /// What [`EngineChoice::Auto`] tries, in this order.
+    pub(crate) const BEST_FIRST: [EngineName; 2] = [EngineName::Gso, EngineName::Sendmmsg];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            EngineName::Sendto => "sendto",
+            EngineName::Sendmmsg => "sendmmsg",
+            EngineName::Gso => "gso",
+        }
+    }
+}
+
+/// Which engine is wanted: one by name, or the best that works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineChoice {
+    /// The cheapest that works here.
+    Auto,
+    /// This one or none.
+    Named(EngineName),
+}
+
+/// The name of no engine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no send engine named {name:?}; choose {}", names())]
+pub struct UnknownEngine {
+    /// What was asked for.
+    pub name: String,
+}
+
+fn names() -> String {
+    let names: Vec<&str> = EngineName::ALL.iter().map(|engine| engine.name()).collect();
+    format!("auto, {}", names.join(", "))
+}
+
+impl FromStr for EngineName {
+    type Err = UnknownEngine;
+    fn from_str(name: &str) -> Result<EngineName, UnknownEngine> {
+        let known = EngineName::ALL.into_iter().find(|engine| engine.name() == name);
+        known.ok_or_else(|| UnknownEngine { name: name.to_owned() })
+    }
+}
+
+impl FromStr for EngineChoice {
+    type Err = UnknownEngine;
+    fn from_str(name: &str) -> Result<EngineChoice, UnknownEngine> {
+        match name {
+            "auto" => Ok(EngineChoice::Auto),
+            _ => name.parse().map(EngineChoice::Named),
+        }
+    }
+}
+
+impl fmt::Display for EngineName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl fmt::Display for EngineChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EngineChoice::Auto => f.pad("auto"),
+            EngineChoice::Named(engine) => engine.fmt(f),
+        }
+    }
+}
