@@ -7,6 +7,7 @@
 
 mod address;
 mod clock;
+mod clone;
 mod engine;
 mod group;
 mod namespace;
@@ -17,6 +18,9 @@ mod socket;
 mod wait;
 
 pub use clock::Clock;
+pub use clone::{
+    ENGINE_FOLDER, InstallError, InstallRequest, Installation, install, installations,
+};
 pub use engine::{
     Engine, EngineChoice, EngineName, EngineUnavailable, Mmsg, SendEngine, SendReport, Sendto,
     UnknownEngine,

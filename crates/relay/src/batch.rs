@@ -80,6 +80,15 @@ impl SendBatch {
             .map(|part| &self.bytes[part.start as usize..part.end as usize])
     }
 
+    /// Whether both sends carry the same bytes, cut in the same way.
+    pub fn carries_the_same(&self, one: &Transmit, other: &Transmit) -> bool {
+        let ranges = |transmit: &Transmit| {
+            let first = transmit.first_part as usize;
+            &self.parts[first..first + transmit.parts as usize]
+        };
+        one.segment == other.segment && ranges(one) == ranges(other)
+    }
+
     /// Whether there is nothing to send.
     pub fn is_empty(&self) -> bool {
         self.transmits.is_empty()

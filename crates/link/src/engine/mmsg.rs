@@ -111,15 +111,21 @@ impl Mmsg {
     }
 }
 
-impl SendEngine for Mmsg {
-    fn send(&mut self, socket: &Socket, batch: &SendBatch) -> SendReport {
-        let mut report = SendReport::default();
-        let mut rest = batch.transmits();
+impl Mmsg {
+    /// Sends a part of the batch.
+    pub(crate) fn send_transmits(
+        &mut self,
+        socket: &Socket,
+        batch: &SendBatch,
+        transmits: &[Transmit],
+        report: &mut SendReport,
+    ) {
+        let mut rest = transmits;
         while !rest.is_empty() {
             let built = self.build(batch, rest);
             if built == 0 {
                 // Several datagrams to one receiver, where they are not one message.
-                self.fallback.send_one(socket, batch, &rest[0], &mut report);
+                self.fallback.send_one(socket, batch, &rest[0], report);
                 rest = &rest[1..];
                 continue;
             }
@@ -128,7 +134,7 @@ impl SendEngine for Mmsg {
             send_all(
                 socket,
                 messages,
-                &mut report,
+                report,
                 |place| u64::from(rest[place].datagrams()),
                 |place, error, report| {
                     let transmit = &rest[place];
@@ -142,6 +148,25 @@ impl SendEngine for Mmsg {
             );
             rest = &rest[built..];
         }
+    }
+
+    /// Sends the burst to each of these.
+    pub(crate) fn send_to_each(
+        &self,
+        socket: &Socket,
+        members: impl Iterator<Item = SocketAddr>,
+        burst: Burst<'_>,
+    ) -> SendReport {
+        let mut report = SendReport::default();
+        members.for_each(|member| self.fallback.send_burst(socket, member, burst, &mut report));
+        report
+    }
+}
+
+impl SendEngine for Mmsg {
+    fn send(&mut self, socket: &Socket, batch: &SendBatch) -> SendReport {
+        let mut report = SendReport::default();
+        self.send_transmits(socket, batch, batch.transmits(), &mut report);
         report
     }
 

@@ -14,9 +14,11 @@ pub use name::{EngineChoice, EngineName, UnknownEngine};
 pub use sendto::Sendto;
 
 use crate::Socket;
+use crate::clone::{Cloner, ENGINE_FOLDER};
 use crate::group::{Burst, Group, Refused};
 use canopy_relay::SendBatch;
 use std::io;
+use std::path::Path;
 
 /// What became of a send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,19 +88,31 @@ impl Engine {
     /// # Errors
     /// If the engine was named and does not work here.
     pub fn open(choice: EngineChoice, socket: &Socket) -> Result<Engine, EngineUnavailable> {
+        Engine::open_in(Path::new(ENGINE_FOLDER), choice, socket)
+    }
+
+    /// [`Engine::open`] with the folder in which clone engines were installed.
+    ///
+    /// # Errors
+    /// If the engine was named and does not work here.
+    pub fn open_in(
+        folder: &Path,
+        choice: EngineChoice,
+        socket: &Socket,
+    ) -> Result<Engine, EngineUnavailable> {
         match choice {
             EngineChoice::Named(name) => {
-                let inner = open(name, socket)?;
+                let inner = open(name, socket, folder)?;
                 Ok(Engine { name, why: "asked for".to_owned(), inner })
             }
-            EngineChoice::Auto => Ok(Engine::best(socket)),
+            EngineChoice::Auto => Ok(Engine::best(socket, folder)),
         }
     }
 
-    fn best(socket: &Socket) -> Engine {
+    fn best(socket: &Socket, folder: &Path) -> Engine {
         let mut passed_over = Vec::new();
         for name in EngineName::BEST_FIRST {
-            match open(name, socket) {
+            match open(name, socket, folder) {
                 Ok(inner) => {
                     let why = if passed_over.is_empty() {
                         "the cheapest there is".to_owned()
@@ -130,12 +144,16 @@ impl Engine {
 fn open(
     engine: EngineName,
     socket: &Socket,
+    folder: &Path,
 ) -> Result<Box<dyn SendEngine + Send>, EngineUnavailable> {
     let unavailable = |error: io::Error| EngineUnavailable { engine, reason: error.to_string() };
     Ok(match engine {
         EngineName::Sendto => Box::new(Sendto::new()),
         EngineName::Sendmmsg => Box::new(Mmsg::plain()),
         EngineName::Gso => Box::new(Mmsg::with_segments(socket).map_err(unavailable)?),
+        EngineName::TcBpf | EngineName::Xdp => {
+            Box::new(Cloner::open(engine, socket, folder).map_err(unavailable)?)
+        }
     })
 }
 

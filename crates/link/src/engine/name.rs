@@ -12,13 +12,26 @@ pub enum EngineName {
     Sendmmsg,
     /// `sendmmsg` with segmentation offload (`UDP_SEGMENT`) where a receiver gets several datagrams.
     Gso,
+    /// The kernel clones one datagram for each receiver, on the device's own way out. Needs
+    /// programs that were installed on the device.
+    TcBpf,
+    /// The kernel broadcasts one frame to the device's driver, past its queues. Needs programs that
+    /// were installed on the device.
+    Xdp,
 }
 
 impl EngineName {
     /// Every engine, the baseline first.
-    pub const ALL: [EngineName; 3] = [EngineName::Sendto, EngineName::Sendmmsg, EngineName::Gso];
+    pub const ALL: [EngineName; 5] = [
+        EngineName::Sendto,
+        EngineName::Sendmmsg,
+        EngineName::Gso,
+        EngineName::TcBpf,
+        EngineName::Xdp,
+    ];
     /// What [`EngineChoice::Auto`] tries, in this order.
-    pub(crate) const BEST_FIRST: [EngineName; 2] = [EngineName::Gso, EngineName::Sendmmsg];
+    pub(crate) const BEST_FIRST: [EngineName; 3] =
+        [EngineName::TcBpf, EngineName::Gso, EngineName::Sendmmsg];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -26,6 +39,8 @@ impl EngineName {
             EngineName::Sendto => "sendto",
             EngineName::Sendmmsg => "sendmmsg",
             EngineName::Gso => "gso",
+            EngineName::TcBpf => "tc-bpf",
+            EngineName::Xdp => "xdp",
         }
     }
 }
