@@ -14,6 +14,7 @@ mod namespace;
 mod processor;
 mod readiness;
 mod receive;
+mod sink;
 mod socket;
 mod wait;
 
@@ -33,5 +34,6 @@ pub use processor::{
 };
 pub use readiness::Readiness;
 pub use receive::Receiver;
+pub use sink::{KernelSink, SinkPlace};
 pub use socket::{Socket, SocketOptions, set_receive_buffer};
 pub use wait::{Waker, sleep_until, wait_readable};

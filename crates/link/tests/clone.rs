@@ -23,10 +23,6 @@ fn first() {
         Ok(i) => i,
         Err(e) => panic!("{e}"),
     };
-        .arg("-c")
-        .arg(format!("find {}; bpftool prog | tail -20", dir.display()))
-        .status()
-        .unwrap();
     for name in [EngineName::TcBpf, EngineName::Xdp] {
         for (a, b) in [("10.77.0.1", "10.77.0.2"), ("fd77::1", "fd77::2")] {
             let sockets: Vec<Socket> = far

@@ -6,6 +6,7 @@
 //! ([`install`]) and whose hardware address the kernel knows; all others are sent to one by one,
 //! by the engine that needs no privilege, and so is everybody when the programs are gone.
 
+mod features;
 mod install;
 mod netlink;
 mod next_hop;
@@ -21,7 +22,7 @@ use crate::engine::{Mmsg, SendEngine, SendReport};
 use crate::group::{Burst, Group, Refused};
 use crate::{EngineName, Socket};
 use canopy_relay::{SendBatch, Transmit};
-use netlink::Netlink;
+use netlink::{Device, Netlink};
 use next_hop::NextHops;
 use slot::{CHUNK, Entry, MEMBERS, Order, Slot};
 use std::io;
@@ -47,7 +48,9 @@ pub(crate) struct Cloner {
     slot: Slot,
     trigger: Trigger,
     hops: NextHops,
-    mtu: usize,
+    device: Device,
+    /// Whether several datagrams to one receiver leave as one packet.
+    segments: bool,
     /// The address and port that the socket has; an unspecified address stands for any.
     local: SocketAddr,
     members: Members,
@@ -99,7 +102,8 @@ impl Cloner {
             slot,
             trigger,
             hops: NextHops::over(installation.device)?,
-            mtu: device.mtu,
+            segments: features::segments_udp(&device.name)?,
+            device,
             local: SocketAddr::new(local.ip().to_canonical(), local.port()),
             members: Members::default(),
             plain: Mmsg::with_segments(socket)?,
@@ -143,6 +147,10 @@ impl Cloner {
         if known.generation == generation && members.clone().eq(known.all.iter().copied()) {
             return;
         }
+        if known.generation != generation {
+            self.look_at_device();
+        }
+        let known = &mut self.members;
         known.generation = generation;
         known.loaded = None;
         known.all.clear();
@@ -176,6 +184,23 @@ impl Cloner {
         known.others.replace(others);
     }
 
+    /// Its hardware address, MTU or offloads may be others now. While it is gone, what was known of
+    /// it is as good as anything.
+    fn look_at_device(&mut self) {
+        let found = Netlink::open().and_then(|mut netlink| netlink.device_at(self.device.index));
+        if let Ok(device) = found {
+            self.segments = features::segments_udp(&device.name).unwrap_or(false);
+            self.slot.set_source(self.local.port(), device.mac);
+            self.device = device;
+        }
+    }
+
+    /// Members that one packet is for: where each copy is cut up before it reaches the device, its
+    /// datagrams count.
+    fn chunk(&self, packet: Burst<'_>) -> usize {
+        if self.segments { CHUNK } else { (CHUNK / packet.datagrams()).max(1) }
+    }
+
     fn load(&mut self, family: usize) {
         if self.members.loaded != Some(family) {
             self.slot.set_members(&self.members.families[family].entries);
@@ -196,10 +221,10 @@ impl Cloner {
         let Some(source) = set.source else { return };
         let source = SocketAddr::new(source, self.local.port());
         let (all, datagrams) = (set.addresses.len(), packet.datagrams() as u64);
-        let first = self.turn % all;
+        let (first, chunk) = (self.turn % all, self.chunk(packet));
         let (mut done, mut waits, mut pause) = (0, 0, WAITS[0]);
         while done < all {
-            let count = CHUNK.min(all - done);
+            let count = chunk.min(all - done);
             let order = Order { first: (first + done) % all, count, length: packet.bytes().len() };
             let last = set.addresses[(first + done + count - 1) % all];
             let sequence = self.slot.arm(order);
@@ -238,7 +263,7 @@ impl Cloner {
     /// The longest datagram that the device takes to any member.
     fn longest_datagram(&self, members: &[SocketAddr]) -> usize {
         let ipv6 = members.iter().any(|member| member.ip().to_canonical().is_ipv6());
-        self.mtu - if ipv6 { IPV6_UDP } else { IPV4_UDP }
+        self.device.mtu - if ipv6 { IPV6_UDP } else { IPV4_UDP }
     }
 }
 
@@ -261,7 +286,7 @@ impl SendEngine for Cloner {
             batch.parts(&set[0]).for_each(|part| joined.extend_from_slice(part));
             let segment = usize::from(set[0].segment);
             match Burst::segments(&joined, segment) {
-                Ok(burst) if segment <= self.mtu - IPV6_UDP => {
+                Ok(burst) if segment <= self.device.mtu - IPV6_UDP => {
                     let members = set.iter().map(|transmit| transmit.to);
                     self.send_to_set(socket, members, burst, &mut report);
                 }

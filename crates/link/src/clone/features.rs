@@ -1,0 +1,71 @@
+//! What a device does itself.
+
+use std::ffi::c_char;
+use std::io;
+use std::mem;
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+
+const SIOCETHTOOL: libc::Ioctl = 0x8946;
+const ETHTOOL_GSTRINGS: u32 = 0x1b;
+const ETHTOOL_GFEATURES: u32 = 0x3a;
+const ETH_SS_FEATURES: u32 = 4;
+const NAME_LEN: usize = 32;
+const MAX_FEATURES: usize = 256;
+const UDP_SEGMENTATION: &[u8] = b"tx-udp-segmentation";
+
+/// `struct ethtool_gstrings` with room.
+#[repr(C)]
+struct Names {
+    command: u32,
+    set: u32,
+    count: u32,
+    names: [[u8; NAME_LEN]; MAX_FEATURES],
+}
+
+/// `struct ethtool_gfeatures` with room.
+#[repr(C)]
+struct Features {
+    command: u32,
+    blocks: u32,
+    /// Available, requested, active, never changed; 32 features each.
+    features: [[u32; 4]; MAX_FEATURES / 32],
+}
+
+/// Whether the device cuts a UDP send into datagrams; otherwise the kernel does, before the device
+/// sees them.
+pub(crate) fn segments_udp(device: &str) -> io::Result<bool> {
+    let mut names = Names {
+        command: ETHTOOL_GSTRINGS,
+        set: ETH_SS_FEATURES,
+        count: MAX_FEATURES as u32,
+        names: [[0; NAME_LEN]; MAX_FEATURES],
+    };
+    ask(device, &mut names)?;
+    let is_it =
+        |name: &[u8; NAME_LEN]| name.split(|byte| *byte == 0).next() == Some(UDP_SEGMENTATION);
+    let Some(number) = names.names.iter().position(is_it) else { return Ok(false) };
+    let mut features = Features {
+        command: ETHTOOL_GFEATURES,
+        blocks: (MAX_FEATURES / 32) as u32,
+        features: [[0; 4]; MAX_FEATURES / 32],
+    };
+    ask(device, &mut features)?;
+    let [_, _, active, _] = features.features[number / 32];
+    Ok(active >> (number % 32) & 1 == 1)
+}
+
+fn ask<T>(device: &str, question: &mut T) -> io::Result<()> {
+    // Any socket does.
+    let socket = UdpSocket::bind("127.0.0.1:0")?;
+    // SAFETY: all zeroes is a value of this struct of integers and a union of such.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    for (to, byte) in request.ifr_name.iter_mut().zip(device.bytes()) {
+        *to = byte as c_char;
+    }
+    request.ifr_ifru.ifru_data = std::ptr::from_mut(question).cast();
+    // SAFETY: the kernel reads the request and the question's head, and writes no more than the
+    // count in that head has room for.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &mut request) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
