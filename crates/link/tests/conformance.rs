@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-const ENGINES: [EngineName; 3] = EngineName::ALL;
+const ENGINES: [EngineName; 3] = [EngineName::Sendto, EngineName::Sendmmsg, EngineName::Gso];
 
 fn open(name: EngineName, socket: &Socket) -> Engine {
     Engine::open(EngineChoice::Named(name), socket).unwrap()
