@@ -2,7 +2,6 @@
 
 use anyhow::Context;
 use plotters::coord::Shift;
-use plotters::coord::combinators::LogCoord;
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
@@ -84,7 +83,8 @@ impl Chart<'_> {
         root.fill(&WHITE)?;
         let x = self.x_range();
         if self.log_x {
-            self.draw_on(&root, LogCoord::from(x.log_scale()))?;
+            let ticks = log_ticks(&x);
+            self.draw_on(&root, x.log_scale().with_key_points(ticks))?;
         } else {
             self.draw_on(&root, RangedCoordf64::from(x))?;
         }
@@ -142,6 +142,18 @@ impl Chart<'_> {
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
+/// The marks of a logarithmic axis: 1, 2 and 5 of every decade, of many decades 1 alone.
+fn log_ticks(x: &Range<f64>) -> Vec<f64> {
+    let (first, last) = (x.start.log10().floor() as i32, x.end.log10().ceil() as i32);
+    let digits: &[f64] = if last - first > 3 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+    // The ends may be a rounding off what they are meant to be.
+    let (start, end) = (x.start * (1.0 - 1e-9), x.end * (1.0 + 1e-9));
+    (first..=last)
+        .flat_map(|decade| digits.iter().map(move |digit| digit * 10.0_f64.powi(decade)))
+        .filter(|tick| (start..=end).contains(tick))
+        .collect()
+}
+
 /// A number on an axis: whole ones without a point.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "plotters asks for it")]
 fn plain(number: &f64) -> String {
@@ -162,6 +174,13 @@ const COLOURS: [RGBColor; 8] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn logarithmic_axes_have_few_marks() {
+        assert_eq!(log_ticks(&(1.0..20.0)), [1.0, 2.0, 5.0, 10.0, 20.0]);
+        assert_eq!(log_ticks(&(1.0..30_000.0)), [1.0, 10.0, 100.0, 1000.0, 10_000.0]);
+        assert_eq!(log_ticks(&(0.1..0.6)).len(), 3);
+    }
 
     #[test]
     fn curves_are_drawn_on_either_axis_and_marked_where_measured() {
