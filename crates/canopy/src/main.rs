@@ -8,6 +8,7 @@
 
 mod bench;
 mod bots;
+mod chart;
 mod console;
 mod demo;
 mod metrics;

@@ -204,3 +204,185 @@ fn a_users_cost_is_the_papers_or_from_a_file() {
     let again = plan(&["cost", "--inputs", again.path().to_str().unwrap(), "--json"]);
     assert_eq!(estimate, serde_json::from_str::<Value>(&again).unwrap());
 }
+
+/// The paper's costs of sending (eq. 8, 9).
+const PAPER: [&str; 4] = ["--old", "6.02e-3,8.69e-7", "--new", "2.16e-3,2.12e-7"];
+
+fn capacity(args: &[&str]) -> Value {
+    serde_json::from_str(&plan(&[&["capacity", "--json"], args].concat())).unwrap()
+}
+
+fn assert_close(report: &Value, field: &str, expected: f64) {
+    let found = report[field].as_f64().unwrap();
+    assert!((found / expected - 1.0).abs() < 1e-9, "{field} of {report} is not {expected}");
+}
+
+#[test]
+fn the_users_that_a_relay_carries_are_the_papers() {
+    let (old, new) = (6.02e-3 + 80.0 * 8.69e-7, 2.16e-3 + 80.0 * 2.12e-7);
+    let r: f64 = old / new;
+    // f = ½, λ = 1, T = 33.3: half the period is for sending.
+    let immediate = (33.3_f64 / 2.0 / old).sqrt();
+    let periodic = 33.3 / 2.0 / old;
+    let expected = [
+        (
+            "immediate",
+            "constant",
+            immediate,
+            old * immediate,
+            (1.0 + 8.0 / r).sqrt() / 2.0 * r - r / 2.0,
+        ),
+        ("immediate", "linear", immediate, old, (2.0 / (1.0 + 1.0 / r)).sqrt()),
+        ("periodic", "constant", periodic, old, 2.0 / (1.0 + 1.0 / r)),
+        (
+            "periodic",
+            "linear",
+            periodic,
+            old / periodic,
+            ((1.0 + 8.0 * r * r).sqrt() - 1.0) / r / 2.0,
+        ),
+    ];
+    for (model, h, users, c, k) in expected {
+        let question =
+            ["--model", model, "--h", h, "--f", "0.5", "--t-ms", "33.3", "--bytes", "80"];
+        let report = capacity(&[&question[..], &PAPER].concat());
+        assert_eq!((&report["model"], &report["h"]), (&model.into(), &h.into()));
+        assert_eq!((&report["f"], &report["t_ms"]), (&0.5.into(), &33.3.into()));
+        assert_eq!((&report["bytes"], &report["lambda"]), (&80.0.into(), &1.0.into()));
+        let bound = if model == "immediate" { r.sqrt() } else { r };
+        let numbers = [
+            ("n_max_old", users),
+            ("n_max_new", users * k),
+            ("c", c),
+            ("k", k),
+            ("r", r),
+            ("bound", bound),
+        ];
+        for (field, expected) in numbers {
+            assert_close(&report, field, expected);
+        }
+        // What follows from f gives it back.
+        let same = [&["--model", model, "--h", h][..], &PAPER].concat();
+        for known in ["alpha", "c"] {
+            let (flag, value) = (format!("--{known}"), report[known].to_string());
+            let again = capacity(&[&same[..], &[&flag, &value]].concat());
+            for field in ["f", "alpha", "c", "n_max_old", "k"] {
+                assert_close(&again, field, report[field].as_f64().unwrap());
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_counted_tells_the_other_work() {
+    let question = ["--model", "immediate", "--h", "linear", "--f", "0.25"];
+    let question = [&question[..], &["--old", "0.01,0", "--new", "0.005,0"]].concat();
+    // 50 messages of 40 users in 30 ms: H = 0.75 × 30 / 50.
+    let counted = ["--t-ms", "30", "--users", "40", "--messages", "50", "--period-ms", "60"];
+    let report = capacity(&[&question[..], &counted].concat());
+    assert_close(&report, "c", 0.45 / 40.0);
+    assert_close(&report, "n_max_old", (60.0_f64 / (0.45 / 40.0 + 0.01)).sqrt());
+    assert_eq!((&report["t_ms"], &report["period_ms"]), (&30.0.into(), &60.0.into()));
+    // As many users as it can serve: sending to 40 takes 0.4 ms, the other work three times that.
+    let report = capacity(&[&question[..], &["--users", "40"]].concat());
+    assert_close(&report, "n_max_old", 40.0);
+    assert_close(&report, "c", 1.2 / 40.0);
+    assert_close(&report, "t_ms", 40.0 * 1.6);
+    // With a cost per message r is the one at the old most users.
+    let costs = ["--old", "0.01,0,0.5", "--new", "0.005,0,0.1", "--c", "0.2"];
+    let question = ["--model", "periodic", "--h", "constant"];
+    let report = capacity(&[&question[..], &costs].concat());
+    let users = (33.3 - 0.5) / 0.21;
+    assert_close(&report, "n_max_old", users);
+    assert_close(&report, "n_max_new", (33.3 - 0.1) / 0.205);
+    assert_close(&report, "r", (0.5 + 0.01 * users) / (0.1 + 0.005 * users));
+}
+
+#[test]
+fn a_calibration_stands_for_the_costs() {
+    let fits = r#"{"machine":"here"}
+{"engine":"sendto","n":10,"bytes":80,"segments":1,"ns_per_copy":900,"lost":0}
+{"engine":"sendto","sink":"drop","segments":1,"c":0,"x":6020,"y":0.869,"r2":1,"paper":{"x":6020,"y":0.869,"r2":1}}
+{"engine":"clone","sink":"drop","segments":1,"c":-5,"x":2165,"y":0.2,"r2":1,"paper":{"x":2160,"y":0.212,"r2":1}}
+{"engine":"mmsg","sink":"drop","segments":1,"c":0,"x":4000,"y":0.5,"r2":1}
+"#;
+    let good = file(".json", fits);
+    let good = good.path().to_str().unwrap();
+    let question = ["--model", "periodic", "--h", "linear", "--f", "0.5", "--calibration"];
+    let report = capacity(&[&question[..], &[good]].concat());
+    assert_close(&report, "r", (6.02e-3 + 80.0 * 8.69e-7) / (2.16e-3 + 80.0 * 2.12e-7));
+    assert_eq!(
+        (&report["old"]["engine"], &report["new"]["engine"]),
+        (&"sendto".into(), &"clone".into())
+    );
+    let report = capacity(&[&question[..], &[good, "--new-engine", "mmsg"]].concat());
+    assert_close(&report, "r", (6.02e-3 + 80.0 * 8.69e-7) / (4e-3 + 80.0 * 5e-7));
+    let broken = file(".json", "{\"engine\":\"sendto\"}\n{\"engine\":\"sendto\",\"r2\":1}\n");
+    let broken = broken.path().to_str().unwrap();
+    let cases: [(&[&str], &str); 4] = [
+        (&["missing.json"], "cannot read the calibration missing.json; check --calibration"),
+        (
+            &[broken],
+            "line 2: this is no fit (missing field `c`); write the file anew with canopy bench",
+        ),
+        (
+            &[good, "--old-engine", "uring"],
+            "there is no fit of uring (segments 1, sink drop); there are sendto",
+        ),
+        (&[good, "--segments", "8"], "there is no fit of sendto (segments 8"),
+    ];
+    for (args, expected) in cases {
+        let error = refused(&[&["capacity"], &question[..], args].concat());
+        assert!(error.contains(expected) && error.contains(args[0]), "{error}");
+    }
+}
+
+#[test]
+fn questions_without_an_answer_are_refused_with_a_remedy() {
+    let question = ["capacity", "--model", "immediate", "--h", "constant"];
+    let cases: [(&[&str], &str); 7] = [
+        (&["--f", "0"], "f = 0 is out of range; give more than 0 and at most 1"),
+        (&["--f", "-0.5"], "f = -0.5 is out of range"),
+        (&["--f", "0.5", "--t-ms", "0"], "the period T in ms = 0 is out of range"),
+        (&["--alpha", "nan"], "α = NaN is out of range"),
+        (&["--c", "1", "--lambda", "0"], "λ = 0 is out of range"),
+        (&["--c", "1", "--alpha", "1"], "cannot be used with"),
+        (&["--c", "1", "--users", "9"], "cannot be used with"),
+    ];
+    for (args, expected) in cases {
+        let error = refused(&[&question[..], &PAPER, args].concat());
+        assert!(error.contains(expected), "{args:?}: {error}");
+    }
+    let error = refused(&[&question[..], &["--c", "1"]].concat());
+    assert!(error.contains("--old <X,Y[,A]>"), "{error}");
+    let error = refused(&[&question[..], &["--c", "1", "--old", "1", "--new", "1,2"]].concat());
+    assert!(error.contains("give two or three numbers, such as"), "{error}");
+}
+
+#[test]
+fn the_papers_figures_of_gains_are_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("figures");
+    let files = plan(&["capacity", "--figures", out.to_str().unwrap()]);
+    assert_eq!(files.lines().count(), 8);
+    let numbers =
+        |name: &str| std::fs::read_to_string(out.join(name).with_extension("csv")).unwrap();
+    for (name, x, lines) in [
+        ("figure8", "f", 101),
+        ("figure9", "f", 101),
+        ("figure10", "alpha", 52),
+        ("figure11", "alpha", 52),
+    ] {
+        let csv = numbers(name);
+        let header = format!("{x},immediate,periodic");
+        assert_eq!((csv.lines().next(), csv.lines().count()), (Some(&*header), lines), "{name}");
+        let svg = std::fs::read_to_string(out.join(name).with_extension("svg")).unwrap();
+        assert_eq!(svg.matches("<polyline").count() >= 2, svg.contains("immediate"), "{name}");
+    }
+    assert!(numbers("figure8").ends_with("1.0,1.6725006912999894,2.797258562398942\n"));
+    let others =
+        ["--old", "0.004,0", "--new", "0.001,0", "--figures", out.to_str().unwrap(), "--json"];
+    let files: Value = serde_json::from_str(&plan(&[&["capacity"], &others[..]].concat())).unwrap();
+    assert_eq!(files["files"].as_array().unwrap().len(), 8);
+    assert!(numbers("figure9").ends_with("1.0,2.0,4.0\n"), "{}", numbers("figure9"));
+}

@@ -1,10 +1,10 @@
 //! `canopy plan figures`: the paper's figures from our own runs.
 
+use crate::chart::{self, Chart, Column};
 use crate::output::{print_line, print_note};
-use anyhow::Context;
 use canopy_plan::{CoreRow, DelayRow, Experiment, TopologyRow};
 use clap::Args;
-use plotters::prelude::*;
+use plotters::prelude::SeriesLabelPosition;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -50,17 +50,10 @@ struct Findings {
     files: Vec<PathBuf>,
 }
 
-struct Curve {
-    name: &'static str,
-    points: Vec<(f64, f64)>,
-}
-
 impl FiguresCommand {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
         let out = &self.out;
-        std::fs::create_dir_all(out).with_context(|| {
-            format!("cannot make the folder {}; choose another with --out", out.display())
-        })?;
+        chart::make_folder(out, "--out")?;
         let points = self.points as usize;
         let experiment = Experiment { points, trials: self.trials, seed: self.seed };
         let most = points - 1;
@@ -150,107 +143,39 @@ impl Findings {
     }
 }
 
-/// A column of the rows, under the name that its curve has.
-type Column<Row> = (&'static str, fn(&Row) -> f64);
-
 const TOPOLOGY: [Column<TopologyRow>; 5] = [
-    ("shortest-path tree", |row| row.spt),
-    ("spanning tree", |row| row.mst),
-    ("stretch 1.2", |row| row.stretch_1_2),
-    ("hybrid", |row| row.hybrid),
-    ("best", |row| row.best),
+    ("shortest-path tree", |row| Some(row.spt)),
+    ("spanning tree", |row| Some(row.mst)),
+    ("stretch 1.2", |row| Some(row.stretch_1_2)),
+    ("hybrid", |row| Some(row.hybrid)),
+    ("best", |row| Some(row.best)),
 ];
 
 const CORE: [Column<CoreRow>; 5] = [
-    ("no core", |row| row.no_core),
-    ("center", |row| row.core_center),
-    ("center and neighbours", |row| row.core_center_and_neighbours),
-    ("all nodes", |row| row.all_core),
-    ("unicast", |row| row.unicast),
+    ("no core", |row| Some(row.no_core)),
+    ("center", |row| Some(row.core_center)),
+    ("center and neighbours", |row| Some(row.core_center_and_neighbours)),
+    ("all nodes", |row| Some(row.all_core)),
+    ("unicast", |row| Some(row.unicast)),
 ];
 
 const DELAY: [Column<DelayRow>; 3] = [
-    ("longest over the tree", |row| row.max_tree_delay),
-    ("mean over the tree", |row| row.mean_tree_delay),
-    ("mean of direct paths", |row| row.mean_direct_delay),
+    ("longest over the tree", |row| Some(row.max_tree_delay)),
+    ("mean over the tree", |row| Some(row.mean_tree_delay)),
+    ("mean of direct paths", |row| Some(row.mean_direct_delay)),
 ];
-
-fn curves<Row>(rows: &[Row], x: fn(&Row) -> f64, columns: &[Column<Row>]) -> Vec<Curve> {
-    let points = |y: fn(&Row) -> f64| rows.iter().map(|row| (x(row), y(row))).collect();
-    columns.iter().map(|(name, y)| Curve { name, points: points(*y) }).collect()
-}
 
 /// Writes a figure as CSV and as SVG; returns both files.
 fn write<Row: Serialize>(
     out: &Path,
     name: &str,
-    labels: [&str; 3],
+    [title, x_label, y_label]: [&str; 3],
     rows: &[Row],
     x: fn(&Row) -> f64,
     columns: &[Column<Row>],
 ) -> anyhow::Result<[PathBuf; 2]> {
-    let table = out.join(name).with_extension("csv");
-    let picture = table.with_extension("svg");
-    let cannot = |path: &Path| format!("cannot write {}", path.display());
-    let mut csv = csv::Writer::from_path(&table).with_context(|| cannot(&table))?;
-    for row in rows {
-        csv.serialize(row)?;
-    }
-    csv.flush().with_context(|| cannot(&table))?;
-    draw(&picture, labels, &curves(rows, x, columns)).with_context(|| cannot(&picture))?;
-    Ok([table, picture])
-}
-
-/// A number on an axis: whole ones without a point.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "plotters asks for it")]
-fn plain(number: &f64) -> String {
-    format!("{}", (number * 1000.0).round() / 1000.0)
-}
-
-const COLOURS: [RGBColor; 5] = [
-    RGBColor(0xd6, 0x4a, 0x2b),
-    RGBColor(0x2b, 0x6c, 0xb0),
-    RGBColor(0x3f, 0x8f, 0x4f),
-    RGBColor(0x8a, 0x55, 0xa8),
-    RGBColor(0x22, 0x22, 0x22),
-];
-
-fn draw(path: &Path, [title, x_label, y_label]: [&str; 3], curves: &[Curve]) -> anyhow::Result<()> {
-    let points = || curves.iter().flat_map(|curve| curve.points.iter());
-    let left = points().map(|(x, _)| *x).fold(f64::INFINITY, f64::min);
-    let right = points().map(|(x, _)| *x).fold(left, f64::max);
-    let top = points().map(|(_, y)| *y).fold(0.0, f64::max) * 1.05;
-    let root = SVGBackend::new(path, (900, 560)).into_drawing_area();
-    root.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(&root)
-        .caption(title, ("sans-serif", 22))
-        .margin(16)
-        .x_label_area_size(44)
-        .y_label_area_size(76)
-        .build_cartesian_2d(left..right, 0.0..top)?;
-    chart
-        .configure_mesh()
-        .light_line_style(TRANSPARENT)
-        .x_desc(x_label)
-        .y_desc(y_label)
-        .x_label_formatter(&plain)
-        .y_label_formatter(&plain)
-        .label_style(("sans-serif", 14))
-        .draw()?;
-    for (curve, colour) in curves.iter().zip(COLOURS) {
-        let style = colour.stroke_width(2);
-        let line = LineSeries::new(curve.points.iter().copied(), style);
-        chart
-            .draw_series(line)?
-            .label(curve.name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 22, y)], style));
-    }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .background_style(WHITE.mix(0.85))
-        .label_font(("sans-serif", 14))
-        .draw()?;
-    root.present()?;
-    Ok(())
+    let curves = chart::curves(rows, x, columns);
+    let legend = SeriesLabelPosition::UpperLeft;
+    let chart = Chart { title, x_label, y_label, log_x: false, bottom: 0.0, legend, curves };
+    chart::write(out, name, rows, &chart)
 }

@@ -1,5 +1,6 @@
-//! `canopy plan`: which tree, how much capacity, what it costs.
+//! `canopy plan`: which tree, how much capacity, what it costs, how many users a relay carries.
 
+mod capacity;
 mod compare;
 mod cost;
 mod figures;
@@ -17,7 +18,9 @@ use std::process::ExitCode;
     canopy plan tree --network Abilene.gml --send 1 --receive 8\n  \
     canopy plan compare --points 25 --send 1M --receive 20M\n  \
     canopy plan figures --out figures\n  \
-    canopy plan cost")]
+    canopy plan cost\n  \
+    canopy plan capacity --model periodic --h constant --f 0.5 --t-ms 33.3 --bytes 80 \\\n    \
+    --old 6.02e-3,8.69e-7 --new 2.16e-3,2.12e-7")]
 pub(crate) struct PlanCommand {
     #[command(subcommand)]
     what: What,
@@ -33,6 +36,8 @@ enum What {
     Figures(figures::FiguresCommand),
     /// What a user costs a month: servers, relays, bandwidth
     Cost(cost::CostCommand),
+    /// How many users a relay carries, by what sending costs it
+    Capacity(Box<capacity::CapacityCommand>),
 }
 
 impl PlanCommand {
@@ -42,6 +47,7 @@ impl PlanCommand {
             What::Compare(command) => command.run()?,
             What::Figures(command) => command.run()?,
             What::Cost(command) => command.run()?,
+            What::Capacity(command) => command.run()?,
         }
         Ok(ExitCode::SUCCESS)
     }
