@@ -106,6 +106,7 @@ fn config(bits: u8) -> RelayConfig {
             max_sessions,
             limits: SessionLimits::default(),
         },
+        smallest_set: (bits & 0x80 != 0).then_some(2),
         tables: TableLimits {
             max_groups,
             max_subscriptions,

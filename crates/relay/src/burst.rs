@@ -226,15 +226,24 @@ impl Burst {
         bytes[start..start + HEADER_LEN].copy_from_slice(&header.encode(payload_len));
     }
 
+    /// How many of `receiver`'s own are in the burst.
+    pub(crate) fn count_own(&self, pending: &Pending, receiver: SlotIndex) -> usize {
+        self.own_numbers(pending, receiver).count()
+    }
+
+    fn own_numbers(&self, pending: &Pending, receiver: SlotIndex) -> impl Iterator<Item = u32> {
+        pending.of_publisher(receiver).filter(|number| {
+            let record = &pending.records[*number as usize];
+            record.burst == self.number && !record.flags.contains(Flags::ECHO)
+        })
+    }
+
     /// What of `receiver`'s own is in the burst.
     pub(crate) fn own(&self, pending: &Pending, receiver: SlotIndex) -> Own {
         let mut blanks = Blanks::default();
         let mut count = 0;
-        for number in pending.of_publisher(receiver) {
+        for number in self.own_numbers(pending, receiver) {
             let record = &pending.records[number as usize];
-            if record.burst != self.number || record.flags.contains(Flags::ECHO) {
-                continue;
-            }
             if let Some(place) = blanks.places.get_mut(count) {
                 let len = RECORD_HEADER_LEN as u32 + u32::from(record.len);
                 *place = Part { start: record.place, end: record.place + len };

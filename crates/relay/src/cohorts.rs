@@ -96,6 +96,17 @@ impl Cohorts {
         self.next_member[receiver as usize]
     }
 
+    /// How many members a node has, counted up to `most`.
+    pub(crate) fn members_up_to(&self, node: u32, most: u32) -> u32 {
+        let mut member = self.first_member(node);
+        let mut count = 0;
+        while member != NONE && count < most {
+            member = self.next_member(member);
+            count += 1;
+        }
+        count
+    }
+
     /// The targets of a node's members with the level up to which they get them, last first.
     pub(crate) fn targets(&self, node: u32) -> impl Iterator<Item = (u32, Level)> + '_ {
         core::iter::successors(Some(node), |node| Some(self.nodes[*node as usize].parent))

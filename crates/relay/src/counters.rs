@@ -46,6 +46,8 @@ counters! {
     updates_without_subscriber,
     #[doc = "Copies of updates handed to receivers."]
     deliveries_out,
+    #[doc = "Copies of updates sent to their own publisher, which drops them: what a set is sent is the same for all."]
+    echoes_out,
     #[doc = "Datagrams sent."]
     datagrams_out,
     #[doc = "Bytes of UDP payload sent, padding included."]

@@ -22,6 +22,10 @@ pub(crate) struct Fanout {
     apart: Vec<SlotIndex>,
     /// The receiver that the burst is being sent to.
     sending: Option<Sending>,
+    /// From how many members on a cohort is a set, whose members are all sent the same bytes.
+    smallest_set: u32,
+    /// While a set is at work: the run that its members are being sent.
+    set_run: Option<usize>,
     /// Whether the burst's bytes are still needed.
     burst_live: bool,
     /// The filler record made last in this batch.
@@ -37,7 +41,7 @@ struct Sending {
 }
 
 impl Fanout {
-    pub(crate) fn new(max_sessions: u32, max_pairs: u32) -> Fanout {
+    pub(crate) fn new(max_sessions: u32, max_pairs: u32, smallest_set: Option<u32>) -> Fanout {
         Fanout {
             cohorts: Cohorts::new(max_sessions, max_pairs),
             burst: Burst::new(),
@@ -45,6 +49,8 @@ impl Fanout {
             member: NONE,
             apart: Vec::with_capacity(max_sessions as usize),
             sending: None,
+            smallest_set: smallest_set.unwrap_or(u32::MAX),
+            set_run: None,
             burst_live: false,
             filler: None,
             active: false,
@@ -106,6 +112,8 @@ impl Fanout {
                     }
                     None => self.sending = None,
                 }
+            } else if let Some(run) = self.set_run {
+                self.send_to_set_member(run, pending, sessions, batch, counters);
             } else if self.member != NONE {
                 let receiver = self.member;
                 self.member = self.cohorts.next_member(receiver);
@@ -124,6 +132,8 @@ impl Fanout {
                 self.member = self.cohorts.first_member(self.node);
                 if self.member != NONE {
                     self.compose(None, pending, batch);
+                    let members = self.cohorts.members_up_to(self.node, self.smallest_set);
+                    self.set_run = (members >= self.smallest_set).then_some(0);
                 }
             } else {
                 self.cohorts.clear();
@@ -150,6 +160,37 @@ impl Fanout {
             self.burst.lay_out(pending, comtree, batch.bytes_mut());
         }
         self.burst_live = true;
+    }
+
+    /// Adds one run for the next member of a set. All members get a run before any gets the next,
+    /// so that sends of the same bytes follow one another.
+    fn send_to_set_member(
+        &mut self,
+        run: usize,
+        pending: &Pending,
+        sessions: &Sessions,
+        batch: &mut SendBatch,
+        counters: &mut Counters,
+    ) {
+        let receiver = self.member;
+        if receiver == NONE {
+            let more = run + 1 < self.burst.runs().len();
+            self.set_run = more.then_some(run + 1);
+            self.member = if more { self.cohorts.first_member(self.node) } else { NONE };
+            return;
+        }
+        self.member = self.cohorts.next_member(receiver);
+        let own = self.burst.count_own(pending, receiver);
+        let others = self.burst.updates() - own;
+        // A participant that left since the last receive has no session: its copies end here.
+        let Some(session) = sessions.get(receiver).filter(|_| others > 0) else { return };
+        if run == 0 {
+            counters.deliveries_out += others as u64;
+            counters.echoes_out += own as u64;
+            counters.padding_bytes_out += u64::from(self.burst.padding());
+        }
+        let sending = Sending { to: session.ip_port(), next_run: run, blanks: Blanks::default() };
+        push_run(&self.burst.runs()[run], &sending, &mut self.filler, batch, counters);
     }
 
     fn begin_receiver(

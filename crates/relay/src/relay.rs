@@ -36,6 +36,10 @@ pub struct RelayConfig {
     pub sessions: SessionsConfig,
     /// The size of its tables.
     pub tables: TableLimits,
+    /// At least so many receivers of the same updates are sent the same bytes, their own updates
+    /// among them, which they drop: that is what engines that clone need. If none, every
+    /// participant is spared its own.
+    pub smallest_set: Option<u32>,
 }
 
 /// What became of a datagram.
@@ -103,7 +107,7 @@ impl Relay {
             subscription_lifetime: config.sessions.limits.subscription,
             table: SubscriptionTable::new(config.tables, max_sessions, table_key),
             pending: Pending::new(max_sessions),
-            fanout: Fanout::new(max_sessions, max_pairs),
+            fanout: Fanout::new(max_sessions, max_pairs, config.smallest_set),
             batch: SendBatch::new(),
             replies: Replies {
                 bytes: Vec::with_capacity(MAX_REPLY_BYTES),

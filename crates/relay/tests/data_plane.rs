@@ -2,7 +2,7 @@
 
 use canopy_relay::{Intake, Mode, Relay, RelayConfig, TableLimits};
 use canopy_session::{
-    Event, Keyring, Session, SessionConfig, SessionLimits, Sessions, SessionsConfig,
+    Event, Keyring, Session, SessionConfig, SessionLimits, Sessions, SessionsConfig, Update,
 };
 use canopy_wire::{Comtree, DropReason, Flags, Group, Kind, Level, Packet, Time};
 use std::collections::BTreeMap;
@@ -39,13 +39,18 @@ fn config(mode: Mode) -> RelayConfig {
             limits: SessionLimits::default(),
         },
         tables: TableLimits::default(),
+        smallest_set: None,
     }
 }
 
 impl World {
     fn new(mode: Mode, participants: usize) -> World {
+        World::of(config(mode), participants)
+    }
+
+    fn of(config: RelayConfig, participants: usize) -> World {
         let mut world = World {
-            relay: Relay::new(config(mode), Keyring::new([1; 16]), &[2; 16]),
+            relay: Relay::new(config, Keyring::new([1; 16]), &[2; 16]),
             now: Time::from_millis(1),
             participants: Vec::new(),
             received: vec![Vec::new(); participants],
@@ -224,6 +229,60 @@ fn a_tick_leaves_as_segments_of_equal_size_without_ones_own() {
         assert!(rest.iter().all(|len| *len == rest[0]) && *last <= rest[0], "{lengths:?}");
     }
     assert_eq!(world.relay.counters().padding_bytes_out, 60 * 112, "one's own, blanked out");
+}
+
+#[test]
+fn a_set_is_sent_the_same_and_drops_its_own() {
+    let periodic = Mode::Periodic { tick: Duration::from_millis(50) };
+    let mut world = World::of(RelayConfig { smallest_set: Some(4), ..config(periodic) }, 5);
+    for number in 0..4 {
+        world.participants[number].subscribe(Group::new(7), Level(0));
+    }
+    world.settle();
+    world.participants[4].subscribe(Group::new(8), Level(0));
+    world.settle();
+    // More than one segmented send carries, so that there are several runs.
+    let payload = |number: usize, update: u8| [number as u8, update].repeat(500);
+    for update in 0..40 {
+        for number in 0..2 {
+            world.publish(number, 7, 0, Flags(0), &payload(number, update));
+        }
+    }
+    world.publish(0, 8, 0, Flags(0), b"to one, who is no set");
+    world.now = world.now + Duration::from_millis(100);
+    let (mut carried, mut after_another) = (Vec::new(), 0);
+    let now = world.now;
+    world.relay.transmit(now, |batch| {
+        let same = |pair: &[canopy_relay::Transmit]| batch.carries_the_same(&pair[0], &pair[1]);
+        after_another += batch.transmits().windows(2).filter(|pair| same(pair)).count();
+        for transmit in batch.transmits() {
+            let bytes: Vec<u8> = batch.parts(transmit).flatten().copied().collect();
+            carried.push((transmit.to, bytes, usize::from(transmit.segment)));
+        }
+    });
+    let sends_to = |number| carried.iter().filter(|(to, ..)| *to == ip_port(number)).count();
+    assert!(sends_to(0) > 1, "one send is all: {}", sends_to(0));
+    assert_eq!(after_another, 3 * sends_to(0), "each run goes to one member after the other");
+    for (to, bytes, segment) in carried {
+        let number = usize::from(to.port()) - 10_000;
+        for piece in bytes.chunks(segment) {
+            let got = &mut world.received[number];
+            let deliver =
+                |update: Update<'_>| got.push((update.src.endpoint(), update.payload.to_vec()));
+            world.participants[number].handle_datagram(now, piece, deliver).unwrap();
+        }
+    }
+    let expected = |of: &[usize]| -> Vec<Vec<u8>> {
+        (0..40).flat_map(|update| of.iter().map(move |number| payload(*number, update))).collect()
+    };
+    for (number, others) in [&[1][..], &[0], &[0, 1], &[0, 1]].into_iter().enumerate() {
+        assert_eq!(world.payloads(number), expected(others), "participant {number}");
+        let echoes = if number < 2 { 40 } else { 0 };
+        assert_eq!(world.participants[number].echoes(), echoes, "participant {number}");
+    }
+    assert_eq!(world.payloads(4).len(), 1);
+    let counters = world.relay.counters();
+    assert_eq!((counters.deliveries_out, counters.echoes_out), (6 * 40 + 1, 2 * 40));
 }
 
 #[test]

@@ -124,6 +124,7 @@ pub struct Session {
     farewell: bool,
     subscriptions: Subscriptions,
     events: VecDeque<Event>,
+    echoes: u64,
 }
 
 impl Session {
@@ -149,6 +150,7 @@ impl Session {
             farewell: false,
             subscriptions: Subscriptions::default(),
             events: VecDeque::new(),
+            echoes: 0,
         }
     }
 
@@ -160,6 +162,12 @@ impl Session {
     /// The participant's address, unspecified before it is connected.
     pub fn address(&self) -> Address {
         self.address
+    }
+
+    /// Updates of its own that came back although it had not asked for them, and were dropped: a
+    /// relay may send what is for many to its publisher too.
+    pub fn echoes(&self) -> u64 {
+        self.echoes
     }
 
     /// The last measured round trip to the relay.
@@ -261,16 +269,15 @@ impl Session {
             return Err(WireError::Field("comtree"));
         }
         match header.kind {
-            Kind::Data if self.state == State::Connected && self.is_for_us(header.dst) => {
+            Kind::Data if self.state == State::Connected => {
                 let (src, dst, level) = (header.src, header.dst, header.level);
-                deliver(Update { src, dst, level, payload: packet.payload() });
+                let update = Update { src, dst, level, payload: packet.payload() };
+                self.deliver(update, header.flags, &mut deliver);
             }
             Kind::Bundle if self.state == State::Connected => {
                 for record in Bundle::new_checked(&packet)?.records() {
-                    let canopy_wire::Record { src, dst, level, payload, .. } = record;
-                    if self.is_for_us(dst) {
-                        deliver(Update { src, dst, level, payload });
-                    }
+                    let canopy_wire::Record { src, dst, level, payload, flags } = record;
+                    self.deliver(Update { src, dst, level, payload }, flags, &mut deliver);
                 }
             }
             Kind::Cookie => self.handle_cookie(Cookie::decode(&packet)?, now),
@@ -306,6 +313,16 @@ impl Session {
     }
 
     /// Whether an update goes to a group or to us, not to whoever had our ip:port before.
+    /// Hands an update to the application. A relay may send what goes to many to its publisher too.
+    fn deliver(&mut self, update: Update<'_>, flags: Flags, to: &mut impl FnMut(Update<'_>)) {
+        let is_own = update.src == self.address && update.dst.is_group();
+        if is_own && !flags.contains(Flags::ECHO) {
+            self.echoes += 1;
+        } else if self.is_for_us(update.dst) {
+            to(update);
+        }
+    }
+
     fn is_for_us(&self, dst: Address) -> bool {
         dst.is_group() || dst == self.address
     }

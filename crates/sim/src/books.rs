@@ -92,7 +92,9 @@ impl Books {
         let counted = Output {
             datagrams: after.datagrams_out - before.datagrams_out,
             bytes: after.bytes_out - before.bytes_out,
-            updates: after.deliveries_out - before.deliveries_out,
+            updates: after.deliveries_out + after.echoes_out
+                - before.deliveries_out
+                - before.echoes_out,
         };
         if counted != output {
             return Err(format!("the relay counted {counted:?} where it sent {output:?}"));

@@ -205,6 +205,7 @@ impl Host {
                 limits: self.scenario.limits,
             },
             tables: self.scenario.tables,
+            smallest_set: self.scenario.smallest_set,
         }
     }
 }

@@ -91,6 +91,8 @@ pub(crate) struct Scenario {
     /// From here on nothing is published any more.
     pub(crate) quiet_from: Time,
     pub(crate) end: Time,
+    /// From how many receivers on the relay sends all the same bytes.
+    pub(crate) smallest_set: Option<u32>,
 }
 
 /// In periodic mode the socket is read at most this often.
@@ -134,6 +136,7 @@ impl Scenario {
             calm_from,
             quiet_from: end - QUIET.min(calm / 2),
             end,
+            smallest_set: rng.random_bool(0.4).then(|| rng.random_range(2..10)),
         }
     }
 

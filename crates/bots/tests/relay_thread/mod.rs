@@ -65,7 +65,7 @@ fn config(mode: Mode, max_sessions: u32) -> RelayConfig {
         max_sessions,
         limits: SessionLimits::default(),
     };
-    RelayConfig { mode, sessions, tables: TableLimits::default() }
+    RelayConfig { mode, sessions, tables: TableLimits::default(), smallest_set: None }
 }
 
 impl Drop for RelayThread {

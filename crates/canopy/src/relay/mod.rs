@@ -172,9 +172,10 @@ fn spawn_all(
     let mut handovers = Handover::mesh(shared);
     let mut threads = Vec::new();
     for (shard, socket) in (0..settings.threads).zip(sockets) {
-        let relay = Relay::new(relay_config(settings, shard), keys.clone(), &random_tag()?);
         let pin = settings.pin.get(usize::from(shard)).copied();
         let engine = Engine::open(settings.engine, &socket)?;
+        let config = relay_config(settings, shard, &engine);
+        let relay = Relay::new(config, keys.clone(), &random_tag()?);
         let thread = DataThread::new(
             relay,
             socket,
@@ -196,7 +197,7 @@ fn spawn_all(
     Ok(threads)
 }
 
-fn relay_config(settings: &RelaySettings, shard: u16) -> RelayConfig {
+fn relay_config(settings: &RelaySettings, shard: u16, engine: &Engine) -> RelayConfig {
     RelayConfig {
         mode: settings.mode,
         sessions: SessionsConfig {
@@ -208,6 +209,7 @@ fn relay_config(settings: &RelaySettings, shard: u16) -> RelayConfig {
             limits: settings.session_limits,
         },
         tables: settings.tables,
+        smallest_set: engine.smallest_set(),
     }
 }
 

@@ -59,6 +59,7 @@ pub(crate) fn config() -> RelayConfig {
             limits: SessionLimits::default(),
         },
         tables: TableLimits::default(),
+        smallest_set: None,
     }
 }
 

@@ -34,7 +34,7 @@ use trigger::{Fired, Trigger};
 
 /// Sets smaller than this are sent to one by one: one clone costs less than one send, but readying
 /// the kernel's side costs about as much as four.
-const SMALLEST_SET: usize = 8;
+pub(crate) const SMALLEST_SET: usize = 8;
 /// A full device queue is waited for so long at first, and at most.
 const WAITS: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(4)];
 /// Waits in a row, without anything sent, before the datagrams count as refused.

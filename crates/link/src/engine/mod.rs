@@ -14,7 +14,7 @@ pub use name::{EngineChoice, EngineName, UnknownEngine};
 pub use sendto::Sendto;
 
 use crate::Socket;
-use crate::clone::{Cloner, ENGINE_FOLDER};
+use crate::clone::{Cloner, ENGINE_FOLDER, SMALLEST_SET};
 use crate::group::{Burst, Group, Refused};
 use canopy_relay::SendBatch;
 use std::io;
@@ -133,6 +133,11 @@ impl Engine {
     /// Which it is.
     pub fn name(&self) -> EngineName {
         self.name
+    }
+
+    /// From how many receivers on it pays to send all of them the same bytes. None if it never does.
+    pub fn smallest_set(&self) -> Option<u32> {
+        self.name.clones().then_some(SMALLEST_SET as u32)
     }
 
     /// Why it was chosen.

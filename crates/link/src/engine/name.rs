@@ -33,6 +33,11 @@ impl EngineName {
     pub(crate) const BEST_FIRST: [EngineName; 3] =
         [EngineName::TcBpf, EngineName::Gso, EngineName::Sendmmsg];
 
+    /// Whether the kernel makes the copies.
+    pub fn clones(self) -> bool {
+        matches!(self, EngineName::TcBpf | EngineName::Xdp)
+    }
+
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
