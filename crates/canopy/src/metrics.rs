@@ -55,9 +55,15 @@ impl Collector for RelayMetrics {
         let help = "Processor time of the data threads, seconds";
         let metric = encoder.encode_descriptor("cpu_seconds", help, None, MetricType::Counter)?;
         ConstCounter::new(status.cpu.as_secs_f64()).encode(metric)?;
-        let help = "How often a full device queue was waited out";
-        let metric = encoder.encode_descriptor("send_waits", help, None, MetricType::Counter)?;
-        ConstCounter::new(status.send_waits).encode(metric)?;
+        let sent = &status.sent;
+        for (name, help, total) in [
+            ("send_waits", "How often a full device queue was waited out", sent.waits),
+            ("datagrams_cloned", "Datagrams that the kernel cloned", sent.cloned),
+            ("clone_fallbacks", "Datagrams sent one by one instead of cloned", sent.fallbacks),
+        ] {
+            let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            ConstCounter::new(total).encode(metric)?;
+        }
         let gauges = [
             ("sessions", "Participants connected", f64::from(status.sessions)),
             ("subscriptions", "Subscriptions held", f64::from(status.subscriptions)),

@@ -72,7 +72,9 @@ async fn serve(settings: &RelaySettings, json: bool) -> anyhow::Result<()> {
     let console = bind("console", settings.console).await?;
     let relay = RunningRelay::start(settings)?;
     let watch = relay.watch();
+    let (engine, why) = relay.engine();
     tracing::info!(address = %relay.address(), "serving: {settings}");
+    tracing::info!("send engine {engine}: {why}");
     if let Some((granted, asked)) = relay.small_receive_buffer() {
         tracing::warn!(
             granted,
@@ -85,6 +87,7 @@ async fn serve(settings: &RelaySettings, json: bool) -> anyhow::Result<()> {
         let listening = serde_json::json!({
             "event": "listening",
             "relay": relay.address(),
+            "engine": engine.name(),
             "console": address_of(&console),
             "metrics": address_of(&metrics),
         });

@@ -250,7 +250,7 @@ impl DataThread {
                 sessions: self.relay.sessions(),
                 subscriptions: self.relay.subscriptions(),
                 groups: self.relay.groups(),
-                send_waits: self.sent.waits,
+                sent: self.sent,
                 cpu: thread_cpu_time(),
                 longest_turn: std::mem::take(&mut self.longest_turn),
             };

@@ -6,7 +6,9 @@ mod settings;
 pub(crate) use settings::{RelayArgs, RelaySettings};
 
 use anyhow::Context;
-use canopy_link::{Clock, Engine, Socket, SocketOptions, Waker};
+use canopy_link::{
+    Clock, Engine, EngineChoice, EngineName, SendReport, Socket, SocketOptions, Waker,
+};
 use canopy_relay::{Counters, Relay, RelayConfig};
 use canopy_session::{Keyring, SessionsConfig};
 use canopy_wire::{DropReason, Tag};
@@ -35,8 +37,8 @@ pub(crate) struct ThreadStatus {
     pub(crate) sessions: u32,
     pub(crate) subscriptions: u32,
     pub(crate) groups: u32,
-    /// How often a full device queue was waited out.
-    pub(crate) send_waits: u64,
+    /// What the send engine did.
+    pub(crate) sent: SendReport,
     /// Processor time of the thread.
     pub(crate) cpu: Duration,
     /// The longest turn since the status before.
@@ -67,6 +69,8 @@ impl Shared {
 pub(crate) struct RunningRelay {
     address: SocketAddr,
     receive_buffer: usize,
+    engine: EngineName,
+    why_engine: String,
     shared: Vec<Arc<Shared>>,
     threads: Vec<JoinHandle<anyhow::Result<()>>>,
 }
@@ -88,13 +92,20 @@ impl RunningRelay {
                 }))
             })
             .collect::<std::io::Result<Vec<_>>>()?;
-        let threads = spawn_all(settings, sockets, &shared)?;
-        Ok(RunningRelay { address, receive_buffer, shared, threads })
+        let engines = open_engines(settings, &sockets)?;
+        let (engine, why_engine) = (engines[0].name(), engines[0].why().to_owned());
+        let threads = spawn_all(settings, sockets, engines, &shared)?;
+        Ok(RunningRelay { address, receive_buffer, engine, why_engine, shared, threads })
     }
 
     /// The address that it listens on.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The send engine, and why it is this one.
+    pub(crate) fn engine(&self) -> (EngineName, &str) {
+        (self.engine, &self.why_engine)
     }
 
     /// The bytes that may wait for a data thread, if the kernel granted fewer than were asked for;
@@ -134,7 +145,7 @@ impl RelayWatch {
             sum.sessions += status.sessions;
             sum.subscriptions += status.subscriptions;
             sum.groups += status.groups;
-            sum.send_waits += status.send_waits;
+            sum.sent.add(status.sent);
             sum.cpu += status.cpu;
             sum.longest_turn = sum.longest_turn.max(status.longest_turn);
         }
@@ -162,18 +173,29 @@ fn listen(address: SocketAddr, shards: u16) -> anyhow::Result<Vec<Socket>> {
     Ok(sockets)
 }
 
+/// An engine for each data thread, all of the same name.
+fn open_engines(settings: &RelaySettings, sockets: &[Socket]) -> anyhow::Result<Vec<Engine>> {
+    let first = Engine::open(settings.engine, &sockets[0])?;
+    let same = EngineChoice::Named(first.name());
+    let mut engines = vec![first];
+    for socket in &sockets[1..] {
+        engines.push(Engine::open(same, socket)?);
+    }
+    Ok(engines)
+}
+
 fn spawn_all(
     settings: &RelaySettings,
     sockets: Vec<Socket>,
+    engines: Vec<Engine>,
     shared: &[Arc<Shared>],
 ) -> anyhow::Result<Vec<JoinHandle<anyhow::Result<()>>>> {
     let clock = Clock::start();
     let keys = Keyring::new(random_tag()?);
     let mut handovers = Handover::mesh(shared);
     let mut threads = Vec::new();
-    for (shard, socket) in (0..settings.threads).zip(sockets) {
+    for ((shard, socket), engine) in (0..settings.threads).zip(sockets).zip(engines) {
         let pin = settings.pin.get(usize::from(shard)).copied();
-        let engine = Engine::open(settings.engine, &socket)?;
         let config = relay_config(settings, shard, &engine);
         let relay = Relay::new(config, keys.clone(), &random_tag()?);
         let thread = DataThread::new(
@@ -232,6 +254,9 @@ pub(crate) struct RelayReport {
     subscriptions: u32,
     groups: u32,
     send_waits: u64,
+    /// Datagrams that the kernel cloned, and that it was to clone and could not.
+    datagrams_cloned: u64,
+    clone_fallbacks: u64,
     cpu_us: u64,
     counters: BTreeMap<&'static str, u64>,
     /// Only the reasons that occurred.
@@ -244,7 +269,9 @@ impl RelayReport {
             sessions: status.sessions,
             subscriptions: status.subscriptions,
             groups: status.groups,
-            send_waits: status.send_waits,
+            send_waits: status.sent.waits,
+            datagrams_cloned: status.sent.cloned,
+            clone_fallbacks: status.sent.fallbacks,
             cpu_us: status.cpu.as_micros() as u64,
             counters: status.counters.named().map(|(name, _, total)| (name, total)).collect(),
             drops: drops_of(&status.counters),
