@@ -2,11 +2,14 @@
 //!
 //! They have no name, so nothing of them is left when the process ends, however it ends.
 
+use std::ffi::{CStr, c_ulong};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::ptr;
 use std::thread;
 
 /// A network namespace. It lives as long as this, or a socket or process in it.
@@ -50,6 +53,42 @@ impl Namespace {
         })?
     }
 
+    /// Makes a command start in the namespace. The namespace must live until it was started.
+    pub fn host<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        let handle = self.handle.as_raw_fd();
+        let enter = move || {
+            // SAFETY: the call takes two integers.
+            match unsafe { libc::setns(handle, libc::CLONE_NEWNET) } {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        };
+        // SAFETY: between fork and exec only the one system call is made; it allocates nothing.
+        unsafe { command.pre_exec(enter) }
+    }
+
+    /// Lets one processor do the receive work of a device of the namespace, whoever sent to it:
+    /// as if the receivers were on a machine of their own.
+    ///
+    /// # Errors
+    /// If there is no such device, or the kernel cannot steer.
+    pub fn steer(&self, device: &str, processor: usize) -> io::Result<()> {
+        // A set of processors as the kernel reads it: words of 32 bits, the highest first.
+        let mask = format!("{:x}{}", 1_u32 << (processor % 32), ",00000000".repeat(processor / 32));
+        let file = format!("class/net/{device}/queues/rx-0/rps_cpus");
+        self.run(|| {
+            // /sys shows the devices of the namespace in which it was mounted, so one is mounted
+            // here, in a mount namespace that ends with this thread.
+            // SAFETY: the call takes flags only; it concerns the calling thread.
+            if unsafe { libc::unshare(libc::CLONE_NEWNS) } < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            mount(c"none", c"/", None, libc::MS_REC | libc::MS_PRIVATE)?;
+            mount(c"sysfs", c"/sys", Some(c"sysfs"), 0)?;
+            std::fs::write(Path::new("/sys").join(&file), &mask)
+        })?
+    }
+
     /// Runs `ip` with these words in the namespace.
     ///
     /// # Errors
@@ -77,6 +116,13 @@ impl Namespace {
         }
         Ok(())
     }
+}
+
+fn mount(what: &CStr, place: &CStr, kind: Option<&CStr>, flags: c_ulong) -> io::Result<()> {
+    let kind = kind.map_or(ptr::null(), CStr::as_ptr);
+    // SAFETY: all are strings that end in zero, or null where the kernel takes that.
+    let done = unsafe { libc::mount(what.as_ptr(), place.as_ptr(), kind, flags, ptr::null()) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn in_own_thread<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {

@@ -14,12 +14,15 @@ pub(crate) struct Reflector {
     /// Stay on this processor
     #[arg(long)]
     pin: usize,
+    /// Address to listen on
+    #[arg(long, default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
 }
 
 impl Reflector {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         canopy_link::pin_thread(self.pin)?;
-        let socket = UdpSocket::bind("127.0.0.1:0")?;
+        let socket = UdpSocket::bind(self.listen)?;
         grow_receive_buffer(&socket)?;
         print_line(serde_json::json!({ "relay": socket.local_addr()? }))?;
         let mut members: Vec<SocketAddr> = Vec::new();

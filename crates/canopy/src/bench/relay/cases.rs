@@ -112,6 +112,12 @@ impl Case {
         cases
     }
 
+    /// Whether the load looks at all its sockets again and again instead of being woken: with a
+    /// backlog it has no time to wait, and waking it would be billed to the sender.
+    pub(super) fn polls(&self) -> bool {
+        self.scenario == Scenario::Ceiling
+    }
+
     fn is_quick(&self) -> bool {
         let crowd = self.scenario == Scenario::Crowd && self.n == 30 && self.tick_ms != 5;
         let ceiling = self.scenario == Scenario::Ceiling && self.n == 30;

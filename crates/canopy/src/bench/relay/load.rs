@@ -8,7 +8,7 @@ use canopy_link::{Clock, Readiness, Receiver, Socket, SocketOptions, process_cpu
 use canopy_session::{Event, Session, SessionConfig, State, Update};
 use canopy_wire::{Comtree, Flags, Group, Level, MAX_DATAGRAM, Time};
 use hdrhistogram::Histogram;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 /// Each participant of a crowd publishes this often.
@@ -108,16 +108,23 @@ pub(super) struct Load {
 
 impl Load {
     /// Opens all sockets and joins.
-    pub(super) fn join(side: Side, case: &Case, server: SocketAddr) -> anyhow::Result<Load> {
+    pub(super) fn join(
+        side: Side,
+        case: &Case,
+        from: IpAddr,
+        server: SocketAddr,
+    ) -> anyhow::Result<Load> {
         let gro = case.receivers_gro;
         let options = SocketOptions { receive_offload: gro, ..SocketOptions::default() };
         let count = case.n + usize::from(case.scenario == Scenario::Ceiling);
         let readiness = Readiness::new()?;
         let mut members = Vec::new();
         for number in 0..count {
-            let socket = Socket::bind("127.0.0.1:0".parse()?, &options)?;
+            let socket = Socket::bind(SocketAddr::new(from, 0), &options)?;
             socket.connect(server)?;
-            readiness.add(&socket, number as u64)?;
+            if !case.polls() {
+                readiness.add(&socket, number as u64)?;
+            }
             let listens = number < case.n;
             let session = (side == Side::Relay).then(|| {
                 let mut seed = [0x5a; 16];
@@ -318,8 +325,12 @@ impl Load {
         let (members, arrivals) = (&mut self.members, &mut self.arrivals);
         let ready = &mut self.ready;
         ready.clear();
-        let until = self.clock.now() + limit;
-        self.readiness.wait(&self.clock, Some(until), |token| ready.push(token as usize))?;
+        if self.case.polls() {
+            ready.extend(0..members.len());
+        } else {
+            let until = self.clock.now() + limit;
+            self.readiness.wait(&self.clock, Some(until), |token| ready.push(token as usize))?;
+        }
         for number in ready {
             let member = &mut members[*number];
             let now = self.clock.now();

@@ -2,6 +2,7 @@
 
 mod cases;
 mod load;
+mod place;
 mod report;
 mod rounds;
 mod softirq;
@@ -11,6 +12,7 @@ use anyhow::bail;
 use canopy_link::EngineChoice;
 use cases::{Case, Filters};
 use clap::Args;
+use place::Place;
 use report::Row;
 pub(crate) use rounds::Server;
 use std::process::ExitCode;
@@ -33,22 +35,25 @@ pub(crate) struct RelayBench {
     /// A few cases for a second each: shows that the bench works, not what things cost
     #[arg(long)]
     quick: bool,
-    /// Send engine of the relay
-    #[arg(long, value_name = "NAME", default_value_t = EngineChoice::Auto)]
-    engine: EngineChoice,
+    /// Send engines of the relay, one after the other
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "auto")]
+    engine: Vec<EngineChoice>,
+    /// Relay and load on two hosts: network namespaces joined by a virtual Ethernet. Needs root
+    #[arg(long)]
+    netns: bool,
     /// Print the rows as JSON, one a line
     #[arg(long)]
     json: bool,
 }
 
 /// How each case is measured.
-#[derive(Clone, Debug)]
 pub(crate) struct Plan {
     rounds: u32,
     measured: Duration,
     engine: EngineChoice,
     /// The processor of relay and reflector.
     relay_on: usize,
+    place: Place,
 }
 
 impl RelayBench {
@@ -68,17 +73,22 @@ impl RelayBench {
         canopy_link::pin_thread(load_on)?;
         canopy_link::raise_open_files();
         let measured = Duration::from_secs_f64(seconds);
-        let plan = Plan { rounds, measured, engine: self.engine, relay_on };
+        let place = if self.netns { Place::virtual_ethernet(load_on)? } else { Place::loopback() };
+        let mut plan = Plan { rounds, measured, engine: EngineChoice::Auto, relay_on, place };
         let mut rows = Vec::new();
-        for (number, case) in cases.iter().enumerate() {
-            print_note(format_args!("[{}/{}] {case}", number + 1, cases.len()));
-            let row = rounds::measure(case, &plan)?;
-            if self.json {
-                print_line(serde_json::to_string(&row)?)?;
-            } else {
-                print_note(format_args!("        {}", row.short()));
+        let all = cases.len() * self.engine.len();
+        for case in &cases {
+            for engine in &self.engine {
+                plan.engine = *engine;
+                print_note(format_args!("[{}/{all}] {case} engine={engine}", rows.len() + 1));
+                let row = plan.place.run(|| rounds::measure(case, &plan))??;
+                if self.json {
+                    print_line(serde_json::to_string(&row)?)?;
+                } else {
+                    print_note(format_args!("        {}", row.short()));
+                }
+                rows.push(row);
             }
-            rows.push(row);
         }
         if !self.json {
             print_line(Row::table(&rows))?;
@@ -86,7 +96,7 @@ impl RelayBench {
         if !self.quick {
             print_note(format_args!("measuring the receivers' share of the processor time"));
             // No row of the table, so beside it: whoever reads rows meets only rows.
-            print_note(softirq::receivers_share(&plan));
+            print_note(plan.place.run(|| softirq::receivers_share(&plan))?);
         }
         Ok(ExitCode::SUCCESS)
     }

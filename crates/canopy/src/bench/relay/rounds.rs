@@ -18,6 +18,8 @@ const MAX_STEAL: f64 = 0.05;
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
+    /// The send engine that it uses.
+    engine: String,
     _stdout: BufReader<ChildStdout>,
 }
 
@@ -25,51 +27,59 @@ impl Server {
     /// Starts one side for a case, on its processor.
     pub(super) fn start(side: Side, case: &Case, plan: &Plan) -> anyhow::Result<Server> {
         let pin = plan.relay_on.to_string();
+        let mut command = server_command()?;
         match side {
-            Side::Reflector => Server::spawn(&["bench", "reflector", "--pin", &pin]),
+            Side::Reflector => {
+                let listen = format!("{}:0", plan.place.server_ip);
+                command.args(["bench", "reflector", "--pin", &pin, "--listen", &listen]);
+            }
             Side::Relay => {
                 let (mode, tick) = (case.mode.flag(), case.tick_ms.max(1).to_string());
                 let engine = plan.engine.to_string();
-                let pinned = ["--threads", "1", "--pin", &pin, "--engine", &engine];
-                let flags = [&pinned[..], &["--mode", mode, "--tick-ms", &tick]].concat();
-                Server::start_relay(&flags)
+                command.args(["relay", "--json"]).args(plan.place.relay_flags());
+                command.args(["--threads", "1", "--pin", &pin, "--engine", &engine]);
+                command.args(["--mode", mode, "--tick-ms", &tick]);
             }
         }
+        Server::spawn(plan.place.host_server(&mut command))
     }
 
     /// Starts a relay with these flags, on a free port.
     pub(crate) fn start_relay(flags: &[&str]) -> anyhow::Result<Server> {
-        Server::spawn(&[&["relay", "--listen", "127.0.0.1:0", "--json"], flags].concat())
+        let mut command = server_command()?;
+        Server::spawn(command.args(["relay", "--listen", "127.0.0.1:0", "--json"]).args(flags))
     }
 
-    fn spawn(args: &[&str]) -> anyhow::Result<Server> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(args);
-        // Nothing of the caller's settings changes what is measured.
-        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CANOPY_")) {
-            command.env_remove(name);
-        }
-        command.env("CANOPY_LOG", "error").stdin(Stdio::null()).stdout(Stdio::piped());
+    fn spawn(command: &mut Command) -> anyhow::Result<Server> {
         let mut child =
-            end_with_parent(&mut command).spawn().context("cannot start the server process")?;
+            end_with_parent(command).spawn().context("cannot start the server process")?;
         let stdout = child.stdout.take().context("the server has no output")?;
         let mut stdout = BufReader::new(stdout);
         let mut line = String::new();
         stdout.read_line(&mut line)?;
-        let address = serde_json::from_str::<serde_json::Value>(&line)
-            .ok()
-            .and_then(|line| line["relay"].as_str()?.parse().ok());
-        let Some(address) = address else {
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+        let Some(address) = line["relay"].as_str().and_then(|address| address.parse().ok()) else {
             let _ = child.kill();
             let _ = child.wait();
-            bail!("the server did not say where it listens: {line:?}");
+            bail!("the server did not say where it listens");
         };
-        Ok(Server { child, address, _stdout: stdout })
+        let engine = line["engine"].as_str().unwrap_or_default().to_owned();
+        Ok(Server { child, address, engine, _stdout: stdout })
     }
 
     pub(crate) fn process(&self) -> u32 {
         self.child.id()
     }
+}
+
+fn server_command() -> anyhow::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    // Nothing of the caller's settings changes what is measured.
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CANOPY_")) {
+        command.env_remove(name);
+    }
+    command.env("CANOPY_LOG", "error").stdin(Stdio::null()).stdout(Stdio::piped());
+    Ok(command)
 }
 
 impl Drop for Server {
@@ -84,8 +94,9 @@ impl Drop for Server {
 pub(super) fn measure(case: &Case, plan: &Plan) -> anyhow::Result<Row> {
     let relay = Server::start(Side::Relay, case, plan)?;
     let reflector = Server::start(Side::Reflector, case, plan)?;
-    let mut relay_load = Load::join(Side::Relay, case, relay.address)?;
-    let mut reflector_load = Load::join(Side::Reflector, case, reflector.address)?;
+    let mut relay_load = Load::join(Side::Relay, case, plan.place.load_ip, relay.address)?;
+    let mut reflector_load =
+        Load::join(Side::Reflector, case, plan.place.load_ip, reflector.address)?;
     let mut pairs: Vec<(Measured, Measured)> = Vec::new();
     let mut discarded = 0;
     // A noisy machine may cost rounds, but not without end.
@@ -104,7 +115,8 @@ pub(super) fn measure(case: &Case, plan: &Plan) -> anyhow::Result<Row> {
     if pairs.is_empty() {
         bail!("all {discarded} rounds had more than 5 % steal; try again on a quieter machine");
     }
-    Ok(summarise(case, plan, &pairs, discarded))
+    let row = summarise(case, plan, &pairs, discarded);
+    Ok(Row { engine: relay.engine.clone(), ..row })
 }
 
 fn summarise(case: &Case, plan: &Plan, pairs: &[(Measured, Measured)], discarded: usize) -> Row {
@@ -123,7 +135,6 @@ fn summarise(case: &Case, plan: &Plan, pairs: &[(Measured, Measured)], discarded
         lost as f64 / expected.max(1) as f64
     };
     Row {
-        engine: plan.engine.to_string(),
         rounds: pairs.len(),
         seconds: plan.measured.as_secs_f64(),
         deliveries: pairs.iter().map(|(ours, _)| ours.deliveries).sum(),

@@ -56,7 +56,7 @@ pub(super) fn receivers_share(plan: &Plan) -> Shares {
 
 fn sample(case: &Case, plan: &Plan) -> anyhow::Result<f64> {
     let server = Server::start(Side::Relay, case, plan)?;
-    let mut load = Load::join(Side::Relay, case, server.address)?;
+    let mut load = Load::join(Side::Relay, case, plan.place.load_ip, server.address)?;
     let data = std::env::temp_dir().join(format!("canopy-softirq-{}.data", server.process()));
     let seconds = SAMPLED.as_secs().to_string();
     let recording = Command::new("perf")

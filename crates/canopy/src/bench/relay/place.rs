@@ -1,0 +1,83 @@
+//! Where server and load are: on one host over loopback, or on two over a virtual Ethernet.
+
+use anyhow::Context;
+use canopy_link::{InstallRequest, Installation, Namespace, install};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Server and load, and what is between them.
+pub(crate) struct Place {
+    pub(super) server_ip: IpAddr,
+    pub(super) load_ip: IpAddr,
+    hosts: Option<Hosts>,
+}
+
+/// Two network namespaces joined by a virtual Ethernet.
+struct Hosts {
+    near: Namespace,
+    far: Namespace,
+    /// The clone engines on the near one's device.
+    installation: Installation,
+    folder: PathBuf,
+}
+
+impl Place {
+    pub(super) fn loopback() -> Place {
+        let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        Place { server_ip: ip, load_ip: ip, hosts: None }
+    }
+
+    /// Makes the hosts and installs the clone engines. The far host's receive work is done by
+    /// `load_on`.
+    pub(super) fn virtual_ethernet(load_on: usize) -> anyhow::Result<Place> {
+        let (near, far) = (Namespace::new()?, Namespace::new()?);
+        Namespace::join(&near, &far)?;
+        far.steer("far", load_on).context("the receive work cannot be steered")?;
+        // Without it, a virtual device takes no XDP frames from its other end.
+        let ethtool =
+            far.run(|| Command::new("ethtool").args(["-K", "far", "gro", "on"]).output())?;
+        ethtool.context("ethtool cannot be started; install Debian's ethtool")?;
+        let folder = std::env::temp_dir().join(format!("canopy-engines-{}", std::process::id()));
+        let request = InstallRequest { device: "near", folder: &folder, owner: 0, xdp: true };
+        let installation = near.run(|| install(&request))??;
+        Ok(Place {
+            server_ip: Ipv4Addr::new(10, 77, 0, 1).into(),
+            load_ip: Ipv4Addr::new(10, 77, 0, 2).into(),
+            hosts: Some(Hosts { near, far, installation, folder }),
+        })
+    }
+
+    /// Runs the load's side where the load is.
+    pub(super) fn run<T: Send>(&self, load: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
+        match &self.hosts {
+            None => Ok(load()),
+            Some(hosts) => Ok(hosts.far.run(load)?),
+        }
+    }
+
+    /// Makes a command start where the server is.
+    pub(super) fn host_server<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        match &self.hosts {
+            None => command,
+            Some(hosts) => hosts.near.host(command),
+        }
+    }
+
+    /// What the relay must be told to serve here.
+    pub(super) fn relay_flags(&self) -> Vec<String> {
+        let listen = ["--listen".to_owned(), format!("{}:0", self.server_ip)];
+        let engines = self.hosts.iter().flat_map(|hosts| {
+            let folder = hosts.folder.display().to_string();
+            ["--insecure".to_owned(), "--engine-folder".to_owned(), folder]
+        });
+        listen.into_iter().chain(engines).collect()
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        // The devices go with the namespaces; the folder would stay.
+        let _ = self.near.run(|| self.installation.remove());
+    }
+}
