@@ -9,12 +9,14 @@ mod mmsg;
 mod name;
 mod retry;
 mod sendto;
+mod uring;
 
 pub(crate) use messages::{SEGMENT_CONTROL_LEN, write_segment_control};
 pub use mmsg::Mmsg;
 pub use name::{EngineChoice, EngineName, UnknownEngine};
 pub(crate) use retry::may_be_reported;
 pub use sendto::Sendto;
+pub use uring::Uring;
 
 use crate::Socket;
 use crate::clone::{Cloner, ENGINE_FOLDER, SMALLEST_SET};
@@ -161,6 +163,7 @@ fn open(
         EngineName::Sendto => Box::new(Sendto::new()),
         EngineName::Sendmmsg => Box::new(Mmsg::plain()),
         EngineName::Gso => Box::new(Mmsg::with_segments(socket).map_err(unavailable)?),
+        EngineName::Uring => Box::new(Uring::new(socket).map_err(unavailable)?),
         EngineName::TcBpf | EngineName::Xdp => {
             Box::new(Cloner::open(engine, socket, folder).map_err(unavailable)?)
         }
