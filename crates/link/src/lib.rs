@@ -24,7 +24,7 @@ pub use clone::{
 };
 pub use engine::{
     Engine, EngineChoice, EngineName, EngineUnavailable, Mmsg, SendEngine, SendReport, Sendto,
-    UnknownEngine,
+    UnknownEngine, Uring,
 };
 pub use group::{Burst, Group, Refused};
 pub use namespace::Namespace;

@@ -2,6 +2,7 @@
 
 use crate::Socket;
 use crate::address::KernelAddress;
+use crate::engine::may_be_reported;
 use std::io;
 use std::mem;
 use std::net::SocketAddr;
@@ -119,9 +120,10 @@ impl Receiver {
             let error = io::Error::last_os_error();
             match error.kind() {
                 io::ErrorKind::WouldBlock => return Ok(None),
-                // Refused: an earlier datagram of a connected socket found no one. It is told
-                // before what waits, so look again.
-                io::ErrorKind::Interrupted | io::ErrorKind::ConnectionRefused => {}
+                io::ErrorKind::Interrupted => {}
+                // An earlier datagram found no one, or no way. It is told before what waits, so
+                // look again.
+                _ if may_be_reported(&error) => socket.take_errors(),
                 _ => return Err(error),
             }
         }

@@ -3,9 +3,10 @@
 use socket2::{Domain, Protocol, Type};
 use std::io;
 use std::mem;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// How a socket is set up.
 #[derive(Clone, Copy, Debug)]
@@ -25,12 +26,16 @@ impl Default for SocketOptions {
     }
 }
 
+/// The most errors of earlier datagrams that are thrown away at once.
+const MOST_ERRORS: usize = 1024;
+
 /// A UDP socket that never blocks.
 #[derive(Debug)]
 pub struct Socket {
     inner: socket2::Socket,
     local: SocketAddr,
     lost: AtomicU32,
+    id: u64,
 }
 
 impl Socket {
@@ -76,7 +81,7 @@ impl Socket {
         inner.set_send_buffer_size(options.send_buffer)?;
         inner.bind(&address.into())?;
         let local = inner.local_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
-        let socket = Socket { inner, local, lost: AtomicU32::new(0) };
+        let socket = Socket { inner, local, lost: AtomicU32::new(0), id: fresh_id() };
         socket.set_option(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &1)?;
         if options.receive_offload {
             // Kernels before 5.0 don't have it; datagrams then come one by one.
@@ -154,6 +159,71 @@ impl Socket {
         self.set_option(libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
     }
 
+    /// Which of the sockets that this process ever had it is.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// A socket that sends to `peer` alone, from this one's address and port. It receives nothing:
+    /// what the peer sends comes to this one, as do the errors of what it sent.
+    ///
+    /// A socket that is bound to a multicast address sends from the address that the route to its
+    /// peer gives, but is found by what is sent to the multicast address only.
+    ///
+    /// # Errors
+    /// What the kernel says; `AddrNotAvailable` if the route does not give this one's address.
+    pub(crate) fn open_towards(&self, peer: SocketAddr) -> io::Result<socket2::Socket> {
+        let domain = Domain::for_address(self.local);
+        if !self.local.ip().is_unspecified() {
+            let probe = socket2::Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+            probe.connect(&peer.into())?;
+            let source = probe.local_addr()?.as_socket().map(|source| source.ip());
+            if source != Some(self.local.ip()) {
+                return Err(io::ErrorKind::AddrNotAvailable.into());
+            }
+        }
+        let sender = socket2::Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+        sender.set_reuse_port(true)?;
+        sender.set_recv_buffer_size(0)?;
+        sender.set_send_buffer_size(self.inner.send_buffer_size()? / 2)?;
+        let name = SocketAddr::new(unheard_address(self.local), self.local.port());
+        let shared = self.inner.reuse_port()?;
+        self.inner.set_reuse_port(true)?;
+        let bound = sender.bind(&name.into());
+        self.inner.set_reuse_port(shared)?;
+        bound?;
+        sender.connect(&peer.into())?;
+        tell_errors(&sender, self.local)?;
+        Ok(sender)
+    }
+
+    /// Makes sends fail that a full device queue drops: the kernel tells of them only where it
+    /// also tells what became of earlier datagrams ([`Socket::take_errors`]).
+    pub(crate) fn report_errors(&self) {
+        // Every Linux has it; without, a datagram is lost as on any device.
+        let _ = tell_errors(&self.inner, self.local);
+    }
+
+    /// Throws away what is told of earlier datagrams, such as that nobody takes them. Kept, it
+    /// would fill the receive buffer, and fail the next call, whatever that sends or receives.
+    pub(crate) fn take_errors(&self) {
+        let mut nothing = [0u8; 1];
+        let mut taken = 0;
+        while taken < MOST_ERRORS {
+            // SAFETY: the kernel writes at most one byte; it is asked for no name and no control.
+            let got = unsafe {
+                let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+                libc::recv(self.as_raw_fd(), nothing.as_mut_ptr().cast(), nothing.len(), flags)
+            };
+            if got < 0 {
+                break;
+            }
+            taken += 1;
+        }
+        // What was told before it could be queued is left.
+        let _ = self.inner.take_error();
+    }
+
     /// Whether the kernel cuts a send into datagrams.
     ///
     /// # Errors
@@ -167,19 +237,44 @@ impl Socket {
     }
 
     fn set_option<T>(&self, level: i32, name: i32, value: &T) -> io::Result<()> {
-        // SAFETY: the kernel reads as many bytes as the value has; for the filter program, also
-        // the steps that it points to, which the caller keeps until this returns.
-        let result = unsafe {
-            libc::setsockopt(
-                self.as_raw_fd(),
-                level,
-                name,
-                std::ptr::from_ref(value).cast(),
-                mem::size_of::<T>() as libc::socklen_t,
-            )
-        };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        set_option(&self.inner, level, name, value)
     }
+}
+
+fn set_option<T>(socket: &socket2::Socket, level: i32, name: i32, value: &T) -> io::Result<()> {
+    // SAFETY: the kernel reads as many bytes as the value has; for the filter program, also the
+    // steps that it points to, which the caller keeps until this returns.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            ptr::from_ref(value).cast(),
+            mem::size_of::<T>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn tell_errors(socket: &socket2::Socket, local: SocketAddr) -> io::Result<()> {
+    if local.is_ipv6() {
+        set_option(socket, libc::SOL_IPV6, libc::IPV6_RECVERR, &1)?;
+    }
+    set_option(socket, libc::SOL_IP, libc::IP_RECVERR, &1)
+}
+
+/// A multicast address of the family that nobody sends to: of those kept for documentation
+/// (RFC 6676).
+fn unheard_address(local: SocketAddr) -> IpAddr {
+    match local {
+        SocketAddr::V4(_) => Ipv4Addr::new(233, 252, 0, 1).into(),
+        SocketAddr::V6(_) => Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0xdb8, 0, 1).into(),
+    }
+}
+
+fn fresh_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Sets how many bytes may wait in a socket of the standard library's; the kernel may grant less.

@@ -59,7 +59,10 @@ pub fn wait_readable(
     if fds[1].revents != 0 {
         waker.clear();
     }
-    Ok(fds[0].revents != 0)
+    if fds[0].revents & libc::POLLERR != 0 {
+        socket.take_errors();
+    }
+    Ok(fds[0].revents & !libc::POLLERR != 0)
 }
 
 /// Waits until `socket` takes more to send, at most `limit`.
@@ -67,6 +70,11 @@ pub(crate) fn wait_writable(socket: &Socket, limit: Duration) {
     let mut fds = [libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 }];
     // Waiting in vain is seen by the send that follows.
     let _ = poll(&mut fds, Some(limit));
+}
+
+/// Sleeps for `span`.
+pub(crate) fn nap(span: Duration) {
+    let _ = poll(&mut [], Some(span));
 }
 
 /// Sleeps until `until`, whatever arrives meanwhile.

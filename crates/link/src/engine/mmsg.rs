@@ -1,37 +1,24 @@
 //! `sendmmsg`: many datagrams a system call, and with `UDP_SEGMENT` several of equal size to one
 //! receiver in one message.
 
-use super::sendto::{Sendto, WAIT, is_full};
+use super::messages::{
+    Control, MESSAGES, Messages, SEGMENT_CONTROL_LEN, empty_message, segment_control, vector_of,
+};
+use super::retry::{Retries, is_full};
+use super::sendto::Sendto;
 use super::{SendEngine, SendReport};
 use crate::Socket;
 use crate::address::KernelAddress;
 use crate::group::{Burst, Group, Refused};
-use crate::wait::wait_writable;
 use canopy_relay::{SendBatch, Transmit};
 use std::io;
-use std::mem;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::ptr;
 
-/// Messages of one system call (Linux takes up to 1,024).
-const MESSAGES: usize = 256;
-/// Parts of one system call.
-const VECTORS: usize = MESSAGES * 4;
-/// Waits in a row, without anything sent, before a datagram counts as refused.
-const MAX_WAITS: u32 = 50;
-
-/// Bytes of a control message that carries a segment length.
-pub(crate) const SEGMENT_CONTROL_LEN: usize = 24;
-
-type Control = [u64; SEGMENT_CONTROL_LEN / 8];
-
 /// `sendmmsg`, with or without segmentation offload.
 pub struct Mmsg {
-    names: Vec<KernelAddress>,
-    controls: Vec<Control>,
-    vectors: Vec<libc::iovec>,
-    messages: Vec<libc::mmsghdr>,
+    messages: Messages,
     fallback: Sendto,
     group: PreparedGroup,
     /// Whether a receiver's datagrams leave as one message. Cleared when the device turns out to
@@ -57,10 +44,7 @@ impl Mmsg {
     /// One message a datagram.
     pub fn plain() -> Mmsg {
         Mmsg {
-            names: vec![KernelAddress::zeroed(); MESSAGES],
-            controls: vec![Control::default(); MESSAGES],
-            vectors: Vec::with_capacity(VECTORS),
-            messages: Vec::with_capacity(MESSAGES),
+            messages: Messages::new(),
             fallback: Sendto::new(),
             group: PreparedGroup::default(),
             segments: false,
@@ -75,40 +59,6 @@ impl Mmsg {
         socket.probe_segmentation()?;
         Ok(Mmsg { segments: true, ..Mmsg::plain() })
     }
-
-    /// Builds messages for as many of `transmits` as fit one call; returns how many.
-    fn build(&mut self, batch: &SendBatch, transmits: &[Transmit]) -> usize {
-        self.messages.clear();
-        self.vectors.clear();
-        for (slot, transmit) in transmits.iter().take(MESSAGES).enumerate() {
-            let first = self.vectors.len();
-            if first + transmit.parts as usize > VECTORS {
-                break;
-            }
-            if !self.segments && transmit.datagrams() > 1 {
-                break;
-            }
-            for part in batch.parts(transmit) {
-                let iov_base = part.as_ptr().cast_mut().cast();
-                self.vectors.push(libc::iovec { iov_base, iov_len: part.len() });
-            }
-            let mut message = empty_message();
-            let header = &mut message.msg_hdr;
-            header.msg_namelen = self.names[slot].set(transmit.to);
-            header.msg_name = ptr::from_mut(&mut self.names[slot]).cast();
-            // Within capacity, so earlier pointers stay good.
-            header.msg_iov = self.vectors[first..].as_mut_ptr();
-            header.msg_iovlen = transmit.parts as _;
-            if transmit.datagrams() > 1 {
-                let control = &mut self.controls[slot];
-                write_segment_control(as_bytes(control), transmit.segment);
-                header.msg_control = control.as_mut_ptr().cast();
-                header.msg_controllen = SEGMENT_CONTROL_LEN as _;
-            }
-            self.messages.push(message);
-        }
-        self.messages.len()
-    }
 }
 
 impl Mmsg {
@@ -122,14 +72,14 @@ impl Mmsg {
     ) {
         let mut rest = transmits;
         while !rest.is_empty() {
-            let built = self.build(batch, rest);
+            let built = self.messages.build(batch, rest, self.segments);
             if built == 0 {
                 // Several datagrams to one receiver, where they are not one message.
                 self.fallback.send_one(socket, batch, &rest[0], report);
                 rest = &rest[1..];
                 continue;
             }
-            let (messages, fallback) = (&mut self.messages, &mut self.fallback);
+            let (messages, fallback) = (self.messages.all(), &mut self.fallback);
             let segments = &mut self.segments;
             send_all(
                 socket,
@@ -202,8 +152,7 @@ impl Mmsg {
         report: &mut SendReport,
     ) {
         let mut vector = vector_of(burst.bytes());
-        let mut control = Control::default();
-        write_segment_control(as_bytes(&mut control), burst.segment());
+        let mut control = segment_control(burst.segment());
         self.group.point_to(&mut vector, &mut control);
         let mut first = 0;
         for messages in self.group.messages.chunks_mut(MESSAGES) {
@@ -264,27 +213,26 @@ fn send_all(
     mut refused: impl FnMut(usize, &io::Error, &mut SendReport) -> bool,
 ) {
     let mut done = 0;
-    let mut waits = 0;
+    let mut retries = Retries::new();
     while done < messages.len() {
         match sendmmsg(socket, &mut messages[done..]) {
             Ok(sent) => {
                 report.sent += (done..done + sent).map(&datagrams).sum::<u64>();
                 done += sent;
-                waits = 0;
+                retries = Retries::new();
+                if done < messages.len() {
+                    // What stopped it is told by the next call, unless it was another's error.
+                    socket.take_errors();
+                }
             }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if is_full(&error) && waits < MAX_WAITS => {
-                waits += 1;
-                report.waits += 1;
-                wait_writable(socket, WAIT);
-            }
+            Err(error) if retries.again(socket, &error, report) => {}
             Err(error) => {
                 // The first of the messages is at fault.
                 if is_full(&error) || !refused(done, &error, report) {
                     report.failed += datagrams(done);
                 }
                 done += 1;
-                waits = 0;
+                retries = Retries::new();
             }
         }
     }
@@ -302,29 +250,4 @@ fn sendmmsg(socket: &Socket, messages: &mut [libc::mmsghdr]) -> io::Result<usize
         )
     };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
-}
-
-fn empty_message() -> libc::mmsghdr {
-    // SAFETY: all zeroes is a value of this struct of integers and pointers.
-    unsafe { mem::zeroed() }
-}
-
-fn vector_of(bytes: &[u8]) -> libc::iovec {
-    libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
-}
-
-fn as_bytes(control: &mut Control) -> &mut [u8; SEGMENT_CONTROL_LEN] {
-    // SAFETY: u64s are as good as bytes, and there are as many.
-    unsafe { &mut *ptr::from_mut(control).cast() }
-}
-
-/// Writes the control message that asks the kernel to cut a send into pieces of `segment` bytes.
-pub(crate) fn write_segment_control(out: &mut [u8; SEGMENT_CONTROL_LEN], segment: u16) {
-    // cmsg_len, cmsg_level, cmsg_type, then the value: CMSG_LEN(2) on 64-bit Linux.
-    let header = mem::size_of::<libc::cmsghdr>();
-    out.fill(0);
-    out[..mem::size_of::<usize>()].copy_from_slice(&(header + 2).to_ne_bytes());
-    out[header - 8..header - 4].copy_from_slice(&libc::SOL_UDP.to_ne_bytes());
-    out[header - 4..header].copy_from_slice(&libc::UDP_SEGMENT.to_ne_bytes());
-    out[header..header + 2].copy_from_slice(&segment.to_ne_bytes());
 }

@@ -4,14 +4,19 @@
 //! User space is authoritative: an engine that cannot serve a receiver in its own way serves it
 //! with plain sends, and counts it.
 
+mod messages;
 mod mmsg;
 mod name;
+mod retry;
 mod sendto;
+mod uring;
 
+pub(crate) use messages::{SEGMENT_CONTROL_LEN, write_segment_control};
 pub use mmsg::Mmsg;
-pub(crate) use mmsg::{SEGMENT_CONTROL_LEN, write_segment_control};
 pub use name::{EngineChoice, EngineName, UnknownEngine};
+pub(crate) use retry::may_be_reported;
 pub use sendto::Sendto;
+pub use uring::Uring;
 
 use crate::Socket;
 use crate::clone::{Cloner, ENGINE_FOLDER, SMALLEST_SET};
@@ -83,7 +88,8 @@ pub struct EngineUnavailable {
 
 impl Engine {
     /// Opens the chosen engine for what `socket` sends, or with [`EngineChoice::Auto`] the
-    /// cheapest that works.
+    /// cheapest that works. From now on the socket is told of a device queue that is full, where
+    /// the kernel would say that it sent and drop the datagram.
     ///
     /// # Errors
     /// If the engine was named and does not work here.
@@ -100,6 +106,7 @@ impl Engine {
         choice: EngineChoice,
         socket: &Socket,
     ) -> Result<Engine, EngineUnavailable> {
+        socket.report_errors();
         match choice {
             EngineChoice::Named(name) => {
                 let inner = open(name, socket, folder)?;
@@ -156,6 +163,7 @@ fn open(
         EngineName::Sendto => Box::new(Sendto::new()),
         EngineName::Sendmmsg => Box::new(Mmsg::plain()),
         EngineName::Gso => Box::new(Mmsg::with_segments(socket).map_err(unavailable)?),
+        EngineName::Uring => Box::new(Uring::new(socket).map_err(unavailable)?),
         EngineName::TcBpf | EngineName::Xdp => {
             Box::new(Cloner::open(engine, socket, folder).map_err(unavailable)?)
         }

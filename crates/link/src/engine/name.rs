@@ -12,6 +12,9 @@ pub enum EngineName {
     Sendmmsg,
     /// `sendmmsg` with segmentation offload (`UDP_SEGMENT`) where a receiver gets several datagrams.
     Gso,
+    /// `io_uring`: many sends a system call. A group's members have a connected socket each, which
+    /// sends from the same address and port and receives nothing.
+    Uring,
     /// The kernel clones one datagram for each receiver, on the device's own way out. Needs
     /// programs that were installed on the device.
     TcBpf,
@@ -22,10 +25,11 @@ pub enum EngineName {
 
 impl EngineName {
     /// Every engine, the baseline first.
-    pub const ALL: [EngineName; 5] = [
+    pub const ALL: [EngineName; 6] = [
         EngineName::Sendto,
         EngineName::Sendmmsg,
         EngineName::Gso,
+        EngineName::Uring,
         EngineName::TcBpf,
         EngineName::Xdp,
     ];
@@ -44,6 +48,7 @@ impl EngineName {
             EngineName::Sendto => "sendto",
             EngineName::Sendmmsg => "sendmmsg",
             EngineName::Gso => "gso",
+            EngineName::Uring => "uring",
             EngineName::TcBpf => "tc-bpf",
             EngineName::Xdp => "xdp",
         }

@@ -1,21 +1,15 @@
 //! The baseline engine: one `sendto` a datagram. Also what the others fall back to.
 
+use super::retry::Retries;
 use super::{SendEngine, SendReport};
 use crate::Socket;
 use crate::address::KernelAddress;
 use crate::group::{Burst, Group, Refused};
-use crate::wait::wait_writable;
 use canopy_relay::{MAX_SEND_BYTES, SendBatch, Transmit};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::ptr;
-use std::time::Duration;
-
-/// A full queue is waited out this often before the datagram counts as refused.
-const MAX_WAITS: u32 = 50;
-/// The longest single wait.
-pub(crate) const WAIT: Duration = Duration::from_millis(20);
 
 /// One `sendto` a datagram.
 pub struct Sendto {
@@ -92,26 +86,14 @@ impl SendEngine for Sendto {
 }
 
 fn send_waiting(socket: &Socket, to: SocketAddr, datagram: &[u8], report: &mut SendReport) {
-    for _ in 0..MAX_WAITS {
-        match sendto(socket, to, datagram) {
-            Ok(()) => {
-                report.sent += 1;
-                return;
-            }
-            Err(error) if is_full(&error) => {
-                report.waits += 1;
-                wait_writable(socket, WAIT);
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => break,
+    let mut retries = Retries::new();
+    while let Err(error) = sendto(socket, to, datagram) {
+        if !retries.again(socket, &error, report) {
+            report.failed += 1;
+            return;
         }
     }
-    report.failed += 1;
-}
-
-/// Whether the kernel has no room right now.
-pub(crate) fn is_full(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::ENOBUFS)
+    report.sent += 1;
 }
 
 fn sendto(socket: &Socket, to: SocketAddr, datagram: &[u8]) -> io::Result<()> {
