@@ -55,6 +55,9 @@ impl Collector for RelayMetrics {
         let help = "Processor time of the data threads, seconds";
         let metric = encoder.encode_descriptor("cpu_seconds", help, None, MetricType::Counter)?;
         ConstCounter::new(status.cpu.as_secs_f64()).encode(metric)?;
+        let help = "Time spent in the send engine, seconds";
+        let metric = encoder.encode_descriptor("send_seconds", help, None, MetricType::Counter)?;
+        ConstCounter::new(status.sending.as_secs_f64()).encode(metric)?;
         let sent = &status.sent;
         for (name, help, total) in [
             ("send_waits", "How often a full device queue was waited out", sent.waits),

@@ -6,6 +6,7 @@
 //! shows it to people who size a deployment; the controller chooses and provisions with it.
 #![forbid(unsafe_code)]
 
+mod bundled;
 mod calibration;
 mod core_subtree;
 mod cost_model;
@@ -25,6 +26,7 @@ mod send_cost;
 mod server;
 mod tree;
 
+pub use bundled::BundledServer;
 pub use calibration::{Calibration, CalibrationError, Conditions, EngineCost};
 pub use core_subtree::{CoreRule, Reach};
 pub use cost_model::{CostEstimate, CostInputs, CostRow};

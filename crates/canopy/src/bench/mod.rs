@@ -1,5 +1,6 @@
 //! `canopy bench`: what things cost on this machine, as ratios inside one run.
 
+mod capacity;
 mod footprint;
 mod plan;
 mod reflector;
@@ -19,6 +20,8 @@ pub(crate) struct BenchCommand {
 enum What {
     /// The relay's processor time per delivery, against a naive reflector in the same rounds
     Relay(Box<relay::RelayBench>),
+    /// How many users a relay carries: predicted from its costs, and found by raising the load
+    Capacity(capacity::CapacityBench),
     /// Memory and idle processor time of a relay with many clients
     Footprint(footprint::FootprintBench),
     /// Time to choose a tree by every method, and to provision one change in a large tree
@@ -32,6 +35,7 @@ impl BenchCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.what {
             What::Relay(bench) => bench.run(),
+            What::Capacity(bench) => bench.run(),
             What::Footprint(bench) => bench.run(),
             What::Plan(bench) => bench.run(),
             What::Reflector(reflector) => reflector.run(),

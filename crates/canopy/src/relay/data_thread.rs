@@ -101,6 +101,8 @@ pub(super) struct DataThread {
     drain_limit: Duration,
     drain_until: Option<Time>,
     sent: SendReport,
+    /// Time spent in the send engine.
+    sending: Duration,
     /// What the socket had lost when it was last counted.
     lost: u32,
     longest_turn: Duration,
@@ -132,6 +134,7 @@ impl DataThread {
             drain_limit: settings.drain,
             drain_until: None,
             sent: SendReport::default(),
+            sending: Duration::ZERO,
             lost: 0,
             longest_turn: Duration::ZERO,
             status_at: Time::ZERO,
@@ -152,8 +155,13 @@ impl DataThread {
             self.relay.handle_timeout(now);
             // 4. pending → fan-out → send batch
             let (engine, socket, sent) = (&mut self.engine, &self.socket, &mut self.sent);
+            let (clock, sending) = (&self.clock, &mut self.sending);
             let failed_before = sent.failed;
-            self.relay.transmit(now, |batch| sent.add(engine.send(socket, batch)));
+            self.relay.transmit(now, |batch| {
+                let before = clock.now();
+                sent.add(engine.send(socket, batch));
+                *sending += clock.now().since(before);
+            });
             let failed = self.sent.failed - failed_before;
             self.relay.count_drops(DropReason::SendFailed, failed);
             self.handover.wake_others();
@@ -246,11 +254,13 @@ impl DataThread {
         if let Some(mut slot) = slot {
             self.untold = false;
             *slot = ThreadStatus {
+                at: self.clock.now(),
                 counters: self.relay.counters().clone(),
                 sessions: self.relay.sessions(),
                 subscriptions: self.relay.subscriptions(),
                 groups: self.relay.groups(),
                 sent: self.sent,
+                sending: self.sending,
                 cpu: thread_cpu_time(),
                 longest_turn: std::mem::take(&mut self.longest_turn),
             };

@@ -11,7 +11,7 @@ use canopy_link::{
 };
 use canopy_relay::{Counters, Relay, RelayConfig};
 use canopy_session::{Keyring, SessionsConfig};
-use canopy_wire::{DropReason, Tag};
+use canopy_wire::{DropReason, Tag, Time};
 use data_thread::{DataThread, Handover};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -33,12 +33,16 @@ pub(crate) enum Command {
 /// What a data thread last told about itself.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ThreadStatus {
+    /// When it told so, by the relay's clock.
+    pub(crate) at: Time,
     pub(crate) counters: Counters,
     pub(crate) sessions: u32,
     pub(crate) subscriptions: u32,
     pub(crate) groups: u32,
     /// What the send engine did.
     pub(crate) sent: SendReport,
+    /// Time spent in it.
+    pub(crate) sending: Duration,
     /// Processor time of the thread.
     pub(crate) cpu: Duration,
     /// The longest turn since the status before.
@@ -145,7 +149,9 @@ impl RelayWatch {
             sum.sessions += status.sessions;
             sum.subscriptions += status.subscriptions;
             sum.groups += status.groups;
+            sum.at = sum.at.max(status.at);
             sum.sent.add(status.sent);
+            sum.sending += status.sending;
             sum.cpu += status.cpu;
             sum.longest_turn = sum.longest_turn.max(status.longest_turn);
         }
@@ -257,6 +263,7 @@ pub(crate) struct RelayReport {
     /// Datagrams that the kernel cloned, and that it was to clone and could not.
     datagrams_cloned: u64,
     clone_fallbacks: u64,
+    sending_us: u64,
     cpu_us: u64,
     counters: BTreeMap<&'static str, u64>,
     /// Only the reasons that occurred.
@@ -272,6 +279,7 @@ impl RelayReport {
             send_waits: status.sent.waits,
             datagrams_cloned: status.sent.cloned,
             clone_fallbacks: status.sent.fallbacks,
+            sending_us: status.sending.as_micros() as u64,
             cpu_us: status.cpu.as_micros() as u64,
             counters: status.counters.named().map(|(name, _, total)| (name, total)).collect(),
             drops: drops_of(&status.counters),

@@ -1,7 +1,7 @@
 //! `canopy bench relay`: the real relay process against a naive reflector, in alternated rounds.
 
-mod cases;
-mod load;
+pub(super) mod cases;
+pub(super) mod load;
 mod place;
 mod report;
 mod rounds;

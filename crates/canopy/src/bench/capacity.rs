@@ -1,0 +1,379 @@
+//! `canopy bench capacity`: the question that the groupcast paper leaves open (§7), whether its
+//! framework predicts the users that a real server carries.
+//!
+//! A relay is measured at two light loads; what its work costs follows from them (eq. 7, 13 and 15),
+//! and from that the most users whose updates are out in time. Then the load is raised until they
+//! are not.
+
+use super::relay::cases::{Case, ModeName, Scenario};
+use super::relay::load::{Load, PERIOD, Side, WARM_UP};
+use crate::output::{print_line, print_note};
+use crate::relay::{Command, RelayArgs, RelaySettings, RunningRelay, ThreadStatus};
+use anyhow::bail;
+use canopy_link::EngineName;
+use canopy_plan::BundledServer;
+use clap::Args;
+use serde::Serialize;
+use std::net::{IpAddr, Ipv4Addr};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Users of the first look, and shares of the capacity that it suggests at which the relay is then
+/// measured.
+const FIRST_LOOK: f64 = 60.0;
+const MEASURED_AT: [f64; 2] = [0.35, 0.6];
+/// The true number is found to this share of the predicted one.
+const STEP: f64 = 0.02;
+/// The status of a data thread is this old at most.
+const STATUS_AGE: Duration = Duration::from_millis(250);
+/// More users than this are not tried.
+const MOST_USERS: f64 = 4000.0;
+
+/// Predicts how many users a relay with one data thread carries on this machine, in both modes and
+/// with several engines, and finds the true number by raising the load until updates are late.
+/// Every user publishes 20 updates a second to all the others. In time is, in periodic mode, a flush
+/// that is done before the next is due; in immediate mode, an age within the deadline.
+#[derive(Args)]
+pub(crate) struct CapacityBench {
+    /// Bytes of an update
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(12..=1000))]
+    bytes: u32,
+    /// The tick of the periodic mode, and the deadline of the immediate one, milliseconds
+    #[arg(long, value_name = "T", default_value_t = 5,
+          value_parser = clap::value_parser!(u64).range(1..=50))]
+    deadline_ms: u64,
+    /// Send engines
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_values = ["sendto", "gso"])]
+    engine: Vec<EngineName>,
+    /// Seconds of each measurement
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// Print the rows as JSON, one a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// One mode with one engine.
+#[derive(Serialize)]
+struct CapacityRow {
+    mode: ModeName,
+    engine: &'static str,
+    bytes: u32,
+    deadline_ms: u64,
+    /// What the relay's work was found to cost.
+    costs: BundledServer,
+    predicted: f64,
+    /// What eq. 1 says, with the same costs: every message sent to all on its own.
+    predicted_eq1: Option<f64>,
+    measured: f64,
+    /// (predicted − measured) / measured.
+    error: f64,
+}
+
+/// A relay in this process and what is asked of it.
+struct Trial<'a> {
+    bench: &'a CapacityBench,
+    mode: ModeName,
+    engine: EngineName,
+    relay_on: usize,
+}
+
+/// What a relay did under a load.
+struct Look {
+    users: f64,
+    elapsed_ms: f64,
+    busy_ms: f64,
+    sending_ms: f64,
+    messages: f64,
+    flushes: f64,
+    /// Bytes of UDP payload to all receivers.
+    bytes: f64,
+    /// The age that 99 of 100 deliveries did not exceed.
+    age_ms: f64,
+    lost: u64,
+}
+
+impl CapacityBench {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        if !(0.5..=60.0).contains(&self.seconds) {
+            bail!("--seconds {} is out of range; choose 0.5 to 60", self.seconds);
+        }
+        let processors = canopy_link::available_processors();
+        let [load_on, .., relay_on] = processors[..] else {
+            bail!("the bench needs two processors, one for the relay and one for the load");
+        };
+        canopy_link::pin_thread(load_on)?;
+        canopy_link::raise_open_files();
+        let mut rows = Vec::new();
+        for mode in [ModeName::Immediate, ModeName::Periodic] {
+            for engine in &self.engine {
+                let trial = Trial { bench: &self, mode, engine: *engine, relay_on };
+                print_note(format_args!("{}, {engine}", mode.flag()));
+                let row = trial.row()?;
+                if self.json {
+                    print_line(serde_json::to_string(&row)?)?;
+                }
+                rows.push(row);
+            }
+        }
+        if !self.json {
+            print_line(table(&rows))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Trial<'_> {
+    fn row(&self) -> anyhow::Result<CapacityRow> {
+        let first = self.look(FIRST_LOOK)?;
+        let rough = FIRST_LOOK * (first.elapsed_ms / first.busy_ms).sqrt();
+        let [light, heavier] = MEASURED_AT.map(|share| (rough * share).min(MOST_USERS).round());
+        let costs = costs(&self.look(light)?, &self.look(heavier)?);
+        let predicted = self.predict(&costs);
+        print_note(format_args!("    predicted: {predicted:.0} users"));
+        let measured = self.find(predicted)?;
+        print_note(format_args!("    measured: {measured:.0} users"));
+        Ok(CapacityRow {
+            mode: self.mode,
+            engine: self.engine.name(),
+            bytes: self.bench.bytes,
+            deadline_ms: self.bench.deadline_ms,
+            costs,
+            predicted,
+            predicted_eq1: (self.mode == ModeName::Immediate).then(|| by_equation_1(&costs)),
+            measured,
+            error: predicted / measured - 1.0,
+        })
+    }
+
+    fn predict(&self, costs: &BundledServer) -> f64 {
+        let deadline = self.bench.deadline_ms as f64;
+        match self.mode {
+            ModeName::Immediate => costs.most_users_immediate(deadline),
+            ModeName::Periodic => costs.most_users_periodic(deadline),
+        }
+    }
+
+    /// Raises the load in steps until updates are late, and lowers it where they are from the start.
+    fn find(&self, predicted: f64) -> anyhow::Result<f64> {
+        let step = (predicted * STEP).max(1.0);
+        let mut users = (predicted * 0.8).round();
+        while users > step && !self.is_in_time(users)? {
+            users = (users * 0.8).round();
+        }
+        let mut carried = users;
+        let mut late = 0;
+        // One late run may be a disturbance; two in a row are the limit.
+        while late < 2 && users < MOST_USERS {
+            users += step;
+            if self.is_in_time(users.round())? {
+                (carried, late) = (users, 0);
+            } else {
+                late += 1;
+            }
+        }
+        Ok(carried)
+    }
+
+    fn is_in_time(&self, users: f64) -> anyhow::Result<bool> {
+        let look = self.look(users)?;
+        let deadline = self.bench.deadline_ms as f64;
+        let in_time = match self.mode {
+            ModeName::Immediate => look.age_ms <= deadline,
+            // A tick's flush that takes longer than the tick makes the next one late.
+            ModeName::Periodic => look.flushes >= 0.98 * look.elapsed_ms / deadline,
+        };
+        print_note(format_args!(
+            "    {users:.0} users: busy {:.0} %, age p99 {:.1} ms, {:.0} flushes a second{}",
+            look.busy_ms / look.elapsed_ms * 100.0,
+            look.age_ms,
+            look.flushes / look.elapsed_ms * 1000.0,
+            if in_time { "" } else { ": late" },
+        ));
+        Ok(in_time && look.lost == 0)
+    }
+
+    /// Runs a relay under the load of so many users.
+    fn look(&self, users: f64) -> anyhow::Result<Look> {
+        let (mode, tick) = (self.mode.flag(), self.bench.deadline_ms);
+        let args = RelayArgs::bench(mode, tick, self.engine, self.relay_on);
+        let relay = RunningRelay::start(&RelaySettings::resolve(args, "off")?)?;
+        let watch = relay.watch();
+        let case = Case {
+            scenario: Scenario::Crowd,
+            n: users as usize,
+            bytes: self.bench.bytes as usize,
+            mode: self.mode,
+            tick_ms: self.bench.deadline_ms,
+            receivers_gro: true,
+        };
+        let from = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let mut load = Load::join(Side::Relay, &case, from, relay.address())?;
+        let time = Duration::from_secs_f64(self.bench.seconds);
+        let (ran, [before, after]) = std::thread::scope(|scope| {
+            let statuses = scope.spawn(|| {
+                [WARM_UP + STATUS_AGE, time - STATUS_AGE].map(|wait| {
+                    std::thread::sleep(wait);
+                    watch.status()
+                })
+            });
+            let ran = load.run(std::process::id(), time);
+            (ran, statuses.join().unwrap_or_default())
+        });
+        watch.command(Command::Stop);
+        relay.join()?;
+        let measured = ran?;
+        Ok(Look {
+            users,
+            age_ms: measured.ages.value_at_quantile(0.99) as f64 / 1e6,
+            lost: measured.lost(),
+            ..Look::between(&before, &after)
+        })
+    }
+}
+
+impl Look {
+    fn between(before: &ThreadStatus, after: &ThreadStatus) -> Look {
+        let millis = |duration: Duration| duration.as_secs_f64() * 1e3;
+        let (old, new) = (&before.counters, &after.counters);
+        Look {
+            users: 0.0,
+            elapsed_ms: millis(after.at.since(before.at)),
+            busy_ms: millis(after.cpu.saturating_sub(before.cpu)),
+            sending_ms: millis(after.sending.saturating_sub(before.sending)),
+            messages: (new.updates_in - old.updates_in) as f64,
+            flushes: (new.flushes - old.flushes) as f64,
+            bytes: (new.bytes_out - old.bytes_out) as f64,
+            age_ms: 0.0,
+            lost: 0,
+        }
+    }
+
+    /// The work besides sending.
+    fn other_ms(&self) -> f64 {
+        self.busy_ms - self.sending_ms
+    }
+
+    /// What sending takes for each receiver of a flush, and the bytes that each gets.
+    fn per_receiver(&self) -> [f64; 2] {
+        [self.sending_ms, self.bytes].map(|sum| sum / (self.flushes * self.users))
+    }
+}
+
+/// What a relay's work costs, from two looks at it.
+fn costs(light: &Look, heavier: &Look) -> BundledServer {
+    // Two looks, two unknowns: other work a turn and a message; sending a receiver and a byte.
+    let (per_turn_ms, other_ms) = solve(
+        [light.flushes / light.messages, heavier.flushes / heavier.messages],
+        [light, heavier].map(|look| look.other_ms() / look.messages),
+    );
+    let [light_cost, light_bytes] = light.per_receiver();
+    let [cost, bytes] = heavier.per_receiver();
+    let (per_byte_ms, per_receiver_ms) = solve([light_bytes, bytes], [light_cost, cost]);
+    BundledServer {
+        per_turn_ms,
+        other_ms,
+        per_receiver_ms,
+        per_byte_ms,
+        bytes: heavier.bytes / (heavier.messages * heavier.users),
+        rate: 1.0 / PERIOD.as_secs_f64() / 1e3,
+    }
+}
+
+/// The slope and the value at 0 of the line through two points, neither below 0: where the points
+/// don't tell the two apart, the line through the second of them and 0.
+fn solve(x: [f64; 2], y: [f64; 2]) -> (f64, f64) {
+    let slope = (y[1] - y[0]) / (x[1] - x[0]);
+    let at_zero = y[1] - slope * x[1];
+    if slope.is_finite() && slope >= 0.0 && at_zero >= 0.0 { (slope, at_zero) } else { (0.0, y[1]) }
+}
+
+/// Eq. 1 solved for the users, with T as long as it likes: λN(H + S) = T does not depend on it.
+fn by_equation_1(costs: &BundledServer) -> f64 {
+    let message = costs.per_turn_ms + costs.other_ms;
+    let receiver = costs.per_receiver_ms + costs.per_byte_ms * costs.bytes;
+    let root = (costs.rate * message).powi(2) + 4.0 * costs.rate * receiver;
+    2.0 / (costs.rate * message + root.sqrt())
+}
+
+fn table(rows: &[CapacityRow]) -> String {
+    let mut text = format!(
+        "{:<10} {:<9} {:>6} {:>9} {:>10} {:>10} {:>7} {:>10}",
+        "mode", "engine", "bytes", "deadline", "predicted", "measured", "error", "by eq. 1"
+    );
+    for row in rows {
+        let equation_1 = row.predicted_eq1.map_or(String::new(), |users| format!("{users:.0}"));
+        text += &format!(
+            "\n{:<10} {:<9} {:>6} {:>6} ms {:>10.0} {:>10.0} {:>5.1} % {:>10}",
+            row.mode.flag(),
+            row.engine,
+            row.bytes,
+            row.deadline_ms,
+            row.predicted,
+            row.measured,
+            row.error * 100.0,
+            equation_1,
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(costs: &BundledServer, users: f64, flushes: f64) -> Look {
+        let (elapsed_ms, bytes) = (1000.0, costs.bytes);
+        let messages = users * costs.rate * elapsed_ms;
+        let sending_ms =
+            flushes * users * costs.per_receiver_ms + messages * users * bytes * costs.per_byte_ms;
+        let other_ms = flushes * costs.per_turn_ms + messages * costs.other_ms;
+        Look {
+            users,
+            elapsed_ms,
+            busy_ms: sending_ms + other_ms,
+            sending_ms,
+            messages,
+            flushes,
+            bytes: messages * users * bytes,
+            age_ms: 0.0,
+            lost: 0,
+        }
+    }
+
+    #[test]
+    fn two_looks_tell_the_costs() {
+        let costs = BundledServer {
+            per_turn_ms: 0.004,
+            other_ms: 0.001,
+            per_receiver_ms: 0.002,
+            per_byte_ms: 1e-7,
+            bytes: 112.0,
+            rate: 0.02,
+        };
+        let found = super::costs(&look(&costs, 50.0, 900.0), &look(&costs, 90.0, 1200.0));
+        for (found, expected) in [
+            (found.per_turn_ms, costs.per_turn_ms),
+            (found.other_ms, costs.other_ms),
+            (found.per_receiver_ms, costs.per_receiver_ms),
+            (found.per_byte_ms, costs.per_byte_ms),
+            (found.bytes, costs.bytes),
+        ] {
+            assert!((found / expected - 1.0).abs() < 1e-9, "{found} {expected}");
+        }
+    }
+
+    #[test]
+    fn equation_1_is_solved() {
+        let costs = BundledServer {
+            per_turn_ms: 0.0,
+            other_ms: 0.003,
+            per_receiver_ms: 0.001,
+            per_byte_ms: 0.0,
+            bytes: 100.0,
+            rate: 0.02,
+        };
+        let users = by_equation_1(&costs);
+        assert!((users * costs.rate * (0.003 + 0.001 * users) - 1.0).abs() < 1e-9);
+    }
+}
