@@ -1,11 +1,12 @@
 //! `canopy bench`: what things cost on this machine, as ratios inside one run.
 
 mod footprint;
+mod noise;
 mod plan;
 mod reflector;
 mod relay;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use std::process::ExitCode;
 
 /// Measure what things cost on this machine.
@@ -26,6 +27,13 @@ enum What {
     /// The naive reflector: recvfrom, then sendto per member
     #[command(hide = true)]
     Reflector(reflector::Reflector),
+}
+
+/// A flag that is on or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Switch {
+    On,
+    Off,
 }
 
 impl BenchCommand {
