@@ -1,6 +1,7 @@
 //! `canopy bench`: what things cost on this machine, as ratios inside one run.
 
 mod footprint;
+mod groupcast;
 mod noise;
 mod plan;
 mod reflector;
@@ -20,6 +21,8 @@ pub(crate) struct BenchCommand {
 enum What {
     /// The relay's processor time per delivery, against a naive reflector in the same rounds
     Relay(Box<relay::RelayBench>),
+    /// What one payload to many receivers costs with each send engine, against a sendto each
+    Groupcast(groupcast::GroupcastBench),
     /// Memory and idle processor time of a relay with many clients
     Footprint(footprint::FootprintBench),
     /// Time to choose a tree by every method, and to provision one change in a large tree
@@ -40,6 +43,7 @@ impl BenchCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.what {
             What::Relay(bench) => bench.run(),
+            What::Groupcast(bench) => bench.run(),
             What::Footprint(bench) => bench.run(),
             What::Plan(bench) => bench.run(),
             What::Reflector(reflector) => reflector.run(),
