@@ -29,6 +29,8 @@ pub(crate) struct Curve {
     pub(crate) points: Vec<(f64, f64)>,
     /// Each point is marked: it was measured.
     pub(crate) marked: bool,
+    /// Drawn instead of a line through the points: what was fitted to them.
+    pub(crate) fitted: Option<Vec<(f64, f64)>>,
 }
 
 /// A column of rows that becomes a curve: its name, and its value where a row has one.
@@ -39,8 +41,12 @@ pub(crate) fn curves<Row>(rows: &[Row], x: fn(&Row) -> f64, columns: &[Column<Ro
     let points = |y: fn(&Row) -> Option<f64>| {
         rows.iter().filter_map(|row| y(row).map(|y| (x(row), y))).collect()
     };
-    let curve =
-        |(name, y): &Column<Row>| Curve { name: (*name).into(), points: points(*y), marked: false };
+    let curve = |(name, y): &Column<Row>| Curve {
+        name: (*name).into(),
+        points: points(*y),
+        marked: false,
+        fitted: None,
+    };
     columns.iter().map(curve).collect()
 }
 
@@ -66,18 +72,33 @@ pub(crate) fn write<Row: Serialize>(
 ) -> anyhow::Result<[PathBuf; 2]> {
     let table = folder.join(name).with_extension("csv");
     let picture = table.with_extension("svg");
-    let cannot = |path: &Path| format!("cannot write {}", path.display());
-    let mut csv = csv::Writer::from_path(&table).with_context(|| cannot(&table))?;
+    write_csv(&table, rows)?;
+    chart.write(&picture)?;
+    Ok([table, picture])
+}
+
+/// Writes rows as CSV.
+///
+/// # Errors
+/// What the system says, with the file.
+pub(crate) fn write_csv<Row: Serialize>(path: &Path, rows: &[Row]) -> anyhow::Result<()> {
+    let cannot = || format!("cannot write {}", path.display());
+    let mut csv = csv::Writer::from_path(path).with_context(cannot)?;
     for row in rows {
         csv.serialize(row)?;
     }
-    csv.flush().with_context(|| cannot(&table))?;
-    chart.draw(&picture).with_context(|| cannot(&picture))?;
-    Ok([table, picture])
+    csv.flush().with_context(cannot)
 }
 
 impl Chart<'_> {
     /// Writes the picture, SVG of 900 × 560.
+    ///
+    /// # Errors
+    /// What the system says, with the file.
+    pub(crate) fn write(&self, path: &Path) -> anyhow::Result<()> {
+        self.draw(path).with_context(|| format!("cannot write {}", path.display()))
+    }
+
     fn draw(&self, path: &Path) -> anyhow::Result<()> {
         let root = SVGBackend::new(path, (900, 560)).into_drawing_area();
         root.fill(&WHITE)?;
@@ -123,8 +144,9 @@ impl Chart<'_> {
             .draw()?;
         for (curve, colour) in self.curves.iter().zip(COLOURS.into_iter().cycle()) {
             let style = colour.stroke_width(2);
+            let line = curve.fitted.as_ref().unwrap_or(&curve.points);
             chart
-                .draw_series(LineSeries::new(curve.points.iter().copied(), style))?
+                .draw_series(LineSeries::new(line.iter().copied(), style))?
                 .label(&curve.name)
                 .legend(move |(x, y)| PathElement::new([(x, y), (x + 22, y)], style));
             let marked = curve.points.iter().filter(|_| curve.marked);
@@ -191,6 +213,7 @@ mod tests {
                 name: format!("curve {number}"),
                 points: points.clone(),
                 marked: number == 0,
+                fitted: (number == 1).then(|| vec![(1.0, 2.5), (100.0, 2.5)]),
             };
             let chart = Chart {
                 title: "Title",

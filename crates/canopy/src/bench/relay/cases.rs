@@ -1,5 +1,6 @@
 //! The cases of the bench and the filters that choose among them.
 
+use crate::bench::Switch;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::fmt;
@@ -29,12 +30,6 @@ impl ModeName {
             ModeName::Periodic => "periodic",
         }
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Switch {
-    On,
-    Off,
 }
 
 /// One case.

@@ -133,10 +133,3 @@ impl Row {
         table
     }
 }
-
-/// The middle value; of an even number, the lower of the two.
-pub(crate) fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN)
-}

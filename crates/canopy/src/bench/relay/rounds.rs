@@ -3,16 +3,14 @@
 use super::Plan;
 use super::cases::Case;
 use super::load::{Load, Measured, Side};
-use super::report::{Ages, Row, median};
+use super::report::{Ages, Row};
+use crate::bench::noise::{Steal, median};
 use anyhow::{Context, bail};
 use canopy_link::end_with_parent;
 use hdrhistogram::Histogram;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, Stdio};
-
-/// Rounds with a larger share of stolen time don't count.
-const MAX_STEAL: f64 = 0.05;
 
 /// A relay or reflector process, ended when dropped.
 pub(crate) struct Server {
@@ -106,7 +104,7 @@ pub(super) fn measure(case: &Case, plan: &Plan) -> anyhow::Result<Row> {
         let naive = reflector_load.run(reflector.process(), plan.measured)?;
         relay_load.keep_alive()?;
         let ours = relay_load.run(relay.process(), plan.measured)?;
-        if Steal::read().share_since(&before) > MAX_STEAL {
+        if before.disturbed() {
             discarded += 1;
             continue;
         }
@@ -153,27 +151,5 @@ fn summarise(case: &Case, plan: &Plan, pairs: &[(Measured, Measured)], discarded
         rounds_discarded: discarded,
         padding: median(&pairs.iter().map(|(ours, _)| ours.padding).collect::<Vec<_>>()),
         ..Row::new(case)
-    }
-}
-
-/// Time that the hypervisor took, of all time.
-struct Steal {
-    stolen: u64,
-    total: u64,
-}
-
-impl Steal {
-    fn read() -> Steal {
-        let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-        let line = text.lines().next().unwrap_or_default();
-        // user nice system idle iowait irq softirq steal; guest time is part of user.
-        let times: Vec<u64> =
-            line.split_whitespace().skip(1).take(8).filter_map(|t| t.parse().ok()).collect();
-        Steal { stolen: times.get(7).copied().unwrap_or(0), total: times.iter().sum() }
-    }
-
-    fn share_since(&self, before: &Steal) -> f64 {
-        let total = self.total.saturating_sub(before.total).max(1);
-        self.stolen.saturating_sub(before.stolen) as f64 / total as f64
     }
 }
