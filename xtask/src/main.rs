@@ -2,6 +2,7 @@
 //!
 //! Everything here starts other programs and reads what they say; nothing here is part of what ships.
 
+mod bpf;
 mod fuzz;
 mod job;
 mod packages;
@@ -34,6 +35,8 @@ enum Task {
     Test(TestArgs),
     /// Look for new failures: fresh simulation seeds, then every fuzz target
     Soak(SoakArgs),
+    /// Build the kernel's programs from their C source (needs clang, llvm and libbpf-dev)
+    Bpf(BpfArgs),
     /// Fuzz one target (needs cargo-fuzz and a nightly toolchain)
     Fuzz(FuzzArgs),
 }
@@ -71,6 +74,13 @@ struct SoakArgs {
 }
 
 #[derive(Args)]
+struct BpfArgs {
+    /// Write nothing: only look whether what is committed is what its source gives
+    #[arg(long)]
+    check: bool,
+}
+
+#[derive(Args)]
 struct FuzzArgs {
     /// A target of fuzz/Cargo.toml
     target: String,
@@ -97,6 +107,7 @@ fn main() -> ExitCode {
             step_minutes: args.step_minutes,
         }),
         Task::Soak(args) => soak::run(args.minutes, args.from_seed),
+        Task::Bpf(args) => bpf::run(args.check),
         Task::Fuzz(args) => fuzz::run(&args.target, args.seconds),
     };
     let tally = counted.unwrap_or_else(|error| {

@@ -11,32 +11,75 @@ use crate::job::Job;
 /// A program that a step needs.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Need {
+    /// Its name, or a file's path where it is no program.
     program: &'static str,
     package: &'static str,
     step: &'static str,
     what_for: &'static str,
+    /// Whether the step cannot run at all without it; else single tests skip themselves.
+    whole_step: bool,
 }
 
-const NEEDS: [Need; 3] = [
+const NEEDS: [Need; 12] = [
+    Need {
+        program: "clang",
+        package: "clang",
+        step: "bpf",
+        what_for: "compiles the kernel's programs",
+        whole_step: true,
+    },
+    Need {
+        program: "llvm-strip",
+        package: "llvm",
+        step: "bpf",
+        what_for: "takes what only a debugger reads from them",
+        whole_step: true,
+    },
+    Need {
+        program: "/usr/include/bpf/bpf_helpers.h",
+        package: "libbpf-dev",
+        step: "bpf",
+        what_for: "the kernel's functions that they call",
+        whole_step: true,
+    },
+    for_namespaces("ip", "iproute2", "test", "makes virtual devices in network namespaces"),
+    for_namespaces("tc", "iproute2", "test", "makes such a device slow"),
+    for_namespaces("ethtool", "ethtool", "test", "sets such a device's offloads"),
+    for_namespaces("ip", "iproute2", "system", "makes virtual devices in network namespaces"),
+    for_namespaces("ethtool", "ethtool", "system", "sets such a device's offloads"),
+    for_namespaces("setpriv", "util-linux", "system", "starts a relay without privileges"),
     Need {
         program: "chromium",
         package: "chromium",
         step: "browser",
         what_for: "the browser that opens the web console",
+        whole_step: true,
     },
     Need {
         program: "chromedriver",
         package: "chromium-driver",
         step: "browser",
         what_for: "steers that browser",
+        whole_step: true,
     },
     Need {
         program: "tshark",
         package: "tshark",
         step: "dissector",
         what_for: "reads captured packets with the dissector",
+        whole_step: true,
     },
 ];
+
+/// What tests of the clone engines need, which skip themselves without it.
+const fn for_namespaces(
+    program: &'static str,
+    package: &'static str,
+    step: &'static str,
+    what_for: &'static str,
+) -> Need {
+    Need { program, package, step, what_for, whole_step: false }
+}
 
 /// Who may install packages here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +135,7 @@ pub(crate) fn set_up(
     installer: Installer,
     job: &mut Job<'_>,
 ) -> Vec<&'static Need> {
-    let wanted = missing(steps, on_path);
+    let wanted = missing(steps, is_here);
     if wanted.is_empty() {
         job.note("every program that these steps need is here");
         return wanted;
@@ -106,12 +149,12 @@ pub(crate) fn set_up(
         return wanted;
     }
     install(&wanted, installer, job);
-    missing(steps, on_path)
+    missing(steps, is_here)
 }
 
 /// Why `step` must be left out, if it must.
 pub(crate) fn left_out(step: &str, missing: &[&Need]) -> Option<String> {
-    let of_step = |need: &&&Need| need.step == step;
+    let of_step = |need: &&&Need| need.step == step && need.whole_step;
     let needs: Vec<&&Need> = missing.iter().filter(of_step).collect();
     if needs.is_empty() {
         return None;
@@ -125,7 +168,9 @@ pub(crate) fn left_out(step: &str, missing: &[&Need]) -> Option<String> {
 
 /// All at once, and one by one if that fails: one package that is not to be had must not cost the others.
 fn install(wanted: &[&Need], installer: Installer, job: &mut Job<'_>) {
-    let packages: Vec<&str> = wanted.iter().map(|need| need.package).collect();
+    let mut packages: Vec<&str> = wanted.iter().map(|need| need.package).collect();
+    packages.sort_unstable();
+    packages.dedup();
     let mut apt_get = |args: &[&str]| -> bool {
         let Some(command) = installer.apt_get(args) else { return false };
         let done = job.run(command);
@@ -143,6 +188,10 @@ fn install(wanted: &[&Need], installer: Installer, job: &mut Job<'_>) {
     for package in packages {
         apt_get(&[&options[..], &[package]].concat());
     }
+}
+
+fn is_here(program: &str) -> bool {
+    if program.starts_with('/') { Path::new(program).exists() } else { on_path(program) }
 }
 
 /// Whether a program of this name can be started.
@@ -176,7 +225,7 @@ mod tests {
             programs(&missing(&["browser", "fmt"], |_| false)),
             ["chromium", "chromedriver"]
         );
-        assert_eq!(programs(&missing(&["fmt", "test"], |_| false)), [""; 0]);
+        assert_eq!(programs(&missing(&["fmt", "clippy"], |_| false)), [""; 0]);
         assert_eq!(
             programs(&missing(&["browser", "dissector"], |name| name == "chromium")),
             ["chromedriver", "tshark"]
@@ -195,6 +244,13 @@ mod tests {
             "tshark missing; install Debian's tshark"
         );
         assert_eq!(left_out("fmt", &needs), None);
+        let needs = missing(&["bpf", "test"], |_| false);
+        assert_eq!(left_out("test", &needs), None, "only some of its tests need these");
+        assert_eq!(
+            left_out("bpf", &needs).unwrap(),
+            "clang, llvm-strip, /usr/include/bpf/bpf_helpers.h missing; \
+             install Debian's clang llvm libbpf-dev"
+        );
     }
 
     #[test]

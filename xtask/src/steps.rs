@@ -6,6 +6,7 @@ use std::thread::available_parallelism;
 
 use anyhow::{Result, ensure};
 
+use crate::bpf;
 use crate::job::Job;
 use crate::packages::on_path;
 use crate::report::Ending;
@@ -23,10 +24,11 @@ pub(crate) struct Step {
 }
 
 /// All steps.
-pub(crate) const ALL: [Step; 11] = [
+pub(crate) const ALL: [Step; 12] = [
     Step { name: "fmt", what: "rustfmt has nothing to change", run: fmt },
     Step { name: "clippy", what: "no warning in any target of the workspace", run: clippy },
     Step { name: "doc", what: "rustdoc has no warning", run: doc },
+    Step { name: "bpf", what: "the committed kernel programs are their source's", run: programs },
     Step { name: "test", what: "unit, property, simulation and doc tests", run: test },
     Step { name: "fuzz", what: "every committed fuzz input replays", run: fuzz },
     Step { name: "sim", what: "a seed repeats its trace; two seeds differ", run: simulate },
@@ -70,6 +72,11 @@ fn doc(job: &mut Job<'_>) -> Result<Ending> {
         command.args(["doc", "--no-deps"]).args(which).env("RUSTDOCFLAGS", "-D warnings");
         job.run(command)?;
     }
+    Ok(Ending::Passed)
+}
+
+fn programs(job: &mut Job<'_>) -> Result<Ending> {
+    bpf::check_committed(job)?;
     Ok(Ending::Passed)
 }
 

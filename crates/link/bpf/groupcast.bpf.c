@@ -41,10 +41,11 @@ struct slot {
 	__u16 served; // how many have got theirs
 	__u16 ran;    // 1: the packet was seen
 	__s32 refused; // why the copy behind the last one served was not taken
-	__u32 dropped; // copies lost by the device behind its queue (xdp)
-	__u64 copies;  // since the slot was claimed
+	__u32 unused;
+	__u64 copies; // since the slot was claimed
 	__u8 device_mac[ETH_ALEN]; // where xdp's copies come from; written by user space
 	__u16 reserved;
+	__u64 lost[CHUNK / 64]; // a bit for each that was served and that the device lost (xdp)
 	struct member members[MEMBERS];
 };
 
@@ -372,30 +373,55 @@ int address_copy(struct xdp_md *context)
 	return XDP_PASS;
 }
 
-// The devices of a tracepoint, of which only the number is read.
-struct net_device {
-	int ifindex;
+// Of the devices of a tracepoint, what tells them from all others.
+struct ns_common {
+	unsigned int inum;
 } __attribute__((preserve_access_index));
 
-// The device to watch, and the tap; set when the programs are loaded.
+struct net {
+	struct ns_common ns;
+} __attribute__((preserve_access_index));
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct net_device {
+	int ifindex;
+	possible_net_t nd_net;
+} __attribute__((preserve_access_index));
+
+// The device to watch, the tap, and their network namespace; set when the programs are loaded.
 const volatile int device_index = 0;
 const volatile int tap_index = 0;
+const volatile __u32 namespace_number = 0;
 
+// The kernel hands over at most so many frames at a time.
+#define BULK 16
+
+// A device that takes not all of the frames it is handed refuses the last.
 SEC("tp_btf/xdp_devmap_xmit")
-int count_drops(__u64 *arguments)
+int note_losses(__u64 *arguments)
 {
 	const struct net_device *from = (void *)arguments[0], *to = (void *)arguments[1];
 	int drops = (int)arguments[3];
 	__u32 zero = 0;
 
-	if (drops <= 0 || to->ifindex != device_index || from->ifindex != tap_index)
+	// Indexes alone say little: every namespace has the same.
+	if (drops <= 0 || to->ifindex != device_index || from->ifindex != tap_index ||
+	    to->nd_net.net->ns.inum != namespace_number)
 		return 0;
 	struct broadcast *broadcast = bpf_map_lookup_elem(&broadcasts, &zero);
 	if (!broadcast)
 		return 0;
 	struct slot *slot = bpf_map_lookup_elem(&slots, &broadcast->slot);
-	if (slot)
-		slot->dropped += drops;
+	if (!slot)
+		return 0;
+	for (int back = 1; back <= BULK && back <= drops; back++) {
+		__u32 number = broadcast->next - back;
+		if (number < CHUNK)
+			slot->lost[number / 64] |= 1ULL << (number % 64);
+	}
 	return 0;
 }
 

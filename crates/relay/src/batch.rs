@@ -102,6 +102,19 @@ impl SendBatch {
         self.push(to, &[part], datagram.len() as u16);
     }
 
+    /// Adds a send of the same as the send before, to another receiver.
+    ///
+    /// # Panics
+    /// If there is none before.
+    pub fn push_same(&mut self, to: SocketAddr) {
+        let before = self.transmits[self.transmits.len() - 1];
+        let first = before.first_part as usize;
+        let parts = first..first + before.parts as usize;
+        let first_part = self.parts.len() as u32;
+        self.parts.extend_from_within(parts);
+        self.transmits.push(Transmit { to, first_part, ..before });
+    }
+
     /// Adds a send whose parts are in the batch's bytes already.
     pub(crate) fn push(&mut self, to: SocketAddr, parts: &[Part], segment: u16) -> &Transmit {
         let first_part = self.parts.len() as u32;

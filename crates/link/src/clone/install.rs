@@ -17,8 +17,11 @@ use super::tap;
 use aya::maps::xdp::DevMap;
 use aya::maps::{ArrayOfMaps, Map, MapData, MapError};
 use aya::programs::links::{FdLink, PinnedLink};
-use aya::programs::{BtfTracePoint, ProgramError, SchedClassifier, TcAttachType, Xdp, XdpMode};
-use aya::{Btf, Ebpf, EbpfLoader};
+use aya::programs::tc::TcAttachOptions;
+use aya::programs::{
+    BtfTracePoint, LinkOrder, ProgramError, SchedClassifier, TcAttachType, Xdp, XdpMode,
+};
+use aya::{Btf, Ebpf, EbpfLoader, Endianness};
 use aya_obj::generated::{bpf_devmap_val, bpf_map_type};
 use std::ffi::CString;
 use std::fs;
@@ -31,6 +34,9 @@ use std::path::{Path, PathBuf};
 const PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../bpf/groupcast.bpf.o");
 /// Where installations are, unless another folder is asked for.
 pub const ENGINE_FOLDER: &str = "/run/canopy/engine";
+
+/// Where the kernel describes its types.
+const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 
 /// What `statfs` says of a BPF file system.
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
@@ -113,6 +119,14 @@ pub struct InstallRequest<'a> {
 /// # Errors
 /// See [`InstallError`]; then nothing is left of it.
 pub fn install(request: &InstallRequest<'_>) -> Result<Installation, InstallError> {
+    install_programs(request, PROGRAMS, Path::new(KERNEL_TYPES))
+}
+
+fn install_programs(
+    request: &InstallRequest<'_>,
+    programs: &[u8],
+    kernel_types: &Path,
+) -> Result<Installation, InstallError> {
     let device = ethernet_device(request.device)?;
     let namespace = namespace_number()?;
     mount(request.folder)?;
@@ -127,7 +141,7 @@ pub fn install(request: &InstallRequest<'_>) -> Result<Installation, InstallErro
         owner: request.owner,
         xdp: request.xdp,
     };
-    let installed = set_up(&installation, &device);
+    let installed = set_up(&installation, &device, programs, kernel_types);
     if let Err(error) = installed {
         // What is there already goes again; the first error is the one to tell.
         let _ = installation.remove();
@@ -223,7 +237,12 @@ impl Installation {
     }
 }
 
-fn set_up(installation: &Installation, device: &Device) -> Result<(), InstallError> {
+fn set_up(
+    installation: &Installation,
+    device: &Device,
+    programs: &[u8],
+    kernel_types: &Path,
+) -> Result<(), InstallError> {
     let folder = &installation.folder;
     fs::create_dir(folder).map_err(|error| files(folder, "cannot make", error))?;
     for number in 0..SLOTS {
@@ -231,10 +250,11 @@ fn set_up(installation: &Installation, device: &Device) -> Result<(), InstallErr
         fs::create_dir(&slot).map_err(|error| files(&slot, "cannot make", error))?;
     }
     let tap_index = if installation.xdp { make_tap(installation, device)? } else { 0 };
-    let mut programs = load(device.index, tap_index)?;
+    let types = kernel("reading the kernel's types", types_in(kernel_types))?;
+    let mut programs = load(programs, &types, installation, tap_index)?;
     attach_clone(&mut programs, device, folder)?;
     if installation.xdp {
-        attach_broadcast(&mut programs, device, tap_index, folder)?;
+        attach_broadcast(&mut programs, device, tap_index, &types, folder)?;
     }
     for map in ["slots", "triggers"] {
         let pinned = programs.map(map).map(|pin| pin.pin(folder.join(map)));
@@ -243,12 +263,27 @@ fn set_up(installation: &Installation, device: &Device) -> Result<(), InstallErr
     hand_over(installation)
 }
 
-fn load(device_index: u32, tap_index: u32) -> Result<Ebpf, InstallError> {
-    let (device_index, tap_index) = (device_index as i32, tap_index as i32);
+/// A kernel without this description was built without it, and cannot load the programs.
+fn types_in(file: &Path) -> io::Result<Btf> {
+    let described = fs::metadata(file)
+        .and_then(|_| Btf::parse_file(file, Endianness::default()).map_err(io::Error::other));
+    described.map_err(|error| io::Error::new(error.kind(), format!("{} ({error})", file.display())))
+}
+
+fn load(
+    programs: &[u8],
+    types: &Btf,
+    installation: &Installation,
+    tap_index: u32,
+) -> Result<Ebpf, InstallError> {
+    let (device_index, tap_index) = (installation.device as i32, tap_index as i32);
+    let namespace = installation.namespace as u32;
     let programs = EbpfLoader::new()
+        .btf(Some(types))
         .override_global("device_index", &device_index, true)
         .override_global("tap_index", &tap_index, true)
-        .load(PROGRAMS);
+        .override_global("namespace_number", &namespace, true)
+        .load(programs);
     programs.map_err(|error| match source_errno(&error) {
         Some(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             InstallError::Privilege { what: "making the maps", error }
@@ -260,7 +295,9 @@ fn load(device_index: u32, tap_index: u32) -> Result<Ebpf, InstallError> {
 fn attach_clone(programs: &mut Ebpf, device: &Device, folder: &Path) -> Result<(), InstallError> {
     let program: &mut SchedClassifier = program(programs, "clone_to_members")?;
     program.load().map_err(|error| rejected("clone_to_members", &error))?;
-    let attached = program.attach(&device.name, TcAttachType::Egress);
+    // By a link, which lives as long as its pin; kernels without tcx have none.
+    let tcx = TcAttachOptions::TcxOrder(LinkOrder::default());
+    let attached = program.attach_with_options(&device.name, TcAttachType::Egress, tcx);
     let link = kernel("attaching to the device's egress (tcx)", attached)?;
     let link = kernel("attaching to the device's egress", program.take_link(link))?;
     pin(link, &folder.join("clone"))
@@ -270,6 +307,7 @@ fn attach_broadcast(
     programs: &mut Ebpf,
     device: &Device,
     tap_index: u32,
+    types: &Btf,
     folder: &Path,
 ) -> Result<(), InstallError> {
     let copy: &mut Xdp = program(programs, "address_copy")?;
@@ -289,10 +327,9 @@ fn attach_broadcast(
     let link = broadcast.attach_to_if_index(tap_index, XdpMode::Driver);
     let link = kernel("attaching to the tap", link)?;
     pin(kernel("attaching to the tap", broadcast.take_link(link))?, &folder.join("broadcast"))?;
-    let btf = kernel("reading the kernel's types", Btf::from_sys_fs())?;
-    let drops: &mut BtfTracePoint = program(programs, "count_drops")?;
-    let loaded = drops.load("xdp_devmap_xmit", &btf);
-    loaded.map_err(|error| rejected("count_drops", &error))?;
+    let drops: &mut BtfTracePoint = program(programs, "note_losses")?;
+    let loaded = drops.load("xdp_devmap_xmit", types);
+    loaded.map_err(|error| rejected("note_losses", &error))?;
     let link = kernel("attaching to the tracepoint xdp_devmap_xmit", drops.attach())?;
     pin(kernel("attaching to the tracepoint", drops.take_link(link))?, &folder.join("drops"))
 }
@@ -376,7 +413,12 @@ fn namespace_number() -> Result<u64, InstallError> {
 
 /// Mounts a BPF file system on the folder, unless there is one.
 fn mount(folder: &Path) -> Result<(), InstallError> {
-    fs::create_dir_all(folder).map_err(|error| files(folder, "cannot make", error))?;
+    fs::create_dir_all(folder).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            InstallError::Privilege { what: "making the engines' folder", error }
+        }
+        _ => files(folder, "cannot make", error),
+    })?;
     let path = c_path(folder)?;
     if is_bpf_fs(&path) {
         return Ok(());
@@ -437,8 +479,15 @@ fn kernel<T, E: std::error::Error>(
 fn rejected(program: &str, error: &ProgramError) -> InstallError {
     let program = program.to_owned();
     match error {
-        ProgramError::LoadError { verifier_log, .. } => {
+        ProgramError::LoadError { verifier_log, .. } if !verifier_log.to_string().is_empty() => {
             InstallError::Rejected { program, log: verifier_log.to_string() }
+        }
+        // Without a log it did not get as far as the verifier.
+        ProgramError::LoadError { io_error, .. }
+            if io_error.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            let error = io::Error::from(io_error.kind());
+            InstallError::Privilege { what: "loading the programs", error }
         }
         _ => InstallError::Kernel { what: "loading a program", error: chain(error) },
     }
@@ -464,4 +513,107 @@ fn source_errno(error: &(dyn std::error::Error + 'static)) -> Option<io::Error> 
         cause = error.source();
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Namespace;
+
+    /// A namespace with a virtual device, and a folder whose file system goes with it.
+    struct Bed {
+        near: Namespace,
+        /// With it would go the device.
+        _far: Namespace,
+        folder: tempfile::TempDir,
+    }
+
+    impl Bed {
+        fn new() -> Option<Bed> {
+            let far = Namespace::new().inspect_err(|error| println!("skipped: {error}")).ok()?;
+            let near = Namespace::new().unwrap();
+            Namespace::join(&near, &far).unwrap();
+            Some(Bed { near, _far: far, folder: tempfile::tempdir().unwrap() })
+        }
+
+        fn install(&self, programs: &[u8], types: &str) -> InstallError {
+            let folder = self.folder.path().join("engine");
+            let request = InstallRequest { device: "near", folder: &folder, owner: 0, xdp: true };
+            let install = || install_programs(&request, programs, Path::new(types));
+            let error = self.near.run(install).unwrap().unwrap_err();
+            assert!(!folder.exists(), "nothing is left");
+            let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+            assert!(!mounts.contains(folder.to_str().unwrap()), "nothing is mounted");
+            let devices = || fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+            assert!(!self.near.run(devices).unwrap().contains("canopy"), "no tap is left");
+            error
+        }
+    }
+
+    impl Drop for Bed {
+        fn drop(&mut self) {
+            let path = c_path(&self.folder.path().join("engine")).unwrap();
+            // SAFETY: a string that ends in zero.
+            unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
+        }
+    }
+
+    /// Where the object has the section with this name.
+    fn section(object: &[u8], name: &str) -> usize {
+        let number = |at: usize, len: usize| {
+            let mut bytes = [0; 8];
+            bytes[..len].copy_from_slice(&object[at..at + len]);
+            u64::from_le_bytes(bytes) as usize
+        };
+        let header = |index: usize| number(0x28, 8) + index * 0x40;
+        let names = number(header(number(0x3e, 2)) + 0x18, 8);
+        let is_named =
+            |at: usize| object[names + number(at, 4)..].starts_with(format!("{name}\0").as_bytes());
+        let found = (0..number(0x3c, 2)).map(header).find(|at| is_named(*at)).unwrap();
+        number(found + 0x18, 8)
+    }
+
+    #[test]
+    fn a_program_that_the_verifier_rejects_leaves_its_log_and_nothing_else() {
+        let Some(bed) = Bed::new() else { return };
+        for (section_name, program) in
+            [("classifier", "clone_to_members"), ("xdp", "broadcast_frame")]
+        {
+            let mut programs = PROGRAMS.to_vec();
+            let start = section(&programs, section_name);
+            // r0 = *(u64 *)(r10 + 8): beyond the stack.
+            programs[start..start + 8].copy_from_slice(&[0x79, 0xa0, 8, 0, 0, 0, 0, 0]);
+            match bed.install(&programs, KERNEL_TYPES) {
+                InstallError::Rejected { program: rejected, log } => {
+                    assert_eq!(rejected, program);
+                    assert!(log.contains("invalid read from stack"), "{log}");
+                }
+                other => panic!("{other}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_does_not_describe_its_types_is_named() {
+        let Some(bed) = Bed::new() else { return };
+        let error = bed.install(PROGRAMS, "/nowhere/btf/vmlinux");
+        let text = error.to_string();
+        assert!(matches!(error, InstallError::Kernel { .. }), "{text}");
+        assert!(text.contains("/nowhere/btf/vmlinux") && text.contains("Linux 6.6"), "{text}");
+    }
+
+    #[test]
+    fn what_a_kernel_lacks_is_told_from_what_it_forbids() {
+        let refused = |kind: i32| ProgramError::LoadError {
+            io_error: io::Error::from_raw_os_error(kind),
+            verifier_log: aya_obj::VerifierLog::new(String::new()),
+        };
+        let error = rejected("clone_to_members", &refused(libc::EINVAL));
+        assert!(matches!(error, InstallError::Kernel { .. }), "{error}");
+        let error = rejected("clone_to_members", &refused(libc::EPERM));
+        assert!(matches!(error, InstallError::Privilege { .. }), "{error}");
+        let no_tcx: Result<(), _> = Err(io::Error::from_raw_os_error(libc::EINVAL));
+        let error = kernel("attaching to the device's egress (tcx)", no_tcx).unwrap_err();
+        assert!(error.to_string().contains("Linux 6.6"), "{error}");
+    }
 }

@@ -8,6 +8,7 @@
 
 mod features;
 mod install;
+mod members;
 mod netlink;
 mod next_hop;
 mod slot;
@@ -22,9 +23,11 @@ use crate::engine::{Mmsg, SendEngine, SendReport};
 use crate::group::{Burst, Group, Refused};
 use crate::{EngineName, Socket};
 use canopy_relay::{SendBatch, Transmit};
-use netlink::{Device, Netlink};
+use members::Members;
+pub(crate) use members::SMALLEST_SET;
+use netlink::Netlink;
 use next_hop::NextHops;
-use slot::{CHUNK, Entry, MEMBERS, Order, Slot};
+use slot::{CHUNK, MEMBERS, Order, Slot};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -32,13 +35,13 @@ use std::thread;
 use std::time::Duration;
 use trigger::{Fired, Trigger};
 
-/// Sets smaller than this are sent to one by one: one clone costs less than one send, but readying
-/// the kernel's side costs about as much as four.
-pub(crate) const SMALLEST_SET: usize = 8;
 /// A full device queue is waited for so long at first, and at most.
 const WAITS: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(4)];
 /// Waits in a row, without anything sent, before the datagrams count as refused.
 const MAX_WAITS: u32 = 400;
+/// Packets in a row that the programs did not see before no more are handed to them, until
+/// something changes: each may leave as it is, for a port that nobody named.
+const MAX_UNSEEN: u32 = 8;
 /// Bytes of Ethernet's header and of IPv4's and IPv6's with UDP's.
 const IPV4_UDP: usize = 28;
 const IPV6_UDP: usize = 48;
@@ -48,7 +51,7 @@ pub(crate) struct Cloner {
     slot: Slot,
     trigger: Trigger,
     hops: NextHops,
-    device: Device,
+    mtu: usize,
     /// Whether several datagrams to one receiver leave as one packet.
     segments: bool,
     /// The address and port that the socket has; an unspecified address stands for any.
@@ -57,32 +60,14 @@ pub(crate) struct Cloner {
     plain: Mmsg,
     /// A burst whose parts were put together.
     joined: Vec<u8>,
-    /// Which member comes first in the next send: all get the packet itself in turn, so that the
-    /// kernel looks after all their hardware addresses.
-    turn: usize,
-}
-
-/// The set that was sent to last, sorted by how its members are served.
-#[derive(Default)]
-struct Members {
-    all: Vec<SocketAddr>,
-    /// What the answers of [`NextHops`] were good for.
-    generation: u64,
-    /// IPv4, IPv6.
-    families: [FamilySet; 2],
-    /// Those that are sent to one by one.
-    others: Group,
     /// Which family the slot's table holds.
     loaded: Option<usize>,
-}
-
-/// Members of one family whose packets are cloned.
-#[derive(Default)]
-struct FamilySet {
-    /// Where their copies come from.
-    source: Option<IpAddr>,
-    entries: Vec<Entry>,
-    addresses: Vec<SocketAddr>,
+    /// Of [`NextHops`], when the device was looked at.
+    generation: u64,
+    /// Packets in a row that the programs did not see.
+    unseen: u32,
+    /// Whether the installation was removed.
+    gone: bool,
 }
 
 impl Cloner {
@@ -102,14 +87,33 @@ impl Cloner {
             slot,
             trigger,
             hops: NextHops::over(installation.device)?,
+            mtu: device.mtu,
             segments: features::segments_udp(&device.name)?,
-            device,
             local: SocketAddr::new(local.ip().to_canonical(), local.port()),
             members: Members::default(),
             plain: Mmsg::with_segments(socket)?,
             joined: Vec::new(),
-            turn: 0,
+            loaded: None,
+            generation: 0,
+            unseen: 0,
+            gone: false,
         })
+    }
+
+    /// Takes note of what changed on the device: its MTU, its offloads, its hardware address.
+    fn follow_device(&mut self) {
+        let generation = self.hops.generation();
+        if self.generation == generation {
+            return;
+        }
+        self.generation = generation;
+        self.unseen = 0;
+        // Without an answer the device is gone; then nobody can be reached over it either.
+        if let Ok(device) = self.hops.device() {
+            self.mtu = device.mtu;
+            self.segments = features::segments_udp(&device.name).unwrap_or(false);
+            self.slot.set_source(self.local.port(), device.mac);
+        }
     }
 
     /// Sends to every member of a set: those that can be cloned for first, then the others.
@@ -120,16 +124,14 @@ impl Cloner {
         burst: Burst<'_>,
         report: &mut SendReport,
     ) {
-        self.sort(members);
+        if self.members.sort(&mut self.hops, self.local.ip(), members) {
+            self.loaded = None;
+        }
         for family in 0..self.members.families.len() {
             if !self.members.families[family].entries.is_empty() {
-                self.load(family);
-                for packet in self.trigger.packets(burst) {
-                    self.send_to_family(socket, family, packet, report);
-                }
+                self.send_to_family(socket, family, burst, report);
             }
         }
-        self.turn = self.turn.wrapping_add(1);
         if !self.members.others.members().is_empty() {
             let members = self.members.others.members().len();
             report.fallbacks += (members * burst.datagrams()) as u64;
@@ -140,136 +142,129 @@ impl Cloner {
         }
     }
 
-    /// Sorts the members by how they are served, unless they are those of the last time.
-    fn sort(&mut self, members: impl Iterator<Item = SocketAddr> + Clone) {
-        let generation = self.hops.generation();
-        let known = &mut self.members;
-        if known.generation == generation && members.clone().eq(known.all.iter().copied()) {
-            return;
-        }
-        if known.generation != generation {
-            self.look_at_device();
-        }
-        let known = &mut self.members;
-        known.generation = generation;
-        known.loaded = None;
-        known.all.clear();
-        known.all.extend(members);
-        for set in &mut known.families {
-            *set = FamilySet::default();
-        }
-        let mut others = Vec::new();
-        for member in &known.all {
-            let to = SocketAddr::new(member.ip().to_canonical(), member.port());
-            let set = &mut known.families[usize::from(to.is_ipv6())];
-            let way = self.hops.way(to.ip());
-            let source = way.and_then(|way| source_of(self.local.ip(), way.source, to.ip()));
-            if let (Some(way), Some(source)) = (way, source)
-                && set.source.is_none_or(|others| others == source)
-                && set.entries.len() < MEMBERS
-            {
-                set.source = Some(source);
-                set.entries.push(Entry::new(to, way.mac));
-                set.addresses.push(*member);
-            } else {
-                others.push(*member);
-            }
-        }
-        for set in &mut known.families {
-            if set.entries.len() < SMALLEST_SET {
-                set.entries.clear();
-                others.append(&mut set.addresses);
-            }
-        }
-        known.others.replace(others);
-    }
-
-    /// Its hardware address, MTU or offloads may be others now. While it is gone, what was known of
-    /// it is as good as anything.
-    fn look_at_device(&mut self) {
-        let found = Netlink::open().and_then(|mut netlink| netlink.device_at(self.device.index));
-        if let Ok(device) = found {
-            self.segments = features::segments_udp(&device.name).unwrap_or(false);
-            self.slot.set_source(self.local.port(), device.mac);
-            self.device = device;
-        }
-    }
-
-    /// Members that one packet is for: where each copy is cut up before it reaches the device, its
-    /// datagrams count.
-    fn chunk(&self, packet: Burst<'_>) -> usize {
-        if self.segments { CHUNK } else { (CHUNK / packet.datagrams()).max(1) }
-    }
-
-    fn load(&mut self, family: usize) {
-        if self.members.loaded != Some(family) {
-            self.slot.set_members(&self.members.families[family].entries);
-            self.members.loaded = Some(family);
-        }
-    }
-
-    /// Has one packet made into one for each member of a family, in chunks; waits where the
-    /// device's queue is full and goes on where it stopped.
     fn send_to_family(
         &mut self,
         socket: &Socket,
         family: usize,
-        packet: Burst<'_>,
+        burst: Burst<'_>,
         report: &mut SendReport,
     ) {
+        let set = &mut self.members.families[family];
+        let mut plain = set.bring_due_to_front(&mut self.hops);
+        if plain > 0 || self.loaded != Some(family) {
+            self.slot.set_members(&set.entries);
+            self.loaded = Some(family);
+        }
+        if self.gone || self.unseen >= MAX_UNSEEN {
+            plain = set.entries.len();
+        }
         let set = &self.members.families[family];
+        self.send_plainly(socket, set.addresses[..plain].iter().copied(), burst, report);
         let Some(source) = set.source else { return };
         let source = SocketAddr::new(source, self.local.port());
-        let (all, datagrams) = (set.addresses.len(), packet.datagrams() as u64);
-        let (first, chunk) = (self.turn % all, self.chunk(packet));
-        let (mut done, mut waits, mut pause) = (0, 0, WAITS[0]);
-        while done < all {
-            let count = chunk.min(all - done);
-            let order = Order { first: (first + done) % all, count, length: packet.bytes().len() };
-            let last = set.addresses[(first + done + count - 1) % all];
+        for packet in self.trigger.packets(burst) {
+            let done = self.clone_packet(socket, (family, plain), source, packet, report);
+            let rest = &self.members.families[family].addresses[done..];
+            self.send_plainly(socket, rest.iter().copied(), packet, report);
+        }
+    }
+
+    fn send_plainly(
+        &self,
+        socket: &Socket,
+        members: impl Iterator<Item = SocketAddr> + Clone,
+        burst: Burst<'_>,
+        report: &mut SendReport,
+    ) {
+        report.fallbacks += (members.clone().count() * burst.datagrams()) as u64;
+        report.add(self.plain.send_to_each(socket, members, burst));
+    }
+
+    /// Has one packet made into one for each member of a family from the member `done` on, in
+    /// chunks; waits where the device's queue is full and goes on where it stopped. Returns the
+    /// first member that was not served.
+    fn clone_packet(
+        &mut self,
+        socket: &Socket,
+        (family, mut done): (usize, usize),
+        source: SocketAddr,
+        packet: Burst<'_>,
+        report: &mut SendReport,
+    ) -> usize {
+        let addresses = &self.members.families[family].addresses;
+        let datagrams = packet.datagrams() as u64;
+        // Where each copy is cut up before it reaches the device, its datagrams count.
+        let chunk = if self.segments { CHUNK } else { (CHUNK / packet.datagrams()).max(1) };
+        let (mut waits, mut pause) = (0, WAITS[0]);
+        while done < addresses.len() {
+            // 1. Hand over the packet.
+            let count = chunk.min(addresses.len() - done);
+            let order = Order { first: done, count, length: packet.bytes().len() };
+            let last = addresses[done + count - 1].ip().to_canonical();
             let sequence = self.slot.arm(order);
-            let fired = self.trigger.fire(sequence, source, last.ip().to_canonical(), packet);
+            let fired = self.trigger.fire(sequence, source, last, packet);
             let outcome = self.slot.outcome();
+
+            // 2. Count what became of it.
             let served = match fired {
                 Ok(Fired::Sent) => outcome.served,
                 Ok(Fired::Lost) => outcome.served.min(count - 1),
                 Ok(Fired::Full) | Err(_) => 0,
             };
-            report.sent += (served as u64 - u64::from(outcome.dropped)) * datagrams;
-            report.cloned += (served as u64 - u64::from(outcome.dropped)) * datagrams;
-            report.failed += u64::from(outcome.dropped) * datagrams;
+            let lost = (0..served).filter(|number| outcome.lost >> number & 1 == 1);
+            let cloned = (served - lost.clone().count()) as u64 * datagrams;
+            report.sent += cloned;
+            report.cloned += cloned;
+            if outcome.lost != 0 {
+                report.waits += 1;
+                thread::sleep(WAITS[0]);
+                let lost = lost.map(|number| addresses[done + number]);
+                self.send_plainly(socket, lost, packet, report);
+            }
             done += served;
+            if outcome.ran {
+                self.unseen = 0;
+            }
+            if served == count {
+                (waits, pause) = (0, WAITS[0]);
+                continue;
+            }
+
+            // 3. Give up where waiting does not help: the programs are gone, the device is down, or
+            // the packet waits for a hardware address.
+            let unseen = matches!(fired, Ok(Fired::Sent)) && !outcome.ran;
+            if unseen || fired.is_err() {
+                self.unseen += 1;
+                self.gone |= self.slot.is_gone();
+                return done;
+            }
             if served > 0 {
                 (waits, pause) = (0, WAITS[0]);
             }
-            if served == count {
-                continue;
+            if outcome.refused < 0 || waits == MAX_WAITS || !self.trigger.is_queued() {
+                return done;
             }
-            let lost = fired.is_err() || (matches!(fired, Ok(Fired::Sent)) && !outcome.ran);
-            if lost || outcome.refused < 0 || waits == MAX_WAITS {
-                // The programs are gone, or the packet waits for a hardware address.
-                let rest = (done..all).map(|number| set.addresses[(first + number) % all]);
-                report.fallbacks += (all - done) as u64 * datagrams;
-                report.add(self.plain.send_to_each(socket, rest, packet));
-                return;
-            }
+
+            // 4. Wait for the queue.
             waits += 1;
             report.waits += 1;
             thread::sleep(pause);
             pause = (pause * 2).min(WAITS[1]);
         }
+        done
     }
 
     /// The longest datagram that the device takes to any member.
     fn longest_datagram(&self, members: &[SocketAddr]) -> usize {
         let ipv6 = members.iter().any(|member| member.ip().to_canonical().is_ipv6());
-        self.device.mtu - if ipv6 { IPV6_UDP } else { IPV4_UDP }
+        self.mtu.saturating_sub(if ipv6 { IPV6_UDP } else { IPV4_UDP })
     }
 }
 
 impl SendEngine for Cloner {
     fn send(&mut self, socket: &Socket, batch: &SendBatch) -> SendReport {
         let mut report = SendReport::default();
+        self.follow_device();
         let mut rest = batch.transmits();
         while !rest.is_empty() {
             let sets = rest.chunk_by(|a, b| batch.carries_the_same(a, b));
@@ -286,7 +281,7 @@ impl SendEngine for Cloner {
             batch.parts(&set[0]).for_each(|part| joined.extend_from_slice(part));
             let segment = usize::from(set[0].segment);
             match Burst::segments(&joined, segment) {
-                Ok(burst) if segment <= self.device.mtu - IPV6_UDP => {
+                Ok(burst) if segment + IPV6_UDP <= self.mtu => {
                     let members = set.iter().map(|transmit| transmit.to);
                     self.send_to_set(socket, members, burst, &mut report);
                 }
@@ -308,6 +303,7 @@ impl SendEngine for Cloner {
         if members.len() > MEMBERS {
             return Err(Refused::TooManyMembers { members: members.len(), most: MEMBERS });
         }
+        self.follow_device();
         let (bytes, most) = (usize::from(burst.segment()), self.longest_datagram(members));
         if bytes > most {
             return Err(Refused::OverMtu { bytes, most });
@@ -316,15 +312,6 @@ impl SendEngine for Cloner {
         self.send_to_set(socket, members.iter().copied(), burst, &mut report);
         Ok(report)
     }
-}
-
-/// Where copies for a receiver come from: the socket's own address, or if it has none, what the
-/// route says.
-fn source_of(local: IpAddr, preferred: Option<IpAddr>, receiver: IpAddr) -> Option<IpAddr> {
-    if local.is_unspecified() {
-        return preferred;
-    }
-    (local.is_ipv4() == receiver.is_ipv4()).then_some(local)
 }
 
 /// What is installed on the device that has this address, or on the only one.

@@ -5,7 +5,7 @@
 //! after its neighbours only as far as its own packets go by them, so whoever copies packets past
 //! it must let it send one to each of them now and then.
 
-use super::netlink::Netlink;
+use super::netlink::{Device, Netlink};
 use super::slot::Mac;
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::neighbour::{
@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 /// Events are looked for this often; so long may an outdated hardware address be used.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// How long the kernel may have sent nothing to a hop itself.
+const KERNEL_SENDS_EVERY: Duration = Duration::from_secs(3);
 /// Receivers that are kept; with more, all are learned anew.
 const MAX_KEPT: usize = 8192;
 /// Multicast groups of rtnetlink.
@@ -41,6 +43,8 @@ pub(crate) struct Way {
     pub(crate) mac: Mac,
     /// The address that they come from, if the socket has none of its own.
     pub(crate) source: Option<IpAddr>,
+    /// The number of the receiver itself or of the gateway to it, for [`NextHops::take_due`].
+    pub(crate) hop: u32,
 }
 
 /// What is known of a receiver.
@@ -51,11 +55,12 @@ struct Known {
     /// None while the kernel has not found it out.
     mac: Option<Mac>,
     source: Option<IpAddr>,
+    hop: u32,
 }
 
 impl Known {
     fn way(&self) -> Option<Way> {
-        self.mac.map(|mac| Way { mac, source: self.source })
+        self.mac.map(|mac| Way { mac, source: self.source, hop: self.hop })
     }
 }
 
@@ -66,8 +71,12 @@ pub(crate) struct NextHops {
     events: Socket,
     /// None for receivers that this device does not lead to.
     known: HashMap<IpAddr, Option<Known>>,
+    /// Numbers of hops, and when the kernel last sent to each itself.
+    hops: HashMap<IpAddr, u32>,
+    kernel_sent: Vec<Instant>,
     generation: u64,
     looked: Instant,
+    now: Instant,
     bytes: Vec<u8>,
 }
 
@@ -89,25 +98,45 @@ impl NextHops {
         for group in GROUPS {
             events.add_membership(group)?;
         }
+        let now = Instant::now();
         Ok(NextHops {
             device,
             requests: Netlink::open()?,
             events,
             known: HashMap::new(),
+            hops: HashMap::new(),
+            kernel_sent: Vec::new(),
             generation: 0,
-            looked: Instant::now(),
+            looked: now,
+            now,
             bytes: Vec::with_capacity(16 << 10),
         })
     }
 
     /// Changes whenever an answer of [`NextHops::way`] may have changed.
     pub(crate) fn generation(&mut self) -> u64 {
-        let now = Instant::now();
-        if now.duration_since(self.looked) >= LOOK_EVERY {
-            self.looked = now;
+        self.now = Instant::now();
+        if self.now.duration_since(self.looked) >= LOOK_EVERY {
+            self.looked = self.now;
             self.look();
         }
         self.generation
+    }
+
+    /// The device as it is now.
+    pub(crate) fn device(&mut self) -> io::Result<Device> {
+        self.requests.device_at(self.device)
+    }
+
+    /// Whether the kernel must send something to a hop itself; whoever asks sees to it.
+    pub(crate) fn take_due(&mut self, hop: u32) -> bool {
+        // Numbers are given anew when too many were given.
+        let Some(sent) = self.kernel_sent.get_mut(hop as usize) else { return false };
+        let due = self.now.duration_since(*sent) >= KERNEL_SENDS_EVERY;
+        if due {
+            *sent = self.now;
+        }
+        due
     }
 
     /// The way to `receiver`, if the device leads there and the kernel knows the hardware address.
@@ -116,7 +145,9 @@ impl NextHops {
             return known.and_then(|known| known.way());
         }
         if self.known.len() >= MAX_KEPT {
-            self.known.clear();
+            self.forget();
+            self.hops.clear();
+            self.kernel_sent.clear();
         }
         let known = self.learn(receiver);
         self.known.insert(receiver, known);
@@ -129,7 +160,14 @@ impl NextHops {
             return None;
         }
         let next = route.gateway.unwrap_or(receiver);
-        Some(Known { next, mac: self.neighbour(next), source: route.source })
+        Some(Known { next, mac: self.neighbour(next), source: route.source, hop: self.hop(next) })
+    }
+
+    fn hop(&mut self, next: IpAddr) -> u32 {
+        *self.hops.entry(next).or_insert_with(|| {
+            self.kernel_sent.push(self.now);
+            self.kernel_sent.len() as u32 - 1
+        })
     }
 
     fn route(&mut self, receiver: IpAddr) -> Option<Route> {
@@ -189,6 +227,8 @@ impl NextHops {
                 NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelNeighbour(change)) => {
                     self.take_neighbour(&change, None);
                 }
+                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(change))
+                    if change.header.index != self.device => {}
                 NetlinkPayload::InnerMessage(_) => self.forget(),
                 _ => {}
             }

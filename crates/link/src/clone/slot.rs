@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::{mem, net::IpAddr};
@@ -76,10 +77,11 @@ struct Shared {
     served: u16,
     ran: u16,
     refused: i32,
-    dropped: u32,
+    unused: u32,
     copies: u64,
     device_mac: Mac,
     reserved: u16,
+    lost: [u64; CHUNK / 64],
     members: [Entry; MEMBERS],
 }
 
@@ -101,8 +103,8 @@ pub(crate) struct Outcome {
     pub(crate) ran: bool,
     /// How many members were served, in order.
     pub(crate) served: usize,
-    /// Copies that the device lost behind its queue.
-    pub(crate) dropped: u32,
+    /// A bit for each that was served and that the device lost.
+    pub(crate) lost: u128,
     /// The error of the copy behind the last one served, or 0.
     pub(crate) refused: i32,
 }
@@ -115,7 +117,7 @@ pub(crate) struct Slot {
     mapped: usize,
     offset: usize,
     /// Locked as long as the slot is claimed; the kernel lets go of it when the process ends.
-    _claim: File,
+    claim: File,
 }
 
 // SAFETY: the mapping belongs to this slot alone; who has the slot has it.
@@ -155,8 +157,7 @@ impl Slot {
         }
         let mapping = NonNull::new(mapping.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let offset = each * number;
-        let mut slot =
-            Slot { number: number as u32, sequence: 0, mapping, mapped, offset, _claim: claim };
+        let mut slot = Slot { number: number as u32, sequence: 0, mapping, mapped, offset, claim };
         slot.write(|shared| {
             // Whoever had the slot before may have ended in the middle of a send.
             shared.sequence = 0;
@@ -164,6 +165,11 @@ impl Slot {
             shared.copies = 0;
         });
         Ok(slot)
+    }
+
+    /// Whether the installation was removed.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.claim.metadata().is_ok_and(|claim| claim.nlink() == 0)
     }
 
     pub(crate) fn number(&self) -> u32 {
@@ -198,7 +204,7 @@ impl Slot {
             shared.served = 0;
             shared.ran = 0;
             shared.refused = 0;
-            shared.dropped = 0;
+            shared.lost = [0; CHUNK / 64];
             shared.sequence = sequence.to_be();
         });
         sequence
@@ -206,13 +212,13 @@ impl Slot {
 
     /// What became of the order; one that was not seen is taken back.
     pub(crate) fn outcome(&mut self) -> Outcome {
-        let mut outcome = Outcome { ran: false, served: 0, dropped: 0, refused: 0 };
+        let mut outcome = Outcome { ran: false, served: 0, lost: 0, refused: 0 };
         self.write(|shared| {
             shared.sequence = 0;
             outcome = Outcome {
                 ran: shared.ran != 0,
                 served: shared.served.into(),
-                dropped: shared.dropped,
+                lost: u128::from(shared.lost[0]) | u128::from(shared.lost[1]) << 64,
                 refused: shared.refused,
             };
         });
@@ -247,8 +253,8 @@ mod tests {
     #[test]
     fn the_layout_is_the_kernels() {
         assert_eq!(mem::size_of::<Entry>(), 32);
-        assert_eq!(mem::offset_of!(Shared, members), 40);
-        assert_eq!(mem::size_of::<Shared>(), 40 + 32 * MEMBERS);
+        assert_eq!(mem::offset_of!(Shared, members), 56);
+        assert_eq!(mem::size_of::<Shared>(), 56 + 32 * MEMBERS);
     }
 
     #[test]

@@ -111,6 +111,11 @@ impl Trigger {
         Err(io::Error::other(why))
     }
 
+    /// Whether a copy that is refused waits for room in the device's queue; `xdp` goes past it.
+    pub(crate) fn is_queued(&self) -> bool {
+        matches!(self, Trigger::Datagrams(_))
+    }
+
     /// Cuts a burst into what one trigger can carry.
     pub(crate) fn packets<'a>(
         &self,
