@@ -27,7 +27,7 @@ pub use engine::{
     UnknownEngine, Uring,
 };
 pub use group::{Burst, Group, Refused};
-pub use namespace::Namespace;
+pub use namespace::{Namespace, private_engine_folder};
 pub use processor::{
     available_processors, end_with_parent, pin_thread, process_cpu_time, raise_open_files,
     thread_cpu_time,

@@ -118,6 +118,22 @@ impl Namespace {
     }
 }
 
+/// Gives this process a BPF file system of its own, for engines that are installed for its time
+/// only: it and what is pinned there are gone when the process has ended, however it ends. To be
+/// called before the process has threads; those that it starts later share it.
+///
+/// # Errors
+/// Without CAP_SYS_ADMIN, or if the kernel has no such file system.
+pub fn private_engine_folder() -> io::Result<&'static Path> {
+    // SAFETY: the call takes flags only.
+    if unsafe { libc::unshare(libc::CLONE_NEWNS) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    mount(c"none", c"/", None, libc::MS_REC | libc::MS_PRIVATE)?;
+    mount(c"bpf", c"/sys/fs/bpf", Some(c"bpf"), 0)?;
+    Ok(Path::new("/sys/fs/bpf"))
+}
+
 fn mount(what: &CStr, place: &CStr, kind: Option<&CStr>, flags: c_ulong) -> io::Result<()> {
     let kind = kind.map_or(ptr::null(), CStr::as_ptr);
     // SAFETY: all are strings that end in zero, or null where the kernel takes that.

@@ -3,10 +3,12 @@
 //! The namespaces have no name: nothing of them outlives the process.
 
 use super::cases::{Case, Sink};
-use super::count::{Counter, DeviceCounter, Receivers};
-use anyhow::{Context, bail};
-use canopy_link::{EngineName, Namespace};
+use super::count::{Counter, DeviceCounter, DriverCounter, Receivers};
+use crate::output::print_note;
+use anyhow::Context;
+use canopy_link::{InstallRequest, Namespace, install};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::process::Command;
 
 /// The discarding device. The kernel's `dummy` is not everywhere, and without a peer an
@@ -42,34 +44,49 @@ pub(super) struct Bed {
 impl Bed {
     /// Builds what these cases need; they have one sink. `steer` is the processor that the
     /// receivers' part of the kernel is steered to.
-    pub(super) fn build(cases: &[Case], steer: Option<usize>) -> anyhow::Result<Bed> {
+    pub(super) fn build(
+        cases: &[Case],
+        steer: Option<usize>,
+        folder: &Path,
+    ) -> anyhow::Result<Bed> {
         let sink = cases[0].sink;
         let most = cases.iter().map(|case| case.n).max().unwrap_or(1);
-        match sink {
-            Sink::Sockets | Sink::Dropped => Bed::over_veth(sink, most, steer),
+        let bed = match sink {
+            Sink::Sockets | Sink::Dropped | Sink::Driver => Bed::over_veth(sink, most, steer),
             Sink::Discard | Sink::Software => Bed::discarding(sink, most),
-        }
+        }?;
+        install_engines(&bed.near, bed.device, folder)?;
+        Ok(bed)
     }
 
     fn over_veth(sink: Sink, most: usize, steer: Option<usize>) -> anyhow::Result<Bed> {
         let (near, far) = (Namespace::new()?, Namespace::new()?);
         Namespace::join(&near, &far)?;
         silence(&near, "near")?;
+        take_xdp_frames(&far)?;
         if let Some(processor) = steer {
-            steer_to(&far, processor)?;
+            let steered = far.steer("far", processor);
+            steered.context("receive work cannot be steered; choose --steer off")?;
         }
         let ip = Ipv4Addr::new(10, 77, 0, 2).into();
         far.ip(&format!("link set far address {FAR}"))?;
         // What is not for this host, its kernel drops before it looks at anything else. Nobody has
         // to ask for addresses that are said here, and no such question is counted.
-        let to = if sink == Sink::Sockets { FAR } else { NOBODY };
+        let to = if sink == Sink::Dropped { NOBODY } else { FAR };
         near.ip(&format!("neigh replace {ip} lladdr {to} dev near nud permanent"))?;
-        let (targets, counter, window) = if sink == Sink::Sockets {
-            let receivers = Receivers::open(&far, ip, most)?;
-            (receivers.addresses(), Counter::Receivers(receivers), SOCKETS_WINDOW)
-        } else {
-            let counter = DeviceCounter::open(&far, "far", steer.is_some())?;
-            (nobody(ip, most), Counter::Device(counter), u64::MAX)
+        let (targets, counter, window) = match sink {
+            Sink::Sockets => {
+                let receivers = Receivers::open(&far, ip, most)?;
+                (receivers.addresses(), Counter::Receivers(receivers), SOCKETS_WINDOW)
+            }
+            Sink::Driver => {
+                let counter = DriverCounter::open(&far, "far", FIRST_PORT)?;
+                (nobody(ip, most), Counter::Driver(counter), u64::MAX)
+            }
+            _ => {
+                let counter = DeviceCounter::open(&far, "far", steer.is_some())?;
+                (nobody(ip, most), Counter::Device(counter), u64::MAX)
+            }
         };
         let window = if steer.is_some() { STEERED_WINDOW } else { window };
         let local = Ipv4Addr::new(10, 77, 0, 1).into();
@@ -112,26 +129,23 @@ impl Bed {
     }
 }
 
-/// What an engine has on the sending device; it is gone when this is dropped.
-pub(super) struct Prepared;
-
-/// Installs what an engine needs on the sending device before it is opened. Runs on the sender's
-/// thread, in its namespace.
-///
-/// # Errors
-/// If it cannot be installed; then the engine is left out.
-pub(super) fn prepare(
-    engine: EngineName,
-    _near: &Namespace,
-    _device: &str,
-) -> anyhow::Result<Prepared> {
-    match engine {
-        EngineName::Sendto | EngineName::Sendmmsg | EngineName::Gso | EngineName::Uring => {
-            Ok(Prepared)
-        }
-        // Opening it says what is missing.
-        EngineName::TcBpf | EngineName::Xdp => Ok(Prepared),
+/// Installs what the clone engines need on the sending device. Where that does not work, opening
+/// them says so.
+fn install_engines(near: &Namespace, device: &str, folder: &Path) -> anyhow::Result<()> {
+    let request = InstallRequest { device, folder, owner: 0, xdp: true };
+    if let Err(error) = near.run(|| install(&request))? {
+        print_note(format_args!("the clone engines cannot be installed: {error}"));
     }
+    Ok(())
+}
+
+/// Virtual devices take XDP frames from their other end only with receive offload on.
+fn take_xdp_frames(far: &Namespace) -> anyhow::Result<()> {
+    let done = far.run(|| Command::new("ethtool").args(["-K", "far", "gro", "on"]).output())?;
+    if done.is_err() {
+        print_note("there is no ethtool here, without which veth takes no XDP frames");
+    }
+    Ok(())
 }
 
 /// Receivers that are not there.
@@ -147,38 +161,5 @@ fn silence(namespace: &Namespace, device: &str) -> anyhow::Result<()> {
         // A kernel without IPv6 is silent.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         other => other.with_context(|| format!("cannot write {path}")),
-    }
-}
-
-/// Lets a processor do the far kernel's receive work. /sys shows the devices of the namespace in
-/// which it was mounted, so a process that ends here mounts its own.
-fn steer_to(far: &Namespace, processor: usize) -> anyhow::Result<()> {
-    const SCRIPT: &str =
-        "mount -t sysfs sysfs /sys && echo $0 > /sys/class/net/far/queues/rx-0/rps_cpus";
-    let mask = processor_mask(processor);
-    let output = far
-        .run(|| Command::new("unshare").args(["--mount", "sh", "-c", SCRIPT, &mask]).output())?
-        .context("steering needs the program unshare (util-linux); or choose --steer off")?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        bail!("receive work cannot be steered: {}; choose --steer off", said.trim());
-    }
-    Ok(())
-}
-
-/// A set of one processor, as the kernel reads it: words of 32 bits, the highest first.
-fn processor_mask(processor: usize) -> String {
-    format!("{:x}{}", 1u32 << (processor % 32), ",00000000".repeat(processor / 32))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn processors_have_their_masks() {
-        assert_eq!(processor_mask(0), "1");
-        assert_eq!(processor_mask(5), "20");
-        assert_eq!(processor_mask(33), "2,00000000");
     }
 }

@@ -15,6 +15,9 @@ pub(super) enum Sink {
     Sockets,
     /// The far end of the pair, whose kernel drops them at its door.
     Dropped,
+    /// The far end's driver, where a program drops them before they are packets. What is sent to it
+    /// is segmented in software.
+    Driver,
     /// The sending device itself, which takes whole bursts and discards them.
     Discard,
     /// The same device, for which the kernel cuts bursts into datagrams first.
@@ -22,12 +25,14 @@ pub(super) enum Sink {
 }
 
 impl Sink {
-    pub(super) const ALL: [Sink; 4] = [Sink::Sockets, Sink::Dropped, Sink::Discard, Sink::Software];
+    pub(super) const ALL: [Sink; 5] =
+        [Sink::Sockets, Sink::Dropped, Sink::Driver, Sink::Discard, Sink::Software];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Sink::Sockets => "sockets",
             Sink::Dropped => "dropped",
+            Sink::Driver => "driver",
             Sink::Discard => "discard",
             Sink::Software => "software",
         }
@@ -38,6 +43,7 @@ impl Sink {
         match self {
             Sink::Sockets => "a UDP socket a receiver over veth",
             Sink::Dropped => "dropped by the far kernel over veth",
+            Sink::Driver => "dropped in the far driver over veth, segments cut in software",
             Sink::Discard => "a discarding device that segments",
             Sink::Software => "a discarding device, segments cut in software",
         }
@@ -45,7 +51,7 @@ impl Sink {
 
     /// Whether the copies cross a virtual Ethernet pair.
     pub(super) fn is_veth(self) -> bool {
-        matches!(self, Sink::Sockets | Sink::Dropped)
+        matches!(self, Sink::Sockets | Sink::Dropped | Sink::Driver)
     }
 }
 
@@ -150,8 +156,8 @@ mod tests {
     #[test]
     fn the_whole_is_the_papers_matrix_and_more() {
         let cases = filters().cases(false).unwrap();
-        assert_eq!(cases.len(), 3 * 6 * 6 * 3 + 6 * 6 * 2);
-        assert_eq!(filters().cases(true).unwrap().len(), 3 * 4 + 2);
+        assert_eq!(cases.len(), 4 * 6 * 6 * 3 + 6 * 6 * 2);
+        assert_eq!(filters().cases(true).unwrap().len(), 4 * 4 + 2);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Counting copies where they end: at the receivers' sockets, or at the device that drops them.
 
 use anyhow::Context;
-use canopy_link::{Namespace, Receiver, Socket, SocketOptions};
+use canopy_link::{KernelSink, Namespace, Receiver, SinkPlace, Socket, SocketOptions};
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::net::{IpAddr, SocketAddr};
@@ -30,6 +30,8 @@ pub(super) enum Counter {
     Receivers(Receivers),
     /// At a device.
     Device(DeviceCounter),
+    /// In a device's driver.
+    Driver(DriverCounter),
 }
 
 impl Counter {
@@ -38,6 +40,7 @@ impl Counter {
         match self {
             Counter::Receivers(receivers) => receivers.settle(expected),
             Counter::Device(device) => device.settle(expected),
+            Counter::Driver(driver) => driver.settle(expected),
         }
     }
 
@@ -108,6 +111,33 @@ fn read_until_quiet(sockets: &[Socket], expected: Expected, receiver: &mut Recei
         }
     }
     arrived
+}
+
+/// A program in the device's driver that counts and drops.
+pub(super) struct DriverCounter {
+    sink: KernelSink,
+    first_port: u16,
+    last: u64,
+}
+
+impl DriverCounter {
+    pub(super) fn open(
+        namespace: &Namespace,
+        device: &str,
+        first_port: u16,
+    ) -> anyhow::Result<DriverCounter> {
+        let sink = namespace.run(|| KernelSink::attach(device, SinkPlace::Driver))??;
+        Ok(DriverCounter { sink, first_port, last: 0 })
+    }
+
+    fn settle(&mut self, expected: Expected) -> anyhow::Result<u64> {
+        // All receivers are asked: what went to any but the expected is counted too, and shows as
+        // a loss where it should have gone.
+        let ports = (0..expected.n as u16).map(|number| self.first_port + number);
+        let counts = self.sink.counts(ports)?;
+        let total: u64 = counts.iter().sum();
+        Ok(total - std::mem::replace(&mut self.last, total))
+    }
 }
 
 /// A device's own statistics of its namespace.

@@ -16,7 +16,7 @@ use cases::{Case, Filters, Sink};
 use clap::Args;
 use report::{FitLine, Row, Summary};
 use rounds::{LeftOut, Plan};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -57,6 +57,9 @@ impl GroupcastBench {
         };
         // Before anything is begun: whoever may not make a namespace learns it at once.
         Namespace::new().context("the bench sends between network namespaces")?;
+        // What is installed here ends with the process.
+        let folder = canopy_link::private_engine_folder()
+            .context("the clone engines need a place of their own")?;
         if let Some(out) = &self.out {
             crate::chart::make_folder(out, "--out")?;
         }
@@ -72,8 +75,8 @@ impl GroupcastBench {
         let mut progress = Progress { done: 0, all: cases.len(), left_out: Vec::new() };
         let mut rows = Vec::new();
         for of_sink in cases.chunk_by(|a, b| a.sink == b.sink) {
-            let mut bed = Bed::build(of_sink, steer)?;
-            rows.extend(self.measure(&mut bed, plan, of_sink, &mut progress)?);
+            let mut bed = Bed::build(of_sink, steer, folder)?;
+            rows.extend(self.measure(&mut bed, plan, of_sink, folder, &mut progress)?);
         }
         self.report(&rows)?;
         Ok(ExitCode::SUCCESS)
@@ -84,9 +87,11 @@ impl GroupcastBench {
         bed: &mut Bed,
         plan: Plan,
         cases: &[Case],
+        folder: &Path,
         progress: &mut Progress,
     ) -> anyhow::Result<Vec<Row>> {
-        rounds::with_sender(bed, plan, &self.filters.engines(), |mut sender, left_out| {
+        let engines = self.filters.engines();
+        rounds::with_sender(bed, plan, &engines, folder, |mut sender, left_out| {
             progress.leave_out(cases[0].sink, left_out);
             let mut rows = Vec::new();
             for case in cases {

@@ -1,6 +1,6 @@
 //! Rounds: every engine sends the same to the same receivers, one after the other.
 
-use super::bed::{Bed, Prepared, prepare};
+use super::bed::Bed;
 use super::cases::Case;
 use super::count::{Counter, Expected};
 use super::report::Row;
@@ -10,7 +10,8 @@ use canopy_link::{
     Burst, Engine, EngineChoice, EngineName, Group, Refused, SendEngine, SendReport, Socket,
     SocketOptions, process_cpu_time, thread_cpu_time,
 };
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How the rounds are made.
@@ -28,7 +29,6 @@ struct Contender {
     name: EngineName,
     engine: Engine,
     socket: Socket,
-    _prepared: Prepared,
 }
 
 /// What one engine did in one round.
@@ -72,20 +72,16 @@ pub(super) fn with_sender<T: Send>(
     bed: &mut Bed,
     plan: Plan,
     engines: &[EngineName],
+    folder: &Path,
     work: impl FnOnce(Sender<'_>, Vec<LeftOut>) -> anyhow::Result<T> + Send,
 ) -> anyhow::Result<T> {
-    let Bed { near, device, local, targets, counter, window, .. } = bed;
+    let Bed { near, local, targets, counter, window, .. } = bed;
     near.run(|| {
         canopy_link::pin_thread(plan.send_on)?;
         let mut contenders = Vec::new();
         let mut left_out = Vec::new();
         for &name in engines {
-            let opened = prepare(name, near, device).and_then(|prepared| {
-                let options = SocketOptions { receive_offload: false, ..SocketOptions::default() };
-                let socket = Socket::bind((*local, 0).into(), &options)?;
-                let engine = Engine::open(EngineChoice::Named(name), &socket)?;
-                Ok(Contender { name, engine, socket, _prepared: prepared })
-            });
+            let opened = open(name, *local, folder);
             match opened {
                 Ok(contender) => contenders.push(contender),
                 Err(error) => left_out.push((name, format!("{error:#}"))),
@@ -97,6 +93,13 @@ pub(super) fn with_sender<T: Send>(
         let sender = Sender { plan, clock, contenders, counter, window, targets, group };
         work(sender, left_out)
     })?
+}
+
+fn open(name: EngineName, local: IpAddr, folder: &Path) -> anyhow::Result<Contender> {
+    let options = SocketOptions { receive_offload: false, ..SocketOptions::default() };
+    let socket = Socket::bind((local, 0).into(), &options)?;
+    let engine = Engine::open_in(folder, EngineChoice::Named(name), &socket)?;
+    Ok(Contender { name, engine, socket })
 }
 
 impl Sender<'_> {

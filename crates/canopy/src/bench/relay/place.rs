@@ -1,9 +1,9 @@
 //! Where server and load are: on one host over loopback, or on two over a virtual Ethernet.
 
 use anyhow::Context;
-use canopy_link::{InstallRequest, Installation, Namespace, install};
+use canopy_link::{InstallRequest, Namespace, install, private_engine_folder};
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 
 /// Server and load, and what is between them.
@@ -17,9 +17,8 @@ pub(crate) struct Place {
 struct Hosts {
     near: Namespace,
     far: Namespace,
-    /// The clone engines on the near one's device.
-    installation: Installation,
-    folder: PathBuf,
+    /// Where the clone engines are installed.
+    folder: &'static Path,
 }
 
 impl Place {
@@ -38,13 +37,13 @@ impl Place {
         let ethtool =
             far.run(|| Command::new("ethtool").args(["-K", "far", "gro", "on"]).output())?;
         ethtool.context("ethtool cannot be started; install Debian's ethtool")?;
-        let folder = std::env::temp_dir().join(format!("canopy-engines-{}", std::process::id()));
-        let request = InstallRequest { device: "near", folder: &folder, owner: 0, xdp: true };
-        let installation = near.run(|| install(&request))??;
+        // What is installed here ends with the process.
+        let folder = private_engine_folder()?;
+        near.run(|| install(&InstallRequest { device: "near", folder, owner: 0, xdp: true }))??;
         Ok(Place {
             server_ip: Ipv4Addr::new(10, 77, 0, 1).into(),
             load_ip: Ipv4Addr::new(10, 77, 0, 2).into(),
-            hosts: Some(Hosts { near, far, installation, folder }),
+            hosts: Some(Hosts { near, far, folder }),
         })
     }
 
@@ -72,12 +71,5 @@ impl Place {
             ["--insecure".to_owned(), "--engine-folder".to_owned(), folder]
         });
         listen.into_iter().chain(engines).collect()
-    }
-}
-
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        // The devices go with the namespaces; the folder would stay.
-        let _ = self.near.run(|| self.installation.remove());
     }
 }
