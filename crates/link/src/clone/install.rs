@@ -131,8 +131,12 @@ fn install_programs(
     let namespace = namespace_number()?;
     mount(request.folder)?;
     let folder = request.folder.join(format!("{namespace}-{}", device.index));
-    if folder.exists() {
-        return Err(InstallError::Present(device.name));
+    if let Some(present) = Installation::at(&folder) {
+        if present.is_attached(&device.name) {
+            return Err(InstallError::Present(device.name));
+        }
+        // Left of a device that is gone, whose namespace had the number that this one has now.
+        present.remove()?;
     }
     let installation = Installation {
         folder,
@@ -178,6 +182,17 @@ impl Installation {
             owner: fs::metadata(folder).ok()?.uid(),
             xdp: folder.join("broadcast").exists(),
         })
+    }
+
+    /// Whether its program runs on the egress of the device with this name. To be asked with the
+    /// privileges of installing.
+    fn is_attached(&self, device: &str) -> bool {
+        let program = PinnedLink::from_pin(self.folder.join("clone"))
+            .and_then(|link| FdLink::from(link).info())
+            .map(|link| link.program_id());
+        let attached = SchedClassifier::query_tcx(device, TcAttachType::Egress);
+        let attached = attached.map(|(_, programs)| programs).unwrap_or_default();
+        program.is_ok_and(|program| attached.iter().any(|other| other.id() == program))
     }
 
     /// Whether it belongs to the calling thread's network namespace.
