@@ -86,7 +86,7 @@ impl Bed {
         self.near.run(|| Server::spawn(command)).unwrap()
     }
 
-    /// A crowd on the far host: four who walk, and thirty-six who see them.
+    /// A crowd on the far host: one who walks, and thirty-nine who see it.
     fn crowd(&self, relay: &Server) -> Child {
         let trace = self.folder.path().join("crowd.csv");
         let mut file = fs::File::create(&trace).unwrap();
@@ -94,7 +94,7 @@ impl Bed {
         for step in 0..50 {
             for walker in 0..40 {
                 let t = f64::from(step) * 0.1;
-                let along = if walker < 4 { t } else { 1.0 };
+                let along = if walker == 0 { t } else { 1.0 };
                 writeln!(file, "{t:.1},{walker},{along:.1},1.0").unwrap();
             }
         }
