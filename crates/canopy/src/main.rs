@@ -2,7 +2,8 @@
 //!
 //! `canopy relay` serves, `canopy bots` walks a recorded crowd through it under an oracle,
 //! `canopy demo` does both with a console, `canopy sim` replays a seeded world without a network,
-//! `canopy plan` sizes a deployment, `canopy bench` measures.
+//! `canopy plan` sizes a deployment, `canopy engine` installs the kernel's side of the fast send
+//! engines, `canopy bench` measures.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)] // They panic when nobody reads: see output.rs.
 
@@ -11,6 +12,7 @@ mod bots;
 mod chart;
 mod console;
 mod demo;
+mod engine;
 mod metrics;
 mod output;
 mod plan;
@@ -32,6 +34,8 @@ use std::process::ExitCode;
     walk a recorded crowd through it; every delivery is judged\n  \
     canopy plan tree --points 25 --send 1 --receive 8\n                                  \
     the cheapest tree for a comtree, and the capacity of its links\n  \
+    canopy engine install --device eth0\n                                  \
+    (as root) let relays here have the kernel copy packets\n  \
     canopy bench relay --quick      what a delivery costs here\n\n\
     Every setting of the relay can come from a flag, from the environment (CANOPY_…) or from a \
     TOML file (--settings); flags win.")]
@@ -52,6 +56,8 @@ enum Command {
     Sim(simulate::SimCommand),
     /// Choose trees, provision capacity, estimate costs before anything is built
     Plan(Box<plan::PlanCommand>),
+    /// Install, list and remove the kernel programs of the engines tc-bpf and xdp
+    Engine(engine::EngineCommand),
     /// Measure what a delivery costs on this machine
     Bench(bench::BenchCommand),
 }
@@ -63,6 +69,7 @@ fn main() -> ExitCode {
         Command::Demo(command) => command.run(),
         Command::Sim(command) => command.run(),
         Command::Plan(command) => command.run(),
+        Command::Engine(command) => command.run(),
         Command::Bench(command) => command.run(),
     };
     match done {

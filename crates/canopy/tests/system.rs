@@ -181,7 +181,7 @@ fn mistakes_are_explained() {
         (&["relay", "--settings", path], &[":3:", "unknown field `ticks`", "docs/settings.md"]),
         (&["relay", "--listen", "0.0.0.0:1"], &["--listen", "--insecure"]),
         (&["relay", "--mode", "fast"], &["--mode", "immediate or periodic"]),
-        (&["relay", "--engine", "warp"], &["--engine", "sendmmsg or sendto"]),
+        (&["relay", "--engine", "warp"], &["--engine", "choose auto, sendto"]),
         (
             &["bots", "--trace", "nowhere.csv", "--relay", "127.0.0.1:9"],
             &["nowhere.csv", "--trace"],
@@ -191,7 +191,7 @@ fn mistakes_are_explained() {
             &["error: --speed 0 is no speed"],
         ),
         (&["bench", "relay", "--n", "7"], &["no case passes these filters"]),
-        (&["bench", "relay", "--engine", "warp"], &["--engine", "sendmmsg or sendto"]),
+        (&["bench", "relay", "--engine", "warp"], &["--engine", "choose auto, sendto"]),
     ];
     for (args, parts) in cases {
         let output = run(args);

@@ -16,6 +16,7 @@ mod readiness;
 mod receive;
 mod sink;
 mod socket;
+mod user;
 mod wait;
 
 pub use clock::Clock;
@@ -36,4 +37,5 @@ pub use readiness::Readiness;
 pub use receive::Receiver;
 pub use sink::{KernelSink, SinkPlace};
 pub use socket::{Socket, SocketOptions, set_receive_buffer};
+pub use user::{current_user, user_named};
 pub use wait::{Waker, sleep_until, wait_readable};

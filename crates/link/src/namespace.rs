@@ -3,9 +3,10 @@
 //! They have no name, so nothing of them is left when the process ends, however it ends.
 
 use std::ffi::{CStr, c_ulong};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,6 +37,16 @@ impl Namespace {
             Ok(Namespace { handle })
         });
         made?
+    }
+
+    /// The namespace with this number, if it has a name or a process in it that we may look at.
+    pub(crate) fn numbered(number: u64) -> Option<Namespace> {
+        let entries = |folder| fs::read_dir(folder).into_iter().flatten().flatten();
+        let named = entries("/run/netns").map(|entry| entry.path());
+        let of_processes = entries("/proc").map(|entry| entry.path().join("ns/net"));
+        let is_it = |path: &PathBuf| fs::metadata(path).is_ok_and(|found| found.ino() == number);
+        let path = named.chain(of_processes).find(is_it)?;
+        Some(Namespace { handle: File::open(path).ok()? })
     }
 
     /// Runs `inside` on a thread in the namespace. Sockets that it opens and processes that it

@@ -437,8 +437,8 @@ fn a_renamed_device_goes_on() {
     for sender in &mut senders {
         assert!(soon(|| sender.serve(&to, b"after", 5, "after").cloned == 16));
     }
-    let name = bed.near.run(|| bed.installation().device_name()).unwrap();
-    assert_eq!(name.as_deref(), Some("other"));
+    let device = bed.near.run(|| bed.installation().device_now()).unwrap();
+    assert_eq!(device, Some(("other".to_owned(), true)));
 }
 
 #[test]
@@ -571,6 +571,7 @@ fn what_is_installed_is_seen() {
     let found = installations(&bed.path()).unwrap();
     assert_eq!(found, [bed.installation().clone()]);
     assert!(found[0].xdp && !found[0].is_here());
-    assert_eq!(bed.near.run(|| found[0].device_name()).unwrap().as_deref(), Some("near"));
-    assert_eq!(found[0].device_name(), None, "another namespace's");
+    let device = bed.near.run(|| found[0].device_now()).unwrap();
+    assert_eq!(device, Some(("near".to_owned(), true)));
+    assert_eq!(found[0].device_now(), None, "another namespace's");
 }

@@ -181,11 +181,11 @@ fn listen(address: SocketAddr, shards: u16) -> anyhow::Result<Vec<Socket>> {
 
 /// An engine for each data thread, all of the same name.
 fn open_engines(settings: &RelaySettings, sockets: &[Socket]) -> anyhow::Result<Vec<Engine>> {
-    let first = Engine::open(settings.engine, &sockets[0])?;
+    let first = Engine::open_in(&settings.engine_folder, settings.engine, &sockets[0])?;
     let same = EngineChoice::Named(first.name());
     let mut engines = vec![first];
     for socket in &sockets[1..] {
-        engines.push(Engine::open(same, socket)?);
+        engines.push(Engine::open_in(&settings.engine_folder, same, socket)?);
     }
     Ok(engines)
 }

@@ -2,7 +2,7 @@
 //! valid. Nothing after this checks again.
 
 use anyhow::{Context, bail};
-use canopy_link::{EngineChoice, EngineName};
+use canopy_link::{ENGINE_FOLDER, EngineChoice, EngineName};
 use canopy_relay::{Mode, TableLimits};
 use canopy_session::{SessionLimits, Sessions};
 use canopy_wire::Comtree;
@@ -40,6 +40,9 @@ pub(crate) struct RelayArgs {
     /// uring, tc-bpf, xdp [default: auto]
     #[arg(long, value_name = "NAME", env = "CANOPY_ENGINE")]
     engine: Option<String>,
+    /// Where `canopy engine install` put what it installed [default: /run/canopy/engine]
+    #[arg(long, value_name = "DIR", env = "CANOPY_ENGINE_FOLDER")]
+    engine_folder: Option<PathBuf>,
     /// A comtree to carry; repeat for several [default: 1]
     #[arg(long = "comtree", value_name = "ID")]
     comtrees: Vec<u32>,
@@ -84,6 +87,7 @@ pub(crate) struct RelaySettings {
     pub(crate) mode: Mode,
     pub(crate) threads: u16,
     pub(crate) engine: EngineChoice,
+    pub(crate) engine_folder: PathBuf,
     pub(crate) comtrees: Vec<Comtree>,
     pub(crate) site: u16,
     pub(crate) max_sessions: u32,
@@ -110,6 +114,7 @@ struct RelayTable {
     tick_ms: Option<Spanned<u64>>,
     threads: Option<Spanned<u64>>,
     engine: Option<Spanned<String>>,
+    engine_folder: Option<Spanned<PathBuf>>,
     comtrees: Option<Spanned<Vec<u32>>>,
     site: Option<Spanned<u64>>,
     console: Option<Spanned<String>>,
@@ -221,6 +226,12 @@ impl RelaySettings {
         let threads = source.pick("threads", args.threads, relay.threads, processors);
         let threads = threads.check(within(1, 64))? as u16;
         let engine = source.pick("engine", args.engine, relay.engine, "auto".to_owned());
+        let engine_folder = source.pick(
+            "engine_folder",
+            args.engine_folder,
+            relay.engine_folder,
+            ENGINE_FOLDER.into(),
+        );
         let max_sessions =
             source.pick("max_sessions", args.max_sessions, limits.max_sessions.clone(), 10_000);
         let room = u64::from(Sessions::capacity(threads)) * u64::from(threads);
@@ -232,6 +243,7 @@ impl RelaySettings {
             threads,
             engine: engine
                 .check(|name| EngineChoice::from_str(&name).map_err(|error| error.to_string()))?,
+            engine_folder: engine_folder.value,
             comtrees: comtrees.check(parse_comtrees)?,
             site: source.pick("site", None, relay.site, 1).check(within(0, 0x7fff))? as u16,
             max_sessions: max_sessions.check(within(1, room))? as u32,

@@ -35,11 +35,14 @@ impl Server {
 
     /// The same, with its logs on `stderr`.
     pub(crate) fn start_telling(args: &[&str], stderr: Stdio) -> Server {
-        let mut child = canopy(args)
-            .stdout(Stdio::piped())
-            .stderr(stderr)
-            .spawn()
-            .expect("the binary can be run");
+        let mut command = canopy(args);
+        command.stderr(stderr);
+        Server::spawn(command)
+    }
+
+    /// The server that a command starts.
+    pub(crate) fn spawn(mut command: Command) -> Server {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the binary can be run");
         let mut stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
         let mut line = String::new();
         stdout.read_line(&mut line).expect("the server tells where it is");
@@ -63,6 +66,12 @@ impl Server {
 
     pub(crate) fn process(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Ends it at once, whatever it does.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it ends");
     }
 
     /// Asks for an orderly end and returns the last line that the server printed.

@@ -12,8 +12,10 @@
 //! ```
 
 use super::netlink::{Device, Netlink};
-use super::slot::{CHUNK, SLOTS};
+use super::slot::{self, CHUNK, SLOTS};
 use super::tap;
+use super::trigger::Maps;
+use crate::Namespace;
 use aya::maps::xdp::DevMap;
 use aya::maps::{ArrayOfMaps, Map, MapData, MapError};
 use aya::programs::links::{FdLink, PinnedLink};
@@ -63,8 +65,8 @@ pub enum InstallError {
     Device(String),
     /// A capability is missing.
     #[error(
-        "{what} was refused ({error}); installing engines needs CAP_BPF, CAP_NET_ADMIN, \
-         CAP_PERFMON and, for the first, CAP_SYS_ADMIN to mount their folder: run it as root"
+        "{what} was refused ({error}); installing and removing engines needs CAP_BPF, \
+         CAP_NET_ADMIN, CAP_PERFMON and, to mount their folder, CAP_SYS_ADMIN: run it as root"
     )]
     Privilege {
         /// What was tried.
@@ -89,7 +91,9 @@ pub enum InstallError {
         log: String,
     },
     /// The device has an installation already.
-    #[error("the engines are installed on {0} already; remove them first: canopy engine remove")]
+    #[error(
+        "the engines are installed on {0} already; remove them first: canopy engine remove --device {0}"
+    )]
     Present(String),
     /// Something about the files.
     #[error("{what}: {error}")]
@@ -200,11 +204,26 @@ impl Installation {
         namespace_number().is_ok_and(|namespace| namespace == self.namespace)
     }
 
-    /// The device's name now, if it is in the calling thread's namespace and there still.
-    pub fn device_name(&self) -> Option<String> {
+    /// The device's name now and whether it is up, if it is in the calling thread's namespace and
+    /// there still.
+    pub fn device_now(&self) -> Option<(String, bool)> {
         let here = self.is_here();
         let device = here.then(|| Netlink::open()?.device_at(self.device));
-        device?.ok().map(|device| device.name)
+        device?.ok().map(|device| (device.name, device.up))
+    }
+
+    /// How many slots it has: as many data threads can send with it at a time.
+    pub fn slots(&self) -> usize {
+        SLOTS
+    }
+
+    /// Copies that the kernel made for the engines at work, and for those that had their slots
+    /// before and nobody has since.
+    ///
+    /// # Errors
+    /// For everyone but the owner and root.
+    pub fn copies(&self) -> io::Result<u64> {
+        slot::copies(Maps::open(self)?.slots.fd())
     }
 
     /// How many of its slots are in use.
@@ -231,15 +250,26 @@ impl Installation {
     /// # Errors
     /// If something cannot be removed, which may take the privileges of installing.
     pub fn remove(&self) -> Result<(), InstallError> {
+        if !self.is_here()
+            // The tap is there.
+            && let Some(namespace) = Namespace::numbered(self.namespace)
+        {
+            let removed = namespace.run(|| self.remove_here());
+            return removed
+                .map_err(|error| files(&self.folder, "cannot enter the namespace of", error))?;
+        }
+        self.remove_here()
+    }
+
+    fn remove_here(&self) -> Result<(), InstallError> {
         if let Ok(entries) = fs::read_dir(&self.folder) {
             for entry in entries.flatten() {
                 let path = entry.path();
                 let slot = entry.file_type().is_ok_and(|kind| kind.is_dir());
                 let removed = if slot { fs::remove_dir(&path) } else { fs::remove_file(&path) };
-                removed.map_err(|error| files(&path, "cannot remove", error))?;
+                removed.map_err(|error| not_removed(&path, error))?;
             }
-            fs::remove_dir(&self.folder)
-                .map_err(|error| files(&self.folder, "cannot remove", error))?;
+            fs::remove_dir(&self.folder).map_err(|error| not_removed(&self.folder, error))?;
         }
         if self.is_here()
             && let Ok(mut netlink) = Netlink::open()
@@ -482,6 +512,13 @@ fn c_path(path: &Path) -> Result<CString, InstallError> {
 
 fn files(path: &Path, what: &str, error: io::Error) -> InstallError {
     InstallError::Files { what: format!("{what} {}", path.display()), error }
+}
+
+fn not_removed(path: &Path, error: io::Error) -> InstallError {
+    if error.kind() == io::ErrorKind::PermissionDenied {
+        return InstallError::Privilege { what: "removing what is installed", error };
+    }
+    files(path, "cannot remove", error)
 }
 
 fn kernel<T, E: std::error::Error>(

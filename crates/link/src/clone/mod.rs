@@ -316,18 +316,32 @@ impl SendEngine for Cloner {
 
 /// What is installed on the device that has this address, or on the only one.
 fn find_installation(local: IpAddr, folder: &Path) -> io::Result<Installation> {
+    let ip = local.to_canonical();
+    if ip.is_loopback() {
+        let why = format!(
+            "{ip} is the loopback device's, and the clone engines need an Ethernet device; listen \
+             on an address of one, such as `ip address` lists"
+        );
+        return Err(io::Error::other(why));
+    }
     let found = installations(folder)?.into_iter().filter(Installation::is_here);
-    let on_device: Vec<Installation> = if local.is_unspecified() {
+    let on_device: Vec<Installation> = if ip.is_unspecified() {
         found.collect()
     } else {
-        let devices = netlink::devices_with(local.to_canonical())?;
+        let devices = netlink::devices_with(ip)?;
         found.filter(|installation| devices.contains(&installation.device)).collect()
     };
+    let folder = folder.display();
     match &on_device[..] {
         [one] => Ok(one.clone()),
-        [] => Err(io::Error::other(
-            "not installed on the device of this address (`canopy engine install` does it)",
-        )),
+        [] if ip.is_unspecified() => Err(io::Error::other(format!(
+            "not installed on any device (none is in {folder}); as root: \
+             canopy engine install --device NAME"
+        ))),
+        [] => Err(io::Error::other(format!(
+            "not installed on the device with the address {ip} (it is not in {folder}); as root: \
+             canopy engine install --device NAME"
+        ))),
         _ => Err(io::Error::other(
             "installed on several devices; listen on an address of the one to use",
         )),

@@ -5,12 +5,12 @@
 
 use std::fs::File;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
-use std::{mem, net::IpAddr};
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 /// Slots of an installation, one for each engine at work.
 pub(crate) const SLOTS: usize = 16;
@@ -113,15 +113,10 @@ pub(crate) struct Outcome {
 pub(crate) struct Slot {
     number: u32,
     sequence: u16,
-    mapping: NonNull<u8>,
-    mapped: usize,
-    offset: usize,
+    mapping: Mapping,
     /// Locked as long as the slot is claimed; the kernel lets go of it when the process ends.
     claim: File,
 }
-
-// SAFETY: the mapping belongs to this slot alone; who has the slot has it.
-unsafe impl Send for Slot {}
 
 impl Slot {
     /// Claims a free slot of the installation in `folder`, whose slots are the map `slots`.
@@ -139,25 +134,8 @@ impl Slot {
     }
 
     fn map(number: usize, claim: File, slots: &impl AsFd) -> io::Result<Slot> {
-        let each = mem::size_of::<Shared>().next_multiple_of(8);
-        let mapped = (each * SLOTS).next_multiple_of(4096);
-        // SAFETY: a new mapping of the map's memory, which stays as long as the mapping does.
-        let mapping = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                mapped,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                slots.as_fd().as_raw_fd(),
-                0,
-            )
-        };
-        if mapping == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let mapping = NonNull::new(mapping.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let offset = each * number;
-        let mut slot = Slot { number: number as u32, sequence: 0, mapping, mapped, offset, claim };
+        let mapping = Mapping::of(slots)?;
+        let mut slot = Slot { number: number as u32, sequence: 0, mapping, claim };
         slot.write(|shared| {
             // Whoever had the slot before may have ended in the middle of a send.
             shared.sequence = 0;
@@ -232,23 +210,66 @@ impl Slot {
         // system calls of the thread that has the slot, so never during `change`; compiler fences
         // keep the accesses on their side of those calls, which it does not see through anyway.
         // All fields are integers, for which every bit pattern is a value.
-        let shared = unsafe { &mut *self.mapping.as_ptr().add(self.offset).cast::<Shared>() };
-        std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+        let shared = unsafe { &mut *self.mapping.slot(self.number as usize) };
+        compiler_fence(Ordering::SeqCst);
         change(shared);
-        std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+        compiler_fence(Ordering::SeqCst);
     }
 }
 
-impl Drop for Slot {
+/// Copies that the kernel made for those that have or last had the slots.
+pub(crate) fn copies(slots: &impl AsFd) -> io::Result<u64> {
+    let mapping = Mapping::of(slots)?;
+    let copies = (0..SLOTS).map(|number| {
+        // SAFETY: within the mapping, aligned, and also written to only as a whole.
+        let copies = unsafe { AtomicU64::from_ptr(&raw mut (*mapping.slot(number)).copies) };
+        copies.load(Ordering::Relaxed)
+    });
+    Ok(copies.sum())
+}
+
+/// The memory of all slots.
+struct Mapping {
+    start: NonNull<Shared>,
+    len: usize,
+}
+
+// SAFETY: plain memory, which stays as long as this, wherever it is moved.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    fn of(slots: &impl AsFd) -> io::Result<Mapping> {
+        const { assert!(size_of::<Shared>().is_multiple_of(8), "as an array map's values are") };
+        let len = (size_of::<Shared>() * SLOTS).next_multiple_of(4096);
+        // SAFETY: a new mapping of the map's memory, which stays as long as the mapping does.
+        let start = unsafe {
+            let (access, map) = (libc::PROT_READ | libc::PROT_WRITE, slots.as_fd().as_raw_fd());
+            libc::mmap(ptr::null_mut(), len, access, libc::MAP_SHARED, map, 0)
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Mapping { start, len })
+    }
+
+    fn slot(&self, number: usize) -> *mut Shared {
+        debug_assert!(number < SLOTS);
+        self.start.as_ptr().wrapping_add(number)
+    }
+}
+
+impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: mapped by us with this length, and used no more.
-        unsafe { libc::munmap(self.mapping.as_ptr().cast(), self.mapped) };
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::mem;
 
     #[test]
     fn the_layout_is_the_kernels() {

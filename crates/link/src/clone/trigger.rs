@@ -31,7 +31,10 @@ impl Maps {
         let open = |name| {
             MapData::from_pin(installation.folder.join(name)).map_err(|error| {
                 let owner = installation.owner;
-                let why = format!("what is installed belongs to user {owner} ({error})");
+                let why = format!(
+                    "it is installed for user {owner}, and not for this one ({error}); remove it \
+                     and install it again with --user"
+                );
                 io::Error::other(why)
             })
         };
@@ -86,7 +89,11 @@ impl Trigger {
         device: &Device,
     ) -> io::Result<Trigger> {
         if !installation.xdp {
-            let why = format!("xdp is not installed on {}; `canopy engine install`", device.name);
+            let why = format!(
+                "xdp is not installed on {0}; as root: canopy engine remove --device {0}, then \
+                 canopy engine install --device {0} --engine all",
+                device.name
+            );
             return Err(io::Error::other(why));
         }
         let tap = tap::open(&installation.tap())?;
