@@ -10,13 +10,13 @@ use super::relay::load::{Load, PERIOD, Side, WARM_UP};
 use crate::output::{print_line, print_note};
 use crate::relay::{Command, RelayArgs, RelaySettings, RunningRelay, ThreadStatus};
 use anyhow::bail;
-use canopy_link::EngineName;
+use canopy_link::{EngineName, thread_cpu_time};
 use canopy_plan::BundledServer;
 use clap::Args;
 use serde::Serialize;
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Users of the first look, and shares of the capacity that it suggests at which the relay is then
 /// measured.
@@ -25,7 +25,7 @@ const MEASURED_AT: [f64; 2] = [0.35, 0.6];
 /// With fewer of its flushes than this a relay is late: a machine has its hiccups.
 const MOST_FLUSHES: f64 = 0.97;
 /// The true number is found to this share of the predicted one.
-const STEP: f64 = 0.02;
+const STEP: f64 = 0.03;
 /// The status of a data thread is this old at most.
 const STATUS_AGE: Duration = Duration::from_millis(250);
 /// More users than this are not tried.
@@ -41,19 +41,19 @@ pub(crate) struct CapacityBench {
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(12..=1000))]
     bytes: u32,
     /// Milliseconds that an update may take on average in immediate mode
-    #[arg(long, value_name = "T", default_value_t = 5,
+    #[arg(long, value_name = "T", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..=50))]
     deadline_ms: u64,
-    /// Milliseconds between the ticks of the periodic mode. With longer ticks, one processor's load
+    /// Milliseconds between the ticks of the periodic mode. With longer times, one processor's load
     /// is no match for one relay
-    #[arg(long, value_name = "T", default_value_t = 2,
+    #[arg(long, value_name = "T", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..=50))]
     tick_ms: u64,
     /// Send engines
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_values = ["sendto", "gso"])]
     engine: Vec<EngineName>,
     /// Seconds of each measurement
-    #[arg(long, default_value_t = 3.0)]
+    #[arg(long, default_value_t = 2.0)]
     seconds: f64,
     /// Print the rows as JSON, one a line
     #[arg(long)]
@@ -99,6 +99,8 @@ struct Look {
     /// The mean age of deliveries.
     age_ms: f64,
     lost: u64,
+    /// The share of its time for which the load was busy.
+    load_busy: f64,
 }
 
 impl CapacityBench {
@@ -172,9 +174,9 @@ impl Trial<'_> {
     /// Raises the load in steps until updates are late, and lowers it where they are from the start.
     fn find(&self, predicted: f64) -> anyhow::Result<f64> {
         let step = (predicted * STEP).max(1.0);
-        let mut users = (predicted * 0.8).round();
+        let mut users = (predicted * 0.85).round();
         while users > step && !self.is_in_time(users)? {
-            users = (users * 0.8).round();
+            users = (users * 0.85).round();
         }
         let mut carried = users;
         let mut late = 0;
@@ -199,8 +201,10 @@ impl Trial<'_> {
             ModeName::Periodic => look.flushes >= MOST_FLUSHES * look.elapsed_ms / period,
         };
         print_note(format_args!(
-            "    {users:.0} users: busy {:.0} %, mean age {:.2} ms, {:.0} flushes a second{}",
+            "    {users:.0} users: busy {:.0} %, the load {:.0} %, mean age {:.2} ms, {:.0} flushes a \
+             second{}",
             look.busy_ms / look.elapsed_ms * 100.0,
+            look.load_busy * 100.0,
             look.age_ms,
             look.flushes / look.elapsed_ms * 1000.0,
             if in_time { "" } else { ": late" },
@@ -225,6 +229,7 @@ impl Trial<'_> {
         let from = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let mut load = Load::join(Side::Relay, &case, from, relay.address())?;
         let time = Duration::from_secs_f64(self.bench.seconds);
+        let (started, load_cpu) = (Instant::now(), thread_cpu_time());
         let (ran, [before, after]) = std::thread::scope(|scope| {
             let statuses = scope.spawn(|| {
                 [WARM_UP + STATUS_AGE, time - STATUS_AGE].map(|wait| {
@@ -235,6 +240,8 @@ impl Trial<'_> {
             let ran = load.run(std::process::id(), time);
             (ran, statuses.join().unwrap_or_default())
         });
+        let load_cpu = thread_cpu_time().saturating_sub(load_cpu);
+        let load_busy = load_cpu.as_secs_f64() / started.elapsed().as_secs_f64();
         watch.command(Command::Stop);
         relay.join()?;
         let measured = ran?;
@@ -242,6 +249,7 @@ impl Trial<'_> {
             users,
             age_ms: measured.ages.mean() / 1e6,
             lost: measured.lost(),
+            load_busy,
             ..Look::between(&before, &after)
         })
     }
@@ -261,6 +269,7 @@ impl Look {
             bytes: (new.bytes_out - old.bytes_out) as f64,
             age_ms: 0.0,
             lost: 0,
+            load_busy: 0.0,
         }
     }
 
@@ -353,6 +362,7 @@ mod tests {
             bytes: messages * users * bytes,
             age_ms: 0.0,
             lost: 0,
+            load_busy: 0.0,
         }
     }
 

@@ -8,7 +8,7 @@ use canopy_link::{
     Clock, Engine, Receiver, SendEngine, SendReport, Socket, sleep_until, thread_cpu_time,
     wait_readable,
 };
-use canopy_relay::{Intake, Relay};
+use canopy_relay::{Intake, Mode, Relay};
 use canopy_wire::{DropReason, MAX_DATAGRAM, Time};
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::net::SocketAddr;
@@ -97,7 +97,8 @@ pub(super) struct DataThread {
     shared: Arc<Shared>,
     /// In periodic mode, with traffic: read at leisure instead of at every arrival.
     leisurely: bool,
-    periodic: bool,
+    /// How often at leisure; None in immediate mode.
+    read_every: Option<Duration>,
     drain_limit: Duration,
     drain_until: Option<Time>,
     sent: SendReport,
@@ -130,7 +131,10 @@ impl DataThread {
             handover,
             shared,
             leisurely: false,
-            periodic: matches!(settings.mode, canopy_relay::Mode::Periodic { .. }),
+            read_every: match settings.mode {
+                Mode::Immediate => None,
+                Mode::Periodic { tick } => Some(tick.min(READ_EVERY)),
+            },
             drain_limit: settings.drain,
             drain_until: None,
             sent: SendReport::default(),
@@ -166,7 +170,7 @@ impl DataThread {
             self.relay.count_drops(DropReason::SendFailed, failed);
             self.handover.wake_others();
             // 5. now and then: commands and status
-            self.leisurely = self.periodic && (received || self.relay.is_collecting());
+            self.leisurely = self.read_every.is_some() && (received || self.relay.is_collecting());
             let done = self.clock.now();
             self.longest_turn = self.longest_turn.max(done.since(now));
             if self.attend(done) {
@@ -178,8 +182,8 @@ impl DataThread {
     fn wait(&mut self) -> anyhow::Result<()> {
         let now = self.clock.now();
         let due = self.relay.poll_timeout();
-        if self.leisurely {
-            let read_at = now.next_multiple(READ_EVERY);
+        if let Some(read_every) = self.read_every.filter(|_| self.leisurely) {
+            let read_at = now.next_multiple(read_every);
             sleep_until(&self.clock, due.map_or(read_at, |due| due.min(read_at)));
             return Ok(());
         }
