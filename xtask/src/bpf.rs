@@ -1,4 +1,4 @@
-//! `cargo xtask bpf`: the kernel's programs, from their C source to the object that is committed.
+//! `cargo xtask bpf`: the kernel's programs, from their C source to the objects that are committed.
 
 use std::env::consts::ARCH;
 use std::fs;
@@ -12,12 +12,13 @@ use crate::job::Job;
 use crate::tally::Tally;
 use crate::workspace::Workspace;
 
-/// The source, in the repository. Named from its root, because names stay in the object.
-const SOURCE: &str = "crates/link/bpf/groupcast.bpf.c";
-/// What the binary embeds. Committed, so that building it needs no clang.
-const OBJECT: &str = "crates/link/bpf/groupcast.bpf.o";
-/// The compiler that built what is committed: another's object has other bytes.
-const COMPILER: &str = "crates/link/bpf/groupcast.bpf.clang";
+/// Where sources and objects are, from the repository's root: names stay in the objects.
+const FOLDER: &str = "crates/link/bpf";
+/// The programs: NAME.bpf.c gives NAME.bpf.o, which the binary embeds. The objects are committed, so
+/// that building Canopy needs no clang.
+const PROGRAMS: [&str; 2] = ["groupcast", "sink"];
+/// The compiler that built what is committed: another's objects have other bytes.
+const COMPILER: &str = "crates/link/bpf/built-by";
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Builds the programs; or with `check` only looks whether what is committed is what its source
@@ -33,46 +34,59 @@ pub(crate) fn run(check: bool) -> Result<Tally> {
     Ok(Tally::one_passed())
 }
 
-/// Whether the committed object is what its source gives.
+/// Whether the committed objects are what their sources give.
 pub(crate) fn check_committed(job: &mut Job<'_>) -> Result<()> {
-    let built = job.workspace.target.join("xtask/groupcast.bpf.o");
-    build(job, &built)?;
     let compiler = compiler(job)?;
     let committed_by = read(&job.workspace.root.join(COMPILER))?;
-    let committed_by = String::from_utf8_lossy(&committed_by);
-    if compiler != committed_by.trim() {
-        job.note(&format!(
-            "it builds; not compared with {OBJECT}, which is of {}, and here is {compiler}",
-            committed_by.trim()
-        ));
-        return Ok(());
+    let committed_by = String::from_utf8_lossy(&committed_by).trim().to_owned();
+    for name in PROGRAMS {
+        let (committed, source) = (object_of(name), source_of(name));
+        let built = job.workspace.target.join("xtask").join(format!("{name}.bpf.o"));
+        build(job, &source, &built)?;
+        if compiler != committed_by {
+            job.note(&format!(
+                "{source} builds; not compared with {committed}, which is of {committed_by}, and \
+                 here is {compiler}"
+            ));
+            continue;
+        }
+        ensure!(
+            read(&built)? == read(&job.workspace.root.join(&committed))?,
+            "{committed} is not what {source} gives; run `cargo xtask bpf` and commit both"
+        );
+        job.note(&format!("{committed} is what its source gives, byte for byte ({compiler})"));
     }
-    ensure!(
-        read(&built)? == read(&job.workspace.root.join(OBJECT))?,
-        "{OBJECT} is not what {SOURCE} gives; run `cargo xtask bpf` and commit both"
-    );
-    job.note(&format!("{OBJECT} is what its source gives, byte for byte ({compiler})"));
     Ok(())
 }
 
 fn rebuild(job: &mut Job<'_>) -> Result<()> {
     let root = &job.workspace.root;
-    build(job, &root.join(OBJECT))?;
     let compiler = compiler(job)?;
+    for name in PROGRAMS {
+        let object = object_of(name);
+        build(job, &source_of(name), &root.join(&object))?;
+        job.note(&format!("{object} is built by {compiler}; commit it with its source"));
+    }
     fs::write(root.join(COMPILER), format!("{compiler}\n"))
-        .with_context(|| format!("cannot write {COMPILER}"))?;
-    job.note(&format!("{OBJECT} is built by {compiler}; commit it with its source"));
-    Ok(())
+        .with_context(|| format!("cannot write {COMPILER}"))
 }
 
-fn build(job: &mut Job<'_>, object: &Path) -> Result<()> {
+fn source_of(name: &str) -> String {
+    format!("{FOLDER}/{name}.bpf.c")
+}
+
+fn object_of(name: &str) -> String {
+    format!("{FOLDER}/{name}.bpf.o")
+}
+
+fn build(job: &mut Job<'_>, source: &str, object: &Path) -> Result<()> {
     let mut clang = Command::new("clang");
     clang.args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror"]);
     // Or the object would tell, and depend on, where this checkout is.
     clang.arg("-fdebug-compilation-dir=.");
     // Debian keeps <asm/types.h> where only the host's own target looks.
     clang.arg(format!("-I/usr/include/{ARCH}-linux-gnu"));
-    clang.args(["-c", SOURCE, "-o"]).arg(object);
+    clang.args(["-c", source, "-o"]).arg(object);
     job.run(clang).context("it needs Debian's clang and libbpf-dev")?;
     let mut strip = Command::new("llvm-strip");
     // Leaves BTF, which the kernel reads, and takes DWARF.
