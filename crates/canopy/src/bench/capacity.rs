@@ -5,12 +5,13 @@
 //! and from that the most users whose updates are out in time. Then the load is raised until they
 //! are not.
 
+use super::noise::ksoftirqd;
 use super::relay::cases::{Case, ModeName, Scenario};
 use super::relay::load::{Load, PERIOD, Side, WARM_UP};
 use crate::output::{print_line, print_note};
 use crate::relay::{Command, RelayArgs, RelaySettings, RunningRelay, ThreadStatus};
 use anyhow::bail;
-use canopy_link::{EngineName, thread_cpu_time};
+use canopy_link::{EngineName, process_cpu_time, thread_cpu_time};
 use canopy_plan::BundledServer;
 use clap::Args;
 use serde::Serialize;
@@ -23,7 +24,7 @@ use std::time::{Duration, Instant};
 const FIRST_LOOK: f64 = 60.0;
 const MEASURED_AT: [f64; 2] = [0.35, 0.6];
 /// The true number is found to this share of the predicted one.
-const STEP: f64 = 0.03;
+const STEP: f64 = 0.04;
 /// The status of a data thread is this old at most.
 const STATUS_AGE: Duration = Duration::from_millis(250);
 /// More users than this are not tried.
@@ -78,6 +79,7 @@ struct Trial<'a> {
     mode: ModeName,
     engine: EngineName,
     relay_on: usize,
+    ksoftirqd: Option<u32>,
 }
 
 /// What a relay did under a load.
@@ -108,10 +110,11 @@ impl CapacityBench {
         };
         canopy_link::pin_thread(load_on)?;
         canopy_link::raise_open_files();
+        let ksoftirqd = ksoftirqd(relay_on);
         let mut rows = Vec::new();
         for mode in [ModeName::Immediate, ModeName::Periodic] {
             for engine in &self.engine {
-                let trial = Trial { bench: &self, mode, engine: *engine, relay_on };
+                let trial = Trial { bench: &self, mode, engine: *engine, relay_on, ksoftirqd };
                 print_note(format_args!("{}, {engine}", mode.flag()));
                 let row = trial.row()?;
                 if self.json {
@@ -161,7 +164,7 @@ impl Trial<'_> {
     /// Raises the load in steps until updates are late, and lowers it where they are from the start.
     fn find(&self, predicted: f64) -> anyhow::Result<f64> {
         let step = (predicted * STEP).max(1.0);
-        let mut users = (predicted * 0.85).round();
+        let mut users = (predicted * 0.9).round();
         while users > step && !self.is_in_time(users)? {
             users = (users * 0.85).round();
         }
@@ -211,7 +214,8 @@ impl Trial<'_> {
         let from = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let mut load = Load::join(Side::Relay, &case, from, relay.address())?;
         let time = Duration::from_secs_f64(self.bench.seconds);
-        let (started, load_cpu) = (Instant::now(), thread_cpu_time());
+        let softirq = || self.ksoftirqd.map_or(Duration::ZERO, process_cpu_time_of);
+        let (started, load_cpu, softirq_before) = (Instant::now(), thread_cpu_time(), softirq());
         let (ran, [before, after]) = std::thread::scope(|scope| {
             let statuses = scope.spawn(|| {
                 [WARM_UP + STATUS_AGE, time - STATUS_AGE].map(|wait| {
@@ -223,7 +227,9 @@ impl Trial<'_> {
             (ran, statuses.join().unwrap_or_default())
         });
         let load_cpu = thread_cpu_time().saturating_sub(load_cpu);
-        let load_busy = load_cpu.as_secs_f64() / started.elapsed().as_secs_f64();
+        let share = |time: Duration| time.as_secs_f64() / started.elapsed().as_secs_f64();
+        let softirq_busy = share(softirq().saturating_sub(softirq_before));
+        let load_busy = share(load_cpu);
         watch.command(Command::Stop);
         relay.join()?;
         let measured = ran?;
@@ -232,19 +238,22 @@ impl Trial<'_> {
             age_ms: measured.ages.mean() / 1e6,
             lost: measured.lost(),
             load_busy,
-            ..Look::between(&before, &after)
+            ..Look::between(&before, &after, softirq_busy)
         })
     }
 }
 
 impl Look {
-    fn between(before: &ThreadStatus, after: &ThreadStatus) -> Look {
+    /// `softirq_busy` is the share of the time that the relay's processor did receive work on its
+    /// own: what the relay sends makes it.
+    fn between(before: &ThreadStatus, after: &ThreadStatus, softirq_busy: f64) -> Look {
         let millis = |duration: Duration| duration.as_secs_f64() * 1e3;
         let (old, new) = (&before.counters, &after.counters);
+        let elapsed_ms = millis(after.at.since(before.at));
         Look {
             users: 0.0,
-            elapsed_ms: millis(after.at.since(before.at)),
-            busy_ms: millis(after.cpu.saturating_sub(before.cpu)),
+            elapsed_ms,
+            busy_ms: millis(after.cpu.saturating_sub(before.cpu)) + softirq_busy * elapsed_ms,
             sending_ms: millis(after.sending.saturating_sub(before.sending)),
             messages: (new.updates_in - old.updates_in) as f64,
             flushes: (new.flushes - old.flushes) as f64,
@@ -264,6 +273,10 @@ impl Look {
     fn per_receiver(&self) -> [f64; 2] {
         [self.sending_ms, self.bytes].map(|sum| sum / (self.flushes * self.users))
     }
+}
+
+fn process_cpu_time_of(process: u32) -> Duration {
+    process_cpu_time(process).unwrap_or_default()
 }
 
 /// What a relay's work costs, from two looks at it.

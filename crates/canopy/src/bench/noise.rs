@@ -34,3 +34,14 @@ pub(super) fn median(values: &[f64]) -> f64 {
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN)
 }
+
+/// The kernel thread that does a processor's receive work when there is much of it.
+pub(super) fn ksoftirqd(processor: usize) -> Option<u32> {
+    let name = format!("ksoftirqd/{processor}");
+    let is_it = |process: &u32| {
+        std::fs::read_to_string(format!("/proc/{process}/comm"))
+            .is_ok_and(|comm| comm.trim() == name)
+    };
+    let entries = std::fs::read_dir("/proc").ok()?;
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).find(is_it)
+}

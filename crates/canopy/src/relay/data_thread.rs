@@ -107,6 +107,8 @@ pub(super) struct DataThread {
     /// What the socket had lost when it was last counted.
     lost: u32,
     longest_turn: Duration,
+    /// When the turn began.
+    turn_at: Time,
     status_at: Time,
     /// Whether something has happened since the status was told.
     untold: bool,
@@ -141,6 +143,7 @@ impl DataThread {
             sending: Duration::ZERO,
             lost: 0,
             longest_turn: Duration::ZERO,
+            turn_at: Time::ZERO,
             status_at: Time::ZERO,
             untold: true,
         }
@@ -151,6 +154,7 @@ impl DataThread {
         loop {
             self.wait()?;
             let now = self.clock.now();
+            self.turn_at = now;
             // 1. receive batch → check → table → pending
             let received = self.receive(now)?;
             // 2. what other data threads accepted
@@ -180,10 +184,10 @@ impl DataThread {
     }
 
     fn wait(&mut self) -> anyhow::Result<()> {
-        let now = self.clock.now();
         let due = self.relay.poll_timeout();
         if let Some(read_every) = self.read_every.filter(|_| self.leisurely) {
-            let read_at = now.next_multiple(read_every);
+            // Counted from when this turn began: one that took longer is followed by the next at once.
+            let read_at = self.turn_at.next_multiple(read_every);
             sleep_until(&self.clock, due.map_or(read_at, |due| due.min(read_at)));
             return Ok(());
         }

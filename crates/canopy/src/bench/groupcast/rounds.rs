@@ -4,7 +4,7 @@ use super::bed::Bed;
 use super::cases::Case;
 use super::count::{Counter, Expected};
 use super::report::Row;
-use crate::bench::noise::{Steal, median};
+use crate::bench::noise::{Steal, ksoftirqd, median};
 use anyhow::Context;
 use canopy_link::{
     Burst, Engine, EngineChoice, EngineName, Group, Refused, SendEngine, SendReport, Socket,
@@ -218,23 +218,13 @@ struct SenderClock {
 impl SenderClock {
     fn new(processor: usize, others_work: bool) -> SenderClock {
         let process = (!others_work).then(std::process::id);
-        SenderClock { process, ksoftirqd: process_named(&format!("ksoftirqd/{processor}")) }
+        SenderClock { process, ksoftirqd: ksoftirqd(processor) }
     }
 
     fn now(&self) -> Duration {
         let of = |process: u32| process_cpu_time(process).unwrap_or_default();
         self.process.map_or_else(thread_cpu_time, of) + self.ksoftirqd.map_or(Duration::ZERO, of)
     }
-}
-
-fn process_named(name: &str) -> Option<u32> {
-    let entries = std::fs::read_dir("/proc").ok()?;
-    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).find(
-        |process: &u32| {
-            std::fs::read_to_string(format!("/proc/{process}/comm"))
-                .is_ok_and(|comm| comm.trim() == name)
-        },
-    )
 }
 
 fn summarise(case: &Case, names: &[EngineName], rounds: &[Vec<Spent>], discarded: u32) -> Vec<Row> {
