@@ -15,58 +15,67 @@ pub struct BundledServer {
     pub per_turn_ms: f64,
     /// H: the work on a message besides sending it.
     pub other_ms: f64,
-    /// x of eq. 7: sending to one receiver, whatever it gets.
-    pub per_receiver_ms: f64,
+    /// x of eq. 7: a send to one receiver, whatever it carries.
+    pub per_send_ms: f64,
     /// y of eq. 7: each byte to one receiver.
     pub per_byte_ms: f64,
     /// Bytes that a message adds to what each receiver gets.
     pub bytes: f64,
+    /// Bytes that a send carries at most, if what a receiver gets at once takes several.
+    pub send_bytes: Option<f64>,
     /// Messages of a user in a millisecond.
     pub rate: f64,
 }
 
 impl BundledServer {
-    /// Eq. 2's left side: the work of a period of so many milliseconds.
-    pub fn period_work_ms(&self, users: f64, period_ms: f64) -> f64 {
-        self.turn_alone_ms(users) + users * self.rate * period_ms * self.message_ms(users)
+    /// Eq. 2's left side: the work of a turn that sends what gathered in so many milliseconds.
+    pub fn turn_work_ms(&self, users: f64, gathered_ms: f64) -> f64 {
+        let messages = users * self.rate * gathered_ms;
+        let bytes = users * messages * self.bytes;
+        let sends = users * self.sends(messages);
+        self.per_turn_ms
+            + messages * self.other_ms
+            + sends * self.per_send_ms
+            + bytes * self.per_byte_ms
     }
 
-    /// How long a turn is, if each takes up what arrived in the one before: t = A + xN + ρNt(H + yNb).
-    /// Infinite if the messages of a turn take longer than it.
-    pub fn turn_ms(&self, users: f64) -> f64 {
-        let left = 1.0 - users * self.rate * self.message_ms(users);
-        if left > 0.0 { self.turn_alone_ms(users) / left } else { f64::INFINITY }
+    /// The most users whose messages are out within `time_ms`. In periodic mode that is the tick:
+    /// what gathered in one is sent before the next. In immediate mode it is the paper's T, the mean
+    /// time until a message is out: turns grow until each takes up what arrived in the one before; a
+    /// message waits half a turn for the end of the one that it missed, and half of its receivers
+    /// are served when half of its own is over.
+    pub fn most_users(&self, time_ms: f64) -> f64 {
+        let (mut fits, mut exceeds) = (0.0, 1.0_f64);
+        while exceeds.is_finite() && self.turn_work_ms(exceeds, time_ms) < time_ms {
+            exceeds *= 2.0;
+        }
+        // Halved until the two are neighbours.
+        for _ in 0..64 {
+            let middle = f64::midpoint(fits, exceeds);
+            if self.turn_work_ms(middle, time_ms) < time_ms {
+                fits = middle;
+            } else {
+                exceeds = middle;
+            }
+        }
+        fits
     }
 
-    /// The most users whose period's work is done within the period.
-    pub fn most_users_periodic(&self, period_ms: f64) -> f64 {
-        self.most_users(period_ms, period_ms)
+    /// Sends to a receiver for so many messages, on average: their number varies from turn to turn
+    /// like that of independent arrivals.
+    fn sends(&self, messages: f64) -> f64 {
+        let Some(most) = self.send_bytes else { return 1.0 };
+        let (mean, deviation) = (messages * self.bytes, messages.sqrt() * self.bytes);
+        let surely = ((mean + 4.0 * deviation) / most).ceil() as u32;
+        let exceeded =
+            (1..=surely).map(|full| at_most((mean - f64::from(full) * most) / deviation));
+        1.0 + exceeded.sum::<f64>()
     }
+}
 
-    /// The most users whose messages are out within the deadline on average (the paper's T of the
-    /// immediate model): a message waits half a turn for the end of the one that it missed, and half
-    /// of its receivers are served when half of its own turn is over.
-    pub fn most_users_immediate(&self, deadline_ms: f64) -> f64 {
-        self.most_users(deadline_ms, deadline_ms)
-    }
-
-    /// Solves A + xN + ρN·gathering(H + yNb) = within.
-    fn most_users(&self, gathering_ms: f64, within_ms: f64) -> f64 {
-        let within_ms = (within_ms - self.per_turn_ms).max(0.0);
-        let messages = self.rate * gathering_ms;
-        let quadratic = messages * self.per_byte_ms * self.bytes;
-        let linear = self.per_receiver_ms + messages * self.other_ms;
-        // In this form nothing cancels, and without a quadratic term it is within / linear.
-        2.0 * within_ms / (linear + (linear * linear + 4.0 * quadratic * within_ms).sqrt())
-    }
-
-    fn turn_alone_ms(&self, users: f64) -> f64 {
-        self.per_turn_ms + users * self.per_receiver_ms
-    }
-
-    fn message_ms(&self, users: f64) -> f64 {
-        self.other_ms + self.per_byte_ms * users * self.bytes
-    }
+/// The normal distribution's share up to so many deviations above the mean, to a hundredth.
+fn at_most(deviations: f64) -> f64 {
+    1.0 / (1.0 + (-1.702 * deviations).exp())
 }
 
 #[cfg(test)]
@@ -78,28 +87,28 @@ mod tests {
         fn server()(
             per_turn_ms in 0.0..0.1,
             other_ms in 1e-4..1e-2,
-            per_receiver_ms in 1e-4..1e-2,
+            per_send_ms in 1e-4..1e-2,
             per_byte_ms in 0.0..1e-5,
             bytes in 20.0..1400.0,
+            send_bytes in proptest::option::of(1000.0..1500.0),
             rate in 0.001..0.2,
         ) -> BundledServer {
-            BundledServer { per_turn_ms, other_ms, per_receiver_ms, per_byte_ms, bytes, rate }
+            BundledServer {
+                per_turn_ms, other_ms, per_send_ms, per_byte_ms, bytes, send_bytes, rate,
+            }
         }
     }
 
     proptest! {
         #[test]
         fn at_capacity_the_time_is_used_up(server in server(), time in 1.0..100.0) {
-            let users = server.most_users_periodic(time);
-            prop_assert!((server.period_work_ms(users, time) / time - 1.0).abs() < 1e-9);
-            let users = server.most_users_immediate(time);
-            prop_assert!((server.turn_ms(users) / time - 1.0).abs() < 1e-6);
+            let users = server.most_users(time);
+            prop_assert!((server.turn_work_ms(users, time) / time - 1.0).abs() < 1e-6);
         }
 
         #[test]
-        fn more_time_carries_more_users(server in server(), time in 1.0..100.0) {
-            prop_assert!(server.most_users_periodic(time) < server.most_users_periodic(time * 1.1));
-            prop_assert!(server.turn_ms(1e9).is_infinite());
+        fn more_users_are_more_work(server in server(), users in 1.0..1000.0) {
+            prop_assert!(server.turn_work_ms(users * 1.01, 5.0) > server.turn_work_ms(users, 5.0));
         }
     }
 
@@ -108,11 +117,16 @@ mod tests {
         let server = BundledServer {
             per_turn_ms: 0.0,
             other_ms: 0.0,
-            per_receiver_ms: 0.01,
+            per_send_ms: 0.01,
             per_byte_ms: 0.0,
             bytes: 100.0,
+            send_bytes: None,
             rate: 0.02,
         };
-        assert!((server.most_users_periodic(5.0) - 500.0).abs() < 1e-9);
+        assert!((server.most_users(5.0) - 500.0).abs() < 1e-6);
+        // Ten messages a turn, of which a send carries five.
+        let cut = BundledServer { send_bytes: Some(550.0), ..server };
+        assert!((cut.sends(10.0) - 2.3).abs() < 0.1, "{}", cut.sends(10.0));
+        assert!((cut.sends(0.1) - 1.0).abs() < 0.1, "{}", cut.sends(0.1));
     }
 }
