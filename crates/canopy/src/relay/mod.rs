@@ -179,15 +179,11 @@ fn listen(address: SocketAddr, shards: u16) -> anyhow::Result<Vec<Socket>> {
     Ok(sockets)
 }
 
-/// An engine for each data thread, all of the same name.
+/// An engine for each data thread. Left to choose, a thread may find that what others use has no
+/// place for it.
 fn open_engines(settings: &RelaySettings, sockets: &[Socket]) -> anyhow::Result<Vec<Engine>> {
-    let first = Engine::open_in(&settings.engine_folder, settings.engine, &sockets[0])?;
-    let same = EngineChoice::Named(first.name());
-    let mut engines = vec![first];
-    for socket in &sockets[1..] {
-        engines.push(Engine::open_in(&settings.engine_folder, same, socket)?);
-    }
-    Ok(engines)
+    let open = |socket| Engine::open_in(&settings.engine_folder, settings.engine, socket);
+    Ok(sockets.iter().map(open).collect::<Result<_, _>>()?)
 }
 
 fn spawn_all(

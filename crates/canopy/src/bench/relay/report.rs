@@ -92,8 +92,9 @@ impl Row {
     /// All results as a table.
     pub(crate) fn table(rows: &[Row]) -> String {
         let mut table = format!(
-            "{:<9}{:>5}{:>7}{:>11}{:>6}{:>5}{:>9}{:>9}{:>8}{:>15}{:>8}{:>9}{:>10}\n",
+            "{:<9}{:>9}{:>5}{:>7}{:>11}{:>6}{:>5}{:>9}{:>9}{:>8}{:>15}{:>8}{:>9}{:>10}\n",
             "scenario",
+            "engine",
             "n",
             "bytes",
             "mode",
@@ -114,8 +115,9 @@ impl Row {
             };
             let range = format!("{:.2}–{:.2}", row.ratio_min, row.ratio_max);
             table += &format!(
-                "{:<9}{:>5}{:>7}{:>11}{:>6}{:>5}{:>9.3}{:>9.3}{:>8.2}{:>15}{:>8.2}{:>9.5}{:>10}\n",
+                "{:<9}{:>9}{:>5}{:>7}{:>11}{:>6}{:>5}{:>9.3}{:>9.3}{:>8.2}{:>15}{:>8.2}{:>9.5}{:>10}\n",
                 scenario,
+                row.engine,
                 row.n,
                 row.bytes,
                 row.mode.flag(),
