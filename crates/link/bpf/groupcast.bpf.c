@@ -177,7 +177,9 @@ static long clone_to_next(__u32 number, struct walk *walk)
 		return 1;
 	}
 	slot->served = number + 1;
-	return 0;
+	slot->refused = refused;
+	// After one that was dropped for this one, no more are added to the queue for now.
+	return refused != 0;
 }
 
 // Reads the headers of a trigger. Returns 0 if it is not the one that the slot waits for.

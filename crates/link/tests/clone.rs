@@ -5,8 +5,8 @@ mod bed;
 
 use bed::{Bed, Family, IPV4, IPV6, Receivers, payload, receive_waiting, soon};
 use canopy_link::{
-    Burst, Engine, EngineName, Group, Refused, SendEngine, SendReport, Socket, installations,
-    thread_cpu_time,
+    Burst, Engine, EngineName, Group, InstallError, InstallRequest, Refused, SendEngine,
+    SendReport, Socket, install, installations, thread_cpu_time,
 };
 use canopy_relay::SendBatch;
 use socket2::{Domain, Protocol, Type};
@@ -294,6 +294,45 @@ fn a_smaller_mtu_is_followed() {
             receive_waiting(socket);
         }
     });
+}
+
+#[test]
+fn a_narrow_way_is_not_cloned_to() {
+    on_both(|bed, name, family| {
+        let mut sender = Sender::new(bed, name, family);
+        let to = bed.receivers(family, 30);
+        assert_eq!(sender.serve(&to, &payload(1400, 1), 1400, "before").fallbacks, 0);
+        let bits = if family.near == IPV4.near { 32 } else { 128 };
+        let way = format!("{}/{bits} dev near", family.far[1]);
+        bed.near.ip(&format!("route add {way} mtu 1300")).unwrap();
+        // A third of the members are there.
+        let behind = soon(|| sender.serve(&to, &payload(1400, 1), 1400, "behind").fallbacks == 10);
+        assert!(behind, "{name}");
+        bed.near.ip(&format!("route del {way}")).unwrap();
+    });
+}
+
+#[test]
+fn what_is_left_of_a_device_that_is_gone_is_replaced() {
+    let Some(bed) = Bed::new() else { return };
+    let index = bed.installation().device;
+    bed.near.ip("link del near").unwrap();
+    bed.near.ip(&format!("link add near index {index} type veth peer name other")).unwrap();
+    let path = bed.path();
+    let request = InstallRequest { device: "near", folder: &path, owner: 0, xdp: false };
+    bed.near.run(|| install(&request)).unwrap().unwrap();
+    let again = bed.near.run(|| install(&request)).unwrap();
+    assert!(matches!(again, Err(InstallError::Present(_))), "{again:?}");
+}
+
+#[test]
+fn only_its_owner_may_lock_a_slot() {
+    use std::os::unix::fs::PermissionsExt;
+    let Some(bed) = Bed::new() else { return };
+    let folder = std::fs::read_dir(bed.path()).unwrap().map(|entry| entry.unwrap().path());
+    let folder = folder.into_iter().find(|path| path.join("slot-0").exists()).unwrap();
+    let mode = std::fs::metadata(folder.join("slot-0")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
 }
 
 #[test]

@@ -18,7 +18,8 @@ fn open(name: EngineName, socket: &Socket) -> Option<Engine> {
 
 /// Runs `body` with each engine that works, and a sender for it, over IPv4 and IPv6.
 fn with_every_engine(body: impl Fn(&mut Engine, &Socket, &str)) {
-    for name in EngineName::ALL {
+    // Loopback is no Ethernet; tests/clone.rs holds the clone engines to the same.
+    for name in EngineName::ALL.into_iter().filter(|name| !name.clones()) {
         for ip in ["127.0.0.1", "::1"] {
             let sender = socket(ip, false);
             if let Some(mut engine) = open(name, &sender) {

@@ -23,7 +23,7 @@ pub(crate) struct Fanout {
     /// The receiver that the burst is being sent to.
     sending: Option<Sending>,
     /// From how many members on a cohort is a set, whose members are all sent the same bytes.
-    smallest_set: u32,
+    smallest_set: Option<u32>,
     /// While a set is at work: the run that its members are being sent.
     set_run: Option<usize>,
     /// Whether the burst's bytes are still needed.
@@ -49,7 +49,7 @@ impl Fanout {
             member: NONE,
             apart: Vec::with_capacity(max_sessions as usize),
             sending: None,
-            smallest_set: smallest_set.unwrap_or(u32::MAX),
+            smallest_set,
             set_run: None,
             burst_live: false,
             filler: None,
@@ -132,8 +132,7 @@ impl Fanout {
                 self.member = self.cohorts.first_member(self.node);
                 if self.member != NONE {
                     self.compose(None, pending, batch);
-                    let members = self.cohorts.members_up_to(self.node, self.smallest_set);
-                    self.set_run = (members >= self.smallest_set).then_some(0);
+                    self.set_run = self.is_set().then_some(0);
                 }
             } else {
                 self.cohorts.clear();
@@ -160,6 +159,11 @@ impl Fanout {
             self.burst.lay_out(pending, comtree, batch.bytes_mut());
         }
         self.burst_live = true;
+    }
+
+    /// Whether all members of the cohort at work are sent the same bytes.
+    fn is_set(&self) -> bool {
+        self.smallest_set.is_some_and(|least| self.cohorts.members_up_to(self.node, least) == least)
     }
 
     /// Adds one run for the next member of a set. All members get a run before any gets the next,

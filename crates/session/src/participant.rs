@@ -312,7 +312,6 @@ impl Session {
         Ok(())
     }
 
-    /// Whether an update goes to a group or to us, not to whoever had our ip:port before.
     /// Hands an update to the application. A relay may send what goes to many to its publisher too.
     fn deliver(&mut self, update: Update<'_>, flags: Flags, to: &mut impl FnMut(Update<'_>)) {
         let is_own = update.src == self.address && update.dst.is_group();
@@ -323,6 +322,7 @@ impl Session {
         }
     }
 
+    /// Whether an update goes to a group or to us, not to whoever had our ip:port before.
     fn is_for_us(&self, dst: Address) -> bool {
         dst.is_group() || dst == self.address
     }

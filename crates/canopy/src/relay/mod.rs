@@ -6,9 +6,7 @@ mod settings;
 pub(crate) use settings::{RelayArgs, RelaySettings};
 
 use anyhow::Context;
-use canopy_link::{
-    Clock, Engine, EngineChoice, EngineName, SendReport, Socket, SocketOptions, Waker,
-};
+use canopy_link::{Clock, Engine, EngineName, SendReport, Socket, SocketOptions, Waker};
 use canopy_relay::{Counters, Relay, RelayConfig};
 use canopy_session::{Keyring, SessionsConfig};
 use canopy_wire::{DropReason, Tag, Time};

@@ -25,11 +25,11 @@ use aya::programs::{
 };
 use aya::{Btf, Ebpf, EbpfLoader, Endianness};
 use aya_obj::generated::{bpf_devmap_val, bpf_map_type};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 /// The programs, as `cargo xtask bpf` built them.
@@ -40,6 +40,8 @@ pub const ENGINE_FOLDER: &str = "/run/canopy/engine";
 /// Where the kernel describes its types.
 const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 
+/// What mounts of ours are called: no other is unmounted.
+const MOUNT_NAME: &CStr = c"canopy";
 /// What `statfs` says of a BPF file system.
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 
@@ -141,6 +143,7 @@ fn install_programs(
         }
         // Left of a device that is gone, whose namespace had the number that this one has now.
         present.remove()?;
+        mount(request.folder)?;
     }
     let installation = Installation {
         folder,
@@ -429,7 +432,11 @@ fn hand_over(installation: &Installation) -> Result<(), InstallError> {
         chown(path, owner, None).map_err(|error| files(path, "cannot hand over", error))
     };
     for number in 0..SLOTS {
-        give(&installation.folder.join(format!("slot-{number}")))?;
+        let slot = installation.folder.join(format!("slot-{number}"));
+        give(&slot)?;
+        // Whoever may open it may lock it.
+        fs::set_permissions(&slot, fs::Permissions::from_mode(0o700))
+            .map_err(|error| files(&slot, "cannot hand over", error))?;
     }
     for map in ["slots", "triggers"] {
         give(&installation.folder.join(map))?;
@@ -471,7 +478,7 @@ fn mount(folder: &Path) -> Result<(), InstallError> {
     // SAFETY: all are strings that end in zero and outlive the call.
     let result = unsafe {
         let (kind, options) = (c"bpf".as_ptr(), c"mode=0755".as_ptr());
-        libc::mount(c"bpf".as_ptr(), path.as_ptr(), kind, 0, options.cast())
+        libc::mount(MOUNT_NAME.as_ptr(), path.as_ptr(), kind, 0, options.cast())
     };
     if result == 0 {
         return Ok(());
@@ -488,13 +495,22 @@ fn unmount_if_empty(folder: Option<&Path>) -> Result<(), InstallError> {
     }
     let path = c_path(folder)?;
     // SAFETY: a string that ends in zero.
-    if is_bpf_fs(&path) && unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) } < 0 {
+    if is_our_mount(folder) && unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) } < 0 {
         let error = io::Error::last_os_error();
         return Err(InstallError::Privilege { what: "unmounting the engines' folder", error });
     }
     // It may be shared with something else, or be wanted for the next installation.
     let _ = fs::remove_dir(folder);
     Ok(())
+}
+
+/// Whether a BPF file system is mounted on this very folder, and by [`mount`].
+fn is_our_mount(folder: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/thread-self/mounts").unwrap_or_default();
+    mounts.lines().any(|line| {
+        let mut words = line.split(' ');
+        words.next() == MOUNT_NAME.to_str().ok() && words.next() == folder.to_str()
+    })
 }
 
 fn is_bpf_fs(path: &CString) -> bool {

@@ -83,11 +83,12 @@ impl Cloner {
             EngineName::Xdp => Trigger::frames(&installation, &mut slot, &device)?,
             _ => Trigger::datagrams(maps, &slot)?,
         };
+        let mtu = device.mtu.min(trigger.longest_packet());
         Ok(Cloner {
             slot,
             trigger,
             hops: NextHops::over(installation.device)?,
-            mtu: device.mtu,
+            mtu,
             segments: features::segments_udp(&device.name)?,
             local: SocketAddr::new(local.ip().to_canonical(), local.port()),
             members: Members::default(),
@@ -110,7 +111,7 @@ impl Cloner {
         self.unseen = 0;
         // Without an answer the device is gone; then nobody can be reached over it either.
         if let Ok(device) = self.hops.device() {
-            self.mtu = device.mtu;
+            self.mtu = device.mtu.min(self.trigger.longest_packet());
             self.segments = features::segments_udp(&device.name).unwrap_or(false);
             self.slot.set_source(self.local.port(), device.mac);
         }
@@ -208,8 +209,8 @@ impl Cloner {
             // 2. Count what became of it.
             let served = match fired {
                 Ok(Fired::Sent) => outcome.served,
-                Ok(Fired::Lost) => outcome.served.min(count - 1),
-                Ok(Fired::Full) | Err(_) => 0,
+                // The copies left before the packet itself got lost.
+                Ok(Fired::Lost | Fired::Full) | Err(_) => outcome.served.min(count - 1),
             };
             let lost = (0..served).filter(|number| outcome.lost >> number & 1 == 1);
             let cloned = (served - lost.clone().count()) as u64 * datagrams;
@@ -232,7 +233,8 @@ impl Cloner {
 
             // 3. Give up where waiting does not help: the programs are gone, the device is down, or
             // the packet waits for a hardware address.
-            let unseen = matches!(fired, Ok(Fired::Sent)) && !outcome.ran;
+            // A queue is behind the program: what the program did not see, no queue has lost.
+            let unseen = !outcome.ran && !matches!(fired, Ok(Fired::Full));
             if unseen || fired.is_err() {
                 self.unseen += 1;
                 self.gone |= self.slot.is_gone();

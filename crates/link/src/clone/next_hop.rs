@@ -11,7 +11,9 @@ use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType,
+};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -24,6 +26,8 @@ use std::time::{Duration, Instant};
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// How long the kernel may have sent nothing to a hop itself.
 const KERNEL_SENDS_EVERY: Duration = Duration::from_secs(3);
+/// Everything is learned anew this often: of a way that has become narrow the kernel does not tell.
+const LEARN_EVERY: Duration = Duration::from_secs(10);
 /// Receivers that are kept; with more, all are learned anew.
 const MAX_KEPT: usize = 8192;
 /// Multicast groups of rtnetlink.
@@ -67,6 +71,8 @@ impl Known {
 /// The ways over one device.
 pub(crate) struct NextHops {
     device: u32,
+    /// The device's, when it was looked at last.
+    mtu: usize,
     requests: Netlink,
     events: Socket,
     /// None for receivers that this device does not lead to.
@@ -76,6 +82,8 @@ pub(crate) struct NextHops {
     kernel_sent: Vec<Instant>,
     generation: u64,
     looked: Instant,
+    /// When all was forgotten last for no other reason than that it was long ago.
+    learned: Instant,
     now: Instant,
     bytes: Vec<u8>,
 }
@@ -84,6 +92,8 @@ pub(crate) struct NextHops {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Route {
     device: u32,
+    /// What the way takes, if the kernel has found it out or was told.
+    mtu: Option<u32>,
     gateway: Option<IpAddr>,
     source: Option<IpAddr>,
     unicast: bool,
@@ -99,15 +109,18 @@ impl NextHops {
             events.add_membership(group)?;
         }
         let now = Instant::now();
+        let mut requests = Netlink::open()?;
         Ok(NextHops {
             device,
-            requests: Netlink::open()?,
+            mtu: requests.device_at(device)?.mtu,
+            requests,
             events,
             known: HashMap::new(),
             hops: HashMap::new(),
             kernel_sent: Vec::new(),
             generation: 0,
             looked: now,
+            learned: now,
             now,
             bytes: Vec::with_capacity(16 << 10),
         })
@@ -116,6 +129,10 @@ impl NextHops {
     /// Changes whenever an answer of [`NextHops::way`] may have changed.
     pub(crate) fn generation(&mut self) -> u64 {
         self.now = Instant::now();
+        if self.now.duration_since(self.learned) >= LEARN_EVERY {
+            self.learned = self.now;
+            self.forget();
+        }
         if self.now.duration_since(self.looked) >= LOOK_EVERY {
             self.looked = self.now;
             self.look();
@@ -125,7 +142,9 @@ impl NextHops {
 
     /// The device as it is now.
     pub(crate) fn device(&mut self) -> io::Result<Device> {
-        self.requests.device_at(self.device)
+        let device = self.requests.device_at(self.device)?;
+        self.mtu = device.mtu;
+        Ok(device)
     }
 
     /// Whether the kernel must send something to a hop itself; whoever asks sees to it.
@@ -156,7 +175,10 @@ impl NextHops {
 
     fn learn(&mut self, receiver: IpAddr) -> Option<Known> {
         let route = self.route(receiver)?;
-        if route.device != self.device || !route.unicast {
+        // A clone cannot be cut up for a narrow way, nor does it know a link's scope.
+        let is_narrow = route.mtu.is_some_and(|mtu| (mtu as usize) < self.mtu);
+        let is_ours = route.device == self.device && route.unicast;
+        if !is_ours || is_narrow || is_link_local(receiver) {
             return None;
         }
         let next = route.gateway.unwrap_or(receiver);
@@ -258,17 +280,27 @@ impl NextHops {
 impl Route {
     fn of(message: &RouteMessage) -> Route {
         let unicast = message.header.kind == RouteType::Unicast;
-        let mut route = Route { device: 0, gateway: None, source: None, unicast };
+        let mut route = Route { device: 0, mtu: None, gateway: None, source: None, unicast };
         for attribute in &message.attributes {
             match attribute {
                 RouteAttribute::Oif(device) => route.device = *device,
                 RouteAttribute::Gateway(gateway) => route.gateway = ip_of(gateway),
                 RouteAttribute::PrefSource(source) => route.source = ip_of(source),
+                RouteAttribute::Metrics(metrics) => {
+                    route.mtu = metrics.iter().find_map(|metric| match metric {
+                        RouteMetric::Mtu(mtu) => Some(*mtu),
+                        _ => None,
+                    });
+                }
                 _ => {}
             }
         }
         route
     }
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
 fn family_of(ip: IpAddr) -> AddressFamily {

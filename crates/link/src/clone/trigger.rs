@@ -123,6 +123,15 @@ impl Trigger {
         matches!(self, Trigger::Datagrams(_))
     }
 
+    /// Bytes of the longest IP packet that it can carry, whatever the device takes: XDP runs before a
+    /// frame becomes a packet only if the frame fits a page of the tap's.
+    pub(crate) fn longest_packet(&self) -> usize {
+        match self {
+            Trigger::Datagrams(_) => usize::MAX,
+            Trigger::Frames(_) => 3400,
+        }
+    }
+
     /// Cuts a burst into what one trigger can carry.
     pub(crate) fn packets<'a>(
         &self,

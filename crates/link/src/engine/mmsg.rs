@@ -219,7 +219,7 @@ fn send_all(
             Ok(sent) => {
                 report.sent += (done..done + sent).map(&datagrams).sum::<u64>();
                 done += sent;
-                retries = Retries::new();
+                retries.next(true);
                 if done < messages.len() {
                     // What stopped it is told by the next call, unless it was another's error.
                     socket.take_errors();
@@ -232,7 +232,7 @@ fn send_all(
                     report.failed += datagrams(done);
                 }
                 done += 1;
-                retries = Retries::new();
+                retries.next(false);
             }
         }
     }

@@ -27,6 +27,13 @@ impl Retries {
         Retries { waits: 0, reported: 0, nap: NAPS.0 }
     }
 
+    /// What was tried is done with. After progress there is as much patience as at first; after a
+    /// queue that stayed full there is none left for what follows.
+    pub(crate) fn next(&mut self, progress: bool) {
+        let patience = if progress { Retries::new() } else { Retries { reported: 0, ..*self } };
+        *self = patience;
+    }
+
     /// Whether to try again what failed with `error`, once this has waited as long as it takes.
     pub(crate) fn again(
         &mut self,

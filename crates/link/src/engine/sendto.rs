@@ -35,8 +35,9 @@ impl Sendto {
         for part in batch.parts(transmit) {
             self.joined.extend_from_slice(part);
         }
+        let mut retries = Retries::new();
         for datagram in self.joined.chunks(usize::from(transmit.segment).max(1)) {
-            send_waiting(socket, transmit.to, datagram, report);
+            send_waiting(socket, transmit.to, datagram, &mut retries, report);
         }
     }
 
@@ -48,8 +49,9 @@ impl Sendto {
         burst: Burst<'_>,
         report: &mut SendReport,
     ) {
+        let mut retries = Retries::new();
         for datagram in burst.bytes().chunks(burst.segment().into()) {
-            send_waiting(socket, to, datagram, report);
+            send_waiting(socket, to, datagram, &mut retries, report);
         }
     }
 }
@@ -75,24 +77,31 @@ impl SendEngine for Sendto {
         group: &Group,
         burst: Burst<'_>,
     ) -> Result<SendReport, Refused> {
-        let mut report = SendReport::default();
+        let (mut report, mut retries) = (SendReport::default(), Retries::new());
         for datagram in burst.bytes().chunks(burst.segment().into()) {
             for member in group.members() {
-                send_waiting(socket, *member, datagram, &mut report);
+                send_waiting(socket, *member, datagram, &mut retries, &mut report);
             }
         }
         Ok(report)
     }
 }
 
-fn send_waiting(socket: &Socket, to: SocketAddr, datagram: &[u8], report: &mut SendReport) {
-    let mut retries = Retries::new();
+fn send_waiting(
+    socket: &Socket,
+    to: SocketAddr,
+    datagram: &[u8],
+    retries: &mut Retries,
+    report: &mut SendReport,
+) {
     while let Err(error) = sendto(socket, to, datagram) {
         if !retries.again(socket, &error, report) {
             report.failed += 1;
+            retries.next(false);
             return;
         }
     }
+    retries.next(true);
     report.sent += 1;
 }
 
