@@ -3,9 +3,10 @@
 //!
 //! A relay is measured at two light loads; what its work costs follows from them (eq. 7, 13 and 15),
 //! and from that the most users whose updates are out in time. Then the load is raised until they
-//! are not.
+//! are not. A machine whose speed changes between the two would be taken for an error of the model,
+//! so all cases are gone through in several rounds, and medians told.
 
-use super::noise::ksoftirqd;
+use super::noise::{ksoftirqd, median};
 use super::relay::cases::{Case, ModeName, Scenario};
 use super::relay::load::{Load, PERIOD, Side, WARM_UP};
 use crate::output::{print_line, print_note};
@@ -24,6 +25,8 @@ use std::time::{Duration, Instant};
 /// measured.
 const FIRST_LOOK: f64 = 60.0;
 const MEASURED_AT: [f64; 2] = [0.35, 0.6];
+/// So often each, before the true number is looked for and after.
+const LOOKS: usize = 2;
 /// A relay that keeps fewer of its ticks is late: some it misses for the machine's hiccups.
 const MOST_TICKS: f64 = 0.95;
 /// The true number is found to this share of the predicted one.
@@ -50,6 +53,9 @@ pub(crate) struct CapacityBench {
     /// Send engines
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_values = ["sendto", "gso"])]
     engine: Vec<EngineName>,
+    /// Rounds: in each, every mode with every engine is predicted and found
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
     /// Seconds of each measurement
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
@@ -58,7 +64,7 @@ pub(crate) struct CapacityBench {
     json: bool,
 }
 
-/// One mode with one engine.
+/// One mode with one engine, medians over the rounds.
 #[derive(Serialize)]
 struct CapacityRow {
     mode: ModeName,
@@ -66,14 +72,24 @@ struct CapacityRow {
     bytes: u32,
     /// The deadline or the tick.
     t_ms: u64,
-    /// What the relay's work was found to cost.
+    rounds: u32,
+    /// What the relay's work was found to cost, in the round whose prediction is the median.
     costs: BundledServer,
     predicted: f64,
     /// What eq. 1 says, with the same costs: every message sent to all on its own.
     predicted_eq1: Option<f64>,
     measured: f64,
-    /// (predicted − measured) / measured.
+    /// (predicted − measured) / measured, of the same round.
     error: f64,
+    error_min: f64,
+    error_max: f64,
+}
+
+/// One round of it.
+struct Round {
+    costs: BundledServer,
+    predicted: f64,
+    measured: f64,
 }
 
 /// A relay in this process and what is asked of it.
@@ -115,16 +131,25 @@ impl CapacityBench {
         canopy_link::pin_thread(load_on)?;
         canopy_link::raise_open_files();
         let ksoftirqd = ksoftirqd(relay_on);
-        let mut rows = Vec::new();
+        let mut trials = Vec::new();
         for mode in [ModeName::Immediate, ModeName::Periodic] {
             for engine in &self.engine {
                 let trial = Trial { bench: &self, mode, engine: *engine, relay_on, ksoftirqd };
-                print_note(format_args!("{}, {engine}", mode.flag()));
-                let row = trial.row()?;
-                if self.json {
-                    print_line(serde_json::to_string(&row)?)?;
-                }
-                rows.push(row);
+                trials.push((trial, Vec::new()));
+            }
+        }
+        for number in 1..=self.rounds {
+            for (trial, rounds) in &mut trials {
+                let (mode, engine) = (trial.mode.flag(), trial.engine);
+                print_note(format_args!("round {number} of {}: {mode}, {engine}", self.rounds));
+                rounds.push(trial.round()?);
+            }
+        }
+        let rows: Vec<CapacityRow> =
+            trials.into_iter().map(|(trial, rounds)| trial.row(rounds)).collect();
+        if self.json {
+            for row in &rows {
+                print_line(serde_json::to_string(row)?)?;
             }
         }
         if !self.json {
@@ -135,33 +160,63 @@ impl CapacityBench {
 }
 
 impl Trial<'_> {
-    fn row(&self) -> anyhow::Result<CapacityRow> {
-        let first = self.look(FIRST_LOOK)?;
-        let rough = FIRST_LOOK * (first.elapsed_ms / first.busy_ms).sqrt();
-        let [light, heavier] = MEASURED_AT.map(|share| (rough * share).min(MOST_USERS).round());
-        let (light, heavier) = (self.look(light)?, self.look(heavier)?);
+    /// Predicts the number of users, and finds it. The light loads are measured before and after, so
+    /// that a machine that became faster or slower did so for both.
+    fn round(&self) -> anyhow::Result<Round> {
+        let first = [vec![self.look(FIRST_LOOK)?], vec![self.look(FIRST_LOOK)?]];
+        let rough = self.predict(&first).predicted.min(MOST_USERS);
+        let loads = MEASURED_AT.map(|share| (rough * share).round());
+        let mut looks = [Vec::new(), Vec::new()];
+        self.look_at(loads, &mut looks)?;
+        let before = self.predict(&looks).predicted;
+        let measured = self.find(before)?;
+        self.look_at(loads, &mut looks)?;
+        let round = Round { measured, ..self.predict(&looks) };
+        print_note(format_args!(
+            "    predicted: {:.0} users; found: {measured:.0}",
+            round.predicted
+        ));
+        Ok(round)
+    }
+
+    /// Measures both loads a few times in turn.
+    fn look_at(&self, loads: [f64; 2], looks: &mut [Vec<Look>; 2]) -> anyhow::Result<()> {
+        for _ in 0..LOOKS {
+            for (users, looks) in loads.into_iter().zip(looks.iter_mut()) {
+                looks.push(self.look(users)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn predict(&self, [light, heavier]: &[Vec<Look>; 2]) -> Round {
         // The others send one datagram at a time.
         let together = matches!(self.engine, EngineName::Gso | EngineName::Uring);
-        let costs = costs(&light, &heavier, (!together).then_some(MAX_DATAGRAM as f64));
-        let predicted = self.predict(&costs);
-        print_note(format_args!("    predicted: {predicted:.0} users"));
-        let measured = self.find(predicted)?;
-        print_note(format_args!("    measured: {measured:.0} users"));
-        Ok(CapacityRow {
+        let send_bytes = (!together).then_some(MAX_DATAGRAM as f64);
+        let costs = costs(&Look::middle(light), &Look::middle(heavier), send_bytes);
+        Round { costs, predicted: costs.most_users(self.bench.t_ms as f64), measured: 0.0 }
+    }
+
+    fn row(&self, mut rounds: Vec<Round>) -> CapacityRow {
+        let error = |round: &Round| round.predicted / round.measured - 1.0;
+        let errors: Vec<f64> = rounds.iter().map(error).collect();
+        let found: Vec<f64> = rounds.iter().map(|round| round.measured).collect();
+        rounds.sort_by(|a, b| a.predicted.total_cmp(&b.predicted));
+        let Round { costs, predicted, .. } = rounds[(rounds.len() - 1) / 2];
+        CapacityRow {
             mode: self.mode,
             engine: self.engine.name(),
             bytes: self.bench.bytes,
             t_ms: self.bench.t_ms,
+            rounds: self.bench.rounds,
             costs,
             predicted,
             predicted_eq1: (self.mode == ModeName::Immediate).then(|| by_equation_1(&costs)),
-            measured,
-            error: predicted / measured - 1.0,
-        })
-    }
-
-    fn predict(&self, costs: &BundledServer) -> f64 {
-        costs.most_users(self.bench.t_ms as f64)
+            measured: median(&found),
+            error: median(&errors),
+            error_min: errors.iter().copied().fold(f64::INFINITY, f64::min),
+            error_max: errors.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        }
     }
 
     /// Raises the load in steps until updates are late, and lowers it where they are from the start.
@@ -271,6 +326,29 @@ impl Look {
         }
     }
 
+    /// Looks at one load as if they had been one, without the one in which a message cost most and,
+    /// of more than two, the one in which it cost least. Ages, losses and the load are not told.
+    fn middle(looks: &[Look]) -> Look {
+        let mut sorted: Vec<&Look> = looks.iter().collect();
+        sorted.sort_by(|a, b| (a.busy_ms / a.messages).total_cmp(&(b.busy_ms / b.messages)));
+        let first = usize::from(looks.len() > 2);
+        let middle = &sorted[first..sorted.len().max(2) - 1];
+        let sum = |of: fn(&Look) -> f64| middle.iter().map(|look| of(look)).sum();
+        Look {
+            users: middle[0].users,
+            elapsed_ms: sum(|look| look.elapsed_ms),
+            busy_ms: sum(|look| look.busy_ms),
+            sending_ms: sum(|look| look.sending_ms),
+            messages: sum(|look| look.messages),
+            flushes: sum(|look| look.flushes),
+            datagrams: sum(|look| look.datagrams),
+            bytes: sum(|look| look.bytes),
+            age_ms: 0.0,
+            lost: 0,
+            load_busy: 0.0,
+        }
+    }
+
     /// The share of ticks with something to send whose flush came before the next tick.
     fn ticks_kept(&self, tick_ms: f64) -> f64 {
         let ticks = self.elapsed_ms / tick_ms;
@@ -280,7 +358,8 @@ impl Look {
 
     /// The work besides sending.
     fn other_ms(&self) -> f64 {
-        self.busy_ms - self.sending_ms
+        // Different clocks.
+        (self.busy_ms - self.sending_ms).max(0.0)
     }
 
     /// What a send takes, and the bytes that it carries: one for each receiver of a flush, or one for
@@ -298,10 +377,10 @@ fn process_cpu_time_of(process: u32) -> Duration {
 /// What a relay's work costs, from two looks at it. `send_bytes` is what a send carries, if what a
 /// receiver gets at once takes several.
 fn costs(light: &Look, heavier: &Look, send_bytes: Option<f64>) -> BundledServer {
-    // Two looks, two unknowns: other work a turn and a message; sending a send and a byte.
-    let (per_turn_ms, other_ms) = solve(
-        [light.flushes / light.messages, heavier.flushes / heavier.messages],
-        [light, heavier].map(|look| look.other_ms() / look.messages),
+    // Two looks, two unknowns: other work a message and a turn; sending a byte and a send.
+    let (other_ms, per_turn_ms) = solve(
+        [light, heavier].map(|look| look.messages / look.flushes),
+        [light, heavier].map(|look| look.other_ms() / look.flushes),
     );
     let [light_cost, light_bytes] = light.per_send(send_bytes.is_some());
     let [cost, bytes] = heavier.per_send(send_bytes.is_some());
@@ -317,12 +396,19 @@ fn costs(light: &Look, heavier: &Look, send_bytes: Option<f64>) -> BundledServer
     }
 }
 
-/// The slope and the value at 0 of the line through two points, neither below 0: where the points
-/// don't tell the two apart, the line through the second of them and 0.
+/// The slope and the value at 0 of the line through two points, neither below 0: where it would be,
+/// of the line through the second of them that has 0 there, and no slope where they are too close to
+/// tell.
 fn solve(x: [f64; 2], y: [f64; 2]) -> (f64, f64) {
     let slope = (y[1] - y[0]) / (x[1] - x[0]);
     let at_zero = y[1] - slope * x[1];
-    if slope.is_finite() && slope >= 0.0 && at_zero >= 0.0 { (slope, at_zero) } else { (0.0, y[1]) }
+    if !slope.is_finite() || slope < 0.0 {
+        (0.0, y[1])
+    } else if at_zero < 0.0 {
+        (y[1] / x[1], 0.0)
+    } else {
+        (slope, at_zero)
+    }
 }
 
 /// Eq. 1 solved for the users, with T as long as it likes: λN(H + S) = T does not depend on it.
@@ -335,20 +421,25 @@ fn by_equation_1(costs: &BundledServer) -> f64 {
 
 fn table(rows: &[CapacityRow]) -> String {
     let mut text = format!(
-        "{:<10} {:<9} {:>6} {:>9} {:>10} {:>10} {:>7} {:>10}",
-        "mode", "engine", "bytes", "T", "predicted", "measured", "error", "by eq. 1"
+        "{:<10} {:<9} {:>6} {:>9} {:>10} {:>10} {:>24} {:>10}",
+        "mode", "engine", "bytes", "T", "predicted", "measured", "error (range)", "by eq. 1"
     );
     for row in rows {
         let equation_1 = row.predicted_eq1.map_or(String::new(), |users| format!("{users:.0}"));
+        let error = format!(
+            "{:+.1} % ({:+.1} to {:+.1})",
+            row.error * 100.0,
+            row.error_min * 100.0,
+            row.error_max * 100.0,
+        );
         text += &format!(
-            "\n{:<10} {:<9} {:>6} {:>6} ms {:>10.0} {:>10.0} {:>5.1} % {:>10}",
+            "\n{:<10} {:<9} {:>6} {:>6} ms {:>10.0} {:>10.0} {error:>24} {:>10}",
             row.mode.flag(),
             row.engine,
             row.bytes,
             row.t_ms,
             row.predicted,
             row.measured,
-            row.error * 100.0,
             equation_1,
         );
     }
@@ -359,7 +450,18 @@ fn table(rows: &[CapacityRow]) -> String {
 mod tests {
     use super::*;
 
-    fn look(costs: &BundledServer, users: f64, flushes: f64) -> Look {
+    const COSTS: BundledServer = BundledServer {
+        per_turn_ms: 0.004,
+        other_ms: 0.001,
+        per_send_ms: 0.002,
+        per_byte_ms: 1e-7,
+        bytes: 112.0,
+        send_bytes: None,
+        rate: 0.02,
+    };
+
+    fn look(users: f64, flushes: f64) -> Look {
+        let costs = COSTS;
         let (elapsed_ms, bytes) = (1000.0, costs.bytes);
         let messages = users * costs.rate * elapsed_ms;
         let sending_ms =
@@ -382,25 +484,27 @@ mod tests {
 
     #[test]
     fn two_looks_tell_the_costs() {
-        let costs = BundledServer {
-            per_turn_ms: 0.004,
-            other_ms: 0.001,
-            per_send_ms: 0.002,
-            per_byte_ms: 1e-7,
-            bytes: 112.0,
-            send_bytes: None,
-            rate: 0.02,
-        };
-        let found = super::costs(&look(&costs, 50.0, 900.0), &look(&costs, 90.0, 1200.0), None);
+        let found = super::costs(&look(50.0, 900.0), &look(90.0, 1200.0), None);
         for (found, expected) in [
-            (found.per_turn_ms, costs.per_turn_ms),
-            (found.other_ms, costs.other_ms),
-            (found.per_send_ms, costs.per_send_ms),
-            (found.per_byte_ms, costs.per_byte_ms),
-            (found.bytes, costs.bytes),
+            (found.per_turn_ms, COSTS.per_turn_ms),
+            (found.other_ms, COSTS.other_ms),
+            (found.per_send_ms, COSTS.per_send_ms),
+            (found.per_byte_ms, COSTS.per_byte_ms),
+            (found.bytes, COSTS.bytes),
         ] {
             assert!((found / expected - 1.0).abs() < 1e-9, "{found} {expected}");
         }
+    }
+
+    #[test]
+    fn a_disturbed_look_does_not_count() {
+        let quiet = || look(50.0, 900.0);
+        let times = |by: f64| Look { busy_ms: quiet().busy_ms * by, ..quiet() };
+        let middle = Look::middle(&[quiet(), times(3.0), quiet(), times(0.9)]);
+        assert_eq!((middle.elapsed_ms, middle.busy_ms), (2000.0, 2.0 * quiet().busy_ms));
+        let middle = Look::middle(&[times(3.0), quiet()]);
+        assert_eq!((middle.elapsed_ms, middle.busy_ms), (1000.0, quiet().busy_ms));
+        assert_eq!(Look::middle(&[quiet()]).busy_ms, quiet().busy_ms);
     }
 
     #[test]
