@@ -335,7 +335,10 @@ impl<'a> Crowd<'a> {
         walker.turn(now, &self.config.grid, &mut self.oracle, &mut self.told);
         self.connected_once |= walker.is_connected();
         match walker.session.poll_timeout() {
-            None => self.walkers[number as usize] = None,
+            None => {
+                self.told.echoes += walker.session.echoes();
+                self.walkers[number as usize] = None;
+            }
             Some(at) if walker.timer.is_none_or(|timer| at < timer) => {
                 walker.timer = Some(at);
                 self.timers.push(Reverse((at, number)));
@@ -499,6 +502,7 @@ impl<'a> Crowd<'a> {
         self.oracle.judge_all();
         self.leave(limit)?;
         let micros = |quantile| self.ages.value_at_quantile(quantile) / 1000;
+        let still_here = self.walkers.iter().flatten().map(|walker| walker.session.echoes());
         Ok(Report {
             clients: trace.walkers(),
             verdict: *self.oracle.verdict(),
@@ -508,6 +512,7 @@ impl<'a> Crowd<'a> {
             updates_unsent: self.updates_unsent,
             subscriptions_refused: self.told.subscriptions_refused,
             reconnects: self.told.reconnects,
+            echoes: self.told.echoes + still_here.sum::<u64>(),
             trace: trace.name().to_owned(),
             speed: self.config.speed,
         })

@@ -34,6 +34,9 @@ pub struct Report {
     pub subscriptions_refused: u64,
     /// Sessions lost and made again.
     pub reconnects: u64,
+    /// Walkers' own updates that came back to them and were dropped: where many get an update, a
+    /// relay with a clone engine sends it to its publisher too.
+    pub echoes: u64,
     /// What was walked.
     pub trace: String,
     /// How fast, against the recording.

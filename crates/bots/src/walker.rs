@@ -15,6 +15,8 @@ pub(crate) struct Told {
     pub(crate) subscriptions_changed: u64,
     pub(crate) subscriptions_refused: u64,
     pub(crate) reconnects: u64,
+    /// Of walkers that have left.
+    pub(crate) echoes: u64,
     pub(crate) refused: Option<RefusedReason>,
 }
 

@@ -154,7 +154,8 @@ fn in_words(report: &Report) -> String {
         "{} clients, {} updates published in {:.1} s, {} subscriptions changed\n\
          deliveries: {} expected, {} made, {} missing, {} duplicates, {} unexpected\n\
          age: p50 {} µs, p99 {} µs, p99.9 {} µs\n\
-         {} updates not sent, {} subscriptions refused, {} sessions lost and made again",
+         {} updates not sent, {} subscriptions refused, {} sessions lost and made again, {} own \
+         updates dropped",
         report.clients,
         verdict.published,
         report.seconds,
@@ -170,5 +171,6 @@ fn in_words(report: &Report) -> String {
         report.updates_unsent,
         report.subscriptions_refused,
         report.reconnects,
+        report.echoes,
     )
 }

@@ -145,6 +145,7 @@ fn a_relay_without_capabilities_uses_what_was_installed_for_it() {
         assert!(output.status.success(), "{engine}: {}", said(&output));
         let crowd: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!((&crowd["missing"], &crowd["duplicates"]), (&0.into(), &0.into()), "{crowd}");
+        assert!(crowd["echoes"].as_u64() > Some(0), "to its publisher too: {crowd}");
         let status = &bed.status()[0];
         assert!(status["copies"].as_u64() > Some(100), "{engine}: {status}");
         relay.terminate();

@@ -147,6 +147,7 @@ impl Shared {
         Stats {
             round_trip: state.session.round_trip(),
             subscriptions: state.session.subscriptions(),
+            echoes: state.session.echoes(),
             waiting: updates.len(),
             dropped_slow_reader: updates.dropped(),
             dropped_events: self.events.lock().dropped(),

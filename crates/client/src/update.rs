@@ -76,6 +76,9 @@ pub struct Stats {
     pub published: u64,
     /// Updates received, those that were dropped for a slow reader included.
     pub received: u64,
+    /// Updates of its own that came back although it had not asked for them, and were dropped:
+    /// where many get an update, a relay may send it to its publisher too.
+    pub echoes: u64,
     /// Updates that the application did not take in time.
     pub dropped_slow_reader: u64,
     /// Events that the application did not take in time.
