@@ -193,7 +193,7 @@ impl Socket {
         self.inner.set_reuse_port(shared)?;
         bound?;
         sender.connect(&peer.into())?;
-        tell_errors(&sender, self.local)?;
+        tell_errors(&sender, self.local.is_ipv6())?;
         Ok(sender)
     }
 
@@ -201,7 +201,7 @@ impl Socket {
     /// also tells what became of earlier datagrams ([`Socket::take_errors`]).
     pub(crate) fn report_errors(&self) {
         // Every Linux has it; without, a datagram is lost as on any device.
-        let _ = tell_errors(&self.inner, self.local);
+        let _ = tell_errors(&self.inner, self.local.is_ipv6());
     }
 
     /// Throws away what is told of earlier datagrams, such as that nobody takes them. Kept, it
@@ -256,8 +256,9 @@ fn set_option<T>(socket: &socket2::Socket, level: i32, name: i32, value: &T) -> 
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn tell_errors(socket: &socket2::Socket, local: SocketAddr) -> io::Result<()> {
-    if local.is_ipv6() {
+/// Has a socket told of what became of what it sent: of a full device queue too.
+pub(crate) fn tell_errors(socket: &socket2::Socket, ipv6: bool) -> io::Result<()> {
+    if ipv6 {
         set_option(socket, libc::SOL_IPV6, libc::IPV6_RECVERR, &1)?;
     }
     set_option(socket, libc::SOL_IP, libc::IP_RECVERR, &1)

@@ -6,6 +6,7 @@ use super::slot::{Order, Slot, fold, sum_of};
 use super::tap;
 use crate::engine::{SEGMENT_CONTROL_LEN, write_segment_control};
 use crate::group::Burst;
+use crate::socket::tell_errors;
 use aya::maps::{Map, MapData, SkStorage};
 use socket2::{Domain, MsgHdr, Protocol, SockAddr, Socket, Type};
 use std::fs::File;
@@ -196,26 +197,13 @@ impl Datagrams {
             let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
             socket.set_nonblocking(true)?;
             // A trigger lost at a full queue is then told of.
-            report_full_queues(&socket, source.is_ipv6())?;
+            tell_errors(&socket, source.is_ipv6())?;
             socket.bind(&address.into())?;
             self.triggers.insert(&socket, self.slot, 0).map_err(io::Error::other)?;
             *place = Some((source, socket));
         }
         place.as_ref().map(|(_, socket)| socket).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
-}
-
-fn report_full_queues(socket: &Socket, ipv6: bool) -> io::Result<()> {
-    use std::os::fd::AsRawFd;
-    let (level, name) =
-        if ipv6 { (libc::SOL_IPV6, libc::IPV6_RECVERR) } else { (libc::SOL_IP, libc::IP_RECVERR) };
-    let on: libc::c_int = 1;
-    // SAFETY: the kernel reads one integer.
-    let result = unsafe {
-        let (value, len) = (std::ptr::from_ref(&on).cast(), size_of::<libc::c_int>() as u32);
-        libc::setsockopt(socket.as_raw_fd(), level, name, value, len)
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 impl Frames {

@@ -11,39 +11,34 @@
 //!     slot-0 … slot-15             locked by whoever uses the slot
 //! ```
 
+mod error;
+mod mount;
+mod programs;
+
+pub use error::InstallError;
+
 use super::netlink::{Device, Netlink};
-use super::slot::{self, CHUNK, SLOTS};
+use super::slot::{self, SLOTS};
 use super::tap;
 use super::trigger::Maps;
 use crate::Namespace;
-use aya::maps::xdp::DevMap;
-use aya::maps::{ArrayOfMaps, Map, MapData, MapError};
 use aya::programs::links::{FdLink, PinnedLink};
-use aya::programs::tc::TcAttachOptions;
-use aya::programs::{
-    BtfTracePoint, LinkOrder, ProgramError, SchedClassifier, TcAttachType, Xdp, XdpMode,
-};
-use aya::{Btf, Ebpf, EbpfLoader, Endianness};
-use aya_obj::generated::{bpf_devmap_val, bpf_map_type};
-use std::ffi::{CStr, CString};
+use aya::programs::{SchedClassifier, TcAttachType};
+use error::{files, kernel, not_removed};
+use mount::{mount, unmount_if_empty};
+use programs::{attach_broadcast, attach_clone, load, types_in};
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 /// The programs, as `cargo xtask bpf` built them.
-const PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../bpf/groupcast.bpf.o");
+const PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../bpf/groupcast.bpf.o");
 /// Where installations are, unless another folder is asked for.
 pub const ENGINE_FOLDER: &str = "/run/canopy/engine";
 
 /// Where the kernel describes its types.
 const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
-
-/// What mounts of ours are called: no other is unmounted.
-const MOUNT_NAME: &CStr = c"canopy";
-/// What `statfs` says of a BPF file system.
-const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 
 /// What is installed on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,54 +52,6 @@ pub struct Installation {
     pub owner: u32,
     /// Whether `xdp` is installed beside `tc-bpf`.
     pub xdp: bool,
-}
-
-/// Why an installation failed.
-#[derive(Debug, thiserror::Error)]
-pub enum InstallError {
-    /// There is no such device, or it is not one that packets can be cloned on.
-    #[error("{0}")]
-    Device(String),
-    /// A capability is missing.
-    #[error(
-        "{what} was refused ({error}); installing and removing engines needs CAP_BPF, \
-         CAP_NET_ADMIN, CAP_PERFMON and, to mount their folder, CAP_SYS_ADMIN: run it as root"
-    )]
-    Privilege {
-        /// What was tried.
-        what: &'static str,
-        /// What the kernel said.
-        error: io::Error,
-    },
-    /// The kernel lacks something.
-    #[error("{what}: {error}; the clone engines need Linux 6.6 with BPF and BTF")]
-    Kernel {
-        /// What was tried.
-        what: &'static str,
-        /// What it said.
-        error: String,
-    },
-    /// The kernel does not take a program.
-    #[error("the kernel's verifier rejects the program {program}:\n{log}")]
-    Rejected {
-        /// Which.
-        program: String,
-        /// The verifier's log.
-        log: String,
-    },
-    /// The device has an installation already.
-    #[error(
-        "the engines are installed on {0} already; remove them first: canopy engine remove --device {0}"
-    )]
-    Present(String),
-    /// Something about the files.
-    #[error("{what}: {error}")]
-    Files {
-        /// What was tried.
-        what: String,
-        /// What the system said.
-        error: io::Error,
-    },
 }
 
 /// What to install.
@@ -311,108 +258,6 @@ fn set_up(
     hand_over(installation)
 }
 
-/// A kernel without this description was built without it, and cannot load the programs.
-fn types_in(file: &Path) -> io::Result<Btf> {
-    let described = fs::metadata(file)
-        .and_then(|_| Btf::parse_file(file, Endianness::default()).map_err(io::Error::other));
-    described.map_err(|error| io::Error::new(error.kind(), format!("{} ({error})", file.display())))
-}
-
-fn load(
-    programs: &[u8],
-    types: &Btf,
-    installation: &Installation,
-    tap_index: u32,
-) -> Result<Ebpf, InstallError> {
-    let (device_index, tap_index) = (installation.device as i32, tap_index as i32);
-    let namespace = installation.namespace as u32;
-    let programs = EbpfLoader::new()
-        .btf(Some(types))
-        .override_global("device_index", &device_index, true)
-        .override_global("tap_index", &tap_index, true)
-        .override_global("namespace_number", &namespace, true)
-        .load(programs);
-    programs.map_err(|error| match source_errno(&error) {
-        Some(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            InstallError::Privilege { what: "making the maps", error }
-        }
-        _ => InstallError::Kernel { what: "making the maps", error: chain(&error) },
-    })
-}
-
-fn attach_clone(programs: &mut Ebpf, device: &Device, folder: &Path) -> Result<(), InstallError> {
-    let program: &mut SchedClassifier = program(programs, "clone_to_members")?;
-    program.load().map_err(|error| rejected("clone_to_members", &error))?;
-    // By a link, which lives as long as its pin; kernels without tcx have none.
-    let tcx = TcAttachOptions::TcxOrder(LinkOrder::default());
-    let attached = program.attach_with_options(&device.name, TcAttachType::Egress, tcx);
-    let link = kernel("attaching to the device's egress (tcx)", attached)?;
-    let link = kernel("attaching to the device's egress", program.take_link(link))?;
-    pin(link, &folder.join("clone"))
-}
-
-fn attach_broadcast(
-    programs: &mut Ebpf,
-    device: &Device,
-    tap_index: u32,
-    types: &Btf,
-    folder: &Path,
-) -> Result<(), InstallError> {
-    let copy: &mut Xdp = program(programs, "address_copy")?;
-    copy.load().map_err(|error| rejected("address_copy", &error))?;
-    let copy = kernel("keeping a program", copy.fd().and_then(|fd| Ok(fd.try_clone()?)))?;
-    let fans = programs.map_mut("fans").map(ArrayOfMaps::<_, DevMap<MapData>>::try_from);
-    let mut fans = kernel("the array of device maps", fans.transpose())?.ok_or_else(missing)?;
-    for count in 1..=CHUNK as u32 {
-        let mut fan = kernel("making device maps", device_map(count))?;
-        for entry in 0..count {
-            kernel("filling device maps", fan.set(entry, device.index, Some(&copy), 0))?;
-        }
-        kernel("filling the array of device maps", fans.set(count, &fan, 0))?;
-    }
-    let broadcast: &mut Xdp = program(programs, "broadcast_frame")?;
-    broadcast.load().map_err(|error| rejected("broadcast_frame", &error))?;
-    let link = broadcast.attach_to_if_index(tap_index, XdpMode::Driver);
-    let link = kernel("attaching to the tap", link)?;
-    pin(kernel("attaching to the tap", broadcast.take_link(link))?, &folder.join("broadcast"))?;
-    let drops: &mut BtfTracePoint = program(programs, "note_losses")?;
-    let loaded = drops.load("xdp_devmap_xmit", types);
-    loaded.map_err(|error| rejected("note_losses", &error))?;
-    let link = kernel("attaching to the tracepoint xdp_devmap_xmit", drops.attach())?;
-    pin(kernel("attaching to the tracepoint", drops.take_link(link))?, &folder.join("drops"))
-}
-
-fn device_map(entries: u32) -> Result<DevMap<MapData>, MapError> {
-    const VALUE_LEN: u32 = size_of::<bpf_devmap_val>() as u32;
-    let kind = bpf_map_type::BPF_MAP_TYPE_DEVMAP as u32;
-    let map = aya_obj::Map::new_from_params(kind, size_of::<u32>() as u32, VALUE_LEN, entries, 0);
-    DevMap::try_from(Map::from_map_data(MapData::create(map, "fan", None)?)?)
-}
-
-fn program<'a, P>(programs: &'a mut Ebpf, name: &str) -> Result<&'a mut P, InstallError>
-where
-    &'a mut P: TryFrom<&'a mut aya::programs::Program>,
-{
-    programs.program_mut(name).and_then(|program| program.try_into().ok()).ok_or_else(missing)
-}
-
-fn missing() -> InstallError {
-    InstallError::Kernel {
-        what: "the programs are not those that this was built for",
-        error: "build them again with `cargo xtask bpf`".to_owned(),
-    }
-}
-
-fn pin<L>(link: L, path: &Path) -> Result<(), InstallError>
-where
-    FdLink: TryFrom<L>,
-    <FdLink as TryFrom<L>>::Error: std::error::Error,
-{
-    let link = kernel("keeping a program attached", FdLink::try_from(link))?;
-    let _stays: PinnedLink = kernel("pinning a link", link.pin(path))?;
-    Ok(())
-}
-
 fn make_tap(installation: &Installation, device: &Device) -> Result<u32, InstallError> {
     let refused = |error| InstallError::Privilege { what: "making a tap", error };
     let name = installation.tap();
@@ -463,130 +308,10 @@ fn namespace_number() -> Result<u64, InstallError> {
     Ok(metadata.ino())
 }
 
-/// Mounts a BPF file system on the folder, unless there is one.
-fn mount(folder: &Path) -> Result<(), InstallError> {
-    fs::create_dir_all(folder).map_err(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            InstallError::Privilege { what: "making the engines' folder", error }
-        }
-        _ => files(folder, "cannot make", error),
-    })?;
-    let path = c_path(folder)?;
-    if is_bpf_fs(&path) {
-        return Ok(());
-    }
-    // SAFETY: all are strings that end in zero and outlive the call.
-    let result = unsafe {
-        let (kind, options) = (c"bpf".as_ptr(), c"mode=0755".as_ptr());
-        libc::mount(MOUNT_NAME.as_ptr(), path.as_ptr(), kind, 0, options.cast())
-    };
-    if result == 0 {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
-    let _ = fs::remove_dir(folder);
-    Err(InstallError::Privilege { what: "mounting a BPF file system", error })
-}
-
-fn unmount_if_empty(folder: Option<&Path>) -> Result<(), InstallError> {
-    let Some(folder) = folder else { return Ok(()) };
-    if installations(folder).is_ok_and(|others| !others.is_empty()) {
-        return Ok(());
-    }
-    let path = c_path(folder)?;
-    // SAFETY: a string that ends in zero.
-    if is_our_mount(folder) && unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) } < 0 {
-        let error = io::Error::last_os_error();
-        return Err(InstallError::Privilege { what: "unmounting the engines' folder", error });
-    }
-    // It may be shared with something else, or be wanted for the next installation.
-    let _ = fs::remove_dir(folder);
-    Ok(())
-}
-
-/// Whether a BPF file system is mounted on this very folder, and by [`mount`].
-fn is_our_mount(folder: &Path) -> bool {
-    let mounts = fs::read_to_string("/proc/thread-self/mounts").unwrap_or_default();
-    mounts.lines().any(|line| {
-        let mut words = line.split(' ');
-        words.next() == MOUNT_NAME.to_str().ok() && words.next() == folder.to_str()
-    })
-}
-
-fn is_bpf_fs(path: &CString) -> bool {
-    // SAFETY: all zeroes is a value of this struct of integers; the path ends in zero.
-    unsafe {
-        let mut found: libc::statfs = std::mem::zeroed();
-        libc::statfs(path.as_ptr(), &mut found) == 0 && found.f_type as i64 == BPF_FS_MAGIC
-    }
-}
-
-fn c_path(path: &Path) -> Result<CString, InstallError> {
-    CString::new(path.as_os_str().as_bytes())
-        .map_err(|error| files(path, "cannot use", io::Error::other(error)))
-}
-
-fn files(path: &Path, what: &str, error: io::Error) -> InstallError {
-    InstallError::Files { what: format!("{what} {}", path.display()), error }
-}
-
-fn not_removed(path: &Path, error: io::Error) -> InstallError {
-    if error.kind() == io::ErrorKind::PermissionDenied {
-        return InstallError::Privilege { what: "removing what is installed", error };
-    }
-    files(path, "cannot remove", error)
-}
-
-fn kernel<T, E: std::error::Error>(
-    what: &'static str,
-    result: Result<T, E>,
-) -> Result<T, InstallError> {
-    result.map_err(|error| InstallError::Kernel { what, error: chain(&error) })
-}
-
-fn rejected(program: &str, error: &ProgramError) -> InstallError {
-    let program = program.to_owned();
-    match error {
-        ProgramError::LoadError { verifier_log, .. } if !verifier_log.to_string().is_empty() => {
-            InstallError::Rejected { program, log: verifier_log.to_string() }
-        }
-        // Without a log it did not get as far as the verifier.
-        ProgramError::LoadError { io_error, .. }
-            if io_error.kind() == io::ErrorKind::PermissionDenied =>
-        {
-            let error = io::Error::from(io_error.kind());
-            InstallError::Privilege { what: "loading the programs", error }
-        }
-        _ => InstallError::Kernel { what: "loading a program", error: chain(error) },
-    }
-}
-
-/// An error and what caused it.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text += &format!(": {error}");
-        cause = error.source();
-    }
-    text
-}
-
-fn source_errno(error: &(dyn std::error::Error + 'static)) -> Option<io::Error> {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = cause {
-        if let Some(error) = error.downcast_ref::<io::Error>() {
-            return error.raw_os_error().map(io::Error::from_raw_os_error);
-        }
-        cause = error.source();
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
+    use super::mount::c_path;
     use super::*;
-    use crate::Namespace;
 
     /// A namespace with a virtual device, and a folder whose file system goes with it.
     struct Bed {
@@ -668,20 +393,5 @@ mod tests {
         let text = error.to_string();
         assert!(matches!(error, InstallError::Kernel { .. }), "{text}");
         assert!(text.contains("/nowhere/btf/vmlinux") && text.contains("Linux 6.6"), "{text}");
-    }
-
-    #[test]
-    fn what_a_kernel_lacks_is_told_from_what_it_forbids() {
-        let refused = |kind: i32| ProgramError::LoadError {
-            io_error: io::Error::from_raw_os_error(kind),
-            verifier_log: aya_obj::VerifierLog::new(String::new()),
-        };
-        let error = rejected("clone_to_members", &refused(libc::EINVAL));
-        assert!(matches!(error, InstallError::Kernel { .. }), "{error}");
-        let error = rejected("clone_to_members", &refused(libc::EPERM));
-        assert!(matches!(error, InstallError::Privilege { .. }), "{error}");
-        let no_tcx: Result<(), _> = Err(io::Error::from_raw_os_error(libc::EINVAL));
-        let error = kernel("attaching to the device's egress (tcx)", no_tcx).unwrap_err();
-        assert!(error.to_string().contains("Linux 6.6"), "{error}");
     }
 }
