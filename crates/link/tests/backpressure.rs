@@ -67,10 +67,12 @@ fn arrived(member: &Socket) -> Vec<u8> {
     rounds
 }
 
-/// Sends a datagram a round to every member with `send`, and holds it to its word.
+/// Sends a datagram a round to every member with `send`, several rounds at once, and holds it to its
+/// word.
 fn check(
     what: &str,
     members: &[Socket],
+    at_once: u8,
     mut send: impl FnMut(&[u8]) -> SendReport + Send,
     near: &Namespace,
 ) {
@@ -78,7 +80,10 @@ fn check(
     let in_near = || {
         let (clock, begun) = (Clock::start(), thread_cpu_time());
         let start = clock.now();
-        (0..ROUNDS).for_each(|round| report.add(send(&[round; BYTES])));
+        for first in (0..ROUNDS).step_by(at_once.into()) {
+            let rounds = first..first + at_once;
+            report.add(send(&rounds.flat_map(|round| [round; BYTES]).collect::<Vec<u8>>()));
+        }
         (busy, wall) = (thread_cpu_time() - begun, clock.now().since(start));
     };
     near.run(in_near).unwrap();
@@ -109,17 +114,20 @@ fn a_slow_device_makes_every_engine_sleep_and_loses_nothing() {
                 let members = members(&far, peer);
                 let group: Group = members.iter().map(Socket::local_address).collect();
                 let what = format!("{name} {ip}, send buffer {send_buffer}");
-                let by_group = |bytes: &[u8]| {
-                    let burst = Burst::datagram(bytes).unwrap();
+                let mut by_group = |bytes: &[u8]| {
+                    let burst = Burst::segments(bytes, BYTES).unwrap();
                     engine.send_to_group(&socket, &group, burst).unwrap()
                 };
-                check(&format!("{what}, group"), &members, by_group, &near);
+                for at_once in [1, 5] {
+                    let what = format!("{what}, group, {at_once} at once");
+                    check(&what, &members, at_once, &mut by_group, &near);
+                }
                 let by_batch = |bytes: &[u8]| {
                     let mut batch = SendBatch::new();
                     group.members().iter().for_each(|to| batch.push_datagram(*to, bytes));
                     engine.send(&socket, &batch)
                 };
-                check(&format!("{what}, batch"), &members, by_batch, &near);
+                check(&format!("{what}, batch"), &members, 1, by_batch, &near);
             }
         }
     }

@@ -487,27 +487,31 @@ fn a_slow_device_loses_nothing_and_costs_no_time() {
     if bed.command(&bed.near, shape).is_none() {
         return;
     }
-    let mut sender = Sender::new(&bed, EngineName::TcBpf, IPV4);
-    let to = bed.receivers(IPV4, 100);
-    let group = to.group();
-    let payloads: Vec<Vec<u8>> = (0..20).map(|number| payload(1000, number)).collect();
-    let mut report = SendReport::default();
-    let start = Instant::now();
-    let send_all = || {
-        for payload in &payloads {
-            let burst = Burst::datagram(payload).unwrap();
-            report.add(sender.engine.send_to_group(&sender.socket, &group, burst).unwrap());
-        }
-        thread_cpu_time()
-    };
-    let cpu = bed.near.run(send_all).unwrap();
-    let took = start.elapsed();
-    assert_eq!((report.sent, report.failed), (2000, 0), "{report:?}");
-    assert!(report.waits > 0, "{report:?}");
-    to.expect(payloads.iter().map(Vec::as_slice), "all of it");
-    // 2 MB at 50 Mbit/s.
-    assert!(took > Duration::from_millis(250), "{took:?}");
-    assert!(cpu < took / 2, "{cpu:?} of {took:?}: it waits, and does not spin");
+    for (family, segments) in [(IPV4, 1), (IPV4, 4), (IPV6, 4)] {
+        let mut sender = Sender::new(&bed, EngineName::TcBpf, family);
+        let to = bed.receivers(family, 100);
+        let group = to.group();
+        let bursts = 20 / segments as u8;
+        let bursts: Vec<Vec<u8>> = (0..bursts).map(|n| payload(1000 * segments, n)).collect();
+        let mut report = SendReport::default();
+        let start = Instant::now();
+        let send_all = || {
+            for burst in &bursts {
+                let burst = Burst::segments(burst, 1000).unwrap();
+                report.add(sender.engine.send_to_group(&sender.socket, &group, burst).unwrap());
+            }
+            thread_cpu_time()
+        };
+        let cpu = bed.near.run(send_all).unwrap();
+        let took = start.elapsed();
+        let what = format!("{family:?}, {segments} at once: {report:?}");
+        assert_eq!((report.sent, report.failed), (2000, 0), "{what}");
+        assert!(report.waits > 0, "{what}");
+        to.expect(bursts.iter().flat_map(|burst| burst.chunks(1000)), &what);
+        // 2 MB at 50 Mbit/s.
+        assert!(took > Duration::from_millis(250), "{what}: {took:?}");
+        assert!(cpu < took / 2, "{what}: {cpu:?} of {took:?}: it waits, and does not spin");
+    }
 }
 
 #[test]
