@@ -27,6 +27,8 @@ const FIRST_LOOK: f64 = 60.0;
 const MEASURED_AT: [f64; 2] = [0.35, 0.6];
 /// So often each, before the true number is looked for and after.
 const LOOKS: usize = 2;
+/// So much more one look must show than another for the two to tell a slope.
+const FAR_APART: f64 = 1.25;
 /// A relay that keeps fewer of its ticks is late: some it misses for the machine's hiccups.
 const MOST_TICKS: f64 = 0.95;
 /// The true number is found to this share of the predicted one.
@@ -163,13 +165,11 @@ impl Trial<'_> {
     /// Predicts the number of users, and finds it. The light loads are measured before and after, so
     /// that a machine that became faster or slower did so for both.
     fn round(&self) -> anyhow::Result<Round> {
-        let first = [vec![self.look(FIRST_LOOK)?], vec![self.look(FIRST_LOOK)?]];
-        let rough = self.predict(&first).predicted.min(MOST_USERS);
+        let mut looks = vec![self.look(FIRST_LOOK)?, self.look(FIRST_LOOK)?];
+        let rough = self.predict(&looks).predicted.min(MOST_USERS);
         let loads = MEASURED_AT.map(|share| (rough * share).round());
-        let mut looks = [Vec::new(), Vec::new()];
         self.look_at(loads, &mut looks)?;
-        let before = self.predict(&looks).predicted;
-        let measured = self.find(before)?;
+        let measured = self.find(self.predict(&looks).predicted)?;
         self.look_at(loads, &mut looks)?;
         let round = Round { measured, ..self.predict(&looks) };
         print_note(format_args!(
@@ -179,21 +179,20 @@ impl Trial<'_> {
         Ok(round)
     }
 
-    /// Measures both loads a few times in turn.
-    fn look_at(&self, loads: [f64; 2], looks: &mut [Vec<Look>; 2]) -> anyhow::Result<()> {
+    /// Measures the loads a few times in turn.
+    fn look_at(&self, loads: [f64; 2], looks: &mut Vec<Look>) -> anyhow::Result<()> {
         for _ in 0..LOOKS {
-            for (users, looks) in loads.into_iter().zip(looks.iter_mut()) {
+            for users in loads {
                 looks.push(self.look(users)?);
             }
         }
         Ok(())
     }
 
-    fn predict(&self, [light, heavier]: &[Vec<Look>; 2]) -> Round {
+    fn predict(&self, looks: &[Look]) -> Round {
         // The others send one datagram at a time.
         let together = matches!(self.engine, EngineName::Gso | EngineName::Uring);
-        let send_bytes = (!together).then_some(MAX_DATAGRAM as f64);
-        let costs = costs(&Look::middle(light), &Look::middle(heavier), send_bytes);
+        let costs = costs(looks, (!together).then_some(MAX_DATAGRAM as f64));
         Round { costs, predicted: costs.most_users(self.bench.t_ms as f64), measured: 0.0 }
     }
 
@@ -326,29 +325,6 @@ impl Look {
         }
     }
 
-    /// Looks at one load as if they had been one, without the one in which a message cost most and,
-    /// of more than two, the one in which it cost least. Ages, losses and the load are not told.
-    fn middle(looks: &[Look]) -> Look {
-        let mut sorted: Vec<&Look> = looks.iter().collect();
-        sorted.sort_by(|a, b| (a.busy_ms / a.messages).total_cmp(&(b.busy_ms / b.messages)));
-        let first = usize::from(looks.len() > 2);
-        let middle = &sorted[first..sorted.len().max(2) - 1];
-        let sum = |of: fn(&Look) -> f64| middle.iter().map(|look| of(look)).sum();
-        Look {
-            users: middle[0].users,
-            elapsed_ms: sum(|look| look.elapsed_ms),
-            busy_ms: sum(|look| look.busy_ms),
-            sending_ms: sum(|look| look.sending_ms),
-            messages: sum(|look| look.messages),
-            flushes: sum(|look| look.flushes),
-            datagrams: sum(|look| look.datagrams),
-            bytes: sum(|look| look.bytes),
-            age_ms: 0.0,
-            lost: 0,
-            load_busy: 0.0,
-        }
-    }
-
     /// The share of ticks with something to send whose flush came before the next tick.
     fn ticks_kept(&self, tick_ms: f64) -> f64 {
         let ticks = self.elapsed_ms / tick_ms;
@@ -362,11 +338,16 @@ impl Look {
         (self.busy_ms - self.sending_ms).max(0.0)
     }
 
-    /// What a send takes, and the bytes that it carries: one for each receiver of a flush, or one for
+    /// The bytes that a send carries and what it takes: one for each receiver of a flush, or one for
     /// each datagram.
     fn per_send(&self, one_by_one: bool) -> [f64; 2] {
         let sends = if one_by_one { self.datagrams } else { self.flushes * self.users };
-        [self.sending_ms, self.bytes].map(|sum| sum / sends)
+        [self.bytes, self.sending_ms].map(|sum| sum / sends)
+    }
+
+    /// The messages of a flush and the work on them besides sending.
+    fn per_flush(&self) -> [f64; 2] {
+        [self.messages, self.other_ms()].map(|sum| sum / self.flushes)
     }
 }
 
@@ -374,41 +355,44 @@ fn process_cpu_time_of(process: u32) -> Duration {
     process_cpu_time(process).unwrap_or_default()
 }
 
-/// What a relay's work costs, from two looks at it. `send_bytes` is what a send carries, if what a
+/// What a relay's work costs, from looks at it. `send_bytes` is what a send carries, if what a
 /// receiver gets at once takes several.
-fn costs(light: &Look, heavier: &Look, send_bytes: Option<f64>) -> BundledServer {
-    // Two looks, two unknowns: other work a message and a turn; sending a byte and a send.
-    let (other_ms, per_turn_ms) = solve(
-        [light, heavier].map(|look| look.messages / look.flushes),
-        [light, heavier].map(|look| look.other_ms() / look.flushes),
-    );
-    let [light_cost, light_bytes] = light.per_send(send_bytes.is_some());
-    let [cost, bytes] = heavier.per_send(send_bytes.is_some());
-    let (per_byte_ms, per_send_ms) = solve([light_bytes, bytes], [light_cost, cost]);
+fn costs(looks: &[Look], send_bytes: Option<f64>) -> BundledServer {
+    let points = |of: fn(&Look, bool) -> [f64; 2]| -> Vec<[f64; 2]> {
+        looks.iter().map(|look| of(look, send_bytes.is_some())).collect()
+    };
+    let (other_ms, per_turn_ms) = line(&points(|look, _| look.per_flush()));
+    let (per_byte_ms, per_send_ms) = line(&points(Look::per_send));
+    let bytes: Vec<f64> =
+        looks.iter().map(|look| look.bytes / (look.messages * look.users)).collect();
     BundledServer {
         per_turn_ms,
         other_ms,
         per_send_ms,
         per_byte_ms,
-        bytes: heavier.bytes / (heavier.messages * heavier.users),
+        bytes: median(&bytes),
         send_bytes,
         rate: 1.0 / PERIOD.as_secs_f64() / 1e3,
     }
 }
 
-/// The slope and the value at 0 of the line through two points, neither below 0: where it would be,
-/// of the line through the second of them that has 0 there, and no slope where they are too close to
-/// tell.
-fn solve(x: [f64; 2], y: [f64; 2]) -> (f64, f64) {
-    let slope = (y[1] - y[0]) / (x[1] - x[0]);
-    let at_zero = y[1] - slope * x[1];
-    if !slope.is_finite() || slope < 0.0 {
-        (0.0, y[1])
-    } else if at_zero < 0.0 {
-        (y[1] / x[1], 0.0)
-    } else {
-        (slope, at_zero)
-    }
+/// The slope and the value at 0, neither negative, of a line through points of which some were
+/// disturbed: the median slope of all pairs that are far enough apart, and the median of what it
+/// leaves (Theil and Sen).
+fn line(points: &[[f64; 2]]) -> (f64, f64) {
+    let slopes: Vec<f64> = points
+        .iter()
+        .flat_map(|a| points.iter().map(move |b| (a, b)))
+        .filter(|(a, b)| b[0] > a[0] * FAR_APART)
+        .map(|(a, b)| (b[1] - a[1]) / (b[0] - a[0]))
+        .collect();
+    let of_points = |of: &dyn Fn(f64, f64) -> f64| {
+        median(&points.iter().map(|[x, y]| of(*x, *y)).collect::<Vec<f64>>())
+    };
+    // Without slopes their median is no number, and this is 0.
+    let slope = median(&slopes).max(0.0);
+    let at_zero = of_points(&|x, y| y - slope * x);
+    if at_zero < 0.0 { (of_points(&|x, y| y / x), 0.0) } else { (slope, at_zero) }
 }
 
 /// Eq. 1 solved for the users, with T as long as it likes: λN(H + S) = T does not depend on it.
@@ -483,8 +467,23 @@ mod tests {
     }
 
     #[test]
-    fn two_looks_tell_the_costs() {
-        let found = super::costs(&look(50.0, 900.0), &look(90.0, 1200.0), None);
+    fn looks_tell_the_costs_in_spite_of_disturbances() {
+        let disturbed = |look: Look| Look {
+            busy_ms: look.busy_ms * 3.0,
+            sending_ms: look.sending_ms * 2.5,
+            ..look
+        };
+        let looks = [
+            look(50.0, 900.0),
+            look(90.0, 1200.0),
+            disturbed(look(50.0, 900.0)),
+            look(90.0, 1200.0),
+            look(50.0, 900.0),
+            disturbed(look(90.0, 1200.0)),
+            look(50.0, 900.0),
+            look(90.0, 1200.0),
+        ];
+        let found = costs(&looks, None);
         for (found, expected) in [
             (found.per_turn_ms, COSTS.per_turn_ms),
             (found.other_ms, COSTS.other_ms),
@@ -492,19 +491,16 @@ mod tests {
             (found.per_byte_ms, COSTS.per_byte_ms),
             (found.bytes, COSTS.bytes),
         ] {
-            assert!((found / expected - 1.0).abs() < 1e-9, "{found} {expected}");
+            assert!((found / expected - 1.0).abs() < 1e-6, "{found} {expected}");
         }
     }
 
     #[test]
-    fn a_disturbed_look_does_not_count() {
-        let quiet = || look(50.0, 900.0);
-        let times = |by: f64| Look { busy_ms: quiet().busy_ms * by, ..quiet() };
-        let middle = Look::middle(&[quiet(), times(3.0), quiet(), times(0.9)]);
-        assert_eq!((middle.elapsed_ms, middle.busy_ms), (2000.0, 2.0 * quiet().busy_ms));
-        let middle = Look::middle(&[times(3.0), quiet()]);
-        assert_eq!((middle.elapsed_ms, middle.busy_ms), (1000.0, quiet().busy_ms));
-        assert_eq!(Look::middle(&[quiet()]).busy_ms, quiet().busy_ms);
+    fn no_cost_is_negative() {
+        assert_eq!(line(&[[1.0, 5.0]]), (0.0, 5.0), "no slope to see");
+        assert_eq!(line(&[[1.0, 5.0], [2.0, 4.0]]), (0.0, 4.0), "falls");
+        assert_eq!(line(&[[1.0, 1.0], [2.0, 4.0]]), (1.0, 0.0), "begins below 0");
+        assert_eq!(line(&[[1.0, 5.0], [2.0, 7.0]]), (2.0, 3.0));
     }
 
     #[test]
