@@ -21,10 +21,14 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Users of the first look, and shares of the capacity that it suggests at which the relay is then
-/// measured.
+/// Users of the first look.
 const FIRST_LOOK: f64 = 60.0;
-const MEASURED_AT: [f64; 2] = [0.35, 0.6];
+/// Shares of the capacity that it suggests at which the relay is then measured, and how many times
+/// longer the updates are there: at the second, a receiver gets about the bytes that it would get
+/// at capacity, so that their cost need not be guessed from smaller ones.
+const MEASURED_AT: [(f64, u32); 2] = [(0.35, 1), (0.6, 2)];
+/// The longest update that is sent.
+const MOST_BYTES: u32 = 1000;
 /// So often each, before the true number is looked for and after.
 const LOOKS: usize = 2;
 /// So much more one look must show than another for the two to tell a slope.
@@ -45,7 +49,7 @@ const MOST_USERS: f64 = 4000.0;
 #[derive(Args)]
 pub(crate) struct CapacityBench {
     /// Bytes of an update
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(12..=1000))]
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(12..=MOST_BYTES as i64))]
     bytes: u32,
     /// Milliseconds that an update may take on average, and between the ticks of the periodic mode.
     /// With more, one processor's load is no match for one relay
@@ -165,9 +169,12 @@ impl Trial<'_> {
     /// Predicts the number of users, and finds it. The light loads are measured before and after, so
     /// that a machine that became faster or slower did so for both.
     fn round(&self) -> anyhow::Result<Round> {
-        let mut looks = vec![self.look(FIRST_LOOK)?, self.look(FIRST_LOOK)?];
+        let first = || self.look(FIRST_LOOK, self.bench.bytes);
+        let mut looks = vec![first()?, first()?];
         let rough = self.predict(&looks).predicted.min(MOST_USERS);
-        let loads = MEASURED_AT.map(|share| (rough * share).round());
+        let loads = MEASURED_AT.map(|(share, longer)| {
+            ((rough * share).round(), (self.bench.bytes * longer).min(MOST_BYTES))
+        });
         self.look_at(loads, &mut looks)?;
         let measured = self.find(self.predict(&looks).predicted)?;
         self.look_at(loads, &mut looks)?;
@@ -180,10 +187,10 @@ impl Trial<'_> {
     }
 
     /// Measures the loads a few times in turn.
-    fn look_at(&self, loads: [f64; 2], looks: &mut Vec<Look>) -> anyhow::Result<()> {
+    fn look_at(&self, loads: [(f64, u32); 2], looks: &mut Vec<Look>) -> anyhow::Result<()> {
         for _ in 0..LOOKS {
-            for users in loads {
-                looks.push(self.look(users)?);
+            for (users, bytes) in loads {
+                looks.push(self.look(users, bytes)?);
             }
         }
         Ok(())
@@ -240,7 +247,7 @@ impl Trial<'_> {
     }
 
     fn is_in_time(&self, users: f64) -> anyhow::Result<bool> {
-        let look = self.look(users)?;
+        let look = self.look(users, self.bench.bytes)?;
         let in_time = match self.mode {
             ModeName::Immediate => look.age_ms <= self.bench.t_ms as f64,
             ModeName::Periodic => look.ticks_kept(self.bench.t_ms as f64) >= MOST_TICKS,
@@ -257,8 +264,8 @@ impl Trial<'_> {
         Ok(in_time && look.lost == 0)
     }
 
-    /// Runs a relay under the load of so many users.
-    fn look(&self, users: f64) -> anyhow::Result<Look> {
+    /// Runs a relay under the load of so many users and updates so long.
+    fn look(&self, users: f64, bytes: u32) -> anyhow::Result<Look> {
         let (mode, tick) = (self.mode.flag(), self.bench.t_ms);
         let args = RelayArgs::bench(mode, tick, self.engine, self.relay_on);
         let relay = RunningRelay::start(&RelaySettings::resolve(args, "off")?)?;
@@ -266,7 +273,7 @@ impl Trial<'_> {
         let case = Case {
             scenario: Scenario::Crowd,
             n: users as usize,
-            bytes: self.bench.bytes as usize,
+            bytes: bytes as usize,
             mode: self.mode,
             tick_ms: tick,
             receivers_gro: true,
@@ -355,7 +362,8 @@ fn process_cpu_time_of(process: u32) -> Duration {
     process_cpu_time(process).unwrap_or_default()
 }
 
-/// What a relay's work costs, from looks at it. `send_bytes` is what a send carries, if what a
+/// What a relay's work costs, from looks at it, of which the first is at the updates that it is to be
+/// predicted for. `send_bytes` is what a send carries, if what a
 /// receiver gets at once takes several.
 fn costs(looks: &[Look], send_bytes: Option<f64>) -> BundledServer {
     let points = |of: fn(&Look, bool) -> [f64; 2]| -> Vec<[f64; 2]> {
@@ -363,14 +371,12 @@ fn costs(looks: &[Look], send_bytes: Option<f64>) -> BundledServer {
     };
     let (other_ms, per_turn_ms) = line(&points(|look, _| look.per_flush()));
     let (per_byte_ms, per_send_ms) = line(&points(Look::per_send));
-    let bytes: Vec<f64> =
-        looks.iter().map(|look| look.bytes / (look.messages * look.users)).collect();
     BundledServer {
         per_turn_ms,
         other_ms,
         per_send_ms,
         per_byte_ms,
-        bytes: median(&bytes),
+        bytes: looks[0].bytes / (looks[0].messages * looks[0].users),
         send_bytes,
         rate: 1.0 / PERIOD.as_secs_f64() / 1e3,
     }
