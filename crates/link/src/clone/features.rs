@@ -8,11 +8,22 @@ use std::os::fd::AsRawFd;
 
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
+const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const ETHTOOL_GFEATURES: u32 = 0x3a;
 const ETH_SS_FEATURES: u32 = 4;
 const NAME_LEN: usize = 32;
 const MAX_FEATURES: usize = 256;
 const UDP_SEGMENTATION: &[u8] = b"tx-udp-segmentation";
+
+/// `struct ethtool_sset_info` for one set.
+#[repr(C)]
+struct SetInfo {
+    command: u32,
+    reserved: u32,
+    /// A bit for each set; in the answer, for each that the device has.
+    sets: u64,
+    count: u32,
+}
 
 /// `struct ethtool_gstrings` with room.
 #[repr(C)]
@@ -35,10 +46,17 @@ struct Features {
 /// Whether the device cuts a UDP send into datagrams; otherwise the kernel does, before the device
 /// sees them.
 pub(crate) fn segments_udp(device: &str) -> io::Result<bool> {
+    let mut set =
+        SetInfo { command: ETHTOOL_GSSET_INFO, reserved: 0, sets: 1 << ETH_SS_FEATURES, count: 0 };
+    ask(device, &mut set)?;
+    if set.count as usize > MAX_FEATURES {
+        return Err(io::Error::other(format!("the kernel knows {} device features", set.count)));
+    }
+    // Some kernels answer nothing to any other number.
     let mut names = Names {
         command: ETHTOOL_GSTRINGS,
         set: ETH_SS_FEATURES,
-        count: MAX_FEATURES as u32,
+        count: set.count,
         names: [[0; NAME_LEN]; MAX_FEATURES],
     };
     ask(device, &mut names)?;
@@ -64,8 +82,36 @@ fn ask<T>(device: &str, question: &mut T) -> io::Result<()> {
         *to = byte as c_char;
     }
     request.ifr_ifru.ifru_data = std::ptr::from_mut(question).cast();
-    // SAFETY: the kernel reads the request and the question's head, and writes no more than the
-    // count in that head has room for.
+    // SAFETY: the kernel reads the request and the question's head, and writes no more than there
+    // is room for: one number, at most `MAX_FEATURES` names, as many blocks as the head says.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &mut request) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Namespace;
+    use std::process::Command;
+
+    #[test]
+    fn a_device_that_stops_cutting_is_found_out() {
+        let near = match Namespace::new() {
+            Ok(near) => near,
+            Err(error) => return println!("skipped: {error}"),
+        };
+        let far = Namespace::new().unwrap();
+        Namespace::join(&near, &far).unwrap();
+        let cuts = || near.run(|| segments_udp("near")).unwrap().unwrap();
+        assert!(cuts());
+        let mut ethtool = Command::new("ethtool");
+        ethtool.args(["-K", "near", "tx-udp-segmentation", "off"]);
+        match near.host(&mut ethtool).status() {
+            Ok(status) => assert!(status.success()),
+            Err(error) => return println!("skipped: ethtool: {error}"),
+        }
+        assert!(!cuts());
+        let nowhere = near.run(|| segments_udp("nowhere")).unwrap();
+        assert_eq!(nowhere.unwrap_err().raw_os_error(), Some(libc::ENODEV));
+    }
 }

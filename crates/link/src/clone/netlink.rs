@@ -23,6 +23,8 @@ pub(crate) struct Device {
     pub(crate) name: String,
     pub(crate) mac: Mac,
     pub(crate) mtu: usize,
+    /// Datagrams of the longest packet that it may be handed to cut up.
+    pub(crate) most_segments: usize,
     pub(crate) up: bool,
     pub(crate) ethernet: bool,
 }
@@ -114,6 +116,7 @@ impl Device {
             name: String::new(),
             mac: Mac::default(),
             mtu: 0,
+            most_segments: 1,
             up: message.header.flags.contains(LinkFlags::Up),
             ethernet: message.header.link_layer_type == LinkLayerType::Ether,
         };
@@ -121,6 +124,7 @@ impl Device {
             match attribute {
                 LinkAttribute::IfName(name) => device.name.clone_from(name),
                 LinkAttribute::Mtu(mtu) => device.mtu = *mtu as usize,
+                LinkAttribute::GsoMaxSegs(most) => device.most_segments = *most as usize,
                 LinkAttribute::Address(address) => {
                     device.mac = Mac::try_from(&address[..]).unwrap_or_default();
                 }
