@@ -13,7 +13,9 @@ const BYTES: usize = 1200;
 const MEMBERS: usize = 20;
 const ROUNDS: u8 = 10;
 /// 20 Mbit/s; the queue holds 50 of the datagrams, a round is 20.
-const SHAPER: &str = "qdisc add dev near root tbf rate 20mbit burst 16k limit 60k";
+const SLOW: &str = "qdisc add dev near root tbf rate 20mbit burst 16k limit 60k";
+/// A datagram takes ten seconds; the queue holds three.
+const STUCK: &str = "qdisc add dev near root tbf rate 1kbit burst 1600 limit 4k";
 /// Of a send buffer below the queue's limit, and of one far above it.
 const SEND_BUFFERS: [usize; 2] = [16 << 10, 1 << 20];
 
@@ -21,14 +23,14 @@ const SEND_BUFFERS: [usize; 2] = [16 << 10, 1 << 20];
 const HOSTS: [(&str, &str); 2] = [("10.77.0.1", "10.77.0.2"), ("fd77::1", "fd77::2")];
 
 /// Two hosts, of which the near one sends slowly.
-fn slow_network() -> Option<(Namespace, Namespace)> {
+fn shaped_network(shaper: &str) -> Option<(Namespace, Namespace)> {
     let shaped = || {
         let (near, far) = (Namespace::new()?, Namespace::new()?);
         Namespace::join(&near, &far)?;
         for (from, to) in HOSTS {
             meet(&near.run(|| bind(from))?, &far.run(|| bind(to))?);
         }
-        let tc = near.run(|| Command::new("tc").args(SHAPER.split(' ')).output())??;
+        let tc = near.run(|| Command::new("tc").args(shaper.split(' ')).output())??;
         let said = String::from_utf8_lossy(&tc.stderr).into_owned();
         if tc.status.success() { Ok((near, far)) } else { Err(std::io::Error::other(said)) }
     };
@@ -99,7 +101,7 @@ fn check(
 
 #[test]
 fn a_slow_device_makes_every_engine_sleep_and_loses_nothing() {
-    let Some((near, far)) = slow_network() else { return };
+    let Some((near, far)) = shaped_network(SLOW) else { return };
     for name in [EngineName::Sendto, EngineName::Sendmmsg, EngineName::Gso, EngineName::Uring] {
         for (ip, peer) in HOSTS {
             for send_buffer in SEND_BUFFERS {
@@ -128,6 +130,39 @@ fn a_slow_device_makes_every_engine_sleep_and_loses_nothing() {
                     engine.send(&socket, &batch)
                 };
                 check(&format!("{what}, batch"), &members, 1, by_batch, &near);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_queue_that_stays_full_is_given_up_soon() {
+    let Some((near, far)) = shaped_network(STUCK) else { return };
+    let (ip, peer) = HOSTS[0];
+    let members = members(&far, peer);
+    let group: Group = members.iter().map(Socket::local_address).collect();
+    for name in [EngineName::Sendto, EngineName::Sendmmsg, EngineName::Gso, EngineName::Uring] {
+        for send_buffer in SEND_BUFFERS {
+            let options = SocketOptions { send_buffer, ..SocketOptions::default() };
+            let address = SocketAddr::new(ip.parse().unwrap(), 0);
+            let socket = near.run(|| Socket::bind(address, &options)).unwrap().unwrap();
+            let engine = Engine::open(EngineChoice::Named(name), &socket);
+            let Ok(mut engine) = engine.inspect_err(|error| println!("skipped: {error}")) else {
+                continue;
+            };
+            let burst = Burst::segments(&[7; 3 * BYTES], BYTES).unwrap();
+            let mut batch = SendBatch::new();
+            for to in group.members() {
+                batch.push_burst(*to, &[burst.bytes()], BYTES as u16);
+            }
+            let of_group = engine.send_to_group(&socket, &group, burst).unwrap();
+            let of_batch = engine.send(&socket, &batch);
+            for report in [of_group, of_batch] {
+                let what = format!("{name}, send buffer {send_buffer}: {report:?}");
+                assert_eq!(report.sent + report.failed, 3 * MEMBERS as u64, "{what}");
+                assert!(report.failed > 2 * MEMBERS as u64, "{what}");
+                // Not so often for each member.
+                assert!(report.waits <= 100, "{what}");
             }
         }
     }

@@ -515,6 +515,25 @@ fn a_slow_device_loses_nothing_and_costs_no_time() {
 }
 
 #[test]
+fn a_queue_that_stays_full_is_given_up_soon() {
+    let Some(bed) = Bed::new() else { return };
+    let mut sender = Sender::new(&bed, EngineName::TcBpf, IPV4);
+    let to = bed.receivers(IPV4, 200);
+    let group = to.group();
+    // A datagram takes ten seconds; the queue holds three.
+    let shape = "tc qdisc add dev near root tbf rate 1kbit burst 1600 limit 4k";
+    if bed.command(&bed.near, shape).is_none() {
+        return;
+    }
+    let bytes = payload(1200, 1);
+    let report = sender.send(&group, Burst::datagram(&bytes).unwrap());
+    assert_eq!(report.sent + report.failed, 200, "{report:?}");
+    assert!(report.failed > 150, "{report:?}");
+    // Not so often for each member.
+    assert!(report.waits <= 100, "{report:?}");
+}
+
+#[test]
 fn what_the_device_loses_is_sent_again() {
     let Some(bed) = Bed::new() else { return };
     for family in [IPV4, IPV6] {

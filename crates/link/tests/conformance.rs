@@ -84,6 +84,33 @@ fn batches_arrive_whole_and_in_order() {
     });
 }
 
+#[test]
+fn a_send_of_many_parts_is_cut_into_its_datagrams() {
+    with_every_engine(|engine, sender, ip| {
+        let receivers = [socket(ip, false), socket(ip, true)];
+        for segment in [1, 50, 100, 451, 458] {
+            let bytes = numbered(1, 458, segment as u8);
+            let parts = [&bytes[..150], &bytes[150..157], &bytes[157..457], &bytes[457..]];
+            let mut batch = SendBatch::new();
+            // Of the shortest, 64 are as many as a send may have.
+            let parts = if segment == 1 { &[&bytes[..64]][..] } else { &parts };
+            for receiver in &receivers {
+                batch.push_burst(receiver.local_address(), parts, segment);
+                batch.push_datagram(receiver.local_address(), b"and one");
+            }
+            let whole = parts.concat();
+            let mut expected: Vec<&[u8]> = whole.chunks(segment.into()).collect();
+            expected.push(b"and one");
+            let what = format!("{} {ip}, segments of {segment}", engine.name());
+            let report = engine.send(sender, &batch);
+            assert_eq!((report.sent, report.failed), (2 * expected.len() as u64, 0), "{what}");
+            for receiver in &receivers {
+                assert_eq!(receive(receiver, expected.len()), expected, "{what}");
+            }
+        }
+    });
+}
+
 fn batch_end(receivers: &[Socket]) -> SocketAddr {
     receivers[receivers.len() - 1].local_address()
 }

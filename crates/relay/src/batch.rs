@@ -96,10 +96,21 @@ impl SendBatch {
 
     /// Adds a send of one datagram.
     pub fn push_datagram(&mut self, to: SocketAddr, datagram: &[u8]) {
-        let start = self.bytes.len() as u32;
-        self.bytes.extend_from_slice(datagram);
-        let part = Part { start, end: self.bytes.len() as u32 };
-        self.push(to, &[part], datagram.len() as u16);
+        self.push_burst(to, &[datagram], datagram.len() as u16);
+    }
+
+    /// Adds a send of datagrams of `segment` bytes, of which the last may be shorter: the parts, put
+    /// together and cut.
+    pub fn push_burst(&mut self, to: SocketAddr, parts: &[&[u8]], segment: u16) {
+        let first_part = self.parts.len() as u32;
+        let mut len = 0;
+        for part in parts {
+            let start = self.bytes.len() as u32;
+            self.bytes.extend_from_slice(part);
+            self.parts.push(Part { start, end: self.bytes.len() as u32 });
+            len += part.len() as u32;
+        }
+        self.transmits.push(Transmit { to, first_part, parts: parts.len() as u32, len, segment });
     }
 
     /// Adds a send of the same as the send before, to another receiver.

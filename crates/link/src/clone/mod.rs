@@ -19,26 +19,20 @@ pub use install::{
     ENGINE_FOLDER, InstallError, InstallRequest, Installation, install, installations,
 };
 
-use crate::engine::{Mmsg, SendEngine, SendReport};
+use crate::engine::{Mmsg, Retries, SendEngine, SendReport};
 use crate::group::{Burst, Group, Refused};
 use crate::{EngineName, Socket};
 use canopy_relay::{SendBatch, Transmit};
 use members::Members;
 pub(crate) use members::SMALLEST_SET;
-use netlink::Netlink;
+use netlink::{Device, Netlink};
 use next_hop::NextHops;
 use slot::{CHUNK, MEMBERS, Order, Slot};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::thread;
-use std::time::Duration;
 use trigger::{Fired, Trigger};
 
-/// A full device queue is waited for so long at first, and at most.
-const WAITS: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(4)];
-/// Waits in a row, without anything sent, before the datagrams count as refused.
-const MAX_WAITS: u32 = 400;
 /// Packets in a row that the programs did not see before no more are handed to them, until
 /// something changes: each may leave as it is, for a port that nobody named.
 const MAX_UNSEEN: u32 = 8;
@@ -52,8 +46,8 @@ pub(crate) struct Cloner {
     trigger: Trigger,
     hops: NextHops,
     mtu: usize,
-    /// Whether several datagrams to one receiver leave as one packet.
-    segments: bool,
+    /// Datagrams of the longest packet that the device cuts up itself.
+    most_segments: usize,
     /// The address and port that the socket has; an unspecified address stands for any.
     local: SocketAddr,
     members: Members,
@@ -89,7 +83,7 @@ impl Cloner {
             trigger,
             hops: NextHops::over(installation.device)?,
             mtu,
-            segments: features::segments_udp(&device.name)?,
+            most_segments: most_segments(&device)?,
             local: SocketAddr::new(local.ip().to_canonical(), local.port()),
             members: Members::default(),
             plain: Mmsg::with_segments(socket)?,
@@ -112,7 +106,7 @@ impl Cloner {
         // Without an answer the device is gone; then nobody can be reached over it either.
         if let Ok(device) = self.hops.device() {
             self.mtu = device.mtu.min(self.trigger.longest_packet());
-            self.segments = features::segments_udp(&device.name).unwrap_or(false);
+            self.most_segments = most_segments(&device).unwrap_or(1);
             self.slot.set_source(self.local.port(), device.mac);
         }
     }
@@ -123,6 +117,7 @@ impl Cloner {
         socket: &Socket,
         members: impl Iterator<Item = SocketAddr> + Clone,
         burst: Burst<'_>,
+        retries: &mut Retries,
         report: &mut SendReport,
     ) {
         if self.members.sort(&mut self.hops, self.local.ip(), members) {
@@ -130,16 +125,13 @@ impl Cloner {
         }
         for family in 0..self.members.families.len() {
             if !self.members.families[family].entries.is_empty() {
-                self.send_to_family(socket, family, burst, report);
+                self.send_to_family(socket, family, burst, retries, report);
             }
         }
-        if !self.members.others.members().is_empty() {
-            let members = self.members.others.members().len();
-            report.fallbacks += (members * burst.datagrams()) as u64;
-            // Plain sends refuse nothing.
-            if let Ok(sent) = self.plain.send_to_group(socket, &self.members.others, burst) {
-                report.add(sent);
-            }
+        let others = &self.members.others;
+        if !others.members().is_empty() {
+            report.fallbacks += (others.members().len() * burst.datagrams()) as u64;
+            self.plain.send_group(socket, others, burst, retries, report);
         }
     }
 
@@ -148,6 +140,7 @@ impl Cloner {
         socket: &Socket,
         family: usize,
         burst: Burst<'_>,
+        retries: &mut Retries,
         report: &mut SendReport,
     ) {
         let set = &mut self.members.families[family];
@@ -160,13 +153,20 @@ impl Cloner {
             plain = set.entries.len();
         }
         let set = &self.members.families[family];
-        self.send_plainly(socket, set.addresses[..plain].iter().copied(), burst, report);
+        self.send_plainly(socket, set.addresses[..plain].iter().copied(), burst, retries, report);
         let Some(source) = set.source else { return };
         let source = SocketAddr::new(source, self.local.port());
+        let fallbacks = report.fallbacks;
         for packet in self.trigger.packets(burst) {
-            let done = self.clone_packet(socket, (family, plain), source, packet, report);
+            // What is cloned may overtake what was sent plainly, so the rest of the burst is too.
+            let in_order = report.fallbacks == fallbacks;
+            let done = if in_order {
+                self.clone_packet(socket, (family, plain), source, packet, retries, report)
+            } else {
+                plain
+            };
             let rest = &self.members.families[family].addresses[done..];
-            self.send_plainly(socket, rest.iter().copied(), packet, report);
+            self.send_plainly(socket, rest.iter().copied(), packet, retries, report);
         }
     }
 
@@ -175,10 +175,11 @@ impl Cloner {
         socket: &Socket,
         members: impl Iterator<Item = SocketAddr> + Clone,
         burst: Burst<'_>,
+        retries: &mut Retries,
         report: &mut SendReport,
     ) {
         report.fallbacks += (members.clone().count() * burst.datagrams()) as u64;
-        report.add(self.plain.send_to_each(socket, members, burst));
+        self.plain.send_to_each(socket, members, burst, retries, report);
     }
 
     /// Has one packet made into one for each member of a family from the member `done` on, in
@@ -190,13 +191,14 @@ impl Cloner {
         (family, mut done): (usize, usize),
         source: SocketAddr,
         packet: Burst<'_>,
+        retries: &mut Retries,
         report: &mut SendReport,
     ) -> usize {
         let addresses = &self.members.families[family].addresses;
         let datagrams = packet.datagrams() as u64;
         // Where each copy is cut up before it reaches the device, its datagrams count.
-        let chunk = if self.segments { CHUNK } else { (CHUNK / packet.datagrams()).max(1) };
-        let (mut waits, mut pause) = (0, WAITS[0]);
+        let is_cut_here = packet.datagrams() > self.most_segments;
+        let chunk = if is_cut_here { (CHUNK / packet.datagrams()).max(1) } else { CHUNK };
         while done < addresses.len() {
             // 1. Hand over the packet.
             let count = chunk.min(addresses.len() - done);
@@ -217,17 +219,16 @@ impl Cloner {
             report.sent += cloned;
             report.cloned += cloned;
             if outcome.lost != 0 {
-                report.waits += 1;
-                thread::sleep(WAITS[0]);
+                retries.nap(report);
                 let lost = lost.map(|number| addresses[done + number]);
-                self.send_plainly(socket, lost, packet, report);
+                self.send_plainly(socket, lost, packet, retries, report);
             }
             done += served;
             if outcome.ran {
                 self.unseen = 0;
             }
+            retries.next(cloned > 0);
             if served == count {
-                (waits, pause) = (0, WAITS[0]);
                 continue;
             }
 
@@ -240,18 +241,14 @@ impl Cloner {
                 self.gone |= self.slot.is_gone();
                 return done;
             }
-            if served > 0 {
-                (waits, pause) = (0, WAITS[0]);
-            }
-            if outcome.refused < 0 || waits == MAX_WAITS || !self.trigger.is_queued() {
+            if outcome.refused < 0 || !self.trigger.is_queued() {
                 return done;
             }
 
             // 4. Wait for the queue.
-            waits += 1;
-            report.waits += 1;
-            thread::sleep(pause);
-            pause = (pause * 2).min(WAITS[1]);
+            if !retries.nap(report) {
+                return done;
+            }
         }
         done
     }
@@ -265,14 +262,15 @@ impl Cloner {
 
 impl SendEngine for Cloner {
     fn send(&mut self, socket: &Socket, batch: &SendBatch) -> SendReport {
-        let mut report = SendReport::default();
+        let (mut report, mut retries) = (SendReport::default(), Retries::new());
         self.follow_device();
         let mut rest = batch.transmits();
         while !rest.is_empty() {
             let sets = rest.chunk_by(|a, b| batch.carries_the_same(a, b));
             let small: usize = sets.map(<[_]>::len).take_while(|len| *len < SMALLEST_SET).sum();
             if small > 0 {
-                self.plain.send_transmits(socket, batch, &rest[..small], &mut report);
+                let small_sets = &rest[..small];
+                self.plain.send_transmits(socket, batch, small_sets, &mut retries, &mut report);
                 rest = &rest[small..];
                 continue;
             }
@@ -285,9 +283,9 @@ impl SendEngine for Cloner {
             match Burst::segments(&joined, segment) {
                 Ok(burst) if segment + IPV6_UDP <= self.mtu => {
                     let members = set.iter().map(|transmit| transmit.to);
-                    self.send_to_set(socket, members, burst, &mut report);
+                    self.send_to_set(socket, members, burst, &mut retries, &mut report);
                 }
-                _ => self.plain.send_transmits(socket, batch, set, &mut report),
+                _ => self.plain.send_transmits(socket, batch, set, &mut retries, &mut report),
             }
             self.joined = joined;
             rest = after;
@@ -310,10 +308,16 @@ impl SendEngine for Cloner {
         if bytes > most {
             return Err(Refused::OverMtu { bytes, most });
         }
-        let mut report = SendReport::default();
-        self.send_to_set(socket, members.iter().copied(), burst, &mut report);
+        let (mut report, mut retries) = (SendReport::default(), Retries::new());
+        let members = members.iter().copied();
+        self.send_to_set(socket, members, burst, &mut retries, &mut report);
         Ok(report)
     }
+}
+
+fn most_segments(device: &Device) -> io::Result<usize> {
+    let cuts = features::segments_udp(&device.name)?;
+    Ok(if cuts { device.most_segments } else { 1 })
 }
 
 /// What is installed on the device that has this address, or on the only one.

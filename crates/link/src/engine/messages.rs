@@ -3,6 +3,7 @@
 use crate::address::KernelAddress;
 use canopy_relay::{SendBatch, Transmit};
 use std::mem;
+use std::net::SocketAddr;
 use std::ptr;
 
 /// Messages of one system call (Linux takes up to 1,024).
@@ -37,43 +38,76 @@ impl Messages {
         }
     }
 
-    /// Builds messages for as many of `transmits` as fit; returns how many. Without `segments` it
-    /// stops at the first that is several datagrams.
-    pub(crate) fn build(
-        &mut self,
-        batch: &SendBatch,
-        transmits: &[Transmit],
-        segments: bool,
-    ) -> usize {
-        self.messages.clear();
-        self.vectors.clear();
-        for (slot, transmit) in transmits.iter().take(MESSAGES).enumerate() {
+    /// Builds a message for each of as many of `transmits` as fit; returns how many. Those that are
+    /// several datagrams are cut by the kernel.
+    pub(crate) fn build_whole(&mut self, batch: &SendBatch, transmits: &[Transmit]) -> usize {
+        self.clear();
+        for (done, transmit) in transmits.iter().enumerate() {
+            if !self.has_room(1, transmit.parts as usize) {
+                return done;
+            }
             let first = self.vectors.len();
-            if first + transmit.parts as usize > VECTORS {
-                break;
-            }
-            if !segments && transmit.datagrams() > 1 {
-                break;
-            }
-            for part in batch.parts(transmit) {
-                let iov_base = part.as_ptr().cast_mut().cast();
-                self.vectors.push(libc::iovec { iov_base, iov_len: part.len() });
-            }
-            let mut message = empty_message();
-            let header = &mut message.msg_hdr;
-            header.msg_namelen = self.names[slot].set(transmit.to);
-            header.msg_name = ptr::from_mut(&mut self.names[slot]).cast();
-            // Within capacity, so earlier pointers stay good.
-            header.msg_iov = self.vectors[first..].as_mut_ptr();
-            header.msg_iovlen = transmit.parts as _;
+            self.vectors.extend(batch.parts(transmit).map(vector_of));
+            let place = self.messages.len();
+            self.push(transmit.to, first);
             if transmit.datagrams() > 1 {
-                self.controls[slot] = segment_control(transmit.segment);
-                header.msg_control = self.controls[slot].as_mut_ptr().cast();
+                let control = &mut self.controls[place];
+                *control = segment_control(transmit.segment);
+                let header = &mut self.messages[place].msg_hdr;
+                header.msg_control = control.as_mut_ptr().cast();
                 header.msg_controllen = SEGMENT_CONTROL_LEN as _;
             }
-            self.messages.push(message);
         }
-        self.messages.len()
+        transmits.len()
+    }
+
+    /// Builds a message for each datagram of as many of `transmits` as fit; returns how many.
+    pub(crate) fn build_cut(&mut self, batch: &SendBatch, transmits: &[Transmit]) -> usize {
+        self.clear();
+        for (done, transmit) in transmits.iter().enumerate() {
+            // Each cut parts a part in two at most.
+            let datagrams = transmit.datagrams() as usize;
+            if !self.has_room(datagrams, transmit.parts as usize + datagrams) {
+                return done;
+            }
+            let segment = usize::from(transmit.segment).max(1);
+            let (mut first, mut len) = (self.vectors.len(), 0);
+            for mut part in batch.parts(transmit) {
+                while !part.is_empty() {
+                    if len == segment {
+                        self.push(transmit.to, first);
+                        (first, len) = (self.vectors.len(), 0);
+                    }
+                    let (bytes, rest) = part.split_at(part.len().min(segment - len));
+                    self.vectors.push(vector_of(bytes));
+                    (part, len) = (rest, len + bytes.len());
+                }
+            }
+            self.push(transmit.to, first);
+        }
+        transmits.len()
+    }
+
+    fn clear(&mut self) {
+        self.messages.clear();
+        self.vectors.clear();
+    }
+
+    /// Whether earlier pointers stay good if so much is added.
+    fn has_room(&self, messages: usize, vectors: usize) -> bool {
+        self.messages.len() + messages <= MESSAGES && self.vectors.len() + vectors <= VECTORS
+    }
+
+    /// Adds a message of the vectors from `first` on.
+    fn push(&mut self, to: SocketAddr, first: usize) {
+        let name = &mut self.names[self.messages.len()];
+        let mut message = empty_message();
+        let header = &mut message.msg_hdr;
+        header.msg_namelen = name.set(to);
+        header.msg_name = ptr::from_mut(name).cast();
+        header.msg_iov = self.vectors[first..].as_mut_ptr();
+        header.msg_iovlen = (self.vectors.len() - first) as _;
+        self.messages.push(message);
     }
 
     /// What was built.

@@ -68,14 +68,20 @@ impl Mmsg {
         socket: &Socket,
         batch: &SendBatch,
         transmits: &[Transmit],
+        retries: &mut Retries,
         report: &mut SendReport,
     ) {
         let mut rest = transmits;
         while !rest.is_empty() {
-            let built = self.messages.build(batch, rest, self.segments);
+            let whole = self.segments;
+            let built = if whole {
+                self.messages.build_whole(batch, rest)
+            } else {
+                self.messages.build_cut(batch, rest)
+            };
             if built == 0 {
-                // Several datagrams to one receiver, where they are not one message.
-                self.fallback.send_one(socket, batch, &rest[0], report);
+                // More parts than one system call has room for.
+                self.fallback.send_one(socket, batch, &rest[0], retries, report);
                 rest = &rest[1..];
                 continue;
             }
@@ -84,15 +90,15 @@ impl Mmsg {
             send_all(
                 socket,
                 messages,
+                retries,
                 report,
-                |place| u64::from(rest[place].datagrams()),
-                |place, error, report| {
-                    let transmit = &rest[place];
-                    if transmit.datagrams() == 1 {
+                |place| if whole { u64::from(rest[place].datagrams()) } else { 1 },
+                |place, error, retries, report| {
+                    if !whole || rest[place].datagrams() == 1 {
                         return false;
                     }
                     *segments &= error.raw_os_error() != Some(libc::EIO);
-                    fallback.send_one(socket, batch, transmit, report);
+                    fallback.send_one(socket, batch, &rest[place], retries, report);
                     true
                 },
             );
@@ -106,17 +112,19 @@ impl Mmsg {
         socket: &Socket,
         members: impl Iterator<Item = SocketAddr>,
         burst: Burst<'_>,
-    ) -> SendReport {
-        let mut report = SendReport::default();
-        members.for_each(|member| self.fallback.send_burst(socket, member, burst, &mut report));
-        report
+        retries: &mut Retries,
+        report: &mut SendReport,
+    ) {
+        for member in members {
+            self.fallback.send_burst(socket, member, burst, retries, report);
+        }
     }
 }
 
 impl SendEngine for Mmsg {
     fn send(&mut self, socket: &Socket, batch: &SendBatch) -> SendReport {
-        let mut report = SendReport::default();
-        self.send_transmits(socket, batch, batch.transmits(), &mut report);
+        let (mut report, mut retries) = (SendReport::default(), Retries::new());
+        self.send_transmits(socket, batch, batch.transmits(), &mut retries, &mut report);
         report
     }
 
@@ -126,29 +134,41 @@ impl SendEngine for Mmsg {
         group: &Group,
         burst: Burst<'_>,
     ) -> Result<SendReport, Refused> {
-        let mut report = SendReport::default();
-        self.group.prepare(group);
-        if self.segments && burst.datagrams() > 1 {
-            self.send_segmented(socket, group.members(), burst, &mut report);
-        } else {
-            for datagram in burst.bytes().chunks(burst.segment().into()) {
-                let mut vector = vector_of(datagram);
-                self.group.point_to(&mut vector, ptr::null_mut());
-                for messages in self.group.messages.chunks_mut(MESSAGES) {
-                    send_all(socket, messages, &mut report, |_| 1, |_, _, _| false);
-                }
-            }
-        }
+        let (mut report, mut retries) = (SendReport::default(), Retries::new());
+        self.send_group(socket, group, burst, &mut retries, &mut report);
         Ok(report)
     }
 }
 
 impl Mmsg {
+    /// Sends the burst to every member of the group.
+    pub(crate) fn send_group(
+        &mut self,
+        socket: &Socket,
+        group: &Group,
+        burst: Burst<'_>,
+        retries: &mut Retries,
+        report: &mut SendReport,
+    ) {
+        self.group.prepare(group);
+        if self.segments && burst.datagrams() > 1 {
+            return self.send_segmented(socket, group.members(), burst, retries, report);
+        }
+        for datagram in burst.bytes().chunks(burst.segment().into()) {
+            let mut vector = vector_of(datagram);
+            self.group.point_to(&mut vector, ptr::null_mut());
+            for messages in self.group.messages.chunks_mut(MESSAGES) {
+                send_all(socket, messages, retries, report, |_| 1, |_, _, _, _| false);
+            }
+        }
+    }
+
     fn send_segmented(
         &mut self,
         socket: &Socket,
         members: &[SocketAddr],
         burst: Burst<'_>,
+        retries: &mut Retries,
         report: &mut SendReport,
     ) {
         let mut vector = vector_of(burst.bytes());
@@ -161,11 +181,12 @@ impl Mmsg {
             send_all(
                 socket,
                 messages,
+                retries,
                 report,
                 |_| burst.datagrams() as u64,
-                |place, error, report| {
+                |place, error, retries, report| {
                     *segments &= error.raw_os_error() != Some(libc::EIO);
-                    fallback.send_burst(socket, members[first + place], burst, report);
+                    fallback.send_burst(socket, members[first + place], burst, retries, report);
                     true
                 },
             );
@@ -208,12 +229,12 @@ impl PreparedGroup {
 fn send_all(
     socket: &Socket,
     messages: &mut [libc::mmsghdr],
+    retries: &mut Retries,
     report: &mut SendReport,
     datagrams: impl Fn(usize) -> u64,
-    mut refused: impl FnMut(usize, &io::Error, &mut SendReport) -> bool,
+    mut refused: impl FnMut(usize, &io::Error, &mut Retries, &mut SendReport) -> bool,
 ) {
     let mut done = 0;
-    let mut retries = Retries::new();
     while done < messages.len() {
         match sendmmsg(socket, &mut messages[done..]) {
             Ok(sent) => {
@@ -228,7 +249,7 @@ fn send_all(
             Err(error) if retries.again(socket, &error, report) => {}
             Err(error) => {
                 // The first of the messages is at fault.
-                if is_full(&error) || !refused(done, &error, report) {
+                if is_full(&error) || !refused(done, &error, retries, report) {
                     report.failed += datagrams(done);
                 }
                 done += 1;

@@ -14,7 +14,7 @@ mod uring;
 pub(crate) use messages::{SEGMENT_CONTROL_LEN, write_segment_control};
 pub use mmsg::Mmsg;
 pub use name::{EngineChoice, EngineName, UnknownEngine};
-pub(crate) use retry::may_be_reported;
+pub(crate) use retry::{Retries, may_be_reported};
 pub use sendto::Sendto;
 pub use uring::Uring;
 

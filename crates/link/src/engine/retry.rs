@@ -15,23 +15,42 @@ const NAPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_mi
 /// Errors in a row that may be of earlier datagrams.
 const MAX_REPORTED: u32 = 4;
 
-/// How often a send was tried already.
+/// The patience of one call of an engine, however many datagrams it sends: a queue that stays full
+/// holds the caller up for as long as it has patience, and then each datagram is tried once.
 pub(crate) struct Retries {
-    waits: u32,
+    /// Waits that are left.
+    left: u32,
+    /// Waits that there are again after progress. Half as many whenever none was left, for where one
+    /// receiver's queue is stuck, another's progress says nothing of it.
+    allowed: u32,
     reported: u32,
     nap: Duration,
 }
 
 impl Retries {
     pub(crate) fn new() -> Retries {
-        Retries { waits: 0, reported: 0, nap: NAPS.0 }
+        Retries { left: MAX_WAITS, allowed: MAX_WAITS, reported: 0, nap: NAPS.0 }
     }
 
-    /// What was tried is done with. After progress there is as much patience as at first; after a
-    /// queue that stayed full there is none left for what follows.
+    /// What was tried is done with. After progress there is patience again; after a queue that
+    /// stayed full there is none left for what follows.
     pub(crate) fn next(&mut self, progress: bool) {
-        let patience = if progress { Retries::new() } else { Retries { reported: 0, ..*self } };
-        *self = patience;
+        self.reported = 0;
+        if progress {
+            self.left = self.allowed;
+            self.nap = NAPS.0;
+        }
+    }
+
+    /// Whether there is patience left.
+    pub(crate) fn is_patient(&self) -> bool {
+        self.left > 0
+    }
+
+    /// Somebody else has waited for so long that there is no patience left.
+    pub(crate) fn give_up(&mut self) {
+        self.left = 0;
+        self.allowed /= 2;
     }
 
     /// Whether to try again what failed with `error`, once this has waited as long as it takes.
@@ -49,17 +68,35 @@ impl Retries {
             socket.take_errors();
             return self.reported <= MAX_REPORTED;
         }
-        if !is_full(error) || self.waits == MAX_WAITS {
+        if !is_full(error) {
             return false;
         }
-        self.waits += 1;
-        report.waits += 1;
         if error.kind() == io::ErrorKind::WouldBlock {
-            wait_writable(socket, WAIT);
+            self.wait(report, |_| wait_writable(socket, WAIT))
         } else {
-            nap(self.nap);
-            self.nap = (self.nap * 2).min(NAPS.1);
+            self.nap(report)
         }
+    }
+
+    /// Whether there was patience for a full device queue, which then was waited for.
+    pub(crate) fn nap(&mut self, report: &mut SendReport) -> bool {
+        self.wait(report, |retries| {
+            nap(retries.nap);
+            retries.nap = (retries.nap * 2).min(NAPS.1);
+        })
+    }
+
+    fn wait(&mut self, report: &mut SendReport, how: impl FnOnce(&mut Retries)) -> bool {
+        if self.left == 0 {
+            return false;
+        }
+        if self.left == 1 {
+            self.give_up();
+        } else {
+            self.left -= 1;
+        }
+        report.waits += 1;
+        how(self);
         true
     }
 }
@@ -87,4 +124,37 @@ pub(crate) fn may_be_reported(error: &io::Error) -> bool {
                 | libc::EMSGSIZE
         )
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waits(retries: &mut Retries) -> u32 {
+        let mut report = SendReport::default();
+        while retries.wait(&mut report, |_| {}) {}
+        report.waits as u32
+    }
+
+    #[test]
+    fn a_queue_that_stays_full_uses_patience_up() {
+        let mut retries = Retries::new();
+        assert_eq!(waits(&mut retries), MAX_WAITS);
+        retries.next(false);
+        assert_eq!(waits(&mut retries), 0, "what follows is tried once");
+        retries.next(true);
+        assert_eq!(waits(&mut retries), MAX_WAITS / 2);
+        let all: u32 = (0..20).map(|_| (retries.next(true), waits(&mut retries)).1).sum();
+        assert!(all < MAX_WAITS / 2, "{all}: the progress of others does not make it endless");
+    }
+
+    #[test]
+    fn a_slow_queue_is_waited_for_however_long_it_takes() {
+        let mut retries = Retries::new();
+        for _ in 0..1000 {
+            assert!(retries.wait(&mut SendReport::default(), |_| {}));
+            retries.next(true);
+        }
+        assert_eq!(waits(&mut retries), MAX_WAITS);
+    }
 }

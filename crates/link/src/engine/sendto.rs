@@ -29,15 +29,15 @@ impl Sendto {
         socket: &Socket,
         batch: &SendBatch,
         transmit: &Transmit,
+        retries: &mut Retries,
         report: &mut SendReport,
     ) {
         self.joined.clear();
         for part in batch.parts(transmit) {
             self.joined.extend_from_slice(part);
         }
-        let mut retries = Retries::new();
         for datagram in self.joined.chunks(usize::from(transmit.segment).max(1)) {
-            send_waiting(socket, transmit.to, datagram, &mut retries, report);
+            send_waiting(socket, transmit.to, datagram, retries, report);
         }
     }
 
@@ -47,11 +47,11 @@ impl Sendto {
         socket: &Socket,
         to: SocketAddr,
         burst: Burst<'_>,
+        retries: &mut Retries,
         report: &mut SendReport,
     ) {
-        let mut retries = Retries::new();
         for datagram in burst.bytes().chunks(burst.segment().into()) {
-            send_waiting(socket, to, datagram, &mut retries, report);
+            send_waiting(socket, to, datagram, retries, report);
         }
     }
 }
@@ -64,9 +64,9 @@ impl Default for Sendto {
 
 impl SendEngine for Sendto {
     fn send(&mut self, socket: &Socket, batch: &SendBatch) -> SendReport {
-        let mut report = SendReport::default();
+        let (mut report, mut retries) = (SendReport::default(), Retries::new());
         for transmit in batch.transmits() {
-            self.send_one(socket, batch, transmit, &mut report);
+            self.send_one(socket, batch, transmit, &mut retries, &mut report);
         }
         report
     }

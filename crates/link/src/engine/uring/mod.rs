@@ -65,17 +65,16 @@ impl Uring {
 
 impl SendEngine for Uring {
     fn send(&mut self, socket: &Socket, batch: &SendBatch) -> SendReport {
-        let mut report = SendReport::default();
+        let (mut report, mut retries) = (SendReport::default(), Retries::new());
         let file = self.members.file_of(&self.ring, socket);
         let mut rest = batch.transmits();
         while !rest.is_empty() {
-            let built = match file {
-                Some(_) => self.messages.build(batch, rest, self.segments),
-                None => 0,
-            };
+            // Several datagrams to one receiver, where they are not one message, are sent one by one.
+            let whole = |transmit: &&Transmit| self.segments || transmit.datagrams() == 1;
+            let fit = if file.is_some() { rest.iter().take_while(whole).count() } else { 0 };
+            let built = self.messages.build_whole(batch, &rest[..fit]);
             let Some(file) = file.filter(|_| built > 0) else {
-                // No file, or several datagrams to one receiver where they are not one message.
-                self.fallback.send_one(socket, batch, &rest[0], &mut report);
+                self.fallback.send_one(socket, batch, &rest[0], &mut retries, &mut report);
                 rest = &rest[1..];
                 continue;
             };
@@ -87,11 +86,12 @@ impl SendEngine for Uring {
                     &mut self.ring,
                     socket,
                     &mut self.entries,
+                    &mut retries,
                     &mut report,
                     |place| u64::from(rest[place].datagrams()),
-                    |place, error, report| {
+                    |place, error, retries, report| {
                         *segments &= error.raw_os_error() != Some(libc::EIO);
-                        fallback.send_one(socket, batch, &rest[place], report);
+                        fallback.send_one(socket, batch, &rest[place], retries, report);
                     },
                 );
             }
@@ -106,14 +106,14 @@ impl SendEngine for Uring {
         group: &Group,
         burst: Burst<'_>,
     ) -> Result<SendReport, Refused> {
-        let mut report = SendReport::default();
+        let (mut report, mut retries) = (SendReport::default(), Retries::new());
         self.members.prepare(&self.ring, socket, group)?;
         if self.segments || burst.datagrams() == 1 {
-            self.send_burst(socket, group.members(), burst, &mut report);
+            self.send_burst(socket, group.members(), burst, &mut retries, &mut report);
         } else {
             for datagram in burst.bytes().chunks(burst.segment().into()) {
                 let datagram = Burst::datagram(datagram)?;
-                self.send_burst(socket, group.members(), datagram, &mut report);
+                self.send_burst(socket, group.members(), datagram, &mut retries, &mut report);
             }
         }
         Ok(report)
@@ -149,6 +149,7 @@ impl Uring {
         socket: &Socket,
         members: &[SocketAddr],
         burst: Burst<'_>,
+        retries: &mut Retries,
         report: &mut SendReport,
     ) {
         let bytes = burst.bytes();
@@ -164,7 +165,8 @@ impl Uring {
             self.entries.clear();
             for (place, member) in members.iter().enumerate() {
                 let Some(file) = self.members.file(first + place) else {
-                    self.fallback.send_burst(socket, *member, burst, report);
+                    report.fallbacks += burst.datagrams() as u64;
+                    self.fallback.send_burst(socket, *member, burst, retries, report);
                     continue;
                 };
                 let file = types::Fixed(file);
@@ -183,12 +185,13 @@ impl Uring {
                     &mut self.ring,
                     socket,
                     &mut self.entries,
+                    retries,
                     report,
                     |_| burst.datagrams() as u64,
-                    |place, error, report| {
+                    |place, error, retries, report| {
                         *segments &= error.raw_os_error() != Some(libc::EIO);
                         sockets.forget(members[place]);
-                        fallback.send_burst(socket, members[place], burst, report);
+                        fallback.send_burst(socket, members[place], burst, retries, report);
                     },
                 );
             }
@@ -206,15 +209,15 @@ unsafe fn send_all(
     ring: &mut Ring,
     socket: &Socket,
     entries: &mut Vec<Entry>,
+    retries: &mut Retries,
     report: &mut SendReport,
     datagrams: impl Fn(usize) -> u64,
-    mut refused: impl FnMut(usize, &io::Error, &mut SendReport),
+    mut refused: impl FnMut(usize, &io::Error, &mut Retries, &mut SendReport),
 ) {
-    let mut retries = Retries::new();
     while !entries.is_empty() {
         // SAFETY: as the caller promises.
-        let results = unsafe { ring.run(entries) };
-        let (mut progress, mut again) = (false, None);
+        let results = unsafe { ring.run(entries, retries.is_patient()) };
+        let (mut progress, mut gave_up, mut again) = (false, false, None);
         entries.retain(|entry| {
             let place = entry.get_user_data() as usize;
             let result = results[place];
@@ -229,6 +232,7 @@ unsafe fn send_all(
                 _ => io::Error::from_raw_os_error(-result),
             };
             if result == GAVE_UP {
+                gave_up = true;
                 report.failed += datagrams(place);
                 return false;
             }
@@ -236,12 +240,14 @@ unsafe fn send_all(
             if keep {
                 again = Some(error);
             } else {
-                refused(place, &error, report);
+                refused(place, &error, retries, report);
             }
             keep
         });
-        if progress {
-            retries = Retries::new();
+        if gave_up {
+            retries.give_up();
+        } else if progress {
+            retries.next(true);
         }
         if again.is_some_and(|error| !retries.again(socket, &error, report)) {
             let places = entries.iter().map(|entry| entry.get_user_data() as usize);

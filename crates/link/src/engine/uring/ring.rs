@@ -6,7 +6,7 @@ use io_uring::{IoUring, Probe, opcode, types};
 use std::io;
 use std::time::Duration;
 
-/// The result of a send that found no room for a second.
+/// The result of a send that found no room for as long as patience lasts.
 pub(super) const GAVE_UP: i32 = -libc::ETIMEDOUT;
 /// The result of a send that the kernel had not done when the ring broke.
 const BROKEN: i32 = -libc::ENXIO;
@@ -16,7 +16,9 @@ const UNDER_WAY: i32 = i32::MIN;
 /// User data of what asks for a send to be given up.
 const CANCEL: u64 = u64::MAX;
 /// Without any completion for as long, what is left is given up.
-const PATIENCE: types::Timespec = types::Timespec::new().sec(1);
+const PATIENCE: Duration = Duration::from_millis(250);
+/// The same where there is no patience left.
+const NO_PATIENCE: Duration = Duration::from_millis(1);
 /// Before the kernel is asked again when it was short of memory.
 const NAP: Duration = Duration::from_micros(100);
 /// The most files of a ring: one for a socket that sends by address, the others for members.
@@ -66,7 +68,7 @@ impl Ring {
     ///
     /// # Safety
     /// What the entries point to stays in place, and is not changed, until this returns.
-    pub(super) unsafe fn run(&mut self, entries: &[Entry]) -> &[i32] {
+    pub(super) unsafe fn run(&mut self, entries: &[Entry], patient: bool) -> &[i32] {
         let results = &mut self.results;
         let Some(ring) = &mut self.inner else {
             results.fill(BROKEN);
@@ -79,9 +81,10 @@ impl Ring {
         // kernel has completed all, or has dropped the ring with those that it had not begun.
         let pushed = unsafe { ring.submission().push_multiple(entries) };
         debug_assert!(pushed.is_ok(), "the ring was empty and is large enough");
+        let patience = types::Timespec::from(if patient { PATIENCE } else { NO_PATIENCE });
         let (mut left, mut gave_up) = (entries.len(), false);
         while left > 0 {
-            let usable = submit_and_wait(ring, left);
+            let usable = submit_and_wait(ring, left, &patience);
             let before = left;
             for done in ring.completion().filter(|done| done.user_data() != CANCEL) {
                 let cancelled = gave_up && done.result() == -libc::ECANCELED;
@@ -103,10 +106,10 @@ impl Ring {
     }
 }
 
-/// Submits what was pushed and waits for `want` completions, at most as long as patience lasts.
+/// Submits what was pushed and waits for `want` completions, at most as long as `patience` lasts.
 /// Returns whether the ring can be used any more.
-fn submit_and_wait(ring: &mut IoUring, want: usize) -> bool {
-    let arguments = types::SubmitArgs::new().timespec(&PATIENCE);
+fn submit_and_wait(ring: &mut IoUring, want: usize, patience: &types::Timespec) -> bool {
+    let arguments = types::SubmitArgs::new().timespec(patience);
     loop {
         match ring.submitter().submit_with_args(want, &arguments) {
             Ok(_) => return true,
@@ -179,11 +182,12 @@ mod tests {
         };
         let [sender, receiver] = [0, 0].map(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
         // SAFETY: the bytes are static.
-        let results = unsafe { ring.run(&[send(&sender, 2, b"to nobody")]) };
+        let results = unsafe { ring.run(&[send(&sender, 2, b"to nobody")], true) };
         assert_eq!(results[2], -libc::EDESTADDRREQ);
         sender.connect(receiver.local_addr().unwrap()).unwrap();
         // SAFETY: as above.
-        let results = unsafe { ring.run(&[send(&sender, 1, b"one"), send(&sender, 0, b"four")]) };
+        let results =
+            unsafe { ring.run(&[send(&sender, 1, b"one"), send(&sender, 0, b"four")], true) };
         assert_eq!(results[..2], [4, 3]);
     }
 
@@ -199,9 +203,12 @@ mod tests {
         while near.send(&[0; 1024]).is_ok() {}
         near.set_nonblocking(false).unwrap();
         let near = UdpSocket::from(std::os::fd::OwnedFd::from(near));
-        // SAFETY: the bytes are static.
-        let results = unsafe { ring.run(&[send(&near, 0, b"a"), send(&near, 1, b"b")]) };
-        assert_eq!(results[..2], [GAVE_UP; 2]);
+        for patient in [true, false] {
+            // SAFETY: the bytes are static.
+            let results =
+                unsafe { ring.run(&[send(&near, 0, b"a"), send(&near, 1, b"b")], patient) };
+            assert_eq!(results[..2], [GAVE_UP; 2]);
+        }
     }
 
     #[test]
