@@ -31,7 +31,7 @@ pub(crate) struct EngineCommand {
 enum What {
     /// Install the programs on a device (as root)
     Install(InstallCommand),
-    /// List what is installed
+    /// List what is installed, for whom, and how many packets the kernel copied
     Status(StatusCommand),
     /// Remove what was installed, leaving nothing behind (as root)
     Remove(RemoveCommand),
@@ -77,7 +77,7 @@ struct StatusCommand {
 
 #[derive(Args)]
 struct RemoveCommand {
-    /// The device's name now
+    /// The device's name now; or --all
     #[arg(long, value_name = "NAME", required_unless_present = "all", conflicts_with = "all")]
     device: Option<String>,
     /// Remove all, also of devices that are gone and of other network namespaces
@@ -98,9 +98,12 @@ struct Status {
     here: bool,
     user: u32,
     engines: Vec<&'static str>,
-    slots_in_use: usize,
-    slots: usize,
+    /// False if installing was ended before its end.
+    complete: bool,
     /// None for whoever may not use it.
+    slots_in_use: Option<usize>,
+    slots: usize,
+    /// Packets that the kernel has made for those who use it. None for whoever may not.
     copies: Option<u64>,
 }
 
@@ -153,13 +156,14 @@ impl RemoveCommand {
         let found: Vec<Installation> = find(&self.folder)?.into_iter().filter(named).collect();
         if let (Some(device), true) = (&self.device, found.is_empty()) {
             bail!(
-                "nothing is installed on a device {device} here; `canopy engine status` lists what \
-                 is, and --all removes it"
+                "nothing is installed on a device {device} here in {folder}; `canopy engine status \
+                 --folder {folder}` lists what is, and `canopy engine remove --all` removes it",
+                folder = self.folder.folder.display()
             );
         }
         for installation in &found {
             let what = describe(installation);
-            if installation.slots_in_use() > 0 {
+            if installation.slots_in_use().is_some_and(|slots| slots > 0) {
                 print_note(format_args!("{what} is in use; its relays go on with plain sends"));
             }
             installation.remove().with_context(|| format!("cannot remove {what}"))?;
@@ -177,11 +181,16 @@ fn find(folder: &Folder) -> anyhow::Result<Vec<Installation>> {
 
 /// Who may send: who is named, or whoever called sudo, or us.
 fn owner(user: Option<&str>) -> anyhow::Result<u32> {
-    let sudo = std::env::var("SUDO_UID").ok();
     let Some(name) = user else {
-        return Ok(sudo.and_then(|user| user.parse().ok()).unwrap_or_else(current_user));
+        return match std::env::var("SUDO_UID") {
+            Ok(number) => number
+                .parse()
+                .with_context(|| format!("SUDO_UID is {number:?}, no number; give --user")),
+            Err(_) => Ok(current_user()),
+        };
     };
     if let Ok(number) = name.parse() {
+        ensure!(number != u32::MAX, "{number} stands for no user; give --user another");
         return Ok(number);
     }
     let found = user_named(name).context("cannot read the list of users; give a number")?;
@@ -190,11 +199,17 @@ fn owner(user: Option<&str>) -> anyhow::Result<u32> {
 }
 
 fn engines_of(installation: &Installation) -> Vec<&'static str> {
+    if !installation.complete {
+        return Vec::new();
+    }
     if installation.xdp { vec!["tc-bpf", "xdp"] } else { vec!["tc-bpf"] }
 }
 
 fn describe(installation: &Installation) -> String {
-    let engines = engines_of(installation).join(" and ");
+    let engines = match &engines_of(installation)[..] {
+        [] => "what is incomplete".to_owned(),
+        engines => engines.join(" and "),
+    };
     match installation.device_now() {
         Some((name, _)) => format!("{engines} of {name}"),
         None => format!("{engines} of {}", Status::of(installation).device_in_words()),
@@ -212,6 +227,7 @@ impl Status {
             here: installation.is_here(),
             user: installation.owner,
             engines: engines_of(installation),
+            complete: installation.complete,
             slots_in_use: installation.slots_in_use(),
             slots: installation.slots(),
             copies: installation.copies().ok(),
@@ -240,6 +256,7 @@ impl Status {
 }
 
 fn table(found: &[Status]) -> String {
+    let unknown = || "-".to_owned();
     let mut text = format!(
         "{:<18} {:<5} {:<11} {:>6}  {:<12} {:>12}  {:>12}",
         "device", "state", "namespace", "user", "engines", "slots in use", "copies"
@@ -251,9 +268,9 @@ fn table(found: &[Status]) -> String {
             status.state(),
             status.namespace_in_words(),
             status.user,
-            status.engines.join(", "),
-            format!("{} of {}", status.slots_in_use, status.slots),
-            status.copies.map_or("-".to_owned(), |copies| copies.to_string()),
+            if status.complete { status.engines.join(", ") } else { "incomplete".to_owned() },
+            status.slots_in_use.map_or(unknown(), |slots| format!("{slots} of {}", status.slots)),
+            status.copies.map_or(unknown(), |copies| copies.to_string()),
         );
     }
     text

@@ -186,7 +186,41 @@ fn installing_takes_privileges_and_says_which() {
     bed.install("tc-bpf");
     refused(&["engine", "remove", "--device", "near"]);
     refused(&["engine", "remove", "--all"]);
-    assert_eq!(bed.status()[0]["device"], "near", "it is there still");
+    refused(&["engine", "install", "--device", "near"]);
+    let status = &bed.status()[0];
+    assert_eq!((&status["device"], &status["complete"]), (&"near".into(), &true.into()));
+    bed.relay("tc-bpf").terminate();
+    bed.engine(&["remove", "--all"]);
+    bed.install("all");
+    refused(&["engine", "remove", "--all"]);
+    bed.relay("xdp").terminate();
+}
+
+#[test]
+fn strangers_see_no_slots_and_mistaken_users_are_refused() {
+    let Some(bed) = Bed::new() else { return };
+    bed.install("tc-bpf");
+    let status = |command: &mut Command| -> Value {
+        let output = bed.near.run(|| command.output()).unwrap().unwrap();
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    };
+    let mut owner = bed.unprivileged(&["engine", "status", "--json"]);
+    assert_eq!(status(&mut owner)[0]["slots_in_use"], 0);
+    let mut stranger = Command::new("setpriv");
+    stranger.args(["--reuid", "1234", "--clear-groups"]).arg(&bed.binary);
+    stranger.args(["engine", "status", "--json"]).env("CANOPY_ENGINE_FOLDER", bed.engines());
+    let seen = &status(&mut stranger)[0];
+    assert_eq!((&seen["slots_in_use"], &seen["copies"]), (&Value::Null, &Value::Null));
+
+    bed.engine(&["remove", "--all"]);
+    let said_of = |user: &[&str], sudo: &str| {
+        let mut command = canopy(&[&["engine", "install", "--device", "near"], user].concat());
+        command.env("CANOPY_ENGINE_FOLDER", bed.engines()).env("SUDO_UID", sudo);
+        said(&bed.near.run(|| command.output()).unwrap().unwrap())
+    };
+    assert!(said_of(&[], "nonsense").contains("SUDO_UID"));
+    assert!(said_of(&["--user", "4294967295"], "0").contains("no user"));
+    assert!(!bed.engines().exists(), "nothing was installed");
 }
 
 #[test]

@@ -326,6 +326,76 @@ fn what_is_left_of_a_device_that_is_gone_is_replaced() {
 }
 
 #[test]
+fn a_device_that_has_the_taps_name_is_left_alone() {
+    let Some(bed) = Bed::new() else { return };
+    let installation = bed.installation();
+    let tap = format!("canopy{}", installation.device);
+    let path = bed.path().join("../other");
+    let request = |xdp| InstallRequest { device: "near", folder: &path, owner: 0, xdp };
+    let there = || bed.near.ip(&format!("link show {tap}")).is_ok();
+
+    // That of what is installed in another folder.
+    let error = bed.near.run(|| install(&request(true))).unwrap().unwrap_err().to_string();
+    assert!(error.contains(&tap) && error.contains("another folder"), "{error}");
+    let second = bed.near.run(|| install(&request(false))).unwrap().unwrap();
+    bed.near.run(|| second.remove()).unwrap().unwrap();
+    assert!(there() && !path.exists());
+    let mut sender = Sender::new(&bed, EngineName::Xdp, IPV4);
+    let report = sender.serve(&bed.receivers(IPV4, 9), b"still", 5, "the first installation");
+    assert_eq!(report.cloned, 9, "{report:?}");
+
+    // Somebody else's.
+    bed.near.run(|| installation.remove()).unwrap().unwrap();
+    assert!(!there());
+    bed.near.ip(&format!("link add {tap} type veth peer name foreign")).unwrap();
+    let error = bed.near.run(|| install(&request(true))).unwrap().unwrap_err().to_string();
+    assert!(error.contains(&tap), "{error}");
+    let alone = bed.near.run(|| install(&request(false))).unwrap().unwrap();
+    bed.near.run(|| alone.remove()).unwrap().unwrap();
+    assert!(there());
+}
+
+#[test]
+fn many_who_install_at_once_get_one_installation() {
+    let Some(bed) = Bed::new() else { return };
+    bed.near.run(|| bed.installation().remove()).unwrap().unwrap();
+    // By a detour, and with a character that the kernel's list of mounts has in another form.
+    let path = bed.path().join("../with space/../with space");
+    std::fs::create_dir_all(bed.path().join("../with space")).unwrap_or_default();
+    let at_once = |what: &(dyn Fn() -> bool + Sync)| -> usize {
+        std::thread::scope(|scope| {
+            let all: Vec<_> = (0..4).map(|_| scope.spawn(|| bed.near.run(what).unwrap())).collect();
+            all.into_iter().map(|one| usize::from(one.join().unwrap())).sum()
+        })
+    };
+    let request = InstallRequest { device: "near", folder: &path, owner: 0, xdp: true };
+    assert_eq!(at_once(&|| install(&request).is_ok()), 1);
+    let [one] = &installations(&path).unwrap()[..] else { panic!("one") };
+    assert!(one.complete);
+    assert_eq!(at_once(&|| one.remove().is_ok()), 4);
+    assert!(!path.exists(), "nothing is left, nor mounted");
+}
+
+#[test]
+fn what_was_installed_in_part_is_said_and_replaced() {
+    use std::os::unix::fs::PermissionsExt;
+    let Some(bed) = Bed::new() else { return };
+    let path = bed.path();
+    let [whole] = &installations(&path).unwrap()[..] else { panic!("one") };
+    assert!(whole.complete);
+    let folder = std::fs::read_dir(&path).unwrap().next().unwrap().unwrap().path();
+    // As it is until the last step.
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let [part] = &installations(&path).unwrap()[..] else { panic!("one") };
+    assert!(!part.complete);
+    let error = bed.open(EngineName::TcBpf, &bed.sender(IPV4)).err().expect("not whole");
+    assert!(error.to_string().contains("not installed"), "{error}");
+    let request = InstallRequest { device: "near", folder: &path, owner: 0, xdp: true };
+    bed.near.run(|| install(&request)).unwrap().unwrap();
+    Sender::new(&bed, EngineName::Xdp, IPV4);
+}
+
+#[test]
 fn only_its_owner_may_lock_a_slot() {
     use std::os::unix::fs::PermissionsExt;
     let Some(bed) = Bed::new() else { return };
@@ -591,16 +661,16 @@ fn slots_are_claimed_and_given_back() {
     let Some(bed) = Bed::new() else { return };
     let mut senders: Vec<Sender<'_>> =
         (0..16).map(|_| Sender::new(&bed, EngineName::TcBpf, IPV4)).collect();
-    assert_eq!(bed.installation().slots_in_use(), 16);
+    assert_eq!(bed.installation().slots_in_use(), Some(16));
     let socket = bed.sender(IPV4);
     let error = bed.open(EngineName::Xdp, &socket).err().expect("there is no 17th").to_string();
     assert!(error.contains("all 16 slots are in use"), "{error}");
     let to = bed.receivers(IPV4, 9);
     senders[15].serve(&to, b"the last", 8, "the last slot");
     senders.remove(3);
-    assert_eq!(bed.installation().slots_in_use(), 15);
+    assert_eq!(bed.installation().slots_in_use(), Some(15));
     senders.push(Sender::new(&bed, EngineName::Xdp, IPV4));
-    assert_eq!(bed.installation().slots_in_use(), 16);
+    assert_eq!(bed.installation().slots_in_use(), Some(16));
     senders[15].serve(&to, b"again", 5, "a slot that was used before");
 }
 

@@ -330,7 +330,8 @@ fn find_installation(local: IpAddr, folder: &Path) -> io::Result<Installation> {
         );
         return Err(io::Error::other(why));
     }
-    let found = installations(folder)?.into_iter().filter(Installation::is_here);
+    let found =
+        installations(folder)?.into_iter().filter(|found| found.complete && found.is_here());
     let on_device: Vec<Installation> = if ip.is_unspecified() {
         found.collect()
     } else {

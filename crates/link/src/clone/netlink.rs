@@ -27,6 +27,8 @@ pub(crate) struct Device {
     pub(crate) most_segments: usize,
     pub(crate) up: bool,
     pub(crate) ethernet: bool,
+    /// What somebody has noted of it, or nothing.
+    pub(crate) alias: String,
 }
 
 impl Netlink {
@@ -91,13 +93,14 @@ impl Netlink {
         }
     }
 
-    /// Brings a device up, with this MTU and without IPv6 on it.
-    pub(crate) fn bring_up(&mut self, index: u32, mtu: usize) -> io::Result<()> {
+    /// Brings a device up, with this MTU and this note of it.
+    pub(crate) fn bring_up(&mut self, index: u32, mtu: usize, alias: &str) -> io::Result<()> {
         let mut message = LinkMessage::default();
         message.header.index = index;
         message.header.flags = LinkFlags::Up;
         message.header.change_mask = LinkFlags::Up;
         message.attributes.push(LinkAttribute::Mtu(mtu as u32));
+        message.attributes.push(LinkAttribute::IfAlias(alias.to_owned()));
         self.act(RouteNetlinkMessage::SetLink(message))
     }
 
@@ -119,10 +122,12 @@ impl Device {
             most_segments: 1,
             up: message.header.flags.contains(LinkFlags::Up),
             ethernet: message.header.link_layer_type == LinkLayerType::Ether,
+            alias: String::new(),
         };
         for attribute in &message.attributes {
             match attribute {
                 LinkAttribute::IfName(name) => device.name.clone_from(name),
+                LinkAttribute::IfAlias(alias) => device.alias.clone_from(alias),
                 LinkAttribute::Mtu(mtu) => device.mtu = *mtu as usize,
                 LinkAttribute::GsoMaxSegs(most) => device.most_segments = *most as usize,
                 LinkAttribute::Address(address) => {

@@ -3,7 +3,7 @@
 //! The memory is a BPF map's, mapped here; writing to it is no system call. The kernel reads it
 //! only during a system call of this engine's, and writes the outcome before that returns.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
@@ -11,6 +11,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+use std::thread;
+use std::time::Duration;
 
 /// Slots of an installation, one for each engine at work.
 pub(crate) const SLOTS: usize = 16;
@@ -18,6 +20,9 @@ pub(crate) const SLOTS: usize = 16;
 pub(crate) const MEMBERS: usize = 1024;
 /// Copies of one packet: while the kernel makes them, nothing else runs on the processor.
 pub(crate) const CHUNK: usize = 128;
+
+/// A slot whose lock somebody only looks at is free after so long.
+const LOOKED_AT_FOR: Duration = Duration::from_millis(5);
 
 /// A hardware address.
 pub(crate) type Mac = [u8; 6];
@@ -121,12 +126,16 @@ pub(crate) struct Slot {
 impl Slot {
     /// Claims a free slot of the installation in `folder`, whose slots are the map `slots`.
     pub(crate) fn claim(folder: &Path, slots: &impl AsFd) -> io::Result<Slot> {
-        for number in 0..SLOTS {
-            let claim = File::open(folder.join(format!("slot-{number}")))?;
-            // SAFETY: the descriptor is open.
-            let locked = unsafe { libc::flock(claim.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
-            if locked == 0 {
-                return Slot::map(number, claim, slots);
+        // Somebody may be looking who has the slots that are free: for a moment.
+        for pause in [Duration::ZERO, LOOKED_AT_FOR] {
+            thread::sleep(pause);
+            for number in 0..SLOTS {
+                let claim = File::open(folder.join(format!("slot-{number}")))?;
+                match claim.try_lock() {
+                    Ok(()) => return Slot::map(number, claim, slots),
+                    Err(TryLockError::WouldBlock) => {}
+                    Err(TryLockError::Error(error)) => return Err(error),
+                }
             }
         }
         let why = format!("all {SLOTS} slots are in use by other data threads; use fewer threads");

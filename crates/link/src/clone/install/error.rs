@@ -22,12 +22,14 @@ pub enum InstallError {
         error: io::Error,
     },
     /// The kernel lacks something.
-    #[error("{what}: {error}; the clone engines need Linux 6.6 with BPF and BTF")]
+    #[error("{what}: {error}{remedy}")]
     Kernel {
         /// What was tried.
         what: &'static str,
         /// What it said.
         error: String,
+        /// What may be done about it, or nothing.
+        remedy: &'static str,
     },
     /// The kernel does not take a program.
     #[error("the kernel's verifier rejects the program {program}:\n{log}")]
@@ -63,11 +65,24 @@ pub(super) fn not_removed(path: &Path, error: io::Error) -> InstallError {
     files(path, "cannot remove", error)
 }
 
-pub(super) fn kernel<T, E: std::error::Error>(
+pub(super) fn kernel<T, E: std::error::Error + 'static>(
     what: &'static str,
     result: Result<T, E>,
 ) -> Result<T, InstallError> {
-    result.map_err(|error| InstallError::Kernel { what, error: chain(&error) })
+    result.map_err(|error| lacking(what, &error))
+}
+
+/// What the kernel did not do.
+pub(super) fn lacking(
+    what: &'static str,
+    error: &(dyn std::error::Error + 'static),
+) -> InstallError {
+    let remedy = match source_errno(error).and_then(|error| error.raw_os_error()) {
+        Some(libc::EBUSY) => "; somebody else has attached to it, see `bpftool net`",
+        Some(libc::ENOMEM | libc::ENOSPC | libc::EMFILE | libc::ENFILE) => "",
+        _ => "; the clone engines need Linux 6.6 with BPF and BTF",
+    };
+    InstallError::Kernel { what, error: chain(error), remedy }
 }
 
 pub(super) fn rejected(program: &str, error: &ProgramError) -> InstallError {
@@ -83,7 +98,7 @@ pub(super) fn rejected(program: &str, error: &ProgramError) -> InstallError {
             let error = io::Error::from(io_error.kind());
             InstallError::Privilege { what: "loading the programs", error }
         }
-        _ => InstallError::Kernel { what: "loading a program", error: chain(error) },
+        _ => lacking("loading a program", error),
     }
 }
 

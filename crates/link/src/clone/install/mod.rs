@@ -5,10 +5,10 @@
 //!
 //! ```text
 //! /run/canopy/engine/              a BPF file system
-//!   <namespace>-<device index>/    of the user that may send
-//!     slots, triggers              the maps that user space writes to
+//!   <namespace>-<device index>/    closed to others than root until all is in it
 //!     clone, broadcast, drops      the links that keep the programs attached
-//!     slot-0 … slot-15             locked by whoever uses the slot
+//!     slots, triggers              the maps that user space writes to; of the user that may send
+//!     slot-0 … slot-15             locked by whoever uses the slot; of that user too
 //! ```
 
 mod error;
@@ -25,11 +25,11 @@ use crate::Namespace;
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::{SchedClassifier, TcAttachType};
 use error::{files, kernel, not_removed};
-use mount::{mount, unmount_if_empty};
+use mount::{lock, lock_beside, mount, unmount_if_empty};
 use programs::{attach_broadcast, attach_clone, load, types_in};
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 /// The programs, as `cargo xtask bpf` built them.
@@ -37,6 +37,11 @@ const PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../bpf/groupcast.bpf.
 /// Where installations are, unless another folder is asked for.
 pub const ENGINE_FOLDER: &str = "/run/canopy/engine";
 
+/// Modes of an installation's folder, while something is missing from it and when all is there.
+const CLOSED: u32 = 0o700;
+const OPEN: u32 = 0o755;
+/// Bytes of a device's alias (Linux).
+const LONGEST_ALIAS: usize = 255;
 /// Where the kernel describes its types.
 const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 
@@ -52,6 +57,8 @@ pub struct Installation {
     pub owner: u32,
     /// Whether `xdp` is installed beside `tc-bpf`.
     pub xdp: bool,
+    /// Whether installing it came to its end. What did not is good for nothing but to be removed.
+    pub complete: bool,
 }
 
 /// What to install.
@@ -82,15 +89,16 @@ fn install_programs(
 ) -> Result<Installation, InstallError> {
     let device = ethernet_device(request.device)?;
     let namespace = namespace_number()?;
-    mount(request.folder)?;
-    let folder = request.folder.join(format!("{namespace}-{}", device.index));
+    let (_lock, store) = lock(request.folder)?;
+    mount(&store)?;
+    let folder = store.join(format!("{namespace}-{}", device.index));
     if let Some(present) = Installation::at(&folder) {
-        if present.is_attached(&device.name) {
+        if present.complete && present.is_attached(&device.name) {
             return Err(InstallError::Present(device.name));
         }
-        // Left of a device that is gone, whose namespace had the number that this one has now.
-        present.remove()?;
-        mount(request.folder)?;
+        // Left of an installing that was ended, or of a device that is gone, whose namespace had the
+        // number that this one has now.
+        present.clear_away()?;
     }
     let installation = Installation {
         folder,
@@ -98,11 +106,12 @@ fn install_programs(
         namespace,
         owner: request.owner,
         xdp: request.xdp,
+        complete: true,
     };
     let installed = set_up(&installation, &device, programs, kernel_types);
     if let Err(error) = installed {
         // What is there already goes again; the first error is the one to tell.
-        let _ = installation.remove();
+        let _ = installation.clear_away().and_then(|()| unmount_if_empty(&store));
         return Err(error);
     }
     Ok(installation)
@@ -113,7 +122,8 @@ fn install_programs(
 /// # Errors
 /// If the folder cannot be read. A folder that is not there holds none.
 pub fn installations(folder: &Path) -> io::Result<Vec<Installation>> {
-    let entries = match fs::read_dir(folder) {
+    // Its mount is known by the path without detours.
+    let entries = match folder.canonicalize().and_then(fs::read_dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
@@ -129,12 +139,14 @@ pub fn installations(folder: &Path) -> io::Result<Vec<Installation>> {
 impl Installation {
     fn at(folder: &Path) -> Option<Installation> {
         let (namespace, device) = folder.file_name()?.to_str()?.split_once('-')?;
+        let open = fs::metadata(folder).ok()?.mode() & 0o777 == OPEN;
         Some(Installation {
             folder: folder.to_owned(),
             device: device.parse().ok()?,
             namespace: namespace.parse().ok()?,
-            owner: fs::metadata(folder).ok()?.uid(),
+            owner: fs::metadata(folder.join("slot-0")).map_or(0, |slot| slot.uid()),
             xdp: folder.join("broadcast").exists(),
+            complete: open && folder.join("clone").exists(),
         })
     }
 
@@ -176,17 +188,14 @@ impl Installation {
         slot::copies(Maps::open(self)?.slots.fd())
     }
 
-    /// How many of its slots are in use.
-    pub fn slots_in_use(&self) -> usize {
-        let in_use = |number: &usize| {
-            use std::os::fd::AsRawFd;
-            let Ok(slot) = fs::File::open(self.folder.join(format!("slot-{number}"))) else {
-                return false;
-            };
-            // SAFETY: the descriptor is open; the lock goes with it.
-            unsafe { libc::flock(slot.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) != 0 }
+    /// How many of its slots are in use. None for everyone but the owner and root.
+    pub fn slots_in_use(&self) -> Option<usize> {
+        let in_use = |number: usize| {
+            let slot = File::open(self.folder.join(format!("slot-{number}"))).ok()?;
+            // Shared, and only for this moment.
+            Some(matches!(slot.try_lock_shared(), Err(TryLockError::WouldBlock)))
         };
-        (0..SLOTS).filter(in_use).count()
+        (0..SLOTS).map(in_use).try_fold(0, |sum, in_use| Some(sum + usize::from(in_use?)))
     }
 
     /// The tap's name.
@@ -194,41 +203,57 @@ impl Installation {
         format!("canopy{}", self.device)
     }
 
+    /// What the tap is marked with: no other device of its name is touched.
+    fn tap_alias(&self) -> String {
+        let mut alias = format!("canopy engine in {}", self.store().display());
+        alias.truncate(alias.floor_char_boundary(LONGEST_ALIAS));
+        alias
+    }
+
     /// Removes the programs, maps and tap, and the folder with the last installation. Whoever
     /// sends with them falls back on plain sends.
     ///
     /// # Errors
-    /// If something cannot be removed, which may take the privileges of installing.
+    /// If something cannot be removed. Without the privileges of installing nothing is.
     pub fn remove(&self) -> Result<(), InstallError> {
+        let _lock = lock_beside(self.store())?;
+        self.clear_away()?;
+        unmount_if_empty(self.store())
+    }
+
+    /// Where it is with others.
+    fn store(&self) -> &Path {
+        self.folder.parent().unwrap_or(&self.folder)
+    }
+
+    fn clear_away(&self) -> Result<(), InstallError> {
         if !self.is_here()
             // The tap is there.
             && let Some(namespace) = Namespace::numbered(self.namespace)
         {
-            let removed = namespace.run(|| self.remove_here());
+            let removed = namespace.run(|| self.clear_away_here());
             return removed
                 .map_err(|error| files(&self.folder, "cannot enter the namespace of", error))?;
         }
-        self.remove_here()
+        self.clear_away_here()
     }
 
-    fn remove_here(&self) -> Result<(), InstallError> {
-        if let Ok(entries) = fs::read_dir(&self.folder) {
-            for entry in entries.flatten() {
-                let path = entry.path();
-                let slot = entry.file_type().is_ok_and(|kind| kind.is_dir());
-                let removed = if slot { fs::remove_dir(&path) } else { fs::remove_file(&path) };
-                removed.map_err(|error| not_removed(&path, error))?;
-            }
-            fs::remove_dir(&self.folder).map_err(|error| not_removed(&self.folder, error))?;
-        }
+    fn clear_away_here(&self) -> Result<(), InstallError> {
         if self.is_here()
             && let Ok(mut netlink) = Netlink::open()
             && let Ok(tap) = netlink.device_named(&self.tap())
+            && tap.alias == self.tap_alias()
         {
             let deleted = netlink.delete(tap.index);
             deleted.map_err(|error| InstallError::Privilege { what: "removing the tap", error })?;
         }
-        unmount_if_empty(self.folder.parent())
+        if self.folder.exists() {
+            // Nothing of it is to be used from now on, and whoever may not remove it fails here.
+            let closed = fs::set_permissions(&self.folder, fs::Permissions::from_mode(CLOSED));
+            closed.map_err(|error| not_removed(&self.folder, error))?;
+            fs::remove_dir_all(&self.folder).map_err(|error| not_removed(&self.folder, error))?;
+        }
+        Ok(())
     }
 }
 
@@ -239,7 +264,8 @@ fn set_up(
     kernel_types: &Path,
 ) -> Result<(), InstallError> {
     let folder = &installation.folder;
-    fs::create_dir(folder).map_err(|error| files(folder, "cannot make", error))?;
+    let made = fs::DirBuilder::new().mode(CLOSED).create(folder);
+    made.map_err(|error| files(folder, "cannot make", error))?;
     for number in 0..SLOTS {
         let slot = folder.join(format!("slot-{number}"));
         fs::create_dir(&slot).map_err(|error| files(&slot, "cannot make", error))?;
@@ -260,13 +286,30 @@ fn set_up(
 
 fn make_tap(installation: &Installation, device: &Device) -> Result<u32, InstallError> {
     let refused = |error| InstallError::Privilege { what: "making a tap", error };
-    let name = installation.tap();
+    let (name, alias) = (installation.tap(), installation.tap_alias());
+    let mut netlink = Netlink::open().map_err(refused)?;
+    if let Ok(present) = netlink.device_named(&name) {
+        if present.alias != alias {
+            return Err(InstallError::Device(format!(
+                "there is a device {name} already, which is what the tap of {} would be called; \
+                 rename or remove it, remove what is installed in another folder, or install \
+                 tc-bpf alone",
+                device.name
+            )));
+        }
+        // Left of an installation whose folder is gone.
+        netlink.delete(present.index).map_err(refused)?;
+    }
     tap::create(&name, installation.owner).map_err(refused)?;
     // Or every new device would announce itself to routers that are not there.
     let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
-    let mut netlink = Netlink::open().map_err(refused)?;
     let tap = netlink.device_named(&name).map_err(refused)?;
-    netlink.bring_up(tap.index, device.mtu).map_err(refused)?;
+    let up = netlink.bring_up(tap.index, device.mtu, &alias);
+    up.map_err(|error| {
+        // Unmarked, it would not be taken for ours.
+        let _ = netlink.delete(tap.index);
+        refused(error)
+    })?;
     Ok(tap.index)
 }
 
@@ -286,7 +329,9 @@ fn hand_over(installation: &Installation) -> Result<(), InstallError> {
     for map in ["slots", "triggers"] {
         give(&installation.folder.join(map))?;
     }
-    give(&installation.folder)
+    let folder = &installation.folder;
+    fs::set_permissions(folder, fs::Permissions::from_mode(OPEN))
+        .map_err(|error| files(folder, "cannot hand over", error))
 }
 
 fn ethernet_device(name: &str) -> Result<Device, InstallError> {

@@ -1,29 +1,76 @@
 //! The BPF file system that installations are in.
 
 use super::error::{InstallError, files};
-use super::installations;
+use super::{ENGINE_FOLDER, installations};
 use std::ffi::{CStr, CString};
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// What mounts of ours are called: no other is unmounted.
 const MOUNT_NAME: &CStr = c"canopy";
 /// What `statfs` says of a BPF file system.
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 
-/// Mounts a BPF file system on the folder, unless there is one.
-pub(super) fn mount(folder: &Path) -> Result<(), InstallError> {
-    fs::create_dir_all(folder).map_err(|error| match error.kind() {
+/// How long another's installing or removing is waited for, and how often it is looked for.
+const LOCK_WAIT: Duration = Duration::from_secs(20);
+const LOCK_EVERY: Duration = Duration::from_millis(20);
+
+/// Makes the folder, and keeps others from installing there and removing until what is returned is
+/// dropped. Returns the folder's path without detours too.
+pub(super) fn lock(folder: &Path) -> Result<(File, PathBuf), InstallError> {
+    let not_made = |error: io::Error| match error.kind() {
         io::ErrorKind::PermissionDenied => {
             InstallError::Privilege { what: "making the engines' folder", error }
         }
         _ => files(folder, "cannot make", error),
-    })?;
+    };
+    loop {
+        fs::create_dir_all(folder).map_err(not_made)?;
+        let path = folder.canonicalize().map_err(not_made)?;
+        let lock = lock_beside(&path)?;
+        // Whoever had the lock before may have removed both folders.
+        if path.exists() && lock.metadata().is_ok_and(|lock| lock.nlink() > 0) {
+            return Ok((lock, path));
+        }
+    }
+}
+
+/// Locks the folder that this one is in: this one itself may be mounted on.
+pub(super) fn lock_beside(folder: &Path) -> Result<File, InstallError> {
+    let parent = folder.parent().unwrap_or(folder);
+    let started = Instant::now();
+    let lock = File::open(parent).map_err(|error| files(parent, "cannot lock", error))?;
+    loop {
+        match lock.try_lock() {
+            Ok(()) => return Ok(lock),
+            Err(TryLockError::WouldBlock) if started.elapsed() < LOCK_WAIT => {
+                thread::sleep(LOCK_EVERY);
+            }
+            Err(TryLockError::WouldBlock) => {
+                let why = "somebody installs or removes engines there for long now; find them \
+                           with `lsof`, or try again";
+                return Err(files(parent, "cannot lock", io::Error::other(why)));
+            }
+            Err(TryLockError::Error(error)) => return Err(files(parent, "cannot lock", error)),
+        }
+    }
+}
+
+/// Mounts a BPF file system on the folder, unless there is one.
+pub(super) fn mount(folder: &Path) -> Result<(), InstallError> {
     let path = c_path(folder)?;
     if is_bpf_fs(&path) {
-        return Ok(());
+        // SAFETY: a string that ends in zero.
+        if unsafe { libc::access(path.as_ptr(), libc::W_OK) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        return Err(InstallError::Privilege { what: "writing to the engines' folder", error });
     }
     // SAFETY: all are strings that end in zero and outlive the call.
     let result = unsafe {
@@ -38,8 +85,7 @@ pub(super) fn mount(folder: &Path) -> Result<(), InstallError> {
     Err(InstallError::Privilege { what: "mounting a BPF file system", error })
 }
 
-pub(super) fn unmount_if_empty(folder: Option<&Path>) -> Result<(), InstallError> {
-    let Some(folder) = folder else { return Ok(()) };
+pub(super) fn unmount_if_empty(folder: &Path) -> Result<(), InstallError> {
     if installations(folder).is_ok_and(|others| !others.is_empty()) {
         return Ok(());
     }
@@ -49,18 +95,36 @@ pub(super) fn unmount_if_empty(folder: Option<&Path>) -> Result<(), InstallError
         let error = io::Error::last_os_error();
         return Err(InstallError::Privilege { what: "unmounting the engines' folder", error });
     }
-    // It may be shared with something else, or be wanted for the next installation.
+    // They may be shared with something else.
     let _ = fs::remove_dir(folder);
+    if folder == ENGINE_FOLDER
+        && let Some(parent) = folder.parent()
+    {
+        let _ = fs::remove_dir(parent);
+    }
     Ok(())
 }
 
 /// Whether a BPF file system is mounted on this very folder, and by [`mount`].
 fn is_our_mount(folder: &Path) -> bool {
-    let mounts = fs::read_to_string("/proc/thread-self/mounts").unwrap_or_default();
-    mounts.lines().any(|line| {
-        let mut words = line.split(' ');
-        words.next() == MOUNT_NAME.to_str().ok() && words.next() == folder.to_str()
+    let mounts = fs::read("/proc/thread-self/mounts").unwrap_or_default();
+    let folder = as_listed(folder);
+    mounts.split(|byte| *byte == b'\n').any(|line| {
+        let mut words = line.split(|byte| *byte == b' ');
+        words.next() == Some(MOUNT_NAME.to_bytes()) && words.next() == Some(&folder)
     })
+}
+
+/// A path as the kernel lists it among its mounts.
+fn as_listed(path: &Path) -> Vec<u8> {
+    let mut listed = Vec::new();
+    for byte in path.as_os_str().as_bytes() {
+        match byte {
+            b' ' | b'\t' | b'\n' | b'\\' | b'#' => listed.extend(format!("\\{byte:03o}").bytes()),
+            _ => listed.push(*byte),
+        }
+    }
+    listed
 }
 
 fn is_bpf_fs(path: &CString) -> bool {

@@ -1,7 +1,7 @@
 //! Loading the kernel's programs and attaching them.
 
 use super::Installation;
-use super::error::{InstallError, chain, kernel, rejected, source_errno};
+use super::error::{InstallError, kernel, lacking, rejected, source_errno};
 use crate::clone::netlink::Device;
 use crate::clone::slot::CHUNK;
 use aya::maps::xdp::DevMap;
@@ -40,7 +40,7 @@ pub(super) fn load(
         Some(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             InstallError::Privilege { what: "making the maps", error }
         }
-        _ => InstallError::Kernel { what: "making the maps", error: chain(&error) },
+        _ => lacking("making the maps", &error),
     })
 }
 
@@ -108,13 +108,14 @@ fn missing() -> InstallError {
     InstallError::Kernel {
         what: "the programs are not those that this was built for",
         error: "build them again with `cargo xtask bpf`".to_owned(),
+        remedy: "",
     }
 }
 
 fn pin<L>(link: L, path: &Path) -> Result<(), InstallError>
 where
     FdLink: TryFrom<L>,
-    <FdLink as TryFrom<L>>::Error: std::error::Error,
+    <FdLink as TryFrom<L>>::Error: std::error::Error + 'static,
 {
     let link = kernel("keeping a program attached", FdLink::try_from(link))?;
     let _stays: PinnedLink = kernel("pinning a link", link.pin(path))?;
