@@ -72,6 +72,11 @@ impl Collector for RelayMetrics {
             ("subscriptions", "Subscriptions held", f64::from(status.subscriptions)),
             ("groups", "Groups with subscribers", f64::from(status.groups)),
             (
+                "send_engines_stopped",
+                "Data threads whose send engine sends in another way than its own",
+                f64::from(status.engines_stopped),
+            ),
+            (
                 "longest_turn_seconds",
                 "The longest turn of a data thread in the last fifth of a second",
                 status.longest_turn.as_secs_f64(),

@@ -3,15 +3,21 @@
 use crate::console::Console;
 use crate::metrics;
 use crate::output::{LogOutput, print_line};
-use crate::relay::{Command, RelayArgs, RelayReport, RelaySettings, RunningRelay};
+use crate::relay::{
+    Command, EngineInUse, RelayArgs, RelayReport, RelaySettings, RelayWatch, RunningRelay,
+};
 use anyhow::Context;
 use axum::Router;
 use clap::Args;
+use std::cmp::Ordering;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+const LOOK_AT_ENGINES_EVERY: Duration = Duration::from_secs(1);
 
 /// Serves until SIGTERM or SIGINT, then drains: takes no one new, tells the participants to go,
 /// and stops when they have gone or after drain_ms (default 5000).
@@ -72,9 +78,10 @@ async fn serve(settings: &RelaySettings, json: bool) -> anyhow::Result<()> {
     let console = bind("console", settings.console).await?;
     let relay = RunningRelay::start(settings)?;
     let watch = relay.watch();
-    let (engine, why) = relay.engine();
     tracing::info!(address = %relay.address(), "serving: {settings}");
-    tracing::info!("send engine {engine}: {why}");
+    for EngineInUse { engine, threads, why } in relay.engines() {
+        tracing::info!(threads, "send engine {engine}: {why}");
+    }
     if let Some((granted, asked)) = relay.small_receive_buffer() {
         tracing::warn!(
             granted,
@@ -87,7 +94,7 @@ async fn serve(settings: &RelaySettings, json: bool) -> anyhow::Result<()> {
         let listening = serde_json::json!({
             "event": "listening",
             "relay": relay.address(),
-            "engine": engine.name(),
+            "engines": relay.engines(),
             "console": address_of(&console),
             "metrics": address_of(&metrics),
         });
@@ -109,6 +116,7 @@ async fn serve(settings: &RelaySettings, json: bool) -> anyhow::Result<()> {
 /// Waits for a signal, then drains; a second signal stops at once.
 async fn run_until_told(relay: RunningRelay, mut signals: Signals) -> anyhow::Result<()> {
     let watch = relay.watch();
+    tokio::spawn(tell_of_engines(watch.clone()));
     let mut ended = tokio::task::spawn_blocking(move || relay.join());
     for command in [Command::Drain, Command::Stop] {
         tokio::select! {
@@ -122,6 +130,29 @@ async fn run_until_told(relay: RunningRelay, mut signals: Signals) -> anyhow::Re
         }
     }
     ended.await.context("a data thread was lost")?
+}
+
+/// Says when an engine stops doing what it was chosen for, and when it does again.
+async fn tell_of_engines(watch: RelayWatch) {
+    let mut looks = tokio::time::interval(LOOK_AT_ENGINES_EVERY);
+    let mut stopped = 0;
+    loop {
+        looks.tick().await;
+        let threads = watch.status().engines_stopped;
+        match threads.cmp(&stopped) {
+            Ordering::Greater => tracing::warn!(
+                threads,
+                "the kernel no longer copies for the send engine: its programs were removed, or a \
+                 rule drops its packets; going on with plain sends. Look at `canopy engine status`, \
+                 install it again and restart the relay"
+            ),
+            Ordering::Less => {
+                tracing::info!(threads, "the kernel copies for the send engine again")
+            }
+            Ordering::Equal => {}
+        }
+        stopped = threads;
+    }
 }
 
 /// SIGTERM and SIGINT. From the moment of listening on none is missed.

@@ -6,7 +6,7 @@ mod support;
 use canopy_link::Namespace;
 use serde_json::Value;
 use std::fs::{self, Permissions};
-use std::io::{ErrorKind, Write};
+use std::io::{BufRead, ErrorKind, Write};
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -81,8 +81,14 @@ impl Bed {
 
     /// A relay without any capability.
     fn relay(&self, engine: &str) -> Server {
-        let relay = ["relay", "--listen", "10.77.0.1:0", "--insecure", "--threads", "1", "--json"];
-        let command = self.unprivileged(&[&relay[..], &["--engine", engine]].concat());
+        self.relay_with(engine, "1", Stdio::inherit())
+    }
+
+    fn relay_with(&self, engine: &str, threads: &str, logs: Stdio) -> Server {
+        let relay = ["relay", "--listen", "10.77.0.1:0", "--insecure", "--json"];
+        let choices = ["--engine", engine, "--threads", threads];
+        let mut command = self.unprivileged(&[&relay[..], &choices].concat());
+        command.stderr(logs);
         self.near.run(|| Server::spawn(command)).unwrap()
     }
 
@@ -267,6 +273,32 @@ fn removal_leaves_nothing_behind() {
     command.env("CANOPY_ENGINE_FOLDER", bed.engines());
     assert!(command.status().unwrap().success());
     assert!(!bed.engines().exists());
+}
+
+#[test]
+fn a_relay_says_which_engines_its_threads_have_and_when_one_stops() {
+    let Some(bed) = Bed::new() else { return };
+    bed.install("tc-bpf");
+    let many = bed.relay_with("auto", "17", Stdio::null());
+    let engines = many.ready["engines"].as_array().expect("a list");
+    let threads = |engine: &Value| (engine["engine"].clone(), engine["threads"].clone());
+    let [most, last] = &engines[..] else { panic!("{engines:?}") };
+    assert_eq!(threads(most), ("tc-bpf".into(), 16.into()));
+    assert_eq!(threads(last), ("gso".into(), 1.into()));
+    assert!(last["why"].to_string().contains("all 16 slots are in use"), "{last}");
+    many.kill();
+
+    let mut relay = bed.relay_with("tc-bpf", "1", Stdio::piped());
+    let mut logs = relay.logs().lines();
+    let crowd = bed.crowd(&relay);
+    assert!(soon(|| bed.status()[0]["copies"].as_u64() > Some(100)), "in the middle");
+    assert!(bed.engine(&["remove", "--all"]).status.success());
+    let told = logs.find(|line| line.as_ref().is_ok_and(|line| line.contains("no longer copies")));
+    assert!(told.is_some_and(|line| line.unwrap().contains("canopy engine status")));
+    let output = crowd.wait_with_output().unwrap();
+    assert!(output.status.success(), "nothing is missing: {}", said(&output));
+    std::thread::spawn(move || logs.for_each(drop));
+    relay.terminate();
 }
 
 #[test]

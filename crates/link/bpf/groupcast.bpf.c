@@ -355,12 +355,17 @@ int address_copy(struct xdp_md *context)
 		return XDP_DROP;
 	headers.source_port = slot->source_port;
 	headers.is_ipv6 = ethernet->h_proto == bpf_htons(ETH_P_IPV6);
+	// Who may write frames may send UDP, and nothing else.
 	if (headers.is_ipv6) {
+		struct ipv6hdr *ip = data + sizeof(struct ethhdr);
 		udp = data + UDP_OF_IPV6;
-		if (data + IPV6_HEADERS > end)
+		if (data + IPV6_HEADERS > end || ip->nexthdr != IPPROTO_UDP)
 			return XDP_DROP;
 	} else {
 		struct iphdr *ip = data + sizeof(struct ethhdr);
+		if (ethernet->h_proto != bpf_htons(ETH_P_IP) || ip->ihl != 5 ||
+		    ip->protocol != IPPROTO_UDP)
+			return XDP_DROP;
 		headers.ip_sum = ip->check;
 		udp = data + UDP_OF_IPV4;
 	}

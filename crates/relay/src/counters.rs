@@ -54,7 +54,7 @@ counters! {
     bytes_out,
     #[doc = "Bytes sent that carry nothing: padding of segments and filler records."]
     padding_bytes_out,
-    #[doc = "Sends that carried several datagrams at once."]
+    #[doc = "Sends of several datagrams at once to one receiver, however the engine sends them."]
     segmented_sends,
     #[doc = "Subscription changes taken, repeated ones included."]
     subscription_changes,

@@ -1,7 +1,9 @@
 //! One data thread: receive batch → relay → send batch, on one straight way.
 //!
 //! It takes no lock for a packet, allocates nothing after its start, and waits in two places only:
-//! for its socket, and for a full device queue. Other data threads reach it through bounded rings.
+//! for its socket, and for a full device queue. The clone engines ask the kernel for routes and
+//! hardware addresses here too, once for each receiver every ten seconds or when they change. Other
+//! data threads reach it through bounded rings.
 
 use super::{Command, RelaySettings, Shared, ThreadStatus};
 use canopy_link::{
@@ -271,6 +273,7 @@ impl DataThread {
                 sending: self.sending,
                 cpu: thread_cpu_time(),
                 longest_turn: std::mem::take(&mut self.longest_turn),
+                engines_stopped: self.engine.has_stopped().into(),
             };
         }
     }

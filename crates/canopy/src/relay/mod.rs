@@ -6,7 +6,7 @@ mod settings;
 pub(crate) use settings::{RelayArgs, RelaySettings};
 
 use anyhow::Context;
-use canopy_link::{Clock, Engine, EngineName, SendReport, Socket, SocketOptions, Waker};
+use canopy_link::{Clock, Engine, SendReport, Socket, SocketOptions, Waker};
 use canopy_relay::{Counters, Relay, RelayConfig};
 use canopy_session::{Keyring, SessionsConfig};
 use canopy_wire::{DropReason, Tag, Time};
@@ -45,6 +45,8 @@ pub(crate) struct ThreadStatus {
     pub(crate) cpu: Duration,
     /// The longest turn since the status before.
     pub(crate) longest_turn: Duration,
+    /// Data threads whose engine sends in another way than its own.
+    pub(crate) engines_stopped: u32,
 }
 
 /// What a data thread and its watchers share. The thread touches it a few times a second, never
@@ -67,12 +69,19 @@ impl Shared {
     }
 }
 
+/// A send engine, and how many data threads have it for the same reason.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct EngineInUse {
+    pub(crate) engine: &'static str,
+    pub(crate) threads: usize,
+    pub(crate) why: String,
+}
+
 /// A relay whose data threads run.
 pub(crate) struct RunningRelay {
     address: SocketAddr,
     receive_buffer: usize,
-    engine: EngineName,
-    why_engine: String,
+    engines: Vec<EngineInUse>,
     shared: Vec<Arc<Shared>>,
     threads: Vec<JoinHandle<anyhow::Result<()>>>,
 }
@@ -95,9 +104,9 @@ impl RunningRelay {
             })
             .collect::<std::io::Result<Vec<_>>>()?;
         let engines = open_engines(settings, &sockets)?;
-        let (engine, why_engine) = (engines[0].name(), engines[0].why().to_owned());
+        let in_use = in_use(&engines);
         let threads = spawn_all(settings, sockets, engines, &shared)?;
-        Ok(RunningRelay { address, receive_buffer, engine, why_engine, shared, threads })
+        Ok(RunningRelay { address, receive_buffer, engines: in_use, shared, threads })
     }
 
     /// The address that it listens on.
@@ -105,9 +114,9 @@ impl RunningRelay {
         self.address
     }
 
-    /// The send engine, and why it is this one.
-    pub(crate) fn engine(&self) -> (EngineName, &str) {
-        (self.engine, &self.why_engine)
+    /// The send engines, by how many data threads have them.
+    pub(crate) fn engines(&self) -> &[EngineInUse] {
+        &self.engines
     }
 
     /// The bytes that may wait for a data thread, if the kernel granted fewer than were asked for;
@@ -152,6 +161,7 @@ impl RelayWatch {
             sum.sending += status.sending;
             sum.cpu += status.cpu;
             sum.longest_turn = sum.longest_turn.max(status.longest_turn);
+            sum.engines_stopped += status.engines_stopped;
         }
         sum
     }
@@ -182,6 +192,25 @@ fn listen(address: SocketAddr, shards: u16) -> anyhow::Result<Vec<Socket>> {
 fn open_engines(settings: &RelaySettings, sockets: &[Socket]) -> anyhow::Result<Vec<Engine>> {
     let open = |socket| Engine::open_in(&settings.engine_folder, settings.engine, socket);
     Ok(sockets.iter().map(open).collect::<Result<_, _>>()?)
+}
+
+/// Which data threads chose alike, in the order of the first of them.
+fn in_use(engines: &[Engine]) -> Vec<EngineInUse> {
+    let mut all: Vec<EngineInUse> = Vec::new();
+    for engine in engines {
+        match all
+            .iter_mut()
+            .find(|one| one.engine == engine.name().name() && one.why == engine.why())
+        {
+            Some(alike) => alike.threads += 1,
+            None => all.push(EngineInUse {
+                engine: engine.name().name(),
+                threads: 1,
+                why: engine.why().to_owned(),
+            }),
+        }
+    }
+    all
 }
 
 fn spawn_all(

@@ -21,6 +21,8 @@ pub(crate) struct Members {
     pub(crate) families: [FamilySet; 2],
     /// Those that are sent to one by one.
     pub(crate) others: Group,
+    /// The same while they are sorted.
+    rest: Vec<SocketAddr>,
 }
 
 /// Members of one family whose packets are cloned.
@@ -52,9 +54,11 @@ impl Members {
         self.all.clear();
         self.all.extend(members);
         for set in &mut self.families {
-            *set = FamilySet { cursor: set.cursor, ..FamilySet::default() };
+            set.source = None;
+            set.entries.clear();
+            set.addresses.clear();
+            set.hops.clear();
         }
-        let mut others = Vec::new();
         for member in &self.all {
             let to = SocketAddr::new(member.ip().to_canonical(), member.port());
             let set = &mut self.families[usize::from(to.is_ipv6())];
@@ -69,16 +73,16 @@ impl Members {
                 set.addresses.push(*member);
                 set.hops.push(way.hop);
             } else {
-                others.push(*member);
+                self.rest.push(*member);
             }
         }
         for set in &mut self.families {
             if set.entries.len() < SMALLEST_SET {
                 set.entries.clear();
-                others.append(&mut set.addresses);
+                self.rest.append(&mut set.addresses);
             }
         }
-        self.others.replace(others);
+        self.others.replace(self.rest.drain(..));
         true
     }
 }

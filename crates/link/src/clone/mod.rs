@@ -143,13 +143,14 @@ impl Cloner {
         retries: &mut Retries,
         report: &mut SendReport,
     ) {
+        let stopped = self.has_stopped();
         let set = &mut self.members.families[family];
         let mut plain = set.bring_due_to_front(&mut self.hops);
         if plain > 0 || self.loaded != Some(family) {
             self.slot.set_members(&set.entries);
             self.loaded = Some(family);
         }
-        if self.gone || self.unseen >= MAX_UNSEEN {
+        if stopped {
             plain = set.entries.len();
         }
         let set = &self.members.families[family];
@@ -312,6 +313,10 @@ impl SendEngine for Cloner {
         let members = members.iter().copied();
         self.send_to_set(socket, members, burst, &mut retries, &mut report);
         Ok(report)
+    }
+
+    fn has_stopped(&self) -> bool {
+        self.gone || self.unseen >= MAX_UNSEEN
     }
 }
 

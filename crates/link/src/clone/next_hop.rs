@@ -28,7 +28,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 const KERNEL_SENDS_EVERY: Duration = Duration::from_secs(3);
 /// Everything is learned anew this often: of a way that has become narrow the kernel does not tell.
 const LEARN_EVERY: Duration = Duration::from_secs(10);
-/// Receivers that are kept; with more, all are learned anew.
+/// However often routes change, everything is learned anew for them no more often.
+const FOLLOW_ROUTES_EVERY: Duration = Duration::from_millis(100);
+/// Receivers and hops that are kept; with more, all are learned anew.
 const MAX_KEPT: usize = 8192;
 /// Multicast groups of rtnetlink.
 const GROUPS: [u32; 6] = [
@@ -82,8 +84,10 @@ pub(crate) struct NextHops {
     kernel_sent: Vec<Instant>,
     generation: u64,
     looked: Instant,
-    /// When all was forgotten last for no other reason than that it was long ago.
-    learned: Instant,
+    /// When all was forgotten last.
+    forgot: Instant,
+    /// Whether routes have changed since.
+    routes_changed: bool,
     now: Instant,
     bytes: Vec<u8>,
 }
@@ -120,7 +124,8 @@ impl NextHops {
             kernel_sent: Vec::new(),
             generation: 0,
             looked: now,
-            learned: now,
+            forgot: now,
+            routes_changed: false,
             now,
             bytes: Vec::with_capacity(16 << 10),
         })
@@ -129,13 +134,13 @@ impl NextHops {
     /// Changes whenever an answer of [`NextHops::way`] may have changed.
     pub(crate) fn generation(&mut self) -> u64 {
         self.now = Instant::now();
-        if self.now.duration_since(self.learned) >= LEARN_EVERY {
-            self.learned = self.now;
-            self.forget();
-        }
         if self.now.duration_since(self.looked) >= LOOK_EVERY {
             self.looked = self.now;
             self.look();
+        }
+        let after = if self.routes_changed { FOLLOW_ROUTES_EVERY } else { LEARN_EVERY };
+        if self.now.duration_since(self.forgot) >= after {
+            self.forget();
         }
         self.generation
     }
@@ -163,7 +168,7 @@ impl NextHops {
         if let Some(known) = self.known.get(&receiver) {
             return known.and_then(|known| known.way());
         }
-        if self.known.len() >= MAX_KEPT {
+        if self.known.len() >= MAX_KEPT || self.hops.len() >= MAX_KEPT {
             self.forget();
             self.hops.clear();
             self.kernel_sent.clear();
@@ -251,6 +256,9 @@ impl NextHops {
                 }
                 NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(change))
                     if change.header.index != self.device => {}
+                NetlinkPayload::InnerMessage(
+                    RouteNetlinkMessage::NewRoute(_) | RouteNetlinkMessage::DelRoute(_),
+                ) => self.routes_changed = true,
                 NetlinkPayload::InnerMessage(_) => self.forget(),
                 _ => {}
             }
@@ -274,6 +282,8 @@ impl NextHops {
     fn forget(&mut self) {
         self.known.clear();
         self.generation += 1;
+        self.forgot = self.now;
+        self.routes_changed = false;
     }
 }
 

@@ -279,3 +279,68 @@ impl Headers {
         self.push(&fold(sum).to_ne_bytes());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::install::{InstallRequest, install};
+    use super::super::netlink::Netlink;
+    use super::super::slot::Entry;
+    use super::*;
+    use crate::Namespace;
+    use std::process::Command;
+
+    /// What became of frames that `change` was applied to, if there may be any.
+    fn outcomes(changes: &[fn(&mut [u8])]) -> Option<Vec<(bool, usize)>> {
+        let near = Namespace::new().inspect_err(|error| println!("skipped: {error}")).ok()?;
+        let far = Namespace::new().unwrap();
+        Namespace::join(&near, &far).unwrap();
+        let mut ethtool = Command::new("ethtool");
+        let gro = far.host(ethtool.args(["-K", "far", "gro", "on"])).status();
+        gro.inspect_err(|error| println!("skipped: ethtool: {error}")).ok()?;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("engine");
+        let request = InstallRequest { device: "near", folder: &path, owner: 0, xdp: true };
+        let send = || {
+            let installation =
+                install(&request).inspect_err(|error| println!("skipped: {error}")).ok()?;
+            let maps = Maps::open(&installation).unwrap();
+            let mut slot = Slot::claim(&installation.folder, maps.slots.fd()).unwrap();
+            let device = Netlink::open().unwrap().device_named("near").unwrap();
+            let mut trigger = Trigger::frames(&installation, &mut slot, &device).unwrap();
+            let Trigger::Frames(frames) = &mut trigger else { panic!("frames") };
+            slot.set_source(4040, device.mac);
+            slot.set_members(&[Entry::new("10.77.0.2:4040".parse().unwrap(), [2; 6])]);
+            let outcomes = changes.iter().map(|change| {
+                let sequence = slot.arm(Order { first: 0, count: 1, length: 5 });
+                let mut headers = Headers::new();
+                headers.ethernet(slot.number() as u16, sequence, [10, 77, 0, 1].into());
+                headers.ip_and_udp([10, 77, 0, 1].into(), 4040, b"hello");
+                change(&mut headers.bytes);
+                let parts = [IoSlice::new(headers.bytes()), IoSlice::new(b"hello")];
+                assert!(frames.tap.write_vectored(&parts).unwrap() > 0);
+                let outcome = slot.outcome();
+                (outcome.ran, outcome.served)
+            });
+            let outcomes = outcomes.collect();
+            installation.remove().unwrap();
+            Some(outcomes)
+        };
+        near.run(send).unwrap()
+    }
+
+    #[test]
+    fn frames_carry_udp_and_nothing_else() {
+        const TCP: u8 = 6;
+        let Some(outcomes) = outcomes(&[
+            |_| {},
+            |frame| frame[14 + 9] = TCP,
+            |frame| frame[14] = 0x46,
+            |frame| frame[12..14].copy_from_slice(&[0x08, 0x06]),
+            |frame| frame[12..14].copy_from_slice(&IPV6_ETHERTYPE),
+        ]) else {
+            return;
+        };
+        let refused = (true, 0);
+        assert_eq!(outcomes, [(true, 1), refused, refused, refused, refused]);
+    }
+}

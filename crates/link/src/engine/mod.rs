@@ -67,6 +67,12 @@ pub trait SendEngine {
         group: &Group,
         burst: Burst<'_>,
     ) -> Result<SendReport, Refused>;
+
+    /// Whether it has come to send everything in another way than its own: what it was opened with
+    /// is no longer there.
+    fn has_stopped(&self) -> bool {
+        false
+    }
 }
 
 /// The engine that was chosen.
@@ -182,5 +188,9 @@ impl SendEngine for Engine {
         burst: Burst<'_>,
     ) -> Result<SendReport, Refused> {
         self.inner.send_to_group(socket, group, burst)
+    }
+
+    fn has_stopped(&self) -> bool {
+        self.inner.has_stopped()
     }
 }

@@ -61,7 +61,7 @@ impl Server {
             let _ = child.wait();
             bail!("the server did not say where it listens");
         };
-        let engine = line["engine"].as_str().unwrap_or_default().to_owned();
+        let engine = line["engines"][0]["engine"].as_str().unwrap_or_default().to_owned();
         Ok(Server { child, address, engine, _stdout: stdout })
     }
 
