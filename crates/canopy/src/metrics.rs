@@ -62,7 +62,11 @@ impl Collector for RelayMetrics {
         for (name, help, total) in [
             ("send_waits", "How often a full device queue was waited out", sent.waits),
             ("datagrams_cloned", "Datagrams that the kernel cloned", sent.cloned),
-            ("clone_fallbacks", "Datagrams sent one by one instead of cloned", sent.fallbacks),
+            (
+                "send_fallbacks",
+                "Datagrams sent one by one instead of in the send engine's own way",
+                sent.fallbacks,
+            ),
         ] {
             let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             ConstCounter::new(total).encode(metric)?;

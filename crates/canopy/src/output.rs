@@ -8,7 +8,9 @@ use std::io::{self, ErrorKind, Write};
 /// # Errors
 /// What the system says, such as that nobody reads any more (`canopy bench relay | head -1`).
 pub(crate) fn print_line(line: impl Display) -> io::Result<()> {
-    writeln!(io::stdout(), "{line}")
+    writeln!(io::stdout(), "{line}").map_err(|error| {
+        io::Error::new(error.kind(), format!("cannot write to standard output: {error}"))
+    })
 }
 
 /// Prints a line for whoever looks on. If nobody does, it is lost, and the command goes on.

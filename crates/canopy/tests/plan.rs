@@ -354,7 +354,9 @@ fn questions_without_an_answer_are_refused_with_a_remedy() {
         assert!(error.contains(expected), "{args:?}: {error}");
     }
     let error = refused(&[&question[..], &["--c", "1"]].concat());
-    assert!(error.contains("--old <X,Y[,A]>"), "{error}");
+    assert!(error.contains("give --old and --new, or --calibration"), "{error}");
+    let error = refused(&[&question[..], &PAPER].concat());
+    assert!(error.contains("give --f, --alpha or --c"), "{error}");
     let error = refused(&[&question[..], &["--c", "1", "--old", "1", "--new", "1,2"]].concat());
     assert!(error.contains("give two or three numbers, such as"), "{error}");
 }

@@ -85,6 +85,9 @@ struct CapacityRow {
     /// What eq. 1 says, with the same costs: every message sent to all on its own.
     predicted_eq1: Option<f64>,
     measured: f64,
+    /// The most that the load generator was busy where updates were late: close to 1, the relay may
+    /// carry more than was measured.
+    load_busy: f64,
     /// (predicted − measured) / measured, of the same round.
     error: f64,
     error_min: f64,
@@ -96,6 +99,7 @@ struct Round {
     costs: BundledServer,
     predicted: f64,
     measured: f64,
+    load_busy: f64,
 }
 
 /// A relay in this process and what is asked of it.
@@ -176,9 +180,9 @@ impl Trial<'_> {
             ((rough * share).round(), (self.bench.bytes * longer).min(MOST_BYTES))
         });
         self.look_at(loads, &mut looks)?;
-        let measured = self.find(self.predict(&looks).predicted)?;
+        let (measured, load_busy) = self.find(self.predict(&looks).predicted)?;
         self.look_at(loads, &mut looks)?;
-        let round = Round { measured, ..self.predict(&looks) };
+        let round = Round { measured, load_busy, ..self.predict(&looks) };
         print_note(format_args!(
             "    predicted: {:.0} users; found: {measured:.0}",
             round.predicted
@@ -200,13 +204,15 @@ impl Trial<'_> {
         // The others send one datagram at a time.
         let together = matches!(self.engine, EngineName::Gso | EngineName::Uring);
         let costs = costs(looks, (!together).then_some(MAX_DATAGRAM as f64));
-        Round { costs, predicted: costs.most_users(self.bench.t_ms as f64), measured: 0.0 }
+        let predicted = costs.most_users(self.bench.t_ms as f64);
+        Round { costs, predicted, measured: 0.0, load_busy: 0.0 }
     }
 
     fn row(&self, mut rounds: Vec<Round>) -> CapacityRow {
         let error = |round: &Round| round.predicted / round.measured - 1.0;
         let errors: Vec<f64> = rounds.iter().map(error).collect();
         let found: Vec<f64> = rounds.iter().map(|round| round.measured).collect();
+        let load_busy = rounds.iter().map(|round| round.load_busy).fold(0.0, f64::max);
         rounds.sort_by(|a, b| a.predicted.total_cmp(&b.predicted));
         let Round { costs, predicted, .. } = rounds[(rounds.len() - 1) / 2];
         CapacityRow {
@@ -219,6 +225,7 @@ impl Trial<'_> {
             predicted,
             predicted_eq1: (self.mode == ModeName::Immediate).then(|| by_equation_1(&costs)),
             measured: median(&found),
+            load_busy,
             error: median(&errors),
             error_min: errors.iter().copied().fold(f64::INFINITY, f64::min),
             error_max: errors.iter().copied().fold(f64::NEG_INFINITY, f64::max),
@@ -226,27 +233,40 @@ impl Trial<'_> {
     }
 
     /// Raises the load in steps until updates are late, and lowers it where they are from the start.
-    fn find(&self, predicted: f64) -> anyhow::Result<f64> {
+    /// Returns the most users whose updates are in time, and how busy the load was beyond.
+    fn find(&self, predicted: f64) -> anyhow::Result<(f64, f64)> {
         let step = (predicted * STEP).max(1.0);
         let mut users = (predicted * 0.9).round();
-        while users > step && !self.is_in_time(users)? {
+        while self.load_where_late(users)?.is_some() {
             users = (users * 0.85).round();
-        }
-        let mut carried = users;
-        let mut late = 0;
-        // One late run may be a disturbance; two in a row are the limit.
-        while late < 2 && users < MOST_USERS {
-            users += step;
-            if self.is_in_time(users.round())? {
-                (carried, late) = (users, 0);
-            } else {
-                late += 1;
+            if users <= step {
+                bail!("updates are late with {users} users too; choose a larger --t-ms");
             }
         }
-        Ok(carried)
+        let mut carried = users;
+        let mut late = Vec::new();
+        // One late run may be a disturbance; two in a row are the limit.
+        while late.len() < 2 {
+            users += step;
+            if users > MOST_USERS {
+                bail!(
+                    "updates are in time with {carried:.0} users still, and more than {MOST_USERS} \
+                     are not tried; choose a smaller --t-ms or more --bytes"
+                );
+            }
+            match self.load_where_late(users.round())? {
+                Some(load_busy) => late.push(load_busy),
+                None => {
+                    carried = users;
+                    late.clear();
+                }
+            }
+        }
+        Ok((carried, late.into_iter().fold(0.0, f64::max)))
     }
 
-    fn is_in_time(&self, users: f64) -> anyhow::Result<bool> {
+    /// How busy the load was, if updates were late under it.
+    fn load_where_late(&self, users: f64) -> anyhow::Result<Option<f64>> {
         let look = self.look(users, self.bench.bytes)?;
         let in_time = match self.mode {
             ModeName::Immediate => look.age_ms <= self.bench.t_ms as f64,
@@ -261,7 +281,7 @@ impl Trial<'_> {
             look.flushes / look.elapsed_ms * 1000.0,
             if in_time { "" } else { ": late" },
         ));
-        Ok(in_time && look.lost == 0)
+        Ok((!in_time || look.lost > 0).then_some(look.load_busy))
     }
 
     /// Runs a relay under the load of so many users and updates so long.
@@ -411,8 +431,16 @@ fn by_equation_1(costs: &BundledServer) -> f64 {
 
 fn table(rows: &[CapacityRow]) -> String {
     let mut text = format!(
-        "{:<10} {:<9} {:>6} {:>9} {:>10} {:>10} {:>24} {:>10}",
-        "mode", "engine", "bytes", "T", "predicted", "measured", "error (range)", "by eq. 1"
+        "{:<10} {:<9} {:>6} {:>9} {:>10} {:>10} {:>10} {:>24} {:>10}",
+        "mode",
+        "engine",
+        "bytes",
+        "T",
+        "predicted",
+        "measured",
+        "load busy",
+        "error (range)",
+        "by eq. 1"
     );
     for row in rows {
         let equation_1 = row.predicted_eq1.map_or(String::new(), |users| format!("{users:.0}"));
@@ -423,13 +451,14 @@ fn table(rows: &[CapacityRow]) -> String {
             row.error_max * 100.0,
         );
         text += &format!(
-            "\n{:<10} {:<9} {:>6} {:>6} ms {:>10.0} {:>10.0} {error:>24} {:>10}",
+            "\n{:<10} {:<9} {:>6} {:>6} ms {:>10.0} {:>10.0} {:>8.0} % {error:>24} {:>10}",
             row.mode.flag(),
             row.engine,
             row.bytes,
             row.t_ms,
             row.predicted,
             row.measured,
+            row.load_busy * 100.0,
             equation_1,
         );
     }

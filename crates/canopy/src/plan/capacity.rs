@@ -57,7 +57,6 @@ pub(crate) struct CapacityCommand {
 struct WorkArgs {
     /// The share of sending in all processing, measured with the old way; more than 0, at most 1
     #[arg(long, value_name = "F", group = "known", allow_negative_numbers = true)]
-    #[arg(required_unless_present_any = ["alpha", "c", "figures"])]
     f: Option<f64>,
     /// Sending one update to one user, in other operations
     #[arg(long, value_name = "A", group = "known", allow_negative_numbers = true)]
@@ -88,7 +87,6 @@ struct WorkArgs {
 struct CostArgs {
     /// The old way: ms per receiver, ms per receiver and byte, and perhaps ms per message
     #[arg(long, value_name = "X,Y[,A]", requires = "new")]
-    #[arg(required_unless_present_any = ["calibration", "figures"])]
     old: Option<CostArg>,
     /// The new way, likewise
     #[arg(long, value_name = "X,Y[,A]", requires = "old")]
@@ -156,6 +154,9 @@ struct Way {
 
 impl CapacityCommand {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
+        if self.figures.is_none() && self.costs.old.is_none() && self.costs.calibration.is_none() {
+            bail!("what sending costs is not known; give --old and --new, or --calibration");
+        }
         let ways = self.costs.ways(self.bytes)?;
         let server = Server {
             model: self.model.map_or(ServerModel::Immediate, ModelArg::model),

@@ -13,11 +13,12 @@ use canopy_wire::{DropReason, Tag, Time};
 use data_thread::{DataThread, Handover};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What the data threads are asked to do.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -175,11 +176,29 @@ impl RelayWatch {
     }
 }
 
+/// So long is an address waited for that somebody has still.
+const ADDRESS_WAIT: Duration = Duration::from_millis(500);
+
 /// A socket for each data thread, on an address that nobody else holds.
 fn listen(address: SocketAddr, shards: u16) -> anyhow::Result<Vec<Socket>> {
-    let sockets = Socket::bind_group(address, shards.into(), &SocketOptions::default());
-    let sockets = sockets.with_context(|| {
-        format!("cannot listen on {address}; choose another address with --listen")
+    let bind = || Socket::bind_group(address, shards.into(), &SocketOptions::default());
+    let mut sockets = bind();
+    let started = Instant::now();
+    // The kernel lets go of a relay's io_uring, and so of its address, only after its process.
+    while sockets.as_ref().is_err_and(|error| error.kind() == ErrorKind::AddrInUse)
+        && started.elapsed() < ADDRESS_WAIT
+    {
+        std::thread::sleep(ADDRESS_WAIT / 20);
+        sockets = bind();
+    }
+    let sockets = sockets.map_err(|error| {
+        let remedy = match error.kind() {
+            ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable | ErrorKind::PermissionDenied => {
+                "choose another address with --listen"
+            }
+            _ => "see what the system lacks",
+        };
+        anyhow::Error::new(error).context(format!("cannot listen on {address}; {remedy}"))
     })?;
     if shards > 1 {
         sockets[0].steer_by_source(shards).context("cannot steer packets to their threads")?;
@@ -283,9 +302,9 @@ pub(crate) struct RelayReport {
     subscriptions: u32,
     groups: u32,
     send_waits: u64,
-    /// Datagrams that the kernel cloned, and that it was to clone and could not.
+    /// Datagrams that the kernel cloned, and that were sent otherwise than the engine would.
     datagrams_cloned: u64,
-    clone_fallbacks: u64,
+    send_fallbacks: u64,
     sending_us: u64,
     cpu_us: u64,
     counters: BTreeMap<&'static str, u64>,
@@ -301,7 +320,7 @@ impl RelayReport {
             groups: status.groups,
             send_waits: status.sent.waits,
             datagrams_cloned: status.sent.cloned,
-            clone_fallbacks: status.sent.fallbacks,
+            send_fallbacks: status.sent.fallbacks,
             sending_us: status.sending.as_micros() as u64,
             cpu_us: status.cpu.as_micros() as u64,
             counters: status.counters.named().map(|(name, _, total)| (name, total)).collect(),

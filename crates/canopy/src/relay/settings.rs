@@ -243,7 +243,7 @@ impl RelaySettings {
             threads,
             engine: engine
                 .check(|name| EngineChoice::from_str(&name).map_err(|error| error.to_string()))?,
-            engine_folder: engine_folder.value,
+            engine_folder: engine_folder.check(not_empty)?,
             comtrees: comtrees.check(parse_comtrees)?,
             site: source.pick("site", None, relay.site, 1).check(within(0, 0x7fff))? as u16,
             max_sessions: max_sessions.check(within(1, room))? as u32,
@@ -353,6 +353,10 @@ fn parse_mode(name: &str, tick: Duration) -> Result<Mode, String> {
         "periodic" => Ok(Mode::Periodic { tick }),
         _ => Err(format!("there is no mode {name:?}; choose immediate or periodic")),
     }
+}
+
+fn not_empty(path: PathBuf) -> Result<PathBuf, String> {
+    if path.as_os_str().is_empty() { Err("name a folder".to_owned()) } else { Ok(path) }
 }
 
 fn parse_comtrees(ids: Vec<u32>) -> Result<Vec<Comtree>, String> {

@@ -97,7 +97,15 @@ impl Trigger {
             );
             return Err(io::Error::other(why));
         }
-        let tap = tap::open(&installation.tap())?;
+        let name = installation.tap();
+        let tap = tap::open(&name).map_err(|error| match error.raw_os_error() {
+            Some(libc::EMFILE) => error,
+            _ => io::Error::other(format!(
+                "the tap {name} cannot be opened ({error}); look for it with `ip link`, or remove \
+                 what is installed on {} and install it again",
+                device.name
+            )),
+        })?;
         let mut frames = Frames { tap, slot: slot.number() };
         slot.set_members(&[]);
         let sequence = slot.arm(Order { first: 0, count: 1, length: 1 });

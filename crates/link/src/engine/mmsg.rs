@@ -98,6 +98,7 @@ impl Mmsg {
                         return false;
                     }
                     *segments &= error.raw_os_error() != Some(libc::EIO);
+                    report.fallbacks += u64::from(rest[place].datagrams());
                     fallback.send_one(socket, batch, &rest[place], retries, report);
                     true
                 },
@@ -186,6 +187,7 @@ impl Mmsg {
                 |_| burst.datagrams() as u64,
                 |place, error, retries, report| {
                     *segments &= error.raw_os_error() != Some(libc::EIO);
+                    report.fallbacks += burst.datagrams() as u64;
                     fallback.send_burst(socket, members[first + place], burst, retries, report);
                     true
                 },

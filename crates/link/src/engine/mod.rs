@@ -36,7 +36,7 @@ pub struct SendReport {
     pub waits: u64,
     /// Of the datagrams sent, those that were copied in the kernel.
     pub cloned: u64,
-    /// Datagrams that were to be copied in the kernel and were sent one by one instead.
+    /// Datagrams that were sent one by one instead of in the engine's own way.
     pub fallbacks: u64,
 }
 
@@ -164,7 +164,13 @@ fn open(
     socket: &Socket,
     folder: &Path,
 ) -> Result<Box<dyn SendEngine + Send>, EngineUnavailable> {
-    let unavailable = |error: io::Error| EngineUnavailable { engine, reason: error.to_string() };
+    let unavailable = |error: io::Error| {
+        let remedy = match error.raw_os_error() {
+            Some(libc::EMFILE) => "; raise the limit of open files (ulimit -n)",
+            _ => "",
+        };
+        EngineUnavailable { engine, reason: format!("{error}{remedy}") }
+    };
     Ok(match engine {
         EngineName::Sendto => Box::new(Sendto::new()),
         EngineName::Sendmmsg => Box::new(Mmsg::plain()),

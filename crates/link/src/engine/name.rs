@@ -66,22 +66,22 @@ pub enum EngineChoice {
 
 /// The name of no engine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no send engine named {name:?}; choose {}", names())]
+#[error("there is no send engine named {name:?}; choose {choices}")]
 pub struct UnknownEngine {
     /// What was asked for.
     pub name: String,
-}
-
-fn names() -> String {
-    let names: Vec<&str> = EngineName::ALL.iter().map(|engine| engine.name()).collect();
-    format!("auto, {}", names.join(", "))
+    /// What there is.
+    pub choices: String,
 }
 
 impl FromStr for EngineName {
     type Err = UnknownEngine;
     fn from_str(name: &str) -> Result<EngineName, UnknownEngine> {
         let known = EngineName::ALL.into_iter().find(|engine| engine.name() == name);
-        known.ok_or_else(|| UnknownEngine { name: name.to_owned() })
+        known.ok_or_else(|| {
+            let choices: Vec<&str> = EngineName::ALL.iter().map(|engine| engine.name()).collect();
+            UnknownEngine { name: name.to_owned(), choices: choices.join(", ") }
+        })
     }
 }
 
@@ -90,7 +90,9 @@ impl FromStr for EngineChoice {
     fn from_str(name: &str) -> Result<EngineChoice, UnknownEngine> {
         match name {
             "auto" => Ok(EngineChoice::Auto),
-            _ => name.parse().map(EngineChoice::Named),
+            _ => name.parse().map(EngineChoice::Named).map_err(|unknown: UnknownEngine| {
+                UnknownEngine { choices: format!("auto, {}", unknown.choices), ..unknown }
+            }),
         }
     }
 }

@@ -86,7 +86,7 @@ impl fmt::Display for Case {
 pub(super) struct Filters {
     /// Only these engines; the baseline, sendto, is always among them
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    engine: Vec<EngineName>,
+    pub(super) engine: Vec<EngineName>,
     /// Numbers of receivers [default: 3,30,60,90,300,1000]
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=4096))]
     n: Vec<u32>,

@@ -24,6 +24,26 @@ pub(super) struct Expected {
     pub(super) copies: u64,
 }
 
+/// What became of the copies of a window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Settled {
+    /// That did not arrive.
+    pub(super) lost: u64,
+    /// That arrived once more than they were sent.
+    pub(super) doubled: u64,
+}
+
+impl Settled {
+    /// From what arrived at each receiver; at a device, all of them together.
+    fn of(arrived: impl ExactSizeIterator<Item = u64>, expected: Expected) -> Settled {
+        let each = expected.copies / arrived.len().max(1) as u64;
+        arrived.fold(Settled::default(), |sum, arrived| Settled {
+            lost: sum.lost + each.saturating_sub(arrived),
+            doubled: sum.doubled + arrived.saturating_sub(each),
+        })
+    }
+}
+
 /// Counts what arrives.
 pub(super) enum Counter {
     /// At the receivers.
@@ -35,11 +55,14 @@ pub(super) enum Counter {
 }
 
 impl Counter {
-    /// The copies that arrived since it was asked last, when no more are on their way.
-    pub(super) fn settle(&mut self, expected: Expected) -> anyhow::Result<u64> {
+    /// What became of the copies since it was asked last, when no more are on their way.
+    pub(super) fn settle(&mut self, expected: Expected) -> anyhow::Result<Settled> {
         match self {
             Counter::Receivers(receivers) => receivers.settle(expected),
-            Counter::Device(device) => device.settle(expected),
+            Counter::Device(device) => {
+                let arrived = device.settle(expected)?;
+                Ok(Settled::of([arrived].into_iter(), expected))
+            }
             Counter::Driver(driver) => driver.settle(expected),
         }
     }
@@ -55,7 +78,7 @@ impl Counter {
 pub(super) struct Receivers {
     addresses: Vec<SocketAddr>,
     asks: mpsc::SyncSender<Expected>,
-    answers: mpsc::Receiver<u64>,
+    answers: mpsc::Receiver<Settled>,
 }
 
 impl Receivers {
@@ -88,36 +111,43 @@ impl Receivers {
         self.addresses.clone()
     }
 
-    fn settle(&mut self, expected: Expected) -> anyhow::Result<u64> {
+    fn settle(&mut self, expected: Expected) -> anyhow::Result<Settled> {
         self.asks.send(expected).context("the receivers' thread has ended")?;
         self.answers.recv().context("the receivers' thread has ended")
     }
 }
 
-/// Reads sockets in turn until everything is there, or nothing comes any more.
-fn read_until_quiet(sockets: &[Socket], expected: Expected, receiver: &mut Receiver) -> u64 {
-    let mut arrived = 0;
+/// Reads sockets in turn until everything is there, or nothing comes any more; and once more, for
+/// what came twice.
+fn read_until_quiet(sockets: &[Socket], expected: Expected, receiver: &mut Receiver) -> Settled {
+    let mut arrived = vec![0; sockets.len()];
+    let (mut sum, mut complete) = (0, false);
     let mut moved = Instant::now();
-    while arrived < expected.copies && moved.elapsed() < QUIET {
-        let before = arrived;
-        for socket in sockets {
-            let mut take =
-                |_, datagram: &[u8]| arrived += u64::from(datagram.len() == expected.bytes);
+    while !complete && moved.elapsed() < QUIET {
+        complete = sum >= expected.copies;
+        let before = sum;
+        for (socket, arrived) in sockets.iter().zip(&mut arrived) {
+            let mut take = |_, datagram: &[u8]| {
+                let whole = u64::from(datagram.len() == expected.bytes);
+                *arrived += whole;
+                sum += whole;
+            };
             // A socket that fails has lost its datagrams, and they are counted as lost.
             while receiver.receive(socket, &mut take).unwrap_or(false) {}
         }
-        if arrived > before {
+        if sum > before {
             moved = Instant::now();
         }
     }
-    arrived
+    Settled::of(arrived.into_iter(), expected)
 }
 
 /// A program in the device's driver that counts and drops.
 pub(super) struct DriverCounter {
     sink: KernelSink,
     first_port: u16,
-    last: u64,
+    /// What each receiver had been counted when it was asked last.
+    last: Vec<u64>,
 }
 
 impl DriverCounter {
@@ -127,16 +157,18 @@ impl DriverCounter {
         first_port: u16,
     ) -> anyhow::Result<DriverCounter> {
         let sink = namespace.run(|| KernelSink::attach(device, SinkPlace::Driver))??;
-        Ok(DriverCounter { sink, first_port, last: 0 })
+        Ok(DriverCounter { sink, first_port, last: Vec::new() })
     }
 
-    fn settle(&mut self, expected: Expected) -> anyhow::Result<u64> {
-        // All receivers are asked: what went to any but the expected is counted too, and shows as
-        // a loss where it should have gone.
+    fn settle(&mut self, expected: Expected) -> anyhow::Result<Settled> {
         let ports = (0..expected.n as u16).map(|number| self.first_port + number);
         let counts = self.sink.counts(ports)?;
-        let total: u64 = counts.iter().sum();
-        Ok(total - std::mem::replace(&mut self.last, total))
+        self.last.resize(self.last.len().max(counts.len()), 0);
+        let arrived = counts
+            .into_iter()
+            .zip(&mut self.last)
+            .map(|(count, last)| count - std::mem::replace(last, count));
+        Ok(Settled::of(arrived, expected))
     }
 }
 
@@ -235,6 +267,14 @@ mod tests {
         assert_eq!(copies(Traffic { bytes: 12 * 142, packets: 12 }, expected), 12);
         assert_eq!(copies(Traffic { bytes: 3 * 442, packets: 3 }, expected), 12);
         assert_eq!(copies(Traffic { bytes: 2 * 442, packets: 2 }, expected), 8);
+    }
+
+    #[test]
+    fn a_copy_that_came_twice_does_not_hide_one_that_did_not() {
+        let expected = Expected { n: 3, bytes: 100, copies: 12 };
+        let settled = |arrived: [u64; 3]| Settled::of(arrived.into_iter(), expected);
+        assert_eq!(settled([4, 4, 4]), Settled { lost: 0, doubled: 0 });
+        assert_eq!(settled([5, 4, 2]), Settled { lost: 2, doubled: 1 });
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod rounds;
 
 use crate::bench::Switch;
 use crate::output::{print_line, print_note};
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use bed::Bed;
 use canopy_link::{EngineName, Namespace};
 use cases::{Case, Filters, Sink};
@@ -79,6 +79,10 @@ impl GroupcastBench {
             rows.extend(self.measure(&mut bed, plan, of_sink, folder, &mut progress)?);
         }
         self.report(&rows)?;
+        for name in self.filters.engine.iter().map(|engine| engine.name()) {
+            let missing = !rows.iter().any(|row| row.engine == name);
+            ensure!(!missing, "{name} was asked for, and took part in no case; see why above");
+        }
         Ok(ExitCode::SUCCESS)
     }
 
@@ -145,8 +149,15 @@ impl GroupcastBench {
             print_line(format_args!("{heading}:\n{summary}"))?;
         }
         if let Some(out) = &self.out {
-            for file in plots::write(out, rows, &fits)? {
+            let written = plots::write(out, rows, &fits)?;
+            for file in written.files {
                 print_note(file.display());
+            }
+            if !written.missing.is_empty() {
+                print_note(format_args!(
+                    "not drawn, for want of two rows with 90 receivers or 100 bytes: {}",
+                    written.missing.join(", ")
+                ));
             }
         }
         Ok(())

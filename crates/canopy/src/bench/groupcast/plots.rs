@@ -21,8 +21,15 @@ enum Figure {
     SendTime,
 }
 
-/// Writes the figures for which there are rows, and rows and fits as CSV; returns the files.
-pub(super) fn write(out: &Path, rows: &[Row], fits: &[FitLine]) -> anyhow::Result<Vec<PathBuf>> {
+/// What was written, and the figures of the sinks that were measured for which rows are missing.
+pub(super) struct Written {
+    pub(super) files: Vec<PathBuf>,
+    pub(super) missing: Vec<String>,
+}
+
+/// Writes the figures for which there are rows, and rows and fits as CSV.
+pub(super) fn write(out: &Path, rows: &[Row], fits: &[FitLine]) -> anyhow::Result<Written> {
+    let mut missing = Vec::new();
     let mut files = vec![out.join("groupcast.csv"), out.join("groupcast-fits.csv")];
     write_csv(&files[0], rows)?;
     write_csv(&files[1], &fits.iter().map(FlatFit::new).collect::<Vec<_>>())?;
@@ -43,16 +50,18 @@ pub(super) fn write(out: &Path, rows: &[Row], fits: &[FitLine]) -> anyhow::Resul
     ];
     for (name, figure, sink, segments) in figures {
         let Some(sink) = sink else { continue };
+        let file = format!("{name}-{}-k{segments}.svg", sink.name());
         let curves = figure.curves(sink, segments, rows, fits);
         // One point is no curve.
         if curves.iter().all(|curve| curve.points.len() < 2) {
+            missing.push(file);
             continue;
         }
-        let path = out.join(format!("{name}-{}-k{segments}.svg", sink.name()));
+        let path = out.join(file);
         figure.draw(sink, segments, curves, &path)?;
         files.push(path);
     }
-    Ok(files)
+    Ok(Written { files, missing })
 }
 
 /// A fit in columns.

@@ -22,9 +22,10 @@ pub(super) struct Row {
     pub(super) ratio_to_sendto: f64,
     pub(super) ratio_min: f64,
     pub(super) ratio_max: f64,
-    /// Copies sent in all rounds, and those of them that did not arrive.
+    /// Copies sent in all rounds, those of them that did not arrive, and those that came twice.
     pub(super) copies: u64,
     pub(super) lost: u64,
+    pub(super) doubled: u64,
     /// Copies that the engine sent one by one, in another way than its own.
     pub(super) fallbacks: u64,
     /// Rounds that count, and those discarded for steal.
@@ -195,6 +196,7 @@ pub(super) struct Summary {
     from_30: Option<f64>,
     up_to_300: Option<f64>,
     lost: u64,
+    doubled: u64,
     fallbacks: u64,
 }
 
@@ -217,6 +219,7 @@ impl Summary {
                 from_30: middle(|n| n >= 30),
                 up_to_300: middle(|n| n <= 300),
                 lost: rows.iter().map(|row| row.lost).sum(),
+                doubled: rows.iter().map(|row| row.doubled).sum(),
                 fallbacks: rows.iter().map(|row| row.fallbacks).sum(),
             }
         };
@@ -226,20 +229,21 @@ impl Summary {
     /// The summary as a table.
     pub(super) fn table(lines: &[Summary]) -> String {
         let mut table = format!(
-            "{:<10}{:>4}  {:<9}{:>10}{:>10}{:>8}{:>11}\n",
-            "sink", "K", "engine", "N ≥ 30", "N ≤ 300", "lost", "fallbacks"
+            "{:<10}{:>4}  {:<9}{:>10}{:>10}{:>8}{:>9}{:>11}\n",
+            "sink", "K", "engine", "N ≥ 30", "N ≤ 300", "lost", "doubled", "fallbacks"
         );
         let ratio =
             |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.2}"));
         for line in lines {
             table += &format!(
-                "{:<10}{:>4}  {:<9}{:>10}{:>10}{:>8}{:>11}\n",
+                "{:<10}{:>4}  {:<9}{:>10}{:>10}{:>8}{:>9}{:>11}\n",
                 line.sink.name(),
                 line.segments,
                 line.engine,
                 ratio(line.from_30),
                 ratio(line.up_to_300),
                 line.lost,
+                line.doubled,
                 line.fallbacks,
             );
         }

@@ -37,7 +37,8 @@ struct Spent {
     cpu: Duration,
     wall: Duration,
     copies: u64,
-    arrived: u64,
+    lost: u64,
+    doubled: u64,
     report: SendReport,
 }
 
@@ -199,7 +200,9 @@ impl Sender<'_> {
             let copies = case.copies() * sends;
             spent.copies += copies;
             let expected = Expected { n: case.n, bytes: case.bytes, copies };
-            spent.arrived += self.counter.settle(expected)?;
+            let settled = self.counter.settle(expected)?;
+            spent.lost += settled.lost;
+            spent.doubled += settled.doubled;
             rest -= sends;
         }
         Ok(Ok(spent))
@@ -247,7 +250,8 @@ fn summarise(case: &Case, names: &[EngineName], rounds: &[Vec<Spent>], discarded
             ratio_min: ratios.iter().copied().fold(f64::INFINITY, f64::min),
             ratio_max: ratios.iter().copied().fold(0.0, f64::max),
             copies: mine.iter().map(|spent| spent.copies).sum(),
-            lost: mine.iter().map(|spent| spent.copies.saturating_sub(spent.arrived)).sum(),
+            lost: mine.iter().map(|spent| spent.lost).sum(),
+            doubled: mine.iter().map(|spent| spent.doubled).sum(),
             fallbacks: mine.iter().map(|spent| spent.report.fallbacks).sum(),
             rounds: rounds.len(),
             rounds_discarded: discarded,

@@ -74,6 +74,7 @@ impl SendEngine for Uring {
             let fit = if file.is_some() { rest.iter().take_while(whole).count() } else { 0 };
             let built = self.messages.build_whole(batch, &rest[..fit]);
             let Some(file) = file.filter(|_| built > 0) else {
+                report.fallbacks += u64::from(rest[0].datagrams());
                 self.fallback.send_one(socket, batch, &rest[0], &mut retries, &mut report);
                 rest = &rest[1..];
                 continue;
@@ -91,6 +92,7 @@ impl SendEngine for Uring {
                     |place| u64::from(rest[place].datagrams()),
                     |place, error, retries, report| {
                         *segments &= error.raw_os_error() != Some(libc::EIO);
+                        report.fallbacks += u64::from(rest[place].datagrams());
                         fallback.send_one(socket, batch, &rest[place], retries, report);
                     },
                 );
@@ -191,6 +193,7 @@ impl Uring {
                     |place, error, retries, report| {
                         *segments &= error.raw_os_error() != Some(libc::EIO);
                         sockets.forget(members[place]);
+                        report.fallbacks += burst.datagrams() as u64;
                         fallback.send_burst(socket, members[place], burst, retries, report);
                     },
                 );
