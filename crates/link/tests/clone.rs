@@ -308,6 +308,9 @@ fn a_narrow_way_is_not_cloned_to() {
         // A third of the members are there.
         let behind = soon(|| sender.serve(&to, &payload(1400, 1), 1400, "behind").fallbacks == 10);
         assert!(behind, "{name}");
+        // A plain send of the burst does not fit there either, and each datagram counts once.
+        let burst = payload(4 * 1400, 2);
+        assert!(soon(|| sender.serve(&to, &burst, 1400, "burst").fallbacks == 40), "{name}");
         bed.near.ip(&format!("route del {way}")).unwrap();
     });
 }
@@ -374,6 +377,7 @@ fn many_who_install_at_once_get_one_installation() {
     assert!(one.complete);
     assert_eq!(at_once(&|| one.remove().is_ok()), 4);
     assert!(!path.exists(), "nothing is left, nor mounted");
+    assert!(!path.with_extension("lock").exists());
 }
 
 #[test]

@@ -238,7 +238,7 @@ impl Trial<'_> {
         let step = (predicted * STEP).max(1.0);
         let mut users = (predicted * 0.9).round();
         while self.load_where_late(users)?.is_some() {
-            users = (users * 0.85).round();
+            users = (users * 0.85).floor();
             if users <= step {
                 bail!("updates are late with {users} users too; choose a larger --t-ms");
             }

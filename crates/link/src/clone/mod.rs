@@ -62,6 +62,8 @@ pub(crate) struct Cloner {
     unseen: u32,
     /// Whether the installation was removed.
     gone: bool,
+    /// Whether no more were handed to the programs, and none was seen since.
+    stopped: bool,
 }
 
 impl Cloner {
@@ -92,6 +94,7 @@ impl Cloner {
             generation: 0,
             unseen: 0,
             gone: false,
+            stopped: false,
         })
     }
 
@@ -130,8 +133,10 @@ impl Cloner {
         }
         let others = &self.members.others;
         if !others.members().is_empty() {
-            report.fallbacks += (others.members().len() * burst.datagrams()) as u64;
+            // All of them count, and not twice what plain sends had to cut themselves.
+            let fallbacks = report.fallbacks + (others.members().len() * burst.datagrams()) as u64;
             self.plain.send_group(socket, others, burst, retries, report);
+            report.fallbacks = fallbacks;
         }
     }
 
@@ -143,14 +148,14 @@ impl Cloner {
         retries: &mut Retries,
         report: &mut SendReport,
     ) {
-        let stopped = self.has_stopped();
         let set = &mut self.members.families[family];
         let mut plain = set.bring_due_to_front(&mut self.hops);
         if plain > 0 || self.loaded != Some(family) {
             self.slot.set_members(&set.entries);
             self.loaded = Some(family);
         }
-        if stopped {
+        if self.gone || self.unseen >= MAX_UNSEEN {
+            self.stopped = true;
             plain = set.entries.len();
         }
         let set = &self.members.families[family];
@@ -227,6 +232,7 @@ impl Cloner {
             done += served;
             if outcome.ran {
                 self.unseen = 0;
+                self.stopped = false;
             }
             retries.next(cloned > 0);
             if served == count {
@@ -316,7 +322,7 @@ impl SendEngine for Cloner {
     }
 
     fn has_stopped(&self) -> bool {
-        self.gone || self.unseen >= MAX_UNSEEN
+        self.stopped
     }
 }
 

@@ -32,12 +32,11 @@ pub(crate) fn open(name: &str) -> io::Result<File> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(file) }
 }
 
-/// Makes a tap that stays when this process ends and whose queues `owner` may open.
-pub(crate) fn create(name: &str, owner: u32) -> io::Result<()> {
-    let file = open(name)?;
+/// Has the tap of this queue stay when this process ends, and lets `owner` open queues of it.
+pub(crate) fn hand_over(queue: &File, owner: u32) -> io::Result<()> {
     for (request, value) in [(libc::TUNSETOWNER, owner), (libc::TUNSETPERSIST, 1)] {
         // SAFETY: both take an integer.
-        if unsafe { libc::ioctl(file.as_raw_fd(), request, c_ulong::from(value)) } < 0 {
+        if unsafe { libc::ioctl(queue.as_raw_fd(), request, c_ulong::from(value)) } < 0 {
             return Err(io::Error::last_os_error());
         }
     }

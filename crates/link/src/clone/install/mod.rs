@@ -25,7 +25,7 @@ use crate::Namespace;
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::{SchedClassifier, TcAttachType};
 use error::{files, kernel, not_removed};
-use mount::{lock, lock_beside, mount, unmount_if_empty};
+use mount::{Lock, mount, unmount_if_empty};
 use programs::{attach_broadcast, attach_clone, load, types_in};
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -40,8 +40,8 @@ pub const ENGINE_FOLDER: &str = "/run/canopy/engine";
 /// Modes of an installation's folder, while something is missing from it and when all is there.
 const CLOSED: u32 = 0o700;
 const OPEN: u32 = 0o755;
-/// Bytes of a device's alias (Linux).
-const LONGEST_ALIAS: usize = 255;
+/// Bytes of a device's alias, without the zero at its end (Linux).
+const LONGEST_ALIAS: usize = 254;
 /// Where the kernel describes its types.
 const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 
@@ -89,7 +89,7 @@ fn install_programs(
 ) -> Result<Installation, InstallError> {
     let device = ethernet_device(request.device)?;
     let namespace = namespace_number()?;
-    let (_lock, store) = lock(request.folder)?;
+    let (_lock, store) = Lock::make(request.folder)?;
     mount(&store)?;
     let folder = store.join(format!("{namespace}-{}", device.index));
     if let Some(present) = Installation::at(&folder) {
@@ -203,9 +203,11 @@ impl Installation {
         format!("canopy{}", self.device)
     }
 
-    /// What the tap is marked with: no other device of its name is touched.
+    /// What the tap is marked with: no other device of its name is touched. The same path may be
+    /// another file system to another container.
     fn tap_alias(&self) -> String {
-        let mut alias = format!("canopy engine in {}", self.store().display());
+        let file_system = fs::metadata(self.store()).map_or(0, |store| store.dev());
+        let mut alias = format!("canopy engine {file_system} in {}", self.store().display());
         alias.truncate(alias.floor_char_boundary(LONGEST_ALIAS));
         alias
     }
@@ -216,7 +218,7 @@ impl Installation {
     /// # Errors
     /// If something cannot be removed. Without the privileges of installing nothing is.
     pub fn remove(&self) -> Result<(), InstallError> {
-        let _lock = lock_beside(self.store())?;
+        let Some(_lock) = Lock::take(self.store())? else { return Ok(()) };
         self.clear_away()?;
         unmount_if_empty(self.store())
     }
@@ -239,21 +241,22 @@ impl Installation {
     }
 
     fn clear_away_here(&self) -> Result<(), InstallError> {
+        if !self.folder.exists() {
+            return Ok(());
+        }
+        // Nothing of it is to be used from now on, and whoever may not remove it fails here.
+        let set_mode = |mode| fs::set_permissions(&self.folder, fs::Permissions::from_mode(mode));
+        set_mode(CLOSED).map_err(|error| not_removed(&self.folder, error))?;
         if self.is_here()
             && let Ok(mut netlink) = Netlink::open()
             && let Ok(tap) = netlink.device_named(&self.tap())
             && tap.alias == self.tap_alias()
+            && let Err(error) = netlink.delete(tap.index)
         {
-            let deleted = netlink.delete(tap.index);
-            deleted.map_err(|error| InstallError::Privilege { what: "removing the tap", error })?;
+            let _ = set_mode(if self.complete { OPEN } else { CLOSED });
+            return Err(InstallError::Privilege { what: "removing the tap", error });
         }
-        if self.folder.exists() {
-            // Nothing of it is to be used from now on, and whoever may not remove it fails here.
-            let closed = fs::set_permissions(&self.folder, fs::Permissions::from_mode(CLOSED));
-            closed.map_err(|error| not_removed(&self.folder, error))?;
-            fs::remove_dir_all(&self.folder).map_err(|error| not_removed(&self.folder, error))?;
-        }
-        Ok(())
+        fs::remove_dir_all(&self.folder).map_err(|error| not_removed(&self.folder, error))
     }
 }
 
@@ -286,30 +289,22 @@ fn set_up(
 
 fn make_tap(installation: &Installation, device: &Device) -> Result<u32, InstallError> {
     let refused = |error| InstallError::Privilege { what: "making a tap", error };
-    let (name, alias) = (installation.tap(), installation.tap_alias());
+    let name = installation.tap();
     let mut netlink = Netlink::open().map_err(refused)?;
-    if let Ok(present) = netlink.device_named(&name) {
-        if present.alias != alias {
-            return Err(InstallError::Device(format!(
-                "there is a device {name} already, which is what the tap of {} would be called; \
-                 rename or remove it, remove what is installed in another folder, or install \
-                 tc-bpf alone",
-                device.name
-            )));
-        }
-        // Left of an installation whose folder is gone.
-        netlink.delete(present.index).map_err(refused)?;
+    if netlink.device_named(&name).is_ok() {
+        return Err(InstallError::Device(format!(
+            "there is a device {name} already, which is what the tap of {} would be called; rename \
+             or remove it, remove what is installed in another folder, or install tc-bpf alone",
+            device.name
+        )));
     }
-    tap::create(&name, installation.owner).map_err(refused)?;
+    let queue = tap::open(&name).map_err(refused)?;
     // Or every new device would announce itself to routers that are not there.
     let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
     let tap = netlink.device_named(&name).map_err(refused)?;
-    let up = netlink.bring_up(tap.index, device.mtu, &alias);
-    up.map_err(|error| {
-        // Unmarked, it would not be taken for ours.
-        let _ = netlink.delete(tap.index);
-        refused(error)
-    })?;
+    netlink.bring_up(tap.index, device.mtu, &installation.tap_alias()).map_err(refused)?;
+    // Until now it ends with this process, so there is never one without its mark.
+    tap::hand_over(&queue, installation.owner).map_err(refused)?;
     Ok(tap.index)
 }
 
