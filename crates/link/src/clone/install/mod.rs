@@ -12,6 +12,7 @@
 //! ```
 
 mod error;
+mod lock;
 mod mount;
 mod programs;
 
@@ -25,7 +26,8 @@ use crate::Namespace;
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::{SchedClassifier, TcAttachType};
 use error::{files, kernel, not_removed};
-use mount::{Lock, mount, unmount_if_empty};
+use lock::Lock;
+use mount::{mount, unmount_if_empty};
 use programs::{attach_broadcast, attach_clone, load, types_in};
 use std::fs::{self, File, TryLockError};
 use std::io;
