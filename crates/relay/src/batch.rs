@@ -102,15 +102,13 @@ impl SendBatch {
     /// Adds a send of datagrams of `segment` bytes, of which the last may be shorter: the parts, put
     /// together and cut.
     pub fn push_burst(&mut self, to: SocketAddr, parts: &[&[u8]], segment: u16) {
-        let first_part = self.parts.len() as u32;
-        let mut len = 0;
+        let first = self.parts.len();
         for part in parts {
             let start = self.bytes.len() as u32;
             self.bytes.extend_from_slice(part);
             self.parts.push(Part { start, end: self.bytes.len() as u32 });
-            len += part.len() as u32;
         }
-        self.transmits.push(Transmit { to, first_part, parts: parts.len() as u32, len, segment });
+        self.push_from(to, first, segment);
     }
 
     /// Adds a send of the same as the send before, to another receiver.
@@ -128,10 +126,17 @@ impl SendBatch {
 
     /// Adds a send whose parts are in the batch's bytes already.
     pub(crate) fn push(&mut self, to: SocketAddr, parts: &[Part], segment: u16) -> &Transmit {
-        let first_part = self.parts.len() as u32;
+        let first = self.parts.len();
         self.parts.extend_from_slice(parts);
+        self.push_from(to, first, segment)
+    }
+
+    /// Adds a send of the parts from `first` on.
+    fn push_from(&mut self, to: SocketAddr, first: usize, segment: u16) -> &Transmit {
+        let parts = &self.parts[first..];
         let len = parts.iter().map(|part| part.end - part.start).sum();
-        self.transmits.push(Transmit { to, first_part, parts: parts.len() as u32, len, segment });
+        let (first_part, parts) = (first as u32, parts.len() as u32);
+        self.transmits.push(Transmit { to, first_part, parts, len, segment });
         &self.transmits[self.transmits.len() - 1]
     }
 

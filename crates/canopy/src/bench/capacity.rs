@@ -180,7 +180,8 @@ impl Trial<'_> {
             ((rough * share).round(), (self.bench.bytes * longer).min(MOST_BYTES))
         });
         self.look_at(loads, &mut looks)?;
-        let (measured, load_busy) = self.find(self.predict(&looks).predicted)?;
+        let predicted = self.predict(&looks).predicted;
+        let (measured, load_busy) = most_in_time(predicted, |users| self.load_where_late(users))?;
         self.look_at(loads, &mut looks)?;
         let round = Round { measured, load_busy, ..self.predict(&looks) };
         print_note(format_args!(
@@ -230,39 +231,6 @@ impl Trial<'_> {
             error_min: errors.iter().copied().fold(f64::INFINITY, f64::min),
             error_max: errors.iter().copied().fold(f64::NEG_INFINITY, f64::max),
         }
-    }
-
-    /// Raises the load in steps until updates are late, and lowers it where they are from the start.
-    /// Returns the most users whose updates are in time, and how busy the load was beyond.
-    fn find(&self, predicted: f64) -> anyhow::Result<(f64, f64)> {
-        let step = (predicted * STEP).max(1.0);
-        let mut users = (predicted * 0.9).round();
-        while self.load_where_late(users)?.is_some() {
-            users = (users * 0.85).floor();
-            if users <= step {
-                bail!("updates are late with {users} users too; choose a larger --t-ms");
-            }
-        }
-        let mut carried = users;
-        let mut late = Vec::new();
-        // One late run may be a disturbance; two in a row are the limit.
-        while late.len() < 2 {
-            users += step;
-            if users > MOST_USERS {
-                bail!(
-                    "updates are in time with {carried:.0} users still, and more than {MOST_USERS} \
-                     are not tried; choose a smaller --t-ms or more --bytes"
-                );
-            }
-            match self.load_where_late(users.round())? {
-                Some(load_busy) => late.push(load_busy),
-                None => {
-                    carried = users;
-                    late.clear();
-                }
-            }
-        }
-        Ok((carried, late.into_iter().fold(0.0, f64::max)))
     }
 
     /// How busy the load was, if updates were late under it.
@@ -382,6 +350,42 @@ fn process_cpu_time_of(process: u32) -> Duration {
     process_cpu_time(process).unwrap_or_default()
 }
 
+/// Raises the load in steps until updates are late, and lowers it where they are from the start.
+/// Returns the most users whose updates are in time, and how busy the load was beyond.
+fn most_in_time(
+    predicted: f64,
+    load_where_late: impl Fn(f64) -> anyhow::Result<Option<f64>>,
+) -> anyhow::Result<(f64, f64)> {
+    let step = (predicted * STEP).max(1.0);
+    let mut users = (predicted * 0.9).round();
+    while load_where_late(users)?.is_some() {
+        users = (users * 0.85).floor();
+        if users <= step {
+            bail!("updates are late with {users} users too; choose a larger --t-ms");
+        }
+    }
+    let mut carried = users;
+    let mut late = Vec::new();
+    // One late run may be a disturbance; two in a row are the limit.
+    while late.len() < 2 {
+        users += step;
+        if users > MOST_USERS {
+            bail!(
+                "updates are in time with {carried:.0} users still, and more than {MOST_USERS} \
+                 are not tried; choose a smaller --t-ms or more --bytes"
+            );
+        }
+        match load_where_late(users.round())? {
+            Some(load_busy) => late.push(load_busy),
+            None => {
+                carried = users.round();
+                late.clear();
+            }
+        }
+    }
+    Ok((carried, late.into_iter().fold(0.0, f64::max)))
+}
+
 /// What a relay's work costs, from looks at it, of which the first is at the updates that it is to be
 /// predicted for. `send_bytes` is what a send carries, if what a
 /// receiver gets at once takes several.
@@ -498,6 +502,29 @@ mod tests {
             age_ms: 0.0,
             lost: 0,
             load_busy: 0.0,
+        }
+    }
+
+    #[test]
+    fn the_limit_is_found_wherever_it_was_predicted() {
+        for limit in [20.0, 100.0, 700.0] {
+            for predicted in [0.3 * limit, limit, 3.0 * limit] {
+                let late = |users: f64| Ok((users > limit).then_some(users / limit));
+                let (found, busy) = most_in_time(predicted, late).unwrap();
+                let step = (predicted * STEP).max(1.0);
+                assert!(found <= limit && found > limit - step - 1.0, "{found} of {limit}");
+                assert!(busy > 1.0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_limit_that_is_not_reached_is_not_named() {
+        for predicted in [1.0, 5.0, 60.0, 2000.0] {
+            let error = most_in_time(predicted, |_| Ok(Some(0.5))).unwrap_err().to_string();
+            assert!(error.contains("larger --t-ms"), "{error}");
+            let error = most_in_time(predicted, |_| Ok(None)).unwrap_err().to_string();
+            assert!(error.contains("smaller --t-ms"), "{error}");
         }
     }
 

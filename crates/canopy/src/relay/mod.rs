@@ -196,7 +196,7 @@ fn listen(address: SocketAddr, shards: u16) -> anyhow::Result<Vec<Socket>> {
             ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable | ErrorKind::PermissionDenied => {
                 "choose another address with --listen"
             }
-            _ => "see what the system lacks",
+            _ => "the system's limits may be why (ulimit -a)",
         };
         anyhow::Error::new(error).context(format!("cannot listen on {address}; {remedy}"))
     })?;
@@ -217,16 +217,10 @@ fn open_engines(settings: &RelaySettings, sockets: &[Socket]) -> anyhow::Result<
 fn in_use(engines: &[Engine]) -> Vec<EngineInUse> {
     let mut all: Vec<EngineInUse> = Vec::new();
     for engine in engines {
-        match all
-            .iter_mut()
-            .find(|one| one.engine == engine.name().name() && one.why == engine.why())
-        {
+        let (name, why) = (engine.name().name(), engine.why());
+        match all.iter_mut().find(|one| one.engine == name && one.why == why) {
             Some(alike) => alike.threads += 1,
-            None => all.push(EngineInUse {
-                engine: engine.name().name(),
-                threads: 1,
-                why: engine.why().to_owned(),
-            }),
+            None => all.push(EngineInUse { engine: name, threads: 1, why: why.to_owned() }),
         }
     }
     all

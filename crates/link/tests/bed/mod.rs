@@ -1,15 +1,19 @@
 //! Two hosts on one cable, with the clone engines installed on the near one's device. Everything is
 //! in this process and goes with it, but for the installation's folder, which goes when dropped.
+#![allow(dead_code, reason = "each test binary uses its part of this module")]
 
 use canopy_link::{
-    Clock, Engine, EngineChoice, EngineName, EngineUnavailable, Group, InstallRequest,
-    Installation, Namespace, Receiver, Socket, SocketOptions, Waker, install, wait_readable,
+    Burst, Clock, Engine, EngineChoice, EngineName, EngineUnavailable, Group, InstallRequest,
+    Installation, Namespace, Receiver, Refused, SendEngine, SendReport, Socket, SocketOptions,
+    Waker, install, wait_readable,
 };
+use canopy_relay::SendBatch;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+pub(crate) const CLONERS: [EngineName; 2] = [EngineName::TcBpf, EngineName::Xdp];
 /// So long may anything take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -140,6 +144,54 @@ impl Drop for Bed {
 fn bind(ip: &str) -> Socket {
     let address = SocketAddr::new(ip.parse::<IpAddr>().unwrap(), 0);
     Socket::bind(address, &SocketOptions::default()).unwrap()
+}
+
+/// A sender on the near host and its engine.
+pub(crate) struct Sender<'a> {
+    bed: &'a Bed,
+    pub(crate) socket: Socket,
+    pub(crate) engine: Engine,
+}
+
+impl Sender<'_> {
+    pub(crate) fn new(bed: &Bed, name: EngineName, family: Family) -> Sender<'_> {
+        let socket = bed.sender(family);
+        let engine = bed.open(name, &socket).unwrap_or_else(|error| panic!("{error}"));
+        Sender { bed, socket, engine }
+    }
+
+    pub(crate) fn send(&mut self, group: &Group, burst: Burst<'_>) -> SendReport {
+        self.try_send(group, burst).unwrap()
+    }
+
+    pub(crate) fn try_send(
+        &mut self,
+        group: &Group,
+        burst: Burst<'_>,
+    ) -> Result<SendReport, Refused> {
+        let send = || self.engine.send_to_group(&self.socket, group, burst);
+        self.bed.near.run(send).unwrap()
+    }
+
+    pub(crate) fn send_batch(&mut self, batch: &SendBatch) -> SendReport {
+        self.bed.near.run(|| self.engine.send(&self.socket, batch)).unwrap()
+    }
+
+    /// Sends, and sees that every member gets everything once and in order.
+    pub(crate) fn serve(
+        &mut self,
+        to: &Receivers,
+        bytes: &[u8],
+        segment: usize,
+        what: &str,
+    ) -> SendReport {
+        let report = self.send(&to.group(), Burst::segments(bytes, segment).unwrap());
+        let all = (to.sockets.len() * bytes.len().div_ceil(segment)) as u64;
+        assert_eq!((report.sent, report.failed), (all, 0), "{what}: {report:?}");
+        assert_eq!(report.cloned + report.fallbacks, all, "{what}: {report:?}");
+        to.expect(bytes.chunks(segment), what);
+        report
+    }
 }
 
 pub(crate) struct Receivers {
