@@ -3,7 +3,7 @@
 
 mod support;
 
-use canopy_link::Namespace;
+use canopy_link::{Engine, EngineChoice, EngineName, Namespace, Socket, SocketOptions};
 use serde_json::Value;
 use std::fs::{self, Permissions};
 use std::io::{BufRead, ErrorKind, Write};
@@ -85,11 +85,23 @@ impl Bed {
     }
 
     fn relay_with(&self, engine: &str, threads: &str, logs: Stdio) -> Server {
-        let relay = ["relay", "--listen", "10.77.0.1:0", "--insecure", "--json"];
+        self.relay_at("10.77.0.1:0", engine, threads, logs)
+    }
+
+    fn relay_at(&self, address: &str, engine: &str, threads: &str, logs: Stdio) -> Server {
+        let relay = ["relay", "--listen", address, "--insecure", "--json"];
         let choices = ["--engine", engine, "--threads", threads];
         let mut command = self.unprivileged(&[&relay[..], &choices].concat());
         command.stderr(logs);
         self.near.run(|| Server::spawn(command)).unwrap()
+    }
+
+    /// Packets that arrived at the far host.
+    fn arrived(&self) -> u64 {
+        let devices = || fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+        let devices = self.far.run(devices).unwrap();
+        let far = devices.lines().find_map(|line| line.trim().strip_prefix("far:"));
+        far.unwrap().split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
     /// A crowd on the far host: one who walks, and thirty-nine who see it.
@@ -301,6 +313,29 @@ fn a_relay_says_which_engines_its_threads_have_and_when_one_stops() {
     assert!(output.status.success(), "nothing is missing: {}", said(&output));
     relay.terminate();
     reader.join().unwrap();
+}
+
+#[test]
+fn a_relay_takes_the_address_of_one_that_was_killed_with_a_ring() {
+    let Some(bed) = Bed::new() else { return };
+    let socket = Socket::bind("127.0.0.1:0".parse().unwrap(), &SocketOptions::default()).unwrap();
+    if let Err(error) = Engine::open(EngineChoice::Named(EngineName::Uring), &socket) {
+        return println!("skipped: {error}");
+    }
+    let mut relay = bed.relay("uring");
+    let address = relay.address("relay").to_string();
+    for _ in 0..3 {
+        let before = bed.arrived();
+        let mut crowd = bed.crowd(&relay);
+        // The kernel keeps the ring that it sent from for a moment after the process.
+        assert!(soon(|| bed.arrived() > before + 1000), "in the middle");
+        relay.kill();
+        relay = bed.relay_at(&address, "uring", "1", Stdio::inherit());
+        assert_eq!(relay.address("relay").to_string(), address);
+        crowd.kill().unwrap();
+        crowd.wait().unwrap();
+    }
+    relay.terminate();
 }
 
 #[test]

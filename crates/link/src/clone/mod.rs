@@ -6,6 +6,8 @@
 //! ([`install`]) and whose hardware address the kernel knows; all others are sent to one by one,
 //! by the engine that needs no privilege, and so is everybody when the programs are gone.
 
+#[cfg(test)]
+mod bed;
 mod features;
 mod install;
 mod members;

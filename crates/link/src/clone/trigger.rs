@@ -290,27 +290,21 @@ impl Headers {
 
 #[cfg(test)]
 mod tests {
-    use super::super::install::{InstallRequest, install};
-    use super::super::netlink::Netlink;
-    use super::super::slot::Entry;
     use super::*;
-    use crate::Namespace;
-    use std::process::Command;
+    use crate::clone::bed::Bed;
+    use crate::clone::install::install;
+    use crate::clone::netlink::Netlink;
+    use crate::clone::slot::Entry;
 
     /// What became of frames that `change` was applied to, if there may be any.
     fn outcomes(changes: &[fn(&mut [u8])]) -> Option<Vec<(bool, usize)>> {
-        let near = Namespace::new().inspect_err(|error| println!("skipped: {error}")).ok()?;
-        let far = Namespace::new().unwrap();
-        Namespace::join(&near, &far).unwrap();
-        let mut ethtool = Command::new("ethtool");
-        let gro = far.host(ethtool.args(["-K", "far", "gro", "on"])).status();
-        gro.inspect_err(|error| println!("skipped: ethtool: {error}")).ok()?;
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("engine");
-        let request = InstallRequest { device: "near", folder: &path, owner: 0, xdp: true };
+        let bed = Bed::new()?;
+        bed.offload("far", "gro", "on")?;
+        let folder = bed.folder();
         let send = || {
-            let installation =
-                install(&request).inspect_err(|error| println!("skipped: {error}")).ok()?;
+            let installation = install(&bed.request(&folder))
+                .inspect_err(|error| println!("skipped: {error}"))
+                .ok()?;
             let maps = Maps::open(&installation).unwrap();
             let mut slot = Slot::claim(&installation.folder, maps.slots.fd()).unwrap();
             let device = Netlink::open().unwrap().device_named("near").unwrap();
@@ -333,7 +327,7 @@ mod tests {
             installation.remove().unwrap();
             Some(outcomes)
         };
-        near.run(send).unwrap()
+        bed.near.run(send).unwrap()
     }
 
     #[test]

@@ -352,45 +352,20 @@ fn namespace_number() -> Result<u64, InstallError> {
 
 #[cfg(test)]
 mod tests {
-    use super::mount::c_path;
     use super::*;
+    use crate::clone::bed::Bed;
 
-    /// A namespace with a virtual device, and a folder whose file system goes with it.
-    struct Bed {
-        near: Namespace,
-        /// With it would go the device.
-        _far: Namespace,
-        folder: tempfile::TempDir,
-    }
-
-    impl Bed {
-        fn new() -> Option<Bed> {
-            let far = Namespace::new().inspect_err(|error| println!("skipped: {error}")).ok()?;
-            let near = Namespace::new().unwrap();
-            Namespace::join(&near, &far).unwrap();
-            Some(Bed { near, _far: far, folder: tempfile::tempdir().unwrap() })
-        }
-
-        fn install(&self, programs: &[u8], types: &str) -> InstallError {
-            let folder = self.folder.path().join("engine");
-            let request = InstallRequest { device: "near", folder: &folder, owner: 0, xdp: true };
-            let install = || install_programs(&request, programs, Path::new(types));
-            let error = self.near.run(install).unwrap().unwrap_err();
-            assert!(!folder.exists(), "nothing is left");
-            let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
-            assert!(!mounts.contains(folder.to_str().unwrap()), "nothing is mounted");
-            let devices = || fs::read_to_string("/proc/thread-self/net/dev").unwrap();
-            assert!(!self.near.run(devices).unwrap().contains("canopy"), "no tap is left");
-            error
-        }
-    }
-
-    impl Drop for Bed {
-        fn drop(&mut self) {
-            let path = c_path(&self.folder.path().join("engine")).unwrap();
-            // SAFETY: a string that ends in zero.
-            unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
-        }
+    /// Installs where it must fail, leaving nothing.
+    fn refusal(bed: &Bed, programs: &[u8], types: &str) -> InstallError {
+        let folder = bed.folder();
+        let install = || install_programs(&bed.request(&folder), programs, Path::new(types));
+        let error = bed.near.run(install).unwrap().unwrap_err();
+        assert!(!folder.exists(), "nothing is left");
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        assert!(!mounts.contains(folder.to_str().unwrap()), "nothing is mounted");
+        let devices = || fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+        assert!(!bed.near.run(devices).unwrap().contains("canopy"), "no tap is left");
+        error
     }
 
     /// Where the object has the section with this name.
@@ -418,7 +393,7 @@ mod tests {
             let start = section(&programs, section_name);
             // r0 = *(u64 *)(r10 + 8): beyond the stack.
             programs[start..start + 8].copy_from_slice(&[0x79, 0xa0, 8, 0, 0, 0, 0, 0]);
-            match bed.install(&programs, KERNEL_TYPES) {
+            match refusal(&bed, &programs, KERNEL_TYPES) {
                 InstallError::Rejected { program: rejected, log } => {
                     assert_eq!(rejected, program);
                     assert!(log.contains("invalid read from stack"), "{log}");
@@ -431,7 +406,7 @@ mod tests {
     #[test]
     fn a_kernel_that_does_not_describe_its_types_is_named() {
         let Some(bed) = Bed::new() else { return };
-        let error = bed.install(PROGRAMS, "/nowhere/btf/vmlinux");
+        let error = refusal(&bed, PROGRAMS, "/nowhere/btf/vmlinux");
         let text = error.to_string();
         assert!(matches!(error, InstallError::Kernel { .. }), "{text}");
         assert!(text.contains("/nowhere/btf/vmlinux") && text.contains("Linux 6.6"), "{text}");
