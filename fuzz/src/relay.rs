@@ -4,7 +4,8 @@
 use crate::books::Books;
 use crate::input::{Input, MAX_STEPS};
 use crate::participant::Participant;
-use canopy_relay::{Intake, Mode, Relay, RelayConfig, SendBatch, TableLimits, Transmit};
+use canopy_batch::Transmit;
+use canopy_relay::{Intake, Mode, Relay, RelayConfig, SendBatch, TableLimits};
 use canopy_session::{Keyring, SessionLimits, SessionsConfig, State};
 use canopy_wire::{
     Address, Comtree, Flags, Group, Header, Kind, Level, MAX_DATAGRAM, MAX_UPDATE, Packet, Time,

@@ -7,7 +7,7 @@ use crate::report::{Ages, Report};
 use crate::trace::{Row, Trace};
 use crate::view::{Heard, Snapshot, Totals, View};
 use crate::walker::{Told, Walker};
-use canopy_link::{Clock, Readiness, Receiver};
+use canopy_net::{Clock, Readiness, Receiver};
 use canopy_session::Update;
 use canopy_wire::{Comtree, Group, MAX_UPDATE, RefusedReason, Time};
 use hdrhistogram::Histogram;
@@ -191,7 +191,7 @@ impl<'a> Crowd<'a> {
         let (min, max) = trace.bounds();
         let reach = min.iter().chain(&max).fold(0.0, |reach: f64, edge| reach.max(edge.abs()));
         config.grid.check_reach(reach)?;
-        let limit = canopy_link::raise_open_files();
+        let limit = canopy_net::raise_open_files();
         if limit < u64::from(trace.walkers()) + 64 {
             return Err(CrowdError::OpenFiles { limit, walkers: trace.walkers() });
         }

@@ -2,7 +2,7 @@
 
 use crate::grid::{Cell, Grid};
 use crate::oracle::Oracle;
-use canopy_link::{Readiness, Socket, SocketOptions};
+use canopy_net::{Readiness, Socket, SocketOptions};
 use canopy_session::{Event, Session, SessionConfig, SessionError, State};
 use canopy_wire::{Comtree, Flags, Group, Level, MAX_DATAGRAM, RefusedReason, Time};
 use std::collections::BTreeMap;

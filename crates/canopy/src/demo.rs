@@ -4,10 +4,11 @@ use crate::bots::WalkArgs;
 use crate::console::Console;
 use crate::metrics;
 use crate::output::print_line;
-use crate::relay::{Command, RelayArgs, RelaySettings, RunningRelay};
 use crate::serve::{LogFormat, Signals, address_of, bind, serve_pages};
+use crate::settings::{RelayArgs, RelaySettings};
 use anyhow::Context;
 use canopy_bots::{CrowdConfig, Generated, Trace, View};
+use canopy_node::{Command, RunningRelay};
 use clap::Args;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -69,7 +70,7 @@ impl DemoCommand {
             None => None,
         };
         let relay = start_on_a_free_port(settings.clone())?;
-        let comtree = settings.comtrees[0];
+        let comtree = settings.node.comtrees[0];
         let (trace, config) = self.walk.prepare(trace, relay.address(), comtree)?;
         self.print_addresses(&trace, &relay, &console, &metrics)?;
         let view = View::new();
@@ -131,9 +132,9 @@ fn walk(
 }
 
 fn start_on_a_free_port(mut settings: RelaySettings) -> anyhow::Result<RunningRelay> {
-    RunningRelay::start(&settings).or_else(|_| {
-        settings.listen.set_port(0);
-        RunningRelay::start(&settings)
+    RunningRelay::start(&settings.node).or_else(|_| {
+        settings.node.listen.set_port(0);
+        RunningRelay::start(&settings.node)
     })
 }
 

@@ -2,7 +2,7 @@
 
 use crate::output::{print_line, print_note};
 use anyhow::{Context, bail, ensure};
-use canopy_link::{
+use canopy_net::{
     ENGINE_FOLDER, InstallRequest, Installation, current_user, install, installations, user_named,
 };
 use clap::{Args, Subcommand, ValueEnum};

@@ -16,8 +16,8 @@ mod engine;
 mod metrics;
 mod output;
 mod plan;
-mod relay;
 mod serve;
+mod settings;
 mod simulate;
 
 use clap::{Parser, Subcommand};

@@ -1,10 +1,10 @@
 //! `/metrics` in the Prometheus text format.
 
-use crate::relay::{RelayWatch, ThreadStatus};
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::get;
+use canopy_node::{RelayWatch, ThreadStatus};
 use canopy_wire::DropReason;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};

@@ -3,11 +3,10 @@
 use crate::console::Console;
 use crate::metrics;
 use crate::output::{LogOutput, print_line};
-use crate::relay::{
-    Command, EngineInUse, RelayArgs, RelayReport, RelaySettings, RelayWatch, RunningRelay,
-};
+use crate::settings::{RelayArgs, RelaySettings};
 use anyhow::Context;
 use axum::Router;
+use canopy_node::{Command, EngineInUse, RelayReport, RelayWatch, RunningRelay};
 use clap::Args;
 use std::cmp::Ordering;
 use std::io::IsTerminal;
@@ -76,7 +75,7 @@ async fn serve(settings: &RelaySettings, json: bool) -> anyhow::Result<()> {
     let signals = Signals::listen()?;
     let metrics = bind("metrics", settings.metrics).await?;
     let console = bind("console", settings.console).await?;
-    let relay = RunningRelay::start(settings)?;
+    let relay = RunningRelay::start(&settings.node)?;
     let watch = relay.watch();
     tracing::info!(address = %relay.address(), "serving: {settings}");
     for EngineInUse { engine, threads, why } in relay.engines() {

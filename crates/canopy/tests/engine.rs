@@ -3,7 +3,7 @@
 
 mod support;
 
-use canopy_link::{Engine, EngineChoice, EngineName, Namespace, Socket, SocketOptions};
+use canopy_net::{Engine, EngineChoice, EngineName, Namespace, Socket, SocketOptions};
 use serde_json::Value;
 use std::fs::{self, Permissions};
 use std::io::{BufRead, ErrorKind, Write};

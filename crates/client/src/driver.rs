@@ -3,7 +3,7 @@
 
 use crate::link::open_socket;
 use crate::shared::Shared;
-use canopy_link::{Receiver, Socket};
+use canopy_net::{Receiver, Socket};
 use canopy_wire::Time;
 use std::cell::RefCell;
 use std::io;

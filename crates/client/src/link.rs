@@ -1,7 +1,7 @@
 //! The socket of a client, and what is known of its health.
 
 use crate::bundles::Run;
-use canopy_link::{Socket, SocketOptions};
+use canopy_net::{Socket, SocketOptions};
 use canopy_wire::Time;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

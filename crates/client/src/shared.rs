@@ -6,7 +6,7 @@ use crate::link::Link;
 use crate::queue::Queue;
 use crate::subscriptions::Subscriptions;
 use crate::{Event, PublishError, Stats, Update};
-use canopy_link::{Clock, Receiver, Socket};
+use canopy_net::{Clock, Receiver, Socket};
 use canopy_session::{Session, SessionConfig, SessionError, State as SessionState};
 use canopy_wire::{Address, Comtree, Flags, Level, MAX_DATAGRAM, Time, WireError};
 use std::io::{self, ErrorKind};

@@ -1,8 +1,8 @@
 //! A cohort's updates laid out as datagrams: bundles, of equal size where that lets them leave as
 //! one segmented send.
 
-use crate::batch::{MAX_SEGMENTS, MAX_SEND_BYTES, Part};
 use crate::pending::Pending;
+use canopy_batch::{MAX_SEGMENTS, MAX_SEND_BYTES, Part};
 use canopy_session::SlotIndex;
 use canopy_wire::{
     Address, Comtree, Flags, HEADER_LEN, Header, Kind, MAX_DATAGRAM, RECORD_HEADER_LEN,
@@ -12,6 +12,8 @@ use canopy_wire::{
 /// A publisher's own updates that are blanked out of a shared burst; with more of them, or where
 /// they are a large part of it, the publisher gets a burst of its own.
 pub(crate) const MAX_PATCHES: usize = 4;
+// Each place cuts a send into two parts more.
+const _: () = assert!(2 * MAX_PATCHES < canopy_batch::MAX_PARTS_PER_TRANSMIT);
 const MIN_SHARE_OF_OTHERS: usize = 4;
 /// Padding a segment costs bytes, sending it alone costs a send: worth it up to a quarter.
 const MAX_PADDING_SHARE: usize = 4;

@@ -1,11 +1,11 @@
 //! A flush: pending updates become cohorts, bursts and sends.
 
-use crate::batch::{MAX_PARTS_PER_TRANSMIT, Part, SendBatch};
 use crate::burst::{Blanks, Burst, Own, Run};
 use crate::cohorts::{Cohorts, NONE};
 use crate::counters::Counters;
 use crate::pending::{Audience, Pending};
 use crate::subscriptions::SubscriptionTable;
+use canopy_batch::{MAX_PARTS_PER_TRANSMIT, Part, SendBatch};
 use canopy_session::{Sessions, SlotIndex};
 use canopy_wire::{Address, Flags, Level, RECORD_HEADER_LEN, encode_record_header};
 use core::net::SocketAddr;

@@ -8,7 +8,6 @@
 //! counted under its [`canopy_wire::DropReason`].
 #![forbid(unsafe_code)]
 
-mod batch;
 mod burst;
 mod cohorts;
 mod counters;
@@ -17,7 +16,7 @@ mod pending;
 mod relay;
 mod subscriptions;
 
-pub use batch::{MAX_SEGMENTS, MAX_SEND_BYTES, Part, SendBatch, Transmit};
+pub use canopy_batch::SendBatch;
 pub use counters::Counters;
 pub use relay::{Intake, Mode, Relay, RelayConfig};
 pub use subscriptions::TableLimits;

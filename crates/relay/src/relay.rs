@@ -1,11 +1,11 @@
 //! The relay of one data thread: four verbs over sessions, subscriptions and fan-out.
 
-use crate::batch::SendBatch;
 use crate::cohorts::NONE;
 use crate::counters::Counters;
 use crate::fanout::Fanout;
 use crate::pending::{Audience, Pending, Waiting};
 use crate::subscriptions::{SubscriptionTable, TableLimits};
+use canopy_batch::SendBatch;
 use canopy_session::{Answer, Ended, Keyring, Sessions, SessionsConfig, SlotIndex};
 use canopy_wire::{
     Address, Bundle, Change, DropReason, Flags, Header, Hello, Kind, MAX_DATAGRAM, MAX_UPDATE,
@@ -108,7 +108,7 @@ impl Relay {
             table: SubscriptionTable::new(config.tables, max_sessions, table_key),
             pending: Pending::new(max_sessions),
             fanout: Fanout::new(max_sessions, max_pairs, config.smallest_set),
-            batch: SendBatch::new(),
+            batch: SendBatch::with_room(2 * crate::pending::MAX_PENDING_BYTES),
             replies: Replies {
                 bytes: Vec::with_capacity(MAX_REPLY_BYTES),
                 list: Vec::with_capacity(MAX_REPLIES),

@@ -253,7 +253,7 @@ fn a_set_is_sent_the_same_and_drops_its_own() {
     let (mut carried, mut after_another) = (Vec::new(), 0);
     let now = world.now;
     world.relay.transmit(now, |batch| {
-        let same = |pair: &[canopy_relay::Transmit]| batch.carries_the_same(&pair[0], &pair[1]);
+        let same = |pair: &[canopy_batch::Transmit]| batch.carries_the_same(&pair[0], &pair[1]);
         after_another += batch.transmits().windows(2).filter(|pair| same(pair)).count();
         for transmit in batch.transmits() {
             let bytes: Vec<u8> = batch.parts(transmit).flatten().copied().collect();

@@ -1,6 +1,6 @@
 //! A relay on a thread of the test, on a free port of the loopback, that can be told to misbehave.
 
-use canopy_link::{Clock, Mmsg, Receiver, SendEngine, Socket, SocketOptions, Waker, wait_readable};
+use canopy_net::{Clock, Mmsg, Receiver, SendEngine, Socket, SocketOptions, Waker, wait_readable};
 use canopy_relay::{Mode, Relay, RelayConfig, SendBatch, TableLimits};
 use canopy_session::{Keyring, SessionLimits, SessionsConfig};
 use canopy_wire::{Bundle, Comtree, Flags, Kind, Packet};

@@ -10,9 +10,10 @@ use super::noise::{ksoftirqd, median};
 use super::relay::cases::{Case, ModeName, Scenario};
 use super::relay::load::{Load, PERIOD, Side, WARM_UP};
 use crate::output::{print_line, print_note};
-use crate::relay::{Command, RelayArgs, RelaySettings, RunningRelay, ThreadStatus};
+use crate::settings::{RelayArgs, RelaySettings};
 use anyhow::bail;
-use canopy_link::{EngineName, process_cpu_time, thread_cpu_time};
+use canopy_net::{EngineName, process_cpu_time, thread_cpu_time};
+use canopy_node::{Command, RunningRelay, ThreadStatus};
 use canopy_plan::BundledServer;
 use canopy_wire::MAX_DATAGRAM;
 use clap::Args;
@@ -134,12 +135,12 @@ impl CapacityBench {
         if !(0.5..=60.0).contains(&self.seconds) {
             bail!("--seconds {} is out of range; choose 0.5 to 60", self.seconds);
         }
-        let processors = canopy_link::available_processors();
+        let processors = canopy_net::available_processors();
         let [load_on, .., relay_on] = processors[..] else {
             bail!("the bench needs two processors, one for the relay and one for the load");
         };
-        canopy_link::pin_thread(load_on)?;
-        canopy_link::raise_open_files();
+        canopy_net::pin_thread(load_on)?;
+        canopy_net::raise_open_files();
         let ksoftirqd = ksoftirqd(relay_on);
         let mut trials = Vec::new();
         for mode in [ModeName::Immediate, ModeName::Periodic] {
@@ -256,7 +257,7 @@ impl Trial<'_> {
     fn look(&self, users: f64, bytes: u32) -> anyhow::Result<Look> {
         let (mode, tick) = (self.mode.flag(), self.bench.t_ms);
         let args = RelayArgs::bench(mode, tick, self.engine, self.relay_on);
-        let relay = RunningRelay::start(&RelaySettings::resolve(args, "off")?)?;
+        let relay = RunningRelay::start(&RelaySettings::resolve(args, "off")?.node)?;
         let watch = relay.watch();
         let case = Case {
             scenario: Scenario::Crowd,

@@ -3,7 +3,7 @@
 use super::relay::Server;
 use crate::output::{print_line, print_note};
 use anyhow::{Context, bail};
-use canopy_link::{Clock, Readiness, Receiver, Socket, SocketOptions, process_cpu_time};
+use canopy_net::{Clock, Readiness, Receiver, Socket, SocketOptions, process_cpu_time};
 use canopy_session::{Event, Session, SessionConfig};
 use canopy_wire::{Comtree, Group, Level, MAX_DATAGRAM, Time};
 use clap::Args;
@@ -63,7 +63,7 @@ struct Clients {
 
 impl FootprintBench {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        canopy_link::raise_open_files();
+        canopy_net::raise_open_files();
         let server = Server::start_relay(&["--mode", "immediate", "--max-sessions", "20000"])?;
         let before = resident_bytes(server.process())?;
         let mut clients = Clients {

@@ -21,7 +21,7 @@ pub(crate) struct Reflector {
 
 impl Reflector {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        canopy_link::pin_thread(self.pin)?;
+        canopy_net::pin_thread(self.pin)?;
         let socket = UdpSocket::bind(self.listen)?;
         grow_receive_buffer(&socket)?;
         print_line(serde_json::json!({ "relay": socket.local_addr()? }))?;
@@ -46,8 +46,5 @@ impl Reflector {
 
 /// As large a receive buffer as the relay's, so that the baseline does not lose by waiting.
 fn grow_receive_buffer(socket: &UdpSocket) -> anyhow::Result<()> {
-    Ok(canopy_link::set_receive_buffer(
-        socket,
-        canopy_link::SocketOptions::default().receive_buffer,
-    )?)
+    Ok(canopy_net::set_receive_buffer(socket, canopy_net::SocketOptions::default().receive_buffer)?)
 }

@@ -6,7 +6,7 @@ mod feed;
 mod rates;
 
 use crate::metrics;
-use crate::relay::{RelaySettings, RelayWatch};
+use crate::settings::RelaySettings;
 use axum::Router;
 use axum::extract::{Query, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
@@ -14,6 +14,7 @@ use axum::response::sse::Sse;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use canopy_bots::View;
+use canopy_node::RelayWatch;
 use canopy_relay::Mode;
 use feed::Feed;
 use serde::{Deserialize, Serialize};
@@ -77,7 +78,7 @@ impl Console {
         relay: SocketAddr,
         watch: RelayWatch,
     ) -> Console {
-        let (mode, tick_ms) = match settings.mode {
+        let (mode, tick_ms) = match settings.node.mode {
             Mode::Immediate => ("immediate", 0),
             Mode::Periodic { tick } => ("periodic", tick.as_millis() as u64),
         };

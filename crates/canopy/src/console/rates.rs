@@ -1,6 +1,6 @@
 //! The relay's totals as rates over the last second.
 
-use crate::relay::{RelayWatch, ThreadStatus, drops_of};
+use canopy_node::{RelayWatch, ThreadStatus, drops_of};
 use canopy_wire::DropReason;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};

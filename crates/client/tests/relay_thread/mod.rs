@@ -1,6 +1,6 @@
 //! A real relay on a thread of the test's, and a NAT to put in front of it.
 
-use canopy_link::{Clock, Mmsg, Receiver, SendEngine, Socket, SocketOptions, Waker, wait_readable};
+use canopy_net::{Clock, Mmsg, Receiver, SendEngine, Socket, SocketOptions, Waker, wait_readable};
 use canopy_relay::{Mode, Relay, RelayConfig, TableLimits};
 use canopy_session::{Keyring, SessionLimits, SessionsConfig};
 use canopy_wire::Comtree;

@@ -1,8 +1,8 @@
 //! The cases of the bench and the flags that choose them.
 
 use anyhow::bail;
-use canopy_link::EngineName;
-use canopy_relay::{MAX_SEGMENTS, MAX_SEND_BYTES};
+use canopy_batch::{MAX_SEGMENTS, MAX_SEND_BYTES};
+use canopy_net::EngineName;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Counting copies where they end: at the receivers' sockets, or at the device that drops them.
 
 use anyhow::Context;
-use canopy_link::{KernelSink, Namespace, Receiver, SinkPlace, Socket, SocketOptions};
+use canopy_net::{KernelSink, Namespace, Receiver, SinkPlace, Socket, SocketOptions};
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::net::{IpAddr, SocketAddr};
@@ -83,7 +83,7 @@ pub(super) struct Receivers {
 
 impl Receivers {
     pub(super) fn open(far: &Namespace, ip: IpAddr, count: usize) -> anyhow::Result<Receivers> {
-        canopy_link::raise_open_files();
+        canopy_net::raise_open_files();
         let options = SocketOptions::default();
         let bind = || -> std::io::Result<Vec<Socket>> {
             (0..count).map(|_| Socket::bind((ip, 0).into(), &options)).collect()

@@ -11,7 +11,7 @@ use crate::bench::Switch;
 use crate::output::{print_line, print_note};
 use anyhow::{Context, bail, ensure};
 use bed::Bed;
-use canopy_link::{EngineName, Namespace};
+use canopy_net::{EngineName, Namespace};
 use cases::{Case, Filters, Sink};
 use clap::Args;
 use report::{FitLine, Row, Summary};
@@ -51,19 +51,19 @@ pub(crate) struct GroupcastBench {
 impl GroupcastBench {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let cases = self.filters.cases(self.quick)?;
-        let processors = canopy_link::available_processors();
+        let processors = canopy_net::available_processors();
         let [read_on, .., send_on] = processors[..] else {
             bail!("the bench needs two processors, one for the sender and one for the receivers");
         };
         // Before anything is begun: whoever may not make a namespace learns it at once.
         Namespace::new().context("the bench sends between network namespaces")?;
         // What is installed here ends with the process.
-        let folder = canopy_link::private_engine_folder()
+        let folder = canopy_net::private_engine_folder()
             .context("the clone engines need a place of their own")?;
         if let Some(out) = &self.out {
             crate::chart::make_folder(out, "--out")?;
         }
-        canopy_link::pin_thread(read_on)?;
+        canopy_net::pin_thread(read_on)?;
         let plan = if self.quick {
             Plan { rounds: 2, measured: Duration::from_millis(5), send_on }
         } else {

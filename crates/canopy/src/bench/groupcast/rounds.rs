@@ -6,7 +6,7 @@ use super::count::{Counter, Expected};
 use super::report::Row;
 use crate::bench::noise::{Steal, ksoftirqd, median};
 use anyhow::Context;
-use canopy_link::{
+use canopy_net::{
     Burst, Engine, EngineChoice, EngineName, Group, Refused, SendEngine, SendReport, Socket,
     SocketOptions, process_cpu_time, thread_cpu_time,
 };
@@ -78,7 +78,7 @@ pub(super) fn with_sender<T: Send>(
 ) -> anyhow::Result<T> {
     let Bed { near, local, targets, counter, window, .. } = bed;
     near.run(|| {
-        canopy_link::pin_thread(plan.send_on)?;
+        canopy_net::pin_thread(plan.send_on)?;
         let mut contenders = Vec::new();
         let mut left_out = Vec::new();
         for &name in engines {

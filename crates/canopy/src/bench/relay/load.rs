@@ -4,7 +4,7 @@
 use super::cases::{Case, Scenario};
 use crate::bench::reflector::JOIN;
 use anyhow::bail;
-use canopy_link::{Clock, Readiness, Receiver, Socket, SocketOptions, process_cpu_time};
+use canopy_net::{Clock, Readiness, Receiver, Socket, SocketOptions, process_cpu_time};
 use canopy_session::{Event, Session, SessionConfig, State, Update};
 use canopy_wire::{Comtree, Flags, Group, Level, MAX_DATAGRAM, Time};
 use hdrhistogram::Histogram;

@@ -9,7 +9,7 @@ mod softirq;
 
 use crate::output::{print_line, print_note};
 use anyhow::bail;
-use canopy_link::EngineChoice;
+use canopy_net::EngineChoice;
 use cases::{Case, Filters};
 use clap::Args;
 use place::Place;
@@ -66,12 +66,12 @@ impl RelayBench {
         if cases.is_empty() {
             bail!("no case passes these filters; without filters there are {}", Case::all().len());
         }
-        let processors = canopy_link::available_processors();
+        let processors = canopy_net::available_processors();
         let [load_on, .., relay_on] = processors[..] else {
             bail!("the bench needs two processors, one for the relay and one for the load");
         };
-        canopy_link::pin_thread(load_on)?;
-        canopy_link::raise_open_files();
+        canopy_net::pin_thread(load_on)?;
+        canopy_net::raise_open_files();
         let measured = Duration::from_secs_f64(seconds);
         let place = if self.netns { Place::virtual_ethernet(load_on)? } else { Place::loopback() };
         let mut plan = Plan { rounds, measured, engine: EngineChoice::Auto, relay_on, place };

@@ -6,7 +6,7 @@ use super::load::{Load, Measured, Side};
 use super::report::{Ages, Row};
 use crate::bench::noise::{Steal, median};
 use anyhow::{Context, bail};
-use canopy_link::end_with_parent;
+use canopy_net::end_with_parent;
 use hdrhistogram::Histogram;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;

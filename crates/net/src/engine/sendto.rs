@@ -1,0 +1,123 @@
+//! The baseline engine: one `sendto` a datagram. Also what the others fall back to.
+
+use super::retry::Retries;
+use super::{SendEngine, SendReport};
+use crate::Socket;
+use crate::address::KernelAddress;
+use crate::group::{Burst, Group, Refused};
+use canopy_batch::{MAX_SEND_BYTES, SendBatch, Transmit};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::ptr;
+
+/// One `sendto` a datagram.
+pub struct Sendto {
+    /// A send's parts put together.
+    joined: Vec<u8>,
+}
+
+impl Sendto {
+    /// An engine with its memory reserved.
+    pub fn new() -> Sendto {
+        Sendto { joined: Vec::with_capacity(MAX_SEND_BYTES + 2048) }
+    }
+
+    /// Sends the datagrams of one transmit.
+    pub(crate) fn send_one(
+        &mut self,
+        socket: &Socket,
+        batch: &SendBatch,
+        transmit: &Transmit,
+        retries: &mut Retries,
+        report: &mut SendReport,
+    ) {
+        self.joined.clear();
+        for part in batch.parts(transmit) {
+            self.joined.extend_from_slice(part);
+        }
+        for datagram in self.joined.chunks(usize::from(transmit.segment).max(1)) {
+            send_waiting(socket, transmit.to, datagram, retries, report);
+        }
+    }
+
+    /// Sends a burst to one receiver.
+    pub(crate) fn send_burst(
+        &self,
+        socket: &Socket,
+        to: SocketAddr,
+        burst: Burst<'_>,
+        retries: &mut Retries,
+        report: &mut SendReport,
+    ) {
+        for datagram in burst.bytes().chunks(burst.segment().into()) {
+            send_waiting(socket, to, datagram, retries, report);
+        }
+    }
+}
+
+impl Default for Sendto {
+    fn default() -> Sendto {
+        Sendto::new()
+    }
+}
+
+impl SendEngine for Sendto {
+    fn send(&mut self, socket: &Socket, batch: &SendBatch) -> SendReport {
+        let (mut report, mut retries) = (SendReport::default(), Retries::new());
+        for transmit in batch.transmits() {
+            self.send_one(socket, batch, transmit, &mut retries, &mut report);
+        }
+        report
+    }
+
+    fn send_to_group(
+        &mut self,
+        socket: &Socket,
+        group: &Group,
+        burst: Burst<'_>,
+    ) -> Result<SendReport, Refused> {
+        let (mut report, mut retries) = (SendReport::default(), Retries::new());
+        for datagram in burst.bytes().chunks(burst.segment().into()) {
+            for member in group.members() {
+                send_waiting(socket, *member, datagram, &mut retries, &mut report);
+            }
+        }
+        Ok(report)
+    }
+}
+
+fn send_waiting(
+    socket: &Socket,
+    to: SocketAddr,
+    datagram: &[u8],
+    retries: &mut Retries,
+    report: &mut SendReport,
+) {
+    while let Err(error) = sendto(socket, to, datagram) {
+        if !retries.again(socket, &error, report) {
+            report.failed += 1;
+            retries.next(false);
+            return;
+        }
+    }
+    retries.next(true);
+    report.sent += 1;
+}
+
+fn sendto(socket: &Socket, to: SocketAddr, datagram: &[u8]) -> io::Result<()> {
+    let mut name = KernelAddress::zeroed();
+    let name_len = name.set(to);
+    // SAFETY: the kernel reads the datagram and the name, both as long as is said.
+    let sent = unsafe {
+        libc::sendto(
+            socket.as_raw_fd(),
+            datagram.as_ptr().cast(),
+            datagram.len(),
+            libc::MSG_DONTWAIT,
+            ptr::from_ref(&name).cast(),
+            name_len,
+        )
+    };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
