@@ -12,6 +12,7 @@ mod drop_reason;
 mod error;
 mod handshake;
 mod header;
+mod path;
 mod subscribe;
 mod time;
 
@@ -26,6 +27,7 @@ pub use handshake::{
 pub use header::{
     DEFAULT_HOP_LIMIT, Flags, HEADER_LEN, Header, Kind, MAX_DATAGRAM, MAX_UPDATE, Packet, VERSION,
 };
+pub use path::Path;
 pub use subscribe::{
     Change, MAX_CHANGES, RefusedGroups, Subscribe, SubscribeAck, SubscribeAckWriter,
     SubscribeWriter, TableFull, next_sequence,
