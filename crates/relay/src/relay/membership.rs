@@ -228,11 +228,11 @@ impl Relay {
     /// A participant is a member no more. Its session goes with its last membership.
     pub(super) fn leave(&mut self, port: PortIndex) {
         let Some(port) = self.close(port) else { return };
-        if let Peer::Participant(session) = port.peer {
-            if self.ports.of_session(session).next().is_none() {
-                let ended = self.sessions.end(session);
-                self.end(ended);
-            }
+        if let Peer::Participant(session) = port.peer
+            && self.ports.of_session(session).next().is_none()
+        {
+            let ended = self.sessions.end(session);
+            self.end(ended);
         }
     }
 
