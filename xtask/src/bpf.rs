@@ -13,12 +13,12 @@ use crate::tally::Tally;
 use crate::workspace::Workspace;
 
 /// Where sources and objects are, from the repository's root: names stay in the objects.
-const FOLDER: &str = "crates/net/bpf";
+const FOLDER: &str = "crates/engines/bpf";
 /// The programs: NAME.bpf.c gives NAME.bpf.o, which the binary embeds. The objects are committed, so
 /// that building Canopy needs no clang.
 const PROGRAMS: [&str; 2] = ["groupcast", "sink"];
 /// The compiler that built what is committed: another's objects have other bytes.
-const COMPILER: &str = "crates/net/bpf/built-by";
+const COMPILER: &str = "crates/engines/bpf/built-by";
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Builds the programs; or with `check` only looks whether what is committed is what its source
