@@ -12,7 +12,7 @@ use crate::job::Job;
 use crate::tally::Tally;
 use crate::workspace::Workspace;
 
-/// Where sources and objects are, from the repository's root: names stay in the objects.
+/// Where sources and objects are, from the repository's root.
 const FOLDER: &str = "crates/engines/bpf";
 /// The programs: NAME.bpf.c gives NAME.bpf.o, which the binary embeds. The objects are committed, so
 /// that building Canopy needs no clang.
@@ -82,8 +82,8 @@ fn object_of(name: &str) -> String {
 fn build(job: &mut Job<'_>, source: &str, object: &Path) -> Result<()> {
     let mut clang = Command::new("clang");
     clang.args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror"]);
-    // Or the object would tell, and depend on, where this checkout is.
-    clang.arg("-fdebug-compilation-dir=.");
+    // Or the object would tell, and depend on, where this checkout is and what its folders are called.
+    clang.arg("-fdebug-compilation-dir=.").arg(format!("-fdebug-prefix-map={FOLDER}/="));
     // Debian keeps <asm/types.h> where only the host's own target looks.
     clang.arg(format!("-I/usr/include/{ARCH}-linux-gnu"));
     clang.args(["-c", source, "-o"]).arg(object);
