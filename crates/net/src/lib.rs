@@ -14,6 +14,7 @@ mod namespace;
 mod processor;
 mod readiness;
 mod receive;
+mod sender;
 mod sink;
 mod socket;
 mod user;

@@ -21,7 +21,7 @@ fn with_every_engine(body: impl Fn(&mut Engine, &Socket, &str)) {
     // Loopback is no Ethernet; tests/clone.rs holds the clone engines to the same.
     for name in EngineName::ALL.into_iter().filter(|name| !name.clones()) {
         for ip in ["127.0.0.1", "::1"] {
-            let sender = socket(ip, false);
+            let sender = serving(ip);
             if let Some(mut engine) = open(name, &sender) {
                 body(&mut engine, &sender, ip);
             }
@@ -32,6 +32,13 @@ fn with_every_engine(body: impl Fn(&mut Engine, &Socket, &str)) {
 fn socket(ip: &str, offload: bool) -> Socket {
     let address = SocketAddr::new(ip.parse().unwrap(), 0);
     let options = SocketOptions { receive_offload: offload, ..SocketOptions::default() };
+    Socket::bind(address, &options).unwrap()
+}
+
+/// A socket such as a relay has.
+fn serving(ip: &str) -> Socket {
+    let address = SocketAddr::new(ip.parse().unwrap(), 0);
+    let options = SocketOptions { serves_many: true, ..SocketOptions::default() };
     Socket::bind(address, &options).unwrap()
 }
 

@@ -266,7 +266,7 @@ fn sendmmsg(socket: &Socket, messages: &mut [libc::mmsghdr]) -> io::Result<usize
     // until this returns, and the vectors to bytes that the kernel only reads.
     let sent = unsafe {
         libc::sendmmsg(
-            socket.as_raw_fd(),
+            socket.sending().as_raw_fd(),
             messages.as_mut_ptr(),
             messages.len() as u32,
             libc::MSG_DONTWAIT as _,

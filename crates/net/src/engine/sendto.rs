@@ -111,7 +111,7 @@ fn sendto(socket: &Socket, to: SocketAddr, datagram: &[u8]) -> io::Result<()> {
     // SAFETY: the kernel reads the datagram and the name, both as long as is said.
     let sent = unsafe {
         libc::sendto(
-            socket.as_raw_fd(),
+            socket.sending().as_raw_fd(),
             datagram.as_ptr().cast(),
             datagram.len(),
             libc::MSG_DONTWAIT,
