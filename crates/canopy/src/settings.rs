@@ -2,7 +2,7 @@
 //! valid. Nothing after this checks again.
 
 use anyhow::{Context, bail};
-use canopy_net::{ENGINE_FOLDER, EngineChoice, EngineName};
+use canopy_engines::{ENGINE_FOLDER, EngineChoice, EngineName};
 use canopy_node::NodeConfig;
 use canopy_relay::{Mode, TableLimits};
 use canopy_session::{SessionLimits, Sessions};

@@ -3,7 +3,8 @@
 
 mod support;
 
-use canopy_net::{Engine, EngineChoice, EngineName, Namespace, Socket, SocketOptions};
+use canopy_engines::{Engine, EngineChoice, EngineName, Namespace};
+use canopy_net::{Socket, SocketOptions};
 use serde_json::Value;
 use std::fs::{self, Permissions};
 use std::io::{BufRead, ErrorKind, Write};

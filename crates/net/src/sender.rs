@@ -109,31 +109,3 @@ fn unheard_address(local: SocketAddr) -> IpAddr {
         SocketAddr::V6(_) => Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0xdb8, 0, 1).into(),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Namespace, Socket, SocketOptions};
-
-    fn serving(ip: &str) -> Socket {
-        let options = SocketOptions { serves_many: true, ..SocketOptions::default() };
-        Socket::bind(SocketAddr::new(ip.parse().unwrap(), 0), &options).unwrap()
-    }
-
-    #[test]
-    fn the_sender_has_the_address_it_stands_for() {
-        let Ok(host) = Namespace::new() else { return println!("skipped: it needs root") };
-        let other = Namespace::new().unwrap();
-        Namespace::join(&host, &other).unwrap();
-        host.ip("addr add 10.77.0.9/16 dev near").unwrap();
-        host.ip("addr add fd77::9/64 dev near nodad").unwrap();
-        let check = || {
-            for ip in ["10.77.0.1", "10.77.0.9", "127.0.0.2", "fd77::1", "fd77::9", "::1"] {
-                let socket = serving(ip);
-                let sender = socket.sender.as_ref().expect("it has one");
-                assert!(sends_from(&sender.socket, socket.local_address()), "{ip}");
-            }
-        };
-        host.run(check).unwrap();
-    }
-}

@@ -182,7 +182,7 @@ impl Socket {
     }
 
     /// Which of the sockets that this process ever had it is.
-    pub(crate) fn id(&self) -> u64 {
+    pub fn id(&self) -> u64 {
         self.id
     }
 
@@ -194,7 +194,7 @@ impl Socket {
     ///
     /// # Errors
     /// What the kernel says; `AddrNotAvailable` if the route does not give this one's address.
-    pub(crate) fn open_towards(&self, peer: SocketAddr) -> io::Result<socket2::Socket> {
+    pub fn open_towards(&self, peer: SocketAddr) -> io::Result<socket2::Socket> {
         let domain = Domain::for_address(self.local);
         if !self.local.ip().is_unspecified() {
             let probe = socket2::Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
@@ -213,7 +213,7 @@ impl Socket {
     /// Makes sends fail that a full device queue drops: the kernel tells of them only where it
     /// also tells what became of earlier datagrams ([`Socket::take_errors`]). A socket that serves
     /// many has another to be told by.
-    pub(crate) fn report_errors(&self) {
+    pub fn report_errors(&self) {
         if !self.serves_many {
             // Every Linux has it; without, a datagram is lost as on any device.
             let _ = tell_errors(&self.inner, self.local.is_ipv6());
@@ -226,13 +226,13 @@ impl Socket {
     }
 
     /// What sends by address.
-    pub(crate) fn sending(&self) -> &socket2::Socket {
+    pub fn sending(&self) -> &socket2::Socket {
         self.sender.as_ref().map_or(&self.inner, |sender| &sender.socket)
     }
 
     /// Throws away what is told of earlier datagrams, such as that nobody takes them. Kept, it
     /// would fill the receive buffer, and fail the next call, whatever that sends or receives.
-    pub(crate) fn take_errors(&self) {
+    pub fn take_errors(&self) {
         take_errors(&self.inner);
         if let Some(sender) = &self.sender {
             take_errors(&sender.socket);
@@ -243,7 +243,7 @@ impl Socket {
     ///
     /// # Errors
     /// If it does not.
-    pub(crate) fn probe_segmentation(&self) -> io::Result<()> {
+    pub fn probe_segmentation(&self) -> io::Result<()> {
         self.set_option(libc::SOL_UDP, libc::UDP_SEGMENT, &0).map_err(|error| {
             let why =
                 format!("this kernel has no UDP_SEGMENT, which came with Linux 4.18 ({error})");
@@ -290,7 +290,10 @@ fn set_option<T>(socket: &socket2::Socket, level: i32, name: i32, value: &T) -> 
 }
 
 /// Has a socket told of what became of what it sent: of a full device queue too.
-pub(crate) fn tell_errors(socket: &socket2::Socket, ipv6: bool) -> io::Result<()> {
+///
+/// # Errors
+/// What the kernel says.
+pub fn tell_errors(socket: &socket2::Socket, ipv6: bool) -> io::Result<()> {
     if ipv6 {
         set_option(socket, libc::SOL_IPV6, libc::IPV6_RECVERR, &1)?;
     }

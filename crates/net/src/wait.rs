@@ -74,7 +74,7 @@ pub(crate) fn wait_writable(socket: &Socket, limit: Duration) {
 }
 
 /// Sleeps for `span`.
-pub(crate) fn nap(span: Duration) {
+pub fn nap(span: Duration) {
     let _ = poll(&mut [], Some(span));
 }
 

@@ -6,9 +6,9 @@
 //! data threads reach it through bounded rings.
 
 use super::{Command, NodeConfig, Shared, ThreadStatus};
+use canopy_engines::Engine;
 use canopy_net::{
-    Clock, Engine, Receiver, SendEngine, SendReport, Socket, sleep_until, thread_cpu_time,
-    wait_readable,
+    Clock, Receiver, SendEngine, SendReport, Socket, sleep_until, thread_cpu_time, wait_readable,
 };
 use canopy_relay::{Intake, Mode, Relay};
 use canopy_wire::{DropReason, MAX_DATAGRAM, Time};

@@ -5,7 +5,8 @@
 mod data_thread;
 
 use anyhow::Context;
-use canopy_net::{Clock, Engine, EngineChoice, SendReport, Socket, SocketOptions, Waker};
+use canopy_engines::{Engine, EngineChoice};
+use canopy_net::{Clock, SendReport, Socket, SocketOptions, Waker};
 use canopy_relay::{Counters, Mode, Relay, RelayConfig, TableLimits};
 use canopy_session::{Keyring, SessionLimits, SessionsConfig};
 use canopy_wire::{Comtree, DropReason, Tag, Time};

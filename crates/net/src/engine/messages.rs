@@ -7,17 +7,17 @@ use std::net::SocketAddr;
 use std::ptr;
 
 /// Messages of one system call (Linux takes up to 1,024).
-pub(crate) const MESSAGES: usize = 256;
+pub const MESSAGES: usize = 256;
 /// Parts of one system call.
 const VECTORS: usize = MESSAGES * 4;
 
 /// Bytes of a control message that carries a segment length.
-pub(crate) const SEGMENT_CONTROL_LEN: usize = 24;
+pub const SEGMENT_CONTROL_LEN: usize = 24;
 
-pub(crate) type Control = [u64; SEGMENT_CONTROL_LEN / 8];
+pub(super) type Control = [u64; SEGMENT_CONTROL_LEN / 8];
 
 /// The messages of one system call, and what they point to.
-pub(crate) struct Messages {
+pub struct Messages {
     names: Vec<KernelAddress>,
     controls: Vec<Control>,
     vectors: Vec<libc::iovec>,
@@ -28,8 +28,15 @@ pub(crate) struct Messages {
 // are on the heap and never grow; those to a batch's bytes are used while the batch is borrowed.
 unsafe impl Send for Messages {}
 
+impl Default for Messages {
+    fn default() -> Messages {
+        Messages::new()
+    }
+}
+
 impl Messages {
-    pub(crate) fn new() -> Messages {
+    /// Nothing, with the memory reserved.
+    pub fn new() -> Messages {
         Messages {
             names: vec![KernelAddress::zeroed(); MESSAGES],
             controls: vec![Control::default(); MESSAGES],
@@ -40,7 +47,7 @@ impl Messages {
 
     /// Builds a message for each of as many of `transmits` as fit; returns how many. Those that are
     /// several datagrams are cut by the kernel.
-    pub(crate) fn build_whole(&mut self, batch: &SendBatch, transmits: &[Transmit]) -> usize {
+    pub fn build_whole(&mut self, batch: &SendBatch, transmits: &[Transmit]) -> usize {
         self.clear();
         for (done, transmit) in transmits.iter().enumerate() {
             if !self.has_room(1, transmit.parts as usize) {
@@ -62,7 +69,7 @@ impl Messages {
     }
 
     /// Builds a message for each datagram of as many of `transmits` as fit; returns how many.
-    pub(crate) fn build_cut(&mut self, batch: &SendBatch, transmits: &[Transmit]) -> usize {
+    pub fn build_cut(&mut self, batch: &SendBatch, transmits: &[Transmit]) -> usize {
         self.clear();
         for (done, transmit) in transmits.iter().enumerate() {
             // Each cut parts a part in two at most.
@@ -111,22 +118,24 @@ impl Messages {
     }
 
     /// What was built.
-    pub(crate) fn all(&mut self) -> &mut [libc::mmsghdr] {
+    pub fn all(&mut self) -> &mut [libc::mmsghdr] {
         &mut self.messages
     }
 }
 
-pub(crate) fn empty_message() -> libc::mmsghdr {
+/// A message to nobody that carries nothing.
+pub fn empty_message() -> libc::mmsghdr {
     // SAFETY: all zeroes is a value of this struct of integers and pointers.
     unsafe { mem::zeroed() }
 }
 
-pub(crate) fn vector_of(bytes: &[u8]) -> libc::iovec {
+/// The bytes as the kernel wants them; good for as long as they stay.
+pub fn vector_of(bytes: &[u8]) -> libc::iovec {
     libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
 }
 
 /// The control message that asks the kernel to cut a send into pieces of `segment` bytes.
-pub(crate) fn segment_control(segment: u16) -> Control {
+pub fn segment_control(segment: u16) -> [u64; SEGMENT_CONTROL_LEN / 8] {
     let mut control = Control::default();
     write_segment_control(as_bytes(&mut control), segment);
     control
@@ -138,7 +147,7 @@ fn as_bytes(control: &mut Control) -> &mut [u8; SEGMENT_CONTROL_LEN] {
 }
 
 /// Writes the control message that asks the kernel to cut a send into pieces of `segment` bytes.
-pub(crate) fn write_segment_control(out: &mut [u8; SEGMENT_CONTROL_LEN], segment: u16) {
+pub fn write_segment_control(out: &mut [u8; SEGMENT_CONTROL_LEN], segment: u16) {
     // cmsg_len, cmsg_level, cmsg_type, then the value: CMSG_LEN(2) on 64-bit Linux.
     let header = mem::size_of::<libc::cmsghdr>();
     out.fill(0);

@@ -63,7 +63,7 @@ impl Mmsg {
 
 impl Mmsg {
     /// Sends a part of the batch.
-    pub(crate) fn send_transmits(
+    pub fn send_transmits(
         &mut self,
         socket: &Socket,
         batch: &SendBatch,
@@ -108,7 +108,7 @@ impl Mmsg {
     }
 
     /// Sends the burst to each of these.
-    pub(crate) fn send_to_each(
+    pub fn send_to_each(
         &self,
         socket: &Socket,
         members: impl Iterator<Item = SocketAddr>,
@@ -143,7 +143,7 @@ impl SendEngine for Mmsg {
 
 impl Mmsg {
     /// Sends the burst to every member of the group.
-    pub(crate) fn send_group(
+    pub fn send_group(
         &mut self,
         socket: &Socket,
         group: &Group,

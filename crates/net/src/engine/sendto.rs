@@ -24,7 +24,7 @@ impl Sendto {
     }
 
     /// Sends the datagrams of one transmit.
-    pub(crate) fn send_one(
+    pub fn send_one(
         &mut self,
         socket: &Socket,
         batch: &SendBatch,
@@ -42,7 +42,7 @@ impl Sendto {
     }
 
     /// Sends a burst to one receiver.
-    pub(crate) fn send_burst(
+    pub fn send_burst(
         &self,
         socket: &Socket,
         to: SocketAddr,

@@ -6,7 +6,7 @@ use super::cases::{Case, Sink};
 use super::count::{Counter, DeviceCounter, DriverCounter, Receivers};
 use crate::output::print_note;
 use anyhow::Context;
-use canopy_net::{InstallRequest, Namespace, install};
+use canopy_engines::{InstallRequest, Namespace, install};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;

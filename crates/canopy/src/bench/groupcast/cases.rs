@@ -2,7 +2,7 @@
 
 use anyhow::bail;
 use canopy_batch::{MAX_SEGMENTS, MAX_SEND_BYTES};
-use canopy_net::EngineName;
+use canopy_engines::EngineName;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::fmt;

@@ -1,7 +1,8 @@
 //! Counting copies where they end: at the receivers' sockets, or at the device that drops them.
 
 use anyhow::Context;
-use canopy_net::{KernelSink, Namespace, Receiver, SinkPlace, Socket, SocketOptions};
+use canopy_engines::{KernelSink, Namespace, SinkPlace};
+use canopy_net::{Receiver, Socket, SocketOptions};
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::net::{IpAddr, SocketAddr};

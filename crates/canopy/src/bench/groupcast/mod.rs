@@ -11,7 +11,7 @@ use crate::bench::Switch;
 use crate::output::{print_line, print_note};
 use anyhow::{Context, bail, ensure};
 use bed::Bed;
-use canopy_net::{EngineName, Namespace};
+use canopy_engines::{EngineName, Namespace};
 use cases::{Case, Filters, Sink};
 use clap::Args;
 use report::{FitLine, Row, Summary};
@@ -58,7 +58,7 @@ impl GroupcastBench {
         // Before anything is begun: whoever may not make a namespace learns it at once.
         Namespace::new().context("the bench sends between network namespaces")?;
         // What is installed here ends with the process.
-        let folder = canopy_net::private_engine_folder()
+        let folder = canopy_engines::private_engine_folder()
             .context("the clone engines need a place of their own")?;
         if let Some(out) = &self.out {
             crate::chart::make_folder(out, "--out")?;

@@ -2,7 +2,7 @@
 
 use super::cases::Sink;
 use crate::bench::noise::median;
-use canopy_net::EngineName;
+use canopy_engines::EngineName;
 use canopy_plan::{Sample, SendCost};
 use serde::Serialize;
 

@@ -6,9 +6,10 @@ use super::count::{Counter, Expected};
 use super::report::Row;
 use crate::bench::noise::{Steal, ksoftirqd, median};
 use anyhow::Context;
+use canopy_engines::{Engine, EngineChoice, EngineName};
 use canopy_net::{
-    Burst, Engine, EngineChoice, EngineName, Group, Refused, SendEngine, SendReport, Socket,
-    SocketOptions, process_cpu_time, thread_cpu_time,
+    Burst, Group, Refused, SendEngine, SendReport, Socket, SocketOptions, process_cpu_time,
+    thread_cpu_time,
 };
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;

@@ -9,7 +9,7 @@ mod softirq;
 
 use crate::output::{print_line, print_note};
 use anyhow::bail;
-use canopy_net::EngineChoice;
+use canopy_engines::EngineChoice;
 use cases::{Case, Filters};
 use clap::Args;
 use place::Place;

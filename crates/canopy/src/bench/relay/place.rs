@@ -1,7 +1,7 @@
 //! Where server and load are: on one host over loopback, or on two over a virtual Ethernet.
 
 use anyhow::Context;
-use canopy_net::{InstallRequest, Namespace, install, private_engine_folder};
+use canopy_engines::{InstallRequest, Namespace, install, private_engine_folder};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::process::Command;

@@ -1,6 +1,6 @@
 //! The ring: submits sends together, and waits until all are done.
 
-use crate::wait::nap;
+use canopy_net::parts::nap;
 use io_uring::squeue::Entry;
 use io_uring::{IoUring, Probe, opcode, types};
 use std::io;

@@ -17,14 +17,12 @@ mod slot;
 mod tap;
 mod trigger;
 
-pub use install::{
-    ENGINE_FOLDER, InstallError, InstallRequest, Installation, install, installations,
-};
+pub use install::{InstallError, InstallRequest, Installation, install, installations};
 
-use crate::engine::{Mmsg, Retries, SendEngine, SendReport};
-use crate::group::{Burst, Group, Refused};
-use crate::{EngineName, Socket};
+use crate::EngineName;
 use canopy_batch::{SendBatch, Transmit};
+use canopy_net::parts::Retries;
+use canopy_net::{Burst, Group, Mmsg, Refused, SendEngine, SendReport, Socket};
 use members::Members;
 pub(crate) use members::SMALLEST_SET;
 use netlink::{Device, Netlink};

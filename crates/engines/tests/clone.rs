@@ -5,7 +5,8 @@ mod bed;
 
 use bed::{Bed, CLONERS, Family, IPV4, IPV6, Sender, payload, receive_waiting, soon};
 use canopy_batch::SendBatch;
-use canopy_net::{Burst, EngineName, Group, Refused, SendEngine, SendReport, thread_cpu_time};
+use canopy_engines::EngineName;
+use canopy_net::{Burst, Group, Refused, SendEngine, SendReport, thread_cpu_time};
 use socket2::{Domain, Protocol, Type};
 use std::io::Read;
 use std::net::SocketAddr;

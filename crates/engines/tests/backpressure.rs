@@ -1,9 +1,10 @@
 //! A device that is slower than its sender makes the sender sleep, and costs nobody a datagram.
 
 use canopy_batch::SendBatch;
+use canopy_engines::{Engine, EngineChoice, EngineName, Namespace};
 use canopy_net::{
-    Burst, Clock, Engine, EngineChoice, EngineName, Group, Namespace, Receiver, SendEngine,
-    SendReport, Socket, SocketOptions, Waker, thread_cpu_time, wait_readable,
+    Burst, Clock, Group, Receiver, SendEngine, SendReport, Socket, SocketOptions, Waker,
+    thread_cpu_time, wait_readable,
 };
 use std::net::SocketAddr;
 use std::process::Command;

@@ -2,7 +2,7 @@
 
 use super::next_hop::NextHops;
 use super::slot::{Entry, MEMBERS};
-use crate::group::Group;
+use canopy_net::Group;
 use std::net::{IpAddr, SocketAddr};
 
 /// Sets smaller than this are sent to one by one: one clone costs less than one send, but readying

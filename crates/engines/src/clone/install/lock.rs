@@ -1,7 +1,7 @@
 //! One at a time installs and removes in a folder.
 
-use super::ENGINE_FOLDER;
 use super::error::{InstallError, files};
+use crate::ENGINE_FOLDER;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};

@@ -3,10 +3,13 @@
 #![allow(dead_code, reason = "each test binary uses its part of this module")]
 
 use canopy_batch::SendBatch;
+use canopy_engines::{
+    Engine, EngineChoice, EngineName, EngineUnavailable, InstallRequest, Installation, Namespace,
+    install,
+};
 use canopy_net::{
-    Burst, Clock, Engine, EngineChoice, EngineName, EngineUnavailable, Group, InstallRequest,
-    Installation, Namespace, Receiver, Refused, SendEngine, SendReport, Socket, SocketOptions,
-    Waker, install, wait_readable,
+    Burst, Clock, Group, Receiver, Refused, SendEngine, SendReport, Socket, SocketOptions, Waker,
+    wait_readable,
 };
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::PathBuf;

@@ -40,6 +40,7 @@ impl Namespace {
     }
 
     /// The namespace with this number, if it has a name or a process in it that we may look at.
+    #[cfg(feature = "kernel")]
     pub(crate) fn numbered(number: u64) -> Option<Namespace> {
         let entries = |folder| fs::read_dir(folder).into_iter().flatten().flatten();
         let named = entries("/run/netns").map(|entry| entry.path());

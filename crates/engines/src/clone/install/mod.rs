@@ -36,8 +36,6 @@ use std::path::{Path, PathBuf};
 
 /// The programs, as `cargo xtask bpf` built them.
 const PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../bpf/groupcast.bpf.o");
-/// Where installations are, unless another folder is asked for.
-pub const ENGINE_FOLDER: &str = "/run/canopy/engine";
 
 /// Modes of an installation's folder, while something is missing from it and when all is there.
 const CLOSED: u32 = 0o700;
@@ -68,7 +66,7 @@ pub struct Installation {
 pub struct InstallRequest<'a> {
     /// The name of the device that packets leave by.
     pub device: &'a str,
-    /// Where installations are: [`ENGINE_FOLDER`] unless there is a reason.
+    /// Where installations are: [`ENGINE_FOLDER`](crate::ENGINE_FOLDER) unless there is a reason.
     pub folder: &'a Path,
     /// The user that may send.
     pub owner: u32,

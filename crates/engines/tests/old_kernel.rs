@@ -1,8 +1,7 @@
 //! What an older kernel lacks, by a filter that has this one answer as if it had never heard of it.
 
-use canopy_net::{
-    Burst, Engine, EngineChoice, EngineName, Group, Receiver, SendEngine, Socket, SocketOptions,
-};
+use canopy_engines::{Engine, EngineChoice, EngineName};
+use canopy_net::{Burst, Group, Receiver, SendEngine, Socket, SocketOptions};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule,

@@ -7,13 +7,12 @@
 mod members;
 mod ring;
 
-use super::messages::{MESSAGES, Messages, empty_message, segment_control, vector_of};
-use super::retry::{Retries, is_full, may_be_reported};
-use super::sendto::Sendto;
-use super::{SendEngine, SendReport};
-use crate::Socket;
-use crate::group::{Burst, Group, Refused};
 use canopy_batch::{SendBatch, Transmit};
+use canopy_net::parts::{
+    MESSAGES, Messages, Retries, empty_message, is_full, may_be_reported, segment_control,
+    vector_of,
+};
+use canopy_net::{Burst, Group, Refused, SendEngine, SendReport, Sendto, Socket};
 use io_uring::squeue::{Entry, Flags};
 use io_uring::{opcode, types};
 use members::Members;

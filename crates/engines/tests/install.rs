@@ -3,7 +3,7 @@
 mod bed;
 
 use bed::{Bed, CLONERS, IPV4, IPV6, Sender};
-use canopy_net::{EngineName, InstallError, InstallRequest, install, installations};
+use canopy_engines::{EngineName, InstallError, InstallRequest, install, installations};
 
 #[test]
 fn what_is_left_of_a_device_that_is_gone_is_replaced() {

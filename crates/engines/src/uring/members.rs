@@ -1,8 +1,7 @@
 //! The registered files: one for the socket that sends by address, one for each member's socket.
 
 use super::ring::Ring;
-use crate::Socket;
-use crate::group::{Group, Refused};
+use canopy_net::{Group, Refused, Socket};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;

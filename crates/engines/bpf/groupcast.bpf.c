@@ -3,7 +3,7 @@
 // User space is authoritative. It writes the members into a slot, says in the slot which of them
 // the next packet is for, and hands over that one packet; what became of it is in the slot when
 // its system call returns. Nothing here decides who gets what, and nothing is remembered from one
-// packet to the next. crates/net/src/clone/slot.rs has the same structures.
+// packet to the next. crates/engines/src/clone/slot.rs has the same structures.
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
