@@ -230,7 +230,7 @@ fn members_are_sent_to_from_the_sender_and_reach_it() {
                     for member in &members {
                         let (mut from, mut receiver) = (None, Receiver::new(1, 65_535));
                         assert!(wait_for(member));
-                        receiver.receive(member, |source, _| from = Some(source)).unwrap();
+                        receiver.receive(member, |source, _| from = Some(source.remote)).unwrap();
                         assert_eq!(from, Some(address), "{name} bound to {bound}");
                         member.connect(address).unwrap();
                         member.send(&[number]).unwrap();

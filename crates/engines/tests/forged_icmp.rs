@@ -31,7 +31,7 @@ fn forged_icmp_does_not_disturb_what_is_sent() {
     for [bound, from, to] in CASES {
         let options = SocketOptions { serves_many: true, ..SocketOptions::default() };
         let relay = near.run(|| Socket::bind(address(bound, 0), &options)).unwrap().unwrap();
-        assert!(relay.notices_full_queues(), "{bound}");
+        assert_eq!(relay.notices_full_queues(), bound != "::", "{bound}");
         let gso = EngineChoice::Named(EngineName::Gso);
         let mut engine = match near.run(|| Engine::open(gso, &relay)).unwrap() {
             Ok(engine) => engine,
@@ -106,7 +106,7 @@ fn sources(receiver: &Socket) -> Vec<SocketAddr> {
     let (mut pieces, mut sources) = (Receiver::new(4, 65_535), Vec::new());
     while sources.len() < 3 && clock.now() < deadline {
         wait_readable(receiver, &waker, &clock, Some(deadline)).unwrap();
-        while pieces.receive(receiver, |from, _| sources.push(from)).unwrap() {}
+        while pieces.receive(receiver, |from, _| sources.push(from.remote)).unwrap() {}
     }
     sources
 }

@@ -28,7 +28,8 @@ impl Sender {
     /// # Errors
     /// What the kernel says.
     pub(crate) fn open(receiving: &socket2::Socket, local: SocketAddr) -> io::Result<Sender> {
-        if matches!(local.ip(), IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some()) {
+        if speaks_both_families(receiving, local)? {
+            // A socket that is bound to an IPv6 multicast address cannot send to IPv4.
             return Err(io::ErrorKind::Unsupported.into());
         }
         let socket = unheard_socket(receiving, local)?;
@@ -41,6 +42,14 @@ impl Sender {
         }
         Ok(Sender { socket })
     }
+}
+
+fn speaks_both_families(socket: &socket2::Socket, local: SocketAddr) -> io::Result<bool> {
+    Ok(match local.ip() {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(ip) if ip.is_unspecified() => !socket.only_v6()?,
+        IpAddr::V6(ip) => ip.to_ipv4_mapped().is_some(),
+    })
 }
 
 /// A socket with the port of `receiving`, which is bound to `local`. It receives nothing: what is

@@ -101,6 +101,9 @@ impl Socket {
         let sender = serves_many.then(|| Sender::open(&inner, local).ok()).flatten();
         if serves_many {
             ignore_path_mtu(&inner, local.is_ipv6())?;
+            if local.ip().is_unspecified() {
+                tell_addresses(&inner, local.is_ipv6())?;
+            }
         }
         let lost = AtomicU32::new(0);
         let socket = Socket { inner, local, sender, serves_many, lost, id: fresh_id() };
@@ -298,6 +301,15 @@ pub fn tell_errors(socket: &socket2::Socket, ipv6: bool) -> io::Result<()> {
         set_option(socket, libc::SOL_IPV6, libc::IPV6_RECVERR, &1)?;
     }
     set_option(socket, libc::SOL_IP, libc::IP_RECVERR, &1)
+}
+
+/// Has a socket told with each datagram which of the host's addresses it was sent to.
+fn tell_addresses(socket: &socket2::Socket, ipv6: bool) -> io::Result<()> {
+    if ipv6 {
+        set_option(socket, libc::SOL_IPV6, libc::IPV6_RECVPKTINFO, &1)
+    } else {
+        set_option(socket, libc::SOL_IP, libc::IP_PKTINFO, &1)
+    }
 }
 
 /// Makes a socket go by its device's MTU alone. What ICMP messages say of the path's is neither
