@@ -106,7 +106,8 @@ fn a_slow_device_makes_every_engine_sleep_and_loses_nothing() {
     for name in [EngineName::Sendto, EngineName::Sendmmsg, EngineName::Gso, EngineName::Uring] {
         for (ip, peer) in HOSTS {
             for send_buffer in SEND_BUFFERS {
-                let options = SocketOptions { send_buffer, ..SocketOptions::default() };
+                let options =
+                    SocketOptions { send_buffer, serves_many: true, ..SocketOptions::default() };
                 let address = SocketAddr::new(ip.parse().unwrap(), 0);
                 let socket = near.run(|| Socket::bind(address, &options)).unwrap().unwrap();
                 let engine = Engine::open(EngineChoice::Named(name), &socket);
@@ -144,7 +145,8 @@ fn a_queue_that_stays_full_is_given_up_soon() {
     let group: Group = members.iter().map(Socket::local_address).collect();
     for name in [EngineName::Sendto, EngineName::Sendmmsg, EngineName::Gso, EngineName::Uring] {
         for send_buffer in SEND_BUFFERS {
-            let options = SocketOptions { send_buffer, ..SocketOptions::default() };
+            let options =
+                SocketOptions { send_buffer, serves_many: true, ..SocketOptions::default() };
             let address = SocketAddr::new(ip.parse().unwrap(), 0);
             let socket = near.run(|| Socket::bind(address, &options)).unwrap().unwrap();
             let engine = Engine::open(EngineChoice::Named(name), &socket);

@@ -20,7 +20,7 @@ fn with_every_engine(body: impl Fn(&mut Engine, &Socket, &str)) {
     // Loopback is no Ethernet; tests/clone.rs holds the clone engines to the same.
     for name in EngineName::ALL.into_iter().filter(|name| !name.clones()) {
         for ip in ["127.0.0.1", "::1"] {
-            let sender = socket(ip, false);
+            let sender = serving(ip);
             if let Some(mut engine) = open(name, &sender) {
                 body(&mut engine, &sender, ip);
             }
@@ -31,6 +31,13 @@ fn with_every_engine(body: impl Fn(&mut Engine, &Socket, &str)) {
 fn socket(ip: &str, offload: bool) -> Socket {
     let address = SocketAddr::new(ip.parse().unwrap(), 0);
     let options = SocketOptions { receive_offload: offload, ..SocketOptions::default() };
+    Socket::bind(address, &options).unwrap()
+}
+
+/// A socket such as a relay has.
+fn serving(ip: &str) -> Socket {
+    let address = SocketAddr::new(ip.parse().unwrap(), 0);
+    let options = SocketOptions { serves_many: true, ..SocketOptions::default() };
     Socket::bind(address, &options).unwrap()
 }
 
@@ -223,7 +230,7 @@ fn members_are_sent_to_from_the_sender_and_reach_it() {
                     for member in &members {
                         let (mut from, mut receiver) = (None, Receiver::new(1, 65_535));
                         assert!(wait_for(member));
-                        receiver.receive(member, |source, _| from = Some(source)).unwrap();
+                        receiver.receive(member, |source, _| from = Some(source.remote)).unwrap();
                         assert_eq!(from, Some(address), "{name} bound to {bound}");
                         member.connect(address).unwrap();
                         member.send(&[number]).unwrap();

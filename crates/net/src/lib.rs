@@ -12,6 +12,7 @@ mod group;
 mod processor;
 mod readiness;
 mod receive;
+mod sender;
 mod socket;
 mod wait;
 

@@ -3,14 +3,16 @@
 use crate::Socket;
 use crate::address::KernelAddress;
 use crate::engine::may_be_reported;
+use canopy_wire::Path;
 use std::io;
 use std::mem;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::ptr;
 
-/// Room for what the kernel says of a piece: how it is cut, what was lost before it.
-const CONTROL_LEN: usize = 64;
+/// Room for what the kernel says of a piece: how it is cut, what was lost before it, which of our
+/// addresses it was sent to.
+const CONTROL_LEN: usize = 128;
 
 /// Errors of earlier sends that a receive call looks past.
 const REPORTED_ERRORS: u32 = 4;
@@ -62,15 +64,16 @@ impl Receiver {
         receiver
     }
 
-    /// Receives what waits, up to one piece a slot, and calls `take` for each datagram. Returns
-    /// whether every slot was filled, so that more may wait.
+    /// Receives what waits, up to one piece a slot, and calls `take` for each datagram with where
+    /// it came from and, if the socket serves many and is bound to every address, which address it
+    /// was sent to. Returns whether every slot was filled, so that more may wait.
     ///
     /// # Errors
     /// What the kernel says; an empty socket is no error.
     pub fn receive(
         &mut self,
         socket: &Socket,
-        mut take: impl FnMut(SocketAddr, &[u8]),
+        mut take: impl FnMut(Path, &[u8]),
     ) -> io::Result<bool> {
         for message in &mut self.messages[..self.used] {
             message.msg_hdr.msg_namelen = KernelAddress::LEN;
@@ -83,8 +86,8 @@ impl Receiver {
             let message = &self.messages[slot];
             let len = message.msg_len as usize;
             let piece = &self.bytes[slot * self.bytes_per_slot..][..len];
-            let from = self.names[slot].get();
             let remarks = Remarks::of(&message.msg_hdr);
+            let from = Path { remote: self.names[slot].get(), local: remarks.local };
             if let Some(lost) = remarks.lost {
                 socket.note_lost(lost);
             }
@@ -138,6 +141,8 @@ struct Remarks {
     segment: Option<usize>,
     /// Datagrams that the socket had lost when this piece came, if any.
     lost: Option<u32>,
+    /// The address that it was sent to, if the socket has more than one.
+    local: Option<IpAddr>,
 }
 
 impl Remarks {
@@ -147,13 +152,23 @@ impl Remarks {
         unsafe {
             let mut control = libc::CMSG_FIRSTHDR(header);
             while !control.is_null() {
-                let value = libc::CMSG_DATA(control).cast::<u32>();
+                let place = libc::CMSG_DATA(control);
+                let value = place.cast::<u32>();
                 match ((*control).cmsg_level, (*control).cmsg_type) {
                     (libc::SOL_UDP, libc::UDP_GRO) => {
                         remarks.segment = Some(value.read_unaligned() as usize);
                     }
                     (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
                         remarks.lost = Some(value.read_unaligned());
+                    }
+                    (libc::SOL_IP, libc::IP_PKTINFO) => {
+                        let info = place.cast::<libc::in_pktinfo>().read_unaligned();
+                        remarks.local =
+                            Some(IpAddr::V4(u32::from_be(info.ipi_spec_dst.s_addr).into()));
+                    }
+                    (libc::SOL_IPV6, libc::IPV6_PKTINFO) => {
+                        let info = place.cast::<libc::in6_pktinfo>().read_unaligned();
+                        remarks.local = Some(IpAddr::V6(info.ipi6_addr.s6_addr.into()));
                     }
                     _ => {}
                 }

@@ -212,8 +212,8 @@ impl DataThread {
         for _ in 0..MAX_RECEIVES {
             let more = self.receiver.receive(&self.socket, |from, datagram| {
                 received = true;
-                if relay.handle_datagram(now, from, datagram) == Intake::Shared {
-                    let full = handover.pass(from, datagram);
+                if relay.handle_datagram(now, from.remote, datagram) == Intake::Shared {
+                    let full = handover.pass(from.remote, datagram);
                     relay.count_drops(DropReason::HandoverFull, full);
                 }
             })?;

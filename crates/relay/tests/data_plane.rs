@@ -92,7 +92,7 @@ impl World {
             for transmit in batch.transmits() {
                 let bytes: Vec<u8> = batch.parts(transmit).flatten().copied().collect();
                 assert_eq!(bytes.len(), transmit.len as usize);
-                let number = usize::from(transmit.to.port()) - 10_000;
+                let number = usize::from(transmit.to.remote.port()) - 10_000;
                 let pieces: Vec<_> = bytes.chunks(transmit.segment.into()).collect();
                 assert_eq!(pieces.len(), transmit.datagrams() as usize);
                 *datagrams += pieces.len();
@@ -257,7 +257,7 @@ fn a_set_is_sent_the_same_and_drops_its_own() {
         after_another += batch.transmits().windows(2).filter(|pair| same(pair)).count();
         for transmit in batch.transmits() {
             let bytes: Vec<u8> = batch.parts(transmit).flatten().copied().collect();
-            carried.push((transmit.to, bytes, usize::from(transmit.segment)));
+            carried.push((transmit.to.remote, bytes, usize::from(transmit.segment)));
         }
     });
     let sends_to = |number| carried.iter().filter(|(to, ..)| *to == ip_port(number)).count();
@@ -502,7 +502,7 @@ fn a_new_binding_is_followed_after_proof() {
     let mut answer = Vec::new();
     world.relay.transmit(world.now, |batch| {
         let sent = batch.transmits()[0];
-        assert_eq!(sent.to, elsewhere);
+        assert_eq!(sent.to, elsewhere.into());
         answer = batch.parts(&sent).flatten().copied().collect();
     });
     assert_eq!(Packet::new_checked(&answer).unwrap().header().kind, Kind::Challenge);

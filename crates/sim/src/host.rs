@@ -246,8 +246,9 @@ impl Shard {
                     turn.broken.push(format!("a send says {} bytes", transmit.len));
                 }
                 for datagram in bytes.chunks(transmit.segment.max(1).into()) {
-                    turn.broken.extend(books.sends(transmit.to, datagram, &mut output).err());
-                    turn.sent.push((transmit.to, datagram.into()));
+                    turn.broken
+                        .extend(books.sends(transmit.to.remote, datagram, &mut output).err());
+                    turn.sent.push((transmit.to.remote, datagram.into()));
                 }
             }
         });

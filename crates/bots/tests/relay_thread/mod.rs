@@ -3,7 +3,7 @@
 use canopy_net::{Clock, Mmsg, Receiver, SendEngine, Socket, SocketOptions, Waker, wait_readable};
 use canopy_relay::{Mode, Relay, RelayConfig, SendBatch, TableLimits};
 use canopy_session::{Keyring, SessionLimits, SessionsConfig};
-use canopy_wire::{Bundle, Comtree, Flags, Kind, Packet};
+use canopy_wire::{Bundle, Comtree, Flags, Kind, Packet, Path};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -93,8 +93,8 @@ impl Turn {
         wait_readable(&self.socket, &self.waker, &self.clock, until).unwrap();
         let now = self.clock.now();
         let relay = &mut self.relay;
-        let take = |from, datagram: &[u8]| {
-            let _ = relay.handle_datagram(now, from, datagram);
+        let take = |from: Path, datagram: &[u8]| {
+            let _ = relay.handle_datagram(now, from.remote, datagram);
         };
         receiver.receive(&self.socket, take).unwrap();
         relay.handle_timeout(now);
@@ -120,7 +120,7 @@ impl Sender {
         for transmit in batch.transmits() {
             let joined: Vec<u8> = batch.parts(transmit).flatten().copied().collect();
             for datagram in joined.chunks(transmit.segment.into()) {
-                self.push(&mut out, transmit.to, datagram);
+                self.push(&mut out, transmit.to.remote, datagram);
             }
         }
         self.engine.send(socket, &out);

@@ -3,7 +3,7 @@
 use canopy_net::{Clock, Mmsg, Receiver, SendEngine, Socket, SocketOptions, Waker, wait_readable};
 use canopy_relay::{Mode, Relay, RelayConfig, TableLimits};
 use canopy_session::{Keyring, SessionLimits, SessionsConfig};
-use canopy_wire::Comtree;
+use canopy_wire::{Comtree, Path};
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -89,8 +89,8 @@ impl RelayThread {
             while !stop.load(Ordering::Acquire) {
                 wait_readable(&socket, waker, &clock, relay.poll_timeout()).unwrap();
                 let now = clock.now();
-                let take = |from, datagram: &[u8]| {
-                    let _ = relay.handle_datagram(now, from, datagram);
+                let take = |from: Path, datagram: &[u8]| {
+                    let _ = relay.handle_datagram(now, from.remote, datagram);
                 };
                 receiver.receive(&socket, take).unwrap();
                 relay.handle_timeout(now);

@@ -31,6 +31,7 @@ use slot::{CHUNK, MEMBERS, Order, Slot};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::slice;
 use trigger::{Fired, Trigger};
 
 /// Packets in a row that the programs did not see before no more are handed to them, until
@@ -54,6 +55,8 @@ pub(crate) struct Cloner {
     plain: Mmsg,
     /// A burst whose parts were put together.
     joined: Vec<u8>,
+    /// Receivers of the set that is sent to.
+    chosen: Vec<SocketAddr>,
     /// Which family the slot's table holds.
     loaded: Option<usize>,
     /// Of [`NextHops`], when the device was looked at.
@@ -90,6 +93,7 @@ impl Cloner {
             members: Members::default(),
             plain: Mmsg::with_segments(socket)?,
             joined: Vec::new(),
+            chosen: Vec::new(),
             loaded: None,
             generation: 0,
             unseen: 0,
@@ -112,6 +116,37 @@ impl Cloner {
             self.most_segments = most_segments(&device).unwrap_or(1);
             self.slot.set_source(self.local.port(), device.mac);
         }
+    }
+
+    /// The receivers of a set that are sent to from the address that the route gives, as clones
+    /// are. Sends to the others.
+    fn sent_by_route(
+        &mut self,
+        socket: &Socket,
+        batch: &SendBatch,
+        set: &[Transmit],
+        retries: &mut Retries,
+        report: &mut SendReport,
+    ) -> Vec<SocketAddr> {
+        let mut chosen = std::mem::take(&mut self.chosen);
+        chosen.clear();
+        for transmit in set {
+            let (to, local) = (transmit.to.remote, transmit.to.local);
+            let route = |hops: &mut NextHops| hops.way(to.ip()).and_then(|way| way.source);
+            if local.is_none() || route(&mut self.hops) == local {
+                chosen.push(to);
+            } else {
+                report.fallbacks += u64::from(transmit.datagrams());
+                self.plain.send_transmits(
+                    socket,
+                    batch,
+                    slice::from_ref(transmit),
+                    retries,
+                    report,
+                );
+            }
+        }
+        chosen
     }
 
     /// Sends to every member of a set: those that can be cloned for first, then the others.
@@ -289,8 +324,10 @@ impl SendEngine for Cloner {
             let segment = usize::from(set[0].segment);
             match Burst::segments(&joined, segment) {
                 Ok(burst) if segment + IPV6_UDP <= self.mtu => {
-                    let members = set.iter().map(|transmit| transmit.to);
-                    self.send_to_set(socket, members, burst, &mut retries, &mut report);
+                    let members = self.sent_by_route(socket, batch, set, &mut retries, &mut report);
+                    let chosen = members.iter().copied();
+                    self.send_to_set(socket, chosen, burst, &mut retries, &mut report);
+                    self.chosen = members;
                 }
                 _ => self.plain.send_transmits(socket, batch, set, &mut retries, &mut report),
             }

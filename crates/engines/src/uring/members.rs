@@ -99,7 +99,7 @@ impl Members {
             return;
         }
         self.socket = socket.id();
-        self.by_address = ring.register(BY_ADDRESS, socket.as_raw_fd()).is_ok();
+        self.by_address = ring.register(BY_ADDRESS, socket.sending().as_raw_fd()).is_ok();
         self.places.clear();
         self.holders.fill(None);
         self.stamp = 0;

@@ -134,7 +134,7 @@ impl Uring {
             if place > 0 && transmits[place - 1].to == transmit.to {
                 let before = self.entries[place - 1].clone();
                 self.entries[place - 1] = before.flags(Flags::IO_LINK);
-            } else if !self.receivers.insert(transmit.to) {
+            } else if !self.receivers.insert(transmit.to.remote) {
                 break;
             }
             let message = ptr::from_ref(&self.messages.all()[place].msg_hdr);

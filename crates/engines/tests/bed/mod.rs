@@ -111,7 +111,9 @@ impl Bed {
 
     /// The near host's socket.
     pub(crate) fn sender(&self, family: Family) -> Socket {
-        self.near.run(|| bind(family.near)).unwrap()
+        let address = SocketAddr::new(family.near.parse().unwrap(), 0);
+        let options = SocketOptions { serves_many: true, ..SocketOptions::default() };
+        self.near.run(|| Socket::bind(address, &options)).unwrap().unwrap()
     }
 
     /// An engine over `socket`. Its thread is in the near host's namespace for as long.

@@ -1,9 +1,10 @@
 //! Messages for the kernel: an address, the parts of a send, and how it is cut.
 
+use super::control::Control;
 use crate::address::KernelAddress;
 use canopy_batch::{SendBatch, Transmit};
+use canopy_wire::Path;
 use std::mem;
-use std::net::SocketAddr;
 use std::ptr;
 
 /// Messages of one system call (Linux takes up to 1,024).
@@ -14,7 +15,7 @@ const VECTORS: usize = MESSAGES * 4;
 /// Bytes of a control message that carries a segment length.
 pub const SEGMENT_CONTROL_LEN: usize = 24;
 
-pub(super) type Control = [u64; SEGMENT_CONTROL_LEN / 8];
+pub(super) type SegmentControl = [u64; SEGMENT_CONTROL_LEN / 8];
 
 /// The messages of one system call, and what they point to.
 pub struct Messages {
@@ -55,15 +56,8 @@ impl Messages {
             }
             let first = self.vectors.len();
             self.vectors.extend(batch.parts(transmit).map(vector_of));
-            let place = self.messages.len();
-            self.push(transmit.to, first);
-            if transmit.datagrams() > 1 {
-                let control = &mut self.controls[place];
-                *control = segment_control(transmit.segment);
-                let header = &mut self.messages[place].msg_hdr;
-                header.msg_control = control.as_mut_ptr().cast();
-                header.msg_controllen = SEGMENT_CONTROL_LEN as _;
-            }
+            let segment = (transmit.datagrams() > 1).then_some(transmit.segment);
+            self.push(transmit.to, segment, first);
         }
         transmits.len()
     }
@@ -82,7 +76,7 @@ impl Messages {
             for mut part in batch.parts(transmit) {
                 while !part.is_empty() {
                     if len == segment {
-                        self.push(transmit.to, first);
+                        self.push(transmit.to, None, first);
                         (first, len) = (self.vectors.len(), 0);
                     }
                     let (bytes, rest) = part.split_at(part.len().min(segment - len));
@@ -90,7 +84,7 @@ impl Messages {
                     (part, len) = (rest, len + bytes.len());
                 }
             }
-            self.push(transmit.to, first);
+            self.push(transmit.to, None, first);
         }
         transmits.len()
     }
@@ -106,14 +100,18 @@ impl Messages {
     }
 
     /// Adds a message of the vectors from `first` on.
-    fn push(&mut self, to: SocketAddr, first: usize) {
-        let name = &mut self.names[self.messages.len()];
+    fn push(&mut self, to: Path, segment: Option<u16>, first: usize) {
+        let place = self.messages.len();
+        let name = &mut self.names[place];
         let mut message = empty_message();
         let header = &mut message.msg_hdr;
-        header.msg_namelen = name.set(to);
+        header.msg_namelen = name.set(to.remote);
         header.msg_name = ptr::from_mut(name).cast();
         header.msg_iov = self.vectors[first..].as_mut_ptr();
         header.msg_iovlen = (self.vectors.len() - first) as _;
+        let control = &mut self.controls[place];
+        *control = Control::of(to, segment);
+        control.attach_to(header);
         self.messages.push(message);
     }
 
@@ -136,12 +134,12 @@ pub fn vector_of(bytes: &[u8]) -> libc::iovec {
 
 /// The control message that asks the kernel to cut a send into pieces of `segment` bytes.
 pub fn segment_control(segment: u16) -> [u64; SEGMENT_CONTROL_LEN / 8] {
-    let mut control = Control::default();
+    let mut control = SegmentControl::default();
     write_segment_control(as_bytes(&mut control), segment);
     control
 }
 
-fn as_bytes(control: &mut Control) -> &mut [u8; SEGMENT_CONTROL_LEN] {
+fn as_bytes(control: &mut SegmentControl) -> &mut [u8; SEGMENT_CONTROL_LEN] {
     // SAFETY: u64s are as good as bytes, and there are as many.
     unsafe { &mut *ptr::from_mut(control).cast() }
 }

@@ -2,7 +2,8 @@
 //! receiver in one message.
 
 use super::messages::{
-    Control, MESSAGES, Messages, SEGMENT_CONTROL_LEN, empty_message, segment_control, vector_of,
+    MESSAGES, Messages, SEGMENT_CONTROL_LEN, SegmentControl, empty_message, segment_control,
+    vector_of,
 };
 use super::retry::{Retries, is_full};
 use super::sendto::Sendto;
@@ -215,7 +216,7 @@ impl PreparedGroup {
     }
 
     /// Lets every message carry the same bytes, and the same control message if there is one.
-    fn point_to(&mut self, vector: &mut libc::iovec, control: *mut Control) {
+    fn point_to(&mut self, vector: &mut libc::iovec, control: *mut SegmentControl) {
         for message in &mut self.messages {
             let header = &mut message.msg_hdr;
             header.msg_iov = vector;
@@ -266,7 +267,7 @@ fn sendmmsg(socket: &Socket, messages: &mut [libc::mmsghdr]) -> io::Result<usize
     // until this returns, and the vectors to bytes that the kernel only reads.
     let sent = unsafe {
         libc::sendmmsg(
-            socket.as_raw_fd(),
+            socket.sending().as_raw_fd(),
             messages.as_mut_ptr(),
             messages.len() as u32,
             libc::MSG_DONTWAIT as _,

@@ -4,6 +4,7 @@
 //! User space is authoritative: an engine that cannot serve a receiver in its own way serves it
 //! with plain sends, and counts it.
 
+mod control;
 mod messages;
 mod mmsg;
 mod retry;
