@@ -1,9 +1,9 @@
 //! `canopy bench footprint`: what a connected client costs a relay that has nothing to do.
 
 use super::relay::Server;
-use crate::output::{print_line, print_note};
 use anyhow::{Context, bail};
 use canopy_net::{Clock, Readiness, Receiver, Socket, SocketOptions, process_cpu_time};
+use canopy_output::{print_line, print_note};
 use canopy_session::{Event, Session, SessionConfig};
 use canopy_wire::{Comtree, Group, Level, MAX_DATAGRAM, Time};
 use clap::Args;

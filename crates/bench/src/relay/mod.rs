@@ -7,9 +7,9 @@ mod report;
 mod rounds;
 mod softirq;
 
-use crate::output::{print_line, print_note};
 use anyhow::bail;
 use canopy_net::EngineChoice;
+use canopy_output::{print_line, print_note};
 use cases::{Case, Filters};
 use clap::Args;
 use place::Place;

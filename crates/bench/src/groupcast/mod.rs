@@ -7,11 +7,11 @@ mod plots;
 mod report;
 mod rounds;
 
-use crate::bench::Switch;
-use crate::output::{print_line, print_note};
+use crate::Switch;
 use anyhow::{Context, bail, ensure};
 use bed::Bed;
 use canopy_net::{EngineName, Namespace};
+use canopy_output::{print_line, print_note};
 use cases::{Case, Filters, Sink};
 use clap::Args;
 use report::{FitLine, Row, Summary};
@@ -61,7 +61,7 @@ impl GroupcastBench {
         let folder = canopy_net::private_engine_folder()
             .context("the clone engines need a place of their own")?;
         if let Some(out) = &self.out {
-            crate::chart::make_folder(out, "--out")?;
+            canopy_output::chart::make_folder(out, "--out")?;
         }
         canopy_net::pin_thread(read_on)?;
         let plan = if self.quick {

@@ -2,7 +2,7 @@
 //! one thread. The same datagrams go out at the same times to both sides.
 
 use super::cases::{Case, Scenario};
-use crate::bench::reflector::JOIN;
+use crate::reflector::JOIN;
 use anyhow::bail;
 use canopy_net::{Clock, Readiness, Receiver, Socket, SocketOptions, process_cpu_time};
 use canopy_session::{Event, Session, SessionConfig, State, Update};
@@ -12,12 +12,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 /// Each participant of a crowd publishes this often.
-pub(in crate::bench) const PERIOD: Duration = Duration::from_millis(50);
+pub(crate) const PERIOD: Duration = Duration::from_millis(50);
 /// Updates of the ceiling's publisher that are sent and not yet received by all.
 const IN_FLIGHT: u32 = 64;
 /// An update not received by all after so long is lost.
 const LOST_AFTER: Duration = Duration::from_millis(300);
-pub(in crate::bench) const WARM_UP: Duration = Duration::from_millis(300);
+pub(crate) const WARM_UP: Duration = Duration::from_millis(300);
 const SESSION_TURN: Duration = Duration::from_millis(250);
 /// Keepalives are answered within this.
 const ANSWER_TIME: Duration = Duration::from_millis(100);
@@ -28,31 +28,31 @@ const RING: usize = 256;
 
 /// Whom the load speaks to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::bench) enum Side {
+pub(crate) enum Side {
     Relay,
     Reflector,
 }
 
 /// What one side did in one round.
 #[derive(Clone, Debug)]
-pub(in crate::bench) struct Measured {
-    pub(in crate::bench) cpu: Duration,
+pub(crate) struct Measured {
+    pub(crate) cpu: Duration,
     /// Deliveries within the measured time.
-    pub(in crate::bench) deliveries: u64,
+    pub(crate) deliveries: u64,
     /// Deliveries due and arrived over the whole round.
-    pub(in crate::bench) expected: u64,
+    pub(crate) expected: u64,
     arrived: u64,
-    pub(in crate::bench) ages: Histogram<u64>,
-    pub(in crate::bench) padding: f64,
+    pub(crate) ages: Histogram<u64>,
+    pub(crate) padding: f64,
 }
 
 impl Measured {
     /// Processor microseconds per delivery.
-    pub(in crate::bench) fn cost(&self) -> f64 {
+    pub(crate) fn cost(&self) -> f64 {
         self.cpu.as_secs_f64() * 1e6 / self.deliveries.max(1) as f64
     }
 
-    pub(in crate::bench) fn lost(&self) -> u64 {
+    pub(crate) fn lost(&self) -> u64 {
         self.expected.saturating_sub(self.arrived)
     }
 }
@@ -93,7 +93,7 @@ impl Arrivals {
 }
 
 /// A crowd or a publisher with its audience, joined to one side.
-pub(in crate::bench) struct Load {
+pub(crate) struct Load {
     case: Case,
     clock: Clock,
     members: Vec<Member>,
@@ -108,7 +108,7 @@ pub(in crate::bench) struct Load {
 
 impl Load {
     /// Opens all sockets and joins.
-    pub(in crate::bench) fn join(
+    pub(crate) fn join(
         side: Side,
         case: &Case,
         from: IpAddr,
@@ -163,7 +163,7 @@ impl Load {
 
     /// Drives sessions until every member is joined and subscribed. A session that heard nothing
     /// while the other side had its turn may be lost, and is joined again here.
-    pub(in crate::bench) fn keep_alive(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn keep_alive(&mut self) -> anyhow::Result<()> {
         let start = self.clock.now();
         let limit = start + JOIN_LIMIT;
         let mut asked_at = Time::ZERO;
@@ -187,11 +187,7 @@ impl Load {
     }
 
     /// Runs one round against the server with this process number.
-    pub(in crate::bench) fn run(
-        &mut self,
-        process: u32,
-        measured: Duration,
-    ) -> anyhow::Result<Measured> {
+    pub(crate) fn run(&mut self, process: u32, measured: Duration) -> anyhow::Result<Measured> {
         self.keep_alive()?;
         let (published, arrived) = (self.published, self.arrivals.deliveries);
         self.load_for(WARM_UP)?;
