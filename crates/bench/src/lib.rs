@@ -8,6 +8,7 @@
 mod capacity;
 mod footprint;
 mod groupcast;
+mod members;
 mod noise;
 mod plan;
 mod reflector;
