@@ -5,21 +5,19 @@
 //! `canopy plan` sizes a deployment, `canopy engine` installs the kernel's side of the fast send
 //! engines, `canopy bench` measures.
 #![forbid(unsafe_code)]
-#![deny(clippy::print_stdout, clippy::print_stderr)] // They panic when nobody reads: see output.rs.
+#![deny(clippy::print_stdout, clippy::print_stderr)] // They panic when nobody reads.
 
-mod bench;
 mod bots;
-mod chart;
 mod console;
 mod demo;
 mod engine;
 mod metrics;
-mod output;
 mod plan;
 mod serve;
 mod settings;
 mod simulate;
 
+use canopy_output as output;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -59,7 +57,7 @@ enum Command {
     /// Install, list and remove the kernel programs of the engines tc-bpf and xdp
     Engine(engine::EngineCommand),
     /// Measure what a delivery costs on this machine
-    Bench(bench::BenchCommand),
+    Bench(canopy_bench::BenchCommand),
 }
 
 fn main() -> ExitCode {

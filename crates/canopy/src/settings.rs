@@ -2,7 +2,7 @@
 //! valid. Nothing after this checks again.
 
 use anyhow::{Context, bail};
-use canopy_engines::{ENGINE_FOLDER, EngineChoice, EngineName};
+use canopy_engines::{ENGINE_FOLDER, EngineChoice};
 use canopy_node::NodeConfig;
 use canopy_relay::{Mode, TableLimits};
 use canopy_session::{SessionLimits, Sessions};
@@ -64,21 +64,6 @@ pub(crate) struct RelayArgs {
     /// Keep data thread K on the K-th of these processors
     #[arg(long, value_name = "CPU", value_delimiter = ',', hide = true)]
     pin: Vec<usize>,
-}
-
-impl RelayArgs {
-    /// A relay for a bench: one data thread on this processor, on a free port of this machine.
-    pub(crate) fn bench(mode: &str, tick_ms: u64, engine: EngineName, processor: usize) -> Self {
-        RelayArgs {
-            listen: Some("127.0.0.1:0".to_owned()),
-            mode: Some(mode.to_owned()),
-            tick_ms: Some(tick_ms),
-            threads: Some(1),
-            engine: Some(engine.to_string()),
-            pin: vec![processor],
-            ..RelayArgs::default()
-        }
-    }
 }
 
 /// Valid settings of a relay.

@@ -7,12 +7,12 @@ mod plots;
 mod report;
 mod rounds;
 
-use crate::bench::Switch;
-use crate::bench::left_out::LeftOut;
-use crate::output::{print_line, print_note};
+use crate::Switch;
+use crate::left_out::LeftOut;
 use anyhow::{Context, bail, ensure};
 use bed::Bed;
 use canopy_engines::Namespace;
+use canopy_output::{print_line, print_note};
 use cases::{Case, Filters, Sink};
 use clap::Args;
 use report::{FitLine, Row, Summary};
@@ -62,7 +62,7 @@ impl GroupcastBench {
         let folder = canopy_engines::private_engine_folder()
             .context("the clone engines need a place of their own")?;
         if let Some(out) = &self.out {
-            crate::chart::make_folder(out, "--out")?;
+            canopy_output::chart::make_folder(out, "--out")?;
         }
         canopy_net::pin_thread(read_on)?;
         let plan = if self.quick {

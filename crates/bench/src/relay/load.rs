@@ -1,67 +1,58 @@
-//! The load: participants of the relay or members of the reflector, each with a socket, all on
-//! one thread. The same datagrams go out at the same times to both sides.
+//! The load: members of the relay or of the reflector that publish. The same datagrams go out at
+//! the same times to both sides.
 
 use super::cases::{Case, Scenario};
-use crate::bench::reflector::JOIN;
-use anyhow::bail;
-use canopy_net::{Clock, Readiness, Receiver, Socket, SocketOptions, process_cpu_time};
-use canopy_session::{Event, Session, SessionConfig, State, Update};
-use canopy_wire::{Comtree, Flags, Group, Level, MAX_DATAGRAM, Time};
+use crate::members::{Heard, Members, session};
+use canopy_net::{SocketOptions, process_cpu_time};
+use canopy_wire::{Flags, Group, Level, MAX_DATAGRAM, Time};
 use hdrhistogram::Histogram;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 /// Each participant of a crowd publishes this often.
-pub(in crate::bench) const PERIOD: Duration = Duration::from_millis(50);
+pub(crate) const PERIOD: Duration = Duration::from_millis(50);
 /// Updates of the ceiling's publisher that are sent and not yet received by all.
 const IN_FLIGHT: u32 = 64;
 /// An update not received by all after so long is lost.
 const LOST_AFTER: Duration = Duration::from_millis(300);
-pub(in crate::bench) const WARM_UP: Duration = Duration::from_millis(300);
+pub(crate) const WARM_UP: Duration = Duration::from_millis(300);
 const SESSION_TURN: Duration = Duration::from_millis(250);
-/// Keepalives are answered within this.
-const ANSWER_TIME: Duration = Duration::from_millis(100);
-const JOIN_LIMIT: Duration = Duration::from_secs(10);
-const COMTREE: Comtree = Comtree(1);
+/// The group of all.
+const GROUP: u32 = 1;
 /// Sequence numbers of updates in flight, modulo this, are distinct.
 const RING: usize = 256;
 
 /// Whom the load speaks to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::bench) enum Side {
+pub(crate) enum Side {
     Relay,
     Reflector,
 }
 
 /// What one side did in one round.
 #[derive(Clone, Debug)]
-pub(in crate::bench) struct Measured {
-    pub(in crate::bench) cpu: Duration,
+pub(crate) struct Measured {
+    pub(crate) cpu: Duration,
     /// Deliveries within the measured time.
-    pub(in crate::bench) deliveries: u64,
+    pub(crate) deliveries: u64,
     /// Deliveries due and arrived over the whole round.
-    pub(in crate::bench) expected: u64,
+    pub(crate) expected: u64,
     arrived: u64,
-    pub(in crate::bench) ages: Histogram<u64>,
-    pub(in crate::bench) padding: f64,
+    pub(crate) ages: Histogram<u64>,
+    pub(crate) padding: f64,
 }
 
 impl Measured {
     /// Processor microseconds per delivery.
-    pub(in crate::bench) fn cost(&self) -> f64 {
+    pub(crate) fn cost(&self) -> f64 {
         self.cpu.as_secs_f64() * 1e6 / self.deliveries.max(1) as f64
     }
 
-    pub(in crate::bench) fn lost(&self) -> u64 {
+    pub(crate) fn lost(&self) -> u64 {
         self.expected.saturating_sub(self.arrived)
     }
-}
-
-struct Member {
-    socket: Socket,
-    /// None with the reflector.
-    session: Option<Session>,
-    subscribed: bool,
 }
 
 /// What has arrived.
@@ -76,6 +67,13 @@ struct Arrivals {
 }
 
 impl Arrivals {
+    fn hear(&mut self, heard: Heard<'_>) {
+        match heard {
+            Heard::Datagram(len) => self.bytes += len as u64,
+            Heard::Payload(now, payload) => self.take(now, payload),
+        }
+    }
+
     fn take(&mut self, now: Time, payload: &[u8]) {
         let Some((stamp, rest)) = payload.split_first_chunk::<8>() else { return };
         let Some(sequence) = rest.first_chunk::<4>() else { return };
@@ -93,14 +91,10 @@ impl Arrivals {
 }
 
 /// A crowd or a publisher with its audience, joined to one side.
-pub(in crate::bench) struct Load {
+pub(crate) struct Load {
     case: Case,
-    clock: Clock,
-    members: Vec<Member>,
-    /// The ceiling's publisher is the last member and receives nothing.
-    readiness: Readiness,
-    ready: Vec<usize>,
-    receiver: Receiver,
+    /// The ceiling's publisher is the last and receives nothing.
+    members: Members,
     arrivals: Arrivals,
     published: u64,
     sequence: u32,
@@ -108,7 +102,7 @@ pub(in crate::bench) struct Load {
 
 impl Load {
     /// Opens all sockets and joins.
-    pub(in crate::bench) fn join(
+    pub(crate) fn join(
         side: Side,
         case: &Case,
         from: IpAddr,
@@ -116,36 +110,19 @@ impl Load {
     ) -> anyhow::Result<Load> {
         let gro = case.receivers_gro;
         let options = SocketOptions { receive_offload: gro, ..SocketOptions::default() };
-        let count = case.n + usize::from(case.scenario == Scenario::Ceiling);
-        let readiness = Readiness::new()?;
-        let mut members = Vec::new();
-        for number in 0..count {
-            let socket = Socket::bind(SocketAddr::new(from, 0), &options)?;
-            socket.connect(server)?;
-            if !case.polls() {
-                readiness.add(&socket, number as u64)?;
-            }
-            let listens = number < case.n;
-            let session = (side == Side::Relay).then(|| {
-                let mut seed = [0x5a; 16];
-                seed[..8].copy_from_slice(&(number as u64).to_be_bytes());
-                let mut session = Session::new(SessionConfig { comtree: COMTREE, seed });
-                if listens {
-                    session.subscribe(Group::new(1), Level(0));
-                }
-                session
-            });
-            members.push(Member { socket, session, subscribed: !listens });
-        }
         // Two sizes of memory, so that receiving small pieces does not walk through large ones.
         let slot = if gro { 65_535 } else { MAX_DATAGRAM + 1 };
+        let mut members = Members::new(slot, case.polls())?;
+        let count = case.n + usize::from(case.scenario == Scenario::Ceiling);
+        for number in 0..count {
+            let listens = number < case.n;
+            let groups = listens.then_some(GROUP).into_iter();
+            let session = (side == Side::Relay).then(|| session(number, groups));
+            members.add([SocketAddr::new(from, 0), server], &options, session, listens)?;
+        }
         let mut load = Load {
             case: *case,
-            clock: Clock::start(),
             members,
-            readiness,
-            ready: Vec::new(),
-            receiver: Receiver::new(64, slot),
             arrivals: Arrivals {
                 deliveries: 0,
                 bytes: 0,
@@ -161,37 +138,13 @@ impl Load {
         Ok(load)
     }
 
-    /// Drives sessions until every member is joined and subscribed. A session that heard nothing
-    /// while the other side had its turn may be lost, and is joined again here.
-    pub(in crate::bench) fn keep_alive(&mut self) -> anyhow::Result<()> {
-        let start = self.clock.now();
-        let limit = start + JOIN_LIMIT;
-        let mut asked_at = Time::ZERO;
-        loop {
-            let now = self.clock.now();
-            let answered = now.since(start) > ANSWER_TIME;
-            if answered && self.members.iter().all(Member::is_ready) {
-                return Ok(());
-            }
-            if now > limit {
-                bail!("the server did not take all participants within {JOIN_LIMIT:?}");
-            }
-            if now.since(asked_at) > Duration::from_millis(20) {
-                asked_at = now;
-                for member in &mut self.members {
-                    member.turn(now)?;
-                }
-            }
-            self.drain(Duration::from_millis(5))?;
-        }
+    /// Serves the members until all are joined, however long they were left alone.
+    pub(crate) fn keep_alive(&mut self) -> anyhow::Result<()> {
+        self.members.join(|heard| self.arrivals.hear(heard))
     }
 
     /// Runs one round against the server with this process number.
-    pub(in crate::bench) fn run(
-        &mut self,
-        process: u32,
-        measured: Duration,
-    ) -> anyhow::Result<Measured> {
+    pub(crate) fn run(&mut self, process: u32, measured: Duration) -> anyhow::Result<Measured> {
         self.keep_alive()?;
         let (published, arrived) = (self.published, self.arrivals.deliveries);
         self.load_for(WARM_UP)?;
@@ -214,8 +167,8 @@ impl Load {
             Scenario::Ceiling => self.case.n,
         };
         let expected = (self.published - published) * receivers as u64;
-        let until = self.clock.now() + LOST_AFTER;
-        while self.arrivals.deliveries - arrived < expected && self.clock.now() < until {
+        let until = self.members.clock.now() + LOST_AFTER;
+        while self.arrivals.deliveries - arrived < expected && self.members.clock.now() < until {
             self.drain(Duration::from_millis(10))?;
         }
         Ok(Measured { expected, arrived: self.arrivals.deliveries - arrived, ..result })
@@ -229,13 +182,13 @@ impl Load {
     }
 
     fn crowd(&mut self, time: Duration) -> anyhow::Result<()> {
-        let phases = phases(self.members.len());
-        let start = self.clock.now();
+        let phases = phases(self.members.list.len());
+        let start = self.members.clock.now();
         let mut cycle = start;
         let mut next = 0;
         let mut session_turn = start;
         loop {
-            let now = self.clock.now();
+            let now = self.members.clock.now();
             if now.since(start) >= time {
                 return Ok(());
             }
@@ -249,24 +202,22 @@ impl Load {
             }
             if now >= session_turn {
                 session_turn = now + SESSION_TURN;
-                for member in &mut self.members {
-                    member.turn(now)?;
-                }
+                self.members.turn(now)?;
             }
             self.drain((cycle + phases[next].0).since(now))?;
         }
     }
 
     fn ceiling(&mut self, time: Duration) -> anyhow::Result<()> {
-        let start = self.clock.now();
-        let publisher = self.members.len() - 1;
+        let start = self.members.clock.now();
+        let publisher = self.members.list.len() - 1;
         let mut session_turn = start;
         let mut moved = start;
         let mut in_flight = 0;
         self.arrivals.missing = [0; RING];
         self.arrivals.complete = 0;
         loop {
-            let now = self.clock.now();
+            let now = self.members.clock.now();
             if now.since(start) >= time {
                 return Ok(());
             }
@@ -285,9 +236,7 @@ impl Load {
             }
             if now >= session_turn {
                 session_turn = now + SESSION_TURN;
-                for member in &mut self.members {
-                    member.turn(now)?;
-                }
+                self.members.turn(now)?;
             }
             self.drain(Duration::from_millis(1))?;
         }
@@ -298,7 +247,7 @@ impl Load {
         let mut payload = [0; MAX_DATAGRAM];
         let payload = &mut payload[..self.case.bytes];
         payload[..8].copy_from_slice(&now.as_nanos().to_be_bytes());
-        let member = &self.members[member];
+        let member = &self.members.list[member];
         let mut datagrams = [0; (IN_FLIGHT as usize) * 1024];
         let mut len = 0;
         for _ in 0..count {
@@ -307,7 +256,7 @@ impl Load {
             self.sequence = self.sequence.wrapping_add(1);
             len += match &member.session {
                 Some(session) => {
-                    let group = Group::new(1).address();
+                    let group = Group::new(GROUP).address();
                     session.publish(group, Level(0), Flags(0), payload, &mut datagrams[len..])?
                 }
                 None => {
@@ -326,80 +275,16 @@ impl Load {
 
     /// Waits at most `limit` for arrivals and takes them.
     fn drain(&mut self, limit: Duration) -> anyhow::Result<()> {
-        let (members, arrivals) = (&mut self.members, &mut self.arrivals);
-        let ready = &mut self.ready;
-        ready.clear();
-        if self.case.polls() {
-            ready.extend(0..members.len());
-        } else {
-            let until = self.clock.now() + limit;
-            self.readiness.wait(&self.clock, Some(until), |token| ready.push(token as usize))?;
-        }
-        for number in ready {
-            let member = &mut members[*number];
-            let now = self.clock.now();
-            self.receiver.receive(&member.socket, |_, datagram| {
-                arrivals.bytes += datagram.len() as u64;
-                match &mut member.session {
-                    Some(session) => {
-                        let deliver = |update: Update<'_>| arrivals.take(now, update.payload);
-                        // A datagram that is no packet is no delivery: it shows as loss.
-                        let _ = session.handle_datagram(now, datagram, deliver);
-                    }
-                    None if *datagram == [JOIN] => member.subscribed = true,
-                    None => arrivals.take(now, datagram),
-                }
-            })?;
-            if member.session.is_some() && !member.is_ready() {
-                member.turn(now)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Member {
-    fn is_ready(&self) -> bool {
-        let connected = |session: &Session| session.state() == State::Connected;
-        self.subscribed && self.session.as_ref().is_none_or(connected)
-    }
-
-    /// Sends what the session has to send, or asks the reflector for membership.
-    fn turn(&mut self, now: Time) -> anyhow::Result<()> {
-        let Some(session) = &mut self.session else {
-            if !self.subscribed {
-                self.socket.send(&[JOIN])?;
-            }
-            return Ok(());
-        };
-        let mut out = [0; MAX_DATAGRAM];
-        while let Some(len) = session.poll_transmit(now, &mut out) {
-            self.socket.send(&out[..len])?;
-        }
-        while let Some(event) = session.poll_event() {
-            match event {
-                Event::Subscribed(..) => self.subscribed = true,
-                Event::Lost => self.subscribed = session.subscriptions() == 0,
-                _ => {}
-            }
-        }
-        Ok(())
+        self.members.receive(limit, |heard| self.arrivals.hear(heard))
     }
 }
 
 /// When in a period each of `count` participants publishes: spread at random, in order of time.
 fn phases(count: usize) -> Vec<(Duration, usize)> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut phases: Vec<_> = (0..count)
-        .map(|member| {
-            // A fixed sequence (splitmix64): every run has the same load.
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            let period = PERIOD.as_nanos() as u64;
-            (Duration::from_nanos((mixed ^ (mixed >> 31)) % period), member)
-        })
-        .collect();
+    // Seeded: every run has the same load.
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let mut phase = || Duration::from_nanos(rng.random_range(0..PERIOD.as_nanos() as u64));
+    let mut phases: Vec<_> = (0..count).map(|member| (phase(), member)).collect();
     phases.sort_unstable();
     phases
 }

@@ -1,6 +1,6 @@
 //! What a bench did not measure, and why.
 
-use crate::output::{print_line, print_note};
+use canopy_output::{print_line, print_note};
 use serde::Serialize;
 
 /// What a bench did not measure: a line of its JSON, and a note for whoever looks on.

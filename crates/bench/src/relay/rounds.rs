@@ -4,7 +4,7 @@ use super::Plan;
 use super::cases::Case;
 use super::load::{Load, Measured, Side};
 use super::report::{Ages, Row};
-use crate::bench::noise::{Steal, median};
+use crate::noise::{Steal, median};
 use anyhow::{Context, bail};
 use canopy_net::end_with_parent;
 use hdrhistogram::Histogram;

@@ -1,13 +1,14 @@
 //! `canopy bench footprint`: what a connected client costs a relay that has nothing to do.
 
 use super::relay::Server;
-use crate::output::{print_line, print_note};
-use anyhow::{Context, bail};
-use canopy_net::{Clock, Readiness, Receiver, Socket, SocketOptions, process_cpu_time};
-use canopy_session::{Event, Session, SessionConfig};
-use canopy_wire::{Comtree, Group, Level, MAX_DATAGRAM, Time};
+use crate::members::{Members, session};
+use anyhow::{Context, ensure};
+use canopy_net::{SocketOptions, process_cpu_time};
+use canopy_output::{print_line, print_note};
+use canopy_wire::MAX_DATAGRAM;
 use clap::Args;
 use serde::Serialize;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -44,49 +45,43 @@ struct Footprint {
     idle_cpu_share_allowed: f64,
 }
 
-const JOIN_LIMIT: Duration = Duration::from_secs(30);
+/// Clients have nothing to send for so long, or can wait.
+const NAP: Duration = Duration::from_millis(20);
 /// Clients that are being joined at a time.
-const AT_A_TIME: usize = 50;
-
-struct Client {
-    socket: Socket,
-    session: Session,
-    subscribed: u32,
-}
-
-struct Clients {
-    clock: Clock,
-    list: Vec<Client>,
-    readiness: Readiness,
-    receiver: Receiver,
-}
+const AT_A_TIME: u32 = 50;
 
 impl FootprintBench {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         canopy_net::raise_open_files();
         let server = Server::start_relay(&["--mode", "immediate", "--max-sessions", "20000"])?;
         let before = resident_bytes(server.process())?;
-        let mut clients = Clients {
-            clock: Clock::start(),
-            list: Vec::new(),
-            readiness: Readiness::new()?,
-            receiver: Receiver::new(8, MAX_DATAGRAM + 1),
+        let mut clients = Members::new(MAX_DATAGRAM + 1, false)?;
+        let options = SocketOptions {
+            receive_offload: false,
+            receive_buffer: 64 << 10,
+            ..SocketOptions::default()
         };
+        let from = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         print_note(format_args!("joining {} clients", self.clients));
-        while (clients.list.len() as u32) < self.clients {
-            let room = self.clients as usize - clients.list.len();
-            for _ in 0..AT_A_TIME.min(room) {
-                clients.add(server.address, self.subscriptions)?;
+        for number in 0..self.clients {
+            // Neighbours overlap as the cells of a crowd do.
+            let first = number * self.subscriptions * 2 / 3;
+            let session = session(number as usize, first..first + self.subscriptions);
+            clients.add([from, server.address], &options, Some(session), true)?;
+            if (number + 1) % AT_A_TIME == 0 || number + 1 == self.clients {
+                clients.join(|_| ())?;
             }
-            clients.wait_until_subscribed(self.subscriptions)?;
         }
         let memory_bytes = resident_bytes(server.process())?.saturating_sub(before);
         print_note(format_args!("idle for {} s", self.seconds));
         let cpu = process_cpu_time(server.process())?;
         let until = clients.clock.now() + Duration::from_secs(self.seconds);
         while clients.clock.now() < until {
-            clients.turn(Some(until))?;
+            let now = clients.clock.now();
+            clients.turn(now)?;
+            clients.receive(NAP.min(until.since(now)), |_| ())?;
         }
+        ensure!(clients.losses == 0, "a client lost its idle relay");
         let cpu = process_cpu_time(server.process())?.saturating_sub(cpu);
         let subscriptions = u64::from(self.clients) * u64::from(self.subscriptions);
         let footprint = Footprint {
@@ -126,72 +121,6 @@ impl Footprint {
         let memory = (self.memory_bytes > self.memory_allowed_bytes).then_some("memory");
         let idle = (self.idle_cpu_share > self.idle_cpu_share_allowed).then_some("idle cost");
         memory.into_iter().chain(idle).collect()
-    }
-}
-
-impl Clients {
-    fn add(&mut self, relay: std::net::SocketAddr, subscriptions: u32) -> anyhow::Result<()> {
-        let options = SocketOptions {
-            receive_offload: false,
-            receive_buffer: 64 << 10,
-            ..SocketOptions::default()
-        };
-        let socket = Socket::bind("127.0.0.1:0".parse()?, &options)?;
-        socket.connect(relay)?;
-        let number = self.list.len() as u32;
-        self.readiness.add(&socket, number.into())?;
-        let mut seed = [0x33; 16];
-        seed[..4].copy_from_slice(&number.to_be_bytes());
-        let mut session = Session::new(SessionConfig { comtree: Comtree(1), seed });
-        for subscription in 0..subscriptions {
-            // Neighbours overlap as the cells of a crowd do.
-            session.subscribe(Group::new(number * subscriptions * 2 / 3 + subscription), Level(0));
-        }
-        self.list.push(Client { socket, session, subscribed: 0 });
-        Ok(())
-    }
-
-    fn wait_until_subscribed(&mut self, subscriptions: u32) -> anyhow::Result<()> {
-        let limit = self.clock.now() + JOIN_LIMIT;
-        while self.list.iter().any(|client| client.subscribed < subscriptions) {
-            if self.clock.now() > limit {
-                bail!("not all clients were subscribed within {JOIN_LIMIT:?}");
-            }
-            self.turn(None)?;
-        }
-        Ok(())
-    }
-
-    /// Serves all clients once, waiting at most 20 ms for datagrams.
-    fn turn(&mut self, until: Option<Time>) -> anyhow::Result<()> {
-        let now = self.clock.now();
-        for client in &mut self.list {
-            let mut out = [0; MAX_DATAGRAM];
-            while let Some(len) = client.session.poll_transmit(now, &mut out) {
-                client.socket.send(&out[..len])?;
-            }
-            while let Some(event) = client.session.poll_event() {
-                match event {
-                    Event::Subscribed(..) => client.subscribed += 1,
-                    Event::Lost => bail!("a client lost its idle relay"),
-                    Event::SubscriptionRefused(_) => bail!("the relay's tables are too small"),
-                    _ => {}
-                }
-            }
-        }
-        let nap = now + Duration::from_millis(20);
-        let mut ready = Vec::new();
-        let until = until.map_or(nap, |until| until.min(nap));
-        self.readiness.wait(&self.clock, Some(until), |token| ready.push(token as usize))?;
-        for number in ready {
-            let Client { socket, session, .. } = &mut self.list[number];
-            let now = self.clock.now();
-            self.receiver.receive(socket, |_, datagram| {
-                // A datagram that is no packet changes nothing.
-                let _ = session.handle_datagram(now, datagram, |_| ());
-            })?;
-        }
-        Ok(())
     }
 }
 

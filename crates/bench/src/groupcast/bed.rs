@@ -4,9 +4,9 @@
 
 use super::cases::{Case, Sink};
 use super::count::{Counter, DeviceCounter, DriverCounter, Receivers};
-use crate::output::print_note;
 use anyhow::Context;
 use canopy_engines::{InstallRequest, Namespace, install};
+use canopy_output::print_note;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;

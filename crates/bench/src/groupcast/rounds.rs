@@ -4,7 +4,7 @@ use super::bed::Bed;
 use super::cases::Case;
 use super::count::{Counter, Expected};
 use super::report::Row;
-use crate::bench::noise::{Steal, ksoftirqd, median};
+use crate::noise::{Steal, ksoftirqd, median};
 use anyhow::Context;
 use canopy_engines::{Engine, EngineChoice, EngineName};
 use canopy_net::{

@@ -7,10 +7,10 @@ mod report;
 mod rounds;
 mod softirq;
 
-use crate::bench::left_out::LeftOut;
-use crate::output::{print_line, print_note};
+use crate::left_out::LeftOut;
 use anyhow::{bail, ensure};
 use canopy_engines::{EngineChoice, EngineName};
+use canopy_output::{print_line, print_note};
 use cases::{Case, Filters};
 use clap::Args;
 use place::Place;

@@ -4,8 +4,7 @@
 
 use super::cases::Sink;
 use super::report::{FitLine, Row, of_series};
-use crate::chart::{Chart, Curve, write_csv};
-use plotters::prelude::SeriesLabelPosition;
+use canopy_output::chart::{Chart, Curve, SeriesLabelPosition, write_csv};
 use std::path::{Path, PathBuf};
 
 /// The papers' largest crowd.

@@ -4,40 +4,47 @@ use anyhow::Context;
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 use plotters::coord::types::RangedCoordf64;
+pub use plotters::prelude::SeriesLabelPosition;
 use plotters::prelude::*;
 use serde::Serialize;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// A picture of some curves.
-pub(crate) struct Chart<'a> {
-    pub(crate) title: &'a str,
-    pub(crate) x_label: &'a str,
-    pub(crate) y_label: &'a str,
+pub struct Chart<'a> {
+    /// What stands above it.
+    pub title: &'a str,
+    /// What the x axis counts.
+    pub x_label: &'a str,
+    /// What the y axis counts.
+    pub y_label: &'a str,
     /// The x axis is logarithmic; then every x is more than 0.
-    pub(crate) log_x: bool,
+    pub log_x: bool,
     /// Where the y axis starts.
-    pub(crate) bottom: f64,
-    pub(crate) legend: SeriesLabelPosition,
+    pub bottom: f64,
+    /// Where the legend is.
+    pub legend: SeriesLabelPosition,
     /// More than there are colours start over with them.
-    pub(crate) curves: Vec<Curve>,
+    pub curves: Vec<Curve>,
 }
 
 /// A curve, under the name that the legend gives it.
-pub(crate) struct Curve {
-    pub(crate) name: String,
-    pub(crate) points: Vec<(f64, f64)>,
+pub struct Curve {
+    /// Its name.
+    pub name: String,
+    /// Its points, in order of x.
+    pub points: Vec<(f64, f64)>,
     /// Each point is marked: it was measured.
-    pub(crate) marked: bool,
+    pub marked: bool,
     /// Drawn instead of a line through the points: what was fitted to them.
-    pub(crate) fitted: Option<Vec<(f64, f64)>>,
+    pub fitted: Option<Vec<(f64, f64)>>,
 }
 
 /// A column of rows that becomes a curve: its name, and its value where a row has one.
-pub(crate) type Column<Row> = (&'static str, fn(&Row) -> Option<f64>);
+pub type Column<Row> = (&'static str, fn(&Row) -> Option<f64>);
 
 /// A curve for each column.
-pub(crate) fn curves<Row>(rows: &[Row], x: fn(&Row) -> f64, columns: &[Column<Row>]) -> Vec<Curve> {
+pub fn curves<Row>(rows: &[Row], x: fn(&Row) -> f64, columns: &[Column<Row>]) -> Vec<Curve> {
     let points = |y: fn(&Row) -> Option<f64>| {
         rows.iter().filter_map(|row| y(row).map(|y| (x(row), y))).collect()
     };
@@ -54,7 +61,7 @@ pub(crate) fn curves<Row>(rows: &[Row], x: fn(&Row) -> f64, columns: &[Column<Ro
 ///
 /// # Errors
 /// What the system says, with the folder and the flag.
-pub(crate) fn make_folder(folder: &Path, flag: &str) -> anyhow::Result<()> {
+pub fn make_folder(folder: &Path, flag: &str) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder).with_context(|| {
         format!("cannot make the folder {}; choose another with {flag}", folder.display())
     })
@@ -64,7 +71,7 @@ pub(crate) fn make_folder(folder: &Path, flag: &str) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// What the system says, with the file.
-pub(crate) fn write<Row: Serialize>(
+pub fn write<Row: Serialize>(
     folder: &Path,
     name: &str,
     rows: &[Row],
@@ -81,7 +88,7 @@ pub(crate) fn write<Row: Serialize>(
 ///
 /// # Errors
 /// What the system says, with the file.
-pub(crate) fn write_csv<Row: Serialize>(path: &Path, rows: &[Row]) -> anyhow::Result<()> {
+pub fn write_csv<Row: Serialize>(path: &Path, rows: &[Row]) -> anyhow::Result<()> {
     let cannot = || format!("cannot write {}", path.display());
     let mut csv = csv::Writer::from_path(path).with_context(cannot)?;
     for row in rows {
@@ -95,7 +102,7 @@ impl Chart<'_> {
     ///
     /// # Errors
     /// What the system says, with the file.
-    pub(crate) fn write(&self, path: &Path) -> anyhow::Result<()> {
+    pub fn write(&self, path: &Path) -> anyhow::Result<()> {
         self.draw(path).with_context(|| format!("cannot write {}", path.display()))
     }
 

@@ -1,7 +1,7 @@
 //! `canopy bench plan`: how long planning takes.
 
-use crate::output::{print_line, print_note};
-use crate::plan::read_network;
+use anyhow::Context;
+use canopy_output::{print_line, print_note};
 use canopy_plan::{
     CoreRule, Demand, Limits, Method, Network, Provisioning, Request, Root, Tree, choose,
 };
@@ -63,7 +63,10 @@ struct ChangeTime {
 impl PlanBench {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let network = match &self.network {
-            Some(path) => read_network(path)?,
+            Some(path) => std::fs::read(path)
+                .map_err(anyhow::Error::new)
+                .and_then(|content| Ok(Network::from_file(path, &content)?))
+                .with_context(|| format!("cannot read the network {}", path.display()))?,
             None => Network::square(200, 2.0, 1),
         };
         let nodes = network.largest_component();

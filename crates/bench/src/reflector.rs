@@ -1,7 +1,7 @@
 //! The baseline: a reflector as one would first write it, one `recvfrom`, then one `sendto` for
 //! each member but the sender.
 
-use crate::output::print_line;
+use canopy_output::print_line;
 use clap::Args;
 use std::net::{SocketAddr, UdpSocket};
 use std::process::ExitCode;

@@ -1,6 +1,6 @@
 //! The cases of the bench and the filters that choose among them.
 
-use crate::bench::Switch;
+use crate::Switch;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::fmt;

@@ -9,17 +9,18 @@
 use super::noise::{ksoftirqd, median};
 use super::relay::cases::{Case, ModeName, Scenario};
 use super::relay::load::{Load, PERIOD, Side, WARM_UP};
-use crate::output::{print_line, print_note};
-use crate::settings::{RelayArgs, RelaySettings};
 use anyhow::bail;
-use canopy_engines::EngineName;
+use canopy_engines::{ENGINE_FOLDER, EngineChoice, EngineName};
 use canopy_net::{process_cpu_time, thread_cpu_time};
-use canopy_node::{Command, RunningRelay, ThreadStatus};
+use canopy_node::{Command, NodeConfig, RunningRelay, ThreadStatus};
+use canopy_output::{print_line, print_note};
 use canopy_plan::BundledServer;
-use canopy_wire::MAX_DATAGRAM;
+use canopy_relay::{Mode, TableLimits};
+use canopy_session::SessionLimits;
+use canopy_wire::{Comtree, MAX_DATAGRAM};
 use clap::Args;
 use serde::Serialize;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -254,18 +255,39 @@ impl Trial<'_> {
         Ok((!in_time || look.lost > 0).then_some(look.load_busy))
     }
 
+    /// A relay with one data thread on its processor, on a free port of this machine.
+    fn node(&self) -> NodeConfig {
+        NodeConfig {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            mode: match self.mode {
+                ModeName::Immediate => Mode::Immediate,
+                ModeName::Periodic => {
+                    Mode::Periodic { tick: Duration::from_millis(self.bench.t_ms) }
+                }
+            },
+            threads: 1,
+            engine: EngineChoice::Named(self.engine),
+            engine_folder: ENGINE_FOLDER.into(),
+            comtrees: vec![Comtree(1)],
+            site: 1,
+            max_sessions: 10_000,
+            tables: TableLimits::default(),
+            session_limits: SessionLimits::default(),
+            drain: Duration::ZERO,
+            pin: vec![self.relay_on],
+        }
+    }
+
     /// Runs a relay under the load of so many users and updates so long.
     fn look(&self, users: f64, bytes: u32) -> anyhow::Result<Look> {
-        let (mode, tick) = (self.mode.flag(), self.bench.t_ms);
-        let args = RelayArgs::bench(mode, tick, self.engine, self.relay_on);
-        let relay = RunningRelay::start(&RelaySettings::resolve(args, "off")?.node)?;
+        let relay = RunningRelay::start(&self.node())?;
         let watch = relay.watch();
         let case = Case {
             scenario: Scenario::Crowd,
             n: users as usize,
             bytes: bytes as usize,
             mode: self.mode,
-            tick_ms: tick,
+            tick_ms: self.bench.t_ms,
             receivers_gro: true,
         };
         let from = IpAddr::V4(Ipv4Addr::LOCALHOST);

@@ -1,7 +1,7 @@
 //! Rows, fits and the summary.
 
 use super::cases::Sink;
-use crate::bench::noise::median;
+use crate::noise::median;
 use canopy_engines::EngineName;
 use canopy_plan::{Sample, SendCost};
 use serde::Serialize;

@@ -1,9 +1,15 @@
 //! `canopy bench`: what things cost on this machine, as ratios inside one run.
+//!
+//! The relay under measurement is the product's: a [`canopy_node`] in this process, or the binary
+//! that this is part of, started anew with the flags that anyone would give it.
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)] // They panic when nobody reads.
 
 mod capacity;
 mod footprint;
 mod groupcast;
 mod left_out;
+mod members;
 mod noise;
 mod plan;
 mod reflector;
@@ -14,7 +20,7 @@ use std::process::ExitCode;
 
 /// Measure what things cost on this machine.
 #[derive(Args)]
-pub(crate) struct BenchCommand {
+pub struct BenchCommand {
     #[command(subcommand)]
     what: What,
 }
@@ -44,7 +50,11 @@ enum Switch {
 }
 
 impl BenchCommand {
-    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+    /// Runs the bench and prints what it measured.
+    ///
+    /// # Errors
+    /// Why it could not be run to its end.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.what {
             What::Relay(bench) => bench.run(),
             What::Capacity(bench) => bench.run(),
