@@ -6,7 +6,7 @@ use crate::engine::may_be_reported;
 use canopy_wire::Path;
 use std::io;
 use std::mem;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::ptr;
 
@@ -27,6 +27,27 @@ pub struct Receiver {
     messages: Vec<libc::mmsghdr>,
     /// How many messages the last call filled in: only these need their lengths set anew.
     used: usize,
+    /// Which datagram is handed out next.
+    at: At,
+}
+
+/// How far a receive call's datagrams were handed out.
+#[derive(Clone, Copy)]
+struct At {
+    slot: usize,
+    /// Whether the slot's piece has been begun; the rest describes it.
+    is_in_piece: bool,
+    from: Path,
+    begin: usize,
+    end: usize,
+    segment: usize,
+}
+
+impl Default for At {
+    fn default() -> At {
+        let from = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)).into();
+        At { slot: 0, is_in_piece: false, from, begin: 0, end: 0, segment: 1 }
+    }
 }
 
 // SAFETY: the raw pointers point into the vectors next to them, which move with them on the heap
@@ -45,6 +66,7 @@ impl Receiver {
             vectors: Vec::with_capacity(slots),
             messages: Vec::with_capacity(slots),
             used: slots,
+            at: At::default(),
         };
         for slot in 0..slots {
             receiver.vectors.push(libc::iovec {
@@ -64,9 +86,56 @@ impl Receiver {
         receiver
     }
 
-    /// Receives what waits, up to one piece a slot, and calls `take` for each datagram with where
-    /// it came from and, if the socket serves many and is bound to every address, which address it
-    /// was sent to. Returns whether every slot was filled, so that more may wait.
+    /// Receives what waits, up to one piece a slot; [`Receiver::next`] then hands out the datagrams.
+    /// Those of an earlier call that were not handed out are gone. Returns whether every slot was
+    /// filled, so that more may wait.
+    ///
+    /// # Errors
+    /// What the kernel says; an empty socket is no error.
+    pub fn fill(&mut self, socket: &Socket) -> io::Result<bool> {
+        for message in &mut self.messages[..self.used] {
+            message.msg_hdr.msg_namelen = KernelAddress::LEN;
+            message.msg_hdr.msg_controllen = CONTROL_LEN as _;
+        }
+        (self.used, self.at) = (0, At::default());
+        self.used = self.recvmmsg(socket)?.unwrap_or(0);
+        Ok(self.used > 0 && self.used == self.messages.len())
+    }
+
+    /// The next datagram that was received, with where it came from and, if the socket serves many
+    /// and is bound to every address, which address it was sent to.
+    pub fn next(&mut self, socket: &Socket) -> Option<(Path, &[u8])> {
+        if !self.at.is_in_piece {
+            if self.at.slot == self.used {
+                return None;
+            }
+            let message = &self.messages[self.at.slot];
+            let len = message.msg_len as usize;
+            let remarks = Remarks::of(&message.msg_hdr);
+            if let Some(lost) = remarks.lost {
+                socket.note_lost(lost);
+            }
+            self.at = At {
+                slot: self.at.slot,
+                is_in_piece: true,
+                from: Path { remote: self.names[self.at.slot].get(), local: remarks.local },
+                begin: 0,
+                end: len,
+                segment: remarks.segment.unwrap_or(len).max(1),
+            };
+        }
+        let At { slot, begin, end, segment, from, .. } = self.at;
+        let datagram = begin..(begin + segment).min(end);
+        self.at.begin = datagram.end;
+        if datagram.end == end {
+            self.at.is_in_piece = false;
+            self.at.slot += 1;
+        }
+        Some((from, &self.bytes[slot * self.bytes_per_slot..][datagram]))
+    }
+
+    /// Receives what waits, up to one piece a slot, and calls `take` for each datagram. Returns
+    /// whether every slot was filled, so that more may wait.
     ///
     /// # Errors
     /// What the kernel says; an empty socket is no error.
@@ -75,31 +144,11 @@ impl Receiver {
         socket: &Socket,
         mut take: impl FnMut(Path, &[u8]),
     ) -> io::Result<bool> {
-        for message in &mut self.messages[..self.used] {
-            message.msg_hdr.msg_namelen = KernelAddress::LEN;
-            message.msg_hdr.msg_controllen = CONTROL_LEN as _;
+        let more = self.fill(socket)?;
+        while let Some((from, datagram)) = self.next(socket) {
+            take(from, datagram);
         }
-        self.used = 0;
-        let Some(count) = self.recvmmsg(socket)? else { return Ok(false) };
-        self.used = count;
-        for slot in 0..self.used {
-            let message = &self.messages[slot];
-            let len = message.msg_len as usize;
-            let piece = &self.bytes[slot * self.bytes_per_slot..][..len];
-            let remarks = Remarks::of(&message.msg_hdr);
-            let from = Path { remote: self.names[slot].get(), local: remarks.local };
-            if let Some(lost) = remarks.lost {
-                socket.note_lost(lost);
-            }
-            let segment = remarks.segment.unwrap_or(len);
-            if len <= segment {
-                // Also the datagram without bytes, which has no chunks.
-                take(from, piece);
-            } else {
-                piece.chunks(segment.max(1)).for_each(|datagram| take(from, datagram));
-            }
-        }
-        Ok(self.used == self.messages.len())
+        Ok(more)
     }
 }
 

@@ -61,6 +61,20 @@ pub enum Change {
     Drain,
 }
 
+impl Change {
+    /// The data thread of a relay with `threads` that alone is concerned, if not all are: addresses
+    /// belong to the thread that the kernel steers them to.
+    pub fn thread(&self, threads: u16) -> Option<u16> {
+        let address = match self {
+            Change::AddBranch(branch) => branch.neighbour,
+            Change::RemoveBranch { neighbour, .. } => *neighbour,
+            Change::ThrowOut { address, .. } => *address,
+            _ => return None,
+        };
+        Some(address.endpoint() % threads.max(1))
+    }
+}
+
 /// Why a change was not applied. Nothing has changed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

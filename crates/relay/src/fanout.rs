@@ -295,7 +295,7 @@ fn push_run<F: FnMut(&SendBatch)>(
         }
     }
     add(Part { start: at, end: run.part.end });
-    let transmit = out.batch.push(to.remote, &parts[..count], run.segment);
+    let transmit = out.batch.push(to, &parts[..count], run.segment);
     counters.bytes_out += u64::from(transmit.len);
     counters.datagrams_out += u64::from(transmit.datagrams());
     counters.segmented_sends += u64::from(transmit.len > transmit.segment.into());

@@ -287,7 +287,7 @@ impl Relay {
                     send(batch);
                     batch.clear();
                 }
-                batch.push_datagram(to.remote, datagram);
+                batch.push_datagram(to, datagram);
                 counters.datagrams_out += 1;
                 counters.bytes_out += datagram.len() as u64;
             });
