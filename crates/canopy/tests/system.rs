@@ -177,8 +177,10 @@ fn mistakes_are_explained() {
     let path = settings.path().to_str().unwrap();
     let trace = small_trace();
     let trace = trace.path().to_str().unwrap();
-    let cases: [(&[&str], &[&str]); 8] = [
-        (&["relay", "--settings", path], &[":3:", "unknown field `ticks`", "docs/settings.md"]),
+    let cases: [(&[&str], &[&str]); 10] = [
+        (&["relay", "--settings", path], &[path, ":3:", "no key ticks; tick_ms in [relay]"]),
+        (&["relay", "--console", "0.0.0.0:0"], &["error: --console: ", "--insecure"]),
+        (&["relay", "--max-subscriptions", "-1"], &["--max-subscriptions: -1 is out of range"]),
         (&["relay", "--listen", "0.0.0.0:1"], &["--listen", "--insecure"]),
         (&["relay", "--mode", "fast"], &["--mode", "immediate or periodic"]),
         (&["relay", "--engine", "warp"], &["--engine", "choose auto, sendto"]),
@@ -201,6 +203,23 @@ fn mistakes_are_explained() {
             assert!(error.contains(part), "{args:?}: {error}");
         }
         assert!(error.matches("No such file").count() <= 1 && !error.contains("inf s"), "{error}");
+    }
+}
+
+#[test]
+fn mistakes_in_the_environment_name_the_variable() {
+    for (name, value, complaint) in [
+        ("CANOPY_TICK_MS", "abc", "error: CANOPY_TICK_MS: \"abc\" is no whole number; give one"),
+        ("CANOPY_THREADS", "-1", "error: CANOPY_THREADS: -1 is out of range; choose 1 to 64"),
+        ("CANOPY_INSECURE", "perhaps", "error: CANOPY_INSECURE: \"perhaps\" is neither yes nor no"),
+        ("CANOPY_CONSOLE", "0.0.0.0:0", "error: CANOPY_CONSOLE: 0.0.0.0:0 can be reached"),
+        ("CANOPY_LOG", "canopy=loud", "error: CANOPY_LOG: \"canopy=loud\" cannot be understood"),
+        ("CANOPY_LOG", "loud", "error: CANOPY_LOG: \"loud\" is no level; give a level (error, "),
+    ] {
+        let args = ["relay", "--listen", "127.0.0.1:0"];
+        let output = canopy(&args).env(name, value).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && error.starts_with(complaint), "{error}");
     }
 }
 
