@@ -18,7 +18,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-const LOOK_AT_ENGINES_EVERY: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A relay from start to drain.
 #[derive(Args)]
@@ -153,6 +153,7 @@ async fn serve(settings: &RelaySettings, json: bool) -> anyhow::Result<()> {
 async fn run_until_told(relay: RunningRelay, mut signals: Signals) -> anyhow::Result<()> {
     let watch = relay.watch();
     tokio::spawn(tell_of_engines(watch.clone()));
+    tokio::spawn(tell_of_participants(watch.clone()));
     let mut ended = tokio::task::spawn_blocking(move || relay.join());
     for command in [Command::Drain, Command::Stop] {
         tokio::select! {
@@ -170,7 +171,7 @@ async fn run_until_told(relay: RunningRelay, mut signals: Signals) -> anyhow::Re
 
 /// Says when an engine stops doing what it was chosen for, and when it does again.
 async fn tell_of_engines(watch: RelayWatch) {
-    let mut looks = tokio::time::interval(LOOK_AT_ENGINES_EVERY);
+    let mut looks = tokio::time::interval(LOOK_EVERY);
     let mut stopped = 0;
     loop {
         looks.tick().await;
@@ -188,6 +189,22 @@ async fn tell_of_engines(watch: RelayWatch) {
             Ordering::Equal => {}
         }
         stopped = threads;
+    }
+}
+
+/// Says at debug level how many have joined and left, if any.
+async fn tell_of_participants(watch: RelayWatch) {
+    let mut looks = tokio::time::interval(LOOK_EVERY);
+    let (mut opened, mut held) = (0, 0);
+    loop {
+        looks.tick().await;
+        let status = watch.status();
+        let joined = status.counters.sessions_opened.saturating_sub(opened);
+        let left = (u64::from(held) + joined).saturating_sub(status.sessions.into());
+        if joined > 0 || left > 0 {
+            tracing::debug!(joined, left, sessions = status.sessions, "participants");
+        }
+        (opened, held) = (status.counters.sessions_opened, status.sessions);
     }
 }
 

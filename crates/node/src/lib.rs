@@ -94,6 +94,28 @@ struct Shared {
     /// Set while the thread waits for its socket, so that others know to wake it.
     waiting: AtomicBool,
     status: Mutex<ThreadStatus>,
+    /// Set when the thread has ended, for whatever reason.
+    ended: AtomicBool,
+}
+
+/// Says that a data thread has ended, even if it panics.
+struct EndOfThread(Arc<Shared>);
+
+impl Drop for EndOfThread {
+    fn drop(&mut self) {
+        self.0.ended.store(true, Ordering::Relaxed);
+    }
+}
+
+/// How a relay is, for whoever sends it traffic or restarts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// All data threads serve.
+    Serving,
+    /// It was told to drain or to stop.
+    Draining,
+    /// So many data threads have ended although nobody told them to.
+    ThreadsEnded(usize),
 }
 
 impl Shared {
@@ -140,6 +162,7 @@ impl RunningRelay {
                     waker: Waker::new()?,
                     waiting: AtomicBool::new(false),
                     status: Mutex::default(),
+                    ended: AtomicBool::new(false),
                 }))
             })
             .collect::<std::io::Result<Vec<_>>>()?;
@@ -204,6 +227,17 @@ impl RelayWatch {
             sum.engines_stopped += status.engines_stopped;
         }
         sum
+    }
+
+    /// Whether it serves.
+    pub fn health(&self) -> Health {
+        if self.shared.iter().any(|shared| shared.command() != Command::Run) {
+            return Health::Draining;
+        }
+        match self.shared.iter().filter(|shared| shared.ended.load(Ordering::Relaxed)).count() {
+            0 => Health::Serving,
+            ended => Health::ThreadsEnded(ended),
+        }
     }
 
     /// Tells every data thread.
@@ -288,7 +322,9 @@ fn spawn_all(
             Arc::clone(&shared[usize::from(shard)]),
             handovers.remove(0),
         );
+        let end = EndOfThread(Arc::clone(&shared[usize::from(shard)]));
         let run = move || {
+            let _end = end;
             if let Some(processor) = pin {
                 canopy_net::pin_thread(processor)
                     .with_context(|| format!("cannot stay on processor {processor}"))?;
@@ -372,6 +408,30 @@ pub fn drops_of(counters: &Counters) -> BTreeMap<&'static str, u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_ends_unasked_is_noticed_even_if_it_panics() {
+        let shared = |_| {
+            Arc::new(Shared {
+                command: AtomicU8::new(Command::Run as u8),
+                waker: Waker::new().unwrap(),
+                waiting: AtomicBool::new(false),
+                status: Mutex::default(),
+                ended: AtomicBool::new(false),
+            })
+        };
+        let watch = RelayWatch { shared: (0..2).map(shared).collect() };
+        assert_eq!(watch.health(), Health::Serving);
+        let end = EndOfThread(Arc::clone(&watch.shared[1]));
+        let panicked = std::thread::spawn(move || {
+            let _end = end;
+            panic!("on purpose");
+        });
+        assert!(panicked.join().is_err());
+        assert_eq!(watch.health(), Health::ThreadsEnded(1));
+        watch.command(Command::Drain);
+        assert_eq!(watch.health(), Health::Draining);
+    }
 
     #[test]
     fn shares_add_up() {
