@@ -1,6 +1,6 @@
 //! Canopy: the network layer for shared worlds, in one binary.
 //!
-//! `canopy relay` serves, `canopy bots` walks a recorded crowd through it under an oracle,
+//! `canopy relay` serves, `canopy pub`, `sub` and `ping` try it, `canopy bots` walks a recorded crowd through it under an oracle,
 //! `canopy demo` does both with a console, `canopy sim` replays a seeded world without a network,
 //! `canopy plan` sizes a deployment, `canopy engine` installs the kernel's side of the fast send
 //! engines, `canopy bench` measures.
@@ -18,6 +18,7 @@ mod output;
 mod plan;
 mod serve;
 mod settings;
+mod shell;
 mod simulate;
 
 use clap::{Parser, Subcommand};
@@ -30,6 +31,9 @@ use std::process::ExitCode;
 #[command(after_help = "Start here:\n  \
     canopy demo                     a live crowd in the browser, on this machine alone\n  \
     canopy relay                    serve on 127.0.0.1:4040\n  \
+    canopy sub 7                    print what is published to group 7\n  \
+    canopy pub 7 hello              publish to group 7\n  \
+    canopy ping                     measure round trips through the relay\n  \
     canopy bots --trace FILE --relay 127.0.0.1:4040\n                                  \
     walk a recorded crowd through it; every delivery is judged\n  \
     canopy plan tree --points 25 --send 1 --receive 8\n                                  \
@@ -48,6 +52,12 @@ struct Cli {
 enum Command {
     /// Serve participants: the data plane of one relay
     Relay(Box<serve::RelayCommand>),
+    /// Publish updates to a group, from the command line or stdin
+    Pub(shell::PubCommand),
+    /// Subscribe to groups and print what comes
+    Sub(shell::SubCommand),
+    /// Measure round trips through a relay
+    Ping(shell::PingCommand),
     /// Walk a recorded crowd through a relay; an oracle judges every delivery
     Bots(bots::BotsCommand),
     /// A live crowd in the browser: relay, walkers and console on this machine
@@ -65,6 +75,9 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Relay(command) => command.run(),
+        Command::Pub(command) => command.run(),
+        Command::Sub(command) => command.run(),
+        Command::Ping(command) => command.run(),
         Command::Bots(command) => command.run(),
         Command::Demo(command) => command.run(),
         Command::Sim(command) => command.run(),
