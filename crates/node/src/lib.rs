@@ -9,7 +9,7 @@ mod sockets;
 mod watch;
 
 pub use report::{RelayReport, drops_of};
-pub use watch::{ChangeError, RelayWatch, ThreadStatus};
+pub use watch::{ChangeError, Health, RelayWatch, ThreadStatus};
 
 use anyhow::Context;
 use canopy_engines::{Engine, EngineChoice};
@@ -104,7 +104,7 @@ impl RunningRelay {
             .collect::<Result<Vec<_>, _>>()?
             .into_iter()
             .unzip();
-        let watch = RelayWatch { shared };
+        let watch = RelayWatch::new(shared);
         let mut threads = Vec::new();
         let relays = relays(settings, &engines)?;
         let clock = Clock::start();
@@ -114,7 +114,7 @@ impl RunningRelay {
             let queues = (requests, told.clone());
             let turn = Turn::new(relay);
             let thread =
-                DataThread::new(number, turn, sockets, clock, settings, queues, &watch.shared);
+                DataThread::new(number, turn, sockets, clock, settings, queues, watch.shared());
             let pin = settings.pin.get(usize::from(number)).copied();
             threads.push(spawn(number, pin, thread, ended.clone())?);
         }

@@ -98,6 +98,11 @@ impl Shared {
         Ok((Arc::new(shared), consumer))
     }
 
+    /// Whether the thread that reads the queue is gone, for whatever reason.
+    fn has_ended(&self) -> bool {
+        lock(&self.requests).is_abandoned()
+    }
+
     /// Puts a request into the thread's queue, once there is room. False if the thread has ended.
     fn ask(&self, mut request: Request) -> bool {
         loop {
@@ -131,13 +136,45 @@ pub enum ChangeError {
     NoAnswer(usize),
 }
 
+/// How a relay is, for whoever sends it traffic or restarts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// All data threads serve.
+    Serving,
+    /// It was told to drain or to stop.
+    Draining,
+    /// So many data threads have ended although nobody told them to.
+    ThreadsEnded(usize),
+}
+
 /// Reads a running relay's status and changes it, from anywhere.
 #[derive(Clone)]
 pub struct RelayWatch {
-    pub(crate) shared: Vec<Arc<Shared>>,
+    shared: Vec<Arc<Shared>>,
+    /// Whether it was told to drain or to stop.
+    is_leaving: Arc<AtomicBool>,
 }
 
 impl RelayWatch {
+    pub(crate) fn new(shared: Vec<Arc<Shared>>) -> RelayWatch {
+        RelayWatch { shared, is_leaving: Arc::default() }
+    }
+
+    pub(crate) fn shared(&self) -> &[Arc<Shared>] {
+        &self.shared
+    }
+
+    /// Whether it serves.
+    pub fn health(&self) -> Health {
+        if self.is_leaving.load(Ordering::Relaxed) {
+            return Health::Draining;
+        }
+        match self.shared.iter().filter(|shared| shared.has_ended()).count() {
+            0 => Health::Serving,
+            ended => Health::ThreadsEnded(ended),
+        }
+    }
+
     /// The sum of what the data threads last told, a fifth of a second old at most.
     pub fn status(&self) -> ThreadStatus {
         let mut sum = ThreadStatus::default();
@@ -181,6 +218,7 @@ impl RelayWatch {
     /// Has the relay take no one new and tell everyone to go; it stops when they have gone, or
     /// when its time for that is over.
     pub fn drain(&self) {
+        self.is_leaving.store(true, Ordering::Relaxed);
         for shared in &self.shared {
             let (answer, _) = sync_channel(1);
             shared.ask(Request::Change(Change::Drain, answer));
@@ -189,6 +227,7 @@ impl RelayWatch {
 
     /// Stops the relay at once.
     pub fn stop(&self) {
+        self.is_leaving.store(true, Ordering::Relaxed);
         for shared in &self.shared {
             shared.ask(Request::Stop);
         }
@@ -197,4 +236,26 @@ impl RelayWatch {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_ends_unasked_is_noticed_even_if_it_panics() {
+        let (shared, mut queues): (Vec<_>, Vec<_>) = (0..2).map(|_| Shared::new().unwrap()).unzip();
+        let watch = RelayWatch::new(shared);
+        assert_eq!(watch.health(), Health::Serving);
+        let queue = queues.pop();
+        let panicked = std::thread::spawn(move || {
+            let _queue = queue;
+            panic!("on purpose");
+        });
+        assert!(panicked.join().is_err());
+        assert_eq!(watch.health(), Health::ThreadsEnded(1));
+        assert_eq!(watch.apply(Change::Drain), Err(ChangeError::NoAnswer(1)));
+        watch.drain();
+        assert_eq!(watch.health(), Health::Draining);
+    }
 }
