@@ -229,7 +229,7 @@ impl State {
                 let told = self.subscriptions.refused(group);
                 return (!told).then_some(Event::SubscriptionRefused(group));
             }
-            Happened::ThreadFull | Happened::Closed => {}
+            Happened::Closed => {}
         }
         None
     }
