@@ -239,12 +239,11 @@ impl Session {
         }
     }
 
-    /// Greets the relay at once instead of waiting for the next attempt: the driver has reason to
-    /// believe that it will be heard now, because it asks another relay or from another socket. Does
-    /// nothing while connected, leaving or closed.
-    pub fn greet_now(&mut self) {
+    /// Greets anew at `at`, whatever was tried so far: the driver asks another relay from now on.
+    /// Does nothing while connected, leaving or closed.
+    pub fn greet_at(&mut self, at: Time) {
         if matches!(self.state, State::Greeting | State::Connecting) {
-            self.enter(State::Greeting, Time::ZERO);
+            self.enter(State::Greeting, at);
         }
     }
 

@@ -107,15 +107,17 @@ fn a_full_relay_is_told_and_asked_again_later() {
 }
 
 #[test]
-fn a_greeting_need_not_wait_for_its_turn() {
+fn another_relay_is_greeted_when_the_driver_says_so() {
     let (mut session, now) = (Session::new(config()), Time::from_millis(1));
     let mut out = [0; 1500];
     session.poll_transmit(now, &mut out).unwrap();
     assert_eq!(session.poll_transmit(now, &mut out), None);
-    session.greet_now();
-    assert!(session.poll_transmit(now, &mut out).is_some());
+    let later = now + Duration::from_millis(20);
+    session.greet_at(later);
+    assert_eq!((session.poll_timeout(), session.poll_transmit(now, &mut out)), (Some(later), None));
+    assert!(session.poll_transmit(later, &mut out).is_some());
     let (mut session, now) = connected();
-    session.greet_now();
+    session.greet_at(now);
     assert_eq!((session.state(), session.poll_transmit(now, &mut out)), (State::Connected, None));
 }
 
