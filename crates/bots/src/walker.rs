@@ -124,7 +124,7 @@ impl Walker {
                     self.cells.values_mut().for_each(|acknowledged| *acknowledged = false);
                 }
                 Event::Refused(reason) => told.refused = Some(reason),
-                Event::Connected(_) | Event::ThreadFull | Event::Rebound | Event::Closed => {}
+                Event::Connected(_) | Event::Rebound | Event::Closed => {}
             }
         }
     }

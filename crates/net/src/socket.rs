@@ -167,6 +167,11 @@ impl Socket {
         self.inner.sendmsg(&message, libc::MSG_DONTWAIT).map(drop)
     }
 
+    /// What became of an earlier datagram, if the kernel has been told and nobody has asked yet.
+    pub fn take_error(&self) -> Option<io::Error> {
+        self.inner.take_error().ok().flatten()
+    }
+
     /// Makes the kernel choose among the `shards` sockets of this one's group by the packet's
     /// source endpoint: bytes 10 and 11 of the header, modulo `shards`. The sockets count in the
     /// order of the group. So a session stays with its thread when its ip:port changes.

@@ -183,7 +183,6 @@ fn a_full_table_refuses_and_the_participant_asks_later() {
     let mut other = Link::new();
     std::mem::swap(&mut link.sessions, &mut other.sessions);
     other.ip_port = SocketAddr::from(([10, 0, 0, 9], 1));
-    // Other data threads are asked first.
     other.run_for(1_000);
     assert_eq!(other.events().last(), Some(&Event::Refused(RefusedReason::Full)));
     // The first one is gone by then.

@@ -83,13 +83,13 @@ impl Standing {
         match event {
             Event::Connected(address) => self.connect(now, address, connection),
             Event::Lost | Event::Closed => self.disconnect(now),
-            Event::ThreadFull | Event::Refused(_) => self.excuse(now),
+            Event::Refused(_) => self.excuse(now),
             Event::Subscribed(group, level) => {
                 self.interest(group).acknowledged(now, Some(level));
             }
             Event::Unsubscribed(group) => self.interest(group).acknowledged(now, None),
             Event::SubscriptionRefused(group) => self.interest(group).refused(now),
-            // Told when the proof is sent, not when it is taken: see `reached`.
+            // `reached` has noted it, from the relay's answer.
             Event::Rebound => {}
         }
     }

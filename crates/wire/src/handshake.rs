@@ -23,6 +23,7 @@ pub enum Suite {
 }
 
 /// Why a relay does not take a participant.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum RefusedReason {

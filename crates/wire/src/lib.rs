@@ -16,7 +16,7 @@ mod path;
 mod subscribe;
 mod time;
 
-pub use address::{Address, Comtree, Group, Level};
+pub use address::{Address, Comtree, Group, Level, NoSuchGroup};
 pub use bundle::{Bundle, BundleWriter, RECORD_HEADER_LEN, Record, Records, encode_record_header};
 pub use drop_reason::DropReason;
 pub use error::WireError;
