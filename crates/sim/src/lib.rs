@@ -9,7 +9,6 @@
 #![forbid(unsafe_code)]
 
 mod application;
-mod books;
 mod config;
 mod host;
 mod hostile;
