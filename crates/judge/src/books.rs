@@ -365,7 +365,7 @@ mod tests {
         let (mut relay, mut books) = (relay(), books());
         let mut turn = Turn::begin(&relay);
         let before = relay.counters().clone();
-        relay.handle_datagram(Time::ZERO, stranger(), &hello());
+        let _ = relay.handle_datagram(Time::ZERO, stranger(), &hello());
         books.handled(&mut turn, stranger(), &hello(), (&before, relay.counters()))?;
         let mut sent = Vec::new();
         relay.transmit(Time::ZERO, |batch| {

@@ -7,7 +7,13 @@
 #![forbid(unsafe_code)]
 
 mod books;
+mod interest;
+mod oracle;
+mod standing;
 mod updates;
+mod window;
 
 pub use books::{Books, Limits, Turn};
+pub use oracle::{Carriage, Oracle, Received, Rules, Tally};
 pub use updates::updates_in;
+pub use window::Publish;

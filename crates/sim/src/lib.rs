@@ -12,14 +12,11 @@ mod application;
 mod config;
 mod host;
 mod hostile;
-mod interest;
 mod network;
-mod oracle;
 mod participant;
 mod payload;
 mod report;
 mod scenario;
-mod standing;
 mod trace;
 mod world;
 
