@@ -3,7 +3,6 @@
 //! On stable, `cargo test` replays the committed corpora. `cargo xtask fuzz packet` looks for new
 //! inputs, on nightly, and keeps them outside the corpus.
 
-mod books;
 mod input;
 mod participant;
 mod relay;

@@ -1,10 +1,10 @@
 //! The target of `canopy-relay`, and with it of the relay's side of `canopy-session`: participants
 //! do what the input says, and so do strangers with copies of what they overheard.
 
-use crate::books::Books;
 use crate::input::{Input, MAX_STEPS};
 use crate::participant::Participant;
 use canopy_batch::Transmit;
+use canopy_judge::{Books, Limits, Turn};
 use canopy_relay::{Intake, Mode, Relay, RelayConfig, SendBatch, TableLimits};
 use canopy_session::{Keyring, SessionLimits, SessionsConfig, State};
 use canopy_wire::{
@@ -18,6 +18,8 @@ use std::time::Duration;
 pub(crate) const PERIODIC: u8 = 1;
 pub(crate) const TWO_THREADS: u8 = 2;
 pub(crate) const CRAMPED: u8 = 4;
+/// From two receivers on the relay sends all the same bytes, as for a clone engine.
+pub(crate) const SETS: u8 = 0x80;
 
 const TICK: Duration = Duration::from_millis(50);
 /// Participants begin at the first of these ip:ports; at the others there are strangers only.
@@ -107,7 +109,7 @@ fn config(bits: u8) -> RelayConfig {
             max_sessions,
             limits: SessionLimits::default(),
         },
-        smallest_set: (bits & 0x80 != 0).then_some(2),
+        smallest_set: is(SETS).then_some(2),
         tables: TableLimits {
             max_groups,
             max_subscriptions,
@@ -121,6 +123,8 @@ struct World {
     relay: Relay,
     config: RelayConfig,
     books: Books,
+    /// What was read since the relay last sent.
+    turn: Turn,
     now: Time,
     /// With the number of its place.
     participants: Vec<(Participant, usize)>,
@@ -130,9 +134,16 @@ struct World {
 
 impl World {
     fn new(config: RelayConfig) -> World {
+        let relay = Relay::new(config.clone(), Keyring::new([1; 16]), &[2; 16]);
+        let limits = Limits {
+            max_sessions: config.sessions.max_sessions,
+            tables: config.tables,
+            one_session: true,
+        };
         let mut world = World {
-            relay: Relay::new(config.clone(), Keyring::new([1; 16]), &[2; 16]),
-            books: Books::new(config.clone()),
+            turn: Turn::begin(&relay),
+            relay,
+            books: Books::new(limits),
             config,
             now: Time::from_millis(1),
             participants: Vec::new(),
@@ -287,7 +298,8 @@ impl World {
             let kind = Packet::new_checked(datagram).unwrap().header().kind;
             assert!(matches!(kind, Kind::Data | Kind::Bundle | Kind::Connect | Kind::Rebind));
         }
-        self.books.take(from, datagram, &before, self.relay.counters());
+        let moved = (&before, self.relay.counters());
+        self.books.handled(&mut self.turn, from, datagram, moved).unwrap();
         self.overhear(datagram);
     }
 
@@ -295,7 +307,8 @@ impl World {
     fn hand_over(&mut self, place: usize, datagram: &[u8]) {
         let before = self.relay.counters().clone();
         self.relay.handle_handover(self.now, ip_port(place), datagram);
-        self.books.take_handover(datagram, &before, self.relay.counters());
+        let moved = (&before, self.relay.counters());
+        self.books.handed_over(ip_port(place), datagram, moved).unwrap();
     }
 
     fn transmit(&mut self) {
@@ -306,7 +319,7 @@ impl World {
             }
         });
         for (to, datagram) in sent {
-            self.books.send(to, &datagram, self.relay.counters());
+            self.books.sends(&mut self.turn, to, &datagram, self.relay.counters()).unwrap();
             for (participant, place) in &mut self.participants {
                 if ip_port(*place) == to {
                     // What is for someone else who was here is none of its business.
@@ -315,7 +328,8 @@ impl World {
             }
             self.overhear(&datagram);
         }
-        self.books.balance(&self.relay);
+        self.books.turn_ends(&self.relay, &self.turn).unwrap();
+        self.turn = Turn::begin(&self.relay);
         let flushes = self.relay.counters().flushes;
         self.relay.transmit(self.now, |_| panic!("everything was sent and there is more"));
         assert_eq!(self.relay.counters().flushes, flushes);

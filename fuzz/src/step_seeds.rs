@@ -1,6 +1,6 @@
 //! The seeds of the state machines' corpora: short lists of steps that each reach one deep place.
 
-use crate::relay::{CRAMPED, HANDOVER, PERIODIC, Step as R, TWO_THREADS};
+use crate::relay::{CRAMPED, HANDOVER, PERIODIC, SETS, Step as R, TWO_THREADS};
 use crate::seeds::Files;
 use crate::session::Step as S;
 use canopy_wire::{Comtree, Hello, Kind};
@@ -81,6 +81,8 @@ fn worlds() -> Files {
         ("tick", joined([TICKING, world, &publish(0, 7, 4), TICK])),
         ("crowd", joined([TICKING, world, &crowd, TICK])),
         ("blanked", joined([TICKING, world, &publish(0, 7, 1), &publish(2, 7, 8), TICK])),
+        ("sets", joined([&[SETS | PERIODIC], world, &crowd, TICK])),
+        ("sets-at-once", joined([&[SETS], world, &crowd, TRANSMIT])),
         ("unicast", joined([ROOMY, world, &publish(2, FIRST, 3), TRANSMIT])),
         ("longest", joined([ROOMY, world, LONGEST, TRANSMIT])),
         ("leave-and-return", joined([ROOMY, world, &returns])),

@@ -1,15 +1,15 @@
 //! The driver: one thread that walks the whole crowd.
 
 use crate::grid::{Cell, Grid, GridError};
-use crate::oracle::Oracle;
 use crate::position::{MIN_PAYLOAD, Position};
-use crate::report::{Ages, Report};
+use crate::report::{Ages, Report, Verdict};
 use crate::trace::{Row, Trace};
 use crate::view::{Heard, Snapshot, Totals, View};
-use crate::walker::{Told, Walker};
+use crate::walker::{LEVEL, Told, Walker};
+use canopy_judge::{Carriage, Oracle, Publish, Received, Rules};
 use canopy_net::{Clock, Readiness, Receiver};
 use canopy_session::Update;
-use canopy_wire::{Comtree, Group, MAX_UPDATE, RefusedReason, Time};
+use canopy_wire::{Comtree, MAX_UPDATE, RefusedReason, Time};
 use hdrhistogram::Histogram;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -24,6 +24,8 @@ const LEAD: Duration = Duration::from_millis(1500);
 const TRAIL: Duration = Duration::from_millis(500);
 /// Nobody connected after so long: there is no relay.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// So long after all that may excuse it, a delivery is missing, whatever comes later.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// At the end, deliveries on their way are waited for.
 const SETTLE_LIMIT: Duration = Duration::from_secs(2);
 /// After so many sends the sockets are served, so that ages don't grow by our own doing.
@@ -136,8 +138,10 @@ pub fn run(
 struct Arrival {
     receiver: u32,
     at: Time,
-    /// What it says, and the group it came to; `None` if no walker publishes such a thing.
-    update: Option<(Position, Group)>,
+    /// What it says; `None` if no walker publishes such a thing.
+    position: Option<Position>,
+    /// What else the oracle judges.
+    received: Received,
 }
 
 /// Who joins and leaves when.
@@ -200,6 +204,8 @@ impl<'a> Crowd<'a> {
         // Ages up to a minute, in nanoseconds, to three digits.
         let ages = || Histogram::new_with_bounds(1, 60_000_000_000, 3);
         let (Ok(all), Ok(recent)) = (ages(), ages()) else { unreachable!("the bounds are valid") };
+        let rules = Rules::undisturbed(config.settle, PATIENCE);
+        let comtrees = std::iter::repeat_n(config.comtree, trace.walkers() as usize);
         let mut crowd = Crowd {
             config,
             clock,
@@ -208,7 +214,7 @@ impl<'a> Crowd<'a> {
             members: Members { joins: Vec::new(), leaves: Vec::new() },
             readiness: Readiness::new()?,
             receiver: Receiver::new(16, 65_535),
-            oracle: Oracle::new(config.settle),
+            oracle: Oracle::new(rules, comtrees),
             told: Told::default(),
             timers: BinaryHeap::new(),
             ages: all,
@@ -284,6 +290,7 @@ impl<'a> Crowd<'a> {
         while let Some((_, number, x, y)) = self.members.joins.pop_if(|(at, ..)| *at <= now) {
             let CrowdConfig { relay, comtree, grid, .. } = self.config;
             let mut walker = Walker::new(number, *relay, *comtree, &self.readiness)?;
+            self.oracle.appear(now, number as usize);
             walker.look_around(now, grid, (x, y), &mut self.cells, &mut self.oracle);
             self.walkers[number as usize] = Some(walker);
             self.turn(number, now);
@@ -295,7 +302,7 @@ impl<'a> Crowd<'a> {
         }
         while let Some((_, number)) = self.members.leaves.pop_if(|(at, _)| *at <= now) {
             if let Some(walker) = &mut self.walkers[number as usize] {
-                walker.leave(now, &self.config.grid, &mut self.oracle);
+                walker.leave(now, &mut self.oracle);
                 self.turn(number, now);
             }
         }
@@ -319,11 +326,22 @@ impl<'a> Crowd<'a> {
         walker.at = Some([row.x, row.y]);
         walker.look_around(now, grid, (row.x, row.y), &mut self.cells, &mut self.oracle);
         let group = grid.group_of(grid.cell_of(row.x, row.y));
-        let number = self.oracle.publish(now, row.walker, group);
-        let (x, y) = (row.x as f32, row.y as f32);
-        Position { walker: row.walker, number, published: now, x, y }.encode(&mut self.payload);
-        if walker.publish(group, &self.payload).is_err() {
-            self.oracle.unpublish();
+        if walker.is_connected() {
+            let publish = Publish {
+                publisher: row.walker as usize,
+                src: walker.session.address(),
+                dst: group.address(),
+                level: LEVEL,
+                echo: false,
+                overtaken: false,
+            };
+            let id = self.oracle.publish(now, publish);
+            // Nothing is lost on its way to the relay: what it does not forward is missing.
+            self.oracle.read(now, publish.publisher, &[id]);
+            let (x, y, number) = (row.x as f32, row.y as f32, id as u32);
+            Position { walker: row.walker, number, published: now, x, y }.encode(&mut self.payload);
+            walker.publish(group, &self.payload);
+        } else {
             self.updates_unsent += 1;
         }
         self.turn(row.walker, now);
@@ -391,8 +409,10 @@ impl<'a> Crowd<'a> {
         self.receiver.receive(&walker.socket, |_, datagram| {
             let now = *arrived.get_or_insert_with(|| clock.now());
             let deliver = |update: Update<'_>| {
-                let update = Position::decode(update.payload).zip(update.dst.group());
-                arrivals.push(Arrival { receiver: number, at: now, update });
+                let Update { src, dst, level, payload } = update;
+                let position = Position::decode(payload);
+                let received = Received { id: None, src, dst, level };
+                arrivals.push(Arrival { receiver: number, at: now, position, received });
             };
             // A datagram that is no packet delivers nothing: the oracle will miss what it held.
             let _ = session.handle_datagram(now, datagram, deliver);
@@ -401,12 +421,12 @@ impl<'a> Crowd<'a> {
     }
 
     fn judge_arrivals(&mut self) {
-        for Arrival { receiver, at, update } in self.arrivals.drain(..) {
-            let Some((position, group)) = update else {
-                self.oracle.deliver_foreign();
-                continue;
-            };
-            self.oracle.deliver(receiver, group, position.number);
+        for Arrival { receiver, at, position, received } in self.arrivals.drain(..) {
+            let last = self.oracle.tally().published;
+            let id = position.and_then(|position| position.id(last));
+            let carriage = Carriage { sent: at, copy: false, overtaken: false };
+            self.oracle.received(at, receiver as usize, &Received { id, ..received }, carriage);
+            let Some(position) = position else { continue };
             let age = at.since(position.published);
             // Saturating, so it cannot fail.
             self.ages.saturating_record(age.as_nanos() as u64);
@@ -463,7 +483,7 @@ impl<'a> Crowd<'a> {
 
     fn totals(&self) -> Totals {
         Totals {
-            verdict: *self.oracle.verdict(),
+            verdict: Verdict::new(self.oracle.tally()),
             age_p50_us: self.last_ages.0,
             age_p99_us: self.last_ages.1,
         }
@@ -482,7 +502,7 @@ impl<'a> Crowd<'a> {
             for number in 0..self.walkers.len() as u32 {
                 let walker = self.walkers[number as usize].as_mut();
                 let Some(walker) = walker.filter(|walker| walker.may_leave()) else { continue };
-                walker.leave(now, &self.config.grid, &mut self.oracle);
+                walker.leave(now, &mut self.oracle);
                 self.turn(number, now);
             }
             self.turn_due(now);
@@ -499,13 +519,13 @@ impl<'a> Crowd<'a> {
             self.serve(Some(limit))?;
             self.turn_due(self.clock.now());
         }
-        self.oracle.judge_all();
+        self.oracle.judge_all(self.clock.now());
         self.leave(limit)?;
         let micros = |quantile| self.ages.value_at_quantile(quantile) / 1000;
         let still_here = self.walkers.iter().flatten().map(|walker| walker.session.echoes());
         Ok(Report {
             clients: trace.walkers(),
-            verdict: *self.oracle.verdict(),
+            verdict: Verdict::new(self.oracle.tally()),
             age_us: Ages { p50: micros(0.5), p99: micros(0.99), p999: micros(0.999) },
             subscriptions_changed: self.told.subscriptions_changed,
             seconds,
@@ -513,6 +533,7 @@ impl<'a> Crowd<'a> {
             subscriptions_refused: self.told.subscriptions_refused,
             reconnects: self.told.reconnects,
             echoes: self.told.echoes + still_here.sum::<u64>(),
+            findings: self.oracle.tally().findings.clone(),
             trace: trace.name().to_owned(),
             speed: self.config.speed,
         })

@@ -8,7 +8,6 @@
 
 mod driver;
 mod grid;
-mod oracle;
 mod position;
 mod report;
 mod trace;
@@ -17,8 +16,7 @@ mod walker;
 
 pub use driver::{CrowdConfig, CrowdError, Progress, run};
 pub use grid::{Cell, Grid, GridError};
-pub use oracle::{Oracle, Verdict};
 pub use position::{MIN_PAYLOAD, Position};
-pub use report::{Ages, Report};
+pub use report::{Ages, Report, Verdict};
 pub use trace::{Generated, Row, Trace, TraceError};
 pub use view::{Heard, Snapshot, Totals, View, Viewer, Watch};

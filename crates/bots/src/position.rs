@@ -34,6 +34,13 @@ impl Position {
         payload[24..28].copy_from_slice(&self.y.to_be_bytes());
     }
 
+    /// The number of the update, as the oracle counts, after `published` of them. In the payload
+    /// numbers wrap after 4 billion; those on their way are told apart by the difference.
+    pub(crate) fn id(&self, published: u64) -> Option<u64> {
+        let back = (published as u32).wrapping_sub(self.number);
+        published.checked_sub(back.into())
+    }
+
     /// Reads a position, if this is one.
     pub fn decode(payload: &[u8]) -> Option<Position> {
         let (head, _) = payload.split_first_chunk::<MIN_PAYLOAD>()?;
@@ -60,6 +67,8 @@ mod tests {
         let mut payload = [0; 100];
         position.encode(&mut payload);
         assert_eq!(Position::decode(&payload), Some(position));
+        assert_eq!((position.id(9), position.id(10), position.id(8)), (Some(9), Some(9), None));
+        assert_eq!(position.id((1 << 32) + 3), Some(9));
         assert_eq!(Position::decode(&payload[..27]), None);
         assert_eq!(Position::decode(&[0; 100]), None);
     }

@@ -1,7 +1,32 @@
 //! What a crowd's run came to.
 
-use crate::oracle::Verdict;
+use canopy_judge::Tally;
 use serde::Serialize;
+
+/// What the oracle says of updates and deliveries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Verdict {
+    /// Updates published.
+    #[serde(rename = "updates_published")]
+    pub published: u64,
+    /// Deliveries that had to come about, of the updates judged: those that did, and the missing.
+    #[serde(rename = "deliveries_expected")]
+    pub expected: u64,
+    /// Deliveries that came about, with those that were allowed but not required.
+    #[serde(rename = "deliveries")]
+    pub delivered: u64,
+    /// Deliveries that had to and did not.
+    pub missing: u64,
+    /// Deliveries made before.
+    pub duplicates: u64,
+    /// Deliveries to someone not subscribed, in another publisher's name, or of an update that
+    /// nobody published.
+    pub unexpected: u64,
+    /// Deliveries after a later update of the same publisher.
+    pub out_of_order: u64,
+    /// Deliveries not made because the receiver was unsubscribing.
+    pub excused: u64,
+}
 
 /// Ages of updates at their receivers, microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -37,6 +62,8 @@ pub struct Report {
     /// Walkers' own updates that came back to them and were dropped: where many get an update, a
     /// relay with a clone engine sends it to its publisher too.
     pub echoes: u64,
+    /// The first things that are wrong, in words.
+    pub findings: Vec<String>,
     /// What was walked.
     pub trace: String,
     /// How fast, against the recording.
@@ -44,11 +71,26 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether the whole trace was walked and everything arrived where it must, once, and nowhere
-    /// else.
+    /// Whether the whole trace was walked and everything arrived where it must, once, in order, and
+    /// nowhere else.
     pub fn is_flawless(&self) -> bool {
-        let Verdict { missing, duplicates, unexpected, .. } = self.verdict;
+        let Verdict { missing, duplicates, unexpected, out_of_order, .. } = self.verdict;
         let unwalked = [self.updates_unsent, self.subscriptions_refused];
-        [missing, duplicates, unexpected] == [0; 3] && unwalked == [0; 2]
+        [missing, duplicates, unexpected, out_of_order] == [0; 4] && unwalked == [0; 2]
+    }
+}
+
+impl Verdict {
+    pub(crate) fn new(tally: &Tally) -> Verdict {
+        Verdict {
+            published: tally.published,
+            expected: tally.expected,
+            delivered: tally.deliveries,
+            missing: tally.missing,
+            duplicates: tally.duplicates,
+            unexpected: tally.unexpected,
+            out_of_order: tally.out_of_order,
+            excused: tally.excused,
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! What a console may see of a crowd: a snapshot refreshed ten times a second, off the hot path.
 
-use crate::oracle::Verdict;
+use crate::report::Verdict;
 use canopy_wire::Time;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

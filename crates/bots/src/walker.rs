@@ -1,13 +1,16 @@
 //! One walker: a participant with a socket and a session of its own.
 
 use crate::grid::{Cell, Grid};
-use crate::oracle::Oracle;
+use canopy_judge::Oracle;
 use canopy_net::{Readiness, Socket, SocketOptions};
-use canopy_session::{Event, Session, SessionConfig, SessionError, State};
+use canopy_session::{Event, Session, SessionConfig, State};
 use canopy_wire::{Comtree, Flags, Group, Level, MAX_DATAGRAM, RefusedReason, Time};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+
+/// Walkers publish and listen at one level.
+pub(crate) const LEVEL: Level = Level(0);
 
 /// What a walker's session told that the crowd counts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,34 +71,34 @@ impl Walker {
         if self.cells.keys().eq(cells.iter()) {
             return;
         }
-        let (session, number) = (&mut self.session, self.number);
+        let (session, number) = (&mut self.session, self.number as usize);
         self.cells.retain(|cell, _| {
             let keep = cells.binary_search(cell).is_ok();
             if !keep {
                 let group = grid.group_of(*cell);
                 session.unsubscribe(group);
-                oracle.unsubscribing(now, number, group);
+                oracle.request(now, number, group, None);
             }
             keep
         });
         for cell in cells {
             self.cells.entry(*cell).or_insert_with(|| {
                 let group = grid.group_of(*cell);
-                session.subscribe(group, Level(0));
-                oracle.subscribing(number, group);
+                session.subscribe(group, LEVEL);
+                oracle.request(now, number, group, Some(LEVEL));
                 false
             });
         }
     }
 
     /// Publishes to the group of the walker's cell.
-    pub(crate) fn publish(&self, group: Group, payload: &[u8]) -> Result<(), SessionError> {
+    pub(crate) fn publish(&self, group: Group, payload: &[u8]) {
         let mut out = [0; MAX_DATAGRAM];
-        let to = group.address();
-        let len = self.session.publish(to, Level(0), Flags(0), payload, &mut out)?;
-        // What the kernel does not take is lost, and the oracle will find it missing.
-        let _ = self.socket.send(&out[..len]);
-        Ok(())
+        let published = self.session.publish(group.address(), LEVEL, Flags(0), payload, &mut out);
+        if let Ok(len) = published {
+            // What the kernel does not take is lost, and the oracle will find it missing.
+            let _ = self.socket.send(&out[..len]);
+        }
     }
 
     /// Sends what the session has to send, and hears what it has to tell.
@@ -106,21 +109,16 @@ impl Walker {
             let _ = self.socket.send(&out[..len]);
         }
         while let Some(event) = self.session.poll_event() {
+            oracle.event(now, self.number as usize, event);
             match event {
                 Event::Subscribed(group, _) => {
                     told.subscriptions_changed += 1;
-                    oracle.subscribed(self.number, group);
                     self.acknowledge(grid, group);
                 }
-                Event::Unsubscribed(group) => {
-                    told.subscriptions_changed += 1;
-                    oracle.unsubscribed(now, self.number, group);
-                }
+                Event::Unsubscribed(_) => told.subscriptions_changed += 1,
                 Event::SubscriptionRefused(_) => told.subscriptions_refused += 1,
                 Event::Lost => {
                     told.reconnects += 1;
-                    let groups = self.cells.keys().map(|cell| grid.group_of(*cell));
-                    oracle.lost(now, self.number, groups);
                     self.cells.values_mut().for_each(|acknowledged| *acknowledged = false);
                 }
                 Event::Refused(reason) => told.refused = Some(reason),
@@ -137,8 +135,8 @@ impl Walker {
     }
 
     /// Begins to leave.
-    pub(crate) fn leave(&mut self, now: Time, grid: &Grid, oracle: &mut Oracle) {
-        oracle.left(now, self.number, self.cells.keys().map(|cell| grid.group_of(*cell)));
+    pub(crate) fn leave(&mut self, now: Time, oracle: &mut Oracle) {
+        oracle.vanish(now, self.number as usize);
         self.session.leave();
         self.at = None;
     }

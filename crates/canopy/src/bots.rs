@@ -136,7 +136,7 @@ fn print_progress(progress: &Progress) {
     let Totals { verdict, age_p50_us, age_p99_us } = &progress.totals;
     print_note(format_args!(
         "{:3.0} %  {} in the world, {} deliveries, age p50 {} p99 {} µs, missing {}, duplicates {}, \
-         unexpected {}",
+         unexpected {}, out of order {}",
         progress.done * 100.0,
         progress.walkers,
         verdict.delivered,
@@ -145,6 +145,7 @@ fn print_progress(progress: &Progress) {
         verdict.missing,
         verdict.duplicates,
         verdict.unexpected,
+        verdict.out_of_order,
     ));
 }
 
@@ -152,10 +153,11 @@ fn in_words(report: &Report) -> String {
     let Report { verdict, age_us, .. } = report;
     format!(
         "{} clients, {} updates published in {:.1} s, {} subscriptions changed\n\
-         deliveries: {} expected, {} made, {} missing, {} duplicates, {} unexpected\n\
+         deliveries: {} expected, {} made, {} missing, {} duplicates, {} unexpected, \
+         {} out of order\n\
          age: p50 {} µs, p99 {} µs, p99.9 {} µs\n\
          {} updates not sent, {} subscriptions refused, {} sessions lost and made again, {} own \
-         updates dropped",
+         updates dropped{}",
         report.clients,
         verdict.published,
         report.seconds,
@@ -165,6 +167,7 @@ fn in_words(report: &Report) -> String {
         verdict.missing,
         verdict.duplicates,
         verdict.unexpected,
+        verdict.out_of_order,
         age_us.p50,
         age_us.p99,
         age_us.p999,
@@ -172,5 +175,6 @@ fn in_words(report: &Report) -> String {
         report.subscriptions_refused,
         report.reconnects,
         report.echoes,
+        report.findings.iter().map(|what| format!("\n  {what}")).collect::<String>(),
     )
 }

@@ -1,9 +1,9 @@
 //! What participants do in the world: join, walk, publish, leave, vanish, move to another ip:port.
 
 use crate::hostile::{FAR_GROUPS, mischief};
-use crate::oracle::{Carriage, Publish, Received};
 use crate::payload;
 use crate::world::{Step, World};
+use canopy_judge::{Carriage, Publish, Received};
 use canopy_session::{Event, Session, SessionConfig};
 use canopy_wire::{
     Address, BundleWriter, Flags, Group, Header, Kind, Level, MAX_DATAGRAM, Packet, Time,
@@ -21,7 +21,7 @@ const HOARD: u32 = 300;
 impl World<'_> {
     /// The application starts, from its old ip:port or from a new one.
     pub(crate) fn join(&mut self, number: usize) {
-        self.oracle.standing(number).appear(self.now);
+        self.oracle.appear(self.now, number);
         let is_taken = self.bindings.contains_key(&self.participants[number].ip_port);
         if is_taken || self.rng.random_bool(0.5) {
             self.move_in(number);
@@ -78,7 +78,7 @@ impl World<'_> {
             0 => {
                 self.tallies.leaves += 1;
                 session.leave();
-                self.oracle.standing(number).vanish(self.now);
+                self.oracle.vanish(self.now, number);
                 self.pump(number);
             }
             1 => {
@@ -87,7 +87,7 @@ impl World<'_> {
             }
             _ => {
                 self.tallies.rebinds += 1;
-                self.oracle.standing(number).rebind(self.now);
+                self.oracle.rebind(self.now, number);
                 self.bindings.remove(&self.participants[number].ip_port);
                 self.move_in(number);
                 self.bindings.insert(self.participants[number].ip_port, number);
@@ -107,7 +107,7 @@ impl World<'_> {
             Some((ip_port, _)) => self.participants[number].ip_port = ip_port,
             None => self.participants[number].rebind(),
         }
-        self.oracle.standing(number).move_in(vacant.is_some());
+        self.oracle.move_in(number, vacant.is_some());
         self.vacant.get_or_insert((old, self.now));
     }
 
@@ -138,14 +138,15 @@ impl World<'_> {
         let mut received = Vec::new();
         let taken = session.handle_datagram(self.now, bytes, |update| {
             let canopy_session::Update { src, dst, level, payload } = update;
-            received.push(Received { src, dst, level, payload: payload.to_vec() });
+            received.push(Received { id: payload::identify(payload), src, dst, level });
         });
         if !corrupted {
             if is_current && is_acknowledgement(bytes, session.address()) {
-                self.oracle.standing(number).reached(self.now);
+                self.oracle.confirm(self.now, number);
             }
-            let is_heir = self.oracle.standing(number).is_heir(carriage.sent);
-            if let Some(error) = taken.err().filter(|_| is_for_sessions(bytes) && !is_heir) {
+            let may_be_anothers = self.oracle.is_for_predecessor(number, carriage.sent);
+            if let Some(error) = taken.err().filter(|_| is_for_sessions(bytes) && !may_be_anothers)
+            {
                 let what = format!("participant {number} cannot read the relay: {error}");
                 self.oracle.broken(format!("{}: {what}", self.now));
             }
@@ -153,11 +154,10 @@ impl World<'_> {
                 self.oracle.received(self.now, number, received, carriage);
             }
         }
-        let before = self.oracle.standing(number).connection;
+        let before = self.oracle.connection(number);
         self.pump(number);
-        let standing = self.oracle.standing(number);
-        if !is_current && standing.connection != before {
-            standing.disconnect(self.now);
+        if !is_current && self.oracle.connection(number) != before {
+            self.oracle.disconnect(self.now, number);
         }
     }
 
@@ -190,7 +190,7 @@ impl World<'_> {
             Event::Connected(_) if participant.is_insider => {
                 for group in (0..HOARD).map(|hoarded| Group::new(FAR_GROUPS + hoarded)) {
                     session.subscribe(group, Level(0));
-                    self.oracle.standing(number).request(self.now, group, Some(Level(0)));
+                    self.oracle.request(self.now, number, group, Some(Level(0)));
                 }
             }
             Event::Closed => self.go(number),
@@ -224,7 +224,7 @@ impl World<'_> {
         participant.session = None;
         participant.wake_at = None;
         self.bindings.remove(&participant.ip_port);
-        self.oracle.standing(number).vanish(self.now);
+        self.oracle.vanish(self.now, number);
         let longest = if self.rng.random_bool(0.5) { 200 } else { 5000 };
         let away = Duration::from_millis(self.rng.random_range(20..longest));
         self.after(away, Step::Join(number));
@@ -240,7 +240,7 @@ impl World<'_> {
                 Some(level) => session.subscribe(group, level),
                 None => session.unsubscribe(group),
             }
-            self.oracle.standing(number).request(self.now, group, level);
+            self.oracle.request(self.now, number, group, level);
         }
         self.pump(number);
     }

@@ -1,8 +1,8 @@
 //! The machine that the relay runs on: its socket, its data threads, its restarts. It reads as the
 //! real one does: at every arrival, but while updates wait for a tick at leisure.
 
-use crate::books::{Books, Output};
 use crate::scenario::{READ_EVERY, Scenario};
+use canopy_judge::{Books, Limits, Turn as TurnBooks};
 use canopy_relay::{Counters, Intake, Mode, Relay, RelayConfig};
 use canopy_session::{Keyring, SessionsConfig};
 use canopy_wire::{Comtree, Tag, Time};
@@ -68,7 +68,7 @@ impl Host {
             scenario: scenario.clone(),
             comtrees,
             shards: Vec::new(),
-            books: Books::new(scenario.max_sessions, scenario.tables),
+            books: Books::new(limits(scenario)),
             retired: Counters::default(),
             epoch: 1,
         };
@@ -108,7 +108,7 @@ impl Host {
     /// The relay comes up, knowing no one.
     pub(crate) fn start(&mut self) {
         self.epoch += 1;
-        self.books = Books::new(self.scenario.max_sessions, self.scenario.tables);
+        self.books = Books::new(limits(&self.scenario));
         let keys = Keyring::new(self.rng.random::<Tag>());
         for shard in 0..self.scenario.shards {
             let relay = Relay::new(self.config(shard), keys.clone(), &self.rng.random::<Tag>());
@@ -169,19 +169,28 @@ impl Host {
         shard.turn_at = None;
         shard.busy_until = now + self.scenario.turn;
         turn.read.extend(shard.inbox.drain(..));
+        let mut page = TurnBooks::begin(&shard.relay);
         for Waiting { from, bytes, .. } in &turn.read {
             let before = shard.relay.counters().clone();
             if shard.relay.handle_datagram(now, *from, bytes) == Intake::Shared {
                 turn.handovers.push((*from, bytes.clone()));
             }
-            let verdict = self.books.handled(*from, bytes, &before, shard.relay.counters());
-            turn.broken.extend(verdict.err());
+            let moved = (&before, shard.relay.counters());
+            turn.broken.extend(self.books.handled(&mut page, *from, bytes, moved).err());
         }
         for (from, bytes) in shard.handovers.drain(..) {
+            let before = shard.relay.counters().clone();
             shard.relay.handle_handover(now, from, &bytes);
+            let moved = (&before, shard.relay.counters());
+            turn.broken.extend(self.books.handed_over(from, &bytes, moved).err());
         }
         shard.relay.handle_timeout(now);
-        shard.transmit(now, &mut self.books, &mut turn);
+        shard.transmit(now, &mut turn);
+        for (to, datagram) in &turn.sent {
+            let verdict = self.books.sends(&mut page, *to, datagram, shard.relay.counters());
+            turn.broken.extend(verdict.err());
+        }
+        turn.broken.extend(self.books.turn_ends(&shard.relay, &page).err());
         let is_periodic = matches!(self.scenario.mode, Mode::Periodic { .. });
         if is_periodic && (!turn.read.is_empty() || shard.relay.is_collecting()) {
             shard.read_at = now.next_multiple(READ_EVERY);
@@ -236,23 +245,25 @@ impl Shard {
         Some(at)
     }
 
-    fn transmit(&mut self, now: Time, books: &mut Books, turn: &mut Turn) {
-        let before = self.relay.counters().clone();
-        let mut output = Output::default();
+    fn transmit(&mut self, now: Time, turn: &mut Turn) {
         self.relay.transmit(now, |batch| {
             for transmit in batch.transmits() {
                 let bytes: Vec<u8> = batch.parts(transmit).flatten().copied().collect();
                 if bytes.len() != transmit.len as usize {
                     turn.broken.push(format!("a send says {} bytes", transmit.len));
                 }
-                for datagram in bytes.chunks(transmit.segment.max(1).into()) {
-                    turn.broken
-                        .extend(books.sends(transmit.to.remote, datagram, &mut output).err());
-                    turn.sent.push((transmit.to.remote, datagram.into()));
-                }
+                let datagrams = bytes.chunks(transmit.segment.max(1).into());
+                turn.sent.extend(datagrams.map(|datagram| (transmit.to.remote, datagram.into())));
             }
         });
-        turn.broken.extend(books.turn_ends(&self.relay, &before, output).err());
+    }
+}
+
+fn limits(scenario: &Scenario) -> Limits {
+    Limits {
+        max_sessions: scenario.max_sessions,
+        tables: scenario.tables,
+        one_session: scenario.shards == 1,
     }
 }
 

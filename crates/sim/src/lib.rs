@@ -9,18 +9,14 @@
 #![forbid(unsafe_code)]
 
 mod application;
-mod books;
 mod config;
 mod host;
 mod hostile;
-mod interest;
 mod network;
-mod oracle;
 mod participant;
 mod payload;
 mod report;
 mod scenario;
-mod standing;
 mod trace;
 mod world;
 

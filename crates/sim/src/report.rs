@@ -25,7 +25,8 @@ pub struct Report {
     pub updates_published: u64,
     /// Pairs of update and participant that had to come about, and did or are missing.
     pub deliveries_expected: u64,
-    /// Pairs that had to come about, but of which the network took all that the relay sent.
+    /// Pairs that were due when published and did not come about, but the network took what the
+    /// relay sent, or the receiver was on its way out.
     pub deliveries_excused: u64,
     /// Pairs that came about, among them those that only might.
     pub deliveries: u64,

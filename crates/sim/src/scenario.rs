@@ -2,6 +2,7 @@
 
 use crate::config::SimConfig;
 use crate::network::LinkModel;
+use canopy_judge::Rules;
 use canopy_relay::{Mode, TableLimits};
 use canopy_session::SessionLimits;
 use canopy_wire::Time;
@@ -102,6 +103,8 @@ pub(crate) const READ_EVERY: Duration = Duration::from_millis(5);
 const QUIET: Duration = Duration::from_secs(3);
 /// Between the end of all patience and the beginning of the quiet.
 const SLACK: Duration = Duration::from_secs(2);
+/// Expiry is not exact.
+const EXPIRY_SLACK: Duration = Duration::from_millis(300);
 
 impl Scenario {
     pub(crate) fn draw(config: &SimConfig) -> Scenario {
@@ -145,8 +148,23 @@ impl Scenario {
         self.end.since(self.calm_from) >= recovery(self.weather, &self.limits) + QUIET + SLACK
     }
 
+    /// What the oracle may count on.
+    pub(crate) fn rules(&self) -> Rules {
+        let [way_up, way_down] = [0, 1].map(|side| self.longest_way(side));
+        let delivery = self.longest_hold() + way_down;
+        Rules {
+            delivery,
+            forgotten: way_up + delivery + self.turn * 4 + SLACK,
+            settle: None,
+            lifetime: self.limits.lifetime,
+            unrefreshed: self.limits.subscription.saturating_sub(way_down + EXPIRY_SLACK),
+            corruption: corruption_lasts(&self.limits),
+            patience: Some(patience(&self.limits)),
+        }
+    }
+
     /// The longest from a relay's reading of an update to its last send of it.
-    pub(crate) fn longest_hold(&self) -> Duration {
+    fn longest_hold(&self) -> Duration {
         let tick = match self.mode {
             Mode::Immediate => Duration::ZERO,
             Mode::Periodic { tick } => tick,
@@ -154,27 +172,27 @@ impl Scenario {
         tick + self.handover + READ_EVERY + self.turn * 4
     }
 
-    /// The longest way down to any participant.
-    pub(crate) fn longest_way_down(&self) -> Duration {
-        self.links.iter().map(|[_, down]| down.worst()).max().unwrap_or_default()
+    /// The longest way up (0) from any participant, or down (1) to any.
+    fn longest_way(&self, side: usize) -> Duration {
+        self.links.iter().map(|links| links[side].worst()).max().unwrap_or_default()
     }
 }
 
 /// How long after the last thing that went wrong a participant may take to be in the world again:
 /// a lost relay shows after three keepalives, an unanswered hello is repeated after 3 s, a
 /// subscribe packet after 3.2 s.
-pub(crate) fn patience(limits: &SessionLimits) -> Duration {
+fn patience(limits: &SessionLimits) -> Duration {
     limits.keepalive * 4 + Duration::from_secs(8)
 }
 
 /// How long what came of a flipped bit can last: a wrong subscription ends when its lifetime does,
 /// plus the ten seconds of a whole sweep; so does a session.
-pub(crate) fn taint(limits: &SessionLimits) -> Duration {
+fn corruption_lasts(limits: &SessionLimits) -> Duration {
     limits.subscription + limits.lifetime + Duration::from_secs(10)
 }
 
 fn recovery(weather: Weather, limits: &SessionLimits) -> Duration {
-    if weather == Weather::Corrupting { taint(limits) } else { patience(limits) }
+    if weather == Weather::Corrupting { corruption_lasts(limits) } else { patience(limits) }
 }
 
 /// Who draws random numbers: each from a stream of its own, so that they don't disturb each other.

@@ -4,12 +4,12 @@ use crate::config::{Sabotage, SimConfig};
 use crate::host::{Handover, Host, Waiting};
 use crate::hostile::Hostile;
 use crate::network::{Direction, Fate, Loss, Network};
-use crate::oracle::Oracle;
 use crate::participant::Participant;
 use crate::payload;
 use crate::report::{RelayTotals, Report};
 use crate::scenario::{Scenario, Stream, stream};
 use crate::trace::{Tap, Trace};
+use canopy_judge::{Carriage, Oracle};
 use canopy_relay::Mode;
 use canopy_wire::{Bundle, Comtree, Kind, Packet, Time};
 use rand::RngExt;
@@ -124,7 +124,7 @@ impl<'a> World<'a> {
         World {
             config: config.clone(),
             now: Time::from_millis(1),
-            oracle: Oracle::new(&scenario, participants.iter().map(|one| one.comtree)),
+            oracle: Oracle::new(scenario.rules(), participants.iter().map(|one| one.comtree)),
             participants,
             bindings: BTreeMap::new(),
             vacant: None,
@@ -305,7 +305,7 @@ impl<'a> World<'a> {
         };
         self.network.arrived();
         self.trace.arrived(self.now, datagram.from, datagram.to, &datagram.bytes);
-        let carriage = crate::oracle::Carriage {
+        let carriage = Carriage {
             sent: datagram.sent,
             copy: datagram.copy,
             overtaken: self.scenario.links[participant][1].reorders(),
@@ -432,7 +432,7 @@ impl<'a> World<'a> {
             let held = self.host.remains();
             self.oracle.check_remains(self.now, self.scenario.shards, held);
         }
-        let tally = self.oracle.tally.clone();
+        let tally = self.oracle.tally().clone();
         Report {
             seed: self.config.seed,
             mode: match self.scenario.mode {
@@ -443,7 +443,7 @@ impl<'a> World<'a> {
             shards: self.scenario.shards,
             participants: self.participants.len() as u64,
             virtual_seconds: self.config.seconds.into(),
-            updates_published: self.oracle.published(),
+            updates_published: tally.published,
             deliveries_expected: tally.expected,
             deliveries_excused: tally.excused,
             deliveries: tally.deliveries,

@@ -6,15 +6,6 @@ use canopy_wire::{Address, Comtree, Group, Level, Time};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What was meant for another may come to an ip:port that was the other's, until the relay knows
-/// who has it now.
-#[derive(Clone, Copy, Debug)]
-enum Inheritance {
-    Open,
-    /// What is sent later is not the other's.
-    Closed(Time),
-}
-
 /// One participant, as its application and its session tell.
 #[derive(Debug)]
 pub(crate) struct Standing {
@@ -29,19 +20,34 @@ pub(crate) struct Standing {
     bound: bool,
     /// Since when all three hold.
     steady: Option<Time>,
-    /// When they last ceased to.
-    shaken: Time,
+    /// From when to when they last did before.
+    steady_before: (Time, Time),
     /// Until when the relay may have read from it what it never sent.
-    unsure_until: Time,
+    distrusted_until: Time,
     /// When the relay last read something from it.
     heard: Time,
     /// When something last went wrong for it that was not the relay's or the session's fault.
-    blameless: Time,
-    inheritance: Inheritance,
+    trouble: Time,
+    /// What the relay sent until then to its ip:port may be meant for whoever had that before;
+    /// [`OPEN`] until the relay knows who has it now.
+    predecessor_until: Time,
     /// The addresses that it has had, from when to when.
     addresses: Vec<(Address, Time, Option<Time>)>,
     interests: BTreeMap<Group, Interest>,
+    /// From so many interests on it is worth looking for some to forget.
+    tidy_at: usize,
+    /// By publisher's connection: the newest update that it was handed since it is connected.
+    newest: BTreeMap<u64, u64>,
+    /// From so many entries on it is worth looking for some of updates long judged.
+    prune_at: usize,
 }
+
+/// Later than everything.
+const OPEN: Time = Time::from_nanos(u64::MAX);
+/// So many connections are remembered by their addresses.
+const MAX_ADDRESSES: usize = 64;
+/// Below so many entries nothing is tidied.
+const FEW: usize = 32;
 
 impl Standing {
     pub(crate) fn new(comtree: Comtree) -> Standing {
@@ -52,20 +58,23 @@ impl Standing {
             connected: false,
             bound: false,
             steady: None,
-            shaken: Time::ZERO,
-            unsure_until: Time::ZERO,
+            steady_before: (Time::ZERO, Time::ZERO),
+            distrusted_until: Time::ZERO,
             heard: Time::ZERO,
-            blameless: Time::ZERO,
-            inheritance: Inheritance::Closed(Time::ZERO),
+            trouble: Time::ZERO,
+            predecessor_until: Time::ZERO,
             addresses: Vec::new(),
             interests: BTreeMap::new(),
+            tidy_at: FEW,
+            newest: BTreeMap::new(),
+            prune_at: FEW,
         }
     }
 
     /// Its application starts.
     pub(crate) fn appear(&mut self, now: Time) {
         self.present = true;
-        self.excuse(now);
+        self.trouble(now);
         self.settle(now);
     }
 
@@ -74,7 +83,7 @@ impl Standing {
         self.present = false;
         self.disconnect(now);
         for interest in self.interests.values_mut() {
-            interest.abandon();
+            interest.abandon(now);
         }
     }
 
@@ -83,7 +92,7 @@ impl Standing {
         match event {
             Event::Connected(address) => self.connect(now, address, connection),
             Event::Lost | Event::Closed => self.disconnect(now),
-            Event::Refused(_) => self.excuse(now),
+            Event::Refused(_) => self.trouble(now),
             Event::Subscribed(group, level) => {
                 self.interest(group).acknowledged(now, Some(level));
             }
@@ -95,28 +104,37 @@ impl Standing {
     }
 
     /// Its application asks for a level of a group, or for none.
-    pub(crate) fn request(&mut self, now: Time, group: Group, wanted: Option<Level>) {
-        self.interest(group).request(now, wanted);
+    /// What was before `horizon` is forgotten.
+    pub(crate) fn request(
+        &mut self,
+        now: Time,
+        group: Group,
+        wanted: Option<Level>,
+        horizon: Time,
+    ) {
+        self.tidy(horizon);
+        let interest = self.interest(group);
+        interest.forget(horizon);
+        interest.request(now, wanted);
     }
 
     /// It sends from another ip:port from now on.
     pub(crate) fn rebind(&mut self, now: Time) {
         self.bound = false;
-        self.excuse(now);
+        self.trouble(now);
         self.settle(now);
     }
 
     /// It has another ip:port, perhaps one that was another's, to whom the relay may be sending
     /// still.
     pub(crate) fn move_in(&mut self, was_anothers: bool) {
-        self.inheritance =
-            if was_anothers { Inheritance::Open } else { Inheritance::Closed(Time::ZERO) };
+        self.predecessor_until = if was_anothers { OPEN } else { Time::ZERO };
     }
 
     /// The relay acknowledged something to its address at its present ip:port.
-    pub(crate) fn reached(&mut self, now: Time) {
+    pub(crate) fn confirm(&mut self, now: Time) {
         self.bound = true;
-        self.inheritance.close(now);
+        self.know_ip_port(now);
         self.settle(now);
     }
 
@@ -140,32 +158,74 @@ impl Standing {
     }
 
     /// The relay reads from it, or it from the relay, what was never sent.
-    pub(crate) fn taint(&mut self, until: Time) {
-        self.unsure_until = self.unsure_until.max(until);
-        self.excuse(until);
+    pub(crate) fn distrust(&mut self, until: Time) {
+        self.distrusted_until = self.distrusted_until.max(until);
+        self.trouble(until);
     }
 
     /// Something went wrong that was not the relay's or the session's fault.
-    pub(crate) fn excuse(&mut self, now: Time) {
-        self.blameless = self.blameless.max(now);
+    pub(crate) fn trouble(&mut self, now: Time) {
+        self.trouble = self.trouble.max(now);
     }
 
-    /// Whether, from `since` until `now`, it was in the world without any doubt.
-    pub(crate) fn is_steady(&self, since: Time, now: Time, lifetime: Duration) -> bool {
-        self.steady.is_some_and(|steady| steady <= since)
-            && !self.is_unsure(since)
+    /// Whether, from `since` until after `until`, it was in the world without any doubt.
+    pub(crate) fn is_steady(
+        &self,
+        (since, until): (Time, Time),
+        now: Time,
+        lifetime: Duration,
+    ) -> bool {
+        let (from, to) = self.steady_before;
+        (self.steady.is_some_and(|steady| steady <= since) || (from <= since && to > until))
+            && !self.is_distrusted(since)
             && !self.is_silent(now, lifetime)
     }
 
     /// Whether the relay may have read at `now` what it never sent, or hold what came of it.
-    pub(crate) fn is_unsure(&self, now: Time) -> bool {
-        now <= self.unsure_until
+    pub(crate) fn is_distrusted(&self, now: Time) -> bool {
+        now <= self.distrusted_until
     }
 
-    /// The level at which it has certainly been subscribed since `since`, acknowledged at
-    /// `confirmed` or later.
-    pub(crate) fn certain(&self, group: Group, since: Time, confirmed: Time) -> Option<Level> {
-        self.interests.get(&group).and_then(|interest| interest.certain(since, confirmed))
+    /// The level at which it was certainly subscribed from `since` until after `until`,
+    /// acknowledged at `confirmed` or later.
+    pub(crate) fn certain(
+        &self,
+        group: Group,
+        (since, until): (Time, Time),
+        confirmed: Time,
+    ) -> Option<Level> {
+        self.interests.get(&group)?.certain(since, until, confirmed)
+    }
+
+    /// The level at which it is certainly subscribed now.
+    pub(crate) fn settled(&self, group: Group) -> Option<Level> {
+        self.interests.get(&group).and_then(Interest::settled)
+    }
+
+    /// The groups that it has asked for, some of them long ago.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = Group> {
+        self.interests.keys().copied()
+    }
+
+    /// It is handed an update of a publisher's connection. Returns the newest of those before, or
+    /// `id` if there was none. Updates before `first` will not come any more.
+    pub(crate) fn hand(&mut self, connection: u64, id: u64, first: u64) -> u64 {
+        if self.newest.len() >= self.prune_at {
+            self.newest.retain(|_, newest| *newest >= first);
+            self.prune_at = self.newest.len() * 2 + FEW;
+        }
+        let newest = self.newest.entry(connection).or_insert(id);
+        let before = *newest;
+        *newest = before.max(id);
+        before
+    }
+
+    /// Forgets, now and then, what was before `horizon`.
+    fn tidy(&mut self, horizon: Time) {
+        if self.interests.len() >= self.tidy_at {
+            self.interests.retain(|_, interest| interest.forget(horizon));
+            self.tidy_at = self.interests.len() * 2 + FEW;
+        }
     }
 
     /// The highest level at which it may have been subscribed between two times.
@@ -178,12 +238,10 @@ impl Standing {
         self.addresses.last().is_none_or(|(_, since, _)| *since > published)
     }
 
-    /// Whether what the relay sent to it at `sent` may have been meant for another.
-    pub(crate) fn is_heir(&self, sent: Time) -> bool {
-        match self.inheritance {
-            Inheritance::Open => true,
-            Inheritance::Closed(at) => sent <= at,
-        }
+    /// Whether what the relay sent to it at `sent` may have been meant for who had its ip:port
+    /// before.
+    pub(crate) fn is_for_predecessor(&self, sent: Time) -> bool {
+        sent <= self.predecessor_until
     }
 
     /// The groups for which the relay must hold a subscription, now that nothing changes any more,
@@ -199,6 +257,11 @@ impl Standing {
         self.steady.is_some()
     }
 
+    /// The address that it had last, or has.
+    pub(crate) fn last_address(&self) -> Option<Address> {
+        self.addresses.last().map(|(own, _, _)| *own)
+    }
+
     /// Whether an address is its own now.
     pub(crate) fn has_address(&self, address: Address) -> bool {
         self.connected && self.addresses.last().is_some_and(|(own, _, _)| *own == address)
@@ -212,8 +275,8 @@ impl Standing {
     }
 
     /// Whether nothing has gone wrong for so long that nothing may still come of it.
-    pub(crate) fn is_blameless(&self, now: Time, patience: Duration) -> bool {
-        now.since(self.blameless) > patience
+    pub(crate) fn is_untroubled(&self, now: Time, patience: Duration) -> bool {
+        now.since(self.trouble) > patience
     }
 
     /// What it has been waiting for beyond all patience, in words.
@@ -222,13 +285,13 @@ impl Standing {
             return None;
         }
         if self.steady.is_none() {
-            if now.since(self.blameless.max(self.shaken)) <= patience {
+            if now.since(self.trouble.max(self.steady_before.1)) <= patience {
                 return None;
             }
             let what = if self.connected { "known by its ip:port" } else { "connected" };
             return Some(format!("is not {what}"));
         }
-        let overdue = |interest: &Interest| interest.is_overdue(now, self.blameless, patience);
+        let overdue = |interest: &Interest| interest.is_overdue(now, self.trouble, patience);
         let (group, _) = self.interests.iter().find(|(_, interest)| overdue(interest))?;
         Some(format!("has no answer about its subscription to {group:?}"))
     }
@@ -238,7 +301,11 @@ impl Standing {
         self.connected = true;
         self.bound = true;
         self.connection = connection;
-        self.inheritance.close(now);
+        self.newest.clear();
+        self.know_ip_port(now);
+        // Of the older ones nothing is on its way any more.
+        let surplus = self.addresses.len().saturating_sub(MAX_ADDRESSES - 1);
+        self.addresses.drain(..surplus);
         self.addresses.push((address, now, None));
         for interest in self.interests.values_mut() {
             interest.restart(now);
@@ -249,8 +316,14 @@ impl Standing {
     fn settle(&mut self, now: Time) {
         if self.present && self.connected && self.bound {
             self.steady.get_or_insert(now);
-        } else if self.steady.take().is_some() {
-            self.shaken = now;
+        } else if let Some(since) = self.steady.take() {
+            self.steady_before = (since, now);
+        }
+    }
+
+    fn know_ip_port(&mut self, now: Time) {
+        if self.predecessor_until == OPEN {
+            self.predecessor_until = now;
         }
     }
 
@@ -260,13 +333,5 @@ impl Standing {
 
     fn interest(&mut self, group: Group) -> &mut Interest {
         self.interests.entry(group).or_default()
-    }
-}
-
-impl Inheritance {
-    fn close(&mut self, now: Time) {
-        if let Inheritance::Open = self {
-            *self = Inheritance::Closed(now);
-        }
     }
 }

@@ -1,0 +1,19 @@
+//! What must hold of a relay, seen from outside: the books on its counters and its answers, and
+//! the oracle that says which deliveries must, may and must not come about.
+//!
+//! The simulator, the fuzzer and the crowds on real sockets all judge with it, so that a rule that
+//! is mended is mended for all three. It is told what happened, with times of one clock; it never
+//! looks into a relay's tables, and nothing in it grows with time.
+#![forbid(unsafe_code)]
+
+mod books;
+mod interest;
+mod oracle;
+mod standing;
+mod updates;
+mod window;
+
+pub use books::{Books, Limits, Turn};
+pub use oracle::{Carriage, Oracle, Received, Rules, Tally};
+pub use updates::updates_in;
+pub use window::Publish;

@@ -1,0 +1,150 @@
+//! Each kind of fault is found, and what is none is not.
+
+use canopy_judge::{Carriage, Oracle, Publish, Received, Rules, Tally};
+use canopy_session::Event;
+use canopy_wire::{Address, Comtree, Group, Level, Time};
+use std::time::Duration;
+
+const GROUP: Group = Group::new(5);
+const OTHER: Group = Group::new(6);
+const LEVEL: Level = Level(2);
+
+fn at(millis: u64) -> Time {
+    Time::from_millis(millis)
+}
+
+fn address(participant: usize) -> Address {
+    Address::unicast(1, 1 + participant as u16)
+}
+
+/// Participants 1 and 2 are subscribed to both groups; 0 and 3 are in the world.
+fn oracle() -> Oracle {
+    let rules = Rules::undisturbed(Duration::from_millis(100), Duration::from_secs(2));
+    let mut oracle = Oracle::new(rules, std::iter::repeat_n(Comtree(1), 4));
+    for participant in 0..4 {
+        oracle.appear(at(1), participant);
+        oracle.event(at(2), participant, Event::Connected(address(participant)));
+    }
+    for (participant, group) in [(1, GROUP), (1, OTHER), (2, GROUP), (2, OTHER)] {
+        oracle.request(at(3), participant, group, Some(LEVEL));
+        oracle.event(at(4), participant, Event::Subscribed(group, LEVEL));
+    }
+    oracle
+}
+
+/// Participant 0 publishes, and the relay reads it.
+fn publish(oracle: &mut Oracle, now: u64, group: Group, level: Level) -> Received {
+    let (src, dst) = (address(0), group.address());
+    let update = Publish { publisher: 0, src, dst, level, echo: false, overtaken: false };
+    let id = oracle.publish(at(now), update);
+    oracle.read(at(now), 0, &[id]);
+    Received { id: Some(id), src, dst, level }
+}
+
+fn deliver(oracle: &mut Oracle, now: u64, receivers: &[usize], received: Received) {
+    for receiver in receivers {
+        let carriage = Carriage { sent: at(now), copy: false, overtaken: false };
+        oracle.received(at(now), *receiver, &received, carriage);
+    }
+}
+
+fn judged(mut oracle: Oracle) -> Tally {
+    oracle.judge_all(at(10_000));
+    oracle.tally().clone()
+}
+
+#[test]
+fn it_finds_the_missing_and_the_double() {
+    let mut oracle = oracle();
+    let update = publish(&mut oracle, 100, GROUP, LEVEL);
+    deliver(&mut oracle, 101, &[1, 1], update);
+    let tally = judged(oracle);
+    assert_eq!((tally.expected, tally.deliveries, tally.missing), (2, 1, 1));
+    assert_eq!((tally.duplicates, tally.unexpected), (1, 0));
+    assert_eq!(tally.findings.len(), 2);
+}
+
+#[test]
+fn it_finds_what_comes_to_the_wrong_or_in_another_form() {
+    let mut oracle = oracle();
+    let update = publish(&mut oracle, 100, GROUP, LEVEL);
+    deliver(&mut oracle, 101, &[1, 2], update);
+    deliver(&mut oracle, 101, &[0, 3], update);
+    let forged = [
+        Received { src: address(3), ..update },
+        Received { dst: OTHER.address(), ..update },
+        Received { level: Level(0), ..update },
+        Received { id: None, ..update },
+        Received { id: Some(77), ..update },
+    ];
+    forged.into_iter().for_each(|received| deliver(&mut oracle, 101, &[1], received));
+    let tally = judged(oracle);
+    assert_eq!((tally.unexpected, tally.duplicates, tally.missing), (7, 0, 0));
+}
+
+#[test]
+fn it_finds_what_is_above_the_level() {
+    let mut oracle = oracle();
+    let update = publish(&mut oracle, 100, GROUP, Level(3));
+    deliver(&mut oracle, 101, &[1], update);
+    let tally = judged(oracle);
+    assert_eq!((tally.expected, tally.missing, tally.unexpected), (0, 0, 1));
+}
+
+#[test]
+fn it_finds_another_order_across_groups_at_the_receiver_that_has_it() {
+    let mut oracle = oracle();
+    let first = publish(&mut oracle, 100, GROUP, LEVEL);
+    let second = publish(&mut oracle, 101, OTHER, LEVEL);
+    deliver(&mut oracle, 102, &[1], first);
+    deliver(&mut oracle, 102, &[1, 2], second);
+    deliver(&mut oracle, 103, &[2], first);
+    let tally = judged(oracle);
+    assert_eq!((tally.out_of_order, tally.missing), (1, 0));
+    assert!(tally.findings[0].contains("participant 2 got after update 1"), "{tally:?}");
+}
+
+#[test]
+fn who_unsubscribes_in_time_may_get_it_or_not() {
+    for (asked, missing, excused) in [(150, 0, 1), (250, 1, 0)] {
+        let mut oracle = oracle();
+        let update = publish(&mut oracle, 100, GROUP, LEVEL);
+        deliver(&mut oracle, 101, &[1], update);
+        oracle.request(at(asked), 2, GROUP, None);
+        let tally = judged(oracle);
+        assert_eq!((tally.missing, tally.excused), (missing, excused), "asked at {asked} ms");
+    }
+}
+
+#[test]
+fn after_the_acknowledged_end_nothing_may_come() {
+    let mut oracle = oracle();
+    oracle.request(at(50), 2, GROUP, None);
+    oracle.event(at(60), 2, Event::Unsubscribed(GROUP));
+    let update = publish(&mut oracle, 100, GROUP, LEVEL);
+    deliver(&mut oracle, 101, &[1, 2], update);
+    assert_eq!(judged(oracle).unexpected, 1);
+}
+
+#[test]
+fn what_is_for_an_endpoint_is_due_there_only() {
+    let mut oracle = oracle();
+    let (src, dst) = (address(0), address(3));
+    let update = Publish { publisher: 0, src, dst, level: LEVEL, echo: false, overtaken: false };
+    let id = oracle.publish(at(100), update);
+    oracle.read(at(100), 0, &[id]);
+    deliver(&mut oracle, 101, &[1], Received { id: Some(id), src, dst, level: LEVEL });
+    let tally = judged(oracle);
+    assert_eq!((tally.expected, tally.missing, tally.unexpected), (1, 1, 1));
+}
+
+#[test]
+fn a_late_copy_is_no_delivery_of_what_is_forgotten() {
+    let mut oracle = oracle();
+    let update = publish(&mut oracle, 100, GROUP, LEVEL);
+    deliver(&mut oracle, 101, &[1, 2], update);
+    oracle.judge(at(5_000));
+    assert_eq!(oracle.updates_held(), 0);
+    deliver(&mut oracle, 5_001, &[1], update);
+    assert_eq!(judged(oracle).unexpected, 1);
+}
