@@ -116,7 +116,7 @@ impl Walker {
                     told.subscriptions_changed += 1;
                     oracle.unsubscribed(now, self.number, group);
                 }
-                Event::SubscriptionRefused(_) => told.subscriptions_refused += 1,
+                Event::SubscriptionRefused(..) => told.subscriptions_refused += 1,
                 Event::Lost => {
                     told.reconnects += 1;
                     let groups = self.cells.keys().map(|cell| grid.group_of(*cell));

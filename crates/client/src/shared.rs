@@ -225,7 +225,7 @@ impl State {
             Happened::Rebound => return Some(Event::Rebound),
             Happened::Subscribed(group, level) => self.subscriptions.subscribed(group, level),
             Happened::Unsubscribed(group) => self.subscriptions.unsubscribed(group),
-            Happened::SubscriptionRefused(group) => {
+            Happened::SubscriptionRefused(group, _) => {
                 let told = self.subscriptions.refused(group);
                 return (!told).then_some(Event::SubscriptionRefused(group));
             }

@@ -8,8 +8,8 @@ use crate::subscriptions::{SubscriptionTable, TableLimits};
 use canopy_batch::SendBatch;
 use canopy_session::{Answer, Ended, Keyring, Sessions, SessionsConfig, SlotIndex};
 use canopy_wire::{
-    Address, Bundle, Change, DropReason, Flags, Header, Hello, Kind, MAX_DATAGRAM, MAX_UPDATE,
-    Packet, Refused, RefusedReason, Subscribe, SubscribeAckWriter, TableFull, Tag, Time, WireError,
+    Address, Bundle, Change, DropReason, Header, Hello, Kind, MAX_DATAGRAM, MAX_UPDATE, Packet,
+    Refused, RefusedReason, Subscribe, SubscribeAckWriter, TableFull, Tag, Time, WireError,
     next_sequence,
 };
 use core::net::SocketAddr;
@@ -355,8 +355,7 @@ impl Relay {
             }
         };
         let route = (header.src, header.dst);
-        // VOID is the relay's own mark on filler.
-        let flags = Flags(header.flags.0 & !Flags::VOID.0);
+        let flags = header.flags.passed_on();
         let update = Waiting::new(spared, route, flags, header.level, payload);
         self.pending.push(target, update, payload);
         self.flush_at.get_or_insert(match self.mode {

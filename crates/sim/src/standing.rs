@@ -88,7 +88,7 @@ impl Standing {
                 self.interest(group).acknowledged(now, Some(level));
             }
             Event::Unsubscribed(group) => self.interest(group).acknowledged(now, None),
-            Event::SubscriptionRefused(group) => self.interest(group).refused(now),
+            Event::SubscriptionRefused(group, _) => self.interest(group).refused(now),
             // Told when the proof is sent, not when it is taken: see `reached`.
             Event::Rebound => {}
         }
