@@ -4,8 +4,8 @@
 
 use canopy_relay::{Counters, Relay, RelayConfig};
 use canopy_wire::{
-    Address, Bundle, Challenge, Comtree, Connect, Connected, Cookie, DropReason, Keepalive, Kind,
-    Packet, Rebind, Subscribe, Tag,
+    Address, Challenge, Comtree, Connect, Connected, Cookie, DropReason, Keepalive, Kind, Packet,
+    Rebind, Subscribe, Tag,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -162,12 +162,7 @@ impl Account {
         let (comtree, address) = self.session.expect("updates without a session");
         assert_eq!(packet.header().comtree, comtree, "an update of another comtree");
         let is_ours = |dst: Address| dst.is_group() || dst == address;
-        match Bundle::new_checked(packet) {
-            Ok(bundle) if packet.header().kind == Kind::Bundle => {
-                assert!(bundle.records().all(|record| is_ours(record.dst)));
-            }
-            _ => assert!(is_ours(packet.header().dst)),
-        }
+        assert!(packet.updates().is_ok_and(|mut updates| updates.all(|u| is_ours(u.dst))));
     }
 }
 
@@ -244,12 +239,5 @@ fn cookie_brought_back(datagram: &[u8]) -> Option<Tag> {
 
 /// How many updates a packet carries; `None` if it is a bundle that does not parse.
 fn updates(packet: &Packet<'_>) -> Option<u64> {
-    match packet.header().kind {
-        Kind::Data => Some(1),
-        Kind::Bundle => {
-            let bundle = Bundle::new_checked(packet);
-            bundle.ok().map(|bundle| bundle.records().count() as u64)
-        }
-        _ => Some(0),
-    }
+    packet.updates().ok().map(|updates| updates.count() as u64)
 }

@@ -89,7 +89,7 @@ impl Outgoing<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use canopy_wire::{Bundle, Group, Level, Packet};
+    use canopy_wire::{Group, Level, Packet};
 
     fn pack(lengths: &[usize]) -> Bundles {
         let bytes = [7; MAX_UPDATE];
@@ -98,10 +98,7 @@ mod tests {
     }
 
     fn updates_in(run: &Run<'_>) -> Vec<usize> {
-        let count = |datagram| {
-            let packet = Packet::new_checked(datagram).unwrap();
-            Bundle::new_checked(&packet).unwrap().records().count()
-        };
+        let count = |datagram| Packet::new_checked(datagram).unwrap().updates().unwrap().count();
         run.bytes.chunks(run.segment).map(count).collect()
     }
 

@@ -3,9 +3,7 @@
 //! a cookie is sent no more bytes than came from it.
 
 use canopy_relay::{Counters, Relay, TableLimits};
-use canopy_wire::{
-    Bundle, Challenge, Connect, Cookie, DropReason, Kind, Packet, Rebind, Subscribe, Tag,
-};
+use canopy_wire::{Challenge, Connect, Cookie, DropReason, Kind, Packet, Rebind, Subscribe, Tag};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
@@ -75,15 +73,11 @@ impl Books {
             .map_err(|error| format!("the relay sent {to} what is no packet: {error}"))?;
         output.datagrams += 1;
         output.bytes += datagram.len() as u64;
-        output.updates += match packet.header().kind {
-            Kind::Data => 1,
-            Kind::Bundle => Bundle::new_checked(&packet)
-                .map_err(|error| format!("the relay sent {to} a bundle that is none: {error}"))?
-                .records()
-                .count() as u64,
-            _ => 0,
-        };
-        self.charge(to, &packet, datagram.len() as u64)
+        let updates = packet
+            .updates()
+            .map_err(|error| format!("the relay sent {to} a bundle that is none: {error}"))?;
+        output.updates += updates.count() as u64;
+        self.charge(to, &packet)
     }
 
     /// A turn is over: the counters moved from `before` to what the relay says now.
@@ -107,9 +101,9 @@ impl Books {
         Ok(())
     }
 
-    fn charge(&mut self, to: SocketAddr, packet: &Packet<'_>, len: u64) -> Verdict {
+    fn charge(&mut self, to: SocketAddr, packet: &Packet<'_>) -> Verdict {
         let account = self.accounts.entry(to).or_default();
-        account.bytes_out += len;
+        account.bytes_out += packet.datagram_len() as u64;
         let cookie = match packet.header().kind {
             Kind::Cookie => Cookie::decode(packet).ok().map(|cookie| cookie.cookie),
             Kind::Challenge => Challenge::decode(packet).ok().map(|challenge| challenge.cookie),
@@ -150,10 +144,9 @@ fn is_accounted_for(datagram: &[u8], before: &Counters, after: &Counters) -> boo
         }
     };
     match packet.header().kind {
-        Kind::Data => drops + updates == 1 && changes == 0,
-        Kind::Bundle => {
-            let records = Bundle::new_checked(&packet).map_or(1, |bundle| bundle.records().count());
-            (drops + updates == records as u64 || (drops, updates) == (1, 0)) && changes == 0
+        Kind::Data | Kind::Bundle => {
+            let records = packet.updates().map_or(1, |updates| updates.count() as u64);
+            (drops + updates == records || (drops, updates) == (1, 0)) && changes == 0
         }
         Kind::Subscribe => {
             let asked = Subscribe::new_checked(&packet).map_or(0, |s| s.changes().count() as u64);

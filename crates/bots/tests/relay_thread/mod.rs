@@ -3,7 +3,7 @@
 use canopy_net::{Clock, Mmsg, Receiver, SendEngine, Socket, SocketOptions, Waker, wait_readable};
 use canopy_relay::{Mode, Relay, RelayConfig, SendBatch, TableLimits};
 use canopy_session::{Keyring, SessionLimits, SessionsConfig};
-use canopy_wire::{Bundle, Comtree, Flags, Kind, Packet};
+use canopy_wire::{Comtree, Packet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -149,13 +149,5 @@ impl Sender {
 }
 
 fn updates_in(datagram: &[u8]) -> u64 {
-    let packet = Packet::new_checked(datagram).unwrap();
-    match packet.header().kind {
-        Kind::Data => 1,
-        Kind::Bundle => {
-            let bundle = Bundle::new_checked(&packet).unwrap();
-            bundle.records().filter(|record| !record.flags.contains(Flags::VOID)).count() as u64
-        }
-        _ => 0,
-    }
+    Packet::new_checked(datagram).unwrap().updates().unwrap().count() as u64
 }
