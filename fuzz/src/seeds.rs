@@ -102,10 +102,10 @@ fn subscribe(sequence: u32, changes: &[Change]) -> Vec<u8> {
     })
 }
 
-fn subscribe_ack(sequence: u32, reason: TableFull, groups: &[Group]) -> Vec<u8> {
+fn subscribe_ack(sequence: u32, refused: &[(Group, TableFull)]) -> Vec<u8> {
     written(|out| {
         let mut writer = SubscribeAckWriter::new(out, sequence)?;
-        assert!(groups.iter().all(|group| writer.push(*group, reason)), "a seed fits");
+        assert!(refused.iter().all(|(group, reason)| writer.push(*group, *reason)), "a seed fits");
         Ok(writer.finish(COMTREE, SENDER))
     })
 }
@@ -130,7 +130,7 @@ fn updates() -> Files {
         ("data-padded", padded(data(RECEIVER, b"hello"), 40)),
         ("bundle", bundle(&two)),
         ("subscribe", subscribe(4, &mixed_changes())),
-        ("subscribe-ack", subscribe_ack(4, TableFull::Table, &[Group::new(7)])),
+        ("subscribe-ack", subscribe_ack(4, &[(Group::new(7), TableFull::Table)])),
         ("route-reply", written(|out| route.encode_packet(b"", out))),
     ]
 }
@@ -204,10 +204,10 @@ fn broken_handshakes() -> Files {
         ("connected-short", with_length("connected", 39)),
         ("connect-token-longest", connect_with_token(MAX_TOKEN_LEN)),
         ("connect-token-too-long", connect_with_token(MAX_TOKEN_LEN + 1)),
-        ("refused-comtree", changed(of("refused"), 28, RefusedReason::UnknownComtree as u8)),
-        ("refused-version", changed(of("refused"), 28, RefusedReason::Version as u8)),
-        ("refused-credentials", changed(of("refused"), 28, RefusedReason::Credentials as u8)),
-        ("refused-draining", changed(of("refused"), 28, RefusedReason::Draining as u8)),
+        ("refused-comtree", changed(of("refused"), 28, RefusedReason::UnknownComtree.number())),
+        ("refused-version", changed(of("refused"), 28, RefusedReason::Version.number())),
+        ("refused-credentials", changed(of("refused"), 28, RefusedReason::Credentials.number())),
+        ("refused-draining", changed(of("refused"), 28, RefusedReason::Draining.number())),
         ("refused-reason-unknown", changed(of("refused"), 28, 6)),
         ("refused-short", with_length("refused", 8)),
         ("keepalive-unpadded", with_length("keepalive", 8)),
@@ -284,23 +284,27 @@ fn subscribes() -> Files {
 }
 
 fn subscribe_acks() -> Files {
-    let groups = [Group::new(7), Group::new(Group::MAX)];
-    let two = body(subscribe_ack(4, TableFull::Table, &groups));
-    let none = body(subscribe_ack(4, TableFull::No, &[]));
-    let most: Vec<Group> = (0..MAX_CHANGES as u32).map(Group::new).collect();
+    let (share, table) = (TableFull::Participant, TableFull::Table);
+    let two = body(subscribe_ack(4, &[(Group::new(7), table), (Group::new(Group::MAX), table)]));
+    let each = body(subscribe_ack(4, &[(Group::new(7), table), (Group::new(8), share)]));
+    let none = body(subscribe_ack(4, &[]));
+    let most: Vec<_> = (0..MAX_CHANGES as u32).map(|group| (Group::new(group), share)).collect();
+    let no_room = [&[(Group::new(7), table)], &most[1..]].concat();
     vec![
         ("none-refused", none.clone()),
         ("two-refused", two.clone()),
-        ("most-refused", body(subscribe_ack(4, TableFull::Participant, &most))),
-        ("reason-alone", changed(none.clone(), 4, 2)),
+        ("two-reasons", each),
+        ("most-refused", body(subscribe_ack(4, &most))),
+        ("most-refused-two-reasons", body(subscribe_ack(4, &no_room))),
+        ("section-empty", [none.clone(), vec![2, 0, 0, 0]].concat()),
         ("reason-unknown", changed(two.clone(), 4, 3)),
         ("reserved-set", changed(two.clone(), 5, 0xff)),
         ("group-top-bit", changed(two.clone(), 8, 0x80)),
         ("count-less", changed(two.clone(), 7, 1)),
         ("count-more", changed(two.clone(), 7, 3)),
         ("oversized", padded(two.clone(), MAX_DATAGRAM - HEADER_LEN + 1)),
-        ("group-cut", cut(two, 1)),
-        ("fixed-cut", cut(none.clone(), 1)),
+        ("group-cut", cut(two.clone(), 1)),
+        ("section-cut", cut(two, 9)),
         ("sequence-cut", none[..3].to_vec()),
     ]
 }

@@ -141,10 +141,7 @@ mod tests {
     }
 
     fn updates_in(run: &Run<'_>) -> Vec<usize> {
-        let count = |datagram| {
-            let packet = Packet::new_checked(datagram).unwrap();
-            Bundle::new_checked(&packet).unwrap().records().count()
-        };
+        let count = |datagram| Packet::new_checked(datagram).unwrap().updates().unwrap().count();
         run.bytes.chunks(run.segment).map(count).collect()
     }
 

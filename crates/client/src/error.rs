@@ -98,6 +98,10 @@ fn refusal_remedy(reason: RefusedReason, comtree: Comtree) -> String {
         RefusedReason::Draining => {
             "it is shutting down and takes no one new; try another relay, or later".to_owned()
         }
+        RefusedReason::Other(number) => format!(
+            "its reason {number} is not known to this release; \
+             use releases of client and relay that match"
+        ),
         _ => "for a reason that this client does not know; use a newer one".to_owned(),
     }
 }

@@ -97,7 +97,7 @@ impl Standing {
                 self.interest(group).acknowledged(now, Some(level));
             }
             Event::Unsubscribed(group) => self.interest(group).acknowledged(now, None),
-            Event::SubscriptionRefused(group) => self.interest(group).refused(now),
+            Event::SubscriptionRefused(group, _) => self.interest(group).refused(now),
             // `reached` has noted it, from the relay's answer.
             Event::Rebound => {}
         }

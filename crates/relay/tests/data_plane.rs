@@ -4,7 +4,7 @@ use canopy_relay::{Intake, Mode, Relay, RelayConfig, TableLimits};
 use canopy_session::{
     Event, Keyring, Session, SessionConfig, SessionLimits, Sessions, SessionsConfig, Update,
 };
-use canopy_wire::{Comtree, DropReason, Flags, Group, Kind, Level, Packet, Time};
+use canopy_wire::{Comtree, DropReason, Flags, Group, Kind, Level, Packet, TableFull, Time};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -142,6 +142,27 @@ fn everyone_but_the_publisher_receives() {
     world.publish(1, 7, 0, Flags::ECHO, b"again");
     world.settle();
     assert_eq!(world.payloads(1), [b"again"]);
+}
+
+#[test]
+fn reserved_flags_go_no_further_than_the_relay() {
+    let mut world = World::new(Mode::Immediate, 2);
+    world.subscribe_all(7, 0);
+    // One update leaves as a data packet, two as a bundle.
+    for updates in [1, 2] {
+        for _ in 0..updates {
+            world.publish(0, 7, 0, Flags(0x7f), b"hello");
+        }
+        let mut flags = Vec::new();
+        world.relay.transmit(world.now, |batch| {
+            for transmit in batch.transmits() {
+                let bytes: Vec<u8> = batch.parts(transmit).flatten().copied().collect();
+                let packet = Packet::new_checked(&bytes).unwrap();
+                flags.extend(packet.updates().unwrap().map(|update| update.flags));
+            }
+        });
+        assert_eq!(flags, vec![Flags::ECHO; 2 * updates]);
+    }
 }
 
 #[test]
@@ -390,7 +411,7 @@ fn a_full_relay_refuses_with_a_reason() {
     world.settle();
     let subscribed = Event::Subscribed(Group::new(1), Level(0));
     assert_eq!(first(&mut world.participants[0]), subscribed);
-    let refused = Event::SubscriptionRefused(Group::new(2));
+    let refused = Event::SubscriptionRefused(Group::new(2), TableFull::Table);
     assert_eq!(first(&mut world.participants[0]), refused);
     assert_eq!(world.relay.counters().dropped(DropReason::SubscriptionsFull), 1);
 }
@@ -419,7 +440,8 @@ fn a_repeated_subscribe_gets_the_answer_that_was_given() {
     let _ = world.relay.handle_datagram(world.now, ip_port(1), &packet[..len]);
     world.transmit();
     let events: Vec<_> = std::iter::from_fn(|| world.participants[1].poll_event()).collect();
-    assert!(events.contains(&Event::SubscriptionRefused(Group::new(2))), "{events:?}");
+    let refused = Event::SubscriptionRefused(Group::new(2), TableFull::Table);
+    assert!(events.contains(&refused), "{events:?}");
     assert_eq!(world.relay.subscriptions(), 0, "there is room, but the refusal was heard");
 }
 

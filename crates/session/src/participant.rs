@@ -7,7 +7,7 @@ use crate::tag::rebind_proof;
 use canopy_wire::{
     Address, Bundle, Challenge, Comtree, Connect, Connected, Cookie, Flags, Group, Header, Hello,
     Keepalive, Kind, Leave, LeaveReason, Level, MAX_UPDATE, Packet, Rebind, Refused, RefusedReason,
-    SubscribeAck, Suite, Tag, Time, WireError,
+    SubscribeAck, Suite, TableFull, Tag, Time, WireError,
 };
 use core::hash::Hasher;
 use core::time::Duration;
@@ -51,8 +51,8 @@ pub enum Event {
     Subscribed(Group, Level),
     /// The relay acknowledged the end of the subscription.
     Unsubscribed(Group),
-    /// The relay's tables are full for this group.
-    SubscriptionRefused(Group),
+    /// The relay refused the subscription.
+    SubscriptionRefused(Group, TableFull),
     /// The participant's ip:port has changed, and the relay has confirmed that it knows the new one.
     Rebound,
     /// The session was left.
@@ -525,7 +525,7 @@ impl Session {
             events.push(match settled {
                 Settled::Added(group, level) => Event::Subscribed(group, level),
                 Settled::Dropped(group) => Event::Unsubscribed(group),
-                Settled::Refused(group) => Event::SubscriptionRefused(group),
+                Settled::Refused(group, reason) => Event::SubscriptionRefused(group, reason),
             });
         });
         events.into_iter().for_each(|event| self.tell(event));

@@ -3,7 +3,7 @@
 use canopy_session::{Event, Session, SessionConfig, State};
 use canopy_wire::{
     Address, Challenge, Comtree, Connected, Cookie, Group, Header, Keepalive, Kind, Leave, Level,
-    Packet, Refused, RefusedReason, Subscribe, SubscribeAckWriter, Time,
+    Packet, Refused, RefusedReason, Subscribe, SubscribeAckWriter, TableFull, Time,
 };
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -65,6 +65,30 @@ fn closed_is_the_last_event() {
     session.handle_datagram(now, &out[..len], |_| ()).unwrap();
     let events: Vec<_> = std::iter::from_fn(|| session.poll_event()).collect();
     assert_eq!(events.last(), Some(&Event::Closed), "{events:?}");
+}
+
+/// A relay of another release may have a reason of its own.
+#[test]
+fn each_refused_group_has_its_reason_and_is_not_asked_for_again() {
+    let (mut session, now) = connected();
+    let mut out = [0; 1500];
+    (1..=4).for_each(|group| session.subscribe(Group::new(group), Level(0)));
+    let len = session.poll_transmit(now, &mut out).unwrap();
+    let packet = Packet::new_checked(&out[..len]).unwrap();
+    let sequence = Subscribe::new_checked(&packet).unwrap().sequence();
+    let reasons = [TableFull::Table, TableFull::Participant, TableFull::Other(9)];
+    let refused: Vec<_> = (1..=3).map(Group::new).zip(reasons).collect();
+    let mut writer = SubscribeAckWriter::new(&mut out, sequence).unwrap();
+    assert!(refused.iter().all(|(group, reason)| writer.push(*group, *reason)));
+    let len = writer.finish(Comtree(1), session.address());
+    session.handle_datagram(now, &out[..len], |_| ()).unwrap();
+    assert_eq!(session.poll_event(), Some(Event::Connected(session.address())));
+    for (group, reason) in refused {
+        assert_eq!(session.poll_event(), Some(Event::SubscriptionRefused(group, reason)));
+    }
+    assert_eq!(session.poll_event(), Some(Event::Subscribed(Group::new(4), Level(0))));
+    assert_eq!(session.poll_transmit(now + Duration::from_secs(1), &mut out), None);
+    assert_eq!(session.subscriptions(), 1);
 }
 
 /// A round trip may take longer than the time between keepalives: the answer is then to none but

@@ -11,7 +11,7 @@ use crate::scenario::{Scenario, Stream, stream};
 use crate::trace::{Tap, Trace};
 use canopy_judge::{Carriage, Oracle};
 use canopy_relay::Mode;
-use canopy_wire::{Bundle, Comtree, Kind, Packet, Time};
+use canopy_wire::{Comtree, Packet, Time};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use std::cmp::Reverse;
@@ -482,13 +482,8 @@ impl<'a> World<'a> {
 /// The updates that a datagram carries, as far as it can be read.
 pub(crate) fn updates_in(datagram: &[u8]) -> Vec<u64> {
     let Ok(packet) = Packet::new_checked(datagram) else { return Vec::new() };
-    match packet.header().kind {
-        Kind::Data => payload::identify(packet.payload()).into_iter().collect(),
-        Kind::Bundle => Bundle::new_checked(&packet).map_or(Vec::new(), |bundle| {
-            bundle.records().filter_map(|record| payload::identify(record.payload)).collect()
-        }),
-        _ => Vec::new(),
-    }
+    let Ok(updates) = packet.updates() else { return Vec::new() };
+    updates.filter_map(|update| payload::identify(update.payload)).collect()
 }
 
 impl Ord for Entry {
