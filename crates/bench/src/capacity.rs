@@ -10,17 +10,16 @@ use super::noise::{ksoftirqd, median};
 use super::relay::cases::{Case, ModeName, Scenario};
 use super::relay::load::{Load, PERIOD, Side, WARM_UP};
 use anyhow::bail;
-use canopy_engines::{ENGINE_FOLDER, EngineChoice, EngineName};
+use canopy_engines::{EngineChoice, EngineName};
 use canopy_net::{process_cpu_time, thread_cpu_time};
 use canopy_node::{Command, NodeConfig, RunningRelay, ThreadStatus};
 use canopy_output::{print_line, print_note};
 use canopy_plan::BundledServer;
-use canopy_relay::{Mode, TableLimits};
-use canopy_session::SessionLimits;
-use canopy_wire::{Comtree, MAX_DATAGRAM};
+use canopy_relay::Mode;
+use canopy_wire::MAX_DATAGRAM;
 use clap::Args;
 use serde::Serialize;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -258,23 +257,16 @@ impl Trial<'_> {
     /// A relay with one data thread on its processor, on a free port of this machine.
     fn node(&self) -> NodeConfig {
         NodeConfig {
-            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             mode: match self.mode {
                 ModeName::Immediate => Mode::Immediate,
                 ModeName::Periodic => {
                     Mode::Periodic { tick: Duration::from_millis(self.bench.t_ms) }
                 }
             },
-            threads: 1,
             engine: EngineChoice::Named(self.engine),
-            engine_folder: ENGINE_FOLDER.into(),
-            comtrees: vec![Comtree(1)],
-            site: 1,
-            max_sessions: 10_000,
-            tables: TableLimits::default(),
-            session_limits: SessionLimits::default(),
             drain: Duration::ZERO,
             pin: vec![self.relay_on],
+            ..NodeConfig::loopback()
         }
     }
 

@@ -73,7 +73,7 @@ impl DemoCommand {
             None => None,
         };
         let relay = start_on_a_free_port(settings.clone())?;
-        let comtree = settings.node.comtrees[0];
+        let comtree = settings.node.comtrees[0].comtree;
         let (trace, config) = self.walk.prepare(trace, relay.address(), comtree)?;
         self.print_addresses(&trace, &relay, &console, &metrics)?;
         let view = View::new();

@@ -7,11 +7,13 @@ use crate::settings::{RelayArgs, RelaySettings};
 use anyhow::{Context, bail};
 use axum::Router;
 use canopy_node::{Command, EngineInUse, RelayReport, RelayWatch, RunningRelay};
+use canopy_relay::Notice;
 use clap::Args;
 use std::cmp::Ordering;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -150,10 +152,12 @@ async fn serve(settings: &RelaySettings, json: bool) -> anyhow::Result<()> {
 }
 
 /// Waits for a signal, then drains; a second signal stops at once.
-async fn run_until_told(relay: RunningRelay, mut signals: Signals) -> anyhow::Result<()> {
+async fn run_until_told(mut relay: RunningRelay, mut signals: Signals) -> anyhow::Result<()> {
     let watch = relay.watch();
     tokio::spawn(tell_of_engines(watch.clone()));
-    tokio::spawn(tell_of_participants(watch.clone()));
+    if let Some(notices) = relay.take_notices() {
+        std::thread::spawn(|| tell_of_participants(notices));
+    }
     let mut ended = tokio::task::spawn_blocking(move || relay.join());
     for command in [Command::Drain, Command::Stop] {
         tokio::select! {
@@ -192,19 +196,18 @@ async fn tell_of_engines(watch: RelayWatch) {
     }
 }
 
-/// Says at debug level how many have joined and left, if any.
-async fn tell_of_participants(watch: RelayWatch) {
-    let mut looks = tokio::time::interval(LOOK_EVERY);
-    let (mut opened, mut held) = (0, 0);
-    loop {
-        looks.tick().await;
-        let status = watch.status();
-        let joined = status.counters.sessions_opened.saturating_sub(opened);
-        let left = (u64::from(held) + joined).saturating_sub(status.sessions.into());
-        if joined > 0 || left > 0 {
-            tracing::debug!(joined, left, sessions = status.sessions, "participants");
+/// Says at debug level who joins and leaves, until the relay has ended.
+fn tell_of_participants(notices: Receiver<Notice>) {
+    for notice in notices {
+        match notice {
+            Notice::Joined { comtree, address, path } => {
+                tracing::debug!(comtree = comtree.0, %address, from = %path.remote, "joined");
+            }
+            Notice::Left { comtree, address } => {
+                tracing::debug!(comtree = comtree.0, %address, "left");
+            }
+            _ => {}
         }
-        (opened, held) = (status.counters.sessions_opened, status.sessions);
     }
 }
 

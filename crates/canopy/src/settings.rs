@@ -6,8 +6,8 @@ mod sources;
 use anyhow::{Context, bail};
 use canopy_engines::{ENGINE_FOLDER, EngineChoice};
 use canopy_node::NodeConfig;
-use canopy_relay::{Mode, TableLimits};
-use canopy_session::{SessionLimits, Sessions};
+use canopy_relay::{ComtreeConfig, FIRST_ENDPOINT, Mode, TableLimits};
+use canopy_session::SessionLimits;
 use canopy_wire::Comtree;
 use clap::Args;
 use sources::Sources;
@@ -241,7 +241,8 @@ impl RelaySettings {
         let tick = millis(&sources, "tick_ms", 1, 1_000, Duration::from_millis(50))?;
         let processors = canopy_net::available_processors().len() as u64;
         let threads = sources.number("threads", 1..=64, processors.min(64))? as u16;
-        let room = u64::from(Sessions::capacity(threads)) * u64::from(threads);
+        let room = u64::from(u16::MAX - FIRST_ENDPOINT) + 1;
+        let site = sources.number("site", 0..=0x7fff, 1)? as u16;
         let node = NodeConfig {
             listen: sources
                 .text("listen", "127.0.0.1:4040")
@@ -252,8 +253,12 @@ impl RelaySettings {
                 .text("engine", "auto")
                 .check(|name| EngineChoice::from_str(&name).map_err(|error| error.to_string()))?,
             engine_folder: sources.text("engine_folder", ENGINE_FOLDER).check(parse_folder)?,
-            comtrees: sources.numbers("comtrees", &[1])?.check(parse_comtrees)?,
-            site: sources.number("site", 0..=0x7fff, 1)? as u16,
+            comtrees: sources
+                .numbers("comtrees", &[1])?
+                .check(parse_comtrees)?
+                .into_iter()
+                .map(|comtree| ComtreeConfig::new(comtree, site))
+                .collect(),
             max_sessions: sources.number("max_sessions", 1..=room, 10_000.min(room))? as u32,
             tables: check_tables(&sources)?,
             session_limits: check_lifetimes(&sources)?,
@@ -290,7 +295,7 @@ fn unused(sources: &Sources, node: &NodeConfig) -> Vec<String> {
 
 fn check_tables(sources: &Sources) -> anyhow::Result<TableLimits> {
     let default = TableLimits::default();
-    let table = |key: &str, default: u32| sources.number(key, 1..=1 << 26, default.into());
+    let table = |key: &str, default: u32| sources.number(key, 1..=1 << 22, default.into());
     Ok(TableLimits {
         max_groups: table("max_groups", default.max_groups)? as u32,
         max_subscriptions: table("max_subscriptions", default.max_subscriptions)? as u32,

@@ -102,7 +102,6 @@ fn refusal_remedy(reason: RefusedReason, comtree: Comtree) -> String {
             "its reason {number} is not known to this release; \
              use releases of client and relay that match"
         ),
-        _ => "for a reason that this client does not know; use a newer one".to_owned(),
     }
 }
 

@@ -77,7 +77,7 @@ impl Reports {
             Happened::Rebound => return Some(Event::Rebound),
             Happened::Subscribed(group, level) => self.subscriptions.subscribed(group, level),
             Happened::Unsubscribed(group) => self.subscriptions.unsubscribed(group),
-            Happened::SubscriptionRefused(group) => {
+            Happened::SubscriptionRefused(group, _) => {
                 if !self.subscriptions.refused(group) {
                     refused.push(group);
                 }

@@ -9,7 +9,7 @@ mod sockets;
 mod watch;
 
 pub use report::{RelayReport, drops_of};
-pub use watch::{ChangeError, Health, RelayWatch, ThreadStatus};
+pub use watch::{ChangeError, Command, Health, RelayWatch, ThreadStatus};
 
 use anyhow::Context;
 use canopy_engines::{Engine, EngineChoice};
@@ -60,6 +60,26 @@ pub struct NodeConfig {
     pub pin: Vec<usize>,
 }
 
+impl NodeConfig {
+    /// A relay with one data thread on a free port of this machine, and defaults for the rest: what
+    /// tests and benches begin with.
+    pub fn loopback() -> NodeConfig {
+        NodeConfig {
+            listen: SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, 0)),
+            mode: Mode::Immediate,
+            threads: 1,
+            engine: EngineChoice::Auto,
+            engine_folder: canopy_engines::ENGINE_FOLDER.into(),
+            comtrees: vec![ComtreeConfig::new(canopy_wire::Comtree(1), 1)],
+            max_sessions: 10_000,
+            tables: TableLimits::default(),
+            session_limits: SessionLimits::default(),
+            drain: Duration::from_secs(5),
+            pin: Vec::new(),
+        }
+    }
+}
+
 /// A send engine, and how many data threads have it for the same reason.
 #[derive(Clone, Debug, Serialize)]
 pub struct EngineInUse {
@@ -77,7 +97,7 @@ pub struct RunningRelay {
     receive_buffer: usize,
     engines: Vec<EngineInUse>,
     watch: RelayWatch,
-    notices: Receiver<Notice>,
+    notices: Option<Receiver<Notice>>,
     threads: Vec<JoinHandle<()>>,
     ends: Receiver<End>,
 }
@@ -118,7 +138,15 @@ impl RunningRelay {
             let pin = settings.pin.get(usize::from(number)).copied();
             threads.push(spawn(number, pin, thread, ended.clone())?);
         }
-        Ok(RunningRelay { address, receive_buffer, engines: in_use, watch, notices, threads, ends })
+        Ok(RunningRelay {
+            address,
+            receive_buffer,
+            engines: in_use,
+            watch,
+            notices: Some(notices),
+            threads,
+            ends,
+        })
     }
 
     /// The address that it listens on.
@@ -143,9 +171,10 @@ impl RunningRelay {
         self.watch.clone()
     }
 
-    /// What there is to log, so far: joins and leaves. Those that nobody fetches are not kept.
-    pub fn notices(&self) -> impl Iterator<Item = Notice> + '_ {
-        self.notices.try_iter()
+    /// What there is to log: joins and leaves, as they happen, until the relay has ended. What
+    /// comes faster than it is fetched is not kept. Only the first call has it.
+    pub fn take_notices(&mut self) -> Option<Receiver<Notice>> {
+        self.notices.take()
     }
 
     /// Waits for the data threads to end; they must have been told to. If one ends by a fault, the
@@ -159,7 +188,7 @@ impl RunningRelay {
         for _ in &threads {
             let Ok((number, end)) = ends.recv() else { break };
             if end.is_err() {
-                watch.stop();
+                watch.command(Command::Stop);
             }
             result = result.and(end.with_context(|| format!("data thread {number} failed")));
         }

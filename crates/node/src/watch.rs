@@ -69,6 +69,16 @@ impl ThreadStatus {
     }
 }
 
+/// How a relay is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Take no one new and tell everyone to go; stop when they have gone, or when the time for that
+    /// is over.
+    Drain,
+    /// Stop at once.
+    Stop,
+}
+
 /// What a data thread is asked to do.
 pub(crate) enum Request {
     Change(Change, SyncSender<Result<(), Refusal>>),
@@ -215,21 +225,15 @@ impl RelayWatch {
         first
     }
 
-    /// Has the relay take no one new and tell everyone to go; it stops when they have gone, or
-    /// when its time for that is over.
-    pub fn drain(&self) {
+    /// Tells every data thread to end, in one way or the other.
+    pub fn command(&self, command: Command) {
         self.is_leaving.store(true, Ordering::Relaxed);
         for shared in &self.shared {
-            let (answer, _) = sync_channel(1);
-            shared.ask(Request::Change(Change::Drain, answer));
-        }
-    }
-
-    /// Stops the relay at once.
-    pub fn stop(&self) {
-        self.is_leaving.store(true, Ordering::Relaxed);
-        for shared in &self.shared {
-            shared.ask(Request::Stop);
+            // One that has ended already need not be told.
+            shared.ask(match command {
+                Command::Drain => Request::Change(Change::Drain, sync_channel(1).0),
+                Command::Stop => Request::Stop,
+            });
         }
     }
 }
@@ -255,7 +259,7 @@ mod tests {
         assert!(panicked.join().is_err());
         assert_eq!(watch.health(), Health::ThreadsEnded(1));
         assert_eq!(watch.apply(Change::Drain), Err(ChangeError::NoAnswer(1)));
-        watch.drain();
+        watch.command(Command::Drain);
         assert_eq!(watch.health(), Health::Draining);
     }
 }

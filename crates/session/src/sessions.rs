@@ -5,8 +5,8 @@
 
 use crate::tag::{KeyedState, Keyring, equal, rebind_proof};
 use canopy_wire::{
-    Address, Challenge, Comtree, Connect, Connected, Cookie, DropReason, Header, Hello, Keepalive,
-    Kind, Leave, LeaveReason, Packet, Path, Rebind, Refused, RefusedReason, Tag, Time,
+    Address, Challenge, Comtree, Connect, Connected, Cookie, DropReason, Hello, Keepalive, Kind,
+    Leave, LeaveReason, Packet, Path, Rebind, Refused, RefusedReason, Tag, Time,
 };
 use core::hash::BuildHasher;
 use core::time::Duration;
@@ -266,15 +266,9 @@ impl Sessions {
 
     /// Answers a packet whose source address belongs to another path: its sender may be the
     /// session's participant behind a new binding. No answer to a datagram shorter than it.
-    pub fn challenge(
-        &self,
-        now: Time,
-        from: Path,
-        header: &Header,
-        datagram_len: usize,
-        answer: &mut Answer,
-    ) {
-        if datagram_len >= Challenge::LEN && header.kind != Kind::Rebind {
+    pub fn challenge(&self, now: Time, from: Path, packet: &Packet<'_>, answer: &mut Answer) {
+        let header = packet.header();
+        if packet.datagram_len() >= Challenge::LEN && header.kind != Kind::Rebind {
             let cookie = self.keys.rebind_cookie(now, from, header.src);
             answer.write(|out| Challenge { cookie }.encode(header.comtree, header.src, out));
         }

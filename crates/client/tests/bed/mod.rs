@@ -1,10 +1,7 @@
 //! What the tests run against: the relay that ships, on free loopback ports.
 
-use canopy_net::{ENGINE_FOLDER, EngineChoice, EngineName};
 use canopy_node::{Command, NodeConfig, RunningRelay};
-use canopy_relay::{Mode, TableLimits};
 use canopy_session::SessionLimits;
-use canopy_wire::Comtree;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -12,19 +9,12 @@ use std::time::Duration;
 pub(crate) fn settings(threads: u16) -> NodeConfig {
     let lifetime = Duration::from_secs(3_600);
     NodeConfig {
-        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-        mode: Mode::Immediate,
         threads,
-        engine: EngineChoice::Named(EngineName::Sendmmsg),
-        engine_folder: ENGINE_FOLDER.into(),
-        comtrees: vec![Comtree(1)],
-        site: 1,
         max_sessions: 64,
-        tables: TableLimits::default(),
         session_limits: SessionLimits { lifetime, ..SessionLimits::default() },
         // Nobody runs the clients while a test waits for the drain to end.
         drain: Duration::from_millis(50),
-        pin: Vec::new(),
+        ..NodeConfig::loopback()
     }
 }
 

@@ -26,9 +26,8 @@ impl Relay {
         now: Time,
         from: Path,
         packet: &Packet<'_>,
-        datagram_len: usize,
     ) -> Result<(), DropReason> {
-        let port = self.admit(now, from, packet.header(), datagram_len)?;
+        let port = self.admit(now, from, packet)?;
         let header = packet.header();
         if header.kind == Kind::Data {
             return self.publish(now, port, header, packet.payload());
@@ -55,9 +54,9 @@ impl Relay {
         &mut self,
         now: Time,
         from: Path,
-        header: &Header,
-        datagram_len: usize,
+        packet: &Packet<'_>,
     ) -> Result<PortIndex, DropReason> {
+        let header = packet.header();
         let Some(index) = self.ports.find(header.comtree, header.src) else {
             let known = self.comtrees.find(header.comtree).is_some();
             return Err(if known { DropReason::UnknownSource } else { DropReason::UnknownComtree });
@@ -68,7 +67,7 @@ impl Relay {
                 let admitted = self.sessions.admit(now, from, session);
                 if admitted == Err(DropReason::SpoofedSource) {
                     let mut answer = Answer::new();
-                    self.sessions.challenge(now, from, header, datagram_len, &mut answer);
+                    self.sessions.challenge(now, from, packet, &mut answer);
                     self.reply_to_stranger(now, from, answer.bytes());
                 }
                 admitted.map(|()| index)

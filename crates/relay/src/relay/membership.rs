@@ -25,7 +25,6 @@ impl Relay {
         now: Time,
         from: Path,
         packet: &Packet<'_>,
-        datagram_len: usize,
     ) -> Result<(), DropReason> {
         match packet.header().kind {
             Kind::Hello => {
@@ -35,8 +34,8 @@ impl Relay {
                 Ok(())
             }
             Kind::Connect => self.take_connect(now, from, packet),
-            Kind::Keepalive => self.take_keepalive(now, from, packet, datagram_len),
-            Kind::Leave => self.take_leave(now, from, packet, datagram_len),
+            Kind::Keepalive => self.take_keepalive(now, from, packet),
+            Kind::Leave => self.take_leave(now, from, packet),
             Kind::Rebind => self.take_rebind(now, from, packet),
             _ => Err(DropReason::UnexpectedKind),
         }
@@ -164,10 +163,9 @@ impl Relay {
         now: Time,
         from: Path,
         packet: &Packet<'_>,
-        datagram_len: usize,
     ) -> Result<(), DropReason> {
         let mut answer = Answer::new();
-        match self.admit(now, from, packet.header(), datagram_len) {
+        match self.admit(now, from, packet) {
             Ok(_) => {
                 Sessions::keepalive(packet, true, &mut answer)?;
                 self.reply(from, answer.bytes());
@@ -182,16 +180,10 @@ impl Relay {
         }
     }
 
-    fn take_leave(
-        &mut self,
-        now: Time,
-        from: Path,
-        packet: &Packet<'_>,
-        datagram_len: usize,
-    ) -> Result<(), DropReason> {
+    fn take_leave(&mut self, now: Time, from: Path, packet: &Packet<'_>) -> Result<(), DropReason> {
         Leave::decode(packet)?;
         let header = packet.header();
-        let port = self.admit(now, from, header, datagram_len)?;
+        let port = self.admit(now, from, packet)?;
         let mut answer = Answer::new();
         left(header.comtree, header.src, &mut answer);
         self.reply(from, answer.bytes());

@@ -225,9 +225,9 @@ impl Relay {
             }
         };
         let taken = match packet.header().kind {
-            Kind::Data | Kind::Bundle => self.take_updates(now, from, &packet, datagram.len()),
-            Kind::Subscribe => self.take_subscribe(now, from, &packet, datagram.len()),
-            _ => self.take_session_packet(now, from, &packet, datagram.len()),
+            Kind::Data | Kind::Bundle => self.take_updates(now, from, &packet),
+            Kind::Subscribe => self.take_subscribe(now, from, &packet),
+            _ => self.take_session_packet(now, from, &packet),
         };
         if let Err(reason) = taken {
             self.drop_on(packet.header().comtree, reason);

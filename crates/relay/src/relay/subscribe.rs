@@ -13,10 +13,9 @@ impl Relay {
         now: Time,
         from: Path,
         packet: &Packet<'_>,
-        datagram_len: usize,
     ) -> Result<(), DropReason> {
         let header = packet.header();
-        let index = self.admit(now, from, header, datagram_len)?;
+        let index = self.admit(now, from, packet)?;
         let subscribe = Subscribe::new_checked(packet)?;
         let port = self.ports.get_mut(index).ok_or(DropReason::UnknownSource)?;
         let most = match port.class {
