@@ -189,32 +189,34 @@ impl SubCommand {
 fn tell(event: Option<Event>) {
     match event {
         Some(Event::Lost) => print_note("the relay is lost; trying again"),
-        Some(Event::Connected(address)) => print_note(format_args!("connected as {address}")),
+        Some(Event::Connected { participant, .. }) => {
+            print_note(format_args!("connected as {participant}"));
+        }
         Some(Event::Refused(reason)) => {
             print_note(format_args!("the relay refuses: {reason:?}; asking again"));
         }
-        Some(Event::SubscriptionRefused(group)) => {
-            print_note(format_args!("the relay has no room any more for {group:?}"));
+        Some(Event::SubscriptionsRefused(groups)) => {
+            print_note(format_args!("the relay has no room any more for {groups:?}"));
         }
         _ => {}
     }
 }
 
 fn in_words(update: &Update) -> String {
-    let Update { src, level, payload, .. } = update;
-    let to = update.group().map_or("private".to_owned(), |group| group.number().to_string());
+    let Update { from, group, level, payload, .. } = update;
+    let to = group.map_or("private".to_owned(), |group| group.number().to_string());
     let payload = std::str::from_utf8(payload).map_or_else(|_| hex(payload), str::to_owned);
-    format!("{to}  from {src}  level {}  {payload}", level.0)
+    format!("{to}  from {from}  level {}  {payload}", level.0)
 }
 
 fn as_json(update: &Update) -> String {
-    let Update { src, level, payload, .. } = update;
-    let group = update.group().map(Group::number);
+    let Update { from, level, payload, .. } = update;
+    let group = update.group.map(Group::number);
     let (key, text) = match std::str::from_utf8(payload) {
         Ok(text) => ("text", text.to_owned()),
         Err(_) => ("hex", hex(payload)),
     };
-    serde_json::json!({ "group": group, "from": src.to_string(), "level": level.0, key: text })
+    serde_json::json!({ "group": group, "from": from.to_string(), "level": level.0, key: text })
         .to_string()
 }
 
@@ -255,9 +257,8 @@ impl PingCommand {
     async fn ping(self) -> anyhow::Result<ExitCode> {
         let mut signals = Signals::listen()?;
         let client = self.relay.connect().await?;
-        let address = client.address().context("the relay was lost at once; try again")?;
         // A group that nobody else is likely to use, and that no other ping uses.
-        let group = Group::new(0x7fff_0000 | (address.0 & 0xffff));
+        let group = Group::new(0x7fff_0000 | u32::from(rand::random::<u16>()));
         client.subscribe(group, Level(0)).await?;
         let mut interval = tokio::time::interval(Duration::from_millis(self.interval_ms.max(1)));
         let mut trips = Trips::default();
@@ -297,7 +298,7 @@ async fn round_trip(
     let back = async {
         while let Some(update) = client.recv().await {
             // Not one that was given up for lost and came after all, nor somebody else's.
-            if update.payload[..] == payload && Some(update.src) == client.address() {
+            if update.payload[..] == payload && Some(update.from) == client.participant() {
                 return Some(sent.elapsed());
             }
         }

@@ -140,8 +140,8 @@ async fn hears_everybody_else(client: &Client, step: usize) {
     let mut next = BTreeMap::new();
     for _ in 0..(CLIENTS - 1) * usize::from(UPDATES) / step {
         let update = client.recv().await.unwrap();
-        let expected = next.entry(update.src).or_insert(0);
-        assert_eq!(update.payload[..], [*expected], "in order, from {}", update.src);
+        let expected = next.entry(update.from).or_insert(0);
+        assert_eq!(update.payload[..], [*expected], "in order, from {}", update.from);
         *expected += step as u8;
     }
     assert!(next.len() == CLIENTS - 1 && client.try_recv().is_none(), "and no more");

@@ -30,6 +30,9 @@ pub trait Medium {
     /// Sends a batch. Never waits: what is not taken now is kept for later, or lost and counted.
     fn send(&mut self, batch: &SendBatch);
 
+    /// Called before and after each datagram is handled, for whoever keeps books on the relay.
+    fn observe(&mut self, _relay: &Relay) {}
+
     /// What was lost since the last call.
     fn losses(&mut self) -> Losses;
 }
@@ -116,9 +119,8 @@ impl Turn {
         for _ in 0..MAX_RECEIVES {
             let more = medium.receive(false)?;
             relay.handle_control_of_siblings(now);
-            while let Some((from, datagram)) = medium.next() {
+            while handle_next(relay, now, medium) {
                 has_received = true;
-                relay.handle_datagram(now, from, datagram);
                 if relay.is_filling_up() {
                     relay.transmit(now, |batch| medium.send(batch));
                 }
@@ -129,9 +131,8 @@ impl Turn {
         }
         // 3. Strangers come last, and only one receive batch of them.
         medium.receive(true)?;
-        while let Some((from, datagram)) = medium.next() {
+        while handle_next(relay, now, medium) {
             has_received = true;
-            relay.handle_datagram(now, from, datagram);
         }
         // 4. Time.
         relay.handle_timeout(now);
@@ -145,4 +146,13 @@ impl Turn {
         self.is_leisurely = self.read_every.is_some() && (has_received || relay.is_collecting());
         Ok(relay.take_wakes())
     }
+}
+
+/// Handles the next datagram that was received. Returns whether there was one.
+fn handle_next<M: Medium>(relay: &mut Relay, now: Time, medium: &mut M) -> bool {
+    medium.observe(relay);
+    let Some((from, datagram)) = medium.next() else { return false };
+    relay.handle_datagram(now, from, datagram);
+    medium.observe(relay);
+    true
 }
