@@ -6,7 +6,9 @@ use anyhow::{Context, bail};
 use canopy_client::{Client, Comtree, Event, Group, Level, Outgoing, PublishError, Update};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
+use std::collections::hash_map::RandomState;
 use std::fmt::Write;
+use std::hash::{BuildHasher, Hasher};
 use std::io::BufRead;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -258,7 +260,8 @@ impl PingCommand {
         let mut signals = Signals::listen()?;
         let client = self.relay.connect().await?;
         // A group that nobody else is likely to use, and that no other ping uses.
-        let group = Group::new(0x7fff_0000 | u32::from(rand::random::<u16>()));
+        let group =
+            Group::new(0x7fff_0000 | u32::from(RandomState::new().build_hasher().finish() as u16));
         client.subscribe(group, Level(0)).await?;
         let mut interval = tokio::time::interval(Duration::from_millis(self.interval_ms.max(1)));
         let mut trips = Trips::default();
