@@ -55,13 +55,7 @@ impl Keyring {
 
     /// Whether `cookie` is a rebind cookie that this keyring made for `from` in this period or
     /// the last.
-    pub fn accepts_rebind(
-        &self,
-        now: Time,
-        from: Path,
-        address: Address,
-        cookie: &Tag,
-    ) -> bool {
+    pub fn accepts_rebind(&self, now: Time, from: Path, address: Address, cookie: &Tag) -> bool {
         self.accepts(now, from, Purpose::Rebind(address), cookie)
     }
 
