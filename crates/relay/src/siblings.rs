@@ -35,7 +35,7 @@ pub(crate) enum Told {
     /// A session there has held this path since that time: whoever held it before has lost it.
     Moved { path: Path, since: Time },
     /// Somebody who has proved its path wants to join, and the threads that were asked so far have
-    /// no address left.
+    /// no address or place left.
     Connect { comtree: Comtree, nonce: u64, path: Path, asked: u16 },
 }
 

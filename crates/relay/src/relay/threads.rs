@@ -54,7 +54,9 @@ impl Relay {
                 }
             }
             Told::Moved { path, since } => {
-                if let Some(ended) = self.sessions.end_older(path, since) {
+                // Both threads hear of each other; the one with the lower number wins a tie.
+                let loses_ties = thread < self.siblings.thread();
+                if let Some(ended) = self.sessions.end_older(path, since, loses_ties) {
                     self.end(ended);
                 }
             }
