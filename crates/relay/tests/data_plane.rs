@@ -4,10 +4,14 @@
 mod support;
 
 use canopy_relay::{Mode, RelayConfig};
-use canopy_wire::{DropReason, Flags, Level, MAX_UPDATE};
+use canopy_wire::{
+    Change, DropReason, Flags, Group, Hello, Keepalive, Kind, Level, MAX_UPDATE, Packet,
+    SubscribeAck, SubscribeWriter, TableFull,
+};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use support::{OTHER_COMTREE, PERIODIC, World, config, group, ip_port};
+use std::time::Duration;
+use support::{COMTREE, OTHER_COMTREE, PERIODIC, Sent, World, config, group, ip_port};
 
 #[test]
 fn everyone_but_the_publisher_receives() {
@@ -224,4 +228,104 @@ fn hostile_datagrams_are_counted_and_answered_with_no_more() {
         let answered: usize = world.collect(0).iter().map(|sent| sent.bytes.len()).sum();
         assert!(answered <= datagram.len(), "{}: {answered}", reason.name());
     }
+}
+
+/// More receivers than one batch has sends: the bytes of their burst must stay until all have it.
+#[test]
+fn a_burst_lives_through_several_batches() {
+    for smallest_set in [None, Some(4)] {
+        let receivers = 600;
+        let mut world = World::of(RelayConfig { smallest_set, ..config(PERIODIC) }, receivers);
+        world.subscribe_all(7, 0);
+        // Several runs for each, and two of the receivers are publishers as well.
+        let payload = |number: usize, update: u8| [number as u8, update].repeat(500);
+        for update in 0..50 {
+            for number in 0..2 {
+                world.publish(number, 7, 0, Flags(0), &payload(number, update));
+            }
+        }
+        world.now = world.now.next_multiple(support::TICK);
+        let (now, mut batches, mut sent) = (world.now, 0, Vec::new());
+        world.relay_mut().transmit(now, |batch| {
+            batches += 1;
+            for transmit in batch.transmits() {
+                let bytes = batch.parts(transmit).flatten().copied().collect();
+                sent.push(Sent { to: transmit.to, bytes, segment: transmit.segment.into() });
+            }
+        });
+        assert!(batches > 1, "{} sends are one batch", sent.len());
+        world.carry(0, sent);
+        for number in 0..receivers {
+            let others = (0..2).filter(|publisher| *publisher != number);
+            let of_one = |update| others.clone().map(move |publisher| payload(publisher, update));
+            let expected: Vec<_> = (0..50).flat_map(of_one).collect();
+            assert!(world.payloads(number) == expected, "participant {number}");
+        }
+        assert_eq!(world.relay().counters().deliveries_out, 50 * 2 * 599);
+    }
+}
+
+/// The acks to a subscribe packet and to a copy of it.
+fn acks(world: &mut World, number: usize, groups: core::ops::Range<u32>) -> [Vec<u8>; 2] {
+    let mut out = [0; 1500];
+    let mut writer = SubscribeWriter::new(&mut out, 1).unwrap();
+    for group in groups {
+        assert!(writer.push(Change::Add(Group::new(group), Level(0))));
+    }
+    let len = writer.finish(COMTREE, world.address(number));
+    [(); 2].map(|()| {
+        let (now, path) = (world.now, world.participants[number].path);
+        world.relay_mut().handle_datagram(now, path, &out[..len]);
+        world.collect(0).remove(0).bytes
+    })
+}
+
+#[test]
+fn a_repeated_subscribe_hears_the_reason_that_was_given() {
+    let mut config = config(Mode::Immediate);
+    config.tables.max_subscriptions = 5;
+    config.tables.max_subscriptions_per_participant = 3;
+    let mut world = World::of(config, 2);
+    let expected =
+        [(0, 0..5, TableFull::Participant, vec![3, 4]), (1, 10..13, TableFull::Table, vec![12])];
+    for (number, groups, reason, refused) in expected {
+        let [first, repeated] = acks(&mut world, number, groups);
+        assert_eq!(first, repeated, "participant {number}");
+        let packet = Packet::new_checked(&first).unwrap();
+        let ack = SubscribeAck::new_checked(&packet).unwrap();
+        assert_eq!(ack.reason(), reason, "participant {number}");
+        let groups: Vec<_> = ack.refused().iter().map(Group::number).collect();
+        assert_eq!(groups, refused, "participant {number}");
+    }
+    assert_eq!(world.relay().counters().dropped(DropReason::SubscriptionsFull), 3);
+}
+
+/// Strangers who ask for cookies have a queue and a rate of their own.
+#[test]
+fn a_flood_of_hellos_costs_no_session_its_answer() {
+    let mut world = World::new(Mode::Immediate, 400);
+    world.now = world.now + Duration::from_secs(1);
+    let (now, mut out) = (world.now, [0; 1500]);
+    let asked = 20_000u32;
+    let mut kept_alive = 0;
+    for nonce in 0..asked {
+        let stranger = SocketAddr::from((nonce.to_be_bytes(), 1));
+        let len = Hello { nonce: nonce.into() }.encode(COMTREE, &mut out).unwrap();
+        world.relay_mut().handle_datagram(now, stranger, &out[..len]);
+        if nonce % 50 == 0 {
+            let src = world.address(kept_alive);
+            let keepalive = Keepalive { stamp: 1 + nonce as u64 };
+            let len = keepalive.encode(COMTREE, src, &mut out).unwrap();
+            world.relay_mut().handle_datagram(now, ip_port(kept_alive), &out[..len]);
+            kept_alive += 1;
+        }
+    }
+    let answers = world.collect(0);
+    let kind_of = |sent: &Sent| Packet::new_checked(&sent.bytes).unwrap().header().kind;
+    let kinds: Vec<_> = answers.iter().map(kind_of).collect();
+    assert_eq!(kinds[..400], [Kind::KeepaliveAck; 400], "sessions come first, and all of them");
+    assert!(kinds[400..].iter().all(|kind| *kind == Kind::Cookie));
+    let answered = kinds.len() as u64 - 400;
+    assert!((256..=512).contains(&answered), "{answered} strangers at once");
+    assert_eq!(world.dropped(DropReason::RepliesFull) + answered, asked.into());
 }

@@ -98,8 +98,13 @@ impl World {
     pub(crate) fn of(config: RelayConfig, participants: usize) -> World {
         let mut world = World::empty();
         world.add_relay(config, 1);
-        for _ in 0..participants {
+        for number in 0..participants {
             world.add_participant(0, COMTREE);
+            if number % 100 == 99 {
+                // Strangers are answered at a rate.
+                world.settle();
+                world.now = world.now + Duration::from_millis(10);
+            }
         }
         world.settle();
         world
@@ -202,6 +207,9 @@ impl World {
             let thread = self.thread_for(number, &out[..len]);
             let path = self.participants[number].path;
             self.threads[thread].handle_datagram(now, path, &out[..len]);
+            if self.threads[thread].is_filling_up() {
+                self.run(thread);
+            }
         }
         moved
     }
@@ -210,11 +218,16 @@ impl World {
     pub(crate) fn run(&mut self, thread: usize) -> bool {
         let heard = !self.threads[thread].has_heard_all();
         let now = self.now;
-        self.threads[thread].handle_siblings(now);
-        let sent = self.collect(thread);
-        let moved = heard || !sent.is_empty();
-        self.carry(thread, sent);
-        moved
+        let mut moved = heard;
+        loop {
+            let is_done = self.threads[thread].handle_siblings(now);
+            let sent = self.collect(thread);
+            moved |= !sent.is_empty();
+            self.carry(thread, sent);
+            if is_done {
+                return moved;
+            }
+        }
     }
 
     /// What a data thread sends now.
