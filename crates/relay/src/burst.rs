@@ -39,6 +39,9 @@ pub(crate) struct Burst {
     number: u32,
     /// The updates' numbers, in order of arrival.
     records: Vec<u32>,
+    /// Of the updates that relays do not get because their hops have run out: the ports that they
+    /// came from.
+    exhausted: Vec<PortIndex>,
     runs: Vec<Run>,
     padding: u32,
 }
@@ -79,6 +82,7 @@ impl Burst {
         Burst {
             number: 0,
             records: Vec::with_capacity(crate::pending::MAX_PENDING_RECORDS),
+            exhausted: Vec::with_capacity(crate::pending::MAX_PENDING_RECORDS),
             runs: Vec::with_capacity(1024),
             padding: 0,
         }
@@ -90,6 +94,11 @@ impl Burst {
 
     pub(crate) fn updates(&self) -> usize {
         self.records.len()
+    }
+
+    /// How many updates more a relay would get, had their hops not run out.
+    pub(crate) fn exhausted_for(&self, receiver: PortIndex) -> usize {
+        self.exhausted.iter().filter(|origin| **origin != receiver).count()
     }
 
     /// Bytes of padding that each receiver is sent.
@@ -108,18 +117,25 @@ impl Burst {
     ) {
         self.number = self.number.wrapping_add(1) % u32::MAX;
         self.records.clear();
+        self.exhausted.clear();
         let mut merged = false;
         for (target, level) in targets {
             merged |= !self.records.is_empty();
             self.records.extend(pending.of_target(target).filter(|number| {
                 let record = &pending.records[*number as usize];
-                let may_go_on = match class {
-                    PeerClass::Participant => true,
-                    PeerClass::TreeNeighbour => record.hops > 0,
+                let is_for_class = match class {
+                    PeerClass::Participant | PeerClass::TreeNeighbour => true,
                     // A core peer hears all the others itself (federated games, algorithm 3.1).
-                    PeerClass::CorePeer => record.hops > 0 && !record.from_core_peer,
+                    PeerClass::CorePeer => !record.from_core_peer,
                 };
-                record.level <= level && may_go_on && exclude != Some(record.origin)
+                if record.level > level || !is_for_class || exclude == Some(record.origin) {
+                    return false;
+                }
+                let may_go_on = class == PeerClass::Participant || record.hops > 0;
+                if !may_go_on {
+                    self.exhausted.push(record.origin);
+                }
+                may_go_on
             }));
         }
         if merged {

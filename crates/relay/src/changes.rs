@@ -125,7 +125,10 @@ impl core::fmt::Display for Refusal {
                  {FIRST_ENDPOINT}"
             ),
             Refusal::UnknownAddress(Comtree(id), address) => {
-                write!(f, "nobody has the address {address} on comtree {id}")
+                write!(
+                    f,
+                    "nobody has the address {address} on comtree {id}; it may have left by now"
+                )
             }
             Refusal::TooManyMuted => {
                 write!(f, "as many addresses are muted as can be; wait for one to end")

@@ -39,6 +39,9 @@ pub(crate) struct Cohorts {
     /// The children of nodes that have many for the target at work, by node and level.
     many_children: HashTable<u32>,
     target_at_work: u32,
+    /// Children looked at, so that a test sees the work that a hostile room costs.
+    #[cfg(test)]
+    looked_at: core::cell::Cell<usize>,
 }
 
 impl Cohorts {
@@ -54,6 +57,8 @@ impl Cohorts {
             next_member: vec![NONE; ports],
             many_children: HashTable::with_capacity(ports),
             target_at_work: NONE,
+            #[cfg(test)]
+            looked_at: core::cell::Cell::new(0),
         }
     }
 
@@ -85,18 +90,25 @@ impl Cohorts {
         }
         if parent.alike_children > FEW_CHILDREN {
             let is_it = |child: &u32| {
+                self.note_look();
                 let child = &self.nodes[*child as usize];
                 child.parent == node && child.level == level
             };
             return self.many_children.find(child_hash(node, level), is_it).copied();
         }
         for _ in 0..parent.alike_children {
+            self.note_look();
             if self.nodes[child as usize].level == level {
                 return Some(child);
             }
             child = self.nodes[child as usize].older_sibling;
         }
         None
+    }
+
+    fn note_look(&self) {
+        #[cfg(test)]
+        self.looked_at.set(self.looked_at.get() + 1);
     }
 
     fn add_child(&mut self, node: u32, target: u32, level: Level) -> u32 {
@@ -223,7 +235,40 @@ mod tests {
         ROOTS[receiver as usize % ROOTS.len()]
     }
 
+    /// The most levels, in every order, over targets that split the cohorts again and again.
+    #[test]
+    fn many_levels_cost_a_few_steps_a_pair() {
+        let (receivers, targets) = (2048u32, 24u32);
+        let mut cohorts = Cohorts::new(receivers, receivers * targets);
+        for target in 0..targets {
+            for receiver in 0..receivers {
+                // An odd stride goes through all levels.
+                let level = (receiver * (2 * target + 1) + receiver / 256 * target) as u8;
+                cohorts.add(receiver, PeerClass::Participant, target, Level(level));
+            }
+        }
+        let (looked_at, pairs) = (cohorts.looked_at.get(), (receivers * targets) as usize);
+        assert!(looked_at > 0);
+        assert!(looked_at <= 2 * pairs, "{looked_at} for {pairs} pairs");
+        // The same levels for all targets: one cohort for each, found again every time.
+        cohorts.clear();
+        cohorts.looked_at.set(0);
+        for target in 0..targets {
+            for receiver in 0..receivers {
+                cohorts.add(receiver, PeerClass::Participant, target, Level(receiver as u8));
+            }
+        }
+        let looked_at = cohorts.looked_at.get();
+        assert!(looked_at <= 2 * pairs, "{looked_at} for {pairs} pairs");
+    }
+
+    fn config() -> ProptestConfig {
+        let rng_seed = proptest::test_runner::RngSeed::Fixed(0xc0);
+        ProptestConfig { rng_seed, failure_persistence: None, ..ProptestConfig::default() }
+    }
+
     proptest! {
+        #![proptest_config(config())]
         /// The slow way: a map from each receiver's list of targets to the receivers that have it.
         #[test]
         fn cohorts_are_the_classes_of_equal_lists(

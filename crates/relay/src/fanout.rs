@@ -45,6 +45,21 @@ pub(crate) struct Books<'a> {
     pub(crate) comtrees: &'a mut Comtrees,
 }
 
+/// What a flush adds to the books of the relay, of which each comtree has its own part.
+struct FlushTotals {
+    deliveries: u64,
+    bytes: u64,
+    drops: u64,
+}
+
+impl FlushTotals {
+    fn of(counters: &Counters) -> FlushTotals {
+        let drops =
+            counters.dropped(DropReason::Unreachable) + counters.dropped(DropReason::HopLimit);
+        FlushTotals { deliveries: counters.deliveries_out, bytes: counters.bytes_out, drops }
+    }
+}
+
 /// The memory of a flush.
 pub(crate) struct Fanout {
     cohorts: Cohorts,
@@ -106,12 +121,9 @@ impl Fanout {
             else {
                 continue;
             };
-            let before = (books.counters.deliveries_out, books.counters.bytes_out);
+            let before = FlushTotals::of(books.counters);
             // 3. Its members are sent them.
-            let is_set = self
-                .smallest_set
-                .is_some_and(|least| self.cohorts.members_up_to(node, least) == least);
-            if is_set {
+            if self.is_set(node) {
                 self.send_to_set(node, pending, tables, books.counters, &mut out);
             } else {
                 self.send_to_each(node, pending, tables, books.counters, &mut out);
@@ -121,9 +133,11 @@ impl Fanout {
                 self.compose(node, Some(receiver), pending, tables, books.comtrees, &mut out);
                 self.send_to_one(receiver, pending, tables, books.counters, &mut out);
             }
+            let after = FlushTotals::of(books.counters);
             let counters = &mut books.comtrees.get_mut(comtree).counters;
-            counters.deliveries_out += books.counters.deliveries_out - before.0;
-            counters.bytes_out += books.counters.bytes_out - before.1;
+            counters.deliveries_out += after.deliveries - before.deliveries;
+            counters.bytes_out += after.bytes - before.bytes;
+            counters.drops += after.drops - before.drops;
         }
         out.send();
         out.batch.clear();
@@ -157,6 +171,15 @@ impl Fanout {
             }
         }
         self.cohorts.seal();
+    }
+
+    /// Whether a cohort's members are all sent the same bytes. Relays never are: what is their own
+    /// they would take for new.
+    fn is_set(&self, node: u32) -> bool {
+        self.cohorts.class(node) == PeerClass::Participant
+            && self
+                .smallest_set
+                .is_some_and(|least| self.cohorts.members_up_to(node, least) == least)
     }
 
     /// Lays the cohort's updates out behind the batch's bytes, without what came from `exclude`.
@@ -198,6 +221,8 @@ impl Fanout {
     ) {
         let mut member = self.cohorts.first_member(node);
         while member != NONE {
+            let exhausted = self.burst.exhausted_for(member) as u64;
+            counters.drops[DropReason::HopLimit as usize] += exhausted;
             self.send_to_one(member, pending, tables, counters, out);
             member = self.cohorts.next_member(member);
         }

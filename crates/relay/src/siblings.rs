@@ -35,7 +35,7 @@ pub(crate) enum Told {
     /// A session there has held this path since that time: whoever held it before has lost it.
     Moved { path: Path, since: Time },
     /// Somebody who has proved its path wants to join, and the threads that were asked so far have
-    /// no address left.
+    /// no address or place left.
     Connect { comtree: Comtree, nonce: u64, path: Path, asked: u16 },
 }
 
@@ -196,8 +196,9 @@ impl Incoming {
         }
     }
 
-    /// Calls `take` for each update that the thread has passed. Returns how many are lost.
-    pub(crate) fn read_data(&mut self, mut take: impl FnMut(&Update<'_>)) -> u64 {
+    /// Calls `take` for each update that the thread has passed, until it returns false. Returns how
+    /// many are lost.
+    pub(crate) fn read_data(&mut self, mut take: impl FnMut(&Update<'_>) -> bool) -> u64 {
         let end = self.data.end();
         let mut lost = 0;
         let mut bytes = [0; MAX_UPDATE.next_multiple_of(8)];
@@ -208,7 +209,7 @@ impl Incoming {
                     for (chunk, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(payload) {
                         *chunk = word.to_le_bytes();
                     }
-                    take(&Update {
+                    let goes_on = take(&Update {
                         comtree: Comtree((from >> 32) as u32),
                         src: Address(*from as u32),
                         dst: Address(*dst as u32),
@@ -218,6 +219,9 @@ impl Incoming {
                         from_core_peer: head >> 24 & 1 == 1,
                         payload: &bytes[..len],
                     });
+                    if !goes_on {
+                        break;
+                    }
                 }
                 Some(Found::Record(_)) => {}
                 Some(Found::Lost(more)) => lost += more,
@@ -372,6 +376,7 @@ mod tests {
         let lost = threads[1].from[0].read_data(|taken| {
             assert_eq!(*taken, update(taken.payload.len()));
             lens.push(taken.payload.len());
+            true
         });
         assert_eq!((lens, lost), (vec![0, 1, 8, 100, MAX_UPDATE], 0));
         assert_eq!(threads[2].from[0].read_data(|_| panic!("none is for this one")), 0);
@@ -381,10 +386,17 @@ mod tests {
             for _ in 0..50 {
                 threads[0].pass(0b110, &update(MAX_UPDATE));
             }
-            assert_eq!(threads[1].from[0].read_data(|_| read += 1), 0);
+            let count = |_: &Update<'_>| {
+                read += 1;
+                true
+            };
+            assert_eq!(threads[1].from[0].read_data(count), 0);
         }
         let mut late = 0;
-        let lost = threads[2].from[0].read_data(|_| late += 1);
+        let lost = threads[2].from[0].read_data(|_| {
+            late += 1;
+            true
+        });
         assert_eq!((read, lost + late), (5000, 5000));
         assert!(lost > 0);
     }

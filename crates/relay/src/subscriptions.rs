@@ -579,7 +579,13 @@ mod tests {
         ]
     }
 
+    fn config() -> ProptestConfig {
+        let rng_seed = proptest::test_runner::RngSeed::Fixed(0x50b);
+        ProptestConfig { rng_seed, failure_persistence: None, ..ProptestConfig::default() }
+    }
+
     proptest! {
+        #![proptest_config(config())]
         #[test]
         fn the_table_is_a_map(steps in proptest::collection::vec(step(), 0..200)) {
             let mut table = table(8, 64);

@@ -8,7 +8,8 @@ use core::time::Duration;
 
 /// In periodic mode sockets are read at least this often, so that acks don't wait for the tick.
 const READ_EVERY: Duration = Duration::from_millis(5);
-/// Receive calls of one turn: what they bring leaves together.
+/// Receive calls of one turn, whose datagrams leave together; and as often what other data threads
+/// passed is taken, if it is more than can wait at once.
 const MAX_RECEIVES: usize = 16;
 
 /// What a turn needs from outside.
@@ -112,7 +113,12 @@ impl Turn {
         self.began = now;
         let relay = &mut self.relay;
         // 1. What other data threads want, and what they accepted.
-        relay.handle_siblings(now);
+        for _ in 0..MAX_RECEIVES {
+            if relay.handle_siblings(now) {
+                break;
+            }
+            relay.transmit(now, |batch| medium.send(batch));
+        }
         // 2. Receive batch → check → tables → pending. What a datagram may have been caused by is
         //    known before it is looked at.
         let mut has_received = false;

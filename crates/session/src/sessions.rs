@@ -319,11 +319,18 @@ impl Sessions {
         Ended(session)
     }
 
+    /// Since when the session at a path has held it.
+    pub fn held_since(&self, path: Path) -> Option<Time> {
+        self.at(path).map(|(session, _)| self.slots[session as usize].opened)
+    }
+
     /// Ends the session at a path which another data thread's session has proved to hold since
-    /// `since`, unless the one here is newer.
-    pub fn end_older(&mut self, path: Path, since: Time) -> Option<Ended> {
+    /// `since`, unless the one here is newer. Of two that are equally new, exactly one must win:
+    /// `loses_ties` says whether the one here does not.
+    pub fn end_older(&mut self, path: Path, since: Time, loses_ties: bool) -> Option<Ended> {
         let (session, _) = self.at(path)?;
-        (self.slots[session as usize].opened <= since).then(|| self.end(session))
+        let opened = self.slots[session as usize].opened;
+        (opened < since || opened == since && loses_ties).then(|| self.end(session))
     }
 
     /// Looks at up to `budget` places, starting where the last call stopped, and ends the first

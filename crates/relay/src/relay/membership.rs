@@ -15,7 +15,7 @@ pub(super) struct Applicant {
     pub(super) comtree: Comtree,
     pub(super) nonce: u64,
     pub(super) path: Path,
-    /// Data threads that had no address left.
+    /// Data threads that had no address left, or no place.
     pub(super) asked: u16,
 }
 
@@ -85,7 +85,7 @@ impl Relay {
                     .of_session(session)
                     .find(|port| self.ports.get(*port).is_some_and(|port| port.comtree == comtree));
                 if let Some(port) = port {
-                    self.welcome(now, port, path);
+                    self.welcome(port, path);
                 }
                 return Ok(());
             }
@@ -97,7 +97,8 @@ impl Relay {
         }
         let index = self.comtrees.find(comtree).ok_or(DropReason::UnknownComtree)?;
         if !self.places.take() {
-            return self.refuse_full(path, comtree, nonce);
+            // One of them may be the applicant's own, on another data thread.
+            return self.ask_next_thread(applicant);
         }
         let Some(address) = self.comtrees.get_mut(index).addresses.take() else {
             self.places.give_back();
@@ -121,22 +122,23 @@ impl Relay {
         self.counters.sessions_opened += 1;
         self.sweep_at.get_or_insert(now + SWEEP_EVERY);
         self.note(Notice::Joined { comtree, address, path });
-        self.welcome(now, port, path);
+        self.welcome(port, path);
         Ok(())
     }
 
     /// Answers a connect, and tells the other data threads who holds the path now.
-    fn welcome(&mut self, now: Time, port: PortIndex, path: Path) {
+    fn welcome(&mut self, port: PortIndex, path: Path) {
         let Some(port) = self.ports.get(port) else { return };
         let Peer::Participant(session) = port.peer else { return };
         let mut answer = Answer::new();
         self.sessions.connected(session, port.comtree, port.address, &mut answer);
         self.reply(path, answer.bytes());
-        self.tell_of_move(now, path);
+        self.tell_of_move(path);
     }
 
     /// The addresses of a comtree are the data threads', the places are the relay's: while there
-    /// is a place, some thread has an address.
+    /// is a place, some thread has an address. And while there is none, some thread may have an
+    /// older session at the applicant's path, which it ends.
     fn ask_next_thread(&mut self, applicant: Applicant) -> Result<(), DropReason> {
         let Applicant { comtree, nonce, path, asked } = applicant;
         let asked = asked + 1;
@@ -207,11 +209,14 @@ impl Relay {
         if let Some(ended) = evicted {
             self.end(ended);
         }
-        self.tell_of_move(now, from);
+        self.tell_of_move(from);
         Ok(())
     }
 
-    fn tell_of_move(&mut self, since: Time, path: Path) {
+    /// Tells the other data threads since when a session here has held a path. A repeated connect
+    /// makes no session newer.
+    fn tell_of_move(&mut self, path: Path) {
+        let Some(since) = self.sessions.held_since(path) else { return };
         if !self.siblings.tell(Told::Moved { path, since }) {
             self.counters.drop(DropReason::HandoverFull);
         }

@@ -73,6 +73,8 @@ impl Relay {
             }
         }
         self.sweep_at.get_or_insert(now + super::SWEEP_EVERY);
+        // There is room now; by the time the answer leaves, much else may want to be told.
+        self.tell_siblings();
         Ok(())
     }
 }

@@ -6,17 +6,30 @@ use crate::siblings::Told;
 use canopy_wire::{DropReason, Time};
 
 impl Relay {
-    /// Takes what the other data threads told and passed.
-    pub fn handle_siblings(&mut self, now: Time) {
+    /// Takes what the other data threads told and passed. Returns false if that is more than can
+    /// wait for a flush: then what waits must leave first ([`Relay::transmit`]), and this be called
+    /// again.
+    pub fn handle_siblings(&mut self, now: Time) -> bool {
         self.handle_control_of_siblings(now);
         let mut incoming = self.siblings.take_incoming();
-        for sibling in &mut incoming {
+        let mut stopped_at = None;
+        for (number, sibling) in incoming.iter_mut().enumerate() {
             let lost = sibling.read_data(|update| {
                 self.take_passed(now, update);
+                !self.pending.is_half_full()
             });
             self.count_drops(DropReason::HandoverFull, lost);
+            if self.pending.is_half_full() {
+                stopped_at = Some(number);
+                break;
+            }
+        }
+        if let Some(number) = stopped_at {
+            // The next call begins with the next thread, so that one's flood is nobody else's loss.
+            incoming.rotate_left(number + 1);
         }
         self.siblings.put_back(incoming);
+        stopped_at.is_none()
     }
 
     /// Takes what the other data threads told. Whoever heard of a subscription may publish to it:
@@ -54,7 +67,9 @@ impl Relay {
                 }
             }
             Told::Moved { path, since } => {
-                if let Some(ended) = self.sessions.end_older(path, since) {
+                // Both threads hear of each other; the one with the lower number wins a tie.
+                let loses_ties = thread < self.siblings.thread();
+                if let Some(ended) = self.sessions.end_older(path, since, loses_ties) {
                     self.end(ended);
                 }
             }

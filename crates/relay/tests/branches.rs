@@ -1,0 +1,466 @@
+//! Relays that are joined by branches of a comtree.
+
+mod support;
+
+use canopy_relay::{BranchConfig, Change, ComtreeConfig, Mode, RelayConfig};
+use canopy_wire::{
+    Address, Bundle, BundleWriter, Change as Subscription, Comtree, DropReason, Flags, Group,
+    Header, Kind, Level, Packet, SubscribeWriter,
+};
+use std::net::SocketAddr;
+use support::{
+    COMTREE, OTHER_COMTREE, PERIODIC, Sent, World, at_site, group, ip_port, path_of_thread,
+};
+
+const GROUP: u32 = 7;
+
+/// Relays of one data thread each, the n-th at site n + 1, with a subscriber on each.
+fn relays(mode: Mode, count: usize) -> World {
+    relays_with(count, |site| at_site(mode, site))
+}
+
+fn relays_with(count: usize, config: impl Fn(u16) -> RelayConfig) -> World {
+    let mut world = World::empty();
+    for relay in 0..count {
+        world.add_relay(config(relay as u16 + 1), 1);
+    }
+    for relay in 0..count {
+        let number = world.join(relay);
+        world.subscribe(number, GROUP, 9);
+    }
+    world
+}
+
+fn own_address(relay: usize) -> Address {
+    Address::unicast(relay as u16 + 1, 0)
+}
+
+/// Joins two relays; each wants the group from the other.
+fn join(world: &mut World, one: usize, other: usize, is_core_peer: bool) {
+    let ends = [(one, one as u16 + 1), (other, other as u16 + 1)];
+    world.link(COMTREE, ends, is_core_peer);
+    wants(world, one, other, COMTREE, 9);
+    wants(world, other, one, COMTREE, 9);
+}
+
+/// What a relay's control plane will do: it subscribes at its neighbour.
+fn wants(world: &mut World, relay: usize, at: usize, comtree: Comtree, level: u8) {
+    let src = own_address(relay);
+    send_subscribe(world, (src, relay), at, comtree, level);
+}
+
+fn send_subscribe(
+    world: &mut World,
+    (src, from): (Address, usize),
+    at: usize,
+    comtree: Comtree,
+    level: u8,
+) {
+    let mut out = [0; 1500];
+    let mut writer = SubscribeWriter::new(&mut out, 1).unwrap();
+    assert!(writer.push(Subscription::Add(Group::new(GROUP), Level(level))));
+    let len = writer.finish(comtree, src);
+    let now = world.now;
+    world.threads[at].handle_datagram(now, path_of_thread(from), &out[..len]);
+    let acks = world.collect(at);
+    assert_eq!(acks.len(), 1, "the branch is answered");
+    assert_eq!(acks[0].to, path_of_thread(from).remote);
+}
+
+/// A line of three.
+fn line(mode: Mode) -> World {
+    let mut world = relays(mode, 3);
+    join(&mut world, 0, 1, false);
+    join(&mut world, 1, 2, false);
+    world
+}
+
+fn counts(world: &World) -> Vec<usize> {
+    world.participants.iter().map(|one| one.received.len()).collect()
+}
+
+/// The datagrams among `sent` that go to a relay.
+fn to_relay(sent: &[Sent], relay: usize) -> Vec<&[u8]> {
+    let to = path_of_thread(relay).remote;
+    sent.iter().filter(|one| one.to == to).flat_map(Sent::datagrams).collect()
+}
+
+/// Publishes with a hop limit.
+fn publish_with_hops(world: &mut World, number: usize, hop_limit: u8, payload: &[u8]) {
+    let src = world.address(number);
+    let header = Header { hop_limit, ..Header::new(Kind::Data, COMTREE, src, group(GROUP)) };
+    let mut out = [0; 1500];
+    let len = header.encode_packet(payload, &mut out).unwrap();
+    let (now, thread) = (world.now, world.thread_of(number));
+    world.threads[thread].handle_datagram(now, ip_port(number), &out[..len]);
+}
+
+fn assert_nothing_dropped(world: &World) {
+    for reason in DropReason::ALL {
+        assert_eq!(world.dropped(*reason), 0, "{}", reason.name());
+    }
+}
+
+#[test]
+fn an_update_reaches_all_relays_of_a_line_once() {
+    let mut world = line(Mode::Immediate);
+    for publisher in 0..3 {
+        let before = counts(&world);
+        world.publish(publisher, GROUP, 3, Flags(0), &[publisher as u8; 100]);
+        world.settle();
+        let mut expected: Vec<_> = before.iter().map(|count| count + 1).collect();
+        expected[publisher] -= 1;
+        assert_eq!(counts(&world), expected);
+        for number in (0..3).filter(|number| *number != publisher) {
+            let last = world.participants[number].received.last().unwrap();
+            assert_eq!((last.src, last.level.0), (world.address(publisher), 3));
+            assert_eq!(last.payload, [publisher as u8; 100]);
+        }
+    }
+    assert_nothing_dropped(&world);
+    assert_eq!(world.sum(|counters| counters.updates_in), 3, "where they were published");
+    // From the ends two hops each, from the middle one each way.
+    assert_eq!(world.sum(|counters| counters.deliveries_out), 6 + 6);
+}
+
+/// In one tick there are updates from everywhere: each branch gets all but its own, few or many.
+#[test]
+fn nothing_goes_back_over_the_branch_that_it_came_by() {
+    for from_the_first in [1, 3, 40] {
+        let mut world = line(PERIODIC);
+        for update in 0..from_the_first {
+            world.publish(0, GROUP, 0, Flags(0), &[0, update]);
+        }
+        for update in 0..20 {
+            world.publish(1, GROUP, 0, Flags(0), &[1, update]);
+            world.publish(2, GROUP, 0, Flags(0), &[2, update]);
+        }
+        // The ends flush, then the middle.
+        world.now = world.now.next_multiple(support::TICK);
+        for end in [0, 2] {
+            let sent = world.collect(end);
+            world.carry(end, sent);
+        }
+        let sent = world.collect(1);
+        for (relay, own_site) in [(0, 1), (2, 3)] {
+            let mut sources = Vec::new();
+            for datagram in to_relay(&sent, relay) {
+                let packet = Packet::new_checked(datagram).unwrap();
+                let records = Bundle::new_checked(&packet).unwrap().records();
+                sources.extend(records.map(|record| record.src.site()));
+            }
+            assert!(!sources.is_empty());
+            assert!(!sources.contains(&own_site), "to relay {relay}: {sources:?}");
+        }
+        world.carry(1, sent);
+        world.tick();
+        let first = usize::from(from_the_first);
+        assert_eq!(counts(&world), [40, 20 + first, 20 + first]);
+        assert_nothing_dropped(&world);
+    }
+}
+
+/// Sets are for participants, which drop their own: a relay would take its own for new.
+#[test]
+fn branches_are_never_a_set() {
+    let mut world =
+        relays_with(4, |site| RelayConfig { smallest_set: Some(2), ..at_site(PERIODIC, site) });
+    for leaf in 1..4 {
+        join(&mut world, 0, leaf, false);
+    }
+    for leaf in [1, 2] {
+        world.publish(leaf, GROUP, 0, Flags(0), b"from a leaf");
+    }
+    for _ in 0..3 {
+        world.tick();
+    }
+    assert_eq!(counts(&world), [2, 1, 1, 2]);
+    assert_nothing_dropped(&world);
+}
+
+#[test]
+fn a_hop_limit_reaches_so_many_relays() {
+    for (hop_limit, expected) in [(1, [1, 0, 0]), (2, [1, 1, 0]), (3, [1, 1, 1]), (255, [1, 1, 1])]
+    {
+        let mut world = line(Mode::Immediate);
+        let publisher = world.join(0);
+        publish_with_hops(&mut world, publisher, hop_limit, b"x");
+        world.settle();
+        assert_eq!(counts(&world)[..3], expected, "hop limit {hop_limit}");
+        let would_have_gone_on = u64::from(hop_limit < 3);
+        assert_eq!(world.dropped(DropReason::HopLimit), would_have_gone_on);
+    }
+}
+
+#[test]
+fn the_hop_limit_of_a_bundle_is_the_least_of_its_updates() {
+    let mut world = line(PERIODIC);
+    for hop_limit in [9, 3, 200] {
+        publish_with_hops(&mut world, 0, hop_limit, b"x");
+    }
+    world.now = world.now.next_multiple(support::TICK);
+    let sent = world.collect(0);
+    let bundles = to_relay(&sent, 1);
+    assert_eq!(bundles.len(), 1);
+    let packet = Packet::new_checked(bundles[0]).unwrap();
+    assert_eq!((packet.header().kind, packet.header().hop_limit), (Kind::Bundle, 2));
+    assert_eq!(packet.header().src, own_address(0), "the relay says who it is");
+}
+
+/// A ring is a mistake of whoever configured it; an update in it must die all the same.
+#[test]
+fn an_update_dies_in_a_ring() {
+    let mut world = relays(Mode::Immediate, 4);
+    for (one, next) in [(0, 1), (1, 2), (2, 0)] {
+        world.link(COMTREE, [(one, one as u16 + 1), (next, next as u16 + 1)], false);
+        wants(&mut world, next, one, COMTREE, 9);
+    }
+    join(&mut world, 0, 3, false);
+    publish_with_hops(&mut world, 3, 31, b"round and round");
+    world.settle();
+    assert_eq!(counts(&world)[..3].iter().sum::<usize>(), 30, "one hop each");
+    // The first relay of the ring also offers it to the fourth again and again, whose own it is.
+    let spoofed = world.dropped(DropReason::SpoofedSource);
+    assert_eq!(world.dropped(DropReason::HopLimit), 1);
+    assert_eq!(spoofed, 9, "it came by the first relay again so often");
+}
+
+#[test]
+fn a_bundle_of_many_sources_is_taken_from_a_branch() {
+    let mut world = line(PERIODIC);
+    let second = world.join(0);
+    for step in 0..10 {
+        world.publish(0, GROUP, 0, Flags(0), &[step]);
+        world.publish(second, GROUP, 0, Flags(0), &[step]);
+    }
+    for _ in 0..3 {
+        world.tick();
+    }
+    let sources = [world.address(0), world.address(second)];
+    for number in [1, 2] {
+        let received = &world.participants[number].received;
+        let got: Vec<_> = received.iter().map(|one| (one.src, one.payload[0])).collect();
+        let expected: Vec<_> =
+            (0..10).flat_map(|step| sources.map(|source| (source, step))).collect();
+        assert_eq!(got, expected);
+    }
+    assert_nothing_dropped(&world);
+}
+
+/// A bundle in a relay's name, of records with these sources.
+fn bundle(from: Address, sources: &[Address], flags: Flags) -> Vec<u8> {
+    let mut out = [0; 1500];
+    let mut writer = BundleWriter::new(&mut out).unwrap();
+    for source in sources {
+        assert!(writer.push(*source, Group::new(GROUP), Level(0), flags, b"record"));
+    }
+    let header = Header::new(Kind::Bundle, COMTREE, from, Address::UNSPECIFIED);
+    let len = writer.finish(&header);
+    out[..len].to_vec()
+}
+
+#[test]
+fn a_branch_does_not_speak_for_those_whom_the_relay_serves_itself() {
+    let mut world = line(Mode::Immediate);
+    let of_another_site = Address::unicast(77, 100);
+    let sources = [world.address(1), of_another_site, own_address(1), group(3)];
+    let datagram = bundle(own_address(0), &sources, Flags(0));
+    let now = world.now;
+    world.threads[1].handle_datagram(now, path_of_thread(0), &datagram);
+    world.settle();
+    assert_eq!(world.dropped(DropReason::SpoofedSource), 3);
+    let received = &world.participants[1].received;
+    assert_eq!(received.iter().map(|one| one.src).collect::<Vec<_>>(), [of_another_site]);
+    assert_eq!(counts(&world), [0, 1, 1], "one bad record does not cost the others");
+}
+
+#[test]
+fn nobody_else_speaks_in_a_neighbours_name() {
+    let mut world = line(Mode::Immediate);
+    let datagram = bundle(own_address(0), &[Address::unicast(77, 100)], Flags(0));
+    let elsewhere = SocketAddr::from(([10, 66, 6, 6], 4748));
+    let mut subscribe = [0; 1500];
+    let mut writer = SubscribeWriter::new(&mut subscribe, 2).unwrap();
+    assert!(writer.push(Subscription::Drop(Group::new(GROUP))));
+    let len = writer.finish(COMTREE, own_address(0));
+    for datagram in [&datagram[..], &subscribe[..len]] {
+        let now = world.now;
+        world.threads[1].handle_datagram(now, elsewhere, datagram);
+        assert!(world.collect(1).is_empty(), "it is not even answered");
+    }
+    assert_eq!(world.dropped(DropReason::SpoofedSource), 2);
+    // A participant cannot either, from its own path.
+    let now = world.now;
+    world.threads[1].handle_datagram(now, ip_port(1), &datagram);
+    world.settle();
+    assert_eq!(world.dropped(DropReason::SpoofedSource), 3);
+    assert_eq!(counts(&world), [0, 0, 0]);
+    world.publish(1, GROUP, 0, Flags(0), b"still wanted");
+    world.settle();
+    assert_eq!(counts(&world), [1, 0, 1]);
+}
+
+#[test]
+fn echo_is_settled_at_the_publishers_own_relay() {
+    let mut world = line(Mode::Immediate);
+    world.publish(0, GROUP, 0, Flags::ECHO, b"mine too");
+    let sent = world.collect(0);
+    for datagram in to_relay(&sent, 1) {
+        let packet = Packet::new_checked(datagram).unwrap();
+        let mut records = Bundle::new_checked(&packet).unwrap().records();
+        assert!(records.all(|record| record.flags == Flags(0)), "the next relay is not asked");
+    }
+    world.carry(0, sent);
+    world.settle();
+    assert_eq!(counts(&world), [1, 1, 1]);
+    assert_nothing_dropped(&world);
+    // A neighbour that asks for an echo all the same gets none.
+    let datagram = bundle(own_address(0), &[Address::unicast(77, 100)], Flags::ECHO);
+    let now = world.now;
+    world.threads[1].handle_datagram(now, path_of_thread(0), &datagram);
+    let sent = world.collect(1);
+    assert!(to_relay(&sent, 0).is_empty());
+    assert_eq!(to_relay(&sent, 2).len(), 1);
+}
+
+/// A full mesh of three, and a tree that hangs on one of them.
+#[test]
+fn core_peers_do_not_forward_to_core_peers() {
+    let mut world = relays(Mode::Immediate, 4);
+    for (one, other) in [(0, 1), (1, 2), (2, 0)] {
+        join(&mut world, one, other, true);
+    }
+    join(&mut world, 1, 3, false);
+    for publisher in 0..4 {
+        let before = counts(&world);
+        world.publish(publisher, GROUP, 0, Flags(0), b"x");
+        world.settle();
+        let mut expected: Vec<_> = before.iter().map(|count| count + 1).collect();
+        expected[publisher] -= 1;
+        assert_eq!(counts(&world), expected, "from relay {publisher}");
+    }
+    assert_nothing_dropped(&world);
+}
+
+/// The data threads of a relay are core peers of each other, and of its other core peers.
+#[test]
+fn a_relay_of_two_threads_has_its_branches_on_either() {
+    for is_core_peer in [true, false] {
+        let mut world = World::empty();
+        for (site, threads) in [(1, 2), (2, 1), (3, 1)] {
+            world.add_relay(at_site(Mode::Immediate, site), threads);
+        }
+        // Relay 1 is threads 0 and 1; relays 2 and 3 are threads 2 and 3.
+        let of_thread = |thread: usize| match thread {
+            0 | 1 => Address::unicast(1, thread as u16),
+            _ => Address::unicast(thread as u16, 0),
+        };
+        let mut branches = vec![(0, 2), (1, 3)];
+        if is_core_peer {
+            branches.push((2, 3));
+        }
+        for thread in 0..4 {
+            let number = world.join(thread);
+            world.subscribe(number, GROUP, 9);
+        }
+        for (one, other) in branches {
+            for (here, there) in [(one, other), (other, one)] {
+                let (neighbour, path) = (of_thread(there), path_of_thread(there));
+                let branch = BranchConfig { comtree: COMTREE, neighbour, path, is_core_peer };
+                let now = world.now;
+                world.threads[here].apply(now, Change::AddBranch(branch)).unwrap();
+            }
+            for (here, there) in [(one, other), (other, one)] {
+                send_subscribe(&mut world, (of_thread(there), there), here, COMTREE, 9);
+            }
+        }
+        world.settle();
+        for publisher in 0..4 {
+            let before = counts(&world);
+            world.publish(publisher, GROUP, 0, Flags(0), b"x");
+            world.settle();
+            let mut expected: Vec<_> = before.iter().map(|count| count + 1).collect();
+            expected[publisher] -= 1;
+            assert_eq!(counts(&world), expected, "by {publisher}, core: {is_core_peer}");
+        }
+        assert_nothing_dropped(&world);
+        // What passes between data threads is no hop.
+        for number in 0..4 {
+            world.participants[number].received.clear();
+        }
+        publish_with_hops(&mut world, 1, 2, b"x");
+        world.settle();
+        assert_eq!(counts(&world), [1, 0, 1, 1], "core: {is_core_peer}");
+    }
+}
+
+#[test]
+fn a_branch_gets_no_higher_level_than_it_wants() {
+    let mut world = relays(Mode::Immediate, 2);
+    world.link(COMTREE, [(0, 1), (1, 2)], false);
+    wants(&mut world, 1, 0, COMTREE, 2);
+    for level in 0..6 {
+        world.publish(0, GROUP, level, Flags(0), &[level]);
+        world.publish(1, GROUP, level, Flags(0), &[level]);
+    }
+    world.settle();
+    assert_eq!(world.payloads(1), [[0], [1], [2]]);
+    assert!(world.payloads(0).is_empty(), "it wants nothing from there");
+}
+
+#[test]
+fn a_links_branches_are_apart_by_comtree() {
+    let mut world = World::empty();
+    for site in [1, 2] {
+        let comtrees =
+            vec![ComtreeConfig::new(COMTREE, site), ComtreeConfig::new(OTHER_COMTREE, 10 + site)];
+        world.add_relay(RelayConfig { comtrees, ..at_site(PERIODIC, site) }, 1);
+    }
+    for relay in [0, 1] {
+        for comtree in [COMTREE, OTHER_COMTREE] {
+            let number = world.add_participant(relay, comtree);
+            world.settle();
+            world.subscribe(number, GROUP, 9);
+        }
+    }
+    world.link(COMTREE, [(0, 1), (1, 2)], false);
+    world.link(OTHER_COMTREE, [(0, 11), (1, 12)], false);
+    wants(&mut world, 1, 0, COMTREE, 9);
+    send_subscribe(&mut world, (Address::unicast(12, 0), 1), 0, OTHER_COMTREE, 9);
+    world.publish(0, GROUP, 0, Flags(0), b"one");
+    world.publish(1, GROUP, 0, Flags(0), b"two");
+    world.now = world.now.next_multiple(support::TICK);
+    let sent = world.collect(0);
+    let mut headers: Vec<_> = to_relay(&sent, 1)
+        .into_iter()
+        .map(|datagram| *Packet::new_checked(datagram).unwrap().header())
+        .map(|header| (header.comtree, header.src, header.dst))
+        .collect();
+    headers.sort_unstable();
+    let nowhere = Address::UNSPECIFIED;
+    let expected = [
+        (COMTREE, Address::unicast(1, 0), nowhere),
+        (OTHER_COMTREE, Address::unicast(11, 0), nowhere),
+    ];
+    assert_eq!(headers, expected);
+    world.carry(0, sent);
+    world.tick();
+    assert_eq!(world.payloads(2), [b"one"]);
+    assert_eq!(world.payloads(3), [b"two"]);
+    assert_nothing_dropped(&world);
+}
+
+#[test]
+fn after_its_end_a_branch_gets_and_brings_nothing() {
+    let mut world = line(PERIODIC);
+    world.publish(0, GROUP, 0, Flags(0), b"waits");
+    let (now, neighbour) = (world.now, own_address(1));
+    let end = Change::RemoveBranch { comtree: COMTREE, neighbour };
+    world.threads[0].apply(now, end).unwrap();
+    world.publish(1, GROUP, 0, Flags(0), b"comes from nobody");
+    world.tick();
+    world.tick();
+    assert_eq!(counts(&world), [0, 0, 1]);
+    assert_eq!(world.dropped(DropReason::UnknownSource), 1);
+    assert_eq!(world.threads[0].subscriptions(), 1, "its own participant's");
+}

@@ -1,0 +1,364 @@
+//! Relays and participants joined by memory: a perfect network on which time passes only when a
+//! test says so.
+#![allow(dead_code)] // Each test file uses a part of it.
+
+use canopy_relay::{
+    BranchConfig, Change, ComtreeConfig, Mode, Places, Relay, RelayConfig, Siblings, TableLimits,
+};
+use canopy_session::{Event, Keyring, Session, SessionConfig, SessionLimits};
+use canopy_wire::{Address, Comtree, DropReason, Flags, Group, Kind, Level, Packet, Path, Time};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+pub(crate) const COMTREE: Comtree = Comtree(1);
+pub(crate) const OTHER_COMTREE: Comtree = Comtree(2);
+pub(crate) const TICK: Duration = Duration::from_millis(50);
+pub(crate) const PERIODIC: Mode = Mode::Periodic { tick: TICK };
+
+/// One participant, and what reached it.
+pub(crate) struct Participant {
+    pub(crate) session: Session,
+    pub(crate) path: Path,
+    /// The data thread that it asks; after that its address decides.
+    pub(crate) asks: usize,
+    pub(crate) received: Vec<Received>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Received {
+    pub(crate) src: Address,
+    pub(crate) level: Level,
+    pub(crate) payload: Vec<u8>,
+}
+
+/// One send of a data thread.
+pub(crate) struct Sent {
+    pub(crate) to: SocketAddr,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) segment: usize,
+}
+
+impl Sent {
+    pub(crate) fn datagrams(&self) -> impl Iterator<Item = &[u8]> {
+        self.bytes.chunks(self.segment)
+    }
+}
+
+/// Data threads, of one relay or of several, with participants.
+pub(crate) struct World {
+    pub(crate) now: Time,
+    /// All data threads.
+    pub(crate) threads: Vec<Relay>,
+    /// By data thread: the first of its relay's, and how many that has.
+    relay_of: Vec<(usize, usize)>,
+    pub(crate) participants: Vec<Participant>,
+    /// Lengths of the datagrams of every send with more than one.
+    pub(crate) segmented: Vec<Vec<usize>>,
+    pub(crate) datagrams: usize,
+}
+
+pub(crate) fn ip_port(participant: usize) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 10_000 + participant as u16))
+}
+
+pub(crate) fn path_of_thread(thread: usize) -> Path {
+    SocketAddr::from(([10, 0, 0, thread as u8], 4748)).into()
+}
+
+pub(crate) fn group(number: u32) -> Address {
+    Group::new(number).address()
+}
+
+/// A relay with two comtrees, small enough for 64 of them.
+pub(crate) fn config(mode: Mode) -> RelayConfig {
+    RelayConfig {
+        mode,
+        comtrees: vec![ComtreeConfig::new(COMTREE, 1), ComtreeConfig::new(OTHER_COMTREE, 1)],
+        places: Places::new(1000),
+        max_sessions: 1000,
+        limits: SessionLimits::default(),
+        tables: TableLimits { max_groups: 1 << 12, ..TableLimits::default() },
+        smallest_set: None,
+    }
+}
+
+/// The same relay at another site, so that it can be another's neighbour.
+pub(crate) fn at_site(mode: Mode, site: u16) -> RelayConfig {
+    let comtrees =
+        [COMTREE, OTHER_COMTREE].map(|comtree| ComtreeConfig::new(comtree, site)).to_vec();
+    RelayConfig { comtrees, ..config(mode) }
+}
+
+impl World {
+    /// A relay of one data thread, with participants.
+    pub(crate) fn new(mode: Mode, participants: usize) -> World {
+        World::of(config(mode), participants)
+    }
+
+    pub(crate) fn of(config: RelayConfig, participants: usize) -> World {
+        let mut world = World::empty();
+        world.add_relay(config, 1);
+        for number in 0..participants {
+            world.add_participant(0, COMTREE);
+            if number % 100 == 99 {
+                // Strangers are answered at a rate.
+                world.settle();
+                world.now = world.now + Duration::from_millis(10);
+            }
+        }
+        world.settle();
+        world
+    }
+
+    /// A relay of several data threads.
+    pub(crate) fn with_threads(config: RelayConfig, threads: u16) -> World {
+        let mut world = World::empty();
+        world.add_relay(config, threads);
+        world
+    }
+
+    pub(crate) fn empty() -> World {
+        World {
+            now: Time::from_millis(1),
+            threads: Vec::new(),
+            relay_of: Vec::new(),
+            participants: Vec::new(),
+            segmented: Vec::new(),
+            datagrams: 0,
+        }
+    }
+
+    /// Adds a relay; returns its first data thread.
+    pub(crate) fn add_relay(&mut self, config: RelayConfig, threads: u16) -> usize {
+        let first = self.threads.len();
+        for siblings in Siblings::mesh(threads) {
+            let keys = Keyring::new([first as u8 + 1; 16]);
+            self.threads.push(Relay::new(config.clone(), siblings, keys, &[2; 16]));
+            self.relay_of.push((first, threads.into()));
+        }
+        first
+    }
+
+    /// Adds a participant that will ask a data thread; it joins when the world settles.
+    pub(crate) fn add_participant(&mut self, asks: usize, comtree: Comtree) -> usize {
+        let number = self.participants.len();
+        let mut seed = [7; 16];
+        seed[..8].copy_from_slice(&(number as u64).to_be_bytes());
+        let session = Session::new(SessionConfig { comtree, seed });
+        let path = ip_port(number).into();
+        self.participants.push(Participant { session, path, asks, received: Vec::new() });
+        number
+    }
+
+    pub(crate) fn join(&mut self, asks: usize) -> usize {
+        let number = self.add_participant(asks, COMTREE);
+        self.settle();
+        number
+    }
+
+    pub(crate) fn relay(&self) -> &Relay {
+        &self.threads[0]
+    }
+
+    pub(crate) fn relay_mut(&mut self) -> &mut Relay {
+        &mut self.threads[0]
+    }
+
+    /// The data thread that the kernel brings a participant's datagram to.
+    fn thread_for(&self, number: usize, datagram: &[u8]) -> usize {
+        let asks = self.participants[number].asks;
+        let packet = Packet::new_checked(datagram).unwrap();
+        let header = packet.header();
+        if matches!(header.kind, Kind::Hello | Kind::Connect) {
+            return asks;
+        }
+        let (first, threads) = self.relay_of[asks];
+        first + usize::from(header.src.endpoint()) % threads
+    }
+
+    /// The data thread that serves a participant.
+    pub(crate) fn thread_of(&self, number: usize) -> usize {
+        let (first, threads) = self.relay_of[self.participants[number].asks];
+        first + usize::from(self.participants[number].session.address().endpoint()) % threads
+    }
+
+    /// Moves datagrams both ways, and what passes between data threads, until there is no more.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..1000 {
+            let mut moved = false;
+            for number in 0..self.participants.len() {
+                moved |= self.send_from(number);
+            }
+            for thread in 0..self.threads.len() {
+                moved |= self.run(thread);
+            }
+            if !moved {
+                return;
+            }
+        }
+        panic!("the world does not settle");
+    }
+
+    /// Hands all that a participant has to send to its relay. Returns whether there was any.
+    pub(crate) fn send_from(&mut self, number: usize) -> bool {
+        let (now, mut out, mut moved) = (self.now, [0; 1500], false);
+        while let Some(len) = self.participants[number].session.poll_transmit(now, &mut out) {
+            moved = true;
+            let thread = self.thread_for(number, &out[..len]);
+            let path = self.participants[number].path;
+            self.threads[thread].handle_datagram(now, path, &out[..len]);
+            if self.threads[thread].is_filling_up() {
+                self.run(thread);
+            }
+        }
+        moved
+    }
+
+    /// A turn of a data thread without a receive. Returns whether anything moved.
+    pub(crate) fn run(&mut self, thread: usize) -> bool {
+        let heard = !self.threads[thread].has_heard_all();
+        let now = self.now;
+        let mut moved = heard;
+        loop {
+            let is_done = self.threads[thread].handle_siblings(now);
+            let sent = self.collect(thread);
+            moved |= !sent.is_empty();
+            self.carry(thread, sent);
+            if is_done {
+                return moved;
+            }
+        }
+    }
+
+    /// What a data thread sends now.
+    pub(crate) fn collect(&mut self, thread: usize) -> Vec<Sent> {
+        let mut all = Vec::new();
+        self.threads[thread].transmit(self.now, |batch| {
+            for transmit in batch.transmits() {
+                let bytes: Vec<u8> = batch.parts(transmit).flatten().copied().collect();
+                assert_eq!(bytes.len(), transmit.len as usize);
+                let segment = transmit.segment.into();
+                let sent = Sent { to: transmit.to, bytes, segment };
+                assert_eq!(sent.datagrams().count(), transmit.datagrams() as usize);
+                all.push(sent);
+            }
+        });
+        all
+    }
+
+    /// Brings what a data thread sent to where it goes.
+    pub(crate) fn carry(&mut self, from: usize, all: Vec<Sent>) {
+        for sent in all {
+            let lengths: Vec<usize> = sent.datagrams().map(<[u8]>::len).collect();
+            self.datagrams += lengths.len();
+            if lengths.len() > 1 {
+                self.segmented.push(lengths);
+            }
+            for datagram in sent.datagrams() {
+                self.bring(from, sent.to, datagram);
+            }
+        }
+    }
+
+    fn bring(&mut self, from: usize, to: SocketAddr, datagram: &[u8]) {
+        let at = |path: Path| path.remote == to;
+        if let Some(participant) = self.participants.iter_mut().find(|one| at(one.path)) {
+            let received = &mut participant.received;
+            let result = participant.session.handle_datagram(self.now, datagram, |update| {
+                let canopy_session::Update { src, level, payload, .. } = update;
+                received.push(Received { src, level, payload: payload.to_vec() });
+            });
+            result.unwrap();
+        } else if let Some(thread) = (0..self.threads.len()).find(|one| at(path_of_thread(*one))) {
+            self.threads[thread].handle_datagram(self.now, path_of_thread(from), datagram);
+        }
+    }
+
+    pub(crate) fn subscribe(&mut self, number: usize, group: u32, level: u8) {
+        self.participants[number].session.subscribe(Group::new(group), Level(level));
+        self.settle();
+    }
+
+    pub(crate) fn unsubscribe(&mut self, number: usize, group: u32) {
+        self.participants[number].session.unsubscribe(Group::new(group));
+        self.settle();
+    }
+
+    pub(crate) fn subscribe_all(&mut self, group: u32, level: u8) {
+        for participant in &mut self.participants {
+            participant.session.subscribe(Group::new(group), Level(level));
+        }
+        self.settle();
+    }
+
+    /// A participant's datagram with one update reaches its data thread; nothing else happens yet.
+    pub(crate) fn publish(
+        &mut self,
+        number: usize,
+        to: u32,
+        level: u8,
+        flags: Flags,
+        payload: &[u8],
+    ) {
+        self.publish_to(number, group(to), level, flags, payload);
+    }
+
+    pub(crate) fn publish_to(
+        &mut self,
+        number: usize,
+        dst: Address,
+        level: u8,
+        flags: Flags,
+        payload: &[u8],
+    ) {
+        let mut out = [0; 1500];
+        let publisher = &self.participants[number];
+        let len = publisher.session.publish(dst, Level(level), flags, payload, &mut out).unwrap();
+        let (path, thread) = (publisher.path, self.thread_for(number, &out[..len]));
+        self.threads[thread].handle_datagram(self.now, path, &out[..len]);
+    }
+
+    /// Goes on to the next tick, and settles.
+    pub(crate) fn tick(&mut self) {
+        self.now = self.now.next_multiple(TICK);
+        self.settle();
+    }
+
+    pub(crate) fn address(&self, number: usize) -> Address {
+        self.participants[number].session.address()
+    }
+
+    pub(crate) fn payloads(&self, number: usize) -> Vec<&[u8]> {
+        self.participants[number].received.iter().map(|one| &one.payload[..]).collect()
+    }
+
+    pub(crate) fn events(&mut self, number: usize) -> Vec<Event> {
+        let session = &mut self.participants[number].session;
+        std::iter::from_fn(|| session.poll_event()).collect()
+    }
+
+    /// How often any data thread dropped something for a reason.
+    pub(crate) fn dropped(&self, reason: DropReason) -> u64 {
+        self.threads.iter().map(|thread| thread.counters().dropped(reason)).sum()
+    }
+
+    /// The sum of a counter over all data threads.
+    pub(crate) fn sum(&self, counter: impl Fn(&canopy_relay::Counters) -> u64) -> u64 {
+        self.threads.iter().map(|thread| counter(thread.counters())).sum()
+    }
+
+    pub(crate) fn sessions(&self) -> u32 {
+        self.threads.iter().map(Relay::sessions).sum()
+    }
+
+    /// Joins two relays of one data thread by a branch of a comtree.
+    pub(crate) fn link(&mut self, comtree: Comtree, ends: [(usize, u16); 2], is_core_peer: bool) {
+        let [one, other] = ends;
+        for ((here, _), (there, site)) in [(one, other), (other, one)] {
+            let neighbour = Address::unicast(site, 0);
+            let path = path_of_thread(there);
+            let branch = BranchConfig { comtree, neighbour, path, is_core_peer };
+            self.threads[here].apply(self.now, Change::AddBranch(branch)).unwrap();
+        }
+    }
+}
