@@ -294,6 +294,15 @@ impl Oracle {
         self.window.publish(Update::new(publish, comtree, connection, now, receivers))
     }
 
+    /// A copy of these updates comes to the relay when later ones may have come already.
+    pub fn copy_is_late(&mut self, updates: &[u64]) {
+        for id in updates {
+            if let Some(update) = self.window.get_mut(*id) {
+                update.publish.overtaken = true;
+            }
+        }
+    }
+
     /// The relay reads a whole datagram of a participant's with these updates.
     pub fn read(&mut self, now: Time, participant: usize, updates: &[u64]) {
         self.standings[participant].heard(now, self.rules.lifetime);

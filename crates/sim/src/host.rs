@@ -11,6 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// A datagram that waits in a data thread's socket.
 pub(crate) struct Waiting {
@@ -138,6 +139,18 @@ impl Host {
         shard.wants_to_read(now).map(|at| (number, at))
     }
 
+    /// Whether the socket that a datagram is for holds another one.
+    pub(crate) fn has_room(&self, bytes: &[u8]) -> bool {
+        let shard = &self.shards[steer(bytes, self.shards.len())];
+        shard.inbox.len() < self.scenario.receive_queue
+    }
+
+    /// From now on no datagram is refused, and none delayed.
+    pub(crate) fn heal(&mut self) {
+        self.scenario.receive_queue = usize::MAX;
+        self.scenario.stalls = 0.0;
+    }
+
     /// A datagram arrives from another data thread.
     pub(crate) fn arrive_handover(
         &mut self,
@@ -167,7 +180,9 @@ impl Host {
         let mut turn = Turn::default();
         let shard = &mut self.shards[number];
         shard.turn_at = None;
-        shard.busy_until = now + self.scenario.turn;
+        let stalls = self.scenario.stalls > 0.0 && self.rng.random_bool(self.scenario.stalls);
+        let stall = if stalls { self.scenario.stall } else { Duration::ZERO };
+        shard.busy_until = now + self.scenario.turn + stall;
         turn.read.extend(shard.inbox.drain(..));
         let mut page = TurnBooks::begin(&shard.relay);
         for Waiting { from, bytes, .. } in &turn.read {
