@@ -1,25 +1,25 @@
 //! The target of `canopy-relay`, and with it of the relay's side of `canopy-session`: participants
 //! do what the input says, and so do strangers with copies of what they overheard.
 
-use crate::input::{Input, MAX_STEPS};
+use crate::input::{Input, MAX_STEPS, steps};
 use crate::participant::Participant;
 use canopy_batch::Transmit;
 use canopy_judge::{Books, Limits, Turn};
-use canopy_relay::{Intake, Mode, Relay, RelayConfig, SendBatch, TableLimits};
+use canopy_relay::{Counters, Intake, Mode, Relay, RelayConfig, SendBatch, TableLimits};
 use canopy_session::{Keyring, SessionLimits, SessionsConfig, State};
 use canopy_wire::{
     Address, Comtree, Flags, Group, Header, Kind, Level, MAX_DATAGRAM, MAX_UPDATE, Packet, Time,
 };
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 /// The bits of an input's first byte.
-pub(crate) const PERIODIC: u8 = 1;
-pub(crate) const TWO_THREADS: u8 = 2;
-pub(crate) const CRAMPED: u8 = 4;
+const PERIODIC: u8 = 1;
+const TWO_THREADS: u8 = 2;
+const CRAMPED: u8 = 4;
 /// From two receivers on the relay sends all the same bytes, as for a clone engine.
-pub(crate) const SETS: u8 = 0x80;
+const SETS: u8 = 0x80;
 
 const TICK: Duration = Duration::from_millis(50);
 /// Participants begin at the first of these ip:ports; at the others there are strangers only.
@@ -28,12 +28,9 @@ const PARTICIPANTS: usize = 4;
 /// How many datagrams strangers remember.
 const OVERHEARD: usize = 16;
 /// A stranger's datagram with this bit in its place comes from another data thread instead.
-pub(crate) const HANDOVER: u8 = 0x80;
+const HANDOVER: u8 = 0x80;
 
-/// What may happen; behind each the bytes that it takes.
-#[derive(Clone, Copy, Debug)]
-#[repr(u8)]
-pub(crate) enum Step {
+steps! {
     /// Datagrams move until no one has any.
     Settle,
     /// Participant: what it says reaches the relay, which does not answer yet.
@@ -64,34 +61,29 @@ pub(crate) enum Step {
     Drain,
 }
 
-impl Step {
-    const ALL: [Step; 14] = [
-        Step::Settle,
-        Step::Say,
-        Step::Lose,
-        Step::Transmit,
-        Step::Wait,
-        Step::Subscribe,
-        Step::Unsubscribe,
-        Step::Publish,
-        Step::Leave,
-        Step::Move,
-        Step::Raw,
-        Step::Forge,
-        Step::Replay,
-        Step::Drain,
-    ];
-}
-
 /// A relay through everything that the input makes happen.
 pub fn relay(input: &[u8]) {
+    run_relay(input);
+}
+
+/// What came of an input.
+pub struct Run {
+    /// What the relay counted.
+    pub counters: Counters,
+    /// The longest packet of each kind, by the kind's number, that a participant or the relay sent.
+    pub packets: BTreeMap<u8, Vec<u8>>,
+}
+
+/// The same, and what came of it.
+pub fn run_relay(input: &[u8]) -> Run {
     let mut input = Input::new(input);
     let mut world = World::new(config(input.byte()));
     for _ in 0..MAX_STEPS {
-        let Some(step) = input.step(&Step::ALL) else { break };
+        let Some(step) = input.step(STEPS) else { break };
         world.take(step, &mut input);
     }
     world.fall_silent();
+    Run { counters: world.relay.counters().clone(), packets: world.packets }
 }
 
 fn config(bits: u8) -> RelayConfig {
@@ -130,6 +122,7 @@ struct World {
     participants: Vec<(Participant, usize)>,
     born: u8,
     overheard: VecDeque<Vec<u8>>,
+    packets: BTreeMap<u8, Vec<u8>>,
 }
 
 impl World {
@@ -149,6 +142,7 @@ impl World {
             participants: Vec::new(),
             born: 0,
             overheard: VecDeque::new(),
+            packets: BTreeMap::new(),
         };
         for number in 0..PARTICIPANTS {
             let participant = world.participant(number);
@@ -239,6 +233,7 @@ impl World {
         let payload = vec![7; (usize::from(input.byte()) * 8).min(MAX_UPDATE + 1)];
         let often = 1 + input.below(32);
         if let Some(packet) = participant.publish(dst, (level, flags), &payload) {
+            self.keep(&packet);
             for _ in 0..often {
                 self.reach(place, &packet);
             }
@@ -276,6 +271,7 @@ impl World {
         let (participant, place) = &mut self.participants[number];
         let (said, place) = (participant.say(self.now), *place);
         for datagram in &said {
+            self.keep(datagram);
             self.reach(place, datagram);
         }
         said.len()
@@ -285,6 +281,13 @@ impl World {
         self.overheard.push_back(datagram.to_vec());
         if self.overheard.len() > OVERHEARD {
             self.overheard.pop_front();
+        }
+    }
+
+    fn keep(&mut self, packet: &[u8]) {
+        let kept = self.packets.entry(packet[1]).or_default();
+        if kept.len() < packet.len() {
+            *kept = packet.to_vec();
         }
     }
 
@@ -326,6 +329,7 @@ impl World {
                     let _ = participant.hear(self.now, &datagram);
                 }
             }
+            self.keep(&datagram);
             self.overhear(&datagram);
         }
         self.books.turn_ends(&self.relay, &self.turn).unwrap();
@@ -360,7 +364,7 @@ fn group(byte: u8) -> Group {
 }
 
 /// A group in the lower half, an endpoint in the upper.
-pub(crate) fn destination(byte: u8) -> Address {
+fn destination(byte: u8) -> Address {
     if byte < 128 { group(byte).address() } else { Address::unicast(1, u16::from(byte) % 16) }
 }
 
