@@ -4,7 +4,7 @@
 use crate::input::{Input, MAX_STEPS, steps};
 use crate::participant::Participant;
 use canopy_batch::Transmit;
-use canopy_judge::{Books, Limits, Turn};
+use canopy_judge::{Books, Limits, Page};
 use canopy_relay::{Counters, Intake, Mode, Relay, RelayConfig, SendBatch, TableLimits};
 use canopy_session::{Keyring, SessionLimits, SessionsConfig, State};
 use canopy_wire::{
@@ -116,7 +116,7 @@ struct World {
     config: RelayConfig,
     books: Books,
     /// What was read since the relay last sent.
-    turn: Turn,
+    page: Page,
     now: Time,
     /// With the number of its place.
     participants: Vec<(Participant, usize)>,
@@ -134,7 +134,7 @@ impl World {
             one_session: true,
         };
         let mut world = World {
-            turn: Turn::begin(&relay),
+            page: Page::begin(&relay),
             relay,
             books: Books::new(limits),
             config,
@@ -302,7 +302,7 @@ impl World {
             assert!(matches!(kind, Kind::Data | Kind::Bundle | Kind::Connect | Kind::Rebind));
         }
         let moved = (&before, self.relay.counters());
-        self.books.handled(&mut self.turn, from, datagram, moved).unwrap();
+        self.books.handled(&mut self.page, from, datagram, moved).unwrap();
         self.overhear(datagram);
     }
 
@@ -322,7 +322,7 @@ impl World {
             }
         });
         for (to, datagram) in sent {
-            self.books.sends(&mut self.turn, to, &datagram, self.relay.counters()).unwrap();
+            self.books.sends(&mut self.page, to, &datagram, self.relay.counters()).unwrap();
             for (participant, place) in &mut self.participants {
                 if ip_port(*place) == to {
                     // What is for someone else who was here is none of its business.
@@ -332,8 +332,8 @@ impl World {
             self.keep(&datagram);
             self.overhear(&datagram);
         }
-        self.books.turn_ends(&self.relay, &self.turn).unwrap();
-        self.turn = Turn::begin(&self.relay);
+        self.books.turn_ends(&self.relay, &self.page).unwrap();
+        self.page = Page::begin(&self.relay);
         let flushes = self.relay.counters().flushes;
         self.relay.transmit(self.now, |_| panic!("everything was sent and there is more"));
         assert_eq!(self.relay.counters().flushes, flushes);

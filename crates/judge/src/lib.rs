@@ -9,11 +9,15 @@
 mod books;
 mod interest;
 mod oracle;
+mod rules;
 mod standing;
+mod tally;
 mod updates;
 mod window;
 
-pub use books::{Books, Limits, Turn};
-pub use oracle::{Carriage, Oracle, Received, Rules, Tally};
+pub use books::{Books, Limits, Page};
+pub use oracle::{Carriage, Oracle, Received};
+pub use rules::Rules;
+pub use tally::Tally;
 pub use updates::updates_in;
 pub use window::Publish;

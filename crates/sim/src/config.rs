@@ -1,5 +1,6 @@
 //! What a run is asked for; all the rest is drawn from the seed.
 
+use crate::sabotage::Sabotage;
 use std::fmt::Write;
 
 /// Length of a run in virtual seconds, if nothing else is asked for.
@@ -20,21 +21,6 @@ pub struct SimConfig {
     /// Whether copies of connect, subscribe, rebind, challenge and leave may come late, too. Today's
     /// handshake does not stand all of that, so it has to be asked for.
     pub late_handshake: bool,
-}
-
-/// A fault put between the relay and the network: every n-th datagram with updates is hit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sabotage {
-    /// It is not sent.
-    DropOneIn(u32),
-    /// It is sent twice.
-    DuplicateOneIn(u32),
-    /// A copy is sent to another participant.
-    MisdeliverOneIn(u32),
-    /// It is sent after the next one to the same participant.
-    SwapOneIn(u32),
-    /// The last byte of its last update is changed.
-    AlterOneIn(u32),
 }
 
 impl SimConfig {

@@ -2,7 +2,7 @@
 //! real one does: at every arrival, but while updates wait for a tick at leisure.
 
 use crate::scenario::{READ_EVERY, Scenario};
-use canopy_judge::{Books, Limits, Turn as TurnBooks};
+use canopy_judge::{Books, Limits, Page};
 use canopy_relay::{Counters, Intake, Mode, Relay, RelayConfig};
 use canopy_session::{Keyring, SessionsConfig};
 use canopy_wire::{Comtree, Tag, Time};
@@ -184,7 +184,7 @@ impl Host {
         let stall = if stalls { self.scenario.stall } else { Duration::ZERO };
         shard.busy_until = now + self.scenario.turn + stall;
         turn.read.extend(shard.inbox.drain(..));
-        let mut page = TurnBooks::begin(&shard.relay);
+        let mut page = Page::begin(&shard.relay);
         for Waiting { from, bytes, .. } in &turn.read {
             let before = shard.relay.counters().clone();
             if shard.relay.handle_datagram(now, *from, bytes) == Intake::Shared {

@@ -1,12 +1,13 @@
 //! The run: one queue of events in virtual time, and what each of them does.
 
-use crate::config::{Sabotage, SimConfig};
+use crate::config::SimConfig;
 use crate::host::{Handover, Host, Waiting};
 use crate::hostile::Hostile;
 use crate::network::{Direction, Fate, Loss, Network};
 use crate::participant::Participant;
 use crate::payload;
 use crate::report::{RelayTotals, Report};
+use crate::sabotage::Saboteur;
 use crate::scenario::{Scenario, Stream, stream};
 use crate::trace::{Tap, Trace};
 use canopy_judge::{Carriage, Oracle};
@@ -102,9 +103,7 @@ pub(crate) struct World<'a> {
     host: Host,
     hostile: Hostile,
     trace: Trace<'a>,
-    /// Datagrams with updates that the relay sent, for sabotage, and one that it holds back.
-    carriers: u32,
-    held_back: Option<(SocketAddr, Rc<[u8]>)>,
+    saboteur: Saboteur,
 }
 
 /// What happened, for the report.
@@ -141,8 +140,7 @@ impl<'a> World<'a> {
             host: Host::new(&scenario, comtrees, stream(config.seed, Stream::Host)),
             hostile: Hostile::new(stream(config.seed, Stream::Hostile)),
             trace: Trace::new(tap),
-            carriers: 0,
-            held_back: None,
+            saboteur: Saboteur::new(config.sabotage),
             rng,
             scenario,
         }
@@ -377,37 +375,12 @@ impl<'a> World<'a> {
 
     /// Between the relay and the network, where the fault sits that the oracle has to find.
     fn send_sabotaged(&mut self, to: SocketAddr, bytes: Rc<[u8]>) {
-        let held_back = self.held_back.take_if(|(receiver, _)| *receiver == to);
-        let Some(sabotage) = self.config.sabotage.filter(|_| !updates_in(&bytes).is_empty()) else {
+        let (rng, participants) = (&mut self.rng, &self.participants);
+        let someone = || participants[rng.random_range(0..participants.len())].ip_port;
+        let carries_updates = !updates_in(&bytes).is_empty();
+        for (to, bytes) in self.saboteur.take(to, bytes, carries_updates, someone) {
             self.send_down(to, bytes);
-            return held_back.into_iter().for_each(|(to, bytes)| self.send_down(to, bytes));
-        };
-        self.carriers += 1;
-        let is_hit = |one_in: u32| self.carriers.is_multiple_of(one_in);
-        match sabotage {
-            Sabotage::DropOneIn(n) if is_hit(n) => {}
-            Sabotage::DuplicateOneIn(n) if is_hit(n) => {
-                self.send_down(to, bytes.clone());
-                self.send_down(to, bytes);
-            }
-            Sabotage::MisdeliverOneIn(n) if is_hit(n) => {
-                let other = self.rng.random_range(0..self.participants.len());
-                self.send_down(to, bytes.clone());
-                self.send_down(self.participants[other].ip_port, bytes);
-            }
-            Sabotage::SwapOneIn(n) if is_hit(n) && self.held_back.is_none() => {
-                self.held_back = Some((to, bytes));
-            }
-            Sabotage::AlterOneIn(n) if is_hit(n) => {
-                let mut bytes = bytes.to_vec();
-                let covered =
-                    Packet::new_checked(&bytes).map_or(0, |packet| packet.payload().len());
-                bytes[canopy_wire::HEADER_LEN + covered - 1] ^= 1;
-                self.send_down(to, bytes.into());
-            }
-            _ => self.send_down(to, bytes),
         }
-        held_back.into_iter().for_each(|(to, bytes)| self.send_down(to, bytes));
     }
 
     fn ask_for_timer(&mut self, shard: usize) {
