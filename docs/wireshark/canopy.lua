@@ -54,7 +54,7 @@ local KINDS = {
 
 local OPERATIONS = { [0] = "Drop", [1] = "Add" }
 local SUITES = { [0] = "None" }
-local TABLE_FULL = { [0] = "none refused", [1] = "table full", [2] = "participant's share full" }
+local TABLE_FULL = { [1] = "table full", [2] = "participant's share full" }
 local LEAVE_REASONS = { [0] = "done", [1] = "draining" }
 local REFUSED_REASONS = {
   [1] = "sessions full",
@@ -107,8 +107,7 @@ local f = {
   operation = ProtoField.uint8("canopy.section.operation", "Operation", base.DEC, OPERATIONS),
   section_level = ProtoField.uint8("canopy.section.level", "Level"),
   section_count = ProtoField.uint16("canopy.section.count", "Groups"),
-  table_full = ProtoField.uint8("canopy.refusals.reason", "Reason", base.DEC, TABLE_FULL),
-  refusals = ProtoField.uint16("canopy.refusals.count", "Refused groups"),
+  table_full = ProtoField.uint8("canopy.section.reason", "Reason", base.DEC, TABLE_FULL),
 
   nonce = ProtoField.uint64("canopy.nonce", "Nonce", base.HEX),
   cookie = ProtoField.bytes("canopy.cookie", "Cookie"),
@@ -288,74 +287,100 @@ local function dissect_bundle(cursor, tree)
   return info, fault
 end
 
-local function add_section(cursor, tree)
+-- A section: two bytes that say what happens to its groups, how many they are, the groups.
+-- `add_head` adds the two bytes and returns what they say, as a number and as text, and what is
+-- wrong with them. Returns the number and the count of groups, or what is wrong.
+local function add_section(cursor, tree, add_head)
   if cursor:left() < SECTION_LEN then
     return nil, 0, cursor:fault(tree, "a section ends inside its header")
   end
   local start = cursor.at
-  local operation = cursor:take(1)
-  local level = cursor:take(1)
-  local count = cursor:take(2)
-  local whole = count:uint() * 4 <= cursor:left()
-  local shown = whole and count:uint() or math.floor(cursor:left() / 4)
+  local count = cursor.tvb(start + 2, 2):uint()
+  local whole = SECTION_LEN + count * 4 <= cursor:left()
+  local shown = whole and count or math.floor((cursor:left() - SECTION_LEN) / 4)
 
   local item = tree:add(f.section, cursor.tvb(start, SECTION_LEN + shown * 4))
-  item:add(f.operation, operation)
-  item:add(f.section_level, level)
-  item:add(f.section_count, count)
+  local what, text, fault = add_head(cursor, item, plural(count, "group"))
+  item:set_text(text)
+  item:add(f.section_count, cursor:take(2))
   for _ = 1, shown do
     item:add(f.group, cursor:take(4))
   end
-  local name = OPERATIONS[operation:uint()]
-  local at_level = operation:uint() == 1 and string.format(" at level %d", level:uint()) or ""
-  item:set_text(string.format(
-    "%s %s%s", name or "Unknown operation on", plural(count:uint(), "group"), at_level
-  ))
-  if not name then
-    return nil, 0, cursor:fault(item, string.format("unknown operation %d", operation:uint()))
-  elseif not whole then
-    return nil, 0, cursor:fault(item, "a section runs over the end")
+  if not whole and not fault then
+    fault = cursor:fault(item, "a section runs over the end")
   end
-  return operation:uint(), count:uint(), nil
+  if fault then
+    return nil, 0, fault
+  end
+  return what, count, nil
 end
 
-local function dissect_subscribe(cursor, tree)
+-- The sequence number and the sections that tile the rest. `take` is told what each section says
+-- and how many groups it has. Returns the Info text of the number, or what is wrong.
+local function add_sections(cursor, tree, add_head, take)
   local ranges, fault = add_fixed(cursor, tree, 4, { { f.sequence, 4 } })
   if fault then
     return "", fault
   end
-  local changes = { [0] = 0, [1] = 0 }
   while cursor:left() > 0 and not fault do
-    local operation, count
-    operation, count, fault = add_section(cursor, tree)
-    if operation then
-      changes[operation] = changes[operation] + count
+    local what, count
+    what, count, fault = add_section(cursor, tree, add_head)
+    if what then
+      take(what, count)
     end
   end
-  local info = string.format("#%d, add %d, drop %d", ranges[1]:uint(), changes[1], changes[0])
-  return info, fault
+  return string.format("#%d", ranges[1]:uint()), fault
+end
+
+local function add_change(cursor, item, groups)
+  local operation = cursor:take(1)
+  local level = cursor:take(1)
+  item:add(f.operation, operation)
+  item:add(f.section_level, level)
+  local name = OPERATIONS[operation:uint()]
+  local at_level = operation:uint() == 1 and string.format(" at level %d", level:uint()) or ""
+  local text = string.format("%s %s%s", name or "Unknown operation on", groups, at_level)
+  local fault
+  if not name then
+    fault = cursor:fault(item, string.format("unknown operation %d", operation:uint()))
+  end
+  return operation:uint(), text, fault
+end
+
+local function dissect_subscribe(cursor, tree)
+  local changes = { [0] = 0, [1] = 0 }
+  local number, fault = add_sections(cursor, tree, add_change, function(operation, count)
+    changes[operation] = changes[operation] + count
+  end)
+  if number == "" then
+    return "", fault
+  end
+  return string.format("%s, add %d, drop %d", number, changes[1], changes[0]), fault
+end
+
+local function reason_text(reasons, number)
+  return reasons[number] or string.format("reason %d", number)
+end
+
+local function add_refusal(cursor, item, groups)
+  local reason = cursor:take(1)
+  item:add(f.table_full, reason)
+  item:add(f.reserved, cursor:take(1))
+  local text = string.format("%s refused: %s", groups, reason_text(TABLE_FULL, reason:uint()))
+  return reason:uint(), text, nil
 end
 
 local function dissect_subscribe_ack(cursor, tree)
-  local layout = { { f.sequence, 4 }, { f.table_full, 1 }, { f.reserved, 1 }, { f.refusals, 2 } }
-  local ranges, fault = add_fixed(cursor, tree, 8, layout)
-  if fault then
-    return "", fault
-  end
-  local reason = TABLE_FULL[ranges[2]:uint()]
-  local count = ranges[4]:uint()
-  local tiles = cursor:left() == count * 4
-  while cursor:left() >= 4 do
-    tree:add(f.group, cursor:take(4))
-  end
-  local info = string.format("#%d", ranges[1]:uint())
-  if count > 0 then
-    info = info .. string.format(", %d refused (%s)", count, reason or "unknown reason")
-  end
-  if not reason then
-    fault = cursor:fault(tree, string.format("unknown reason %d", ranges[2]:uint()))
-  elseif not tiles then
-    fault = cursor:fault(tree, "the count of refused groups does not fit the length")
+  local reasons, counts = {}, {}
+  local info, fault = add_sections(cursor, tree, add_refusal, function(reason, count)
+    if not counts[reason] then
+      table.insert(reasons, reason)
+    end
+    counts[reason] = (counts[reason] or 0) + count
+  end)
+  for _, reason in ipairs(reasons) do
+    local why = reason_text(TABLE_FULL, reason)
+    info = info .. string.format(", %d refused (%s)", counts[reason], why)
   end
   return info, fault
 end
@@ -380,19 +405,14 @@ local function dissect_connect(cursor, tree)
   return info, fault
 end
 
--- A body of fixed-width fields. `say` makes the Info text from their ranges; `reasons` are the
--- values that the last field may have.
-local function fixed(need, layout, say, reasons)
+-- A body of fixed-width fields. `say` makes the Info text from their ranges.
+local function fixed(need, layout, say)
   return function(cursor, tree)
     local ranges, fault = add_fixed(cursor, tree, need, layout)
     if fault then
       return "", fault
     end
-    local last = ranges[#layout]
-    if reasons and not reasons[last:uint()] then
-      fault = cursor:fault(tree, string.format("unknown reason %d", last:uint()))
-    end
-    return say(ranges), fault
+    return say(ranges), nil
   end
 end
 
@@ -432,14 +452,14 @@ local BODIES = {
     return string.format("nonce %s, as %s", hex(ranges[1]), address_text(ranges[2]:uint()))
   end),
   [REFUSED] = fixed(9, { { f.nonce, 8 }, { f.refused, 1 } }, function(ranges)
-    local reason = REFUSED_REASONS[ranges[2]:uint()] or "unknown reason"
+    local reason = reason_text(REFUSED_REASONS, ranges[2]:uint())
     return string.format("nonce %s: %s", hex(ranges[1]), reason)
-  end, REFUSED_REASONS),
+  end),
   [KEEPALIVE] = fixed(8, { { f.stamp, 8 } }, say_stamp),
   [KEEPALIVE_ACK] = fixed(8, { { f.stamp, 8 } }, say_stamp),
   [LEAVE] = fixed(1, { { f.leave, 1 } }, function(ranges)
-    return LEAVE_REASONS[ranges[1]:uint()] or "unknown reason"
-  end, LEAVE_REASONS),
+    return reason_text(LEAVE_REASONS, ranges[1]:uint())
+  end),
   [LEFT] = fixed(0, {}, say_nothing),
   [CHALLENGE] = fixed(16, { { f.cookie, 16 } }, say_nothing),
   [REBIND] = fixed(32, { { f.cookie, 16 }, { f.proof, 16 } }, say_nothing),

@@ -318,7 +318,7 @@ impl World {
         let mut sent = Vec::new();
         self.relay.transmit(self.now, |batch| {
             for transmit in batch.transmits() {
-                sent.extend(cut(batch, transmit).map(|datagram| (transmit.to, datagram)));
+                sent.extend(cut(batch, transmit).map(|datagram| (transmit.to.remote, datagram)));
             }
         });
         for (to, datagram) in sent {

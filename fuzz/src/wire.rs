@@ -175,31 +175,48 @@ fn write_subscribe(sequence: u32, changes: &[Change]) -> Vec<u8> {
 pub fn subscribe_ack(body: &[u8]) {
     let Some(datagram) = datagram(Kind::SubscribeAck, body) else { return };
     let packet = Packet::new_checked(&datagram).unwrap();
-    let fits = body.len() >= 8
-        && body[4] <= 2
-        && body.len() == 8 + 4 * (usize::from(body[6]) * 256 + usize::from(body[7]));
+    let expected = refusals(body);
     let decoded = SubscribeAck::new_checked(&packet);
-    let Ok(ack) = decoded else {
-        assert!(!fits, "{decoded:?}");
+    let (Some(expected), Ok(ack)) = (&expected, &decoded) else {
+        assert!(expected.is_none() && decoded.is_err(), "{expected:?} is not {decoded:?}");
         return;
     };
-    assert!(fits);
-    let groups: Vec<Group> = ack.refused().iter().collect();
-    assert!(groups.iter().copied().eq(body[8..].chunks(4).map(|g| Group::new(word(g)))));
-    assert!(groups.last().is_none_or(|group| ack.refused().contains(*group)));
+    assert_eq!(ack.sequence(), word(&body[..4]));
+    assert!(ack.refused().eq(expected.iter().copied()));
+    if let Some((group, _)) = expected.last() {
+        let first = expected.iter().find(|(other, _)| other == group).unwrap();
+        assert_eq!(ack.refusal_of(*group), Some(first.1));
+    }
 
+    // Written again it is no longer: sections are merged and empty ones left out.
     let mut out = [0; MAX_DATAGRAM];
     let mut writer = SubscribeAckWriter::new(&mut out, ack.sequence()).unwrap();
-    for group in &groups {
-        assert!(writer.push(*group, ack.reason()));
+    for (group, reason) in expected {
+        assert!(writer.push(*group, *reason), "what came in one packet fits one");
     }
     let len = writer.finish(COMTREE, SRC);
-    let mut canonical = body.to_vec();
-    // A reason without refusals, the reserved byte and the groups' top bits say nothing.
-    canonical[4] = if groups.is_empty() { TableFull::No as u8 } else { body[4] };
-    canonical[5] = 0;
-    canonical[8..].chunks_mut(4).for_each(|group| group[0] &= 0x7f);
-    assert_eq!(out[HEADER_LEN..len], canonical);
+    assert!(len <= datagram.len());
+    let packet = Packet::new_checked(&out[..len]).unwrap();
+    assert!(SubscribeAck::new_checked(&packet).unwrap().refused().eq(expected.iter().copied()));
+}
+
+/// What a subscribe-ack's body refuses, and why; `None` if its sections do not tile it.
+fn refusals(body: &[u8]) -> Option<Vec<(Group, TableFull)>> {
+    let mut refusals = Vec::new();
+    let mut rest = body.get(4..)?;
+    while !rest.is_empty() {
+        let count = usize::from(*rest.get(2)?) * 256 + usize::from(*rest.get(3)?);
+        let end = 4 + 4 * count;
+        let reason = match rest[0] {
+            1 => TableFull::Table,
+            2 => TableFull::Participant,
+            other => TableFull::Other(other),
+        };
+        let groups = rest.get(4..end)?.chunks(4);
+        refusals.extend(groups.map(|group| (Group::new(word(group)), reason)));
+        rest = &rest[end..];
+    }
+    Some(refusals)
 }
 
 /// A datagram through the decoder of its kind, and through all others.
@@ -320,7 +337,7 @@ fn decode_as_anything(packet: &Packet<'_>) {
     let _ = (Keepalive::decode(packet), Challenge::decode(packet), Rebind::decode(packet));
     let _ = Bundle::new_checked(packet).map(|bundle| bundle.records().count());
     let _ = Subscribe::new_checked(packet).map(|subscribe| subscribe.changes().count());
-    let _ = SubscribeAck::new_checked(packet).map(|ack| ack.refused().iter().count());
+    let _ = SubscribeAck::new_checked(packet).map(|ack| ack.refused().count());
 }
 
 /// `body` behind a header of `kind`; `None` if it is longer than a datagram's.

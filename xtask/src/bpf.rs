@@ -12,13 +12,13 @@ use crate::job::Job;
 use crate::tally::Tally;
 use crate::workspace::Workspace;
 
-/// Where sources and objects are, from the repository's root: names stay in the objects.
-const FOLDER: &str = "crates/net/bpf";
+/// Where sources and objects are, from the repository's root.
+const FOLDER: &str = "crates/engines/bpf";
 /// The programs: NAME.bpf.c gives NAME.bpf.o, which the binary embeds. The objects are committed, so
 /// that building Canopy needs no clang.
 const PROGRAMS: [&str; 2] = ["groupcast", "sink"];
 /// The compiler that built what is committed: another's objects have other bytes.
-const COMPILER: &str = "crates/net/bpf/built-by";
+const COMPILER: &str = "crates/engines/bpf/built-by";
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Builds the programs; or with `check` only looks whether what is committed is what its source
@@ -82,8 +82,8 @@ fn object_of(name: &str) -> String {
 fn build(job: &mut Job<'_>, source: &str, object: &Path) -> Result<()> {
     let mut clang = Command::new("clang");
     clang.args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror"]);
-    // Or the object would tell, and depend on, where this checkout is.
-    clang.arg("-fdebug-compilation-dir=.");
+    // Or the object would tell, and depend on, where this checkout is and what its folders are called.
+    clang.arg("-fdebug-compilation-dir=.").arg(format!("-fdebug-prefix-map={FOLDER}/="));
     // Debian keeps <asm/types.h> where only the host's own target looks.
     clang.arg(format!("-I/usr/include/{ARCH}-linux-gnu"));
     clang.args(["-c", source, "-o"]).arg(object);

@@ -3,7 +3,7 @@
 //! A leaf: the relay fills a batch, a send engine empties it, and neither knows the other.
 #![forbid(unsafe_code)]
 
-use core::net::SocketAddr;
+use canopy_wire::Path;
 
 /// The most datagrams that one segmented send may carry (Linux allows 64 on all kernels that have
 /// `UDP_SEGMENT`).
@@ -31,8 +31,8 @@ pub struct Part {
 /// of which the last may be shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// The receiver.
-    pub to: SocketAddr,
+    /// The receiver, and the address of ours that it is sent from.
+    pub to: Path,
     /// Its parts in its [`SendBatch`].
     pub first_part: u32,
     /// How many parts.
@@ -101,44 +101,44 @@ impl SendBatch {
     }
 
     /// Adds a send of one datagram.
-    pub fn push_datagram(&mut self, to: SocketAddr, datagram: &[u8]) {
+    pub fn push_datagram(&mut self, to: impl Into<Path>, datagram: &[u8]) {
         self.push_burst(to, &[datagram], datagram.len() as u16);
     }
 
     /// Adds a send of datagrams of `segment` bytes, of which the last may be shorter: the parts, put
     /// together and cut.
-    pub fn push_burst(&mut self, to: SocketAddr, parts: &[&[u8]], segment: u16) {
+    pub fn push_burst(&mut self, to: impl Into<Path>, parts: &[&[u8]], segment: u16) {
         let first = self.parts.len();
         for part in parts {
             let start = self.bytes.len() as u32;
             self.bytes.extend_from_slice(part);
             self.parts.push(Part { start, end: self.bytes.len() as u32 });
         }
-        self.push_from(to, first, segment);
+        self.push_from(to.into(), first, segment);
     }
 
     /// Adds a send of the same as the send before, to another receiver.
     ///
     /// # Panics
     /// If there is none before.
-    pub fn push_same(&mut self, to: SocketAddr) {
+    pub fn push_same(&mut self, to: impl Into<Path>) {
         let before = self.transmits[self.transmits.len() - 1];
         let first = before.first_part as usize;
         let parts = first..first + before.parts as usize;
         let first_part = self.parts.len() as u32;
         self.parts.extend_from_within(parts);
-        self.transmits.push(Transmit { to, first_part, ..before });
+        self.transmits.push(Transmit { to: to.into(), first_part, ..before });
     }
 
     /// Adds a send whose parts are in the batch's bytes already.
-    pub fn push(&mut self, to: SocketAddr, parts: &[Part], segment: u16) -> &Transmit {
+    pub fn push(&mut self, to: impl Into<Path>, parts: &[Part], segment: u16) -> &Transmit {
         let first = self.parts.len();
         self.parts.extend_from_slice(parts);
-        self.push_from(to, first, segment)
+        self.push_from(to.into(), first, segment)
     }
 
     /// Adds a send of the parts from `first` on.
-    fn push_from(&mut self, to: SocketAddr, first: usize, segment: u16) -> &Transmit {
+    fn push_from(&mut self, to: Path, first: usize, segment: u16) -> &Transmit {
         let parts = &self.parts[first..];
         let len = parts.iter().map(|part| part.end - part.start).sum();
         let (first_part, parts) = (first as u32, parts.len() as u32);

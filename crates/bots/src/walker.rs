@@ -116,13 +116,13 @@ impl Walker {
                     self.acknowledge(grid, group);
                 }
                 Event::Unsubscribed(_) => told.subscriptions_changed += 1,
-                Event::SubscriptionRefused(_) => told.subscriptions_refused += 1,
+                Event::SubscriptionRefused(..) => told.subscriptions_refused += 1,
                 Event::Lost => {
                     told.reconnects += 1;
                     self.cells.values_mut().for_each(|acknowledged| *acknowledged = false);
                 }
                 Event::Refused(reason) => told.refused = Some(reason),
-                Event::Connected(_) | Event::ThreadFull | Event::Rebound | Event::Closed => {}
+                Event::Connected(_) | Event::Rebound | Event::Closed => {}
             }
         }
     }

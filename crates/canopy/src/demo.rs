@@ -28,13 +28,13 @@ pub(crate) struct DemoCommand {
     #[arg(long, value_name = "N", default_value_t = 120,
           value_parser = clap::value_parser!(u32).range(2..=2000))]
     walkers: u32,
+    /// Print the addresses as one JSON object
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     walk: WalkArgs,
     #[command(flatten)]
     relay: RelayArgs,
-    /// Print the addresses as one JSON object
-    #[arg(long)]
-    json: bool,
 }
 
 /// Where the console is served if the port is free.
@@ -45,7 +45,7 @@ const GENERATED_SECONDS: f64 = 600.0;
 
 impl DemoCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        LogFormat::Text.start_at("warn");
+        LogFormat::Text.start_at("warn")?;
         let trace = match &self.trace {
             Some(path) => Trace::read(path)?,
             None => Trace::generate(&Generated {
@@ -64,13 +64,16 @@ impl DemoCommand {
     async fn show(self, trace: Trace) -> anyhow::Result<()> {
         let mut signals = Signals::listen()?;
         let settings = RelaySettings::resolve(self.relay.clone(), CONSOLE)?;
+        for unused in &settings.unused {
+            tracing::warn!("{unused}");
+        }
         let metrics = bind("metrics", settings.metrics).await?;
         let console = match settings.console {
             Some(address) => Some(listen_on_a_free_port(address).await?),
             None => None,
         };
         let relay = start_on_a_free_port(settings.clone())?;
-        let comtree = settings.node.comtrees[0];
+        let comtree = settings.node.comtrees[0].comtree;
         let (trace, config) = self.walk.prepare(trace, relay.address(), comtree)?;
         self.print_addresses(&trace, &relay, &console, &metrics)?;
         let view = View::new();

@@ -2,7 +2,7 @@
 
 use crate::output::{print_line, print_note};
 use anyhow::{Context, bail, ensure};
-use canopy_net::{
+use canopy_engines::{
     ENGINE_FOLDER, InstallRequest, Installation, current_user, install, installations, user_named,
 };
 use clap::{Args, Subcommand, ValueEnum};

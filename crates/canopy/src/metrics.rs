@@ -1,10 +1,11 @@
-//! `/metrics` in the Prometheus text format.
+//! `/metrics` in the Prometheus text format, and `/healthz`.
 
 use axum::Router;
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::get;
-use canopy_node::{RelayWatch, ThreadStatus};
+use canopy_node::{Health, RelayWatch, ThreadStatus};
 use canopy_wire::DropReason;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -13,25 +14,80 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Serves `/metrics` of a relay.
+/// Serves `/metrics` and `/healthz` of a relay.
 pub(crate) fn router(watch: RelayWatch) -> Router {
+    let started = SystemTime::now();
+    let health_of = watch.clone();
     let metrics = move || async move {
         let headers =
             [(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")];
-        (headers, exposition(watch.status())).into_response()
+        let process = ProcessMetrics { started, resident_bytes: resident_bytes() };
+        (headers, exposition(watch.status(), process)).into_response()
     };
-    Router::new().route("/metrics", get(metrics))
+    let health = move || async move { health(health_of.health()) };
+    Router::new().route("/metrics", get(metrics)).route("/healthz", get(health))
+}
+
+/// What a load balancer or a supervisor is told.
+fn health(health: Health) -> (StatusCode, String) {
+    match health {
+        Health::Serving => (StatusCode::OK, "serving\n".to_owned()),
+        Health::Draining => (StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned()),
+        Health::ThreadsEnded(threads) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("{threads} data thread(s) ended; restart the relay, and look at its log\n"),
+        ),
+    }
+}
+
+/// The process's resident memory, if the system tells.
+fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
 /// The metrics as text.
-fn exposition(status: ThreadStatus) -> String {
-    let mut registry = Registry::with_prefix("canopy_relay");
-    registry.register_collector(Box::new(RelayMetrics(status)));
+fn exposition(status: ThreadStatus, process: ProcessMetrics) -> String {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(process));
+    let relay = registry.sub_registry_with_prefix("canopy_relay");
+    relay.register_collector(Box::new(RelayMetrics(status)));
     let mut text = String::new();
     // Writing to a String cannot fail.
     let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
     text
+}
+
+/// What Prometheus expects of every process, and which build it is.
+#[derive(Debug)]
+struct ProcessMetrics {
+    started: SystemTime,
+    resident_bytes: Option<u64>,
+}
+
+impl Collector for ProcessMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let gauge = MetricType::Gauge;
+        let help = "Always 1; the version is its label";
+        let mut build = encoder.encode_descriptor("canopy_build_info", help, None, gauge)?;
+        let labels = [("version", env!("CARGO_PKG_VERSION"))];
+        ConstGauge::new(1i64).encode(build.encode_family(&labels)?)?;
+        let since_epoch = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let help = "When serving began, seconds since 1970";
+        let name = "process_start_time_seconds";
+        let metric = encoder.encode_descriptor(name, help, None, gauge)?;
+        ConstGauge::new(since_epoch.as_secs_f64()).encode(metric)?;
+        if let Some(bytes) = self.resident_bytes {
+            let help = "Resident memory, bytes";
+            let name = "process_resident_memory_bytes";
+            let metric = encoder.encode_descriptor(name, help, None, gauge)?;
+            ConstGauge::new(bytes as i64).encode(metric)?;
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug)]
@@ -71,25 +127,23 @@ impl Collector for RelayMetrics {
             let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             ConstCounter::new(total).encode(metric)?;
         }
-        let gauges = [
-            ("sessions", "Participants connected", f64::from(status.sessions)),
-            ("subscriptions", "Subscriptions held", f64::from(status.subscriptions)),
-            ("groups", "Groups with subscribers", f64::from(status.groups)),
+        for (name, help, value) in [
+            ("sessions", "Participants connected", status.sessions),
+            ("subscriptions", "Subscriptions held", status.subscriptions),
+            ("groups", "Groups with subscribers", status.groups),
             (
                 "send_engines_stopped",
                 "Data threads whose send engine sends in another way than its own",
-                f64::from(status.engines_stopped),
+                status.engines_stopped,
             ),
-            (
-                "longest_turn_seconds",
-                "The longest turn of a data thread in the last fifth of a second",
-                status.longest_turn.as_secs_f64(),
-            ),
-        ];
-        for (name, help, value) in gauges {
+        ] {
             let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            ConstGauge::new(value).encode(metric)?;
+            ConstGauge::new(i64::from(value)).encode(metric)?;
         }
+        let help = "The longest turn of a data thread in the last fifth of a second";
+        let name = "longest_turn_seconds";
+        let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        ConstGauge::new(status.longest_turn.as_secs_f64()).encode(metric)?;
         Ok(())
     }
 }
@@ -99,11 +153,33 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_a_relay_that_serves_is_healthy() {
+        assert_eq!(health(Health::Serving).0, StatusCode::OK);
+        for poor in [Health::Draining, Health::ThreadsEnded(2)] {
+            assert_eq!(health(poor).0, StatusCode::SERVICE_UNAVAILABLE);
+        }
+    }
+
+    #[test]
+    fn this_process_has_memory() {
+        assert!(resident_bytes() > Some(100_000));
+    }
+
+    #[test]
     fn every_counter_and_every_reason_is_there() {
         let mut status = ThreadStatus { sessions: 3, ..ThreadStatus::default() };
         status.counters.deliveries_out = 12;
         status.counters.drop(DropReason::SpoofedSource);
-        let text = exposition(status);
+        let started = UNIX_EPOCH + std::time::Duration::from_millis(1_500);
+        let text = exposition(status, ProcessMetrics { started, resident_bytes: Some(4096) });
+        let version = env!("CARGO_PKG_VERSION");
+        for line in [
+            format!("canopy_build_info{{version=\"{version}\"}} 1"),
+            "process_start_time_seconds 1.5".to_owned(),
+            "process_resident_memory_bytes 4096".to_owned(),
+        ] {
+            assert!(text.lines().any(|one| one == line), "no {line} in\n{text}");
+        }
         assert!(text.contains("canopy_relay_deliveries_out_total 12"), "{text}");
         assert!(text.contains("canopy_relay_drops_total{reason=\"spoofed_source\"} 1"), "{text}");
         assert!(text.contains("canopy_relay_sessions 3"), "{text}");

@@ -4,32 +4,47 @@ use crate::console::Console;
 use crate::metrics;
 use crate::output::{LogOutput, print_line};
 use crate::settings::{RelayArgs, RelaySettings};
-use anyhow::Context;
+use anyhow::{Context, bail};
 use axum::Router;
 use canopy_node::{Command, EngineInUse, RelayReport, RelayWatch, RunningRelay};
+use canopy_relay::Notice;
 use clap::Args;
 use std::cmp::Ordering;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
-const LOOK_AT_ENGINES_EVERY: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Serves until SIGTERM or SIGINT, then drains: takes no one new, tells the participants to go,
-/// and stops when they have gone or after drain_ms (default 5000).
+/// A relay from start to drain.
 #[derive(Args)]
+#[command(
+    after_help = "Serves until SIGTERM or SIGINT (Ctrl-C), then drains: takes no one new, tells the \
+    participants to go, and stops when they have gone or after --drain-ms; a second signal stops it at once.\n\n\
+    Every setting has a flag, a variable and a key in the file; flags win over the environment, the \
+    environment over the file. Logs go to stderr; CANOPY_LOG filters them, like 'debug' or 'canopy=debug'."
+)]
 pub(crate) struct RelayCommand {
-    #[command(flatten)]
-    relay: RelayArgs,
-    /// Print one JSON object when serving begins, and one with all totals at the end
+    /// Print one JSON object when serving begins, and one with all totals at the end, on stdout
     #[arg(long)]
     json: bool,
-    /// Log format on stderr: 'text' or 'json'
-    #[arg(long, value_name = "FORMAT", env = "CANOPY_LOG_FORMAT", default_value = "text")]
+    /// How logs look on stderr
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        env = "CANOPY_LOG_FORMAT",
+        hide_env_values = true,
+        default_value = "text"
+    )]
     log_format: LogFormat,
+    #[command(flatten)]
+    relay: RelayArgs,
 }
 
 /// How logs look.
@@ -41,14 +56,16 @@ pub(crate) enum LogFormat {
 
 impl LogFormat {
     /// Starts logging to stderr; `CANOPY_LOG` filters it, like `info` or `canopy=debug`.
-    pub(crate) fn start(self) {
-        self.start_at("info");
+    pub(crate) fn start(self) -> anyhow::Result<()> {
+        self.start_at("info")
     }
 
     /// The same with another filter where `CANOPY_LOG` is not set.
-    pub(crate) fn start_at(self, default: &str) {
-        let filter = tracing_subscriber::EnvFilter::try_from_env("CANOPY_LOG")
-            .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
+    pub(crate) fn start_at(self, default: &str) -> anyhow::Result<()> {
+        let filter = match std::env::var("CANOPY_LOG") {
+            Ok(text) if !text.is_empty() => parse_filter(&text)?,
+            _ => EnvFilter::new(default),
+        };
         let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let logs = tracing_subscriber::fmt()
             .with_env_filter(filter)
@@ -58,13 +75,31 @@ impl LogFormat {
             LogFormat::Text => logs.init(),
             LogFormat::Json => logs.json().init(),
         }
+        Ok(())
     }
+}
+
+/// What `CANOPY_LOG` says, if it can mean something: a misspelt level would be taken for the name
+/// of a module, and silence everything else.
+fn parse_filter(text: &str) -> anyhow::Result<EnvFilter> {
+    const REMEDY: &str = "give a level (error, warn, info, debug, trace or off), or a module and \
+                          its level, like canopy=debug";
+    let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+    for word in words.filter(|word| !word.contains(['=', '['])) {
+        let is_module = word.starts_with("canopy") || word.contains("::");
+        if !is_module && word.parse::<LevelFilter>().is_err() {
+            bail!("CANOPY_LOG: {word:?} is no level; {REMEDY}");
+        }
+    }
+    EnvFilter::builder()
+        .parse(text)
+        .map_err(|_| anyhow::anyhow!("CANOPY_LOG: {text:?} cannot be understood; {REMEDY}"))
 }
 
 impl RelayCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let settings = RelaySettings::resolve(self.relay, "off")?;
-        self.log_format.start();
+        self.log_format.start()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(serve(&settings, self.json))?;
         Ok(ExitCode::SUCCESS)
@@ -77,9 +112,13 @@ async fn serve(settings: &RelaySettings, json: bool) -> anyhow::Result<()> {
     let console = bind("console", settings.console).await?;
     let relay = RunningRelay::start(&settings.node)?;
     let watch = relay.watch();
+    for unused in &settings.unused {
+        tracing::warn!("{unused}");
+    }
     tracing::info!(address = %relay.address(), "serving: {settings}");
     for EngineInUse { engine, threads, why } in relay.engines() {
-        tracing::info!(threads, "send engine {engine}: {why}");
+        tracing::info!(threads, "send engine {engine}");
+        tracing::debug!(threads, "send engine {engine}: {why}");
     }
     if let Some((granted, asked)) = relay.small_receive_buffer() {
         tracing::warn!(
@@ -113,9 +152,12 @@ async fn serve(settings: &RelaySettings, json: bool) -> anyhow::Result<()> {
 }
 
 /// Waits for a signal, then drains; a second signal stops at once.
-async fn run_until_told(relay: RunningRelay, mut signals: Signals) -> anyhow::Result<()> {
+async fn run_until_told(mut relay: RunningRelay, mut signals: Signals) -> anyhow::Result<()> {
     let watch = relay.watch();
     tokio::spawn(tell_of_engines(watch.clone()));
+    if let Some(notices) = relay.take_notices() {
+        std::thread::spawn(|| tell_of_participants(notices));
+    }
     let mut ended = tokio::task::spawn_blocking(move || relay.join());
     for command in [Command::Drain, Command::Stop] {
         tokio::select! {
@@ -133,7 +175,7 @@ async fn run_until_told(relay: RunningRelay, mut signals: Signals) -> anyhow::Re
 
 /// Says when an engine stops doing what it was chosen for, and when it does again.
 async fn tell_of_engines(watch: RelayWatch) {
-    let mut looks = tokio::time::interval(LOOK_AT_ENGINES_EVERY);
+    let mut looks = tokio::time::interval(LOOK_EVERY);
     let mut stopped = 0;
     loop {
         looks.tick().await;
@@ -151,6 +193,21 @@ async fn tell_of_engines(watch: RelayWatch) {
             Ordering::Equal => {}
         }
         stopped = threads;
+    }
+}
+
+/// Says at debug level who joins and leaves, until the relay has ended.
+fn tell_of_participants(notices: Receiver<Notice>) {
+    for notice in notices {
+        match notice {
+            Notice::Joined { comtree, address, path } => {
+                tracing::debug!(comtree = comtree.0, %address, from = %path.remote, "joined");
+            }
+            Notice::Left { comtree, address } => {
+                tracing::debug!(comtree = comtree.0, %address, "left");
+            }
+            _ => {}
+        }
     }
 }
 

@@ -62,7 +62,7 @@ fn in_words(report: &Report) -> String {
         report.virtual_seconds,
         report.mode,
         report.weather,
-        report.shards,
+        report.threads,
         report.updates_published,
         report.deliveries_expected,
         report.deliveries,

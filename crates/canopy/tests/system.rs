@@ -2,14 +2,14 @@
 
 mod support;
 
-use canopy_wire::{Comtree, Group, HEADER_LEN, Header, Hello, Kind};
+use canopy_wire::{Comtree, Group, Header, Hello, Kind, Packet};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
-use support::{Server, canopy, get, run};
+use std::time::Duration;
+use support::{Server, canopy, get, get_until, join_for_good, recorded_traces, run};
 
 /// A small crowd that crosses a square: eight walkers, five seconds, ten positions a second.
 fn small_trace() -> tempfile::NamedTempFile {
@@ -70,11 +70,7 @@ fn every_delivery_of_a_crowd_is_accounted_for() {
 
 #[test]
 fn recorded_crowds_walk_through_one_relay() {
-    let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/traces");
-    if !traces.is_dir() {
-        println!("skipped: no recorded traces beside this checkout");
-        return;
-    }
+    let Some(traces) = recorded_traces() else { return };
     for (name, flags) in [
         ("quake-arena", &["--cell", "128", "--radius", "512", "--speed", "10"][..]),
         ("campus", &["--speed", "10"]),
@@ -91,31 +87,41 @@ fn recorded_crowds_walk_through_one_relay() {
 
 #[test]
 fn a_drain_sends_everyone_home() {
-    let relay = Server::relay(&["--threads", "2"]);
+    let relay = Server::relay(&["--threads", "2", "--metrics", "127.0.0.1:0"]);
     let trace = small_trace();
     let address = relay.address("relay").to_string();
     let args = ["bots", "--json", "--relay", &address, "--trace", trace.path().to_str().unwrap()];
     let mut child = canopy(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let metrics_say_eight = || sessions_of(&address) == 8;
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !metrics_say_eight() && Instant::now() < deadline {
-        std::thread::yield_now();
-    }
+    get_until(relay.address("metrics"), "/metrics", "canopy_relay_sessions 8\n");
     let last = relay.terminate();
     assert_eq!(last["event"], "stopped");
     assert_eq!(last["totals"]["sessions"], 0, "{last}");
-    assert!(last["totals"]["counters"]["sessions_opened"].as_u64() >= Some(8), "{last}");
+    assert_eq!(last["totals"]["counters"]["sessions_opened"], 8, "{last}");
     child.kill().unwrap();
     child.wait().unwrap();
 }
 
-/// How many participants seem to be there: connected UDP sockets towards the relay's address.
-fn sessions_of(relay: &str) -> usize {
-    let address: std::net::SocketAddr = relay.parse().unwrap();
-    let port = format!(":{:04X} ", address.port());
-    let table = std::fs::read_to_string("/proc/net/udp").unwrap();
-    table.lines().filter(|line| line.get(15..).is_some_and(|rest| rest.contains(&port))).count()
-        - table.lines().filter(|line| line.get(..20).is_some_and(|l| l.contains(&port))).count()
+#[test]
+fn a_relay_is_healthy_until_it_drains() {
+    let flags = ["--metrics", "127.0.0.1:0", "--console", "127.0.0.1:0", "--threads", "2"];
+    let relay = Server::relay(&[&flags[..], &["--drain-ms", "600000"]].concat());
+    let pages = ["metrics", "console"].map(|key| relay.address(key));
+    for page in pages {
+        assert!(get(page, "/healthz").ends_with("serving\n"));
+        let metrics = get(page, "/metrics");
+        for name in ["canopy_build_info{version=", "process_start_time_seconds "] {
+            assert!(metrics.contains(name), "{metrics}");
+        }
+    }
+    // It stays, so that the drain goes on.
+    let _participant = join_for_good(relay.address("relay"));
+    get_until(pages[0], "/metrics", "canopy_relay_sessions 1\n");
+    relay.ask_to_end();
+    for page in pages {
+        let told = get_until(page, "/healthz", "draining\n");
+        assert!(told.starts_with("HTTP/1.1 503"), "{told}");
+    }
+    assert_eq!(relay.terminate()["event"], "stopped");
 }
 
 #[test]
@@ -123,7 +129,7 @@ fn strangers_are_counted_and_cost_nothing() {
     let relay = Server::relay(&["--metrics", "127.0.0.1:0", "--threads", "1"]);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(relay.address("relay")).unwrap();
-    socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let header = Header::new(
         Kind::Data,
         Comtree(1),
@@ -137,24 +143,20 @@ fn strangers_are_counted_and_cost_nothing() {
         socket.send(datagram).unwrap();
     }
     let mut answer = [0; 2048];
-    assert!(socket.recv(&mut answer).is_err(), "none of these is answered");
-    let len = Hello { nonce: 7 }.encode(Comtree(1), &mut data).unwrap();
-    socket.send(&data[..len]).unwrap();
-    assert!(socket.recv(&mut answer).unwrap() <= len, "a cookie is no longer than the hello");
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let hello = Hello { nonce: 7 }.encode(Comtree(1), &mut data).unwrap();
+    socket.send(&data[..hello]).unwrap();
+    let len = socket.recv(&mut answer).expect("a hello is answered");
+    assert!(len <= hello, "a cookie is no longer than the hello");
+    // The data thread takes datagrams in their order: any answer to the others would be here first.
+    let first = Packet::new_checked(&answer[..len]).unwrap().header().kind;
+    assert_eq!(first, Kind::Cookie, "nothing but the hello is answered");
     let expected =
         ["unknown_source", "unknown_comtree", "malformed", "oversized", "version", "empty"];
-    let counted = |page: &str, reason: &str| {
-        page.contains(&format!("canopy_relay_drops_total{{reason=\"{reason}\"}} 1"))
-    };
-    loop {
-        let page = get(relay.address("metrics"), "/metrics");
-        if expected.iter().all(|reason| counted(&page, reason)) {
-            assert!(page.contains("canopy_relay_sessions 0"), "{page}");
-            return;
-        }
-        assert!(Instant::now() < deadline, "{page}");
+    for reason in expected {
+        let counted = format!("canopy_relay_drops_total{{reason=\"{reason}\"}} 1\n");
+        get_until(relay.address("metrics"), "/metrics", &counted);
     }
+    assert!(get(relay.address("metrics"), "/metrics").contains("canopy_relay_sessions 0\n"));
 }
 
 #[test]
@@ -184,8 +186,10 @@ fn mistakes_are_explained() {
     let path = settings.path().to_str().unwrap();
     let trace = small_trace();
     let trace = trace.path().to_str().unwrap();
-    let cases: [(&[&str], &[&str]); 8] = [
-        (&["relay", "--settings", path], &[":3:", "unknown field `ticks`", "docs/settings.md"]),
+    let cases: [(&[&str], &[&str]); 10] = [
+        (&["relay", "--settings", path], &[path, ":3:", "no key ticks; tick_ms in [relay]"]),
+        (&["relay", "--console", "0.0.0.0:0"], &["error: --console: ", "--insecure"]),
+        (&["relay", "--max-subscriptions", "-1"], &["--max-subscriptions: -1 is out of range"]),
         (&["relay", "--listen", "0.0.0.0:1"], &["--listen", "--insecure"]),
         (&["relay", "--mode", "fast"], &["--mode", "immediate or periodic"]),
         (&["relay", "--engine", "warp"], &["--engine", "choose auto, sendto"]),
@@ -208,6 +212,23 @@ fn mistakes_are_explained() {
             assert!(error.contains(part), "{args:?}: {error}");
         }
         assert!(error.matches("No such file").count() <= 1 && !error.contains("inf s"), "{error}");
+    }
+}
+
+#[test]
+fn mistakes_in_the_environment_name_the_variable() {
+    for (name, value, complaint) in [
+        ("CANOPY_TICK_MS", "abc", "error: CANOPY_TICK_MS: \"abc\" is no whole number; give one"),
+        ("CANOPY_THREADS", "-1", "error: CANOPY_THREADS: -1 is out of range; choose 1 to 64"),
+        ("CANOPY_INSECURE", "perhaps", "error: CANOPY_INSECURE: \"perhaps\" is neither yes nor no"),
+        ("CANOPY_CONSOLE", "0.0.0.0:0", "error: CANOPY_CONSOLE: 0.0.0.0:0 can be reached"),
+        ("CANOPY_LOG", "canopy=loud", "error: CANOPY_LOG: \"canopy=loud\" cannot be understood"),
+        ("CANOPY_LOG", "loud", "error: CANOPY_LOG: \"loud\" is no level; give a level (error, "),
+    ] {
+        let args = ["relay", "--listen", "127.0.0.1:0"];
+        let output = canopy(&args).env(name, value).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && error.starts_with(complaint), "{error}");
     }
 }
 
@@ -245,16 +266,14 @@ fn a_relay_admits_as_many_as_it_says() {
     let roomy = Server::relay(&["--threads", "2", "--max-sessions", "8"]);
     assert_all_right(&bots(&roomy, trace.path(), &["--speed", "4"]));
     let flags = ["--threads", "2", "--max-sessions", "7", "--metrics", "127.0.0.1:0"];
-    let tight = Server::relay(&flags);
+    // Sessions that are merely lost last longer than anybody waits here.
+    let tight = Server::relay(&[&flags[..], &["--session-lifetime-ms", "3600000"]].concat());
     let address = tight.address("relay").to_string();
     let output = run(&["bots", "--relay", &address, "--trace", trace.path().to_str().unwrap()]);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && error.contains("Full"), "{error}");
-    // They left in order: sessions that are merely lost last longer than this waits.
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while !get(tight.address("metrics"), "/metrics").contains("canopy_relay_sessions 0") {
-        assert!(Instant::now() < deadline, "sessions are left behind");
-    }
+    // They left in order.
+    get_until(tight.address("metrics"), "/metrics", "canopy_relay_sessions 0\n");
     assert_eq!(tight.terminate()["totals"]["counters"]["sessions_opened"], 7);
 }
 
@@ -284,8 +303,7 @@ fn bots_without_a_relay_say_so() {
 }
 
 #[test]
-fn the_demo_has_a_first_picture_within_five_seconds() {
-    let started = Instant::now();
+fn the_demo_has_a_picture() {
     let flags = ["--json", "--walkers", "40", "--comtree", "7", "--metrics", "127.0.0.1:0"];
     let demo = Server::start(&[&["demo"], &flags[..]].concat());
     let url = demo.ready["console"].as_str().unwrap().to_owned();
@@ -298,10 +316,8 @@ fn the_demo_has_a_first_picture_within_five_seconds() {
         .filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok())
         .find(|frame| frame["viewer"]["received"].as_array().is_some_and(|list| !list.is_empty()));
     assert!(received.is_some(), "the viewer receives");
-    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
     for address in [address, demo.address("metrics")] {
         assert!(get(address, "/metrics").contains("canopy_relay_deliveries_out_total"));
     }
     assert!(get(address, "/").contains("<title>"));
-    assert_eq!(HEADER_LEN, 20, "docs/wire.md says so");
 }

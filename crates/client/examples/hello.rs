@@ -6,18 +6,17 @@
 
 use canopy_client::{Client, Group, Level};
 use std::error::Error;
-use std::net::SocketAddr;
 use std::process::ExitCode;
 
 const SQUARE: Group = Group::new(7);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let Some(Ok(relay)) = std::env::args().nth(1).map(|argument| argument.parse()) else {
-        eprintln!("usage: hello RELAY-IP:PORT");
+    let Some(relay) = std::env::args().nth(1) else {
+        eprintln!("usage: hello RELAY-HOST:PORT");
         return ExitCode::from(2);
     };
-    match hello(relay).await {
+    match hello(&relay).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -26,7 +25,7 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn hello(relay: SocketAddr) -> Result<(), Box<dyn Error>> {
+async fn hello(relay: &str) -> Result<(), Box<dyn Error>> {
     let alice = Client::builder(relay).connect().await?;
     let bob = Client::builder(relay).connect().await?;
 
@@ -36,12 +35,12 @@ async fn hello(relay: SocketAddr) -> Result<(), Box<dyn Error>> {
 
     alice.publish(SQUARE, Level(0), b"hello, square")?;
     let Some(heard) = bob.recv().await else { return Ok(()) };
-    println!("bob hears {}: {}", heard.src, String::from_utf8_lossy(&heard.payload));
+    println!("bob hears {}: {}", heard.from, String::from_utf8_lossy(&heard.payload));
 
     // An update knows its publisher, so it can be answered in private.
-    bob.send_to(heard.src, b"hello, alice")?;
+    bob.reply_to(&heard, b"hello, alice")?;
     let Some(heard) = alice.recv().await else { return Ok(()) };
-    println!("alice hears {}: {}", heard.src, String::from_utf8_lossy(&heard.payload));
+    println!("alice hears {}: {}", heard.from, String::from_utf8_lossy(&heard.payload));
 
     alice.leave().await;
     bob.leave().await;

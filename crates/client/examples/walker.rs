@@ -11,7 +11,6 @@
 use canopy_client::{Client, Group, Level};
 use std::collections::BTreeSet;
 use std::error::Error;
-use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -21,11 +20,11 @@ const STEP: Duration = Duration::from_millis(500);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let Some(Ok(relay)) = std::env::args().nth(1).map(|argument| argument.parse()) else {
-        eprintln!("usage: walker RELAY-IP:PORT");
+    let Some(relay) = std::env::args().nth(1) else {
+        eprintln!("usage: walker RELAY-HOST:PORT");
         return ExitCode::from(2);
     };
-    match wander(relay).await {
+    match wander(&relay).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -34,7 +33,7 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn wander(relay: SocketAddr) -> Result<(), Box<dyn Error>> {
+async fn wander(relay: &str) -> Result<(), Box<dyn Error>> {
     let world = Client::builder(relay).connect().await?;
     let mut cell = (SIDE / 2, SIDE / 2);
     let mut near = BTreeSet::new();
@@ -48,7 +47,7 @@ async fn wander(relay: SocketAddr) -> Result<(), Box<dyn Error>> {
                 let _ = world.publish(group(cell), Level(0), &[cell.0 as u8, cell.1 as u8]);
             }
             update = world.recv() => match update {
-                Some(update) => println!("{} is near, at {:?}", update.src, update.payload),
+                Some(update) => println!("{} is near, at {:?}", update.from, update.payload),
                 None => return Ok(()),
             },
         }
@@ -62,8 +61,8 @@ fn look_around(world: &Client, (x, y): (u32, u32), near: &mut BTreeSet<Group>) {
     let now: BTreeSet<Group> =
         rows.flat_map(|y| columns.clone().map(move |x| group((x, y)))).collect();
     // Not awaited: they go on by themselves while we walk on.
-    drop(world.subscribe_many(now.difference(near).map(|group| (*group, Level(0)))));
-    drop(world.unsubscribe_many(near.difference(&now).copied()));
+    world.subscribe_many(now.difference(near).map(|group| (*group, Level(0))));
+    world.unsubscribe_many(near.difference(&now).copied());
     *near = now;
 }
 

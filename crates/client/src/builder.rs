@@ -1,24 +1,43 @@
 //! Joining a world.
 
-use crate::driver::Driver;
-use crate::link::open_socket;
-use crate::shared::Shared;
-use crate::{Client, ConnectError, Event};
-use canopy_session::SessionConfig;
+use crate::member::{Member, MemberConfig};
+use crate::relays::{RelayName, Relays};
+use crate::{ConnectError, PollClient};
+use canopy_net::Clock;
 use canopy_wire::Comtree;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
+
+#[cfg(feature = "tokio")]
+use crate::Client;
+#[cfg(feature = "tokio")]
+use crate::driver::{Driver, Shared};
+#[cfg(feature = "tokio")]
+use canopy_wire::Time;
+#[cfg(feature = "tokio")]
+use std::{future::poll_fn, sync::Arc};
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Two seconds of a crowd of a hundred at twenty updates a second; at most 6 MB.
 const DEFAULT_RECEIVE_QUEUE: usize = 4096;
 
-/// How to join a world; made by [`Client::builder`].
+/// How to join a world; made by `Client::builder` and [`PollClient::builder`].
+///
+/// ```no_run
+/// use canopy_client::{Comtree, PollClient};
+/// use std::time::Duration;
+///
+/// let world = PollClient::builder("relay.example:4040")
+///     .relay("spare.example:4040")
+///     .comtree(Comtree(3))
+///     .timeout(Duration::from_secs(10))
+///     .connect_blocking()?;
+/// # Ok::<(), canopy_client::ConnectError>(())
+/// ```
 #[derive(Clone, Debug)]
-#[must_use]
+#[must_use = "nothing is joined before `connect`, `connect_blocking` or `open`"]
 pub struct ClientBuilder {
-    relay: SocketAddr,
+    relays: Vec<RelayName>,
     comtree: Comtree,
     timeout: Duration,
     receive_queue: usize,
@@ -26,9 +45,9 @@ pub struct ClientBuilder {
 }
 
 impl ClientBuilder {
-    pub(crate) fn new(relay: SocketAddr) -> ClientBuilder {
+    pub(crate) fn new(relay: String) -> ClientBuilder {
         ClientBuilder {
-            relay,
+            relays: vec![RelayName(relay)],
             comtree: Comtree(1),
             timeout: DEFAULT_TIMEOUT,
             receive_queue: DEFAULT_RECEIVE_QUEUE,
@@ -36,19 +55,27 @@ impl ClientBuilder {
         }
     }
 
+    /// Another relay, to be asked when those before it do not answer, refuse or are lost, and then
+    /// the first again. Names are looked up once, when the client is made; each address of a name
+    /// counts as a relay of its own.
+    pub fn relay(mut self, relay: impl ToString) -> ClientBuilder {
+        self.relays.push(RelayName(relay.to_string()));
+        self
+    }
+
     /// The comtree of the world to join; 1 unless set.
     pub fn comtree(self, comtree: Comtree) -> ClientBuilder {
         ClientBuilder { comtree, ..self }
     }
 
-    /// How long [`ClientBuilder::connect`] waits for the relay; 5 s unless set. Once connected a
+    /// How long connecting waits for the relays, all together; 5 s unless set. Once connected a
     /// client never gives up.
     pub fn timeout(self, timeout: Duration) -> ClientBuilder {
         ClientBuilder { timeout, ..self }
     }
 
-    /// How many updates may wait for [`Client::recv`] before the oldest are dropped; 4,096 unless
-    /// set, at least 1.
+    /// How many updates may wait to be taken before the oldest are dropped; 4,096 unless set, at
+    /// least 1.
     pub fn receive_queue(self, updates: usize) -> ClientBuilder {
         ClientBuilder { receive_queue: updates, ..self }
     }
@@ -59,53 +86,111 @@ impl ClientBuilder {
         ClientBuilder { receive_offload: on, ..self }
     }
 
-    /// Joins the world. A future that is dropped joins nothing.
+    /// Joins the world, on tokio. A future that is dropped joins nothing.
     ///
     /// # Errors
-    /// [`ConnectError`]: no socket, no answer in time, or a refusal, each with what to do about it.
+    /// [`ConnectError`]: no address, no socket, no answer in time, or a refusal, each with what to
+    /// do about it.
     ///
     /// # Panics
     /// Outside a tokio runtime, or in one without I/O or time.
+    #[cfg(feature = "tokio")]
     pub async fn connect(self) -> Result<Client, ConnectError> {
-        let relay = self.relay;
-        let no_socket = |source| ConnectError::Socket { relay, source };
-        let mut seed = [0; 16];
-        getrandom::fill(&mut seed).map_err(|error| ConnectError::Random(error.into()))?;
-        let socket = open_socket(relay, self.receive_offload).map_err(no_socket)?;
-        let session = SessionConfig { comtree: self.comtree, seed };
-        let shared = Arc::new(Shared::new(relay, session, Arc::clone(&socket), self.receive_queue));
-        let driver = Driver::new(Arc::clone(&shared), socket, self.receive_offload);
+        let (clock, timeout) = (Clock::start(), self.timeout);
+        let found = tokio::time::timeout(timeout, self.look_up()).await;
+        let late = || self.relays[0].unresolved(std::io::ErrorKind::TimedOut.into());
+        let (member, relay) = self.member(clock, found.unwrap_or_else(|_| Err(late())))?;
+        let shared = Arc::new(Shared::new(member, clock));
+        let driver = Driver::new(Arc::clone(&shared));
         // From here on, dropping the client ends the task.
-        let client = Client::new(shared);
-        tokio::spawn(driver.map_err(no_socket)?.run());
-        match tokio::time::timeout(self.timeout, self.first_word(&client)).await {
-            Ok(Ok(())) => Ok(client),
-            Ok(Err(error)) => Err(error),
-            Err(_elapsed) => Err(self.unanswered(&client)),
+        let client = Client::new(Arc::clone(&shared));
+        tokio::spawn(driver.map_err(|source| ConnectError::Socket { relay, source })?.run());
+        let first_word = poll_fn(|context| {
+            shared.poll(context, |member| member.first_word(clock.now().since(Time::ZERO)))
+        });
+        let left = timeout.saturating_sub(clock.now().since(Time::ZERO));
+        match tokio::time::timeout(left, first_word).await {
+            Ok(word) => word.map(|()| client),
+            Err(_elapsed) => Err(shared.lock().unanswered(timeout)),
         }
     }
 
-    /// Waits until the relay has taken or refused the client.
-    async fn first_word(&self, client: &Client) -> Result<(), ConnectError> {
-        let (relay, comtree) = (self.relay, self.comtree);
-        loop {
-            match client.next_event().await {
-                Some(Event::Connected(_)) => return Ok(()),
-                Some(Event::Refused(reason)) => {
-                    return Err(ConnectError::Refused { relay, comtree, reason });
-                }
-                Some(_) => {}
-                // The runtime is being shut down.
-                None => return Err(self.unanswered(client)),
-            }
+    #[cfg(feature = "tokio")]
+    async fn look_up(&self) -> Result<Vec<SocketAddr>, ConnectError> {
+        let mut found = Found::default();
+        for relay in &self.relays {
+            found.add(relay.resolved(tokio::net::lookup_host(&relay.0).await));
+        }
+        found.all()
+    }
+
+    /// Joins the world without a runtime: waits until a relay has taken the client.
+    ///
+    /// # Errors
+    /// [`ConnectError`]: no address, no socket, no answer in time, or a refusal, each with what to
+    /// do about it.
+    pub fn connect_blocking(self) -> Result<PollClient, ConnectError> {
+        let timeout = self.timeout;
+        let mut client = self.open()?;
+        client.wait_for_first_word(timeout)?;
+        Ok(client)
+    }
+
+    /// A client without a runtime that joins the world while it is polled, and tries until it is
+    /// taken. Only looking up host names waits, not addresses.
+    ///
+    /// # Errors
+    /// [`ConnectError`]: no address or no socket.
+    pub fn open(self) -> Result<PollClient, ConnectError> {
+        let clock = Clock::start();
+        let mut found = Found::default();
+        for relay in &self.relays {
+            found.add(relay.resolved(relay.0.to_socket_addrs()));
+        }
+        let (member, relay) = self.member(clock, found.all())?;
+        PollClient::new(member, clock, relay)
+    }
+
+    fn member(
+        &self,
+        clock: Clock,
+        found: Result<Vec<SocketAddr>, ConnectError>,
+    ) -> Result<(Member, SocketAddr), ConnectError> {
+        let missing = || self.relays[0].unresolved(std::io::ErrorKind::NotFound.into());
+        let relays = Relays::new(found?).ok_or_else(missing)?;
+        let relay = relays.current();
+        let config = MemberConfig {
+            comtree: self.comtree,
+            receive_queue: self.receive_queue,
+            receive_offload: self.receive_offload,
+        };
+        Ok((Member::open(clock.now(), relays, &config)?, relay))
+    }
+}
+
+/// What looking up the relays' names has brought.
+#[derive(Default)]
+struct Found {
+    addresses: Vec<SocketAddr>,
+    errors: Vec<ConnectError>,
+}
+
+impl Found {
+    fn add(&mut self, found: Result<Vec<SocketAddr>, ConnectError>) {
+        match found {
+            Ok(addresses) => self.addresses.extend(addresses),
+            Err(error) => self.errors.push(error),
         }
     }
 
-    fn unanswered(&self, client: &Client) -> ConnectError {
-        let (other_version, nothing_listens) = client.first_impressions();
-        if other_version {
-            return ConnectError::Incompatible { relay: self.relay };
+    /// All addresses. A name that has none is passed over, unless no other has one.
+    fn all(mut self) -> Result<Vec<SocketAddr>, ConnectError> {
+        if !self.addresses.is_empty() {
+            return Ok(self.addresses);
         }
-        ConnectError::Unreachable { relay: self.relay, waited: self.timeout, nothing_listens }
+        match self.errors.len() {
+            1 => Err(self.errors.remove(0)),
+            _ => Err(ConnectError::NoneOf { errors: self.errors }),
+        }
     }
 }

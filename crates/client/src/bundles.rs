@@ -1,9 +1,10 @@
 //! Many updates as few datagrams: bundles, one behind the other, so that those of equal length can
 //! leave in one segmented send.
 
-use crate::{Outgoing, PublishError};
+use crate::{Epoch, Outgoing, PublishError};
 use canopy_wire::{
-    Address, BundleWriter, Comtree, Flags, Header, Kind, MAX_DATAGRAM, MAX_UPDATE, WireError,
+    Address, Comtree, HEADER_LEN, Header, Kind, MAX_DATAGRAM, MAX_UPDATE, RECORD_HEADER_LEN,
+    encode_record_header,
 };
 
 /// The most datagrams of one segmented send that every kernel takes.
@@ -17,6 +18,15 @@ pub(crate) struct Bundles {
     /// The length of each datagram.
     lengths: Vec<usize>,
     updates: u64,
+    sender: Sender,
+}
+
+/// Who publishes: what a bundle needs to know of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sender {
+    pub(crate) comtree: Comtree,
+    pub(crate) address: Address,
+    pub(crate) epoch: Epoch,
 }
 
 /// Datagrams that may leave together: all as long as the first, but for the last, which may be
@@ -30,34 +40,54 @@ pub(crate) struct Run<'a> {
 impl Bundles {
     /// Lays out `updates` in their order, as many in a datagram as fit.
     pub(crate) fn pack<'a>(
-        comtree: Comtree,
-        src: Address,
+        sender: Sender,
         updates: impl IntoIterator<Item = Outgoing<'a>>,
     ) -> Result<Bundles, PublishError> {
-        let mut bundles = Bundles { bytes: Vec::new(), lengths: Vec::new(), updates: 0 };
-        let mut updates = updates.into_iter().peekable();
-        let header = Header::new(Kind::Bundle, comtree, src, Address::UNSPECIFIED);
-        while updates.peek().is_some() {
-            let mut datagram = [0; MAX_DATAGRAM];
-            // The buffer holds any datagram.
-            let broken = |_: WireError| PublishError::TooLong(MAX_DATAGRAM);
-            let mut writer = BundleWriter::new(&mut datagram).map_err(broken)?;
-            while let Some(update) = updates.peek() {
-                if update.payload.len() > MAX_UPDATE {
-                    return Err(PublishError::TooLong(update.payload.len()));
-                }
-                let flags = update.flags();
-                if !writer.push(src, update.group, update.level, flags, update.payload) {
-                    break;
-                }
-                bundles.updates += 1;
-                updates.next();
+        let mut bundles = Bundles { bytes: Vec::new(), lengths: Vec::new(), updates: 0, sender };
+        let mut start = 0;
+        for update in updates {
+            update.check(sender.epoch)?;
+            let record = RECORD_HEADER_LEN + update.payload.len();
+            let begun = bundles.bytes.len() - start;
+            if begun > 0 && begun + record > MAX_DATAGRAM {
+                bundles.finish(start);
+                start = bundles.bytes.len();
             }
-            let len = writer.finish(&header);
-            bundles.bytes.extend_from_slice(&datagram[..len]);
-            bundles.lengths.push(len);
+            if bundles.bytes.len() == start {
+                bundles.bytes.extend_from_slice(&[0; HEADER_LEN]);
+            }
+            bundles.push(&update);
+        }
+        if bundles.bytes.len() > start {
+            bundles.finish(start);
         }
         Ok(bundles)
+    }
+
+    fn push(&mut self, update: &Outgoing<'_>) {
+        let Outgoing { dst, level, payload, flags, .. } = *update;
+        // No longer than `MAX_UPDATE`.
+        let len = payload.len() as u16;
+        let header = encode_record_header(flags, level, self.sender.address, dst, len);
+        self.bytes.extend_from_slice(&header);
+        self.bytes.extend_from_slice(payload);
+        self.updates += 1;
+    }
+
+    /// Writes the header of the datagram that begins at `start`.
+    fn finish(&mut self, start: usize) {
+        let datagram = &mut self.bytes[start..];
+        let Sender { comtree, address, .. } = self.sender;
+        let header = Header::new(Kind::Bundle, comtree, address, Address::UNSPECIFIED);
+        // No longer than `MAX_DATAGRAM`.
+        let payload_len = (datagram.len() - HEADER_LEN) as u16;
+        datagram[..HEADER_LEN].copy_from_slice(&header.encode(payload_len));
+        self.lengths.push(datagram.len());
+    }
+
+    /// Who they are from.
+    pub(crate) fn sender(&self) -> Sender {
+        self.sender
     }
 
     /// How many updates there are.
@@ -81,27 +111,37 @@ impl Bundles {
 }
 
 impl Outgoing<'_> {
-    pub(crate) fn flags(&self) -> Flags {
-        if self.echo { Flags::ECHO } else { Flags::default() }
+    /// Whether it may be sent in `epoch`.
+    pub(crate) fn check(&self, epoch: Epoch) -> Result<(), PublishError> {
+        if self.payload.len() > MAX_UPDATE {
+            return Err(PublishError::TooLong(self.payload.len()));
+        }
+        match self.epoch {
+            Some(only) if only != epoch => Err(PublishError::Stale),
+            _ => Ok(()),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Participant;
     use canopy_wire::{Bundle, Group, Level, Packet};
+
+    fn sender() -> Sender {
+        let epoch = Epoch::default().next();
+        Sender { comtree: Comtree(1), address: Address(2), epoch }
+    }
 
     fn pack(lengths: &[usize]) -> Bundles {
         let bytes = [7; MAX_UPDATE];
         let update = |len: &usize| Outgoing::new(Group::new(1), Level(0), &bytes[..*len]);
-        Bundles::pack(Comtree(1), Address(2), lengths.iter().map(update)).unwrap()
+        Bundles::pack(sender(), lengths.iter().map(update)).unwrap()
     }
 
     fn updates_in(run: &Run<'_>) -> Vec<usize> {
-        let count = |datagram| {
-            let packet = Packet::new_checked(datagram).unwrap();
-            Bundle::new_checked(&packet).unwrap().records().count()
-        };
+        let count = |datagram| Packet::new_checked(datagram).unwrap().updates().unwrap().count();
         run.bytes.chunks(run.segment).map(count).collect()
     }
 
@@ -138,7 +178,35 @@ mod tests {
     fn an_update_that_fits_no_datagram_is_refused() {
         let bytes = [7; MAX_UPDATE + 1];
         let update = Outgoing::new(Group::new(1), Level(0), &bytes);
-        let refused = Bundles::pack(Comtree(1), Address(2), [update]);
+        let refused = Bundles::pack(sender(), [update]);
         assert!(matches!(refused, Err(PublishError::TooLong(len)) if len == MAX_UPDATE + 1));
+    }
+
+    #[test]
+    fn groups_and_participants_share_a_datagram() {
+        let (group, player) = (Group::new(7), Participant::new(1, 9).unwrap());
+        let updates = [
+            Outgoing::new(group, Level(3), b"all").echo(),
+            Outgoing::to(player, b"one").only_in(sender().epoch),
+        ];
+        let bundles = Bundles::pack(sender(), updates).unwrap();
+        let run = bundles.runs().next().unwrap();
+        assert_eq!((run.bytes.len(), bundles.runs().count()), (run.segment, 1));
+        let packet = Packet::new_checked(run.bytes).unwrap();
+        let records: Vec<_> = Bundle::new_checked(&packet).unwrap().records().collect();
+        for (record, update) in records.iter().zip(updates) {
+            let expected = (update.dst, update.level, update.flags, update.payload);
+            assert_eq!((record.dst, record.level, record.flags, record.payload), expected);
+            assert_eq!(record.src, sender().address);
+        }
+        assert_eq!(records.len(), 2);
+    }
+
+    #[test]
+    fn what_is_for_another_epoch_is_refused() {
+        let player = Participant::new(1, 9).unwrap();
+        let stale = Outgoing::to(player, b"").only_in(Epoch::default());
+        let refused = Bundles::pack(sender(), [Outgoing::to(player, b""), stale]);
+        assert!(matches!(refused, Err(PublishError::Stale)));
     }
 }

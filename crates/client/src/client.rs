@@ -1,21 +1,59 @@
-//! The handle that an application holds.
+//! The handle that an application on tokio holds.
 
 use crate::bundles::Bundles;
-use crate::shared::Shared;
-use crate::{Acknowledgement, ClientBuilder, Event, Outgoing, PublishError, Stats, Update};
-use canopy_session::State as SessionState;
-use canopy_wire::{Address, Flags, Group, Level};
+use crate::driver::Shared;
+use crate::inbox::Inbox;
+use crate::member::Member;
+use crate::{
+    Acknowledgement, ClientBuilder, Epoch, Event, Incoming, Outgoing, Participant, PublishError,
+    Stats, Update,
+};
+use canopy_wire::{Group, Level};
+use futures_core::Stream;
 use std::fmt;
+use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
-/// A participant of a world.
+/// A participant of a world, on tokio.
 ///
 /// Cloning is cheap and gives another handle to the same participant: publish from one task,
 /// receive in another. When the last handle is dropped the world is left.
+///
+/// ```no_run
+/// # async fn join() -> Result<(), Box<dyn std::error::Error>> {
+/// use canopy_client::{Client, Group, Level};
+///
+/// // The second relay is asked when the first does not answer or has no place.
+/// let world = Client::builder("relay.example:4040").relay("10.0.0.2:4040").connect().await?;
+/// world.subscribe(Group::new(7), Level(1)).await?;
+/// while let Some(update) = world.recv().await {
+///     world.reply_to(&update, b"heard you")?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Client {
     handle: Arc<Handle>,
+}
+
+/// All that a client hears, as a stream that never ends before the world is left. It is a handle
+/// like the client's own: it keeps the client in the world.
+#[derive(Clone, Debug)]
+#[must_use = "a stream does nothing unless it is polled"]
+pub struct IncomingStream {
+    client: Client,
+}
+
+/// The updates that a client hears, as a stream; events stay for [`Client::next_event`]. It is a
+/// handle like the client's own: it keeps the client in the world.
+#[derive(Clone, Debug)]
+#[must_use = "a stream does nothing unless it is polled"]
+pub struct UpdateStream {
+    client: Client,
 }
 
 struct Handle {
@@ -23,9 +61,9 @@ struct Handle {
 }
 
 impl Client {
-    /// Sets out to join a world through the relay at an address.
-    pub fn builder(relay: SocketAddr) -> ClientBuilder {
-        ClientBuilder::new(relay)
+    /// Sets out to join a world through a relay: `host:port`, or an IP address with a port.
+    pub fn builder(relay: impl ToString) -> ClientBuilder {
+        ClientBuilder::new(relay.to_string())
     }
 
     pub(crate) fn new(shared: Arc<Shared>) -> Client {
@@ -36,8 +74,11 @@ impl Client {
         &self.handle.shared
     }
 
-    /// Publishes an update to those who are subscribed to `group` at `level` or above. It is sent
-    /// at once, and nobody says whether it arrives.
+    /// Publishes an update to those who are subscribed to `group` at `level` or above.
+    ///
+    /// It is sent at once, and nobody says whether it arrives. That holds for a relay that has
+    /// gone, too: this is `Ok` until missing keepalives show it, which takes up to three times the
+    /// relay's keepalive interval (6 s unless it was set otherwise).
     ///
     /// # Errors
     /// [`PublishError`] if it was not sent.
@@ -50,49 +91,42 @@ impl Client {
     /// # Errors
     /// [`PublishError`] if it was not sent.
     pub fn publish_with(&self, update: Outgoing<'_>) -> Result<(), PublishError> {
-        let (dst, flags) = (update.group.address(), update.flags());
-        self.send(dst, update.level, flags, update.payload)
-    }
-
-    /// Sends an update to one participant, whose address is in the updates that it publishes and
-    /// in its [`Client::address`].
-    ///
-    /// # Errors
-    /// [`PublishError`] if it was not sent.
-    pub fn send_to(&self, participant: Address, payload: &[u8]) -> Result<(), PublishError> {
-        self.send(participant, Level(0), Flags::default(), payload)
-    }
-
-    fn send(
-        &self,
-        dst: Address,
-        level: Level,
-        flags: Flags,
-        payload: &[u8],
-    ) -> Result<(), PublishError> {
-        let sent = self.shared().lock().publish(dst, level, flags, payload);
+        let sent = self.shared().lock().publish(&update);
         self.look_into(sent)
     }
 
-    /// Publishes several updates in as few datagrams and system calls as they fit in. Much cheaper
-    /// than one by one; they arrive as the separate updates that they are.
+    /// Sends an update to one participant. Whether the address is still theirs, only you can know:
+    /// see [`Participant`]. To answer an update, prefer [`Client::reply_to`].
     ///
     /// # Errors
-    /// [`PublishError`]. None was sent if one is too long; otherwise some of the first may have
-    /// been sent, and the rest was not.
+    /// [`PublishError`] if it was not sent.
+    pub fn send_to(&self, participant: Participant, payload: &[u8]) -> Result<(), PublishError> {
+        self.publish_with(Outgoing::to(participant, payload))
+    }
+
+    /// Answers the publisher of an update, and nobody else.
+    ///
+    /// # Errors
+    /// [`PublishError::Stale`] if the update is of an earlier session, whose addresses may be
+    /// others' by now; another [`PublishError`] if the answer was not sent.
+    pub fn reply_to(&self, update: &Update, payload: &[u8]) -> Result<(), PublishError> {
+        self.publish_with(Outgoing::reply(update, payload))
+    }
+
+    /// Publishes several updates, to groups and participants alike, in as few datagrams and system
+    /// calls as they fit in. Much cheaper than one by one; they arrive as the separate updates that
+    /// they are.
+    ///
+    /// # Errors
+    /// [`PublishError`]. None was sent if one is too long or stale; otherwise some of the first may
+    /// have been sent, and the rest was not.
     pub fn publish_many<'a>(
         &self,
         updates: impl IntoIterator<Item = Outgoing<'a>>,
     ) -> Result<(), PublishError> {
-        let (comtree, src) = {
-            let state = self.shared().lock();
-            if state.session.state() != SessionState::Connected {
-                return Err(state.not_connected());
-            }
-            (state.comtree, state.session.address())
-        };
-        // Not under the lock: the iterator is the application's, and may use this client.
-        let bundles = Bundles::pack(comtree, src, updates)?;
+        let sender = self.shared().lock().sender()?;
+        // Without the lock, as the iterator is the application's.
+        let bundles = Bundles::pack(sender, updates)?;
         let sent = self.shared().lock().publish_bundles(&bundles);
         self.look_into(sent)
     }
@@ -132,78 +166,122 @@ impl Client {
     }
 
     fn wish(&self, wishes: Vec<(Group, Option<Level>)>) -> Acknowledgement {
-        let mut state = self.shared().lock();
-        if state.is_left() {
-            return Acknowledgement::left();
-        }
-        let mut pending = Vec::with_capacity(wishes.len());
-        for (group, level) in wishes {
-            pending.push(state.subscriptions.wish(group, level));
-            match level {
-                Some(level) => state.session.subscribe(group, level),
-                None => state.session.unsubscribe(group),
-            }
-        }
-        drop(state);
+        let change = self.shared().lock().wish(wishes);
         // The task sends: wishes made until it gets its turn leave in one packet.
         self.shared().nudge.notify_one();
-        Acknowledgement::new(pending)
+        change
     }
 
-    /// The next update; `None` once the world was left. It waits through losses of the relay.
+    /// The next thing that the client hears, updates and events in the order in which they came;
+    /// `None` once the world was left. No update comes before the [`Event::Connected`] of its epoch.
     ///
-    /// Safe to cancel: an update is taken only when it is returned. Several tasks may call it, and
-    /// each update goes to one of them.
+    /// Safe to cancel: an item is taken only when it is returned. Several tasks may call it, and
+    /// each item goes to one of them; it takes from the same queue as [`Client::recv`] and
+    /// [`Client::next_event`].
+    pub async fn next(&self) -> Option<Incoming> {
+        poll_fn(|context| self.poll(context, Inbox::next)).await
+    }
+
+    /// The next update; `None` once the world was left. It waits through losses of the relay, and
+    /// leaves events where they are. Safe to cancel.
     pub async fn recv(&self) -> Option<Update> {
-        self.shared().updates.recv().await
+        poll_fn(|context| self.poll(context, Inbox::next_update)).await
+    }
+
+    /// The next event; `None` once the world was left. Looking at events is optional: 64 are kept,
+    /// and the oldest make room. Safe to cancel.
+    pub async fn next_event(&self) -> Option<Event> {
+        poll_fn(|context| self.poll(context, Inbox::next_event)).await
+    }
+
+    fn poll<T>(
+        &self,
+        context: &Context<'_>,
+        take: impl FnOnce(&mut Inbox) -> Option<T>,
+    ) -> Poll<Option<T>> {
+        self.shared().poll(context, |member| {
+            let inbox = member.inbox();
+            match take(inbox) {
+                Some(item) => Some(Some(item)),
+                None => inbox.is_closed().then_some(None),
+            }
+        })
+    }
+
+    /// The next item, if one waits.
+    pub fn try_next(&self) -> Option<Incoming> {
+        self.shared().lock().inbox().next()
     }
 
     /// The next update, if one waits.
     pub fn try_recv(&self) -> Option<Update> {
-        self.shared().updates.try_recv()
+        self.shared().lock().inbox().next_update()
     }
 
-    /// The next thing that happens to the link with the relay; `None` once the world was left.
-    /// Looking at events is optional: 64 are kept, and the oldest make room.
-    ///
-    /// Safe to cancel. Each event goes to one caller.
-    pub async fn next_event(&self) -> Option<Event> {
-        self.shared().events.recv().await
+    /// The next event, if one waits.
+    pub fn try_next_event(&self) -> Option<Event> {
+        self.shared().lock().inbox().next_event()
     }
 
-    /// This participant's address; `None` while not connected. It may change with a reconnection.
-    pub fn address(&self) -> Option<Address> {
-        let state = self.shared().lock();
-        (state.session.state() == SessionState::Connected).then(|| state.session.address())
+    /// [`Client::next`] as a stream.
+    pub fn incoming(&self) -> IncomingStream {
+        IncomingStream { client: self.clone() }
     }
 
-    /// Whether the client is in the world right now.
+    /// [`Client::recv`] as a stream.
+    pub fn updates(&self) -> UpdateStream {
+        UpdateStream { client: self.clone() }
+    }
+
+    /// Who this client is; `None` while not connected. After a reconnection it may be somebody
+    /// else: see [`Participant`].
+    pub fn participant(&self) -> Option<Participant> {
+        self.shared().lock().participant()
+    }
+
+    /// The number of the present session, or of the last one while not connected.
+    pub fn epoch(&self) -> Epoch {
+        self.shared().lock().epoch()
+    }
+
+    /// Whether the client is in the world, as far as it knows.
     pub fn is_connected(&self) -> bool {
-        self.address().is_some()
+        self.participant().is_some()
     }
 
-    /// The relay's address.
+    /// The relay that the client is connected to, or is asking.
     pub fn relay(&self) -> SocketAddr {
-        self.shared().relay
+        self.shared().lock().relay()
     }
 
     /// What this client has seen so far.
     pub fn stats(&self) -> Stats {
-        self.shared().stats()
+        self.shared().lock().stats()
     }
 
     /// Leaves the world in order: returns when the relay has confirmed, or within a second if it
-    /// does not. Updates that wait can still be taken; all else of the client is over.
+    /// does not. What waits can still be taken; all else of the client is over.
     pub async fn leave(&self) {
-        self.shared().lock().session.leave();
+        self.shared().lock().leave();
         self.shared().nudge.notify_one();
-        self.shared().updates.closed().await;
+        let closed = |member: &mut Member| member.inbox().is_closed().then_some(());
+        poll_fn(|context| self.shared().poll(context, closed)).await;
     }
+}
 
-    /// Whether something of another version answered, and whether the host refused the port.
-    pub(crate) fn first_impressions(&self) -> (bool, bool) {
-        let state = self.shared().lock();
-        (state.other_version, state.nothing_listens())
+impl Stream for IncomingStream {
+    type Item = Incoming;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Incoming>> {
+        self.client.poll(context, Inbox::next)
+    }
+}
+
+impl Stream for UpdateStream {
+    type Item = Update;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Update>> {
+        self.client.poll(context, Inbox::next_update)
     }
 }
 
@@ -211,21 +289,16 @@ impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
             .field("relay", &self.relay())
-            .field("address", &self.address())
+            .field("participant", &self.participant())
             .finish_non_exhaustive()
     }
 }
 
-/// The last handle is gone. The relay is told without waiting for its answer; if that is lost, the
-/// session expires there.
+/// The last handle is gone.
 impl Drop for Handle {
     fn drop(&mut self) {
-        let now = self.shared.clock.now();
-        let mut state = self.shared.lock();
-        state.abandoned = true;
-        state.session.leave();
-        state.transmit(now);
-        drop(state);
+        let now = self.shared.now();
+        self.shared.lock().abandon(now);
         self.shared.nudge.notify_one();
     }
 }

@@ -1,17 +1,18 @@
-//! The task of a client: moves datagrams between the socket and the session, keeps the session's
-//! time, and replaces a socket that has gone dead.
+//! The task of a client on tokio: moves datagrams between the socket and the member, and keeps its
+//! time.
 
-use crate::link::open_socket;
-use crate::shared::Shared;
-use canopy_net::{Receiver, Socket};
+use crate::member::Member;
+use canopy_net::{Clock, Receiver, Socket};
 use canopy_wire::Time;
 use std::cell::RefCell;
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 
 /// Pieces of one receive call, each of which the kernel may fill with up to 64 KiB of datagrams.
@@ -19,6 +20,9 @@ const SLOTS: usize = 8;
 const BYTES_PER_SLOT: usize = 65_535;
 /// Receive calls in a row, before the other tasks of the thread get their turn.
 const RECEIVES_PER_TURN: usize = 4;
+/// Wakers of tasks that may have stopped waiting are not kept without bound: beyond this many all
+/// are woken, and who still waits comes again.
+const MAX_WAITERS: usize = 64;
 
 thread_local! {
     /// Half a megabyte in which to receive. A client needs it only while it receives, which has no
@@ -27,26 +31,96 @@ thread_local! {
     static RECEIVER: RefCell<Receiver> = RefCell::new(Receiver::new(SLOTS, BYTES_PER_SLOT));
 }
 
+/// What a client's handles and its task share. The locks are never held across an await.
+pub(crate) struct Shared {
+    member: Mutex<Member>,
+    /// Who waits for something in the inbox. Locked after the member, if both are.
+    waiters: Mutex<Vec<Waker>>,
+    clock: Clock,
+    /// Wakes the task: the member has something to do.
+    pub(crate) nudge: Notify,
+}
+
 pub(crate) struct Driver {
     shared: Arc<Shared>,
     socket: AsyncFd<Arc<Socket>>,
-    receive_offload: bool,
+}
+
+impl Shared {
+    pub(crate) fn new(member: Member, clock: Clock) -> Shared {
+        let waiters = Mutex::default();
+        Shared { member: Mutex::new(member), waiters, clock, nudge: Notify::new() }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Member> {
+        self.member.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// Does something with the member, then wakes those for whom that may have brought something.
+    pub(crate) fn with<T>(&self, change: impl FnOnce(&mut Member, Time) -> T) -> T {
+        let now = self.now();
+        let (result, news) = {
+            let mut member = self.lock();
+            let result = change(&mut member, now);
+            (result, !member.inbox().is_empty() || member.inbox().is_closed())
+        };
+        if news {
+            let waiters = std::mem::take(&mut *self.waiters());
+            waiters.into_iter().for_each(Waker::wake);
+        }
+        result
+    }
+
+    /// What `look` finds, once it finds something. Nothing is lost with a future that is dropped
+    /// while it waits.
+    pub(crate) fn poll<T>(
+        &self,
+        context: &Context<'_>,
+        look: impl FnOnce(&mut Member) -> Option<T>,
+    ) -> Poll<T> {
+        let mut member = self.lock();
+        match look(&mut member) {
+            Some(found) => Poll::Ready(found),
+            // With the member still locked, so that nothing comes in between.
+            None => {
+                self.wait(context);
+                Poll::Pending
+            }
+        }
+    }
+
+    fn wait(&self, context: &Context<'_>) {
+        let mut waiters = self.waiters();
+        if waiters.iter().any(|waiter| waiter.will_wake(context.waker())) {
+            return;
+        }
+        if waiters.len() >= MAX_WAITERS {
+            waiters.drain(..).for_each(Waker::wake);
+        }
+        waiters.push(context.waker().clone());
+    }
+
+    fn waiters(&self) -> MutexGuard<'_, Vec<Waker>> {
+        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Driver {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        socket: Arc<Socket>,
-        receive_offload: bool,
-    ) -> io::Result<Driver> {
-        Ok(Driver { shared, socket: watch(socket)?, receive_offload })
+    pub(crate) fn new(shared: Arc<Shared>) -> io::Result<Driver> {
+        let socket = watch(Arc::clone(shared.lock().socket()))?;
+        Ok(Driver { shared, socket })
     }
 
     /// Runs until the world is left.
     pub(crate) async fn run(mut self) {
         let mut timer = pin!(tokio::time::sleep(Duration::MAX));
         let mut armed = None;
-        while let Some(due) = self.shared.turn() {
+        while let Some(due) = self.shared.with(Member::turn) {
+            self.follow_socket();
             if armed != Some(due) {
                 self.arm(timer.as_mut(), due);
                 armed = Some(due);
@@ -62,25 +136,22 @@ impl Driver {
                 () = timer.as_mut() => armed = None,
                 () = self.shared.nudge.notified() => {}
             }
-            if self.shared.wants_new_socket() {
-                self.reopen();
-            }
         }
     }
 
     fn arm(&self, timer: Pin<&mut Sleep>, due: Time) {
-        timer.reset(Instant::now() + due.since(self.shared.clock.now()));
+        timer.reset(Instant::now() + due.since(self.shared.now()));
     }
 
-    /// Goes on with a new socket. To the relay that is a change of ip:port, which the session
-    /// proves to be its own.
-    fn reopen(&mut self) {
-        let opened = open_socket(self.shared.relay, self.receive_offload);
-        let opened = opened.and_then(|socket| Ok((watch(Arc::clone(&socket))?, socket)));
-        // Without a network there is no socket either; the old one serves until the next try.
-        if let Ok((watched, socket)) = opened {
+    /// Watches the member's socket, which it may have replaced.
+    fn follow_socket(&mut self) {
+        let socket = Arc::clone(self.shared.lock().socket());
+        if Arc::ptr_eq(&socket, self.socket.get_ref()) {
+            return;
+        }
+        // If the system can watch no more, the next turn tries again.
+        if let Ok(watched) = watch(socket) {
             self.socket = watched;
-            self.shared.use_socket(socket);
         }
     }
 }
@@ -88,7 +159,7 @@ impl Driver {
 /// However the task ends, also with its runtime, nobody is left waiting.
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.shared.end();
+        self.shared.with(|member, _| member.end());
     }
 }
 
@@ -101,5 +172,8 @@ fn watch(socket: Arc<Socket>) -> io::Result<AsyncFd<Arc<Socket>>> {
 
 /// Receives what waits. Returns whether that was all.
 fn receive(shared: &Shared) -> bool {
-    RECEIVER.with_borrow_mut(|receiver| (0..RECEIVES_PER_TURN).any(|_| !shared.receive(receiver)))
+    RECEIVER.with_borrow_mut(|receiver| {
+        let mut more = || shared.with(|member, now| member.receive(now, receiver));
+        (0..RECEIVES_PER_TURN).any(|_| !more())
+    })
 }

@@ -9,6 +9,20 @@ use std::time::Duration;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
+    /// A relay's name has no address.
+    #[error("no address for the relay {relay:?}: {source}; write HOST:PORT, and check the name")]
+    Unresolved {
+        /// The name.
+        relay: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// None of several relays has taken the client.
+    #[error("none of {} relays took the client: {}", .errors.len(), one_after_the_other(.errors))]
+    NoneOf {
+        /// What became of each, in the order in which they are asked.
+        errors: Vec<ConnectError>,
+    },
     /// The system gave no socket, or has no route to the relay.
     #[error("cannot open a UDP socket to the relay at {relay}: {source}")]
     Socket {
@@ -54,6 +68,10 @@ pub enum ConnectError {
     },
 }
 
+fn one_after_the_other(errors: &[ConnectError]) -> String {
+    errors.iter().map(ConnectError::to_string).collect::<Vec<_>>().join(". ")
+}
+
 fn unreachable_remedy(nothing_listens: bool) -> &'static str {
     if nothing_listens {
         "nothing listens on that port; start the relay, or check the port"
@@ -80,6 +98,10 @@ fn refusal_remedy(reason: RefusedReason, comtree: Comtree) -> String {
         RefusedReason::Draining => {
             "it is shutting down and takes no one new; try another relay, or later".to_owned()
         }
+        RefusedReason::Other(number) => format!(
+            "its reason {number} is not known to this release; \
+             use releases of client and relay that match"
+        ),
     }
 }
 
@@ -96,6 +118,12 @@ pub enum PublishError {
     /// The update does not fit a datagram.
     #[error("the update has {0} bytes, more than {MAX_UPDATE}; split it")]
     TooLong(usize),
+    /// The update is for a participant of an earlier session.
+    #[error(
+        "the update is for a participant of an earlier session, whose address may be another's now; \
+         wait until they are heard of again"
+    )]
+    Stale,
     /// The socket's send buffer is full.
     #[error("the socket's send buffer is full; publish less, or again in a moment")]
     Busy,
@@ -112,9 +140,12 @@ pub enum SubscribeError {
     #[error(
         "the relay has no room for {} of the subscriptions: {}; \
          unsubscribe from other groups, or raise the limits of the relay",
-        .0.len(), first_few(.0)
+        .groups.len(), first_few(.groups)
     )]
-    Refused(Vec<Group>),
+    Refused {
+        /// Those that were refused; the others were made.
+        groups: Vec<Group>,
+    },
     /// The world was left meanwhile.
     #[error("the world has been left; connect again to subscribe")]
     Left,
@@ -122,7 +153,8 @@ pub enum SubscribeError {
 
 fn first_few(groups: &[Group]) -> String {
     const FEW: usize = 3;
-    let mut text: Vec<String> = groups.iter().take(FEW).map(|group| format!("{group:?}")).collect();
+    let mut text: Vec<String> =
+        groups.iter().take(FEW).map(|group| format!("group {group}")).collect();
     if groups.len() > FEW {
         text.push("…".to_owned());
     }

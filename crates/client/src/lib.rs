@@ -1,7 +1,7 @@
 //! The Rust SDK of Canopy, the network layer for shared worlds.
 //!
-//! A [`Client`] joins a world through a relay, publishes updates to groups, and receives those of
-//! the groups that it subscribes to. It keeps itself joined: a relay that restarts, a network that
+//! A client joins a world through a relay, publishes updates to groups, and receives those of the
+//! groups that it subscribes to. It keeps itself joined: a relay that restarts, a network that
 //! comes back and an ip:port that changes are followed, and the subscriptions come along.
 //!
 //! ```no_run
@@ -9,47 +9,83 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let world = Client::builder("127.0.0.1:4040".parse()?).connect().await?;
+//! let world = Client::builder("127.0.0.1:4040").connect().await?;
 //!
 //! let square = Group::new(7);
 //! world.subscribe(square, Level(1)).await?;
 //! world.publish(square, Level(0), b"hello, square")?;
 //!
 //! while let Some(update) = world.recv().await {
-//!     println!("{} says {:?}", update.src, update.payload);
+//!     println!("{} says {:?}", update.from, update.payload);
 //! }
 //! # Ok(())
 //! # }
 //! ```
 //!
+//! There are two clients on one and the same logic: `Client` is a task on tokio (the feature
+//! `tokio`, which is on unless switched off), and [`PollClient`] has no runtime and belongs to a
+//! game loop that polls it every frame.
+//!
+//! # Levels
+//!
+//! A subscription at level L receives the updates of level ≤ L: *detail is the higher number*.
+//! Publish what everyone should know at level 0, and what only those who are near need at level 1.
+//! Subscribe to what is near at level 1, which brings both, and to what is far at level 0.
+//! A move from far to near is then one subscription to the same group at the other level.
+//!
 //! # What to expect
 //!
 //! - **Updates are datagrams.** They may be lost, as the next one usually replaces them anyway;
 //!   those of one publisher normally keep their order. An update has at most [`MAX_UPDATE`] bytes.
-//! - **Levels choose an audience.** A subscription at level L receives the updates of level ≤ L.
-//! - **A slow reader loses the oldest.** Updates wait for [`Client::recv`] in a queue of fixed
-//!   length; when it is full the oldest makes room and [`Stats::dropped_slow_reader`] counts it.
+//! - **Publishing is `Ok` when the kernel has the update**, and stays so for a relay that has gone,
+//!   until missing keepalives show it: up to 6 s with a relay's usual settings.
+//! - **An address may be another's after a reconnection.** Every update carries the [`Epoch`] in
+//!   which its publisher's address holds; see [`Participant`] for what protects from it.
+//! - **Updates and events come in one order**, so that nothing of a new session is read before its
+//!   [`Event::Connected`].
+//! - **A slow reader loses the oldest.** Updates wait in a queue of fixed length; when it is full
+//!   the oldest makes room and [`Stats::dropped_slow_reader`] counts it.
 //! - **One's own updates don't come back**, unless asked for with [`Outgoing::echo`].
 //!
-//! Each client is one task and one socket on the tokio runtime that [`ClientBuilder::connect`] is
-//! called in, which must have its I/O and time drivers enabled. Linux only.
+//! # Examples
+//!
+//! In `crates/client/examples`: `hello`, where two participants greet, and `walker`, who hears only
+//! what is near.
+//!
+//! Each client has one socket. Linux only.
 #![forbid(unsafe_code)]
+
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "canopy-client runs on Linux only, for now: it uses Linux's batched and segmented UDP calls"
+);
 
 mod acknowledgement;
 mod builder;
 mod bundles;
+#[cfg(feature = "tokio")]
 mod client;
+#[cfg(feature = "tokio")]
 mod driver;
 mod error;
+mod event;
+mod inbox;
 mod link;
-mod queue;
-mod shared;
+mod member;
+mod participant;
+mod poll;
+mod relays;
+mod reports;
 mod subscriptions;
 mod update;
 
 pub use acknowledgement::Acknowledgement;
 pub use builder::ClientBuilder;
-pub use canopy_wire::{Address, Comtree, Group, Level, MAX_UPDATE, RefusedReason};
-pub use client::Client;
+pub use canopy_wire::{Comtree, Group, Level, MAX_UPDATE, NoSuchGroup, RefusedReason};
+#[cfg(feature = "tokio")]
+pub use client::{Client, IncomingStream, UpdateStream};
 pub use error::{ConnectError, PublishError, SubscribeError};
-pub use update::{Event, Outgoing, Stats, Update};
+pub use event::{Event, Incoming, Stats};
+pub use participant::{Epoch, NoSuchParticipant, Participant};
+pub use poll::PollClient;
+pub use update::{Outgoing, Update};

@@ -8,15 +8,11 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A relay that has been silent for so long while the client was not connected may be out of reach
-/// of this socket alone: its interface may have lost its address, a NAT its table.
-const REOPEN_AFTER_SILENCE: Duration = Duration::from_secs(3);
-/// A socket that the system has given up on is replaced at most this often.
-const REOPEN_PAUSE: Duration = Duration::from_secs(1);
-
 /// A socket that is connected to the relay.
 pub(crate) struct Link {
     socket: Arc<Socket>,
+    receive_offload: bool,
+    /// When its socket was last replaced, or someone tried to.
     opened: Time,
     heard: Time,
     /// The system said that this socket reaches nothing.
@@ -27,25 +23,21 @@ pub(crate) struct Link {
     segments: bool,
 }
 
-/// A socket that hears only `relay`.
-pub(crate) fn open_socket(relay: SocketAddr, receive_offload: bool) -> io::Result<Arc<Socket>> {
-    let any = match relay {
-        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
-        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
-    };
-    let options = SocketOptions { receive_offload, ..SocketOptions::default() };
-    let socket = Socket::bind(any, &options)?;
-    socket.connect(relay)?;
-    Ok(Arc::new(socket))
-}
-
 impl Link {
-    pub(crate) fn new(socket: Arc<Socket>) -> Link {
-        let (opened, heard) = (Time::ZERO, Time::ZERO);
-        Link { socket, opened, heard, broken: false, nothing_listens: false, segments: true }
+    /// A link over a socket that hears only `relay`.
+    pub(crate) fn open(now: Time, relay: SocketAddr, receive_offload: bool) -> io::Result<Link> {
+        Ok(Link {
+            socket: open_socket(relay, receive_offload)?,
+            receive_offload,
+            opened: now,
+            heard: now,
+            broken: false,
+            nothing_listens: false,
+            segments: true,
+        })
     }
 
-    pub(crate) fn socket(&self) -> &Socket {
+    pub(crate) fn socket(&self) -> &Arc<Socket> {
         &self.socket
     }
 
@@ -54,26 +46,35 @@ impl Link {
         self.nothing_listens
     }
 
+    /// Whether the system said that this socket reaches nothing.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// How long ago its socket was opened, or should have been.
+    pub(crate) fn age(&self, now: Time) -> Duration {
+        now.since(self.opened)
+    }
+
+    /// For how long nothing has come through this socket.
+    pub(crate) fn silence(&self, now: Time) -> Duration {
+        now.since(self.heard.max(self.opened))
+    }
+
     /// Something came from the relay.
     pub(crate) fn heard(&mut self, now: Time) {
         self.heard = now;
         self.nothing_listens = false;
     }
 
-    /// Whether another socket may do better. Asking counts as trying.
-    pub(crate) fn wants_replacement(&mut self, now: Time, connected: bool) -> bool {
-        let silence = now.since(self.heard.max(self.opened));
-        let cut_off = !connected && silence > REOPEN_AFTER_SILENCE;
-        let wanted = cut_off || (self.broken && now.since(self.opened) > REOPEN_PAUSE);
-        if wanted {
-            self.opened = now;
-        }
-        wanted
-    }
-
-    pub(crate) fn replace(&mut self, socket: Arc<Socket>) {
-        self.socket = socket;
+    /// Goes on with a new socket, from `at` on. Without a network there is none; the old one serves
+    /// until the next try.
+    pub(crate) fn reopen(&mut self, at: Time, relay: SocketAddr) -> io::Result<()> {
+        self.opened = at;
+        self.socket = open_socket(relay, self.receive_offload)?;
         self.broken = false;
+        self.nothing_listens = false;
+        Ok(())
     }
 
     pub(crate) fn send(&mut self, datagram: &[u8]) -> io::Result<()> {
@@ -103,6 +104,14 @@ impl Link {
         run.bytes.chunks(run.segment).try_for_each(|datagram| self.send(datagram))
     }
 
+    /// Looks at what became of earlier datagrams, which receiving would pass over.
+    pub(crate) fn look_at_errors(&mut self) {
+        if let Some(error) = self.socket.take_error() {
+            self.nothing_listens |= error.kind() == ErrorKind::ConnectionRefused;
+            self.note(&error);
+        }
+    }
+
     pub(crate) fn note(&mut self, error: &io::Error) {
         // The interface, its address or the route is gone; a new socket takes what there is now.
         self.broken |= matches!(
@@ -118,4 +127,15 @@ impl Link {
 
 fn is_refused(sent: &io::Result<()>) -> bool {
     sent.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+}
+
+fn open_socket(relay: SocketAddr, receive_offload: bool) -> io::Result<Arc<Socket>> {
+    let any = match relay {
+        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+    };
+    let options = SocketOptions { receive_offload, ..SocketOptions::default() };
+    let socket = Socket::bind(any, &options)?;
+    socket.connect(relay)?;
+    Ok(Arc::new(socket))
 }

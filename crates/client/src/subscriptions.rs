@@ -2,12 +2,10 @@
 //!
 //! The session does the work; this only matches its events with those who wait.
 
+use crate::Acknowledgement;
+use crate::acknowledgement::Awaited;
 use canopy_wire::{Group, Level};
 use std::collections::BTreeMap;
-use tokio::sync::oneshot;
-
-/// The relay's word on one change: made, or refused.
-pub(crate) type Verdict = Result<(), Group>;
 
 #[derive(Default)]
 pub(crate) struct Subscriptions {
@@ -19,28 +17,20 @@ pub(crate) struct Subscriptions {
 struct Wish {
     level: Option<Level>,
     fulfilled: bool,
-    waiting: Vec<oneshot::Sender<Verdict>>,
+    waiting: Vec<Awaited>,
 }
 
 impl Wish {
-    fn fulfil(&mut self, verdict: Verdict) {
+    fn fulfil(&mut self) {
         self.fulfilled = true;
-        for waiting in self.waiting.drain(..) {
-            // Who dropped the acknowledgement does not want to know.
-            let _ = waiting.send(verdict);
-        }
+        self.waiting.drain(..).for_each(Awaited::made);
     }
 }
 
 impl Subscriptions {
-    /// Notes that the group is wanted at `level`, or not at all. The verdict comes when the relay
+    /// Notes that the group is wanted at `level`, or not at all. `change` hears of it when the relay
     /// has answered this wish or a later one that replaced it.
-    pub(crate) fn wish(
-        &mut self,
-        group: Group,
-        level: Option<Level>,
-    ) -> oneshot::Receiver<Verdict> {
-        let (waiting, verdict) = oneshot::channel();
+    pub(crate) fn wish(&mut self, group: Group, level: Option<Level>, change: &Acknowledgement) {
         let unwanted = || Wish { fulfilled: true, ..Wish::default() };
         let wish = self.groups.entry(group).or_insert_with(unwanted);
         if wish.level != level {
@@ -48,26 +38,25 @@ impl Subscriptions {
             wish.fulfilled = false;
         }
         // Acknowledgements that were dropped while the relay is lost must not pile up.
-        wish.waiting.retain(|waiting| !waiting.is_closed());
-        wish.waiting.push(waiting);
+        wish.waiting.retain(Awaited::is_wanted);
+        wish.waiting.push(change.await_one());
         if wish.fulfilled {
-            wish.fulfil(Ok(()));
+            wish.fulfil();
             self.forget_unwanted(group);
         }
-        verdict
     }
 
     /// The relay has subscribed the client to the group at `level`.
     pub(crate) fn subscribed(&mut self, group: Group, level: Level) {
         if let Some(wish) = self.groups.get_mut(&group).filter(|wish| wish.level == Some(level)) {
-            wish.fulfil(Ok(()));
+            wish.fulfil();
         }
     }
 
     /// The relay has ended the subscription.
     pub(crate) fn unsubscribed(&mut self, group: Group) {
         if let Some(wish) = self.groups.get_mut(&group).filter(|wish| wish.level.is_none()) {
-            wish.fulfil(Ok(()));
+            wish.fulfil();
             self.forget_unwanted(group);
         }
     }
@@ -77,8 +66,8 @@ impl Subscriptions {
         let Some(wish) = self.groups.get_mut(&group).filter(|wish| wish.level.is_some()) else {
             return true;
         };
-        let told = wish.waiting.iter().any(|waiting| !waiting.is_closed());
-        wish.fulfil(Err(group));
+        let told = wish.waiting.iter().any(Awaited::is_wanted);
+        wish.waiting.drain(..).for_each(|waiting| waiting.refused(group));
         self.groups.remove(&group);
         told
     }
@@ -88,14 +77,14 @@ impl Subscriptions {
     pub(crate) fn restart(&mut self) {
         self.groups.retain(|_, wish| {
             if wish.level.is_none() {
-                wish.fulfil(Ok(()));
+                wish.fulfil();
             }
             wish.fulfilled = false;
             wish.level.is_some()
         });
     }
 
-    /// The world is left; who still waits learns it by the end of the channel.
+    /// The world is left, and those who still wait are told.
     pub(crate) fn clear(&mut self) {
         self.groups.clear();
     }
@@ -110,48 +99,64 @@ impl Subscriptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::sync::oneshot::error::TryRecvError;
+    use crate::SubscribeError;
 
     const GROUP: Group = Group::new(7);
-    const PENDING: Result<Verdict, TryRecvError> = Err(TryRecvError::Empty);
+
+    fn wish(
+        subscriptions: &mut Subscriptions,
+        group: Group,
+        level: Option<Level>,
+    ) -> Acknowledgement {
+        let change = Acknowledgement::new();
+        subscriptions.wish(group, level, &change);
+        change
+    }
 
     #[test]
     fn a_wish_waits_for_its_own_level_or_what_replaced_it() {
         let mut subscriptions = Subscriptions::default();
-        let mut first = subscriptions.wish(GROUP, Some(Level(1)));
-        let mut second = subscriptions.wish(GROUP, Some(Level(2)));
+        let first = wish(&mut subscriptions, GROUP, Some(Level(1)));
+        let second = wish(&mut subscriptions, GROUP, Some(Level(2)));
         subscriptions.subscribed(GROUP, Level(1));
-        assert_eq!((first.try_recv(), second.try_recv()), (PENDING, PENDING));
+        assert_eq!((first.result(), second.result()), (None, None));
         subscriptions.subscribed(GROUP, Level(2));
-        assert_eq!((first.try_recv(), second.try_recv()), (Ok(Ok(())), Ok(Ok(()))));
-        assert_eq!(subscriptions.wish(GROUP, Some(Level(2))).try_recv(), Ok(Ok(())));
+        assert_eq!((first.result(), second.result()), (Some(Ok(())), Some(Ok(()))));
+        let again = wish(&mut subscriptions, GROUP, Some(Level(2)));
+        assert_eq!(again.result(), Some(Ok(())));
     }
 
     #[test]
     fn what_is_unwanted_leaves_nothing_behind() {
         let mut subscriptions = Subscriptions::default();
-        assert_eq!(subscriptions.wish(GROUP, None).try_recv(), Ok(Ok(())));
+        assert_eq!(wish(&mut subscriptions, GROUP, None).result(), Some(Ok(())));
         assert!(subscriptions.groups.is_empty());
-        let mut refused = subscriptions.wish(GROUP, Some(Level(0)));
+        let refused = wish(&mut subscriptions, GROUP, Some(Level(0)));
         assert!(subscriptions.refused(GROUP));
-        assert_eq!(refused.try_recv(), Ok(Err(GROUP)));
+        let groups = vec![GROUP];
+        assert_eq!(refused.result(), Some(Err(SubscribeError::Refused { groups })));
         assert!(subscriptions.groups.is_empty());
+        drop(wish(&mut subscriptions, GROUP, Some(Level(0))));
+        assert!(!subscriptions.refused(GROUP), "nobody wanted to know");
     }
 
     #[test]
     fn a_lost_session_ends_subscriptions_and_keeps_wishes() {
         let mut subscriptions = Subscriptions::default();
         let other = Group::new(8);
-        drop(subscriptions.wish(GROUP, Some(Level(0))));
-        drop(subscriptions.wish(other, Some(Level(0))));
+        wish(&mut subscriptions, GROUP, Some(Level(0)));
+        wish(&mut subscriptions, other, Some(Level(0)));
         subscriptions.subscribed(GROUP, Level(0));
         subscriptions.subscribed(other, Level(0));
-        let mut gone = subscriptions.wish(other, None);
+        let gone = wish(&mut subscriptions, other, None);
         subscriptions.restart();
-        assert_eq!(gone.try_recv(), Ok(Ok(())));
-        let mut again = subscriptions.wish(GROUP, Some(Level(0)));
-        assert_eq!(again.try_recv(), PENDING);
+        assert_eq!(gone.result(), Some(Ok(())));
+        let again = wish(&mut subscriptions, GROUP, Some(Level(0)));
+        assert_eq!(again.result(), None);
         subscriptions.subscribed(GROUP, Level(0));
-        assert_eq!(again.try_recv(), Ok(Ok(())));
+        assert_eq!(again.result(), Some(Ok(())));
+        let never = wish(&mut subscriptions, other, Some(Level(0)));
+        subscriptions.clear();
+        assert_eq!(never.result(), Some(Err(SubscribeError::Left)));
     }
 }

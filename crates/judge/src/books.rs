@@ -2,11 +2,10 @@
 //! add up, tables stay within their limits, what the relay sends parses, and an ip:port that has
 //! not brought back a cookie is sent no more bytes than came from it.
 
-use crate::updates_in;
 use canopy_relay::{Counters, Relay, TableLimits};
 use canopy_wire::{
     Address, Bundle, Challenge, Comtree, Connect, Connected, Cookie, DropReason, Kind, Packet,
-    Rebind, Subscribe, Tag,
+    Rebind, Subscribe, Tag, WireError,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -99,32 +98,6 @@ impl Books {
         };
         page.unanswered += u64::from(wants_answer && moved.replies_full == 0);
         Ok(())
-    }
-
-    /// A datagram that another data thread accepted was handled: it is not counted again, and only
-    /// what it publishes is dropped.
-    ///
-    /// # Errors
-    /// The counters say otherwise.
-    pub fn handed_over(
-        &self,
-        from: SocketAddr,
-        datagram: &[u8],
-        (before, after): (&Counters, &Counters),
-    ) -> Verdict {
-        let moved = Moved::between(before, after);
-        let is_right = match Packet::new_checked(datagram) {
-            Err(error) => moved.is_one_drop(error.into()),
-            Ok(packet) if matches!(packet.header().kind, Kind::Data | Kind::Bundle) => {
-                moved.drops <= updates_in(&packet).unwrap_or(1)
-            }
-            Ok(_) => moved.drops == moved.dropped(DropReason::UnknownDestination),
-        };
-        let untouched = (after.datagrams_in, after.updates_in);
-        if is_right && untouched == (before.datagrams_in, before.updates_in) {
-            return Ok(());
-        }
-        Err(refused("a handover", from, datagram, &moved))
     }
 
     /// The relay sends a datagram.
@@ -324,25 +297,29 @@ fn cookie_brought_back(datagram: &[u8]) -> Option<Tag> {
     }
 }
 
+/// How many updates a packet carries.
+fn updates_in(packet: &Packet<'_>) -> Result<u64, WireError> {
+    Ok(packet.updates()?.count() as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use canopy_relay::{Mode, RelayConfig};
-    use canopy_session::{Keyring, SessionLimits, SessionsConfig};
+    use canopy_relay::{ComtreeConfig, Mode, Places, RelayConfig, Siblings};
+    use canopy_session::{Keyring, SessionLimits};
     use canopy_wire::{Hello, Time};
 
     fn relay() -> Relay {
-        let sessions = SessionsConfig {
-            comtrees: vec![Comtree(1)],
-            site: 1,
-            shard: 0,
-            shards: 1,
+        let config = RelayConfig {
+            mode: Mode::Immediate,
+            comtrees: vec![ComtreeConfig::new(Comtree(1), 1)],
+            places: Places::new(2),
             max_sessions: 2,
             limits: SessionLimits::default(),
+            tables: TableLimits::default(),
+            smallest_set: None,
         };
-        let tables = TableLimits::default();
-        let config = RelayConfig { mode: Mode::Immediate, sessions, tables, smallest_set: None };
-        Relay::new(config, Keyring::new([1; 16]), &[2; 16])
+        Relay::new(config, Siblings::alone(), Keyring::new([1; 16]), &[2; 16])
     }
 
     fn books() -> Books {
@@ -365,7 +342,7 @@ mod tests {
         let (mut relay, mut books) = (relay(), books());
         let mut page = Page::begin(&relay);
         let before = relay.counters().clone();
-        let _ = relay.handle_datagram(Time::ZERO, stranger(), &hello());
+        relay.handle_datagram(Time::ZERO, stranger(), &hello());
         books.handled(&mut page, stranger(), &hello(), (&before, relay.counters()))?;
         let mut sent = Vec::new();
         relay.transmit(Time::ZERO, |batch| {

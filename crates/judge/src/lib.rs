@@ -12,12 +12,10 @@ mod oracle;
 mod rules;
 mod standing;
 mod tally;
-mod updates;
 mod window;
 
 pub use books::{Books, Limits, Page};
 pub use oracle::{Carriage, Oracle, Received};
 pub use rules::Rules;
 pub use tally::Tally;
-pub use updates::updates_in;
 pub use window::Publish;

@@ -137,7 +137,7 @@ impl Oracle {
             }
             Event::Subscribed(group, _)
             | Event::Unsubscribed(group)
-            | Event::SubscriptionRefused(group) => self.index(participant, group),
+            | Event::SubscriptionRefused(group, _) => self.index(participant, group),
             _ => {}
         }
         if uncalled {

@@ -92,13 +92,13 @@ impl Standing {
         match event {
             Event::Connected(address) => self.connect(now, address, connection),
             Event::Lost | Event::Closed => self.disconnect(now),
-            Event::ThreadFull | Event::Refused(_) => self.trouble(now),
+            Event::Refused(_) => self.trouble(now),
             Event::Subscribed(group, level) => {
                 self.interest(group).acknowledged(now, Some(level));
             }
             Event::Unsubscribed(group) => self.interest(group).acknowledged(now, None),
-            Event::SubscriptionRefused(group) => self.interest(group).refused(now),
-            // Told when the proof is sent, not when it is taken: see `confirm`.
+            Event::SubscriptionRefused(group, _) => self.interest(group).refused(now),
+            // `reached` has noted it, from the relay's answer.
             Event::Rebound => {}
         }
     }

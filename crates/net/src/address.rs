@@ -1,7 +1,7 @@
 //! Socket addresses as the kernel has them.
 
 use std::mem;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// Room for an IPv4 or IPv6 socket address. Its first field is the family in both.
 #[repr(C)]
@@ -56,7 +56,8 @@ impl KernelAddress {
             }
             libc::AF_INET6 => {
                 let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
-                SocketAddr::new(IpAddr::V6(ip), u16::from_be(v6.sin6_port))
+                // A link-local address is one only together with its link.
+                SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), 0, v6.sin6_scope_id).into()
             }
             _ => SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
         }
@@ -69,7 +70,7 @@ mod tests {
 
     #[test]
     fn addresses_survive() {
-        for text in ["127.0.0.1:4040", "[::1]:4040", "[2001:db8::7]:1"] {
+        for text in ["127.0.0.1:4040", "[::1]:4040", "[2001:db8::7]:1", "[fe80::7%3]:1"] {
             let address: SocketAddr = text.parse().unwrap();
             let mut kernel = KernelAddress::zeroed();
             assert!(kernel.set(address) <= KernelAddress::LEN);

@@ -48,7 +48,7 @@ impl Group {
     }
 
     /// Two groups of the same stamp have the same members.
-    pub(crate) fn stamp(&self) -> u64 {
+    pub fn stamp(&self) -> u64 {
         self.stamp
     }
 }

@@ -3,14 +3,16 @@
 use crate::Socket;
 use crate::address::KernelAddress;
 use crate::engine::may_be_reported;
+use canopy_wire::Path;
 use std::io;
 use std::mem;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::ptr;
 
-/// Room for what the kernel says of a piece: how it is cut, what was lost before it.
-const CONTROL_LEN: usize = 64;
+/// Room for what the kernel says of a piece: how it is cut, what was lost before it, which of our
+/// addresses it was sent to.
+const CONTROL_LEN: usize = 128;
 
 /// Errors of earlier sends that a receive call looks past.
 const REPORTED_ERRORS: u32 = 4;
@@ -25,6 +27,27 @@ pub struct Receiver {
     messages: Vec<libc::mmsghdr>,
     /// How many messages the last call filled in: only these need their lengths set anew.
     used: usize,
+    /// Which datagram is handed out next.
+    at: At,
+}
+
+/// How far a receive call's datagrams were handed out.
+#[derive(Clone, Copy)]
+struct At {
+    slot: usize,
+    /// Whether the slot's piece has been begun; the rest describes it.
+    is_in_piece: bool,
+    from: Path,
+    begin: usize,
+    end: usize,
+    segment: usize,
+}
+
+impl Default for At {
+    fn default() -> At {
+        let from = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)).into();
+        At { slot: 0, is_in_piece: false, from, begin: 0, end: 0, segment: 1 }
+    }
 }
 
 // SAFETY: the raw pointers point into the vectors next to them, which move with them on the heap
@@ -43,6 +66,7 @@ impl Receiver {
             vectors: Vec::with_capacity(slots),
             messages: Vec::with_capacity(slots),
             used: slots,
+            at: At::default(),
         };
         for slot in 0..slots {
             receiver.vectors.push(libc::iovec {
@@ -62,6 +86,54 @@ impl Receiver {
         receiver
     }
 
+    /// Receives what waits, up to one piece a slot; [`Receiver::next`] then hands out the datagrams.
+    /// Those of an earlier call that were not handed out are gone. Returns whether every slot was
+    /// filled, so that more may wait.
+    ///
+    /// # Errors
+    /// What the kernel says; an empty socket is no error.
+    pub fn fill(&mut self, socket: &Socket) -> io::Result<bool> {
+        for message in &mut self.messages[..self.used] {
+            message.msg_hdr.msg_namelen = KernelAddress::LEN;
+            message.msg_hdr.msg_controllen = CONTROL_LEN as _;
+        }
+        (self.used, self.at) = (0, At::default());
+        self.used = self.recvmmsg(socket)?.unwrap_or(0);
+        Ok(self.used > 0 && self.used == self.messages.len())
+    }
+
+    /// The next datagram that was received, with where it came from and, if the socket serves many
+    /// and is bound to every address, which address it was sent to.
+    pub fn next(&mut self, socket: &Socket) -> Option<(Path, &[u8])> {
+        if !self.at.is_in_piece {
+            if self.at.slot == self.used {
+                return None;
+            }
+            let message = &self.messages[self.at.slot];
+            let len = message.msg_len as usize;
+            let remarks = Remarks::of(&message.msg_hdr);
+            if let Some(lost) = remarks.lost {
+                socket.note_lost(lost);
+            }
+            self.at = At {
+                slot: self.at.slot,
+                is_in_piece: true,
+                from: Path { remote: self.names[self.at.slot].get(), local: remarks.local },
+                begin: 0,
+                end: len,
+                segment: remarks.segment.unwrap_or(len).max(1),
+            };
+        }
+        let At { slot, begin, end, segment, from, .. } = self.at;
+        let datagram = begin..(begin + segment).min(end);
+        self.at.begin = datagram.end;
+        if datagram.end == end {
+            self.at.is_in_piece = false;
+            self.at.slot += 1;
+        }
+        Some((from, &self.bytes[slot * self.bytes_per_slot..][datagram]))
+    }
+
     /// Receives what waits, up to one piece a slot, and calls `take` for each datagram. Returns
     /// whether every slot was filled, so that more may wait.
     ///
@@ -70,33 +142,13 @@ impl Receiver {
     pub fn receive(
         &mut self,
         socket: &Socket,
-        mut take: impl FnMut(SocketAddr, &[u8]),
+        mut take: impl FnMut(Path, &[u8]),
     ) -> io::Result<bool> {
-        for message in &mut self.messages[..self.used] {
-            message.msg_hdr.msg_namelen = KernelAddress::LEN;
-            message.msg_hdr.msg_controllen = CONTROL_LEN as _;
+        let more = self.fill(socket)?;
+        while let Some((from, datagram)) = self.next(socket) {
+            take(from, datagram);
         }
-        self.used = 0;
-        let Some(count) = self.recvmmsg(socket)? else { return Ok(false) };
-        self.used = count;
-        for slot in 0..self.used {
-            let message = &self.messages[slot];
-            let len = message.msg_len as usize;
-            let piece = &self.bytes[slot * self.bytes_per_slot..][..len];
-            let from = self.names[slot].get();
-            let remarks = Remarks::of(&message.msg_hdr);
-            if let Some(lost) = remarks.lost {
-                socket.note_lost(lost);
-            }
-            let segment = remarks.segment.unwrap_or(len);
-            if len <= segment {
-                // Also the datagram without bytes, which has no chunks.
-                take(from, piece);
-            } else {
-                piece.chunks(segment.max(1)).for_each(|datagram| take(from, datagram));
-            }
-        }
-        Ok(self.used == self.messages.len())
+        Ok(more)
     }
 }
 
@@ -138,6 +190,8 @@ struct Remarks {
     segment: Option<usize>,
     /// Datagrams that the socket had lost when this piece came, if any.
     lost: Option<u32>,
+    /// The address that it was sent to, if the socket has more than one.
+    local: Option<IpAddr>,
 }
 
 impl Remarks {
@@ -147,13 +201,23 @@ impl Remarks {
         unsafe {
             let mut control = libc::CMSG_FIRSTHDR(header);
             while !control.is_null() {
-                let value = libc::CMSG_DATA(control).cast::<u32>();
+                let place = libc::CMSG_DATA(control);
+                let value = place.cast::<u32>();
                 match ((*control).cmsg_level, (*control).cmsg_type) {
                     (libc::SOL_UDP, libc::UDP_GRO) => {
                         remarks.segment = Some(value.read_unaligned() as usize);
                     }
                     (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
                         remarks.lost = Some(value.read_unaligned());
+                    }
+                    (libc::SOL_IP, libc::IP_PKTINFO) => {
+                        let info = place.cast::<libc::in_pktinfo>().read_unaligned();
+                        remarks.local =
+                            Some(IpAddr::V4(u32::from_be(info.ipi_spec_dst.s_addr).into()));
+                    }
+                    (libc::SOL_IPV6, libc::IPV6_PKTINFO) => {
+                        let info = place.cast::<libc::in6_pktinfo>().read_unaligned();
+                        remarks.local = Some(IpAddr::V6(info.ipi6_addr.s6_addr.into()));
                     }
                     _ => {}
                 }

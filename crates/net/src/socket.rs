@@ -1,10 +1,11 @@
 //! UDP sockets with Canopy's options.
 
+use crate::sender::{Sender, unheard_socket};
 use socket2::{Domain, Protocol, Type};
 use std::io;
 use std::mem;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsRawFd, RawFd};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -18,11 +19,20 @@ pub struct SocketOptions {
     /// Bytes that may wait in the device's queue. Below the queue's own limit a full queue makes
     /// the sender wait instead of losing datagrams.
     pub send_buffer: usize,
+    /// Whether it serves many peers, as a relay's does; a participant's is connected to one. Then
+    /// it sends through a second socket, so that no ICMP message, which anybody can forge,
+    /// disturbs what it sends to others.
+    pub serves_many: bool,
 }
 
 impl Default for SocketOptions {
     fn default() -> SocketOptions {
-        SocketOptions { receive_offload: true, receive_buffer: 4 << 20, send_buffer: 256 << 10 }
+        SocketOptions {
+            receive_offload: true,
+            receive_buffer: 4 << 20,
+            send_buffer: 256 << 10,
+            serves_many: false,
+        }
     }
 }
 
@@ -34,6 +44,9 @@ const MOST_ERRORS: usize = 1024;
 pub struct Socket {
     inner: socket2::Socket,
     local: SocketAddr,
+    /// What sends, if this socket only receives.
+    pub(crate) sender: Option<Sender>,
+    serves_many: bool,
     lost: AtomicU32,
     id: u64,
 }
@@ -60,6 +73,7 @@ impl Socket {
         count: usize,
         options: &SocketOptions,
     ) -> io::Result<Vec<Socket>> {
+        let options = &SocketOptions { serves_many: true, ..*options };
         let first = Socket::bind(address, options)?;
         let address = first.local;
         let mut group = vec![first];
@@ -81,7 +95,18 @@ impl Socket {
         inner.set_send_buffer_size(options.send_buffer)?;
         inner.bind(&address.into())?;
         let local = inner.local_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
-        let socket = Socket { inner, local, lost: AtomicU32::new(0), id: fresh_id() };
+        let serves_many = options.serves_many;
+        // Without a sender of its own the socket sends by itself, and is not told of full queues:
+        // better lose a datagram there than listen to everybody's ICMP messages.
+        let sender = serves_many.then(|| Sender::open(&inner, local).ok()).flatten();
+        if serves_many {
+            ignore_path_mtu(&inner, local.is_ipv6())?;
+            if local.ip().is_unspecified() {
+                tell_addresses(&inner, local.is_ipv6())?;
+            }
+        }
+        let lost = AtomicU32::new(0);
+        let socket = Socket { inner, local, sender, serves_many, lost, id: fresh_id() };
         socket.set_option(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &1)?;
         if options.receive_offload {
             // Kernels before 5.0 don't have it; datagrams then come one by one.
@@ -142,6 +167,11 @@ impl Socket {
         self.inner.sendmsg(&message, libc::MSG_DONTWAIT).map(drop)
     }
 
+    /// What became of an earlier datagram, if the kernel has been told and nobody has asked yet.
+    pub fn take_error(&self) -> Option<io::Error> {
+        self.inner.take_error().ok().flatten()
+    }
+
     /// Makes the kernel choose among the `shards` sockets of this one's group by the packet's
     /// source endpoint: bytes 10 and 11 of the header, modulo `shards`. The sockets count in the
     /// order of the group. So a session stays with its thread when its ip:port changes.
@@ -160,7 +190,7 @@ impl Socket {
     }
 
     /// Which of the sockets that this process ever had it is.
-    pub(crate) fn id(&self) -> u64 {
+    pub fn id(&self) -> u64 {
         self.id
     }
 
@@ -172,7 +202,7 @@ impl Socket {
     ///
     /// # Errors
     /// What the kernel says; `AddrNotAvailable` if the route does not give this one's address.
-    pub(crate) fn open_towards(&self, peer: SocketAddr) -> io::Result<socket2::Socket> {
+    pub fn open_towards(&self, peer: SocketAddr) -> io::Result<socket2::Socket> {
         let domain = Domain::for_address(self.local);
         if !self.local.ip().is_unspecified() {
             let probe = socket2::Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
@@ -182,53 +212,46 @@ impl Socket {
                 return Err(io::ErrorKind::AddrNotAvailable.into());
             }
         }
-        let sender = socket2::Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
-        sender.set_reuse_port(true)?;
-        sender.set_recv_buffer_size(0)?;
-        sender.set_send_buffer_size(self.inner.send_buffer_size()? / 2)?;
-        let name = SocketAddr::new(unheard_address(self.local), self.local.port());
-        let shared = self.inner.reuse_port()?;
-        self.inner.set_reuse_port(true)?;
-        let bound = sender.bind(&name.into());
-        self.inner.set_reuse_port(shared)?;
-        bound?;
+        let sender = unheard_socket(&self.inner, self.local)?;
         sender.connect(&peer.into())?;
         tell_errors(&sender, self.local.is_ipv6())?;
         Ok(sender)
     }
 
     /// Makes sends fail that a full device queue drops: the kernel tells of them only where it
-    /// also tells what became of earlier datagrams ([`Socket::take_errors`]).
-    pub(crate) fn report_errors(&self) {
-        // Every Linux has it; without, a datagram is lost as on any device.
-        let _ = tell_errors(&self.inner, self.local.is_ipv6());
+    /// also tells what became of earlier datagrams ([`Socket::take_errors`]). A socket that serves
+    /// many has another to be told by.
+    pub fn report_errors(&self) {
+        if !self.serves_many {
+            // Every Linux has it; without, a datagram is lost as on any device.
+            let _ = tell_errors(&self.inner, self.local.is_ipv6());
+        }
+    }
+
+    /// Whether a send fails that a full device queue drops. If not, the datagram is lost unseen.
+    pub fn notices_full_queues(&self) -> bool {
+        self.sender.is_some() || !self.serves_many
+    }
+
+    /// What sends by address.
+    pub fn sending(&self) -> &socket2::Socket {
+        self.sender.as_ref().map_or(&self.inner, |sender| &sender.socket)
     }
 
     /// Throws away what is told of earlier datagrams, such as that nobody takes them. Kept, it
     /// would fill the receive buffer, and fail the next call, whatever that sends or receives.
-    pub(crate) fn take_errors(&self) {
-        let mut nothing = [0u8; 1];
-        let mut taken = 0;
-        while taken < MOST_ERRORS {
-            // SAFETY: the kernel writes at most one byte; it is asked for no name and no control.
-            let got = unsafe {
-                let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
-                libc::recv(self.as_raw_fd(), nothing.as_mut_ptr().cast(), nothing.len(), flags)
-            };
-            if got < 0 {
-                break;
-            }
-            taken += 1;
+    pub fn take_errors(&self) {
+        take_errors(&self.inner);
+        if let Some(sender) = &self.sender {
+            take_errors(&sender.socket);
         }
-        // What was told before it could be queued is left.
-        let _ = self.inner.take_error();
     }
 
     /// Whether the kernel cuts a send into datagrams.
     ///
     /// # Errors
     /// If it does not.
-    pub(crate) fn probe_segmentation(&self) -> io::Result<()> {
+    pub fn probe_segmentation(&self) -> io::Result<()> {
         self.set_option(libc::SOL_UDP, libc::UDP_SEGMENT, &0).map_err(|error| {
             let why =
                 format!("this kernel has no UDP_SEGMENT, which came with Linux 4.18 ({error})");
@@ -239,6 +262,24 @@ impl Socket {
     fn set_option<T>(&self, level: i32, name: i32, value: &T) -> io::Result<()> {
         set_option(&self.inner, level, name, value)
     }
+}
+
+fn take_errors(socket: &socket2::Socket) {
+    let mut nothing = [0u8; 1];
+    let mut taken = 0;
+    while taken < MOST_ERRORS {
+        // SAFETY: the kernel writes at most one byte; it is asked for no name and no control.
+        let got = unsafe {
+            let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+            libc::recv(socket.as_raw_fd(), nothing.as_mut_ptr().cast(), nothing.len(), flags)
+        };
+        if got < 0 {
+            break;
+        }
+        taken += 1;
+    }
+    // What was told before it could be queued is left.
+    let _ = socket.take_error();
 }
 
 fn set_option<T>(socket: &socket2::Socket, level: i32, name: i32, value: &T) -> io::Result<()> {
@@ -257,20 +298,34 @@ fn set_option<T>(socket: &socket2::Socket, level: i32, name: i32, value: &T) -> 
 }
 
 /// Has a socket told of what became of what it sent: of a full device queue too.
-pub(crate) fn tell_errors(socket: &socket2::Socket, ipv6: bool) -> io::Result<()> {
+///
+/// # Errors
+/// What the kernel says.
+pub fn tell_errors(socket: &socket2::Socket, ipv6: bool) -> io::Result<()> {
     if ipv6 {
         set_option(socket, libc::SOL_IPV6, libc::IPV6_RECVERR, &1)?;
     }
     set_option(socket, libc::SOL_IP, libc::IP_RECVERR, &1)
 }
 
-/// A multicast address of the family that nobody sends to: of those kept for documentation
-/// (RFC 6676).
-fn unheard_address(local: SocketAddr) -> IpAddr {
-    match local {
-        SocketAddr::V4(_) => Ipv4Addr::new(233, 252, 0, 1).into(),
-        SocketAddr::V6(_) => Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0xdb8, 0, 1).into(),
+/// Has a socket told with each datagram which of the host's addresses it was sent to.
+fn tell_addresses(socket: &socket2::Socket, ipv6: bool) -> io::Result<()> {
+    if ipv6 {
+        set_option(socket, libc::SOL_IPV6, libc::IPV6_RECVPKTINFO, &1)
+    } else {
+        set_option(socket, libc::SOL_IP, libc::IP_PKTINFO, &1)
     }
+}
+
+/// Makes a socket go by its device's MTU alone. What ICMP messages say of the path's is neither
+/// believed nor noted, for anybody can forge them. What is longer than the device or the path
+/// takes is cut into fragments, as without path MTU discovery.
+pub(crate) fn ignore_path_mtu(socket: &socket2::Socket, ipv6: bool) -> io::Result<()> {
+    if ipv6 {
+        let omit = libc::IPV6_PMTUDISC_OMIT;
+        set_option(socket, libc::SOL_IPV6, libc::IPV6_MTU_DISCOVER, &omit)?;
+    }
+    set_option(socket, libc::SOL_IP, libc::IP_MTU_DISCOVER, &libc::IP_PMTUDISC_OMIT)
 }
 
 fn fresh_id() -> u64 {
@@ -284,6 +339,12 @@ fn fresh_id() -> u64 {
 /// What the kernel says.
 pub fn set_receive_buffer(socket: &std::net::UdpSocket, bytes: usize) -> io::Result<()> {
     socket2::SockRef::from(socket).set_recv_buffer_size(bytes)
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.as_fd()
+    }
 }
 
 impl AsRawFd for Socket {

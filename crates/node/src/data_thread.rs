@@ -1,251 +1,155 @@
-//! One data thread: receive batch → relay → send batch, on one straight way.
+//! One data thread: turn after turn, and between them what is not traffic.
 //!
-//! It takes no lock for a packet, allocates nothing after its start, and waits in two places only:
-//! for its socket, and for a full device queue. The clone engines ask the kernel for routes and
-//! hardware addresses here too, once for each receiver every ten seconds or when they change. Other
-//! data threads reach it through bounded rings.
+//! It takes no lock for a packet, allocates nothing after its start, and waits in one place only.
+//! The clone engines ask the kernel for routes and hardware addresses here too, once for each
+//! receiver every ten seconds or when they change.
 
-use super::{Command, NodeConfig, Shared, ThreadStatus};
-use canopy_net::{
-    Clock, Engine, Receiver, SendEngine, SendReport, Socket, sleep_until, thread_cpu_time,
-    wait_readable,
-};
-use canopy_relay::{Intake, Mode, Relay};
-use canopy_wire::{DropReason, MAX_DATAGRAM, Time};
-use rtrb::{Consumer, Producer, RingBuffer};
-use std::net::SocketAddr;
+use crate::NodeConfig;
+use crate::sockets::Sockets;
+use crate::watch::{Request, Shared, ThreadStatus};
+use canopy_net::{Clock, sleep_until, thread_cpu_time, wait_readable};
+use canopy_relay::{Change, Notice, Turn, Wait};
+use canopy_wire::Time;
+use rtrb::Consumer;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-/// In periodic mode the socket is read at least this often, so that acks don't wait for the tick.
-const READ_EVERY: Duration = Duration::from_millis(5);
-/// Pieces of one receive call; with offload a piece is up to 64 KiB.
-const RECEIVE_SLOTS: usize = 32;
-const RECEIVE_SLOT_BYTES: usize = 65_535;
-/// Receive calls of one turn: what they bring leaves together.
-const MAX_RECEIVES: usize = 16;
-/// Datagrams that wait in a ring between two data threads, and that are taken from it in a turn.
-const RING: usize = 4096;
 const STATUS_EVERY: Duration = Duration::from_millis(200);
-
-/// A datagram on its way to another data thread.
-struct Passed {
-    from: SocketAddr,
-    len: u16,
-    bytes: [u8; MAX_DATAGRAM],
-}
-
-/// The rings to and from the other data threads, and how to wake them.
-pub(super) struct Handover {
-    to: Vec<(Producer<Passed>, Arc<Shared>)>,
-    from: Vec<Consumer<Passed>>,
-    /// Whether something was passed on in this turn.
-    passed: bool,
-}
-
-impl Handover {
-    /// For each of the threads its ends of the rings between all of them.
-    pub(super) fn mesh(shared: &[Arc<Shared>]) -> Vec<Handover> {
-        let empty = || Handover { to: Vec::new(), from: Vec::new(), passed: false };
-        let mut ends: Vec<Handover> = shared.iter().map(|_| empty()).collect();
-        for from in 0..shared.len() {
-            for to in (0..shared.len()).filter(|to| *to != from) {
-                let (producer, consumer) = RingBuffer::new(RING);
-                ends[from].to.push((producer, Arc::clone(&shared[to])));
-                ends[to].from.push(consumer);
-            }
-        }
-        ends
-    }
-
-    /// Copies a datagram to every other thread; returns how many had no room.
-    fn pass(&mut self, from: SocketAddr, datagram: &[u8]) -> u64 {
-        self.passed = true;
-        let mut full = 0;
-        for (ring, _) in &mut self.to {
-            let len = datagram.len() as u16;
-            let mut passed = Passed { from, len, bytes: [0; MAX_DATAGRAM] };
-            passed.bytes[..datagram.len()].copy_from_slice(datagram);
-            full += u64::from(ring.push(passed).is_err());
-        }
-        full
-    }
-
-    fn wake_others(&mut self) {
-        if std::mem::take(&mut self.passed) {
-            fence(Ordering::SeqCst);
-            for (_, shared) in &self.to {
-                if shared.waiting.load(Ordering::Relaxed) {
-                    shared.waker.wake();
-                }
-            }
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.from.iter().all(Consumer::is_empty)
-    }
-}
+/// Changes that are applied between two turns.
+const CHANGES_A_TURN: usize = 64;
 
 /// One data thread and all that it owns.
-pub(super) struct DataThread {
-    relay: Relay,
-    socket: Socket,
-    clock: Clock,
-    engine: Engine,
-    receiver: Receiver,
-    handover: Handover,
-    shared: Arc<Shared>,
-    /// In periodic mode, with traffic: read at leisure instead of at every arrival.
-    leisurely: bool,
-    /// How often at leisure; None in immediate mode.
-    read_every: Option<Duration>,
-    drain_limit: Duration,
-    drain_until: Option<Time>,
-    sent: SendReport,
-    /// Time spent in the send engine.
-    sending: Duration,
-    /// What the socket had lost when it was last counted.
-    lost: u32,
-    longest_turn: Duration,
-    /// When the turn began.
-    turn_at: Time,
-    status_at: Time,
+pub(crate) struct DataThread {
+    pub(crate) number: u16,
+    pub(crate) turn: Turn,
+    pub(crate) sockets: Sockets,
+    pub(crate) clock: Clock,
+    pub(crate) requests: Consumer<Request>,
+    pub(crate) notices: SyncSender<Notice>,
+    /// Of all data threads of the relay, this one among them.
+    pub(crate) shared: Vec<Arc<Shared>>,
+    pub(crate) drain_limit: Duration,
+    pub(crate) drain_until: Option<Time>,
+    pub(crate) longest_turn: Duration,
+    pub(crate) status_at: Time,
     /// Whether something has happened since the status was told.
-    untold: bool,
+    pub(crate) untold: bool,
 }
 
 impl DataThread {
-    pub(super) fn new(
-        relay: Relay,
-        socket: Socket,
+    pub(crate) fn new(
+        number: u16,
+        turn: Turn,
+        sockets: Sockets,
         clock: Clock,
-        engine: Engine,
         settings: &NodeConfig,
-        shared: Arc<Shared>,
-        handover: Handover,
+        (requests, notices): (Consumer<Request>, SyncSender<Notice>),
+        shared: &[Arc<Shared>],
     ) -> DataThread {
         DataThread {
-            relay,
-            socket,
+            number,
+            turn,
+            sockets,
             clock,
-            engine,
-            receiver: Receiver::new(RECEIVE_SLOTS, RECEIVE_SLOT_BYTES),
-            handover,
-            shared,
-            leisurely: false,
-            read_every: match settings.mode {
-                Mode::Immediate => None,
-                Mode::Periodic { tick } => Some(tick.min(READ_EVERY)),
-            },
+            requests,
+            notices,
+            shared: shared.to_vec(),
             drain_limit: settings.drain,
             drain_until: None,
-            sent: SendReport::default(),
-            sending: Duration::ZERO,
-            lost: 0,
             longest_turn: Duration::ZERO,
-            turn_at: Time::ZERO,
             status_at: Time::ZERO,
             untold: true,
         }
     }
 
     /// Runs until told to stop.
-    pub(super) fn run(mut self) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    /// If the socket is lost.
+    pub(crate) fn run(mut self) -> anyhow::Result<()> {
         loop {
             self.wait()?;
             let now = self.clock.now();
-            self.turn_at = now;
-            // 1. receive batch → check → table → pending
-            let received = self.receive(now)?;
-            // 2. what other data threads accepted
-            self.take_handovers(now);
-            // 3. time
-            self.relay.handle_timeout(now);
-            // 4. pending → fan-out → send batch
-            let (engine, socket, sent) = (&mut self.engine, &self.socket, &mut self.sent);
-            let (clock, sending) = (&self.clock, &mut self.sending);
-            let failed_before = sent.failed;
-            self.relay.transmit(now, |batch| {
-                let before = clock.now();
-                sent.add(engine.send(socket, batch));
-                *sending += clock.now().since(before);
-            });
-            let failed = self.sent.failed - failed_before;
-            self.relay.count_drops(DropReason::SendFailed, failed);
-            self.handover.wake_others();
-            // 5. now and then: commands and status
-            self.leisurely = self.read_every.is_some() && (received || self.relay.is_collecting());
+            let stop = self.follow_requests(now);
+            let to_wake = self.turn.run(now, &mut self.sockets)?;
+            self.wake(to_wake);
             let done = self.clock.now();
             self.longest_turn = self.longest_turn.max(done.since(now));
-            if self.attend(done) {
+            if self.attend(done, stop) {
                 return Ok(());
             }
         }
     }
 
     fn wait(&mut self) -> anyhow::Result<()> {
-        let due = self.relay.poll_timeout();
-        if let Some(read_every) = self.read_every.filter(|_| self.leisurely) {
-            // Counted from when this turn began: one that took longer is followed by the next at once.
-            let read_at = self.turn_at.next_multiple(read_every);
-            sleep_until(&self.clock, due.map_or(read_at, |due| due.min(read_at)));
-            return Ok(());
-        }
+        let due = match self.turn.wait() {
+            Wait::Until(at) => {
+                sleep_until(&self.clock, at);
+                return Ok(());
+            }
+            Wait::Arrival(due) => due,
+        };
         // An empty relay that has told how it stands sleeps until it is woken.
         let status = self.untold.then_some(self.status_at);
         let until = [due, status, self.drain_until].into_iter().flatten().min();
-        self.shared.waiting.store(true, Ordering::Relaxed);
-        // Either this thread sees what was passed, or the passing thread sees that this one waits.
+        let shared = &self.shared[usize::from(self.number)];
+        shared.waiting.store(true, Ordering::Relaxed);
+        // The wake protocol: this thread says that it waits and then looks at the logs and the
+        // queue; the others write there and then look whether it waits. With a fence between the
+        // two steps on both sides, at least one of them sees what the other did, so nothing is
+        // left lying while this thread sleeps.
         fence(Ordering::SeqCst);
-        if self.handover.is_empty() {
-            wait_readable(&self.socket, &self.shared.waker, &self.clock, until)?;
+        if self.turn.relay().has_heard_all() && self.requests.is_empty() {
+            wait_readable(&self.sockets.socket, &shared.waker, &self.clock, until)?;
         }
-        self.shared.waiting.store(false, Ordering::Relaxed);
+        shared.waiting.store(false, Ordering::Relaxed);
         Ok(())
     }
 
-    fn receive(&mut self, now: Time) -> anyhow::Result<bool> {
-        let (relay, handover) = (&mut self.relay, &mut self.handover);
-        let mut received = false;
-        for _ in 0..MAX_RECEIVES {
-            let more = self.receiver.receive(&self.socket, |from, datagram| {
-                received = true;
-                if relay.handle_datagram(now, from, datagram) == Intake::Shared {
-                    let full = handover.pass(from, datagram);
-                    relay.count_drops(DropReason::HandoverFull, full);
+    /// Wakes the threads in `mask` that wait.
+    fn wake(&self, mask: u64) {
+        if mask == 0 {
+            return;
+        }
+        // See `wait`.
+        fence(Ordering::SeqCst);
+        for (number, shared) in self.shared.iter().enumerate() {
+            if mask & 1 << number != 0 && shared.waiting.load(Ordering::Relaxed) {
+                shared.waker.wake();
+            }
+        }
+    }
+
+    /// Does what the queue of changes asks for. Returns whether to stop.
+    fn follow_requests(&mut self, now: Time) -> bool {
+        for _ in 0..CHANGES_A_TURN {
+            let Ok(request) = self.requests.pop() else { return false };
+            match request {
+                Request::Stop => return true,
+                Request::Change(change, answer) => {
+                    if matches!(change, Change::Drain) {
+                        self.drain_until.get_or_insert(now + self.drain_limit);
+                    }
+                    let result = self.turn.relay_mut().apply(now, change);
+                    // Who asked may have given up waiting.
+                    let _ = answer.try_send(result);
                 }
-            })?;
-            if !more {
-                break;
             }
         }
-        let lost = self.socket.lost();
-        let newly_lost = lost.wrapping_sub(std::mem::replace(&mut self.lost, lost));
-        self.relay.count_drops(DropReason::ReceiveQueueFull, newly_lost.into());
-        Ok(received)
+        false
     }
 
-    fn take_handovers(&mut self, now: Time) {
-        for ring in &mut self.handover.from {
-            for _ in 0..RING {
-                let Ok(passed) = ring.pop() else { break };
-                self.relay.handle_handover(now, passed.from, &passed.bytes[..passed.len.into()]);
-            }
-        }
-    }
-
-    /// Follows commands and tells the status. Returns whether to stop.
-    fn attend(&mut self, now: Time) -> bool {
-        let command = self.shared.command();
-        if command == Command::Drain && self.drain_until.is_none() {
-            self.relay.drain(now);
-            self.drain_until = Some(now + self.drain_limit);
+    /// Tells the status and what there is to log. Returns whether to stop.
+    fn attend(&mut self, now: Time, stop: bool) -> bool {
+        while let Some(notice) = self.turn.relay_mut().poll_notice() {
+            // Nobody may be listening.
+            let _ = self.notices.try_send(notice);
         }
         let drained =
-            self.drain_until.is_some_and(|until| now >= until || self.relay.sessions() == 0);
-        let stop = command == Command::Stop || drained;
+            self.drain_until.is_some_and(|until| now >= until || self.turn.relay().sessions() == 0);
+        let stop = stop || drained;
         self.untold = true;
         if stop || now >= self.status_at {
             self.status_at = now + STATUS_EVERY;
@@ -255,25 +159,32 @@ impl DataThread {
     }
 
     fn tell_status(&mut self, at_any_cost: bool) {
+        let shared = &self.shared[usize::from(self.number)];
         let slot = if at_any_cost {
-            self.shared.status.lock().ok()
+            shared.status.lock().ok()
         } else {
             // Someone is reading: tell it next time.
-            self.shared.status.try_lock().ok()
+            shared.status.try_lock().ok()
         };
         if let Some(mut slot) = slot {
             self.untold = false;
+            let relay = self.turn.relay();
+            // The list keeps its memory.
+            let mut comtrees = std::mem::take(&mut slot.comtrees);
+            comtrees.clear();
+            comtrees.extend(relay.comtrees());
             *slot = ThreadStatus {
                 at: self.clock.now(),
-                counters: self.relay.counters().clone(),
-                sessions: self.relay.sessions(),
-                subscriptions: self.relay.subscriptions(),
-                groups: self.relay.groups(),
-                sent: self.sent,
-                sending: self.sending,
+                counters: relay.counters().clone(),
+                sessions: relay.sessions(),
+                subscriptions: relay.subscriptions(),
+                groups: relay.groups(),
+                comtrees,
+                sent: self.sockets.sent,
+                sending: self.sockets.sending,
                 cpu: thread_cpu_time(),
                 longest_turn: std::mem::take(&mut self.longest_turn),
-                engines_stopped: self.engine.has_stopped().into(),
+                engines_stopped: self.sockets.engine_has_stopped().into(),
             };
         }
     }

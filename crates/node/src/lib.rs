@@ -1,24 +1,37 @@
-//! A running relay as a library: data threads that run [`canopy_relay::Relay`], what passes between
-//! them, and what watches over them.
+//! A running relay as a library: data threads that run [`canopy_relay::Turn`]s on sockets, and what
+//! watches over them. The daemon, the benches and the tests of everything that needs a relay run
+//! this one.
 #![forbid(unsafe_code)]
 
 mod data_thread;
+mod report;
+mod sockets;
+mod watch;
+
+pub use report::{RelayReport, drops_of};
+pub use watch::{ChangeError, Command, Health, RelayWatch, ThreadStatus};
 
 use anyhow::Context;
-use canopy_net::{Clock, Engine, EngineChoice, SendReport, Socket, SocketOptions, Waker};
-use canopy_relay::{Counters, Mode, Relay, RelayConfig, TableLimits};
-use canopy_session::{Keyring, SessionLimits, SessionsConfig};
-use canopy_wire::{Comtree, DropReason, Tag, Time};
-use data_thread::{DataThread, Handover};
+use canopy_engines::{Engine, EngineChoice};
+use canopy_net::{Clock, Socket, SocketOptions};
+use canopy_relay::{
+    ComtreeConfig, Mode, Notice, Places, Relay, RelayConfig, Siblings, TableLimits, Turn,
+};
+use canopy_session::{Keyring, SessionLimits};
+use canopy_wire::Tag;
+use data_thread::DataThread;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use sockets::Sockets;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use watch::Shared;
+
+/// Notices that wait to be logged; later ones are not kept.
+const NOTICES: usize = 1024;
 
 /// What a relay is made from, checked already.
 #[derive(Clone, Debug)]
@@ -33,10 +46,8 @@ pub struct NodeConfig {
     pub engine: EngineChoice,
     /// Where clone engines were installed.
     pub engine_folder: PathBuf,
-    /// The comtrees that it carries.
-    pub comtrees: Vec<Comtree>,
-    /// The site of the addresses that it gives out.
-    pub site: u16,
+    /// The comtrees that it carries at first.
+    pub comtrees: Vec<ComtreeConfig>,
     /// The most sessions at a time, of all data threads.
     pub max_sessions: u32,
     /// The size of each data thread's tables.
@@ -49,59 +60,22 @@ pub struct NodeConfig {
     pub pin: Vec<usize>,
 }
 
-/// What the data threads are asked to do.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Command {
-    /// Serve.
-    Run = 0,
-    /// Take no one new, tell everyone to go, stop.
-    Drain = 1,
-    /// Stop at once.
-    Stop = 2,
-}
-
-/// What a data thread last told about itself.
-#[derive(Clone, Debug, Default)]
-pub struct ThreadStatus {
-    /// When it told so, by the relay's clock.
-    pub at: Time,
-    /// What its relay counted.
-    pub counters: Counters,
-    /// Participants connected.
-    pub sessions: u32,
-    /// Subscriptions held.
-    pub subscriptions: u32,
-    /// Groups with subscribers.
-    pub groups: u32,
-    /// What the send engine did.
-    pub sent: SendReport,
-    /// Time spent in it.
-    pub sending: Duration,
-    /// Processor time of the thread.
-    pub cpu: Duration,
-    /// The longest turn since the status before.
-    pub longest_turn: Duration,
-    /// Data threads whose engine sends in another way than its own.
-    pub engines_stopped: u32,
-}
-
-/// What a data thread and its watchers share. The thread touches it a few times a second, never
-/// for a packet.
-struct Shared {
-    command: AtomicU8,
-    waker: Waker,
-    /// Set while the thread waits for its socket, so that others know to wake it.
-    waiting: AtomicBool,
-    status: Mutex<ThreadStatus>,
-}
-
-impl Shared {
-    fn command(&self) -> Command {
-        match self.command.load(Ordering::Relaxed) {
-            0 => Command::Run,
-            1 => Command::Drain,
-            _ => Command::Stop,
+impl NodeConfig {
+    /// A relay with one data thread on a free port of this machine, and defaults for the rest: what
+    /// tests and benches begin with.
+    pub fn loopback() -> NodeConfig {
+        NodeConfig {
+            listen: SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, 0)),
+            mode: Mode::Immediate,
+            threads: 1,
+            engine: EngineChoice::Auto,
+            engine_folder: canopy_engines::ENGINE_FOLDER.into(),
+            comtrees: vec![ComtreeConfig::new(canopy_wire::Comtree(1), 1)],
+            max_sessions: 10_000,
+            tables: TableLimits::default(),
+            session_limits: SessionLimits::default(),
+            drain: Duration::from_secs(5),
+            pin: Vec::new(),
         }
     }
 }
@@ -122,31 +96,57 @@ pub struct RunningRelay {
     address: SocketAddr,
     receive_buffer: usize,
     engines: Vec<EngineInUse>,
-    shared: Vec<Arc<Shared>>,
-    threads: Vec<JoinHandle<anyhow::Result<()>>>,
+    watch: RelayWatch,
+    notices: Option<Receiver<Notice>>,
+    threads: Vec<JoinHandle<()>>,
+    ends: Receiver<End>,
 }
+
+/// A data thread's number, and how it ended.
+type End = (u16, anyhow::Result<()>);
 
 impl RunningRelay {
     /// Binds the sockets and starts the data threads.
+    ///
+    /// # Errors
+    /// If the address cannot be had, an engine was asked for that does not work, or the system
+    /// refuses a thread. The error says what to do.
     pub fn start(settings: &NodeConfig) -> anyhow::Result<RunningRelay> {
-        let shards = settings.threads;
-        let sockets = listen(settings.listen, shards)?;
+        let sockets = listen(settings.listen, settings.threads)?;
         let address = sockets[0].local_address();
         let receive_buffer = sockets[0].receive_buffer()?;
-        let shared = (0..shards)
-            .map(|_| {
-                Ok(Arc::new(Shared {
-                    command: AtomicU8::new(Command::Run as u8),
-                    waker: Waker::new()?,
-                    waiting: AtomicBool::new(false),
-                    status: Mutex::default(),
-                }))
-            })
-            .collect::<std::io::Result<Vec<_>>>()?;
         let engines = open_engines(settings, &sockets)?;
         let in_use = in_use(&engines);
-        let threads = spawn_all(settings, sockets, engines, &shared)?;
-        Ok(RunningRelay { address, receive_buffer, engines: in_use, shared, threads })
+        let (told, notices) = sync_channel(NOTICES);
+        let (ended, ends) = channel();
+        let (shared, requests): (Vec<_>, Vec<_>) = (0..settings.threads)
+            .map(|_| Shared::new())
+            .collect::<Result<Vec<_>, _>>()?
+            .into_iter()
+            .unzip();
+        let watch = RelayWatch::new(shared);
+        let mut threads = Vec::new();
+        let relays = relays(settings, &engines)?;
+        let clock = Clock::start();
+        let each = relays.into_iter().zip(sockets).zip(engines).zip(requests);
+        for (number, (((relay, socket), engine), requests)) in (0..).zip(each) {
+            let sockets = Sockets::new(socket, engine, clock);
+            let queues = (requests, told.clone());
+            let turn = Turn::new(relay);
+            let thread =
+                DataThread::new(number, turn, sockets, clock, settings, queues, watch.shared());
+            let pin = settings.pin.get(usize::from(number)).copied();
+            threads.push(spawn(number, pin, thread, ended.clone())?);
+        }
+        Ok(RunningRelay {
+            address,
+            receive_buffer,
+            engines: in_use,
+            watch,
+            notices: Some(notices),
+            threads,
+            ends,
+        })
     }
 
     /// The address that it listens on.
@@ -166,61 +166,102 @@ impl RunningRelay {
         (self.receive_buffer < asked).then_some((self.receive_buffer, asked))
     }
 
-    /// A handle that reads status and gives commands from anywhere.
+    /// A handle that reads status and makes changes from anywhere.
     pub fn watch(&self) -> RelayWatch {
-        RelayWatch { shared: self.shared.clone() }
+        self.watch.clone()
     }
 
-    /// Waits for the data threads to end; they must have been told to.
+    /// What there is to log: joins and leaves, as they happen, until the relay has ended. What
+    /// comes faster than it is fetched is not kept. Only the first call has it.
+    pub fn take_notices(&mut self) -> Option<Receiver<Notice>> {
+        self.notices.take()
+    }
+
+    /// Waits for the data threads to end; they must have been told to. If one ends by a fault, the
+    /// others are stopped: a relay that serves a part of its participants serves nobody well.
+    ///
+    /// # Errors
+    /// Why a data thread ended without having been told to.
     pub fn join(self) -> anyhow::Result<()> {
-        for thread in self.threads {
-            thread.join().map_err(|_| anyhow::anyhow!("a data thread panicked"))??;
+        let RunningRelay { watch, threads, ends, .. } = self;
+        let mut result = Ok(());
+        for _ in &threads {
+            let Ok((number, end)) = ends.recv() else { break };
+            if end.is_err() {
+                watch.command(Command::Stop);
+            }
+            result = result.and(end.with_context(|| format!("data thread {number} failed")));
         }
-        Ok(())
+        for thread in threads {
+            // How it ended was told.
+            let _ = thread.join();
+        }
+        result
     }
 }
 
-/// Reads a running relay's status and gives it commands.
-#[derive(Clone)]
-pub struct RelayWatch {
-    shared: Vec<Arc<Shared>>,
+/// Tells how a data thread ended, if it panics too.
+struct Ending {
+    number: u16,
+    ended: Sender<End>,
+    result: Option<anyhow::Result<()>>,
 }
 
-impl RelayWatch {
-    /// The sum of what the data threads last told, a fifth of a second old at most.
-    pub fn status(&self) -> ThreadStatus {
-        let mut sum = ThreadStatus::default();
-        for shared in &self.shared {
-            let status = shared.status.lock().unwrap_or_else(PoisonError::into_inner);
-            sum.counters.add(&status.counters);
-            sum.sessions += status.sessions;
-            sum.subscriptions += status.subscriptions;
-            sum.groups += status.groups;
-            sum.at = sum.at.max(status.at);
-            sum.sent.add(status.sent);
-            sum.sending += status.sending;
-            sum.cpu += status.cpu;
-            sum.longest_turn = sum.longest_turn.max(status.longest_turn);
-            sum.engines_stopped += status.engines_stopped;
-        }
-        sum
-    }
-
-    /// Tells every data thread.
-    pub fn command(&self, command: Command) {
-        for shared in &self.shared {
-            shared.command.store(command as u8, Ordering::Relaxed);
-            shared.waker.wake();
-        }
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let panicked = || Err(anyhow::anyhow!("it panicked; what is above says where"));
+        let result = self.result.take().unwrap_or_else(panicked);
+        // Nobody may be waiting any more.
+        let _ = self.ended.send((self.number, result));
     }
 }
 
-/// So long is an address waited for that somebody has still.
+fn spawn(
+    number: u16,
+    pin: Option<usize>,
+    thread: DataThread,
+    ended: Sender<End>,
+) -> anyhow::Result<JoinHandle<()>> {
+    let run = move || {
+        let mut ending = Ending { number, ended, result: None };
+        let pinned = pin.map_or(Ok(()), |processor| {
+            canopy_net::pin_thread(processor)
+                .with_context(|| format!("cannot stay on processor {processor}"))
+        });
+        ending.result = Some(pinned.and_then(|()| thread.run()));
+    };
+    Ok(std::thread::Builder::new().name(format!("data-{number}")).spawn(run)?)
+}
+
+/// A relay for each data thread; together they have one keyring and one count of places.
+fn relays(settings: &NodeConfig, engines: &[Engine]) -> anyhow::Result<Vec<Relay>> {
+    let keys = Keyring::new(random_tag()?);
+    let places = Places::new(settings.max_sessions);
+    let siblings = Siblings::mesh(settings.threads);
+    siblings
+        .into_iter()
+        .zip(engines)
+        .map(|(siblings, engine)| {
+            let config = RelayConfig {
+                mode: settings.mode,
+                comtrees: settings.comtrees.clone(),
+                places: places.clone(),
+                max_sessions: settings.max_sessions,
+                limits: settings.session_limits,
+                tables: settings.tables,
+                smallest_set: engine.smallest_set(),
+            };
+            Ok(Relay::new(config, siblings, keys.clone(), &random_tag()?))
+        })
+        .collect()
+}
+
+/// How long to wait for an address that is still in use.
 const ADDRESS_WAIT: Duration = Duration::from_millis(500);
 
 /// A socket for each data thread, on an address that nobody else holds.
-fn listen(address: SocketAddr, shards: u16) -> anyhow::Result<Vec<Socket>> {
-    let bind = || Socket::bind_group(address, shards.into(), &SocketOptions::default());
+fn listen(address: SocketAddr, threads: u16) -> anyhow::Result<Vec<Socket>> {
+    let bind = || Socket::bind_group(address, threads.into(), &SocketOptions::default());
     let mut sockets = bind();
     let started = Instant::now();
     // The kernel lets go of a relay's io_uring, and so of its address, only after its process.
@@ -239,8 +280,8 @@ fn listen(address: SocketAddr, shards: u16) -> anyhow::Result<Vec<Socket>> {
         };
         anyhow::Error::new(error).context(format!("cannot listen on {address}; {remedy}"))
     })?;
-    if shards > 1 {
-        sockets[0].steer_by_source(shards).context("cannot steer packets to their threads")?;
+    if threads > 1 {
+        sockets[0].steer_by_source(threads).context("cannot steer packets to their threads")?;
     }
     Ok(sockets)
 }
@@ -265,120 +306,8 @@ fn in_use(engines: &[Engine]) -> Vec<EngineInUse> {
     all
 }
 
-fn spawn_all(
-    settings: &NodeConfig,
-    sockets: Vec<Socket>,
-    engines: Vec<Engine>,
-    shared: &[Arc<Shared>],
-) -> anyhow::Result<Vec<JoinHandle<anyhow::Result<()>>>> {
-    let clock = Clock::start();
-    let keys = Keyring::new(random_tag()?);
-    let mut handovers = Handover::mesh(shared);
-    let mut threads = Vec::new();
-    for ((shard, socket), engine) in (0..settings.threads).zip(sockets).zip(engines) {
-        let pin = settings.pin.get(usize::from(shard)).copied();
-        let config = relay_config(settings, shard, &engine);
-        let relay = Relay::new(config, keys.clone(), &random_tag()?);
-        let thread = DataThread::new(
-            relay,
-            socket,
-            clock,
-            engine,
-            settings,
-            Arc::clone(&shared[usize::from(shard)]),
-            handovers.remove(0),
-        );
-        let run = move || {
-            if let Some(processor) = pin {
-                canopy_net::pin_thread(processor)
-                    .with_context(|| format!("cannot stay on processor {processor}"))?;
-            }
-            thread.run()
-        };
-        threads.push(std::thread::Builder::new().name(format!("data-{shard}")).spawn(run)?);
-    }
-    Ok(threads)
-}
-
-fn relay_config(settings: &NodeConfig, shard: u16, engine: &Engine) -> RelayConfig {
-    RelayConfig {
-        mode: settings.mode,
-        sessions: SessionsConfig {
-            comtrees: settings.comtrees.clone(),
-            site: settings.site,
-            shard,
-            shards: settings.threads,
-            max_sessions: share_of(settings.max_sessions, shard, settings.threads),
-            limits: settings.session_limits,
-        },
-        tables: settings.tables,
-        smallest_set: engine.smallest_set(),
-    }
-}
-
-/// A data thread's share of what the relay has in all.
-fn share_of(all: u32, shard: u16, shards: u16) -> u32 {
-    let (shard, shards) = (u32::from(shard), u32::from(shards));
-    all / shards + u32::from(shard < all % shards)
-}
-
 fn random_tag() -> anyhow::Result<Tag> {
     let mut tag = Tag::default();
     getrandom::fill(&mut tag).map_err(|error| anyhow::anyhow!("no random numbers: {error}"))?;
     Ok(tag)
-}
-
-/// A relay's totals, as `--json` prints them.
-#[derive(Serialize)]
-pub struct RelayReport {
-    sessions: u32,
-    subscriptions: u32,
-    groups: u32,
-    send_waits: u64,
-    /// Datagrams that the kernel cloned, and that were sent otherwise than the engine would.
-    datagrams_cloned: u64,
-    send_fallbacks: u64,
-    sending_us: u64,
-    cpu_us: u64,
-    counters: BTreeMap<&'static str, u64>,
-    /// Only the reasons that occurred.
-    drops: BTreeMap<&'static str, u64>,
-}
-
-impl RelayReport {
-    /// The totals that a status tells.
-    pub fn new(status: &ThreadStatus) -> RelayReport {
-        RelayReport {
-            sessions: status.sessions,
-            subscriptions: status.subscriptions,
-            groups: status.groups,
-            send_waits: status.sent.waits,
-            datagrams_cloned: status.sent.cloned,
-            send_fallbacks: status.sent.fallbacks,
-            sending_us: status.sending.as_micros() as u64,
-            cpu_us: status.cpu.as_micros() as u64,
-            counters: status.counters.named().map(|(name, _, total)| (name, total)).collect(),
-            drops: drops_of(&status.counters),
-        }
-    }
-}
-
-/// The drops that occurred, by name.
-pub fn drops_of(counters: &Counters) -> BTreeMap<&'static str, u64> {
-    let all = DropReason::ALL.iter().map(|reason| (reason.name(), counters.dropped(*reason)));
-    all.filter(|(_, total)| *total > 0).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shares_add_up() {
-        for (all, shards) in [(5, 2), (10_000, 3), (1, 4), (64, 64)] {
-            let shares = || (0..shards).map(|shard| share_of(all, shard, shards));
-            assert_eq!(shares().sum::<u32>(), all);
-            assert!(shares().max().unwrap() - shares().min().unwrap() <= 1);
-        }
-    }
 }

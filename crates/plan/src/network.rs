@@ -6,6 +6,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::path::Path;
 
 /// No link is longer, kilometres: further than the planets, and sums stay finite.
 const LONGEST: f64 = 1e9;
@@ -84,6 +85,9 @@ pub enum NetworkError {
     /// There is nothing in it.
     #[error("there are no nodes in it; a network has at least one")]
     Empty,
+    /// The file's name does not say how it is written.
+    #[error("the name of a network's file ends in .gml or .toml")]
+    UnknownFormat,
 }
 
 impl NetworkError {
@@ -115,6 +119,20 @@ impl Network {
         let described =
             |link: Link| Described { ends: link.ends, length: Some(link.length), free: link.free };
         Network::described(nodes, &links.into_iter().map(described).collect::<Vec<_>>(), Vec::new())
+    }
+
+    /// Reads what a file of this name holds: the name's end says how it is written.
+    ///
+    /// # Errors
+    /// What is wrong, with its line or the name of the node or link.
+    pub fn from_file(name: &Path, content: &[u8]) -> Result<Network, NetworkError> {
+        // The Topology Zoo's files are older than their encoding: what is no UTF-8 is in a name.
+        let text = String::from_utf8_lossy(content);
+        match name.extension().and_then(|extension| extension.to_str()) {
+            Some("gml") => Network::from_gml(&text),
+            Some("toml") => Network::from_toml(&text),
+            _ => Err(NetworkError::UnknownFormat),
+        }
     }
 
     /// The same, with lengths from places where none is given. A node without a place takes the

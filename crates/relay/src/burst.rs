@@ -2,21 +2,29 @@
 //! one segmented send.
 
 use crate::pending::Pending;
+use crate::ports::{PeerClass, PortIndex};
 use canopy_batch::{MAX_SEGMENTS, MAX_SEND_BYTES, Part};
-use canopy_session::SlotIndex;
 use canopy_wire::{
-    Address, Comtree, Flags, HEADER_LEN, Header, Kind, MAX_DATAGRAM, RECORD_HEADER_LEN,
+    Address, Comtree, Flags, HEADER_LEN, Header, Kind, Level, MAX_DATAGRAM, RECORD_HEADER_LEN,
     encode_record_header,
 };
 
-/// A publisher's own updates that are blanked out of a shared burst; with more of them, or where
-/// they are a large part of it, the publisher gets a burst of its own.
-pub(crate) const MAX_PATCHES: usize = 4;
-// Each place cuts a send into two parts more.
-const _: () = assert!(2 * MAX_PATCHES < canopy_batch::MAX_PARTS_PER_TRANSMIT);
+/// Own updates of a receiver that filler replaces in a shared burst; with more of them, or where
+/// they are a large part of it, the receiver gets a burst of its own.
+pub(crate) const MAX_FILLERS: usize = 4;
+// Each filler cuts a send into two parts more.
+const _: () = assert!(2 * MAX_FILLERS < canopy_batch::MAX_PARTS_PER_TRANSMIT);
 const MIN_SHARE_OF_OTHERS: usize = 4;
 /// Padding a segment costs bytes, sending it alone costs a send: worth it up to a quarter.
 const MAX_PADDING_SHARE: usize = 4;
+
+/// Who a burst says it is from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sender {
+    pub(crate) comtree: Comtree,
+    /// The relay's own address, in what goes to other relays. Participants know their relay.
+    pub(crate) address: Option<Address>,
+}
 
 /// Consecutive datagrams of a burst that leave in one send.
 #[derive(Clone, Copy, Debug)]
@@ -35,34 +43,34 @@ pub(crate) struct Burst {
     padding: u32,
 }
 
-/// Which of its own updates a receiver must not get from a shared burst.
+/// Which updates of a shared burst came from a receiver, and so must not go back to it.
 pub(crate) enum Own {
     /// None are there: the burst goes out as it is.
     Absent,
     /// All are its own: nothing to send.
     Everything,
-    /// These are replaced by filler.
-    Blanked(Blanks),
-    /// Too many to blank out.
+    /// Filler takes the place of these.
+    Few(Fillers),
+    /// Too many for filler.
     Many,
 }
 
-/// Places of a burst that are replaced by filler, in the order of its bytes.
+/// What filler takes the place of in a burst, in the order of its bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Blanks {
-    places: [Part; MAX_PATCHES],
+pub(crate) struct Fillers {
+    parts: [Part; MAX_FILLERS],
     count: usize,
 }
 
-impl Blanks {
-    pub(crate) fn places(&self) -> &[Part] {
-        &self.places[..self.count]
+impl Fillers {
+    pub(crate) fn parts(&self) -> &[Part] {
+        &self.parts[..self.count]
     }
 }
 
-impl Default for Blanks {
-    fn default() -> Blanks {
-        Blanks { places: [Part { start: 0, end: 0 }; MAX_PATCHES], count: 0 }
+impl Default for Fillers {
+    fn default() -> Fillers {
+        Fillers { parts: [Part { start: 0, end: 0 }; MAX_FILLERS], count: 0 }
     }
 }
 
@@ -89,13 +97,14 @@ impl Burst {
         self.padding
     }
 
-    /// Chooses the updates of the burst: those of `targets` up to their levels, without what
-    /// `exclude` published, in order of arrival.
+    /// Chooses the updates of the burst: those of `targets` up to their levels that may go to a
+    /// receiver of `class` and did not come from `exclude`, in order of arrival.
     pub(crate) fn choose(
         &mut self,
         pending: &mut Pending,
-        targets: impl Iterator<Item = (u32, canopy_wire::Level)>,
-        exclude: Option<SlotIndex>,
+        targets: impl Iterator<Item = (u32, Level)>,
+        class: PeerClass,
+        exclude: Option<PortIndex>,
     ) {
         self.number = self.number.wrapping_add(1) % u32::MAX;
         self.records.clear();
@@ -104,12 +113,17 @@ impl Burst {
             merged |= !self.records.is_empty();
             self.records.extend(pending.of_target(target).filter(|number| {
                 let record = &pending.records[*number as usize];
-                let own = exclude == Some(record.publisher) && !record.flags.contains(Flags::ECHO);
-                record.level <= level && !own
+                let may_go_on = match class {
+                    PeerClass::Participant => true,
+                    PeerClass::TreeNeighbour => record.hops > 0,
+                    // A core peer hears all the others itself (federated games, algorithm 3.1).
+                    PeerClass::CorePeer => record.hops > 0 && !record.from_core_peer,
+                };
+                record.level <= level && may_go_on && exclude != Some(record.origin)
             }));
         }
         if merged {
-            // A publisher's updates keep their order across groups.
+            // What one publisher sent keeps its order across groups.
             self.records.sort_unstable();
         }
         for number in &self.records {
@@ -118,13 +132,18 @@ impl Burst {
     }
 
     /// Writes the chosen updates behind `bytes` and cuts them into runs.
-    pub(crate) fn lay_out(&mut self, pending: &mut Pending, comtree: Comtree, bytes: &mut Vec<u8>) {
+    ///
+    /// To a participant, one update leaves as it is. To a relay, everything is a bundle whose base
+    /// header says which relay sends it: the sources are the records'.
+    pub(crate) fn lay_out(&mut self, pending: &mut Pending, from: Sender, bytes: &mut Vec<u8>) {
         self.runs.clear();
         self.padding = 0;
         match self.records[..] {
             [] => {}
-            [number] => self.lay_out_single(pending, number, comtree, bytes),
-            _ => self.lay_out_bundles(pending, comtree, bytes),
+            [number] if from.address.is_none() => {
+                self.lay_out_single(pending, number, from.comtree, bytes);
+            }
+            _ => self.lay_out_bundles(pending, from, bytes),
         }
     }
 
@@ -140,20 +159,21 @@ impl Burst {
         let mut header = Header::new(Kind::Data, comtree, record.src, record.dst);
         header.flags = record.flags;
         header.level = record.level;
+        header.hop_limit = record.hops;
         bytes.extend_from_slice(&header.encode(record.len));
         bytes.extend_from_slice(pending.payload(number));
         let part = Part { start, end: bytes.len() as u32 };
         self.runs.push(Run { part, segment: (part.end - part.start) as u16 });
     }
 
-    fn lay_out_bundles(&mut self, pending: &mut Pending, comtree: Comtree, bytes: &mut Vec<u8>) {
+    fn lay_out_bundles(&mut self, pending: &mut Pending, from: Sender, bytes: &mut Vec<u8>) {
         let segment = self.longest_segment(pending);
         let mut next = 0;
         let mut run_start = bytes.len();
         let mut segments = 0;
         while next < self.records.len() {
             let (after, len) = self.segment_from(pending, next);
-            self.write_segment(pending, &self.records[next..after], comtree, bytes);
+            self.write_segment(pending, &self.records[next..after], from, bytes);
             next = after;
             segments += 1;
             let short = segment - len;
@@ -205,16 +225,20 @@ impl Burst {
         &self,
         pending: &mut Pending,
         numbers: &[u32],
-        comtree: Comtree,
+        from: Sender,
         bytes: &mut Vec<u8>,
     ) {
         let start = bytes.len();
+        let mut hops = u8::MAX;
+        // That its publisher wants an update back was settled where it came in.
+        let passed_on = if from.address.is_some() { !Flags::ECHO.0 } else { u8::MAX };
         bytes.resize(start + HEADER_LEN, 0);
         for number in numbers {
             let record = &mut pending.records[*number as usize];
-            record.place = bytes.len() as u32;
+            record.at = bytes.len() as u32;
+            hops = hops.min(record.hops);
             bytes.extend_from_slice(&encode_record_header(
-                record.flags,
+                Flags(record.flags.0 & passed_on),
                 record.level,
                 record.src,
                 record.dst,
@@ -223,43 +247,42 @@ impl Burst {
             bytes.extend_from_slice(pending.payload(*number));
         }
         let payload_len = (bytes.len() - start - HEADER_LEN) as u16;
-        let everyone = Address::UNSPECIFIED;
-        let header = Header::new(Kind::Bundle, comtree, everyone, everyone);
+        let src = from.address.unwrap_or(Address::UNSPECIFIED);
+        let mut header = Header::new(Kind::Bundle, from.comtree, src, Address::UNSPECIFIED);
+        header.hop_limit = hops;
         bytes[start..start + HEADER_LEN].copy_from_slice(&header.encode(payload_len));
     }
 
-    /// How many of `receiver`'s own are in the burst.
-    pub(crate) fn count_own(&self, pending: &Pending, receiver: SlotIndex) -> usize {
+    /// How many updates of the burst came from `receiver`.
+    pub(crate) fn count_own(&self, pending: &Pending, receiver: PortIndex) -> usize {
         self.own_numbers(pending, receiver).count()
     }
 
-    fn own_numbers(&self, pending: &Pending, receiver: SlotIndex) -> impl Iterator<Item = u32> {
-        pending.of_publisher(receiver).filter(|number| {
-            let record = &pending.records[*number as usize];
-            record.burst == self.number && !record.flags.contains(Flags::ECHO)
-        })
+    fn own_numbers(&self, pending: &Pending, receiver: PortIndex) -> impl Iterator<Item = u32> {
+        let is_in = |number: &u32| pending.records[*number as usize].burst == self.number;
+        pending.of_origin(receiver).filter(is_in)
     }
 
-    /// What of `receiver`'s own is in the burst.
-    pub(crate) fn own(&self, pending: &Pending, receiver: SlotIndex) -> Own {
-        let mut blanks = Blanks::default();
+    /// Which updates of the burst came from `receiver`.
+    pub(crate) fn own(&self, pending: &Pending, receiver: PortIndex) -> Own {
+        let mut fillers = Fillers::default();
         let mut count = 0;
         for number in self.own_numbers(pending, receiver) {
             let record = &pending.records[number as usize];
-            if let Some(place) = blanks.places.get_mut(count) {
+            if let Some(part) = fillers.parts.get_mut(count) {
                 let len = RECORD_HEADER_LEN as u32 + u32::from(record.len);
-                *place = Part { start: record.place, end: record.place + len };
+                *part = Part { start: record.at, end: record.at + len };
             }
             count += 1;
         }
         match count {
             0 => Own::Absent,
             _ if count == self.updates() => Own::Everything,
-            _ if count <= MAX_PATCHES && count * MIN_SHARE_OF_OTHERS <= self.updates() => {
+            _ if count <= MAX_FILLERS && count * MIN_SHARE_OF_OTHERS <= self.updates() => {
                 // Newest first becomes the order of the bytes.
-                blanks.places[..count].reverse();
-                blanks.count = count;
-                Own::Blanked(blanks)
+                fillers.parts[..count].reverse();
+                fillers.count = count;
+                Own::Few(fillers)
             }
             _ => Own::Many,
         }

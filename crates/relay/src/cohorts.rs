@@ -1,75 +1,128 @@
 //! Receivers that get exactly the same updates of a flush form a cohort and share one burst.
 //!
-//! Found by refinement: every receiver starts in the root; each target that it receives moves it
-//! to the child of its node for that (target, level). Receivers that end in one node took the
-//! same way, so the way to the node lists their targets. Work is one step for each pair of target
-//! and receiver, however many updates wait.
+//! Found by refinement: every receiver starts in the root of its class; each target that it
+//! receives moves it to the child of its node for that (target, level). Receivers that end in one
+//! node took the same way, so the way to the node lists their targets. Work is one step for each
+//! pair of target and receiver, however many updates wait and however many levels are in use.
 
-use canopy_session::SlotIndex;
+use crate::NONE;
+use crate::ports::{PeerClass, PortIndex};
 use canopy_wire::Level;
+use hashbrown::HashTable;
 
-/// No index.
-pub(crate) const NONE: u32 = u32::MAX;
-const ROOT: u32 = 0;
+/// The classes are laid out differently, so no two of them share a cohort: each has a root.
+const ROOTS: [PeerClass; 3] =
+    [PeerClass::Participant, PeerClass::TreeNeighbour, PeerClass::CorePeer];
+/// So many children of one target are looked through; more are looked up.
+const FEW_CHILDREN: u32 = 8;
 
 struct Node {
     parent: u32,
     target: u32,
     level: Level,
+    class: PeerClass,
     newest_child: u32,
+    /// How many of the newest children are of one target.
+    alike_children: u32,
     older_sibling: u32,
-    first_member: SlotIndex,
+    first_member: PortIndex,
 }
 
 /// The receivers of a flush, by cohort.
 pub(crate) struct Cohorts {
     nodes: Vec<Node>,
-    receivers: Vec<SlotIndex>,
-    /// By session: its node, [`ROOT`] outside a flush.
+    receivers: Vec<PortIndex>,
+    /// By port: its node, [`NONE`] outside a flush.
     node_of: Vec<u32>,
-    /// By session: the next member of its cohort.
-    next_member: Vec<SlotIndex>,
+    /// By port: the next member of its cohort.
+    next_member: Vec<PortIndex>,
+    /// The children of nodes that have many for the target at work, by node and level.
+    many_children: HashTable<u32>,
+    target_at_work: u32,
 }
 
 impl Cohorts {
     /// `max_pairs` bounds the pairs of target and receiver of a flush.
-    pub(crate) fn new(max_sessions: u32, max_pairs: u32) -> Cohorts {
-        let sessions = max_sessions as usize;
-        let mut nodes = Vec::with_capacity(max_pairs as usize + 1);
-        nodes.push(Node::new(NONE, NONE, Level(0), NONE));
+    pub(crate) fn new(max_ports: u32, max_pairs: u32) -> Cohorts {
+        let ports = max_ports as usize;
+        let mut nodes = Vec::with_capacity(max_pairs as usize + ROOTS.len());
+        nodes.extend(ROOTS.map(|class| Node::new(NONE, NONE, Level(0), class, NONE)));
         Cohorts {
             nodes,
-            receivers: Vec::with_capacity(sessions),
-            node_of: vec![ROOT; sessions],
-            next_member: vec![NONE; sessions],
+            receivers: Vec::with_capacity(ports),
+            node_of: vec![NONE; ports],
+            next_member: vec![NONE; ports],
+            many_children: HashTable::with_capacity(ports),
+            target_at_work: NONE,
         }
     }
 
     /// Notes that `receiver` gets the updates of `target` up to `level`. All receivers of one
     /// target are to be added before those of the next.
-    pub(crate) fn add(&mut self, receiver: SlotIndex, target: u32, level: Level) {
-        let node = self.node_of[receiver as usize];
-        if node == ROOT {
-            self.receivers.push(receiver);
-        }
-        // Children of this target are the newest; older ones belong to targets already done.
-        let mut child = self.nodes[node as usize].newest_child;
-        while child != NONE {
-            let found = &self.nodes[child as usize];
-            if found.target != target {
-                child = NONE;
-            } else if found.level == level {
-                break;
-            } else {
-                child = found.older_sibling;
+    pub(crate) fn add(&mut self, receiver: PortIndex, class: PeerClass, target: u32, level: Level) {
+        if target != self.target_at_work {
+            self.target_at_work = target;
+            if !self.many_children.is_empty() {
+                self.many_children.clear();
             }
         }
-        if child == NONE {
-            child = self.nodes.len() as u32;
-            let older = core::mem::replace(&mut self.nodes[node as usize].newest_child, child);
-            self.nodes.push(Node::new(node, target, level, older));
+        let mut node = self.node_of[receiver as usize];
+        if node == NONE {
+            self.receivers.push(receiver);
+            node = class as u32;
         }
-        self.node_of[receiver as usize] = child;
+        let child = self.find_child(node, target, level);
+        self.node_of[receiver as usize] =
+            child.unwrap_or_else(|| self.add_child(node, target, level));
+    }
+
+    fn find_child(&self, node: u32, target: u32, level: Level) -> Option<u32> {
+        let parent = &self.nodes[node as usize];
+        // Children of this target are the newest; older ones belong to targets already done.
+        let mut child = parent.newest_child;
+        if child == NONE || self.nodes[child as usize].target != target {
+            return None;
+        }
+        if parent.alike_children > FEW_CHILDREN {
+            let is_it = |child: &u32| {
+                let child = &self.nodes[*child as usize];
+                child.parent == node && child.level == level
+            };
+            return self.many_children.find(child_hash(node, level), is_it).copied();
+        }
+        for _ in 0..parent.alike_children {
+            if self.nodes[child as usize].level == level {
+                return Some(child);
+            }
+            child = self.nodes[child as usize].older_sibling;
+        }
+        None
+    }
+
+    fn add_child(&mut self, node: u32, target: u32, level: Level) -> u32 {
+        let child = self.nodes.len() as u32;
+        let Node { class, newest_child, alike_children, .. } = self.nodes[node as usize];
+        let is_first = newest_child == NONE || self.nodes[newest_child as usize].target != target;
+        let alike = if is_first { 1 } else { alike_children + 1 };
+        self.nodes.push(Node::new(node, target, level, class, newest_child));
+        self.nodes[node as usize].newest_child = child;
+        self.nodes[node as usize].alike_children = alike;
+        // The first few are put where they are looked up once there are too many to look through.
+        let to_index = match alike {
+            0..=FEW_CHILDREN => 0,
+            _ if alike == FEW_CHILDREN + 1 => alike,
+            _ => 1,
+        };
+        let (nodes, mut index) = (&self.nodes, child);
+        let hash_of = |child: &u32| {
+            let child = &nodes[*child as usize];
+            child_hash(child.parent, child.level)
+        };
+        for _ in 0..to_index {
+            self.many_children.insert_unique(hash_of(&index), index, hash_of);
+            index = nodes[index as usize].older_sibling;
+        }
+        child
     }
 
     /// Lists each receiver with its cohort, after the last [`Cohorts::add`].
@@ -81,18 +134,23 @@ impl Cohorts {
         }
     }
 
-    /// How many nodes there are; cohorts are among them.
-    pub(crate) fn nodes(&self) -> u32 {
-        self.nodes.len() as u32
+    /// The nodes that have members: the cohorts.
+    pub(crate) fn nodes(&self) -> core::ops::Range<u32> {
+        ROOTS.len() as u32..self.nodes.len() as u32
+    }
+
+    /// The class of a node's members.
+    pub(crate) fn class(&self, node: u32) -> PeerClass {
+        self.nodes[node as usize].class
     }
 
     /// The first member of a node, or [`NONE`] if it is only on the way to others.
-    pub(crate) fn first_member(&self, node: u32) -> SlotIndex {
+    pub(crate) fn first_member(&self, node: u32) -> PortIndex {
         self.nodes[node as usize].first_member
     }
 
     /// The member after `receiver`, or [`NONE`].
-    pub(crate) fn next_member(&self, receiver: SlotIndex) -> SlotIndex {
+    pub(crate) fn next_member(&self, receiver: PortIndex) -> PortIndex {
         self.next_member[receiver as usize]
     }
 
@@ -110,23 +168,41 @@ impl Cohorts {
     /// The targets of a node's members with the level up to which they get them, last first.
     pub(crate) fn targets(&self, node: u32) -> impl Iterator<Item = (u32, Level)> + '_ {
         core::iter::successors(Some(node), |node| Some(self.nodes[*node as usize].parent))
-            .take_while(|node| *node != ROOT)
+            .take_while(|node| *node >= ROOTS.len() as u32)
             .map(|node| (self.nodes[node as usize].target, self.nodes[node as usize].level))
     }
 
     pub(crate) fn clear(&mut self) {
         for receiver in self.receivers.drain(..) {
-            self.node_of[receiver as usize] = ROOT;
+            self.node_of[receiver as usize] = NONE;
         }
-        self.nodes.truncate(1);
-        self.nodes[0].newest_child = NONE;
+        self.nodes.truncate(ROOTS.len());
+        for root in &mut self.nodes {
+            root.newest_child = NONE;
+            root.alike_children = 0;
+        }
+        self.many_children.clear();
+        self.target_at_work = NONE;
     }
 }
 
 impl Node {
-    fn new(parent: u32, target: u32, level: Level, older_sibling: u32) -> Node {
-        Node { parent, target, level, newest_child: NONE, older_sibling, first_member: NONE }
+    fn new(parent: u32, target: u32, level: Level, class: PeerClass, older_sibling: u32) -> Node {
+        Node {
+            parent,
+            target,
+            level,
+            class,
+            newest_child: NONE,
+            alike_children: 0,
+            older_sibling,
+            first_member: NONE,
+        }
     }
+}
+
+fn child_hash(node: u32, level: Level) -> u64 {
+    (u64::from(node) << 8 | u64::from(level.0)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 #[cfg(test)]
@@ -135,7 +211,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    fn members(cohorts: &Cohorts, node: u32) -> Vec<SlotIndex> {
+    fn members(cohorts: &Cohorts, node: u32) -> Vec<PortIndex> {
         let first = Some(cohorts.first_member(node)).filter(|first| *first != NONE);
         core::iter::successors(first, |member| {
             Some(cohorts.next_member(*member)).filter(|next| *next != NONE)
@@ -143,33 +219,39 @@ mod tests {
         .collect()
     }
 
+    fn class_of(receiver: PortIndex) -> PeerClass {
+        ROOTS[receiver as usize % ROOTS.len()]
+    }
+
     proptest! {
         /// The slow way: a map from each receiver's list of targets to the receivers that have it.
         #[test]
         fn cohorts_are_the_classes_of_equal_lists(
-            pairs in proptest::collection::btree_set((0u32..6, 0u32..20, 0u8..3), 0..80),
+            pairs in proptest::collection::btree_set((0u32..6, 0u32..40, 0u8..24), 0..160),
         ) {
-            let mut cohorts = Cohorts::new(20, 200);
+            let mut cohorts = Cohorts::new(40, 200);
             for round in 0..2 {
-                let mut lists: BTreeMap<SlotIndex, Vec<(u32, Level)>> = BTreeMap::new();
+                let mut lists: BTreeMap<PortIndex, Vec<(u32, Level)>> = BTreeMap::new();
                 let mut seen = std::collections::BTreeSet::new();
                 for (target, receiver, level) in &pairs {
                     if seen.insert((*target, *receiver)) {
-                        cohorts.add(*receiver, *target, Level(*level));
+                        cohorts.add(*receiver, class_of(*receiver), *target, Level(*level));
                         lists.entry(*receiver).or_default().insert(0, (*target, Level(*level)));
                     }
                 }
                 cohorts.seal();
-                let mut classes: BTreeMap<Vec<(u32, Level)>, Vec<SlotIndex>> = BTreeMap::new();
+                let mut classes: BTreeMap<_, Vec<PortIndex>> = BTreeMap::new();
                 for (receiver, list) in lists {
-                    classes.entry(list).or_default().push(receiver);
+                    let class = class_of(receiver) as u8;
+                    classes.entry((class, list)).or_default().push(receiver);
                 }
                 let mut found = BTreeMap::new();
-                for node in 0..cohorts.nodes() {
+                for node in cohorts.nodes() {
                     let mut members = members(&cohorts, node);
                     members.sort_unstable();
                     if !members.is_empty() {
-                        found.insert(cohorts.targets(node).collect::<Vec<_>>(), members);
+                        let list = cohorts.targets(node).collect::<Vec<_>>();
+                        found.insert((cohorts.class(node) as u8, list), members);
                     }
                 }
                 prop_assert_eq!(found, classes, "round {}", round);

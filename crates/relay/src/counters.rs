@@ -42,8 +42,12 @@ counters! {
     bytes_in,
     #[doc = "Updates accepted from participants."]
     updates_in,
-    #[doc = "Accepted updates whose group had no subscriber on this data thread."]
+    #[doc = "Accepted updates that nobody at the relay had subscribed to."]
     updates_without_subscriber,
+    #[doc = "Copies of updates passed to other data threads of the relay, which have subscribers."]
+    updates_passed,
+    #[doc = "Copies of updates taken from other data threads of the relay."]
+    updates_taken,
     #[doc = "Copies of updates handed to receivers."]
     deliveries_out,
     #[doc = "Copies of updates sent to their own publisher, which drops them: what a set is sent is the same for all."]

@@ -1,231 +1,284 @@
 //! A flush: pending updates become cohorts, bursts and sends.
 
-use crate::burst::{Blanks, Burst, Own, Run};
-use crate::cohorts::{Cohorts, NONE};
+use crate::NONE;
+use crate::burst::{Burst, Fillers, Own, Run, Sender};
+use crate::cohorts::Cohorts;
+use crate::comtrees::Comtrees;
 use crate::counters::Counters;
 use crate::pending::{Audience, Pending};
+use crate::ports::{Peer, PeerClass, PortIndex, Ports};
 use crate::subscriptions::SubscriptionTable;
 use canopy_batch::{MAX_PARTS_PER_TRANSMIT, Part, SendBatch};
-use canopy_session::{Sessions, SlotIndex};
-use canopy_wire::{Address, Flags, Level, RECORD_HEADER_LEN, encode_record_header};
-use core::net::SocketAddr;
+use canopy_session::Sessions;
+use canopy_wire::{
+    Address, DropReason, Flags, Level, Path, RECORD_HEADER_LEN, encode_record_header,
+};
+use core::net::IpAddr;
 
-/// The state of a flush, which may take several batches.
+/// What a flush reads of the relay.
+pub(crate) struct Tables<'a> {
+    pub(crate) table: &'a SubscriptionTable,
+    pub(crate) ports: &'a Ports,
+    pub(crate) sessions: &'a Sessions,
+    /// Addresses to which nothing can be sent right now.
+    pub(crate) unreachable: &'a [IpAddr],
+}
+
+impl Tables<'_> {
+    /// Where a port's datagrams go; `None` if whoever it led to is gone.
+    fn path(&self, port: PortIndex) -> Option<Path> {
+        match self.ports.get(port)?.peer {
+            Peer::Participant(session) => self.sessions.path(session),
+            Peer::Branch(link) => self.ports.path_of_link(link),
+            Peer::Sibling(_) => None,
+        }
+    }
+
+    fn is_unreachable(&self, path: Path) -> bool {
+        !self.unreachable.is_empty() && self.unreachable.contains(&path.remote.ip())
+    }
+}
+
+/// What a flush adds to the relay's books.
+pub(crate) struct Books<'a> {
+    pub(crate) counters: &'a mut Counters,
+    pub(crate) comtrees: &'a mut Comtrees,
+}
+
+/// The memory of a flush.
 pub(crate) struct Fanout {
     cohorts: Cohorts,
     burst: Burst,
-    /// The cohort at work.
-    node: u32,
-    /// Its next member that shares the burst.
-    member: SlotIndex,
-    /// Its members that need a burst without their own updates.
-    apart: Vec<SlotIndex>,
-    /// The receiver that the burst is being sent to.
-    sending: Option<Sending>,
+    /// Members of the cohort at work that need a burst without what came from them.
+    apart: Vec<PortIndex>,
     /// From how many members on a cohort is a set, whose members are all sent the same bytes.
     smallest_set: Option<u32>,
-    /// While a set is at work: the run that its members are being sent.
-    set_run: Option<usize>,
-    /// Whether the burst's bytes are still needed.
-    burst_live: bool,
-    /// The filler record made last in this batch.
+    /// The filler record made last, while its bytes are in the batch.
     filler: Option<Part>,
-    active: bool,
 }
 
-/// One receiver, part way through a burst.
-struct Sending {
-    to: SocketAddr,
-    next_run: usize,
-    blanks: Blanks,
+/// A batch that is sent whenever it is full.
+struct Outbox<'a, F: FnMut(&SendBatch)> {
+    batch: &'a mut SendBatch,
+    send: F,
+}
+
+impl<F: FnMut(&SendBatch)> Outbox<'_, F> {
+    /// Sends what is there; the bytes stay, for the burst at work.
+    fn send(&mut self) {
+        if !self.batch.is_empty() {
+            (self.send)(self.batch);
+            self.batch.clear_transmits();
+        }
+    }
 }
 
 impl Fanout {
-    pub(crate) fn new(max_sessions: u32, max_pairs: u32, smallest_set: Option<u32>) -> Fanout {
+    pub(crate) fn new(max_ports: u32, max_pairs: u32, smallest_set: Option<u32>) -> Fanout {
         Fanout {
-            cohorts: Cohorts::new(max_sessions, max_pairs),
+            cohorts: Cohorts::new(max_ports, max_pairs),
             burst: Burst::new(),
-            node: 0,
-            member: NONE,
-            apart: Vec::with_capacity(max_sessions as usize),
-            sending: None,
+            apart: Vec::with_capacity(max_ports as usize),
             smallest_set,
-            set_run: None,
-            burst_live: false,
             filler: None,
-            active: false,
         }
     }
 
-    /// Whether a flush is under way.
-    pub(crate) fn is_active(&self) -> bool {
-        self.active
-    }
-
-    /// Empties the batch for the next sends; a burst with receivers to come keeps its bytes.
-    pub(crate) fn start_batch(&mut self, batch: &mut SendBatch) {
-        if self.burst_live {
-            batch.clear_transmits();
-        } else {
-            batch.clear();
-            self.filler = None;
+    /// Sends all pending updates to whom they concern, through `batch`, which may have sends
+    /// already and is empty afterwards.
+    pub(crate) fn send_all(
+        &mut self,
+        pending: &mut Pending,
+        tables: &Tables<'_>,
+        books: &mut Books<'_>,
+        batch: &mut SendBatch,
+        send: impl FnMut(&SendBatch),
+    ) {
+        let mut out = Outbox { batch, send };
+        // 1. Receivers of the same updates become cohorts.
+        self.find_cohorts(pending, tables);
+        for node in self.cohorts.nodes() {
+            if self.cohorts.first_member(node) == NONE {
+                continue;
+            }
+            // 2. A cohort's updates are laid out once, behind what waits in the batch.
+            let Some(comtree) = self.compose(node, None, pending, tables, books.comtrees, &mut out)
+            else {
+                continue;
+            };
+            let before = (books.counters.deliveries_out, books.counters.bytes_out);
+            // 3. Its members are sent them.
+            let is_set = self
+                .smallest_set
+                .is_some_and(|least| self.cohorts.members_up_to(node, least) == least);
+            if is_set {
+                self.send_to_set(node, pending, tables, books.counters, &mut out);
+            } else {
+                self.send_to_each(node, pending, tables, books.counters, &mut out);
+            }
+            // 4. Those from whom much of it came get a layout of their own.
+            while let Some(receiver) = self.apart.pop() {
+                self.compose(node, Some(receiver), pending, tables, books.comtrees, &mut out);
+                self.send_to_one(receiver, pending, tables, books.counters, &mut out);
+            }
+            let counters = &mut books.comtrees.get_mut(comtree).counters;
+            counters.deliveries_out += books.counters.deliveries_out - before.0;
+            counters.bytes_out += books.counters.bytes_out - before.1;
         }
+        out.send();
+        out.batch.clear();
+        self.filler = None;
+        self.cohorts.clear();
     }
 
     /// Sorts the receivers of all pending updates into cohorts.
-    pub(crate) fn begin(&mut self, pending: &Pending, table: &SubscriptionTable) {
+    fn find_cohorts(&mut self, pending: &Pending, tables: &Tables<'_>) {
         for (number, target) in (0..).zip(&pending.targets) {
             match target.audience {
                 Audience::Nobody => {}
-                Audience::Endpoint(slot) => self.cohorts.add(slot, number, Level(u8::MAX)),
+                Audience::Port(port) => {
+                    if let Some(class) = tables.ports.get(port).map(|port| port.class) {
+                        self.cohorts.add(port, class, number, Level(u8::MAX));
+                    }
+                }
                 Audience::Group(group) => {
-                    for (slot, level) in table.members(group) {
+                    for (port, level) in tables.table.members(group) {
+                        let Some(class) = tables.ports.get(port).map(|port| port.class) else {
+                            continue;
+                        };
                         if level >= target.highest {
                             // All levels that let everything through are one.
-                            self.cohorts.add(slot, number, Level(u8::MAX));
+                            self.cohorts.add(port, class, number, Level(u8::MAX));
                         } else if level >= target.lowest {
-                            self.cohorts.add(slot, number, level);
+                            self.cohorts.add(port, class, number, level);
                         }
                     }
                 }
             }
         }
         self.cohorts.seal();
-        self.active = true;
-        self.node = 0;
     }
 
-    /// Adds sends until the batch is full or the flush is over; then nothing is pending any more.
-    pub(crate) fn fill(
+    /// Lays the cohort's updates out behind the batch's bytes, without what came from `exclude`.
+    /// Returns the comtree that they are on.
+    fn compose<F: FnMut(&SendBatch)>(
         &mut self,
+        node: u32,
+        exclude: Option<PortIndex>,
         pending: &mut Pending,
-        sessions: &Sessions,
-        batch: &mut SendBatch,
-        counters: &mut Counters,
-    ) {
-        while !batch.is_full() {
-            if let Some(sending) = &mut self.sending {
-                match self.burst.runs().get(sending.next_run) {
-                    Some(run) => {
-                        sending.next_run += 1;
-                        push_run(run, sending, &mut self.filler, batch, counters);
-                    }
-                    None => self.sending = None,
-                }
-            } else if let Some(run) = self.set_run {
-                self.send_to_set_member(run, pending, sessions, batch, counters);
-            } else if self.member != NONE {
-                let receiver = self.member;
-                self.member = self.cohorts.next_member(receiver);
-                self.begin_receiver(receiver, pending, sessions, counters);
-            } else if batch.is_heavy() {
-                self.burst_live = false;
-                if !batch.is_empty() {
-                    return;
-                }
-                self.start_batch(batch);
-            } else if let Some(receiver) = self.apart.pop() {
-                self.compose(Some(receiver), pending, batch);
-                self.begin_receiver(receiver, pending, sessions, counters);
-            } else if self.node + 1 < self.cohorts.nodes() {
-                self.node += 1;
-                self.member = self.cohorts.first_member(self.node);
-                if self.member != NONE {
-                    self.compose(None, pending, batch);
-                    self.set_run = self.is_set().then_some(0);
-                }
-            } else {
-                self.cohorts.clear();
-                pending.clear();
-                self.active = false;
-                self.burst_live = false;
-                return;
-            }
+        tables: &Tables<'_>,
+        comtrees: &Comtrees,
+        out: &mut Outbox<'_, F>,
+    ) -> Option<u32> {
+        if out.batch.is_heavy() {
+            // No burst is at work here, so its bytes may go.
+            out.send();
+            out.batch.clear();
+            self.filler = None;
         }
+        let class = self.cohorts.class(node);
+        // A port is on one comtree, so all its targets are, and so is its whole cohort.
+        let port = tables.ports.get(self.cohorts.first_member(node))?;
+        self.burst.choose(pending, self.cohorts.targets(node), class, exclude);
+        let is_relay = class != PeerClass::Participant;
+        let address = is_relay.then(|| comtrees.get(port.comtree_index).own_address);
+        let sender = Sender { comtree: port.comtree, address };
+        self.burst.lay_out(pending, sender, out.batch.bytes_mut());
+        Some(port.comtree_index)
     }
 
-    /// Lays the cohort's updates out behind the batch's bytes, without what `exclude` published.
-    fn compose(
+    /// Sends the burst to the members of a cohort, each without what came from it.
+    fn send_to_each<F: FnMut(&SendBatch)>(
         &mut self,
-        exclude: Option<SlotIndex>,
-        pending: &mut Pending,
-        batch: &mut SendBatch,
-    ) {
-        let targets = self.cohorts.targets(self.node);
-        self.burst.choose(pending, targets, exclude);
-        // Groups are a comtree's own, so all targets of a cohort are on one.
-        if let Some((target, _)) = self.cohorts.targets(self.node).next() {
-            let comtree = pending.targets[target as usize].comtree;
-            self.burst.lay_out(pending, comtree, batch.bytes_mut());
-        }
-        self.burst_live = true;
-    }
-
-    /// Whether all members of the cohort at work are sent the same bytes.
-    fn is_set(&self) -> bool {
-        self.smallest_set.is_some_and(|least| self.cohorts.members_up_to(self.node, least) == least)
-    }
-
-    /// Adds one run for the next member of a set. All members get a run before any gets the next,
-    /// so that sends of the same bytes follow one another.
-    fn send_to_set_member(
-        &mut self,
-        run: usize,
+        node: u32,
         pending: &Pending,
-        sessions: &Sessions,
-        batch: &mut SendBatch,
+        tables: &Tables<'_>,
         counters: &mut Counters,
+        out: &mut Outbox<'_, F>,
     ) {
-        let receiver = self.member;
-        if receiver == NONE {
-            let more = run + 1 < self.burst.runs().len();
-            self.set_run = more.then_some(run + 1);
-            self.member = if more { self.cohorts.first_member(self.node) } else { NONE };
-            return;
+        let mut member = self.cohorts.first_member(node);
+        while member != NONE {
+            self.send_to_one(member, pending, tables, counters, out);
+            member = self.cohorts.next_member(member);
         }
-        self.member = self.cohorts.next_member(receiver);
-        let own = self.burst.count_own(pending, receiver);
-        let others = self.burst.updates() - own;
-        // A participant that left since the last receive has no session: its copies end here.
-        let Some(session) = sessions.get(receiver).filter(|_| others > 0) else { return };
-        if run == 0 {
-            counters.deliveries_out += others as u64;
-            counters.echoes_out += own as u64;
-            counters.padding_bytes_out += u64::from(self.burst.padding());
-        }
-        let sending = Sending { to: session.ip_port(), next_run: run, blanks: Blanks::default() };
-        push_run(&self.burst.runs()[run], &sending, &mut self.filler, batch, counters);
     }
 
-    fn begin_receiver(
+    fn send_to_one<F: FnMut(&SendBatch)>(
         &mut self,
-        receiver: SlotIndex,
+        receiver: PortIndex,
         pending: &Pending,
-        sessions: &Sessions,
+        tables: &Tables<'_>,
         counters: &mut Counters,
+        out: &mut Outbox<'_, F>,
     ) {
-        let blanks = match self.burst.own(pending, receiver) {
-            Own::Absent => Blanks::default(),
-            Own::Blanked(blanks) => blanks,
+        let fillers = match self.burst.own(pending, receiver) {
+            Own::Absent => Fillers::default(),
+            Own::Few(fillers) => fillers,
             Own::Everything => return,
             Own::Many => return self.apart.push(receiver),
         };
-        // A participant that left since the last receive has no session: its copies end here.
-        let Some(session) = sessions.get(receiver) else { return };
-        counters.deliveries_out += (self.burst.updates() - blanks.places().len()) as u64;
+        // Whoever left since its updates arrived has no path: its copies end here.
+        let Some(path) = tables.path(receiver) else { return };
+        let updates = (self.burst.updates() - fillers.parts().len()) as u64;
+        if tables.is_unreachable(path) {
+            counters.drops[DropReason::Unreachable as usize] += updates;
+            return;
+        }
+        counters.deliveries_out += updates;
         counters.padding_bytes_out += u64::from(self.burst.padding());
-        self.sending = Some(Sending { to: session.ip_port(), next_run: 0, blanks });
+        for run in self.burst.runs() {
+            push_run(run, path, &fillers, &mut self.filler, counters, out);
+        }
+    }
+
+    /// Sends the burst to the members of a set, what came from them included, which they drop. All
+    /// members get a run before any gets the next, so that sends of the same bytes follow one
+    /// another.
+    fn send_to_set<F: FnMut(&SendBatch)>(
+        &mut self,
+        node: u32,
+        pending: &Pending,
+        tables: &Tables<'_>,
+        counters: &mut Counters,
+        out: &mut Outbox<'_, F>,
+    ) {
+        for (number, run) in self.burst.runs().iter().enumerate() {
+            let mut member = self.cohorts.first_member(node);
+            while member != NONE {
+                let receiver = member;
+                member = self.cohorts.next_member(receiver);
+                let own = self.burst.count_own(pending, receiver);
+                let others = self.burst.updates() - own;
+                // Whoever left since its updates arrived has no path: its copies end here.
+                let Some(path) = tables.path(receiver).filter(|_| others > 0) else { continue };
+                if tables.is_unreachable(path) {
+                    let dropped = if number == 0 { others as u64 } else { 0 };
+                    counters.drops[DropReason::Unreachable as usize] += dropped;
+                    continue;
+                }
+                if number == 0 {
+                    counters.deliveries_out += others as u64;
+                    counters.echoes_out += own as u64;
+                    counters.padding_bytes_out += u64::from(self.burst.padding());
+                }
+                push_run(run, path, &Fillers::default(), &mut self.filler, counters, out);
+            }
+        }
     }
 }
 
-/// Adds one send: the run's bytes with filler in the place of the receiver's own updates.
-fn push_run(
+/// Adds one send: the run's bytes, with filler in the place of what came from the receiver.
+fn push_run<F: FnMut(&SendBatch)>(
     run: &Run,
-    sending: &Sending,
+    to: Path,
+    fillers: &Fillers,
     filler: &mut Option<Part>,
-    batch: &mut SendBatch,
     counters: &mut Counters,
+    out: &mut Outbox<'_, F>,
 ) {
+    if out.batch.is_full() {
+        out.send();
+    }
     let mut parts = [Part { start: 0, end: 0 }; MAX_PARTS_PER_TRANSMIT];
     let mut count = 0;
     let mut add = |part: Part| {
@@ -233,22 +286,22 @@ fn push_run(
         count += usize::from(part.start < part.end);
     };
     let mut at = run.part.start;
-    for place in sending.blanks.places() {
-        if (run.part.start..run.part.end).contains(&place.start) {
-            add(Part { start: at, end: place.start });
-            add(filler_of(place.end - place.start, filler, batch.bytes_mut()));
-            counters.padding_bytes_out += u64::from(place.end - place.start);
-            at = place.end;
+    for own in fillers.parts() {
+        if (run.part.start..run.part.end).contains(&own.start) {
+            add(Part { start: at, end: own.start });
+            add(filler_of(own.end - own.start, filler, out.batch.bytes_mut()));
+            counters.padding_bytes_out += u64::from(own.end - own.start);
+            at = own.end;
         }
     }
     add(Part { start: at, end: run.part.end });
-    let transmit = batch.push(sending.to, &parts[..count], run.segment);
+    let transmit = out.batch.push(to, &parts[..count], run.segment);
     counters.bytes_out += u64::from(transmit.len);
     counters.datagrams_out += u64::from(transmit.datagrams());
     counters.segmented_sends += u64::from(transmit.len > transmit.segment.into());
 }
 
-/// A void record of `len` bytes; receivers' own updates are mostly of one length, so the last one
+/// A filler record of `len` bytes; receivers' own updates are mostly of one length, so the last one
 /// made is kept.
 fn filler_of(len: u32, made: &mut Option<Part>, bytes: &mut Vec<u8>) -> Part {
     if let Some(part) = made.filter(|part| part.end - part.start == len) {

@@ -2,21 +2,41 @@
 //!
 //! A [`Relay`] is what one data thread runs: datagrams in through
 //! [`Relay::handle_datagram`], time in through [`Relay::handle_timeout`], datagrams out through
-//! [`Relay::transmit`]. An update's way is straight: check → session → group → pending; then,
-//! when the mode says so, pending → cohorts of receivers → one burst per cohort → a [`SendBatch`].
-//! Nothing on that way allocates, waits or logs; every table is bounded, and what is let go is
-//! counted under its [`canopy_wire::DropReason`].
+//! [`Relay::transmit`], and everything that is not traffic through [`Relay::apply`]. An update's way
+//! is straight: check → port → group → pending; then, when the mode says so, pending → cohorts of
+//! receivers → one burst per cohort → a [`SendBatch`]. Nothing on that way allocates, waits or logs;
+//! every table is bounded, and what is let go is counted under its [`canopy_wire::DropReason`].
+//!
+//! [`Turn`] is the order in which a data thread does all this: the daemon's threads and the
+//! simulator run the same.
 #![forbid(unsafe_code)]
 
 mod burst;
+mod changes;
 mod cohorts;
+mod comtrees;
 mod counters;
 mod fanout;
+mod log;
 mod pending;
+mod places;
+mod ports;
 mod relay;
+mod replies;
+mod siblings;
 mod subscriptions;
+mod turn;
 
 pub use canopy_batch::SendBatch;
+pub use changes::{BranchConfig, Change, Refusal};
+pub use comtrees::{ComtreeConfig, ComtreeCounters, ComtreeStatus, MAX_COMTREES};
 pub use counters::Counters;
-pub use relay::{Intake, Mode, Relay, RelayConfig};
+pub use places::Places;
+pub use ports::FIRST_ENDPOINT;
+pub use relay::{Mode, Notice, Relay, RelayConfig};
+pub use siblings::{MAX_THREADS, Siblings};
 pub use subscriptions::TableLimits;
+pub use turn::{Losses, Medium, Turn, Wait};
+
+/// No index.
+const NONE: u32 = u32::MAX;

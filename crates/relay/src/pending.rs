@@ -1,7 +1,7 @@
 //! Updates that were accepted and wait for the next flush, grouped by what they were sent to.
 
-use crate::cohorts::NONE;
-use canopy_session::SlotIndex;
+use crate::NONE;
+use crate::ports::PortIndex;
 use canopy_wire::{Address, Comtree, Flags, Level};
 
 /// The most payload bytes that can wait for a flush.
@@ -9,11 +9,28 @@ pub(crate) const MAX_PENDING_BYTES: usize = 4 << 20;
 /// The most updates that can wait for a flush.
 pub(crate) const MAX_PENDING_RECORDS: usize = 1 << 16;
 
+/// An update that was accepted here or by another data thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Update<'a> {
+    pub(crate) comtree: Comtree,
+    pub(crate) src: Address,
+    pub(crate) dst: Address,
+    pub(crate) flags: Flags,
+    pub(crate) level: Level,
+    /// How many relays it may pass from here on.
+    pub(crate) hops: u8,
+    /// Whether it came from a core peer, and so goes to no other.
+    pub(crate) from_core_peer: bool,
+    pub(crate) payload: &'a [u8],
+}
+
 /// One update that waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
-    /// The session on this data thread that does not get it because it published it, or [`NONE`].
-    pub(crate) publisher: SlotIndex,
+    /// The port that it came from, to which it does not go back; [`NONE`] if it may.
+    pub(crate) origin: PortIndex,
+    pub(crate) from_core_peer: bool,
+    pub(crate) hops: u8,
     pub(crate) src: Address,
     pub(crate) dst: Address,
     pub(crate) flags: Flags,
@@ -21,9 +38,9 @@ pub(crate) struct Waiting {
     pub(crate) len: u16,
     start: u32,
     next_of_target: u32,
-    next_of_publisher: u32,
-    /// Where it stands in the burst numbered `burst`.
-    pub(crate) place: u32,
+    next_of_origin: u32,
+    /// Where it stands in the bytes of the burst numbered `burst`.
+    pub(crate) at: u32,
     pub(crate) burst: u32,
 }
 
@@ -32,9 +49,9 @@ pub(crate) struct Waiting {
 pub(crate) enum Audience {
     /// The subscribers of the group with this index.
     Group(u32),
-    /// One session.
-    Endpoint(SlotIndex),
-    /// A session that has ended.
+    /// One port.
+    Port(PortIndex),
+    /// A port that was closed.
     Nobody,
 }
 
@@ -42,7 +59,6 @@ pub(crate) enum Audience {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     pub(crate) audience: Audience,
-    pub(crate) comtree: Comtree,
     pub(crate) lowest: Level,
     pub(crate) highest: Level,
     first: u32,
@@ -54,24 +70,25 @@ pub(crate) struct Pending {
     bytes: Vec<u8>,
     pub(crate) records: Vec<Waiting>,
     pub(crate) targets: Vec<Target>,
-    /// By session: its newest waiting update.
-    newest_of_publisher: Vec<u32>,
-    /// By session: the target that stands for it as a receiver of unicast.
-    target_of_endpoint: Vec<u32>,
+    /// By port: the newest waiting update that came from it.
+    newest_of_origin: Vec<u32>,
+    /// By port: the target that stands for it as a receiver of unicast.
+    target_of_port: Vec<u32>,
 }
 
 impl Pending {
-    pub(crate) fn new(max_sessions: u32) -> Pending {
+    pub(crate) fn new(max_ports: u32) -> Pending {
         Pending {
             bytes: Vec::with_capacity(MAX_PENDING_BYTES),
             records: Vec::with_capacity(MAX_PENDING_RECORDS),
             targets: Vec::with_capacity(MAX_PENDING_RECORDS),
-            newest_of_publisher: vec![NONE; max_sessions as usize],
-            target_of_endpoint: vec![NONE; max_sessions as usize],
+            newest_of_origin: vec![NONE; max_ports as usize],
+            target_of_port: vec![NONE; max_ports as usize],
         }
     }
 
-    /// Whether the next flush should not wait for its tick.
+    /// Whether the next flush must not wait, for its tick or for the rest of a receive batch: one
+    /// publisher's flood would take the room of all others.
     pub(crate) fn is_half_full(&self) -> bool {
         self.bytes.len() > MAX_PENDING_BYTES / 2 || self.records.len() > MAX_PENDING_RECORDS / 2
     }
@@ -82,30 +99,25 @@ impl Pending {
     }
 
     /// The target of a group, of which the table remembers the number, or a new one.
-    pub(crate) fn target_of_group(
-        &mut self,
-        group: u32,
-        remembered: &mut u32,
-        comtree: Comtree,
-    ) -> u32 {
+    pub(crate) fn target_of_group(&mut self, group: u32, remembered: &mut u32) -> u32 {
         if *remembered == NONE {
-            *remembered = self.open_target(Audience::Group(group), comtree);
+            *remembered = self.open_target(Audience::Group(group));
         }
         *remembered
     }
 
-    /// The target of a session as the receiver of unicast.
-    pub(crate) fn target_of_endpoint(&mut self, slot: SlotIndex, comtree: Comtree) -> u32 {
-        if self.target_of_endpoint[slot as usize] == NONE {
-            let target = self.open_target(Audience::Endpoint(slot), comtree);
-            self.target_of_endpoint[slot as usize] = target;
+    /// The target of a port as the receiver of unicast.
+    pub(crate) fn target_of_port(&mut self, port: PortIndex) -> u32 {
+        if self.target_of_port[port as usize] == NONE {
+            let target = self.open_target(Audience::Port(port));
+            self.target_of_port[port as usize] = target;
         }
-        self.target_of_endpoint[slot as usize]
+        self.target_of_port[port as usize]
     }
 
-    fn open_target(&mut self, audience: Audience, comtree: Comtree) -> u32 {
+    fn open_target(&mut self, audience: Audience) -> u32 {
         let (lowest, highest) = (Level(u8::MAX), Level(0));
-        self.targets.push(Target { audience, comtree, lowest, highest, first: NONE, last: NONE });
+        self.targets.push(Target { audience, lowest, highest, first: NONE, last: NONE });
         self.targets.len() as u32 - 1
     }
 
@@ -114,8 +126,8 @@ impl Pending {
         let number = self.records.len() as u32;
         let mut update = Waiting { start: self.bytes.len() as u32, ..update };
         self.bytes.extend_from_slice(payload);
-        if let Some(newest) = self.newest_of_publisher.get_mut(update.publisher as usize) {
-            update.next_of_publisher = core::mem::replace(newest, number);
+        if let Some(newest) = self.newest_of_origin.get_mut(update.origin as usize) {
+            update.next_of_origin = core::mem::replace(newest, number);
         }
         let target = &mut self.targets[target as usize];
         target.lowest = target.lowest.min(update.level);
@@ -134,10 +146,10 @@ impl Pending {
         successors(first, |number| self.records[number as usize].next_of_target)
     }
 
-    /// The numbers of a publisher's updates, newest first.
-    pub(crate) fn of_publisher(&self, publisher: SlotIndex) -> impl Iterator<Item = u32> + '_ {
-        let newest = self.newest_of_publisher[publisher as usize];
-        successors(newest, |number| self.records[number as usize].next_of_publisher)
+    /// The numbers of the updates that came from a port, newest first.
+    pub(crate) fn of_origin(&self, origin: PortIndex) -> impl Iterator<Item = u32> + '_ {
+        let newest = self.newest_of_origin[origin as usize];
+        successors(newest, |number| self.records[number as usize].next_of_origin)
     }
 
     pub(crate) fn payload(&self, number: u32) -> &[u8] {
@@ -145,16 +157,16 @@ impl Pending {
         &self.bytes[record.start as usize..][..record.len.into()]
     }
 
-    /// A session ended: what waits for it goes to no one, and what it published is no one's own.
+    /// A port was closed: what waits for it goes to no one, and what came from it is no one's own.
     /// Returns how many updates waited for it.
-    pub(crate) fn forget(&mut self, slot: SlotIndex) -> u64 {
-        let mut number = core::mem::replace(&mut self.newest_of_publisher[slot as usize], NONE);
+    pub(crate) fn forget(&mut self, port: PortIndex) -> u64 {
+        let mut number = core::mem::replace(&mut self.newest_of_origin[port as usize], NONE);
         while number != NONE {
             let record = &mut self.records[number as usize];
-            record.publisher = NONE;
-            number = record.next_of_publisher;
+            record.origin = NONE;
+            number = record.next_of_origin;
         }
-        let target = core::mem::replace(&mut self.target_of_endpoint[slot as usize], NONE);
+        let target = core::mem::replace(&mut self.target_of_port[port as usize], NONE);
         if target == NONE {
             return 0;
         }
@@ -164,13 +176,13 @@ impl Pending {
 
     pub(crate) fn clear(&mut self) {
         for record in &self.records {
-            if let Some(newest) = self.newest_of_publisher.get_mut(record.publisher as usize) {
+            if let Some(newest) = self.newest_of_origin.get_mut(record.origin as usize) {
                 *newest = NONE;
             }
         }
         for target in &self.targets {
-            if let Audience::Endpoint(slot) = target.audience {
-                self.target_of_endpoint[slot as usize] = NONE;
+            if let Audience::Port(port) = target.audience {
+                self.target_of_port[port as usize] = NONE;
             }
         }
         self.records.clear();
@@ -180,24 +192,21 @@ impl Pending {
 }
 
 impl Waiting {
-    pub(crate) fn new(
-        publisher: SlotIndex,
-        (src, dst): (Address, Address),
-        flags: Flags,
-        level: Level,
-        payload: &[u8],
-    ) -> Waiting {
+    /// An update that came from `origin`, or from where it may go back to if that is [`NONE`].
+    pub(crate) fn new(origin: PortIndex, update: &Update<'_>) -> Waiting {
         Waiting {
-            publisher,
-            src,
-            dst,
-            flags,
-            level,
-            len: payload.len() as u16,
+            origin,
+            from_core_peer: update.from_core_peer,
+            hops: update.hops,
+            src: update.src,
+            dst: update.dst,
+            flags: update.flags,
+            level: update.level,
+            len: update.payload.len() as u16,
             start: 0,
             next_of_target: NONE,
-            next_of_publisher: NONE,
-            place: 0,
+            next_of_origin: NONE,
+            at: 0,
             burst: NONE,
         }
     }

@@ -1,8 +1,12 @@
-//! Who is subscribed to what: groups, each with a list of members; members, each with a list of
+//! Who is subscribed to what: groups, each with a list of members; ports, each with a list of
 //! groups. Bounded, soft state: what is not refreshed is swept.
+//!
+//! The relay's other data threads are members like any other port, but in a list of their own: what
+//! they want is passed to them when it arrives, what others want waits for the flush.
 
-use crate::cohorts::NONE;
-use canopy_session::{KeyedState, SlotIndex};
+use crate::NONE;
+use crate::ports::PortIndex;
+use canopy_session::KeyedState;
 use canopy_wire::{Comtree, Group, Level, TableFull, Tag, Time};
 use core::hash::BuildHasher;
 use hashbrown::HashTable;
@@ -28,92 +32,148 @@ impl Default for TableLimits {
     }
 }
 
+/// The most groups that a table can be made for, of all data threads together.
+const MOST_GROUPS: u32 = 1 << 28;
+/// When a sibling's subscription ends: it is told when it does.
+const NEVER: u32 = u32::MAX;
+
 struct GroupEntry {
     comtree: Comtree,
     group: Group,
+    /// Of comtree and group; every hash of a subscription is made from it.
+    hash: u64,
+    /// The lists of members: participants and branches, and the relay's other data threads.
     first: u32,
+    first_sibling: u32,
     /// The number of the group's target while updates wait for it, otherwise [`NONE`].
     target: u32,
     next_free: u32,
+    /// What the members want, at least, and what the other data threads were told of it.
+    wanted: Wanted,
+    told: Wanted,
+    /// Whether the group is in the list of those to tell of.
+    is_to_tell: bool,
 }
+
+/// The highest level that somebody wants, or that nobody wants any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Wanted(Option<Level>);
 
 struct Subscription {
     group: u32,
-    slot: SlotIndex,
+    /// [`NONE`] where there is none.
+    port: PortIndex,
     next_of_group: u32,
     prev_of_group: u32,
-    next_of_slot: u32,
-    prev_of_slot: u32,
+    next_of_port: u32,
+    prev_of_port: u32,
     /// Deciseconds since the origin.
     expires: u32,
     level: Level,
 }
 
+/// Where the subscription of a port to a group is. Whoever looks for it touches nothing else.
+struct Pair {
+    port: PortIndex,
+    group: u32,
+    subscription: u32,
+}
+
 /// Who is subscribed to what.
 pub(crate) struct SubscriptionTable {
     limits: TableLimits,
+    /// Ports below this are the relay's data threads.
+    siblings: u32,
     groups: Vec<GroupEntry>,
+    max_groups: u32,
     free_group: u32,
     subscriptions: Vec<Subscription>,
     free_subscription: u32,
     live: u32,
     live_groups: u32,
-    /// By session: its newest subscription, and how many it has.
-    newest_of_slot: Vec<u32>,
-    count_of_slot: Vec<u32>,
+    /// By port: its newest subscription, and how many it has.
+    newest_of_port: Vec<u32>,
+    count_of_port: Vec<u32>,
     /// The indexes grow as they fill, on the way of a subscribe, never of an update: their entries
     /// are scattered, so reserved they would soon be resident whole.
     by_group: HashTable<u32>,
-    by_pair: HashTable<u32>,
+    by_pair: HashTable<Pair>,
     hash: KeyedState,
     sweep: u32,
+    /// Groups of which the other data threads are to be told.
+    to_tell: Vec<u32>,
 }
 
 impl SubscriptionTable {
-    pub(crate) fn new(limits: TableLimits, max_sessions: u32, key: &Tag) -> SubscriptionTable {
+    /// A table for ports numbered below `max_ports`, of which the first `siblings` are data
+    /// threads. What those subscribe to has places of its own.
+    pub(crate) fn new(
+        limits: TableLimits,
+        siblings: u16,
+        max_ports: u32,
+        key: &Tag,
+    ) -> SubscriptionTable {
+        let siblings = u32::from(siblings);
+        let max_groups = limits.max_groups.saturating_mul(siblings.max(1)).min(MOST_GROUPS);
+        let others = limits.max_groups.saturating_mul(siblings.saturating_sub(1)).min(MOST_GROUPS);
+        let max_subscriptions = limits.max_subscriptions.saturating_add(others);
         SubscriptionTable {
-            groups: Vec::with_capacity(limits.max_groups as usize),
+            siblings,
+            groups: Vec::with_capacity(max_groups as usize),
+            max_groups,
             free_group: NONE,
-            subscriptions: Vec::with_capacity(limits.max_subscriptions as usize),
+            subscriptions: Vec::with_capacity(max_subscriptions as usize),
             free_subscription: NONE,
             live: 0,
             live_groups: 0,
-            newest_of_slot: vec![NONE; max_sessions as usize],
-            count_of_slot: vec![0; max_sessions as usize],
+            newest_of_port: vec![NONE; max_ports as usize],
+            count_of_port: vec![0; max_ports as usize],
             by_group: HashTable::new(),
             by_pair: HashTable::new(),
             hash: KeyedState::new(key),
             sweep: 0,
+            to_tell: Vec::with_capacity(if siblings > 1 { max_groups as usize } else { 0 }),
             limits,
         }
     }
 
-    /// How many subscriptions there are.
+    /// How many subscriptions participants and branches have.
     pub(crate) fn live(&self) -> u32 {
         self.live
     }
 
-    /// How many groups have subscribers.
+    /// How many groups they are subscribed to.
     pub(crate) fn live_groups(&self) -> u32 {
         self.live_groups
     }
 
     /// The group's index, if it has subscribers or updates waiting.
     pub(crate) fn find_group(&self, comtree: Comtree, group: Group) -> Option<u32> {
-        let same = |index: &u32| {
-            let entry = &self.groups[*index as usize];
-            entry.group == group && entry.comtree == comtree
-        };
-        self.by_group.find(self.hash.hash_one((comtree, group)), same).copied()
+        self.find_hashed(self.hash.hash_one((comtree, group)), comtree, group)
     }
 
-    /// The members of a group with their levels, latest first.
-    pub(crate) fn members(&self, group: u32) -> impl Iterator<Item = (SlotIndex, Level)> + '_ {
-        let first = self.groups[group as usize].first;
+    /// Whether a group has members that wait for the flush.
+    pub(crate) fn has_members(&self, group: u32) -> bool {
+        self.groups[group as usize].first != NONE
+    }
+
+    /// The participants and branches of a group with their levels, latest first.
+    pub(crate) fn members(&self, group: u32) -> impl Iterator<Item = (PortIndex, Level)> + '_ {
+        self.list(self.groups[group as usize].first)
+    }
+
+    /// Which of the relay's other data threads want a group's updates of a level, a bit for each.
+    pub(crate) fn siblings_that_want(&self, group: u32, level: Level) -> u64 {
+        self.list(self.groups[group as usize].first_sibling)
+            .filter(|(_, wanted)| *wanted >= level)
+            .fold(0, |mask, (sibling, _)| mask | 1 << sibling)
+    }
+
+    fn list(&self, first: u32) -> impl Iterator<Item = (PortIndex, Level)> + '_ {
         core::iter::successors(self.subscriptions.get(first as usize), |member| {
             self.subscriptions.get(member.next_of_group as usize)
         })
-        .map(|member| (member.slot, member.level))
+        .map(|member| (member.port, member.level))
     }
 
     /// Where the group remembers its target of this flush.
@@ -127,54 +187,89 @@ impl SubscriptionTable {
         self.release_if_unused(group);
     }
 
-    /// Subscribes or refreshes.
+    /// Subscribes a participant or a branch, which may have at most so many, or refreshes.
     pub(crate) fn add(
         &mut self,
-        slot: SlotIndex,
+        (port, most): (PortIndex, u32),
         comtree: Comtree,
         group: Group,
         level: Level,
         expires: Time,
     ) -> Result<(), TableFull> {
-        let known = self.find_group(comtree, group);
-        let expires = deciseconds(expires);
-        if let Some(existing) = known.and_then(|known| self.find_pair(slot, known)) {
+        self.insert((port, most), (comtree, group), level, deciseconds(expires))
+    }
+
+    /// Subscribes another data thread of the relay, until it says otherwise.
+    pub(crate) fn add_sibling(
+        &mut self,
+        port: PortIndex,
+        comtree: Comtree,
+        group: Group,
+        level: Level,
+    ) -> Result<(), TableFull> {
+        self.insert((port, u32::MAX), (comtree, group), level, NEVER)
+    }
+
+    /// Why a port that may have at most so many was refused a subscription.
+    pub(crate) fn would_refuse(&self, port: PortIndex, most: u32) -> TableFull {
+        let has_all = self.count_of_port[port as usize] >= most;
+        if has_all { TableFull::Participant } else { TableFull::Table }
+    }
+
+    fn insert(
+        &mut self,
+        (port, most): (PortIndex, u32),
+        (comtree, group): (Comtree, Group),
+        level: Level,
+        expires: u32,
+    ) -> Result<(), TableFull> {
+        let hash = self.hash.hash_one((comtree, group));
+        let known = self.find_hashed(hash, comtree, group);
+        let is_sibling = port < self.siblings;
+        if let Some(existing) = known.and_then(|known| self.find_pair(port, known)) {
             let subscription = &mut self.subscriptions[existing as usize];
             subscription.level = level;
             subscription.expires = expires;
+            self.note_wanted(existing);
             return Ok(());
         }
-        if self.count_of_slot[slot as usize] >= self.limits.max_subscriptions_per_participant {
-            return Err(TableFull::Participant);
-        }
-        if self.live >= self.limits.max_subscriptions {
-            return Err(TableFull::Table);
+        if !is_sibling {
+            if self.count_of_port[port as usize] >= most {
+                return Err(TableFull::Participant);
+            }
+            let new_group = known.is_none_or(|known| self.groups[known as usize].first == NONE);
+            if self.live >= self.limits.max_subscriptions
+                || (new_group && self.live_groups >= self.limits.max_groups)
+            {
+                return Err(TableFull::Table);
+            }
         }
         let group = match known {
             Some(known) => known,
-            None => self.open_group(comtree, group).ok_or(TableFull::Table)?,
+            None => self.open_group(hash, comtree, group).ok_or(TableFull::Table)?,
         };
-        self.link(slot, group, level, expires);
+        let subscription = self.link(port, group, level, expires);
+        self.note_wanted(subscription);
         Ok(())
     }
 
-    /// Whether the session is subscribed to the group.
-    pub(crate) fn contains(&self, slot: SlotIndex, comtree: Comtree, group: Group) -> bool {
-        self.find_group(comtree, group).is_some_and(|group| self.find_pair(slot, group).is_some())
+    /// Whether the port is subscribed to the group.
+    pub(crate) fn contains(&self, port: PortIndex, comtree: Comtree, group: Group) -> bool {
+        self.find_group(comtree, group).is_some_and(|group| self.find_pair(port, group).is_some())
     }
 
     /// Unsubscribes; nothing happens if there is no such subscription.
-    pub(crate) fn remove(&mut self, slot: SlotIndex, comtree: Comtree, group: Group) {
+    pub(crate) fn remove(&mut self, port: PortIndex, comtree: Comtree, group: Group) {
         let group = self.find_group(comtree, group);
-        if let Some(subscription) = group.and_then(|group| self.find_pair(slot, group)) {
+        if let Some(subscription) = group.and_then(|group| self.find_pair(port, group)) {
             self.unlink(subscription);
         }
     }
 
-    /// Ends all subscriptions of a session.
-    pub(crate) fn remove_all(&mut self, slot: SlotIndex) {
-        while self.newest_of_slot[slot as usize] != NONE {
-            self.unlink(self.newest_of_slot[slot as usize]);
+    /// Ends all subscriptions of a port.
+    pub(crate) fn remove_all(&mut self, port: PortIndex) {
+        while self.newest_of_port[port as usize] != NONE {
+            self.unlink(self.newest_of_port[port as usize]);
         }
     }
 
@@ -186,7 +281,7 @@ impl SubscriptionTable {
         for _ in 0..budget.min(self.subscriptions.len() as u32) {
             self.sweep = (self.sweep + 1) % self.subscriptions.len() as u32;
             let subscription = &self.subscriptions[self.sweep as usize];
-            if subscription.slot != NONE && subscription.expires < now {
+            if subscription.port != NONE && subscription.expires < now {
                 self.unlink(self.sweep);
                 expired += 1;
             }
@@ -199,126 +294,207 @@ impl SubscriptionTable {
         self.subscriptions.len() as u32
     }
 
-    fn open_group(&mut self, comtree: Comtree, group: Group) -> Option<u32> {
-        let entry = GroupEntry { comtree, group, first: NONE, target: NONE, next_free: NONE };
+    /// How many groups the other data threads are to be told of.
+    pub(crate) fn changes_to_tell(&self) -> usize {
+        self.to_tell.len()
+    }
+
+    /// The next group of which the other data threads are to be told, with the highest level that
+    /// somebody here wants, if anybody wants it.
+    pub(crate) fn next_to_tell(&mut self) -> Option<(Comtree, Group, Option<Level>)> {
+        loop {
+            let index = self.to_tell.pop()?;
+            let entry = &mut self.groups[index as usize];
+            entry.is_to_tell = false;
+            let has_changed = entry.wanted != entry.told;
+            entry.told = entry.wanted;
+            let news = (entry.comtree, entry.group, entry.wanted.0);
+            self.release_if_unused(index);
+            if has_changed {
+                return Some(news);
+            }
+        }
+    }
+
+    /// What the members of a subscription's group want may be more now. Less is noticed when the
+    /// last of them is gone: until then a data thread may be passed what its members' levels hold
+    /// back.
+    fn note_wanted(&mut self, subscription: u32) {
+        if self.siblings > 1 {
+            let Subscription { group, port, level, .. } = self.subscriptions[subscription as usize];
+            if port >= self.siblings {
+                let wanted = self.groups[group as usize].wanted.max(Wanted(Some(level)));
+                self.set_wanted(group, wanted);
+            }
+        }
+    }
+
+    fn set_wanted(&mut self, group: u32, wanted: Wanted) {
+        let entry = &mut self.groups[group as usize];
+        entry.wanted = wanted;
+        if wanted != entry.told && !entry.is_to_tell {
+            entry.is_to_tell = true;
+            self.to_tell.push(group);
+        }
+    }
+
+    fn find_hashed(&self, hash: u64, comtree: Comtree, group: Group) -> Option<u32> {
+        let same = |index: &u32| {
+            let entry = &self.groups[*index as usize];
+            entry.group == group && entry.comtree == comtree
+        };
+        self.by_group.find(hash, same).copied()
+    }
+
+    fn open_group(&mut self, hash: u64, comtree: Comtree, group: Group) -> Option<u32> {
+        let entry = GroupEntry {
+            comtree,
+            group,
+            hash,
+            first: NONE,
+            first_sibling: NONE,
+            target: NONE,
+            next_free: NONE,
+            wanted: Wanted::default(),
+            told: Wanted::default(),
+            is_to_tell: false,
+        };
         let index = if self.free_group != NONE {
             let index = self.free_group;
             self.free_group = self.groups[index as usize].next_free;
             self.groups[index as usize] = entry;
             index
-        } else if (self.groups.len() as u32) < self.limits.max_groups {
+        } else if (self.groups.len() as u32) < self.max_groups {
             self.groups.push(entry);
             self.groups.len() as u32 - 1
         } else {
             return None;
         };
-        let (groups, hash) = (&self.groups, &self.hash);
-        let hash_of = |index: &u32| {
-            let entry = &groups[*index as usize];
-            hash.hash_one((entry.comtree, entry.group))
-        };
-        self.by_group.insert_unique(hash_of(&index), index, hash_of);
-        self.live_groups += 1;
+        let groups = &self.groups;
+        self.by_group.insert_unique(hash, index, |index| groups[*index as usize].hash);
         Some(index)
     }
 
     fn release_if_unused(&mut self, group: u32) {
         let entry = &self.groups[group as usize];
-        if entry.first != NONE || entry.target != NONE {
+        let is_unused = entry.first == NONE
+            && entry.first_sibling == NONE
+            && entry.target == NONE
+            && !entry.is_to_tell;
+        if !is_unused {
             return;
         }
-        let hash = self.hash.hash_one((entry.comtree, entry.group));
-        if let Ok(found) = self.by_group.find_entry(hash, |index| *index == group) {
+        if let Ok(found) = self.by_group.find_entry(entry.hash, |index| *index == group) {
             found.remove();
         }
         self.groups[group as usize].next_free = self.free_group;
         self.free_group = group;
-        self.live_groups -= 1;
     }
 
-    fn find_pair(&self, slot: SlotIndex, group: u32) -> Option<u32> {
-        let same = |index: &u32| {
-            let subscription = &self.subscriptions[*index as usize];
-            subscription.slot == slot && subscription.group == group
-        };
-        self.by_pair.find(self.hash.hash_one((slot, group)), same).copied()
+    fn find_pair(&self, port: PortIndex, group: u32) -> Option<u32> {
+        let hash = pair_hash(self.groups[group as usize].hash, port);
+        let found = self.by_pair.find(hash, |pair| pair.port == port && pair.group == group);
+        found.map(|pair| pair.subscription)
     }
 
-    fn link(&mut self, slot: SlotIndex, group: u32, level: Level, expires: u32) {
+    fn link(&mut self, port: PortIndex, group: u32, level: Level, expires: u32) -> u32 {
+        let is_sibling = port < self.siblings;
+        let entry = &mut self.groups[group as usize];
+        let first = if is_sibling { &mut entry.first_sibling } else { &mut entry.first };
+        let newest_of_port = &mut self.newest_of_port[port as usize];
         let subscription = Subscription {
             group,
-            slot,
-            next_of_group: self.groups[group as usize].first,
+            port,
+            next_of_group: *first,
             prev_of_group: NONE,
-            next_of_slot: self.newest_of_slot[slot as usize],
-            prev_of_slot: NONE,
+            next_of_port: *newest_of_port,
+            prev_of_port: NONE,
             expires,
             level,
         };
-        let (after_in_group, after_of_slot) =
-            (subscription.next_of_group, subscription.next_of_slot);
-        let index = if self.free_subscription != NONE {
-            let index = self.free_subscription;
+        let (after_in_group, after_of_port) = (*first, *newest_of_port);
+        let index = match self.free_subscription {
+            NONE => self.subscriptions.len() as u32,
+            free => free,
+        };
+        self.live_groups += u32::from(!is_sibling && *first == NONE);
+        self.live += u32::from(!is_sibling);
+        *first = index;
+        *newest_of_port = index;
+        self.count_of_port[port as usize] += 1;
+        let hash = pair_hash(entry.hash, port);
+        if index == self.free_subscription {
             self.free_subscription = self.subscriptions[index as usize].next_of_group;
             self.subscriptions[index as usize] = subscription;
-            index
         } else {
             self.subscriptions.push(subscription);
-            self.subscriptions.len() as u32 - 1
-        };
+        }
         if let Some(after) = self.subscriptions.get_mut(after_in_group as usize) {
             after.prev_of_group = index;
         }
-        if let Some(after) = self.subscriptions.get_mut(after_of_slot as usize) {
-            after.prev_of_slot = index;
+        if let Some(after) = self.subscriptions.get_mut(after_of_port as usize) {
+            after.prev_of_port = index;
         }
-        self.groups[group as usize].first = index;
-        self.newest_of_slot[slot as usize] = index;
-        self.count_of_slot[slot as usize] += 1;
-        self.live += 1;
-        let (subscriptions, hash) = (&self.subscriptions, &self.hash);
-        let hash_of = |index: &u32| {
-            let subscription = &subscriptions[*index as usize];
-            hash.hash_one((subscription.slot, subscription.group))
-        };
-        self.by_pair.insert_unique(hash_of(&index), index, hash_of);
+        let groups = &self.groups;
+        self.by_pair.insert_unique(hash, Pair { port, group, subscription: index }, |pair| {
+            pair_hash(groups[pair.group as usize].hash, pair.port)
+        });
+        index
     }
 
     fn unlink(&mut self, index: u32) {
         let Subscription {
             group,
-            slot,
+            port,
             next_of_group,
             prev_of_group,
-            next_of_slot,
-            prev_of_slot,
+            next_of_port,
+            prev_of_port,
             ..
         } = self.subscriptions[index as usize];
+        let is_sibling = port < self.siblings;
+        let entry = &mut self.groups[group as usize];
+        let first = if is_sibling { &mut entry.first_sibling } else { &mut entry.first };
         match self.subscriptions.get_mut(prev_of_group as usize) {
             Some(before) => before.next_of_group = next_of_group,
-            None => self.groups[group as usize].first = next_of_group,
+            None => *first = next_of_group,
         }
+        let is_empty = *first == NONE;
+        let hash = pair_hash(entry.hash, port);
         if let Some(after) = self.subscriptions.get_mut(next_of_group as usize) {
             after.prev_of_group = prev_of_group;
         }
-        match self.subscriptions.get_mut(prev_of_slot as usize) {
-            Some(before) => before.next_of_slot = next_of_slot,
-            None => self.newest_of_slot[slot as usize] = next_of_slot,
+        match self.subscriptions.get_mut(prev_of_port as usize) {
+            Some(before) => before.next_of_port = next_of_port,
+            None => self.newest_of_port[port as usize] = next_of_port,
         }
-        if let Some(after) = self.subscriptions.get_mut(next_of_slot as usize) {
-            after.prev_of_slot = prev_of_slot;
+        if let Some(after) = self.subscriptions.get_mut(next_of_port as usize) {
+            after.prev_of_port = prev_of_port;
         }
-        let hash = self.hash.hash_one((slot, group));
-        if let Ok(found) = self.by_pair.find_entry(hash, |found| *found == index) {
+        if let Ok(found) = self.by_pair.find_entry(hash, |pair| pair.subscription == index) {
             found.remove();
         }
-        self.subscriptions[index as usize].slot = NONE;
+        self.subscriptions[index as usize].port = NONE;
         self.subscriptions[index as usize].next_of_group = self.free_subscription;
         self.free_subscription = index;
-        self.count_of_slot[slot as usize] -= 1;
-        self.live -= 1;
+        self.count_of_port[port as usize] -= 1;
+        if !is_sibling {
+            self.live -= 1;
+            self.live_groups -= u32::from(is_empty);
+            if is_empty && self.siblings > 1 {
+                self.set_wanted(group, Wanted(None));
+            }
+        }
         self.release_if_unused(group);
     }
+}
+
+/// The hash of a port's subscription to the group that hashes to `group`: multiplied and folded,
+/// for `group` is keyed already.
+fn pair_hash(group: u64, port: PortIndex) -> u64 {
+    let mixed = group ^ u64::from(port).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let product = u128::from(mixed) * 0xd6e8_feb8_6659_fd93;
+    product as u64 ^ (product >> 64) as u64
 }
 
 fn deciseconds(time: Time) -> u32 {
@@ -334,16 +510,13 @@ mod tests {
     const COMTREE: Comtree = Comtree(1);
     const KEY: Tag = [3; 16];
 
-    fn table(max_groups: u32, max_subscriptions: u32, per_participant: u32) -> SubscriptionTable {
-        let limits = TableLimits {
-            max_groups,
-            max_subscriptions,
-            max_subscriptions_per_participant: per_participant,
-        };
-        SubscriptionTable::new(limits, 8, &KEY)
+    fn table(max_groups: u32, max_subscriptions: u32) -> SubscriptionTable {
+        let limits =
+            TableLimits { max_groups, max_subscriptions, max_subscriptions_per_participant: 2 };
+        SubscriptionTable::new(limits, 0, 8, &KEY)
     }
 
-    fn members(table: &SubscriptionTable, group: u32) -> Vec<(SlotIndex, Level)> {
+    fn members(table: &SubscriptionTable, group: u32) -> Vec<(PortIndex, Level)> {
         let found = table.find_group(COMTREE, Group::new(group));
         let mut members: Vec<_> = found.map_or(Vec::new(), |found| table.members(found).collect());
         members.sort_unstable();
@@ -352,9 +525,9 @@ mod tests {
 
     #[test]
     fn a_full_table_refuses_and_stays_whole() {
-        let mut table = table(2, 3, 2);
-        let mut add = |slot, group| {
-            table.add(slot, COMTREE, Group::new(group), Level(0), Time::from_millis(1000))
+        let mut table = table(2, 3);
+        let mut add = |port, group| {
+            table.add((port, 2), COMTREE, Group::new(group), Level(0), Time::from_millis(1000))
         };
         assert_eq!(add(0, 1), Ok(()));
         assert_eq!(add(0, 2), Ok(()));
@@ -368,12 +541,12 @@ mod tests {
 
     #[test]
     fn a_group_with_updates_waiting_is_not_given_to_another() {
-        let mut table = table(4, 4, 4);
-        table.add(0, COMTREE, Group::new(1), Level(0), Time::ZERO).unwrap();
+        let mut table = table(4, 4);
+        table.add((0, 9), COMTREE, Group::new(1), Level(0), Time::ZERO).unwrap();
         let group = table.find_group(COMTREE, Group::new(1)).unwrap();
         *table.target_mut(group) = 0;
         table.remove(0, COMTREE, Group::new(1));
-        table.add(0, COMTREE, Group::new(2), Level(0), Time::ZERO).unwrap();
+        table.add((0, 9), COMTREE, Group::new(2), Level(0), Time::ZERO).unwrap();
         assert_ne!(table.find_group(COMTREE, Group::new(2)), Some(group));
         table.forget_target(group);
         assert_eq!(table.find_group(COMTREE, Group::new(1)), None);
@@ -381,10 +554,10 @@ mod tests {
 
     #[test]
     fn what_is_not_refreshed_expires() {
-        let mut table = table(8, 8, 8);
+        let mut table = table(8, 8);
         for group in 0..4 {
             let expires = Time::from_millis(1000 + 1000 * u64::from(group % 2));
-            table.add(0, COMTREE, Group::new(group), Level(0), expires).unwrap();
+            table.add((0, 9), COMTREE, Group::new(group), Level(0), expires).unwrap();
         }
         assert_eq!(table.expire(Time::from_millis(1500), 8), 2);
         assert_eq!(table.live(), 2);
@@ -393,9 +566,9 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        Add(SlotIndex, u32, u8),
-        Remove(SlotIndex, u32),
-        RemoveAll(SlotIndex),
+        Add(PortIndex, u32, u8),
+        Remove(PortIndex, u32),
+        RemoveAll(PortIndex),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -409,27 +582,27 @@ mod tests {
     proptest! {
         #[test]
         fn the_table_is_a_map(steps in proptest::collection::vec(step(), 0..200)) {
-            let mut table = table(8, 64, 64);
+            let mut table = table(8, 64);
             let mut model = BTreeMap::new();
             for step in steps {
                 match step {
-                    Step::Add(slot, group, level) => {
-                        table.add(slot, COMTREE, Group::new(group), Level(level), Time::ZERO).unwrap();
-                        model.insert((group, slot), Level(level));
+                    Step::Add(port, group, level) => {
+                        table.add((port, 64), COMTREE, Group::new(group), Level(level), Time::ZERO).unwrap();
+                        model.insert((group, port), Level(level));
                     }
-                    Step::Remove(slot, group) => {
-                        table.remove(slot, COMTREE, Group::new(group));
-                        model.remove(&(group, slot));
+                    Step::Remove(port, group) => {
+                        table.remove(port, COMTREE, Group::new(group));
+                        model.remove(&(group, port));
                     }
-                    Step::RemoveAll(slot) => {
-                        table.remove_all(slot);
-                        model.retain(|(_, s), _| *s != slot);
+                    Step::RemoveAll(port) => {
+                        table.remove_all(port);
+                        model.retain(|(_, s), _| *s != port);
                     }
                 }
             }
             for group in 0..6 {
                 let expected: Vec<_> = model.range((group, 0)..(group + 1, 0))
-                    .map(|((_, slot), level)| (*slot, *level)).collect();
+                    .map(|((_, port), level)| (*port, *level)).collect();
                 prop_assert_eq!(members(&table, group), expected);
             }
             prop_assert_eq!(table.live() as usize, model.len());

@@ -4,7 +4,7 @@ use canopy_relay::{Intake, Mode, Relay, RelayConfig, TableLimits};
 use canopy_session::{
     Event, Keyring, Session, SessionConfig, SessionLimits, Sessions, SessionsConfig, Update,
 };
-use canopy_wire::{Comtree, DropReason, Flags, Group, Kind, Level, Packet, Time};
+use canopy_wire::{Comtree, DropReason, Flags, Group, Kind, Level, Packet, TableFull, Time};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -92,7 +92,7 @@ impl World {
             for transmit in batch.transmits() {
                 let bytes: Vec<u8> = batch.parts(transmit).flatten().copied().collect();
                 assert_eq!(bytes.len(), transmit.len as usize);
-                let number = usize::from(transmit.to.port()) - 10_000;
+                let number = usize::from(transmit.to.remote.port()) - 10_000;
                 let pieces: Vec<_> = bytes.chunks(transmit.segment.into()).collect();
                 assert_eq!(pieces.len(), transmit.datagrams() as usize);
                 *datagrams += pieces.len();
@@ -142,6 +142,27 @@ fn everyone_but_the_publisher_receives() {
     world.publish(1, 7, 0, Flags::ECHO, b"again");
     world.settle();
     assert_eq!(world.payloads(1), [b"again"]);
+}
+
+#[test]
+fn reserved_flags_go_no_further_than_the_relay() {
+    let mut world = World::new(Mode::Immediate, 2);
+    world.subscribe_all(7, 0);
+    // One update leaves as a data packet, two as a bundle.
+    for updates in [1, 2] {
+        for _ in 0..updates {
+            world.publish(0, 7, 0, Flags(0x7f), b"hello");
+        }
+        let mut flags = Vec::new();
+        world.relay.transmit(world.now, |batch| {
+            for transmit in batch.transmits() {
+                let bytes: Vec<u8> = batch.parts(transmit).flatten().copied().collect();
+                let packet = Packet::new_checked(&bytes).unwrap();
+                flags.extend(packet.updates().unwrap().map(|update| update.flags));
+            }
+        });
+        assert_eq!(flags, vec![Flags::ECHO; 2 * updates]);
+    }
 }
 
 #[test]
@@ -257,7 +278,7 @@ fn a_set_is_sent_the_same_and_drops_its_own() {
         after_another += batch.transmits().windows(2).filter(|pair| same(pair)).count();
         for transmit in batch.transmits() {
             let bytes: Vec<u8> = batch.parts(transmit).flatten().copied().collect();
-            carried.push((transmit.to, bytes, usize::from(transmit.segment)));
+            carried.push((transmit.to.remote, bytes, usize::from(transmit.segment)));
         }
     });
     let sends_to = |number| carried.iter().filter(|(to, ..)| *to == ip_port(number)).count();
@@ -380,22 +401,17 @@ fn a_full_relay_refuses_with_a_reason() {
         world.participants.push(Session::new(SessionConfig { comtree: COMTREE, seed }));
         world.received.push(Vec::new());
     }
-    // Whoever finds a data thread full asks others first.
-    for _ in 0..8 {
-        world.now = world.now + Duration::from_millis(100);
-        world.settle();
-    }
+    world.settle();
     let first = |session: &mut Session| session.poll_event().unwrap();
     assert!(matches!(first(&mut world.participants[0]), Event::Connected(_)));
     let full = canopy_wire::RefusedReason::Full;
-    let mut events = std::iter::from_fn(|| world.participants[2].poll_event());
-    assert_eq!(events.find(|event| *event != Event::ThreadFull), Some(Event::Refused(full)));
+    assert_eq!(first(&mut world.participants[2]), Event::Refused(full));
     world.participants[0].subscribe(Group::new(1), Level(0));
     world.participants[0].subscribe(Group::new(2), Level(0));
     world.settle();
     let subscribed = Event::Subscribed(Group::new(1), Level(0));
     assert_eq!(first(&mut world.participants[0]), subscribed);
-    let refused = Event::SubscriptionRefused(Group::new(2));
+    let refused = Event::SubscriptionRefused(Group::new(2), TableFull::Table);
     assert_eq!(first(&mut world.participants[0]), refused);
     assert_eq!(world.relay.counters().dropped(DropReason::SubscriptionsFull), 1);
 }
@@ -424,7 +440,8 @@ fn a_repeated_subscribe_gets_the_answer_that_was_given() {
     let _ = world.relay.handle_datagram(world.now, ip_port(1), &packet[..len]);
     world.transmit();
     let events: Vec<_> = std::iter::from_fn(|| world.participants[1].poll_event()).collect();
-    assert!(events.contains(&Event::SubscriptionRefused(Group::new(2))), "{events:?}");
+    let refused = Event::SubscriptionRefused(Group::new(2), TableFull::Table);
+    assert!(events.contains(&refused), "{events:?}");
     assert_eq!(world.relay.subscriptions(), 0, "there is room, but the refusal was heard");
 }
 
@@ -502,7 +519,7 @@ fn a_new_binding_is_followed_after_proof() {
     let mut answer = Vec::new();
     world.relay.transmit(world.now, |batch| {
         let sent = batch.transmits()[0];
-        assert_eq!(sent.to, elsewhere);
+        assert_eq!(sent.to, elsewhere.into());
         answer = batch.parts(&sent).flatten().copied().collect();
     });
     assert_eq!(Packet::new_checked(&answer).unwrap().header().kind, Kind::Challenge);

@@ -1,4 +1,4 @@
-//! The link between a participant and its relay, sans-IO.
+//! The session between a participant and its relay, sans-IO.
 //!
 //! [`Sessions`] is the relay's side: a table of participants whose return path is proved, and the
 //! stateless answers before that. [`Session`] is the participant's side: it joins, subscribes,
@@ -7,12 +7,12 @@
 #![forbid(unsafe_code)]
 
 mod participant;
-mod relay_side;
+mod sessions;
 mod subscriptions;
 mod tag;
 
 pub use participant::{Event, Session, SessionConfig, SessionError, State, Update};
-pub use relay_side::{
-    Answer, Ended, Handled, SessionLimits, Sessions, SessionsConfig, Slot, SlotIndex,
+pub use sessions::{
+    Answer, Ended, SessionIndex, SessionLimits, Sessions, SessionsConfig, dismiss, left, refuse,
 };
 pub use tag::{KeyedState, Keyring};

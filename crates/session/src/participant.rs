@@ -7,7 +7,7 @@ use crate::tag::rebind_proof;
 use canopy_wire::{
     Address, Bundle, Challenge, Comtree, Connect, Connected, Cookie, Flags, Group, Header, Hello,
     Keepalive, Kind, Leave, LeaveReason, Level, MAX_UPDATE, Packet, Rebind, Refused, RefusedReason,
-    SubscribeAck, Suite, Tag, Time, WireError,
+    SubscribeAck, Suite, TableFull, Tag, Time, WireError,
 };
 use core::hash::Hasher;
 use core::time::Duration;
@@ -45,17 +45,15 @@ pub enum Event {
     Connected(Address),
     /// The relay is lost or going away; the session is trying again by itself.
     Lost,
-    /// The relay's data thread that was asked is full; the session is asking the next.
-    ThreadFull,
-    /// The relay does not take the participant; the session will ask again later.
+    /// The relay does not take the participant; the session asks again later by itself.
     Refused(RefusedReason),
     /// The relay acknowledged the subscription.
     Subscribed(Group, Level),
     /// The relay acknowledged the end of the subscription.
     Unsubscribed(Group),
-    /// The relay's tables are full for this group.
-    SubscriptionRefused(Group),
-    /// The relay knows the session's new ip:port.
+    /// The relay refused the subscription.
+    SubscriptionRefused(Group, TableFull),
+    /// The participant's ip:port has changed, and the relay has confirmed that it knows the new one.
     Rebound,
     /// The session was left.
     Closed,
@@ -97,8 +95,23 @@ const LOST_AFTER_KEEPALIVES: u32 = 3;
 const LEAVE_TRIES: u32 = 3;
 /// Repetitions of a connect before the cookie is given up.
 const CONNECT_TRIES: u32 = 5;
-/// Data threads of a relay that are asked before it counts as full: each has places of its own.
-const FULL_TRIES: u32 = 8;
+/// Between proofs of a new ip:port. Anyone who can write the relay's address on a packet can send
+/// challenges, and each proof costs a packet.
+const PROOF_PAUSE: Duration = Duration::from_millis(100);
+/// Events that wait to be polled; more than one acknowledgement can cause.
+const MAX_EVENTS: usize = 1_024;
+/// The stamp with which a relay answers a proof that it takes; no keepalive carries it.
+const REBIND_STAMP: u64 = 0;
+
+/// How far a change of the participant's ip:port has come.
+enum Rebinding {
+    /// As far as anyone knows, nothing has changed.
+    Settled,
+    /// The relay has seen another ip:port and asks for a proof, which may go out at `due`.
+    Challenged { cookie: Tag, due: Time },
+    /// The proof was sent at `at`, and the relay has not said yet that it took it.
+    Proved { at: Time },
+}
 
 /// The participant's side of the link to its relay.
 pub struct Session {
@@ -114,16 +127,15 @@ pub struct Session {
     /// When the current state's next packet is due.
     due: Time,
     tries: u32,
-    /// Refusals in a row because a data thread was full.
-    full: u32,
     heard: Time,
     last_stamp: u64,
     round_trip: Option<Duration>,
-    pending_rebind: Option<Tag>,
+    rebinding: Rebinding,
     /// A draining relay is told that its notice arrived.
     farewell: bool,
     subscriptions: Subscriptions,
     events: VecDeque<Event>,
+    events_lost: u64,
     echoes: u64,
 }
 
@@ -142,14 +154,14 @@ impl Session {
             refresh: MAX_BACKOFF,
             due: Time::ZERO,
             tries: 0,
-            full: 0,
             heard: Time::ZERO,
             last_stamp: 0,
             round_trip: None,
-            pending_rebind: None,
+            rebinding: Rebinding::Settled,
             farewell: false,
             subscriptions: Subscriptions::default(),
             events: VecDeque::new(),
+            events_lost: 0,
             echoes: 0,
         }
     }
@@ -219,7 +231,7 @@ impl Session {
     pub fn leave(&mut self) {
         match self.state {
             State::Connected => {
-                self.pending_rebind = None;
+                self.rebinding = Rebinding::Settled;
                 self.enter(State::Leaving, Time::ZERO);
             }
             State::Leaving | State::Closed => {}
@@ -227,9 +239,23 @@ impl Session {
         }
     }
 
-    /// The next thing to tell the application.
+    /// Greets anew at `at`, whatever was tried so far: the driver asks another relay from now on.
+    /// Does nothing while connected, leaving or closed.
+    pub fn greet_at(&mut self, at: Time) {
+        if matches!(self.state, State::Greeting | State::Connecting) {
+            self.enter(State::Greeting, at);
+        }
+    }
+
+    /// The next thing to tell the application. A driver that never asks loses the oldest, which
+    /// [`Session::events_lost`] counts; one that asks after every datagram loses none.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
+    }
+
+    /// Events that made room for newer ones because nobody polled them.
+    pub fn events_lost(&self) -> u64 {
+        self.events_lost
     }
 
     /// When [`Session::poll_transmit`] wants to be called next; `None` once closed.
@@ -239,8 +265,12 @@ impl Session {
             State::Connected => self.subscriptions.due(),
             _ => None,
         };
-        let at_once = (self.farewell || self.pending_rebind.is_some()).then_some(Time::ZERO);
-        [Some(self.due), subscriptions, at_once].into_iter().flatten().min()
+        let farewell = self.farewell.then_some(Time::ZERO);
+        let proof = match self.rebinding {
+            Rebinding::Challenged { due, .. } => Some(due),
+            Rebinding::Settled | Rebinding::Proved { .. } => None,
+        };
+        [Some(self.due), subscriptions, farewell, proof].into_iter().flatten().min()
     }
 
     /// Handles a datagram from the relay; `deliver` is called for each update in it.
@@ -290,7 +320,7 @@ impl Session {
                 self.handle_subscribe_ack(&SubscribeAck::new_checked(&packet)?);
             }
             Kind::Challenge if self.state == State::Connected => {
-                self.pending_rebind = Some(Challenge::decode(&packet)?.cookie);
+                self.handle_challenge(Challenge::decode(&packet)?, now);
             }
             Kind::Leave if self.state == State::Connected => {
                 Leave::decode(&packet)?;
@@ -346,7 +376,7 @@ impl Session {
         if now < self.due {
             return Ok(None);
         }
-        self.nonce = self.draw_nonce();
+        self.nonce = self.draw();
         self.back_off(now);
         Hello { nonce: self.nonce }.encode(self.config.comtree, out).map(Some)
     }
@@ -388,9 +418,11 @@ impl Session {
         out: &mut [u8],
     ) -> Result<Option<usize>, WireError> {
         let (comtree, src) = (self.config.comtree, self.address);
-        if let Some(cookie) = self.pending_rebind.take() {
+        if let Rebinding::Challenged { cookie, due } = self.rebinding
+            && now >= due
+        {
+            self.rebinding = Rebinding::Proved { at: now };
             let proof = rebind_proof(&self.secret, &cookie);
-            self.events.push_back(Event::Rebound);
             return Rebind { cookie, proof }.encode(comtree, src, out).map(Some);
         }
         if now >= self.due {
@@ -399,8 +431,7 @@ impl Session {
                 return self.transmit_hello(now, out);
             }
             self.due = now + self.keepalive;
-            // Never 0, which a rebind's echo carries.
-            self.last_stamp = now.as_nanos().max(1);
+            self.last_stamp = now.as_nanos().max(REBIND_STAMP + 1);
             return Keepalive { stamp: self.last_stamp }.encode(comtree, src, out).map(Some);
         }
         self.subscriptions.poll_transmit(now, self.refresh, (comtree, src), out)
@@ -417,7 +448,6 @@ impl Session {
         if self.state != State::Connecting || connected.nonce != self.nonce {
             return;
         }
-        self.full = 0;
         self.address = connected.address;
         self.secret = connected.secret;
         let millis = |ms: u32| Duration::from_millis(ms.max(1).into());
@@ -427,7 +457,7 @@ impl Session {
         self.heard = now;
         self.enter(State::Connected, now + self.keepalive);
         self.subscriptions.restart();
-        self.events.push_back(Event::Connected(self.address));
+        self.tell(Event::Connected(self.address));
     }
 
     /// Of another version's packets, only its refusal of ours can be read.
@@ -447,18 +477,27 @@ impl Session {
         if !waiting || refused.nonce != self.nonce {
             return;
         }
-        self.full = if refused.reason == RefusedReason::Full { self.full + 1 } else { 0 };
-        if (1..FULL_TRIES).contains(&self.full) {
-            self.events.push_back(Event::ThreadFull);
-            return self.enter(State::Greeting, now + FIRST_BACKOFF);
-        }
-        self.full = 0;
         self.enter(State::Greeting, now + MAX_BACKOFF);
-        self.events.push_back(Event::Refused(refused.reason));
+        self.tell(Event::Refused(refused.reason));
+    }
+
+    fn handle_challenge(&mut self, challenge: Challenge, now: Time) {
+        let due = match self.rebinding {
+            Rebinding::Settled => now,
+            Rebinding::Challenged { due, .. } => due,
+            Rebinding::Proved { at } => at + PROOF_PAUSE,
+        };
+        self.rebinding = Rebinding::Challenged { cookie: challenge.cookie, due };
     }
 
     fn handle_keepalive_ack(&mut self, dst: Address, keepalive: Keepalive, now: Time) {
-        if self.state != State::Connected || keepalive.stamp != self.last_stamp {
+        if self.state != State::Connected {
+            return;
+        }
+        if dst == self.address {
+            self.confirm_rebinding(keepalive.stamp);
+        }
+        if keepalive.stamp != self.last_stamp {
             return;
         }
         if dst == self.address {
@@ -469,27 +508,47 @@ impl Session {
         }
     }
 
+    /// The relay answers a proof that it takes, and afterwards the keepalives that come from the new
+    /// ip:port. An answer to an earlier keepalive may have been under way for long.
+    fn confirm_rebinding(&mut self, stamp: u64) {
+        if let Rebinding::Proved { at } = self.rebinding
+            && (stamp == REBIND_STAMP || stamp > at.as_nanos())
+        {
+            self.rebinding = Rebinding::Settled;
+            self.tell(Event::Rebound);
+        }
+    }
+
     fn handle_subscribe_ack(&mut self, ack: &SubscribeAck<'_>) {
-        let events = &mut self.events;
+        let mut events = Vec::new();
         self.subscriptions.handle_ack(ack, |settled| {
-            events.push_back(match settled {
+            events.push(match settled {
                 Settled::Added(group, level) => Event::Subscribed(group, level),
                 Settled::Dropped(group) => Event::Unsubscribed(group),
-                Settled::Refused(group) => Event::SubscriptionRefused(group),
+                Settled::Refused(group, reason) => Event::SubscriptionRefused(group, reason),
             });
         });
+        events.into_iter().for_each(|event| self.tell(event));
+    }
+
+    fn tell(&mut self, event: Event) {
+        if self.events.len() >= MAX_EVENTS {
+            self.events.pop_front();
+            self.events_lost += 1;
+        }
+        self.events.push_back(event);
     }
 
     fn lose(&mut self, again_at: Time) {
         self.enter(State::Greeting, again_at);
-        self.pending_rebind = None;
+        self.rebinding = Rebinding::Settled;
         self.round_trip = None;
-        self.events.push_back(Event::Lost);
+        self.tell(Event::Lost);
     }
 
     fn close(&mut self) {
         self.enter(State::Closed, Time::ZERO);
-        self.events.push_back(Event::Closed);
+        self.tell(Event::Closed);
     }
 
     fn enter(&mut self, state: State, due: Time) {
@@ -501,17 +560,6 @@ impl Session {
     fn back_off(&mut self, now: Time) {
         self.due = now + (FIRST_BACKOFF * (1 << self.tries.min(5))).min(MAX_BACKOFF);
         self.tries += 1;
-    }
-
-    /// A nonce of which the lowest 16 bits name a data thread (modulo their number): the next one
-    /// while threads refuse because they are full, otherwise any.
-    fn draw_nonce(&mut self) -> u64 {
-        let drawn = self.draw();
-        if self.full == 0 {
-            return drawn;
-        }
-        let next = (self.nonce as u16).wrapping_add(1);
-        drawn & !u64::from(u16::MAX) | u64::from(next)
     }
 
     fn draw(&mut self) -> u64 {

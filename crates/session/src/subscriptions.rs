@@ -3,8 +3,8 @@
 //! group that changes back before it was sent costs nothing.
 
 use canopy_wire::{
-    Address, Change, Comtree, Group, Level, SubscribeAck, SubscribeWriter, Time, WireError,
-    next_sequence,
+    Address, Change, Comtree, Group, Level, SubscribeAck, SubscribeWriter, TableFull, Time,
+    WireError, next_sequence,
 };
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 pub(crate) enum Settled {
     Added(Group, Level),
     Dropped(Group),
-    Refused(Group),
+    Refused(Group, TableFull),
 }
 
 struct Outstanding {
@@ -136,16 +136,16 @@ impl Subscriptions {
         for change in outstanding.changes {
             settled(match change {
                 Change::Drop(group) => Settled::Dropped(group),
-                Change::Add(group, level) if !ack.refused().contains(group) => {
-                    Settled::Added(group, level)
-                }
-                Change::Add(group, _) => {
-                    // A refused subscription is the application's to ask for again.
-                    if !self.queued.contains_key(&group) {
-                        self.wanted.remove(&group);
+                Change::Add(group, level) => match ack.refusal_of(group) {
+                    None => Settled::Added(group, level),
+                    Some(reason) => {
+                        // A refused subscription is the application's to ask for again.
+                        if !self.queued.contains_key(&group) {
+                            self.wanted.remove(&group);
+                        }
+                        Settled::Refused(group, reason)
                     }
-                    Settled::Refused(group)
-                }
+                },
             });
         }
     }

@@ -1,8 +1,8 @@
 //! Keyed hashing: cookies, proofs and secrets, and the seeded hasher of the tables.
 
-use canopy_wire::{Address, Tag, Time};
+use canopy_wire::{Address, Path, Tag, Time};
 use core::hash::{BuildHasher, Hasher};
-use core::net::{IpAddr, SocketAddr};
+use core::net::IpAddr;
 use siphasher::sip::SipHasher13;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
@@ -24,6 +24,13 @@ enum Purpose {
     Secret(u64),
 }
 
+impl core::fmt::Debug for Keyring {
+    /// Without the key.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Keyring")
+    }
+}
+
 impl Keyring {
     /// A keyring of 16 random bytes that the driver drew.
     pub fn new(key: Tag) -> Keyring {
@@ -31,46 +38,40 @@ impl Keyring {
     }
 
     /// The cookie for a hello with `nonce` from `from` at `now`.
-    pub fn connect_cookie(&self, now: Time, from: SocketAddr, nonce: u64) -> Tag {
+    pub fn connect_cookie(&self, now: Time, from: Path, nonce: u64) -> Tag {
         self.tag(period(now), from, Purpose::Connect(nonce))
     }
 
     /// Whether `cookie` is a connect cookie that this keyring made for `from` in this period or
     /// the last.
-    pub fn accepts_connect(&self, now: Time, from: SocketAddr, nonce: u64, cookie: &Tag) -> bool {
+    pub fn accepts_connect(&self, now: Time, from: Path, nonce: u64, cookie: &Tag) -> bool {
         self.accepts(now, from, Purpose::Connect(nonce), cookie)
     }
 
     /// The cookie that challenges `from` to prove that it is the session `address`.
-    pub fn rebind_cookie(&self, now: Time, from: SocketAddr, address: Address) -> Tag {
+    pub fn rebind_cookie(&self, now: Time, from: Path, address: Address) -> Tag {
         self.tag(period(now), from, Purpose::Rebind(address))
     }
 
     /// Whether `cookie` is a rebind cookie that this keyring made for `from` in this period or
     /// the last.
-    pub fn accepts_rebind(
-        &self,
-        now: Time,
-        from: SocketAddr,
-        address: Address,
-        cookie: &Tag,
-    ) -> bool {
+    pub fn accepts_rebind(&self, now: Time, from: Path, address: Address, cookie: &Tag) -> bool {
         self.accepts(now, from, Purpose::Rebind(address), cookie)
     }
 
     /// The secret of a session that `from` opened with `nonce` at `now`.
-    pub(crate) fn session_secret(&self, now: Time, from: SocketAddr, nonce: u64) -> Tag {
+    pub(crate) fn session_secret(&self, now: Time, from: Path, nonce: u64) -> Tag {
         self.tag(now.as_nanos(), from, Purpose::Secret(nonce))
     }
 
-    fn accepts(&self, now: Time, from: SocketAddr, purpose: Purpose, cookie: &Tag) -> bool {
+    fn accepts(&self, now: Time, from: Path, purpose: Purpose, cookie: &Tag) -> bool {
         let current = period(now);
         [current, current.saturating_sub(1)]
             .iter()
             .any(|period| equal(&self.tag(*period, from, purpose), cookie))
     }
 
-    fn tag(&self, period: u64, from: SocketAddr, purpose: Purpose) -> Tag {
+    fn tag(&self, period: u64, from: Path, purpose: Purpose) -> Tag {
         let mut hasher = SipHasher24::new_with_key(&self.key);
         let (number, bound) = match purpose {
             Purpose::Connect(nonce) => (1, nonce),
@@ -80,10 +81,12 @@ impl Keyring {
         hasher.write_u8(number);
         hasher.write_u64(bound);
         hasher.write_u64(period);
-        hasher.write_u16(from.port());
-        match from.ip() {
-            IpAddr::V4(ip) => hasher.write(&ip.octets()),
-            IpAddr::V6(ip) => hasher.write(&ip.octets()),
+        hasher.write_u16(from.remote.port());
+        for ip in [Some(from.remote.ip()), from.local].into_iter().flatten() {
+            match ip {
+                IpAddr::V4(ip) => hasher.write(&ip.octets()),
+                IpAddr::V6(ip) => hasher.write(&ip.octets()),
+            }
         }
         hasher.finish128().as_bytes()
     }
@@ -132,11 +135,12 @@ impl BuildHasher for KeyedState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::net::SocketAddr;
 
     const KEY: Tag = [7; 16];
 
-    fn from(port: u16) -> SocketAddr {
-        SocketAddr::from(([10, 0, 0, 1], port))
+    fn from(port: u16) -> Path {
+        SocketAddr::from(([10, 0, 0, 1], port)).into()
     }
 
     #[test]

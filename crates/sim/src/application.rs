@@ -183,7 +183,7 @@ impl World<'_> {
         let participant = &mut self.participants[number];
         let Some(session) = &mut participant.session else { return };
         match event {
-            Event::SubscriptionRefused(group) => {
+            Event::SubscriptionRefused(group, _) => {
                 session.unsubscribe(group);
                 participant.give_up(self.now, group);
             }

@@ -1,17 +1,24 @@
-//! The machine that the relay runs on: its socket, its data threads, its restarts. It reads as the
-//! real one does: at every arrival, but while updates wait for a tick at leisure.
+//! The machine that the relay runs on: its sockets, its data threads, its restarts. Each thread runs
+//! the very [`canopy_relay::Turn`] that the daemon's threads run.
 
-use crate::scenario::{READ_EVERY, Scenario};
+use crate::scenario::Scenario;
 use canopy_judge::{Books, Limits, Page};
-use canopy_relay::{Counters, Intake, Mode, Relay, RelayConfig};
-use canopy_session::{Keyring, SessionsConfig};
-use canopy_wire::{Comtree, Tag, Time};
+use canopy_relay::{
+    Change, ComtreeConfig, Counters, Losses, Medium, Places, Relay, RelayConfig, SendBatch,
+    Siblings, Turn, Wait,
+};
+use canopy_session::Keyring;
+use canopy_wire::{Comtree, Path, Tag, Time};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
+
+/// Datagrams that one receive call brings.
+const RECEIVE_SLOTS: usize = 32;
 
 /// A datagram that waits in a data thread's socket.
 pub(crate) struct Waiting {
@@ -22,15 +29,12 @@ pub(crate) struct Waiting {
     pub(crate) corrupted: bool,
 }
 
-/// A datagram from one data thread to the others, with whom it came from.
-pub(crate) type Handover = (SocketAddr, Rc<[u8]>);
-
 /// One data thread.
-struct Shard {
-    relay: Relay,
-    inbox: VecDeque<Waiting>,
-    handovers: VecDeque<Handover>,
-    /// When its socket is to be read next, if that is not at once.
+struct Thread {
+    turn: Turn,
+    /// What waits in its socket, and in the one for strangers.
+    inboxes: [VecDeque<Waiting>; 2],
+    /// When its sockets are to be read next, if that is not at once.
     read_at: Time,
     busy_until: Time,
     /// The turn that was asked for.
@@ -39,22 +43,80 @@ struct Shard {
 
 /// What a turn of a data thread did.
 #[derive(Default)]
-pub(crate) struct Turn {
+pub(crate) struct Done {
     /// What was read, in order.
     pub(crate) read: Vec<Waiting>,
-    /// What the other data threads get.
-    pub(crate) handovers: Vec<Handover>,
+    /// The other data threads that have something to take.
+    pub(crate) to_wake: Vec<usize>,
     /// What was sent, in order.
     pub(crate) sent: Vec<(SocketAddr, Rc<[u8]>)>,
     /// What must not be.
     pub(crate) broken: Vec<String>,
 }
 
+/// What a turn reads from and sends through, with the books on it.
+struct Sockets<'a> {
+    inboxes: &'a mut [VecDeque<Waiting>; 2],
+    /// What the last receive call brought and was not handed out.
+    received: VecDeque<Waiting>,
+    books: &'a mut Books,
+    page: Page,
+    /// What the counters were before the datagram at hand.
+    before: Option<Counters>,
+    done: Done,
+}
+
+impl Medium for Sockets<'_> {
+    type Error = Infallible;
+
+    fn receive(&mut self, strangers: bool) -> Result<bool, Infallible> {
+        let inbox = &mut self.inboxes[usize::from(strangers)];
+        let count = inbox.len().min(RECEIVE_SLOTS);
+        self.received.extend(inbox.drain(..count));
+        Ok(!inbox.is_empty())
+    }
+
+    fn next(&mut self) -> Option<(Path, &[u8])> {
+        let Some(waiting) = self.received.pop_front() else {
+            self.before = None;
+            return None;
+        };
+        self.done.read.push(waiting);
+        let waiting = self.done.read.last()?;
+        Some((waiting.from.into(), &waiting.bytes))
+    }
+
+    fn observe(&mut self, relay: &Relay) {
+        let Some(before) = self.before.take() else {
+            self.before = Some(relay.counters().clone());
+            return;
+        };
+        let Some(Waiting { from, bytes, .. }) = self.done.read.last() else { return };
+        let moved = (&before, relay.counters());
+        self.done.broken.extend(self.books.handled(&mut self.page, *from, bytes, moved).err());
+    }
+
+    fn send(&mut self, batch: &SendBatch) {
+        for transmit in batch.transmits() {
+            let bytes: Vec<u8> = batch.parts(transmit).flatten().copied().collect();
+            if bytes.len() != transmit.len as usize {
+                self.done.broken.push(format!("a send says {} bytes", transmit.len));
+            }
+            let datagrams = bytes.chunks(transmit.segment.max(1).into());
+            self.done.sent.extend(datagrams.map(|datagram| (transmit.to.remote, datagram.into())));
+        }
+    }
+
+    fn losses(&mut self) -> Losses {
+        Losses::default()
+    }
+}
+
 pub(crate) struct Host {
     rng: ChaCha8Rng,
     scenario: Scenario,
     comtrees: Vec<Comtree>,
-    shards: Vec<Shard>,
+    threads: Vec<Thread>,
     books: Books,
     /// The totals of relays that are no more.
     retired: Counters,
@@ -68,7 +130,7 @@ impl Host {
             rng,
             scenario: scenario.clone(),
             comtrees,
-            shards: Vec::new(),
+            threads: Vec::new(),
             books: Books::new(limits(scenario)),
             retired: Counters::default(),
             epoch: 1,
@@ -92,8 +154,8 @@ impl Host {
     /// The totals of all data threads since the beginning.
     pub(crate) fn counters(&self) -> Counters {
         let mut sum = self.retired.clone();
-        for shard in &self.shards {
-            sum.add(shard.relay.counters());
+        for thread in &self.threads {
+            sum.add(thread.turn.relay().counters());
         }
         sum
     }
@@ -101,7 +163,7 @@ impl Host {
     /// How many sessions, subscriptions and groups there are.
     pub(crate) fn remains(&self) -> [u32; 3] {
         let sum = |count: fn(&Relay) -> u32| {
-            self.shards.iter().map(|shard| count(&shard.relay)).sum::<u32>()
+            self.threads.iter().map(|thread| count(thread.turn.relay())).sum::<u32>()
         };
         [sum(Relay::sessions), sum(Relay::subscriptions), sum(Relay::groups)]
     }
@@ -111,38 +173,43 @@ impl Host {
         self.epoch += 1;
         self.books = Books::new(limits(&self.scenario));
         let keys = Keyring::new(self.rng.random::<Tag>());
-        for shard in 0..self.scenario.shards {
-            let relay = Relay::new(self.config(shard), keys.clone(), &self.rng.random::<Tag>());
-            self.shards.push(Shard::new(relay));
+        let places = Places::new(self.scenario.max_sessions);
+        for siblings in Siblings::mesh(self.scenario.threads) {
+            let table_key = self.rng.random::<Tag>();
+            let relay = Relay::new(self.config(&places), siblings, keys.clone(), &table_key);
+            self.threads.push(Thread::new(relay));
         }
     }
 
-    /// The relay goes down with all that it knew, and with what waited in its socket. Returns how
+    /// The relay goes down with all that it knew, and with what waited in its sockets. Returns how
     /// many datagrams those were.
     pub(crate) fn stop(&mut self) -> usize {
         self.retired = self.counters();
         self.epoch += 1;
-        self.shards.drain(..).map(|shard| shard.inbox.len()).sum()
+        let waited = |thread: Thread| thread.inboxes.iter().map(VecDeque::len).sum::<usize>();
+        self.threads.drain(..).map(waited).sum()
     }
 
     pub(crate) fn drain(&mut self, now: Time) {
-        for shard in &mut self.shards {
-            shard.relay.drain(now);
+        for thread in &mut self.threads {
+            // A drain is never refused.
+            let _ = thread.turn.relay_mut().apply(now, Change::Drain);
         }
     }
 
     /// A datagram arrives at the socket of its data thread. Returns when that wants a turn.
     pub(crate) fn arrive(&mut self, now: Time, waiting: Waiting) -> Option<(usize, Time)> {
-        let number = steer(&waiting.bytes, self.shards.len());
-        let shard = &mut self.shards[number];
-        shard.inbox.push_back(waiting);
-        shard.wants_to_read(now).map(|at| (number, at))
+        let (number, strangers) = steer(&waiting.bytes, self.threads.len());
+        let thread = &mut self.threads[number];
+        thread.inboxes[usize::from(strangers)].push_back(waiting);
+        thread.wants_to_read(now).map(|at| (number, at))
     }
 
     /// Whether the socket that a datagram is for holds another one.
     pub(crate) fn has_room(&self, bytes: &[u8]) -> bool {
-        let shard = &self.shards[steer(bytes, self.shards.len())];
-        shard.inbox.len() < self.scenario.receive_queue
+        let (number, strangers) = steer(bytes, self.threads.len());
+        let inbox = &self.threads[number].inboxes[usize::from(strangers)];
+        inbox.len() < self.scenario.receive_queue
     }
 
     /// From now on no datagram is refused, and none delayed.
@@ -151,95 +218,82 @@ impl Host {
         self.scenario.stalls = 0.0;
     }
 
-    /// A datagram arrives from another data thread.
-    pub(crate) fn arrive_handover(
-        &mut self,
-        now: Time,
-        number: usize,
-        handover: Handover,
-    ) -> Option<(usize, Time)> {
-        let shard = self.shards.get_mut(number)?;
-        shard.handovers.push_back(handover);
-        shard.wants_to_read(now).map(|at| (number, at))
+    /// A data thread is woken by another. Returns when it wants a turn.
+    pub(crate) fn wake(&mut self, now: Time, number: usize) -> Option<(usize, Time)> {
+        self.threads.get_mut(number)?.wants_to_read(now).map(|at| (number, at))
     }
 
-    /// Calls a data thread's timer by itself. Returns when it wants its next turn.
+    /// Returns when a data thread wants its next turn by itself.
     pub(crate) fn next_turn(&mut self, number: usize) -> Option<Time> {
-        let shard = self.shards.get_mut(number)?;
-        let at = shard.relay.poll_timeout()?;
-        shard.wants_turn(at)
+        let thread = self.threads.get_mut(number)?;
+        match thread.turn.wait() {
+            Wait::Until(at) => thread.wants_turn(at),
+            // What was not read yet counts as arriving now.
+            Wait::Arrival(_) if thread.inboxes.iter().any(|inbox| !inbox.is_empty()) => {
+                thread.wants_turn(thread.read_at)
+            }
+            Wait::Arrival(due) => thread.wants_turn(due?),
+        }
     }
 
     /// Whether the turn that is due was not replaced by an earlier one.
     pub(crate) fn is_due(&self, now: Time, number: usize) -> bool {
-        self.shards.get(number).is_some_and(|shard| shard.turn_at == Some(now))
+        self.threads.get(number).is_some_and(|thread| thread.turn_at == Some(now))
     }
 
-    /// A turn: reads all that waits, does what is due, sends.
-    pub(crate) fn turn(&mut self, now: Time, number: usize) -> Turn {
-        let mut turn = Turn::default();
-        let shard = &mut self.shards[number];
-        shard.turn_at = None;
+    /// A data thread has its turn.
+    pub(crate) fn turn(&mut self, now: Time, number: usize) -> Done {
+        let thread = &mut self.threads[number];
+        thread.turn_at = None;
         let stalls = self.scenario.stalls > 0.0 && self.rng.random_bool(self.scenario.stalls);
         let stall = if stalls { self.scenario.stall } else { Duration::ZERO };
-        shard.busy_until = now + self.scenario.turn + stall;
-        turn.read.extend(shard.inbox.drain(..));
-        let mut page = Page::begin(&shard.relay);
-        for Waiting { from, bytes, .. } in &turn.read {
-            let before = shard.relay.counters().clone();
-            if shard.relay.handle_datagram(now, *from, bytes) == Intake::Shared {
-                turn.handovers.push((*from, bytes.clone()));
-            }
-            let moved = (&before, shard.relay.counters());
-            turn.broken.extend(self.books.handled(&mut page, *from, bytes, moved).err());
+        thread.busy_until = now + self.scenario.turn + stall;
+        let mut sockets = Sockets {
+            inboxes: &mut thread.inboxes,
+            received: VecDeque::new(),
+            books: &mut self.books,
+            page: Page::begin(thread.turn.relay()),
+            before: None,
+            done: Done::default(),
+        };
+        let Ok(to_wake) = thread.turn.run(now, &mut sockets);
+        let Sockets { mut page, mut done, .. } = sockets;
+        let relay = thread.turn.relay();
+        for (to, datagram) in &done.sent {
+            let verdict = self.books.sends(&mut page, *to, datagram, relay.counters());
+            done.broken.extend(verdict.err());
         }
-        for (from, bytes) in shard.handovers.drain(..) {
-            let before = shard.relay.counters().clone();
-            shard.relay.handle_handover(now, from, &bytes);
-            let moved = (&before, shard.relay.counters());
-            turn.broken.extend(self.books.handed_over(from, &bytes, moved).err());
+        done.broken.extend(self.books.turn_ends(relay, &page).err());
+        done.to_wake = (0..64).filter(|other| to_wake & 1 << other != 0).collect();
+        thread.read_at = match thread.turn.wait() {
+            Wait::Until(at) => at,
+            Wait::Arrival(_) => now,
+        };
+        if relay.poll_timeout().is_some_and(|at| at <= now) {
+            done.broken.push("the relay wants a turn although it just had one".into());
         }
-        shard.relay.handle_timeout(now);
-        shard.transmit(now, &mut turn);
-        for (to, datagram) in &turn.sent {
-            let verdict = self.books.sends(&mut page, *to, datagram, shard.relay.counters());
-            turn.broken.extend(verdict.err());
-        }
-        turn.broken.extend(self.books.turn_ends(&shard.relay, &page).err());
-        let is_periodic = matches!(self.scenario.mode, Mode::Periodic { .. });
-        if is_periodic && (!turn.read.is_empty() || shard.relay.is_collecting()) {
-            shard.read_at = now.next_multiple(READ_EVERY);
-        }
-        if shard.relay.poll_timeout().is_some_and(|at| at <= now) {
-            turn.broken.push("the relay wants a turn although it just had one".into());
-            shard.busy_until = now + READ_EVERY;
-        }
-        turn
+        done
     }
 
-    fn config(&self, shard: u16) -> RelayConfig {
+    fn config(&self, places: &Places) -> RelayConfig {
+        let comtree = |comtree: &Comtree| ComtreeConfig::new(*comtree, 1);
         RelayConfig {
             mode: self.scenario.mode,
-            sessions: SessionsConfig {
-                comtrees: self.comtrees.clone(),
-                site: 1,
-                shard,
-                shards: self.scenario.shards,
-                max_sessions: self.scenario.max_sessions,
-                limits: self.scenario.limits,
-            },
+            comtrees: self.comtrees.iter().map(comtree).collect(),
+            places: places.clone(),
+            max_sessions: self.scenario.max_sessions,
+            limits: self.scenario.limits,
             tables: self.scenario.tables,
             smallest_set: self.scenario.smallest_set,
         }
     }
 }
 
-impl Shard {
-    fn new(relay: Relay) -> Shard {
-        Shard {
-            relay,
-            inbox: VecDeque::new(),
-            handovers: VecDeque::new(),
+impl Thread {
+    fn new(relay: Relay) -> Thread {
+        Thread {
+            turn: Turn::new(relay),
+            inboxes: Default::default(),
             read_at: Time::ZERO,
             busy_until: Time::ZERO,
             turn_at: None,
@@ -259,34 +313,25 @@ impl Shard {
         self.turn_at = Some(at);
         Some(at)
     }
-
-    fn transmit(&mut self, now: Time, turn: &mut Turn) {
-        self.relay.transmit(now, |batch| {
-            for transmit in batch.transmits() {
-                let bytes: Vec<u8> = batch.parts(transmit).flatten().copied().collect();
-                if bytes.len() != transmit.len as usize {
-                    turn.broken.push(format!("a send says {} bytes", transmit.len));
-                }
-                let datagrams = bytes.chunks(transmit.segment.max(1).into());
-                turn.sent.extend(datagrams.map(|datagram| (transmit.to, datagram.into())));
-            }
-        });
-    }
 }
 
 fn limits(scenario: &Scenario) -> Limits {
     Limits {
         max_sessions: scenario.max_sessions,
         tables: scenario.tables,
-        one_session: scenario.shards == 1,
+        one_session: scenario.threads == 1,
     }
 }
 
-/// The data thread that a datagram is for, as the kernel steers: by the endpoint of its source
-/// address.
-fn steer(datagram: &[u8], shards: usize) -> usize {
+/// The data thread that a datagram is for, and whether its socket for strangers gets it, as the
+/// kernel steers: by the endpoint of its source address, and by its kind.
+fn steer(datagram: &[u8], threads: usize) -> (usize, bool) {
+    let is_stranger = matches!(datagram.get(1), Some(0x10..=0x12));
     match datagram.get(10..12) {
-        Some(endpoint) => usize::from(u16::from_be_bytes([endpoint[0], endpoint[1]])) % shards,
-        None => 0,
+        Some(endpoint) => {
+            let endpoint = u16::from_be_bytes([endpoint[0], endpoint[1]]);
+            (usize::from(endpoint) % threads, is_stranger)
+        }
+        None => (0, is_stranger),
     }
 }

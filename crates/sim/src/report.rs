@@ -16,7 +16,7 @@ pub struct Report {
     /// What the network was like.
     pub weather: String,
     /// Data threads of the relay.
-    pub shards: u16,
+    pub threads: u16,
     /// Participants.
     pub participants: u64,
     /// Length of the run.

@@ -78,7 +78,7 @@ pub(crate) struct Scenario {
     /// Each participant's links, up and down.
     pub(crate) links: Vec<[LinkModel; 2]>,
     pub(crate) mode: Mode,
-    pub(crate) shards: u16,
+    pub(crate) threads: u16,
     pub(crate) max_sessions: u32,
     pub(crate) limits: SessionLimits,
     pub(crate) tables: TableLimits,
@@ -134,7 +134,7 @@ impl Scenario {
         let fullness = draw_fullness(rng);
         // What came to the scenarios later has a stream of its own: older seeds stay what they are.
         let more = &mut stream(config.seed, Stream::More);
-        let shards = if rng.random_bool(0.3) { more.random_range(2..=4) } else { 1 };
+        let threads = [1, 1, 1, 1, 1, 1, 2, 2, 3, 4][rng.random_range(0..10)];
         let end = Time::from_millis(u64::from(config.seconds.max(2)) * 1000);
         let calm = (recovery(weather, &limits) + QUIET + SLACK).min(end.since(Time::ZERO) / 2);
         let calm_from = end - calm;
@@ -147,7 +147,7 @@ impl Scenario {
         Scenario {
             participants,
             late_copies: if more.random_bool(0.5) { LATEST_COPY } else { Duration::ZERO },
-            receive_queue: if more.random_bool(0.2) { more.random_range(8..40) } else { ROOMY },
+            receive_queue: if more.random_bool(0.25) { more.random_range(4..24) } else { ROOMY },
             send_failures: if more.random_bool(0.15) {
                 more.random_range(0.001..0.03)
             } else {
@@ -160,8 +160,8 @@ impl Scenario {
             weather,
             links: (0..participants).map(|_| draw_links(weather, rng)).collect(),
             mode: draw_mode(rng),
-            shards,
-            max_sessions: draw_max_sessions(participants as u32, shards, fullness, rng),
+            threads,
+            max_sessions: draw_max_sessions(participants as u32, fullness, rng),
             limits,
             tables: draw_tables(participants as u32, fullness, rng),
             turn: Duration::from_micros(rng.random_range(20..500)),
@@ -348,14 +348,9 @@ fn draw_link(weather: Weather, delay: Duration, rng: &mut ChaCha8Rng) -> LinkMod
     }
 }
 
-fn draw_max_sessions(
-    participants: u32,
-    shards: u16,
-    fullness: Fullness,
-    rng: &mut ChaCha8Rng,
-) -> u32 {
+fn draw_max_sessions(participants: u32, fullness: Fullness, rng: &mut ChaCha8Rng) -> u32 {
     if fullness == Fullness::Sessions {
-        return (participants / u32::from(shards)).saturating_sub(rng.random_range(0..4)).max(2);
+        return participants.saturating_sub(rng.random_range(0..4)).max(2);
     }
     // Sessions of those who crashed live on beside the new ones for a while.
     participants * 8 + 8

@@ -1,7 +1,7 @@
 //! The run: one queue of events in virtual time, and what each of them does.
 
 use crate::config::SimConfig;
-use crate::host::{Handover, Host, Waiting};
+use crate::host::{Host, Waiting};
 use crate::hostile::Hostile;
 use crate::network::{Direction, Fate, Loss, Network};
 use crate::participant::Participant;
@@ -12,7 +12,7 @@ use crate::scenario::{Scenario, Stream, stream};
 use crate::trace::{Tap, Trace};
 use canopy_judge::{Carriage, Oracle};
 use canopy_relay::Mode;
-use canopy_wire::{Bundle, Comtree, Kind, Packet, Time};
+use canopy_wire::{Comtree, Kind, Packet, Time};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use std::cmp::Reverse;
@@ -46,8 +46,8 @@ pub fn run_with_tap(config: &SimConfig, tap: Tap<'_>) -> Report {
 /// Something that happens.
 pub(crate) enum Step {
     Arrive(Datagram),
-    /// A datagram of the relay's start (its epoch), for one of its data threads.
-    Handover(u32, usize, Handover),
+    /// A data thread is woken by another, of the relay of this start (its epoch).
+    WakeThread(u32, usize),
     Turn(usize),
     Wake(usize),
     Join(usize),
@@ -190,12 +190,12 @@ impl<'a> World<'a> {
                 true => self.arrive_at_relay(datagram),
                 false => self.arrive_at_participant(datagram),
             },
-            Step::Handover(epoch, shard, handover) if epoch == self.host.epoch() => {
-                let turn = self.host.arrive_handover(self.now, shard, handover);
+            Step::WakeThread(epoch, thread) if epoch == self.host.epoch() => {
+                let turn = self.host.wake(self.now, thread);
                 self.ask_for(turn);
             }
-            Step::Handover(..) => {}
-            Step::Turn(shard) => self.turn(shard),
+            Step::WakeThread(..) => {}
+            Step::Turn(thread) => self.turn(thread),
             Step::Wake(participant) => self.wake(participant),
             Step::Join(participant) => self.join(participant),
             Step::Walk(participant) => self.walk(participant),
@@ -346,11 +346,11 @@ impl<'a> World<'a> {
         self.deliver(participant, &datagram.bytes, carriage, (is_current, datagram.corrupted));
     }
 
-    fn turn(&mut self, shard: usize) {
-        if !self.host.is_due(self.now, shard) {
+    fn turn(&mut self, thread: usize) {
+        if !self.host.is_due(self.now, thread) {
             return;
         }
-        let turn = self.host.turn(self.now, shard);
+        let turn = self.host.turn(self.now, thread);
         for what in turn.broken {
             self.oracle.broken(format!("{}: {what}", self.now));
         }
@@ -361,16 +361,14 @@ impl<'a> World<'a> {
                 self.oracle.read(self.now, participant, &carries);
             }
         }
-        for handover in turn.handovers {
-            for other in (0..usize::from(self.scenario.shards)).filter(|other| *other != shard) {
-                let step = Step::Handover(self.host.epoch(), other, handover.clone());
-                self.after(self.scenario.handover, step);
-            }
+        for other in turn.to_wake {
+            let step = Step::WakeThread(self.host.epoch(), other);
+            self.after(self.scenario.handover, step);
         }
         for (to, bytes) in turn.sent {
             self.send_sabotaged(to, bytes);
         }
-        self.ask_for_timer(shard);
+        self.ask_for_timer(thread);
     }
 
     /// Between the relay and the network, where the fault sits that the oracle has to find.
@@ -383,22 +381,22 @@ impl<'a> World<'a> {
         }
     }
 
-    fn ask_for_timer(&mut self, shard: usize) {
-        let next = self.host.next_turn(shard);
-        self.ask_for(next.map(|at| (shard, at)));
+    fn ask_for_timer(&mut self, thread: usize) {
+        let next = self.host.next_turn(thread);
+        self.ask_for(next.map(|at| (thread, at)));
     }
 
     fn ask_for(&mut self, turn: Option<(usize, Time)>) {
-        if let Some((shard, at)) = turn {
-            self.at(at, Step::Turn(shard));
+        if let Some((thread, at)) = turn {
+            self.at(at, Step::Turn(thread));
         }
     }
 
     fn drain(&mut self) {
         self.host.drain(self.now);
         self.oracle.relay_changed(self.now, false);
-        for shard in 0..usize::from(self.scenario.shards) {
-            self.ask_for_timer(shard);
+        for thread in 0..usize::from(self.scenario.threads) {
+            self.ask_for_timer(thread);
         }
     }
 
@@ -438,7 +436,7 @@ impl<'a> World<'a> {
         self.check_network();
         if self.scenario.is_long_enough() {
             let held = self.host.remains();
-            self.oracle.check_remains(self.now, self.scenario.shards, held);
+            self.oracle.check_remains(self.now, self.scenario.threads, held);
         }
         let tally = self.oracle.tally().clone();
         Report {
@@ -448,7 +446,7 @@ impl<'a> World<'a> {
                 Mode::Periodic { tick } => format!("periodic {} ms", tick.as_millis()),
             },
             weather: format!("{:?}", self.scenario.weather).to_lowercase(),
-            shards: self.scenario.shards,
+            threads: self.scenario.threads,
             participants: self.participants.len() as u64,
             virtual_seconds: self.config.seconds.into(),
             updates_published: tally.published,
@@ -491,13 +489,8 @@ impl<'a> World<'a> {
 /// The updates that a datagram carries, as far as it can be read.
 pub(crate) fn updates_in(datagram: &[u8]) -> Vec<u64> {
     let Ok(packet) = Packet::new_checked(datagram) else { return Vec::new() };
-    match packet.header().kind {
-        Kind::Data => payload::identify(packet.payload()).into_iter().collect(),
-        Kind::Bundle => Bundle::new_checked(&packet).map_or(Vec::new(), |bundle| {
-            bundle.records().filter_map(|record| payload::identify(record.payload)).collect()
-        }),
-        _ => Vec::new(),
-    }
+    let Ok(updates) = packet.updates() else { return Vec::new() };
+    updates.filter_map(|update| payload::identify(update.payload)).collect()
 }
 
 impl Ord for Entry {

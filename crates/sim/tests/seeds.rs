@@ -85,8 +85,8 @@ fn host_and_network_make_their_faults() {
     assert!(made(|report| report.network.late_copies), "no copy came late");
     assert!(made(|report| report.network.sends_failed), "no send failed");
     assert!(made(|report| report.network.receive_queue_dropped), "no receive queue was full");
-    assert!(made(|report| u64::from(report.shards == 3)), "no three data threads");
-    assert!(made(|report| u64::from(report.shards == 4)), "no four data threads");
+    assert!(made(|report| u64::from(report.threads == 3)), "no three data threads");
+    assert!(made(|report| u64::from(report.threads == 4)), "no four data threads");
 }
 
 #[test]

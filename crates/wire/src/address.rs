@@ -1,6 +1,7 @@
 //! Addresses inside a comtree (Forest §3.2).
 
 use core::fmt;
+use core::str::FromStr;
 
 /// A comtree's identifier: flat, global, without meaning in its bits (Forest §3.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,6 +19,11 @@ pub struct Group(u32);
 /// (federated games §3.1). A higher packet level is a more restricted audience.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Level(pub u8);
+
+/// A number or text that names no group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no such group: groups are numbered from 0 to {}", Group::MAX)]
+pub struct NoSuchGroup;
 
 const GROUP_BIT: u32 = 1 << 31;
 
@@ -92,6 +98,29 @@ impl fmt::Debug for Group {
     }
 }
 
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl TryFrom<u32> for Group {
+    type Error = NoSuchGroup;
+
+    fn try_from(number: u32) -> Result<Group, NoSuchGroup> {
+        if number > Self::MAX { Err(NoSuchGroup) } else { Ok(Group(number)) }
+    }
+}
+
+/// Reads what `Display` writes: the number.
+impl FromStr for Group {
+    type Err = NoSuchGroup;
+
+    fn from_str(text: &str) -> Result<Group, NoSuchGroup> {
+        text.parse::<u32>().map_err(|_| NoSuchGroup)?.try_into()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,5 +132,14 @@ mod tests {
         let address = Address::unicast(0xffff, 9);
         assert!(!address.is_group());
         assert_eq!((address.site(), address.endpoint()), (0x7fff, 9));
+    }
+    #[test]
+    fn a_number_too_large_for_a_group_is_refused() {
+        assert_eq!(Group::try_from(Group::MAX), Ok(Group::new(Group::MAX)));
+        assert_eq!(Group::try_from(Group::MAX + 1), Err(NoSuchGroup));
+        assert_eq!(Group::new(7).to_string().parse(), Ok(Group::new(7)));
+        for text in ["", "-1", "group 7", "2147483648", "4294967303"] {
+            assert_eq!(text.parse::<Group>(), Err(NoSuchGroup), "{text:?}");
+        }
     }
 }

@@ -38,7 +38,7 @@ pub fn encode_record_header(
 }
 
 /// A bundle whose records have been checked to tile its payload.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Bundle<'a> {
     records: &'a [u8],
 }
@@ -140,7 +140,7 @@ impl<'a> BundleWriter<'a> {
         self.len == HEADER_LEN
     }
 
-    /// Writes the base header and returns the datagram's length.
+    /// Writes the base header, with its hop limit, and returns the datagram's length.
     pub fn finish(self, header: &Header) -> usize {
         let payload_len = (self.len - HEADER_LEN) as u16;
         self.out[..HEADER_LEN].copy_from_slice(&header.encode(payload_len));
@@ -151,7 +151,7 @@ impl<'a> BundleWriter<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Comtree, Kind};
+    use crate::{Comtree, Kind, seeded};
     use proptest::prelude::*;
 
     fn header() -> Header {
@@ -180,8 +180,7 @@ mod tests {
         assert!(writer.push(Address(2), Group::new(1), Level(3), Flags(0), b"update"));
         let len = writer.finish(&header());
         let packet = Packet::new_checked(&out[..len]).unwrap();
-        let payloads: Vec<_> =
-            Bundle::new_checked(&packet).unwrap().records().map(|record| record.payload).collect();
+        let payloads: Vec<_> = packet.updates().unwrap().map(|record| record.payload).collect();
         assert_eq!(payloads, [b"update"]);
     }
 
@@ -194,15 +193,19 @@ mod tests {
         out[HEADER_LEN + 1] += 1;
         let packet = Packet::new_checked(&out[..len]).unwrap();
         assert_eq!(Bundle::new_checked(&packet).unwrap_err(), WireError::Length);
+        assert_eq!(packet.updates().err(), Some(WireError::Length));
     }
 
     proptest! {
+        #![proptest_config(seeded())]
+
         #[test]
         fn records_survive_the_wire(
             records in proptest::collection::vec(
                 (any::<u32>(), 0..=Group::MAX, any::<u8>(), proptest::collection::vec(any::<u8>(), 0..80)),
                 0..12,
             ),
+            hop_limit: u8,
         ) {
             let mut out = [0; MAX_DATAGRAM];
             let mut writer = BundleWriter::new(&mut out).unwrap();
@@ -210,9 +213,10 @@ mod tests {
                 let fits = writer.push(Address(*src), Group::new(*group), Level(*level), Flags(0), payload);
                 prop_assert!(fits);
             }
-            let len = writer.finish(&header());
+            let len = writer.finish(&Header { hop_limit, ..header() });
             let packet = Packet::new_checked(&out[..len]).unwrap();
-            let back: Vec<_> = Bundle::new_checked(&packet).unwrap().records()
+            prop_assert_eq!(packet.header().hop_limit, hop_limit);
+            let back: Vec<_> = packet.updates().unwrap()
                 .map(|r| (r.src.0, r.dst.group().unwrap().number(), r.level.0, r.payload.to_vec()))
                 .collect();
             prop_assert_eq!(back, records);

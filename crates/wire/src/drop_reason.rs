@@ -39,8 +39,6 @@ drop_reasons! {
     SpoofedSource => "spoofed_source",
     /// A comtree that this relay does not carry.
     UnknownComtree => "unknown_comtree",
-    /// A comtree that the session has not joined.
-    ForeignComtree => "foreign_comtree",
     /// A unicast address that no session of the comtree has.
     UnknownDestination => "unknown_destination",
     /// A cookie that this relay did not make, or made too long ago, or for another ip:port.
@@ -63,12 +61,18 @@ drop_reasons! {
     PendingFull => "pending_full",
     /// The queue of replies of one turn was full.
     RepliesFull => "replies_full",
-    /// The queue to another data thread was full.
+    /// A data thread was too slow to take what another passed to it, or to hear what it told.
     HandoverFull => "handover_full",
     /// The kernel refused a datagram.
     SendFailed => "send_failed",
+    /// As much as can was waiting for a full device queue already.
+    SendQueueFull => "send_queue_full",
+    /// Nothing that is sent to the receiver's host arrives; it is left out for a while.
+    Unreachable => "unreachable",
     /// The socket's receive buffer was full; the relay never saw the datagram.
     ReceiveQueueFull => "receive_queue_full",
+    /// The same, of the socket for those who have no session.
+    StrangersQueueFull => "strangers_queue_full",
 }
 
 #[cfg(test)]

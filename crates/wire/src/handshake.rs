@@ -3,7 +3,9 @@
 //! No relay reply to an unproved ip:port is longer than what asked for it: a hello is padded to
 //! more than a cookie or a refusal, a keepalive to a challenge.
 
-use crate::{Address, Comtree, HEADER_LEN, Header, Kind, Packet, WireError};
+use crate::{
+    Address, Comtree, HEADER_LEN, Header, Kind, LeaveReason, Packet, RefusedReason, WireError,
+};
 
 /// Length of cookies, proofs and session secrets in bytes.
 pub const TAG_LEN: usize = 16;
@@ -20,32 +22,6 @@ pub type Tag = [u8; TAG_LEN];
 pub enum Suite {
     /// Cleartext.
     None = 0,
-}
-
-/// Why a relay does not take a participant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum RefusedReason {
-    /// The session table is full.
-    Full = 1,
-    /// The relay does not carry the comtree.
-    UnknownComtree = 2,
-    /// The relay speaks another version.
-    Version = 3,
-    /// The relay does not take the token or the security suite.
-    Credentials = 4,
-    /// The relay is draining.
-    Draining = 5,
-}
-
-/// Why a session ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum LeaveReason {
-    /// The participant is done.
-    Done = 0,
-    /// The relay is going away; connect elsewhere or later.
-    Draining = 1,
 }
 
 /// First packet of a participant.
@@ -318,7 +294,7 @@ impl Refused {
     /// [`WireError::Length`] if `out` is too short.
     pub fn encode(&self, comtree: Comtree, out: &mut [u8]) -> Result<usize, WireError> {
         let header = handshake_header(Kind::Refused, comtree, 0);
-        encode(&header, &[&self.nonce.to_be_bytes(), &[self.reason as u8]], 0, out)
+        encode(&header, &[&self.nonce.to_be_bytes(), &[self.reason.number()]], 0, out)
     }
 
     /// The nonce of a refusal because of the version, whatever version the refusing relay speaks:
@@ -326,26 +302,17 @@ impl Refused {
     pub fn nonce_of_any_version(datagram: &[u8]) -> Option<u64> {
         let (nonce, rest) = datagram.get(HEADER_LEN..)?.split_first_chunk::<8>()?;
         let is_refusal = datagram[1] == Kind::Refused as u8
-            && rest.first() == Some(&(RefusedReason::Version as u8));
+            && rest.first() == Some(&RefusedReason::Version.number());
         is_refusal.then(|| u64::from_be_bytes(*nonce))
     }
 
     /// Reads the packet's body.
     ///
     /// # Errors
-    /// [`WireError::TooShort`], [`WireError::Field`].
+    /// [`WireError::TooShort`].
     pub fn decode(packet: &Packet<'_>) -> Result<Refused, WireError> {
         let mut fields = Fields::new(packet, 9)?;
-        let nonce = fields.u64()?;
-        let reason = match fields.u8()? {
-            1 => RefusedReason::Full,
-            2 => RefusedReason::UnknownComtree,
-            3 => RefusedReason::Version,
-            4 => RefusedReason::Credentials,
-            5 => RefusedReason::Draining,
-            _ => return Err(WireError::Field("reason")),
-        };
-        Ok(Refused { nonce, reason })
+        Ok(Refused { nonce: fields.u64()?, reason: RefusedReason::from_number(fields.u8()?) })
     }
 }
 
@@ -401,7 +368,7 @@ impl Leave {
         dst: Address,
         out: &mut [u8],
     ) -> Result<usize, WireError> {
-        encode(&Header::new(Kind::Leave, comtree, src, dst), &[&[self.reason as u8]], 0, out)
+        encode(&Header::new(Kind::Leave, comtree, src, dst), &[&[self.reason.number()]], 0, out)
     }
 
     /// Writes the relay's answer, which has no body.
@@ -415,14 +382,9 @@ impl Leave {
     /// Reads the packet's body.
     ///
     /// # Errors
-    /// [`WireError::TooShort`], [`WireError::Field`].
+    /// [`WireError::TooShort`].
     pub fn decode(packet: &Packet<'_>) -> Result<Leave, WireError> {
-        let reason = match Fields::new(packet, 1)?.u8()? {
-            0 => LeaveReason::Done,
-            1 => LeaveReason::Draining,
-            _ => return Err(WireError::Field("reason")),
-        };
-        Ok(Leave { reason })
+        Ok(Leave { reason: LeaveReason::from_number(Fields::new(packet, 1)?.u8()?) })
     }
 }
 
@@ -481,7 +443,7 @@ impl Rebind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MAX_DATAGRAM;
+    use crate::{MAX_DATAGRAM, seeded};
     use proptest::prelude::*;
 
     const COMTREE: Comtree = Comtree(5);
@@ -514,9 +476,11 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(seeded())]
+
         #[test]
         fn session_packets_survive_the_wire(
-            nonce: u64, cookie: Tag, proof: Tag, suite: u8, address: u32, times: [u32; 3],
+            nonce: u64, cookie: Tag, proof: Tag, suite: u8, reason: u8, address: u32, times: [u32; 3],
             token in proptest::collection::vec(any::<u8>(), 0..=MAX_TOKEN_LEN),
         ) {
             let mut out = [0; MAX_DATAGRAM];
@@ -535,6 +499,12 @@ mod tests {
             };
             let len = connected.encode(COMTREE, &mut out).unwrap();
             prop_assert_eq!(Connected::decode(&packet(&out, len)).unwrap(), connected);
+            let refused = Refused { nonce, reason: RefusedReason::from_number(reason) };
+            let len = refused.encode(COMTREE, &mut out).unwrap();
+            prop_assert_eq!(Refused::decode(&packet(&out, len)).unwrap(), refused);
+            let leave = Leave { reason: LeaveReason::from_number(reason) };
+            let len = leave.encode(COMTREE, Address(1), Address(2), &mut out).unwrap();
+            prop_assert_eq!(Leave::decode(&packet(&out, len)).unwrap(), leave);
             let keepalive = Keepalive { stamp: nonce };
             let len = keepalive.encode(COMTREE, Address(1), &mut out).unwrap();
             prop_assert_eq!(Keepalive::decode(&packet(&out, len)).unwrap(), keepalive);

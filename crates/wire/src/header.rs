@@ -1,6 +1,6 @@
 //! The base header that every packet starts with, and the checked view of a packet.
 
-use crate::{Address, Comtree, Level, WireError};
+use crate::{Address, Bundle, Comtree, Level, Record, WireError};
 
 /// First byte of every packet: the letter of the protocol and its version.
 pub const VERSION: u8 = 0xC1;
@@ -81,6 +81,13 @@ impl Flags {
     /// In a bundle: this record is filler and carries no update.
     pub const VOID: Flags = Flags(0x80);
 
+    /// What a relay passes on of the flags that a participant sets on an update. It clears the
+    /// others: what is reserved today may tell the receivers of another release how to read the
+    /// bytes that follow.
+    pub const fn passed_on(self) -> Flags {
+        Flags(self.0 & Flags::ECHO.0)
+    }
+
     /// Whether all bits of `other` are set.
     pub const fn contains(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
@@ -103,7 +110,7 @@ pub struct Header {
     pub src: Address,
     /// A group, a unicast address, or unspecified.
     pub dst: Address,
-    /// Hops left.
+    /// Hops left: [`DEFAULT_HOP_LIMIT`] from whoever sends the packet first.
     pub hop_limit: u8,
 }
 
@@ -151,6 +158,7 @@ impl Header {
 pub struct Packet<'a> {
     header: Header,
     payload: &'a [u8],
+    datagram_len: usize,
 }
 
 impl<'a> Packet<'a> {
@@ -186,7 +194,7 @@ impl<'a> Packet<'a> {
             dst: Address(word(12)),
             hop_limit: head[18],
         };
-        Ok(Packet { header, payload })
+        Ok(Packet { header, payload, datagram_len: have })
     }
 
     /// The base header.
@@ -198,11 +206,33 @@ impl<'a> Packet<'a> {
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
+
+    /// The length of the datagram that holds it, padding included: what its sender paid for.
+    pub fn datagram_len(&self) -> usize {
+        self.datagram_len
+    }
+
+    /// The updates in it, without filler: the one of a data packet, those of a bundle, and of
+    /// other kinds none.
+    ///
+    /// # Errors
+    /// Those of [`Bundle::new_checked`].
+    pub fn updates(&self) -> Result<impl Iterator<Item = Record<'a>> + use<'a>, WireError> {
+        let Header { kind, flags, level, src, dst, .. } = self.header;
+        let alone = Record { flags, level, src, dst, payload: self.payload };
+        let alone = (kind == Kind::Data).then_some(alone);
+        let bundled = match kind {
+            Kind::Bundle => Bundle::new_checked(self)?,
+            _ => Bundle::default(),
+        };
+        Ok(alone.into_iter().chain(bundled.records()))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::seeded;
     use proptest::prelude::*;
 
     fn header() -> Header {
@@ -237,10 +267,35 @@ mod tests {
     fn bytes_after_the_payload_are_padding() {
         let mut bytes = [0xaa; 64];
         header().encode_packet(b"hello", &mut bytes).unwrap();
-        assert_eq!(Packet::new_checked(&bytes).unwrap().payload(), b"hello");
+        let packet = Packet::new_checked(&bytes).unwrap();
+        assert_eq!((packet.payload(), packet.datagram_len()), (&b"hello"[..], 64));
+    }
+
+    #[test]
+    fn reserved_flags_are_not_passed_on() {
+        for bits in 0..=u8::MAX {
+            assert_eq!(Flags(bits).passed_on(), Flags(bits & 1));
+        }
+    }
+
+    #[test]
+    fn a_data_packet_is_an_update_and_other_kinds_hold_none() {
+        let mut bytes = [0; 64];
+        for kind in Kind::ALL {
+            let header = Header { kind: *kind, flags: Flags::ECHO, level: Level(7), ..header() };
+            let len = header.encode_packet(b"", &mut bytes).unwrap();
+            let packet = Packet::new_checked(&bytes[..len]).unwrap();
+            let updates: Vec<Record<'_>> = packet.updates().unwrap().collect();
+            let Header { flags, level, src, dst, .. } = header;
+            let expected = Record { flags, level, src, dst, payload: b"" };
+            let expected = if *kind == Kind::Data { vec![expected] } else { Vec::new() };
+            assert_eq!(updates, expected, "{kind:?}");
+        }
     }
 
     proptest! {
+        #![proptest_config(seeded())]
+
         #[test]
         fn a_header_survives_the_wire(
             kind in 0..Kind::ALL.len(), flags: u8, level: u8, comtree: u32, src: u32, dst: u32,

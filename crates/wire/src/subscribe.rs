@@ -1,10 +1,11 @@
 //! Subscription changes, hundreds to a packet, and their acknowledgement.
 //!
-//! A subscribe packet carries a sequence number and sections; a section says "add at this level"
-//! or "drop", and lists groups of four bytes each.
+//! Both packets carry a sequence number and sections; a section lists groups, of four bytes each,
+//! to which the same happens: "add at this level", "drop", "refused for this reason".
 
 use crate::{
-    Address, Comtree, Group, HEADER_LEN, Header, Kind, Level, MAX_DATAGRAM, Packet, WireError,
+    Address, Comtree, Group, HEADER_LEN, Header, Kind, Level, MAX_DATAGRAM, Packet, TableFull,
+    WireError,
 };
 
 /// Changes that fit one packet when they share an operation and a level.
@@ -12,6 +13,8 @@ pub const MAX_CHANGES: usize = (MAX_DATAGRAM - HEADER_LEN - SEQUENCE_LEN - SECTI
 
 const SEQUENCE_LEN: usize = 4;
 const SECTION_LEN: usize = 4;
+/// The first section's place.
+const SECTIONS_AT: usize = HEADER_LEN + SEQUENCE_LEN;
 const DROP: u8 = 0;
 const ADD: u8 = 1;
 
@@ -32,10 +35,10 @@ impl Change {
         }
     }
 
-    const fn section(self) -> (u8, Level) {
+    const fn section(self) -> [u8; 2] {
         match self {
-            Change::Add(_, level) => (ADD, level),
-            Change::Drop(_) => (DROP, Level(0)),
+            Change::Add(_, level) => [ADD, level.0],
+            Change::Drop(_) => [DROP, 0],
         }
     }
 }
@@ -47,10 +50,10 @@ pub const fn next_sequence(last: u32) -> u32 {
 }
 
 /// A subscribe packet whose sections have been checked.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Subscribe<'a> {
     sequence: u32,
-    sections: &'a [u8],
+    sections: Sections<'a>,
 }
 
 impl<'a> Subscribe<'a> {
@@ -60,18 +63,9 @@ impl<'a> Subscribe<'a> {
     /// [`WireError::TooShort`], [`WireError::Length`], or [`WireError::Field`] for an unknown
     /// operation.
     pub fn new_checked(packet: &Packet<'a>) -> Result<Subscribe<'a>, WireError> {
-        let payload = packet.payload();
-        let (sequence, sections) = split_u32(payload).ok_or(WireError::TooShort {
-            have: HEADER_LEN + payload.len(),
-            need: HEADER_LEN + SEQUENCE_LEN,
-        })?;
-        let mut rest = sections;
-        while !rest.is_empty() {
-            let (operation, _, _, after) = split_section(rest).ok_or(WireError::Length)?;
-            if operation > ADD {
-                return Err(WireError::Field("operation"));
-            }
-            rest = after;
+        let (sequence, sections) = sections_of(packet)?;
+        if sections.clone().any(|section| section.key[0] > ADD) {
+            return Err(WireError::Field("operation"));
         }
         Ok(Subscribe { sequence, sections })
     }
@@ -83,32 +77,54 @@ impl<'a> Subscribe<'a> {
 
     /// The changes, in order.
     pub fn changes(&self) -> impl Iterator<Item = Change> + use<'a> {
-        let mut rest = self.sections;
-        core::iter::from_fn(move || {
-            let (operation, level, groups, after) = split_section(rest)?;
-            rest = after;
-            Some((operation, level, groups))
-        })
-        .flat_map(|(operation, level, groups)| {
+        self.sections.clone().flat_map(|Section { key: [operation, level], groups }| {
             groups_of(groups).map(move |group| match operation {
-                ADD => Change::Add(group, level),
+                ADD => Change::Add(group, Level(level)),
                 _ => Change::Drop(group),
             })
         })
     }
 }
 
-fn split_u32(bytes: &[u8]) -> Option<(u32, &[u8])> {
-    let (head, rest) = bytes.split_first_chunk::<4>()?;
-    Some((u32::from_be_bytes(*head), rest))
+/// Groups to which the same happens: what that is, and the groups' bytes.
+#[derive(Clone, Copy, Debug)]
+struct Section<'a> {
+    key: [u8; 2],
+    groups: &'a [u8],
 }
 
-/// Splits off one section: operation, level, the bytes of its groups, what follows.
-fn split_section(bytes: &[u8]) -> Option<(u8, Level, &[u8], &[u8])> {
-    let (head, rest) = bytes.split_first_chunk::<SECTION_LEN>()?;
-    let count = usize::from(u16::from_be_bytes([head[2], head[3]]));
-    let (groups, rest) = rest.split_at_checked(count * 4)?;
-    Some((head[0], Level(head[1]), groups, rest))
+/// The sections at the front of some bytes.
+#[derive(Clone, Debug)]
+struct Sections<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Sections<'a> {
+    type Item = Section<'a>;
+
+    fn next(&mut self) -> Option<Section<'a>> {
+        let (head, rest) = self.rest.split_first_chunk::<SECTION_LEN>()?;
+        let count = usize::from(u16::from_be_bytes([head[2], head[3]]));
+        let (groups, rest) = rest.split_at_checked(count * 4)?;
+        self.rest = rest;
+        Some(Section { key: [head[0], head[1]], groups })
+    }
+}
+
+/// The sequence number of a packet, and its sections, which have been checked to tile the rest.
+fn sections_of<'a>(packet: &Packet<'a>) -> Result<(u32, Sections<'a>), WireError> {
+    let payload = packet.payload();
+    let have = HEADER_LEN + payload.len();
+    let short = WireError::TooShort { have, need: SECTIONS_AT };
+    let (sequence, rest) = payload.split_first_chunk::<SEQUENCE_LEN>().ok_or(short)?;
+    let sections = Sections { rest };
+    let mut all = sections.clone();
+    while all.next().is_some() {}
+    if all.rest.is_empty() {
+        Ok((u32::from_be_bytes(*sequence), sections))
+    } else {
+        Err(WireError::Length)
+    }
 }
 
 fn groups_of(bytes: &[u8]) -> impl Iterator<Item = Group> + use<'_> {
@@ -118,11 +134,7 @@ fn groups_of(bytes: &[u8]) -> impl Iterator<Item = Group> + use<'_> {
 /// Writes a subscribe packet change by change into a buffer of the caller's.
 #[derive(Debug)]
 pub struct SubscribeWriter<'a> {
-    out: &'a mut [u8],
-    len: usize,
-    section_at: usize,
-    section: Option<(u8, Level)>,
-    count: u16,
+    sections: SectionWriter<'a>,
 }
 
 impl<'a> SubscribeWriter<'a> {
@@ -131,87 +143,36 @@ impl<'a> SubscribeWriter<'a> {
     /// # Errors
     /// [`WireError::Length`] if `out` has no room for a packet without changes.
     pub fn new(out: &'a mut [u8], sequence: u32) -> Result<SubscribeWriter<'a>, WireError> {
-        let room = out.len().min(MAX_DATAGRAM);
-        let out = &mut out[..room];
-        let len = HEADER_LEN + SEQUENCE_LEN;
-        let place = out.get_mut(HEADER_LEN..len).ok_or(WireError::Length)?;
-        place.copy_from_slice(&sequence.to_be_bytes());
-        Ok(SubscribeWriter { out, len, section_at: len, section: None, count: 0 })
+        Ok(SubscribeWriter { sections: SectionWriter::new(out, sequence)? })
     }
 
     /// Adds a change. Returns whether it fitted. Changes of one operation and level that follow
     /// each other share a section.
     pub fn push(&mut self, change: Change) -> bool {
-        let opens = self.section != Some(change.section());
-        let start = self.len + if opens { SECTION_LEN } else { 0 };
-        if start + 4 > self.out.len() {
-            return false;
-        }
-        if opens {
-            let (operation, level) = change.section();
-            self.section_at = self.len;
-            self.section = Some((operation, level));
-            self.count = 0;
-            self.out[self.len..self.len + 2].copy_from_slice(&[operation, level.0]);
-        }
-        self.out[start..start + 4].copy_from_slice(&change.group().number().to_be_bytes());
-        self.len = start + 4;
-        self.count += 1;
-        let count_at = self.section_at + 2;
-        self.out[count_at..count_at + 2].copy_from_slice(&self.count.to_be_bytes());
-        true
+        self.sections.push(change.section(), change.group())
     }
 
     /// Writes the base header and returns the packet's length.
     pub fn finish(self, comtree: Comtree, src: Address) -> usize {
-        let header = Header::new(Kind::Subscribe, comtree, src, Address::UNSPECIFIED);
-        self.out[..HEADER_LEN].copy_from_slice(&header.encode((self.len - HEADER_LEN) as u16));
-        self.len
+        self.sections.finish(&Header::new(Kind::Subscribe, comtree, src, Address::UNSPECIFIED))
     }
 }
 
-/// Why groups were refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum TableFull {
-    /// None was.
-    No = 0,
-    /// The relay's table of groups or subscriptions is full.
-    Table = 1,
-    /// The participant has as many subscriptions as one may have.
-    Participant = 2,
-}
-
 /// The answer to a subscribe packet: its number, and the groups that were not subscribed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SubscribeAck<'a> {
     sequence: u32,
-    reason: TableFull,
-    groups: &'a [u8],
+    sections: Sections<'a>,
 }
 
 impl<'a> SubscribeAck<'a> {
-    /// Checks the packet's body.
+    /// Checks that the sections tile the payload.
     ///
     /// # Errors
-    /// [`WireError::TooShort`], [`WireError::Length`], [`WireError::Field`].
+    /// [`WireError::TooShort`], [`WireError::Length`].
     pub fn new_checked(packet: &Packet<'a>) -> Result<SubscribeAck<'a>, WireError> {
-        let payload = packet.payload();
-        let need = HEADER_LEN + ACK_FIXED;
-        let short = WireError::TooShort { have: HEADER_LEN + payload.len(), need };
-        let (sequence, rest) = split_u32(payload).ok_or(short)?;
-        let (head, groups) = rest.split_first_chunk::<4>().ok_or(short)?;
-        let reason = match head[0] {
-            0 => TableFull::No,
-            1 => TableFull::Table,
-            2 => TableFull::Participant,
-            _ => return Err(WireError::Field("reason")),
-        };
-        let count = usize::from(u16::from_be_bytes([head[2], head[3]]));
-        if groups.len() != count * 4 {
-            return Err(WireError::Length);
-        }
-        Ok(SubscribeAck { sequence, reason, groups })
+        let (sequence, sections) = sections_of(packet)?;
+        Ok(SubscribeAck { sequence, sections })
     }
 
     /// The number of the subscribe packet that was applied.
@@ -219,41 +180,23 @@ impl<'a> SubscribeAck<'a> {
         self.sequence
     }
 
-    /// Why groups were refused, if any was.
-    pub fn reason(&self) -> TableFull {
-        self.reason
+    /// The groups that were refused, in order, and why.
+    pub fn refused(&self) -> impl Iterator<Item = (Group, TableFull)> + use<'a> {
+        self.sections.clone().flat_map(|Section { key: [reason, _], groups }| {
+            groups_of(groups).map(move |group| (group, TableFull::from_number(reason)))
+        })
     }
 
-    /// The groups that were refused.
-    pub fn refused(&self) -> RefusedGroups<'a> {
-        RefusedGroups(self.groups)
-    }
-}
-
-/// The groups that a [`SubscribeAck`] refuses.
-#[derive(Clone, Copy, Debug)]
-pub struct RefusedGroups<'a>(&'a [u8]);
-
-impl<'a> RefusedGroups<'a> {
-    /// The groups, in order.
-    pub fn iter(&self) -> impl Iterator<Item = Group> + use<'a> {
-        groups_of(self.0)
-    }
-
-    /// Whether `group` is among them.
-    pub fn contains(&self, group: Group) -> bool {
-        self.iter().any(|refused| refused == group)
+    /// Why `group` was refused; `None` if it was not.
+    pub fn refusal_of(&self, group: Group) -> Option<TableFull> {
+        self.refused().find_map(|(refused, reason)| (refused == group).then_some(reason))
     }
 }
-
-const ACK_FIXED: usize = 8;
 
 /// Writes a subscribe-ack into a buffer of the caller's.
 #[derive(Debug)]
 pub struct SubscribeAckWriter<'a> {
-    out: &'a mut [u8],
-    len: usize,
-    reason: TableFull,
+    sections: SectionWriter<'a>,
 }
 
 impl<'a> SubscribeAckWriter<'a> {
@@ -262,34 +205,92 @@ impl<'a> SubscribeAckWriter<'a> {
     /// # Errors
     /// [`WireError::Length`] if `out` has no room for an ack without refusals.
     pub fn new(out: &'a mut [u8], sequence: u32) -> Result<SubscribeAckWriter<'a>, WireError> {
-        let room = out.len().min(MAX_DATAGRAM);
-        let out = &mut out[..room];
-        let len = HEADER_LEN + ACK_FIXED;
-        let place = out.get_mut(HEADER_LEN..HEADER_LEN + 4).ok_or(WireError::Length)?;
-        place.copy_from_slice(&sequence.to_be_bytes());
-        if out.len() < len {
-            return Err(WireError::Length);
-        }
-        Ok(SubscribeAckWriter { out, len, reason: TableFull::No })
+        Ok(SubscribeAckWriter { sections: SectionWriter::new(out, sequence)? })
     }
 
-    /// Adds a refused group. Returns whether it fitted.
+    /// Adds a refused group. Returns whether it fitted; in a whole datagram, [`MAX_CHANGES`] groups
+    /// do. Groups of one reason that follow each other share a section.
+    ///
+    /// That a group is refused matters more than why: one that has no room for a section of its own
+    /// joins the last section, and when that is full too, the last two sections become one.
     pub fn push(&mut self, group: Group, reason: TableFull) -> bool {
-        let Some(slot) = self.out.get_mut(self.len..self.len + 4) else { return false };
-        slot.copy_from_slice(&group.number().to_be_bytes());
-        self.len += 4;
-        self.reason = reason;
-        true
+        self.sections.push([reason.number(), 0], group)
+            || self.sections.push_to_last(group)
+            || (self.sections.merge_last() && self.sections.push_to_last(group))
     }
 
     /// Writes the headers and returns the packet's length.
     pub fn finish(self, comtree: Comtree, dst: Address) -> usize {
-        let count = ((self.len - HEADER_LEN - ACK_FIXED) / 4) as u16;
-        let fixed = &mut self.out[HEADER_LEN + 4..HEADER_LEN + ACK_FIXED];
-        fixed[0] = self.reason as u8;
-        fixed[1] = 0;
-        fixed[2..].copy_from_slice(&count.to_be_bytes());
-        let header = Header::new(Kind::SubscribeAck, comtree, Address::UNSPECIFIED, dst);
+        self.sections.finish(&Header::new(Kind::SubscribeAck, comtree, Address::UNSPECIFIED, dst))
+    }
+}
+
+/// Writes a sequence number and sections behind the place of a base header.
+#[derive(Debug)]
+struct SectionWriter<'a> {
+    out: &'a mut [u8],
+    len: usize,
+    /// The last section: its place, what happens to its groups, and how many they are.
+    last: Option<(usize, [u8; 2], u16)>,
+}
+
+impl<'a> SectionWriter<'a> {
+    fn new(out: &'a mut [u8], sequence: u32) -> Result<SectionWriter<'a>, WireError> {
+        let room = out.len().min(MAX_DATAGRAM);
+        let out = &mut out[..room];
+        let place = out.get_mut(HEADER_LEN..SECTIONS_AT).ok_or(WireError::Length)?;
+        place.copy_from_slice(&sequence.to_be_bytes());
+        Ok(SectionWriter { out, len: SECTIONS_AT, last: None })
+    }
+
+    /// Adds a group to the last section if that is of this `key`, else to a new one.
+    fn push(&mut self, key: [u8; 2], group: Group) -> bool {
+        if self.last.is_some_and(|(_, last, _)| last == key) {
+            return self.push_to_last(group);
+        }
+        if self.len + SECTION_LEN + 4 > self.out.len() {
+            return false;
+        }
+        self.last = Some((self.len, key, 0));
+        self.len += SECTION_LEN;
+        self.push_to_last(group)
+    }
+
+    fn push_to_last(&mut self, group: Group) -> bool {
+        let Some((at, key, count)) = self.last else { return false };
+        let Some(place) = self.out.get_mut(self.len..self.len + 4) else { return false };
+        place.copy_from_slice(&group.number().to_be_bytes());
+        self.len += 4;
+        self.set_last(at, key, count + 1);
+        true
+    }
+
+    /// Makes the last section a part of the one before it, which frees the room of its header.
+    /// Returns whether there was one before it.
+    fn merge_last(&mut self) -> bool {
+        let Some((last_at, _, last_count)) = self.last else { return false };
+        let mut at = SECTIONS_AT;
+        for Section { key, groups } in (Sections { rest: &self.out[SECTIONS_AT..last_at] }) {
+            let end = at + SECTION_LEN + groups.len();
+            if end == last_at {
+                let count = (groups.len() / 4) as u16;
+                self.out.copy_within(last_at + SECTION_LEN..self.len, last_at);
+                self.len -= SECTION_LEN;
+                self.set_last(at, key, count + last_count);
+                return true;
+            }
+            at = end;
+        }
+        false
+    }
+
+    fn set_last(&mut self, at: usize, key: [u8; 2], count: u16) {
+        let [high, low] = count.to_be_bytes();
+        self.out[at..at + SECTION_LEN].copy_from_slice(&[key[0], key[1], high, low]);
+        self.last = Some((at, key, count));
+    }
+
+    fn finish(self, header: &Header) -> usize {
         self.out[..HEADER_LEN].copy_from_slice(&header.encode((self.len - HEADER_LEN) as u16));
         self.len
     }
@@ -298,6 +299,7 @@ impl<'a> SubscribeAckWriter<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::seeded;
     use proptest::prelude::*;
 
     // The issue of the spine asks for at least 350 changes a packet (as in Forest's own format).
@@ -320,9 +322,35 @@ mod tests {
         let mut writer = SubscribeWriter::new(&mut out, 1).unwrap();
         writer.push(Change::Drop(Group::new(4)));
         let len = writer.finish(Comtree(1), Address(1));
-        out[HEADER_LEN + SEQUENCE_LEN] = 9;
+        out[SECTIONS_AT] = 9;
         let packet = Packet::new_checked(&out[..len]).unwrap();
         assert_eq!(Subscribe::new_checked(&packet).unwrap_err(), WireError::Field("operation"));
+    }
+
+    fn write_ack(out: &mut [u8], sequence: u32, refused: &[(Group, TableFull)]) -> usize {
+        let mut writer = SubscribeAckWriter::new(out, sequence).unwrap();
+        for (group, reason) in refused {
+            assert!(writer.push(*group, *reason), "{group:?}");
+        }
+        writer.finish(Comtree(1), Address(2))
+    }
+
+    #[test]
+    fn a_full_packet_that_is_refused_for_two_reasons_loses_no_group() {
+        let refused: Vec<(Group, TableFull)> = (0..MAX_CHANGES as u32)
+            .map(|n| {
+                (Group::new(n), [TableFull::Table, TableFull::Participant][usize::from(n > 9)])
+            })
+            .collect();
+        let mut out = [0; MAX_DATAGRAM];
+        let len = write_ack(&mut out, 1, &refused);
+        assert_eq!(len, MAX_DATAGRAM, "one section, for a second header is too much");
+        let packet = Packet::new_checked(&out).unwrap();
+        let ack = SubscribeAck::new_checked(&packet).unwrap();
+        assert!(ack.refused().map(|(group, _)| group).eq(refused.iter().map(|r| r.0)));
+        let mut writer = SubscribeAckWriter::new(&mut out, 1).unwrap();
+        assert!(refused.iter().all(|(group, reason)| writer.push(*group, *reason)));
+        assert!(!writer.push(Group::new(0), TableFull::Table), "it is full");
     }
 
     fn change() -> impl Strategy<Value = Change> {
@@ -333,6 +361,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(seeded())]
+
         #[test]
         fn changes_survive_the_wire(changes in proptest::collection::vec(change(), 0..170), sequence: u32) {
             let mut out = [0; MAX_DATAGRAM];
@@ -348,17 +378,46 @@ mod tests {
         }
 
         #[test]
-        fn refusals_survive_the_wire(groups in proptest::collection::vec(0..=Group::MAX, 0..356), sequence: u32) {
+        fn refusals_survive_the_wire(
+            refused in proptest::collection::vec((0..=Group::MAX, 0u8..4), 0..170), sequence: u32,
+        ) {
+            let refused: Vec<(Group, TableFull)> = refused
+                .into_iter()
+                .map(|(group, reason)| (Group::new(group), TableFull::from_number(reason)))
+                .collect();
             let mut out = [0; MAX_DATAGRAM];
-            let mut writer = SubscribeAckWriter::new(&mut out, sequence).unwrap();
-            for group in &groups {
-                prop_assert!(writer.push(Group::new(*group), TableFull::Table));
-            }
-            let len = writer.finish(Comtree(1), Address(2));
+            let len = write_ack(&mut out, sequence, &refused);
             let packet = Packet::new_checked(&out[..len]).unwrap();
             let ack = SubscribeAck::new_checked(&packet).unwrap();
             prop_assert_eq!(ack.sequence(), sequence);
-            prop_assert_eq!(ack.refused().iter().map(Group::number).collect::<Vec<_>>(), groups);
+            prop_assert_eq!(ack.refused().collect::<Vec<_>>(), &refused[..]);
+            for (group, _) in &refused {
+                let first = refused.iter().find(|(other, _)| other == group).unwrap();
+                prop_assert_eq!(ack.refusal_of(*group), Some(first.1));
+            }
+        }
+
+        #[test]
+        fn as_many_groups_can_be_refused_as_can_be_asked_for(
+            lengths in proptest::collection::vec(1..60usize, 1..60),
+        ) {
+            // Stretches of one reason each; what has no room for its own reason is refused still.
+            let reasons = [TableFull::Table, TableFull::Participant].into_iter().cycle();
+            let stretches = lengths.iter().zip(reasons);
+            let refused: Vec<(Group, TableFull)> = stretches
+                .flat_map(|(len, reason)| std::iter::repeat_n(reason, *len))
+                .zip(0..MAX_CHANGES as u32)
+                .map(|(reason, group)| (Group::new(group), reason))
+                .collect();
+            let mut out = [0; MAX_DATAGRAM];
+            let len = write_ack(&mut out, 1, &refused);
+            let packet = Packet::new_checked(&out[..len]).unwrap();
+            let ack = SubscribeAck::new_checked(&packet).unwrap();
+            prop_assert!(ack.refused().map(|(group, _)| group).eq(refused.iter().map(|r| r.0)));
+            let wrong = ack.refused().zip(&refused).filter(|(have, want)| have.1 != want.1).count();
+            if len <= MAX_DATAGRAM - SECTION_LEN - 4 {
+                prop_assert_eq!(wrong, 0, "there was room for every reason");
+            }
         }
 
         #[test]
@@ -370,7 +429,9 @@ mod tests {
             if let Ok(subscribe) = Subscribe::new_checked(&packet) {
                 prop_assert!(subscribe.changes().count() <= body.len() / 4);
             }
-            let _ = SubscribeAck::new_checked(&packet);
+            if let Ok(ack) = SubscribeAck::new_checked(&packet) {
+                prop_assert!(ack.refused().count() <= body.len() / 4);
+            }
         }
     }
 }

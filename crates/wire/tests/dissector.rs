@@ -84,7 +84,10 @@ fn subscribe() -> Vec<u8> {
 fn subscribe_ack() -> Vec<u8> {
     written(|out| {
         let mut writer = SubscribeAckWriter::new(out, 4)?;
-        assert!(writer.push(Group::new(7), TableFull::Participant));
+        assert!(writer.push(Group::new(7), TableFull::Table));
+        assert!(writer.push(Group::new(8), TableFull::Participant));
+        assert!(writer.push(Group::new(9), TableFull::Participant));
+        assert!(writer.push(Group::new(10), TableFull::Other(9)));
         Ok(writer.finish(COMTREE, SENDER))
     })
 }
@@ -163,13 +166,14 @@ fn subscribe_cases() -> Vec<Case> {
         ),
         case(
             subscribe_ack(),
-            "Subscribe-ack relay → 1.2, comtree 9, #4, 1 refused (participant's share full)",
+            "Subscribe-ack relay → 1.2, comtree 9, #4, 1 refused (table full), \
+             2 refused (participant's share full), 1 refused (reason 9)",
             &[
                 ("canopy.kind", "0x04"),
                 ("canopy.sequence", "4"),
-                ("canopy.refusals.reason", "2"),
-                ("canopy.refusals.count", "1"),
-                ("canopy.group", "7"),
+                ("canopy.section.reason", "1|2|9"),
+                ("canopy.section.count", "1|2|1"),
+                ("canopy.group", "7|8|9|10"),
             ],
         ),
     ]
@@ -227,6 +231,24 @@ fn handshake_cases() -> Vec<Case> {
             written(|out| refused.encode(COMTREE, out)),
             "Refused, comtree 9, nonce 0011223344556677: draining",
             &[("canopy.kind", "0x14"), ("canopy.refused.reason", "5")],
+        ),
+    ]
+}
+
+/// What another release may say.
+fn unknown_cases() -> Vec<Case> {
+    let refused = Refused { nonce: NONCE, reason: RefusedReason::Other(77) };
+    let leave = Leave { reason: LeaveReason::Other(78) };
+    vec![
+        case(
+            written(|out| refused.encode(COMTREE, out)),
+            "Refused, comtree 9, nonce 0011223344556677: reason 77",
+            &[("canopy.refused.reason", "77")],
+        ),
+        case(
+            written(|out| leave.encode(COMTREE, Address::UNSPECIFIED, SENDER, out)),
+            "Leave relay → 1.2, comtree 9, reason 78",
+            &[("canopy.leave.reason", "78")],
         ),
     ]
 }
@@ -325,6 +347,7 @@ fn tshark_shows_what_the_encoders_wrote() {
     cases.extend(subscribe_cases());
     cases.extend(handshake_cases());
     cases.extend(session_cases());
+    cases.extend(unknown_cases());
     for kind in Kind::ALL {
         let shown = cases.iter().any(|case| case.datagram[1] == *kind as u8);
         assert!(shown, "no case for {kind:?}");

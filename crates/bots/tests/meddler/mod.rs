@@ -37,18 +37,11 @@ pub(crate) struct TestRelay(Option<RunningRelay>);
 impl TestRelay {
     pub(crate) fn start(mode: Mode, threads: u16, max_sessions: u32) -> TestRelay {
         let config = NodeConfig {
-            listen: anywhere(),
             mode,
             threads,
-            engine: EngineChoice::Named(EngineName::Sendmmsg),
-            engine_folder: PathBuf::new(),
-            comtrees: vec![Comtree(1)],
-            site: 1,
             max_sessions,
-            tables: TableLimits::default(),
-            session_limits: SessionLimits::default(),
             drain: Duration::ZERO,
-            pin: Vec::new(),
+            ..NodeConfig::loopback()
         };
         TestRelay(Some(RunningRelay::start(&config).unwrap()))
     }

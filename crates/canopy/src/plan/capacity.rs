@@ -1,14 +1,13 @@
 //! `canopy plan capacity`: how many users a relay carries, by what sending costs it.
 
-use crate::chart::{self, Chart, Column};
 use crate::output::print_line;
 use anyhow::{Context, anyhow, bail};
+use canopy_output::chart::{self, Chart, Column, SeriesLabelPosition};
 use canopy_plan::{
     Calibration, Comparison, Conditions, EngineCost, Evidence, GainByRatio, GainByShare,
     GainFigures, Growth, OtherWork, SendCost, Server, ServerModel,
 };
 use clap::Args;
-use plotters::prelude::SeriesLabelPosition;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;

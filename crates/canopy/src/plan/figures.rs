@@ -1,10 +1,9 @@
 //! `canopy plan figures`: the paper's figures from our own runs.
 
-use crate::chart::{self, Chart, Column};
 use crate::output::{print_line, print_note};
+use canopy_output::chart::{self, Chart, Column, SeriesLabelPosition};
 use canopy_plan::{CoreRow, DelayRow, Experiment, TopologyRow};
 use clap::Args;
-use plotters::prelude::SeriesLabelPosition;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 

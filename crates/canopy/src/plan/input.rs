@@ -210,17 +210,10 @@ pub(crate) fn find(network: &Network, name: &str, flag: &str) -> anyhow::Result<
     })
 }
 
-pub(crate) fn read_network(path: &Path) -> anyhow::Result<Network> {
+fn read_network(path: &Path) -> anyhow::Result<Network> {
     let bytes = std::fs::read(path)
         .with_context(|| format!("cannot read the network {}; check --network", path.display()))?;
-    // The Topology Zoo's files are older than their encoding: what is no UTF-8 is in a name.
-    let text = String::from_utf8_lossy(&bytes);
-    let network = match path.extension().and_then(|extension| extension.to_str()) {
-        Some("gml") => Network::from_gml(&text),
-        Some("toml") => Network::from_toml(&text),
-        _ => bail!("{}: a network's name ends in .gml or .toml", path.display()),
-    };
-    network.with_context(|| path.display().to_string())
+    Network::from_file(path, &bytes).with_context(|| path.display().to_string())
 }
 
 #[cfg(test)]

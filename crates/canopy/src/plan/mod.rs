@@ -9,7 +9,6 @@ mod map;
 mod tree;
 
 use clap::{Args, Subcommand};
-pub(crate) use input::read_network;
 use std::process::ExitCode;
 
 /// Size a deployment before it is built: pure computation, no network is touched.

@@ -1,8 +1,11 @@
 //! Real processes of the binary under test, ended when dropped.
 #![allow(dead_code, reason = "each test binary uses its part of this module")]
 
+use canopy_session::{Session, SessionConfig, State};
+use canopy_wire::{Comtree, MAX_DATAGRAM, Time};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -68,6 +71,12 @@ impl Server {
         self.child.id()
     }
 
+    /// Asks for an orderly end, and does not wait for it.
+    pub(crate) fn ask_to_end(&self) {
+        let process = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &process]).status().unwrap().success());
+    }
+
     /// Ends it at once, whatever it does.
     pub(crate) fn kill(mut self) {
         self.child.kill().expect("it runs");
@@ -76,8 +85,7 @@ impl Server {
 
     /// Asks for an orderly end and returns the last line that the server printed.
     pub(crate) fn terminate(mut self) -> serde_json::Value {
-        let process = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &process]).status().unwrap().success());
+        self.ask_to_end();
         let deadline = Instant::now() + Duration::from_secs(20);
         while self.child.try_wait().unwrap().is_none() {
             assert!(Instant::now() < deadline, "it does not end");
@@ -98,13 +106,66 @@ impl Drop for Server {
     }
 }
 
-/// The body of a page.
-pub(crate) fn get(address: SocketAddr, path: &str) -> String {
+/// A page with its status line and headers.
+pub(crate) fn get_any(address: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("the server listens");
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("a whole page");
+    text
+}
+
+/// The same, of a page that is there.
+pub(crate) fn get(address: SocketAddr, path: &str) -> String {
+    let text = get_any(address, path);
     assert!(text.starts_with("HTTP/1.1 200"), "{text}");
     text
+}
+
+/// Asks for a page until it has what is wanted.
+pub(crate) fn get_until(address: SocketAddr, path: &str, wanted: &str) -> String {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let text = get_any(address, path);
+        if text.contains(wanted) {
+            return text;
+        }
+        assert!(Instant::now() < deadline, "never {wanted:?} in {text}");
+    }
+}
+
+/// A participant that has joined and never leaves, whatever it is told. It is gone when its
+/// session has not been heard of for its lifetime.
+pub(crate) fn join_for_good(relay: SocketAddr) -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(relay).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut session = Session::new(SessionConfig { comtree: Comtree(1), seed: [7; 16] });
+    let mut bytes = [0; MAX_DATAGRAM];
+    let now = Time::from_millis(1);
+    while session.state() != State::Connected {
+        while let Some(len) = session.poll_transmit(now, &mut bytes) {
+            socket.send(&bytes[..len]).unwrap();
+        }
+        let len = socket.recv(&mut bytes).expect("the relay answers");
+        session.handle_datagram(now, &bytes[..len], |_| ()).unwrap();
+    }
+    socket
+}
+
+/// Where the recorded crowds are: `CANOPY_TRACES`, or `../shared/data/traces` beside the checkout;
+/// `None`, with a word, if they are not there.
+pub(crate) fn recorded_traces() -> Option<PathBuf> {
+    if let Some(folder) = std::env::var_os("CANOPY_TRACES") {
+        let folder = PathBuf::from(folder);
+        assert!(folder.is_dir(), "CANOPY_TRACES={} is no folder", folder.display());
+        return Some(folder);
+    }
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/traces");
+    if !beside.is_dir() {
+        println!("skipped: no recorded crowds; say where they are with CANOPY_TRACES=FOLDER");
+        return None;
+    }
+    Some(beside)
 }

@@ -1,23 +1,24 @@
 //! Messages for the kernel: an address, the parts of a send, and how it is cut.
 
+use super::control::Control;
 use crate::address::KernelAddress;
 use canopy_batch::{SendBatch, Transmit};
+use canopy_wire::Path;
 use std::mem;
-use std::net::SocketAddr;
 use std::ptr;
 
 /// Messages of one system call (Linux takes up to 1,024).
-pub(crate) const MESSAGES: usize = 256;
+pub const MESSAGES: usize = 256;
 /// Parts of one system call.
 const VECTORS: usize = MESSAGES * 4;
 
 /// Bytes of a control message that carries a segment length.
-pub(crate) const SEGMENT_CONTROL_LEN: usize = 24;
+pub const SEGMENT_CONTROL_LEN: usize = 24;
 
-pub(crate) type Control = [u64; SEGMENT_CONTROL_LEN / 8];
+pub(super) type SegmentControl = [u64; SEGMENT_CONTROL_LEN / 8];
 
 /// The messages of one system call, and what they point to.
-pub(crate) struct Messages {
+pub struct Messages {
     names: Vec<KernelAddress>,
     controls: Vec<Control>,
     vectors: Vec<libc::iovec>,
@@ -28,8 +29,15 @@ pub(crate) struct Messages {
 // are on the heap and never grow; those to a batch's bytes are used while the batch is borrowed.
 unsafe impl Send for Messages {}
 
+impl Default for Messages {
+    fn default() -> Messages {
+        Messages::new()
+    }
+}
+
 impl Messages {
-    pub(crate) fn new() -> Messages {
+    /// Nothing, with the memory reserved.
+    pub fn new() -> Messages {
         Messages {
             names: vec![KernelAddress::zeroed(); MESSAGES],
             controls: vec![Control::default(); MESSAGES],
@@ -40,7 +48,7 @@ impl Messages {
 
     /// Builds a message for each of as many of `transmits` as fit; returns how many. Those that are
     /// several datagrams are cut by the kernel.
-    pub(crate) fn build_whole(&mut self, batch: &SendBatch, transmits: &[Transmit]) -> usize {
+    pub fn build_whole(&mut self, batch: &SendBatch, transmits: &[Transmit]) -> usize {
         self.clear();
         for (done, transmit) in transmits.iter().enumerate() {
             if !self.has_room(1, transmit.parts as usize) {
@@ -48,21 +56,14 @@ impl Messages {
             }
             let first = self.vectors.len();
             self.vectors.extend(batch.parts(transmit).map(vector_of));
-            let place = self.messages.len();
-            self.push(transmit.to, first);
-            if transmit.datagrams() > 1 {
-                let control = &mut self.controls[place];
-                *control = segment_control(transmit.segment);
-                let header = &mut self.messages[place].msg_hdr;
-                header.msg_control = control.as_mut_ptr().cast();
-                header.msg_controllen = SEGMENT_CONTROL_LEN as _;
-            }
+            let segment = (transmit.datagrams() > 1).then_some(transmit.segment);
+            self.push(transmit.to, segment, first);
         }
         transmits.len()
     }
 
     /// Builds a message for each datagram of as many of `transmits` as fit; returns how many.
-    pub(crate) fn build_cut(&mut self, batch: &SendBatch, transmits: &[Transmit]) -> usize {
+    pub fn build_cut(&mut self, batch: &SendBatch, transmits: &[Transmit]) -> usize {
         self.clear();
         for (done, transmit) in transmits.iter().enumerate() {
             // Each cut parts a part in two at most.
@@ -75,7 +76,7 @@ impl Messages {
             for mut part in batch.parts(transmit) {
                 while !part.is_empty() {
                     if len == segment {
-                        self.push(transmit.to, first);
+                        self.push(transmit.to, None, first);
                         (first, len) = (self.vectors.len(), 0);
                     }
                     let (bytes, rest) = part.split_at(part.len().min(segment - len));
@@ -83,7 +84,7 @@ impl Messages {
                     (part, len) = (rest, len + bytes.len());
                 }
             }
-            self.push(transmit.to, first);
+            self.push(transmit.to, None, first);
         }
         transmits.len()
     }
@@ -99,46 +100,52 @@ impl Messages {
     }
 
     /// Adds a message of the vectors from `first` on.
-    fn push(&mut self, to: SocketAddr, first: usize) {
-        let name = &mut self.names[self.messages.len()];
+    fn push(&mut self, to: Path, segment: Option<u16>, first: usize) {
+        let place = self.messages.len();
+        let name = &mut self.names[place];
         let mut message = empty_message();
         let header = &mut message.msg_hdr;
-        header.msg_namelen = name.set(to);
+        header.msg_namelen = name.set(to.remote);
         header.msg_name = ptr::from_mut(name).cast();
         header.msg_iov = self.vectors[first..].as_mut_ptr();
         header.msg_iovlen = (self.vectors.len() - first) as _;
+        let control = &mut self.controls[place];
+        *control = Control::of(to, segment);
+        control.attach_to(header);
         self.messages.push(message);
     }
 
     /// What was built.
-    pub(crate) fn all(&mut self) -> &mut [libc::mmsghdr] {
+    pub fn all(&mut self) -> &mut [libc::mmsghdr] {
         &mut self.messages
     }
 }
 
-pub(crate) fn empty_message() -> libc::mmsghdr {
+/// A message to nobody that carries nothing.
+pub fn empty_message() -> libc::mmsghdr {
     // SAFETY: all zeroes is a value of this struct of integers and pointers.
     unsafe { mem::zeroed() }
 }
 
-pub(crate) fn vector_of(bytes: &[u8]) -> libc::iovec {
+/// The bytes as the kernel wants them; good for as long as they stay.
+pub fn vector_of(bytes: &[u8]) -> libc::iovec {
     libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
 }
 
 /// The control message that asks the kernel to cut a send into pieces of `segment` bytes.
-pub(crate) fn segment_control(segment: u16) -> Control {
-    let mut control = Control::default();
+pub fn segment_control(segment: u16) -> [u64; SEGMENT_CONTROL_LEN / 8] {
+    let mut control = SegmentControl::default();
     write_segment_control(as_bytes(&mut control), segment);
     control
 }
 
-fn as_bytes(control: &mut Control) -> &mut [u8; SEGMENT_CONTROL_LEN] {
+fn as_bytes(control: &mut SegmentControl) -> &mut [u8; SEGMENT_CONTROL_LEN] {
     // SAFETY: u64s are as good as bytes, and there are as many.
     unsafe { &mut *ptr::from_mut(control).cast() }
 }
 
 /// Writes the control message that asks the kernel to cut a send into pieces of `segment` bytes.
-pub(crate) fn write_segment_control(out: &mut [u8; SEGMENT_CONTROL_LEN], segment: u16) {
+pub fn write_segment_control(out: &mut [u8; SEGMENT_CONTROL_LEN], segment: u16) {
     // cmsg_len, cmsg_level, cmsg_type, then the value: CMSG_LEN(2) on 64-bit Linux.
     let header = mem::size_of::<libc::cmsghdr>();
     out.fill(0);

@@ -2,7 +2,8 @@
 //! receiver in one message.
 
 use super::messages::{
-    Control, MESSAGES, Messages, SEGMENT_CONTROL_LEN, empty_message, segment_control, vector_of,
+    MESSAGES, Messages, SEGMENT_CONTROL_LEN, SegmentControl, empty_message, segment_control,
+    vector_of,
 };
 use super::retry::{Retries, is_full};
 use super::sendto::Sendto;
@@ -63,7 +64,7 @@ impl Mmsg {
 
 impl Mmsg {
     /// Sends a part of the batch.
-    pub(crate) fn send_transmits(
+    pub fn send_transmits(
         &mut self,
         socket: &Socket,
         batch: &SendBatch,
@@ -108,7 +109,7 @@ impl Mmsg {
     }
 
     /// Sends the burst to each of these.
-    pub(crate) fn send_to_each(
+    pub fn send_to_each(
         &self,
         socket: &Socket,
         members: impl Iterator<Item = SocketAddr>,
@@ -143,7 +144,7 @@ impl SendEngine for Mmsg {
 
 impl Mmsg {
     /// Sends the burst to every member of the group.
-    pub(crate) fn send_group(
+    pub fn send_group(
         &mut self,
         socket: &Socket,
         group: &Group,
@@ -215,7 +216,7 @@ impl PreparedGroup {
     }
 
     /// Lets every message carry the same bytes, and the same control message if there is one.
-    fn point_to(&mut self, vector: &mut libc::iovec, control: *mut Control) {
+    fn point_to(&mut self, vector: &mut libc::iovec, control: *mut SegmentControl) {
         for message in &mut self.messages {
             let header = &mut message.msg_hdr;
             header.msg_iov = vector;
@@ -266,7 +267,7 @@ fn sendmmsg(socket: &Socket, messages: &mut [libc::mmsghdr]) -> io::Result<usize
     // until this returns, and the vectors to bytes that the kernel only reads.
     let sent = unsafe {
         libc::sendmmsg(
-            socket.as_raw_fd(),
+            socket.sending().as_raw_fd(),
             messages.as_mut_ptr(),
             messages.len() as u32,
             libc::MSG_DONTWAIT as _,

@@ -4,26 +4,23 @@
 //! User space is authoritative: an engine that cannot serve a receiver in its own way serves it
 //! with plain sends, and counts it.
 
+mod control;
 mod messages;
 mod mmsg;
-mod name;
 mod retry;
 mod sendto;
-mod uring;
 
-pub(crate) use messages::{SEGMENT_CONTROL_LEN, write_segment_control};
+pub use messages::{
+    MESSAGES, Messages, SEGMENT_CONTROL_LEN, empty_message, segment_control, vector_of,
+    write_segment_control,
+};
 pub use mmsg::Mmsg;
-pub use name::{EngineChoice, EngineName, UnknownEngine};
-pub(crate) use retry::{Retries, may_be_reported};
+pub use retry::{Retries, is_full, may_be_reported};
 pub use sendto::Sendto;
-pub use uring::Uring;
 
 use crate::Socket;
-use crate::clone::{Cloner, ENGINE_FOLDER, SMALLEST_SET};
 use crate::group::{Burst, Group, Refused};
 use canopy_batch::SendBatch;
-use std::io;
-use std::path::Path;
 
 /// What became of a send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,131 +69,5 @@ pub trait SendEngine {
     /// is no longer there.
     fn has_stopped(&self) -> bool {
         false
-    }
-}
-
-/// The engine that was chosen.
-pub struct Engine {
-    name: EngineName,
-    why: String,
-    inner: Box<dyn SendEngine + Send>,
-}
-
-/// An engine that does not work here, and what would make it.
-#[derive(Debug, thiserror::Error)]
-#[error("the send engine {engine} does not work here: {reason}")]
-pub struct EngineUnavailable {
-    /// Which.
-    pub engine: EngineName,
-    /// Why not, and the remedy.
-    pub reason: String,
-}
-
-impl Engine {
-    /// Opens the chosen engine for what `socket` sends, or with [`EngineChoice::Auto`] the
-    /// cheapest that works. From now on the socket is told of a device queue that is full, where
-    /// the kernel would say that it sent and drop the datagram.
-    ///
-    /// # Errors
-    /// If the engine was named and does not work here.
-    pub fn open(choice: EngineChoice, socket: &Socket) -> Result<Engine, EngineUnavailable> {
-        Engine::open_in(Path::new(ENGINE_FOLDER), choice, socket)
-    }
-
-    /// [`Engine::open`] with the folder in which clone engines were installed.
-    ///
-    /// # Errors
-    /// If the engine was named and does not work here.
-    pub fn open_in(
-        folder: &Path,
-        choice: EngineChoice,
-        socket: &Socket,
-    ) -> Result<Engine, EngineUnavailable> {
-        socket.report_errors();
-        match choice {
-            EngineChoice::Named(name) => {
-                let inner = open(name, socket, folder)?;
-                Ok(Engine { name, why: "asked for".to_owned(), inner })
-            }
-            EngineChoice::Auto => Ok(Engine::best(socket, folder)),
-        }
-    }
-
-    fn best(socket: &Socket, folder: &Path) -> Engine {
-        let mut passed_over = Vec::new();
-        for name in EngineName::BEST_FIRST {
-            match open(name, socket, folder) {
-                Ok(inner) => {
-                    let why = if passed_over.is_empty() {
-                        "the cheapest there is".to_owned()
-                    } else {
-                        format!("the cheapest that works here; {}", passed_over.join("; "))
-                    };
-                    return Engine { name, why, inner };
-                }
-                Err(EngineUnavailable { engine, reason }) => {
-                    passed_over.push(format!("{engine}: {reason}"));
-                }
-            }
-        }
-        let inner = Box::new(Sendto::new());
-        Engine { name: EngineName::Sendto, why: passed_over.join("; "), inner }
-    }
-
-    /// Which it is.
-    pub fn name(&self) -> EngineName {
-        self.name
-    }
-
-    /// From how many receivers on it pays to send all of them the same bytes. None if it never does.
-    pub fn smallest_set(&self) -> Option<u32> {
-        self.name.clones().then_some(SMALLEST_SET as u32)
-    }
-
-    /// Why it was chosen.
-    pub fn why(&self) -> &str {
-        &self.why
-    }
-}
-
-fn open(
-    engine: EngineName,
-    socket: &Socket,
-    folder: &Path,
-) -> Result<Box<dyn SendEngine + Send>, EngineUnavailable> {
-    let unavailable = |error: io::Error| {
-        let remedy = match error.raw_os_error() {
-            Some(libc::EMFILE) => "; raise the limit of open files (ulimit -n)",
-            _ => "",
-        };
-        EngineUnavailable { engine, reason: format!("{error}{remedy}") }
-    };
-    Ok(match engine {
-        EngineName::Sendto => Box::new(Sendto::new()),
-        EngineName::Sendmmsg => Box::new(Mmsg::plain()),
-        EngineName::Gso => Box::new(Mmsg::with_segments(socket).map_err(unavailable)?),
-        EngineName::Uring => Box::new(Uring::new(socket).map_err(unavailable)?),
-        EngineName::TcBpf | EngineName::Xdp => {
-            Box::new(Cloner::open(engine, socket, folder).map_err(unavailable)?)
-        }
-    })
-}
-
-impl SendEngine for Engine {
-    fn send(&mut self, socket: &Socket, batch: &SendBatch) -> SendReport {
-        self.inner.send(socket, batch)
-    }
-
-    fn send_to_group(
-        &mut self,
-        socket: &Socket,
-        group: &Group,
-        burst: Burst<'_>,
-    ) -> Result<SendReport, Refused> {
-        self.inner.send_to_group(socket, group, burst)
-    }
-
-    fn has_stopped(&self) -> bool {
-        self.inner.has_stopped()
     }
 }

@@ -17,7 +17,7 @@ const MAX_REPORTED: u32 = 4;
 
 /// The patience of one call of an engine, however many datagrams it sends: a queue that stays full
 /// holds the caller up for as long as it has patience, and then each datagram is tried once.
-pub(crate) struct Retries {
+pub struct Retries {
     /// Waits that are left.
     left: u32,
     /// Waits that there are again after progress. Half as many whenever none was left, for where one
@@ -27,14 +27,21 @@ pub(crate) struct Retries {
     nap: Duration,
 }
 
+impl Default for Retries {
+    fn default() -> Retries {
+        Retries::new()
+    }
+}
+
 impl Retries {
-    pub(crate) fn new() -> Retries {
+    /// All the patience there is.
+    pub fn new() -> Retries {
         Retries { left: MAX_WAITS, allowed: MAX_WAITS, reported: 0, nap: NAPS.0 }
     }
 
     /// What was tried is done with. After progress there is patience again; after a queue that
     /// stayed full there is none left for what follows.
-    pub(crate) fn next(&mut self, progress: bool) {
+    pub fn next(&mut self, progress: bool) {
         self.reported = 0;
         if progress {
             self.left = self.allowed;
@@ -43,23 +50,18 @@ impl Retries {
     }
 
     /// Whether there is patience left.
-    pub(crate) fn is_patient(&self) -> bool {
+    pub fn is_patient(&self) -> bool {
         self.left > 0
     }
 
     /// Somebody else has waited for so long that there is no patience left.
-    pub(crate) fn give_up(&mut self) {
+    pub fn give_up(&mut self) {
         self.left = 0;
         self.allowed /= 2;
     }
 
     /// Whether to try again what failed with `error`, once this has waited as long as it takes.
-    pub(crate) fn again(
-        &mut self,
-        socket: &Socket,
-        error: &io::Error,
-        report: &mut SendReport,
-    ) -> bool {
+    pub fn again(&mut self, socket: &Socket, error: &io::Error, report: &mut SendReport) -> bool {
         if error.kind() == io::ErrorKind::Interrupted {
             return true;
         }
@@ -79,7 +81,7 @@ impl Retries {
     }
 
     /// Whether there was patience for a full device queue, which then was waited for.
-    pub(crate) fn nap(&mut self, report: &mut SendReport) -> bool {
+    pub fn nap(&mut self, report: &mut SendReport) -> bool {
         self.wait(report, |retries| {
             nap(retries.nap);
             retries.nap = (retries.nap * 2).min(NAPS.1);
@@ -102,13 +104,13 @@ impl Retries {
 }
 
 /// Whether the kernel has no room right now: in the send buffer, or in the device's queue.
-pub(crate) fn is_full(error: &io::Error) -> bool {
+pub fn is_full(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::ENOBUFS)
 }
 
 /// Whether this may be what a router or a receiver said of an earlier datagram: the kernel hands
 /// it to whatever is sent next, which it does not send.
-pub(crate) fn may_be_reported(error: &io::Error) -> bool {
+pub fn may_be_reported(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(

@@ -1,11 +1,14 @@
 //! The baseline engine: one `sendto` a datagram. Also what the others fall back to.
 
+use super::control::Control;
+use super::messages::{empty_message, vector_of};
 use super::retry::Retries;
 use super::{SendEngine, SendReport};
 use crate::Socket;
 use crate::address::KernelAddress;
 use crate::group::{Burst, Group, Refused};
 use canopy_batch::{MAX_SEND_BYTES, SendBatch, Transmit};
+use canopy_wire::Path;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -24,7 +27,7 @@ impl Sendto {
     }
 
     /// Sends the datagrams of one transmit.
-    pub(crate) fn send_one(
+    pub fn send_one(
         &mut self,
         socket: &Socket,
         batch: &SendBatch,
@@ -42,7 +45,7 @@ impl Sendto {
     }
 
     /// Sends a burst to one receiver.
-    pub(crate) fn send_burst(
+    pub fn send_burst(
         &self,
         socket: &Socket,
         to: SocketAddr,
@@ -51,7 +54,7 @@ impl Sendto {
         report: &mut SendReport,
     ) {
         for datagram in burst.bytes().chunks(burst.segment().into()) {
-            send_waiting(socket, to, datagram, retries, report);
+            send_waiting(socket, to.into(), datagram, retries, report);
         }
     }
 }
@@ -80,7 +83,7 @@ impl SendEngine for Sendto {
         let (mut report, mut retries) = (SendReport::default(), Retries::new());
         for datagram in burst.bytes().chunks(burst.segment().into()) {
             for member in group.members() {
-                send_waiting(socket, *member, datagram, &mut retries, &mut report);
+                send_waiting(socket, (*member).into(), datagram, &mut retries, &mut report);
             }
         }
         Ok(report)
@@ -89,7 +92,7 @@ impl SendEngine for Sendto {
 
 fn send_waiting(
     socket: &Socket,
-    to: SocketAddr,
+    to: Path,
     datagram: &[u8],
     retries: &mut Retries,
     report: &mut SendReport,
@@ -105,19 +108,25 @@ fn send_waiting(
     report.sent += 1;
 }
 
-fn sendto(socket: &Socket, to: SocketAddr, datagram: &[u8]) -> io::Result<()> {
-    let mut name = KernelAddress::zeroed();
-    let name_len = name.set(to);
-    // SAFETY: the kernel reads the datagram and the name, both as long as is said.
+fn sendto(socket: &Socket, to: Path, datagram: &[u8]) -> io::Result<()> {
+    let (mut name, mut control) = (KernelAddress::zeroed(), Control::of(to, None));
+    let mut vector = vector_of(datagram);
+    let mut message = empty_message().msg_hdr;
+    message.msg_namelen = name.set(to.remote);
+    message.msg_name = ptr::from_mut(&mut name).cast();
+    message.msg_iov = &mut vector;
+    message.msg_iovlen = 1;
+    control.attach_to(&mut message);
+    let file = socket.sending().as_raw_fd();
+    // SAFETY: the kernel reads the message and what it points to, all as long as is said.
     let sent = unsafe {
-        libc::sendto(
-            socket.as_raw_fd(),
-            datagram.as_ptr().cast(),
-            datagram.len(),
-            libc::MSG_DONTWAIT,
-            ptr::from_ref(&name).cast(),
-            name_len,
-        )
+        if message.msg_control.is_null() {
+            let name = ptr::from_ref(&name).cast();
+            let (bytes, len) = (datagram.as_ptr().cast(), datagram.len());
+            libc::sendto(file, bytes, len, libc::MSG_DONTWAIT, name, message.msg_namelen)
+        } else {
+            libc::sendmsg(file, &message, libc::MSG_DONTWAIT)
+        }
     };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

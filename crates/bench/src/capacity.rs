@@ -1,0 +1,598 @@
+//! `canopy bench capacity`: the question that the groupcast paper leaves open (§7), whether its
+//! framework predicts the users that a real server carries.
+//!
+//! A relay is measured at two light loads; what its work costs follows from them (eq. 7, 13 and 15),
+//! and from that the most users whose updates are out in time. Then the load is raised until they
+//! are not. A machine whose speed changes between the two would be taken for an error of the model,
+//! so all cases are gone through in several rounds, and medians told.
+
+use super::noise::{ksoftirqd, median};
+use super::relay::cases::{Case, ModeName, Scenario};
+use super::relay::load::{Load, PERIOD, Side, WARM_UP};
+use anyhow::bail;
+use canopy_engines::{EngineChoice, EngineName};
+use canopy_net::{process_cpu_time, thread_cpu_time};
+use canopy_node::{Command, NodeConfig, RunningRelay, ThreadStatus};
+use canopy_output::{print_line, print_note};
+use canopy_plan::BundledServer;
+use canopy_relay::Mode;
+use canopy_wire::MAX_DATAGRAM;
+use clap::Args;
+use serde::Serialize;
+use std::net::{IpAddr, Ipv4Addr};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Users of the first look.
+const FIRST_LOOK: f64 = 60.0;
+/// Shares of the capacity that it suggests at which the relay is then measured, and how many times
+/// longer the updates are there: at the second, a receiver gets about the bytes that it would get
+/// at capacity, so that their cost need not be guessed from smaller ones.
+const MEASURED_AT: [(f64, u32); 2] = [(0.35, 1), (0.6, 2)];
+/// The longest update that is sent.
+const MOST_BYTES: u32 = 1000;
+/// So often each, before the true number is looked for and after.
+const LOOKS: usize = 2;
+/// So much more one look must show than another for the two to tell a slope.
+const FAR_APART: f64 = 1.25;
+/// A relay that keeps fewer of its ticks is late: some it misses for the machine's hiccups.
+const MOST_TICKS: f64 = 0.95;
+/// The true number is found to this share of the predicted one.
+const STEP: f64 = 0.04;
+/// The status of a data thread is this old at most.
+const STATUS_AGE: Duration = Duration::from_millis(250);
+/// More users than this are not tried.
+const MOST_USERS: f64 = 4000.0;
+
+/// Predicts how many users a relay with one data thread carries on this machine, in both modes and
+/// with several engines, and finds the true number by raising the load until updates are late.
+/// Every user publishes 20 updates a second to all the others. In time is, in immediate mode, a mean
+/// age of at most T; in periodic mode, what a tick of T sends before the next one.
+#[derive(Args)]
+pub(crate) struct CapacityBench {
+    /// Bytes of an update
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(12..=MOST_BYTES as i64))]
+    bytes: u32,
+    /// Milliseconds that an update may take on average, and between the ticks of the periodic mode.
+    /// With more, one processor's load is no match for one relay
+    #[arg(long, value_name = "T", default_value_t = 2,
+          value_parser = clap::value_parser!(u64).range(1..=50))]
+    t_ms: u64,
+    /// Send engines
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_values = ["sendto", "gso"])]
+    engine: Vec<EngineName>,
+    /// Rounds: in each, every mode with every engine is predicted and found
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Seconds of each measurement
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Print the rows as JSON, one a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// One mode with one engine, medians over the rounds.
+#[derive(Serialize)]
+struct CapacityRow {
+    mode: ModeName,
+    engine: &'static str,
+    bytes: u32,
+    /// The deadline or the tick.
+    t_ms: u64,
+    rounds: u32,
+    /// What the relay's work was found to cost, in the round whose prediction is the median.
+    costs: BundledServer,
+    predicted: f64,
+    /// What eq. 1 says, with the same costs: every message sent to all on its own.
+    predicted_eq1: Option<f64>,
+    measured: f64,
+    /// The most that the load generator was busy where updates were late: close to 1, the relay may
+    /// carry more than was measured.
+    load_busy: f64,
+    /// (predicted − measured) / measured, of the same round.
+    error: f64,
+    error_min: f64,
+    error_max: f64,
+}
+
+/// One round of it.
+struct Round {
+    costs: BundledServer,
+    predicted: f64,
+    measured: f64,
+    load_busy: f64,
+}
+
+/// A relay in this process and what is asked of it.
+struct Trial<'a> {
+    bench: &'a CapacityBench,
+    mode: ModeName,
+    engine: EngineName,
+    relay_on: usize,
+    ksoftirqd: Option<u32>,
+}
+
+/// What a relay did under a load.
+struct Look {
+    users: f64,
+    elapsed_ms: f64,
+    busy_ms: f64,
+    sending_ms: f64,
+    messages: f64,
+    flushes: f64,
+    /// Datagrams to all receivers, and bytes of UDP payload.
+    datagrams: f64,
+    bytes: f64,
+    /// The mean age of deliveries.
+    age_ms: f64,
+    lost: u64,
+    /// The share of its time for which the load was busy.
+    load_busy: f64,
+}
+
+impl CapacityBench {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        if !(0.5..=60.0).contains(&self.seconds) {
+            bail!("--seconds {} is out of range; choose 0.5 to 60", self.seconds);
+        }
+        let processors = canopy_net::available_processors();
+        let [load_on, .., relay_on] = processors[..] else {
+            bail!("the bench needs two processors, one for the relay and one for the load");
+        };
+        canopy_net::pin_thread(load_on)?;
+        canopy_net::raise_open_files();
+        let ksoftirqd = ksoftirqd(relay_on);
+        let mut trials = Vec::new();
+        for mode in [ModeName::Immediate, ModeName::Periodic] {
+            for engine in &self.engine {
+                let trial = Trial { bench: &self, mode, engine: *engine, relay_on, ksoftirqd };
+                trials.push((trial, Vec::new()));
+            }
+        }
+        for number in 1..=self.rounds {
+            for (trial, rounds) in &mut trials {
+                let (mode, engine) = (trial.mode.flag(), trial.engine);
+                print_note(format_args!("round {number} of {}: {mode}, {engine}", self.rounds));
+                rounds.push(trial.round()?);
+            }
+        }
+        let rows: Vec<CapacityRow> =
+            trials.into_iter().map(|(trial, rounds)| trial.row(rounds)).collect();
+        if self.json {
+            for row in &rows {
+                print_line(serde_json::to_string(row)?)?;
+            }
+        }
+        if !self.json {
+            print_line(table(&rows))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Trial<'_> {
+    /// Predicts the number of users, and finds it. The light loads are measured before and after, so
+    /// that a machine that became faster or slower did so for both.
+    fn round(&self) -> anyhow::Result<Round> {
+        let first = || self.look(FIRST_LOOK, self.bench.bytes);
+        let mut looks = vec![first()?, first()?];
+        let rough = self.predict(&looks).predicted.min(MOST_USERS);
+        let loads = MEASURED_AT.map(|(share, longer)| {
+            ((rough * share).round(), (self.bench.bytes * longer).min(MOST_BYTES))
+        });
+        self.look_at(loads, &mut looks)?;
+        let predicted = self.predict(&looks).predicted;
+        let (measured, load_busy) = most_in_time(predicted, |users| self.load_where_late(users))?;
+        self.look_at(loads, &mut looks)?;
+        let round = Round { measured, load_busy, ..self.predict(&looks) };
+        print_note(format_args!(
+            "    predicted: {:.0} users; found: {measured:.0}",
+            round.predicted
+        ));
+        Ok(round)
+    }
+
+    /// Measures the loads a few times in turn.
+    fn look_at(&self, loads: [(f64, u32); 2], looks: &mut Vec<Look>) -> anyhow::Result<()> {
+        for _ in 0..LOOKS {
+            for (users, bytes) in loads {
+                looks.push(self.look(users, bytes)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn predict(&self, looks: &[Look]) -> Round {
+        // The others send one datagram at a time.
+        let together = matches!(self.engine, EngineName::Gso | EngineName::Uring);
+        let costs = costs(looks, (!together).then_some(MAX_DATAGRAM as f64));
+        let predicted = costs.most_users(self.bench.t_ms as f64);
+        Round { costs, predicted, measured: 0.0, load_busy: 0.0 }
+    }
+
+    fn row(&self, mut rounds: Vec<Round>) -> CapacityRow {
+        let error = |round: &Round| round.predicted / round.measured - 1.0;
+        let errors: Vec<f64> = rounds.iter().map(error).collect();
+        let found: Vec<f64> = rounds.iter().map(|round| round.measured).collect();
+        let load_busy = rounds.iter().map(|round| round.load_busy).fold(0.0, f64::max);
+        rounds.sort_by(|a, b| a.predicted.total_cmp(&b.predicted));
+        let Round { costs, predicted, .. } = rounds[(rounds.len() - 1) / 2];
+        CapacityRow {
+            mode: self.mode,
+            engine: self.engine.name(),
+            bytes: self.bench.bytes,
+            t_ms: self.bench.t_ms,
+            rounds: self.bench.rounds,
+            costs,
+            predicted,
+            predicted_eq1: (self.mode == ModeName::Immediate).then(|| by_equation_1(&costs)),
+            measured: median(&found),
+            load_busy,
+            error: median(&errors),
+            error_min: errors.iter().copied().fold(f64::INFINITY, f64::min),
+            error_max: errors.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        }
+    }
+
+    /// How busy the load was, if updates were late under it.
+    fn load_where_late(&self, users: f64) -> anyhow::Result<Option<f64>> {
+        let look = self.look(users, self.bench.bytes)?;
+        let in_time = match self.mode {
+            ModeName::Immediate => look.age_ms <= self.bench.t_ms as f64,
+            ModeName::Periodic => look.ticks_kept(self.bench.t_ms as f64) >= MOST_TICKS,
+        };
+        print_note(format_args!(
+            "    {users:.0} users: busy {:.0} %, the load {:.0} %, mean age {:.2} ms, {:.0} flushes a \
+             second{}",
+            look.busy_ms / look.elapsed_ms * 100.0,
+            look.load_busy * 100.0,
+            look.age_ms,
+            look.flushes / look.elapsed_ms * 1000.0,
+            if in_time { "" } else { ": late" },
+        ));
+        Ok((!in_time || look.lost > 0).then_some(look.load_busy))
+    }
+
+    /// A relay with one data thread on its processor, on a free port of this machine.
+    fn node(&self) -> NodeConfig {
+        NodeConfig {
+            mode: match self.mode {
+                ModeName::Immediate => Mode::Immediate,
+                ModeName::Periodic => {
+                    Mode::Periodic { tick: Duration::from_millis(self.bench.t_ms) }
+                }
+            },
+            engine: EngineChoice::Named(self.engine),
+            drain: Duration::ZERO,
+            pin: vec![self.relay_on],
+            ..NodeConfig::loopback()
+        }
+    }
+
+    /// Runs a relay under the load of so many users and updates so long.
+    fn look(&self, users: f64, bytes: u32) -> anyhow::Result<Look> {
+        let relay = RunningRelay::start(&self.node())?;
+        let watch = relay.watch();
+        let case = Case {
+            scenario: Scenario::Crowd,
+            n: users as usize,
+            bytes: bytes as usize,
+            mode: self.mode,
+            tick_ms: self.bench.t_ms,
+            receivers_gro: true,
+        };
+        let from = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let mut load = Load::join(Side::Relay, &case, from, relay.address())?;
+        let time = Duration::from_secs_f64(self.bench.seconds);
+        let softirq = || self.ksoftirqd.map_or(Duration::ZERO, process_cpu_time_of);
+        let (started, load_cpu, softirq_before) = (Instant::now(), thread_cpu_time(), softirq());
+        let (ran, [before, after]) = std::thread::scope(|scope| {
+            let statuses = scope.spawn(|| {
+                [WARM_UP + STATUS_AGE, time - STATUS_AGE].map(|wait| {
+                    std::thread::sleep(wait);
+                    watch.status()
+                })
+            });
+            let ran = load.run(std::process::id(), time);
+            (ran, statuses.join().unwrap_or_default())
+        });
+        let load_cpu = thread_cpu_time().saturating_sub(load_cpu);
+        let share = |time: Duration| time.as_secs_f64() / started.elapsed().as_secs_f64();
+        let softirq_busy = share(softirq().saturating_sub(softirq_before));
+        let load_busy = share(load_cpu);
+        watch.command(Command::Stop);
+        relay.join()?;
+        let measured = ran?;
+        Ok(Look {
+            users,
+            age_ms: measured.ages.mean() / 1e6,
+            lost: measured.lost(),
+            load_busy,
+            ..Look::between(&before, &after, softirq_busy)
+        })
+    }
+}
+
+impl Look {
+    /// `softirq_busy` is the share of the time that the relay's processor did receive work on its
+    /// own: what the relay sends makes it.
+    fn between(before: &ThreadStatus, after: &ThreadStatus, softirq_busy: f64) -> Look {
+        let millis = |duration: Duration| duration.as_secs_f64() * 1e3;
+        let (old, new) = (&before.counters, &after.counters);
+        let elapsed_ms = millis(after.at.since(before.at));
+        Look {
+            users: 0.0,
+            elapsed_ms,
+            busy_ms: millis(after.cpu.saturating_sub(before.cpu)) + softirq_busy * elapsed_ms,
+            sending_ms: millis(after.sending.saturating_sub(before.sending)),
+            messages: (new.updates_in - old.updates_in) as f64,
+            flushes: (new.flushes - old.flushes) as f64,
+            datagrams: (new.datagrams_out - old.datagrams_out) as f64,
+            bytes: (new.bytes_out - old.bytes_out) as f64,
+            age_ms: 0.0,
+            lost: 0,
+            load_busy: 0.0,
+        }
+    }
+
+    /// The share of ticks with something to send whose flush came before the next tick.
+    fn ticks_kept(&self, tick_ms: f64) -> f64 {
+        let ticks = self.elapsed_ms / tick_ms;
+        let with_messages = ticks * (1.0 - (-self.messages / ticks).exp());
+        self.flushes / with_messages
+    }
+
+    /// The work besides sending.
+    fn other_ms(&self) -> f64 {
+        // Different clocks.
+        (self.busy_ms - self.sending_ms).max(0.0)
+    }
+
+    /// The bytes that a send carries and what it takes: one for each receiver of a flush, or one for
+    /// each datagram.
+    fn per_send(&self, one_by_one: bool) -> [f64; 2] {
+        let sends = if one_by_one { self.datagrams } else { self.flushes * self.users };
+        [self.bytes, self.sending_ms].map(|sum| sum / sends)
+    }
+
+    /// The messages of a flush and the work on them besides sending.
+    fn per_flush(&self) -> [f64; 2] {
+        [self.messages, self.other_ms()].map(|sum| sum / self.flushes)
+    }
+}
+
+fn process_cpu_time_of(process: u32) -> Duration {
+    process_cpu_time(process).unwrap_or_default()
+}
+
+/// Raises the load in steps until updates are late, and lowers it where they are from the start.
+/// Returns the most users whose updates are in time, and how busy the load was beyond.
+fn most_in_time(
+    predicted: f64,
+    load_where_late: impl Fn(f64) -> anyhow::Result<Option<f64>>,
+) -> anyhow::Result<(f64, f64)> {
+    let step = (predicted * STEP).max(1.0);
+    let mut users = (predicted * 0.9).round();
+    while load_where_late(users)?.is_some() {
+        users = (users * 0.85).floor();
+        if users <= step {
+            bail!("updates are late with {users} users too; choose a larger --t-ms");
+        }
+    }
+    let mut carried = users;
+    let mut late = Vec::new();
+    // One late run may be a disturbance; two in a row are the limit.
+    while late.len() < 2 {
+        users += step;
+        if users > MOST_USERS {
+            bail!(
+                "updates are in time with {carried:.0} users still, and more than {MOST_USERS} \
+                 are not tried; choose a smaller --t-ms or more --bytes"
+            );
+        }
+        match load_where_late(users.round())? {
+            Some(load_busy) => late.push(load_busy),
+            None => {
+                carried = users.round();
+                late.clear();
+            }
+        }
+    }
+    Ok((carried, late.into_iter().fold(0.0, f64::max)))
+}
+
+/// What a relay's work costs, from looks at it, of which the first is at the updates that it is to be
+/// predicted for. `send_bytes` is what a send carries, if what a
+/// receiver gets at once takes several.
+fn costs(looks: &[Look], send_bytes: Option<f64>) -> BundledServer {
+    let points = |of: fn(&Look, bool) -> [f64; 2]| -> Vec<[f64; 2]> {
+        looks.iter().map(|look| of(look, send_bytes.is_some())).collect()
+    };
+    let (other_ms, per_turn_ms) = line(&points(|look, _| look.per_flush()));
+    let (per_byte_ms, per_send_ms) = line(&points(Look::per_send));
+    BundledServer {
+        per_turn_ms,
+        other_ms,
+        per_send_ms,
+        per_byte_ms,
+        bytes: looks[0].bytes / (looks[0].messages * looks[0].users),
+        send_bytes,
+        rate: 1.0 / PERIOD.as_secs_f64() / 1e3,
+    }
+}
+
+/// The slope and the value at 0, neither negative, of a line through points of which some were
+/// disturbed: the median slope of all pairs that are far enough apart, and the median of what it
+/// leaves (Theil and Sen).
+fn line(points: &[[f64; 2]]) -> (f64, f64) {
+    let slopes: Vec<f64> = points
+        .iter()
+        .flat_map(|a| points.iter().map(move |b| (a, b)))
+        .filter(|(a, b)| b[0] > a[0] * FAR_APART)
+        .map(|(a, b)| (b[1] - a[1]) / (b[0] - a[0]))
+        .collect();
+    let of_points = |of: &dyn Fn(f64, f64) -> f64| {
+        median(&points.iter().map(|[x, y]| of(*x, *y)).collect::<Vec<f64>>())
+    };
+    // Without slopes their median is no number, and this is 0.
+    let slope = median(&slopes).max(0.0);
+    let at_zero = of_points(&|x, y| y - slope * x);
+    if at_zero < 0.0 { (of_points(&|x, y| y / x), 0.0) } else { (slope, at_zero) }
+}
+
+/// Eq. 1 solved for the users, with T as long as it likes: λN(H + S) = T does not depend on it.
+fn by_equation_1(costs: &BundledServer) -> f64 {
+    let message = costs.per_turn_ms + costs.other_ms;
+    let receiver = costs.per_send_ms + costs.per_byte_ms * costs.bytes;
+    let root = (costs.rate * message).powi(2) + 4.0 * costs.rate * receiver;
+    2.0 / (costs.rate * message + root.sqrt())
+}
+
+fn table(rows: &[CapacityRow]) -> String {
+    let mut text = format!(
+        "{:<10} {:<9} {:>6} {:>9} {:>10} {:>10} {:>10} {:>24} {:>10}",
+        "mode",
+        "engine",
+        "bytes",
+        "T",
+        "predicted",
+        "measured",
+        "load busy",
+        "error (range)",
+        "by eq. 1"
+    );
+    for row in rows {
+        let equation_1 = row.predicted_eq1.map_or(String::new(), |users| format!("{users:.0}"));
+        let error = format!(
+            "{:+.1} % ({:+.1} to {:+.1})",
+            row.error * 100.0,
+            row.error_min * 100.0,
+            row.error_max * 100.0,
+        );
+        text += &format!(
+            "\n{:<10} {:<9} {:>6} {:>6} ms {:>10.0} {:>10.0} {:>8.0} % {error:>24} {:>10}",
+            row.mode.flag(),
+            row.engine,
+            row.bytes,
+            row.t_ms,
+            row.predicted,
+            row.measured,
+            row.load_busy * 100.0,
+            equation_1,
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COSTS: BundledServer = BundledServer {
+        per_turn_ms: 0.004,
+        other_ms: 0.001,
+        per_send_ms: 0.002,
+        per_byte_ms: 1e-7,
+        bytes: 112.0,
+        send_bytes: None,
+        rate: 0.02,
+    };
+
+    fn look(users: f64, flushes: f64) -> Look {
+        let costs = COSTS;
+        let (elapsed_ms, bytes) = (1000.0, costs.bytes);
+        let messages = users * costs.rate * elapsed_ms;
+        let sending_ms =
+            flushes * users * costs.per_send_ms + messages * users * bytes * costs.per_byte_ms;
+        let other_ms = flushes * costs.per_turn_ms + messages * costs.other_ms;
+        Look {
+            users,
+            elapsed_ms,
+            busy_ms: sending_ms + other_ms,
+            sending_ms,
+            messages,
+            flushes,
+            datagrams: flushes * users,
+            bytes: messages * users * bytes,
+            age_ms: 0.0,
+            lost: 0,
+            load_busy: 0.0,
+        }
+    }
+
+    #[test]
+    fn the_limit_is_found_wherever_it_was_predicted() {
+        for limit in [20.0, 100.0, 700.0] {
+            for predicted in [0.3 * limit, limit, 3.0 * limit] {
+                let late = |users: f64| Ok((users > limit).then_some(users / limit));
+                let (found, busy) = most_in_time(predicted, late).unwrap();
+                let step = (predicted * STEP).max(1.0);
+                assert!(found <= limit && found > limit - step - 1.0, "{found} of {limit}");
+                assert!(busy > 1.0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_limit_that_is_not_reached_is_not_named() {
+        for predicted in [1.0, 5.0, 60.0, 2000.0] {
+            let error = most_in_time(predicted, |_| Ok(Some(0.5))).unwrap_err().to_string();
+            assert!(error.contains("larger --t-ms"), "{error}");
+            let error = most_in_time(predicted, |_| Ok(None)).unwrap_err().to_string();
+            assert!(error.contains("smaller --t-ms"), "{error}");
+        }
+    }
+
+    #[test]
+    fn looks_tell_the_costs_in_spite_of_disturbances() {
+        let disturbed = |look: Look| Look {
+            busy_ms: look.busy_ms * 3.0,
+            sending_ms: look.sending_ms * 2.5,
+            ..look
+        };
+        let looks = [
+            look(50.0, 900.0),
+            look(90.0, 1200.0),
+            disturbed(look(50.0, 900.0)),
+            look(90.0, 1200.0),
+            look(50.0, 900.0),
+            disturbed(look(90.0, 1200.0)),
+            look(50.0, 900.0),
+            look(90.0, 1200.0),
+        ];
+        let found = costs(&looks, None);
+        for (found, expected) in [
+            (found.per_turn_ms, COSTS.per_turn_ms),
+            (found.other_ms, COSTS.other_ms),
+            (found.per_send_ms, COSTS.per_send_ms),
+            (found.per_byte_ms, COSTS.per_byte_ms),
+            (found.bytes, COSTS.bytes),
+        ] {
+            assert!((found / expected - 1.0).abs() < 1e-6, "{found} {expected}");
+        }
+    }
+
+    #[test]
+    fn no_cost_is_negative() {
+        assert_eq!(line(&[[1.0, 5.0]]), (0.0, 5.0), "no slope to see");
+        assert_eq!(line(&[[1.0, 5.0], [2.0, 4.0]]), (0.0, 4.0), "falls");
+        assert_eq!(line(&[[1.0, 1.0], [2.0, 4.0]]), (1.0, 0.0), "begins below 0");
+        assert_eq!(line(&[[1.0, 5.0], [2.0, 7.0]]), (2.0, 3.0));
+    }
+
+    #[test]
+    fn equation_1_is_solved() {
+        let costs = BundledServer {
+            per_turn_ms: 0.0,
+            other_ms: 0.003,
+            per_send_ms: 0.001,
+            per_byte_ms: 0.0,
+            bytes: 100.0,
+            send_bytes: None,
+            rate: 0.02,
+        };
+        let users = by_equation_1(&costs);
+        assert!((users * costs.rate * (0.003 + 0.001 * users) - 1.0).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,159 @@
+//! `canopy bench footprint`: what a connected client costs a relay that has nothing to do.
+
+use super::relay::Server;
+use crate::members::{Members, session};
+use anyhow::{Context, ensure};
+use canopy_net::{SocketOptions, process_cpu_time};
+use canopy_output::{print_line, print_note};
+use canopy_wire::MAX_DATAGRAM;
+use clap::Args;
+use serde::Serialize;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Connects clients to a real relay process, subscribes them, and leaves it idle: memory by the
+/// growth of its resident set, processor time by the kernel's account of it. Ends with 1 if either
+/// is more than promised.
+#[derive(Args)]
+pub(crate) struct FootprintBench {
+    /// Clients, each with a session and a socket
+    #[arg(long, default_value_t = 1000)]
+    clients: u32,
+    /// Subscriptions of each client, a third of them shared with its neighbours
+    #[arg(long, default_value_t = 20)]
+    subscriptions: u32,
+    /// Seconds of idleness
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Footprint {
+    clients: u32,
+    subscriptions: u64,
+    /// Growth of the relay's resident set, bytes.
+    memory_bytes: u64,
+    /// The promise: 4 KiB a client and 64 bytes a subscription.
+    memory_allowed_bytes: u64,
+    idle_seconds: u64,
+    /// Share of one core.
+    idle_cpu_share: f64,
+    idle_cpu_share_allowed: f64,
+}
+
+/// Clients have nothing to send for so long, or can wait.
+const NAP: Duration = Duration::from_millis(20);
+/// Clients that are being joined at a time.
+const AT_A_TIME: u32 = 50;
+
+impl FootprintBench {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        canopy_net::raise_open_files();
+        let server = Server::start_relay(&["--mode", "immediate", "--max-sessions", "20000"])?;
+        let before = resident_bytes(server.process())?;
+        let mut clients = Members::new(MAX_DATAGRAM + 1, false)?;
+        let options = SocketOptions {
+            receive_offload: false,
+            receive_buffer: 64 << 10,
+            ..SocketOptions::default()
+        };
+        let from = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        print_note(format_args!("joining {} clients", self.clients));
+        for number in 0..self.clients {
+            // Neighbours overlap as the cells of a crowd do.
+            let first = number * self.subscriptions * 2 / 3;
+            let session = session(number as usize, first..first + self.subscriptions);
+            clients.add([from, server.address], &options, Some(session), true)?;
+            if (number + 1) % AT_A_TIME == 0 || number + 1 == self.clients {
+                clients.join(|_| ())?;
+            }
+        }
+        let memory_bytes = resident_bytes(server.process())?.saturating_sub(before);
+        print_note(format_args!("idle for {} s", self.seconds));
+        let cpu = process_cpu_time(server.process())?;
+        let until = clients.clock.now() + Duration::from_secs(self.seconds);
+        while clients.clock.now() < until {
+            let now = clients.clock.now();
+            clients.turn(now)?;
+            clients.receive(NAP.min(until.since(now)), |_| ())?;
+        }
+        ensure!(clients.losses == 0, "a client lost its idle relay");
+        let cpu = process_cpu_time(server.process())?.saturating_sub(cpu);
+        let subscriptions = u64::from(self.clients) * u64::from(self.subscriptions);
+        let footprint = Footprint {
+            clients: self.clients,
+            subscriptions,
+            memory_bytes,
+            memory_allowed_bytes: u64::from(self.clients) * 4096 + subscriptions * 64,
+            idle_seconds: self.seconds,
+            idle_cpu_share: cpu.as_secs_f64() / self.seconds.max(1) as f64,
+            idle_cpu_share_allowed: 0.02 * f64::from(self.clients) / 1000.0,
+        };
+        if self.json {
+            print_line(serde_json::to_string(&footprint)?)?;
+        } else {
+            print_line(format_args!(
+                "{} clients with {} subscriptions: {} KiB of {} KiB allowed; idle: {:.2} % of a \
+                 core of {:.2} % allowed",
+                footprint.clients,
+                footprint.subscriptions,
+                footprint.memory_bytes / 1024,
+                footprint.memory_allowed_bytes / 1024,
+                footprint.idle_cpu_share * 100.0,
+                footprint.idle_cpu_share_allowed * 100.0,
+            ))?;
+        }
+        let excesses = footprint.excesses();
+        for excess in &excesses {
+            print_note(format_args!("more than promised: {excess}"));
+        }
+        Ok(if excesses.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+impl Footprint {
+    /// What is above its limit.
+    fn excesses(&self) -> Vec<&'static str> {
+        let memory = (self.memory_bytes > self.memory_allowed_bytes).then_some("memory");
+        let idle = (self.idle_cpu_share > self.idle_cpu_share_allowed).then_some("idle cost");
+        memory.into_iter().chain(idle).collect()
+    }
+}
+
+/// The resident set of a process.
+fn resident_bytes(process: u32) -> anyhow::Result<u64> {
+    let path = format!("/proc/{process}/status");
+    let status = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    Ok(kib.with_context(|| format!("{path} has no VmRSS"))? * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn footprint(memory_bytes: u64, idle_cpu_share: f64) -> Footprint {
+        Footprint {
+            clients: 1,
+            subscriptions: 1,
+            memory_bytes,
+            memory_allowed_bytes: 4160,
+            idle_seconds: 1,
+            idle_cpu_share,
+            idle_cpu_share_allowed: 0.02,
+        }
+    }
+
+    #[test]
+    fn either_limit_may_be_reached_and_neither_exceeded() {
+        assert_eq!(footprint(4160, 0.02).excesses(), [""; 0]);
+        assert_eq!(footprint(4161, 0.02).excesses(), ["memory"]);
+        assert_eq!(footprint(4160, 0.021).excesses(), ["idle cost"]);
+        assert_eq!(footprint(4161, 0.021).excesses(), ["memory", "idle cost"]);
+    }
+}

@@ -1,0 +1,141 @@
+//! The cases of the bench and the filters that choose among them.
+
+use crate::Switch;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use std::fmt;
+
+/// What the load does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Scenario {
+    /// N participants in one group, each publishing 20 updates a second at its own phase.
+    Crowd,
+    /// One publisher with 64 updates in flight to N subscribers.
+    Ceiling,
+}
+
+/// The relay's mode, as its flag says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ModeName {
+    Immediate,
+    Periodic,
+}
+
+impl ModeName {
+    pub(crate) fn flag(self) -> &'static str {
+        match self {
+            ModeName::Immediate => "immediate",
+            ModeName::Periodic => "periodic",
+        }
+    }
+}
+
+/// One case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Case {
+    pub(crate) scenario: Scenario,
+    pub(crate) n: usize,
+    pub(crate) bytes: usize,
+    pub(crate) mode: ModeName,
+    /// 0 in immediate mode.
+    pub(crate) tick_ms: u64,
+    pub(crate) receivers_gro: bool,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Case { scenario, n, bytes, mode, tick_ms, receivers_gro } = self;
+        let scenario = match scenario {
+            Scenario::Crowd => "crowd",
+            Scenario::Ceiling => "ceiling",
+        };
+        write!(f, "{scenario} n={n} bytes={bytes} {}", mode.flag())?;
+        if *mode == ModeName::Periodic {
+            write!(f, " tick={tick_ms}ms")?;
+        }
+        write!(f, " receivers_gro={}", if *receivers_gro { "on" } else { "off" })
+    }
+}
+
+/// Which cases to run: those that pass every filter given.
+#[derive(Args)]
+pub(crate) struct Filters {
+    /// Only this scenario
+    #[arg(long)]
+    scenario: Option<Scenario>,
+    /// Only these numbers of receivers
+    #[arg(long, value_delimiter = ',')]
+    n: Vec<usize>,
+    /// Only these payloads, bytes
+    #[arg(long, value_delimiter = ',')]
+    bytes: Vec<usize>,
+    /// Only this mode
+    #[arg(long)]
+    mode: Option<ModeName>,
+    /// Only these ticks, milliseconds
+    #[arg(long, value_delimiter = ',')]
+    tick_ms: Vec<u64>,
+    /// Only receivers with (on) or without (off) UDP_GRO
+    #[arg(long)]
+    gro: Option<Switch>,
+}
+
+impl Case {
+    /// Every case of the bench.
+    pub(crate) fn all() -> Vec<Case> {
+        let mut cases = Vec::new();
+        for receivers_gro in [false, true] {
+            for (mode, tick_ms) in
+                [(ModeName::Immediate, 0), (ModeName::Periodic, 50), (ModeName::Periodic, 5)]
+            {
+                for n in [30, 90, 150] {
+                    for bytes in [100, 290] {
+                        let scenario = Scenario::Crowd;
+                        cases.push(Case { scenario, n, bytes, mode, tick_ms, receivers_gro });
+                    }
+                }
+            }
+            for n in [3, 30, 90] {
+                for bytes in [100, 1000] {
+                    let (scenario, mode) = (Scenario::Ceiling, ModeName::Immediate);
+                    cases.push(Case { scenario, n, bytes, mode, tick_ms: 0, receivers_gro });
+                }
+            }
+        }
+        cases
+    }
+
+    /// Whether the load looks at all its sockets again and again instead of being woken: with a
+    /// backlog it has no time to wait, and waking it would be billed to the sender.
+    pub(super) fn polls(&self) -> bool {
+        self.scenario == Scenario::Ceiling
+    }
+
+    fn is_quick(&self) -> bool {
+        let crowd = self.scenario == Scenario::Crowd && self.n == 30 && self.tick_ms != 5;
+        let ceiling = self.scenario == Scenario::Ceiling && self.n == 30;
+        (crowd || ceiling) && self.bytes == 100 && self.receivers_gro
+    }
+}
+
+impl Filters {
+    /// The cases that pass.
+    pub(crate) fn cases(&self, quick: bool) -> Vec<Case> {
+        fn allows<T: PartialEq>(list: &[T], value: &T) -> bool {
+            list.is_empty() || list.contains(value)
+        }
+        let mut cases = Case::all();
+        cases.retain(|case| {
+            (!quick || case.is_quick())
+                && self.scenario.is_none_or(|scenario| scenario == case.scenario)
+                && self.mode.is_none_or(|mode| mode == case.mode)
+                && self.gro.is_none_or(|gro| (gro == Switch::On) == case.receivers_gro)
+                && allows(&self.n, &case.n)
+                && allows(&self.bytes, &case.bytes)
+                && allows(&self.tick_ms, &case.tick_ms)
+        });
+        cases
+    }
+}

@@ -1,0 +1,290 @@
+//! The load: members of the relay or of the reflector that publish. The same datagrams go out at
+//! the same times to both sides.
+
+use super::cases::{Case, Scenario};
+use crate::members::{Heard, Members, session};
+use canopy_net::{SocketOptions, process_cpu_time};
+use canopy_wire::{Flags, Group, Level, MAX_DATAGRAM, Time};
+use hdrhistogram::Histogram;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+/// Each participant of a crowd publishes this often.
+pub(crate) const PERIOD: Duration = Duration::from_millis(50);
+/// Updates of the ceiling's publisher that are sent and not yet received by all.
+const IN_FLIGHT: u32 = 64;
+/// An update not received by all after so long is lost.
+const LOST_AFTER: Duration = Duration::from_millis(300);
+pub(crate) const WARM_UP: Duration = Duration::from_millis(300);
+const SESSION_TURN: Duration = Duration::from_millis(250);
+/// The group of all.
+const GROUP: u32 = 1;
+/// Sequence numbers of updates in flight, modulo this, are distinct.
+const RING: usize = 256;
+
+/// Whom the load speaks to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Relay,
+    Reflector,
+}
+
+/// What one side did in one round.
+#[derive(Clone, Debug)]
+pub(crate) struct Measured {
+    pub(crate) cpu: Duration,
+    /// Deliveries within the measured time.
+    pub(crate) deliveries: u64,
+    /// Deliveries due and arrived over the whole round.
+    pub(crate) expected: u64,
+    arrived: u64,
+    pub(crate) ages: Histogram<u64>,
+    pub(crate) padding: f64,
+}
+
+impl Measured {
+    /// Processor microseconds per delivery.
+    pub(crate) fn cost(&self) -> f64 {
+        self.cpu.as_secs_f64() * 1e6 / self.deliveries.max(1) as f64
+    }
+
+    pub(crate) fn lost(&self) -> u64 {
+        self.expected.saturating_sub(self.arrived)
+    }
+}
+
+/// What has arrived.
+struct Arrivals {
+    deliveries: u64,
+    bytes: u64,
+    payload_bytes: u64,
+    ages: Histogram<u64>,
+    /// By sequence number modulo [`RING`]: how many receivers an update still has to reach.
+    missing: [u32; RING],
+    complete: u32,
+}
+
+impl Arrivals {
+    fn hear(&mut self, heard: Heard<'_>) {
+        match heard {
+            Heard::Datagram(len) => self.bytes += len as u64,
+            Heard::Payload(now, payload) => self.take(now, payload),
+        }
+    }
+
+    fn take(&mut self, now: Time, payload: &[u8]) {
+        let Some((stamp, rest)) = payload.split_first_chunk::<8>() else { return };
+        let Some(sequence) = rest.first_chunk::<4>() else { return };
+        self.deliveries += 1;
+        self.payload_bytes += payload.len() as u64;
+        let sent = Time::from_nanos(u64::from_be_bytes(*stamp));
+        // The histogram resizes no more after its first seconds.
+        let _ = self.ages.record(now.since(sent).as_nanos() as u64);
+        let missing = &mut self.missing[u32::from_be_bytes(*sequence) as usize % RING];
+        if *missing > 0 {
+            *missing -= 1;
+            self.complete += u32::from(*missing == 0);
+        }
+    }
+}
+
+/// A crowd or a publisher with its audience, joined to one side.
+pub(crate) struct Load {
+    case: Case,
+    /// The ceiling's publisher is the last and receives nothing.
+    members: Members,
+    arrivals: Arrivals,
+    published: u64,
+    sequence: u32,
+}
+
+impl Load {
+    /// Opens all sockets and joins.
+    pub(crate) fn join(
+        side: Side,
+        case: &Case,
+        from: IpAddr,
+        server: SocketAddr,
+    ) -> anyhow::Result<Load> {
+        let gro = case.receivers_gro;
+        let options = SocketOptions { receive_offload: gro, ..SocketOptions::default() };
+        // Two sizes of memory, so that receiving small pieces does not walk through large ones.
+        let slot = if gro { 65_535 } else { MAX_DATAGRAM + 1 };
+        let mut members = Members::new(slot, case.polls())?;
+        let count = case.n + usize::from(case.scenario == Scenario::Ceiling);
+        for number in 0..count {
+            let listens = number < case.n;
+            let groups = listens.then_some(GROUP).into_iter();
+            let session = (side == Side::Relay).then(|| session(number, groups));
+            members.add([SocketAddr::new(from, 0), server], &options, session, listens)?;
+        }
+        let mut load = Load {
+            case: *case,
+            members,
+            arrivals: Arrivals {
+                deliveries: 0,
+                bytes: 0,
+                payload_bytes: 0,
+                ages: Histogram::new(3)?,
+                missing: [0; RING],
+                complete: 0,
+            },
+            published: 0,
+            sequence: 0,
+        };
+        load.keep_alive()?;
+        Ok(load)
+    }
+
+    /// Serves the members until all are joined, however long they were left alone.
+    pub(crate) fn keep_alive(&mut self) -> anyhow::Result<()> {
+        self.members.join(|heard| self.arrivals.hear(heard))
+    }
+
+    /// Runs one round against the server with this process number.
+    pub(crate) fn run(&mut self, process: u32, measured: Duration) -> anyhow::Result<Measured> {
+        self.keep_alive()?;
+        let (published, arrived) = (self.published, self.arrivals.deliveries);
+        self.load_for(WARM_UP)?;
+        let (cpu, deliveries) = (process_cpu_time(process)?, self.arrivals.deliveries);
+        let (bytes, payload) = (self.arrivals.bytes, self.arrivals.payload_bytes);
+        self.arrivals.ages.reset();
+        self.load_for(measured)?;
+        let result = Measured {
+            cpu: process_cpu_time(process)?.saturating_sub(cpu),
+            deliveries: self.arrivals.deliveries - deliveries,
+            ages: self.arrivals.ages.clone(),
+            expected: 0,
+            arrived: 0,
+            padding: 1.0
+                - (self.arrivals.payload_bytes - payload) as f64
+                    / (self.arrivals.bytes - bytes).max(1) as f64,
+        };
+        let receivers = match self.case.scenario {
+            Scenario::Crowd => self.case.n - 1,
+            Scenario::Ceiling => self.case.n,
+        };
+        let expected = (self.published - published) * receivers as u64;
+        let until = self.members.clock.now() + LOST_AFTER;
+        while self.arrivals.deliveries - arrived < expected && self.members.clock.now() < until {
+            self.drain(Duration::from_millis(10))?;
+        }
+        Ok(Measured { expected, arrived: self.arrivals.deliveries - arrived, ..result })
+    }
+
+    fn load_for(&mut self, time: Duration) -> anyhow::Result<()> {
+        match self.case.scenario {
+            Scenario::Crowd => self.crowd(time),
+            Scenario::Ceiling => self.ceiling(time),
+        }
+    }
+
+    fn crowd(&mut self, time: Duration) -> anyhow::Result<()> {
+        let phases = phases(self.members.list.len());
+        let start = self.members.clock.now();
+        let mut cycle = start;
+        let mut next = 0;
+        let mut session_turn = start;
+        loop {
+            let now = self.members.clock.now();
+            if now.since(start) >= time {
+                return Ok(());
+            }
+            while cycle + phases[next].0 <= now {
+                self.publish(phases[next].1, 1, now)?;
+                next += 1;
+                if next == phases.len() {
+                    next = 0;
+                    cycle = cycle + PERIOD;
+                }
+            }
+            if now >= session_turn {
+                session_turn = now + SESSION_TURN;
+                self.members.turn(now)?;
+            }
+            self.drain((cycle + phases[next].0).since(now))?;
+        }
+    }
+
+    fn ceiling(&mut self, time: Duration) -> anyhow::Result<()> {
+        let start = self.members.clock.now();
+        let publisher = self.members.list.len() - 1;
+        let mut session_turn = start;
+        let mut moved = start;
+        let mut in_flight = 0;
+        self.arrivals.missing = [0; RING];
+        self.arrivals.complete = 0;
+        loop {
+            let now = self.members.clock.now();
+            if now.since(start) >= time {
+                return Ok(());
+            }
+            let complete = std::mem::take(&mut self.arrivals.complete);
+            in_flight -= complete.min(in_flight);
+            if complete > 0 {
+                moved = now;
+            } else if now.since(moved) > LOST_AFTER {
+                // What has not come by now never will; the loss shows in the counts.
+                self.arrivals.missing = [0; RING];
+                in_flight = 0;
+            }
+            if in_flight < IN_FLIGHT {
+                self.publish(publisher, IN_FLIGHT - in_flight, now)?;
+                in_flight = IN_FLIGHT;
+            }
+            if now >= session_turn {
+                session_turn = now + SESSION_TURN;
+                self.members.turn(now)?;
+            }
+            self.drain(Duration::from_millis(1))?;
+        }
+    }
+
+    /// Publishes `count` updates, in one segmented send if there are several.
+    fn publish(&mut self, member: usize, count: u32, now: Time) -> anyhow::Result<()> {
+        let mut payload = [0; MAX_DATAGRAM];
+        let payload = &mut payload[..self.case.bytes];
+        payload[..8].copy_from_slice(&now.as_nanos().to_be_bytes());
+        let member = &self.members.list[member];
+        let mut datagrams = [0; (IN_FLIGHT as usize) * 1024];
+        let mut len = 0;
+        for _ in 0..count {
+            payload[8..12].copy_from_slice(&self.sequence.to_be_bytes());
+            self.arrivals.missing[self.sequence as usize % RING] = self.case.n as u32;
+            self.sequence = self.sequence.wrapping_add(1);
+            len += match &member.session {
+                Some(session) => {
+                    let group = Group::new(GROUP).address();
+                    session.publish(group, Level(0), Flags(0), payload, &mut datagrams[len..])?
+                }
+                None => {
+                    datagrams[len..len + payload.len()].copy_from_slice(payload);
+                    payload.len()
+                }
+            };
+        }
+        self.published += u64::from(count);
+        match count {
+            1 => member.socket.send(&datagrams[..len])?,
+            _ => member.socket.send_segments(&datagrams[..len], (len / count as usize) as u16)?,
+        }
+        Ok(())
+    }
+
+    /// Waits at most `limit` for arrivals and takes them.
+    fn drain(&mut self, limit: Duration) -> anyhow::Result<()> {
+        self.members.receive(limit, |heard| self.arrivals.hear(heard))
+    }
+}
+
+/// When in a period each of `count` participants publishes: spread at random, in order of time.
+fn phases(count: usize) -> Vec<(Duration, usize)> {
+    // Seeded: every run has the same load.
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let mut phase = || Duration::from_nanos(rng.random_range(0..PERIOD.as_nanos() as u64));
+    let mut phases: Vec<_> = (0..count).map(|member| (phase(), member)).collect();
+    phases.sort_unstable();
+    phases
+}

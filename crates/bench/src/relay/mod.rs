@@ -1,0 +1,133 @@
+//! `canopy bench relay`: the real relay process against a naive reflector, in alternated rounds.
+
+pub(super) mod cases;
+pub(super) mod load;
+mod place;
+mod report;
+mod rounds;
+mod softirq;
+
+use crate::left_out::LeftOut;
+use anyhow::{bail, ensure};
+use canopy_engines::{EngineChoice, EngineName};
+use canopy_output::{print_line, print_note};
+use cases::{Case, Filters};
+use clap::Args;
+use place::Place;
+use report::Row;
+pub(crate) use rounds::Server;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Runs the real relay process and a naive reflector (recvfrom, then sendto per member) in turn,
+/// on one processor, with the load on another, and compares the processor time per delivery of
+/// the whole process. 'crowd': N participants in one group, 20 updates/s each. 'ceiling': one
+/// publisher with 64 updates in flight. Rounds with more than 5 % steal are discarded and counted.
+#[derive(Args)]
+pub(crate) struct RelayBench {
+    #[command(flatten)]
+    filters: Filters,
+    /// Rounds of relay and reflector in turn
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=99))]
+    rounds: u32,
+    /// Seconds measured of each in each round
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+    /// A few cases for a second each: shows that the bench works, not what things cost
+    #[arg(long)]
+    quick: bool,
+    /// Send engines of the relay, one after the other
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "auto")]
+    engine: Vec<EngineChoice>,
+    /// Relay and load on two hosts: network namespaces joined by a virtual Ethernet. Needs root
+    #[arg(long)]
+    netns: bool,
+    /// Print the rows and what was left out as JSON, one a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// How each case is measured.
+pub(crate) struct Plan {
+    rounds: u32,
+    measured: Duration,
+    engine: EngineChoice,
+    /// The processor of relay and reflector.
+    relay_on: usize,
+    place: Place,
+}
+
+impl RelayBench {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let (rounds, seconds) = if self.quick { (2, 1.0) } else { (self.rounds, self.seconds) };
+        if !(0.1..=600.0).contains(&seconds) {
+            bail!("--seconds {seconds} is out of range; choose 0.1 to 600");
+        }
+        let cases = self.filters.cases(self.quick);
+        if cases.is_empty() {
+            bail!("no case passes these filters; without filters there are {}", Case::all().len());
+        }
+        let processors = canopy_net::available_processors();
+        let [load_on, .., relay_on] = processors[..] else {
+            bail!("the bench needs two processors, one for the relay and one for the load");
+        };
+        canopy_net::pin_thread(load_on)?;
+        canopy_net::raise_open_files();
+        let measured = Duration::from_secs_f64(seconds);
+        let place = if self.netns { Place::virtual_ethernet(load_on)? } else { Place::loopback() };
+        let mut plan = Plan { rounds, measured, engine: EngineChoice::Auto, relay_on, place };
+        let mut rows = Vec::new();
+        let engines = self.engines_that_work(&plan.place)?;
+        let all = cases.len() * engines.len();
+        for case in &cases {
+            for engine in &engines {
+                plan.engine = *engine;
+                print_note(format_args!("[{}/{all}] {case} engine={engine}", rows.len() + 1));
+                let row = plan.place.run(|| rounds::measure(case, &plan))??;
+                if self.json {
+                    print_line(serde_json::to_string(&row)?)?;
+                } else {
+                    print_note(format_args!("        {}", row.short()));
+                }
+                rows.push(row);
+            }
+        }
+        if !self.json {
+            print_line(Row::table(&rows))?;
+        }
+        if !self.quick {
+            print_note(format_args!("measuring the receivers' share of the processor time"));
+            // No row of the table, so beside it: whoever reads rows meets only rows.
+            print_note(plan.place.run(|| softirq::receivers_share(&plan))?);
+        }
+        let missing = self.engine.iter().find(|engine| !engines.contains(engine));
+        let missing = missing.map(ToString::to_string).unwrap_or_default();
+        ensure!(missing.is_empty(), "{missing} was asked for, and took no part; see why above");
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// The engines asked for, without those that a relay cannot have here, which is said.
+    fn engines_that_work(&self, place: &Place) -> anyhow::Result<Vec<EngineChoice>> {
+        let case = if self.netns { "netns" } else { "loopback" };
+        let leave_out = |left_out: EngineName, why: String| {
+            LeftOut { left_out: left_out.name(), case: case.to_owned(), why }.tell(self.json)
+        };
+        let mut work = Vec::new();
+        for engine in &self.engine {
+            let why_not = place.why_not(*engine)?;
+            match (engine, why_not) {
+                (EngineChoice::Named(name), Some(why)) => {
+                    leave_out(*name, why)?;
+                    continue;
+                }
+                // It would have taken the first of them.
+                (EngineChoice::Auto, _) if let Some(why) = place.not_installed() => {
+                    leave_out(EngineName::TcBpf, why.to_owned())?;
+                }
+                _ => {}
+            }
+            work.push(*engine);
+        }
+        Ok(work)
+    }
+}

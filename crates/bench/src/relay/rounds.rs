@@ -1,0 +1,155 @@
+//! Alternated rounds: the relay and the reflector, each a process of its own, under the same load.
+
+use super::Plan;
+use super::cases::Case;
+use super::load::{Load, Measured, Side};
+use super::report::{Ages, Row};
+use crate::noise::{Steal, median};
+use anyhow::{Context, bail};
+use canopy_net::end_with_parent;
+use hdrhistogram::Histogram;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+/// A relay or reflector process, ended when dropped.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) address: SocketAddr,
+    /// The send engine that it uses.
+    engine: String,
+    _stdout: BufReader<ChildStdout>,
+}
+
+impl Server {
+    /// Starts one side for a case, on its processor.
+    pub(super) fn start(side: Side, case: &Case, plan: &Plan) -> anyhow::Result<Server> {
+        let pin = plan.relay_on.to_string();
+        let mut command = server_command()?;
+        match side {
+            Side::Reflector => {
+                let listen = format!("{}:0", plan.place.server_ip);
+                command.args(["bench", "reflector", "--pin", &pin, "--listen", &listen]);
+            }
+            Side::Relay => {
+                let (mode, tick) = (case.mode.flag(), case.tick_ms.max(1).to_string());
+                let engine = plan.engine.to_string();
+                command.args(["relay", "--json"]).args(plan.place.relay_flags());
+                command.args(["--threads", "1", "--pin", &pin, "--engine", &engine]);
+                command.args(["--mode", mode, "--tick-ms", &tick]);
+            }
+        }
+        Server::spawn(plan.place.host_server(&mut command))
+    }
+
+    /// Starts a relay with these flags, on a free port.
+    pub(crate) fn start_relay(flags: &[&str]) -> anyhow::Result<Server> {
+        let mut command = server_command()?;
+        Server::spawn(command.args(["relay", "--listen", "127.0.0.1:0", "--json"]).args(flags))
+    }
+
+    fn spawn(command: &mut Command) -> anyhow::Result<Server> {
+        let mut child =
+            end_with_parent(command).spawn().context("cannot start the server process")?;
+        let stdout = child.stdout.take().context("the server has no output")?;
+        let mut stdout = BufReader::new(stdout);
+        let mut line = String::new();
+        stdout.read_line(&mut line)?;
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+        let Some(address) = line["relay"].as_str().and_then(|address| address.parse().ok()) else {
+            let _ = child.kill();
+            let _ = child.wait();
+            bail!("the server did not say where it listens");
+        };
+        let engine = line["engines"][0]["engine"].as_str().unwrap_or_default().to_owned();
+        Ok(Server { child, address, engine, _stdout: stdout })
+    }
+
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+fn server_command() -> anyhow::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    // Nothing of the caller's settings changes what is measured.
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CANOPY_")) {
+        command.env_remove(name);
+    }
+    command.env("CANOPY_LOG", "error").stdin(Stdio::null()).stdout(Stdio::piped());
+    Ok(command)
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Ours, by its handle; it may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Measures one case.
+pub(super) fn measure(case: &Case, plan: &Plan) -> anyhow::Result<Row> {
+    let relay = Server::start(Side::Relay, case, plan)?;
+    let reflector = Server::start(Side::Reflector, case, plan)?;
+    let mut relay_load = Load::join(Side::Relay, case, plan.place.load_ip, relay.address)?;
+    let mut reflector_load =
+        Load::join(Side::Reflector, case, plan.place.load_ip, reflector.address)?;
+    let mut pairs: Vec<(Measured, Measured)> = Vec::new();
+    let mut discarded = 0;
+    // A noisy machine may cost rounds, but not without end.
+    while pairs.len() < plan.rounds as usize && discarded < 2 * plan.rounds as usize {
+        let before = Steal::read();
+        // The idle side stays alive: its participants answer between the rounds.
+        let naive = reflector_load.run(reflector.process(), plan.measured)?;
+        relay_load.keep_alive()?;
+        let ours = relay_load.run(relay.process(), plan.measured)?;
+        if before.disturbed() {
+            discarded += 1;
+            continue;
+        }
+        pairs.push((ours, naive));
+    }
+    if pairs.is_empty() {
+        bail!("all {discarded} rounds had more than 5 % steal; try again on a quieter machine");
+    }
+    let row = summarise(case, plan, &pairs, discarded);
+    Ok(Row { engine: relay.engine.clone(), ..row })
+}
+
+fn summarise(case: &Case, plan: &Plan, pairs: &[(Measured, Measured)], discarded: usize) -> Row {
+    let ratios: Vec<f64> = pairs.iter().map(|(ours, naive)| naive.cost() / ours.cost()).collect();
+    let mut ages: Histogram<u64> = pairs[0].0.ages.clone();
+    for (ours, _) in &pairs[1..] {
+        // Same bounds, so it cannot fail.
+        let _ = ages.add(&ours.ages);
+    }
+    let costs = |pick: fn(&(Measured, Measured)) -> &Measured| {
+        median(&pairs.iter().map(|pair| pick(pair).cost()).collect::<Vec<_>>())
+    };
+    let loss = |pick: fn(&(Measured, Measured)) -> &Measured| {
+        let expected: u64 = pairs.iter().map(|pair| pick(pair).expected).sum();
+        let lost: u64 = pairs.iter().map(|pair| pick(pair).lost()).sum();
+        lost as f64 / expected.max(1) as f64
+    };
+    Row {
+        rounds: pairs.len(),
+        seconds: plan.measured.as_secs_f64(),
+        deliveries: pairs.iter().map(|(ours, _)| ours.deliveries).sum(),
+        loss: loss(|pair| &pair.0),
+        cpu_us_per_delivery: costs(|pair| &pair.0),
+        naive_cpu_us_per_delivery: costs(|pair| &pair.1),
+        ratio: median(&ratios),
+        ratio_min: ratios.iter().copied().fold(f64::INFINITY, f64::min),
+        ratio_max: ratios.iter().copied().fold(0.0, f64::max),
+        age_us: Ages {
+            p50: ages.value_at_quantile(0.5) / 1000,
+            p99: ages.value_at_quantile(0.99) / 1000,
+            p999: ages.value_at_quantile(0.999) / 1000,
+        },
+        naive_loss: loss(|pair| &pair.1),
+        rounds_discarded: discarded,
+        padding: median(&pairs.iter().map(|(ours, _)| ours.padding).collect::<Vec<_>>()),
+        ..Row::new(case)
+    }
+}

@@ -1,0 +1,140 @@
+//! What settings are taken, and how mistakes are explained.
+
+use super::*;
+
+fn resolve(text: &str, args: RelayArgs) -> Result<RelaySettings, String> {
+    let path = Path::new("canopy.toml");
+    RelaySettings::check(args, path, text, "off").map_err(|error| format!("{error:#}"))
+}
+
+fn flag(text: &str) -> Option<String> {
+    Some(text.to_owned())
+}
+
+#[test]
+fn flags_win_over_the_file_over_the_default() {
+    let text = "[relay]\nmode = \"periodic\"\ntick_ms = 20\n[limits]\nmax_groups = 9\n";
+    let args = RelayArgs { tick_ms: flag("5"), ..RelayArgs::default() };
+    let settings = resolve(text, args).unwrap();
+    assert_eq!(settings.node.mode, Mode::Periodic { tick: Duration::from_millis(5) });
+    assert_eq!(settings.node.listen.port(), 4040);
+    assert_eq!(settings.node.tables.max_groups, 9);
+    assert_eq!(settings.unused, [""; 0]);
+}
+
+#[test]
+fn every_mistake_in_the_file_has_a_place_and_a_remedy() {
+    #[rustfmt::skip]
+    let cases = [
+        // Values that are out of range or unknown.
+        ("[relay]\n\ntick_ms = 0", ":3: tick_ms: 0 is out of range; choose 1 to 1000"),
+        ("[relay]\nthreads = 65", ":2: threads: 65 is out of range; choose 1 to 64"),
+        ("[relay]\nthreads = -1", ":2: threads: -1 is out of range; choose 1 to 64"),
+        ("[relay]\nsite = 32768", ":2: site: 32768 is out of range; choose 0 to 32767"),
+        ("[relay]\nmode = \"fast\"", ":2: mode: there is no mode \"fast\"; choose immediate or periodic"),
+        ("[relay]\nengine = \"warp\"", ":2: engine: there is no send engine named \"warp\"; choose auto, sendto"),
+        ("[relay]\nengine_folder = \"\"", ":2: engine_folder: name a folder"),
+        ("[limits]\nmax_sessions = 70000", ":2: max_sessions: 70000 is out of range; choose 1 to"),
+        ("[limits]\nmax_groups = 0", ":2: max_groups: 0 is out of range; choose 1 to 67108864"),
+        ("[limits]\nsubscription_lifetime_ms = 999", ":2: subscription_lifetime_ms: 999 is out of range; choose 1000 to"),
+        ("[limits]\nkeepalive_ms = 9000", ":2: keepalive_ms: a session must live at least two keepalives; raise session_lifetime_ms, or lower keepalive_ms"),
+        // Addresses.
+        ("[relay]\nlisten = \"localhost\"", ":2: listen: \"localhost\" is no address and port; write it like 127.0.0.1:4040"),
+        ("[relay]\nlisten = \"0.0.0.0:4040\"", ":2: listen: 0.0.0.0:4040 can be reached from other machines, and sessions are cleartext in this version; listen on 127.0.0.1 or [::1], or say --insecure"),
+        ("[relay]\nconsole = \"0.0.0.0:9198\"", ":2: console: 0.0.0.0:9198 can be reached from other machines, and these pages have no password; serve them on 127.0.0.1 or [::1], or say --insecure"),
+        ("[relay]\nmetrics = \"[::]:9198\"", ":2: metrics: [::]:9198 can be reached from other machines"),
+        ("[relay]\nconsole = \"yes\"", ":2: console: \"yes\" is no address and port; write it like"),
+        // Comtrees.
+        ("[relay]\ncomtrees = [1, 1]", ":2: comtrees: comtree 1 is named twice; name each once"),
+        ("[relay]\ncomtrees = []", ":2: comtrees: 0 comtrees are named; a relay carries 1 to 1024"),
+        ("[relay]\ncomtrees = [-1]", ":2: comtrees: a comtree is a number from 0 to 4294967295"),
+        ("[relay]\ncomtrees = [\"a\"]", ":2: comtrees: this list cannot be its value; give a list of whole numbers, like comtrees = [1, 2]"),
+        ("[relay]\ncomtrees = 1", ":2: comtrees: 1 cannot be its value; give a list of whole numbers, like comtrees = [1, 2]"),
+        // Wrong types.
+        ("[relay]\nthreads = \"two\"", ":2: threads: \"two\" cannot be its value; give a whole number without quotes, like threads = 2"),
+        ("[relay]\ntick_ms = 1.5", ":2: tick_ms: 1.5 cannot be its value; give a whole number without quotes, like tick_ms = 50"),
+        ("[relay]\nthreads = 99999999999999999999", ":2: threads: 99999999999999999999 cannot be its value"),
+        ("[relay]\nlisten = 4040", ":2: listen: 4040 cannot be its value; give text in quotes, like listen = \"127.0.0.1:4040\""),
+        ("[relay]\ninsecure = \"yes\"", ":2: insecure: \"yes\" cannot be its value; give true or false without quotes, like insecure = false"),
+        // Keys that are not there, or elsewhere.
+        ("[relay]\nmax_sessions = 9", ":2: max_sessions belongs in [limits]; move it below a line [limits]"),
+        ("[limits]\nlisten = \"x\"", ":2: listen belongs in [relay]; move it below a line [relay]"),
+        ("tick_ms = 5\n[relay]", ":1: tick_ms belongs in [relay]; write it below a line [relay]"),
+        ("[relay]\nticks = 3", ":2: there is no key ticks; tick_ms in [relay] may be meant"),
+        ("[relay]\ntick-ms = 3", ":2: there is no key tick-ms; tick_ms in [relay] may be meant"),
+        ("[relay]\npassword = 3", ":2: there is no key password in [relay]; the keys are listed in docs/settings.md"),
+        ("[server]\nport = 3", ":1: there is no table [server]; there are [relay] and [limits]"),
+        ("relay = 3", ":1: relay is a table; write [relay] on a line, once, and its keys below"),
+        ("[[relay]]", ":1: relay is a table; write [relay] on a line, once, and its keys below"),
+        // No TOML.
+        ("[relay]\nmode = periodic", ":2: this is no TOML: "),
+        ("[relay]\nsite = 1\nsite = 2", ":3: this is no TOML: duplicate key"),
+        ("[relay\n", ":1: this is no TOML: "),
+    ];
+    for (text, expected) in cases {
+        let error = resolve(text, RelayArgs::default()).expect_err(text);
+        assert!(error.starts_with(&format!("canopy.toml{expected}")), "{text:?} gives\n{error}");
+        assert!(!error.contains('\n'), "one line: {error}");
+    }
+}
+
+#[test]
+fn mistakes_on_the_command_line_name_the_flag() {
+    let cases = [
+        (RelayArgs { tick_ms: flag("abc"), ..<_>::default() }, "--tick-ms: \"abc\" is no whole"),
+        (RelayArgs { threads: flag("-1"), ..<_>::default() }, "--threads: -1 is out of range"),
+        (RelayArgs { insecure: flag("perhaps"), ..<_>::default() }, "--insecure: \"perhaps\" is"),
+        (
+            RelayArgs { comtrees: vec!["x".into()], ..<_>::default() },
+            "--comtree: \"x\" is no whole",
+        ),
+        (RelayArgs { console: flag("0.0.0.0:1"), ..<_>::default() }, "--console: 0.0.0.0:1 can be"),
+        (RelayArgs { metrics: flag("0.0.0.0:1"), ..<_>::default() }, "--metrics: 0.0.0.0:1 can be"),
+        (RelayArgs { listen: flag("0.0.0.0:1"), ..<_>::default() }, "--listen: 0.0.0.0:1 can be"),
+    ];
+    for (args, expected) in cases {
+        let error = resolve("", args).unwrap_err();
+        assert!(error.starts_with(expected), "{error}");
+    }
+}
+
+#[test]
+fn what_does_nothing_is_named() {
+    for (text, expected) in [
+        ("[relay]\ntick_ms = 20", "canopy.toml:2: tick_ms: immediate mode has no ticks; choose"),
+        (
+            "[relay]\nengine = \"gso\"\nengine_folder = \"/x\"",
+            "canopy.toml:3: engine_folder: engine gso uses nothing that was installed; choose",
+        ),
+    ] {
+        let unused = resolve(text, RelayArgs::default()).unwrap().unused;
+        assert!(unused.len() == 1 && unused[0].starts_with(expected), "{unused:?}");
+    }
+    for text in
+        ["", "[relay]\ntick_ms = 20\nmode = \"periodic\"", "[relay]\nengine_folder = \"/x\""]
+    {
+        assert_eq!(resolve(text, RelayArgs::default()).unwrap().unused, [""; 0], "{text}");
+    }
+}
+
+#[test]
+fn other_machines_are_kept_out_unless_asked() {
+    let open = "0.0.0.0:1";
+    let args = |insecure: Option<&str>| RelayArgs {
+        listen: flag(open),
+        console: flag(open),
+        metrics: flag(open),
+        insecure: insecure.map(str::to_owned),
+        ..RelayArgs::default()
+    };
+    let (allowed, forbidden) = ("[relay]\ninsecure = true", "[relay]\ninsecure = false");
+    for (text, insecure) in [("", None), (forbidden, None), (allowed, Some("off"))] {
+        let error = resolve(text, args(insecure)).unwrap_err();
+        assert!(error.contains("--listen") && error.contains("--insecure"), "{error}");
+    }
+    for (text, insecure) in [("", Some("yes")), (allowed, None), (forbidden, Some("1"))] {
+        let settings = resolve(text, args(insecure)).unwrap();
+        assert_eq!(settings.node.listen.port(), 1);
+        assert_eq!([settings.console, settings.metrics], [open.parse().ok(), open.parse().ok()]);
+    }
+}

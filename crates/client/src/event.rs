@@ -1,0 +1,87 @@
+//! What happens to a client, and what it has seen.
+
+use crate::{Epoch, Participant, Update};
+use canopy_wire::{Group, RefusedReason};
+use std::time::Duration;
+
+/// What a client hears, in the order in which it happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Incoming {
+    /// An update came.
+    Update(Update),
+    /// Something happened to the link with the relay.
+    Event(Event),
+}
+
+/// Something that happened to the link between client and relay. Nothing needs to be done about
+/// most of it: the client goes on by itself.
+///
+/// ```no_run
+/// # use std::collections::HashMap;
+/// # async fn hear(world: canopy_client::Client) {
+/// use canopy_client::{Event, Incoming};
+///
+/// let mut players = HashMap::new();
+/// while let Some(incoming) = world.next().await {
+///     match incoming {
+///         // Addresses from before may be others' now.
+///         Incoming::Event(Event::Connected { .. }) => players.clear(),
+///         Incoming::Update(update) => _ = players.insert(update.from, update.payload),
+///         _ => {}
+///     }
+/// }
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// In the world, for the first time or again. Subscriptions are being made again. All updates
+    /// of the new epoch come after this.
+    #[non_exhaustive]
+    Connected {
+        /// The client's own address, which may be another than before.
+        participant: Participant,
+        /// The number of the session.
+        epoch: Epoch,
+    },
+    /// The relay is silent or going away. The client tries again, and the other relays that it
+    /// was given, until one takes it back.
+    Lost,
+    /// A relay does not take the client, for now. The client asks again.
+    Refused(RefusedReason),
+    /// The relay had no room for subscriptions for which no one awaits the
+    /// [`Acknowledgement`](crate::Acknowledgement): those that were made again after a loss, say.
+    /// They are over; subscribe again to try again.
+    SubscriptionsRefused(Vec<Group>),
+    /// The client's ip:port has changed, and the relay has confirmed that it knows the new one.
+    Rebound,
+}
+
+/// What a client has seen since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// The last measured round trip to the relay; `None` while not connected, and before the first.
+    pub round_trip: Option<Duration>,
+    /// How often the world was joined: one more than the reconnections.
+    pub connects: u64,
+    /// Updates handed to the kernel.
+    pub published: u64,
+    /// Updates received, those that were dropped for a slow reader included.
+    pub received: u64,
+    /// Updates of its own that came back although it had not asked for them, and were dropped:
+    /// where many get an update, a relay may send it to its publisher too.
+    pub echoes: u64,
+    /// Updates that the application did not take in time.
+    pub dropped_slow_reader: u64,
+    /// Events that the application did not take in time.
+    pub dropped_events: u64,
+    /// Datagrams that were no packets of this protocol and comtree, and updates of publishers that
+    /// cannot be.
+    pub malformed: u64,
+    /// Updates that wait to be taken.
+    pub waiting: usize,
+    /// Groups that the client wants to be subscribed to.
+    pub subscriptions: usize,
+}

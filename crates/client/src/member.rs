@@ -1,0 +1,335 @@
+//! A participant as the drivers see it: the session, the socket, the relays to ask and what waits
+//! for the application. It has no clock, no thread and no runtime of its own, and never blocks:
+//! `Client` runs it on tokio, [`PollClient`](crate::PollClient) in the application's own loop.
+
+use crate::acknowledgement::Acknowledgement;
+use crate::bundles::{Bundles, Sender};
+use crate::inbox::Inbox;
+use crate::link::Link;
+use crate::relays::{Answer, Relays};
+use crate::reports::Reports;
+use crate::{ConnectError, Epoch, Outgoing, Participant, PublishError, Stats};
+use bytes::Bytes;
+use canopy_net::{Receiver, Socket};
+use canopy_session::{Session, SessionConfig, SessionError, State, Update};
+use canopy_wire::{
+    Comtree, Group, HEADER_LEN, Level, MAX_DATAGRAM, RECORD_HEADER_LEN, Time, WireError,
+};
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The only relay may be out of reach of this socket alone, if it has been silent for so long while
+/// the client was not connected: the interface may have lost its address, a NAT its table.
+const REOPEN_AFTER_SILENCE: Duration = Duration::from_secs(3);
+/// A socket that the system has given up on is replaced at most this often.
+const REOPEN_PAUSE: Duration = Duration::from_secs(1);
+/// Of several relays, one that has been silent for so long is passed over.
+const PASS_AFTER_SILENCE: Duration = Duration::from_secs(1);
+/// So is one whose host says that nothing listens, which may be what became of a packet sent before
+/// it was asked.
+const PASS_AFTER_REFUSAL: Duration = Duration::from_millis(250);
+/// When all relays have been asked in vain, they are asked again after a pause.
+const ROUND_PAUSE: Duration = Duration::from_secs(1);
+
+/// How to become one.
+pub(crate) struct MemberConfig {
+    pub(crate) comtree: Comtree,
+    pub(crate) receive_queue: usize,
+    pub(crate) receive_offload: bool,
+}
+
+pub(crate) struct Member {
+    session: Session,
+    comtree: Comtree,
+    relays: Relays,
+    link: Link,
+    reports: Reports,
+    /// Nobody wants to hear of it any more.
+    abandoned: bool,
+}
+
+impl Member {
+    /// One who asks the first of `relays` for which there is a socket.
+    pub(crate) fn open(
+        now: Time,
+        mut relays: Relays,
+        config: &MemberConfig,
+    ) -> Result<Member, ConnectError> {
+        let mut seed = [0; 16];
+        getrandom::fill(&mut seed).map_err(|error| ConnectError::Random(error.into()))?;
+        let comtree = config.comtree;
+        let link = loop {
+            let relay = relays.current();
+            match Link::open(now, relay, config.receive_offload) {
+                Ok(link) => break link,
+                Err(source) if relays.turn() => return Err(ConnectError::Socket { relay, source }),
+                Err(_) => {}
+            }
+        };
+        Ok(Member {
+            session: Session::new(SessionConfig { comtree, seed }),
+            comtree,
+            relays,
+            link,
+            reports: Reports::new(config.receive_queue),
+            abandoned: false,
+        })
+    }
+
+    /// Takes what has arrived, at most `receiver` once. Returns whether more may wait.
+    pub(crate) fn receive(&mut self, now: Time, receiver: &mut Receiver) -> bool {
+        if self.session.state() != State::Connected {
+            self.link.look_at_errors();
+        }
+        let Member { session, link, relays, reports, .. } = self;
+        let socket = Arc::clone(link.socket());
+        let received = receiver.receive(&socket, |_, datagram| {
+            link.heard(now);
+            let mut shared = None;
+            let handled = session.handle_datagram(now, datagram, |update| {
+                let payload = keep(datagram, &update, &mut shared);
+                reports.update(update, payload);
+            });
+            if let Err(error) = handled {
+                reports.stats.malformed += 1;
+                if matches!(error, WireError::Version(_)) {
+                    relays.note(Answer::OtherVersion);
+                }
+            }
+            // Before the next datagram, so that events and updates keep their order.
+            reports.hear(session);
+        });
+        received.unwrap_or_else(|error| {
+            self.link.note(&error);
+            false
+        })
+    }
+
+    /// Sends what the session wants sent, looks for a better way to a relay if this one fails, and
+    /// notes what has happened. Returns when it wants to be called again, if nothing arrives before;
+    /// `None` once there is nothing left to do.
+    pub(crate) fn turn(&mut self, now: Time) -> Option<Time> {
+        self.look_for_a_way(now);
+        self.transmit(now);
+        self.reports.hear(&mut self.session);
+        if self.abandoned {
+            return None;
+        }
+        self.session.poll_timeout()
+    }
+
+    fn transmit(&mut self, now: Time) {
+        let mut out = [0; MAX_DATAGRAM];
+        while let Some(len) = self.session.poll_transmit(now, &mut out) {
+            // A packet that the system does not take is like one lost on the way: the session
+            // repeats it.
+            let _ = self.link.send(&out[..len]);
+        }
+    }
+
+    fn look_for_a_way(&mut self, now: Time) {
+        let refused = self.reports.take_refusal();
+        if let Some(reason) = refused {
+            self.relays.note(Answer::Refused(reason));
+        } else if self.link.nothing_listens() {
+            self.relays.note(Answer::NothingListens);
+        }
+        let age = self.link.age(now);
+        let broken = self.link.is_broken() && age > REOPEN_PAUSE;
+        match self.session.state() {
+            State::Greeting | State::Connecting => {}
+            State::Connected => {
+                self.relays.note_connected();
+                return self.reopen_if(broken, now);
+            }
+            State::Leaving | State::Closed => return self.reopen_if(broken, now),
+        }
+        let silence = self.link.silence(now);
+        if !self.relays.are_several() {
+            return self.reopen_if(broken || silence > REOPEN_AFTER_SILENCE, now);
+        }
+        let sent_away = self.link.nothing_listens() || self.link.is_broken();
+        if refused.is_some()
+            || silence > PASS_AFTER_SILENCE
+            || (sent_away && age > PASS_AFTER_REFUSAL)
+        {
+            self.ask_the_next(now);
+        }
+    }
+
+    /// To the relay a new socket is a change of ip:port, which the session proves to be its own.
+    fn reopen_if(&mut self, wanted: bool, now: Time) {
+        if wanted {
+            // Without a network there is no socket; the old one serves until the next try.
+            let _ = self.link.reopen(now, self.relays.current());
+        }
+    }
+
+    fn ask_the_next(&mut self, now: Time) {
+        let at = if self.relays.turn() { now + ROUND_PAUSE } else { now };
+        // A relay without a route is passed over after a while like one that is silent.
+        let _ = self.link.reopen(at, self.relays.current());
+        self.session.greet_at(at);
+    }
+
+    /// Whether a relay has taken the member, or all have refused.
+    pub(crate) fn first_word(&self, waited: Duration) -> Option<Result<(), ConnectError>> {
+        if self.participant().is_some() {
+            return Some(Ok(()));
+        }
+        (self.is_over() || self.relays.have_all_refused()).then(|| Err(self.unanswered(waited)))
+    }
+
+    /// Why no relay has taken the member so far.
+    pub(crate) fn unanswered(&self, waited: Duration) -> ConnectError {
+        self.relays.error(self.comtree, waited)
+    }
+
+    pub(crate) fn publish(&mut self, update: &Outgoing<'_>) -> Result<(), PublishError> {
+        update.check(self.sender()?.epoch)?;
+        let Outgoing { dst, level, payload, flags, .. } = *update;
+        let mut out = [0; MAX_DATAGRAM];
+        let len = match self.session.publish(dst, level, flags, payload, &mut out) {
+            Ok(len) => len,
+            Err(SessionError::NotConnected) => return Err(self.not_connected()),
+            Err(_) => return Err(PublishError::TooLong(payload.len())),
+        };
+        self.link.send(&out[..len]).map_err(publish_error)?;
+        self.reports.stats.published += 1;
+        Ok(())
+    }
+
+    /// Who publishes right now.
+    pub(crate) fn sender(&self) -> Result<Sender, PublishError> {
+        if self.session.state() != State::Connected {
+            return Err(self.not_connected());
+        }
+        let (comtree, address) = (self.comtree, self.session.address());
+        Ok(Sender { comtree, address, epoch: self.reports.epoch() })
+    }
+
+    /// Sends bundles of the sender that it is right now.
+    pub(crate) fn publish_bundles(&mut self, bundles: &Bundles) -> Result<(), PublishError> {
+        if self.sender()? != bundles.sender() {
+            return Err(PublishError::NotConnected);
+        }
+        for run in bundles.runs() {
+            self.link.send_run(&run).map_err(publish_error)?;
+        }
+        self.reports.stats.published += bundles.updates();
+        Ok(())
+    }
+
+    fn not_connected(&self) -> PublishError {
+        if self.is_left() { PublishError::Left } else { PublishError::NotConnected }
+    }
+
+    pub(crate) fn wish(
+        &mut self,
+        wishes: impl IntoIterator<Item = (Group, Option<Level>)>,
+    ) -> Acknowledgement {
+        if self.is_left() {
+            return Acknowledgement::left();
+        }
+        let change = Acknowledgement::new();
+        for (group, level) in wishes {
+            self.reports.subscriptions.wish(group, level, &change);
+            match level {
+                Some(level) => self.session.subscribe(group, level),
+                None => self.session.unsubscribe(group),
+            }
+        }
+        change
+    }
+
+    /// Begins to leave the world.
+    pub(crate) fn leave(&mut self) {
+        self.session.leave();
+    }
+
+    /// Leaves without waiting for the relay's answer: if the relay does not hear of it, the session
+    /// expires there.
+    pub(crate) fn abandon(&mut self, now: Time) {
+        self.abandoned = true;
+        self.session.leave();
+        self.transmit(now);
+    }
+
+    /// Nothing happens any more: everyone who waits is told.
+    pub(crate) fn end(&mut self) {
+        self.reports.subscriptions.clear();
+        self.reports.inbox.close();
+    }
+
+    /// Whether the world is being left, or has been.
+    fn is_left(&self) -> bool {
+        self.is_over() || matches!(self.session.state(), State::Leaving | State::Closed)
+    }
+
+    /// Whether nothing happens any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.reports.inbox.is_closed()
+    }
+
+    pub(crate) fn socket(&self) -> &Arc<Socket> {
+        self.link.socket()
+    }
+
+    pub(crate) fn relay(&self) -> SocketAddr {
+        self.relays.current()
+    }
+
+    /// Who it is; `None` while not connected.
+    pub(crate) fn participant(&self) -> Option<Participant> {
+        let connected = self.session.state() == State::Connected;
+        connected.then(|| Participant::of(self.session.address())).flatten()
+    }
+
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.reports.epoch()
+    }
+
+    pub(crate) fn inbox(&mut self) -> &mut Inbox {
+        &mut self.reports.inbox
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let inbox = &self.reports.inbox;
+        Stats {
+            round_trip: self.session.round_trip(),
+            subscriptions: self.session.subscriptions(),
+            echoes: self.session.echoes(),
+            waiting: inbox.updates(),
+            dropped_slow_reader: inbox.dropped_updates(),
+            dropped_events: inbox.dropped_events() + self.session.events_lost(),
+            ..self.reports.stats
+        }
+    }
+}
+
+/// Memory of its own for a payload. A bundle's updates share one copy of their datagram.
+fn keep(datagram: &[u8], update: &Update<'_>, shared: &mut Option<Bytes>) -> Bytes {
+    let payload = update.payload;
+    if payload.len() + HEADER_LEN + RECORD_HEADER_LEN >= datagram.len() {
+        return Bytes::copy_from_slice(payload);
+    }
+    let start = payload.as_ptr().addr().wrapping_sub(datagram.as_ptr().addr());
+    let end = start.wrapping_add(payload.len());
+    if end > datagram.len() || start > end {
+        // Not a part of the datagram, which the session may do one day.
+        return Bytes::copy_from_slice(payload);
+    }
+    shared.get_or_insert_with(|| Bytes::copy_from_slice(datagram)).slice(start..end)
+}
+
+fn publish_error(error: io::Error) -> PublishError {
+    match error.kind() {
+        ErrorKind::WouldBlock => PublishError::Busy,
+        _ => PublishError::Network(error),
+    }
+}
+
+#[cfg(test)]
+mod tests;

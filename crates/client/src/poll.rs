@@ -1,0 +1,269 @@
+//! A client without a runtime, for a loop of one's own.
+
+use crate::bundles::Bundles;
+use crate::member::Member;
+use crate::{
+    Acknowledgement, ClientBuilder, ConnectError, Epoch, Event, Incoming, Outgoing, Participant,
+    PublishError, Stats, Update,
+};
+use canopy_net::{Clock, Receiver, Waker, wait_readable};
+use canopy_wire::{Group, Level, Time};
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Pieces of one receive call, each of which the kernel may fill with up to 64 KiB of datagrams.
+const SLOTS: usize = 4;
+const BYTES_PER_SLOT: usize = 65_535;
+/// Receive calls of one poll at most, so that a flood does not hold up the frame.
+const RECEIVES_PER_POLL: usize = 16;
+
+/// A participant of a world for a game loop: no runtime, no thread, no blocking. Everything happens
+/// in [`PollClient::poll`]; call it every frame, and at least a few times a second.
+///
+/// Dropping it leaves the world.
+///
+/// ```no_run
+/// use canopy_client::{Group, Incoming, Level, PollClient};
+///
+/// # fn frame() {}
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut world = PollClient::builder("127.0.0.1:4040").open()?;
+/// world.subscribe(Group::new(7), Level(1));
+/// while world.poll() {
+///     while let Some(incoming) = world.try_next() {
+///         if let Incoming::Update(update) = incoming {
+///             println!("{} says {:?}", update.from, update.payload);
+///         }
+///     }
+///     if world.is_connected() {
+///         world.publish(Group::new(7), Level(0), b"here I am")?;
+///     }
+///     frame();
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct PollClient {
+    member: Member,
+    clock: Clock,
+    receiver: Receiver,
+    /// Nobody wakes a loop that waits, but waiting asks for one.
+    waker: Waker,
+    /// When the member wants its next turn.
+    due: Option<Time>,
+}
+
+impl PollClient {
+    /// Sets out to join a world through a relay: `host:port`, or an IP address with a port.
+    pub fn builder(relay: impl ToString) -> ClientBuilder {
+        ClientBuilder::new(relay.to_string())
+    }
+
+    pub(crate) fn new(
+        member: Member,
+        clock: Clock,
+        relay: SocketAddr,
+    ) -> Result<PollClient, ConnectError> {
+        let waker = Waker::new().map_err(|source| ConnectError::Socket { relay, source })?;
+        let receiver = Receiver::new(SLOTS, BYTES_PER_SLOT);
+        Ok(PollClient { member, clock, receiver, waker, due: Some(Time::ZERO) })
+    }
+
+    /// Waits until a relay has taken the client.
+    pub(crate) fn wait_for_first_word(&mut self, timeout: Duration) -> Result<(), ConnectError> {
+        let started = self.clock.now();
+        loop {
+            self.poll();
+            let waited = self.clock.now().since(started);
+            match self.member.first_word(waited) {
+                Some(word) => return word,
+                None if waited >= timeout => return Err(self.member.unanswered(timeout)),
+                None => self.sleep(started + timeout),
+            }
+        }
+    }
+
+    /// Receives what has arrived and sends what is due, without waiting for anything. Returns
+    /// whether there is more to come: `false` once the world was left.
+    pub fn poll(&mut self) -> bool {
+        let now = self.clock.now();
+        let (member, receiver) = (&mut self.member, &mut self.receiver);
+        // `any` stops at the first call that has found the socket empty.
+        let _ = (0..RECEIVES_PER_POLL).any(|_| !member.receive(now, receiver));
+        self.due = self.member.turn(now);
+        if self.due.is_none() {
+            self.member.end();
+        }
+        self.due.is_some()
+    }
+
+    /// Polls until there is something to take, the world was left, or `timeout` has passed. Returns
+    /// whether there is something to take. For programs that have nothing else to do.
+    pub fn wait(&mut self, timeout: Duration) -> bool {
+        let until = self.clock.now() + timeout;
+        while self.poll() && self.member.inbox().is_empty() && self.clock.now() < until {
+            self.sleep(until);
+        }
+        !self.member.inbox().is_empty()
+    }
+
+    /// Sleeps until something arrives, the member wants its turn, or `until`.
+    fn sleep(&mut self, until: Time) {
+        let until = self.due.map_or(until, |due| due.min(until));
+        // If the system cannot wait, the loop looks again at once.
+        let _ = wait_readable(self.member.socket(), &self.waker, &self.clock, Some(until));
+    }
+
+    /// The next thing that the client has heard, updates and events in the order in which they
+    /// came. No update comes before the [`Event::Connected`](crate::Event::Connected) of its epoch.
+    pub fn try_next(&mut self) -> Option<Incoming> {
+        self.member.inbox().next()
+    }
+
+    /// The next update, if one waits; events stay where they are.
+    pub fn try_recv(&mut self) -> Option<Update> {
+        self.member.inbox().next_update()
+    }
+
+    /// The next event, if one waits; updates stay where they are.
+    pub fn try_next_event(&mut self) -> Option<Event> {
+        self.member.inbox().next_event()
+    }
+
+    /// Publishes an update to those who are subscribed to `group` at `level` or above.
+    ///
+    /// It is sent at once, and nobody says whether it arrives. That holds for a relay that has
+    /// gone, too: this is `Ok` until missing keepalives show it, which takes up to three times the
+    /// relay's keepalive interval (6 s unless it was set otherwise).
+    ///
+    /// # Errors
+    /// [`PublishError`] if it was not sent.
+    pub fn publish(
+        &mut self,
+        group: Group,
+        level: Level,
+        payload: &[u8],
+    ) -> Result<(), PublishError> {
+        self.publish_with(Outgoing::new(group, level, payload))
+    }
+
+    /// Publishes an update with options.
+    ///
+    /// # Errors
+    /// [`PublishError`] if it was not sent.
+    pub fn publish_with(&mut self, update: Outgoing<'_>) -> Result<(), PublishError> {
+        self.member.publish(&update)
+    }
+
+    /// Sends an update to one participant. Whether the address is still theirs, only you can know:
+    /// see [`Participant`]. To answer an update, prefer [`PollClient::reply_to`].
+    ///
+    /// # Errors
+    /// [`PublishError`] if it was not sent.
+    pub fn send_to(
+        &mut self,
+        participant: Participant,
+        payload: &[u8],
+    ) -> Result<(), PublishError> {
+        self.publish_with(Outgoing::to(participant, payload))
+    }
+
+    /// Answers the publisher of an update, and nobody else.
+    ///
+    /// # Errors
+    /// [`PublishError::Stale`] if the update is of an earlier session, whose addresses may be
+    /// others' by now; another [`PublishError`] if the answer was not sent.
+    pub fn reply_to(&mut self, update: &Update, payload: &[u8]) -> Result<(), PublishError> {
+        self.publish_with(Outgoing::reply(update, payload))
+    }
+
+    /// Publishes several updates, to groups and participants alike, in as few datagrams and system
+    /// calls as they fit in.
+    ///
+    /// # Errors
+    /// [`PublishError`]. None was sent if one is too long or stale; otherwise some of the first may
+    /// have been sent, and the rest was not.
+    pub fn publish_many<'a>(
+        &mut self,
+        updates: impl IntoIterator<Item = Outgoing<'a>>,
+    ) -> Result<(), PublishError> {
+        let bundles = Bundles::pack(self.member.sender()?, updates)?;
+        self.member.publish_bundles(&bundles)
+    }
+
+    /// Subscribes to the updates of `group` up to `level`; replaces the level of an earlier
+    /// subscription. The next poll sends it; it is kept until [`PollClient::unsubscribe`], whatever
+    /// becomes of the relay.
+    pub fn subscribe(&mut self, group: Group, level: Level) -> Acknowledgement {
+        self.subscribe_many([(group, level)])
+    }
+
+    /// Subscribes to several groups; hundreds fit one packet.
+    pub fn subscribe_many(
+        &mut self,
+        groups: impl IntoIterator<Item = (Group, Level)>,
+    ) -> Acknowledgement {
+        self.member.wish(groups.into_iter().map(|(group, level)| (group, Some(level))))
+    }
+
+    /// Ends the subscription to `group`.
+    pub fn unsubscribe(&mut self, group: Group) -> Acknowledgement {
+        self.unsubscribe_many([group])
+    }
+
+    /// Ends several subscriptions.
+    pub fn unsubscribe_many(&mut self, groups: impl IntoIterator<Item = Group>) -> Acknowledgement {
+        self.member.wish(groups.into_iter().map(|group| (group, None)))
+    }
+
+    /// Begins to leave the world in order: [`PollClient::poll`] returns `false` when the relay has
+    /// confirmed, or after a second if it does not.
+    pub fn leave(&mut self) {
+        self.member.leave();
+    }
+
+    /// Who this client is; `None` while not connected. After a reconnection it may be somebody
+    /// else: see [`Participant`].
+    pub fn participant(&self) -> Option<Participant> {
+        self.member.participant()
+    }
+
+    /// The number of the present session, or of the last one while not connected.
+    pub fn epoch(&self) -> Epoch {
+        self.member.epoch()
+    }
+
+    /// Whether the client is in the world, as far as it knows.
+    pub fn is_connected(&self) -> bool {
+        self.participant().is_some()
+    }
+
+    /// The relay that the client is connected to, or is asking.
+    pub fn relay(&self) -> SocketAddr {
+        self.member.relay()
+    }
+
+    /// What this client has seen so far.
+    pub fn stats(&self) -> Stats {
+        self.member.stats()
+    }
+}
+
+impl fmt::Debug for PollClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PollClient")
+            .field("relay", &self.relay())
+            .field("participant", &self.participant())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for PollClient {
+    fn drop(&mut self) {
+        if !self.member.is_over() {
+            self.member.abandon(self.clock.now());
+        }
+        self.member.end();
+    }
+}

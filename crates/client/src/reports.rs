@@ -1,0 +1,100 @@
+//! Turns what a session tells into what the application hears: updates and events into its inbox,
+//! acknowledgements to those who wait for them.
+
+use crate::inbox::Inbox;
+use crate::subscriptions::Subscriptions;
+use crate::{Epoch, Event, Participant, Stats, Update};
+use bytes::Bytes;
+use canopy_session::Session;
+use canopy_wire::{Address, Group, RefusedReason};
+
+pub(crate) struct Reports {
+    pub(crate) inbox: Inbox,
+    pub(crate) subscriptions: Subscriptions,
+    pub(crate) stats: Stats,
+    epoch: Epoch,
+    /// What a relay has answered, until the driver has looked at it.
+    refused: Option<RefusedReason>,
+}
+
+impl Reports {
+    pub(crate) fn new(receive_queue: usize) -> Reports {
+        Reports {
+            inbox: Inbox::new(receive_queue),
+            subscriptions: Subscriptions::default(),
+            stats: Stats::default(),
+            epoch: Epoch::default(),
+            refused: None,
+        }
+    }
+
+    /// Which session this is, or was.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    pub(crate) fn take_refusal(&mut self) -> Option<RefusedReason> {
+        self.refused.take()
+    }
+
+    pub(crate) fn update(&mut self, update: canopy_session::Update<'_>, payload: Bytes) {
+        let Some(from) = Participant::of(update.src) else {
+            self.stats.malformed += 1;
+            return;
+        };
+        self.stats.received += 1;
+        let (group, level, epoch) = (update.dst.group(), update.level, self.epoch);
+        self.inbox.push_update(Update { from, group, level, payload, epoch });
+    }
+
+    /// Takes note of what has happened to the session.
+    pub(crate) fn hear(&mut self, session: &mut Session) {
+        let mut refused = Vec::new();
+        while let Some(event) = session.poll_event() {
+            if let Some(event) = self.note(event, &mut refused) {
+                self.inbox.push_event(event);
+            }
+        }
+        if !refused.is_empty() {
+            self.inbox.push_event(Event::SubscriptionsRefused(refused));
+        }
+    }
+
+    /// Returns what the application should know of an event. Subscriptions refused are gathered,
+    /// as one answer may refuse hundreds.
+    fn note(&mut self, event: canopy_session::Event, refused: &mut Vec<Group>) -> Option<Event> {
+        use canopy_session::Event as Happened;
+        match event {
+            Happened::Connected(address) => return self.connected(address),
+            Happened::Lost => {
+                self.subscriptions.restart();
+                return Some(Event::Lost);
+            }
+            Happened::Refused(reason) => {
+                self.refused = Some(reason);
+                return Some(Event::Refused(reason));
+            }
+            Happened::Rebound => return Some(Event::Rebound),
+            Happened::Subscribed(group, level) => self.subscriptions.subscribed(group, level),
+            Happened::Unsubscribed(group) => self.subscriptions.unsubscribed(group),
+            Happened::SubscriptionRefused(group, _) => {
+                if !self.subscriptions.refused(group) {
+                    refused.push(group);
+                }
+            }
+            Happened::Closed => {}
+        }
+        None
+    }
+
+    fn connected(&mut self, address: Address) -> Option<Event> {
+        self.epoch = self.epoch.next();
+        self.subscriptions.restart();
+        let Some(participant) = Participant::of(address) else {
+            self.stats.malformed += 1;
+            return None;
+        };
+        self.stats.connects += 1;
+        Some(Event::Connected { participant, epoch: self.epoch })
+    }
+}

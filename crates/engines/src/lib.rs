@@ -1,0 +1,29 @@
+//! Canopy's send engines by name: the plain ones of [`canopy_net`], `io_uring`, and the clone
+//! engines, for which the kernel makes the copies, with their installer.
+//!
+//! With `canopy-net` the only crate with `unsafe` code. A participant needs none of this, so the
+//! SDK does not depend on it; without the feature `kernel` only the plain engines are built.
+//! The namespaces, sinks and users that benches and tests of engines need are here too.
+#![allow(unsafe_code)]
+
+#[cfg(feature = "kernel")]
+mod clone;
+mod engine;
+mod name;
+mod namespace;
+#[cfg(feature = "kernel")]
+mod sink;
+#[cfg(feature = "kernel")]
+mod uring;
+mod user;
+
+#[cfg(feature = "kernel")]
+pub use clone::{InstallError, InstallRequest, Installation, install, installations};
+pub use engine::{ENGINE_FOLDER, Engine, EngineUnavailable};
+pub use name::{EngineChoice, EngineName, UnknownEngine};
+pub use namespace::{Namespace, private_engine_folder};
+#[cfg(feature = "kernel")]
+pub use sink::{KernelSink, SinkPlace};
+#[cfg(feature = "kernel")]
+pub use uring::Uring;
+pub use user::{current_user, user_named};

@@ -1,0 +1,120 @@
+//! The socket that a relay sends through: it has the receiving socket's address and port, and no
+//! ICMP message is ever found to belong to it.
+//!
+//! Where a socket asks to be told of errors (`IP_RECVERR`), the kernel tells it that a device's
+//! queue was full, which a relay wants to know, but also of every ICMP message about any datagram,
+//! which anybody can forge. So those are two sockets. The receiving one is found by what ICMP
+//! messages quote, and is told nothing. The sending one is bound to a multicast address that nobody
+//! sends to, and is told of full queues.
+
+use crate::socket::{ignore_path_mtu, tell_errors};
+use socket2::{Domain, Protocol, Type};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+/// How long a datagram of the host's own may take to the host itself. It is there at once.
+const LOOP_TIME: Duration = Duration::from_millis(100);
+
+/// A socket that only sends.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    pub(crate) socket: socket2::Socket,
+}
+
+impl Sender {
+    /// A socket that sends from `local`, the address of `receiving`.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn open(receiving: &socket2::Socket, local: SocketAddr) -> io::Result<Sender> {
+        if speaks_both_families(receiving, local)? {
+            // A socket that is bound to an IPv6 multicast address cannot send to IPv4.
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let socket = unheard_socket(receiving, local)?;
+        tell_errors(&socket, local.is_ipv6())?;
+        if !local.ip().is_unspecified() {
+            fix_source(&socket, local)?;
+            if !sends_from(&socket, local) {
+                return Err(io::ErrorKind::AddrNotAvailable.into());
+            }
+        }
+        Ok(Sender { socket })
+    }
+}
+
+fn speaks_both_families(socket: &socket2::Socket, local: SocketAddr) -> io::Result<bool> {
+    Ok(match local.ip() {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(ip) if ip.is_unspecified() => !socket.only_v6()?,
+        IpAddr::V6(ip) => ip.to_ipv4_mapped().is_some(),
+    })
+}
+
+/// A socket with the port of `receiving`, which is bound to `local`. It receives nothing: what is
+/// sent to the port comes to `receiving`, as do the errors of what this socket sent.
+///
+/// A socket that is bound to a multicast address sends from the address that the route to its
+/// receiver gives, but is found by what is sent to the multicast address only.
+pub(crate) fn unheard_socket(
+    receiving: &socket2::Socket,
+    local: SocketAddr,
+) -> io::Result<socket2::Socket> {
+    let socket =
+        socket2::Socket::new(Domain::for_address(local), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_nonblocking(true)?;
+    // The multicast address is shared with every such socket of this host, whoever's it is.
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.set_recv_buffer_size(0)?;
+    socket.set_send_buffer_size(receiving.send_buffer_size()? / 2)?;
+    ignore_path_mtu(&socket, local.is_ipv6())?;
+    let name = SocketAddr::new(unheard_address(local), local.port());
+    // A socket that is bound to every address shares its port only if both say so.
+    let shared = receiving.reuse_port()?;
+    receiving.set_reuse_port(true)?;
+    let bound = socket.bind(&name.into());
+    receiving.set_reuse_port(shared)?;
+    bound?;
+    Ok(socket)
+}
+
+/// Makes `local` the source of all that the socket sends.
+///
+/// A socket that was bound to an address keeps, when it is connected and disconnected again, the
+/// source that it was connected from. IPv4 takes the source for a multicast peer from
+/// `IP_MULTICAST_IF`, and only there may it be any of the host's addresses; IPv6 reaches an
+/// address of the host's own from that same address.
+fn fix_source(socket: &socket2::Socket, local: SocketAddr) -> io::Result<()> {
+    match local {
+        SocketAddr::V4(v4) => {
+            socket.set_multicast_if_v4(v4.ip())?;
+            socket.connect(&SocketAddr::from((Ipv4Addr::new(224, 0, 0, 1), 1)).into())?;
+        }
+        SocketAddr::V6(_) => socket.connect(&local.into())?,
+    }
+    Ok(rustix::net::connect_unspec(socket)?)
+}
+
+/// Whether what the socket sends comes from `local`, found out by sending to this host.
+fn sends_from(socket: &socket2::Socket, local: SocketAddr) -> bool {
+    let heard = || -> io::Result<SocketAddr> {
+        let mut here = local;
+        here.set_port(0);
+        let probe = UdpSocket::bind(here)?;
+        probe.set_read_timeout(Some(LOOP_TIME))?;
+        socket.send_to(&[0], &probe.local_addr()?.into())?;
+        Ok(probe.recv_from(&mut [0])?.1)
+    };
+    heard().is_ok_and(|from| (from.ip(), from.port()) == (local.ip(), local.port()))
+}
+
+/// A multicast address of the family that nobody sends to: of those kept for documentation
+/// (RFC 6676).
+fn unheard_address(local: SocketAddr) -> IpAddr {
+    match local {
+        SocketAddr::V4(_) => Ipv4Addr::new(233, 252, 0, 1).into(),
+        SocketAddr::V6(_) => Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0xdb8, 0, 1).into(),
+    }
+}

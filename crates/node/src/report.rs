@@ -1,0 +1,48 @@
+//! A relay's totals, as `--json` prints them.
+
+use crate::watch::ThreadStatus;
+use canopy_relay::Counters;
+use canopy_wire::DropReason;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A relay's totals, as `--json` prints them.
+#[derive(Serialize)]
+pub struct RelayReport {
+    sessions: u32,
+    subscriptions: u32,
+    groups: u32,
+    send_waits: u64,
+    /// Datagrams that the kernel cloned, and that were sent otherwise than the engine would.
+    datagrams_cloned: u64,
+    send_fallbacks: u64,
+    sending_us: u64,
+    cpu_us: u64,
+    counters: BTreeMap<&'static str, u64>,
+    /// Only the reasons that occurred.
+    drops: BTreeMap<&'static str, u64>,
+}
+
+impl RelayReport {
+    /// The totals that a status tells.
+    pub fn new(status: &ThreadStatus) -> RelayReport {
+        RelayReport {
+            sessions: status.sessions,
+            subscriptions: status.subscriptions,
+            groups: status.groups,
+            send_waits: status.sent.waits,
+            datagrams_cloned: status.sent.cloned,
+            send_fallbacks: status.sent.fallbacks,
+            sending_us: status.sending.as_micros() as u64,
+            cpu_us: status.cpu.as_micros() as u64,
+            counters: status.counters.named().map(|(name, _, total)| (name, total)).collect(),
+            drops: drops_of(&status.counters),
+        }
+    }
+}
+
+/// The drops that occurred, by name.
+pub fn drops_of(counters: &Counters) -> BTreeMap<&'static str, u64> {
+    let all = DropReason::ALL.iter().map(|reason| (reason.name(), counters.dropped(*reason)));
+    all.filter(|(_, total)| *total > 0).collect()
+}

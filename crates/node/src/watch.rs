@@ -1,0 +1,265 @@
+//! Who watches over data threads: what they tell, and the queue through which everything that is
+//! not traffic reaches them.
+
+use canopy_net::{SendReport, Waker};
+use canopy_relay::{Change, ComtreeStatus, Counters, Refusal};
+use canopy_wire::Time;
+use rtrb::{Consumer, Producer, RingBuffer};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Requests that wait for a data thread.
+const QUEUE: usize = 256;
+/// How long an answer is waited for; a data thread looks at its queue in every turn.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// How long to wait for room in a queue before looking again.
+const ROOM_WAIT: Duration = Duration::from_millis(1);
+
+/// What a data thread last told about itself.
+#[derive(Clone, Debug, Default)]
+pub struct ThreadStatus {
+    /// When it told so, by the relay's clock.
+    pub at: Time,
+    /// What its relay counted.
+    pub counters: Counters,
+    /// Participants connected.
+    pub sessions: u32,
+    /// Subscriptions held.
+    pub subscriptions: u32,
+    /// Groups with subscribers.
+    pub groups: u32,
+    /// How its comtrees stand.
+    pub comtrees: Vec<ComtreeStatus>,
+    /// What the send engine did.
+    pub sent: SendReport,
+    /// Time spent in it.
+    pub sending: Duration,
+    /// Processor time of the thread.
+    pub cpu: Duration,
+    /// The longest turn since the status before.
+    pub longest_turn: Duration,
+    /// Data threads whose engine sends in another way than its own.
+    pub engines_stopped: u32,
+}
+
+impl ThreadStatus {
+    /// Adds another thread's.
+    fn add(&mut self, other: &ThreadStatus) {
+        self.counters.add(&other.counters);
+        self.sessions += other.sessions;
+        self.subscriptions += other.subscriptions;
+        self.groups += other.groups;
+        for comtree in &other.comtrees {
+            match self.comtrees.iter_mut().find(|sum| sum.comtree == comtree.comtree) {
+                Some(sum) => {
+                    sum.participants += comtree.participants;
+                    sum.counters.add(&comtree.counters);
+                }
+                None => self.comtrees.push(*comtree),
+            }
+        }
+        self.at = self.at.max(other.at);
+        self.sent.add(other.sent);
+        self.sending += other.sending;
+        self.cpu += other.cpu;
+        self.longest_turn = self.longest_turn.max(other.longest_turn);
+        self.engines_stopped += other.engines_stopped;
+    }
+}
+
+/// How a relay is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Take no one new and tell everyone to go; stop when they have gone, or when the time for that
+    /// is over.
+    Drain,
+    /// Stop at once.
+    Stop,
+}
+
+/// What a data thread is asked to do.
+pub(crate) enum Request {
+    Change(Change, SyncSender<Result<(), Refusal>>),
+    Stop,
+}
+
+/// What a data thread shares with its watchers and with the other data threads. It touches the
+/// status a few times a second, never for a packet.
+pub(crate) struct Shared {
+    pub(crate) waker: Waker,
+    /// Set while the thread waits for its socket, so that others know to wake it.
+    pub(crate) waiting: AtomicBool,
+    pub(crate) status: Mutex<ThreadStatus>,
+    requests: Mutex<Producer<Request>>,
+}
+
+impl Shared {
+    /// What is shared, and the end of the queue that the thread reads.
+    pub(crate) fn new() -> std::io::Result<(Arc<Shared>, Consumer<Request>)> {
+        let (requests, consumer) = RingBuffer::new(QUEUE);
+        let shared = Shared {
+            waker: Waker::new()?,
+            waiting: AtomicBool::new(false),
+            status: Mutex::default(),
+            requests: Mutex::new(requests),
+        };
+        Ok((Arc::new(shared), consumer))
+    }
+
+    /// Whether the thread that reads the queue is gone, for whatever reason.
+    fn has_ended(&self) -> bool {
+        lock(&self.requests).is_abandoned()
+    }
+
+    /// Puts a request into the thread's queue, once there is room. False if the thread has ended.
+    fn ask(&self, mut request: Request) -> bool {
+        loop {
+            let mut requests = lock(&self.requests);
+            if requests.is_abandoned() {
+                return false;
+            }
+            let pushed = requests.push(request);
+            drop(requests);
+            // Whether it waits or not: a change is rare.
+            fence(Ordering::SeqCst);
+            self.waker.wake();
+            match pushed {
+                Ok(()) => return true,
+                Err(rtrb::PushError::Full(back)) => request = back,
+            }
+            std::thread::sleep(ROOM_WAIT);
+        }
+    }
+}
+
+/// Why a change did not happen, or not everywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChangeError {
+    /// A data thread refused it.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// A data thread has ended, or does not get round to its queue.
+    #[error("data thread {0} does not answer; the relay is stopping or overloaded")]
+    NoAnswer(usize),
+}
+
+/// How a relay is, for whoever sends it traffic or restarts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// All data threads serve.
+    Serving,
+    /// It was told to drain or to stop.
+    Draining,
+    /// So many data threads have ended although nobody told them to.
+    ThreadsEnded(usize),
+}
+
+/// Reads a running relay's status and changes it, from anywhere.
+#[derive(Clone)]
+pub struct RelayWatch {
+    shared: Vec<Arc<Shared>>,
+    /// Whether it was told to drain or to stop.
+    is_leaving: Arc<AtomicBool>,
+}
+
+impl RelayWatch {
+    pub(crate) fn new(shared: Vec<Arc<Shared>>) -> RelayWatch {
+        RelayWatch { shared, is_leaving: Arc::default() }
+    }
+
+    pub(crate) fn shared(&self) -> &[Arc<Shared>] {
+        &self.shared
+    }
+
+    /// Whether it serves.
+    pub fn health(&self) -> Health {
+        if self.is_leaving.load(Ordering::Relaxed) {
+            return Health::Draining;
+        }
+        match self.shared.iter().filter(|shared| shared.has_ended()).count() {
+            0 => Health::Serving,
+            ended => Health::ThreadsEnded(ended),
+        }
+    }
+
+    /// The sum of what the data threads last told, a fifth of a second old at most.
+    pub fn status(&self) -> ThreadStatus {
+        let mut sum = ThreadStatus::default();
+        for shared in &self.shared {
+            sum.add(&lock(&shared.status));
+        }
+        sum
+    }
+
+    /// Applies a change on the data threads that it concerns, and waits until they have.
+    ///
+    /// # Errors
+    /// If one of them refuses it or does not answer. Others may have applied it all the same.
+    pub fn apply(&self, change: Change) -> Result<(), ChangeError> {
+        let threads = self.shared.len();
+        let concerned = match change.thread(threads as u16) {
+            Some(thread) => usize::from(thread)..usize::from(thread) + 1,
+            None => 0..threads,
+        };
+        let mut answers: Vec<(usize, Receiver<_>)> = Vec::with_capacity(threads);
+        for thread in concerned {
+            let (answer, receiver) = sync_channel(1);
+            if !self.shared[thread].ask(Request::Change(change.clone(), answer)) {
+                return Err(ChangeError::NoAnswer(thread));
+            }
+            answers.push((thread, receiver));
+        }
+        let mut first = Ok(());
+        for (thread, answer) in answers {
+            let result = match answer.recv_timeout(ANSWER_LIMIT) {
+                Ok(result) => result.map_err(ChangeError::Refused),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    Err(ChangeError::NoAnswer(thread))
+                }
+            };
+            first = first.and(result);
+        }
+        first
+    }
+
+    /// Tells every data thread to end, in one way or the other.
+    pub fn command(&self, command: Command) {
+        self.is_leaving.store(true, Ordering::Relaxed);
+        for shared in &self.shared {
+            // One that has ended already need not be told.
+            shared.ask(match command {
+                Command::Drain => Request::Change(Change::Drain, sync_channel(1).0),
+                Command::Stop => Request::Stop,
+            });
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_ends_unasked_is_noticed_even_if_it_panics() {
+        let (shared, mut queues): (Vec<_>, Vec<_>) = (0..2).map(|_| Shared::new().unwrap()).unzip();
+        let watch = RelayWatch::new(shared);
+        assert_eq!(watch.health(), Health::Serving);
+        let queue = queues.pop();
+        let panicked = std::thread::spawn(move || {
+            let _queue = queue;
+            panic!("on purpose");
+        });
+        assert!(panicked.join().is_err());
+        assert_eq!(watch.health(), Health::ThreadsEnded(1));
+        assert_eq!(watch.apply(Change::Drain), Err(ChangeError::NoAnswer(1)));
+        watch.command(Command::Drain);
+        assert_eq!(watch.health(), Health::Draining);
+    }
+}

@@ -1,0 +1,137 @@
+//! What reaches a data thread that is not traffic: typed changes, each applied or refused.
+
+use crate::comtrees::{ComtreeConfig, MAX_COMTREES};
+use crate::ports::FIRST_ENDPOINT;
+use canopy_session::Keyring;
+use canopy_wire::{Address, Comtree, Path, Time};
+use core::net::IpAddr;
+
+/// A branch of a comtree, as it is given to a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BranchConfig {
+    /// The comtree.
+    pub comtree: Comtree,
+    /// The neighbour relay's own address on it, of the data thread that sends to this one.
+    pub neighbour: Address,
+    /// The way to it.
+    pub path: Path,
+    /// Whether the neighbour is a core peer: one of a meshed core, whose members hear each other
+    /// directly (federated games §3.1).
+    pub is_core_peer: bool,
+}
+
+/// One change to a running data thread.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Change {
+    /// Carry a comtree from now on.
+    AddComtree(ComtreeConfig),
+    /// Carry a comtree no more; its members are sent away.
+    RemoveComtree(Comtree),
+    /// Send to, and take from, a neighbour relay on a comtree.
+    AddBranch(BranchConfig),
+    /// The end of a branch.
+    RemoveBranch {
+        /// Its comtree.
+        comtree: Comtree,
+        /// Its neighbour's own address.
+        neighbour: Address,
+    },
+    /// The most subscriptions of a participant; what it has it keeps.
+    LimitSubscriptions(u32),
+    /// New keys for cookies and session secrets. Cookies of the old ones are no longer taken; the
+    /// participants that have them ask again.
+    ReplaceKeys(Keyring),
+    /// Send a participant away.
+    ThrowOut {
+        /// The comtree that it is a member of.
+        comtree: Comtree,
+        /// Its address there.
+        address: Address,
+    },
+    /// Nothing that is sent to this address arrives: send nothing there until `until`, so that it
+    /// takes nobody else's room in the kernel's queues.
+    Mute {
+        /// The address of this network.
+        ip: IpAddr,
+        /// Until when.
+        until: Time,
+    },
+    /// Take no one new, and tell the participants to go.
+    Drain,
+}
+
+impl Change {
+    /// The data thread of a relay with `threads` that alone is concerned, if not all are: addresses
+    /// belong to the thread that the kernel steers them to.
+    pub fn thread(&self, threads: u16) -> Option<u16> {
+        let address = match self {
+            Change::AddBranch(branch) => branch.neighbour,
+            Change::RemoveBranch { neighbour, .. } => *neighbour,
+            Change::ThrowOut { address, .. } => *address,
+            _ => return None,
+        };
+        Some(address.endpoint() % threads.max(1))
+    }
+}
+
+/// Why a change was not applied. Nothing has changed then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The relay carries the comtree already.
+    ComtreeExists(Comtree),
+    /// The relay does not carry the comtree.
+    UnknownComtree(Comtree),
+    /// The relay carries as many comtrees as it can.
+    TooManyComtrees,
+    /// The range of endpoint numbers is empty once the relay's own are left out.
+    NoEndpoints(Comtree),
+    /// Somebody has the address on that comtree already, or there is no room for another port.
+    AddressTaken(Comtree, Address),
+    /// A neighbour's own address has an endpoint number below [`FIRST_ENDPOINT`].
+    NoRelayAddress(Address),
+    /// Nobody has the address on that comtree.
+    UnknownAddress(Comtree, Address),
+    /// As many addresses are muted as can be.
+    TooManyMuted,
+}
+
+impl core::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Refusal::ComtreeExists(Comtree(id)) => {
+                write!(f, "comtree {id} is there already; remove it first")
+            }
+            Refusal::UnknownComtree(Comtree(id)) => {
+                write!(f, "this relay does not carry comtree {id}; add it first")
+            }
+            Refusal::TooManyComtrees => {
+                write!(f, "a relay carries at most {MAX_COMTREES} comtrees; remove one first")
+            }
+            Refusal::NoEndpoints(Comtree(id)) => write!(
+                f,
+                "comtree {id} has no endpoint numbers for participants; give it some from \
+                 {FIRST_ENDPOINT} on"
+            ),
+            Refusal::AddressTaken(Comtree(id), address) => write!(
+                f,
+                "{address} on comtree {id} is taken, or there is no room for another port; \
+                 choose another address or remove a branch"
+            ),
+            Refusal::NoRelayAddress(address) => write!(
+                f,
+                "{address} is no relay's own address; those have endpoint numbers below \
+                 {FIRST_ENDPOINT}"
+            ),
+            Refusal::UnknownAddress(Comtree(id), address) => {
+                write!(f, "nobody has the address {address} on comtree {id}")
+            }
+            Refusal::TooManyMuted => {
+                write!(f, "as many addresses are muted as can be; wait for one to end")
+            }
+        }
+    }
+}
+
+impl core::error::Error for Refusal {}

@@ -1,0 +1,242 @@
+//! The comtrees that a relay carries: they come, change and go while it runs.
+
+use crate::ports::FIRST_ENDPOINT;
+use canopy_session::KeyedState;
+use canopy_wire::{Address, Comtree, Tag};
+use core::hash::BuildHasher;
+use core::ops::RangeInclusive;
+use hashbrown::HashTable;
+use std::collections::VecDeque;
+
+/// The number of a comtree's place in the table.
+pub(crate) type ComtreeIndex = u32;
+
+/// The most comtrees that a relay carries.
+pub const MAX_COMTREES: usize = 1024;
+
+/// A comtree as it is given to a relay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ComtreeConfig {
+    /// Which.
+    pub comtree: Comtree,
+    /// The site of the relay and of its participants on this comtree, at most 15 bits.
+    pub site: u16,
+    /// The endpoint numbers that participants get, from [`FIRST_ENDPOINT`] on: those below are the
+    /// relay's own.
+    pub endpoints: RangeInclusive<u16>,
+}
+
+impl ComtreeConfig {
+    /// A comtree whose participants may have any endpoint number of the site.
+    pub fn new(comtree: Comtree, site: u16) -> ComtreeConfig {
+        ComtreeConfig { comtree, site, endpoints: FIRST_ENDPOINT..=u16::MAX }
+    }
+}
+
+/// What happened on one comtree since it came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ComtreeCounters {
+    /// Updates accepted from participants.
+    pub updates_in: u64,
+    /// Bytes of their payloads.
+    pub payload_bytes_in: u64,
+    /// Copies of updates handed to receivers.
+    pub deliveries_out: u64,
+    /// Bytes of UDP payload sent.
+    pub bytes_out: u64,
+    /// Datagrams, updates and subscriptions dropped, for whatever reason.
+    pub drops: u64,
+}
+
+impl ComtreeCounters {
+    /// Adds another thread's totals.
+    pub fn add(&mut self, other: &ComtreeCounters) {
+        self.updates_in += other.updates_in;
+        self.payload_bytes_in += other.payload_bytes_in;
+        self.deliveries_out += other.deliveries_out;
+        self.bytes_out += other.bytes_out;
+        self.drops += other.drops;
+    }
+}
+
+/// How one comtree stands on a data thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ComtreeStatus {
+    /// Which.
+    pub comtree: Comtree,
+    /// Participants that are members.
+    pub participants: u32,
+    /// What happened on it.
+    pub counters: ComtreeCounters,
+}
+
+pub(crate) struct ComtreeEntry {
+    pub(crate) id: Comtree,
+    /// The relay's own address on it: where what it forwards comes from.
+    pub(crate) own_address: Address,
+    pub(crate) addresses: AddressPool,
+    pub(crate) participants: u32,
+    pub(crate) counters: ComtreeCounters,
+    live: bool,
+}
+
+/// The comtrees of a data thread.
+pub(crate) struct Comtrees {
+    entries: Vec<ComtreeEntry>,
+    by_id: HashTable<ComtreeIndex>,
+    hash: KeyedState,
+    thread: u16,
+    threads: u16,
+}
+
+impl Comtrees {
+    pub(crate) fn new(thread: u16, threads: u16, key: &Tag) -> Comtrees {
+        let (entries, by_id) = (Vec::new(), HashTable::new());
+        Comtrees { entries, by_id, hash: KeyedState::new(key), thread, threads }
+    }
+
+    pub(crate) fn find(&self, id: Comtree) -> Option<ComtreeIndex> {
+        let same = |index: &ComtreeIndex| self.entries[*index as usize].id == id;
+        self.by_id.find(self.hash.hash_one(id), same).copied()
+    }
+
+    pub(crate) fn get(&self, index: ComtreeIndex) -> &ComtreeEntry {
+        &self.entries[index as usize]
+    }
+
+    pub(crate) fn get_mut(&mut self, index: ComtreeIndex) -> &mut ComtreeEntry {
+        &mut self.entries[index as usize]
+    }
+
+    pub(crate) fn live(&self) -> impl Iterator<Item = &ComtreeEntry> {
+        self.entries.iter().filter(|entry| entry.live)
+    }
+
+    /// Adds a comtree that is not there yet; false if there is no room. `start` says with which
+    /// of its addresses it begins.
+    pub(crate) fn add(&mut self, config: &ComtreeConfig, start: u32) -> bool {
+        let entry = ComtreeEntry {
+            id: config.comtree,
+            own_address: Address::unicast(config.site, self.thread),
+            addresses: AddressPool::new(config, self.thread, self.threads, start),
+            participants: 0,
+            counters: ComtreeCounters::default(),
+            live: true,
+        };
+        let index = match self.entries.iter().position(|entry| !entry.live) {
+            Some(index) => {
+                self.entries[index] = entry;
+                index as u32
+            }
+            None if self.entries.len() < MAX_COMTREES => {
+                self.entries.push(entry);
+                self.entries.len() as u32 - 1
+            }
+            None => return false,
+        };
+        let (entries, hash) = (&self.entries, &self.hash);
+        let hash_of = |index: &ComtreeIndex| hash.hash_one(entries[*index as usize].id);
+        self.by_id.insert_unique(hash_of(&index), index, hash_of);
+        true
+    }
+
+    /// Removes a comtree; nobody may be a member any more.
+    pub(crate) fn remove(&mut self, index: ComtreeIndex) {
+        let hash = self.hash.hash_one(self.entries[index as usize].id);
+        if let Ok(entry) = self.by_id.find_entry(hash, |found| *found == index) {
+            entry.remove();
+        }
+        self.entries[index as usize].live = false;
+    }
+}
+
+/// The addresses of a comtree that a data thread gives out. The kernel steers a datagram to its
+/// thread by its source endpoint modulo the number of threads, so each thread gives out those of
+/// its own remainder.
+pub(crate) struct AddressPool {
+    site: u16,
+    first: u32,
+    step: u32,
+    count: u32,
+    /// Where the numbers begin: another place after every start, so that whoever still uses an
+    /// address of the relay's last life seldom meets its new owner.
+    start: u32,
+    /// How many were given out for the first time.
+    fresh: u32,
+    /// Those that came back, the longest free first: an address rests as long as it can.
+    returned: VecDeque<u16>,
+}
+
+impl AddressPool {
+    fn new(config: &ComtreeConfig, thread: u16, threads: u16, start: u32) -> AddressPool {
+        let (step, thread) = (u32::from(threads), u32::from(thread));
+        let least = u32::from((*config.endpoints.start()).max(FIRST_ENDPOINT));
+        let last = u32::from(*config.endpoints.end());
+        let first = least + (thread + step - least % step) % step;
+        let count = if first > last { 0 } else { (last - first) / step + 1 };
+        let start = start.checked_rem(count).unwrap_or(0);
+        AddressPool {
+            site: config.site,
+            first,
+            step,
+            count,
+            start,
+            fresh: 0,
+            returned: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn site(&self) -> u16 {
+        self.site & 0x7fff
+    }
+
+    pub(crate) fn take(&mut self) -> Option<Address> {
+        let endpoint = if self.fresh < self.count {
+            let number = (self.start + self.fresh) % self.count;
+            self.fresh += 1;
+            (self.first + number * self.step) as u16
+        } else {
+            self.returned.pop_front()?
+        };
+        Some(Address::unicast(self.site, endpoint))
+    }
+
+    pub(crate) fn give_back(&mut self, address: Address) {
+        self.returned.push_back(address.endpoint());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_threads_share_the_range_without_overlap_and_leave_none_out() {
+        for threads in [1, 2, 3, 64] {
+            let config = ComtreeConfig { endpoints: 60..=300, ..ComtreeConfig::new(Comtree(1), 5) };
+            let mut given = BTreeSet::new();
+            for thread in 0..threads {
+                let mut pool = AddressPool::new(&config, thread, threads, 1000);
+                while let Some(address) = pool.take() {
+                    assert_eq!(address.endpoint() % threads, thread);
+                    assert_eq!(address.site(), 5);
+                    assert!(given.insert(address.endpoint()), "{address} was given out twice");
+                }
+            }
+            assert_eq!(given, (FIRST_ENDPOINT..=300).collect::<BTreeSet<_>>());
+        }
+    }
+
+    #[test]
+    fn an_address_rests_as_long_as_it_can() {
+        let config = ComtreeConfig { endpoints: 64..=67, ..ComtreeConfig::new(Comtree(1), 1) };
+        let mut pool = AddressPool::new(&config, 0, 1, 2);
+        let taken: Vec<_> = (0..3).filter_map(|_| pool.take()).collect();
+        assert_eq!(taken.iter().map(|a| a.endpoint()).collect::<Vec<_>>(), [66, 67, 64]);
+        pool.give_back(taken[1]);
+        pool.give_back(taken[0]);
+        let next: Vec<_> = core::iter::from_fn(|| pool.take()).map(Address::endpoint).collect();
+        assert_eq!(next, [65, 67, 66]);
+    }
+}

@@ -1,0 +1,247 @@
+//! Ports: whatever an update can come from or go to, on one comtree.
+//!
+//! Subscriptions, pending updates, cohorts and the fan-out know ports only, so that "never back to
+//! where it came from" and "core peers do not forward to core peers" (federated games §3.1) are one
+//! rule for participants, for the branches of a tree, and for the data threads of a relay.
+
+use crate::NONE;
+use crate::comtrees::ComtreeIndex;
+use canopy_session::{KeyedState, SessionIndex};
+use canopy_wire::{Address, Comtree, Path, Tag};
+use core::hash::BuildHasher;
+use hashbrown::HashTable;
+
+/// The number of a port in its table.
+pub(crate) type PortIndex = u32;
+
+/// Endpoint numbers below this are a relay's own, one for each of its data threads: a neighbour
+/// that sends to endpoint k is served by thread k.
+pub const FIRST_ENDPOINT: u16 = 64;
+
+/// Who is at the other end of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// The participant of a session, as a member of the port's comtree.
+    Participant(SessionIndex),
+    /// A relay, over the link with this number; the port is a branch of its comtree.
+    Branch(u32),
+    /// Another data thread of this relay. Its port is on every comtree.
+    Sibling(u16),
+}
+
+/// What a port may be sent, by who is at its other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PeerClass {
+    /// Gets what it subscribed to, as the last on the way.
+    Participant,
+    /// Forwards further along the tree.
+    TreeNeighbour,
+    /// Forwards further too, but gets nothing that came from a core peer.
+    CorePeer,
+}
+
+/// The last subscribe packet of a port.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LastSubscribe {
+    /// Its number; 0 before the first.
+    pub(crate) sequence: u32,
+    /// Whether any of its changes was refused.
+    pub(crate) refused: bool,
+}
+
+/// One port.
+#[derive(Clone, Debug)]
+pub(crate) struct Port {
+    pub(crate) peer: Peer,
+    pub(crate) class: PeerClass,
+    /// Its comtree, by identifier and by place in the table. A sibling's say nothing.
+    pub(crate) comtree: Comtree,
+    pub(crate) comtree_index: ComtreeIndex,
+    /// The participant's address, or the neighbour relay's own.
+    pub(crate) address: Address,
+    pub(crate) last_subscribe: LastSubscribe,
+    /// The next port of the same session.
+    next_of_session: PortIndex,
+    live: bool,
+}
+
+/// A link to another relay: where its datagrams come from and go to.
+struct Link {
+    path: Path,
+    branches: u32,
+}
+
+/// All ports of a data thread.
+pub(crate) struct Ports {
+    ports: Vec<Port>,
+    max_ports: u32,
+    free: Vec<PortIndex>,
+    by_address: HashTable<PortIndex>,
+    hash: KeyedState,
+    /// By session: one of its ports; each names the next.
+    first_of_session: Vec<PortIndex>,
+    links: Vec<Link>,
+}
+
+impl Ports {
+    /// The first `siblings` ports are those of the relay's data threads, in their order.
+    pub(crate) fn new(siblings: u16, max_sessions: u32, max_ports: u32, key: &Tag) -> Ports {
+        let mut ports = Vec::with_capacity(max_ports as usize);
+        ports.extend((0..siblings).map(|thread| Port {
+            peer: Peer::Sibling(thread),
+            class: PeerClass::CorePeer,
+            comtree: Comtree(0),
+            comtree_index: NONE,
+            address: Address::UNSPECIFIED,
+            last_subscribe: LastSubscribe::default(),
+            next_of_session: NONE,
+            live: true,
+        }));
+        Ports {
+            ports,
+            max_ports,
+            free: Vec::new(),
+            by_address: HashTable::new(),
+            hash: KeyedState::new(key),
+            first_of_session: vec![NONE; max_sessions as usize],
+            links: Vec::new(),
+        }
+    }
+
+    pub(crate) fn get(&self, port: PortIndex) -> Option<&Port> {
+        self.ports.get(port as usize).filter(|port| port.live)
+    }
+
+    pub(crate) fn get_mut(&mut self, port: PortIndex) -> Option<&mut Port> {
+        self.ports.get_mut(port as usize).filter(|port| port.live)
+    }
+
+    /// How many places have ever been in use; ports are numbered below this.
+    pub(crate) fn high_water(&self) -> u32 {
+        self.ports.len() as u32
+    }
+
+    /// The port with an address on a comtree.
+    pub(crate) fn find(&self, comtree: Comtree, address: Address) -> Option<PortIndex> {
+        let same = |port: &PortIndex| {
+            let port = &self.ports[*port as usize];
+            port.address == address && port.comtree == comtree
+        };
+        self.by_address.find(self.hash.hash_one((comtree, address)), same).copied()
+    }
+
+    /// The ports of a session.
+    pub(crate) fn of_session(
+        &self,
+        session: SessionIndex,
+    ) -> impl Iterator<Item = PortIndex> + use<'_> {
+        let first = self.first_of_session[session as usize];
+        core::iter::successors((first != NONE).then_some(first), |port| {
+            let next = self.ports[*port as usize].next_of_session;
+            (next != NONE).then_some(next)
+        })
+    }
+
+    /// The path of a link.
+    pub(crate) fn path_of_link(&self, link: u32) -> Option<Path> {
+        self.links.get(link as usize).map(|link| link.path)
+    }
+
+    /// The link at a path, opened if there is none.
+    pub(crate) fn link_at(&mut self, path: Path) -> u32 {
+        let unused = |link: &Link| link.path == path || link.branches == 0;
+        let found = self.links.iter().position(|link| link.path == path);
+        match found.or_else(|| self.links.iter().position(unused)) {
+            Some(link) => {
+                self.links[link].path = path;
+                link as u32
+            }
+            None => {
+                self.links.push(Link { path, branches: 0 });
+                self.links.len() as u32 - 1
+            }
+        }
+    }
+
+    /// Opens a port of a participant or a branch; `None` if there is no room or its address is
+    /// taken.
+    pub(crate) fn open(
+        &mut self,
+        peer: Peer,
+        class: PeerClass,
+        comtree: (Comtree, ComtreeIndex),
+        address: Address,
+    ) -> Option<PortIndex> {
+        if self.find(comtree.0, address).is_some() {
+            return None;
+        }
+        let mut port = Port {
+            peer,
+            class,
+            comtree: comtree.0,
+            comtree_index: comtree.1,
+            address,
+            last_subscribe: LastSubscribe::default(),
+            next_of_session: NONE,
+            live: true,
+        };
+        if let Peer::Participant(session) = peer {
+            port.next_of_session = self.first_of_session[session as usize];
+        }
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.ports[index as usize] = port;
+                index
+            }
+            None if self.high_water() < self.max_ports => {
+                self.ports.push(port);
+                self.high_water() - 1
+            }
+            None => return None,
+        };
+        match peer {
+            Peer::Participant(session) => self.first_of_session[session as usize] = index,
+            Peer::Branch(link) => self.links[link as usize].branches += 1,
+            Peer::Sibling(_) => {}
+        }
+        let (ports, hash) = (&self.ports, &self.hash);
+        let hash_of = |port: &PortIndex| {
+            let port = &ports[*port as usize];
+            hash.hash_one((port.comtree, port.address))
+        };
+        self.by_address.insert_unique(hash_of(&index), index, hash_of);
+        Some(index)
+    }
+
+    /// Closes a port; its place may be another's from now on. Returns what it was.
+    pub(crate) fn close(&mut self, index: PortIndex) -> Option<Port> {
+        let port = self.get(index)?.clone();
+        let hash = self.hash.hash_one((port.comtree, port.address));
+        if let Ok(entry) = self.by_address.find_entry(hash, |found| *found == index) {
+            entry.remove();
+        }
+        match port.peer {
+            Peer::Participant(session) => self.unlink_from_session(session, index),
+            Peer::Branch(link) => self.links[link as usize].branches -= 1,
+            Peer::Sibling(_) => {}
+        }
+        self.ports[index as usize].live = false;
+        self.free.push(index);
+        Some(port)
+    }
+
+    fn unlink_from_session(&mut self, session: SessionIndex, index: PortIndex) {
+        let after = self.ports[index as usize].next_of_session;
+        let first = self.first_of_session[session as usize];
+        if first == index {
+            self.first_of_session[session as usize] = after;
+            return;
+        }
+        let before = self
+            .of_session(session)
+            .find(|port| self.ports[*port as usize].next_of_session == index);
+        if let Some(before) = before {
+            self.ports[before as usize].next_of_session = after;
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Changes that are not traffic.
+
+use super::{MAX_MUTED, Relay, SWEEP_EVERY};
+use crate::changes::{BranchConfig, Change, Refusal};
+use crate::comtrees::ComtreeConfig;
+use crate::ports::{FIRST_ENDPOINT, Peer, PeerClass, PortIndex};
+use canopy_wire::{Comtree, LeaveReason, Time};
+
+impl Relay {
+    /// Applies a change.
+    ///
+    /// # Errors
+    /// Why it is refused; nothing has changed then.
+    pub fn apply(&mut self, now: Time, change: Change) -> Result<(), Refusal> {
+        match change {
+            Change::AddComtree(config) => self.add_comtree(&config),
+            Change::RemoveComtree(comtree) => self.remove_comtree(comtree),
+            Change::AddBranch(config) => self.add_branch(&config),
+            Change::RemoveBranch { comtree, neighbour } => {
+                let unknown = Refusal::UnknownAddress(comtree, neighbour);
+                let port = self.ports.find(comtree, neighbour).ok_or(unknown)?;
+                let is_branch =
+                    self.ports.get(port).is_some_and(|port| matches!(port.peer, Peer::Branch(_)));
+                if !is_branch {
+                    return Err(unknown);
+                }
+                self.close(port);
+                Ok(())
+            }
+            Change::LimitSubscriptions(most) => {
+                self.max_subscriptions_per_participant = most;
+                Ok(())
+            }
+            Change::ReplaceKeys(keys) => {
+                self.sessions.replace_keys(keys);
+                Ok(())
+            }
+            Change::ThrowOut { comtree, address } => {
+                let unknown = Refusal::UnknownAddress(comtree, address);
+                let port = self.ports.find(comtree, address).ok_or(unknown)?;
+                if !self.throw_out(port) {
+                    return Err(unknown);
+                }
+                Ok(())
+            }
+            Change::Mute { ip, until } => {
+                self.muted.retain(|(muted, _)| *muted != ip);
+                if self.muted.len() >= MAX_MUTED {
+                    return Err(Refusal::TooManyMuted);
+                }
+                self.muted.push((ip, until));
+                self.unmute(now);
+                self.sweep_at.get_or_insert(now + SWEEP_EVERY);
+                Ok(())
+            }
+            Change::Drain => {
+                self.is_draining = true;
+                self.sweep_at = Some(now);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn add_comtree(&mut self, config: &ComtreeConfig) -> Result<(), Refusal> {
+        if self.comtrees.find(config.comtree).is_some() {
+            return Err(Refusal::ComtreeExists(config.comtree));
+        }
+        if *config.endpoints.end() < FIRST_ENDPOINT || config.endpoints.is_empty() {
+            return Err(Refusal::NoEndpoints(config.comtree));
+        }
+        let added = self.comtrees.add(config, self.first_address);
+        added.then_some(()).ok_or(Refusal::TooManyComtrees)
+    }
+
+    fn remove_comtree(&mut self, comtree: Comtree) -> Result<(), Refusal> {
+        let index = self.comtrees.find(comtree).ok_or(Refusal::UnknownComtree(comtree))?;
+        for port in 0..self.ports.high_water() {
+            let is_on_it = self.ports.get(port).is_some_and(|port| {
+                port.comtree_index == index && !matches!(port.peer, Peer::Sibling(_))
+            });
+            if is_on_it && !self.throw_out(port) {
+                self.close(port);
+            }
+        }
+        self.comtrees.remove(index);
+        Ok(())
+    }
+
+    /// Tells a participant to go, and forgets it. False if the port is no participant's.
+    fn throw_out(&mut self, port: PortIndex) -> bool {
+        let Some(Peer::Participant(session)) = self.ports.get(port).map(|port| port.peer) else {
+            return false;
+        };
+        if let Some(path) = self.sessions.path(session) {
+            self.dismiss(port, path, LeaveReason::Draining);
+        }
+        self.leave(port);
+        true
+    }
+
+    fn add_branch(&mut self, config: &BranchConfig) -> Result<(), Refusal> {
+        let BranchConfig { comtree, neighbour, path, is_core_peer } = *config;
+        let index = self.comtrees.find(comtree).ok_or(Refusal::UnknownComtree(comtree))?;
+        if neighbour.is_group() || neighbour.endpoint() >= FIRST_ENDPOINT {
+            return Err(Refusal::NoRelayAddress(neighbour));
+        }
+        let class = if is_core_peer { PeerClass::CorePeer } else { PeerClass::TreeNeighbour };
+        let taken = Refusal::AddressTaken(comtree, neighbour);
+        if self.ports.find(comtree, neighbour).is_some() {
+            return Err(taken);
+        }
+        let link = self.ports.link_at(path);
+        let port = self.ports.open(Peer::Branch(link), class, (comtree, index), neighbour);
+        port.map(drop).ok_or(taken)
+    }
+
+    /// Lets those be sent to again whose time is over.
+    pub(super) fn unmute(&mut self, now: Time) {
+        self.muted.retain(|(_, until)| *until > now);
+        self.unreachable.clear();
+        self.unreachable.extend(self.muted.iter().map(|(ip, _)| *ip));
+    }
+}

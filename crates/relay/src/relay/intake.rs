@@ -1,0 +1,205 @@
+//! An update's way in: from a participant, a branch, or another data thread, to what waits for the
+//! flush.
+
+use super::{Mode, Relay};
+use crate::NONE;
+use crate::pending::{Update, Waiting};
+use crate::ports::{Peer, PeerClass, PortIndex};
+use canopy_session::Answer;
+use canopy_wire::{
+    Address, Bundle, Comtree, DropReason, Flags, Header, Kind, MAX_UPDATE, Packet, Path, Time,
+};
+
+/// An update that was accepted, wherever it came from.
+#[derive(Clone, Copy)]
+struct Accepted<'a> {
+    update: Update<'a>,
+    /// The port that it came from, to which it does not go back; [`NONE`] if it may.
+    origin: PortIndex,
+    /// Whether the other data threads may want it: not if it came from one of them.
+    may_pass: bool,
+}
+
+impl Relay {
+    pub(super) fn take_updates(
+        &mut self,
+        now: Time,
+        from: Path,
+        packet: &Packet<'_>,
+    ) -> Result<(), DropReason> {
+        let port = self.admit(now, from, packet)?;
+        let header = packet.header();
+        if header.kind == Kind::Data {
+            return self.publish(now, port, header, packet.payload());
+        }
+        for record in Bundle::new_checked(packet)?.records() {
+            let header = Header {
+                flags: record.flags,
+                level: record.level,
+                src: record.src,
+                dst: record.dst,
+                ..*header
+            };
+            // One bad record does not cost the others.
+            if let Err(reason) = self.publish(now, port, &header, record.payload) {
+                self.drop_on(header.comtree, reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// The check that every packet of a port passes: its source is a port's address on its
+    /// comtree, and it came by that port's path.
+    pub(super) fn admit(
+        &mut self,
+        now: Time,
+        from: Path,
+        packet: &Packet<'_>,
+    ) -> Result<PortIndex, DropReason> {
+        let header = packet.header();
+        let Some(index) = self.ports.find(header.comtree, header.src) else {
+            let known = self.comtrees.find(header.comtree).is_some();
+            return Err(if known { DropReason::UnknownSource } else { DropReason::UnknownComtree });
+        };
+        let port = self.ports.get(index).ok_or(DropReason::UnknownSource)?;
+        match port.peer {
+            Peer::Participant(session) => {
+                let admitted = self.sessions.admit(now, from, session);
+                if admitted == Err(DropReason::SpoofedSource) {
+                    let mut answer = Answer::new();
+                    self.sessions.challenge(now, from, packet, &mut answer);
+                    self.reply_to_stranger(now, from, answer.bytes());
+                }
+                admitted.map(|()| index)
+            }
+            Peer::Branch(link) if self.ports.path_of_link(link) == Some(from) => Ok(index),
+            Peer::Branch(_) | Peer::Sibling(_) => Err(DropReason::SpoofedSource),
+        }
+    }
+
+    /// Takes an update from a participant or a branch.
+    fn publish(
+        &mut self,
+        now: Time,
+        index: PortIndex,
+        header: &Header,
+        payload: &[u8],
+    ) -> Result<(), DropReason> {
+        let port = self.ports.get(index).ok_or(DropReason::UnknownSource)?;
+        let (class, comtree_index) = (port.class, port.comtree_index);
+        let is_own = class == PeerClass::Participant;
+        let may_say = if is_own {
+            header.src == port.address
+        } else {
+            // A branch brings what others sent, but nothing of whom this relay serves itself.
+            let own_site = self.comtrees.get(comtree_index).addresses.site();
+            !header.src.is_group() && header.src.site() != own_site
+        };
+        if !may_say {
+            return Err(DropReason::SpoofedSource);
+        }
+        // The hop limit falls at every relay, so what loops dies.
+        let hops = header.hop_limit.checked_sub(1).ok_or(DropReason::HopLimit)?;
+        if payload.len() > MAX_UPDATE {
+            return Err(DropReason::Oversized);
+        }
+        // Whether its publisher gets an update back is settled here, where it came in.
+        let echo = is_own && header.flags.contains(Flags::ECHO);
+        let update = Update {
+            comtree: header.comtree,
+            src: header.src,
+            dst: header.dst,
+            flags: if echo { Flags::ECHO } else { Flags(0) },
+            level: header.level,
+            hops,
+            from_core_peer: class == PeerClass::CorePeer,
+            payload,
+        };
+        let origin = if echo { NONE } else { index };
+        let accepted = Accepted { update, origin, may_pass: true };
+        self.deliver(now, accepted)?;
+        if is_own {
+            self.counters.updates_in += 1;
+            let counters = &mut self.comtrees.get_mut(comtree_index).counters;
+            counters.updates_in += 1;
+            counters.payload_bytes_in += payload.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Takes an update that another data thread accepted.
+    pub(super) fn take_passed(&mut self, now: Time, update: &Update<'_>) {
+        self.counters.updates_taken += 1;
+        let accepted = Accepted { update: *update, origin: NONE, may_pass: false };
+        if let Err(reason) = self.deliver(now, accepted) {
+            self.drop_on(update.comtree, reason);
+        }
+    }
+
+    /// Passes an update to the data threads that want it, and queues it for the receivers here.
+    fn deliver(&mut self, now: Time, accepted: Accepted<'_>) -> Result<(), DropReason> {
+        let Accepted { update, origin, may_pass } = accepted;
+        let Some(group) = update.dst.group() else {
+            return self.deliver_to_one(now, accepted);
+        };
+        let Some(group) = self.table.find_group(update.comtree, group) else {
+            self.counters.updates_without_subscriber += u64::from(may_pass);
+            return Ok(());
+        };
+        if may_pass {
+            let wanting = self.table.siblings_that_want(group, update.level);
+            if wanting != 0 {
+                self.pass(wanting, &update);
+            }
+        }
+        if !self.table.has_members(group) {
+            return Ok(());
+        }
+        if !self.pending.has_room(update.payload) {
+            return Err(DropReason::PendingFull);
+        }
+        let remembered = self.table.target_mut(group);
+        let target = self.pending.target_of_group(group, remembered);
+        self.queue(now, target, origin, &update);
+        Ok(())
+    }
+
+    fn deliver_to_one(&mut self, now: Time, accepted: Accepted<'_>) -> Result<(), DropReason> {
+        let Accepted { update, may_pass, .. } = accepted;
+        if let Some(thread) = self.thread_of(update.comtree, update.dst).filter(|_| may_pass) {
+            self.pass(1 << thread, &update);
+            return Ok(());
+        }
+        let port = self.ports.find(update.comtree, update.dst);
+        let port = port.ok_or(DropReason::UnknownDestination)?;
+        if !self.pending.has_room(update.payload) {
+            return Err(DropReason::PendingFull);
+        }
+        let target = self.pending.target_of_port(port);
+        // A unicast goes to whoever it names, its sender too.
+        self.queue(now, target, NONE, &update);
+        Ok(())
+    }
+
+    /// The other data thread whose participants an address of ours is one of.
+    fn thread_of(&self, comtree: Comtree, address: Address) -> Option<u16> {
+        let own_site = self.comtrees.get(self.comtrees.find(comtree)?).addresses.site();
+        let thread = address.endpoint() % self.siblings.threads();
+        (address.site() == own_site && thread != self.siblings.thread()).then_some(thread)
+    }
+
+    fn pass(&mut self, to: u64, update: &Update<'_>) {
+        // That its publisher wants it back concerns this thread alone.
+        let update = Update { flags: Flags(0), ..*update };
+        self.siblings.pass(to, &update);
+        self.counters.updates_passed += u64::from(to.count_ones());
+    }
+
+    fn queue(&mut self, now: Time, target: u32, origin: PortIndex, update: &Update<'_>) {
+        self.pending.push(target, Waiting::new(origin, update), update.payload);
+        self.flush_at.get_or_insert(match self.mode {
+            Mode::Immediate => now,
+            Mode::Periodic { tick } => self.ticked + tick,
+        });
+    }
+}

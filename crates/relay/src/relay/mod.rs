@@ -1,0 +1,360 @@
+//! The relay of one data thread: verbs over ports, subscriptions and fan-out.
+
+mod apply;
+mod intake;
+mod membership;
+mod subscribe;
+mod threads;
+
+use crate::comtrees::{ComtreeConfig, ComtreeStatus, Comtrees};
+use crate::counters::Counters;
+use crate::fanout::{Books, Fanout, Tables};
+use crate::pending::{Audience, MAX_PENDING_BYTES, Pending};
+use crate::places::Places;
+use crate::ports::Ports;
+use crate::replies::{Bucket, Replies};
+use crate::siblings::Siblings;
+use crate::subscriptions::{SubscriptionTable, TableLimits};
+use canopy_batch::SendBatch;
+use canopy_session::{Keyring, SessionIndex, SessionLimits, Sessions, SessionsConfig};
+use canopy_wire::{Address, Comtree, DropReason, Kind, Packet, Path, Tag, Time, WireError};
+use core::net::IpAddr;
+use core::time::Duration;
+use std::collections::VecDeque;
+
+/// When updates leave (groupcast §3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// As soon as the receive batch that brought them has been read.
+    Immediate,
+    /// Every tick, a receiver's updates of the tick together.
+    Periodic {
+        /// The time between flushes.
+        tick: Duration,
+    },
+}
+
+/// What a data thread's relay is made from.
+#[derive(Clone, Debug)]
+pub struct RelayConfig {
+    /// When updates leave.
+    pub mode: Mode,
+    /// The comtrees that it carries at first.
+    pub comtrees: Vec<ComtreeConfig>,
+    /// The places for participants, which the relay's data threads share.
+    pub places: Places,
+    /// The most sessions of this data thread: at least as many as there are places, or it refuses
+    /// before they are taken.
+    pub max_sessions: u32,
+    /// How long sessions and subscriptions live.
+    pub limits: SessionLimits,
+    /// The size of its tables.
+    pub tables: TableLimits,
+    /// At least so many receivers of the same updates are sent the same bytes, their own updates
+    /// among them, which they drop: that is what engines that clone need. If none, every
+    /// participant is spared its own.
+    pub smallest_set: Option<u32>,
+}
+
+/// Something that whoever runs a relay may want to log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notice {
+    /// A participant joined.
+    Joined {
+        /// The comtree.
+        comtree: Comtree,
+        /// Its address there.
+        address: Address,
+        /// Where it is.
+        path: Path,
+    },
+    /// A participant is no longer there.
+    Left {
+        /// The comtree.
+        comtree: Comtree,
+        /// Its address there.
+        address: Address,
+    },
+}
+
+/// Expired sessions and subscriptions are looked for this often, a part of the tables each time.
+const SWEEP_EVERY: Duration = Duration::from_millis(100);
+/// Every session is looked at once a second, every subscription once in ten.
+const SESSION_SWEEPS: u32 = 10;
+const SUBSCRIPTION_SWEEPS: u32 = 100;
+/// Ports beside those of participants: branches, other data threads, second memberships.
+const MORE_PORTS: u32 = 4096;
+/// Notices that wait to be fetched; later ones are not kept.
+const MAX_NOTICES: usize = 256;
+/// Addresses that can be muted at a time.
+const MAX_MUTED: usize = 64;
+
+/// The data plane of one data thread. A relay has one for each core; together they are a meshed
+/// core (federated games §3.1): each serves its own participants, and passes what they publish to
+/// those of the others that listen, which never pass it on.
+pub struct Relay {
+    mode: Mode,
+    subscription_lifetime: Duration,
+    max_subscriptions_per_participant: u32,
+    places: Places,
+    comtrees: Comtrees,
+    sessions: Sessions,
+    ports: Ports,
+    table: SubscriptionTable,
+    siblings: Siblings,
+    pending: Pending,
+    fanout: Fanout,
+    batch: SendBatch,
+    replies: Replies,
+    replies_to_strangers: Replies,
+    strangers: Bucket,
+    counters: Counters,
+    notices: VecDeque<Notice>,
+    muted: Vec<(IpAddr, Time)>,
+    unreachable: Vec<IpAddr>,
+    /// Where each comtree's addresses begin.
+    first_address: u32,
+    flush_at: Option<Time>,
+    /// The last tick that is over; at most one flush a tick.
+    ticked: Time,
+    sweep_at: Option<Time>,
+    is_draining: bool,
+    /// While draining: the next session to be told.
+    notify: SessionIndex,
+}
+
+impl Relay {
+    /// An empty relay. `keys` are shared by its data threads, `table_key` seeds this one's tables.
+    /// Reserves all the memory that its limits can ask for; pages are touched as they fill.
+    pub fn new(config: RelayConfig, siblings: Siblings, keys: Keyring, table_key: &Tag) -> Relay {
+        let threads = siblings.threads();
+        let sibling_ports = if threads > 1 { threads } else { 0 };
+        let max_ports = config.max_sessions.saturating_add(MORE_PORTS);
+        let max_pairs = config.tables.max_subscriptions.saturating_add(max_ports);
+        let sessions = SessionsConfig { max_sessions: config.max_sessions, limits: config.limits };
+        let [a, b, c, d, ..] = *table_key;
+        let mut relay = Relay {
+            mode: config.mode,
+            subscription_lifetime: config.limits.subscription,
+            max_subscriptions_per_participant: config.tables.max_subscriptions_per_participant,
+            places: config.places,
+            comtrees: Comtrees::new(siblings.thread(), threads, table_key),
+            sessions: Sessions::new(sessions, keys, table_key),
+            ports: Ports::new(sibling_ports, config.max_sessions, max_ports, table_key),
+            table: SubscriptionTable::new(config.tables, sibling_ports, max_ports, table_key),
+            siblings,
+            pending: Pending::new(max_ports),
+            fanout: Fanout::new(max_ports, max_pairs, config.smallest_set),
+            batch: SendBatch::with_room(2 * MAX_PENDING_BYTES),
+            replies: Replies::new(),
+            replies_to_strangers: Replies::new(),
+            strangers: Bucket::new(),
+            counters: Counters::default(),
+            notices: VecDeque::with_capacity(MAX_NOTICES),
+            muted: Vec::with_capacity(MAX_MUTED),
+            unreachable: Vec::with_capacity(MAX_MUTED),
+            first_address: u32::from_be_bytes([a, b, c, d]),
+            flush_at: None,
+            ticked: Time::ZERO,
+            sweep_at: None,
+            is_draining: false,
+            notify: 0,
+        };
+        for comtree in config.comtrees {
+            // Which of them it could not take, its owner sees in `comtrees`.
+            let _ = relay.add_comtree(&comtree);
+        }
+        relay
+    }
+
+    /// When updates leave.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// What has happened since the start.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Counts drops that happened outside.
+    pub fn count_drops(&mut self, reason: DropReason, count: u64) {
+        self.counters.drops[reason as usize] += count;
+    }
+
+    /// How many participants there are.
+    pub fn sessions(&self) -> u32 {
+        self.sessions.live()
+    }
+
+    /// How many subscriptions participants and branches have.
+    pub fn subscriptions(&self) -> u32 {
+        self.table.live()
+    }
+
+    /// How many groups they are subscribed to.
+    pub fn groups(&self) -> u32 {
+        self.table.live_groups()
+    }
+
+    /// How each of its comtrees stands.
+    pub fn comtrees(&self) -> impl Iterator<Item = ComtreeStatus> + '_ {
+        self.comtrees.live().map(|entry| ComtreeStatus {
+            comtree: entry.id,
+            participants: entry.participants,
+            counters: entry.counters,
+        })
+    }
+
+    /// The next thing to log.
+    pub fn poll_notice(&mut self) -> Option<Notice> {
+        self.notices.pop_front()
+    }
+
+    /// Takes a datagram from the network.
+    pub fn handle_datagram(&mut self, now: Time, from: impl Into<Path>, datagram: &[u8]) {
+        let from = from.into();
+        self.counters.datagrams_in += 1;
+        self.counters.bytes_in += datagram.len() as u64;
+        let packet = match Packet::new_checked(datagram) {
+            Ok(packet) => packet,
+            Err(error) => {
+                self.refuse_version(now, from, datagram, error);
+                return self.counters.drop(error.into());
+            }
+        };
+        let taken = match packet.header().kind {
+            Kind::Data | Kind::Bundle => self.take_updates(now, from, &packet),
+            Kind::Subscribe => self.take_subscribe(now, from, &packet),
+            _ => self.take_session_packet(now, from, &packet),
+        };
+        if let Err(reason) = taken {
+            self.drop_on(packet.header().comtree, reason);
+        }
+    }
+
+    /// Does what is due at `now`: sweeps a part of the tables, tells participants of a drain.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if self.sweep_at.is_none_or(|at| now < at) {
+            return;
+        }
+        let mut budget = self.sessions.high_water() / SESSION_SWEEPS + 1;
+        while let Some(ended) = self.sessions.expire(now, &mut budget) {
+            self.counters.sessions_expired += 1;
+            self.end(ended);
+        }
+        let budget = self.table.high_water() / SUBSCRIPTION_SWEEPS + 1;
+        self.counters.subscriptions_expired += self.table.expire(now, budget);
+        self.unmute(now);
+        self.notify_draining();
+        let idle = self.sessions.live() == 0 && self.table.live() == 0 && self.muted.is_empty();
+        self.sweep_at = (!idle).then_some(now + SWEEP_EVERY);
+    }
+
+    /// When [`Relay::handle_timeout`] or [`Relay::transmit`] has something to do next.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let to_tell = (self.table.changes_to_tell() > 0).then_some(Time::ZERO);
+        [self.flush_at, self.sweep_at, to_tell].into_iter().flatten().min()
+    }
+
+    /// Whether updates wait for a tick, so that the socket is better read at leisure than at
+    /// every arrival.
+    pub fn is_collecting(&self) -> bool {
+        matches!(self.mode, Mode::Periodic { .. }) && self.flush_at.is_some()
+    }
+
+    /// Whether what waits must leave before more is read: otherwise one flood would take the room
+    /// of all others while the relay is half idle.
+    pub fn is_filling_up(&self) -> bool {
+        self.pending.is_half_full() || self.replies.is_half_full()
+    }
+
+    /// Hands everything that is due at `now` to `send`, batch by batch: replies first, then, if
+    /// it is time, all pending updates.
+    pub fn transmit(&mut self, now: Time, mut send: impl FnMut(&SendBatch)) {
+        // An answer must not be there before the other data threads know what it answers.
+        self.tell_siblings();
+        let due = self.flush_at.is_some_and(|at| at <= now) || self.pending.is_half_full();
+        if let Mode::Periodic { tick } = self.mode {
+            self.ticked = now.last_multiple(tick);
+        }
+        // 1. Replies: those to sessions before those to strangers.
+        let (batch, counters) = (&mut self.batch, &mut self.counters);
+        for replies in [&mut self.replies, &mut self.replies_to_strangers] {
+            replies.drain(|to, datagram| {
+                if batch.is_full() {
+                    send(batch);
+                    batch.clear();
+                }
+                batch.push_datagram(to, datagram);
+                counters.datagrams_out += 1;
+                counters.bytes_out += datagram.len() as u64;
+            });
+        }
+        if !due {
+            if !batch.is_empty() {
+                send(batch);
+                batch.clear();
+            }
+            return;
+        }
+        // 2. Updates.
+        self.flush_at = None;
+        counters.flushes += 1;
+        let tables = Tables {
+            table: &self.table,
+            ports: &self.ports,
+            sessions: &self.sessions,
+            unreachable: &self.unreachable,
+        };
+        let mut books = Books { counters, comtrees: &mut self.comtrees };
+        self.fanout.send_all(&mut self.pending, &tables, &mut books, batch, send);
+        // 3. A group's target is gone with the flush, and a group without subscribers with it.
+        for target in &self.pending.targets {
+            if let Audience::Group(group) = target.audience {
+                self.table.forget_target(group);
+            }
+        }
+        self.pending.clear();
+    }
+
+    /// Counts a drop, on the relay and on the comtree, if it carries that.
+    fn drop_on(&mut self, comtree: Comtree, reason: DropReason) {
+        self.counters.drop(reason);
+        if let Some(index) = self.comtrees.find(comtree) {
+            self.comtrees.get_mut(index).counters.drops += 1;
+        }
+    }
+
+    fn reply(&mut self, to: Path, datagram: &[u8]) {
+        if !datagram.is_empty() && !self.replies.push_copy(to, datagram) {
+            self.counters.drop(DropReason::RepliesFull);
+        }
+    }
+
+    fn reply_to_stranger(&mut self, now: Time, to: Path, datagram: &[u8]) {
+        let fits = datagram.is_empty()
+            || (self.strangers.take(now) && self.replies_to_strangers.push_copy(to, datagram));
+        if !fits {
+            self.counters.drop(DropReason::RepliesFull);
+        }
+    }
+
+    /// A hello of another version is told so; the place of its nonce is the same in all versions.
+    fn refuse_version(&mut self, now: Time, from: Path, datagram: &[u8], error: WireError) {
+        let nonce = canopy_wire::Hello::nonce_of_any_version(datagram);
+        if let (WireError::Version(_), Some(nonce)) = (error, nonce) {
+            let mut answer = canopy_session::Answer::new();
+            let reason = canopy_wire::RefusedReason::Version;
+            canopy_session::refuse(nonce, Comtree(0), reason, &mut answer);
+            self.reply_to_stranger(now, from, answer.bytes());
+        }
+    }
+
+    fn note(&mut self, notice: Notice) {
+        if self.notices.len() < MAX_NOTICES {
+            self.notices.push_back(notice);
+        }
+    }
+}

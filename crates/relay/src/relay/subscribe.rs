@@ -1,0 +1,78 @@
+//! The receiving side of subscriptions: one packet in flight for each port, applied once, answered
+//! as often as it is repeated.
+
+use super::Relay;
+use crate::ports::{LastSubscribe, PeerClass};
+use canopy_wire::{
+    Change, DropReason, Packet, Path, Subscribe, SubscribeAckWriter, Time, next_sequence,
+};
+
+impl Relay {
+    pub(super) fn take_subscribe(
+        &mut self,
+        now: Time,
+        from: Path,
+        packet: &Packet<'_>,
+    ) -> Result<(), DropReason> {
+        let header = packet.header();
+        let index = self.admit(now, from, packet)?;
+        let subscribe = Subscribe::new_checked(packet)?;
+        let port = self.ports.get_mut(index).ok_or(DropReason::UnknownSource)?;
+        let most = match port.class {
+            PeerClass::Participant => self.max_subscriptions_per_participant,
+            PeerClass::TreeNeighbour | PeerClass::CorePeer => u32::MAX,
+        };
+        let (last, sequence) = (port.last_subscribe, subscribe.sequence());
+        let repeats = sequence == last.sequence && last.sequence != 0;
+        if !repeats && sequence != next_sequence(last.sequence) {
+            return Err(DropReason::SubscribeOrder);
+        }
+        // Without an answer the port asks again: then the other data threads may have caught up.
+        if !self.can_tell(packet.payload().len() / 4) {
+            return Err(DropReason::HandoverFull);
+        }
+        let room = self.replies.room().ok_or(DropReason::RepliesFull)?;
+        let mut writer = SubscribeAckWriter::new(room, sequence)?;
+        let expires = now + self.subscription_lifetime;
+        let mut refused = 0;
+        for change in subscribe.changes() {
+            self.counters.subscription_changes += 1;
+            let result = match change {
+                // A repeated packet renews what it added, for its sender counts from the answer.
+                // What was refused stays so even if there would be room by now: its sender may
+                // have heard the refusal already.
+                Change::Add(group, _)
+                    if repeats
+                        && last.refused
+                        && !self.table.contains(index, header.comtree, group) =>
+                {
+                    Err(self.table.would_refuse(index, most))
+                }
+                Change::Add(group, level) => {
+                    self.table.add((index, most), header.comtree, group, level, expires)
+                }
+                Change::Drop(group) => {
+                    self.table.remove(index, header.comtree, group);
+                    Ok(())
+                }
+            };
+            if let Err(reason) = result {
+                writer.push(change.group(), reason);
+                refused += 1;
+            }
+        }
+        let len = writer.finish(header.comtree, header.src);
+        self.replies.push(from, len);
+        if let Some(port) = self.ports.get_mut(index) {
+            port.last_subscribe = LastSubscribe { sequence, refused: refused > 0 };
+        }
+        if !repeats && refused > 0 {
+            self.counters.drops[DropReason::SubscriptionsFull as usize] += refused;
+            if let Some(comtree) = self.comtrees.find(header.comtree) {
+                self.comtrees.get_mut(comtree).counters.drops += refused;
+            }
+        }
+        self.sweep_at.get_or_insert(now + super::SWEEP_EVERY);
+        Ok(())
+    }
+}

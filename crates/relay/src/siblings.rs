@@ -1,0 +1,391 @@
+//! What passes between the data threads of a relay.
+//!
+//! Each thread writes two logs that all others read. In the *control* log it says what it listens
+//! to and who has moved; there it waits for room, so that nothing is lost. In the *data* log it
+//! passes updates to the threads that listen; there the newest counts, and whoever is too slow
+//! loses what it did not read, counted. So memory grows with the number of threads, not with its
+//! square, and what passes is typed: no datagram is parsed twice.
+
+use crate::log::{Found, LogReader, LogWriter, MAX_READERS, log};
+use crate::pending::Update;
+use canopy_wire::{Address, Comtree, Flags, Group, Level, MAX_UPDATE, Path, Time};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+/// The most data threads of a relay.
+pub const MAX_THREADS: u16 = MAX_READERS as u16;
+
+/// Words of a thread's data log: 2 MiB, some 14,000 updates of 100 bytes.
+const DATA_WORDS: usize = 1 << 18;
+/// Words of a thread's control log: 512 KiB, some 16,000 changes.
+const CONTROL_WORDS: usize = 1 << 16;
+/// Words that are kept for what is told before interests: who moved, who asks for a place.
+const URGENT_WORDS: u64 = 1 << 12;
+/// Records taken from one log in a turn.
+const MAX_TAKEN: usize = 1 << 14;
+
+const INTEREST: u64 = 1;
+const MOVED: u64 = 2;
+const CONNECT: u64 = 3;
+
+/// What a data thread tells the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// It wants a group's updates up to this level from now on, or none.
+    Interest { comtree: Comtree, group: Group, wanted: Option<Level> },
+    /// A session there has held this path since that time: whoever held it before has lost it.
+    Moved { path: Path, since: Time },
+    /// Somebody who has proved its path wants to join, and the threads that were asked so far have
+    /// no address left.
+    Connect { comtree: Comtree, nonce: u64, path: Path, asked: u16 },
+}
+
+/// A data thread's ends of the logs between it and the others.
+pub struct Siblings {
+    thread: u16,
+    threads: u16,
+    logs: Option<Logs>,
+    from: Vec<Incoming>,
+    /// Threads that were passed something since they were last woken.
+    to_wake: u64,
+}
+
+struct Logs {
+    data: LogWriter,
+    control: LogWriter,
+}
+
+/// What comes from one other thread.
+pub(crate) struct Incoming {
+    pub(crate) thread: u16,
+    data: LogReader,
+    control: LogReader,
+}
+
+impl Siblings {
+    /// A data thread without others.
+    pub fn alone() -> Siblings {
+        Siblings { thread: 0, threads: 1, logs: None, from: Vec::new(), to_wake: 0 }
+    }
+
+    /// The ends of all logs between `threads` data threads, for each of them, in order. More than
+    /// [`MAX_THREADS`] are not possible.
+    pub fn mesh(threads: u16) -> Vec<Siblings> {
+        let threads = threads.clamp(1, MAX_THREADS);
+        if threads == 1 {
+            return vec![Siblings::alone()];
+        }
+        let all = u64::MAX >> (64 - threads);
+        let mut meshed: Vec<Siblings> =
+            (0..threads).map(|thread| Siblings { thread, threads, ..Siblings::alone() }).collect();
+        for thread in 0..threads {
+            let others = all & !(1 << thread);
+            let (data, from_data) = log(DATA_WORDS, others);
+            let (control, from_control) = log(CONTROL_WORDS, others);
+            meshed[usize::from(thread)].logs = Some(Logs { data, control });
+            let readers = meshed.iter_mut().filter(|reader| reader.thread != thread);
+            for ((data, control), reader) in from_data.into_iter().zip(from_control).zip(readers) {
+                reader.from.push(Incoming { thread, data, control });
+            }
+        }
+        meshed
+    }
+
+    /// The number of this thread.
+    pub fn thread(&self) -> u16 {
+        self.thread
+    }
+
+    /// How many threads there are.
+    pub fn threads(&self) -> u16 {
+        self.threads
+    }
+
+    /// Whether the others have told or passed nothing that was not taken.
+    pub fn is_empty(&self) -> bool {
+        self.from.iter().all(|one| one.data.is_empty() && one.control.is_empty())
+    }
+
+    /// The threads that have something to take since the last call, a bit for each.
+    pub(crate) fn take_wakes(&mut self) -> u64 {
+        core::mem::take(&mut self.to_wake)
+    }
+
+    /// Passes an update to the threads in `mask`.
+    pub(crate) fn pass(&mut self, mask: u64, update: &Update<'_>) {
+        let Some(logs) = &mut self.logs else { return };
+        let mut words = [0; 3 + MAX_UPDATE.div_ceil(8)];
+        words[0] = u64::from(update.level.0)
+            | u64::from(update.flags.0) << 8
+            | u64::from(update.hops) << 16
+            | u64::from(update.from_core_peer) << 24
+            | (update.payload.len() as u64) << 32;
+        words[1] = u64::from(update.comtree.0) << 32 | u64::from(update.src.0);
+        words[2] = update.dst.0.into();
+        let (chunks, rest) = update.payload.as_chunks::<8>();
+        let mut len = 3;
+        for chunk in chunks {
+            words[len] = u64::from_le_bytes(*chunk);
+            len += 1;
+        }
+        if !rest.is_empty() {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            words[len] = u64::from_le_bytes(last);
+            len += 1;
+        }
+        logs.data.push(mask, &words[..len]);
+        self.to_wake |= mask;
+    }
+
+    /// Tells all others what must not wait for interests. Returns whether there was room.
+    pub(crate) fn tell(&mut self, told: Told) -> bool {
+        let others = self.others();
+        let to = match told {
+            Told::Connect { .. } => 1 << ((self.thread + 1) % self.threads),
+            _ => others,
+        };
+        self.write(told, to & others, 0)
+    }
+
+    /// How many interests can be told right now.
+    pub(crate) fn room_for_interests(&self) -> usize {
+        let Some(logs) = &self.logs else { return usize::MAX };
+        (logs.control.room().saturating_sub(URGENT_WORDS) / LogWriter::cost(2)) as usize
+    }
+
+    /// Tells all others an interest. Returns whether there was room.
+    pub(crate) fn tell_interest(&mut self, told: Told) -> bool {
+        self.write(told, self.others(), URGENT_WORDS)
+    }
+
+    fn others(&self) -> u64 {
+        (u64::MAX >> (64 - self.threads)) & !(1 << self.thread)
+    }
+
+    fn write(&mut self, told: Told, to: u64, keep: u64) -> bool {
+        let Some(logs) = &mut self.logs else { return true };
+        let (words, len) = encode(&told);
+        let fits = logs.control.room() >= LogWriter::cost(len) + keep;
+        if fits {
+            logs.control.push(to, &words[..len]);
+            self.to_wake |= to;
+        }
+        fits
+    }
+
+    /// Takes the ends that read, for as long as what they bring is being handled.
+    pub(crate) fn take_incoming(&mut self) -> Vec<Incoming> {
+        core::mem::take(&mut self.from)
+    }
+
+    pub(crate) fn put_back(&mut self, incoming: Vec<Incoming>) {
+        self.from = incoming;
+    }
+}
+
+impl Incoming {
+    /// Calls `take` for everything that the thread has told.
+    pub(crate) fn read_control(&mut self, mut take: impl FnMut(Told)) {
+        let end = self.control.end();
+        for _ in 0..MAX_TAKEN {
+            match self.control.next(end) {
+                // Its writer waits for room, so nothing is lost.
+                Some(Found::Record(words)) => decode(words).into_iter().for_each(&mut take),
+                Some(Found::Lost(_)) | None => return,
+            }
+        }
+    }
+
+    /// Calls `take` for each update that the thread has passed. Returns how many are lost.
+    pub(crate) fn read_data(&mut self, mut take: impl FnMut(&Update<'_>)) -> u64 {
+        let end = self.data.end();
+        let mut lost = 0;
+        let mut bytes = [0; MAX_UPDATE.next_multiple_of(8)];
+        for _ in 0..MAX_TAKEN {
+            match self.data.next(end) {
+                Some(Found::Record([head, from, dst, payload @ ..])) => {
+                    let len = ((head >> 32) as usize).min(payload.len() * 8).min(MAX_UPDATE);
+                    for (chunk, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(payload) {
+                        *chunk = word.to_le_bytes();
+                    }
+                    take(&Update {
+                        comtree: Comtree((from >> 32) as u32),
+                        src: Address(*from as u32),
+                        dst: Address(*dst as u32),
+                        flags: Flags((head >> 8) as u8),
+                        level: Level(*head as u8),
+                        hops: (head >> 16) as u8,
+                        from_core_peer: head >> 24 & 1 == 1,
+                        payload: &bytes[..len],
+                    });
+                }
+                Some(Found::Record(_)) => {}
+                Some(Found::Lost(more)) => lost += more,
+                None => break,
+            }
+        }
+        lost
+    }
+}
+
+const MOST_CONTROL_WORDS: usize = 8;
+
+fn encode(told: &Told) -> ([u64; MOST_CONTROL_WORDS], usize) {
+    let mut words = [0; MOST_CONTROL_WORDS];
+    let len = match told {
+        Told::Interest { comtree, group, wanted } => {
+            let wanted = wanted.map_or(0, |level| u64::from(level.0) + 1);
+            words[0] = INTEREST | wanted << 8 | u64::from(comtree.0) << 32;
+            words[1] = group.number().into();
+            2
+        }
+        Told::Moved { path, since } => {
+            words[0] = MOVED;
+            words[1] = since.as_nanos();
+            words[2..7].copy_from_slice(&encode_path(path));
+            7
+        }
+        Told::Connect { comtree, nonce, path, asked } => {
+            words[0] = CONNECT | u64::from(*asked) << 8 | u64::from(comtree.0) << 32;
+            words[1] = *nonce;
+            words[2..7].copy_from_slice(&encode_path(path));
+            7
+        }
+    };
+    (words, len)
+}
+
+fn decode(words: &[u64]) -> Option<Told> {
+    let (head, value) = (*words.first()?, *words.get(1)?);
+    let comtree = Comtree((head >> 32) as u32);
+    let path = || words.get(2..7)?.try_into().ok().map(decode_path);
+    match head & 0xff {
+        INTEREST => {
+            let wanted = (head >> 8 & 0xffff).checked_sub(1).map(|level| Level(level as u8));
+            Some(Told::Interest { comtree, group: Group::new(value as u32), wanted })
+        }
+        MOVED => Some(Told::Moved { path: path()?, since: Time::from_nanos(value) }),
+        CONNECT => {
+            let asked = (head >> 8) as u16;
+            Some(Told::Connect { comtree, nonce: value, path: path()?, asked })
+        }
+        _ => None,
+    }
+}
+
+const REMOTE_IS_V6: u64 = 1 << 48;
+const HAS_LOCAL: u64 = 1 << 49;
+const LOCAL_IS_V6: u64 = 1 << 50;
+
+fn encode_path(path: &Path) -> [u64; 5] {
+    let (remote, is_v6) = encode_ip(path.remote.ip());
+    let mut rest = u64::from(path.remote.port());
+    rest |= if is_v6 { REMOTE_IS_V6 } else { 0 };
+    if let SocketAddr::V6(v6) = path.remote {
+        rest |= u64::from(v6.scope_id()) << 16;
+    }
+    let mut local = [0; 2];
+    if let Some(ip) = path.local {
+        let (words, is_v6) = encode_ip(ip);
+        local = words;
+        rest |= HAS_LOCAL | if is_v6 { LOCAL_IS_V6 } else { 0 };
+    }
+    [remote[0], remote[1], rest, local[0], local[1]]
+}
+
+fn decode_path(words: [u64; 5]) -> Path {
+    let [remote_high, remote_low, rest, local_high, local_low] = words;
+    let port = rest as u16;
+    let remote = match decode_ip([remote_high, remote_low], rest & REMOTE_IS_V6 != 0) {
+        IpAddr::V4(ip) => SocketAddr::from((ip, port)),
+        IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, (rest >> 16) as u32).into(),
+    };
+    let local = decode_ip([local_high, local_low], rest & LOCAL_IS_V6 != 0);
+    Path { remote, local: (rest & HAS_LOCAL != 0).then_some(local) }
+}
+
+fn encode_ip(ip: IpAddr) -> ([u64; 2], bool) {
+    match ip {
+        IpAddr::V4(ip) => ([0, u64::from(ip.to_bits())], false),
+        IpAddr::V6(ip) => ([(ip.to_bits() >> 64) as u64, ip.to_bits() as u64], true),
+    }
+}
+
+fn decode_ip(words: [u64; 2], is_v6: bool) -> IpAddr {
+    if is_v6 {
+        Ipv6Addr::from_bits(u128::from(words[0]) << 64 | u128::from(words[1])).into()
+    } else {
+        Ipv4Addr::from_bits(words[1] as u32).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_arrives_as_it_was() {
+        let local = "fe80::1".parse().ok();
+        let paths = [
+            Path::from(SocketAddr::from(([127, 0, 0, 1], 9))),
+            Path { remote: "[2001:db8::7]:4040".parse().unwrap(), local },
+            Path {
+                remote: SocketAddrV6::new("fe80::2".parse().unwrap(), 1, 0, 7).into(),
+                local: Some(Ipv4Addr::LOCALHOST.into()),
+            },
+        ];
+        let comtree = Comtree(u32::MAX);
+        let mut all = vec![
+            Told::Interest { comtree, group: Group::new(Group::MAX), wanted: Some(Level(255)) },
+            Told::Interest { comtree, group: Group::new(0), wanted: Some(Level(0)) },
+            Told::Interest { comtree, group: Group::new(3), wanted: None },
+        ];
+        for path in paths {
+            all.push(Told::Moved { path, since: Time::from_millis(77) });
+            all.push(Told::Connect { comtree, nonce: u64::MAX, path, asked: 63 });
+        }
+        for told in all {
+            let (words, len) = encode(&told);
+            assert_eq!(decode(&words[..len]), Some(told));
+        }
+    }
+
+    #[test]
+    fn updates_reach_those_they_are_for_and_losses_are_counted() {
+        let mut threads = Siblings::mesh(3);
+        let payload: Vec<u8> = (0..MAX_UPDATE).map(|byte| byte as u8).collect();
+        let update = |len| Update {
+            comtree: Comtree(5),
+            src: Address(7),
+            dst: Address(9),
+            flags: Flags(0),
+            level: Level(3),
+            hops: 31,
+            from_core_peer: true,
+            payload: &payload[..len],
+        };
+        for len in [0, 1, 8, 100, MAX_UPDATE] {
+            threads[0].pass(0b010, &update(len));
+        }
+        assert_eq!(threads[0].take_wakes(), 0b010);
+        let mut lens = Vec::new();
+        let lost = threads[1].from[0].read_data(|taken| {
+            assert_eq!(*taken, update(taken.payload.len()));
+            lens.push(taken.payload.len());
+        });
+        assert_eq!((lens, lost), (vec![0, 1, 8, 100, MAX_UPDATE], 0));
+        assert_eq!(threads[2].from[0].read_data(|_| panic!("none is for this one")), 0);
+        // Thread 2 sleeps while thread 1 reads: the first loses, the other does not.
+        let mut read = 0;
+        for _ in 0..100 {
+            for _ in 0..50 {
+                threads[0].pass(0b110, &update(MAX_UPDATE));
+            }
+            assert_eq!(threads[1].from[0].read_data(|_| read += 1), 0);
+        }
+        let mut late = 0;
+        let lost = threads[2].from[0].read_data(|_| late += 1);
+        assert_eq!((read, lost + late), (5000, 5000));
+        assert!(lost > 0);
+    }
+}

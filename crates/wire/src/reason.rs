@@ -1,0 +1,79 @@
+//! Why something is refused or ends, in one byte of a packet.
+
+macro_rules! reasons {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident { $($(#[$reason_doc:meta])* $reason:ident = $number:literal,)* }
+    )*) => { $(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name {
+            $($(#[$reason_doc])* $reason,)*
+            /// A reason of another release, by its number. It has the same effect as the others.
+            Other(u8),
+        }
+
+        impl $name {
+            /// The reasons that this release gives.
+            pub const ALL: &'static [$name] = &[$($name::$reason,)*];
+
+            /// The number that stands in packets.
+            pub const fn number(self) -> u8 {
+                match self { $($name::$reason => $number,)* $name::Other(number) => number }
+            }
+
+            /// The reason of this number.
+            pub const fn from_number(number: u8) -> $name {
+                match number { $($number => $name::$reason,)* _ => $name::Other(number) }
+            }
+        }
+    )* };
+}
+
+reasons! {
+    /// Why a relay does not take a participant.
+    RefusedReason {
+        /// The session table is full.
+        Full = 1,
+        /// The relay does not carry the comtree.
+        UnknownComtree = 2,
+        /// The relay speaks another version.
+        Version = 3,
+        /// The relay does not take the token or the security suite.
+        Credentials = 4,
+        /// The relay is draining.
+        Draining = 5,
+    }
+
+    /// Why a session ends.
+    LeaveReason {
+        /// The participant is done.
+        Done = 0,
+        /// The relay is going away; connect elsewhere or later.
+        Draining = 1,
+    }
+
+    /// Why a relay refuses a subscription. In this release, a table is full.
+    TableFull {
+        /// The relay's table of groups or subscriptions is full.
+        Table = 1,
+        /// The participant has as many subscriptions as one may have.
+        Participant = 2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_is_a_reason_and_every_reason_has_its_number() {
+        for number in 0..=u8::MAX {
+            assert_eq!(RefusedReason::from_number(number).number(), number);
+            assert_eq!(LeaveReason::from_number(number).number(), number);
+            assert_eq!(TableFull::from_number(number).number(), number);
+        }
+        let named = |number| !matches!(RefusedReason::from_number(number), RefusedReason::Other(_));
+        assert_eq!((0..=u8::MAX).filter(|number| named(*number)).count(), RefusedReason::ALL.len());
+    }
+}
