@@ -5,10 +5,13 @@ use crate::input::{Input, MAX_STEPS, steps};
 use crate::participant::Participant;
 use canopy_batch::Transmit;
 use canopy_judge::{Books, Limits, Page};
-use canopy_relay::{Counters, Intake, Mode, Relay, RelayConfig, SendBatch, TableLimits};
-use canopy_session::{Keyring, SessionLimits, SessionsConfig, State};
+use canopy_relay::{
+    Change, ComtreeConfig, Counters, Mode, Places, Relay, RelayConfig, SendBatch, Siblings,
+    TableLimits,
+};
+use canopy_session::{Keyring, SessionLimits, State};
 use canopy_wire::{
-    Address, Comtree, Flags, Group, Header, Kind, Level, MAX_DATAGRAM, MAX_UPDATE, Packet, Time,
+    Address, Comtree, Flags, Group, Header, Kind, Level, MAX_DATAGRAM, MAX_UPDATE, Time,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -27,8 +30,8 @@ const PLACES: usize = 6;
 const PARTICIPANTS: usize = 4;
 /// How many datagrams strangers remember.
 const OVERHEARD: usize = 16;
-/// A stranger's datagram with this bit in its place comes from another data thread instead.
-const HANDOVER: u8 = 0x80;
+/// A stranger's datagram with this bit in its place comes to another data thread than it is for.
+const ASTRAY: u8 = 0x80;
 
 steps! {
     /// Datagrams move until no one has any.
@@ -45,7 +48,7 @@ steps! {
     Subscribe,
     /// Participant, group.
     Unsubscribe,
-    /// Participant, [`destination`], level, flags, length in units of eight, how often.
+    /// Participant, [`World::destination`], level, flags, length in units of eight, how often.
     Publish,
     /// Participant; one that has left comes back.
     Leave,
@@ -53,7 +56,7 @@ steps! {
     Move,
     /// Place, two bytes: that many bytes follow, a datagram.
     Raw,
-    /// Place, kind, comtree, endpoint, [`destination`], byte: that many bytes follow, a body.
+    /// Place, kind, comtree, endpoint, [`World::destination`], byte: that many bytes follow, a body.
     Forge,
     /// Place, which, [`Input::alter`]: a copy of what was overheard.
     Replay,
@@ -77,30 +80,28 @@ pub struct Run {
 /// The same, and what came of it.
 pub fn run_relay(input: &[u8]) -> Run {
     let mut input = Input::new(input);
-    let mut world = World::new(config(input.byte()));
+    let bits = input.byte();
+    let mut world = World::new(config(bits), if bits & TWO_THREADS == 0 { 1 } else { 2 });
     for _ in 0..MAX_STEPS {
         let Some(step) = input.step(STEPS) else { break };
         world.take(step, &mut input);
     }
     world.fall_silent();
-    Run { counters: world.relay.counters().clone(), packets: world.packets }
+    let mut counters = Counters::default();
+    world.threads.iter().for_each(|thread| counters.add(thread.relay.counters()));
+    Run { counters, packets: world.packets }
 }
 
 fn config(bits: u8) -> RelayConfig {
     let is = |bit| bits & bit != 0;
     let (max_sessions, max_groups, max_subscriptions) =
         if is(CRAMPED) { (2, 2, 3) } else { (8, 64, 256) };
-    let shards = if is(TWO_THREADS) { 2 } else { 1 };
     RelayConfig {
         mode: if is(PERIODIC) { Mode::Periodic { tick: TICK } } else { Mode::Immediate },
-        sessions: SessionsConfig {
-            comtrees: vec![Comtree(1), Comtree(2)],
-            site: 1,
-            shard: shards - 1,
-            shards,
-            max_sessions,
-            limits: SessionLimits::default(),
-        },
+        comtrees: [1, 2].map(|number| ComtreeConfig::new(Comtree(number), 1)).to_vec(),
+        places: Places::new(max_sessions),
+        max_sessions,
+        limits: SessionLimits::default(),
         smallest_set: is(SETS).then_some(2),
         tables: TableLimits {
             max_groups,
@@ -110,13 +111,17 @@ fn config(bits: u8) -> RelayConfig {
     }
 }
 
+/// A data thread, and the page of the books on what it read since it last sent.
+struct Thread {
+    relay: Relay,
+    page: Page,
+}
+
 /// A relay, whoever talks to it, and the books on both.
 struct World {
-    relay: Relay,
+    threads: Vec<Thread>,
     config: RelayConfig,
     books: Books,
-    /// What was read since the relay last sent.
-    page: Page,
     now: Time,
     /// With the number of its place.
     participants: Vec<(Participant, usize)>,
@@ -126,16 +131,18 @@ struct World {
 }
 
 impl World {
-    fn new(config: RelayConfig) -> World {
-        let relay = Relay::new(config.clone(), Keyring::new([1; 16]), &[2; 16]);
+    fn new(config: RelayConfig, threads: u16) -> World {
         let limits = Limits {
-            max_sessions: config.sessions.max_sessions,
+            max_sessions: config.max_sessions,
             tables: config.tables,
-            one_session: true,
+            one_session: threads == 1,
+        };
+        let thread = |siblings| {
+            let relay = Relay::new(config.clone(), siblings, Keyring::new([1; 16]), &[2; 16]);
+            Thread { page: Page::begin(&relay), relay }
         };
         let mut world = World {
-            page: Page::begin(&relay),
-            relay,
+            threads: Siblings::mesh(threads).into_iter().map(thread).collect(),
             books: Books::new(limits),
             config,
             now: Time::from_millis(1),
@@ -190,13 +197,14 @@ impl World {
             Step::Raw | Step::Forge | Step::Replay => {
                 let place = input.byte();
                 let datagram = self.datagram(step, input);
-                if place & HANDOVER == 0 {
-                    self.reach(usize::from(place) % PLACES, &datagram);
-                } else {
-                    self.hand_over(usize::from(place) % PLACES, &datagram);
+                let is_astray = place & ASTRAY != 0;
+                self.reach(usize::from(place) % PLACES, &datagram, is_astray);
+            }
+            Step::Drain => {
+                for thread in &mut self.threads {
+                    thread.relay.apply(self.now, Change::Drain).unwrap();
                 }
             }
-            Step::Drain => self.relay.drain(self.now),
         }
     }
 
@@ -210,8 +218,8 @@ impl World {
             Step::Forge => {
                 let kind = Kind::ALL[input.below(Kind::ALL.len())];
                 let comtree = Comtree(input.below(4) as u32);
-                let src = Address::unicast(1, input.below(16) as u16);
-                let header = Header::new(kind, comtree, src, destination(input.byte()));
+                let src = self.endpoint(input.byte());
+                let header = Header::new(kind, comtree, src, self.destination(input.byte()));
                 let len = input.byte().into();
                 let body = input.bytes(len);
                 [&header.encode(body.len() as u16), body].concat()
@@ -228,14 +236,14 @@ impl World {
 
     fn publish(&mut self, input: &mut Input<'_>) {
         let (participant, place) = &self.participants[input.below(PARTICIPANTS)];
-        let (place, dst, level) = (*place, destination(input.byte()), Level(input.byte()));
+        let (place, dst, level) = (*place, self.destination(input.byte()), Level(input.byte()));
         let flags = Flags(input.byte());
         let payload = vec![7; (usize::from(input.byte()) * 8).min(MAX_UPDATE + 1)];
         let often = 1 + input.below(32);
         if let Some(packet) = participant.publish(dst, (level, flags), &payload) {
             self.keep(&packet);
             for _ in 0..often {
-                self.reach(place, &packet);
+                self.reach(place, &packet, false);
             }
         }
     }
@@ -250,10 +258,19 @@ impl World {
 
     fn wait(&mut self, time: Duration) {
         self.now = self.now + time;
-        self.relay.handle_timeout(self.now);
+        for thread in &mut self.threads {
+            thread.relay.handle_timeout(self.now);
+        }
+        for thread in &mut self.threads {
+            thread.relay.handle_siblings(self.now);
+        }
         self.transmit();
-        let next = self.relay.poll_timeout();
+        let next = self.poll_timeout();
         assert!(next.is_none_or(|at| at > self.now), "everything is done and it is due again");
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.threads.iter().filter_map(|thread| thread.relay.poll_timeout()).min()
     }
 
     fn settle(&mut self) {
@@ -272,7 +289,7 @@ impl World {
         let (said, place) = (participant.say(self.now), *place);
         for datagram in &said {
             self.keep(datagram);
-            self.reach(place, datagram);
+            self.reach(place, datagram, false);
         }
         said.len()
     }
@@ -284,6 +301,19 @@ impl World {
         }
     }
 
+    /// A group in the lower half, an endpoint in the upper.
+    fn destination(&self, byte: u8) -> Address {
+        if byte < 128 { group(byte).address() } else { self.endpoint(byte) }
+    }
+
+    /// A participant's address, or one that may be nobody's; the relay begins to count anywhere.
+    fn endpoint(&self, byte: u8) -> Address {
+        let number = usize::from(byte) % 16;
+        let participant = number.checked_sub(1).and_then(|index| self.participants.get(index));
+        let address = participant.map(|(participant, _)| participant.session.address());
+        address.unwrap_or(Address::unicast(1, number as u16))
+    }
+
     fn keep(&mut self, packet: &[u8]) {
         let kept = self.packets.entry(packet[1]).or_default();
         if kept.len() < packet.len() {
@@ -292,37 +322,49 @@ impl World {
     }
 
     /// The relay gets a datagram from a place.
-    fn reach(&mut self, place: usize, datagram: &[u8]) {
-        let before = self.relay.counters().clone();
+    fn reach(&mut self, place: usize, datagram: &[u8], is_astray: bool) {
+        let endpoint = datagram.get(11).copied().unwrap_or_default();
+        let number = (usize::from(endpoint) + usize::from(is_astray)) % self.threads.len();
+        let Thread { relay, page } = &mut self.threads[number];
+        let before = relay.counters().clone();
         let from = ip_port(place);
-        let intake = self.relay.handle_datagram(self.now, from, datagram);
-        if intake == Intake::Shared {
-            assert!(self.config.sessions.shards > 1);
-            let kind = Packet::new_checked(datagram).unwrap().header().kind;
-            assert!(matches!(kind, Kind::Data | Kind::Bundle | Kind::Connect | Kind::Rebind));
+        relay.handle_datagram(self.now, from, datagram);
+        self.books.handled(page, from, datagram, (&before, relay.counters())).unwrap();
+        // What one data thread tells and passes, the others take.
+        for thread in &mut self.threads {
+            thread.relay.handle_siblings(self.now);
         }
-        let moved = (&before, self.relay.counters());
-        self.books.handled(&mut self.page, from, datagram, moved).unwrap();
         self.overhear(datagram);
     }
 
-    /// The relay gets from another data thread what that one got from a place.
-    fn hand_over(&mut self, place: usize, datagram: &[u8]) {
-        let before = self.relay.counters().clone();
-        self.relay.handle_handover(self.now, ip_port(place), datagram);
-        let moved = (&before, self.relay.counters());
-        self.books.handed_over(ip_port(place), datagram, moved).unwrap();
+    fn transmit(&mut self) {
+        for number in 0..self.threads.len() {
+            self.transmit_of(number);
+        }
     }
 
-    fn transmit(&mut self) {
+    fn transmit_of(&mut self, number: usize) {
+        let Thread { relay, page } = &mut self.threads[number];
         let mut sent = Vec::new();
-        self.relay.transmit(self.now, |batch| {
+        relay.transmit(self.now, |batch| {
             for transmit in batch.transmits() {
                 sent.extend(cut(batch, transmit).map(|datagram| (transmit.to.remote, datagram)));
             }
         });
+        for (to, datagram) in &sent {
+            self.books.sends(page, *to, datagram, relay.counters()).unwrap();
+        }
+        self.books.turn_ends(relay, page).unwrap();
+        *page = Page::begin(relay);
+        let flushes = relay.counters().flushes;
+        relay.transmit(self.now, |_| panic!("everything was sent and there is more"));
+        assert_eq!(relay.counters().flushes, flushes);
+        // Others' interest is in the same table.
+        if !relay.is_collecting() && self.threads.len() == 1 {
+            let relay = &self.threads[number].relay;
+            assert!(relay.groups() <= relay.subscriptions(), "a group without anyone");
+        }
         for (to, datagram) in sent {
-            self.books.sends(&mut self.page, to, &datagram, self.relay.counters()).unwrap();
             for (participant, place) in &mut self.participants {
                 if ip_port(*place) == to {
                     // What is for someone else who was here is none of its business.
@@ -332,26 +374,20 @@ impl World {
             self.keep(&datagram);
             self.overhear(&datagram);
         }
-        self.books.turn_ends(&self.relay, &self.page).unwrap();
-        self.page = Page::begin(&self.relay);
-        let flushes = self.relay.counters().flushes;
-        self.relay.transmit(self.now, |_| panic!("everything was sent and there is more"));
-        assert_eq!(self.relay.counters().flushes, flushes);
-        if !self.relay.is_collecting() {
-            assert!(self.relay.groups() <= self.relay.subscriptions(), "a group without anyone");
-        }
     }
 
     /// Whatever came before, a relay that hears no more empties itself and sleeps.
     fn fall_silent(&mut self) {
-        self.wait(self.config.sessions.limits.lifetime + TICK);
-        for _ in 0..4 * self.config.sessions.max_sessions {
-            let Some(next) = self.relay.poll_timeout() else { break };
+        self.wait(self.config.limits.lifetime + TICK);
+        for _ in 0..4 * self.config.max_sessions {
+            let Some(next) = self.poll_timeout() else { break };
             self.wait(next.since(self.now));
         }
-        assert_eq!(self.relay.poll_timeout(), None);
-        let left = (self.relay.sessions(), self.relay.subscriptions(), self.relay.groups());
-        assert_eq!(left, (0, 0, 0));
+        assert_eq!(self.poll_timeout(), None);
+        for Thread { relay, .. } in &self.threads {
+            let left = (relay.sessions(), relay.subscriptions(), relay.groups());
+            assert_eq!(left, (0, 0, 0));
+        }
     }
 }
 
@@ -361,11 +397,6 @@ fn ip_port(place: usize) -> SocketAddr {
 
 fn group(byte: u8) -> Group {
     Group::new(u32::from(byte) % 16)
-}
-
-/// A group in the lower half, an endpoint in the upper.
-fn destination(byte: u8) -> Address {
-    if byte < 128 { group(byte).address() } else { Address::unicast(1, u16::from(byte) % 16) }
 }
 
 /// The datagrams of one send.
