@@ -1,5 +1,17 @@
 //! An input as a list of steps: each is one byte that names it and the bytes that it takes.
 
+/// A list of steps, each named in an input by its place in the list: new ones go to the end, for the
+/// corpus has the numbers.
+macro_rules! steps {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What may happen; behind each the bytes that it takes.
+        #[derive(Clone, Copy, Debug)]
+        enum Step { $($(#[$doc])* $name,)* }
+        const STEPS: &[Step] = &[$(Step::$name,)*];
+    };
+}
+pub(crate) use steps;
+
 /// The most steps of an input that are taken.
 pub(crate) const MAX_STEPS: usize = 300;
 

@@ -6,13 +6,10 @@
 mod input;
 mod participant;
 mod relay;
-mod seeds;
 mod session;
-mod step_seeds;
 mod wire;
 
-pub use relay::relay;
-pub use seeds::{Seed, seeds};
+pub use relay::{Run, relay, run_relay};
 pub use session::session;
 pub use wire::{bundle, handshake, packet, subscribe, subscribe_ack};
 

@@ -1,25 +1,28 @@
 //! The target of `canopy-relay`, and with it of the relay's side of `canopy-session`: participants
 //! do what the input says, and so do strangers with copies of what they overheard.
 
-use crate::input::{Input, MAX_STEPS};
+use crate::input::{Input, MAX_STEPS, steps};
 use crate::participant::Participant;
 use canopy_batch::Transmit;
-use canopy_judge::{Books, Limits, Turn};
-use canopy_relay::{Intake, Mode, Relay, RelayConfig, SendBatch, TableLimits};
-use canopy_session::{Keyring, SessionLimits, SessionsConfig, State};
-use canopy_wire::{
-    Address, Comtree, Flags, Group, Header, Kind, Level, MAX_DATAGRAM, MAX_UPDATE, Packet, Time,
+use canopy_judge::{Books, Limits, Page};
+use canopy_relay::{
+    Change, ComtreeConfig, Counters, Mode, Places, Relay, RelayConfig, SendBatch, Siblings,
+    TableLimits,
 };
-use std::collections::VecDeque;
+use canopy_session::{Keyring, SessionLimits, State};
+use canopy_wire::{
+    Address, Comtree, Flags, Group, Header, Kind, Level, MAX_DATAGRAM, MAX_UPDATE, Time,
+};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 /// The bits of an input's first byte.
-pub(crate) const PERIODIC: u8 = 1;
-pub(crate) const TWO_THREADS: u8 = 2;
-pub(crate) const CRAMPED: u8 = 4;
+const PERIODIC: u8 = 1;
+const TWO_THREADS: u8 = 2;
+const CRAMPED: u8 = 4;
 /// From two receivers on the relay sends all the same bytes, as for a clone engine.
-pub(crate) const SETS: u8 = 0x80;
+const SETS: u8 = 0x80;
 
 const TICK: Duration = Duration::from_millis(50);
 /// Participants begin at the first of these ip:ports; at the others there are strangers only.
@@ -27,13 +30,10 @@ const PLACES: usize = 6;
 const PARTICIPANTS: usize = 4;
 /// How many datagrams strangers remember.
 const OVERHEARD: usize = 16;
-/// A stranger's datagram with this bit in its place comes from another data thread instead.
-pub(crate) const HANDOVER: u8 = 0x80;
+/// A stranger's datagram with this bit in its place comes to another data thread than it is for.
+const ASTRAY: u8 = 0x80;
 
-/// What may happen; behind each the bytes that it takes.
-#[derive(Clone, Copy, Debug)]
-#[repr(u8)]
-pub(crate) enum Step {
+steps! {
     /// Datagrams move until no one has any.
     Settle,
     /// Participant: what it says reaches the relay, which does not answer yet.
@@ -48,7 +48,7 @@ pub(crate) enum Step {
     Subscribe,
     /// Participant, group.
     Unsubscribe,
-    /// Participant, [`destination`], level, flags, length in units of eight, how often.
+    /// Participant, [`World::destination`], level, flags, length in units of eight, how often.
     Publish,
     /// Participant; one that has left comes back.
     Leave,
@@ -56,7 +56,7 @@ pub(crate) enum Step {
     Move,
     /// Place, two bytes: that many bytes follow, a datagram.
     Raw,
-    /// Place, kind, comtree, endpoint, [`destination`], byte: that many bytes follow, a body.
+    /// Place, kind, comtree, endpoint, [`World::destination`], byte: that many bytes follow, a body.
     Forge,
     /// Place, which, [`Input::alter`]: a copy of what was overheard.
     Replay,
@@ -64,51 +64,44 @@ pub(crate) enum Step {
     Drain,
 }
 
-impl Step {
-    const ALL: [Step; 14] = [
-        Step::Settle,
-        Step::Say,
-        Step::Lose,
-        Step::Transmit,
-        Step::Wait,
-        Step::Subscribe,
-        Step::Unsubscribe,
-        Step::Publish,
-        Step::Leave,
-        Step::Move,
-        Step::Raw,
-        Step::Forge,
-        Step::Replay,
-        Step::Drain,
-    ];
-}
-
 /// A relay through everything that the input makes happen.
 pub fn relay(input: &[u8]) {
+    run_relay(input);
+}
+
+/// What came of an input.
+pub struct Run {
+    /// What the relay counted.
+    pub counters: Counters,
+    /// The longest packet of each kind, by the kind's number, that a participant or the relay sent.
+    pub packets: BTreeMap<u8, Vec<u8>>,
+}
+
+/// The same, and what came of it.
+pub fn run_relay(input: &[u8]) -> Run {
     let mut input = Input::new(input);
-    let mut world = World::new(config(input.byte()));
+    let bits = input.byte();
+    let mut world = World::new(config(bits), if bits & TWO_THREADS == 0 { 1 } else { 2 });
     for _ in 0..MAX_STEPS {
-        let Some(step) = input.step(&Step::ALL) else { break };
+        let Some(step) = input.step(STEPS) else { break };
         world.take(step, &mut input);
     }
     world.fall_silent();
+    let mut counters = Counters::default();
+    world.threads.iter().for_each(|thread| counters.add(thread.relay.counters()));
+    Run { counters, packets: world.packets }
 }
 
 fn config(bits: u8) -> RelayConfig {
     let is = |bit| bits & bit != 0;
     let (max_sessions, max_groups, max_subscriptions) =
         if is(CRAMPED) { (2, 2, 3) } else { (8, 64, 256) };
-    let shards = if is(TWO_THREADS) { 2 } else { 1 };
     RelayConfig {
         mode: if is(PERIODIC) { Mode::Periodic { tick: TICK } } else { Mode::Immediate },
-        sessions: SessionsConfig {
-            comtrees: vec![Comtree(1), Comtree(2)],
-            site: 1,
-            shard: shards - 1,
-            shards,
-            max_sessions,
-            limits: SessionLimits::default(),
-        },
+        comtrees: [1, 2].map(|number| ComtreeConfig::new(Comtree(number), 1)).to_vec(),
+        places: Places::new(max_sessions),
+        max_sessions,
+        limits: SessionLimits::default(),
         smallest_set: is(SETS).then_some(2),
         tables: TableLimits {
             max_groups,
@@ -118,37 +111,45 @@ fn config(bits: u8) -> RelayConfig {
     }
 }
 
+/// A data thread, and the page of the books on what it read since it last sent.
+struct Thread {
+    relay: Relay,
+    page: Page,
+}
+
 /// A relay, whoever talks to it, and the books on both.
 struct World {
-    relay: Relay,
+    threads: Vec<Thread>,
     config: RelayConfig,
     books: Books,
-    /// What was read since the relay last sent.
-    turn: Turn,
     now: Time,
     /// With the number of its place.
     participants: Vec<(Participant, usize)>,
     born: u8,
     overheard: VecDeque<Vec<u8>>,
+    packets: BTreeMap<u8, Vec<u8>>,
 }
 
 impl World {
-    fn new(config: RelayConfig) -> World {
-        let relay = Relay::new(config.clone(), Keyring::new([1; 16]), &[2; 16]);
+    fn new(config: RelayConfig, threads: u16) -> World {
         let limits = Limits {
-            max_sessions: config.sessions.max_sessions,
+            max_sessions: config.max_sessions,
             tables: config.tables,
-            one_session: true,
+            one_session: threads == 1,
+        };
+        let thread = |siblings| {
+            let relay = Relay::new(config.clone(), siblings, Keyring::new([1; 16]), &[2; 16]);
+            Thread { page: Page::begin(&relay), relay }
         };
         let mut world = World {
-            turn: Turn::begin(&relay),
-            relay,
+            threads: Siblings::mesh(threads).into_iter().map(thread).collect(),
             books: Books::new(limits),
             config,
             now: Time::from_millis(1),
             participants: Vec::new(),
             born: 0,
             overheard: VecDeque::new(),
+            packets: BTreeMap::new(),
         };
         for number in 0..PARTICIPANTS {
             let participant = world.participant(number);
@@ -196,13 +197,14 @@ impl World {
             Step::Raw | Step::Forge | Step::Replay => {
                 let place = input.byte();
                 let datagram = self.datagram(step, input);
-                if place & HANDOVER == 0 {
-                    self.reach(usize::from(place) % PLACES, &datagram);
-                } else {
-                    self.hand_over(usize::from(place) % PLACES, &datagram);
+                let is_astray = place & ASTRAY != 0;
+                self.reach(usize::from(place) % PLACES, &datagram, is_astray);
+            }
+            Step::Drain => {
+                for thread in &mut self.threads {
+                    thread.relay.apply(self.now, Change::Drain).unwrap();
                 }
             }
-            Step::Drain => self.relay.drain(self.now),
         }
     }
 
@@ -216,8 +218,8 @@ impl World {
             Step::Forge => {
                 let kind = Kind::ALL[input.below(Kind::ALL.len())];
                 let comtree = Comtree(input.below(4) as u32);
-                let src = Address::unicast(1, input.below(16) as u16);
-                let header = Header::new(kind, comtree, src, destination(input.byte()));
+                let src = self.endpoint(input.byte());
+                let header = Header::new(kind, comtree, src, self.destination(input.byte()));
                 let len = input.byte().into();
                 let body = input.bytes(len);
                 [&header.encode(body.len() as u16), body].concat()
@@ -234,13 +236,14 @@ impl World {
 
     fn publish(&mut self, input: &mut Input<'_>) {
         let (participant, place) = &self.participants[input.below(PARTICIPANTS)];
-        let (place, dst, level) = (*place, destination(input.byte()), Level(input.byte()));
+        let (place, dst, level) = (*place, self.destination(input.byte()), Level(input.byte()));
         let flags = Flags(input.byte());
         let payload = vec![7; (usize::from(input.byte()) * 8).min(MAX_UPDATE + 1)];
         let often = 1 + input.below(32);
         if let Some(packet) = participant.publish(dst, (level, flags), &payload) {
+            self.keep(&packet);
             for _ in 0..often {
-                self.reach(place, &packet);
+                self.reach(place, &packet, false);
             }
         }
     }
@@ -255,10 +258,19 @@ impl World {
 
     fn wait(&mut self, time: Duration) {
         self.now = self.now + time;
-        self.relay.handle_timeout(self.now);
+        for thread in &mut self.threads {
+            thread.relay.handle_timeout(self.now);
+        }
+        for thread in &mut self.threads {
+            thread.relay.handle_siblings(self.now);
+        }
         self.transmit();
-        let next = self.relay.poll_timeout();
+        let next = self.poll_timeout();
         assert!(next.is_none_or(|at| at > self.now), "everything is done and it is due again");
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.threads.iter().filter_map(|thread| thread.relay.poll_timeout()).min()
     }
 
     fn settle(&mut self) {
@@ -276,7 +288,8 @@ impl World {
         let (participant, place) = &mut self.participants[number];
         let (said, place) = (participant.say(self.now), *place);
         for datagram in &said {
-            self.reach(place, datagram);
+            self.keep(datagram);
+            self.reach(place, datagram, false);
         }
         said.len()
     }
@@ -288,66 +301,93 @@ impl World {
         }
     }
 
-    /// The relay gets a datagram from a place.
-    fn reach(&mut self, place: usize, datagram: &[u8]) {
-        let before = self.relay.counters().clone();
-        let from = ip_port(place);
-        let intake = self.relay.handle_datagram(self.now, from, datagram);
-        if intake == Intake::Shared {
-            assert!(self.config.sessions.shards > 1);
-            let kind = Packet::new_checked(datagram).unwrap().header().kind;
-            assert!(matches!(kind, Kind::Data | Kind::Bundle | Kind::Connect | Kind::Rebind));
+    /// A group in the lower half, an endpoint in the upper.
+    fn destination(&self, byte: u8) -> Address {
+        if byte < 128 { group(byte).address() } else { self.endpoint(byte) }
+    }
+
+    /// A participant's address, or one that may be nobody's; the relay begins to count anywhere.
+    fn endpoint(&self, byte: u8) -> Address {
+        let number = usize::from(byte) % 16;
+        let participant = number.checked_sub(1).and_then(|index| self.participants.get(index));
+        let address = participant.map(|(participant, _)| participant.session.address());
+        address.unwrap_or(Address::unicast(1, number as u16))
+    }
+
+    fn keep(&mut self, packet: &[u8]) {
+        let kept = self.packets.entry(packet[1]).or_default();
+        if kept.len() < packet.len() {
+            *kept = packet.to_vec();
         }
-        let moved = (&before, self.relay.counters());
-        self.books.handled(&mut self.turn, from, datagram, moved).unwrap();
+    }
+
+    /// The relay gets a datagram from a place.
+    fn reach(&mut self, place: usize, datagram: &[u8], is_astray: bool) {
+        let endpoint = datagram.get(11).copied().unwrap_or_default();
+        let number = (usize::from(endpoint) + usize::from(is_astray)) % self.threads.len();
+        let Thread { relay, page } = &mut self.threads[number];
+        let before = relay.counters().clone();
+        let from = ip_port(place);
+        relay.handle_datagram(self.now, from, datagram);
+        self.books.handled(page, from, datagram, (&before, relay.counters())).unwrap();
+        // What one data thread tells and passes, the others take.
+        for thread in &mut self.threads {
+            thread.relay.handle_siblings(self.now);
+        }
         self.overhear(datagram);
     }
 
-    /// The relay gets from another data thread what that one got from a place.
-    fn hand_over(&mut self, place: usize, datagram: &[u8]) {
-        let before = self.relay.counters().clone();
-        self.relay.handle_handover(self.now, ip_port(place), datagram);
-        let moved = (&before, self.relay.counters());
-        self.books.handed_over(ip_port(place), datagram, moved).unwrap();
+    fn transmit(&mut self) {
+        for number in 0..self.threads.len() {
+            self.transmit_of(number);
+        }
     }
 
-    fn transmit(&mut self) {
+    fn transmit_of(&mut self, number: usize) {
+        let Thread { relay, page } = &mut self.threads[number];
         let mut sent = Vec::new();
-        self.relay.transmit(self.now, |batch| {
+        relay.transmit(self.now, |batch| {
             for transmit in batch.transmits() {
                 sent.extend(cut(batch, transmit).map(|datagram| (transmit.to.remote, datagram)));
             }
         });
+        for (to, datagram) in &sent {
+            self.books.sends(page, *to, datagram, relay.counters()).unwrap();
+        }
+        self.books.turn_ends(relay, page).unwrap();
+        *page = Page::begin(relay);
+        let flushes = relay.counters().flushes;
+        relay.transmit(self.now, |_| panic!("everything was sent and there is more"));
+        assert_eq!(relay.counters().flushes, flushes);
+        // Others' interest is in the same table.
+        if !relay.is_collecting() && self.threads.len() == 1 {
+            let relay = &self.threads[number].relay;
+            assert!(relay.groups() <= relay.subscriptions(), "a group without anyone");
+        }
         for (to, datagram) in sent {
-            self.books.sends(&mut self.turn, to, &datagram, self.relay.counters()).unwrap();
             for (participant, place) in &mut self.participants {
                 if ip_port(*place) == to {
                     // What is for someone else who was here is none of its business.
                     let _ = participant.hear(self.now, &datagram);
                 }
             }
+            self.keep(&datagram);
             self.overhear(&datagram);
-        }
-        self.books.turn_ends(&self.relay, &self.turn).unwrap();
-        self.turn = Turn::begin(&self.relay);
-        let flushes = self.relay.counters().flushes;
-        self.relay.transmit(self.now, |_| panic!("everything was sent and there is more"));
-        assert_eq!(self.relay.counters().flushes, flushes);
-        if !self.relay.is_collecting() {
-            assert!(self.relay.groups() <= self.relay.subscriptions(), "a group without anyone");
         }
     }
 
     /// Whatever came before, a relay that hears no more empties itself and sleeps.
     fn fall_silent(&mut self) {
-        self.wait(self.config.sessions.limits.lifetime + TICK);
-        for _ in 0..4 * self.config.sessions.max_sessions {
-            let Some(next) = self.relay.poll_timeout() else { break };
+        self.wait(self.config.limits.lifetime + TICK);
+        for _ in 0..4 * self.config.max_sessions {
+            let Some(next) = self.poll_timeout() else { break };
             self.wait(next.since(self.now));
         }
-        assert_eq!(self.relay.poll_timeout(), None);
-        let left = (self.relay.sessions(), self.relay.subscriptions(), self.relay.groups());
-        assert_eq!(left, (0, 0, 0));
+        assert_eq!(self.poll_timeout(), None);
+        for Thread { relay, .. } in &self.threads {
+            let left = (relay.sessions(), relay.subscriptions(), relay.groups());
+            assert_eq!(left, (0, 0, 0));
+        }
     }
 }
 
@@ -357,11 +397,6 @@ fn ip_port(place: usize) -> SocketAddr {
 
 fn group(byte: u8) -> Group {
     Group::new(u32::from(byte) % 16)
-}
-
-/// A group in the lower half, an endpoint in the upper.
-pub(crate) fn destination(byte: u8) -> Address {
-    if byte < 128 { group(byte).address() } else { Address::unicast(1, u16::from(byte) % 16) }
 }
 
 /// The datagrams of one send.

@@ -1,7 +1,7 @@
 //! The target of a participant's side of `canopy-session`: whatever the relay answers, and when,
 //! the session keeps its promises. The relay's side is part of the target `relay`.
 
-use crate::input::{Input, MAX_STEPS};
+use crate::input::{Input, MAX_STEPS, steps};
 use crate::participant::Participant;
 use canopy_session::State;
 use canopy_wire::{
@@ -11,12 +11,9 @@ use canopy_wire::{
 };
 use std::time::Duration;
 
-pub(crate) const COMTREE: Comtree = Comtree(1);
+const COMTREE: Comtree = Comtree(1);
 
-/// What may happen; behind each the bytes that it takes.
-#[derive(Clone, Copy, Debug)]
-#[repr(u8)]
-pub(crate) enum Step {
+steps! {
     /// Scale, two bytes: milliseconds pass.
     Wait,
     /// What it said last is answered as a relay would. How, parameter, [`Input::alter`].
@@ -38,21 +35,6 @@ pub(crate) enum Step {
     Leave,
 }
 
-impl Step {
-    const ALL: [Step; 10] = [
-        Step::Wait,
-        Step::Answer,
-        Step::Repeat,
-        Step::Raw,
-        Step::Forge,
-        Step::Notice,
-        Step::Subscribe,
-        Step::Unsubscribe,
-        Step::Publish,
-        Step::Leave,
-    ];
-}
-
 /// A participant whose relay is the input.
 struct Link {
     now: Time,
@@ -71,7 +53,7 @@ pub fn session(input: &[u8]) {
     let mut link = Link { now, participant, said: Vec::new(), answers: Vec::new() };
     link.say();
     for _ in 0..MAX_STEPS {
-        let Some(step) = input.step(&Step::ALL) else { break };
+        let Some(step) = input.step(STEPS) else { break };
         link.take(step, &mut input);
         if !matches!(step, Step::Notice) {
             link.say();

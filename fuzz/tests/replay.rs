@@ -1,7 +1,9 @@
 //! Every committed input of every target, without libFuzzer; and that no target lacks a part.
 
-use canopy_fuzz::{TARGETS, seeds};
-use std::collections::BTreeSet;
+use canopy_fuzz::{TARGETS, run_relay};
+use canopy_relay::Counters;
+use canopy_wire::{DropReason, HEADER_LEN, Kind, Packet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
@@ -9,6 +11,21 @@ use std::path::{Path, PathBuf};
 /// A corpus stays small enough to be read: what fuzzing finds on the way is not committed.
 const MAX_FILES: usize = 40;
 const MAX_BYTES: u64 = 1500;
+/// So much of a packet holds all its fields.
+const FIRST_BYTES: usize = 80;
+/// Counters that some input of the relay's moves, and reasons for which it drops something.
+const REACHED: [&str; 5] =
+    ["deliveries_out", "echoes_out", "padding_bytes_out", "segmented_sends", "sessions_expired"];
+const REASONS: [DropReason; 8] = [
+    DropReason::Malformed,
+    DropReason::Version,
+    DropReason::UnexpectedKind,
+    DropReason::SpoofedSource,
+    DropReason::UnknownDestination,
+    DropReason::BadCookie,
+    DropReason::SubscribeOrder,
+    DropReason::RepliesFull,
+];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -40,6 +57,84 @@ fn every_committed_input_replays() {
     assert!(failed.is_empty(), "inputs that break a promise:\n{}", failed.join("\n"));
 }
 
+/// What is wrong with an input in one place: cut or longer, or a byte of it changed.
+fn one_step_away(input: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    let lengths = [1, 2].map(|less| input[..input.len().saturating_sub(less)].to_vec());
+    let longer = [input, &[0]].concat();
+    let places = 0..input.len().min(FIRST_BYTES);
+    let changed = places.flat_map(|at| {
+        let byte = input[at];
+        [byte ^ 1, byte ^ 0x80, !byte, byte.wrapping_sub(1)].map(|other| {
+            let mut bytes = input.to_vec();
+            bytes[at] = other;
+            bytes
+        })
+    });
+    lengths.into_iter().chain([longer]).chain(changed)
+}
+
+/// The packets that go back and forth in the relay's corpus: of every kind but those reserved.
+fn packets() -> BTreeMap<u8, Vec<u8>> {
+    let mut packets: BTreeMap<u8, Vec<u8>> = BTreeMap::new();
+    for path in list("corpus/relay") {
+        for (kind, packet) in run_relay(&fs::read(path).unwrap()).packets {
+            let kept = packets.entry(kind).or_default();
+            *kept = packet.max(std::mem::take(kept));
+        }
+    }
+    packets
+}
+
+#[test]
+fn packets_and_what_is_one_step_from_them_replay() {
+    let packets = packets();
+    let reserved = [Kind::RouteReply as u8];
+    let missing = Kind::ALL.iter().map(|kind| *kind as u8);
+    let missing = missing.filter(|kind| !packets.contains_key(kind) && !reserved.contains(kind));
+    assert_eq!(missing.collect::<Vec<_>>(), [], "kinds that the relay's corpus does not show");
+    for (name, target) in TARGETS.iter().filter(|(name, _)| !["relay", "session"].contains(name)) {
+        // These put a header of their own in front.
+        let is_body = !["packet", "handshake"].contains(name);
+        for packet in packets.values() {
+            let input = if is_body { &packet[HEADER_LEN..] } else { packet };
+            target(input);
+            one_step_away(input).for_each(|bytes| target(&bytes));
+        }
+    }
+}
+
+#[test]
+fn the_corpus_of_packets_has_every_kind_as_it_is_today() {
+    let kinds = list("corpus/packet").into_iter().filter_map(|path| {
+        let bytes = fs::read(path).unwrap();
+        Packet::new_checked(&bytes).ok().map(|packet| packet.header().kind as u8)
+    });
+    let kinds: BTreeSet<u8> = kinds.collect();
+    for kind in packets().keys() {
+        assert!(
+            kinds.contains(kind),
+            "no packet of kind {kind:#x}: cargo run --example write_seeds"
+        );
+    }
+}
+
+/// An input of the relay is a list of steps, so a change of the protocol does not make it invalid,
+/// only idle: it would replay, and show nothing.
+#[test]
+fn the_relays_corpus_still_reaches_what_it_is_for() {
+    let mut sum = Counters::default();
+    for path in list("corpus/relay") {
+        sum.add(&run_relay(&fs::read(path).unwrap()).counters);
+    }
+    let idle: Vec<&str> =
+        sum.named().filter(|(_, _, count)| *count == 0).map(|(name, ..)| name).collect();
+    let lost: Vec<&&str> = REACHED.iter().filter(|name| idle.contains(name)).collect();
+    assert!(lost.is_empty(), "no input reaches {lost:?} any more");
+    let lost = REASONS.iter().filter(|reason| sum.dropped(**reason) == 0);
+    let lost: Vec<_> = lost.collect();
+    assert!(lost.is_empty(), "no input is dropped any more for {lost:?}");
+}
+
 #[test]
 fn every_target_has_a_binary_and_a_corpus_and_the_reverse() {
     let names: BTreeSet<String> = TARGETS.iter().map(|(name, _)| (*name).to_owned()).collect();
@@ -63,18 +158,5 @@ fn every_corpus_has_files_and_is_small() {
             let len = fs::metadata(&path).unwrap().len();
             assert!(len <= MAX_BYTES, "{} has {len} bytes", path.display());
         }
-    }
-}
-
-#[test]
-fn seeds_are_what_the_encoders_write_today() {
-    for seed in seeds() {
-        let path = root().join("corpus").join(seed.target).join(&seed.name);
-        let found = fs::read(&path).ok();
-        let path = path.display();
-        assert!(
-            found == Some(seed.bytes),
-            "{path} is out of date: cargo run --example write_seeds"
-        );
     }
 }

@@ -118,6 +118,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig {
             rng_seed: RngSeed::Fixed(7),
+            failure_persistence: None,
             ..ProptestConfig::default()
         })]
 

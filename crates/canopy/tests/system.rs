@@ -35,7 +35,14 @@ fn bots(relay: &Server, trace: &Path, flags: &[&str]) -> Value {
 }
 
 fn assert_all_right(report: &Value) {
-    for key in ["missing", "duplicates", "unexpected", "subscriptions_refused", "reconnects"] {
+    for key in [
+        "missing",
+        "duplicates",
+        "unexpected",
+        "out_of_order",
+        "subscriptions_refused",
+        "reconnects",
+    ] {
         assert_eq!(report[key], 0, "{report}");
     }
     assert!(report["deliveries_expected"].as_u64() > Some(0), "{report}");

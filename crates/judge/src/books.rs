@@ -2,11 +2,10 @@
 //! add up, tables stay within their limits, what the relay sends parses, and an ip:port that has
 //! not brought back a cookie is sent no more bytes than came from it.
 
-use crate::updates_in;
 use canopy_relay::{Counters, Relay, TableLimits};
 use canopy_wire::{
     Address, Bundle, Challenge, Comtree, Connect, Connected, Cookie, DropReason, Kind, Packet,
-    Rebind, Subscribe, Tag,
+    Rebind, Subscribe, Tag, WireError,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -23,10 +22,10 @@ pub struct Limits {
     pub one_session: bool,
 }
 
-/// What one turn of a data thread read and sent, as counted outside. Made before the turn and
-/// closed by [`Books::turn_ends`].
+/// A page of the books: what one turn of a data thread read and sent, as counted outside. Begun
+/// before the turn, and closed by [`Books::turn_ends`].
 #[derive(Debug)]
-pub struct Turn {
+pub struct Page {
     before: Counters,
     sent: Sent,
     /// Datagrams that were accepted and are to be answered.
@@ -62,10 +61,10 @@ struct Account {
 
 type Verdict = Result<(), String>;
 
-impl Turn {
+impl Page {
     /// A turn begins.
-    pub fn begin(relay: &Relay) -> Turn {
-        Turn { before: relay.counters().clone(), sent: Sent::default(), unanswered: 0 }
+    pub fn begin(relay: &Relay) -> Page {
+        Page { before: relay.counters().clone(), sent: Sent::default(), unanswered: 0 }
     }
 }
 
@@ -81,7 +80,7 @@ impl Books {
     /// It is neither accepted nor dropped for a reason, or both.
     pub fn handled(
         &mut self,
-        turn: &mut Turn,
+        page: &mut Page,
         from: SocketAddr,
         datagram: &[u8],
         (before, after): (&Counters, &Counters),
@@ -97,7 +96,7 @@ impl Books {
         let Some(wants_answer) = moved.accounts_for(datagram).filter(|_| is_counted) else {
             return Err(refused("a datagram", from, datagram, &moved));
         };
-        turn.unanswered += u64::from(wants_answer && moved.replies_full == 0);
+        page.unanswered += u64::from(wants_answer && moved.replies_full == 0);
         Ok(())
     }
 
@@ -107,7 +106,7 @@ impl Books {
     /// It does not parse, is not for the session there, or is more than an ip:port may be sent.
     pub fn sends(
         &mut self,
-        turn: &mut Turn,
+        page: &mut Page,
         to: SocketAddr,
         datagram: &[u8],
         counters: &Counters,
@@ -116,9 +115,9 @@ impl Books {
             .map_err(|error| format!("the relay sent {to} what is no packet: {error}"))?;
         let updates = updates_in(&packet)
             .map_err(|error| format!("the relay sent {to} a bundle that is none: {error}"))?;
-        turn.sent.datagrams += 1;
-        turn.sent.bytes += datagram.len() as u64;
-        turn.sent.updates += updates;
+        page.sent.datagrams += 1;
+        page.sent.bytes += datagram.len() as u64;
+        page.sent.updates += updates;
         let account = self.accounts.entry(to).or_default();
         account.bytes_out += datagram.len() as u64;
         account.hear(&packet);
@@ -130,7 +129,7 @@ impl Books {
             ));
         }
         if !matches!(kind, Kind::Data | Kind::Bundle) {
-            turn.unanswered = turn.unanswered.saturating_sub(1);
+            page.unanswered = page.unanswered.saturating_sub(1);
         // A reply that there was no room for may have told of the session.
         } else if self.limits.one_session && counters.dropped(DropReason::RepliesFull) == 0 {
             return account.expects(to, &packet);
@@ -142,8 +141,8 @@ impl Books {
     ///
     /// # Errors
     /// Its counters are not what was sent, a question has no answer, or a table is over its limit.
-    pub fn turn_ends(&self, relay: &Relay, turn: &Turn) -> Verdict {
-        let (before, after) = (&turn.before, relay.counters());
+    pub fn turn_ends(&self, relay: &Relay, page: &Page) -> Verdict {
+        let (before, after) = (&page.before, relay.counters());
         // What a set is sent is the same for all of it, so publishers get their own back: an echo
         // is an update on the wire, though not a delivery.
         let updates = |counters: &Counters| counters.deliveries_out + counters.echoes_out;
@@ -152,11 +151,11 @@ impl Books {
             bytes: after.bytes_out - before.bytes_out,
             updates: updates(after) - updates(before),
         };
-        if counted != turn.sent {
-            return Err(format!("the relay counted {counted:?} where it sent {:?}", turn.sent));
+        if counted != page.sent {
+            return Err(format!("the relay counted {counted:?} where it sent {:?}", page.sent));
         }
-        if turn.unanswered > 0 {
-            return Err(format!("{} datagrams were accepted and not answered", turn.unanswered));
+        if page.unanswered > 0 {
+            return Err(format!("{} datagrams were accepted and not answered", page.unanswered));
         }
         let tables = &self.limits.tables;
         let each = tables.max_subscriptions_per_participant;
@@ -298,6 +297,11 @@ fn cookie_brought_back(datagram: &[u8]) -> Option<Tag> {
     }
 }
 
+/// How many updates a packet carries.
+fn updates_in(packet: &Packet<'_>) -> Result<u64, WireError> {
+    Ok(packet.updates()?.count() as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -336,10 +340,10 @@ mod tests {
     /// A relay is greeted; what it answers is noted if `noted`.
     fn greeted(noted: bool) -> Verdict {
         let (mut relay, mut books) = (relay(), books());
-        let mut turn = Turn::begin(&relay);
+        let mut page = Page::begin(&relay);
         let before = relay.counters().clone();
         relay.handle_datagram(Time::ZERO, stranger(), &hello());
-        books.handled(&mut turn, stranger(), &hello(), (&before, relay.counters()))?;
+        books.handled(&mut page, stranger(), &hello(), (&before, relay.counters()))?;
         let mut sent = Vec::new();
         relay.transmit(Time::ZERO, |batch| {
             for transmit in batch.transmits() {
@@ -348,9 +352,9 @@ mod tests {
         });
         assert_eq!(sent.len(), 1);
         if noted {
-            books.sends(&mut turn, stranger(), &sent[0], relay.counters())?;
+            books.sends(&mut page, stranger(), &sent[0], relay.counters())?;
         }
-        books.turn_ends(&relay, &turn)
+        books.turn_ends(&relay, &page)
     }
 
     #[test]
@@ -361,20 +365,20 @@ mod tests {
 
     #[test]
     fn a_datagram_that_is_not_counted_is_found() {
-        let (counters, mut turn) = (Counters::default(), Turn::begin(&relay()));
+        let (counters, mut page) = (Counters::default(), Page::begin(&relay()));
         let moved = (&counters, &counters);
-        assert!(books().handled(&mut turn, stranger(), &hello(), moved).is_err());
+        assert!(books().handled(&mut page, stranger(), &hello(), moved).is_err());
         let mut after = counters.clone();
         (after.datagrams_in, after.bytes_in) = (1, 3);
-        assert!(books().handled(&mut turn, stranger(), b"abc", (&counters, &after)).is_err());
+        assert!(books().handled(&mut page, stranger(), b"abc", (&counters, &after)).is_err());
         after.drop(DropReason::Version);
-        assert_eq!(books().handled(&mut turn, stranger(), b"abc", (&counters, &after)), Ok(()));
+        assert_eq!(books().handled(&mut page, stranger(), b"abc", (&counters, &after)), Ok(()));
     }
 
     #[test]
     fn more_than_came_is_not_sent_to_who_proved_nothing() {
-        let (counters, mut turn) = (Counters::default(), Turn::begin(&relay()));
-        let error = books().sends(&mut turn, stranger(), &hello(), &counters).unwrap_err();
+        let (counters, mut page) = (Counters::default(), Page::begin(&relay()));
+        let error = books().sends(&mut page, stranger(), &hello(), &counters).unwrap_err();
         assert!(error.contains("proved nothing"), "{error}");
     }
 }

@@ -9,11 +9,13 @@
 mod books;
 mod interest;
 mod oracle;
+mod rules;
 mod standing;
-mod updates;
+mod tally;
 mod window;
 
-pub use books::{Books, Limits, Turn};
-pub use oracle::{Carriage, Oracle, Received, Rules, Tally};
-pub use updates::updates_in;
+pub use books::{Books, Limits, Page};
+pub use oracle::{Carriage, Oracle, Received};
+pub use rules::Rules;
+pub use tally::Tally;
 pub use window::Publish;

@@ -9,38 +9,16 @@
 //! An update costs what its receivers cost, not what all participants cost: who is subscribed is
 //! kept by group. Once no copy can be on its way any more it is forgotten.
 
+use crate::rules::Rules;
 use crate::standing::Standing;
+use crate::tally::Tally;
 use crate::window::{Publish, Update, Window};
 use canopy_session::Event;
 use canopy_wire::{Address, Comtree, Group, Level, Time};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
-/// How many findings are kept in words.
-const MAX_FINDINGS: usize = 12;
 /// Participants of whom one call of [`Oracle::judge`] asks whether they are stuck.
 const LOOKS: usize = 256;
-
-/// How long things take, at most.
-#[derive(Clone, Copy, Debug)]
-pub struct Rules {
-    /// From the relay's reading of an update to the arrival of its last copy.
-    pub delivery: Duration,
-    /// From an update's publication until it can be forgotten: no copy of it is anywhere.
-    pub forgotten: Duration,
-    /// A receiver whose subscription lasts so long after an update was published must get it;
-    /// without this only if it lasts until the update is judged.
-    pub settle: Option<Duration>,
-    /// How long a session lives without a sign of life.
-    pub lifetime: Duration,
-    /// How long a subscription certainly lasts after its acknowledgement has arrived.
-    pub unrefreshed: Duration,
-    /// How long what came of a flipped bit can last in soft state.
-    pub corruption: Duration,
-    /// How long a participant may take to recover when nothing goes wrong any more; without this
-    /// nobody is stuck.
-    pub patience: Option<Duration>,
-}
 
 /// An update that a session hands to its application.
 #[derive(Clone, Copy, Debug)]
@@ -66,34 +44,6 @@ pub struct Carriage {
     pub overtaken: bool,
 }
 
-/// The sums of all judgements so far.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Updates published.
-    pub published: u64,
-    /// Deliveries that had to come about: those that did, and the missing.
-    pub expected: u64,
-    /// Deliveries that were due when the update was published and did not come about for a reason
-    /// that is not the relay's: the network took them, or the receiver was on its way out.
-    pub excused: u64,
-    /// Deliveries that came about, with those that were allowed but not required.
-    pub deliveries: u64,
-    /// Deliveries that had to come about and did not.
-    pub missing: u64,
-    /// Updates that came more often than the relay had read them.
-    pub duplicates: u64,
-    /// Updates that came to someone to whom they must not, or in another form than published.
-    pub unexpected: u64,
-    /// Updates that came after a later one of the same publisher, on a path that keeps the order.
-    pub out_of_order: u64,
-    /// Participants who were not back in the world, or had no answer, long after all was well.
-    pub stuck: u64,
-    /// Breaches of what must always hold.
-    pub broken: u64,
-    /// The first things that are wrong, in words.
-    pub findings: Vec<String>,
-}
-
 /// Says what has to arrive, what may, what must not.
 pub struct Oracle {
     rules: Rules,
@@ -109,23 +59,6 @@ pub struct Oracle {
     /// The next to be asked whether it is stuck.
     look_at: usize,
     tally: Tally,
-}
-
-impl Rules {
-    /// The rules where the network loses and delays nothing, as on a loopback, and only deliveries
-    /// are judged: whoever keeps its subscription for `settle` after an update was published must
-    /// get it within `patience` more.
-    pub fn undisturbed(settle: Duration, patience: Duration) -> Rules {
-        Rules {
-            delivery: settle + patience,
-            forgotten: settle + patience,
-            settle: Some(settle),
-            lifetime: Duration::MAX,
-            unrefreshed: Duration::MAX,
-            corruption: Duration::ZERO,
-            patience: None,
-        }
-    }
 }
 
 /// What happens to participants.
@@ -292,6 +225,15 @@ impl Oracle {
             }
         }
         self.window.publish(Update::new(publish, comtree, connection, now, receivers))
+    }
+
+    /// A copy of these updates comes to the relay when later ones may have come already.
+    pub fn copy_is_late(&mut self, updates: &[u64]) {
+        for id in updates {
+            if let Some(update) = self.window.get_mut(*id) {
+                update.publish.overtaken = true;
+            }
+        }
     }
 
     /// The relay reads a whole datagram of a participant's with these updates.
@@ -525,8 +467,6 @@ impl Oracle {
     }
 
     fn note(&mut self, what: impl FnOnce(&Window) -> String) {
-        if self.tally.findings.len() < MAX_FINDINGS {
-            self.tally.findings.push(what(&self.window));
-        }
+        self.tally.note(|| what(&self.window));
     }
 }

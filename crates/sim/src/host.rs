@@ -2,7 +2,7 @@
 //! the very [`canopy_relay::Turn`] that the daemon's threads run.
 
 use crate::scenario::Scenario;
-use canopy_judge::{Books, Limits, Turn as TurnBooks};
+use canopy_judge::{Books, Limits, Page};
 use canopy_relay::{
     Change, ComtreeConfig, Counters, Losses, Medium, Places, Relay, RelayConfig, SendBatch,
     Siblings, Turn, Wait,
@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Datagrams that one receive call brings.
 const RECEIVE_SLOTS: usize = 32;
@@ -59,7 +60,7 @@ struct Sockets<'a> {
     /// What the last receive call brought and was not handed out.
     received: VecDeque<Waiting>,
     books: &'a mut Books,
-    page: TurnBooks,
+    page: Page,
     /// What the counters were before the datagram at hand.
     before: Option<Counters>,
     done: Done,
@@ -204,6 +205,19 @@ impl Host {
         thread.wants_to_read(now).map(|at| (number, at))
     }
 
+    /// Whether the socket that a datagram is for holds another one.
+    pub(crate) fn has_room(&self, bytes: &[u8]) -> bool {
+        let (number, strangers) = steer(bytes, self.threads.len());
+        let inbox = &self.threads[number].inboxes[usize::from(strangers)];
+        inbox.len() < self.scenario.receive_queue
+    }
+
+    /// From now on no datagram is refused, and none delayed.
+    pub(crate) fn heal(&mut self) {
+        self.scenario.receive_queue = usize::MAX;
+        self.scenario.stalls = 0.0;
+    }
+
     /// A data thread is woken by another. Returns when it wants a turn.
     pub(crate) fn wake(&mut self, now: Time, number: usize) -> Option<(usize, Time)> {
         self.threads.get_mut(number)?.wants_to_read(now).map(|at| (number, at))
@@ -214,6 +228,10 @@ impl Host {
         let thread = self.threads.get_mut(number)?;
         match thread.turn.wait() {
             Wait::Until(at) => thread.wants_turn(at),
+            // What was not read yet counts as arriving now.
+            Wait::Arrival(_) if thread.inboxes.iter().any(|inbox| !inbox.is_empty()) => {
+                thread.wants_turn(thread.read_at)
+            }
             Wait::Arrival(due) => thread.wants_turn(due?),
         }
     }
@@ -227,12 +245,14 @@ impl Host {
     pub(crate) fn turn(&mut self, now: Time, number: usize) -> Done {
         let thread = &mut self.threads[number];
         thread.turn_at = None;
-        thread.busy_until = now + self.scenario.turn;
+        let stalls = self.scenario.stalls > 0.0 && self.rng.random_bool(self.scenario.stalls);
+        let stall = if stalls { self.scenario.stall } else { Duration::ZERO };
+        thread.busy_until = now + self.scenario.turn + stall;
         let mut sockets = Sockets {
             inboxes: &mut thread.inboxes,
             received: VecDeque::new(),
             books: &mut self.books,
-            page: TurnBooks::begin(thread.turn.relay()),
+            page: Page::begin(thread.turn.relay()),
             before: None,
             done: Done::default(),
         };

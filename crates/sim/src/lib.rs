@@ -16,12 +16,14 @@ mod network;
 mod participant;
 mod payload;
 mod report;
+mod sabotage;
 mod scenario;
 mod trace;
 mod world;
 
-pub use config::{Sabotage, SimConfig};
+pub use config::SimConfig;
 pub use network::NetworkCounts;
 pub use report::{RelayTotals, Report};
+pub use sabotage::Sabotage;
 pub use trace::Tap;
 pub use world::{run, run_with_tap};

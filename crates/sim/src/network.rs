@@ -58,6 +58,10 @@ pub(crate) enum Loss {
     Vanished,
     /// The link's queue was full.
     QueueFull,
+    /// The receive queue of the relay's socket was full.
+    ReceiveQueueFull,
+    /// The relay's system refused to send it.
+    SendFailed,
     /// No one was there.
     Unreachable,
 }
@@ -84,6 +88,12 @@ pub struct NetworkCounts {
     pub reordered: u64,
     /// Datagrams dropped because a link's queue was full.
     pub queue_dropped: u64,
+    /// Datagrams dropped because the relay's socket held no more.
+    pub receive_queue_dropped: u64,
+    /// Datagrams that the relay's system refused to send.
+    pub sends_failed: u64,
+    /// Copies that came later than the first.
+    pub late_copies: u64,
     /// Datagrams of which bits were flipped.
     pub corrupted: u64,
     /// Datagrams to an ip:port where no one was: gone, moved, or a relay that is down.
@@ -163,16 +173,32 @@ impl Network {
         now + Duration::from_millis(1)
     }
 
-    /// A datagram goes to an ip:port where no one is.
-    pub(crate) fn offer_nowhere(&mut self) {
+    /// A datagram does not even reach a link: no one is at that ip:port, or the system refused.
+    pub(crate) fn offer_nowhere(&mut self, why: Loss) {
         self.counts.sent += 1;
-        self.count_loss(Loss::Unreachable);
+        self.count_loss(why);
+    }
+
+    /// How much later than the first a copy comes: half of them at once.
+    pub(crate) fn copy_is_late(&mut self, most: Duration) -> Duration {
+        if most.is_zero() || self.rng.random_bool(0.5) {
+            return Duration::ZERO;
+        }
+        self.counts.late_copies += 1;
+        up_to(most, &mut self.rng)
+    }
+
+    /// Whether something happens that has this share.
+    pub(crate) fn happens(&mut self, share: f64) -> bool {
+        share > 0.0 && self.rng.random_bool(share)
     }
 
     pub(crate) fn count_loss(&mut self, loss: Loss) {
         match loss {
             Loss::Vanished => self.counts.lost += 1,
             Loss::QueueFull => self.counts.queue_dropped += 1,
+            Loss::ReceiveQueueFull => self.counts.receive_queue_dropped += 1,
+            Loss::SendFailed => self.counts.sends_failed += 1,
             Loss::Unreachable => self.counts.unreachable += 1,
         }
     }

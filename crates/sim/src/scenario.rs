@@ -82,6 +82,15 @@ pub(crate) struct Scenario {
     pub(crate) max_sessions: u32,
     pub(crate) limits: SessionLimits,
     pub(crate) tables: TableLimits,
+    /// Copies that the network makes of these kinds may come this much later than the first.
+    pub(crate) late_copies: Duration,
+    /// Datagrams that a data thread's socket holds at most while it is not read.
+    pub(crate) receive_queue: usize,
+    /// The share of sends that the relay's system refuses.
+    pub(crate) send_failures: f64,
+    /// The share of turns in which the socket takes nothing for a while, and how long at most.
+    pub(crate) stalls: f64,
+    pub(crate) stall: Duration,
     /// What one turn of a data thread takes; datagrams that arrive meanwhile wait for the next.
     pub(crate) turn: Duration,
     pub(crate) handover: Duration,
@@ -103,6 +112,13 @@ pub(crate) const READ_EVERY: Duration = Duration::from_millis(5);
 const QUIET: Duration = Duration::from_secs(3);
 /// Between the end of all patience and the beginning of the quiet.
 const SLACK: Duration = Duration::from_secs(2);
+/// The latest that a copy comes after the first.
+const LATEST_COPY: Duration = Duration::from_secs(15);
+/// Datagrams that a large receive buffer holds.
+const ROOMY: usize = 1 << 16;
+/// From so many participants on they stand in one place and say little, so that one flush has more
+/// sends than a batch holds.
+const THRONG: usize = 500;
 /// Expiry is not exact.
 const EXPIRY_SLACK: Duration = Duration::from_millis(300);
 
@@ -111,18 +127,36 @@ impl Scenario {
         let rng = &mut stream(config.seed, Stream::Scenario);
         let weather = draw_weather(rng);
         let is_crowd = rng.random_bool(0.1);
+        let is_throng = config.participants.is_some_and(|count| count as usize >= THRONG);
         let drawn = if is_crowd { rng.random_range(60..140) } else { rng.random_range(4..36) };
         let participants = config.participants.unwrap_or(drawn).max(1) as usize;
         let limits = draw_limits(weather, rng);
         let fullness = draw_fullness(rng);
+        // What came to the scenarios later has a stream of its own: older seeds stay what they are.
+        let more = &mut stream(config.seed, Stream::More);
         let threads = [1, 1, 1, 1, 1, 1, 2, 2, 3, 4][rng.random_range(0..10)];
         let end = Time::from_millis(u64::from(config.seconds.max(2)) * 1000);
         let calm = (recovery(weather, &limits) + QUIET + SLACK).min(end.since(Time::ZERO) / 2);
         let calm_from = end - calm;
+        let comtrees = if rng.random_bool(0.4) && !is_throng { 2 } else { 1 };
+        let mut habits = draw_habits(is_crowd, fullness, rng);
+        if is_throng {
+            // A third of them speak in a run, each once or twice.
+            (habits.side, habits.publish_ms, habits.churn_ms) = (1, 3_000..20_000, None);
+        }
         Scenario {
             participants,
-            comtrees: if rng.random_bool(0.4) { 2 } else { 1 },
-            habits: draw_habits(is_crowd, fullness, rng),
+            late_copies: if more.random_bool(0.5) { LATEST_COPY } else { Duration::ZERO },
+            receive_queue: if more.random_bool(0.25) { more.random_range(4..24) } else { ROOMY },
+            send_failures: if more.random_bool(0.15) {
+                more.random_range(0.001..0.03)
+            } else {
+                0.0
+            },
+            stalls: if more.random_bool(0.15) { more.random_range(0.001..0.02) } else { 0.0 },
+            stall: Duration::from_millis(more.random_range(2..60)),
+            comtrees,
+            habits,
             weather,
             links: (0..participants).map(|_| draw_links(weather, rng)).collect(),
             mode: draw_mode(rng),
@@ -154,7 +188,7 @@ impl Scenario {
         let delivery = self.longest_hold() + way_down;
         Rules {
             delivery,
-            forgotten: way_up + delivery + self.turn * 4 + SLACK,
+            forgotten: way_up + delivery + self.turn * 4 + self.late_copies * 2 + SLACK,
             settle: None,
             lifetime: self.limits.lifetime,
             unrefreshed: self.limits.subscription.saturating_sub(way_down + EXPIRY_SLACK),
@@ -169,7 +203,8 @@ impl Scenario {
             Mode::Immediate => Duration::ZERO,
             Mode::Periodic { tick } => tick,
         };
-        tick + self.handover + READ_EVERY + self.turn * 4
+        let stalled = if self.stalls > 0.0 { self.stall * 4 } else { Duration::ZERO };
+        tick + self.handover + READ_EVERY + self.turn * 4 + stalled
     }
 
     /// The longest way up (0) from any participant, or down (1) to any.
@@ -203,6 +238,7 @@ pub(crate) enum Stream {
     World,
     Host,
     Hostile,
+    More,
 }
 
 pub(crate) fn stream(seed: u64, stream: Stream) -> ChaCha8Rng {

@@ -1,0 +1,41 @@
+//! How long things take, as the oracle is told.
+
+use std::time::Duration;
+
+/// How long things take, at most.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// From the relay's reading of an update to the arrival of its last copy.
+    pub delivery: Duration,
+    /// From an update's publication until it can be forgotten: no copy of it is anywhere.
+    pub forgotten: Duration,
+    /// A receiver whose subscription lasts so long after an update was published must get it;
+    /// without this only if it lasts until the update is judged.
+    pub settle: Option<Duration>,
+    /// How long a session lives without a sign of life.
+    pub lifetime: Duration,
+    /// How long a subscription certainly lasts after its acknowledgement has arrived.
+    pub unrefreshed: Duration,
+    /// How long what came of a flipped bit can last in soft state.
+    pub corruption: Duration,
+    /// How long a participant may take to recover when nothing goes wrong any more; without this
+    /// nobody is stuck.
+    pub patience: Option<Duration>,
+}
+
+impl Rules {
+    /// The rules where the network loses and delays nothing, as on a loopback, and only deliveries
+    /// are judged: whoever keeps its subscription for `settle` after an update was published must
+    /// get it within `patience` more.
+    pub fn undisturbed(settle: Duration, patience: Duration) -> Rules {
+        Rules {
+            delivery: settle + patience,
+            forgotten: settle + patience,
+            settle: Some(settle),
+            lifetime: Duration::MAX,
+            unrefreshed: Duration::MAX,
+            corruption: Duration::ZERO,
+            patience: None,
+        }
+    }
+}

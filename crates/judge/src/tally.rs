@@ -1,0 +1,41 @@
+//! What was found.
+
+/// How many findings are kept in words.
+const MAX_FINDINGS: usize = 12;
+
+/// The sums of all judgements so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Updates published.
+    pub published: u64,
+    /// Deliveries that had to come about: those that did, and the missing.
+    pub expected: u64,
+    /// Deliveries that were due when the update was published and did not come about for a reason
+    /// that is not the relay's: the network took them, or the receiver was on its way out.
+    pub excused: u64,
+    /// Deliveries that came about, with those that were allowed but not required.
+    pub deliveries: u64,
+    /// Deliveries that had to come about and did not.
+    pub missing: u64,
+    /// Updates that came more often than the relay had read them.
+    pub duplicates: u64,
+    /// Updates that came to someone to whom they must not, or in another form than published.
+    pub unexpected: u64,
+    /// Updates that came after a later one of the same publisher, on a path that keeps the order.
+    pub out_of_order: u64,
+    /// Participants who were not back in the world, or had no answer, long after all was well.
+    pub stuck: u64,
+    /// Breaches of what must always hold.
+    pub broken: u64,
+    /// The first things that are wrong, in words.
+    pub findings: Vec<String>,
+}
+
+impl Tally {
+    /// Keeps what is wrong in words, if there are not too many already.
+    pub(crate) fn note(&mut self, what: impl FnOnce() -> String) {
+        if self.findings.len() < MAX_FINDINGS {
+            self.findings.push(what());
+        }
+    }
+}
