@@ -57,33 +57,25 @@ impl Socket {
     /// # Errors
     /// What the kernel says, for example that the address is in use.
     pub fn bind(address: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
-        Socket::bind_one(address, options, false)
+        let socket = Socket::bind_one(address, options, false)?;
+        Ok(if options.serves_many { socket.with_sender() } else { socket })
     }
 
-    /// `count` sockets that share one address, one for each data thread; port 0 takes a free one.
-    ///
-    /// The first is bound alone and opened to the others afterwards: an address that anybody
-    /// holds, be it another group, is in use. So no relay joins another's group by mistake and
-    /// takes its datagrams.
-    ///
-    /// # Errors
-    /// What the kernel says, for example that the address is in use.
-    pub fn bind_group(
-        address: SocketAddr,
-        count: usize,
-        options: &SocketOptions,
-    ) -> io::Result<Vec<Socket>> {
-        let options = &SocketOptions { serves_many: true, ..*options };
-        let first = Socket::bind(address, options)?;
-        let address = first.local;
-        let mut group = vec![first];
-        if count > 1 {
-            group[0].inner.set_reuse_port(true)?;
-        }
-        while group.len() < count {
-            group.push(Socket::bind_one(address, options, true)?);
-        }
-        Ok(group)
+    /// A further socket at an address whose sockets are shared. It only receives.
+    pub(crate) fn join(address: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
+        Socket::bind_one(address, options, true)
+    }
+
+    /// Lets further sockets of this user have the same address.
+    pub(crate) fn share(&self) -> io::Result<()> {
+        self.inner.set_reuse_port(true)
+    }
+
+    /// Gives it a socket to send through. Without, it sends by itself and is not told of full
+    /// queues: better lose a datagram there than listen to everybody's ICMP messages.
+    pub(crate) fn with_sender(self) -> Socket {
+        let sender = Sender::open(&self.inner, self.local).ok();
+        Socket { sender, ..self }
     }
 
     fn bind_one(address: SocketAddr, options: &SocketOptions, share: bool) -> io::Result<Socket> {
@@ -96,9 +88,6 @@ impl Socket {
         inner.bind(&address.into())?;
         let local = inner.local_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
         let serves_many = options.serves_many;
-        // Without a sender of its own the socket sends by itself, and is not told of full queues:
-        // better lose a datagram there than listen to everybody's ICMP messages.
-        let sender = serves_many.then(|| Sender::open(&inner, local).ok()).flatten();
         if serves_many {
             ignore_path_mtu(&inner, local.is_ipv6())?;
             if local.ip().is_unspecified() {
@@ -106,7 +95,7 @@ impl Socket {
             }
         }
         let lost = AtomicU32::new(0);
-        let socket = Socket { inner, local, sender, serves_many, lost, id: fresh_id() };
+        let socket = Socket { inner, local, sender: None, serves_many, lost, id: fresh_id() };
         socket.set_option(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &1)?;
         if options.receive_offload {
             // Kernels before 5.0 don't have it; datagrams then come one by one.
@@ -167,19 +156,8 @@ impl Socket {
         self.inner.sendmsg(&message, libc::MSG_DONTWAIT).map(drop)
     }
 
-    /// Makes the kernel choose among the `shards` sockets of this one's group by the packet's
-    /// source endpoint: bytes 10 and 11 of the header, modulo `shards`. The sockets count in the
-    /// order of the group. So a session stays with its thread when its ip:port changes.
-    ///
-    /// # Errors
-    /// What the kernel says.
-    pub fn steer_by_source(&self, shards: u16) -> io::Result<()> {
-        let step = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-        let mut program = [
-            step(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, 10),
-            step(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K, shards.max(1).into()),
-            step(libc::BPF_RET | libc::BPF_A, 0),
-        ];
+    /// Makes the kernel choose by `program` among the sockets that share this one's address.
+    pub(crate) fn steer(&self, program: &mut [libc::sock_filter]) -> io::Result<()> {
         let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
         self.set_option(libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
     }

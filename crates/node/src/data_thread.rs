@@ -8,11 +8,12 @@
 use super::{Command, NodeConfig, Shared, ThreadStatus};
 use canopy_engines::Engine;
 use canopy_net::{
-    Clock, Receiver, SendEngine, SendReport, Socket, sleep_until, thread_cpu_time, wait_readable,
+    Clock, Receiver, SendEngine, SendReport, ThreadSockets, sleep_until, thread_cpu_time,
 };
 use canopy_relay::{Intake, Mode, Relay};
-use canopy_wire::{DropReason, MAX_DATAGRAM, Time};
+use canopy_wire::{DropReason, MAX_DATAGRAM, Path, Time};
 use rtrb::{Consumer, Producer, RingBuffer};
+use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -25,6 +26,8 @@ const RECEIVE_SLOTS: usize = 32;
 const RECEIVE_SLOT_BYTES: usize = 65_535;
 /// Receive calls of one turn: what they bring leaves together.
 const MAX_RECEIVES: usize = 16;
+/// The most packets of strangers that a turn takes, after all others.
+const STRANGERS: usize = 64;
 /// Datagrams that wait in a ring between two data threads, and that are taken from it in a turn.
 const RING: usize = 4096;
 const STATUS_EVERY: Duration = Duration::from_millis(200);
@@ -91,10 +94,11 @@ impl Handover {
 /// One data thread and all that it owns.
 pub(super) struct DataThread {
     relay: Relay,
-    socket: Socket,
+    sockets: ThreadSockets,
     clock: Clock,
     engine: Engine,
     receiver: Receiver,
+    strangers: Receiver,
     handover: Handover,
     shared: Arc<Shared>,
     /// In periodic mode, with traffic: read at leisure instead of at every arrival.
@@ -108,6 +112,8 @@ pub(super) struct DataThread {
     sending: Duration,
     /// What the socket had lost when it was last counted.
     lost: u32,
+    /// The same of the socket for strangers.
+    strangers_lost: u32,
     longest_turn: Duration,
     /// When the turn began.
     turn_at: Time,
@@ -119,7 +125,7 @@ pub(super) struct DataThread {
 impl DataThread {
     pub(super) fn new(
         relay: Relay,
-        socket: Socket,
+        sockets: ThreadSockets,
         clock: Clock,
         engine: Engine,
         settings: &NodeConfig,
@@ -128,10 +134,11 @@ impl DataThread {
     ) -> DataThread {
         DataThread {
             relay,
-            socket,
+            sockets,
             clock,
             engine,
             receiver: Receiver::new(RECEIVE_SLOTS, RECEIVE_SLOT_BYTES),
+            strangers: Receiver::new(STRANGERS, MAX_DATAGRAM + 1),
             handover,
             shared,
             leisurely: false,
@@ -144,6 +151,7 @@ impl DataThread {
             sent: SendReport::default(),
             sending: Duration::ZERO,
             lost: 0,
+            strangers_lost: 0,
             longest_turn: Duration::ZERO,
             turn_at: Time::ZERO,
             status_at: Time::ZERO,
@@ -164,7 +172,7 @@ impl DataThread {
             // 3. time
             self.relay.handle_timeout(now);
             // 4. pending → fan-out → send batch
-            let (engine, socket, sent) = (&mut self.engine, &self.socket, &mut self.sent);
+            let (engine, socket, sent) = (&mut self.engine, &self.sockets.data, &mut self.sent);
             let (clock, sending) = (&self.clock, &mut self.sending);
             let failed_before = sent.failed;
             self.relay.transmit(now, |batch| {
@@ -200,7 +208,7 @@ impl DataThread {
         // Either this thread sees what was passed, or the passing thread sees that this one waits.
         fence(Ordering::SeqCst);
         if self.handover.is_empty() {
-            wait_readable(&self.socket, &self.shared.waker, &self.clock, until)?;
+            self.sockets.wait_readable(&self.shared.waker, &self.clock, until)?;
         }
         self.shared.waiting.store(false, Ordering::Relaxed);
         Ok(())
@@ -209,21 +217,24 @@ impl DataThread {
     fn receive(&mut self, now: Time) -> anyhow::Result<bool> {
         let (relay, handover) = (&mut self.relay, &mut self.handover);
         let mut received = false;
+        let mut take = |from: Path, datagram: &[u8]| {
+            received = true;
+            if relay.handle_datagram(now, from.remote, datagram) == Intake::Shared {
+                let full = handover.pass(from.remote, datagram);
+                relay.count_drops(DropReason::HandoverFull, full);
+            }
+        };
         for _ in 0..MAX_RECEIVES {
-            let more = self.receiver.receive(&self.socket, |from, datagram| {
-                received = true;
-                if relay.handle_datagram(now, from.remote, datagram) == Intake::Shared {
-                    let full = handover.pass(from.remote, datagram);
-                    relay.count_drops(DropReason::HandoverFull, full);
-                }
-            })?;
-            if !more {
+            if !self.receiver.receive(&self.sockets.data, &mut take)? {
                 break;
             }
         }
-        let lost = self.socket.lost();
-        let newly_lost = lost.wrapping_sub(std::mem::replace(&mut self.lost, lost));
-        self.relay.count_drops(DropReason::ReceiveQueueFull, newly_lost.into());
+        self.strangers.receive(&self.sockets.strangers, &mut take)?;
+        let newly = |lost: u32, counted: &mut u32| lost.wrapping_sub(mem::replace(counted, lost));
+        let lost = newly(self.sockets.data.lost(), &mut self.lost);
+        relay.count_drops(DropReason::ReceiveQueueFull, lost.into());
+        let lost = newly(self.sockets.strangers.lost(), &mut self.strangers_lost);
+        relay.count_drops(DropReason::StrangersQueueFull, lost.into());
         Ok(received)
     }
 

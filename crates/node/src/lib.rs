@@ -6,7 +6,7 @@ mod data_thread;
 
 use anyhow::Context;
 use canopy_engines::{Engine, EngineChoice};
-use canopy_net::{Clock, SendReport, Socket, SocketOptions, Waker};
+use canopy_net::{Clock, SendReport, SocketOptions, ThreadSockets, Waker};
 use canopy_relay::{Counters, Mode, Relay, RelayConfig, TableLimits};
 use canopy_session::{Keyring, SessionLimits, SessionsConfig};
 use canopy_wire::{Comtree, DropReason, Tag, Time};
@@ -132,8 +132,8 @@ impl RunningRelay {
     pub fn start(settings: &NodeConfig) -> anyhow::Result<RunningRelay> {
         let shards = settings.threads;
         let sockets = listen(settings.listen, shards)?;
-        let address = sockets[0].local_address();
-        let receive_buffer = sockets[0].receive_buffer()?;
+        let address = sockets[0].data.local_address();
+        let receive_buffer = sockets[0].data.receive_buffer()?;
         let shared = (0..shards)
             .map(|_| {
                 Ok(Arc::new(Shared {
@@ -219,9 +219,9 @@ impl RelayWatch {
 /// So long is an address waited for that somebody has still.
 const ADDRESS_WAIT: Duration = Duration::from_millis(500);
 
-/// A socket for each data thread, on an address that nobody else holds.
-fn listen(address: SocketAddr, shards: u16) -> anyhow::Result<Vec<Socket>> {
-    let bind = || Socket::bind_group(address, shards.into(), &SocketOptions::default());
+/// The sockets of each data thread, on an address that nobody else holds.
+fn listen(address: SocketAddr, shards: u16) -> anyhow::Result<Vec<ThreadSockets>> {
+    let bind = || canopy_net::listen(address, shards, &SocketOptions::default());
     let mut sockets = bind();
     let started = Instant::now();
     // The kernel lets go of a relay's io_uring, and so of its address, only after its process.
@@ -231,7 +231,7 @@ fn listen(address: SocketAddr, shards: u16) -> anyhow::Result<Vec<Socket>> {
         std::thread::sleep(ADDRESS_WAIT / 20);
         sockets = bind();
     }
-    let sockets = sockets.map_err(|error| {
+    sockets.map_err(|error| {
         let remedy = match error.kind() {
             ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable | ErrorKind::PermissionDenied => {
                 "choose another address with --listen"
@@ -239,17 +239,15 @@ fn listen(address: SocketAddr, shards: u16) -> anyhow::Result<Vec<Socket>> {
             _ => "the system's limits may be why (ulimit -a)",
         };
         anyhow::Error::new(error).context(format!("cannot listen on {address}; {remedy}"))
-    })?;
-    if shards > 1 {
-        sockets[0].steer_by_source(shards).context("cannot steer packets to their threads")?;
-    }
-    Ok(sockets)
+    })
 }
 
 /// An engine for each data thread. Left to choose, a thread may find that what others use has no
 /// place for it.
-fn open_engines(settings: &NodeConfig, sockets: &[Socket]) -> anyhow::Result<Vec<Engine>> {
-    let open = |socket| Engine::open_in(&settings.engine_folder, settings.engine, socket);
+fn open_engines(settings: &NodeConfig, sockets: &[ThreadSockets]) -> anyhow::Result<Vec<Engine>> {
+    let open = |sockets: &ThreadSockets| {
+        Engine::open_in(&settings.engine_folder, settings.engine, &sockets.data)
+    };
     Ok(sockets.iter().map(open).collect::<Result<_, _>>()?)
 }
 
@@ -268,7 +266,7 @@ fn in_use(engines: &[Engine]) -> Vec<EngineInUse> {
 
 fn spawn_all(
     settings: &NodeConfig,
-    sockets: Vec<Socket>,
+    sockets: Vec<ThreadSockets>,
     engines: Vec<Engine>,
     shared: &[Arc<Shared>],
 ) -> anyhow::Result<Vec<JoinHandle<anyhow::Result<()>>>> {
@@ -276,13 +274,13 @@ fn spawn_all(
     let keys = Keyring::new(random_tag()?);
     let mut handovers = Handover::mesh(shared);
     let mut threads = Vec::new();
-    for ((shard, socket), engine) in (0..settings.threads).zip(sockets).zip(engines) {
+    for ((shard, sockets), engine) in (0..settings.threads).zip(sockets).zip(engines) {
         let pin = settings.pin.get(usize::from(shard)).copied();
         let config = relay_config(settings, shard, &engine);
         let relay = Relay::new(config, keys.clone(), &random_tag()?);
         let thread = DataThread::new(
             relay,
-            socket,
+            sockets,
             clock,
             engine,
             settings,

@@ -69,6 +69,9 @@ drop_reasons! {
     SendFailed => "send_failed",
     /// The socket's receive buffer was full; the relay never saw the datagram.
     ReceiveQueueFull => "receive_queue_full",
+    /// The receive buffer for hellos, cookies and connects was full; the relay never saw the
+    /// datagram.
+    StrangersQueueFull => "strangers_queue_full",
 }
 
 #[cfg(test)]
