@@ -48,6 +48,7 @@ pub struct Socket {
     pub(crate) sender: Option<Sender>,
     serves_many: bool,
     lost: AtomicU32,
+    failed_receives: AtomicU32,
     id: u64,
 }
 
@@ -94,8 +95,15 @@ impl Socket {
                 tell_addresses(&inner, local.is_ipv6())?;
             }
         }
-        let lost = AtomicU32::new(0);
-        let socket = Socket { inner, local, sender: None, serves_many, lost, id: fresh_id() };
+        let socket = Socket {
+            inner,
+            local,
+            sender: None,
+            serves_many,
+            lost: AtomicU32::new(0),
+            failed_receives: AtomicU32::new(0),
+            id: fresh_id(),
+        };
         socket.set_option(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &1)?;
         if options.receive_offload {
             // Kernels before 5.0 don't have it; datagrams then come one by one.
@@ -130,6 +138,16 @@ impl Socket {
     /// with each datagram what was lost before it, so the latest losses are not in it yet.
     pub fn lost(&self) -> u32 {
         self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Calls so far that should have received and failed for a reason of the system's; wraps
+    /// around.
+    pub fn failed_receives(&self) -> u32 {
+        self.failed_receives.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_failed_receive(&self) {
+        self.failed_receives.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn note_lost(&self, lost: u32) {
