@@ -3,7 +3,9 @@
 mod bed;
 
 use bed::{Bed, CLONERS, IPV4, IPV6, Sender};
-use canopy_engines::{EngineName, InstallError, InstallRequest, install, installations};
+use canopy_engines::{
+    EngineName, InstallError, InstallRequest, install, installations, private_engine_folder,
+};
 
 #[test]
 fn what_is_left_of_a_device_that_is_gone_is_replaced() {
@@ -67,7 +69,36 @@ fn many_who_install_at_once_get_one_installation() {
     assert!(one.complete);
     assert_eq!(at_once(&|| one.remove().is_ok()), 4);
     assert!(!path.exists(), "nothing is left, nor mounted");
-    assert!(!path.with_extension("lock").exists());
+}
+
+#[test]
+fn a_mount_point_whose_parent_takes_no_files_is_as_good_as_any_folder() {
+    let Some(bed) = Bed::new() else { return };
+    bed.near.run(|| bed.installation().remove()).unwrap().unwrap();
+    let inside = || {
+        // Of the thread's own; its parent is sysfs. A new one may hold files of the kernel's.
+        let folder = private_engine_folder().unwrap();
+        let entries = || std::fs::read_dir(folder).unwrap().count();
+        let before = entries();
+        assert!(std::fs::create_dir(folder.with_extension("lock")).is_err(), "what makes it hard");
+        let request = InstallRequest { device: "near", folder, owner: 0, xdp: true };
+        let one = install(&request).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(installations(folder).unwrap(), std::slice::from_ref(&one));
+        assert!(matches!(install(&request), Err(InstallError::Present(_))));
+        one.remove().unwrap();
+        assert_eq!(entries(), before, "nothing is left");
+    };
+    bed.near.run(inside).unwrap();
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_is_named_and_root_is_not_told_to_become_root() {
+    let Some(bed) = Bed::new() else { return };
+    let folder = std::path::Path::new("/sys/canopy-engine");
+    let request = InstallRequest { device: "near", folder, owner: 0, xdp: false };
+    let error = bed.near.run(|| install(&request)).unwrap().unwrap_err().to_string();
+    assert!(error.contains("/sys/canopy-engine") && error.contains("--folder"), "{error}");
+    assert!(!error.contains("root"), "{error}");
 }
 
 #[test]
@@ -77,7 +108,8 @@ fn what_was_installed_in_part_is_said_and_replaced() {
     let path = bed.path();
     let [whole] = &installations(&path).unwrap()[..] else { panic!("one") };
     assert!(whole.complete);
-    let folder = std::fs::read_dir(&path).unwrap().next().unwrap().unwrap().path();
+    let mut entries = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path());
+    let folder = entries.find(|path| path.join("slot-0").exists()).unwrap();
     // As it is until the last step.
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700)).unwrap();
     let [part] = &installations(&path).unwrap()[..] else { panic!("one") };

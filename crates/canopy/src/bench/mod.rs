@@ -3,6 +3,7 @@
 mod capacity;
 mod footprint;
 mod groupcast;
+mod left_out;
 mod noise;
 mod plan;
 mod reflector;

@@ -7,6 +7,8 @@ use std::mem;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 
+/// Whoever may open this may still open no tap but their own.
+const CONTROL: &str = "/dev/net/tun";
 const FLAGS: i32 = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_MULTI_QUEUE;
 
 /// Opens a queue of the tap with this name. Its owner needs no capability for it.
@@ -17,7 +19,14 @@ pub(crate) fn open(name: &str) -> io::Result<File> {
         .read(true)
         .write(true)
         .custom_flags(libc::O_NONBLOCK)
-        .open("/dev/net/tun")?;
+        .open(CONTROL)
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => io::Error::new(
+                error.kind(),
+                format!("{CONTROL} is closed to this user; let everybody open it (chmod 0666)"),
+            ),
+            _ => error,
+        })?;
     // SAFETY: all zeroes is a value of this struct of integers and a union of such.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
     if name.len() >= request.ifr_name.len() {

@@ -38,6 +38,8 @@ pub(super) struct Bed {
     pub(super) counter: Counter,
     /// Copies that may be on their way at once.
     pub(super) window: u64,
+    /// Why the clone engines are not installed, if they are not.
+    pub(super) not_installed: Option<String>,
     _far: Option<Namespace>,
 }
 
@@ -51,11 +53,14 @@ impl Bed {
     ) -> anyhow::Result<Bed> {
         let sink = cases[0].sink;
         let most = cases.iter().map(|case| case.n).max().unwrap_or(1);
-        let bed = match sink {
+        let mut bed = match sink {
             Sink::Sockets | Sink::Dropped | Sink::Driver => Bed::over_veth(sink, most, steer),
             Sink::Discard | Sink::Software => Bed::discarding(sink, most),
         }?;
-        install_engines(&bed.near, bed.device, folder)?;
+        let request = InstallRequest { device: bed.device, folder, owner: 0, xdp: true };
+        let installed = bed.near.run(|| install(&request))?;
+        bed.not_installed =
+            installed.err().map(|error| format!("it cannot be installed here: {error}"));
         Ok(bed)
     }
 
@@ -90,7 +95,16 @@ impl Bed {
         };
         let window = if steer.is_some() { STEERED_WINDOW } else { window };
         let local = Ipv4Addr::new(10, 77, 0, 1).into();
-        Ok(Bed { near, device: "near", local, targets, counter, window, _far: Some(far) })
+        Ok(Bed {
+            near,
+            device: "near",
+            local,
+            targets,
+            counter,
+            window,
+            not_installed: None,
+            _far: Some(far),
+        })
     }
 
     fn discarding(sink: Sink, most: usize) -> anyhow::Result<Bed> {
@@ -124,19 +138,10 @@ impl Bed {
             targets: nobody(ip, most),
             counter: Counter::Device(counter),
             window: u64::MAX,
+            not_installed: None,
             _far: None,
         })
     }
-}
-
-/// Installs what the clone engines need on the sending device. Where that does not work, opening
-/// them says so.
-fn install_engines(near: &Namespace, device: &str, folder: &Path) -> anyhow::Result<()> {
-    let request = InstallRequest { device, folder, owner: 0, xdp: true };
-    if let Err(error) = near.run(|| install(&request))? {
-        print_note(format_args!("the clone engines cannot be installed: {error}"));
-    }
-    Ok(())
 }
 
 /// Virtual devices take XDP frames from their other end only with receive offload on.

@@ -8,14 +8,15 @@ mod report;
 mod rounds;
 
 use crate::bench::Switch;
+use crate::bench::left_out::LeftOut;
 use crate::output::{print_line, print_note};
 use anyhow::{Context, bail, ensure};
 use bed::Bed;
-use canopy_engines::{EngineName, Namespace};
+use canopy_engines::Namespace;
 use cases::{Case, Filters, Sink};
 use clap::Args;
 use report::{FitLine, Row, Summary};
-use rounds::{LeftOut, Plan};
+use rounds::{Absent, Plan};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -40,7 +41,7 @@ pub(crate) struct GroupcastBench {
     /// Few cases and two short rounds: shows that the bench works, not what things cost
     #[arg(long)]
     quick: bool,
-    /// Print rows and fits as JSON, one a line
+    /// Print rows, fits and what was left out as JSON, one a line
     #[arg(long)]
     json: bool,
     /// Also write the figures as SVG, and rows and fits as CSV, into this folder
@@ -72,7 +73,8 @@ impl GroupcastBench {
         };
         let steer = (self.steer == Switch::On).then_some(read_on);
         self.say_what_is_billed(&plan, &cases);
-        let mut progress = Progress { done: 0, all: cases.len(), left_out: Vec::new() };
+        let mut progress =
+            Progress { done: 0, all: cases.len(), json: self.json, left_out: Vec::new() };
         let mut rows = Vec::new();
         for of_sink in cases.chunk_by(|a, b| a.sink == b.sink) {
             let mut bed = Bed::build(of_sink, steer, folder)?;
@@ -96,14 +98,15 @@ impl GroupcastBench {
     ) -> anyhow::Result<Vec<Row>> {
         let engines = self.filters.engines();
         rounds::with_sender(bed, plan, &engines, folder, |mut sender, left_out| {
-            progress.leave_out(cases[0].sink, left_out);
+            progress.leave_out(cases[0].sink, left_out)?;
             let mut rows = Vec::new();
             for case in cases {
                 progress.begin(case);
                 let outcome = sender.measure(case)?;
-                progress.leave_out(case.sink, outcome.left_out);
+                progress.leave_out(case.sink, outcome.left_out)?;
                 if outcome.rows.is_empty() {
-                    print_note("        left out: all its rounds had more than 5 % steal");
+                    let why = "all its rounds had more than 5 % steal".to_owned();
+                    LeftOut { left_out: "all", case: case.to_string(), why }.tell(self.json)?;
                 } else {
                     print_note(format_args!("        {}", Row::short(&outcome.rows)));
                 }
@@ -168,7 +171,8 @@ impl GroupcastBench {
 struct Progress {
     done: usize,
     all: usize,
-    left_out: Vec<(Sink, LeftOut)>,
+    json: bool,
+    left_out: Vec<LeftOut>,
 }
 
 impl Progress {
@@ -178,14 +182,14 @@ impl Progress {
     }
 
     /// Says once for each sink which engine is left out, and why.
-    fn leave_out(&mut self, sink: Sink, engines: Vec<(EngineName, String)>) {
-        for engine in engines {
-            let (name, why) = &engine;
-            let entry = (sink, engine.clone());
+    fn leave_out(&mut self, sink: Sink, engines: Vec<Absent>) -> anyhow::Result<()> {
+        for (engine, why) in engines {
+            let entry = LeftOut { left_out: engine.name(), case: sink.name().to_owned(), why };
             if !self.left_out.contains(&entry) {
-                print_note(format_args!("{}: {name} is left out: {why}", sink.name()));
+                entry.tell(self.json)?;
                 self.left_out.push(entry);
             }
         }
+        Ok(())
     }
 }

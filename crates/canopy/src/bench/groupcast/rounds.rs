@@ -61,12 +61,12 @@ pub(super) struct Sender<'a> {
 }
 
 /// An engine that takes no part, and why.
-pub(super) type LeftOut = (EngineName, String);
+pub(super) type Absent = (EngineName, String);
 
 /// What one case gave.
 pub(super) struct Outcome {
     pub(super) rows: Vec<Row>,
-    pub(super) left_out: Vec<LeftOut>,
+    pub(super) left_out: Vec<Absent>,
 }
 
 /// Calls `work` with a sender on a thread of its own in the bed's namespace.
@@ -75,16 +75,19 @@ pub(super) fn with_sender<T: Send>(
     plan: Plan,
     engines: &[EngineName],
     folder: &Path,
-    work: impl FnOnce(Sender<'_>, Vec<LeftOut>) -> anyhow::Result<T> + Send,
+    work: impl FnOnce(Sender<'_>, Vec<Absent>) -> anyhow::Result<T> + Send,
 ) -> anyhow::Result<T> {
-    let Bed { near, local, targets, counter, window, .. } = bed;
+    let Bed { near, local, targets, counter, window, not_installed, .. } = bed;
     near.run(|| {
         canopy_net::pin_thread(plan.send_on)?;
         let mut contenders = Vec::new();
         let mut left_out = Vec::new();
         for &name in engines {
-            let opened = open(name, *local, folder);
-            match opened {
+            if let Some(why) = not_installed.as_ref().filter(|_| name.clones()) {
+                left_out.push((name, why.clone()));
+                continue;
+            }
+            match open(name, *local, folder) {
                 Ok(contender) => contenders.push(contender),
                 Err(error) => left_out.push((name, format!("{error:#}"))),
             }

@@ -7,9 +7,10 @@ mod report;
 mod rounds;
 mod softirq;
 
+use crate::bench::left_out::LeftOut;
 use crate::output::{print_line, print_note};
-use anyhow::bail;
-use canopy_engines::EngineChoice;
+use anyhow::{bail, ensure};
+use canopy_engines::{EngineChoice, EngineName};
 use cases::{Case, Filters};
 use clap::Args;
 use place::Place;
@@ -41,7 +42,7 @@ pub(crate) struct RelayBench {
     /// Relay and load on two hosts: network namespaces joined by a virtual Ethernet. Needs root
     #[arg(long)]
     netns: bool,
-    /// Print the rows as JSON, one a line
+    /// Print the rows and what was left out as JSON, one a line
     #[arg(long)]
     json: bool,
 }
@@ -76,9 +77,10 @@ impl RelayBench {
         let place = if self.netns { Place::virtual_ethernet(load_on)? } else { Place::loopback() };
         let mut plan = Plan { rounds, measured, engine: EngineChoice::Auto, relay_on, place };
         let mut rows = Vec::new();
-        let all = cases.len() * self.engine.len();
+        let engines = self.engines_that_work(&plan.place)?;
+        let all = cases.len() * engines.len();
         for case in &cases {
-            for engine in &self.engine {
+            for engine in &engines {
                 plan.engine = *engine;
                 print_note(format_args!("[{}/{all}] {case} engine={engine}", rows.len() + 1));
                 let row = plan.place.run(|| rounds::measure(case, &plan))??;
@@ -98,6 +100,34 @@ impl RelayBench {
             // No row of the table, so beside it: whoever reads rows meets only rows.
             print_note(plan.place.run(|| softirq::receivers_share(&plan))?);
         }
+        let missing = self.engine.iter().find(|engine| !engines.contains(engine));
+        let missing = missing.map(ToString::to_string).unwrap_or_default();
+        ensure!(missing.is_empty(), "{missing} was asked for, and took no part; see why above");
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// The engines asked for, without those that a relay cannot have here, which is said.
+    fn engines_that_work(&self, place: &Place) -> anyhow::Result<Vec<EngineChoice>> {
+        let case = if self.netns { "netns" } else { "loopback" };
+        let leave_out = |left_out: EngineName, why: String| {
+            LeftOut { left_out: left_out.name(), case: case.to_owned(), why }.tell(self.json)
+        };
+        let mut work = Vec::new();
+        for engine in &self.engine {
+            let why_not = place.why_not(*engine)?;
+            match (engine, why_not) {
+                (EngineChoice::Named(name), Some(why)) => {
+                    leave_out(*name, why)?;
+                    continue;
+                }
+                // It would have taken the first of them.
+                (EngineChoice::Auto, _) if let Some(why) = place.not_installed() => {
+                    leave_out(EngineName::TcBpf, why.to_owned())?;
+                }
+                _ => {}
+            }
+            work.push(*engine);
+        }
+        Ok(work)
     }
 }

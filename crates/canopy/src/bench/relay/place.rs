@@ -1,7 +1,10 @@
 //! Where server and load are: on one host over loopback, or on two over a virtual Ethernet.
 
 use anyhow::Context;
-use canopy_engines::{InstallRequest, Namespace, install, private_engine_folder};
+use canopy_engines::{
+    ENGINE_FOLDER, Engine, EngineChoice, InstallRequest, Namespace, install, private_engine_folder,
+};
+use canopy_net::{Socket, SocketOptions};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::process::Command;
@@ -19,6 +22,8 @@ struct Hosts {
     far: Namespace,
     /// Where the clone engines are installed.
     folder: &'static Path,
+    /// Why they are not, if they are not.
+    not_installed: Option<String>,
 }
 
 impl Place {
@@ -39,11 +44,38 @@ impl Place {
         ethtool.context("ethtool cannot be started; install Debian's ethtool")?;
         // What is installed here ends with the process.
         let folder = private_engine_folder()?;
-        near.run(|| install(&InstallRequest { device: "near", folder, owner: 0, xdp: true }))??;
+        let request = InstallRequest { device: "near", folder, owner: 0, xdp: true };
+        let installed = near.run(|| install(&request))?;
+        let not_installed =
+            installed.err().map(|error| format!("it cannot be installed here: {error}"));
         Ok(Place {
             server_ip: Ipv4Addr::new(10, 77, 0, 1).into(),
             load_ip: Ipv4Addr::new(10, 77, 0, 2).into(),
-            hosts: Some(Hosts { near, far, folder }),
+            hosts: Some(Hosts { near, far, folder, not_installed }),
+        })
+    }
+
+    /// Why the clone engines could not be installed, where they should have been.
+    pub(super) fn not_installed(&self) -> Option<&str> {
+        self.hosts.as_ref().and_then(|hosts| hosts.not_installed.as_deref())
+    }
+
+    /// Why a relay here cannot have this engine, if it cannot.
+    pub(super) fn why_not(&self, engine: EngineChoice) -> anyhow::Result<Option<String>> {
+        if let (EngineChoice::Named(name), Some(why)) = (engine, self.not_installed())
+            && name.clones()
+        {
+            return Ok(Some(why.to_owned()));
+        }
+        let folder = self.hosts.as_ref().map_or(Path::new(ENGINE_FOLDER), |hosts| hosts.folder);
+        let open = || -> std::io::Result<Option<String>> {
+            let socket = Socket::bind((self.server_ip, 0).into(), &SocketOptions::default())?;
+            let opened = Engine::open_in(folder, engine, &socket);
+            Ok(opened.err().map(|error| error.reason))
+        };
+        Ok(match &self.hosts {
+            None => open()?,
+            Some(hosts) => hosts.near.run(open)??,
         })
     }
 

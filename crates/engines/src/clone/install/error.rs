@@ -13,7 +13,8 @@ pub enum InstallError {
     /// A capability is missing.
     #[error(
         "{what} was refused ({error}); installing and removing engines needs CAP_BPF, \
-         CAP_NET_ADMIN, CAP_PERFMON and, to mount their folder, CAP_SYS_ADMIN: run it as root"
+         CAP_NET_ADMIN, CAP_PERFMON and, to mount their folder, CAP_SYS_ADMIN: {}",
+        privilege_remedy()
     )]
     Privilege {
         /// What was tried.
@@ -52,6 +53,21 @@ pub enum InstallError {
         /// What the system said.
         error: io::Error,
     },
+}
+
+/// What to do about a missing privilege: root itself may have been left with less.
+fn privilege_remedy() -> &'static str {
+    if is_root() {
+        "this is root, but without all of them, or something else forbids it; look at what \
+         restricts it (a container, a security module)"
+    } else {
+        "run it as root"
+    }
+}
+
+pub(super) fn is_root() -> bool {
+    // SAFETY: the call has no conditions and never fails.
+    unsafe { libc::geteuid() == 0 }
 }
 
 pub(super) fn files(path: &Path, what: &str, error: io::Error) -> InstallError {

@@ -89,8 +89,9 @@ fn install_programs(
 ) -> Result<Installation, InstallError> {
     let device = ethernet_device(request.device)?;
     let namespace = namespace_number()?;
-    let (_lock, store) = Lock::make(request.folder)?;
+    let (mut lock, store) = Lock::make(request.folder)?;
     mount(&store)?;
+    lock.follow()?;
     let folder = store.join(format!("{namespace}-{}", device.index));
     if let Some(present) = Installation::at(&folder) {
         if present.complete && present.is_attached(&device.name) {

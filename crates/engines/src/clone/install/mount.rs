@@ -33,7 +33,6 @@ pub(super) fn mount(folder: &Path) -> Result<(), InstallError> {
         return Ok(());
     }
     let error = io::Error::last_os_error();
-    let _ = fs::remove_dir(folder);
     Err(InstallError::Privilege { what: "mounting a BPF file system", error })
 }
 
@@ -47,8 +46,6 @@ pub(super) fn unmount_if_empty(folder: &Path) -> Result<(), InstallError> {
         let error = io::Error::last_os_error();
         return Err(InstallError::Privilege { what: "unmounting the engines' folder", error });
     }
-    // It may be shared with something else.
-    let _ = fs::remove_dir(folder);
     Ok(())
 }
 
