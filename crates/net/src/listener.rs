@@ -14,6 +14,11 @@ use std::net::SocketAddr;
 /// Bytes of strangers' packets that may wait. They are short, and who sent one repeats it.
 const STRANGERS_BUFFER: usize = 256 << 10;
 
+/// Bytes that may wait to leave a data thread, or as many as the kernel grants. The kernel keeps
+/// up to 208 KiB for each receiver that does not answer ARP, for some seconds, and counts them
+/// here against twice as much: there must be room for a good number of those beside the others.
+const SEND_BUFFER: usize = 2 << 20;
+
 /// What strangers send: from `hello` to `connect`.
 const STRANGERS_KINDS: (Kind, Kind) = (Kind::Hello, Kind::Connect);
 /// Where a packet has its kind, and the number of its source endpoint.
@@ -64,7 +69,8 @@ pub fn listen(
     options: &SocketOptions,
 ) -> io::Result<Vec<ThreadSockets>> {
     let threads = threads.max(1);
-    let options = SocketOptions { serves_many: true, ..*options };
+    let send_buffer = options.send_buffer.max(SEND_BUFFER);
+    let options = SocketOptions { serves_many: true, send_buffer, ..*options };
     let first = Socket::bind(address, &options)?;
     let address = first.local_address();
     first.share()?;

@@ -7,7 +7,7 @@
 //! messages quote, and is told nothing. The sending one is bound to a multicast address that nobody
 //! sends to, and is told of full queues.
 
-use crate::socket::{ignore_path_mtu, tell_errors};
+use crate::socket::{ignore_path_mtu, set_send_buffer, tell_errors};
 use socket2::{Domain, Protocol, Type};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -68,7 +68,7 @@ pub(crate) fn unheard_socket(
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
     socket.set_recv_buffer_size(0)?;
-    socket.set_send_buffer_size(receiving.send_buffer_size()? / 2)?;
+    set_send_buffer(&socket, receiving.send_buffer_size()? / 2)?;
     ignore_path_mtu(&socket, local.is_ipv6())?;
     let name = SocketAddr::new(unheard_address(local), local.port());
     // A socket that is bound to every address shares its port only if both say so.

@@ -1,6 +1,7 @@
 //! UDP sockets with Canopy's options.
 
 use crate::sender::{Sender, unheard_socket};
+use rustix::net::sockopt::{set_socket_send_buffer_size, set_socket_send_buffer_size_force};
 use socket2::{Domain, Protocol, Type};
 use std::io;
 use std::mem;
@@ -17,7 +18,7 @@ pub struct SocketOptions {
     /// Bytes that may wait to be read; the kernel may grant less.
     pub receive_buffer: usize,
     /// Bytes that may wait in the device's queue. Below the queue's own limit a full queue makes
-    /// the sender wait instead of losing datagrams.
+    /// the sender wait instead of losing datagrams. The kernel may grant less.
     pub send_buffer: usize,
     /// Whether it serves many peers, as a relay's does; a participant's is connected to one. Then
     /// it sends through a second socket, so that no ICMP message, which anybody can forge,
@@ -85,7 +86,7 @@ impl Socket {
         inner.set_nonblocking(true)?;
         inner.set_reuse_port(share)?;
         inner.set_recv_buffer_size(options.receive_buffer)?;
-        inner.set_send_buffer_size(options.send_buffer)?;
+        set_send_buffer(&inner, options.send_buffer)?;
         inner.bind(&address.into())?;
         let local = inner.local_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
         let serves_many = options.serves_many;
@@ -297,6 +298,13 @@ pub fn tell_errors(socket: &socket2::Socket, ipv6: bool) -> io::Result<()> {
         set_option(socket, libc::SOL_IPV6, libc::IPV6_RECVERR, &1)?;
     }
     set_option(socket, libc::SOL_IP, libc::IP_RECVERR, &1)
+}
+
+/// Sets how many bytes may wait to leave: beyond the system's limit if this process may.
+pub(crate) fn set_send_buffer(socket: &socket2::Socket, bytes: usize) -> io::Result<()> {
+    set_socket_send_buffer_size_force(socket, bytes)
+        .or_else(|_| set_socket_send_buffer_size(socket, bytes))?;
+    Ok(())
 }
 
 /// Has a socket told with each datagram which of the host's addresses it was sent to.
