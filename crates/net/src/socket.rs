@@ -1,6 +1,6 @@
 //! UDP sockets with Canopy's options.
 
-use crate::sender::{Sender, unheard_socket};
+use crate::sender::{Sender, unheard_address, unheard_socket};
 use rustix::net::sockopt::{set_socket_send_buffer_size, set_socket_send_buffer_size_force};
 use socket2::{Domain, Protocol, Type};
 use std::io;
@@ -46,7 +46,7 @@ pub struct Socket {
     inner: socket2::Socket,
     local: SocketAddr,
     /// What sends, if this socket only receives.
-    pub(crate) sender: Option<Sender>,
+    sender: Option<Sender>,
     serves_many: bool,
     lost: AtomicU32,
     failed_receives: AtomicU32,
@@ -204,7 +204,7 @@ impl Socket {
                 return Err(io::ErrorKind::AddrNotAvailable.into());
             }
         }
-        let sender = unheard_socket(&self.inner, self.local)?;
+        let sender = unheard_socket(&self.inner, self.local, unheard_address(self.local))?;
         sender.connect(&peer.into())?;
         tell_errors(&sender, self.local.is_ipv6())?;
         Ok(sender)
@@ -225,18 +225,27 @@ impl Socket {
         self.sender.is_some() || !self.serves_many
     }
 
-    /// What sends by address.
+    /// What sends to `receiver`.
+    pub fn sending_to(&self, receiver: &SocketAddr) -> &socket2::Socket {
+        self.sender.as_ref().map_or(&self.inner, |sender| sender.to(receiver))
+    }
+
+    /// What sends to receivers of its own family.
     pub fn sending(&self) -> &socket2::Socket {
-        self.sender.as_ref().map_or(&self.inner, |sender| &sender.socket)
+        self.sending_to(&self.local)
+    }
+
+    /// All that send.
+    pub(crate) fn all_sending(&self) -> impl Iterator<Item = &socket2::Socket> {
+        let alone = self.sender.is_none().then_some(&self.inner);
+        alone.into_iter().chain(self.sender.iter().flat_map(Sender::all))
     }
 
     /// Throws away what is told of earlier datagrams, such as that nobody takes them. Kept, it
     /// would fill the receive buffer, and fail the next call, whatever that sends or receives.
     pub fn take_errors(&self) {
         take_errors(&self.inner);
-        if let Some(sender) = &self.sender {
-            take_errors(&sender.socket);
-        }
+        self.sender.iter().flat_map(Sender::all).for_each(take_errors);
     }
 
     /// Whether the kernel cuts a send into datagrams.

@@ -73,8 +73,11 @@ pub(crate) fn wait_for_either(
 
 /// Waits until `socket` takes more to send, at most `limit`.
 pub(crate) fn wait_writable(socket: &Socket, limit: Duration) {
-    // Waiting in vain is seen by the send that follows.
-    let _ = poll(&mut [PollFd::new(socket.sending(), PollFlags::OUT)], Some(limit));
+    // The one that has room already ends its wait at once.
+    for sending in socket.all_sending() {
+        // Waiting in vain is seen by the send that follows.
+        let _ = poll(&mut [PollFd::new(sending, PollFlags::OUT)], Some(limit));
+    }
 }
 
 /// Sleeps for `span`.
