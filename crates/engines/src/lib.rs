@@ -12,6 +12,8 @@ mod engine;
 mod name;
 mod namespace;
 #[cfg(feature = "kernel")]
+mod neighbours;
+#[cfg(feature = "kernel")]
 mod sink;
 #[cfg(feature = "kernel")]
 mod uring;
@@ -22,6 +24,8 @@ pub use clone::{InstallError, InstallRequest, Installation, install, installatio
 pub use engine::{ENGINE_FOLDER, Engine, EngineUnavailable};
 pub use name::{EngineChoice, EngineName, UnknownEngine};
 pub use namespace::{Namespace, private_engine_folder};
+#[cfg(feature = "kernel")]
+pub use neighbours::{NeighbourEvent, NeighbourWatch};
 #[cfg(feature = "kernel")]
 pub use sink::{KernelSink, SinkPlace};
 #[cfg(feature = "kernel")]

@@ -35,8 +35,7 @@ fn answers_leave_from_the_address_that_was_asked() {
         for name in ENGINES {
             let serving = || bind(bound, "near", true);
             let relay = near.run(serving).unwrap();
-            // One that speaks both families sends by itself.
-            assert_eq!(relay.notices_full_queues(), bound != "::", "{bound}");
+            assert!(relay.notices_full_queues(), "{bound}");
             let mut engine =
                 match near.run(|| Engine::open(EngineChoice::Named(name), &relay)).unwrap() {
                     Ok(engine) => engine,

@@ -20,8 +20,9 @@ const STUCK: &str = "qdisc add dev near root tbf rate 1kbit burst 1600 limit 4k"
 /// Of a send buffer below the queue's limit, and of one far above it.
 const SEND_BUFFERS: [usize; 2] = [16 << 10, 1 << 20];
 
-/// The addresses of the near and the far host.
-const HOSTS: [(&str, &str); 2] = [("10.77.0.1", "10.77.0.2"), ("fd77::1", "fd77::2")];
+/// What the near host is bound to, and the far host's address.
+const HOSTS: [(&str, &str); 3] =
+    [("10.77.0.1", "10.77.0.2"), ("fd77::1", "fd77::2"), ("::", "::ffff:10.77.0.2")];
 
 /// Two hosts, of which the near one sends slowly.
 fn shaped_network(shaper: &str) -> Option<(Namespace, Namespace)> {

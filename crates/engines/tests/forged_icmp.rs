@@ -16,13 +16,14 @@ const RECEIVERS: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the near host's socket is bound to, its address, and the far host's.
-const CASES: [[&str; 3]; 6] = [
+const CASES: [[&str; 3]; 7] = [
     ["10.77.0.1", "10.77.0.1", "10.77.0.2"],
     ["10.77.0.9", "10.77.0.9", "10.77.0.2"],
     ["0.0.0.0", "10.77.0.1", "10.77.0.2"],
     ["fd77::1", "fd77::1", "fd77::2"],
     ["fd77::9", "fd77::9", "fd77::2"],
     ["::", "fd77::9", "fd77::2"],
+    ["::", "::ffff:10.77.0.1", "::ffff:10.77.0.2"],
 ];
 
 #[test]
@@ -31,7 +32,7 @@ fn forged_icmp_does_not_disturb_what_is_sent() {
     for [bound, from, to] in CASES {
         let options = SocketOptions { serves_many: true, ..SocketOptions::default() };
         let relay = near.run(|| Socket::bind(address(bound, 0), &options)).unwrap().unwrap();
-        assert_eq!(relay.notices_full_queues(), bound != "::", "{bound}");
+        assert!(relay.notices_full_queues(), "{bound}");
         let gso = EngineChoice::Named(EngineName::Gso);
         let mut engine = match near.run(|| Engine::open(gso, &relay)).unwrap() {
             Ok(engine) => engine,
@@ -57,7 +58,7 @@ fn forged_icmp_does_not_disturb_what_is_sent() {
         serve("before");
         for receiver in &receivers {
             for message in forged(quoted, receiver.local_address()) {
-                forge(&near, &far, quoted.ip(), &message);
+                forge(&near, &far, quoted.ip().to_canonical(), &message);
             }
         }
         // Nobody is told: neither the next call nor who waits.
@@ -149,7 +150,7 @@ fn received_icmp(host: &Namespace) -> u64 {
 fn forged(from: SocketAddr, to: SocketAddr) -> [Vec<u8>; 2] {
     let mut udp = [from.port().to_be_bytes(), to.port().to_be_bytes()].concat();
     udp.extend([(SEGMENT + 8).to_be_bytes()[6..].to_vec(), vec![0; 2]].concat());
-    match (from.ip(), to.ip()) {
+    match (from.ip().to_canonical(), to.ip().to_canonical()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             let mut quoted = vec![0x45, 0, 0x05, 0x94, 0, 0, 0, 0, 64, 17, 0, 0];
             quoted.extend([from.octets(), to.octets()].concat());

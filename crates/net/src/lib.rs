@@ -9,6 +9,7 @@ mod address;
 mod clock;
 mod engine;
 mod group;
+mod listener;
 mod processor;
 mod readiness;
 mod receive;
@@ -19,6 +20,7 @@ mod wait;
 pub use clock::Clock;
 pub use engine::{Mmsg, SendEngine, SendReport, Sendto};
 pub use group::{Burst, Group, Refused};
+pub use listener::{ThreadSockets, listen};
 pub use processor::{
     available_processors, end_with_parent, pin_thread, process_cpu_time, raise_open_files,
     thread_cpu_time,

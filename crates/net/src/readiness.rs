@@ -1,10 +1,12 @@
 //! Waiting for many sockets at once: what drives a crowd of clients on one thread.
 
+use crate::wait::timespec;
 use crate::{Clock, Socket};
 use canopy_wire::Time;
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::ptr;
+use std::os::fd::OwnedFd;
 
 /// The most sockets that one wait reports; the others are reported by the next.
 const EVENTS: usize = 256;
@@ -13,7 +15,7 @@ const EVENTS: usize = 256;
 /// until it was read empty. A socket leaves the set when it is dropped.
 pub struct Readiness {
     epoll: OwnedFd,
-    events: Vec<libc::epoll_event>,
+    events: Vec<epoll::Event>,
 }
 
 impl Readiness {
@@ -22,15 +24,8 @@ impl Readiness {
     /// # Errors
     /// If the process may open no more files.
     pub fn new() -> io::Result<Readiness> {
-        // SAFETY: the call takes an integer; the descriptor it returns is owned by nobody else.
-        let epoll = unsafe {
-            let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            OwnedFd::from_raw_fd(fd)
-        };
-        Ok(Readiness { epoll, events: vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS] })
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Readiness { epoll, events: Vec::with_capacity(EVENTS) })
     }
 
     /// Adds a socket, to be reported as `token`.
@@ -38,13 +33,8 @@ impl Readiness {
     /// # Errors
     /// What the kernel says, for example that the socket is in the set already.
     pub fn add(&self, socket: &Socket, token: u64) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
-        // SAFETY: both descriptors are open; the call reads one event.
-        let result = unsafe {
-            let epoll = self.epoll.as_raw_fd();
-            libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, socket.as_raw_fd(), &mut event)
-        };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        let data = epoll::EventData::new_u64(token);
+        Ok(epoll::add(&self.epoll, socket, data, epoll::EventFlags::IN)?)
     }
 
     /// Waits until a socket has something to read or `until` is reached; an `until` in the past
@@ -59,25 +49,17 @@ impl Readiness {
         until: Option<Time>,
         mut ready: impl FnMut(u64),
     ) -> io::Result<usize> {
-        let timeout = until.map(|until| until.since(clock.now())).map(|limit| libc::timespec {
-            tv_sec: limit.as_secs() as libc::time_t,
-            tv_nsec: limit.subsec_nanos().into(),
-        });
-        let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
-        // SAFETY: the kernel writes at most as many events as the vector has; the timeout outlives
-        // the call or is null.
-        let count = unsafe {
-            let (epoll, events) = (self.epoll.as_raw_fd(), self.events.as_mut_ptr());
-            libc::epoll_pwait2(epoll, events, self.events.len() as i32, timeout, ptr::null())
-        };
-        if count < 0 {
-            let error = io::Error::last_os_error();
+        let timeout = until.map(|until| timespec(until.since(clock.now())));
+        self.events.clear();
+        let events = spare_capacity(&mut self.events);
+        match epoll::wait(&self.epoll, events, timeout.as_ref()) {
+            Ok(_) => {}
             // A signal is a reason to look around, not a failure.
-            return if error.kind() == io::ErrorKind::Interrupted { Ok(0) } else { Err(error) };
+            Err(rustix::io::Errno::INTR) => return Ok(0),
+            Err(error) => return Err(error.into()),
         }
-        let count = count as usize;
-        self.events[..count].iter().for_each(|event| ready(event.u64));
-        Ok(count)
+        self.events.iter().for_each(|event| ready(event.data.u64()));
+        Ok(self.events.len())
     }
 }
 

@@ -3,12 +3,14 @@
 use crate::Socket;
 use crate::address::KernelAddress;
 use crate::engine::may_be_reported;
+use crate::wait::nap;
 use canopy_wire::Path;
 use std::io;
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::ptr;
+use std::time::Duration;
 
 /// Room for what the kernel says of a piece: how it is cut, what was lost before it, which of our
 /// addresses it was sent to.
@@ -16,6 +18,12 @@ const CONTROL_LEN: usize = 128;
 
 /// Errors of earlier sends that a receive call looks past.
 const REPORTED_ERRORS: u32 = 4;
+
+/// Calls that fail in a row, for whatever reason, before the reason is handed up: with the nap
+/// between them, some ten seconds.
+const MAX_FAILED_IN_A_ROW: u32 = 2_000;
+/// How long to wait after a call that failed.
+const FAILED_NAP: Duration = Duration::from_millis(5);
 
 /// Memory for receiving, reused by every call, for any number of sockets in turn.
 pub struct Receiver {
@@ -29,6 +37,8 @@ pub struct Receiver {
     used: usize,
     /// Which datagram is handed out next.
     at: At,
+    /// Calls that failed since the last that did not.
+    failed_in_a_row: u32,
 }
 
 /// How far a receive call's datagrams were handed out.
@@ -67,6 +77,7 @@ impl Receiver {
             messages: Vec::with_capacity(slots),
             used: slots,
             at: At::default(),
+            failed_in_a_row: 0,
         };
         for slot in 0..slots {
             receiver.vectors.push(libc::iovec {
@@ -137,8 +148,12 @@ impl Receiver {
     /// Receives what waits, up to one piece a slot, and calls `take` for each datagram. Returns
     /// whether every slot was filled, so that more may wait.
     ///
+    /// A call that fails for want of memory, or for a reason that nobody has thought of, brings
+    /// nothing and is counted ([`Socket::failed_receives`]); the next may do better.
+    ///
     /// # Errors
-    /// What the kernel says; an empty socket is no error.
+    /// If no call can do better (`EBADF`, `ENOTSOCK`, `EFAULT`, `EINVAL`, `ENOSYS`), or 2,000 have
+    /// failed in a row, which takes ten seconds. An empty socket is no error.
     pub fn receive(
         &mut self,
         socket: &Socket,
@@ -153,7 +168,7 @@ impl Receiver {
 }
 
 impl Receiver {
-    /// Fills messages; `None` if nothing waits.
+    /// Fills messages; `None` if nothing waits, or nothing can be had for now.
     fn recvmmsg(&mut self, socket: &Socket) -> io::Result<Option<usize>> {
         for _ in 0..REPORTED_ERRORS {
             // SAFETY: the messages point to names, vectors and controls that live as long as self.
@@ -167,20 +182,39 @@ impl Receiver {
                 )
             };
             if count >= 0 {
+                self.failed_in_a_row = 0;
                 return Ok(Some(count as usize));
             }
             let error = io::Error::last_os_error();
             match error.kind() {
-                io::ErrorKind::WouldBlock => return Ok(None),
+                io::ErrorKind::WouldBlock => {
+                    self.failed_in_a_row = 0;
+                    return Ok(None);
+                }
                 io::ErrorKind::Interrupted => {}
                 // An earlier datagram found no one, or no way. It is told before what waits, so
                 // look again.
                 _ if may_be_reported(&error) => socket.take_errors(),
-                _ => return Err(error),
+                _ => {
+                    socket.note_failed_receive();
+                    self.failed_in_a_row += 1;
+                    if is_for_good(&error) || self.failed_in_a_row >= MAX_FAILED_IN_A_ROW {
+                        return Err(error);
+                    }
+                    // The socket is still said to have something, so nothing else would wait.
+                    nap(FAILED_NAP);
+                    return Ok(None);
+                }
             }
         }
         Ok(None)
     }
+}
+
+/// Whether no later call can succeed: what is called is no socket, or the call itself is wrong.
+fn is_for_good(error: &io::Error) -> bool {
+    let code = error.raw_os_error();
+    matches!(code, Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT | libc::EINVAL | libc::ENOSYS))
 }
 
 /// What the kernel says of a piece.

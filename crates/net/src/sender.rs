@@ -7,7 +7,7 @@
 //! messages quote, and is told nothing. The sending one is bound to a multicast address that nobody
 //! sends to, and is told of full queues.
 
-use crate::socket::{ignore_path_mtu, tell_errors};
+use crate::socket::{ignore_path_mtu, set_send_buffer, tell_errors};
 use socket2::{Domain, Protocol, Type};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -16,10 +16,13 @@ use std::time::Duration;
 /// How long a datagram of the host's own may take to the host itself. It is there at once.
 const LOOP_TIME: Duration = Duration::from_millis(100);
 
-/// A socket that only sends.
+/// A socket that only sends, or two for a receiving one that speaks both families: one that is
+/// bound to an IPv6 multicast address cannot send to IPv4.
 #[derive(Debug)]
 pub(crate) struct Sender {
-    pub(crate) socket: socket2::Socket,
+    socket: socket2::Socket,
+    /// For receivers with IPv4-mapped addresses.
+    mapped: Option<socket2::Socket>,
 }
 
 impl Sender {
@@ -28,31 +31,47 @@ impl Sender {
     /// # Errors
     /// What the kernel says.
     pub(crate) fn open(receiving: &socket2::Socket, local: SocketAddr) -> io::Result<Sender> {
-        if speaks_both_families(receiving, local)? {
-            // A socket that is bound to an IPv6 multicast address cannot send to IPv4.
+        if matches!(local.ip(), IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some()) {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let socket = unheard_socket(receiving, local)?;
-        tell_errors(&socket, local.is_ipv6())?;
+        let unheard = |address| {
+            let socket = unheard_socket(receiving, local, address)?;
+            tell_errors(&socket, local.is_ipv6())?;
+            Ok::<_, io::Error>(socket)
+        };
+        let socket = unheard(unheard_address(local))?;
+        let both = local.is_ipv6() && local.ip().is_unspecified() && !receiving.only_v6()?;
+        let mapped = both.then(|| unheard(UNHEARD_V4.to_ipv6_mapped().into())).transpose()?;
         if !local.ip().is_unspecified() {
             fix_source(&socket, local)?;
             if !sends_from(&socket, local) {
                 return Err(io::ErrorKind::AddrNotAvailable.into());
             }
         }
-        Ok(Sender { socket })
+        Ok(Sender { socket, mapped })
+    }
+
+    /// What sends to `receiver`.
+    pub(crate) fn to(&self, receiver: &SocketAddr) -> &socket2::Socket {
+        match &self.mapped {
+            Some(mapped) if is_mapped(receiver) => mapped,
+            _ => &self.socket,
+        }
+    }
+
+    /// What sends.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &socket2::Socket> {
+        std::iter::once(&self.socket).chain(&self.mapped)
     }
 }
 
-fn speaks_both_families(socket: &socket2::Socket, local: SocketAddr) -> io::Result<bool> {
-    Ok(match local.ip() {
-        IpAddr::V4(_) => false,
-        IpAddr::V6(ip) if ip.is_unspecified() => !socket.only_v6()?,
-        IpAddr::V6(ip) => ip.to_ipv4_mapped().is_some(),
-    })
+/// Whether this is an IPv4 address as an IPv6 socket has it.
+pub(crate) fn is_mapped(address: &SocketAddr) -> bool {
+    matches!(address, SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_some())
 }
 
-/// A socket with the port of `receiving`, which is bound to `local`. It receives nothing: what is
+/// A socket with the port of `receiving`, which is bound to `local`, at a multicast address that nobody
+/// sends to. It receives nothing: what is
 /// sent to the port comes to `receiving`, as do the errors of what this socket sent.
 ///
 /// A socket that is bound to a multicast address sends from the address that the route to its
@@ -60,6 +79,7 @@ fn speaks_both_families(socket: &socket2::Socket, local: SocketAddr) -> io::Resu
 pub(crate) fn unheard_socket(
     receiving: &socket2::Socket,
     local: SocketAddr,
+    address: IpAddr,
 ) -> io::Result<socket2::Socket> {
     let socket =
         socket2::Socket::new(Domain::for_address(local), Type::DGRAM, Some(Protocol::UDP))?;
@@ -68,9 +88,9 @@ pub(crate) fn unheard_socket(
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
     socket.set_recv_buffer_size(0)?;
-    socket.set_send_buffer_size(receiving.send_buffer_size()? / 2)?;
+    set_send_buffer(&socket, receiving.send_buffer_size()? / 2)?;
     ignore_path_mtu(&socket, local.is_ipv6())?;
-    let name = SocketAddr::new(unheard_address(local), local.port());
+    let name = SocketAddr::new(address, local.port());
     // A socket that is bound to every address shares its port only if both say so.
     let shared = receiving.reuse_port()?;
     receiving.set_reuse_port(true)?;
@@ -110,11 +130,10 @@ fn sends_from(socket: &socket2::Socket, local: SocketAddr) -> bool {
     heard().is_ok_and(|from| (from.ip(), from.port()) == (local.ip(), local.port()))
 }
 
-/// A multicast address of the family that nobody sends to: of those kept for documentation
-/// (RFC 6676).
-fn unheard_address(local: SocketAddr) -> IpAddr {
-    match local {
-        SocketAddr::V4(_) => Ipv4Addr::new(233, 252, 0, 1).into(),
-        SocketAddr::V6(_) => Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0xdb8, 0, 1).into(),
-    }
+/// Multicast addresses that nobody sends to: of those kept for documentation (RFC 6676).
+const UNHEARD_V4: Ipv4Addr = Ipv4Addr::new(233, 252, 0, 1);
+const UNHEARD_V6: Ipv6Addr = Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0xdb8, 0, 1);
+
+pub(crate) fn unheard_address(local: SocketAddr) -> IpAddr {
+    if local.is_ipv4() { UNHEARD_V4.into() } else { UNHEARD_V6.into() }
 }

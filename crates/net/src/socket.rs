@@ -1,6 +1,7 @@
 //! UDP sockets with Canopy's options.
 
-use crate::sender::{Sender, unheard_socket};
+use crate::sender::{Sender, unheard_address, unheard_socket};
+use rustix::net::sockopt::{set_socket_send_buffer_size, set_socket_send_buffer_size_force};
 use socket2::{Domain, Protocol, Type};
 use std::io;
 use std::mem;
@@ -17,7 +18,7 @@ pub struct SocketOptions {
     /// Bytes that may wait to be read; the kernel may grant less.
     pub receive_buffer: usize,
     /// Bytes that may wait in the device's queue. Below the queue's own limit a full queue makes
-    /// the sender wait instead of losing datagrams.
+    /// the sender wait instead of losing datagrams. The kernel may grant less.
     pub send_buffer: usize,
     /// Whether it serves many peers, as a relay's does; a participant's is connected to one. Then
     /// it sends through a second socket, so that no ICMP message, which anybody can forge,
@@ -45,9 +46,10 @@ pub struct Socket {
     inner: socket2::Socket,
     local: SocketAddr,
     /// What sends, if this socket only receives.
-    pub(crate) sender: Option<Sender>,
+    sender: Option<Sender>,
     serves_many: bool,
     lost: AtomicU32,
+    failed_receives: AtomicU32,
     id: u64,
 }
 
@@ -57,33 +59,25 @@ impl Socket {
     /// # Errors
     /// What the kernel says, for example that the address is in use.
     pub fn bind(address: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
-        Socket::bind_one(address, options, false)
+        let socket = Socket::bind_one(address, options, false)?;
+        Ok(if options.serves_many { socket.with_sender() } else { socket })
     }
 
-    /// `count` sockets that share one address, one for each data thread; port 0 takes a free one.
-    ///
-    /// The first is bound alone and opened to the others afterwards: an address that anybody
-    /// holds, be it another group, is in use. So no relay joins another's group by mistake and
-    /// takes its datagrams.
-    ///
-    /// # Errors
-    /// What the kernel says, for example that the address is in use.
-    pub fn bind_group(
-        address: SocketAddr,
-        count: usize,
-        options: &SocketOptions,
-    ) -> io::Result<Vec<Socket>> {
-        let options = &SocketOptions { serves_many: true, ..*options };
-        let first = Socket::bind(address, options)?;
-        let address = first.local;
-        let mut group = vec![first];
-        if count > 1 {
-            group[0].inner.set_reuse_port(true)?;
-        }
-        while group.len() < count {
-            group.push(Socket::bind_one(address, options, true)?);
-        }
-        Ok(group)
+    /// A further socket at an address whose sockets are shared. It only receives.
+    pub(crate) fn join(address: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
+        Socket::bind_one(address, options, true)
+    }
+
+    /// Lets further sockets of this user have the same address.
+    pub(crate) fn share(&self) -> io::Result<()> {
+        self.inner.set_reuse_port(true)
+    }
+
+    /// Gives it a socket to send through. Without, it sends by itself and is not told of full
+    /// queues: better lose a datagram there than listen to everybody's ICMP messages.
+    pub(crate) fn with_sender(self) -> Socket {
+        let sender = Sender::open(&self.inner, self.local).ok();
+        Socket { sender, ..self }
     }
 
     fn bind_one(address: SocketAddr, options: &SocketOptions, share: bool) -> io::Result<Socket> {
@@ -92,21 +86,25 @@ impl Socket {
         inner.set_nonblocking(true)?;
         inner.set_reuse_port(share)?;
         inner.set_recv_buffer_size(options.receive_buffer)?;
-        inner.set_send_buffer_size(options.send_buffer)?;
+        set_send_buffer(&inner, options.send_buffer)?;
         inner.bind(&address.into())?;
         let local = inner.local_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
         let serves_many = options.serves_many;
-        // Without a sender of its own the socket sends by itself, and is not told of full queues:
-        // better lose a datagram there than listen to everybody's ICMP messages.
-        let sender = serves_many.then(|| Sender::open(&inner, local).ok()).flatten();
         if serves_many {
             ignore_path_mtu(&inner, local.is_ipv6())?;
             if local.ip().is_unspecified() {
                 tell_addresses(&inner, local.is_ipv6())?;
             }
         }
-        let lost = AtomicU32::new(0);
-        let socket = Socket { inner, local, sender, serves_many, lost, id: fresh_id() };
+        let socket = Socket {
+            inner,
+            local,
+            sender: None,
+            serves_many,
+            lost: AtomicU32::new(0),
+            failed_receives: AtomicU32::new(0),
+            id: fresh_id(),
+        };
         socket.set_option(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &1)?;
         if options.receive_offload {
             // Kernels before 5.0 don't have it; datagrams then come one by one.
@@ -143,6 +141,16 @@ impl Socket {
         self.lost.load(Ordering::Relaxed)
     }
 
+    /// Calls so far that should have received and failed for a reason of the system's; wraps
+    /// around.
+    pub fn failed_receives(&self) -> u32 {
+        self.failed_receives.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_failed_receive(&self) {
+        self.failed_receives.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn note_lost(&self, lost: u32) {
         self.lost.store(lost, Ordering::Relaxed);
     }
@@ -172,19 +180,8 @@ impl Socket {
         self.inner.take_error().ok().flatten()
     }
 
-    /// Makes the kernel choose among the `shards` sockets of this one's group by the packet's
-    /// source endpoint: bytes 10 and 11 of the header, modulo `shards`. The sockets count in the
-    /// order of the group. So a session stays with its thread when its ip:port changes.
-    ///
-    /// # Errors
-    /// What the kernel says.
-    pub fn steer_by_source(&self, shards: u16) -> io::Result<()> {
-        let step = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-        let mut program = [
-            step(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, 10),
-            step(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K, shards.max(1).into()),
-            step(libc::BPF_RET | libc::BPF_A, 0),
-        ];
+    /// Makes the kernel choose by `program` among the sockets that share this one's address.
+    pub(crate) fn steer(&self, program: &mut [libc::sock_filter]) -> io::Result<()> {
         let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
         self.set_option(libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
     }
@@ -212,7 +209,7 @@ impl Socket {
                 return Err(io::ErrorKind::AddrNotAvailable.into());
             }
         }
-        let sender = unheard_socket(&self.inner, self.local)?;
+        let sender = unheard_socket(&self.inner, self.local, unheard_address(self.local))?;
         sender.connect(&peer.into())?;
         tell_errors(&sender, self.local.is_ipv6())?;
         Ok(sender)
@@ -233,18 +230,27 @@ impl Socket {
         self.sender.is_some() || !self.serves_many
     }
 
-    /// What sends by address.
+    /// What sends to `receiver`.
+    pub fn sending_to(&self, receiver: &SocketAddr) -> &socket2::Socket {
+        self.sender.as_ref().map_or(&self.inner, |sender| sender.to(receiver))
+    }
+
+    /// What sends to receivers of its own family.
     pub fn sending(&self) -> &socket2::Socket {
-        self.sender.as_ref().map_or(&self.inner, |sender| &sender.socket)
+        self.sending_to(&self.local)
+    }
+
+    /// All that send.
+    pub(crate) fn all_sending(&self) -> impl Iterator<Item = &socket2::Socket> {
+        let alone = self.sender.is_none().then_some(&self.inner);
+        alone.into_iter().chain(self.sender.iter().flat_map(Sender::all))
     }
 
     /// Throws away what is told of earlier datagrams, such as that nobody takes them. Kept, it
     /// would fill the receive buffer, and fail the next call, whatever that sends or receives.
     pub fn take_errors(&self) {
         take_errors(&self.inner);
-        if let Some(sender) = &self.sender {
-            take_errors(&sender.socket);
-        }
+        self.sender.iter().flat_map(Sender::all).for_each(take_errors);
     }
 
     /// Whether the kernel cuts a send into datagrams.
@@ -306,6 +312,13 @@ pub fn tell_errors(socket: &socket2::Socket, ipv6: bool) -> io::Result<()> {
         set_option(socket, libc::SOL_IPV6, libc::IPV6_RECVERR, &1)?;
     }
     set_option(socket, libc::SOL_IP, libc::IP_RECVERR, &1)
+}
+
+/// Sets how many bytes may wait to leave: beyond the system's limit if this process may.
+pub(crate) fn set_send_buffer(socket: &socket2::Socket, bytes: usize) -> io::Result<()> {
+    set_socket_send_buffer_size_force(socket, bytes)
+        .or_else(|_| set_socket_send_buffer_size(socket, bytes))?;
+    Ok(())
 }
 
 /// Has a socket told with each datagram which of the host's addresses it was sent to.

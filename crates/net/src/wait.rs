@@ -2,16 +2,15 @@
 
 use crate::{Clock, Socket};
 use canopy_wire::Time;
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
-use std::ptr;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// Wakes a thread that waits in [`wait_readable`]. Waking is remembered until the thread looks.
 #[derive(Debug)]
 pub struct Waker {
-    event: File,
+    event: OwnedFd,
 }
 
 impl Waker {
@@ -20,25 +19,18 @@ impl Waker {
     /// # Errors
     /// If the process may open no more files.
     pub fn new() -> io::Result<Waker> {
-        // SAFETY: the call takes two integers; the descriptor it returns is owned by nobody else.
-        let event = unsafe {
-            let fd = libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            File::from_raw_fd(fd)
-        };
-        Ok(Waker { event })
+        let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
+        Ok(Waker { event: rustix::event::eventfd(0, flags)? })
     }
 
     /// Wakes the thread, now or when it next waits.
     pub fn wake(&self) {
         // A full counter means that waking is remembered already.
-        let _ = (&self.event).write(&1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 
     fn clear(&self) {
-        let _ = (&self.event).read(&mut [0; 8]);
+        let _ = rustix::io::read(&self.event, &mut [0; 8]);
     }
 }
 
@@ -53,24 +45,39 @@ pub fn wait_readable(
     clock: &Clock,
     until: Option<Time>,
 ) -> io::Result<bool> {
-    let watch = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let mut fds = [watch(socket.as_raw_fd()), watch(waker.event.as_raw_fd())];
-    poll(&mut fds, until.map(|until| until.since(clock.now())))?;
-    if fds[1].revents != 0 {
+    let mut files = [watch(&waker.event), watch(socket)];
+    poll(&mut files, until.map(|until| until.since(clock.now())))?;
+    let [woken, readable] = files.map(|file| file.revents());
+    if !woken.is_empty() {
         waker.clear();
     }
-    if fds[0].revents & libc::POLLERR != 0 {
-        socket.take_errors();
+    Ok(look_past_errors(socket, readable))
+}
+
+/// [`wait_readable`] for two sockets; returns whether either has something.
+pub(crate) fn wait_for_either(
+    sockets: [&Socket; 2],
+    waker: &Waker,
+    clock: &Clock,
+    until: Option<Time>,
+) -> io::Result<bool> {
+    let mut files = [watch(&waker.event), watch(sockets[0]), watch(sockets[1])];
+    poll(&mut files, until.map(|until| until.since(clock.now())))?;
+    let [woken, first, second] = files.map(|file| file.revents());
+    if !woken.is_empty() {
+        waker.clear();
     }
-    Ok(fds[0].revents & !libc::POLLERR != 0)
+    let first = look_past_errors(sockets[0], first);
+    Ok(look_past_errors(sockets[1], second) || first)
 }
 
 /// Waits until `socket` takes more to send, at most `limit`.
 pub(crate) fn wait_writable(socket: &Socket, limit: Duration) {
-    let mut fds =
-        [libc::pollfd { fd: socket.sending().as_raw_fd(), events: libc::POLLOUT, revents: 0 }];
-    // Waiting in vain is seen by the send that follows.
-    let _ = poll(&mut fds, Some(limit));
+    // The one that has room already ends its wait at once.
+    for sending in socket.all_sending() {
+        // Waiting in vain is seen by the send that follows.
+        let _ = poll(&mut [PollFd::new(sending, PollFlags::OUT)], Some(limit));
+    }
 }
 
 /// Sleeps for `span`.
@@ -83,19 +90,30 @@ pub fn sleep_until(clock: &Clock, until: Time) {
     let _ = poll(&mut [], Some(until.since(clock.now())));
 }
 
-fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<()> {
-    let timeout = timeout.map(|timeout| libc::timespec {
-        tv_sec: timeout.as_secs() as libc::time_t,
-        tv_nsec: timeout.subsec_nanos().into(),
-    });
-    let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: the slice is as long as is said; the timeout outlives the call or is null.
-    let result =
-        unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout, ptr::null()) };
-    if result >= 0 {
-        return Ok(());
+/// What [`rustix`] takes as a timeout.
+pub(crate) fn timespec(span: Duration) -> Timespec {
+    // More than a Timespec holds is for ever.
+    let longest = Timespec { tv_sec: i64::MAX, tv_nsec: 0 };
+    Timespec::try_from(span).unwrap_or(longest)
+}
+
+fn watch(file: &impl std::os::fd::AsFd) -> PollFd<'_> {
+    PollFd::new(file, PollFlags::IN)
+}
+
+/// Whether a socket has something beside errors of earlier datagrams, which are thrown away: they
+/// would end each wait.
+fn look_past_errors(socket: &Socket, events: PollFlags) -> bool {
+    if events.contains(PollFlags::ERR) {
+        socket.take_errors();
     }
-    let error = io::Error::last_os_error();
-    // A signal is a reason to look around, not a failure.
-    if error.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(error) }
+    !events.difference(PollFlags::ERR).is_empty()
+}
+
+fn poll(files: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<()> {
+    match rustix::event::poll(files, timeout.map(timespec).as_ref()) {
+        // A signal is a reason to look around, not a failure.
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }

@@ -1,6 +1,6 @@
 //! What sockets send, share and count, over loopback.
 
-use canopy_net::{Clock, Receiver, Socket, SocketOptions, Waker, wait_readable};
+use canopy_net::{Clock, Receiver, Socket, SocketOptions, Waker, listen, wait_readable};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -35,37 +35,101 @@ fn segments_of_a_connected_socket_arrive_one_by_one() {
     assert_eq!(receive(&receiver, 3), expected);
 }
 
-#[test]
-fn packets_are_steered_by_their_source_endpoint() {
-    let any = "127.0.0.1:0".parse().unwrap();
-    let group = Socket::bind_group(any, 2, &SocketOptions::default()).unwrap();
-    let [first, second] = group.try_into().unwrap();
-    first.steer_by_source(2).unwrap();
-    for port_of_sender in 0..8u8 {
-        let sender = socket("127.0.0.1");
-        sender.connect(first.local_address()).unwrap();
-        let mut packet = [port_of_sender; 20];
-        packet[10..12].copy_from_slice(&u16::from(port_of_sender).to_be_bytes());
-        sender.send(&packet).unwrap();
-    }
-    let senders = |socket| receive(socket, 4).iter().map(|p| p[0]).collect::<Vec<_>>();
-    assert_eq!(senders(&first), [0, 2, 4, 6]);
-    assert_eq!(senders(&second), [1, 3, 5, 7]);
+/// A packet of this kind from this endpoint.
+fn packet(kind: u8, endpoint: u16) -> [u8; 20] {
+    let mut packet = [0; 20];
+    packet[1] = kind;
+    packet[10..12].copy_from_slice(&endpoint.to_be_bytes());
+    packet
 }
 
 #[test]
-fn an_address_that_a_group_holds_is_in_use() {
+fn packets_are_steered_by_their_kind_and_source_endpoint() {
+    for (ip, threads) in [("127.0.0.1", 1), ("127.0.0.1", 3), ("::1", 2)] {
+        let any = SocketAddr::new(ip.parse().unwrap(), 0);
+        let all = listen(any, threads, &SocketOptions::default()).unwrap();
+        let kinds = [0x00, 0x0f, 0x10, 0x11, 0x12, 0x13, 0xff];
+        let sent: Vec<[u8; 20]> =
+            (0..6).flat_map(|endpoint| kinds.map(|kind| packet(kind, endpoint))).collect();
+        for packet in &sent {
+            let sender = socket(ip);
+            sender.connect(all[0].data.local_address()).unwrap();
+            sender.send(packet).unwrap();
+        }
+        for (thread, sockets) in (0..threads).zip(&all) {
+            let expected = |strangers: bool| {
+                let is_due = |packet: &&[u8; 20]| {
+                    let endpoint = u16::from_be_bytes([packet[10], packet[11]]);
+                    endpoint % threads == thread && (0x10..=0x12).contains(&packet[1]) == strangers
+                };
+                sent.iter().filter(is_due).map(|packet| packet.to_vec()).collect::<Vec<_>>()
+            };
+            for (socket, due) in
+                [(&sockets.data, expected(false)), (&sockets.strangers, expected(true))]
+            {
+                assert_eq!(socket.local_address(), all[0].data.local_address());
+                assert_eq!(receive(socket, due.len()), due, "{ip}, thread {thread} of {threads}");
+            }
+        }
+    }
+}
+
+#[test]
+fn packets_too_short_to_say_reach_the_first_thread() {
+    let all = listen("127.0.0.1:0".parse().unwrap(), 2, &SocketOptions::default()).unwrap();
+    let sender = socket("127.0.0.1");
+    sender.connect(all[0].data.local_address()).unwrap();
+    let short = [vec![], vec![0xc1], packet(0x10, 1)[..11].to_vec(), packet(0, 1)[..11].to_vec()];
+    short.iter().for_each(|packet| sender.send(packet).unwrap());
+    assert_eq!(receive(&all[0].data, short.len()), short);
+}
+
+#[test]
+fn a_flood_of_strangers_costs_the_sessions_nothing() {
+    let options = SocketOptions { receive_buffer: 64 << 10, ..SocketOptions::default() };
+    let [sockets] =
+        <[_; 1]>::try_from(listen("127.0.0.1:0".parse().unwrap(), 1, &options).unwrap()).unwrap();
+    let [flooder, session] = [socket("127.0.0.1"), socket("127.0.0.1")];
+    flooder.connect(sockets.data.local_address()).unwrap();
+    session.connect(sockets.data.local_address()).unwrap();
+    // Far more than fits either buffer, and then as much as fits easily.
+    let (flood, updates) = (5_000, 20);
+    let mut hellos = 0;
+    for kind in [0x10, 0x11, 0x12] {
+        for endpoint in 0..flood / 3 {
+            flooder.send(&packet(kind, endpoint)).unwrap();
+            hellos += 1;
+        }
+    }
+    (0..updates).for_each(|number| session.send(&packet(0x00, number)).unwrap());
+    let (clock, waker) = (Clock::start(), Waker::new().unwrap());
+    assert!(sockets.wait_readable(&waker, &clock, Some(clock.now())).unwrap());
+    let arrived = receive(&sockets.data, updates.into());
+    assert_eq!(arrived, Vec::from_iter((0..updates).map(|number| packet(0x00, number).to_vec())));
+    assert_eq!(sockets.data.lost(), 0);
+    // The flood waits still, which is seen without the data socket.
+    assert!(sockets.wait_readable(&waker, &clock, Some(clock.now())).unwrap());
+    let mut read = receive(&sockets.strangers, 1).len();
+    assert!(read < hellos, "{read}");
+    // The losses are told with the next.
+    flooder.send(&packet(0x10, 0)).unwrap();
+    read += receive(&sockets.strangers, 1).len();
+    assert_eq!(sockets.strangers.lost() as usize + read, hellos + 1);
+    assert!(!sockets.wait_readable(&waker, &clock, Some(clock.now())).unwrap());
+}
+
+#[test]
+fn an_address_that_a_relay_listens_on_is_in_use() {
     let options = SocketOptions::default();
-    for ip in ["127.0.0.1", "::1"] {
+    for ip in ["127.0.0.1", "::1", "0.0.0.0", "::"] {
         let any = SocketAddr::new(ip.parse().unwrap(), 0);
         for (held, wanted) in [(1, 1), (1, 2), (2, 1), (2, 2)] {
-            let group = Socket::bind_group(any, held, &options).unwrap();
-            let address = group[0].local_address();
-            assert!(group.iter().all(|socket| socket.local_address() == address));
-            let second = Socket::bind_group(address, wanted, &options);
+            let sockets = listen(any, held, &options).unwrap();
+            let address = sockets[0].data.local_address();
+            let second = listen(address, wanted, &options);
             assert_eq!(second.unwrap_err().kind(), ErrorKind::AddrInUse, "{held} {wanted} {ip}");
-            drop(group);
-            assert!(Socket::bind_group(address, wanted, &options).is_ok(), "free again");
+            drop(sockets);
+            assert!(listen(address, wanted, &options).is_ok(), "free again");
         }
     }
 }

@@ -7,7 +7,7 @@
 use crate::NodeConfig;
 use crate::sockets::Sockets;
 use crate::watch::{Request, Shared, ThreadStatus};
-use canopy_net::{Clock, sleep_until, thread_cpu_time, wait_readable};
+use canopy_net::{Clock, sleep_until, thread_cpu_time};
 use canopy_relay::{Change, Notice, Turn, Wait};
 use canopy_wire::Time;
 use rtrb::Consumer;
@@ -102,7 +102,7 @@ impl DataThread {
         // left lying while this thread sleeps.
         fence(Ordering::SeqCst);
         if self.turn.relay().has_heard_all() && self.requests.is_empty() {
-            wait_readable(&self.sockets.socket, &shared.waker, &self.clock, until)?;
+            self.sockets.sockets.wait_readable(&shared.waker, &self.clock, until)?;
         }
         shared.waiting.store(false, Ordering::Relaxed);
         Ok(())

@@ -13,7 +13,7 @@ pub use watch::{ChangeError, Command, Health, RelayWatch, ThreadStatus};
 
 use anyhow::Context;
 use canopy_engines::{Engine, EngineChoice};
-use canopy_net::{Clock, Socket, SocketOptions};
+use canopy_net::{Clock, SocketOptions, ThreadSockets};
 use canopy_relay::{
     ComtreeConfig, Mode, Notice, Places, Relay, RelayConfig, Siblings, TableLimits, Turn,
 };
@@ -113,8 +113,8 @@ impl RunningRelay {
     /// refuses a thread. The error says what to do.
     pub fn start(settings: &NodeConfig) -> anyhow::Result<RunningRelay> {
         let sockets = listen(settings.listen, settings.threads)?;
-        let address = sockets[0].local_address();
-        let receive_buffer = sockets[0].receive_buffer()?;
+        let address = sockets[0].data.local_address();
+        let receive_buffer = sockets[0].data.receive_buffer()?;
         let engines = open_engines(settings, &sockets)?;
         let in_use = in_use(&engines);
         let (told, notices) = sync_channel(NOTICES);
@@ -259,9 +259,9 @@ fn relays(settings: &NodeConfig, engines: &[Engine]) -> anyhow::Result<Vec<Relay
 /// How long to wait for an address that is still in use.
 const ADDRESS_WAIT: Duration = Duration::from_millis(500);
 
-/// A socket for each data thread, on an address that nobody else holds.
-fn listen(address: SocketAddr, threads: u16) -> anyhow::Result<Vec<Socket>> {
-    let bind = || Socket::bind_group(address, threads.into(), &SocketOptions::default());
+/// The sockets of each data thread, on an address that nobody else holds.
+fn listen(address: SocketAddr, threads: u16) -> anyhow::Result<Vec<ThreadSockets>> {
+    let bind = || canopy_net::listen(address, threads, &SocketOptions::default());
     let mut sockets = bind();
     let started = Instant::now();
     // The kernel lets go of a relay's io_uring, and so of its address, only after its process.
@@ -271,7 +271,7 @@ fn listen(address: SocketAddr, threads: u16) -> anyhow::Result<Vec<Socket>> {
         std::thread::sleep(ADDRESS_WAIT / 20);
         sockets = bind();
     }
-    let sockets = sockets.map_err(|error| {
+    sockets.map_err(|error| {
         let remedy = match error.kind() {
             ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable | ErrorKind::PermissionDenied => {
                 "choose another address with --listen"
@@ -279,17 +279,15 @@ fn listen(address: SocketAddr, threads: u16) -> anyhow::Result<Vec<Socket>> {
             _ => "the system's limits may be why (ulimit -a)",
         };
         anyhow::Error::new(error).context(format!("cannot listen on {address}; {remedy}"))
-    })?;
-    if threads > 1 {
-        sockets[0].steer_by_source(threads).context("cannot steer packets to their threads")?;
-    }
-    Ok(sockets)
+    })
 }
 
 /// An engine for each data thread. Left to choose, a thread may find that what others use has no
 /// place for it.
-fn open_engines(settings: &NodeConfig, sockets: &[Socket]) -> anyhow::Result<Vec<Engine>> {
-    let open = |socket| Engine::open_in(&settings.engine_folder, settings.engine, socket);
+fn open_engines(settings: &NodeConfig, sockets: &[ThreadSockets]) -> anyhow::Result<Vec<Engine>> {
+    let open = |sockets: &ThreadSockets| {
+        Engine::open_in(&settings.engine_folder, settings.engine, &sockets.data)
+    };
     Ok(sockets.iter().map(open).collect::<Result<_, _>>()?)
 }
 

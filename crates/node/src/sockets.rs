@@ -1,24 +1,31 @@
 //! What a data thread's turn reads from and sends through: its sockets.
 
 use canopy_engines::Engine;
-use canopy_net::{Clock, Receiver, SendEngine, SendReport, Socket};
+use canopy_net::{Clock, Receiver, SendEngine, SendReport, ThreadSockets};
 use canopy_relay::{Losses, Medium, SendBatch};
-use canopy_wire::Path;
+use canopy_wire::{MAX_DATAGRAM, Path};
 use std::io;
+use std::mem;
 use std::time::Duration;
 
 /// Pieces of one receive call; with offload a piece is up to 64 KiB.
 const RECEIVE_SLOTS: usize = 32;
 const RECEIVE_SLOT_BYTES: usize = 65_535;
+/// The most datagrams of strangers that one call brings.
+const STRANGERS: usize = 64;
 
 /// The sockets of one data thread, with what they need for a turn.
 pub(crate) struct Sockets {
-    pub(crate) socket: Socket,
+    pub(crate) sockets: ThreadSockets,
     engine: Engine,
     clock: Clock,
     receiver: Receiver,
-    /// What the socket had lost when it was last counted.
+    strangers: Receiver,
+    /// Whose datagrams are being handed out.
+    is_with_strangers: bool,
+    /// What the sockets had lost when it was last counted.
     lost: u32,
+    strangers_lost: u32,
     /// What was sent, since the start.
     pub(crate) sent: SendReport,
     /// Time spent in the send engine.
@@ -28,13 +35,16 @@ pub(crate) struct Sockets {
 }
 
 impl Sockets {
-    pub(crate) fn new(socket: Socket, engine: Engine, clock: Clock) -> Sockets {
+    pub(crate) fn new(sockets: ThreadSockets, engine: Engine, clock: Clock) -> Sockets {
         Sockets {
-            socket,
+            sockets,
             engine,
             clock,
             receiver: Receiver::new(RECEIVE_SLOTS, RECEIVE_SLOT_BYTES),
+            strangers: Receiver::new(STRANGERS, MAX_DATAGRAM + 1),
+            is_with_strangers: false,
             lost: 0,
+            strangers_lost: 0,
             sent: SendReport::default(),
             sending: Duration::ZERO,
             failed: 0,
@@ -51,26 +61,37 @@ impl Medium for Sockets {
     type Error = io::Error;
 
     fn receive(&mut self, strangers: bool) -> io::Result<bool> {
+        self.is_with_strangers = strangers;
         if strangers {
-            return Ok(false);
+            self.strangers.fill(&self.sockets.strangers)
+        } else {
+            self.receiver.fill(&self.sockets.data)
         }
-        self.receiver.fill(&self.socket)
     }
 
     fn next(&mut self) -> Option<(Path, &[u8])> {
-        self.receiver.next(&self.socket)
+        if self.is_with_strangers {
+            self.strangers.next(&self.sockets.strangers)
+        } else {
+            self.receiver.next(&self.sockets.data)
+        }
     }
 
     fn send(&mut self, batch: &SendBatch) {
         let before = self.clock.now();
-        self.sent.add(self.engine.send(&self.socket, batch));
+        self.sent.add(self.engine.send(&self.sockets.data, batch));
         self.sending += self.clock.now().since(before);
     }
 
     fn losses(&mut self) -> Losses {
-        let lost = self.socket.lost();
-        let newly_lost = lost.wrapping_sub(std::mem::replace(&mut self.lost, lost));
-        let failed = self.sent.failed - std::mem::replace(&mut self.failed, self.sent.failed);
-        Losses { receive_queue_full: newly_lost.into(), send_failed: failed, ..Losses::default() }
+        let newly = |lost: u32, counted: &mut u32| lost.wrapping_sub(mem::replace(counted, lost));
+        let failed = self.sent.failed - mem::replace(&mut self.failed, self.sent.failed);
+        let strangers = newly(self.sockets.strangers.lost(), &mut self.strangers_lost);
+        Losses {
+            receive_queue_full: newly(self.sockets.data.lost(), &mut self.lost).into(),
+            strangers_queue_full: strangers.into(),
+            send_queue_full: 0,
+            send_failed: failed,
+        }
     }
 }

@@ -69,7 +69,10 @@ impl SendEngine for Uring {
         let mut rest = batch.transmits();
         while !rest.is_empty() {
             // Several datagrams to one receiver, where they are not one message, are sent one by one.
-            let whole = |transmit: &&Transmit| self.segments || transmit.datagrams() == 1;
+            let whole = |transmit: &&Transmit| {
+                let sending = socket.sending_to(&transmit.to.remote);
+                ptr::eq(sending, socket.sending()) && (self.segments || transmit.datagrams() == 1)
+            };
             let fit = if file.is_some() { rest.iter().take_while(whole).count() } else { 0 };
             let built = self.messages.build_whole(batch, &rest[..fit]);
             let Some(file) = file.filter(|_| built > 0) else {

@@ -1,8 +1,9 @@
 //! Control messages: what a send says beside its bytes and its receiver.
 
+use crate::sender::is_mapped;
 use canopy_wire::Path;
 use std::mem;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 
 /// Words of the longest: an IPv6 source, and how to cut.
 const WORDS: usize = 8;
@@ -66,15 +67,10 @@ impl Control {
 
 /// Where a send says that it comes from.
 fn source(path: Path) -> Option<IpAddr> {
-    let mapped = || path.remote.is_ipv6() && is_mapped(path.remote.ip());
     match path.local {
-        // An IPv6 socket that is bound to an address, if only to the sender's multicast address,
-        // is at home at none of IPv4's: the route is to choose.
-        None if mapped() => Some(Ipv4Addr::UNSPECIFIED.to_ipv6_mapped().into()),
+        // An IPv6 socket that is bound to a multicast address would give that as its source; the
+        // route is to choose.
+        None if is_mapped(&path.remote) => Some(Ipv4Addr::UNSPECIFIED.to_ipv6_mapped().into()),
         local => local,
     }
-}
-
-fn is_mapped(ip: IpAddr) -> bool {
-    matches!(ip, IpAddr::V6(ip) if Ipv6Addr::to_ipv4_mapped(&ip).is_some())
 }

@@ -2,6 +2,7 @@
 
 use super::control::Control;
 use crate::address::KernelAddress;
+use crate::sender::is_mapped;
 use canopy_batch::{SendBatch, Transmit};
 use canopy_wire::Path;
 use std::mem;
@@ -46,12 +47,12 @@ impl Messages {
         }
     }
 
-    /// Builds a message for each of as many of `transmits` as fit; returns how many. Those that are
-    /// several datagrams are cut by the kernel.
+    /// Builds a message for each of as many of `transmits` as fit and leave through one socket
+    /// ([`crate::Socket::sending_to`]); returns how many. Those that are several datagrams are cut by the kernel.
     pub fn build_whole(&mut self, batch: &SendBatch, transmits: &[Transmit]) -> usize {
         self.clear();
         for (done, transmit) in transmits.iter().enumerate() {
-            if !self.has_room(1, transmit.parts as usize) {
+            if !self.has_room(1, transmit.parts as usize) || is_apart(transmits, transmit) {
                 return done;
             }
             let first = self.vectors.len();
@@ -62,13 +63,15 @@ impl Messages {
         transmits.len()
     }
 
-    /// Builds a message for each datagram of as many of `transmits` as fit; returns how many.
+    /// Builds a message for each datagram of as many of `transmits` as fit and leave through one
+    /// socket; returns how many.
     pub fn build_cut(&mut self, batch: &SendBatch, transmits: &[Transmit]) -> usize {
         self.clear();
         for (done, transmit) in transmits.iter().enumerate() {
             // Each cut parts a part in two at most.
             let datagrams = transmit.datagrams() as usize;
-            if !self.has_room(datagrams, transmit.parts as usize + datagrams) {
+            let vectors = transmit.parts as usize + datagrams;
+            if !self.has_room(datagrams, vectors) || is_apart(transmits, transmit) {
                 return done;
             }
             let segment = usize::from(transmit.segment).max(1);
@@ -119,6 +122,11 @@ impl Messages {
     pub fn all(&mut self) -> &mut [libc::mmsghdr] {
         &mut self.messages
     }
+}
+
+/// Whether a transmit may leave through another socket than the first of them.
+fn is_apart(transmits: &[Transmit], transmit: &Transmit) -> bool {
+    is_mapped(&transmit.to.remote) != is_mapped(&transmits[0].to.remote)
 }
 
 /// A message to nobody that carries nothing.

@@ -11,6 +11,7 @@ use super::{SendEngine, SendReport};
 use crate::Socket;
 use crate::address::KernelAddress;
 use crate::group::{Burst, Group, Refused};
+use crate::sender::is_mapped;
 use canopy_batch::{SendBatch, Transmit};
 use std::io;
 use std::net::SocketAddr;
@@ -89,7 +90,7 @@ impl Mmsg {
             let (messages, fallback) = (self.messages.all(), &mut self.fallback);
             let segments = &mut self.segments;
             send_all(
-                socket,
+                (socket, socket.sending_to(&rest[0].to.remote)),
                 messages,
                 retries,
                 report,
@@ -152,6 +153,10 @@ impl Mmsg {
         retries: &mut Retries,
         report: &mut SendReport,
     ) {
+        if group.members().iter().any(is_mapped) {
+            let members = group.members().iter().copied();
+            return self.send_to_each(socket, members, burst, retries, report);
+        }
         self.group.prepare(group);
         if self.segments && burst.datagrams() > 1 {
             return self.send_segmented(socket, group.members(), burst, retries, report);
@@ -160,7 +165,14 @@ impl Mmsg {
             let mut vector = vector_of(datagram);
             self.group.point_to(&mut vector, ptr::null_mut());
             for messages in self.group.messages.chunks_mut(MESSAGES) {
-                send_all(socket, messages, retries, report, |_| 1, |_, _, _, _| false);
+                send_all(
+                    (socket, socket.sending()),
+                    messages,
+                    retries,
+                    report,
+                    |_| 1,
+                    |_, _, _, _| false,
+                );
             }
         }
     }
@@ -181,7 +193,7 @@ impl Mmsg {
             let count = messages.len();
             let (fallback, segments) = (&mut self.fallback, &mut self.segments);
             send_all(
-                socket,
+                (socket, socket.sending()),
                 messages,
                 retries,
                 report,
@@ -230,7 +242,7 @@ impl PreparedGroup {
 /// Sends all messages. A full queue is waited out; one that is refused is handed to `refused`,
 /// which says whether it has sent it in another way, and the others are served.
 fn send_all(
-    socket: &Socket,
+    (socket, sending): (&Socket, &socket2::Socket),
     messages: &mut [libc::mmsghdr],
     retries: &mut Retries,
     report: &mut SendReport,
@@ -239,7 +251,7 @@ fn send_all(
 ) {
     let mut done = 0;
     while done < messages.len() {
-        match sendmmsg(socket, &mut messages[done..]) {
+        match sendmmsg(sending, &mut messages[done..]) {
             Ok(sent) => {
                 report.sent += (done..done + sent).map(&datagrams).sum::<u64>();
                 done += sent;
@@ -262,12 +274,12 @@ fn send_all(
     }
 }
 
-fn sendmmsg(socket: &Socket, messages: &mut [libc::mmsghdr]) -> io::Result<usize> {
+fn sendmmsg(sending: &socket2::Socket, messages: &mut [libc::mmsghdr]) -> io::Result<usize> {
     // SAFETY: every message points to names, vectors and controls that its owner keeps in place
     // until this returns, and the vectors to bytes that the kernel only reads.
     let sent = unsafe {
         libc::sendmmsg(
-            socket.sending().as_raw_fd(),
+            sending.as_raw_fd(),
             messages.as_mut_ptr(),
             messages.len() as u32,
             libc::MSG_DONTWAIT as _,

@@ -117,7 +117,7 @@ fn sendto(socket: &Socket, to: Path, datagram: &[u8]) -> io::Result<()> {
     message.msg_iov = &mut vector;
     message.msg_iovlen = 1;
     control.attach_to(&mut message);
-    let file = socket.sending().as_raw_fd();
+    let file = socket.sending_to(&to.remote).as_raw_fd();
     // SAFETY: the kernel reads the message and what it points to, all as long as is said.
     let sent = unsafe {
         if message.msg_control.is_null() {
