@@ -248,6 +248,10 @@ fn nothing_of_a_new_session_is_read_before_its_connected() {
             Incoming::Event(Event::Connected { epoch: begins, .. }) => {
                 assert_eq!(begins, epoch.next());
                 epoch = begins;
+                // It came in one piece with what made the session.
+                let welcome = world.member.inbox().next_update().unwrap();
+                assert_eq!((welcome.epoch, &welcome.payload[..]), (epoch, &b"welcome"[..]));
+                updates += 1;
             }
             Incoming::Update(update) => {
                 assert_ne!(&update.payload[..], b"too late");
@@ -277,6 +281,24 @@ fn an_answer_to_an_earlier_session_is_refused() {
     let refused = world.member.publish(&Outgoing::reply(&update, b"answer"));
     assert!(matches!(refused, Err(PublishError::Stale)));
     world.member.publish(&Outgoing::to(update.from, b"at one's own risk")).unwrap();
+}
+
+/// A relay would drop what comes from an address that is the sender's no more.
+#[test]
+fn what_was_packed_in_an_earlier_session_is_not_sent_in_the_next() {
+    let mut world = World::new(vec![Script::new()]);
+    world.settle();
+    let sender = world.member.sender().unwrap();
+    let update = Outgoing::new(Group::new(7), Level(0), b"late");
+    let bundles = Bundles::pack(sender, [update]).unwrap();
+    world.member.publish_bundles(&bundles).unwrap();
+    let participant = world.member.participant().unwrap();
+    world.relays[0].drain(participant);
+    world.run(Duration::from_millis(500));
+    assert!(world.member.participant().is_some());
+    let refused = world.member.publish_bundles(&bundles);
+    assert!(matches!(refused, Err(PublishError::NotConnected)));
+    assert_eq!(world.member.stats().published, 1);
 }
 
 #[test]
