@@ -209,4 +209,14 @@ mod tests {
         let refused = Bundles::pack(sender(), [Outgoing::to(player, b""), stale]);
         assert!(matches!(refused, Err(PublishError::Stale)));
     }
+
+    /// A server's answers to three hundred players, which were three hundred calls one by one.
+    #[test]
+    fn answers_to_a_crowd_leave_in_one_call() {
+        let player = |number| Participant::new(1, number).unwrap();
+        let answers = (1..=300).map(|number| Outgoing::to(player(number), &[7; 16]));
+        let bundles = Bundles::pack(sender(), answers).unwrap();
+        let runs: Vec<_> = bundles.runs().map(|run| updates_in(&run)).collect();
+        assert_eq!(runs, [[51, 51, 51, 51, 51, 45]]);
+    }
 }

@@ -60,13 +60,16 @@ impl Shared {
         self.clock.now()
     }
 
-    /// Does something with the member, then wakes those for whom that may have brought something.
+    /// Does something with the member that takes nothing from its inbox, then wakes those who wait
+    /// if something has come.
     pub(crate) fn with<T>(&self, change: impl FnOnce(&mut Member, Time) -> T) -> T {
         let now = self.now();
         let (result, news) = {
             let mut member = self.lock();
+            let before = member.inbox().came();
             let result = change(&mut member, now);
-            (result, !member.inbox().is_empty() || member.inbox().is_closed())
+            let inbox = member.inbox();
+            (result, inbox.came() != before || inbox.is_closed())
         };
         if news {
             let waiters = std::mem::take(&mut *self.waiters());

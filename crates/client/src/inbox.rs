@@ -79,6 +79,12 @@ impl Inbox {
         self.items.is_empty()
     }
 
+    /// A number that grows with each item that comes, as long as none is taken.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn came(&self) -> u64 {
+        self.items.len() as u64 + self.dropped_updates + self.dropped_events
+    }
+
     /// How many updates wait.
     pub(crate) fn updates(&self) -> usize {
         self.items.len() - self.events

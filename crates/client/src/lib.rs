@@ -49,8 +49,8 @@
 //!
 //! # Examples
 //!
-//! In `crates/client/examples`: `hello`, where two participants greet, and `walker`, who hears only
-//! what is near.
+//! In `crates/client/examples`: `hello`, where two participants greet; `walker`, who hears only what
+//! is near; `authority`, a server that decides where its players are, with two levels of interest.
 //!
 //! Each client has one socket. Linux only.
 #![forbid(unsafe_code)]

@@ -1,5 +1,8 @@
 //! Clients and a real relay over loopback sockets.
 
+#[allow(dead_code)]
+#[path = "../examples/authority.rs"]
+mod authority;
 mod bed;
 mod nat;
 
@@ -370,4 +373,17 @@ async fn a_changed_ip_port_is_followed() {
     publisher.publish(GROUP, Level(0), b"still there").unwrap();
     assert_eq!(next(&world).await.payload[..], *b"still there");
     assert_eq!((world.participant(), world.stats().connects), (participant, 1));
+}
+
+/// The example: every player is heard, sees those who are near often, and those who are far ten
+/// times less.
+#[tokio::test]
+async fn a_server_with_authority_is_heard_and_shows_near_and_far() {
+    let relay = Relay::start(settings(2));
+    let relay = relay.address().to_string();
+    let sights = authority::play(&relay, Duration::from_secs(3)).await.unwrap();
+    for sights in sights {
+        assert!(sights.answers > 0 && sights.far.updates > 0);
+        assert!(sights.near.updates > 3 * sights.far.updates);
+    }
 }

@@ -23,6 +23,8 @@ struct Script {
     /// From where it heard something last.
     peer: Option<SocketAddr>,
     joined: u16,
+    /// Sends an update of this publisher's right behind its welcome.
+    publisher: Option<Address>,
 }
 
 impl Script {
@@ -30,7 +32,7 @@ impl Script {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();
         let (refuses, silent, blocked) = (None, false, Vec::new());
-        Script { socket, refuses, silent, blocked, peer: None, joined: 0 }
+        Script { socket, refuses, silent, blocked, peer: None, joined: 0, publisher: None }
     }
 
     fn address(&self) -> SocketAddr {
@@ -46,8 +48,12 @@ impl Script {
                 continue;
             }
             let mut out = [0; MAX_DATAGRAM];
+            let joined = self.joined;
             if let Some(len) = self.answer(&Packet::new_checked(&bytes[..len]).unwrap(), &mut out) {
-                self.socket.send_to(&out[..len], from).unwrap();
+                self.send(&out[..len]);
+            }
+            if let (true, Some(publisher)) = (self.joined > joined, self.publisher) {
+                self.publish(publisher, &[b"welcome"]);
             }
         }
     }
@@ -221,9 +227,10 @@ fn relays_that_all_refuse_are_asked_again_with_pauses() {
 /// Whatever comes in one piece, the events and updates of two sessions keep their order.
 #[test]
 fn nothing_of_a_new_session_is_read_before_its_connected() {
-    let mut world = World::new(vec![Script::new()]);
-    world.settle();
     let publisher = Address::unicast(1, 9);
+    let relay = Script { publisher: Some(publisher), ..Script::new() };
+    let mut world = World::new(vec![relay]);
+    world.settle();
     for _ in 0..3 {
         let participant = world.member.participant().unwrap();
         world.relays[0].publish(publisher, &[b"old"]);
@@ -241,6 +248,10 @@ fn nothing_of_a_new_session_is_read_before_its_connected() {
             Incoming::Event(Event::Connected { epoch: begins, .. }) => {
                 assert_eq!(begins, epoch.next());
                 epoch = begins;
+                // It came in one piece with what made the session.
+                let welcome = world.member.inbox().next_update().unwrap();
+                assert_eq!((welcome.epoch, &welcome.payload[..]), (epoch, &b"welcome"[..]));
+                updates += 1;
             }
             Incoming::Update(update) => {
                 assert_ne!(&update.payload[..], b"too late");
@@ -250,7 +261,7 @@ fn nothing_of_a_new_session_is_read_before_its_connected() {
             Incoming::Event(event) => assert_eq!(event, Event::Lost),
         }
     }
-    assert_eq!((epoch.number(), updates), (4, 6));
+    assert_eq!((epoch.number(), updates), (4, 4 + 6));
 }
 
 #[test]
@@ -270,6 +281,24 @@ fn an_answer_to_an_earlier_session_is_refused() {
     let refused = world.member.publish(&Outgoing::reply(&update, b"answer"));
     assert!(matches!(refused, Err(PublishError::Stale)));
     world.member.publish(&Outgoing::to(update.from, b"at one's own risk")).unwrap();
+}
+
+/// A relay would drop what comes from an address that is the sender's no more.
+#[test]
+fn what_was_packed_in_an_earlier_session_is_not_sent_in_the_next() {
+    let mut world = World::new(vec![Script::new()]);
+    world.settle();
+    let sender = world.member.sender().unwrap();
+    let update = Outgoing::new(Group::new(7), Level(0), b"late");
+    let bundles = Bundles::pack(sender, [update]).unwrap();
+    world.member.publish_bundles(&bundles).unwrap();
+    let participant = world.member.participant().unwrap();
+    world.relays[0].drain(participant);
+    world.run(Duration::from_millis(500));
+    assert!(world.member.participant().is_some());
+    let refused = world.member.publish_bundles(&bundles);
+    assert!(matches!(refused, Err(PublishError::NotConnected)));
+    assert_eq!(world.member.stats().published, 1);
 }
 
 #[test]
