@@ -13,6 +13,7 @@ mod noise;
 mod plan;
 mod reflector;
 mod relay;
+mod subscribe;
 
 use clap::{Args, Subcommand, ValueEnum};
 use std::process::ExitCode;
@@ -32,6 +33,8 @@ enum What {
     Capacity(capacity::CapacityBench),
     /// What one payload to many receivers costs with each send engine, against a sendto each
     Groupcast(groupcast::GroupcastBench),
+    /// Subscription changes that one core of a relay takes in a second
+    Subscribe(subscribe::SubscribeBench),
     /// Memory and idle processor time of a relay with many clients
     Footprint(footprint::FootprintBench),
     /// Time to choose a tree by every method, and to provision one change in a large tree
@@ -58,6 +61,7 @@ impl BenchCommand {
             What::Relay(bench) => bench.run(),
             What::Capacity(bench) => bench.run(),
             What::Groupcast(bench) => bench.run(),
+            What::Subscribe(bench) => bench.run(),
             What::Footprint(bench) => bench.run(),
             What::Plan(bench) => bench.run(),
             What::Reflector(reflector) => reflector.run(),
