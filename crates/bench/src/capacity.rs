@@ -6,6 +6,7 @@
 //! are not. A machine whose speed changes between the two would be taken for an error of the model,
 //! so all cases are gone through in several rounds, and medians told.
 
+use super::Processors;
 use super::noise::{ksoftirqd, median};
 use super::relay::cases::{Case, ModeName, Scenario};
 use super::relay::load::{Load, PERIOD, Side, WARM_UP};
@@ -136,12 +137,7 @@ impl CapacityBench {
         if !(0.5..=60.0).contains(&self.seconds) {
             bail!("--seconds {} is out of range; choose 0.5 to 60", self.seconds);
         }
-        let processors = canopy_net::available_processors();
-        let [load_on, .., relay_on] = processors[..] else {
-            bail!("the bench needs two processors, one for the relay and one for the load");
-        };
-        canopy_net::pin_thread(load_on)?;
-        canopy_net::raise_open_files();
+        let relay_on = Processors::take()?.relay_on[0];
         let ksoftirqd = ksoftirqd(relay_on);
         let mut trials = Vec::new();
         for mode in [ModeName::Immediate, ModeName::Periodic] {

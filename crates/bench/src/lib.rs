@@ -15,6 +15,7 @@ mod reflector;
 mod relay;
 mod subscribe;
 
+use anyhow::bail;
 use clap::{Args, Subcommand, ValueEnum};
 use std::process::ExitCode;
 
@@ -49,6 +50,29 @@ enum What {
 enum Switch {
     On,
     Off,
+}
+
+/// Who runs where.
+struct Processors {
+    load_on: usize,
+    /// One at least.
+    relay_on: Vec<usize>,
+}
+
+impl Processors {
+    /// Keeps this thread, which is the load, on one processor and leaves the relay the others. Opens
+    /// the way for as many sockets as the system allows.
+    fn take() -> anyhow::Result<Processors> {
+        let mut relay_on = canopy_net::available_processors();
+        if relay_on.len() < 2 {
+            bail!("the bench needs two processors, one for the relay and one for the load");
+        }
+        let load_on = relay_on.remove(0);
+        relay_on.reverse();
+        canopy_net::pin_thread(load_on)?;
+        canopy_net::raise_open_files();
+        Ok(Processors { load_on, relay_on })
+    }
 }
 
 impl BenchCommand {

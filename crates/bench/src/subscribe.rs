@@ -2,8 +2,12 @@
 //!
 //! Participants walk: each holds subscriptions to neighbouring groups, and of every two changes one
 //! ends the oldest and one begins the next. In memory it is the data plane alone, fed with encoded
-//! packets; through the socket it is the relay as it is served, with the kernel's work for it.
+//! packets; through the socket it is the relay as it is served, with the kernel's work for it. In
+//! memory each packet is another participant's than the one before, so that a change finds its part
+//! of the tables in no near cache; through the socket a participant's packets come in bursts, without
+//! which the load would be slower than the relay.
 
+use crate::Processors;
 use crate::members::{Heard, Member, Members, session};
 use crate::noise::median;
 use crate::relay::Server;
@@ -63,12 +67,7 @@ impl SubscribeBench {
         if !(0.05..=60.0).contains(&self.seconds) {
             bail!("--seconds {} is out of range; choose 0.05 to 60", self.seconds);
         }
-        let processors = canopy_net::available_processors();
-        let [load_on, .., relay_on] = processors[..] else {
-            bail!("the bench needs two processors, one for the relay and one for the load");
-        };
-        canopy_net::pin_thread(load_on)?;
-        canopy_net::raise_open_files();
+        let relay_on = Processors::take()?.relay_on[0];
         for path in ["memory", "socket"] {
             for changes in CHANGES {
                 print_note(format_args!("{path}, {changes} changes a packet"));
