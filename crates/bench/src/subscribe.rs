@@ -4,7 +4,7 @@
 //! ends the oldest and one begins the next. In memory it is the data plane alone, fed with encoded
 //! packets; through the socket it is the relay as it is served, with the kernel's work for it. In
 //! memory each packet is another participant's than the one before, so that a change finds its part
-//! of the tables in no near cache; through the socket a participant's packets come in bursts, without
+//! of the tables in no near cache; through the socket a participant's packets come several at a time, without
 //! which the load would be slower than the relay.
 
 use crate::Processors;
@@ -33,10 +33,10 @@ const PARTICIPANTS: usize = 256;
 /// Groups that each is subscribed to, half of them shared with the next participant.
 const HELD: u32 = 175;
 /// Packets of a participant that leave in one segmented send.
-const BURST: u32 = 16;
-/// Participants whose burst is on its way.
+const PACKETS_A_SEND: u32 = 16;
+/// Participants whose packets are on their way.
 const IN_FLIGHT: usize = 16;
-/// A burst that is not acknowledged after so long is sent again from where the relay lost it.
+/// What is not acknowledged after this long is sent again from where the relay lost it.
 const LOST_AFTER: Duration = Duration::from_millis(100);
 
 /// Counts the subscription changes that one core of a relay applies and acknowledges in a second of
@@ -279,8 +279,8 @@ impl Walk {
                 && let Some(number) = self.idle.pop_front()
             {
                 let walker = &mut self.walkers[number];
-                // The first packet is no burst: it is longer than the others.
-                walker.asked += if walker.asked == 0 { 1 } else { BURST };
+                // The first packet goes alone: it is longer than the others.
+                walker.asked += if walker.asked == 0 { 1 } else { PACKETS_A_SEND };
                 self.send(number)?;
             }
             let walkers = &mut self.walkers;
@@ -295,7 +295,7 @@ impl Walk {
             for (number, since) in std::mem::take(&mut self.in_flight) {
                 let walker = &self.walkers[number];
                 if walker.acked == walker.asked {
-                    self.packets += if walker.acked == 1 { 0 } else { u64::from(BURST) };
+                    self.packets += if walker.acked == 1 { 0 } else { u64::from(PACKETS_A_SEND) };
                     self.idle.push_back(number);
                 } else if now.since(since) > LOST_AFTER {
                     self.send(number)?;
@@ -310,7 +310,9 @@ impl Walk {
     fn send(&mut self, number: usize) -> anyhow::Result<()> {
         let (bytes, each) = self.walkers[number].unacknowledged()?;
         let socket = &self.members.list[number].socket;
-        socket.send_segments(&bytes, each as u16).context("the kernel does not take a burst")?;
+        socket
+            .send_segments(&bytes, each as u16)
+            .context("the kernel does not take a segmented send")?;
         self.in_flight.push((number, self.members.clock.now()));
         Ok(())
     }
