@@ -14,7 +14,9 @@ mod noise;
 mod plan;
 mod reflector;
 mod relay;
+mod subscribe;
 
+use anyhow::bail;
 use clap::{Args, Subcommand, ValueEnum};
 use std::process::ExitCode;
 
@@ -33,6 +35,8 @@ enum What {
     Capacity(capacity::CapacityBench),
     /// What one payload to many receivers costs with each send engine, against a sendto each
     Groupcast(groupcast::GroupcastBench),
+    /// Subscription changes that one core of a relay takes in a second
+    Subscribe(subscribe::SubscribeBench),
     /// Memory and idle processor time of a relay with many clients
     Footprint(footprint::FootprintBench),
     /// Time to choose a tree by every method, and to provision one change in a large tree
@@ -49,6 +53,29 @@ enum Switch {
     Off,
 }
 
+/// Who runs where.
+struct Processors {
+    load_on: usize,
+    /// One at least.
+    relay_on: Vec<usize>,
+}
+
+impl Processors {
+    /// Keeps this thread, which is the load, on one processor and leaves the relay the others. Opens
+    /// the way for as many sockets as the system allows.
+    fn take() -> anyhow::Result<Processors> {
+        let mut relay_on = canopy_net::available_processors();
+        if relay_on.len() < 2 {
+            bail!("the bench needs two processors, one for the relay and one for the load");
+        }
+        let load_on = relay_on.remove(0);
+        relay_on.reverse();
+        canopy_net::pin_thread(load_on)?;
+        canopy_net::raise_open_files();
+        Ok(Processors { load_on, relay_on })
+    }
+}
+
 impl BenchCommand {
     /// Runs the bench and prints what it measured.
     ///
@@ -59,6 +86,7 @@ impl BenchCommand {
             What::Relay(bench) => bench.run(),
             What::Capacity(bench) => bench.run(),
             What::Groupcast(bench) => bench.run(),
+            What::Subscribe(bench) => bench.run(),
             What::Footprint(bench) => bench.run(),
             What::Plan(bench) => bench.run(),
             What::Reflector(reflector) => reflector.run(),

@@ -38,8 +38,8 @@ pub(crate) struct Member {
 
 /// What arrives at a member.
 pub(crate) enum Heard<'a> {
-    /// A datagram of so many bytes, before what is in it.
-    Datagram(usize),
+    /// A datagram at the member of this number, before what is in it.
+    Datagram(usize, &'a [u8]),
     /// The payload of an update.
     Payload(Time, &'a [u8]),
 }
@@ -125,7 +125,7 @@ impl Members {
             let member = &mut self.list[*number];
             let now = self.clock.now();
             self.receiver.receive(&member.socket, |_, datagram| {
-                heard(Heard::Datagram(datagram.len()));
+                heard(Heard::Datagram(*number, datagram));
                 match &mut member.session {
                     Some(session) => {
                         let deliver = |u: Update<'_>| heard(Heard::Payload(now, u.payload));

@@ -69,7 +69,7 @@ struct Arrivals {
 impl Arrivals {
     fn hear(&mut self, heard: Heard<'_>) {
         match heard {
-            Heard::Datagram(len) => self.bytes += len as u64,
+            Heard::Datagram(_, datagram) => self.bytes += datagram.len() as u64,
             Heard::Payload(now, payload) => self.take(now, payload),
         }
     }

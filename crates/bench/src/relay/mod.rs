@@ -7,6 +7,7 @@ mod report;
 mod rounds;
 mod softirq;
 
+use crate::Processors;
 use crate::left_out::LeftOut;
 use anyhow::{bail, ensure};
 use canopy_engines::{EngineChoice, EngineName};
@@ -39,6 +40,11 @@ pub(crate) struct RelayBench {
     /// Send engines of the relay, one after the other
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "auto")]
     engine: Vec<EngineChoice>,
+    /// Data threads of the relay, one number after the other; those that have no processor of their
+    /// own beside the load share
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1",
+          value_parser = clap::value_parser!(u16).range(1..=64))]
+    threads: Vec<u16>,
     /// Relay and load on two hosts: network namespaces joined by a virtual Ethernet. Needs root
     #[arg(long)]
     netns: bool,
@@ -52,9 +58,18 @@ pub(crate) struct Plan {
     rounds: u32,
     measured: Duration,
     engine: EngineChoice,
-    /// The processor of relay and reflector.
-    relay_on: usize,
+    threads: u16,
+    /// The processors of the relay's data threads; the first is the reflector's.
+    relay_on: Vec<usize>,
     place: Place,
+}
+
+impl Plan {
+    /// The processors of so many data threads, as the relay's flag names them.
+    fn pins(&self, threads: u16) -> String {
+        let all = self.relay_on.iter().cycle().take(threads.into());
+        all.map(usize::to_string).collect::<Vec<_>>().join(",")
+    }
 }
 
 impl RelayBench {
@@ -67,22 +82,25 @@ impl RelayBench {
         if cases.is_empty() {
             bail!("no case passes these filters; without filters there are {}", Case::all().len());
         }
-        let processors = canopy_net::available_processors();
-        let [load_on, .., relay_on] = processors[..] else {
-            bail!("the bench needs two processors, one for the relay and one for the load");
-        };
-        canopy_net::pin_thread(load_on)?;
-        canopy_net::raise_open_files();
+        let Processors { load_on, relay_on } = Processors::take()?;
         let measured = Duration::from_secs_f64(seconds);
         let place = if self.netns { Place::virtual_ethernet(load_on)? } else { Place::loopback() };
-        let mut plan = Plan { rounds, measured, engine: EngineChoice::Auto, relay_on, place };
+        let engine = EngineChoice::Auto;
+        let mut plan = Plan { rounds, measured, engine, threads: 1, relay_on, place };
         let mut rows = Vec::new();
         let engines = self.engines_that_work(&plan.place)?;
-        let all = cases.len() * engines.len();
+        let relays: Vec<(EngineChoice, u16)> = engines
+            .iter()
+            .flat_map(|engine| self.threads.iter().map(move |threads| (*engine, *threads)))
+            .collect();
+        let all = cases.len() * relays.len();
         for case in &cases {
-            for engine in &engines {
-                plan.engine = *engine;
-                print_note(format_args!("[{}/{all}] {case} engine={engine}", rows.len() + 1));
+            for (engine, threads) in &relays {
+                (plan.engine, plan.threads) = (*engine, *threads);
+                let number = rows.len() + 1;
+                print_note(format_args!(
+                    "[{number}/{all}] {case} engine={engine} threads={threads}"
+                ));
                 let row = plan.place.run(|| rounds::measure(case, &plan))??;
                 if self.json {
                     print_line(serde_json::to_string(&row)?)?;

@@ -21,6 +21,8 @@ pub(crate) struct Row {
     pub(crate) tick_ms: u64,
     pub(crate) receivers_gro: bool,
     pub(crate) engine: String,
+    /// Data threads.
+    pub(crate) threads: u16,
     /// Rounds that count.
     pub(crate) rounds: usize,
     /// Seconds measured of each side in each round.
@@ -55,6 +57,7 @@ impl Row {
             tick_ms: case.tick_ms,
             receivers_gro: case.receivers_gro,
             engine: String::new(),
+            threads: 1,
             rounds: 0,
             seconds: 0.0,
             deliveries: 0,
@@ -92,9 +95,10 @@ impl Row {
     /// All results as a table.
     pub(crate) fn table(rows: &[Row]) -> String {
         let mut table = format!(
-            "{:<9}{:>9}{:>5}{:>7}{:>11}{:>6}{:>5}{:>9}{:>9}{:>8}{:>15}{:>8}{:>9}{:>10}\n",
+            "{:<9}{:>9}{:>8}{:>5}{:>7}{:>11}{:>6}{:>5}{:>9}{:>9}{:>8}{:>15}{:>8}{:>9}{:>10}\n",
             "scenario",
             "engine",
+            "threads",
             "n",
             "bytes",
             "mode",
@@ -115,9 +119,10 @@ impl Row {
             };
             let range = format!("{:.2}–{:.2}", row.ratio_min, row.ratio_max);
             table += &format!(
-                "{:<9}{:>9}{:>5}{:>7}{:>11}{:>6}{:>5}{:>9.3}{:>9.3}{:>8.2}{:>15}{:>8.2}{:>9.5}{:>10}\n",
+                "{:<9}{:>9}{:>8}{:>5}{:>7}{:>11}{:>6}{:>5}{:>9.3}{:>9.3}{:>8.2}{:>15}{:>8.2}{:>9.5}{:>10}\n",
                 scenario,
                 row.engine,
+                row.threads,
                 row.n,
                 row.bytes,
                 row.mode.flag(),

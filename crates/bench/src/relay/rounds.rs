@@ -24,18 +24,18 @@ pub(crate) struct Server {
 impl Server {
     /// Starts one side for a case, on its processor.
     pub(super) fn start(side: Side, case: &Case, plan: &Plan) -> anyhow::Result<Server> {
-        let pin = plan.relay_on.to_string();
         let mut command = server_command()?;
         match side {
             Side::Reflector => {
                 let listen = format!("{}:0", plan.place.server_ip);
-                command.args(["bench", "reflector", "--pin", &pin, "--listen", &listen]);
+                command.args(["bench", "reflector", "--listen", &listen, "--pin", &plan.pins(1)]);
             }
             Side::Relay => {
                 let (mode, tick) = (case.mode.flag(), case.tick_ms.max(1).to_string());
                 let engine = plan.engine.to_string();
                 command.args(["relay", "--json"]).args(plan.place.relay_flags());
-                command.args(["--threads", "1", "--pin", &pin, "--engine", &engine]);
+                let (threads, pins) = (plan.threads.to_string(), plan.pins(plan.threads));
+                command.args(["--threads", &threads, "--pin", &pins, "--engine", &engine]);
                 command.args(["--mode", mode, "--tick-ms", &tick]);
             }
         }
@@ -114,7 +114,7 @@ pub(super) fn measure(case: &Case, plan: &Plan) -> anyhow::Result<Row> {
         bail!("all {discarded} rounds had more than 5 % steal; try again on a quieter machine");
     }
     let row = summarise(case, plan, &pairs, discarded);
-    Ok(Row { engine: relay.engine.clone(), ..row })
+    Ok(Row { engine: relay.engine.clone(), threads: plan.threads, ..row })
 }
 
 fn summarise(case: &Case, plan: &Plan, pairs: &[(Measured, Measured)], discarded: usize) -> Row {
