@@ -3,7 +3,7 @@
 use socket2::{Domain, Protocol, Type};
 use std::io;
 use std::mem;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -164,39 +164,6 @@ impl Socket {
         self.id
     }
 
-    /// A socket that sends to `peer` alone, from this one's address and port. It receives nothing:
-    /// what the peer sends comes to this one, as do the errors of what it sent.
-    ///
-    /// A socket that is bound to a multicast address sends from the address that the route to its
-    /// peer gives, but is found by what is sent to the multicast address only.
-    ///
-    /// # Errors
-    /// What the kernel says; `AddrNotAvailable` if the route does not give this one's address.
-    pub fn open_towards(&self, peer: SocketAddr) -> io::Result<socket2::Socket> {
-        let domain = Domain::for_address(self.local);
-        if !self.local.ip().is_unspecified() {
-            let probe = socket2::Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
-            probe.connect(&peer.into())?;
-            let source = probe.local_addr()?.as_socket().map(|source| source.ip());
-            if source != Some(self.local.ip()) {
-                return Err(io::ErrorKind::AddrNotAvailable.into());
-            }
-        }
-        let sender = socket2::Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
-        sender.set_reuse_port(true)?;
-        sender.set_recv_buffer_size(0)?;
-        sender.set_send_buffer_size(self.inner.send_buffer_size()? / 2)?;
-        let name = SocketAddr::new(unheard_address(self.local), self.local.port());
-        let shared = self.inner.reuse_port()?;
-        self.inner.set_reuse_port(true)?;
-        let bound = sender.bind(&name.into());
-        self.inner.set_reuse_port(shared)?;
-        bound?;
-        sender.connect(&peer.into())?;
-        tell_errors(&sender, self.local.is_ipv6())?;
-        Ok(sender)
-    }
-
     /// Makes sends fail that a full device queue drops: the kernel tells of them only where it
     /// also tells what became of earlier datagrams ([`Socket::take_errors`]).
     pub fn report_errors(&self) {
@@ -265,15 +232,6 @@ pub fn tell_errors(socket: &socket2::Socket, ipv6: bool) -> io::Result<()> {
         set_option(socket, libc::SOL_IPV6, libc::IPV6_RECVERR, &1)?;
     }
     set_option(socket, libc::SOL_IP, libc::IP_RECVERR, &1)
-}
-
-/// A multicast address of the family that nobody sends to: of those kept for documentation
-/// (RFC 6676).
-fn unheard_address(local: SocketAddr) -> IpAddr {
-    match local {
-        SocketAddr::V4(_) => Ipv4Addr::new(233, 252, 0, 1).into(),
-        SocketAddr::V6(_) => Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0xdb8, 0, 1).into(),
-    }
 }
 
 fn fresh_id() -> u64 {

@@ -66,15 +66,10 @@ pub fn wait_readable(
 }
 
 /// Waits until `socket` takes more to send, at most `limit`.
-pub(crate) fn wait_writable(socket: &Socket, limit: Duration) {
+pub fn wait_writable(socket: &Socket, limit: Duration) {
     let mut fds = [libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 }];
     // Waiting in vain is seen by the send that follows.
     let _ = poll(&mut fds, Some(limit));
-}
-
-/// Sleeps for `span`.
-pub fn nap(span: Duration) {
-    let _ = poll(&mut [], Some(span));
 }
 
 /// Sleeps until `until`, whatever arrives meanwhile.

@@ -2,7 +2,6 @@
 
 use super::next_hop::NextHops;
 use super::slot::{Entry, MEMBERS};
-use canopy_net::Group;
 use std::net::{IpAddr, SocketAddr};
 
 /// Sets smaller than this are sent to one by one: one clone costs less than one send, but readying
@@ -19,10 +18,6 @@ pub(crate) struct Members {
     generation: u64,
     /// IPv4, IPv6.
     pub(crate) families: [FamilySet; 2],
-    /// Those that are sent to one by one.
-    pub(crate) others: Group,
-    /// The same while they are sorted.
-    rest: Vec<SocketAddr>,
 }
 
 /// Members of one family whose packets are cloned.
@@ -32,6 +27,8 @@ pub(crate) struct FamilySet {
     pub(crate) source: Option<IpAddr>,
     pub(crate) entries: Vec<Entry>,
     pub(crate) addresses: Vec<SocketAddr>,
+    /// Where each is in the set.
+    pub(crate) places: Vec<usize>,
     hops: Vec<u32>,
     /// Who is looked at next for its hop.
     cursor: usize,
@@ -54,12 +51,9 @@ impl Members {
         self.all.clear();
         self.all.extend(members);
         for set in &mut self.families {
-            set.source = None;
-            set.entries.clear();
-            set.addresses.clear();
-            set.hops.clear();
+            set.clear();
         }
-        for member in &self.all {
+        for (place, member) in self.all.iter().enumerate() {
             let to = SocketAddr::new(member.ip().to_canonical(), member.port());
             let set = &mut self.families[usize::from(to.is_ipv6())];
             let way = hops.way(to.ip());
@@ -71,23 +65,28 @@ impl Members {
                 set.source = Some(source);
                 set.entries.push(Entry::new(to, way.mac));
                 set.addresses.push(*member);
+                set.places.push(place);
                 set.hops.push(way.hop);
-            } else {
-                self.rest.push(*member);
             }
         }
         for set in &mut self.families {
             if set.entries.len() < SMALLEST_SET {
-                set.entries.clear();
-                self.rest.append(&mut set.addresses);
+                set.clear();
             }
         }
-        self.others.replace(self.rest.drain(..));
         true
     }
 }
 
 impl FamilySet {
+    fn clear(&mut self) {
+        self.source = None;
+        self.entries.clear();
+        self.addresses.clear();
+        self.places.clear();
+        self.hops.clear();
+    }
+
     /// Moves members to the front by whose hops the kernel has not sent anything itself for long.
     /// Returns how many.
     ///
@@ -100,6 +99,7 @@ impl FamilySet {
             if hops.take_due(self.hops[self.cursor]) {
                 self.entries.swap(due, self.cursor);
                 self.addresses.swap(due, self.cursor);
+                self.places.swap(due, self.cursor);
                 self.hops.swap(due, self.cursor);
                 due += 1;
             }

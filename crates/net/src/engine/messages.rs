@@ -14,7 +14,7 @@ const VECTORS: usize = MESSAGES * 4;
 /// Bytes of a control message that carries a segment length.
 pub const SEGMENT_CONTROL_LEN: usize = 24;
 
-pub(super) type Control = [u64; SEGMENT_CONTROL_LEN / 8];
+type Control = [u64; SEGMENT_CONTROL_LEN / 8];
 
 /// The messages of one system call, and what they point to.
 pub struct Messages {
@@ -22,6 +22,9 @@ pub struct Messages {
     controls: Vec<Control>,
     vectors: Vec<libc::iovec>,
     messages: Vec<libc::mmsghdr>,
+    /// For each message its transmit's place among those that it was built from, and how many
+    /// datagrams of that transmit are in messages before it.
+    owners: Vec<(u32, u32)>,
 }
 
 // SAFETY: the raw pointers into the vectors next to them stay good wherever it is moved, for those
@@ -42,6 +45,7 @@ impl Messages {
             controls: vec![Control::default(); MESSAGES],
             vectors: Vec::with_capacity(VECTORS),
             messages: Vec::with_capacity(MESSAGES),
+            owners: Vec::with_capacity(MESSAGES),
         }
     }
 
@@ -56,7 +60,7 @@ impl Messages {
             let first = self.vectors.len();
             self.vectors.extend(batch.parts(transmit).map(vector_of));
             let place = self.messages.len();
-            self.push(transmit.to, first);
+            self.push(transmit.to, first, (done as u32, 0));
             if transmit.datagrams() > 1 {
                 let control = &mut self.controls[place];
                 *control = segment_control(transmit.segment);
@@ -79,10 +83,12 @@ impl Messages {
             }
             let segment = usize::from(transmit.segment).max(1);
             let (mut first, mut len) = (self.vectors.len(), 0);
+            let mut owner = (done as u32, 0);
             for mut part in batch.parts(transmit) {
                 while !part.is_empty() {
                     if len == segment {
-                        self.push(transmit.to, first);
+                        self.push(transmit.to, first, owner);
+                        owner.1 += 1;
                         (first, len) = (self.vectors.len(), 0);
                     }
                     let (bytes, rest) = part.split_at(part.len().min(segment - len));
@@ -90,7 +96,7 @@ impl Messages {
                     (part, len) = (rest, len + bytes.len());
                 }
             }
-            self.push(transmit.to, first);
+            self.push(transmit.to, first, owner);
         }
         transmits.len()
     }
@@ -98,6 +104,7 @@ impl Messages {
     fn clear(&mut self) {
         self.messages.clear();
         self.vectors.clear();
+        self.owners.clear();
     }
 
     /// Whether earlier pointers stay good if so much is added.
@@ -106,7 +113,7 @@ impl Messages {
     }
 
     /// Adds a message of the vectors from `first` on.
-    fn push(&mut self, to: SocketAddr, first: usize) {
+    fn push(&mut self, to: SocketAddr, first: usize, owner: (u32, u32)) {
         let name = &mut self.names[self.messages.len()];
         let mut message = empty_message();
         let header = &mut message.msg_hdr;
@@ -115,6 +122,24 @@ impl Messages {
         header.msg_iov = self.vectors[first..].as_mut_ptr();
         header.msg_iovlen = (self.vectors.len() - first) as _;
         self.messages.push(message);
+        self.owners.push(owner);
+    }
+
+    /// Whose datagrams a message carries: the place of the transmit, and how many of its datagrams
+    /// are in messages before this one.
+    pub fn owner(&self, message: usize) -> (usize, u32) {
+        let (transmit, datagrams) = self.owners[message];
+        (transmit as usize, datagrams)
+    }
+
+    /// How many were built.
+    pub fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Whether none was built.
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty()
     }
 
     /// What was built.
@@ -123,19 +148,17 @@ impl Messages {
     }
 }
 
-/// A message to nobody that carries nothing.
-pub fn empty_message() -> libc::mmsghdr {
+fn empty_message() -> libc::mmsghdr {
     // SAFETY: all zeroes is a value of this struct of integers and pointers.
     unsafe { mem::zeroed() }
 }
 
-/// The bytes as the kernel wants them; good for as long as they stay.
-pub fn vector_of(bytes: &[u8]) -> libc::iovec {
+fn vector_of(bytes: &[u8]) -> libc::iovec {
     libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
 }
 
 /// The control message that asks the kernel to cut a send into pieces of `segment` bytes.
-pub fn segment_control(segment: u16) -> [u64; SEGMENT_CONTROL_LEN / 8] {
+fn segment_control(segment: u16) -> [u64; SEGMENT_CONTROL_LEN / 8] {
     let mut control = Control::default();
     write_segment_control(as_bytes(&mut control), segment);
     control
