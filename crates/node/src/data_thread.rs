@@ -1,14 +1,15 @@
 //! One data thread: receive batch → relay → send batch, on one straight way.
 //!
-//! It takes no lock for a packet, allocates nothing after its start, and waits in two places only:
-//! for its socket, and for a full device queue. The clone engines ask the kernel for routes and
+//! It takes no lock for a packet, allocates nothing after its start, and waits for its socket only.
+//! The clone engines ask the kernel for routes and
 //! hardware addresses here too, once for each receiver every ten seconds or when they change. Other
 //! data threads reach it through bounded rings.
 
 use super::{Command, NodeConfig, Shared, ThreadStatus};
 use canopy_engines::Engine;
 use canopy_net::{
-    Clock, Receiver, SendEngine, SendReport, ThreadSockets, sleep_until, thread_cpu_time,
+    Clock, Outlet, Receiver, Retry, SendEngine, SendReport, ThreadSockets, sleep_until,
+    thread_cpu_time,
 };
 use canopy_relay::{Intake, Mode, Relay};
 use canopy_wire::{DropReason, MAX_DATAGRAM, Path, Time};
@@ -30,6 +31,8 @@ const MAX_RECEIVES: usize = 16;
 const STRANGERS: usize = 64;
 /// Datagrams that wait in a ring between two data threads, and that are taken from it in a turn.
 const RING: usize = 4096;
+/// How often to see whether a full send buffer has room again.
+const WRITABLE_EVERY: Duration = Duration::from_micros(500);
 const STATUS_EVERY: Duration = Duration::from_millis(200);
 
 /// A datagram on its way to another data thread.
@@ -96,7 +99,7 @@ pub(super) struct DataThread {
     relay: Relay,
     sockets: ThreadSockets,
     clock: Clock,
-    engine: Engine,
+    outlet: Outlet<Engine>,
     receiver: Receiver,
     strangers: Receiver,
     handover: Handover,
@@ -136,7 +139,7 @@ impl DataThread {
             relay,
             sockets,
             clock,
-            engine,
+            outlet: Outlet::new(engine),
             receiver: Receiver::new(RECEIVE_SLOTS, RECEIVE_SLOT_BYTES),
             strangers: Receiver::new(STRANGERS, MAX_DATAGRAM + 1),
             handover,
@@ -172,16 +175,22 @@ impl DataThread {
             // 3. time
             self.relay.handle_timeout(now);
             // 4. pending → fan-out → send batch
-            let (engine, socket, sent) = (&mut self.engine, &self.sockets.data, &mut self.sent);
+            let (outlet, socket, sent) = (&mut self.outlet, &self.sockets.data, &mut self.sent);
             let (clock, sending) = (&self.clock, &mut self.sending);
-            let failed_before = sent.failed;
+            let before = *sent;
+            if outlet.wants().is_some() {
+                let began = clock.now();
+                sent.add(outlet.retry(socket, now));
+                *sending += clock.now().since(began);
+            }
             self.relay.transmit(now, |batch| {
-                let before = clock.now();
-                sent.add(engine.send(socket, batch));
-                *sending += clock.now().since(before);
+                let began = clock.now();
+                sent.add(outlet.send(socket, now, batch));
+                *sending += clock.now().since(began);
             });
-            let failed = self.sent.failed - failed_before;
-            self.relay.count_drops(DropReason::SendFailed, failed);
+            let after = self.sent;
+            self.relay.count_drops(DropReason::SendFailed, after.failed - before.failed);
+            self.relay.count_drops(DropReason::SendQueueFull, after.dropped - before.dropped);
             self.handover.wake_others();
             // 5. now and then: commands and status
             self.leisurely = self.read_every.is_some() && (received || self.relay.is_collecting());
@@ -195,15 +204,20 @@ impl DataThread {
 
     fn wait(&mut self) -> anyhow::Result<()> {
         let due = self.relay.poll_timeout();
+        let retry = self.outlet.wants().map(|wants| match wants {
+            Retry::At(at) => at,
+            Retry::Writable => self.clock.now() + WRITABLE_EVERY,
+        });
         if let Some(read_every) = self.read_every.filter(|_| self.leisurely) {
             // Counted from when this turn began: one that took longer is followed by the next at once.
             let read_at = self.turn_at.next_multiple(read_every);
-            sleep_until(&self.clock, due.map_or(read_at, |due| due.min(read_at)));
+            let until = [due, retry, Some(read_at)].into_iter().flatten().min();
+            sleep_until(&self.clock, until.unwrap_or(read_at));
             return Ok(());
         }
         // An empty relay that has told how it stands sleeps until it is woken.
         let status = self.untold.then_some(self.status_at);
-        let until = [due, status, self.drain_until].into_iter().flatten().min();
+        let until = [due, retry, status, self.drain_until].into_iter().flatten().min();
         self.shared.waiting.store(true, Ordering::Relaxed);
         // Either this thread sees what was passed, or the passing thread sees that this one waits.
         fence(Ordering::SeqCst);
@@ -284,7 +298,7 @@ impl DataThread {
                 sending: self.sending,
                 cpu: thread_cpu_time(),
                 longest_turn: std::mem::take(&mut self.longest_turn),
-                engines_stopped: self.engine.has_stopped().into(),
+                engines_stopped: self.outlet.engine().has_stopped().into(),
             };
         }
     }

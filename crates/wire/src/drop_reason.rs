@@ -67,6 +67,8 @@ drop_reasons! {
     HandoverFull => "handover_full",
     /// The kernel refused a datagram.
     SendFailed => "send_failed",
+    /// A send queue was full, and the datagram found no room to wait in or waited for too long.
+    SendQueueFull => "send_queue_full",
     /// The socket's receive buffer was full; the relay never saw the datagram.
     ReceiveQueueFull => "receive_queue_full",
     /// The receive buffer for hellos, cookies and connects was full; the relay never saw the
