@@ -75,7 +75,7 @@ const ENGINES: [EngineName; 4] =
 
 /// A sender on the near host with an engine, if that works here.
 fn open(near: &Namespace, ip: &str, name: EngineName, send_buffer: usize) -> Option<Sender> {
-    let options = SocketOptions { send_buffer, ..SocketOptions::default() };
+    let options = SocketOptions { send_buffer, serves_many: true, ..SocketOptions::default() };
     let address = SocketAddr::new(ip.parse().unwrap(), 0);
     let socket = near.run(|| Socket::bind(address, &options)).unwrap().unwrap();
     let engine = Engine::open(EngineChoice::Named(name), &socket);
