@@ -237,9 +237,9 @@ fn a_burst_lives_through_several_batches() {
         let receivers = 600;
         let mut world = World::of(RelayConfig { smallest_set, ..config(PERIODIC) }, receivers);
         world.subscribe_all(7, 0);
-        // Several runs for each, and two of the receivers are publishers as well.
-        let payload = |number: usize, update: u8| [number as u8, update].repeat(500);
-        for update in 0..50 {
+        // Two of the receivers are publishers as well.
+        let payload = |number: usize, update: u8| [number as u8, update].repeat(50);
+        for update in 0..10 {
             for number in 0..2 {
                 world.publish(number, 7, 0, Flags(0), &payload(number, update));
             }
@@ -258,10 +258,10 @@ fn a_burst_lives_through_several_batches() {
         for number in 0..receivers {
             let others = (0..2).filter(|publisher| *publisher != number);
             let of_one = |update| others.clone().map(move |publisher| payload(publisher, update));
-            let expected: Vec<_> = (0..50).flat_map(of_one).collect();
+            let expected: Vec<_> = (0..10).flat_map(of_one).collect();
             assert!(world.payloads(number) == expected, "participant {number}");
         }
-        assert_eq!(world.relay().counters().deliveries_out, 50 * 2 * 599);
+        assert_eq!(world.relay().counters().deliveries_out, 10 * 2 * 599);
     }
 }
 
