@@ -328,4 +328,14 @@ fn a_flood_of_hellos_costs_no_session_its_answer() {
     let answered = kinds.len() as u64 - 400;
     assert!((256..=512).contains(&answered), "{answered} strangers at once");
     assert_eq!(world.dropped(DropReason::RepliesFull) + answered, asked.into());
+    // There is room again at once, but the rate holds: 20 in a millisecond.
+    let len = Hello { nonce: 1 }.encode(COMTREE, &mut out).unwrap();
+    for (later, answers) in [(0, 0), (1, 20)] {
+        let now = now + Duration::from_millis(later);
+        for port in 1..100 {
+            let stranger = SocketAddr::from(([10, 8, 8, 8], port));
+            world.relay_mut().handle_datagram(now, stranger, &out[..len]);
+        }
+        assert_eq!(world.collect(0).len(), answers, "{later} ms later");
+    }
 }
