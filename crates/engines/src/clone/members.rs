@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 /// Sets smaller than this are sent to one by one: one clone costs less than one send, but readying
 /// the kernel's side costs about as much as four.
 pub(crate) const SMALLEST_SET: usize = 8;
-/// Members that are looked at in one send, for hops that the kernel must send to itself.
+/// How many members one send looks at, to find hops that the kernel must send to itself.
 const LOOKED_AT: usize = 32;
 
 /// The members of a set.

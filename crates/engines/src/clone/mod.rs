@@ -347,7 +347,7 @@ fn find_installation(local: IpAddr, folder: &Path) -> io::Result<Installation> {
     let on_device: Vec<Installation> = if ip.is_unspecified() {
         found.collect()
     } else {
-        let devices = netlink::devices_with(ip)?;
+        let devices = Netlink::open()?.devices_with(ip)?;
         found.filter(|installation| devices.contains(&installation.device)).collect()
     };
     let folder = folder.display();
