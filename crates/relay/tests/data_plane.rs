@@ -125,7 +125,11 @@ fn a_set_is_sent_the_same_and_drops_its_own() {
         after_another += batch.transmits().windows(2).filter(|pair| same(pair)).count();
         for transmit in batch.transmits() {
             let bytes = batch.parts(transmit).flatten().copied().collect();
-            sent.push(support::Sent { to: transmit.to, bytes, segment: transmit.segment.into() });
+            sent.push(support::Sent {
+                to: transmit.to.remote,
+                bytes,
+                segment: transmit.segment.into(),
+            });
         }
     });
     let sends_to = |number| sent.iter().filter(|one| one.to == ip_port(number)).count();
@@ -250,7 +254,7 @@ fn a_burst_lives_through_several_batches() {
             batches += 1;
             for transmit in batch.transmits() {
                 let bytes = batch.parts(transmit).flatten().copied().collect();
-                sent.push(Sent { to: transmit.to, bytes, segment: transmit.segment.into() });
+                sent.push(Sent { to: transmit.to.remote, bytes, segment: transmit.segment.into() });
             }
         });
         assert!(batches > 1, "{} sends are one batch", sent.len());
@@ -293,8 +297,13 @@ fn a_repeated_subscribe_hears_the_reason_that_was_given() {
         assert_eq!(first, repeated, "participant {number}");
         let packet = Packet::new_checked(&first).unwrap();
         let ack = SubscribeAck::new_checked(&packet).unwrap();
-        assert_eq!(ack.reason(), reason, "participant {number}");
-        let groups: Vec<_> = ack.refused().iter().map(Group::number).collect();
+        let groups: Vec<_> = ack
+            .refused()
+            .map(|(group, why)| {
+                assert_eq!(why, reason, "participant {number}");
+                group.number()
+            })
+            .collect();
         assert_eq!(groups, refused, "participant {number}");
     }
     assert_eq!(world.relay().counters().dropped(DropReason::SubscriptionsFull), 3);

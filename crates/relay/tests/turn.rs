@@ -71,7 +71,7 @@ impl Medium for Script {
         for transmit in batch.transmits() {
             let bytes = batch.parts(transmit).flatten().copied().collect();
             let segment = transmit.segment.into();
-            self.sent.push(Sent { to: transmit.to, bytes, segment });
+            self.sent.push(Sent { to: transmit.to.remote, bytes, segment });
         }
     }
 

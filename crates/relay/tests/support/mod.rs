@@ -248,7 +248,7 @@ impl World {
                 let bytes: Vec<u8> = batch.parts(transmit).flatten().copied().collect();
                 assert_eq!(bytes.len(), transmit.len as usize);
                 let segment = transmit.segment.into();
-                let sent = Sent { to: transmit.to, bytes, segment };
+                let sent = Sent { to: transmit.to.remote, bytes, segment };
                 assert_eq!(sent.datagrams().count(), transmit.datagrams() as usize);
                 all.push(sent);
             }
