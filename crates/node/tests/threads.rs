@@ -322,9 +322,10 @@ fn idle_threads_deliver_within_few_turns_of_the_others() {
         let mut rounds = Vec::new();
         for _ in 0..UPDATES {
             publisher.publish(WORLD);
-            let mut count = 0;
+            let (mut count, begun) = (0, Instant::now());
             let all = idle.received + 1;
             while idle.received < all {
+                assert!(begun.elapsed() < LIMIT, "it never comes");
                 publisher.publish_len(MIRROR, 100, Flags::ECHO);
                 publisher.expect(publisher.received + 1);
                 idle.take();
