@@ -14,8 +14,8 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 /// Time stands still for sessions: none repeats what it said, so nothing is sent but what a test
 /// sends.
 const STILL: Time = Time::from_millis(1);
-/// Where an update says who published it, and its number.
-const HEAD: usize = 8;
+/// An update begins with who published it, its number and its length.
+const HEAD: usize = 12;
 
 /// A participant that has joined.
 pub(crate) struct Peer {
@@ -143,8 +143,10 @@ impl Peer {
         self.receiver
             .receive(&self.socket, |_, datagram| {
                 let deliver = |update: canopy_session::Update<'_>| {
-                    let number = u32::from_be_bytes(update.payload[4..HEAD].try_into().unwrap());
-                    let whole = payload(update.src, number, update.payload.len());
+                    let word =
+                        |at| u32::from_be_bytes(*update.payload[at..].first_chunk().unwrap());
+                    let (number, len) = (word(4), word(8) as usize);
+                    let whole = payload(update.src, number, len);
                     assert!(update.payload == whole, "changed on its way: {number}");
                     let before = last.insert(update.src.0, number).unwrap_or(0);
                     assert!(number > before, "{number} after {before}");
@@ -183,6 +185,7 @@ fn payload(publisher: Address, number: u32, len: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len);
     bytes.extend(publisher.0.to_be_bytes());
     bytes.extend(number.to_be_bytes());
+    bytes.extend((len as u32).to_be_bytes());
     let mix = |place: usize| (place as u32 ^ publisher.0).wrapping_mul(31).wrapping_add(number);
     bytes.extend((HEAD..len).map(|place| mix(place) as u8));
     bytes
