@@ -231,8 +231,9 @@ mod tests {
         .collect()
     }
 
-    fn class_of(receiver: PortIndex) -> PeerClass {
-        ROOTS[receiver as usize % ROOTS.len()]
+    /// One class for all, or all in turn.
+    fn class_of(receiver: PortIndex, alike: bool) -> PeerClass {
+        if alike { PeerClass::Participant } else { ROOTS[receiver as usize % ROOTS.len()] }
     }
 
     /// The most levels, in every order, over targets that split the cohorts again and again.
@@ -272,22 +273,24 @@ mod tests {
         /// The slow way: a map from each receiver's list of targets to the receivers that have it.
         #[test]
         fn cohorts_are_the_classes_of_equal_lists(
-            pairs in proptest::collection::btree_set((0u32..6, 0u32..40, 0u8..24), 0..160),
+            pairs in proptest::collection::btree_set((0u32..6, 0u32..80, 0u8..24), 0..240),
+            // Then a node has more children than are looked through one by one.
+            alike in any::<bool>(),
         ) {
-            let mut cohorts = Cohorts::new(40, 200);
+            let mut cohorts = Cohorts::new(80, 240);
             for round in 0..2 {
                 let mut lists: BTreeMap<PortIndex, Vec<(u32, Level)>> = BTreeMap::new();
                 let mut seen = std::collections::BTreeSet::new();
                 for (target, receiver, level) in &pairs {
                     if seen.insert((*target, *receiver)) {
-                        cohorts.add(*receiver, class_of(*receiver), *target, Level(*level));
+                        cohorts.add(*receiver, class_of(*receiver, alike), *target, Level(*level));
                         lists.entry(*receiver).or_default().insert(0, (*target, Level(*level)));
                     }
                 }
                 cohorts.seal();
                 let mut classes: BTreeMap<_, Vec<PortIndex>> = BTreeMap::new();
                 for (receiver, list) in lists {
-                    let class = class_of(receiver) as u8;
+                    let class = class_of(receiver, alike) as u8;
                     classes.entry((class, list)).or_default().push(receiver);
                 }
                 let mut found = BTreeMap::new();
@@ -296,7 +299,8 @@ mod tests {
                     members.sort_unstable();
                     if !members.is_empty() {
                         let list = cohorts.targets(node).collect::<Vec<_>>();
-                        found.insert((cohorts.class(node) as u8, list), members);
+                        let key = (cohorts.class(node) as u8, list);
+                        prop_assert!(found.insert(key, members).is_none(), "twice the same");
                     }
                 }
                 prop_assert_eq!(found, classes, "round {}", round);
