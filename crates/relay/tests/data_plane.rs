@@ -66,6 +66,15 @@ fn unicast_reaches_one() {
 }
 
 #[test]
+fn the_largest_update_fits() {
+    let mut world = World::new(Mode::Immediate, 2);
+    let payload = [7; canopy_wire::MAX_UPDATE];
+    world.publish_to(0, world.address(1), 0, Flags(0), &payload);
+    world.settle();
+    assert_eq!(world.payloads(1), [payload]);
+}
+
+#[test]
 fn unicast_reaches_oneself_too() {
     let mut world = World::new(PERIODIC, 2);
     for payload in [b"note", b"self"] {
