@@ -1,7 +1,7 @@
 //! The driver: one thread that walks the whole crowd.
 
 use crate::grid::{Cell, Grid, GridError};
-use crate::oracle::Oracle;
+use crate::levels::{COARSE, DETAILED, LevelOracle};
 use crate::position::{MIN_PAYLOAD, Position};
 use crate::report::{Ages, Report};
 use crate::trace::{Row, Trace};
@@ -9,7 +9,7 @@ use crate::view::{Heard, Snapshot, Totals, View};
 use crate::walker::{Told, Walker};
 use canopy_net::{Clock, Readiness, Receiver};
 use canopy_session::Update;
-use canopy_wire::{Comtree, Group, MAX_UPDATE, RefusedReason, Time};
+use canopy_wire::{Comtree, Group, Level, MAX_UPDATE, RefusedReason, Time};
 use hdrhistogram::Histogram;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -30,6 +30,8 @@ const SETTLE_LIMIT: Duration = Duration::from_secs(2);
 const SENDS_IN_A_ROW: usize = 128;
 const REFRESH: Duration = Duration::from_millis(100);
 const PROGRESS: Duration = Duration::from_secs(2);
+/// With two levels, one update in so many is for those who are far away too.
+pub const COARSE_EVERY: u64 = 5;
 /// The longest wait: others may want the run to stop.
 const NAP: Duration = Duration::from_millis(50);
 
@@ -136,8 +138,8 @@ pub fn run(
 struct Arrival {
     receiver: u32,
     at: Time,
-    /// What it says, and the group it came to; `None` if no walker publishes such a thing.
-    update: Option<(Position, Group)>,
+    /// What it says, and the group and level it came to; `None` if no walker publishes such a thing.
+    update: Option<(Position, Group, Level)>,
 }
 
 /// Who joins and leaves when.
@@ -162,7 +164,7 @@ struct Crowd<'a> {
     members: Members,
     readiness: Readiness,
     receiver: Receiver,
-    oracle: Oracle,
+    oracle: LevelOracle,
     told: Told,
     timers: BinaryHeap<Reverse<(Time, u32)>>,
     ages: Histogram<u64>,
@@ -208,7 +210,7 @@ impl<'a> Crowd<'a> {
             members: Members { joins: Vec::new(), leaves: Vec::new() },
             readiness: Readiness::new()?,
             receiver: Receiver::new(16, 65_535),
-            oracle: Oracle::new(config.settle),
+            oracle: LevelOracle::new(config.settle),
             told: Told::default(),
             timers: BinaryHeap::new(),
             ages: all,
@@ -319,10 +321,13 @@ impl<'a> Crowd<'a> {
         walker.at = Some([row.x, row.y]);
         walker.look_around(now, grid, (row.x, row.y), &mut self.cells, &mut self.oracle);
         let group = grid.group_of(grid.cell_of(row.x, row.y));
-        let number = self.oracle.publish(now, row.walker, group);
+        let is_coarse = grid.near().is_none() || walker.published.is_multiple_of(COARSE_EVERY);
+        let level = if is_coarse { COARSE } else { DETAILED };
+        walker.published += 1;
+        let number = self.oracle.publish(now, row.walker, group, level);
         let (x, y) = (row.x as f32, row.y as f32);
         Position { walker: row.walker, number, published: now, x, y }.encode(&mut self.payload);
-        if walker.publish(group, &self.payload).is_err() {
+        if walker.publish(group, level, &self.payload).is_err() {
             self.oracle.unpublish();
             self.updates_unsent += 1;
         }
@@ -391,7 +396,8 @@ impl<'a> Crowd<'a> {
         self.receiver.receive(&walker.socket, |_, datagram| {
             let now = *arrived.get_or_insert_with(|| clock.now());
             let deliver = |update: Update<'_>| {
-                let update = Position::decode(update.payload).zip(update.dst.group());
+                let position = Position::decode(update.payload).zip(update.dst.group());
+                let update = position.map(|(position, group)| (position, group, update.level));
                 arrivals.push(Arrival { receiver: number, at: now, update });
             };
             // A datagram that is no packet delivers nothing: the oracle will miss what it held.
@@ -402,18 +408,22 @@ impl<'a> Crowd<'a> {
 
     fn judge_arrivals(&mut self) {
         for Arrival { receiver, at, update } in self.arrivals.drain(..) {
-            let Some((position, group)) = update else {
+            let Some((position, group, level)) = update else {
                 self.oracle.deliver_foreign();
                 continue;
             };
-            self.oracle.deliver(receiver, group, position.number);
+            self.oracle.deliver(receiver, group, level, position.number);
             let age = at.since(position.published);
             // Saturating, so it cannot fail.
             self.ages.saturating_record(age.as_nanos() as u64);
             self.recent_ages.saturating_record(age.as_nanos() as u64);
             if self.watched.contains(&receiver) {
                 let Position { walker, x, y, .. } = position;
-                let heard = Heard { x, y, received: at, age };
+                let receiver_has = self.walkers.get(receiver as usize).and_then(Option::as_ref);
+                let level =
+                    receiver_has.and_then(|walker| walker.level_held(&self.config.grid, group));
+                let level = level.unwrap_or(COARSE);
+                let heard = Heard { x, y, received: at, age, level };
                 self.heard.entry(receiver).or_default().push((walker, heard));
             }
         }

@@ -8,6 +8,7 @@
 
 mod driver;
 mod grid;
+mod levels;
 mod oracle;
 mod position;
 mod report;
@@ -15,7 +16,7 @@ mod trace;
 mod view;
 mod walker;
 
-pub use driver::{CrowdConfig, CrowdError, Progress, run};
+pub use driver::{COARSE_EVERY, CrowdConfig, CrowdError, Progress, run};
 pub use grid::{Cell, Grid, GridError};
 pub use oracle::{Oracle, Verdict};
 pub use position::{MIN_PAYLOAD, Position};

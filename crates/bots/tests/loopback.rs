@@ -50,6 +50,29 @@ fn everything_arrives_once_where_it_must_in_both_modes() {
     }
 }
 
+/// Whoever is far away gets one update in five; the oracle would tell of any other.
+#[test]
+fn details_reach_only_who_is_near() {
+    let trace = crowd(60, 3.0);
+    let stop = AtomicBool::new(false);
+    let mut delivered = Vec::new();
+    for mode in MODES {
+        let relay = RelayThread::start(mode, Fault::None, 200);
+        for grid in
+            [Grid::new(2.0, 8.0).unwrap(), Grid::new(2.0, 8.0).unwrap().with_near(2.0).unwrap()]
+        {
+            let config = CrowdConfig { grid, ..config(relay.address) };
+            let report = run(&config, &trace, None, &stop, |_| ()).unwrap();
+            let verdict = report.verdict;
+            let wrong = [verdict.missing, verdict.duplicates, verdict.unexpected];
+            assert_eq!(wrong, [0; 3], "{mode:?}: {report:?}");
+            delivered.push(verdict.delivered);
+        }
+    }
+    let [one, two, one_periodic, two_periodic] = delivered[..] else { panic!("{delivered:?}") };
+    assert!(two * 10 < one * 6 && two_periodic * 10 < one_periodic * 6, "{delivered:?}");
+}
+
 #[test]
 fn dropped_sends_are_missing() {
     let relay = RelayThread::start(Mode::Immediate, Fault::Drop, 200);

@@ -91,6 +91,10 @@ async fn look(driver: &Driver, url: &str, name: &str, (width, height): (u32, u32
     until(&page, "thirty frames", "return Number(document.body.dataset.frames) > 30").await;
     let receives = "return Number(document.getElementById('received-count').dataset.value) > 0";
     until(&page, "the viewer receives", receives).await;
+    let levels = "const number = (id) => Number(document.getElementById(id).dataset.value); \
+                  return document.body.dataset.levels === 'two' && number('level') === 1 \
+                  && number('received-count') > number('detailed')";
+    until(&page, "those who are far in less detail", levels).await;
     let rates = "return Number(document.getElementById('deliveries').dataset.value) > 100 \
                  && Number(document.getElementById('age-p99').dataset.value) > 0";
     until(&page, "deliveries and ages", rates).await;
@@ -112,7 +116,7 @@ async fn look(driver: &Driver, url: &str, name: &str, (width, height): (u32, u32
     let script =
         format!("return Number(document.getElementById('viewer-id').dataset.value) !== {viewer}");
     until(&page, "another viewer", &script).await;
-    until(&page, "it receives too", receives).await;
+    until(&page, "it receives too", levels).await;
     let picture = page.screenshot().await.unwrap();
     assert!(picture.len() > 10_000, "a picture with something on it");
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
