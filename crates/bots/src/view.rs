@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// An avatar is forgotten by a viewer that has not heard of it for so long.
-/// Whom it hears of at a coarse level it hears of less often.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(2);
+/// An avatar is forgotten by a viewer that has not heard of it for so long: twice the time for
+/// which a walker at ten updates a second is silent at the coarse level.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(1);
 
 /// One avatar as a viewer received it.
 #[derive(Clone, Copy, Debug, PartialEq)]
