@@ -1,13 +1,11 @@
 //! A real relay, and somebody on the way from it who meddles with what it sends.
 
-use canopy_net::{EngineChoice, EngineName, set_receive_buffer};
+use canopy_net::set_receive_buffer;
 use canopy_node::{Command, NodeConfig, RunningRelay};
-use canopy_relay::{Mode, TableLimits};
-use canopy_session::SessionLimits;
-use canopy_wire::{Address, Bundle, Comtree, HEADER_LEN, Kind, Packet, RECORD_HEADER_LEN};
+use canopy_relay::Mode;
+use canopy_wire::{Address, Bundle, HEADER_LEN, Kind, Packet, RECORD_HEADER_LEN};
 use std::collections::{BTreeSet, HashMap};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
