@@ -3,6 +3,12 @@
 //! A leaf: the relay fills a batch, a send engine empties it, and neither knows the other.
 #![forbid(unsafe_code)]
 
+mod backlog;
+mod segments;
+
+pub use backlog::{Backlog, MAX_WAITING_BYTES, MAX_WAITING_SENDS};
+pub use segments::{NotSendable, Segments};
+
 use canopy_wire::Path;
 
 /// The most datagrams that one segmented send may carry (Linux allows 64 on all kernels that have
@@ -48,6 +54,15 @@ impl Transmit {
     pub fn datagrams(&self) -> u32 {
         self.len.div_ceil(self.segment.max(1).into())
     }
+}
+
+/// A send that was not taken, or not all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsent {
+    /// Its place among those that were offered.
+    pub transmit: u32,
+    /// How many of its datagrams are done with; the rest of them is what is left.
+    pub datagrams: u32,
 }
 
 /// Sends that leave together. The bytes are shared: a burst for ninety receivers is there once.

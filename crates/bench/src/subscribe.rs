@@ -14,8 +14,8 @@ use crate::relay::Server;
 use anyhow::{Context, bail, ensure};
 use canopy_net::{SocketOptions, process_cpu_time, thread_cpu_time};
 use canopy_output::{print_line, print_note};
-use canopy_relay::{Mode, Relay, RelayConfig, TableLimits};
-use canopy_session::{Keyring, Session, SessionLimits, SessionsConfig, State};
+use canopy_relay::{ComtreeConfig, Mode, Places, Relay, RelayConfig, Siblings, TableLimits};
+use canopy_session::{Keyring, Session, SessionLimits, State};
 use canopy_wire::{
     Address, Change, Comtree, Group, Kind, Level, MAX_DATAGRAM, Packet, SubscribeAck,
     SubscribeWriter, Time,
@@ -106,7 +106,7 @@ impl SubscribeBench {
                 let started = thread_cpu_time();
                 let all = datagrams.chunks(MAX_DATAGRAM).zip(&lengths);
                 for (walker, (datagram, len)) in walkers.iter().zip(all) {
-                    let _ = relay.handle_datagram(NOW, walker.ip_port, &datagram[..*len]);
+                    relay.handle_datagram(NOW, walker.ip_port, &datagram[..*len]);
                 }
                 relay.transmit(NOW, |_| ());
                 cpu += thread_cpu_time().saturating_sub(started);
@@ -169,17 +169,16 @@ const NOW: Time = Time::from_millis(1);
 const COMTREE: Comtree = Comtree(1);
 
 fn relay() -> Relay {
-    let sessions = SessionsConfig {
-        comtrees: vec![COMTREE],
-        site: 1,
-        shard: 0,
-        shards: 1,
+    let config = RelayConfig {
+        mode: Mode::Immediate,
+        comtrees: vec![ComtreeConfig::new(COMTREE, 1)],
+        places: Places::new(PARTICIPANTS as u32),
         max_sessions: PARTICIPANTS as u32,
         limits: SessionLimits::default(),
+        tables: TableLimits::default(),
+        smallest_set: None,
     };
-    let tables = TableLimits::default();
-    let config = RelayConfig { mode: Mode::Immediate, sessions, tables, smallest_set: None };
-    Relay::new(config, Keyring::new([1; 16]), &[2; 16])
+    Relay::new(config, Siblings::alone(), Keyring::new([1; 16]), &[2; 16])
 }
 
 /// Joins all participants to a relay in memory, in one round trip after the other.
@@ -189,7 +188,7 @@ fn join(relay: &mut Relay, changes: u32) -> anyhow::Result<Vec<Walker>> {
         let ip_port = ip_port(number);
         let mut out = [0; MAX_DATAGRAM];
         while let Some(len) = session.poll_transmit(NOW, &mut out) {
-            let _ = relay.handle_datagram(NOW, ip_port, &out[..len]);
+            relay.handle_datagram(NOW, ip_port, &out[..len]);
             relay.transmit(NOW, |batch| {
                 for reply in batch.transmits() {
                     let bytes = batch.parts(reply).collect::<Vec<_>>().concat();

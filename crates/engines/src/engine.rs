@@ -1,8 +1,8 @@
 //! The engines by name: which works here, and which is the best that does.
 
 use crate::name::{EngineChoice, EngineName};
-use canopy_batch::SendBatch;
-use canopy_net::{Burst, Group, Mmsg, Refused, SendEngine, SendReport, Sendto, Socket};
+use canopy_batch::{SendBatch, Unsent};
+use canopy_net::{Mmsg, SendEngine, Sendto, Sent, Socket};
 use std::io;
 use std::path::Path;
 
@@ -151,17 +151,8 @@ fn smallest_set(_: EngineName) -> Option<u32> {
 }
 
 impl SendEngine for Engine {
-    fn send(&mut self, socket: &Socket, batch: &SendBatch) -> SendReport {
-        self.inner.send(socket, batch)
-    }
-
-    fn send_to_group(
-        &mut self,
-        socket: &Socket,
-        group: &Group,
-        burst: Burst<'_>,
-    ) -> Result<SendReport, Refused> {
-        self.inner.send_to_group(socket, group, burst)
+    fn send(&mut self, socket: &Socket, batch: &SendBatch, rest: &mut Vec<Unsent>) -> Sent {
+        self.inner.send(socket, batch, rest)
     }
 
     fn has_stopped(&self) -> bool {

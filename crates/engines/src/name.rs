@@ -6,14 +6,13 @@ use std::str::FromStr;
 /// A send engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineName {
-    /// One `sendto` a datagram: the baseline.
+    /// One `sendto` for each datagram: the baseline.
     Sendto,
-    /// `sendmmsg`: many datagrams a system call.
+    /// `sendmmsg`: many datagrams in one system call.
     Sendmmsg,
     /// `sendmmsg` with segmentation offload (`UDP_SEGMENT`) where a receiver gets several datagrams.
     Gso,
-    /// `io_uring`: many sends a system call. A group's members have a connected socket each, which
-    /// sends from the same address and port and receives nothing.
+    /// `io_uring`: many sends in one system call.
     Uring,
     /// The kernel clones one datagram for each receiver, on the device's own way out. Needs
     /// programs that were installed on the device.

@@ -2,15 +2,14 @@
 //!
 //! They have no name, so nothing of them is left when the process ends, however it ends.
 
-use std::ffi::{CStr, c_ulong};
-use std::fs::{self, File};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::ptr;
 use std::thread;
 
 /// A network namespace. It lives as long as this, or a socket or process in it.
@@ -26,12 +25,11 @@ impl Namespace {
     /// Without CAP_SYS_ADMIN, or where there is no `ip` (iproute2).
     pub fn new() -> io::Result<Namespace> {
         let made = in_own_thread(|| {
-            // SAFETY: the call takes flags only; it concerns the calling thread, which ends here.
-            if unsafe { libc::unshare(libc::CLONE_NEWNET) } < 0 {
-                let error = io::Error::last_os_error();
+            // SAFETY: no file descriptors are unshared.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(|error| {
                 let why = format!("a network namespace cannot be made ({error}); it needs root");
-                return Err(io::Error::new(error.kind(), why));
-            }
+                io::Error::new(error.kind(), why)
+            })?;
             let handle = File::open("/proc/thread-self/ns/net")?;
             ip("link set lo up")?;
             Ok(Namespace { handle })
@@ -42,6 +40,9 @@ impl Namespace {
     /// The namespace with this number, if it has a name or a process in it that we may look at.
     #[cfg(feature = "kernel")]
     pub(crate) fn numbered(number: u64) -> Option<Namespace> {
+        use std::fs;
+        use std::os::unix::fs::MetadataExt;
+
         let entries = |folder| fs::read_dir(folder).into_iter().flatten().flatten();
         let named = entries("/run/netns").map(|entry| entry.path());
         let of_processes = entries("/proc").map(|entry| entry.path().join("ns/net"));
@@ -57,10 +58,7 @@ impl Namespace {
     /// If the namespace cannot be entered.
     pub fn run<T: Send>(&self, inside: impl FnOnce() -> T + Send) -> io::Result<T> {
         in_own_thread(|| {
-            // SAFETY: the descriptor is a namespace's; the thread is ours and ends here.
-            if unsafe { libc::setns(self.handle.as_raw_fd(), libc::CLONE_NEWNET) } < 0 {
-                return Err(io::Error::last_os_error());
-            }
+            enter(self.handle.as_fd())?;
             Ok(inside())
         })?
     }
@@ -68,15 +66,10 @@ impl Namespace {
     /// Makes a command start in the namespace. The namespace must live until it was started.
     pub fn host<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let handle = self.handle.as_raw_fd();
-        let enter = move || {
-            // SAFETY: the call takes two integers.
-            match unsafe { libc::setns(handle, libc::CLONE_NEWNET) } {
-                0 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
-            }
-        };
+        // SAFETY: the namespace, and with it the descriptor, lives until the command was started.
+        let enter_it = move || enter(unsafe { BorrowedFd::borrow_raw(handle) });
         // SAFETY: between fork and exec only the one system call is made; it allocates nothing.
-        unsafe { command.pre_exec(enter) }
+        unsafe { command.pre_exec(enter_it) }
     }
 
     /// Lets one processor do the receive work of a device of the namespace, whoever sent to it:
@@ -91,12 +84,8 @@ impl Namespace {
         self.run(|| {
             // /sys shows the devices of the namespace in which it was mounted, so one is mounted
             // here, in a mount namespace that ends with this thread.
-            // SAFETY: the call takes flags only; it concerns the calling thread.
-            if unsafe { libc::unshare(libc::CLONE_NEWNS) } < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            mount(c"none", c"/", None, libc::MS_REC | libc::MS_PRIVATE)?;
-            mount(c"sysfs", c"/sys", Some(c"sysfs"), 0)?;
+            unshare_mounts()?;
+            mount("sysfs", "/sys", "sysfs", MountFlags::empty(), None)?;
             std::fs::write(Path::new("/sys").join(&file), &mask)
         })?
     }
@@ -137,20 +126,21 @@ impl Namespace {
 /// # Errors
 /// Without CAP_SYS_ADMIN, or if the kernel has no such file system.
 pub fn private_engine_folder() -> io::Result<&'static Path> {
-    // SAFETY: the call takes flags only.
-    if unsafe { libc::unshare(libc::CLONE_NEWNS) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    mount(c"none", c"/", None, libc::MS_REC | libc::MS_PRIVATE)?;
-    mount(c"bpf", c"/sys/fs/bpf", Some(c"bpf"), 0)?;
+    unshare_mounts()?;
+    mount("bpf", "/sys/fs/bpf", "bpf", MountFlags::empty(), None)?;
     Ok(Path::new("/sys/fs/bpf"))
 }
 
-fn mount(what: &CStr, place: &CStr, kind: Option<&CStr>, flags: c_ulong) -> io::Result<()> {
-    let kind = kind.map_or(ptr::null(), CStr::as_ptr);
-    // SAFETY: all are strings that end in zero, or null where the kernel takes that.
-    let done = unsafe { libc::mount(what.as_ptr(), place.as_ptr(), kind, flags, ptr::null()) };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+/// Moves the calling thread into a network namespace.
+fn enter(handle: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(move_into_link_name_space(handle, Some(LinkNameSpaceType::Network))?)
+}
+
+/// Gives the calling thread mounts of its own, which nobody else sees.
+fn unshare_mounts() -> io::Result<()> {
+    // SAFETY: no file descriptors are unshared.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
+    Ok(mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?)
 }
 
 fn in_own_thread<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {

@@ -7,8 +7,7 @@ use std::ptr;
 
 /// The user that this process runs as.
 pub fn current_user() -> u32 {
-    // SAFETY: the call has no conditions and never fails.
-    unsafe { libc::getuid() }
+    rustix::process::getuid().as_raw()
 }
 
 /// The number of the user with this name, or None if there is no such user.

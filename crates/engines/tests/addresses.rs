@@ -77,7 +77,7 @@ fn ask(far: &Namespace, relay: &Socket, engine: &mut Engine, ip: &str, what: &st
     let mut batch = SendBatch::new();
     batch.push_datagram(*path, b"one");
     batch.push_burst(*path, &[b"two", b"three"], 4);
-    let report = engine.send(relay, &batch);
+    let report = engine.send(relay, &batch, &mut Vec::new()).report;
     assert_eq!((report.sent, report.failed), (3, 0), "{what}");
     let heard: Vec<Vec<u8>> = receive(&asker, 3).into_iter().map(|(_, bytes)| bytes).collect();
     assert_eq!(heard, [&b"one"[..], b"twot", b"hree"], "{what}");

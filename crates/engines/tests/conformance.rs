@@ -1,10 +1,11 @@
-//! One body for all engines: what a batch or a group's burst says arrives, over loopback, IPv4 and
+//! One body for all engines: what a batch or a set of receivers says arrives, over loopback, IPv4 and
 //! IPv6.
 
-use canopy_batch::SendBatch;
+use canopy_batch::{Segments, SendBatch};
 use canopy_engines::{Engine, EngineChoice, EngineName};
 use canopy_net::{
-    Burst, Clock, Group, Receiver, SendEngine, Socket, SocketOptions, Waker, wait_readable,
+    Clock, Receiver, ReceiverSet, SendEngine, SendReport, Socket, SocketOptions, Waker,
+    wait_readable,
 };
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,6 +14,26 @@ use std::time::Duration;
 fn open(name: EngineName, socket: &Socket) -> Option<Engine> {
     let engine = Engine::open(EngineChoice::Named(name), socket);
     engine.inspect_err(|error| println!("skipped: {error}")).ok()
+}
+
+/// Sends the whole batch: over loopback there is always room.
+fn send(engine: &mut Engine, socket: &Socket, batch: &SendBatch) -> SendReport {
+    let mut rest = Vec::new();
+    let sent = engine.send(socket, batch, &mut rest);
+    assert_eq!((sent.full, &rest[..]), (None, &[][..]), "{}", engine.name());
+    sent.report
+}
+
+/// Sends the segments to every receiver of the set.
+fn send_to_set(
+    engine: &mut Engine,
+    socket: &Socket,
+    set: &ReceiverSet,
+    segments: Segments<'_>,
+) -> SendReport {
+    let mut batch = SendBatch::new();
+    set.push_to(&mut batch, segments);
+    send(engine, socket, &batch)
 }
 
 /// Runs `body` with each engine that works, and a sender for it, over IPv4 and IPv6.
@@ -75,7 +96,7 @@ fn batches_arrive_whole_and_in_order() {
                     }
                 }
             }
-            let report = engine.send(sender, &batch);
+            let report = send(engine, sender, &batch);
             assert_eq!((report.sent, report.failed), (20, 0), "{} {ip}", engine.name());
             for receiver in &receivers {
                 let twice = receiver.local_address() == batch_end(&receivers);
@@ -108,7 +129,7 @@ fn a_send_of_many_parts_is_cut_into_its_datagrams() {
             let mut expected: Vec<&[u8]> = whole.chunks(segment.into()).collect();
             expected.push(b"and one");
             let what = format!("{} {ip}, segments of {segment}", engine.name());
-            let report = engine.send(sender, &batch);
+            let report = send(engine, sender, &batch);
             assert_eq!((report.sent, report.failed), (2 * expected.len() as u64, 0), "{what}");
             for receiver in &receivers {
                 assert_eq!(receive(receiver, expected.len()), expected, "{what}");
@@ -129,10 +150,10 @@ fn a_receiver_that_the_kernel_refuses_does_not_stop_the_others() {
         let mut batch = SendBatch::new();
         batch.push_datagram(wrong, b"wrong family");
         batch.push_datagram(receiver.local_address(), b"served");
-        let group = Group::from_iter([wrong, receiver.local_address()]);
-        let burst = Burst::segments(b"served", 3).unwrap();
+        let group = ReceiverSet::from_iter([wrong, receiver.local_address()]);
+        let burst = Segments::new(b"served", 3).unwrap();
         let (of_batch, of_group) =
-            (engine.send(sender, &batch), engine.send_to_group(sender, &group, burst).unwrap());
+            (send(engine, sender, &batch), send_to_set(engine, sender, &group, burst));
         assert_eq!((of_batch.sent, of_batch.failed), (1, 1), "{} {ip}", engine.name());
         assert_eq!((of_group.sent, of_group.failed), (2, 2), "{} {ip}", engine.name());
         assert_eq!(receive(&receiver, 3), [&b"served"[..], b"ser", b"ved"], "{}", engine.name());
@@ -144,11 +165,11 @@ fn every_member_gets_every_datagram_of_a_burst_once_and_in_order() {
     with_every_engine(|engine, sender, ip| {
         for offload in [false, true] {
             let members = [socket(ip, offload), socket(ip, offload), socket(ip, offload)];
-            let group: Group = members.iter().map(Socket::local_address).collect();
+            let group: ReceiverSet = members.iter().map(Socket::local_address).collect();
             for (datagrams, segment) in [(1, 1), (1, 1400), (4, 333), (16, 100), (64, 77)] {
                 let bytes = numbered(datagrams, segment, datagrams as u8);
-                let burst = Burst::segments(&bytes, segment).unwrap();
-                let report = engine.send_to_group(sender, &group, burst).unwrap();
+                let burst = Segments::new(&bytes, segment).unwrap();
+                let report = send_to_set(engine, sender, &group, burst);
                 let sent = 3 * datagrams as u64;
                 assert_eq!((report.sent, report.failed), (sent, 0), "{} {ip}", engine.name());
                 let expected: Vec<_> = bytes.chunks(segment).map(<[u8]>::to_vec).collect();
@@ -169,11 +190,11 @@ fn a_group_is_served_as_it_is_when_something_is_sent() {
     with_every_engine(|engine, sender, ip| {
         let [a, b, c, d] = [(); 4].map(|()| socket(ip, false));
         let at = Socket::local_address;
-        let mut group = Group::new();
-        let mut send = |group: &Group, byte: u8, members: &[&Socket]| {
+        let mut group = ReceiverSet::new();
+        let mut send = |group: &ReceiverSet, byte: u8, members: &[&Socket]| {
             let burst = [byte; 9];
-            let burst = Burst::segments(&burst, 5).unwrap();
-            let report = engine.send_to_group(sender, group, burst).unwrap();
+            let burst = Segments::new(&burst, 5).unwrap();
+            let report = send_to_set(engine, sender, group, burst);
             assert_eq!((report.sent, report.failed), (2 * members.len() as u64, 0), "{byte} {ip}");
             for member in members {
                 assert_eq!(receive(member, 2), [vec![byte; 5], vec![byte; 4]], "{byte} {ip}");
@@ -190,7 +211,7 @@ fn a_group_is_served_as_it_is_when_something_is_sent() {
         send(&group, 3, &[&b, &c]);
         group.replace([at(&d), at(&a)]);
         send(&group, 4, &[&a, &d]);
-        send(&Group::from_iter([at(&b)]), 5, &[&b]);
+        send(&ReceiverSet::from_iter([at(&b)]), 5, &[&b]);
         send(&group, 6, &[&a, &d]);
     });
 }
@@ -199,11 +220,11 @@ fn a_group_is_served_as_it_is_when_something_is_sent() {
 fn three_hundred_members_are_served() {
     with_every_engine(|engine, sender, ip| {
         let members: Vec<Socket> = (0..300).map(|_| socket(ip, true)).collect();
-        let group: Group = members.iter().map(Socket::local_address).collect();
+        let group: ReceiverSet = members.iter().map(Socket::local_address).collect();
         for round in 0..3 {
             let bytes = numbered(4, 101, round);
-            let burst = Burst::segments(&bytes, 101).unwrap();
-            let report = engine.send_to_group(sender, &group, burst).unwrap();
+            let burst = Segments::new(&bytes, 101).unwrap();
+            let report = send_to_set(engine, sender, &group, burst);
             assert_eq!((report.sent, report.failed), (1200, 0), "{} {ip}", engine.name());
             let expected: Vec<_> = bytes.chunks(101).map(<[u8]>::to_vec).collect();
             for member in &members {
@@ -222,11 +243,11 @@ fn members_are_sent_to_from_the_sender_and_reach_it() {
                 let Some(mut engine) = open(name, &sender) else { continue };
                 let address = SocketAddr::new(ip.parse().unwrap(), sender.local_address().port());
                 let members = [socket(ip, false), socket(ip, false)];
-                let group: Group = members.iter().map(Socket::local_address).collect();
+                let group: ReceiverSet = members.iter().map(Socket::local_address).collect();
                 for number in 0..3u8 {
                     let burst = [number];
-                    let burst = Burst::datagram(&burst).unwrap();
-                    engine.send_to_group(&sender, &group, burst).unwrap();
+                    let burst = Segments::one(&burst).unwrap();
+                    send_to_set(&mut engine, &sender, &group, burst);
                     for member in &members {
                         let (mut from, mut receiver) = (None, Receiver::new(1, 65_535));
                         assert!(wait_for(member));
@@ -249,14 +270,14 @@ fn a_receiver_that_is_gone_costs_the_others_nothing() {
         let gone = [socket(ip, false), socket(ip, false)].map(|socket| socket.local_address());
         let at = |place: usize| live[place].local_address();
         let receivers = [at(0), gone[0], at(1), gone[1], at(2)];
-        let group = Group::from_iter(receivers);
+        let group = ReceiverSet::from_iter(receivers);
         for round in 0..50u8 {
             let bytes = [round; 9];
             let mut batch = SendBatch::new();
             receivers.iter().for_each(|to| batch.push_datagram(*to, &bytes));
-            let burst = Burst::segments(&bytes, 5).unwrap();
-            let mut report = engine.send(sender, &batch);
-            report.add(engine.send_to_group(sender, &group, burst).unwrap());
+            let burst = Segments::new(&bytes, 5).unwrap();
+            let mut report = send(engine, sender, &batch);
+            report.add(send_to_set(engine, sender, &group, burst));
             assert_eq!(report.failed, 0, "{} {ip}", engine.name());
             for socket in &live {
                 let expected = [&bytes[..], &bytes[..5], &bytes[5..]];

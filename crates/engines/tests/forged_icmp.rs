@@ -46,7 +46,7 @@ fn forged_icmp_does_not_disturb_what_is_sent() {
             for receiver in &receivers {
                 batch.push_burst(receiver.local_address(), &[&BURST], SEGMENT as u16);
             }
-            let report = engine.send(&relay, &batch);
+            let report = engine.send(&relay, &batch, &mut Vec::new()).report;
             let all = 3 * RECEIVERS as u64;
             let whole = (report.sent, report.failed, report.fallbacks, report.waits);
             assert_eq!(whole, (all, 0, 0, 0), "{bound}, {what}");
@@ -80,7 +80,7 @@ fn what_the_device_is_too_narrow_for_arrives_in_fragments() {
         let mut engine = near.run(|| Engine::open(EngineChoice::Auto, &relay)).unwrap().unwrap();
         let mut batch = SendBatch::new();
         batch.push_burst(receiver.local_address(), &[&BURST], SEGMENT as u16);
-        let report = engine.send(&relay, &batch);
+        let report = engine.send(&relay, &batch, &mut Vec::new()).report;
         assert_eq!((report.sent, report.failed), (3, 0), "{bound}");
         assert_eq!(sources(&receiver).len(), 3, "{bound}");
     }

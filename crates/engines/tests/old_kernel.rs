@@ -1,7 +1,8 @@
 //! What an older kernel lacks, by a filter that has this one answer as if it had never heard of it.
 
+use canopy_batch::SendBatch;
 use canopy_engines::{Engine, EngineChoice, EngineName};
-use canopy_net::{Burst, Group, Receiver, SendEngine, Socket, SocketOptions};
+use canopy_net::{Receiver, SendEngine, Socket, SocketOptions};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule,
@@ -45,9 +46,9 @@ fn what_an_old_kernel_lacks_is_named_and_done_without() {
     assert_eq!(engine.name(), EngineName::Sendmmsg);
     assert!(engine.why().contains("Linux 4.18"), "{}", engine.why());
 
-    let group = Group::from_iter([receiver.local_address()]);
-    let burst = Burst::segments(b"onetwothree", 3).unwrap();
-    assert_eq!(engine.send_to_group(&sender, &group, burst).unwrap().sent, 4);
+    let mut batch = SendBatch::new();
+    batch.push_burst(receiver.local_address(), &[b"onetwothree"], 3);
+    assert_eq!(engine.send(&sender, &batch, &mut Vec::new()).report.sent, 4);
     let mut arrived = Vec::new();
     let mut receive = Receiver::new(8, 65_535);
     while receive.receive(&receiver, |_, bytes| arrived.push(bytes.to_vec())).unwrap() {}

@@ -48,7 +48,7 @@ fn who_does_not_answer_does_not_stop_the_others() {
                 batch.push_burst(to, &[&[1; EACH * BYTES]], BYTES as u16);
             }
             batch.push_burst(honest.local_address(), &[&[1; EACH * BYTES]], BYTES as u16);
-            let report = engine.send(relay, &batch);
+            let report = engine.send(relay, &batch, &mut Vec::new()).report;
             let all = (EACH * (1 + nobody.len())) as u64;
             assert_eq!((report.sent, report.waits), (all, 0), "{here}, round {round}: {report:?}");
             heard += receive(&honest, EACH);

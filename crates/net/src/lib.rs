@@ -8,34 +8,35 @@
 mod address;
 mod clock;
 mod engine;
-mod group;
 mod listener;
+mod outlet;
 mod processor;
 mod readiness;
 mod receive;
+mod receivers;
 mod sender;
 mod socket;
 mod wait;
 
 pub use clock::Clock;
-pub use engine::{Mmsg, SendEngine, SendReport, Sendto};
-pub use group::{Burst, Group, Refused};
+pub use engine::{Full, Mmsg, SendEngine, SendReport, Sendto, Sent};
 pub use listener::{ThreadSockets, listen};
+pub use outlet::{Outlet, Retry};
 pub use processor::{
     available_processors, end_with_parent, pin_thread, process_cpu_time, raise_open_files,
     thread_cpu_time,
 };
 pub use readiness::Readiness;
 pub use receive::Receiver;
+pub use receivers::ReceiverSet;
 pub use socket::{Socket, SocketOptions, set_receive_buffer};
-pub use wait::{Waker, sleep_until, wait_readable};
+pub use wait::{Waker, sleep_until, wait_readable, wait_writable};
 
 /// What a further [`SendEngine`] is built from.
 pub mod parts {
     pub use crate::engine::{
-        MESSAGES, Messages, Retries, SEGMENT_CONTROL_LEN, empty_message, is_full, may_be_reported,
-        segment_control, vector_of, write_segment_control,
+        Errors, MESSAGES, Messages, SEGMENT_CONTROL_LEN, Unsegmented, Verdict, may_be_reported,
+        write_segment_control,
     };
     pub use crate::socket::tell_errors;
-    pub use crate::wait::nap;
 }

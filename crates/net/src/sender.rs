@@ -76,7 +76,7 @@ pub(crate) fn is_mapped(address: &SocketAddr) -> bool {
 ///
 /// A socket that is bound to a multicast address sends from the address that the route to its
 /// receiver gives, but is found by what is sent to the multicast address only.
-pub(crate) fn unheard_socket(
+fn unheard_socket(
     receiving: &socket2::Socket,
     local: SocketAddr,
     address: IpAddr,
@@ -134,6 +134,6 @@ fn sends_from(socket: &socket2::Socket, local: SocketAddr) -> bool {
 const UNHEARD_V4: Ipv4Addr = Ipv4Addr::new(233, 252, 0, 1);
 const UNHEARD_V6: Ipv6Addr = Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0xdb8, 0, 1);
 
-pub(crate) fn unheard_address(local: SocketAddr) -> IpAddr {
+fn unheard_address(local: SocketAddr) -> IpAddr {
     if local.is_ipv4() { UNHEARD_V4.into() } else { UNHEARD_V6.into() }
 }

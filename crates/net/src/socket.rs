@@ -1,6 +1,6 @@
 //! UDP sockets with Canopy's options.
 
-use crate::sender::{Sender, unheard_address, unheard_socket};
+use crate::sender::Sender;
 use rustix::net::sockopt::{set_socket_send_buffer_size, set_socket_send_buffer_size_force};
 use socket2::{Domain, Protocol, Type};
 use std::io;
@@ -189,30 +189,6 @@ impl Socket {
     /// Which of the sockets that this process ever had it is.
     pub fn id(&self) -> u64 {
         self.id
-    }
-
-    /// A socket that sends to `peer` alone, from this one's address and port. It receives nothing:
-    /// what the peer sends comes to this one, as do the errors of what it sent.
-    ///
-    /// A socket that is bound to a multicast address sends from the address that the route to its
-    /// peer gives, but is found by what is sent to the multicast address only.
-    ///
-    /// # Errors
-    /// What the kernel says; `AddrNotAvailable` if the route does not give this one's address.
-    pub fn open_towards(&self, peer: SocketAddr) -> io::Result<socket2::Socket> {
-        let domain = Domain::for_address(self.local);
-        if !self.local.ip().is_unspecified() {
-            let probe = socket2::Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
-            probe.connect(&peer.into())?;
-            let source = probe.local_addr()?.as_socket().map(|source| source.ip());
-            if source != Some(self.local.ip()) {
-                return Err(io::ErrorKind::AddrNotAvailable.into());
-            }
-        }
-        let sender = unheard_socket(&self.inner, self.local, unheard_address(self.local))?;
-        sender.connect(&peer.into())?;
-        tell_errors(&sender, self.local.is_ipv6())?;
-        Ok(sender)
     }
 
     /// Makes sends fail that a full device queue drops: the kernel tells of them only where it

@@ -72,7 +72,7 @@ pub(crate) fn wait_for_either(
 }
 
 /// Waits until `socket` takes more to send, at most `limit`.
-pub(crate) fn wait_writable(socket: &Socket, limit: Duration) {
+pub fn wait_writable(socket: &Socket, limit: Duration) {
     // The one that has room already ends its wait at once.
     for sending in socket.all_sending() {
         // Waiting in vain is seen by the send that follows.
@@ -81,7 +81,7 @@ pub(crate) fn wait_writable(socket: &Socket, limit: Duration) {
 }
 
 /// Sleeps for `span`.
-pub fn nap(span: Duration) {
+pub(crate) fn nap(span: Duration) {
     let _ = poll(&mut [], Some(span));
 }
 

@@ -73,6 +73,7 @@ impl DataThread {
             self.wait()?;
             let now = self.clock.now();
             let stop = self.follow_requests(now);
+            self.sockets.begin(now);
             let to_wake = self.turn.run(now, &mut self.sockets)?;
             self.wake(to_wake);
             let done = self.clock.now();
@@ -84,16 +85,17 @@ impl DataThread {
     }
 
     fn wait(&mut self) -> anyhow::Result<()> {
+        let retry = self.sockets.retry_at();
         let due = match self.turn.wait() {
             Wait::Until(at) => {
-                sleep_until(&self.clock, at);
+                sleep_until(&self.clock, retry.map_or(at, |retry| retry.min(at)));
                 return Ok(());
             }
             Wait::Arrival(due) => due,
         };
         // An empty relay that has told how it stands sleeps until it is woken.
         let status = self.untold.then_some(self.status_at);
-        let until = [due, status, self.drain_until].into_iter().flatten().min();
+        let until = [due, retry, status, self.drain_until].into_iter().flatten().min();
         let shared = &self.shared[usize::from(self.number)];
         shared.waiting.store(true, Ordering::Relaxed);
         // The wake protocol: this thread says that it waits and then looks at the logs and the

@@ -7,7 +7,7 @@ use canopy_relay::{
     Refusal, RelayConfig,
 };
 use canopy_session::{Event, Keyring, State};
-use canopy_wire::{Address, Comtree, DropReason, Flags, Group, RefusedReason};
+use canopy_wire::{Address, Comtree, DropReason, Flags, Group, RefusedReason, TableFull};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use support::{COMTREE, OTHER_COMTREE, PERIODIC, World, config, ip_port, path_of_thread};
@@ -310,7 +310,10 @@ fn a_lower_limit_of_subscriptions_leaves_what_there_is() {
     world.events(0);
     apply(&mut world, Change::LimitSubscriptions(2)).unwrap();
     world.subscribe(0, 4, 0);
-    assert_eq!(world.events(0), [Event::SubscriptionRefused(Group::new(4))]);
+    assert_eq!(
+        world.events(0),
+        [Event::SubscriptionRefused(Group::new(4), TableFull::Participant)]
+    );
     assert_eq!(world.dropped(DropReason::SubscriptionsFull), 1);
     // All are refreshed, and so outlive their lifetime of a minute.
     for _ in 0..130 {

@@ -5,7 +5,8 @@ mod support;
 use canopy_relay::{Change, Mode, Places, Relay, RelayConfig, Siblings, TableLimits};
 use canopy_session::{Event, Keyring, Session, SessionConfig, SessionLimits, State};
 use canopy_wire::{
-    Address, Comtree, DropReason, Flags, Group, Kind, Level, Packet, Path, RefusedReason, Time,
+    Address, Comtree, DropReason, Flags, Group, Kind, Level, Packet, Path, RefusedReason,
+    TableFull, Time,
 };
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -295,7 +296,7 @@ fn a_full_relay_refuses_with_a_reason() {
     world.subscribe(0, 1, 0);
     world.subscribe(0, 2, 0);
     let subscribed = Event::Subscribed(Group::new(1), Level(0));
-    let refused = Event::SubscriptionRefused(Group::new(2));
+    let refused = Event::SubscriptionRefused(Group::new(2), TableFull::Table);
     assert_eq!(world.events(0), [subscribed, refused]);
     assert_eq!(world.relay().counters().dropped(DropReason::SubscriptionsFull), 1);
 }
@@ -315,7 +316,10 @@ fn a_repeated_subscribe_gets_the_answer_that_was_given() {
     world.relay_mut().handle_datagram(now, path, &packet[..len]);
     world.settle();
     let events = world.events(1);
-    assert!(events.contains(&Event::SubscriptionRefused(Group::new(2))), "{events:?}");
+    assert!(
+        events.contains(&Event::SubscriptionRefused(Group::new(2), TableFull::Table)),
+        "{events:?}"
+    );
     assert_eq!(world.relay().subscriptions(), 0, "there is room, but the refusal was heard");
 }
 

@@ -71,7 +71,7 @@ impl Medium for Script {
         for transmit in batch.transmits() {
             let bytes = batch.parts(transmit).flatten().copied().collect();
             let segment = transmit.segment.into();
-            self.sent.push(Sent { to: transmit.to, bytes, segment });
+            self.sent.push(Sent { to: transmit.to.remote, bytes, segment });
         }
     }
 
@@ -262,15 +262,19 @@ fn what_a_datagram_was_caused_by_is_known_before_it_is_looked_at() {
     world.join(0);
     world.join(1);
     world.participants[1].session.subscribe(Group::new(7), Level(0));
-    world.send_from(1);
     let datagram = update(&world, 0, COMTREE, b"x");
-    let now = world.now;
+    let (now, path, mut subscribe) = (world.now, world.participants[1].path, [0; 1500]);
+    let len = world.participants[1].session.poll_transmit(now, &mut subscribe).unwrap();
     let mut turn = turn(&mut world);
     let other: Rc<RefCell<Relay>> = Rc::new(RefCell::new(world.threads.remove(0)));
     let acks = Rc::new(RefCell::new(0));
     let (thread, acked) = (Rc::clone(&other), Rc::clone(&acks));
     let meanwhile = move || {
-        thread.borrow_mut().transmit(now, |batch| *acked.borrow_mut() += batch.transmits().len());
+        let mut thread = thread.borrow_mut();
+        if *acked.borrow() == 0 {
+            thread.handle_datagram(now, path, &subscribe[..len]);
+        }
+        thread.transmit(now, |batch| *acked.borrow_mut() += batch.transmits().len());
     };
     let mut medium = Script {
         batches: [vec![datagram]].into(),

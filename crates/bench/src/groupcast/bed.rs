@@ -14,7 +14,7 @@ use std::process::Command;
 /// The discarding device. The kernel's `dummy` is not everywhere, and without a peer an
 /// intermediate functional block drops all that is not redirected to it.
 const DISCARDING: &str = "sink";
-/// Whoever has this Ethernet address, it is no device here.
+/// An Ethernet address that no device here has.
 const NOBODY: &str = "02:00:00:00:00:01";
 /// The Ethernet address of the far device.
 const FAR: &str = "02:00:00:00:00:02";

@@ -10,9 +10,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What did not arrive for so long does not arrive any more.
+/// When nothing has arrived for this long, nothing more will.
 const QUIET: Duration = Duration::from_millis(50);
-/// Room for all that is steered to a processor to be dropped there.
+/// Time for the processor that copies are steered to, to drop all of them.
 const STEERED_PAUSE: Duration = Duration::from_millis(1);
 /// Ethernet, IPv4 and UDP headers.
 const HEADERS: u64 = 14 + 20 + 8;

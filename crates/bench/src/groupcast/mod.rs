@@ -102,18 +102,17 @@ impl GroupcastBench {
             let mut rows = Vec::new();
             for case in cases {
                 progress.begin(case);
-                let outcome = sender.measure(case)?;
-                progress.leave_out(case.sink, outcome.left_out)?;
-                if outcome.rows.is_empty() {
+                let of_case = sender.measure(case)?;
+                if of_case.is_empty() {
                     let why = "all its rounds had more than 5 % steal".to_owned();
                     LeftOut { left_out: "all", case: case.to_string(), why }.tell(self.json)?;
                 } else {
-                    print_note(format_args!("        {}", Row::short(&outcome.rows)));
+                    print_note(format_args!("        {}", Row::short(&of_case)));
                 }
-                for row in outcome.rows.iter().filter(|_| self.json) {
+                for row in of_case.iter().filter(|_| self.json) {
                     print_line(serde_json::to_string(row)?)?;
                 }
-                rows.extend(outcome.rows);
+                rows.extend(of_case);
             }
             Ok(rows)
         })

@@ -5,10 +5,10 @@ use super::cases::Case;
 use super::count::{Counter, Expected};
 use super::report::Row;
 use crate::noise::{Steal, ksoftirqd, median};
-use anyhow::Context;
+use canopy_batch::{Segments, SendBatch};
 use canopy_engines::{Engine, EngineChoice, EngineName};
 use canopy_net::{
-    Burst, Group, Refused, SendEngine, SendReport, Socket, SocketOptions, process_cpu_time,
+    Clock, Outlet, ReceiverSet, SendReport, Socket, SocketOptions, process_cpu_time,
     thread_cpu_time,
 };
 use std::net::{IpAddr, SocketAddr};
@@ -28,7 +28,7 @@ pub(super) struct Plan {
 /// An engine that takes part.
 struct Contender {
     name: EngineName,
-    engine: Engine,
+    outlet: Outlet<Engine>,
     socket: Socket,
 }
 
@@ -57,17 +57,12 @@ pub(super) struct Sender<'a> {
     counter: &'a mut Counter,
     window: u64,
     targets: &'a [SocketAddr],
-    group: Group,
+    /// What is sent: made once for a case, as a relay makes it once for a flush.
+    batch: SendBatch,
 }
 
 /// An engine that takes no part, and why.
 pub(super) type Absent = (EngineName, String);
-
-/// What one case gave.
-pub(super) struct Outcome {
-    pub(super) rows: Vec<Row>,
-    pub(super) left_out: Vec<Absent>,
-}
 
 /// Calls `work` with a sender on a thread of its own in the bed's namespace.
 pub(super) fn with_sender<T: Send>(
@@ -94,8 +89,8 @@ pub(super) fn with_sender<T: Send>(
         }
         let clock = SenderClock::new(plan.send_on, counter.has_thread());
         let window = *window;
-        let group = Group::new();
-        let sender = Sender { plan, clock, contenders, counter, window, targets, group };
+        let batch = SendBatch::new();
+        let sender = Sender { plan, clock, contenders, counter, window, targets, batch };
         work(sender, left_out)
     })?
 }
@@ -104,40 +99,30 @@ fn open(name: EngineName, local: IpAddr, folder: &Path) -> anyhow::Result<Conten
     let options = SocketOptions { receive_offload: false, ..SocketOptions::default() };
     let socket = Socket::bind((local, 0).into(), &options)?;
     let engine = Engine::open_in(folder, EngineChoice::Named(name), &socket)?;
-    Ok(Contender { name, engine, socket })
+    Ok(Contender { name, outlet: Outlet::new(engine), socket })
 }
 
 impl Sender<'_> {
     /// Measures every engine in one case.
-    pub(super) fn measure(&mut self, case: &Case) -> anyhow::Result<Outcome> {
-        if self.group.members().len() != case.n {
-            // One group for all sizes: what an engine made of it, it keeps.
-            self.group.replace(self.targets[..case.n].iter().copied());
-        }
+    pub(super) fn measure(&mut self, case: &Case) -> anyhow::Result<Vec<Row>> {
         let bytes = vec![0x5a; case.segments * case.bytes];
-        let burst = Burst::segments(&bytes, case.bytes)?;
-        let mut left_out = Vec::new();
-        let mut taking_part = Vec::new();
+        let set: ReceiverSet = self.targets[..case.n].iter().copied().collect();
+        self.batch.clear();
+        set.push_to(&mut self.batch, Segments::new(&bytes, case.bytes)?);
+        let mut repeats = Vec::new();
         for number in 0..self.contenders.len() {
-            match self.repeats(number, case, burst)? {
-                Ok(repeats) => taking_part.push((number, repeats)),
-                Err(refused) => {
-                    left_out.push((self.contenders[number].name, refused.to_string()));
-                }
-            }
+            repeats.push(self.repeats(number, case)?);
         }
         let mut rounds: Vec<Vec<Spent>> = Vec::new();
         let mut discarded = 0;
         // A noisy machine may cost rounds, but not without end.
         while rounds.len() < self.plan.rounds as usize && discarded < 2 * self.plan.rounds {
             let steal = Steal::read();
-            let mut spent = vec![Spent::default(); taking_part.len()];
+            let mut spent = vec![Spent::default(); repeats.len()];
             // Nobody is always first.
-            for turn in 0..taking_part.len() {
-                let place = (turn + rounds.len()) % taking_part.len();
-                let (number, repeats) = taking_part[place];
-                spent[place] =
-                    self.send(number, case, burst, repeats)?.context("it was sent before")?;
+            for turn in 0..repeats.len() {
+                let number = (turn + rounds.len()) % repeats.len();
+                spent[number] = self.send(number, case, repeats[number])?;
             }
             if steal.disturbed() {
                 discarded += 1;
@@ -145,58 +130,41 @@ impl Sender<'_> {
                 rounds.push(spent);
             }
         }
-        let names: Vec<EngineName> =
-            taking_part.iter().map(|(number, _)| self.contenders[*number].name).collect();
-        let rows = summarise(case, &names, &rounds, discarded);
-        Ok(Outcome { rows, left_out })
+        let names: Vec<EngineName> = self.contenders.iter().map(|one| one.name).collect();
+        Ok(summarise(case, &names, &rounds, discarded))
     }
 
-    /// How often an engine sends in a round: as often as fills the time to be measured. What it
-    /// keeps of a group is made here, before anything is measured.
-    fn repeats(
-        &mut self,
-        number: usize,
-        case: &Case,
-        burst: Burst<'_>,
-    ) -> anyhow::Result<Result<u64, Refused>> {
+    /// How often an engine must send to fill the time to be measured in a round. What it keeps of a
+    /// set of receivers is made here, before anything is measured.
+    fn repeats(&mut self, number: usize, case: &Case) -> anyhow::Result<u64> {
         let mut repeats = 1;
-        if let Err(refused) = self.send(number, case, burst, repeats)? {
-            return Ok(Err(refused));
-        }
+        self.send(number, case, repeats)?;
         loop {
-            let spent = match self.send(number, case, burst, repeats)? {
-                Ok(spent) => spent.cpu.max(Duration::from_nanos(100)),
-                Err(refused) => return Ok(Err(refused)),
-            };
+            let spent = self.send(number, case, repeats)?.cpu.max(Duration::from_nanos(100));
             let wanted = self.plan.measured.as_nanos() as f64 / spent.as_nanos() as f64;
             // A tenth of the time is enough to tell the whole.
             if wanted <= 10.0 {
-                return Ok(Ok((repeats as f64 * wanted).ceil() as u64));
+                return Ok((repeats as f64 * wanted).ceil() as u64);
             }
             repeats *= 4;
         }
     }
 
     /// Sends so often, no more at once than may be on its way, and counts what arrives.
-    fn send(
-        &mut self,
-        number: usize,
-        case: &Case,
-        burst: Burst<'_>,
-        repeats: u64,
-    ) -> anyhow::Result<Result<Spent, Refused>> {
-        let Contender { engine, socket, .. } = &mut self.contenders[number];
+    fn send(&mut self, number: usize, case: &Case, repeats: u64) -> anyhow::Result<Spent> {
+        let Contender { outlet, socket, .. } = &mut self.contenders[number];
         let at_once = (self.window / case.copies()).max(1);
         let mut spent = Spent::default();
         let mut rest = repeats;
+        let clock = Clock::start();
         while rest > 0 {
             let sends = rest.min(at_once);
             let start = Instant::now();
             let cpu = self.clock.now();
             for _ in 0..sends {
-                match engine.send_to_group(socket, &self.group, burst) {
-                    Ok(report) => spent.report.add(report),
-                    Err(refused) => return Ok(Err(refused)),
+                spent.report.add(outlet.send(socket, clock.now(), &self.batch));
+                if outlet.wants().is_some() {
+                    spent.report.add(outlet.flush(socket, &clock));
                 }
             }
             spent.cpu += self.clock.now().saturating_sub(cpu);
@@ -209,7 +177,7 @@ impl Sender<'_> {
             spent.doubled += settled.doubled;
             rest -= sends;
         }
-        Ok(Ok(spent))
+        Ok(spent)
     }
 }
 

@@ -2,8 +2,6 @@
 
 use super::install::InstallRequest;
 use crate::Namespace;
-use std::ffi::CString;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -47,8 +45,6 @@ impl Bed {
 
 impl Drop for Bed {
     fn drop(&mut self) {
-        let path = CString::new(self.folder().as_os_str().as_bytes()).unwrap();
-        // SAFETY: a string that ends in zero.
-        unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
+        let _ = rustix::mount::unmount(self.folder(), rustix::mount::UnmountFlags::DETACH);
     }
 }

@@ -2,27 +2,23 @@
 
 use super::next_hop::NextHops;
 use super::slot::{Entry, MEMBERS};
-use canopy_net::Group;
+use canopy_wire::Path;
 use std::net::{IpAddr, SocketAddr};
 
 /// Sets smaller than this are sent to one by one: one clone costs less than one send, but readying
 /// the kernel's side costs about as much as four.
 pub(crate) const SMALLEST_SET: usize = 8;
-/// Members that are looked at in one send, for hops that the kernel must send to itself.
+/// How many members one send looks at, to find hops that the kernel must send to itself.
 const LOOKED_AT: usize = 32;
 
 /// The members of a set.
 #[derive(Default)]
 pub(crate) struct Members {
-    all: Vec<SocketAddr>,
+    all: Vec<Path>,
     /// What the answers of [`NextHops`] were good for.
     generation: u64,
     /// IPv4, IPv6.
     pub(crate) families: [FamilySet; 2],
-    /// Those that are sent to one by one.
-    pub(crate) others: Group,
-    /// The same while they are sorted.
-    rest: Vec<SocketAddr>,
 }
 
 /// Members of one family whose packets are cloned.
@@ -32,6 +28,8 @@ pub(crate) struct FamilySet {
     pub(crate) source: Option<IpAddr>,
     pub(crate) entries: Vec<Entry>,
     pub(crate) addresses: Vec<SocketAddr>,
+    /// Where each is in the set.
+    pub(crate) places: Vec<usize>,
     hops: Vec<u32>,
     /// Who is looked at next for its hop.
     cursor: usize,
@@ -39,12 +37,13 @@ pub(crate) struct FamilySet {
 
 impl Members {
     /// Sorts the members, unless they are those of the last time. Returns whether it did. Copies
-    /// come from `local`, or where it is unspecified, from where the route says.
+    /// come from the address that a member's path says, or else from `local`, or where that is
+    /// unspecified, from where the route says.
     pub(crate) fn sort(
         &mut self,
         hops: &mut NextHops,
         local: IpAddr,
-        members: impl Iterator<Item = SocketAddr> + Clone,
+        members: impl Iterator<Item = Path> + Clone,
     ) -> bool {
         let generation = hops.generation();
         if self.generation == generation && members.clone().eq(self.all.iter().copied()) {
@@ -54,12 +53,10 @@ impl Members {
         self.all.clear();
         self.all.extend(members);
         for set in &mut self.families {
-            set.source = None;
-            set.entries.clear();
-            set.addresses.clear();
-            set.hops.clear();
+            set.clear();
         }
-        for member in &self.all {
+        for (place, path) in self.all.iter().enumerate() {
+            let (member, local) = (&path.remote, path.local.unwrap_or(local).to_canonical());
             let to = SocketAddr::new(member.ip().to_canonical(), member.port());
             let set = &mut self.families[usize::from(to.is_ipv6())];
             let way = hops.way(to.ip());
@@ -71,23 +68,28 @@ impl Members {
                 set.source = Some(source);
                 set.entries.push(Entry::new(to, way.mac));
                 set.addresses.push(*member);
+                set.places.push(place);
                 set.hops.push(way.hop);
-            } else {
-                self.rest.push(*member);
             }
         }
         for set in &mut self.families {
             if set.entries.len() < SMALLEST_SET {
-                set.entries.clear();
-                self.rest.append(&mut set.addresses);
+                set.clear();
             }
         }
-        self.others.replace(self.rest.drain(..));
         true
     }
 }
 
 impl FamilySet {
+    fn clear(&mut self) {
+        self.source = None;
+        self.entries.clear();
+        self.addresses.clear();
+        self.places.clear();
+        self.hops.clear();
+    }
+
     /// Moves members to the front by whose hops the kernel has not sent anything itself for long.
     /// Returns how many.
     ///
@@ -100,6 +102,7 @@ impl FamilySet {
             if hops.take_due(self.hops[self.cursor]) {
                 self.entries.swap(due, self.cursor);
                 self.addresses.swap(due, self.cursor);
+                self.places.swap(due, self.cursor);
                 self.hops.swap(due, self.cursor);
                 due += 1;
             }

@@ -20,25 +20,22 @@ mod trigger;
 pub use install::{InstallError, InstallRequest, Installation, install, installations};
 
 use crate::EngineName;
-use canopy_batch::{SendBatch, Transmit};
-use canopy_net::parts::Retries;
-use canopy_net::{Burst, Group, Mmsg, Refused, SendEngine, SendReport, Socket};
+use canopy_batch::{Segments, SendBatch, Transmit, Unsent};
+use canopy_net::{Full, Mmsg, SendEngine, Sendto, Sent, Socket};
 use members::Members;
 pub(crate) use members::SMALLEST_SET;
 use netlink::{Device, Netlink};
 use next_hop::NextHops;
-use slot::{CHUNK, MEMBERS, Order, Slot};
+use slot::{CHUNK, Order, Slot};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::slice;
 use trigger::{Fired, Trigger};
 
-/// Packets in a row that the programs did not see before no more are handed to them, until
-/// something changes: each may leave as it is, for a port that nobody named.
+/// After so many packets in a row that the programs did not see, no more are handed to them until
+/// something changes: such a packet may leave as it is, for a port that nobody named.
 const MAX_UNSEEN: u32 = 8;
-/// Bytes of Ethernet's header and of IPv4's and IPv6's with UDP's.
-const IPV4_UDP: usize = 28;
+/// Bytes of IPv6's header with UDP's.
 const IPV6_UDP: usize = 48;
 
 /// A clone engine.
@@ -53,10 +50,15 @@ pub(crate) struct Cloner {
     local: SocketAddr,
     members: Members,
     plain: Mmsg,
+    /// For the rest of a burst of which a part was cloned.
+    one_by_one: Sendto,
     /// A burst whose parts were put together.
     joined: Vec<u8>,
-    /// Receivers of the set that is sent to.
-    chosen: Vec<SocketAddr>,
+    /// How many datagrams each member of the set at hand was sent.
+    served: Vec<u32>,
+    /// Members that are sent to plainly, and where they are in the set.
+    plainly: Vec<Transmit>,
+    plain_places: Vec<u32>,
     /// Which family the slot's table holds.
     loaded: Option<usize>,
     /// Of [`NextHops`], when the device was looked at.
@@ -92,8 +94,11 @@ impl Cloner {
             local: SocketAddr::new(local.ip().to_canonical(), local.port()),
             members: Members::default(),
             plain: Mmsg::with_segments(socket)?,
+            one_by_one: Sendto::new(),
             joined: Vec::new(),
-            chosen: Vec::new(),
+            served: Vec::new(),
+            plainly: Vec::new(),
+            plain_places: Vec::new(),
             loaded: None,
             generation: 0,
             unseen: 0,
@@ -118,133 +123,74 @@ impl Cloner {
         }
     }
 
-    /// The receivers of a set that are sent to from the address that the route gives, as clones
-    /// are. Sends to the others.
-    fn sent_by_route(
+    /// Sends the same to every member of a set: those first for whom it can be cloned. What is not
+    /// taken is appended to `rest`, by its place in the set.
+    fn send_to_set(
         &mut self,
         socket: &Socket,
         batch: &SendBatch,
         set: &[Transmit],
-        retries: &mut Retries,
-        report: &mut SendReport,
-    ) -> Vec<SocketAddr> {
-        let mut chosen = std::mem::take(&mut self.chosen);
-        chosen.clear();
-        for transmit in set {
-            let (to, local) = (transmit.to.remote, transmit.to.local);
-            let route = |hops: &mut NextHops| hops.way(to.ip()).and_then(|way| way.source);
-            if local.is_none() || route(&mut self.hops) == local {
-                chosen.push(to);
-            } else {
-                report.fallbacks += u64::from(transmit.datagrams());
-                self.plain.send_transmits(
-                    socket,
-                    batch,
-                    slice::from_ref(transmit),
-                    retries,
-                    report,
-                );
-            }
-        }
-        chosen
-    }
-
-    /// Sends to every member of a set: those that can be cloned for first, then the others.
-    fn send_to_set(
-        &mut self,
-        socket: &Socket,
-        members: impl Iterator<Item = SocketAddr> + Clone,
-        burst: Burst<'_>,
-        retries: &mut Retries,
-        report: &mut SendReport,
-    ) {
+        segments: Segments<'_>,
+        rest: &mut Vec<Unsent>,
+    ) -> Sent {
+        let mut sent = Sent::default();
+        let members = set.iter().map(|transmit| transmit.to);
         if self.members.sort(&mut self.hops, self.local.ip(), members) {
             self.loaded = None;
         }
+        self.served.clear();
+        self.served.resize(set.len(), 0);
         for family in 0..self.members.families.len() {
-            if !self.members.families[family].entries.is_empty() {
-                self.send_to_family(socket, family, burst, retries, report);
+            if sent.full.is_none() && !self.members.families[family].entries.is_empty() {
+                self.clone_to_family(family, segments, &mut sent);
             }
         }
-        let others = &self.members.others;
-        if !others.members().is_empty() {
-            // All of them count, and not twice what plain sends had to cut themselves.
-            let fallbacks = report.fallbacks + (others.members().len() * burst.datagrams()) as u64;
-            self.plain.send_group(socket, others, burst, retries, report);
-            report.fallbacks = fallbacks;
-        }
+        self.send_plainly(socket, batch, set, &mut sent, rest);
+        sent
     }
 
-    fn send_to_family(
-        &mut self,
-        socket: &Socket,
-        family: usize,
-        burst: Burst<'_>,
-        retries: &mut Retries,
-        report: &mut SendReport,
-    ) {
+    /// Has a burst cloned for the members of one family, as far as that goes.
+    fn clone_to_family(&mut self, family: usize, segments: Segments<'_>, sent: &mut Sent) {
         let set = &mut self.members.families[family];
-        let mut plain = set.bring_due_to_front(&mut self.hops);
-        if plain > 0 || self.loaded != Some(family) {
+        let due = set.bring_due_to_front(&mut self.hops);
+        if due > 0 || self.loaded != Some(family) {
             self.slot.set_members(&set.entries);
             self.loaded = Some(family);
         }
         if self.gone || self.unseen >= MAX_UNSEEN {
             self.stopped = true;
-            plain = set.entries.len();
+            return;
         }
-        let set = &self.members.families[family];
-        self.send_plainly(socket, set.addresses[..plain].iter().copied(), burst, retries, report);
         let Some(source) = set.source else { return };
         let source = SocketAddr::new(source, self.local.port());
-        let fallbacks = report.fallbacks;
-        for packet in self.trigger.packets(burst) {
-            // What is cloned may overtake what was sent plainly, so the rest of the burst is too.
-            let in_order = report.fallbacks == fallbacks;
-            let done = if in_order {
-                self.clone_packet(socket, (family, plain), source, packet, retries, report)
-            } else {
-                plain
-            };
-            let rest = &self.members.families[family].addresses[done..];
-            self.send_plainly(socket, rest.iter().copied(), packet, retries, report);
+        for packet in self.trigger.packets(segments) {
+            // Where one packet was not cloned for everybody, a later one might overtake what is sent
+            // instead of it. So the rest of the burst is sent plainly then.
+            if !self.clone_packet((family, due), source, packet, sent) {
+                return;
+            }
         }
-    }
-
-    fn send_plainly(
-        &self,
-        socket: &Socket,
-        members: impl Iterator<Item = SocketAddr> + Clone,
-        burst: Burst<'_>,
-        retries: &mut Retries,
-        report: &mut SendReport,
-    ) {
-        report.fallbacks += (members.clone().count() * burst.datagrams()) as u64;
-        self.plain.send_to_each(socket, members, burst, retries, report);
     }
 
     /// Has one packet made into one for each member of a family from the member `done` on, in
-    /// chunks; waits where the device's queue is full and goes on where it stopped. Returns the
-    /// first member that was not served.
+    /// chunks. Returns whether all of them were served.
     fn clone_packet(
         &mut self,
-        socket: &Socket,
         (family, mut done): (usize, usize),
         source: SocketAddr,
-        packet: Burst<'_>,
-        retries: &mut Retries,
-        report: &mut SendReport,
-    ) -> usize {
-        let addresses = &self.members.families[family].addresses;
-        let datagrams = packet.datagrams() as u64;
+        packet: Segments<'_>,
+        sent: &mut Sent,
+    ) -> bool {
+        let set = &self.members.families[family];
+        let datagrams = packet.datagrams();
         // Where each copy is cut up before it reaches the device, its datagrams count.
-        let is_cut_here = packet.datagrams() > self.most_segments;
-        let chunk = if is_cut_here { (CHUNK / packet.datagrams()).max(1) } else { CHUNK };
-        while done < addresses.len() {
+        let is_cut_here = datagrams > self.most_segments;
+        let chunk = if is_cut_here { (CHUNK / datagrams).max(1) } else { CHUNK };
+        while done < set.addresses.len() {
             // 1. Hand over the packet.
-            let count = chunk.min(addresses.len() - done);
+            let count = chunk.min(set.addresses.len() - done);
             let order = Order { first: done, count, length: packet.bytes().len() };
-            let last = addresses[done + count - 1].ip().to_canonical();
+            let last = set.addresses[done + count - 1].ip().to_canonical();
             let sequence = self.slot.arm(order);
             let fired = self.trigger.fire(sequence, source, last, packet);
             let outcome = self.slot.outcome();
@@ -255,107 +201,125 @@ impl Cloner {
                 // The copies left before the packet itself got lost.
                 Ok(Fired::Lost | Fired::Full) | Err(_) => outcome.served.min(count - 1),
             };
-            let lost = (0..served).filter(|number| outcome.lost >> number & 1 == 1);
-            let cloned = (served - lost.clone().count()) as u64 * datagrams;
-            report.sent += cloned;
-            report.cloned += cloned;
-            if outcome.lost != 0 {
-                retries.nap(report);
-                let lost = lost.map(|number| addresses[done + number]);
-                self.send_plainly(socket, lost, packet, retries, report);
+            for number in (0..served).filter(|number| outcome.lost >> number & 1 == 0) {
+                self.served[set.places[done + number]] += datagrams as u32;
+                sent.report.sent += datagrams as u64;
+                sent.report.cloned += datagrams as u64;
             }
             done += served;
             if outcome.ran {
                 self.unseen = 0;
                 self.stopped = false;
             }
-            retries.next(cloned > 0);
+            if outcome.lost != 0 {
+                return false;
+            }
             if served == count {
                 continue;
             }
 
-            // 3. Give up where waiting does not help: the programs are gone, the device is down, or
-            // the packet waits for a hardware address.
+            // 3. Send plainly where there is nothing to wait for: the programs are gone, the device is
+            // down, or the packet waits for a hardware address.
             // A queue is behind the program: what the program did not see, no queue has lost.
             let unseen = !outcome.ran && !matches!(fired, Ok(Fired::Full));
             if unseen || fired.is_err() {
                 self.unseen += 1;
                 self.gone |= self.slot.is_gone();
-                return done;
+                return false;
             }
-            if outcome.refused < 0 || !self.trigger.is_queued() {
-                return done;
+            // 4. Otherwise the device's queue is full.
+            if outcome.refused >= 0 && self.trigger.is_queued() {
+                sent.stop(Full::Device);
             }
-
-            // 4. Wait for the queue.
-            if !retries.nap(report) {
-                return done;
-            }
+            return false;
         }
-        done
+        true
     }
 
-    /// The longest datagram that the device takes to any member.
-    fn longest_datagram(&self, members: &[SocketAddr]) -> usize {
-        let ipv6 = members.iter().any(|member| member.ip().to_canonical().is_ipv6());
-        self.mtu.saturating_sub(if ipv6 { IPV6_UDP } else { IPV4_UDP })
+    /// Sends the members of a set what was not cloned for them.
+    fn send_plainly(
+        &mut self,
+        socket: &Socket,
+        batch: &SendBatch,
+        set: &[Transmit],
+        sent: &mut Sent,
+        rest: &mut Vec<Unsent>,
+    ) {
+        let (begin, datagrams) = (rest.len(), set[0].datagrams());
+        self.plainly.clear();
+        self.plain_places.clear();
+        for (place, transmit) in set.iter().enumerate() {
+            let mut served = self.served[place];
+            if served == 0 && sent.full.is_none() {
+                self.plainly.push(*transmit);
+                self.plain_places.push(place as u32);
+                continue;
+            }
+            if served < datagrams && sent.full.is_none() {
+                sent.report.fallbacks += u64::from(datagrams - served);
+                served = self.one_by_one.send_one(socket, batch, transmit, served, sent);
+            }
+            if served < datagrams {
+                rest.push(Unsent { transmit: place as u32, datagrams: served });
+            }
+        }
+        let places = rest.len();
+        if sent.full.is_some() {
+            let whole = |place: &u32| Unsent { transmit: *place, datagrams: 0 };
+            rest.extend(self.plain_places.iter().map(whole));
+        } else if !self.plainly.is_empty() {
+            let plain = self.plain.send_some(socket, batch, &self.plainly, rest);
+            sent.full = plain.full;
+            // All of them count, and not twice what plain sends had to cut themselves.
+            let done = plain.report.sent + plain.report.failed;
+            let fallbacks = sent.report.fallbacks + done;
+            sent.report.add(plain.report);
+            sent.report.fallbacks = fallbacks;
+            for unsent in &mut rest[places..] {
+                unsent.transmit = self.plain_places[unsent.transmit as usize];
+            }
+        }
+        rest[begin..].sort_unstable_by_key(|unsent| unsent.transmit);
     }
 }
 
 impl SendEngine for Cloner {
-    fn send(&mut self, socket: &Socket, batch: &SendBatch) -> SendReport {
-        let (mut report, mut retries) = (SendReport::default(), Retries::new());
+    fn send(&mut self, socket: &Socket, batch: &SendBatch, rest: &mut Vec<Unsent>) -> Sent {
         self.follow_device();
-        let mut rest = batch.transmits();
-        while !rest.is_empty() {
-            let sets = rest.chunk_by(|a, b| batch.carries_the_same(a, b));
+        let mut sent = Sent::default();
+        let mut done = 0;
+        let transmits = batch.transmits();
+        while done < transmits.len() && sent.full.is_none() {
+            let list = &transmits[done..];
+            let begin = rest.len();
+            let sets = list.chunk_by(|a, b| batch.carries_the_same(a, b));
             let small: usize = sets.map(<[_]>::len).take_while(|len| *len < SMALLEST_SET).sum();
-            if small > 0 {
-                let small_sets = &rest[..small];
-                self.plain.send_transmits(socket, batch, small_sets, &mut retries, &mut report);
-                rest = &rest[small..];
-                continue;
-            }
-            let alike = |transmit: &&Transmit| batch.carries_the_same(&rest[0], transmit);
-            let (set, after) = rest.split_at(rest.iter().take_while(alike).count());
-            let mut joined = std::mem::take(&mut self.joined);
-            joined.clear();
-            batch.parts(&set[0]).for_each(|part| joined.extend_from_slice(part));
-            let segment = usize::from(set[0].segment);
-            match Burst::segments(&joined, segment) {
-                Ok(burst) if segment + IPV6_UDP <= self.mtu => {
-                    let members = self.sent_by_route(socket, batch, set, &mut retries, &mut report);
-                    let chosen = members.iter().copied();
-                    self.send_to_set(socket, chosen, burst, &mut retries, &mut report);
-                    self.chosen = members;
-                }
-                _ => self.plain.send_transmits(socket, batch, set, &mut retries, &mut report),
-            }
-            self.joined = joined;
-            rest = after;
+            let (count, part) = if small > 0 {
+                (small, self.plain.send_some(socket, batch, &list[..small], rest))
+            } else {
+                let alike = |transmit: &&Transmit| batch.carries_the_same(&list[0], transmit);
+                let set = &list[..list.iter().take_while(alike).count()];
+                let mut joined = std::mem::take(&mut self.joined);
+                joined.clear();
+                batch.parts(&set[0]).for_each(|part| joined.extend_from_slice(part));
+                let segment = usize::from(set[0].segment);
+                let part = match Segments::new(&joined, segment) {
+                    Ok(segments) if segment + IPV6_UDP <= self.mtu => {
+                        self.send_to_set(socket, batch, set, segments, rest)
+                    }
+                    _ => self.plain.send_some(socket, batch, set, rest),
+                };
+                self.joined = joined;
+                (set.len(), part)
+            };
+            rest[begin..].iter_mut().for_each(|unsent| unsent.transmit += done as u32);
+            sent.report.add(part.report);
+            sent.full = part.full;
+            done += count;
         }
-        report
-    }
-
-    fn send_to_group(
-        &mut self,
-        socket: &Socket,
-        group: &Group,
-        burst: Burst<'_>,
-    ) -> Result<SendReport, Refused> {
-        let members = group.members();
-        if members.len() > MEMBERS {
-            return Err(Refused::TooManyMembers { members: members.len(), most: MEMBERS });
-        }
-        self.follow_device();
-        let (bytes, most) = (usize::from(burst.segment()), self.longest_datagram(members));
-        if bytes > most {
-            return Err(Refused::OverMtu { bytes, most });
-        }
-        let (mut report, mut retries) = (SendReport::default(), Retries::new());
-        let members = members.iter().copied();
-        self.send_to_set(socket, members, burst, &mut retries, &mut report);
-        Ok(report)
+        let behind = done..transmits.len();
+        rest.extend(behind.map(|place| Unsent { transmit: place as u32, datagrams: 0 }));
+        sent
     }
 
     fn has_stopped(&self) -> bool {
@@ -383,7 +347,7 @@ fn find_installation(local: IpAddr, folder: &Path) -> io::Result<Installation> {
     let on_device: Vec<Installation> = if ip.is_unspecified() {
         found.collect()
     } else {
-        let devices = netlink::devices_with(ip)?;
+        let devices = Netlink::open()?.devices_with(ip)?;
         found.filter(|installation| devices.contains(&installation.device)).collect()
     };
     let folder = folder.display();

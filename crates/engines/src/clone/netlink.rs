@@ -1,14 +1,14 @@
 //! Questions to the kernel about devices, routes and neighbours, and changes to devices.
 
 use super::slot::Mac;
-use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 use std::io;
 use std::net::IpAddr;
-use std::ptr;
 
 /// A connection to rtnetlink, in the network namespace of the thread that opens it.
 pub(crate) struct Netlink {
@@ -41,7 +41,7 @@ impl Netlink {
 
     /// Asks for one thing.
     pub(crate) fn ask(&mut self, question: RouteNetlinkMessage) -> io::Result<RouteNetlinkMessage> {
-        match self.exchange(question, NLM_F_REQUEST)? {
+        match self.exchange(question, 0)? {
             NetlinkPayload::InnerMessage(answer) => Ok(answer),
             NetlinkPayload::Error(error) => Err(error.to_io()),
             _ => Err(io::ErrorKind::InvalidData.into()),
@@ -49,10 +49,47 @@ impl Netlink {
     }
 
     fn act(&mut self, change: RouteNetlinkMessage) -> io::Result<()> {
-        match self.exchange(change, NLM_F_REQUEST | NLM_F_ACK)? {
+        match self.exchange(change, NLM_F_ACK)? {
             NetlinkPayload::Error(error) if error.code.is_some() => Err(error.to_io()),
             _ => Ok(()),
         }
+    }
+
+    /// The indexes of the devices that have this address.
+    pub(crate) fn devices_with(&mut self, ip: IpAddr) -> io::Result<Vec<u32>> {
+        self.send(RouteNetlinkMessage::GetAddress(AddressMessage::default()), NLM_F_DUMP)?;
+        let mut devices = Vec::new();
+        loop {
+            self.bytes.clear();
+            self.socket.recv(&mut self.bytes, 0)?;
+            let mut rest = &self.bytes[..];
+            while !rest.is_empty() {
+                let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+                    .map_err(io::Error::other)?;
+                // Lengths are rounded up to four bytes, and are no less than a header's.
+                let len = (message.header.length as usize).next_multiple_of(4).max(16);
+                rest = rest.get(len..).unwrap_or_default();
+                match message.payload {
+                    NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewAddress(one))
+                        if address_of(&one) == Some(ip) =>
+                    {
+                        devices.push(one.header.index);
+                    }
+                    NetlinkPayload::Error(error) => return Err(error.to_io()),
+                    NetlinkPayload::Done(_) => return Ok(devices),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        let mut message = NetlinkMessage::from(message);
+        message.header.flags = NLM_F_REQUEST | flags;
+        message.finalize();
+        self.bytes.resize(message.buffer_len(), 0);
+        message.serialize(&mut self.bytes);
+        self.socket.send(&self.bytes, 0).map(drop)
     }
 
     fn exchange(
@@ -60,12 +97,7 @@ impl Netlink {
         message: RouteNetlinkMessage,
         flags: u16,
     ) -> io::Result<NetlinkPayload<RouteNetlinkMessage>> {
-        let mut message = NetlinkMessage::from(message);
-        message.header.flags = flags;
-        message.finalize();
-        self.bytes.resize(message.buffer_len(), 0);
-        message.serialize(&mut self.bytes);
-        self.socket.send(&self.bytes, 0)?;
+        self.send(message, flags)?;
         self.bytes.clear();
         self.socket.recv(&mut self.bytes, 0)?;
         let answer = NetlinkMessage::deserialize(&self.bytes).map_err(io::Error::other)?;
@@ -140,50 +172,15 @@ impl Device {
     }
 }
 
-/// The indexes of the devices that have this address, in the calling thread's network namespace.
-pub(crate) fn devices_with(ip: IpAddr) -> io::Result<Vec<u32>> {
-    let mut list = ptr::null_mut();
-    // SAFETY: the call writes one pointer.
-    if unsafe { libc::getifaddrs(&mut list) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let mut devices = Vec::new();
-    let mut next = list;
-    while !next.is_null() {
-        // SAFETY: the list is well-formed until it is freed, its names end in zero, and its
-        // addresses are as long as their family says.
-        unsafe {
-            if address_of((*next).ifa_addr) == Some(ip) {
-                devices.push(libc::if_nametoindex((*next).ifa_name));
-            }
-            next = (*next).ifa_next;
+/// The address that a device has: of a point-to-point device its own, not the peer's.
+fn address_of(message: &AddressMessage) -> Option<IpAddr> {
+    let mut found = None;
+    for attribute in &message.attributes {
+        match attribute {
+            AddressAttribute::Local(ip) => return Some(*ip),
+            AddressAttribute::Address(ip) => found = Some(*ip),
+            _ => {}
         }
     }
-    // SAFETY: the list is ours and used no more.
-    unsafe { libc::freeifaddrs(list) };
-    Ok(devices)
-}
-
-/// The IP address of a socket address.
-///
-/// # Safety
-/// It is null or as long as its family says.
-unsafe fn address_of(address: *const libc::sockaddr) -> Option<IpAddr> {
-    if address.is_null() {
-        return None;
-    }
-    // SAFETY: the caller says so.
-    unsafe {
-        match i32::from((*address).sa_family) {
-            libc::AF_INET => {
-                let v4 = address.cast::<libc::sockaddr_in>().read_unaligned();
-                Some(IpAddr::V4(u32::from_be(v4.sin_addr.s_addr).into()))
-            }
-            libc::AF_INET6 => {
-                let v6 = address.cast::<libc::sockaddr_in6>().read_unaligned();
-                Some(IpAddr::V6(v6.sin6_addr.s6_addr.into()))
-            }
-            _ => None,
-        }
-    }
+    found
 }

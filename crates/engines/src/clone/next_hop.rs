@@ -22,13 +22,13 @@ use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Events are looked for this often; so long may an outdated hardware address be used.
+/// How often to look for events. An outdated hardware address is used for no longer than this.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// How long the kernel may have sent nothing to a hop itself.
+/// The longest time for which the kernel may have sent nothing to a hop itself.
 const KERNEL_SENDS_EVERY: Duration = Duration::from_secs(3);
-/// Everything is learned anew this often: of a way that has become narrow the kernel does not tell.
+/// How often to learn everything anew, because the kernel does not tell when a way becomes narrow.
 const LEARN_EVERY: Duration = Duration::from_secs(10);
-/// However often routes change, everything is learned anew for them no more often.
+/// However often routes change, everything is learned anew at most this often because of them.
 const FOLLOW_ROUTES_EVERY: Duration = Duration::from_millis(100);
 /// Receivers and hops that are kept; with more, all are learned anew.
 const MAX_KEPT: usize = 8192;

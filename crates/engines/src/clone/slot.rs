@@ -18,10 +18,10 @@ use std::time::Duration;
 pub(crate) const SLOTS: usize = 16;
 /// Members that a slot has room for.
 pub(crate) const MEMBERS: usize = 1024;
-/// Copies of one packet: while the kernel makes them, nothing else runs on the processor.
+/// The most copies of one packet. While the kernel makes them, nothing else runs on the processor.
 pub(crate) const CHUNK: usize = 128;
 
-/// A slot whose lock somebody only looks at is free after so long.
+/// How long a slot may seem to be in use because somebody looks whether it is.
 const LOOKED_AT_FOR: Duration = Duration::from_millis(5);
 
 /// A hardware address.
@@ -126,7 +126,7 @@ pub(crate) struct Slot {
 impl Slot {
     /// Claims a free slot of the installation in `folder`, whose slots are the map `slots`.
     pub(crate) fn claim(folder: &Path, slots: &impl AsFd) -> io::Result<Slot> {
-        // Somebody may be looking who has the slots that are free: for a moment.
+        // Somebody may be looking which slots are free, and hold a free one for that moment.
         for pause in [Duration::ZERO, LOOKED_AT_FOR] {
             thread::sleep(pause);
             for number in 0..SLOTS {

@@ -5,7 +5,7 @@ use super::netlink::Device;
 use super::slot::{Order, Slot, fold, sum_of};
 use super::tap;
 use aya::maps::{Map, MapData, SkStorage};
-use canopy_net::Burst;
+use canopy_batch::Segments;
 use canopy_net::parts::{SEGMENT_CONTROL_LEN, tell_errors, write_segment_control};
 use socket2::{Domain, MsgHdr, Protocol, SockAddr, Socket, Type};
 use std::fs::File;
@@ -140,17 +140,17 @@ impl Trigger {
         }
     }
 
-    /// Cuts a burst into what one trigger can carry.
+    /// Cuts segments into what one trigger can carry.
     pub(crate) fn packets<'a>(
         &self,
-        burst: Burst<'a>,
-    ) -> impl Iterator<Item = Burst<'a>> + use<'a> {
+        segments: Segments<'a>,
+    ) -> impl Iterator<Item = Segments<'a>> + use<'a> {
         let len = match self {
-            Trigger::Datagrams(_) => burst.bytes().len(),
-            Trigger::Frames(_) => burst.segment().into(),
+            Trigger::Datagrams(_) => segments.bytes().len(),
+            Trigger::Frames(_) => segments.segment().into(),
         };
-        let segment = usize::from(burst.segment());
-        burst.bytes().chunks(len).filter_map(move |bytes| Burst::segments(bytes, segment).ok())
+        let segment = usize::from(segments.segment());
+        segments.bytes().chunks(len).filter_map(move |bytes| Segments::new(bytes, segment).ok())
     }
 
     /// Hands one over. `last` is the member that gets it itself.
@@ -159,7 +159,7 @@ impl Trigger {
         sequence: u16,
         source: SocketAddr,
         last: IpAddr,
-        packet: Burst<'_>,
+        packet: Segments<'_>,
     ) -> io::Result<Fired> {
         match self {
             Trigger::Datagrams(datagrams) => datagrams.fire(sequence, source.ip(), last, packet),
@@ -177,7 +177,7 @@ impl Datagrams {
         sequence: u16,
         source: IpAddr,
         last: IpAddr,
-        packet: Burst<'_>,
+        packet: Segments<'_>,
     ) -> io::Result<Fired> {
         let socket = self.socket(source)?;
         let to = SockAddr::from(SocketAddr::new(last, sequence));

@@ -1,40 +1,30 @@
-//! The ring: submits sends together, and waits until all are done.
+//! The ring: submits sends together, and takes their results.
 
-use canopy_net::parts::nap;
+use canopy_net::Socket;
 use io_uring::squeue::Entry;
-use io_uring::{IoUring, Probe, opcode, types};
+use io_uring::{IoUring, Probe, opcode};
 use std::io;
-use std::time::Duration;
+use std::os::fd::AsRawFd;
 
-/// The result of a send that found no room for as long as patience lasts.
-pub(super) const GAVE_UP: i32 = -libc::ETIMEDOUT;
 /// The result of a send that the kernel had not done when the ring broke.
 const BROKEN: i32 = -libc::ENXIO;
-/// Not a result: the send is in the kernel's hands.
-const UNDER_WAY: i32 = i32::MIN;
 
-/// User data of what asks for a send to be given up.
-const CANCEL: u64 = u64::MAX;
-/// Without any completion for as long, what is left is given up.
-const PATIENCE: Duration = Duration::from_millis(250);
-/// The same where there is no patience left.
-const NO_PATIENCE: Duration = Duration::from_millis(1);
-/// Before the kernel is asked again when it was short of memory.
-const NAP: Duration = Duration::from_micros(100);
-/// The most files of a ring: one for a socket that sends by address, the others for members.
-const MOST_FILES: u64 = 1025;
-
-/// An `io_uring` with a table of registered files.
+/// An `io_uring` with one registered file.
 pub(super) struct Ring {
     /// None once the kernel has refused to work on it, which it never does without a change of
     /// what this process may do.
     inner: Option<IoUring>,
     results: Vec<i32>,
+    /// The socket that is registered, or 0.
+    socket: u64,
 }
 
 impl Ring {
-    /// A ring for `entries` sends at once, and how many files it has room for.
-    pub(super) fn new(entries: usize) -> io::Result<(Ring, usize)> {
+    /// The place of the socket among the registered files.
+    pub(super) const SOCKET: u32 = 0;
+
+    /// A ring for `entries` sends at once.
+    pub(super) fn new(entries: usize) -> io::Result<Ring> {
         let build = |cooperative: bool| {
             let mut builder = IoUring::builder();
             if cooperative {
@@ -46,101 +36,61 @@ impl Ring {
         let inner = build(true).or_else(|_| build(false)).map_err(unavailable)?;
         let mut probe = Probe::new();
         inner.submitter().register_probe(&mut probe).map_err(unavailable)?;
-        let needed = [opcode::Send::CODE, opcode::SendMsg::CODE, opcode::AsyncCancel::CODE];
-        let works = needed.into_iter().all(|code| probe.is_supported(code));
-        if !works || !inner.params().is_feature_ext_arg() || !inner.params().is_feature_nodrop() {
+        // With what is asked for beside it came Linux 5.11.
+        if !probe.is_supported(opcode::SendMsg::CODE) || !inner.params().is_feature_ext_arg() {
             return Err(unavailable(io::Error::from_raw_os_error(libc::ENOSYS)));
         }
-        let files = open_files_limit().min(MOST_FILES) as usize;
-        inner.submitter().register_files(&vec![-1; files]).map_err(unavailable)?;
-        Ok((Ring { inner: Some(inner), results: vec![BROKEN; entries] }, files))
+        inner.submitter().register_files(&[-1]).map_err(unavailable)?;
+        Ok(Ring { inner: Some(inner), results: vec![BROKEN; entries], socket: 0 })
     }
 
-    /// Puts a file in the table. It stays open until another takes its place, whether or not its
-    /// descriptor is closed.
-    pub(super) fn register(&self, place: u32, file: i32) -> io::Result<()> {
-        let ring = self.inner.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
-        ring.submitter().register_files_update(place, &[file]).map(drop)
+    /// Makes this the socket that is sent through. Returns whether it could be done.
+    pub(super) fn serve(&mut self, socket: &Socket) -> bool {
+        let Some(ring) = &self.inner else { return false };
+        if self.socket != socket.id() {
+            let file = [socket.sending().as_raw_fd()];
+            let registered = ring.submitter().register_files_update(Ring::SOCKET, &file);
+            self.socket = if registered.is_ok() { socket.id() } else { 0 };
+        }
+        self.socket != 0
     }
 
     /// Does what the entries say, and returns the results at the places that their user data say.
-    /// There are no more entries than the ring was made for.
+    /// There are no more entries than the ring was made for, and none of them waits.
     ///
     /// # Safety
     /// What the entries point to stays in place, and is not changed, until this returns.
-    pub(super) unsafe fn run(&mut self, entries: &[Entry], patient: bool) -> &[i32] {
+    pub(super) unsafe fn run(&mut self, entries: &[Entry]) -> &[i32] {
         let results = &mut self.results;
-        let Some(ring) = &mut self.inner else {
-            results.fill(BROKEN);
-            return results;
-        };
         for entry in entries {
-            results[entry.get_user_data() as usize] = UNDER_WAY;
+            results[entry.get_user_data() as usize] = BROKEN;
         }
+        let Some(ring) = &mut self.inner else { return results };
         // SAFETY: the caller keeps what they point to until this returns, and it returns when the
         // kernel has completed all, or has dropped the ring with those that it had not begun.
         let pushed = unsafe { ring.submission().push_multiple(entries) };
         debug_assert!(pushed.is_ok(), "the ring was empty and is large enough");
-        let patience = types::Timespec::from(if patient { PATIENCE } else { NO_PATIENCE });
-        let (mut left, mut gave_up) = (entries.len(), false);
+        let mut left = entries.len();
         while left > 0 {
-            let usable = submit_and_wait(ring, left, &patience);
-            let before = left;
-            for done in ring.completion().filter(|done| done.user_data() != CANCEL) {
-                let cancelled = gave_up && done.result() == -libc::ECANCELED;
-                results[done.user_data() as usize] =
-                    if cancelled { GAVE_UP } else { done.result() };
+            match ring.submit_and_wait(left) {
+                Err(error) if !is_passing(&error) => {
+                    self.inner = None;
+                    break;
+                }
+                _ => {}
+            }
+            for done in ring.completion() {
+                results[done.user_data() as usize] = done.result();
                 left -= 1;
             }
-            if !usable {
-                self.inner = None;
-                break;
-            }
-            if left == before {
-                gave_up = true;
-                give_up(ring, entries, results);
-            }
         }
-        results.iter_mut().filter(|result| **result == UNDER_WAY).for_each(|r| *r = BROKEN);
         results
     }
 }
 
-/// Submits what was pushed and waits for `want` completions, at most as long as `patience` lasts.
-/// Returns whether the ring can be used any more.
-fn submit_and_wait(ring: &mut IoUring, want: usize, patience: &types::Timespec) -> bool {
-    let arguments = types::SubmitArgs::new().timespec(patience);
-    loop {
-        match ring.submitter().submit_with_args(want, &arguments) {
-            Ok(_) => return true,
-            Err(error) => match error.raw_os_error() {
-                Some(libc::ETIME) => return true,
-                Some(libc::EINTR) => {}
-                Some(libc::EAGAIN | libc::EBUSY) => nap(NAP),
-                _ => return false,
-            },
-        }
-    }
-}
-
-/// Asks the kernel to complete what waits for room. A request that finds no place in the ring is
-/// made again after the next wait.
-fn give_up(ring: &mut IoUring, entries: &[Entry], results: &[i32]) {
-    let places = entries.iter().map(Entry::get_user_data);
-    for place in places.filter(|place| results[*place as usize] == UNDER_WAY) {
-        let cancel = opcode::AsyncCancel::new(place).build().user_data(CANCEL);
-        // SAFETY: the entry points to nothing.
-        if unsafe { ring.submission().push(&cancel) }.is_err() {
-            return;
-        }
-    }
-}
-
-fn open_files_limit() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the call writes one rlimit.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    limit.rlim_cur
+/// Whether submitting may work when it is tried again.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
 }
 
 /// Why there is no ring, and what to do about it.
@@ -166,49 +116,48 @@ fn unavailable(error: io::Error) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use io_uring::types;
     use std::net::UdpSocket;
 
-    fn send(socket: &UdpSocket, place: u64, bytes: &'static [u8]) -> Entry {
-        use std::os::fd::AsRawFd;
+    fn send(socket: &impl AsRawFd, place: u64, bytes: &'static [u8]) -> Entry {
         let file = types::Fd(socket.as_raw_fd());
-        opcode::Send::new(file, bytes.as_ptr(), bytes.len() as u32).build().user_data(place)
+        opcode::Send::new(file, bytes.as_ptr(), bytes.len() as u32)
+            .flags(libc::MSG_DONTWAIT)
+            .build()
+            .user_data(place)
     }
 
     #[test]
     fn results_are_told_by_place() {
-        let (mut ring, _) = match Ring::new(4) {
+        let mut ring = match Ring::new(4) {
             Ok(ring) => ring,
             Err(error) => return println!("skipped: {error}"),
         };
         let [sender, receiver] = [0, 0].map(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
         // SAFETY: the bytes are static.
-        let results = unsafe { ring.run(&[send(&sender, 2, b"to nobody")], true) };
+        let results = unsafe { ring.run(&[send(&sender, 2, b"to nobody")]) };
         assert_eq!(results[2], -libc::EDESTADDRREQ);
         sender.connect(receiver.local_addr().unwrap()).unwrap();
         // SAFETY: as above.
-        let results =
-            unsafe { ring.run(&[send(&sender, 1, b"one"), send(&sender, 0, b"four")], true) };
+        let results = unsafe { ring.run(&[send(&sender, 1, b"one"), send(&sender, 0, b"four")]) };
         assert_eq!(results[..2], [4, 3]);
     }
 
     #[test]
-    fn what_never_finds_room_is_given_up() {
-        let (mut ring, _) = match Ring::new(4) {
+    fn what_finds_no_room_is_told_at_once() {
+        let mut ring = match Ring::new(4) {
             Ok(ring) => ring,
             Err(error) => return println!("skipped: {error}"),
         };
-        // The other end never reads: the buffer of the first fills up.
+        // The other end never reads, so the buffer of the first fills up. The socket itself would
+        // wait.
         let (near, _far) = std::os::unix::net::UnixDatagram::pair().unwrap();
         near.set_nonblocking(true).unwrap();
         while near.send(&[0; 1024]).is_ok() {}
         near.set_nonblocking(false).unwrap();
-        let near = UdpSocket::from(std::os::fd::OwnedFd::from(near));
-        for patient in [true, false] {
-            // SAFETY: the bytes are static.
-            let results =
-                unsafe { ring.run(&[send(&near, 0, b"a"), send(&near, 1, b"b")], patient) };
-            assert_eq!(results[..2], [GAVE_UP; 2]);
-        }
+        // SAFETY: the bytes are static.
+        let results = unsafe { ring.run(&[send(&near, 0, b"a"), send(&near, 1, b"b")]) };
+        assert_eq!(results[..2], [-libc::EAGAIN; 2]);
     }
 
     #[test]

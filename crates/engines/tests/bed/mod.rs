@@ -2,14 +2,13 @@
 //! in this process and goes with it, but for the installation's folder, which goes when dropped.
 #![allow(dead_code, reason = "each test binary uses its part of this module")]
 
-use canopy_batch::SendBatch;
+use canopy_batch::{Segments, SendBatch};
 use canopy_engines::{
     Engine, EngineChoice, EngineName, EngineUnavailable, InstallRequest, Installation, Namespace,
     install,
 };
 use canopy_net::{
-    Burst, Clock, Group, Receiver, Refused, SendEngine, SendReport, Socket, SocketOptions, Waker,
-    wait_readable,
+    Clock, Outlet, Receiver, ReceiverSet, SendReport, Socket, SocketOptions, Waker, wait_readable,
 };
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
@@ -155,31 +154,30 @@ fn bind(ip: &str) -> Socket {
 pub(crate) struct Sender<'a> {
     bed: &'a Bed,
     pub(crate) socket: Socket,
-    pub(crate) engine: Engine,
+    pub(crate) outlet: Outlet<Engine>,
 }
 
 impl Sender<'_> {
     pub(crate) fn new(bed: &Bed, name: EngineName, family: Family) -> Sender<'_> {
         let socket = bed.sender(family);
         let engine = bed.open(name, &socket).unwrap_or_else(|error| panic!("{error}"));
-        Sender { bed, socket, engine }
+        Sender { bed, socket, outlet: Outlet::new(engine) }
     }
 
-    pub(crate) fn send(&mut self, group: &Group, burst: Burst<'_>) -> SendReport {
-        self.try_send(group, burst).unwrap()
-    }
-
-    pub(crate) fn try_send(
-        &mut self,
-        group: &Group,
-        burst: Burst<'_>,
-    ) -> Result<SendReport, Refused> {
-        let send = || self.engine.send_to_group(&self.socket, group, burst);
-        self.bed.near.run(send).unwrap()
+    pub(crate) fn send(&mut self, set: &ReceiverSet, segments: Segments<'_>) -> SendReport {
+        let mut batch = SendBatch::new();
+        set.push_to(&mut batch, segments);
+        self.send_batch(&batch)
     }
 
     pub(crate) fn send_batch(&mut self, batch: &SendBatch) -> SendReport {
-        self.bed.near.run(|| self.engine.send(&self.socket, batch)).unwrap()
+        let clock = Clock::start();
+        let send = || {
+            let mut report = self.outlet.send(&self.socket, clock.now(), batch);
+            report.add(self.outlet.flush(&self.socket, &clock));
+            report
+        };
+        self.bed.near.run(send).unwrap()
     }
 
     /// Sends, and sees that every member gets everything once and in order.
@@ -190,7 +188,7 @@ impl Sender<'_> {
         segment: usize,
         what: &str,
     ) -> SendReport {
-        let report = self.send(&to.group(), Burst::segments(bytes, segment).unwrap());
+        let report = self.send(&to.set(), Segments::new(bytes, segment).unwrap());
         let all = (to.sockets.len() * bytes.len().div_ceil(segment)) as u64;
         assert_eq!((report.sent, report.failed), (all, 0), "{what}: {report:?}");
         assert_eq!(report.cloned + report.fallbacks, all, "{what}: {report:?}");
@@ -208,7 +206,7 @@ impl Receivers {
         self.sockets.iter().map(Socket::local_address)
     }
 
-    pub(crate) fn group(&self) -> Group {
+    pub(crate) fn set(&self) -> ReceiverSet {
         self.addresses().collect()
     }
 

@@ -16,14 +16,15 @@ const VECTORS: usize = MESSAGES * 4;
 /// Bytes of a control message that carries a segment length.
 pub const SEGMENT_CONTROL_LEN: usize = 24;
 
-pub(super) type SegmentControl = [u64; SEGMENT_CONTROL_LEN / 8];
-
 /// The messages of one system call, and what they point to.
 pub struct Messages {
     names: Vec<KernelAddress>,
     controls: Vec<Control>,
     vectors: Vec<libc::iovec>,
     messages: Vec<libc::mmsghdr>,
+    /// For each message its transmit's place among those that it was built from, and how many
+    /// datagrams of that transmit are in messages before it.
+    owners: Vec<(u32, u32)>,
 }
 
 // SAFETY: the raw pointers into the vectors next to them stay good wherever it is moved, for those
@@ -44,6 +45,7 @@ impl Messages {
             controls: vec![Control::default(); MESSAGES],
             vectors: Vec::with_capacity(VECTORS),
             messages: Vec::with_capacity(MESSAGES),
+            owners: Vec::with_capacity(MESSAGES),
         }
     }
 
@@ -58,7 +60,7 @@ impl Messages {
             let first = self.vectors.len();
             self.vectors.extend(batch.parts(transmit).map(vector_of));
             let segment = (transmit.datagrams() > 1).then_some(transmit.segment);
-            self.push(transmit.to, segment, first);
+            self.push(transmit.to, segment, first, (done as u32, 0));
         }
         transmits.len()
     }
@@ -76,10 +78,12 @@ impl Messages {
             }
             let segment = usize::from(transmit.segment).max(1);
             let (mut first, mut len) = (self.vectors.len(), 0);
+            let mut owner = (done as u32, 0);
             for mut part in batch.parts(transmit) {
                 while !part.is_empty() {
                     if len == segment {
-                        self.push(transmit.to, None, first);
+                        self.push(transmit.to, None, first, owner);
+                        owner.1 += 1;
                         (first, len) = (self.vectors.len(), 0);
                     }
                     let (bytes, rest) = part.split_at(part.len().min(segment - len));
@@ -87,7 +91,7 @@ impl Messages {
                     (part, len) = (rest, len + bytes.len());
                 }
             }
-            self.push(transmit.to, None, first);
+            self.push(transmit.to, None, first, owner);
         }
         transmits.len()
     }
@@ -95,6 +99,7 @@ impl Messages {
     fn clear(&mut self) {
         self.messages.clear();
         self.vectors.clear();
+        self.owners.clear();
     }
 
     /// Whether earlier pointers stay good if so much is added.
@@ -103,7 +108,7 @@ impl Messages {
     }
 
     /// Adds a message of the vectors from `first` on.
-    fn push(&mut self, to: Path, segment: Option<u16>, first: usize) {
+    fn push(&mut self, to: Path, segment: Option<u16>, first: usize, owner: (u32, u32)) {
         let place = self.messages.len();
         let name = &mut self.names[place];
         let mut message = empty_message();
@@ -116,6 +121,24 @@ impl Messages {
         *control = Control::of(to, segment);
         control.attach_to(header);
         self.messages.push(message);
+        self.owners.push(owner);
+    }
+
+    /// Whose datagrams a message carries: the place of the transmit, and how many of its datagrams
+    /// are in messages before this one.
+    pub fn owner(&self, message: usize) -> (usize, u32) {
+        let (transmit, datagrams) = self.owners[message];
+        (transmit as usize, datagrams)
+    }
+
+    /// How many were built.
+    pub fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Whether none was built.
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty()
     }
 
     /// What was built.
@@ -129,27 +152,13 @@ fn is_apart(transmits: &[Transmit], transmit: &Transmit) -> bool {
     is_mapped(&transmit.to.remote) != is_mapped(&transmits[0].to.remote)
 }
 
-/// A message to nobody that carries nothing.
-pub fn empty_message() -> libc::mmsghdr {
+pub(super) fn empty_message() -> libc::mmsghdr {
     // SAFETY: all zeroes is a value of this struct of integers and pointers.
     unsafe { mem::zeroed() }
 }
 
-/// The bytes as the kernel wants them; good for as long as they stay.
-pub fn vector_of(bytes: &[u8]) -> libc::iovec {
+pub(super) fn vector_of(bytes: &[u8]) -> libc::iovec {
     libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
-}
-
-/// The control message that asks the kernel to cut a send into pieces of `segment` bytes.
-pub fn segment_control(segment: u16) -> [u64; SEGMENT_CONTROL_LEN / 8] {
-    let mut control = SegmentControl::default();
-    write_segment_control(as_bytes(&mut control), segment);
-    control
-}
-
-fn as_bytes(control: &mut SegmentControl) -> &mut [u8; SEGMENT_CONTROL_LEN] {
-    // SAFETY: u64s are as good as bytes, and there are as many.
-    unsafe { &mut *ptr::from_mut(control).cast() }
 }
 
 /// Writes the control message that asks the kernel to cut a send into pieces of `segment` bytes.

@@ -1,55 +1,33 @@
-//! `sendmmsg`: many datagrams a system call, and with `UDP_SEGMENT` several of equal size to one
+//! `sendmmsg`: many datagrams in one system call, and with `UDP_SEGMENT` several of equal size to one
 //! receiver in one message.
 
-use super::messages::{
-    MESSAGES, Messages, SEGMENT_CONTROL_LEN, SegmentControl, empty_message, segment_control,
-    vector_of,
-};
-use super::retry::{Retries, is_full};
+use super::messages::Messages;
 use super::sendto::Sendto;
-use super::{SendEngine, SendReport};
+use super::{Errors, SendEngine, Sent, Unsegmented, Verdict};
 use crate::Socket;
-use crate::address::KernelAddress;
-use crate::group::{Burst, Group, Refused};
-use crate::sender::is_mapped;
-use canopy_batch::{SendBatch, Transmit};
+use canopy_batch::{SendBatch, Transmit, Unsent};
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
-use std::ptr;
+use std::time::Instant;
 
 /// `sendmmsg`, with or without segmentation offload.
 pub struct Mmsg {
     messages: Messages,
     fallback: Sendto,
-    group: PreparedGroup,
-    /// Whether a receiver's datagrams leave as one message. Cleared when the device turns out to
-    /// have no segmentation offload.
+    /// Whether a receiver's datagrams leave as one message.
     segments: bool,
+    /// Receivers for whom they must not.
+    unsegmented: Unsegmented,
 }
-
-/// Messages for the group that was sent to last. Its names' places never change while the
-/// messages live.
-#[derive(Default)]
-struct PreparedGroup {
-    stamp: u64,
-    names: Vec<KernelAddress>,
-    messages: Vec<libc::mmsghdr>,
-}
-
-// SAFETY: the raw pointers are written and used within one call of `send` or `send_to_group`, by
-// which time the engine is borrowed mutably; the prepared group's pointers to its own names stay
-// good wherever the engine is moved, for the names are on the heap.
-unsafe impl Send for Mmsg {}
 
 impl Mmsg {
-    /// One message a datagram.
+    /// One message for each datagram.
     pub fn plain() -> Mmsg {
         Mmsg {
             messages: Messages::new(),
             fallback: Sendto::new(),
-            group: PreparedGroup::default(),
             segments: false,
+            unsegmented: Unsegmented::default(),
         }
     }
 
@@ -61,216 +39,123 @@ impl Mmsg {
         socket.probe_segmentation()?;
         Ok(Mmsg { segments: true, ..Mmsg::plain() })
     }
-}
 
-impl Mmsg {
-    /// Sends a part of the batch.
-    pub fn send_transmits(
+    /// Sends some transmits of a batch, as [`SendEngine::send`] does; the rest is numbered by its
+    /// place among them.
+    pub fn send_some(
         &mut self,
         socket: &Socket,
         batch: &SendBatch,
         transmits: &[Transmit],
-        retries: &mut Retries,
-        report: &mut SendReport,
-    ) {
-        let mut rest = transmits;
-        while !rest.is_empty() {
-            let whole = self.segments;
-            let built = if whole {
-                self.messages.build_whole(batch, rest)
-            } else {
-                self.messages.build_cut(batch, rest)
-            };
-            if built == 0 {
-                // More parts than one system call has room for.
-                self.fallback.send_one(socket, batch, &rest[0], retries, report);
-                rest = &rest[1..];
-                continue;
-            }
-            let (messages, fallback) = (self.messages.all(), &mut self.fallback);
-            let segments = &mut self.segments;
-            send_all(
-                (socket, socket.sending_to(&rest[0].to.remote)),
-                messages,
-                retries,
-                report,
-                |place| if whole { u64::from(rest[place].datagrams()) } else { 1 },
-                |place, error, retries, report| {
-                    if !whole || rest[place].datagrams() == 1 {
-                        return false;
-                    }
-                    *segments &= error.raw_os_error() != Some(libc::EIO);
-                    report.fallbacks += u64::from(rest[place].datagrams());
-                    fallback.send_one(socket, batch, &rest[place], retries, report);
-                    true
-                },
-            );
-            rest = &rest[built..];
+        rest: &mut Vec<Unsent>,
+    ) -> Sent {
+        let mut sent = Sent::default();
+        if !self.unsegmented.is_empty() {
+            self.unsegmented.forget_old(Instant::now());
         }
+        let mut first = 0;
+        while first < transmits.len() && sent.full.is_none() {
+            let list = &transmits[first..];
+            let built = self.build(batch, list);
+            let (place, datagrams) = if built == 0 {
+                // It is more than one system call has room for, or must leave one by one.
+                let all = list[0].datagrams();
+                sent.report.fallbacks += if self.segments { all.into() } else { 0 };
+                let done = self.fallback.send_one(socket, batch, &list[0], 0, &mut sent);
+                (usize::from(done == all), done)
+            } else {
+                self.send_built(socket, batch, &list[..built], &mut sent)
+            };
+            first += place;
+            if sent.full.is_some() {
+                rest.push(Unsent { transmit: first as u32, datagrams });
+                let behind = first + 1..transmits.len();
+                rest.extend(behind.map(|place| Unsent { transmit: place as u32, datagrams: 0 }));
+            }
+        }
+        sent
     }
 
-    /// Sends the burst to each of these.
-    pub fn send_to_each(
-        &self,
-        socket: &Socket,
-        members: impl Iterator<Item = SocketAddr>,
-        burst: Burst<'_>,
-        retries: &mut Retries,
-        report: &mut SendReport,
-    ) {
-        for member in members {
-            self.fallback.send_burst(socket, member, burst, retries, report);
+    /// Builds messages for as many of the transmits as fit; returns how many.
+    fn build(&mut self, batch: &SendBatch, transmits: &[Transmit]) -> usize {
+        if !self.segments {
+            return self.messages.build_cut(batch, transmits);
         }
+        let mut fit = transmits.len();
+        if !self.unsegmented.is_empty() {
+            let whole =
+                |t: &&Transmit| t.datagrams() == 1 || !self.unsegmented.contains(t.to.remote);
+            fit = transmits.iter().take_while(whole).count();
+        }
+        self.messages.build_whole(batch, &transmits[..fit])
+    }
+
+    /// Sends the messages that were built for these transmits. Returns how many transmits are done
+    /// with, and how many datagrams of the next one.
+    fn send_built(
+        &mut self,
+        socket: &Socket,
+        batch: &SendBatch,
+        transmits: &[Transmit],
+        sent: &mut Sent,
+    ) -> (usize, u32) {
+        let sending = socket.sending_to(&transmits[0].to.remote);
+        let mut errors = Errors::default();
+        let mut done = 0;
+        while done < self.messages.len() {
+            match sendmmsg(sending, &mut self.messages.all()[done..]) {
+                Ok(count) => {
+                    for place in done..done + count {
+                        sent.report.sent += u64::from(self.datagrams(transmits, place));
+                    }
+                    done += count;
+                    errors.next();
+                    if done < self.messages.len() {
+                        // The next call tells what stopped this one, unless that was an error of an
+                        // earlier datagram, which is thrown away here.
+                        socket.take_errors();
+                    }
+                    continue;
+                }
+                Err(error) => match errors.judge(socket, &error) {
+                    Verdict::Again => continue,
+                    Verdict::Full(full) => {
+                        sent.stop(full);
+                        return self.messages.owner(done);
+                    }
+                    Verdict::Refused => {
+                        let (place, _) = self.messages.owner(done);
+                        let (transmit, datagrams) =
+                            (&transmits[place], self.datagrams(transmits, done));
+                        if datagrams == 1 {
+                            sent.report.failed += 1;
+                        } else {
+                            self.unsegmented.note(transmit.to.remote, &error);
+                            sent.report.fallbacks += u64::from(datagrams);
+                            let sent_of_it =
+                                self.fallback.send_one(socket, batch, transmit, 0, sent);
+                            if sent.full.is_some() {
+                                return (place, sent_of_it);
+                            }
+                        }
+                    }
+                },
+            }
+            done += 1;
+            errors.next();
+        }
+        (transmits.len(), 0)
+    }
+
+    /// How many datagrams a message carries.
+    fn datagrams(&self, transmits: &[Transmit], message: usize) -> u32 {
+        if self.segments { transmits[self.messages.owner(message).0].datagrams() } else { 1 }
     }
 }
 
 impl SendEngine for Mmsg {
-    fn send(&mut self, socket: &Socket, batch: &SendBatch) -> SendReport {
-        let (mut report, mut retries) = (SendReport::default(), Retries::new());
-        self.send_transmits(socket, batch, batch.transmits(), &mut retries, &mut report);
-        report
-    }
-
-    fn send_to_group(
-        &mut self,
-        socket: &Socket,
-        group: &Group,
-        burst: Burst<'_>,
-    ) -> Result<SendReport, Refused> {
-        let (mut report, mut retries) = (SendReport::default(), Retries::new());
-        self.send_group(socket, group, burst, &mut retries, &mut report);
-        Ok(report)
-    }
-}
-
-impl Mmsg {
-    /// Sends the burst to every member of the group.
-    pub fn send_group(
-        &mut self,
-        socket: &Socket,
-        group: &Group,
-        burst: Burst<'_>,
-        retries: &mut Retries,
-        report: &mut SendReport,
-    ) {
-        if group.members().iter().any(is_mapped) {
-            let members = group.members().iter().copied();
-            return self.send_to_each(socket, members, burst, retries, report);
-        }
-        self.group.prepare(group);
-        if self.segments && burst.datagrams() > 1 {
-            return self.send_segmented(socket, group.members(), burst, retries, report);
-        }
-        for datagram in burst.bytes().chunks(burst.segment().into()) {
-            let mut vector = vector_of(datagram);
-            self.group.point_to(&mut vector, ptr::null_mut());
-            for messages in self.group.messages.chunks_mut(MESSAGES) {
-                send_all(
-                    (socket, socket.sending()),
-                    messages,
-                    retries,
-                    report,
-                    |_| 1,
-                    |_, _, _, _| false,
-                );
-            }
-        }
-    }
-
-    fn send_segmented(
-        &mut self,
-        socket: &Socket,
-        members: &[SocketAddr],
-        burst: Burst<'_>,
-        retries: &mut Retries,
-        report: &mut SendReport,
-    ) {
-        let mut vector = vector_of(burst.bytes());
-        let mut control = segment_control(burst.segment());
-        self.group.point_to(&mut vector, &mut control);
-        let mut first = 0;
-        for messages in self.group.messages.chunks_mut(MESSAGES) {
-            let count = messages.len();
-            let (fallback, segments) = (&mut self.fallback, &mut self.segments);
-            send_all(
-                (socket, socket.sending()),
-                messages,
-                retries,
-                report,
-                |_| burst.datagrams() as u64,
-                |place, error, retries, report| {
-                    *segments &= error.raw_os_error() != Some(libc::EIO);
-                    report.fallbacks += burst.datagrams() as u64;
-                    fallback.send_burst(socket, members[first + place], burst, retries, report);
-                    true
-                },
-            );
-            first += count;
-        }
-    }
-}
-
-impl PreparedGroup {
-    fn prepare(&mut self, group: &Group) {
-        if self.stamp == group.stamp() {
-            return;
-        }
-        self.stamp = group.stamp();
-        let count = group.members().len();
-        self.names.resize(count, KernelAddress::zeroed());
-        self.messages.resize(count, empty_message());
-        for ((name, message), member) in
-            self.names.iter_mut().zip(&mut self.messages).zip(group.members())
-        {
-            message.msg_hdr.msg_namelen = name.set(*member);
-            message.msg_hdr.msg_name = ptr::from_mut(name).cast();
-        }
-    }
-
-    /// Lets every message carry the same bytes, and the same control message if there is one.
-    fn point_to(&mut self, vector: &mut libc::iovec, control: *mut SegmentControl) {
-        for message in &mut self.messages {
-            let header = &mut message.msg_hdr;
-            header.msg_iov = vector;
-            header.msg_iovlen = 1;
-            header.msg_control = control.cast();
-            header.msg_controllen = if control.is_null() { 0 } else { SEGMENT_CONTROL_LEN as _ };
-        }
-    }
-}
-
-/// Sends all messages. A full queue is waited out; one that is refused is handed to `refused`,
-/// which says whether it has sent it in another way, and the others are served.
-fn send_all(
-    (socket, sending): (&Socket, &socket2::Socket),
-    messages: &mut [libc::mmsghdr],
-    retries: &mut Retries,
-    report: &mut SendReport,
-    datagrams: impl Fn(usize) -> u64,
-    mut refused: impl FnMut(usize, &io::Error, &mut Retries, &mut SendReport) -> bool,
-) {
-    let mut done = 0;
-    while done < messages.len() {
-        match sendmmsg(sending, &mut messages[done..]) {
-            Ok(sent) => {
-                report.sent += (done..done + sent).map(&datagrams).sum::<u64>();
-                done += sent;
-                retries.next(true);
-                if done < messages.len() {
-                    // What stopped it is told by the next call, unless it was another's error.
-                    socket.take_errors();
-                }
-            }
-            Err(error) if retries.again(socket, &error, report) => {}
-            Err(error) => {
-                // The first of the messages is at fault.
-                if is_full(&error) || !refused(done, &error, retries, report) {
-                    report.failed += datagrams(done);
-                }
-                done += 1;
-                retries.next(false);
-            }
-        }
+    fn send(&mut self, socket: &Socket, batch: &SendBatch, rest: &mut Vec<Unsent>) -> Sent {
+        self.send_some(socket, batch, batch.transmits(), rest)
     }
 }
 

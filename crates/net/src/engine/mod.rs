@@ -1,35 +1,35 @@
 //! Send engines: ways of getting datagrams to many receivers.
 //!
-//! All do the same through [`SendEngine`]; they differ in what it costs and in what it needs.
-//! User space is authoritative: an engine that cannot serve a receiver in its own way serves it
-//! with plain sends, and counts it.
+//! All of them do the same through [`SendEngine`]; they differ in what it costs and in what it
+//! needs. User space is authoritative: an engine that cannot serve a receiver in its own way serves
+//! it with plain sends, and counts it. No engine waits for anything.
 
 mod control;
+mod errors;
 mod messages;
 mod mmsg;
-mod retry;
 mod sendto;
+mod unsegmented;
 
-pub use messages::{
-    MESSAGES, Messages, SEGMENT_CONTROL_LEN, empty_message, segment_control, vector_of,
-    write_segment_control,
-};
+pub use errors::{Errors, Verdict, may_be_reported};
+pub use messages::{MESSAGES, Messages, SEGMENT_CONTROL_LEN, write_segment_control};
 pub use mmsg::Mmsg;
-pub use retry::{Retries, is_full, may_be_reported};
 pub use sendto::Sendto;
+pub use unsegmented::Unsegmented;
 
 use crate::Socket;
-use crate::group::{Burst, Group, Refused};
-use canopy_batch::SendBatch;
+use canopy_batch::{SendBatch, Unsent};
 
-/// What became of a send.
+/// What became of datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendReport {
     /// Datagrams that the kernel took.
     pub sent: u64,
     /// Datagrams that it refused for good.
     pub failed: u64,
-    /// How often a full queue was waited out.
+    /// Datagrams that had to wait and for which there was no room to wait in.
+    pub dropped: u64,
+    /// How often a queue was full.
     pub waits: u64,
     /// Of the datagrams sent, those that were copied in the kernel.
     pub cloned: u64,
@@ -42,31 +42,51 @@ impl SendReport {
     pub fn add(&mut self, other: SendReport) {
         self.sent += other.sent;
         self.failed += other.failed;
+        self.dropped += other.dropped;
         self.waits += other.waits;
         self.cloned += other.cloned;
         self.fallbacks += other.fallbacks;
     }
 }
 
+/// Why the kernel takes no more at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// The socket's send buffer is full; the socket becomes writable again.
+    Buffer,
+    /// The device's queue is full; nothing tells when it is not.
+    Device,
+}
+
+/// What one call of [`SendEngine::send`] did.
+#[must_use = "what was not taken must be offered again"]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// What became of the datagrams that the kernel took or refused.
+    pub report: SendReport,
+    /// Why the others were not taken; None if there are none.
+    pub full: Option<Full>,
+}
+
+impl Sent {
+    /// Notes that nothing more is taken.
+    pub fn stop(&mut self, full: Full) {
+        self.full = Some(full);
+        self.report.waits += 1;
+    }
+}
+
 /// A way of getting datagrams to many receivers.
 pub trait SendEngine {
-    /// Sends the whole batch. A full queue is waited out on the socket; a receiver that the kernel
-    /// refuses is counted and the others are served.
-    fn send(&mut self, socket: &Socket, batch: &SendBatch) -> SendReport;
-
-    /// Sends the burst to every member of the group, each member's datagrams in order.
+    /// Sends as much of the batch as the kernel takes at once, and appends to `rest` what it did not
+    /// take, in the order of the batch. It never waits.
     ///
-    /// # Errors
-    /// If the engine cannot serve this burst or this group at all; then nothing was sent.
-    fn send_to_group(
-        &mut self,
-        socket: &Socket,
-        group: &Group,
-        burst: Burst<'_>,
-    ) -> Result<SendReport, Refused>;
+    /// What a receiver gets is sent in order: nothing is sent to a receiver behind something that is
+    /// in the rest. A receiver that the kernel refuses for good is counted and the others are served.
+    fn send(&mut self, socket: &Socket, batch: &SendBatch, rest: &mut Vec<Unsent>) -> Sent;
 
-    /// Whether it has come to send everything in another way than its own: what it was opened with
-    /// is no longer there.
+    /// Whether it has come to send everything in another way than its own, because what it was opened
+    /// with is no longer there.
     fn has_stopped(&self) -> bool {
         false
     }

@@ -1,20 +1,17 @@
-//! The baseline engine: one `sendto` a datagram. Also what the others fall back to.
+//! The baseline engine: one `sendto` for each datagram. The others fall back to it.
 
 use super::control::Control;
 use super::messages::{empty_message, vector_of};
-use super::retry::Retries;
-use super::{SendEngine, SendReport};
+use super::{Errors, SendEngine, Sent, Verdict};
 use crate::Socket;
 use crate::address::KernelAddress;
-use crate::group::{Burst, Group, Refused};
-use canopy_batch::{MAX_SEND_BYTES, SendBatch, Transmit};
+use canopy_batch::{MAX_SEND_BYTES, SendBatch, Transmit, Unsent};
 use canopy_wire::Path;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::ptr;
 
-/// One `sendto` a datagram.
+/// One `sendto` for each datagram.
 pub struct Sendto {
     /// A send's parts put together.
     joined: Vec<u8>,
@@ -26,36 +23,45 @@ impl Sendto {
         Sendto { joined: Vec::with_capacity(MAX_SEND_BYTES + 2048) }
     }
 
-    /// Sends the datagrams of one transmit.
+    /// Sends the datagrams of one transmit from the `first` on. Returns how many of all are done
+    /// with; if that is not all of them, `sent` says why.
     pub fn send_one(
         &mut self,
         socket: &Socket,
         batch: &SendBatch,
         transmit: &Transmit,
-        retries: &mut Retries,
-        report: &mut SendReport,
-    ) {
+        first: u32,
+        sent: &mut Sent,
+    ) -> u32 {
         self.joined.clear();
         for part in batch.parts(transmit) {
             self.joined.extend_from_slice(part);
         }
-        for datagram in self.joined.chunks(usize::from(transmit.segment).max(1)) {
-            send_waiting(socket, transmit.to, datagram, retries, report);
+        let segment = usize::from(transmit.segment).max(1);
+        let mut errors = Errors::default();
+        let mut done = first;
+        for datagram in self.joined.chunks(segment).skip(first as usize) {
+            let verdict = loop {
+                match sendto(socket, transmit.to, datagram) {
+                    Ok(()) => break None,
+                    Err(error) => match errors.judge(socket, &error) {
+                        Verdict::Again => {}
+                        verdict => break Some(verdict),
+                    },
+                }
+            };
+            match verdict {
+                None => sent.report.sent += 1,
+                Some(Verdict::Full(full)) => {
+                    sent.stop(full);
+                    return done;
+                }
+                Some(_) => sent.report.failed += 1,
+            }
+            done += 1;
+            errors.next();
         }
-    }
-
-    /// Sends a burst to one receiver.
-    pub fn send_burst(
-        &self,
-        socket: &Socket,
-        to: SocketAddr,
-        burst: Burst<'_>,
-        retries: &mut Retries,
-        report: &mut SendReport,
-    ) {
-        for datagram in burst.bytes().chunks(burst.segment().into()) {
-            send_waiting(socket, to.into(), datagram, retries, report);
-        }
+        done
     }
 }
 
@@ -66,46 +72,19 @@ impl Default for Sendto {
 }
 
 impl SendEngine for Sendto {
-    fn send(&mut self, socket: &Socket, batch: &SendBatch) -> SendReport {
-        let (mut report, mut retries) = (SendReport::default(), Retries::new());
-        for transmit in batch.transmits() {
-            self.send_one(socket, batch, transmit, &mut retries, &mut report);
-        }
-        report
-    }
-
-    fn send_to_group(
-        &mut self,
-        socket: &Socket,
-        group: &Group,
-        burst: Burst<'_>,
-    ) -> Result<SendReport, Refused> {
-        let (mut report, mut retries) = (SendReport::default(), Retries::new());
-        for datagram in burst.bytes().chunks(burst.segment().into()) {
-            for member in group.members() {
-                send_waiting(socket, (*member).into(), datagram, &mut retries, &mut report);
+    fn send(&mut self, socket: &Socket, batch: &SendBatch, rest: &mut Vec<Unsent>) -> Sent {
+        let mut sent = Sent::default();
+        for (place, transmit) in batch.transmits().iter().enumerate() {
+            let done = match sent.full {
+                None => self.send_one(socket, batch, transmit, 0, &mut sent),
+                Some(_) => 0,
+            };
+            if sent.full.is_some() {
+                rest.push(Unsent { transmit: place as u32, datagrams: done });
             }
         }
-        Ok(report)
+        sent
     }
-}
-
-fn send_waiting(
-    socket: &Socket,
-    to: Path,
-    datagram: &[u8],
-    retries: &mut Retries,
-    report: &mut SendReport,
-) {
-    while let Err(error) = sendto(socket, to, datagram) {
-        if !retries.again(socket, &error, report) {
-            report.failed += 1;
-            retries.next(false);
-            return;
-        }
-    }
-    retries.next(true);
-    report.sent += 1;
 }
 
 fn sendto(socket: &Socket, to: Path, datagram: &[u8]) -> io::Result<()> {

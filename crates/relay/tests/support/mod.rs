@@ -117,6 +117,16 @@ impl World {
         world
     }
 
+    /// A relay of several data threads, with a participant on each.
+    pub(crate) fn on_each_thread(mode: Mode, threads: u16) -> World {
+        let mut world = World::with_threads(config(mode), threads);
+        for thread in 0..threads.into() {
+            let number = world.join(thread);
+            assert_eq!(world.thread_of(number), thread, "who joins a data thread is served by it");
+        }
+        world
+    }
+
     pub(crate) fn empty() -> World {
         World {
             now: Time::from_millis(1),
@@ -238,7 +248,7 @@ impl World {
                 let bytes: Vec<u8> = batch.parts(transmit).flatten().copied().collect();
                 assert_eq!(bytes.len(), transmit.len as usize);
                 let segment = transmit.segment.into();
-                let sent = Sent { to: transmit.to, bytes, segment };
+                let sent = Sent { to: transmit.to.remote, bytes, segment };
                 assert_eq!(sent.datagrams().count(), transmit.datagrams() as usize);
                 all.push(sent);
             }
@@ -262,7 +272,15 @@ impl World {
 
     fn bring(&mut self, from: usize, to: SocketAddr, datagram: &[u8]) {
         let at = |path: Path| path.remote == to;
-        if let Some(participant) = self.participants.iter_mut().find(|one| at(one.path)) {
+        // It is mostly the one that the port says.
+        let number = usize::from(to.port()).wrapping_sub(10_000);
+        let is_there = self.participants.get(number).is_some_and(|one| at(one.path));
+        let number = if is_there {
+            Some(number)
+        } else {
+            self.participants.iter().position(|one| at(one.path))
+        };
+        if let Some(participant) = number.map(|number| &mut self.participants[number]) {
             let received = &mut participant.received;
             let result = participant.session.handle_datagram(self.now, datagram, |update| {
                 let canopy_session::Update { src, level, payload, .. } = update;

@@ -66,8 +66,7 @@ fn privilege_remedy() -> &'static str {
 }
 
 pub(super) fn is_root() -> bool {
-    // SAFETY: the call has no conditions and never fails.
-    unsafe { libc::geteuid() == 0 }
+    rustix::process::geteuid().is_root()
 }
 
 pub(super) fn files(path: &Path, what: &str, error: io::Error) -> InstallError {

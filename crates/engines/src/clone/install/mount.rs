@@ -1,10 +1,11 @@
 //! The BPF file system that installations are in.
 
-use super::error::{InstallError, files};
+use super::error::InstallError;
 use super::installations;
-use std::ffi::{CStr, CString};
+use rustix::fs::{Access, access, statfs};
+use rustix::mount::{MountFlags, UnmountFlags, unmount};
+use std::ffi::CStr;
 use std::fs;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -15,38 +16,29 @@ const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 
 /// Mounts a BPF file system on the folder, unless there is one.
 pub(super) fn mount(folder: &Path) -> Result<(), InstallError> {
-    let path = c_path(folder)?;
-    if is_bpf_fs(&path) {
-        // SAFETY: a string that ends in zero.
-        if unsafe { libc::access(path.as_ptr(), libc::W_OK) } == 0 {
-            return Ok(());
-        }
-        let error = io::Error::last_os_error();
-        return Err(InstallError::Privilege { what: "writing to the engines' folder", error });
+    if is_bpf_fs(folder) {
+        return access(folder, Access::WRITE_OK).map_err(|error| InstallError::Privilege {
+            what: "writing to the engines' folder",
+            error: error.into(),
+        });
     }
-    // SAFETY: all are strings that end in zero and outlive the call.
-    let result = unsafe {
-        let (kind, options) = (c"bpf".as_ptr(), c"mode=0755".as_ptr());
-        libc::mount(MOUNT_NAME.as_ptr(), path.as_ptr(), kind, 0, options.cast())
-    };
-    if result == 0 {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
-    Err(InstallError::Privilege { what: "mounting a BPF file system", error })
+    let mounted =
+        rustix::mount::mount(MOUNT_NAME, folder, "bpf", MountFlags::empty(), c"mode=0755");
+    mounted.map_err(|error| InstallError::Privilege {
+        what: "mounting a BPF file system",
+        error: error.into(),
+    })
 }
 
 pub(super) fn unmount_if_empty(folder: &Path) -> Result<(), InstallError> {
-    if installations(folder).is_ok_and(|others| !others.is_empty()) {
+    let is_empty = installations(folder).map_or(true, |others| others.is_empty());
+    if !is_empty || !is_our_mount(folder) {
         return Ok(());
     }
-    let path = c_path(folder)?;
-    // SAFETY: a string that ends in zero.
-    if is_our_mount(folder) && unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) } < 0 {
-        let error = io::Error::last_os_error();
-        return Err(InstallError::Privilege { what: "unmounting the engines' folder", error });
-    }
-    Ok(())
+    unmount(folder, UnmountFlags::DETACH).map_err(|error| InstallError::Privilege {
+        what: "unmounting the engines' folder",
+        error: error.into(),
+    })
 }
 
 /// Whether a BPF file system is mounted on this very folder, and by [`mount`].
@@ -71,15 +63,6 @@ fn as_listed(path: &Path) -> Vec<u8> {
     listed
 }
 
-fn is_bpf_fs(path: &CString) -> bool {
-    // SAFETY: all zeroes is a value of this struct of integers; the path ends in zero.
-    unsafe {
-        let mut found: libc::statfs = std::mem::zeroed();
-        libc::statfs(path.as_ptr(), &mut found) == 0 && found.f_type as i64 == BPF_FS_MAGIC
-    }
-}
-
-pub(super) fn c_path(path: &Path) -> Result<CString, InstallError> {
-    CString::new(path.as_os_str().as_bytes())
-        .map_err(|error| files(path, "cannot use", io::Error::other(error)))
+fn is_bpf_fs(folder: &Path) -> bool {
+    statfs(folder).is_ok_and(|found| found.f_type == BPF_FS_MAGIC)
 }

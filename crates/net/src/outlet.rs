@@ -1,0 +1,358 @@
+//! The way out of a socket: an engine, and a bounded queue for what the kernel does not take at once.
+
+use crate::{Clock, Full, SendEngine, SendReport, Socket, sleep_until, wait_writable};
+use canopy_batch::{Backlog, SendBatch, Unsent};
+use canopy_wire::Time;
+use std::time::Duration;
+
+/// While the device's queue is full, the first and the longest time until the next attempt.
+const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
+/// How long nothing at all may be taken before what waits is tried once and dropped: one receiver's
+/// device may be stuck while the others' is not, and what waits longer is of no use any more.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How many waiting sends are offered to the engine at first, and at most: most attempts are in vain,
+/// and what is offered is copied.
+const OFFERS: (usize, usize) = (8, 128);
+
+/// A send engine that never waits and loses nothing silently.
+///
+/// What the kernel does not take is copied into a queue, in order. While anything waits there, what
+/// is sent later waits behind it. What the queue has no room for is dropped and counted.
+pub struct Outlet<E> {
+    engine: E,
+    backlog: Backlog,
+    /// What is offered of the backlog.
+    offered: SendBatch,
+    rest: Vec<Unsent>,
+    wants: Option<Retry>,
+    pause: Duration,
+    /// Since when nothing was taken.
+    stuck_since: Option<Time>,
+}
+
+/// When to call [`Outlet::retry`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// When the socket is writable.
+    Writable,
+    /// At this time.
+    At(Time),
+}
+
+impl<E: SendEngine> Outlet<E> {
+    /// An outlet with an empty queue.
+    pub fn new(engine: E) -> Outlet<E> {
+        Outlet {
+            engine,
+            backlog: Backlog::new(),
+            offered: SendBatch::new(),
+            rest: Vec::with_capacity(OFFERS.1),
+            wants: None,
+            pause: PAUSES.0,
+            stuck_since: None,
+        }
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &E {
+        &self.engine
+    }
+
+    /// When what waits should be tried again. None if nothing waits.
+    pub fn wants(&self) -> Option<Retry> {
+        self.wants
+    }
+
+    /// How many sends wait.
+    pub fn waiting(&self) -> usize {
+        self.backlog.len()
+    }
+
+    /// Sends the batch, or as much of it as the kernel takes; the rest waits, or is dropped if there
+    /// is no room for it. What waits is in no report until it was sent.
+    pub fn send(&mut self, socket: &Socket, now: Time, batch: &SendBatch) -> SendReport {
+        if !self.backlog.is_empty() {
+            let whole = |transmit| Unsent { transmit, datagrams: 0 };
+            let all = (0..batch.transmits().len() as u32).map(whole);
+            let dropped = self.backlog.push(batch, all);
+            return SendReport { dropped, ..SendReport::default() };
+        }
+        self.rest.clear();
+        let sent = self.engine.send(socket, batch, &mut self.rest);
+        let mut report = sent.report;
+        if let Some(full) = sent.full {
+            report.dropped += self.backlog.push(batch, self.rest.drain(..));
+            self.wait(full, now, true);
+        }
+        report
+    }
+
+    /// Sends as much as the kernel takes of what waits. Does nothing before its time has come.
+    pub fn retry(&mut self, socket: &Socket, now: Time) -> SendReport {
+        let mut report = SendReport::default();
+        if matches!(self.wants, Some(Retry::At(at)) if now < at) {
+            return report;
+        }
+        let (mut progress, mut most) = (false, OFFERS.0);
+        while !self.backlog.is_empty() {
+            let (full, taken) = self.offer(socket, most, &mut report);
+            most = (most * 2).min(OFFERS.1);
+            progress |= taken;
+            if let Some(full) = full {
+                self.wait(full, now, progress);
+                break;
+            }
+        }
+        if self.stuck_since.is_some_and(|since| now.since(since) >= PATIENCE) {
+            self.try_each_once(socket, &mut report);
+            self.stuck_since = Some(now);
+        }
+        if self.backlog.is_empty() {
+            (self.wants, self.stuck_since, self.pause) = (None, None, PAUSES.0);
+        }
+        report
+    }
+
+    /// Waits until nothing waits any more, with everything sent or dropped. Not for a data thread.
+    pub fn flush(&mut self, socket: &Socket, clock: &Clock) -> SendReport {
+        let mut report = SendReport::default();
+        while let Some(wants) = self.wants {
+            match wants {
+                Retry::Writable => wait_writable(socket, PAUSES.1),
+                Retry::At(at) => sleep_until(clock, at),
+            }
+            report.add(self.retry(socket, clock.now()));
+        }
+        report
+    }
+
+    /// Offers the first sends that wait to the engine. Returns why it did not take all, and whether
+    /// it took anything.
+    fn offer(
+        &mut self,
+        socket: &Socket,
+        most: usize,
+        report: &mut SendReport,
+    ) -> (Option<Full>, bool) {
+        self.offered.clear();
+        self.backlog.offer(&mut self.offered, most);
+        self.rest.clear();
+        let sent = self.engine.send(socket, &self.offered, &mut self.rest);
+        report.add(sent.report);
+        self.backlog.settle(self.offered.transmits().len(), &self.rest);
+        (sent.full, sent.report.sent + sent.report.failed > 0)
+    }
+
+    fn wait(&mut self, full: Full, now: Time, progress: bool) {
+        if progress {
+            self.pause = PAUSES.0;
+            self.stuck_since = Some(now);
+        }
+        self.wants = Some(match full {
+            Full::Buffer => Retry::Writable,
+            Full::Device => Retry::At(now + self.pause),
+        });
+        if !progress && full == Full::Device {
+            self.pause = (self.pause * 2).min(PAUSES.1);
+        }
+    }
+
+    /// Tries every send that waits, and drops those that are not taken now either.
+    fn try_each_once(&mut self, socket: &Socket, report: &mut SendReport) {
+        for _ in 0..self.backlog.len() {
+            if self.offer(socket, 1, report).0.is_some() {
+                report.dropped += self.backlog.drop_first();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Sent, SocketOptions};
+    use canopy_batch::{MAX_WAITING_SENDS, Segments};
+    use proptest::prelude::*;
+    use proptest::test_runner::RngSeed;
+    use std::collections::{HashMap, VecDeque};
+    use std::net::SocketAddr;
+
+    /// An engine that takes as many datagrams at a time as its script says, and then is full.
+    #[derive(Default)]
+    struct Scripted {
+        script: VecDeque<(u32, Full)>,
+        taken: HashMap<SocketAddr, Vec<u8>>,
+        /// To whom nothing can be sent.
+        stuck: Option<SocketAddr>,
+    }
+
+    impl SendEngine for Scripted {
+        fn send(&mut self, _: &Socket, batch: &SendBatch, rest: &mut Vec<Unsent>) -> Sent {
+            let mut sent = Sent::default();
+            let (mut room, full) = self.script.pop_front().unwrap_or((u32::MAX, Full::Buffer));
+            for (place, transmit) in batch.transmits().iter().enumerate() {
+                let whole = batch.parts(transmit).collect::<Vec<_>>().concat();
+                let mut datagrams = 0;
+                for datagram in whole.chunks(transmit.segment.into()) {
+                    if sent.full.is_some() || room == 0 || self.stuck == Some(transmit.to.remote) {
+                        sent.full = sent.full.or(Some(full));
+                        break;
+                    }
+                    room -= 1;
+                    datagrams += 1;
+                    sent.report.sent += 1;
+                    self.taken.entry(transmit.to.remote).or_default().extend(datagram);
+                }
+                if datagrams < transmit.datagrams() {
+                    rest.push(Unsent { transmit: place as u32, datagrams });
+                }
+            }
+            sent
+        }
+    }
+
+    fn socket() -> Socket {
+        Socket::bind("127.0.0.1:0".parse().unwrap(), &SocketOptions::default()).unwrap()
+    }
+
+    fn to(number: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], number + 1))
+    }
+
+    /// A send to each; neighbours with the same bytes share them.
+    fn batch_of(sends: &[(u16, Vec<u8>)]) -> SendBatch {
+        let mut batch = SendBatch::new();
+        for (place, (number, bytes)) in sends.iter().enumerate() {
+            if place > 0 && sends[place - 1].1 == *bytes {
+                batch.push_same(to(*number));
+                continue;
+            }
+            let segments = Segments::new(bytes, 2).unwrap();
+            batch.push_burst(to(*number), &[segments.bytes()], segments.segment());
+        }
+        batch
+    }
+
+    #[test]
+    fn what_is_not_taken_waits_and_what_follows_waits_behind_it() {
+        let script = [(1, Full::Device), (0, Full::Device), (1, Full::Buffer)].into();
+        let mut outlet = Outlet::new(Scripted { script, ..Scripted::default() });
+        let (socket, now) = (socket(), Time::ZERO);
+        let report = outlet.send(&socket, now, &batch_of(&[(0, vec![1, 1, 2]), (1, vec![3])]));
+        assert_eq!((report.sent, report.dropped, outlet.waiting()), (1, 0, 2));
+        assert_eq!(outlet.wants(), Some(Retry::At(now + PAUSES.0)));
+        assert_eq!(outlet.send(&socket, now, &batch_of(&[(0, vec![4])])), SendReport::default());
+        assert_eq!(outlet.retry(&socket, now), SendReport::default(), "it is not time yet");
+        let now = now + PAUSES.0;
+        outlet.retry(&socket, now);
+        assert_eq!(outlet.wants(), Some(Retry::At(now + PAUSES.0)), "the first pause again");
+        let now = now + PAUSES.1;
+        assert_eq!(outlet.retry(&socket, now).sent, 1);
+        assert_eq!(outlet.wants(), Some(Retry::Writable));
+        assert_eq!(outlet.retry(&socket, now).sent, 2);
+        assert_eq!((outlet.wants(), outlet.waiting()), (None, 0));
+        assert_eq!(outlet.engine().taken[&to(0)], [1, 1, 2, 4]);
+        assert_eq!(outlet.engine().taken[&to(1)], [3]);
+    }
+
+    #[test]
+    fn pauses_grow_while_nothing_is_taken() {
+        let script = (0..20).map(|_| (0, Full::Device)).collect();
+        let mut outlet = Outlet::new(Scripted { script, ..Scripted::default() });
+        let (socket, mut now) = (socket(), Time::ZERO);
+        outlet.send(&socket, now, &batch_of(&[(0, vec![1])]));
+        let mut pauses = Vec::new();
+        while let Some(Retry::At(at)) = outlet.wants() {
+            pauses.push(at.since(now));
+            now = at;
+            outlet.retry(&socket, now);
+        }
+        assert_eq!(pauses[..3], [PAUSES.0, PAUSES.0, PAUSES.0 * 2]);
+        assert_eq!(pauses[19], PAUSES.1);
+    }
+
+    #[test]
+    fn a_receiver_whose_device_is_stuck_costs_the_others_a_moment() {
+        let stuck = Some(to(0));
+        let mut outlet = Outlet::new(Scripted { stuck, ..Scripted::default() });
+        let (socket, mut now) = (socket(), Time::ZERO);
+        let (start, mut report) = (now, SendReport::default());
+        for round in 0..100 {
+            let batch = batch_of(&[(0, vec![round]), (1, vec![round]), (0, vec![round])]);
+            report.add(outlet.send(&socket, now, &batch));
+        }
+        while outlet.wants().is_some() {
+            now = now + PAUSES.1;
+            report.add(outlet.retry(&socket, now));
+        }
+        assert!(now.since(start) <= PATIENCE + PAUSES.1, "once for all that waits");
+        assert_eq!((report.sent, report.dropped), (100, 200));
+        assert_eq!(outlet.engine().taken[&to(1)], Vec::from_iter(0..100));
+    }
+
+    #[test]
+    fn what_finds_no_room_is_counted() {
+        let script = [(0, Full::Buffer)].into();
+        let mut outlet = Outlet::new(Scripted { script, ..Scripted::default() });
+        let socket = socket();
+        let mut report = SendReport::default();
+        for _ in 0..MAX_WAITING_SENDS + 9 {
+            report.add(outlet.send(&socket, Time::ZERO, &batch_of(&[(0, vec![1, 2, 3])])));
+        }
+        assert_eq!((report.sent, report.dropped), (0, 18));
+        report.add(outlet.retry(&socket, Time::ZERO));
+        assert_eq!(report.sent, 2 * MAX_WAITING_SENDS as u64);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            rng_seed: RngSeed::Fixed(0x0071_e700),
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+        #[test]
+        fn everything_is_sent_once_and_in_order(
+            script in prop::collection::vec((0..6_u32, any::<bool>()), 0..40),
+            turns in prop::collection::vec(
+                (
+                    prop::collection::vec((0..4_u16, 1..7_usize, any::<bool>()), 0..8),
+                    0..4_u32,
+                    0..900_u64,
+                ),
+                1..30,
+            ),
+        ) {
+            let full = |device| if device { Full::Device } else { Full::Buffer };
+            let script = script.into_iter().map(|(room, device)| (room, full(device))).collect();
+            let mut outlet = Outlet::new(Scripted { script, ..Scripted::default() });
+            let (socket, mut now) = (socket(), Time::ZERO);
+            let (mut number, mut report) = (0_u8, SendReport::default());
+            let mut expected: HashMap<SocketAddr, Vec<u8>> = HashMap::new();
+            for (sends, retries, micros) in turns {
+                let mut bytes = vec![0];
+                let sends: Vec<(u16, Vec<u8>)> = sends.into_iter().map(|(receiver, len, same)| {
+                    if !same {
+                        number = number.wrapping_add(1);
+                        bytes = vec![number; len];
+                    }
+                    (receiver, bytes.clone())
+                }).collect();
+                for (receiver, bytes) in &sends {
+                    expected.entry(to(*receiver)).or_default().extend(bytes);
+                }
+                report.add(outlet.send(&socket, now, &batch_of(&sends)));
+                for _ in 0..retries {
+                    now = now + Duration::from_micros(micros);
+                    report.add(outlet.retry(&socket, now));
+                    prop_assert_eq!(outlet.wants().is_some(), outlet.waiting() > 0);
+                }
+            }
+            while outlet.wants().is_some() {
+                now = now + PAUSES.1;
+                report.add(outlet.retry(&socket, now));
+            }
+            prop_assert_eq!(report.dropped, 0, "there was room, and progress in time");
+            prop_assert_eq!(&outlet.engine().taken, &expected);
+        }
+    }
+}
