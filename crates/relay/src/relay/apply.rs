@@ -104,6 +104,9 @@ impl Relay {
         if neighbour.is_group() || neighbour.endpoint() >= FIRST_ENDPOINT {
             return Err(Refusal::NoRelayAddress(neighbour));
         }
+        if neighbour.site() == self.comtrees.get(index).addresses.site() {
+            return Err(Refusal::OwnSite(neighbour));
+        }
         let class = if is_core_peer { PeerClass::CorePeer } else { PeerClass::TreeNeighbour };
         let taken = Refusal::AddressTaken(comtree, neighbour);
         if self.ports.find(comtree, neighbour).is_some() {
