@@ -70,7 +70,7 @@ pub fn bundle(body: &[u8]) {
         assert_eq!(decoded.err(), Some(WireError::Length));
         return;
     };
-    let is_update = |record: &&Record<'_>| !record.flags.contains(Flags::VOID);
+    let is_update = |record: &&Record<'_>| !record.flags.contains(Flags::FILLER);
     assert!(decoded.records().eq(expected.iter().filter(is_update).copied()));
 
     let mut encoded = Vec::new();

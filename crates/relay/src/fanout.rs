@@ -337,7 +337,7 @@ fn filler_of(len: u32, made: &mut Option<Part>, bytes: &mut Vec<u8>) -> Part {
     let start = bytes.len();
     let payload_len = len as usize - RECORD_HEADER_LEN;
     let nowhere = Address::UNSPECIFIED;
-    let head = encode_record_header(Flags::VOID, Level(0), nowhere, nowhere, payload_len as u16);
+    let head = encode_record_header(Flags::FILLER, Level(0), nowhere, nowhere, payload_len as u16);
     bytes.extend_from_slice(&head);
     bytes.resize(start + len as usize, 0);
     let part = Part { start: start as u32, end: (start + len as usize) as u32 };

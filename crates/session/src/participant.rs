@@ -113,7 +113,7 @@ enum Rebinding {
     Proved { at: Time },
 }
 
-/// The participant's side of the link to its relay.
+/// The participant's side of a session.
 pub struct Session {
     config: SessionConfig,
     state: State,

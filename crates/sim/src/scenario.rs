@@ -93,7 +93,8 @@ pub(crate) struct Scenario {
     pub(crate) stall: Duration,
     /// What one turn of a data thread takes; datagrams that arrive meanwhile wait for the next.
     pub(crate) turn: Duration,
-    pub(crate) handover: Duration,
+    /// How long a data thread takes to wake when another has passed or told it something.
+    pub(crate) wake_delay: Duration,
     pub(crate) restart: Option<Restart>,
     pub(crate) attack_every: Option<Duration>,
     /// From here on nothing is broken any more.
@@ -165,7 +166,7 @@ impl Scenario {
             limits,
             tables: draw_tables(participants as u32, fullness, rng),
             turn: Duration::from_micros(rng.random_range(20..500)),
-            handover: Duration::from_micros(rng.random_range(5..200)),
+            wake_delay: Duration::from_micros(rng.random_range(5..200)),
             restart: draw_restart(calm_from, rng),
             attack_every: rng
                 .random_bool(0.5)
@@ -204,7 +205,7 @@ impl Scenario {
             Mode::Periodic { tick } => tick,
         };
         let stalled = if self.stalls > 0.0 { self.stall * 4 } else { Duration::ZERO };
-        tick + self.handover + READ_EVERY + self.turn * 4 + stalled
+        tick + self.wake_delay + READ_EVERY + self.turn * 4 + stalled
     }
 
     /// The longest way up (0) from any participant, or down (1) to any.

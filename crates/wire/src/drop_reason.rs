@@ -62,7 +62,7 @@ drop_reasons! {
     /// The queue of replies of one turn was full.
     RepliesFull => "replies_full",
     /// A data thread was too slow to take what another passed to it, or to hear what it told.
-    HandoverFull => "handover_full",
+    SiblingsFull => "siblings_full",
     /// The kernel refused a datagram.
     SendFailed => "send_failed",
     /// As much as can was waiting for a full device queue already.

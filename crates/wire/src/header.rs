@@ -79,7 +79,7 @@ impl Flags {
     /// A Shaker block follows the base header (federated games §3.2). Reserved.
     pub const SHAKER: Flags = Flags(0x04);
     /// In a bundle: this record is filler and carries no update.
-    pub const VOID: Flags = Flags(0x80);
+    pub const FILLER: Flags = Flags(0x80);
 
     /// What a relay passes on of the flags that a participant sets on an update. It clears the
     /// others: what is reserved today may tell the receivers of another release how to read the

@@ -207,7 +207,7 @@ impl Relay {
     fn tell_of_move(&mut self, path: Path) {
         let Some(since) = self.sessions.held_since(path) else { return };
         if !self.siblings.tell(Told::Moved { path, since }) {
-            self.counters.drop(DropReason::HandoverFull);
+            self.counters.drop(DropReason::SiblingsFull);
         }
     }
 
