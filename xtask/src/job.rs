@@ -68,16 +68,20 @@ impl<'a> Job<'a> {
         self.note(&format!("$ {}", spelled(&command)));
         let name = spelled(&command);
         let (log, lines) = (&mut self.log, &mut self.lines);
-        let status = stream(command, self.deadline, |pipe, line| {
-            if pipe == Pipe::Out && !lines.read(line) {
-                return;
-            }
-            let _ = writeln!(log, "{line}");
-            match pipe {
-                Pipe::Out => print_line(&mut io::stdout(), line),
-                Pipe::Err => print_line(&mut io::stderr(), line),
-            }
-        })?;
+        let status = stream(
+            command,
+            || Instant::now() > self.deadline,
+            |pipe, line| {
+                if pipe == Pipe::Out && !lines.read(line) {
+                    return;
+                }
+                let _ = writeln!(log, "{line}");
+                match pipe {
+                    Pipe::Out => print_line(&mut io::stdout(), line),
+                    Pipe::Err => print_line(&mut io::stderr(), line),
+                }
+            },
+        )?;
         ensure!(status.success(), "`{name}` ended with {status}");
         Ok(())
     }
@@ -88,13 +92,17 @@ impl<'a> Job<'a> {
         let name = spelled(&command);
         let mut text = String::new();
         let log = &mut self.log;
-        let status = stream(command, self.deadline, |pipe, line| {
-            let _ = writeln!(log, "{line}");
-            match pipe {
-                Pipe::Out => text.extend([line, "\n"]),
-                Pipe::Err => print_line(&mut io::stderr(), line),
-            }
-        })?;
+        let status = stream(
+            command,
+            || Instant::now() > self.deadline,
+            |pipe, line| {
+                let _ = writeln!(log, "{line}");
+                match pipe {
+                    Pipe::Out => text.extend([line, "\n"]),
+                    Pipe::Err => print_line(&mut io::stderr(), line),
+                }
+            },
+        )?;
         if !status.success() {
             print_line(&mut io::stdout(), text.trim_end());
         }

@@ -34,6 +34,8 @@ use watch::Shared;
 
 /// Notices that wait to be logged; later ones are not kept.
 const NOTICES: usize = 1024;
+/// Bytes that may wait for a data thread, unless a setting says otherwise.
+pub const DEFAULT_RECEIVE_BUFFER: usize = 4 << 20;
 
 /// What a relay is made from, checked already.
 #[derive(Clone, Debug)]
@@ -58,6 +60,8 @@ pub struct NodeConfig {
     pub session_limits: SessionLimits,
     /// How long a drain waits for participants to leave.
     pub drain: Duration,
+    /// Bytes that may wait for each data thread; the kernel may grant less.
+    pub receive_buffer: usize,
     /// The processors of the data threads, in order; those without one run anywhere.
     pub pin: Vec<usize>,
 }
@@ -77,6 +81,7 @@ impl NodeConfig {
             tables: TableLimits::default(),
             session_limits: SessionLimits::default(),
             drain: Duration::from_secs(5),
+            receive_buffer: DEFAULT_RECEIVE_BUFFER,
             pin: Vec::new(),
         }
     }
@@ -96,7 +101,8 @@ pub struct EngineInUse {
 /// A relay whose data threads run.
 pub struct RunningRelay {
     address: SocketAddr,
-    receive_buffer: usize,
+    /// Bytes that may wait for a data thread: granted, and asked for.
+    receive_buffer: (usize, usize),
     engines: Vec<EngineInUse>,
     watch: RelayWatch,
     notices: Option<Receiver<Notice>>,
@@ -115,9 +121,9 @@ impl RunningRelay {
     /// If the address cannot be had, an engine was asked for that does not work, or the system
     /// refuses a thread. The error says what to do.
     pub fn start(settings: &NodeConfig) -> anyhow::Result<RunningRelay> {
-        let sockets = listen(settings.listen, settings.threads)?;
+        let sockets = listen(settings)?;
         let address = sockets[0].data.local_address();
-        let receive_buffer = sockets[0].data.receive_buffer()?;
+        let receive_buffer = (sockets[0].data.receive_buffer()?, settings.receive_buffer);
         let engines = open_engines(settings, &sockets)?;
         let in_use = in_use(&engines);
         let (told, notices) = sync_channel(NOTICES);
@@ -167,8 +173,8 @@ impl RunningRelay {
     /// The bytes that may wait for a data thread, if the kernel granted fewer than were asked for;
     /// and those.
     pub fn small_receive_buffer(&self) -> Option<(usize, usize)> {
-        let asked = SocketOptions::default().receive_buffer;
-        (self.receive_buffer < asked).then_some((self.receive_buffer, asked))
+        let (granted, asked) = self.receive_buffer;
+        (granted < asked).then_some((granted, asked))
     }
 
     /// Why the kernel does not tell which receivers on this host's links do not answer, if so.
@@ -270,8 +276,10 @@ fn relays(settings: &NodeConfig, engines: &[Engine]) -> anyhow::Result<Vec<Relay
 const ADDRESS_WAIT: Duration = Duration::from_millis(500);
 
 /// The sockets of each data thread, on an address that nobody else holds.
-fn listen(address: SocketAddr, threads: u16) -> anyhow::Result<Vec<ThreadSockets>> {
-    let bind = || canopy_net::listen(address, threads, &SocketOptions::default());
+fn listen(settings: &NodeConfig) -> anyhow::Result<Vec<ThreadSockets>> {
+    let NodeConfig { listen: address, threads, receive_buffer, .. } = *settings;
+    let options = SocketOptions { receive_buffer, ..SocketOptions::default() };
+    let bind = || canopy_net::listen(address, threads, &options);
     let mut sockets = bind();
     let started = Instant::now();
     // The kernel lets go of a relay's io_uring, and so of its address, only after its process.
