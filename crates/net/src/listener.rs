@@ -5,8 +5,9 @@
 //! come to a socket of their own, so that a flood of them fills that one's receive buffer and
 //! costs the sessions nothing.
 
+use crate::clock::Clock;
+use crate::socket::{Socket, SocketOptions};
 use crate::wait::{self, Waker};
-use crate::{Clock, Socket, SocketOptions};
 use canopy_wire::{Kind, Time};
 use std::io;
 use std::net::SocketAddr;

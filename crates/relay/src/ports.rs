@@ -14,10 +14,6 @@ use hashbrown::HashTable;
 /// The number of a port in its table.
 pub(crate) type PortIndex = u32;
 
-/// Endpoint numbers below this are a relay's own, one for each of its data threads: a neighbour
-/// that sends to endpoint k is served by thread k.
-pub const FIRST_ENDPOINT: u16 = 64;
-
 /// Who is at the other end of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {

@@ -10,6 +10,7 @@
 mod bed;
 mod features;
 mod install;
+mod maps;
 mod members;
 mod netlink;
 mod next_hop;
@@ -22,6 +23,7 @@ pub use install::{InstallError, InstallRequest, Installation, install, installat
 use crate::EngineName;
 use canopy_batch::{Segments, SendBatch, Transmit, Unsent};
 use canopy_net::{Full, Mmsg, SendEngine, Sendto, Sent, Socket};
+use maps::Maps;
 use members::Members;
 pub(crate) use members::SMALLEST_SET;
 use netlink::{Device, Netlink};
@@ -76,7 +78,7 @@ impl Cloner {
     pub(crate) fn open(name: EngineName, socket: &Socket, folder: &Path) -> io::Result<Cloner> {
         let local = socket.local_address();
         let installation = find_installation(local.ip(), folder)?;
-        let maps = trigger::Maps::open(&installation)?;
+        let maps = Maps::open(&installation.folder, installation.owner)?;
         let mut slot = Slot::claim(&installation.folder, maps.slots.fd())?;
         let device = Netlink::open()?.device_at(installation.device)?;
         slot.set_source(local.port(), device.mac);
