@@ -50,7 +50,7 @@ pub(crate) struct LastSubscribe {
 pub(crate) struct Port {
     pub(crate) peer: Peer,
     pub(crate) class: PeerClass,
-    /// Its comtree, by identifier and by place in the table. A sibling's say nothing.
+    /// Its comtree, by identifier and by place in the table. Both are without meaning for a sibling.
     pub(crate) comtree: Comtree,
     pub(crate) comtree_index: ComtreeIndex,
     /// The participant's address, or the neighbour relay's own.

@@ -52,7 +52,7 @@ pub(crate) struct Cloner {
     local: SocketAddr,
     members: Members,
     plain: Mmsg,
-    /// For the rest of a burst of which a part was cloned.
+    /// Sends the rest of a burst when a part of it was cloned.
     one_by_one: Sendto,
     /// A burst whose parts were put together.
     joined: Vec<u8>,
@@ -63,13 +63,13 @@ pub(crate) struct Cloner {
     plain_places: Vec<u32>,
     /// Which family the slot's table holds.
     loaded: Option<usize>,
-    /// Of [`NextHops`], when the device was looked at.
+    /// The state of [`NextHops`] when the device was last looked at.
     generation: u64,
     /// Packets in a row that the programs did not see.
     unseen: u32,
     /// Whether the installation was removed.
     gone: bool,
-    /// Whether no more were handed to the programs, and none was seen since.
+    /// Whether packets are kept from the programs, because those did not see the last ones.
     stopped: bool,
 }
 
@@ -166,8 +166,8 @@ impl Cloner {
         let Some(source) = set.source else { return };
         let source = SocketAddr::new(source, self.local.port());
         for packet in self.trigger.packets(segments) {
-            // Where one packet was not cloned for everybody, a later one might overtake what is sent
-            // instead of it. So the rest of the burst is sent plainly then.
+            // If one packet was not cloned for everybody, the next one could overtake the plain sends
+            // that stand in for it. So the rest of the burst is sent plainly, too.
             if !self.clone_packet((family, due), source, packet, sent) {
                 return;
             }

@@ -182,7 +182,7 @@ impl Datagrams {
             let domain = Domain::for_address(address);
             let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
             socket.set_nonblocking(true)?;
-            // A trigger lost at a full queue is then told of.
+            // So that sending says when a full queue has lost the trigger.
             tell_errors(&socket, source.is_ipv6())?;
             socket.bind(&address.into())?;
             self.triggers.insert(&socket, self.slot, 0).map_err(io::Error::other)?;

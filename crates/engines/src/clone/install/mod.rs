@@ -181,7 +181,7 @@ fn make_tap(installation: &Installation, device: &Device) -> Result<u32, Install
         )));
     }
     let queue = tap::open(&name).map_err(refused)?;
-    // Or every new device would announce itself to routers that are not there.
+    // Otherwise the tap would announce itself to routers that are not there.
     let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
     let tap = netlink.device_named(&name).map_err(refused)?;
     netlink.bring_up(tap.index, device.mtu, &installation.tap_alias()).map_err(refused)?;
