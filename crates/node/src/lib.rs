@@ -5,6 +5,7 @@
 
 mod config;
 mod data_thread;
+mod neighbours;
 mod report;
 mod sockets;
 mod watch;
@@ -20,9 +21,10 @@ use canopy_relay::{Notice, Places, Relay, RelayConfig, Siblings, Turn};
 use canopy_session::Keyring;
 use canopy_wire::Tag;
 use data_thread::DataThread;
+use neighbours::Neighbours;
 use serde::Serialize;
 use sockets::Sockets;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
@@ -52,6 +54,7 @@ pub struct RunningRelay {
     notices: Option<Receiver<Notice>>,
     threads: Vec<JoinHandle<()>>,
     ends: Receiver<End>,
+    neighbours: io::Result<Neighbours>,
 }
 
 /// A data thread's number, and how it ended.
@@ -90,6 +93,7 @@ impl RunningRelay {
             let pin = settings.pin.get(usize::from(number)).copied();
             threads.push(spawn(number, pin, thread, ended.clone())?);
         }
+        let neighbours = Neighbours::watch(watch.clone(), clock);
         Ok(RunningRelay {
             address,
             receive_buffer,
@@ -98,6 +102,7 @@ impl RunningRelay {
             notices: Some(notices),
             threads,
             ends,
+            neighbours,
         })
     }
 
@@ -116,6 +121,11 @@ impl RunningRelay {
     pub fn small_receive_buffer(&self) -> Option<(usize, usize)> {
         let asked = SocketOptions::default().receive_buffer;
         (self.receive_buffer < asked).then_some((self.receive_buffer, asked))
+    }
+
+    /// Why the kernel does not tell which receivers on this host's links do not answer, if so.
+    pub fn blind_to_neighbours(&self) -> Option<&io::Error> {
+        self.neighbours.as_ref().err()
     }
 
     /// A handle that reads status and makes changes from anywhere.

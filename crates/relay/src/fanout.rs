@@ -35,7 +35,9 @@ impl Tables<'_> {
     }
 
     fn is_unreachable(&self, path: Path) -> bool {
-        !self.unreachable.is_empty() && self.unreachable.contains(&path.remote.ip())
+        // A socket for both families shows IPv4 as a part of IPv6.
+        let remote = || path.remote.ip().to_canonical();
+        !self.unreachable.is_empty() && self.unreachable.contains(&remote())
     }
 }
 

@@ -44,6 +44,7 @@ impl Relay {
                 Ok(())
             }
             Change::Mute { ip, until } => {
+                let ip = ip.to_canonical();
                 self.muted.retain(|(muted, _)| *muted != ip);
                 if self.muted.len() >= MAX_MUTED {
                     return Err(Refusal::TooManyMuted);
