@@ -34,8 +34,8 @@ impl Default for TableLimits {
 
 /// The most groups that a table can be made for, of all data threads together.
 const MOST_GROUPS: u32 = 1 << 28;
-/// So many members of a group are looked through; more are looked up. Most groups are small, and an
-/// index that has none of them costs their changes nothing.
+/// A group's members are looked through while there are no more than this, and looked up in an index
+/// otherwise. Most groups are small, and changing one that is not indexed costs a third less.
 const FEW_MEMBERS: u32 = 8;
 /// When a sibling's subscription ends: it is told when it does.
 const NEVER: u32 = u32::MAX;
@@ -324,9 +324,9 @@ impl SubscriptionTable {
         }
     }
 
-    /// What the members of a subscription's group want may be more now. Less is noticed when the
-    /// last of them is gone: until then a data thread may be passed what its members' levels hold
-    /// back.
+    /// Raises what the group's members want to the level of this subscription. It only falls when the
+    /// last member has gone, because the second highest level would have to be searched for. Until
+    /// then this thread may be passed updates that none of its members' levels lets through.
     fn note_wanted(&mut self, subscription: u32) {
         if self.siblings > 1 {
             let Subscription { group, port, level, .. } = self.subscriptions[subscription as usize];
