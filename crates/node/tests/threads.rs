@@ -317,8 +317,7 @@ fn idle_threads_deliver_within_few_turns_of_the_others() {
         None
     });
     let mut publisher = seed.unwrap();
-    for idle in 1..usize::from(THREADS) {
-        let idle = &mut peers[idle];
+    for idle in peers.iter_mut().skip(1) {
         let mut rounds = Vec::new();
         for _ in 0..UPDATES {
             publisher.publish(WORLD);
