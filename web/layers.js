@@ -5,6 +5,8 @@ import { clamp } from "./scene.js";
 import { colours } from "./paint.js";
 
 const MIN_GRID_PX = 7; // a finer grid would be a grey wash
+const CELL = { detailed: "cell", coarse: "far-cell" };
+const HEARD = { detailed: "heard", coarse: "far" };
 
 export function drawGround({ context, width, height, toX, toY }, { bounds }) {
   context.globalAlpha = 1;
@@ -14,12 +16,14 @@ export function drawGround({ context, width, height, toX, toY }, { bounds }) {
   context.fillRect(toX(bounds.x0), toY(bounds.y1), toX(bounds.x1) - toX(bounds.x0), toY(bounds.y0) - toY(bounds.y1));
 }
 
-export function drawCells({ context, scale, toX, toY }, { viewer, cell }) {
-  if (!viewer?.cells) return;
-  context.fillStyle = colours.cell;
-  context.beginPath();
-  for (const [cx, cy] of viewer.cells) context.rect(toX(cx * cell), toY((cy + 1) * cell), cell * scale, cell * scale);
-  context.fill();
+export function drawCells({ context, scale, toX, toY }, scene) {
+  const { cell } = scene;
+  for (const [how, colour] of Object.entries(CELL)) {
+    context.fillStyle = colours[colour];
+    context.beginPath();
+    for (const [cx, cy] of scene.cellsHeld(how)) context.rect(toX(cx * cell), toY((cy + 1) * cell), cell * scale, cell * scale);
+    context.fill();
+  }
 }
 
 export function drawGrid({ context, scale, toX, toY }, { bounds, cell }) {
@@ -39,37 +43,40 @@ export function drawGrid({ context, scale, toX, toY }, { bounds, cell }) {
 export function drawReach({ context, scale, share, toX, toY }, scene, id) {
   const centre = scene.position(id, share);
   if (!centre || !(scene.radius > 0)) return;
-  context.strokeStyle = colours.viewer;
   context.lineWidth = 1.5;
   context.setLineDash([5, 5]);
-  context.beginPath();
-  context.arc(toX(centre[0]), toY(centre[1]), scene.radius * scale, 0, 2 * Math.PI);
-  context.stroke();
+  for (const [radius, colour] of [[scene.radius, scene.near === null ? "viewer" : "far"], [scene.near, "viewer"]]) {
+    if (!(radius > 0)) continue;
+    context.strokeStyle = colours[colour];
+    context.beginPath();
+    context.arc(toX(centre[0]), toY(centre[1]), radius * scale, 0, 2 * Math.PI);
+    context.stroke();
+  }
   context.setLineDash([]);
 }
 
 export function drawAvatars({ context, share, dot, toX, toY }, scene, viewerId) {
   // One path for each kind: a thousand fills would cost more than a thousand arcs.
-  const heard = new Path2D();
-  const unheard = new Path2D();
+  const paths = { unheard: new Path2D(), coarse: new Path2D(), detailed: new Path2D() };
   scene.eachAvatar(share, (id, x, y) => {
     if (id === viewerId) return;
-    const path = scene.hears(id) ? heard : unheard;
-    const size = scene.hears(id) ? dot : dot * 0.8;
+    const how = scene.heardHow(id);
+    const path = paths[how ?? "unheard"];
+    const size = how ? dot : dot * 0.8;
     path.moveTo(toX(x) + size, toY(y));
     path.arc(toX(x), toY(y), size, 0, 2 * Math.PI);
   });
-  context.fillStyle = colours.unheard;
-  context.fill(unheard);
-  context.fillStyle = colours.heard;
-  context.fill(heard);
+  for (const [how, path] of Object.entries(paths)) {
+    context.fillStyle = colours[HEARD[how] ?? "unheard"];
+    context.fill(path);
+  }
 }
 
 /** A ring where each avatar was received, tied to where it really is; both fade with age. */
 export function drawReceived({ context, share, dot, toX, toY }, scene) {
   const ring = dot + 3.5;
-  context.strokeStyle = colours.heard;
-  scene.eachReceived(share, (id, x, y, age) => {
+  scene.eachReceived(share, (id, x, y, age, how) => {
+    context.strokeStyle = colours[HEARD[how]];
     context.globalAlpha = Math.max(0.15, 1 - 0.85 * Math.sqrt(clamp(age / 1000, 0, 1)));
     context.lineWidth = 1.5;
     context.beginPath();

@@ -1,7 +1,7 @@
 // What every canvas here needs: sharp pixels at any device ratio, and the style sheet's colours.
 // Never draws a picture of its own.
 
-const names = ["ink", "quiet", "panel", "line", "outside", "ground", "grid", "unheard", "heard", "viewer", "cell", "accent", "second"];
+const names = ["ink", "quiet", "panel", "line", "outside", "ground", "grid", "unheard", "heard", "far", "viewer", "cell", "far-cell", "accent", "second"];
 const watchers = new Set();
 
 /** The colours of the current theme, by the names of the custom properties in console.css. */

@@ -40,6 +40,11 @@ export class Panel {
     if (!hello.has_map || !hello.bounds) return;
     const [wide, high] = [0, 1].map((axis) => significant(hello.bounds.max[axis] - hello.bounds.min[axis]).replace(/\.0+$/, ""));
     write("extent", ` on ${wide} × ${high} m`);
+    const near = hello.near ?? null;
+    document.body.dataset.levels = near === null ? "one" : "two";
+    write("near-key", near === null ? "interest radius" : "near");
+    write("cell-key", near === null ? "subscribed cell" : "cell at level 1: every update");
+    write("far-cell-key", `cell at level 0: one update in ${hello.coarse_every}`);
     write("within-label", `Within ${significant(hello.radius).replace(/\.0+$/, "")} m`);
   }
 
@@ -118,12 +123,13 @@ export class Panel {
     const faults = crowd ? crowd.missing + crowd.duplicates + crowd.unexpected : 0;
     const begun = crowd?.deliveries_expected > 0 || faults > 0;
     box.dataset.verdict = !begun ? "none" : faults > 0 ? "bad" : "good";
+    box.dataset.pace = crowd?.pace ?? "on_time";
     const late = this.#state === "lost";
     if (!crowd) {
       write("verdict-head", "No oracle here");
       write("verdict-detail", "nothing on this console knows what should arrive");
     } else {
-      write("verdict-head", !begun ? "Waiting for the first delivery" : faults > 0 ? faultSentence(crowd) : "Every delivery accounted for");
+      write("verdict-head", !begun ? "Waiting for the first delivery" : faults > 0 ? faultSentence(crowd) : PACES[crowd.pace]);
       write("verdict-detail", `${exact(crowd.deliveries)} of ${exact(crowd.deliveries_expected)} expected${late ? " · last known" : ""}`);
     }
     write("verdict-updates", !crowd || late ? "" : ` · ${short(crowd.updates_published)} updates`);
@@ -137,7 +143,8 @@ export class Panel {
     number("received-count", viewer ? scene.receivedCount : undefined, exact);
     number("within", viewer ? scene.countWithin(viewer.id) : undefined, exact);
     number("cells", viewer?.cells?.length, exact);
-    number("level", viewer?.level, exact);
+    number("detailed", viewer ? scene.detailedCount : undefined, exact);
+    number("level", viewer?.level, scene.near === null ? exact : (level) => (level > 0 ? `${level} near, 0 far` : "0"));
   }
 }
 
@@ -148,6 +155,13 @@ function faultSentence({ missing, duplicates, unexpected }) {
   if (unexpected) parts.push(`${exact(unexpected)} unexpected`);
   return parts.join(", ");
 }
+
+// Without numbers: a screen reader reads the sentence out whenever it changes.
+const PACES = {
+  on_time: "Every delivery accounted for",
+  late: "Nearly overloaded: some updates come late",
+  overloaded: "Overloaded: updates come too late",
+};
 
 function showReasons(rows, most) {
   const list = at("reasons");

@@ -8,6 +8,7 @@ export class Scene {
   bounds = null;
   cell = 1;
   radius = 0;
+  near = null; // where details end; null in a world with one level
   viewer = null; // {id, level, cells, x, y} as the server last told it
   #avatars = new Map(); // true positions
   #received = new Map(); // positions as the viewer received them
@@ -19,6 +20,7 @@ export class Scene {
     this.bounds = { x0: min[0], y0: min[1], x1: max[0], y1: max[1] };
     this.cell = hello.cell > 0 ? hello.cell : 1;
     this.radius = hello.radius ?? 0;
+    this.near = hello.near ?? null;
   }
 
   apply(frame, now) {
@@ -63,8 +65,25 @@ export class Scene {
     return [...this.#avatars.keys()].sort((a, b) => a - b);
   }
 
-  hears(id) {
-    return this.#received.has(id);
+  /** "detailed" or "coarse" as the viewer receives an avatar; null if it does not. */
+  heardHow(id) {
+    const p = this.#received.get(id);
+    return p ? this.#how(p.level) : null;
+  }
+
+  /** The cells that the viewer has that way: [column, row, level]. */
+  cellsHeld(how) {
+    return (this.viewer?.cells ?? []).filter(([, , level]) => this.#how(level) === how);
+  }
+
+  get detailedCount() {
+    let count = 0;
+    for (const p of this.#received.values()) if (this.#how(p.level) === "detailed") count += 1;
+    return count;
+  }
+
+  #how(level) {
+    return this.near !== null && level === 0 ? "coarse" : "detailed";
   }
 
   /** Calls visit(id, x, y) for every avatar at its true position. */
@@ -72,9 +91,11 @@ export class Scene {
     for (const [id, p] of this.#avatars) visit(id, mix(p.fromX, p.x, share), mix(p.fromY, p.y, share));
   }
 
-  /** Calls visit(id, x, y, ageMs) for every avatar the viewer receives, where it was received. */
+  /** Calls visit(id, x, y, ageMs, how) for every avatar the viewer receives, where it was received. */
   eachReceived(share, visit) {
-    for (const [id, p] of this.#received) visit(id, mix(p.fromX, p.x, share), mix(p.fromY, p.y, share), p.age);
+    for (const [id, p] of this.#received) {
+      visit(id, mix(p.fromX, p.x, share), mix(p.fromY, p.y, share), p.age, this.#how(p.level));
+    }
   }
 
   position(id, share) {
@@ -127,7 +148,7 @@ export class Scene {
 
 function retarget(old, rows, share, leap) {
   const fresh = new Map();
-  for (const [id, x, y, age] of rows) {
+  for (const [id, x, y, age, level] of rows) {
     const before = old.get(id);
     let fromX = x;
     let fromY = y;
@@ -136,7 +157,7 @@ function retarget(old, rows, share, leap) {
       const shownY = mix(before.fromY, before.y, share);
       if (Math.hypot(x - shownX, y - shownY) <= leap) [fromX, fromY] = [shownX, shownY];
     }
-    fresh.set(id, { x, y, fromX, fromY, age });
+    fresh.set(id, { x, y, fromX, fromY, age, level });
   }
   return fresh;
 }

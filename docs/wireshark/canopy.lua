@@ -25,7 +25,7 @@ local MAX_DATAGRAM = 1452
 local RECORD_HEADER_LEN = 12
 local SECTION_LEN = 4
 local GROUP_BIT = 0x80000000
-local VOID = 0x80
+local FILLER = 0x80
 
 local DATA, BUNDLE, SUBSCRIBE, SUBSCRIBE_ACK = 0x01, 0x02, 0x03, 0x04
 local ROUTE_REPLY = 0x08
@@ -73,7 +73,7 @@ local f = {
   echo = ProtoField.bool("canopy.flags.echo", "Echo", 8, nil, 0x01),
   route_request = ProtoField.bool("canopy.flags.route_request", "Route-request", 8, nil, 0x02),
   shaker = ProtoField.bool("canopy.flags.shaker", "Shaker", 8, nil, 0x04),
-  void = ProtoField.bool("canopy.flags.void", "Void", 8, nil, VOID),
+  filler = ProtoField.bool("canopy.flags.filler", "Filler", 8, nil, FILLER),
   level = ProtoField.uint8("canopy.level", "Level"),
   comtree = ProtoField.uint32("canopy.comtree", "Comtree"),
   src = ProtoField.uint32("canopy.src", "Source", base.HEX),
@@ -95,7 +95,7 @@ local f = {
   record_level = ProtoField.uint8("canopy.record.level", "Level"),
   record_flags = ProtoField.uint8("canopy.record.flags", "Flags", base.HEX),
   record_echo = ProtoField.bool("canopy.record.flags.echo", "Echo", 8, nil, 0x01),
-  record_void = ProtoField.bool("canopy.record.flags.void", "Void", 8, nil, VOID),
+  record_filler = ProtoField.bool("canopy.record.flags.filler", "Filler", 8, nil, FILLER),
   record_src = ProtoField.uint32("canopy.record.src", "Source", base.HEX),
   record_dst = ProtoField.uint32("canopy.record.dst", "Destination", base.HEX),
   record_payload = ProtoField.bytes("canopy.record.payload", "Payload"),
@@ -240,21 +240,21 @@ local function add_record(cursor, tree, number)
   local payload_len = length:uint()
   local whole = payload_len <= cursor:left()
   local shown = whole and payload_len or cursor:left()
-  local void = flags:uint() >= VOID
+  local is_filler = flags:uint() >= FILLER
 
   local item = tree:add(f.record, cursor.tvb(start, RECORD_HEADER_LEN + shown))
   item:add(f.record_length, length)
   item:add(f.record_level, level)
   local bits = item:add(f.record_flags, flags)
   bits:add(f.record_echo, flags)
-  bits:add(f.record_void, flags)
+  bits:add(f.record_filler, flags)
   local from = add_address(item, f.record_src, nil, src)
   local to = add_address(item, f.record_dst, nil, dst)
   if shown > 0 then
     item:add(f.record_payload, cursor:take(shown))
   end
-  if void then
-    item:set_text(string.format("Record %d: void, %s", number, plural(payload_len, "byte")))
+  if is_filler then
+    item:set_text(string.format("Record %d: filler, %s", number, plural(payload_len, "byte")))
   else
     item:set_text(string.format(
       "Record %d: %s → %s, level %d, %s", number, address_text(from), address_text(to),
@@ -264,15 +264,15 @@ local function add_record(cursor, tree, number)
   if not whole then
     return nil, cursor:fault(item, string.format("record %d runs over the end", number))
   end
-  return void, nil
+  return is_filler, nil
 end
 
 local function dissect_bundle(cursor, tree)
   local updates, fillers, fault = 0, 0, nil
   while cursor:left() > 0 and not fault do
-    local void
-    void, fault = add_record(cursor, tree, updates + fillers + 1)
-    if void then
+    local is_filler
+    is_filler, fault = add_record(cursor, tree, updates + fillers + 1)
+    if is_filler then
       fillers = fillers + 1
     elseif not fault then
       updates = updates + 1
@@ -487,7 +487,7 @@ local function add_header(cursor, tree)
   tree:add(f.kind, kind)
   local flags = cursor:take(1)
   local bits = tree:add(f.flags, flags)
-  for _, bit in ipairs({ f.echo, f.route_request, f.shaker, f.void }) do
+  for _, bit in ipairs({ f.echo, f.route_request, f.shaker, f.filler }) do
     bits:add(bit, flags)
   end
   local level = cursor:take(1)

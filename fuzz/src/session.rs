@@ -36,7 +36,7 @@ steps! {
 }
 
 /// A participant whose relay is the input.
-struct Link {
+struct Connection {
     now: Time,
     participant: Participant,
     /// What it said last.
@@ -50,19 +50,19 @@ pub fn session(input: &[u8]) {
     let mut input = Input::new(input);
     let participant = Participant::new(COMTREE, 7);
     let now = Time::from_millis(1);
-    let mut link = Link { now, participant, said: Vec::new(), answers: Vec::new() };
-    link.say();
+    let mut connection = Connection { now, participant, said: Vec::new(), answers: Vec::new() };
+    connection.say();
     for _ in 0..MAX_STEPS {
         let Some(step) = input.step(STEPS) else { break };
-        link.take(step, &mut input);
+        connection.take(step, &mut input);
         if !matches!(step, Step::Notice) {
-            link.say();
+            connection.say();
         }
     }
-    link.close();
+    connection.close();
 }
 
-impl Link {
+impl Connection {
     fn say(&mut self) {
         if let Some(last) = self.participant.say(self.now).pop() {
             self.said = last;

@@ -1,11 +1,11 @@
 //! The driver: one thread that walks the whole crowd.
 
-use crate::grid::{Cell, Grid, GridError};
+use crate::grid::{COARSE, Cell, DETAILED, Grid, GridError};
 use crate::position::{MIN_PAYLOAD, Position};
 use crate::report::{Ages, Report, Verdict};
 use crate::trace::{Row, Trace};
 use crate::view::{Heard, Snapshot, Totals, View};
-use crate::walker::{LEVEL, Told, Walker};
+use crate::walker::{Told, Walker};
 use canopy_judge::{Carriage, Oracle, Publish, Received, Rules};
 use canopy_net::{Clock, Readiness, Receiver};
 use canopy_session::Update;
@@ -32,6 +32,8 @@ const SETTLE_LIMIT: Duration = Duration::from_secs(2);
 const SENDS_IN_A_ROW: usize = 128;
 const REFRESH: Duration = Duration::from_millis(100);
 const PROGRESS: Duration = Duration::from_secs(2);
+/// With two levels, one update in so many is for those who are far away too.
+pub const COARSE_EVERY: u64 = 5;
 /// The longest wait: others may want the run to stop.
 const NAP: Duration = Duration::from_millis(50);
 
@@ -327,11 +329,14 @@ impl<'a> Crowd<'a> {
         walker.look_around(now, grid, (row.x, row.y), &mut self.cells, &mut self.oracle);
         let group = grid.group_of(grid.cell_of(row.x, row.y));
         if walker.is_connected() {
+            let is_coarse = grid.near().is_none() || walker.published.is_multiple_of(COARSE_EVERY);
+            let level = if is_coarse { COARSE } else { DETAILED };
+            walker.published += 1;
             let publish = Publish {
                 publisher: row.walker as usize,
                 src: walker.session.address(),
                 dst: group.address(),
-                level: LEVEL,
+                level,
                 echo: false,
                 overtaken: false,
             };
@@ -340,7 +345,7 @@ impl<'a> Crowd<'a> {
             self.oracle.read(now, publish.publisher, &[id]);
             let (x, y, number) = (row.x as f32, row.y as f32, id as u32);
             Position { walker: row.walker, number, published: now, x, y }.encode(&mut self.payload);
-            walker.publish(group, &self.payload);
+            walker.publish(group, level, &self.payload);
         } else {
             self.updates_unsent += 1;
         }
@@ -433,7 +438,11 @@ impl<'a> Crowd<'a> {
             self.recent_ages.saturating_record(age.as_nanos() as u64);
             if self.watched.contains(&receiver) {
                 let Position { walker, x, y, .. } = position;
-                let heard = Heard { x, y, received: at, age };
+                let receiver_has = self.walkers.get(receiver as usize).and_then(Option::as_ref);
+                let held = received.dst.group().zip(receiver_has);
+                let held = held.and_then(|(group, w)| w.level_held(&self.config.grid, group));
+                let level = held.unwrap_or(COARSE);
+                let heard = Heard { x, y, received: at, age, level };
                 self.heard.entry(receiver).or_default().push((walker, heard));
             }
         }

@@ -1,6 +1,11 @@
 //! The world as square cells, each with a group of its own.
 
-use canopy_wire::Group;
+use canopy_wire::{Group, Level};
+
+/// What comes to whoever is near: every update.
+pub(crate) const DETAILED: Level = Level(1);
+/// What comes to everybody who is interested.
+pub(crate) const COARSE: Level = Level(0);
 
 /// A cell by its column and row; cell (0, 0) begins at the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -11,15 +16,17 @@ pub struct Cell {
     pub y: i32,
 }
 
-/// Columns fit 15 bits and rows 16, so that a cell's group tells its cell.
+/// Columns and rows fit 15 bits each, so that a cell's group tells its cell.
 const COLUMNS: i32 = 1 << 15;
-const ROWS: i32 = 1 << 16;
+const ROWS: i32 = 1 << 15;
 
 /// The grid and how far walkers see.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Grid {
     cell: f64,
     radius: f64,
+    /// Where details end; `None` if all updates have one level.
+    near: Option<f64>,
 }
 
 /// Why there is no such grid, or no such cell in it.
@@ -38,6 +45,14 @@ pub enum GridError {
         /// The cell's side, metres.
         cell: f64,
     },
+    /// Nearness is no distance within the radius.
+    #[error("near is {near} metres, which is not within the radius; choose 0 to {radius}")]
+    Near {
+        /// How far is near, metres.
+        near: f64,
+        /// The radius, metres.
+        radius: f64,
+    },
     /// The world has more cells than groups can tell apart.
     #[error("the world reaches {0} metres from the origin, more than {columns} cells; choose larger cells", columns = COLUMNS / 2)]
     TooLarge(f64),
@@ -55,7 +70,20 @@ impl Grid {
         if !(0.0..=20.0 * cell).contains(&radius) {
             return Err(GridError::Radius { radius, cell });
         }
-        Ok(Grid { cell, radius })
+        Ok(Grid { cell, radius, near: None })
+    }
+
+    /// The same with two levels: walkers get every update from cells within `near` metres, and
+    /// one in a few from those beyond.
+    ///
+    /// # Errors
+    /// [`GridError::Near`].
+    pub fn with_near(self, near: f64) -> Result<Grid, GridError> {
+        let Grid { radius, .. } = self;
+        if !(0.0..=radius).contains(&near) {
+            return Err(GridError::Near { near, radius });
+        }
+        Ok(Grid { near: Some(near), ..self })
     }
 
     /// The side of a cell, metres.
@@ -66,6 +94,19 @@ impl Grid {
     /// How far walkers see, metres.
     pub fn radius(&self) -> f64 {
         self.radius
+    }
+
+    /// How far walkers get every update, metres; `None` if all updates have one level.
+    pub fn near(&self) -> Option<f64> {
+        self.near
+    }
+
+    /// The level at which a walker at a position wants a cell.
+    pub fn level_of(&self, cell: Cell, x: f64, y: f64) -> Level {
+        match self.near {
+            Some(near) if self.distance(cell, x, y) <= near => DETAILED,
+            _ => COARSE,
+        }
     }
 
     /// Checks that everything within `reach` metres of the origin has cells.
@@ -86,7 +127,7 @@ impl Grid {
     pub fn group_of(&self, cell: Cell) -> Group {
         let column = (cell.x + COLUMNS / 2).rem_euclid(COLUMNS) as u32;
         let row = (cell.y + ROWS / 2).rem_euclid(ROWS) as u32;
-        Group::new(column << 16 | row)
+        Group::new(column << 15 | row)
     }
 
     /// The cells of which some point is within the radius, in order: whoever is within the radius
@@ -95,17 +136,23 @@ impl Grid {
         out.clear();
         let low = self.cell_of(x - self.radius, y - self.radius);
         let high = self.cell_of(x + self.radius, y + self.radius);
-        let distance = |cell: i32, at: f64| {
-            let start = f64::from(cell) * self.cell;
-            (start - at).max(at - (start + self.cell)).max(0.0)
-        };
         for column in low.x..=high.x {
             for row in low.y..=high.y {
-                if distance(column, x).hypot(distance(row, y)) <= self.radius {
-                    out.push(Cell { x: column, y: row });
+                let cell = Cell { x: column, y: row };
+                if self.distance(cell, x, y) <= self.radius {
+                    out.push(cell);
                 }
             }
         }
+    }
+
+    /// From a position to the nearest point of a cell.
+    fn distance(&self, cell: Cell, x: f64, y: f64) -> f64 {
+        let along = |cell: i32, at: f64| {
+            let start = f64::from(cell) * self.cell;
+            (start - at).max(at - (start + self.cell)).max(0.0)
+        };
+        along(cell.x, x).hypot(along(cell.y, y))
     }
 }
 
@@ -146,5 +193,19 @@ mod tests {
         assert!(matches!(Grid::new(0.0, 1.0), Err(GridError::Cell(_))));
         assert!(matches!(Grid::new(1.0, 100.0), Err(GridError::Radius { .. })));
         assert!(Grid::new(1.0, 2.0).unwrap().check_reach(1e6).is_err());
+        assert!(matches!(Grid::new(1.0, 2.0).unwrap().with_near(3.0), Err(GridError::Near { .. })));
+    }
+
+    #[test]
+    fn near_cells_are_detailed() {
+        let one = Grid::new(2.0, 8.0).unwrap();
+        let two = one.with_near(4.0).unwrap();
+        for (column, level) in
+            [(0, DETAILED), (2, DETAILED), (3, COARSE), (-2, DETAILED), (-4, COARSE)]
+        {
+            let cell = Cell { x: column, y: 0 };
+            assert_eq!(two.level_of(cell, 1.0, 1.0), level, "{column}");
+            assert_eq!(one.level_of(cell, 1.0, 1.0), COARSE, "one level");
+        }
     }
 }

@@ -14,7 +14,7 @@ mod trace;
 mod view;
 mod walker;
 
-pub use driver::{CrowdConfig, CrowdError, Progress, run};
+pub use driver::{COARSE_EVERY, CrowdConfig, CrowdError, Progress, run};
 pub use grid::{Cell, Grid, GridError};
 pub use position::{MIN_PAYLOAD, Position};
 pub use report::{Ages, Report, Verdict};

@@ -1,12 +1,14 @@
 //! What a console may see of a crowd: a snapshot refreshed ten times a second, off the hot path.
 
+use crate::grid::Cell;
 use crate::report::Verdict;
-use canopy_wire::Time;
+use canopy_wire::{Level, Time};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// An avatar is forgotten by a viewer that has not heard of it for so long.
+/// An avatar is forgotten by a viewer that has not heard of it for so long: twice the time for
+/// which a walker at ten updates a second is silent at the coarse level.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(1);
 
 /// One avatar as a viewer received it.
@@ -20,6 +22,8 @@ pub struct Heard {
     pub received: Time,
     /// How old it was then.
     pub age: Duration,
+    /// The level at which the viewer has the cell that it came from.
+    pub level: Level,
 }
 
 /// One watched viewer.
@@ -27,8 +31,8 @@ pub struct Heard {
 pub struct Viewer {
     /// Where it is, metres; `None` while it is not in the world.
     pub at: Option<[f64; 2]>,
-    /// The columns and rows of the cells to which its subscription is acknowledged.
-    pub cells: Vec<[i32; 2]>,
+    /// The cells to which its subscription is acknowledged, with their levels.
+    pub cells: Vec<(Cell, Level)>,
     /// What it received of whom.
     pub heard: BTreeMap<u32, Heard>,
     watchers: u32,
@@ -102,7 +106,7 @@ impl View {
         &self,
         snapshot: Snapshot,
         mut heard: BTreeMap<u32, Vec<(u32, Heard)>>,
-        mut seen: impl FnMut(u32) -> (Option<[f64; 2]>, Vec<[i32; 2]>),
+        mut seen: impl FnMut(u32) -> (Option<[f64; 2]>, Vec<(Cell, Level)>),
     ) {
         let mut shared = self.lock();
         let now = snapshot.now;

@@ -9,9 +9,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 
-/// Walkers publish and listen at one level.
-pub(crate) const LEVEL: Level = Level(0);
-
 /// What a walker's session told that the crowd counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Told {
@@ -23,6 +20,13 @@ pub(crate) struct Told {
     pub(crate) refused: Option<RefusedReason>,
 }
 
+/// A cell that a walker wants.
+struct Wish {
+    level: Level,
+    /// The level that the relay acknowledged.
+    held: Option<Level>,
+}
+
 /// One walker.
 pub(crate) struct Walker {
     pub(crate) number: u32,
@@ -30,8 +34,10 @@ pub(crate) struct Walker {
     pub(crate) session: Session,
     /// Where it last published itself to be.
     pub(crate) at: Option<[f64; 2]>,
-    /// The cells that it wants, in order, and which of them are acknowledged.
-    cells: BTreeMap<Cell, bool>,
+    /// The cells that it wants, in order.
+    cells: BTreeMap<Cell, Wish>,
+    /// Updates that it has published, or tried to.
+    pub(crate) published: u64,
     /// When its session is in the queue of timers.
     pub(crate) timer: Option<Time>,
 }
@@ -54,7 +60,8 @@ impl Walker {
         seed[..4].copy_from_slice(&number.to_be_bytes());
         seed[4..6].copy_from_slice(&socket.local_address().port().to_be_bytes());
         let session = Session::new(SessionConfig { comtree, seed });
-        Ok(Walker { number, socket, session, at: None, cells: BTreeMap::new(), timer: None })
+        let cells = BTreeMap::new();
+        Ok(Walker { number, socket, session, at: None, cells, published: 0, timer: None })
     }
 
     /// Subscribes to the cells around a position and unsubscribes from those left behind.
@@ -67,8 +74,10 @@ impl Walker {
         oracle: &mut Oracle,
     ) {
         grid.cells_around(x, y, cells);
+        let level_of = |cell: &Cell| grid.level_of(*cell, x, y);
         // Both are in order, so equality is a walk along them.
-        if self.cells.keys().eq(cells.iter()) {
+        let wanted = self.cells.iter().map(|(cell, wish)| (cell, wish.level));
+        if wanted.eq(cells.iter().map(|cell| (cell, level_of(cell)))) {
             return;
         }
         let (session, number) = (&mut self.session, self.number as usize);
@@ -82,19 +91,25 @@ impl Walker {
             keep
         });
         for cell in cells {
-            self.cells.entry(*cell).or_insert_with(|| {
-                let group = grid.group_of(*cell);
-                session.subscribe(group, LEVEL);
-                oracle.request(now, number, group, Some(LEVEL));
-                false
-            });
+            let level = level_of(cell);
+            let wish = self.cells.get_mut(cell);
+            if wish.as_ref().is_some_and(|wish| wish.level == level) {
+                continue;
+            }
+            let group = grid.group_of(*cell);
+            session.subscribe(group, level);
+            oracle.request(now, number, group, Some(level));
+            match wish {
+                Some(wish) => wish.level = level,
+                None => drop(self.cells.insert(*cell, Wish { level, held: None })),
+            }
         }
     }
 
     /// Publishes to the group of the walker's cell.
-    pub(crate) fn publish(&self, group: Group, payload: &[u8]) {
+    pub(crate) fn publish(&self, group: Group, level: Level, payload: &[u8]) {
         let mut out = [0; MAX_DATAGRAM];
-        let published = self.session.publish(group.address(), LEVEL, Flags(0), payload, &mut out);
+        let published = self.session.publish(group.address(), level, Flags(0), payload, &mut out);
         if let Ok(len) = published {
             // What the kernel does not take is lost, and the oracle will find it missing.
             let _ = self.socket.send(&out[..len]);
@@ -111,15 +126,15 @@ impl Walker {
         while let Some(event) = self.session.poll_event() {
             oracle.event(now, self.number as usize, event);
             match event {
-                Event::Subscribed(group, _) => {
+                Event::Subscribed(group, level) => {
                     told.subscriptions_changed += 1;
-                    self.acknowledge(grid, group);
+                    self.acknowledge(grid, group, level);
                 }
                 Event::Unsubscribed(_) => told.subscriptions_changed += 1,
                 Event::SubscriptionRefused(..) => told.subscriptions_refused += 1,
                 Event::Lost => {
                     told.reconnects += 1;
-                    self.cells.values_mut().for_each(|acknowledged| *acknowledged = false);
+                    self.cells.values_mut().for_each(|wish| wish.held = None);
                 }
                 Event::Refused(reason) => told.refused = Some(reason),
                 Event::Connected(_) | Event::Rebound | Event::Closed => {}
@@ -127,10 +142,10 @@ impl Walker {
         }
     }
 
-    fn acknowledge(&mut self, grid: &Grid, group: Group) {
+    fn acknowledge(&mut self, grid: &Grid, group: Group, level: Level) {
         let cell = self.cells.iter_mut().find(|(cell, _)| grid.group_of(**cell) == group);
-        if let Some((_, acknowledged)) = cell {
-            *acknowledged = true;
+        if let Some((_, wish)) = cell {
+            wish.held = Some(level);
         }
     }
 
@@ -141,10 +156,15 @@ impl Walker {
         self.at = None;
     }
 
-    /// The cells to which its subscription is acknowledged.
-    pub(crate) fn acknowledged(&self) -> Vec<[i32; 2]> {
-        let cells = self.cells.iter().filter(|(_, acknowledged)| **acknowledged);
-        cells.map(|(cell, _)| [cell.x, cell.y]).collect()
+    /// The level at which it has a group.
+    pub(crate) fn level_held(&self, grid: &Grid, group: Group) -> Option<Level> {
+        let cell = self.cells.iter().find(|(cell, _)| grid.group_of(**cell) == group);
+        cell.and_then(|(_, wish)| wish.held)
+    }
+
+    /// The cells to which its subscription is acknowledged, with their levels.
+    pub(crate) fn acknowledged(&self) -> Vec<(Cell, Level)> {
+        self.cells.iter().filter_map(|(cell, wish)| Some((*cell, wish.held?))).collect()
     }
 
     /// Whether [`Walker::leave`] would be understood: it is not under way already, nor is there a

@@ -58,6 +58,26 @@ fn meddled(fault: Fault) -> (Report, u64) {
     (report, meddler.meddled.load(Ordering::Relaxed))
 }
 
+/// Whoever is far away gets one update in five; the oracle would tell of any other.
+#[test]
+fn details_reach_only_who_is_near() {
+    let trace = crowd(60, 3.0);
+    let stop = AtomicBool::new(false);
+    let mut delivered = Vec::new();
+    let one = Grid::new(2.0, 8.0).unwrap();
+    for mode in MODES {
+        let relay = TestRelay::start(mode, 1, 200);
+        for grid in [one, one.with_near(2.0).unwrap()] {
+            let config = CrowdConfig { grid, ..config(relay.address()) };
+            let report = run(&config, &trace, None, &stop, |_| ()).unwrap();
+            assert!(report.is_flawless(), "{mode:?}: {report:?}");
+            delivered.push(report.verdict.delivered);
+        }
+    }
+    let [one, two, one_periodic, two_periodic] = delivered[..] else { panic!("{delivered:?}") };
+    assert!(two * 10 < one * 6 && two_periodic * 10 < one_periodic * 6, "{delivered:?}");
+}
+
 #[test]
 fn dropped_sends_are_missing() {
     let (report, dropped) = meddled(Fault::Drop);

@@ -49,9 +49,13 @@ pub(crate) struct WalkArgs {
     /// Side of a grid cell; for quake-arena's units give 128
     #[arg(long, value_name = "METRES", default_value_t = 2.0)]
     cell: f64,
-    /// How far a client sees; for quake-arena's units give 512
-    #[arg(long, value_name = "METRES", default_value_t = 4.0)]
-    radius: f64,
+    /// How far a client sees; for quake-arena's units give 512 [default: 4; of a demo 8]
+    #[arg(long, value_name = "METRES")]
+    radius: Option<f64>,
+    /// Two levels: a client gets every update from cells within this distance, and one in five
+    /// from those beyond. Without it, all updates have one level [default of a demo: half the radius]
+    #[arg(long, value_name = "METRES")]
+    near: Option<f64>,
     /// Bytes of an update
     #[arg(long, value_name = "B", default_value_t = 100)]
     bytes: usize,
@@ -61,7 +65,20 @@ pub(crate) struct WalkArgs {
     settle_ms: u64,
 }
 
+/// How far a client sees unless it is said, metres.
+const RADIUS: f64 = 4.0;
+
 impl WalkArgs {
+    /// Sets how far clients see, and how far they see everything, where that was not given.
+    pub(crate) fn with_two_levels(self, radius: f64) -> WalkArgs {
+        let radius = self.radius.unwrap_or(radius);
+        WalkArgs { radius: Some(radius), near: Some(self.near.unwrap_or(radius / 2.0)), ..self }
+    }
+
+    fn radius(&self) -> f64 {
+        self.radius.unwrap_or(RADIUS)
+    }
+
     /// The copies of the trace, and how they walk through a relay.
     pub(crate) fn prepare(
         &self,
@@ -69,8 +86,9 @@ impl WalkArgs {
         relay: SocketAddr,
         comtree: Comtree,
     ) -> anyhow::Result<(Trace, CrowdConfig)> {
-        let grid = Grid::new(self.cell, self.radius)?;
-        let reach = 2.0 * (self.radius + self.cell);
+        let grid = Grid::new(self.cell, self.radius())?;
+        let grid = self.near.map_or(Ok(grid), |near| grid.with_near(near))?;
+        let reach = 2.0 * (self.radius() + self.cell);
         let config = CrowdConfig {
             relay,
             comtree,
@@ -87,7 +105,7 @@ impl WalkArgs {
     pub(crate) fn map(&self, trace: &Trace) -> Map {
         let (min, max) = trace.bounds();
         let source = trace.name().to_owned();
-        Map { min, max, cell: self.cell, radius: self.radius, source }
+        Map { min, max, cell: self.cell, radius: self.radius(), near: self.near, source }
     }
 }
 

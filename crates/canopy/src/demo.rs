@@ -39,12 +39,15 @@ pub(crate) struct DemoCommand {
 
 /// Where the console is served if the port is free.
 const CONSOLE: &str = "127.0.0.1:8080";
-/// Area for each generated walker, square metres: some ten neighbours within the default radius.
+/// How far walkers see unless it is said, metres; half as far they get every update.
+const RADIUS: f64 = 8.0;
+/// Area for each generated walker, square metres: some six neighbours who are near, and twenty
+/// beyond.
 const AREA_PER_WALKER: f64 = 8.0;
 const GENERATED_SECONDS: f64 = 600.0;
 
 impl DemoCommand {
-    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+    pub(crate) fn run(mut self) -> anyhow::Result<ExitCode> {
         LogFormat::Text.start_at("warn")?;
         let trace = match &self.trace {
             Some(path) => Trace::read(path)?,
@@ -56,6 +59,7 @@ impl DemoCommand {
                 rate: 10.0,
             }),
         };
+        self.walk = self.walk.with_two_levels(RADIUS);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(self.show(trace))?;
         Ok(ExitCode::SUCCESS)

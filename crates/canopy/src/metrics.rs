@@ -6,6 +6,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use canopy_node::{Health, RelayWatch, ThreadStatus};
+use canopy_relay::{ComtreeCounters, ComtreeStatus};
 use canopy_wire::DropReason;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -13,6 +14,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+use std::cmp::Reverse;
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -54,7 +56,9 @@ fn exposition(status: ThreadStatus, process: ProcessMetrics) -> String {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(process));
     let relay = registry.sub_registry_with_prefix("canopy_relay");
+    let comtrees = ComtreeMetrics::new(status.comtrees.clone());
     relay.register_collector(Box::new(RelayMetrics(status)));
+    relay.register_collector(Box::new(comtrees));
     let mut text = String::new();
     // Writing to a String cannot fail.
     let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
@@ -148,9 +152,108 @@ impl Collector for RelayMetrics {
     }
 }
 
+/// The most comtrees with a label of their own: every label costs whoever collects metrics memory.
+const LABELLED_COMTREES: usize = 128;
+
+/// The comtrees by label.
+#[derive(Debug)]
+struct ComtreeMetrics(Vec<(String, u32, ComtreeCounters)>);
+
+impl ComtreeMetrics {
+    /// Those with the most deliveries have a label of their own; the others are summed.
+    fn new(mut comtrees: Vec<ComtreeStatus>) -> ComtreeMetrics {
+        comtrees.sort_by_key(|one| (Reverse(one.counters.deliveries_out), one.comtree));
+        let others = comtrees.split_off(comtrees.len().min(LABELLED_COMTREES));
+        let mut labelled: Vec<_> = comtrees
+            .iter()
+            .map(|one| (one.comtree.0.to_string(), one.participants, one.counters))
+            .collect();
+        if !others.is_empty() {
+            let mut sum = ("other".to_owned(), 0, ComtreeCounters::default());
+            for one in others {
+                sum.1 += one.participants;
+                sum.2.add(&one.counters);
+            }
+            labelled.push(sum);
+        }
+        ComtreeMetrics(labelled)
+    }
+}
+
+impl Collector for ComtreeMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let help = "Participants on a comtree";
+        let gauge = MetricType::Gauge;
+        let mut family = encoder.encode_descriptor("comtree_participants", help, None, gauge)?;
+        for (label, participants, _) in &self.0 {
+            let labels = [("comtree", label.as_str())];
+            let metric = family.encode_family(&labels)?;
+            ConstGauge::new(i64::from(*participants)).encode(metric)?;
+        }
+        type Total = fn(&ComtreeCounters) -> u64;
+        let totals: [(&str, &str, Total); 5] = [
+            ("comtree_updates_in", "Updates accepted on a comtree", |c| c.updates_in),
+            ("comtree_payload_bytes_in", "Bytes of their payloads", |c| c.payload_bytes_in),
+            ("comtree_deliveries_out", "Copies handed to receivers", |c| c.deliveries_out),
+            ("comtree_bytes_out", "Bytes of UDP payload sent on a comtree", |c| c.bytes_out),
+            ("comtree_drops", "What was dropped on a comtree, for whatever reason", |c| c.drops),
+        ];
+        for (name, help, total) in totals {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (label, _, counters) in &self.0 {
+                let labels = [("comtree", label.as_str())];
+                let metric = family.encode_family(&labels)?;
+                ConstCounter::new(total(counters)).encode(metric)?;
+            }
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use canopy_wire::Comtree;
+
+    #[test]
+    fn the_busiest_comtrees_have_labels_and_the_others_are_summed() {
+        let comtree = |id: u32| {
+            let counters = ComtreeCounters {
+                updates_in: 1,
+                payload_bytes_in: 10,
+                deliveries_out: u64::from(id),
+                bytes_out: 100,
+                drops: 2,
+            };
+            ComtreeStatus { comtree: Comtree(id), participants: 3, counters }
+        };
+        let process = || ProcessMetrics { started: UNIX_EPOCH, resident_bytes: None };
+        let text = |comtrees: u32| {
+            let comtrees = (1..=comtrees).map(comtree).collect();
+            exposition(ThreadStatus { comtrees, ..ThreadStatus::default() }, process())
+        };
+        let few = text(128);
+        assert!(few.contains("_comtree_deliveries_out_total{comtree=\"1\"} 1\n"), "{few}");
+        assert!(!few.contains("other\""), "{few}");
+        let many = text(130);
+        for line in [
+            "participants{comtree=\"130\"} 3",
+            "participants{comtree=\"other\"} 6",
+            "updates_in_total{comtree=\"other\"} 2",
+            "payload_bytes_in_total{comtree=\"other\"} 20",
+            "deliveries_out_total{comtree=\"3\"} 3",
+            "deliveries_out_total{comtree=\"other\"} 3",
+            "bytes_out_total{comtree=\"other\"} 200",
+            "drops_total{comtree=\"130\"} 2",
+            "drops_total{comtree=\"other\"} 4",
+        ] {
+            let line = format!("canopy_relay_comtree_{line}");
+            assert!(many.lines().any(|one| one == line), "no {line} in\n{many}");
+        }
+        assert!(!many.contains("comtree=\"2\""), "{many}");
+        let labels = many.lines().filter(|line| line.contains("comtree_drops_total{")).count();
+        assert_eq!(labels, LABELLED_COMTREES + 1);
+    }
 
     #[test]
     fn only_a_relay_that_serves_is_healthy() {

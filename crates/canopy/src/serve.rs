@@ -128,6 +128,12 @@ async fn serve(settings: &RelaySettings, json: bool) -> anyhow::Result<()> {
              raise it with sysctl net.core.rmem_max={asked}"
         );
     }
+    if let Some(error) = relay.blind_to_neighbours() {
+        tracing::warn!(
+            "the kernel does not tell who on this host's links has gone ({error}): receivers that \
+             went without a word slow down the others until their sessions end"
+        );
+    }
     if json {
         let listening = serde_json::json!({
             "event": "listening",

@@ -1,17 +1,18 @@
 //! The relay's settings, in two steps: what was given (flags, environment, file), then what is
 //! valid. Nothing after this checks again.
 
+mod comtrees;
 mod sources;
 
 use anyhow::{Context, bail};
 use canopy_engines::{ENGINE_FOLDER, EngineChoice};
 use canopy_node::{DEFAULT_RECEIVE_BUFFER, NodeConfig};
-use canopy_relay::{ComtreeConfig, FIRST_ENDPOINT, Mode, TableLimits};
+use canopy_relay::{FIRST_ENDPOINT, Mode, TableLimits};
 use canopy_session::SessionLimits;
-use canopy_wire::Comtree;
 use clap::Args;
+use comtrees::{MAX_SITE, check_comtrees};
 use sources::Sources;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -245,7 +246,7 @@ impl RelaySettings {
         let processors = canopy_net::available_processors().len() as u64;
         let threads = sources.number("threads", 1..=64, processors.min(64))? as u16;
         let room = u64::from(u16::MAX - FIRST_ENDPOINT) + 1;
-        let site = sources.number("site", 0..=0x7fff, 1)? as u16;
+        let site = sources.number("site", 0..=MAX_SITE, 1)? as u16;
         let node = NodeConfig {
             listen: sources
                 .text("listen", "127.0.0.1:4040")
@@ -256,12 +257,7 @@ impl RelaySettings {
                 .text("engine", "auto")
                 .check(|name| EngineChoice::from_str(&name).map_err(|error| error.to_string()))?,
             engine_folder: sources.text("engine_folder", ENGINE_FOLDER).check(parse_folder)?,
-            comtrees: sources
-                .numbers("comtrees", &[1])?
-                .check(parse_comtrees)?
-                .into_iter()
-                .map(|comtree| ComtreeConfig::new(comtree, site))
-                .collect(),
+            comtrees: check_comtrees(&sources, site, threads)?,
             max_sessions: sources.number("max_sessions", 1..=room, 10_000.min(room))? as u32,
             tables: check_tables(&sources)?,
             session_limits: check_lifetimes(&sources)?,
@@ -388,21 +384,6 @@ fn parse_mode(name: &str, tick: Duration) -> Result<Mode, String> {
 
 fn parse_folder(path: String) -> Result<PathBuf, String> {
     if path.is_empty() { Err("name a folder".to_owned()) } else { Ok(path.into()) }
-}
-
-fn parse_comtrees(ids: Vec<i64>) -> Result<Vec<Comtree>, String> {
-    if ids.is_empty() || ids.len() > 1024 {
-        return Err(format!("{} comtrees are named; a relay carries 1 to 1024", ids.len()));
-    }
-    let mut seen = BTreeSet::new();
-    let check = |id: i64| {
-        if !seen.insert(id) {
-            return Err(format!("comtree {id} is named twice; name each once"));
-        }
-        let id = u32::try_from(id);
-        id.map(Comtree).map_err(|_| format!("a comtree is a number from 0 to {}", u32::MAX))
-    };
-    ids.into_iter().map(check).collect()
 }
 
 impl Display for RelaySettings {

@@ -3,7 +3,9 @@
 mod support;
 
 use fantoccini::{Client, ClientBuilder, Locator};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use support::Server;
@@ -91,6 +93,10 @@ async fn look(driver: &Driver, url: &str, name: &str, (width, height): (u32, u32
     until(&page, "thirty frames", "return Number(document.body.dataset.frames) > 30").await;
     let receives = "return Number(document.getElementById('received-count').dataset.value) > 0";
     until(&page, "the viewer receives", receives).await;
+    let levels = "const number = (id) => Number(document.getElementById(id).dataset.value); \
+                  return document.body.dataset.levels === 'two' && number('level') === 1 \
+                  && number('received-count') > number('detailed')";
+    until(&page, "those who are far in less detail", levels).await;
     let rates = "return Number(document.getElementById('deliveries').dataset.value) > 100 \
                  && Number(document.getElementById('age-p99').dataset.value) > 0";
     until(&page, "deliveries and ages", rates).await;
@@ -112,10 +118,10 @@ async fn look(driver: &Driver, url: &str, name: &str, (width, height): (u32, u32
     let script =
         format!("return Number(document.getElementById('viewer-id').dataset.value) !== {viewer}");
     until(&page, "another viewer", &script).await;
-    until(&page, "it receives too", receives).await;
+    until(&page, "it receives too", levels).await;
     let picture = page.screenshot().await.unwrap();
     assert!(picture.len() > 10_000, "a picture with something on it");
-    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     std::fs::write(folder.join(format!("console-{name}.png")), picture).unwrap();
     page.close().await.unwrap();
 }
@@ -134,4 +140,86 @@ fn the_console_shows_a_live_crowd() {
         look(&driver, &url, "desk", (1280, 860)).await;
         look(&driver, &url, "phone", (390, 844)).await;
     });
+}
+
+/// A console that tells its pages always the same: the page without a relay behind it.
+fn console_that_tells(frame: serde_json::Value) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let frame = frame.clone();
+            // A page that goes away ends its stream.
+            std::thread::spawn(move || drop(answer(stream, frame)));
+        }
+    });
+    address
+}
+
+fn answer(mut stream: TcpStream, mut frame: serde_json::Value) -> std::io::Result<()> {
+    let mut request = String::new();
+    BufReader::new(stream.try_clone()?).read_line(&mut request)?;
+    let path = request.split(' ').nth(1).unwrap_or("/").split('?').next().unwrap_or("/");
+    write!(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: ")?;
+    if path != "/events" {
+        let name = if path == "/" { "index.html" } else { path.trim_start_matches('/') };
+        let web = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../web");
+        let media = [(".js", "text/javascript"), (".css", "text/css"), ("", "text/html")];
+        let media =
+            media.iter().find(|(end, _)| name.ends_with(end)).map_or("", |(_, media)| media);
+        write!(stream, "{media}\r\n\r\n{}", std::fs::read_to_string(web.join(name))?)?;
+        return Ok(());
+    }
+    let hello = serde_json::json!({
+        "title": "demo", "relay": "127.0.0.1:4040", "mode": "immediate", "tick_ms": 0,
+        "has_map": true, "bounds": { "min": [0, 0], "max": [20, 20] },
+        "cell": 2, "radius": 8, "near": 4, "coarse_every": 5, "source": "nobody",
+    });
+    write!(stream, "text/event-stream\r\n\r\nevent: hello\ndata: {hello}\n\n")?;
+    for tenth in 0.. {
+        frame["t"] = serde_json::json!(f64::from(tenth) / 10.0);
+        write!(stream, "event: frame\ndata: {frame}\n\n")?;
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
+}
+
+#[test]
+fn the_verdict_turns_when_ages_do() {
+    let Some(driver) = Driver::start() else {
+        println!("skipped: no chromedriver here; install Debian's chromium and chromium-driver");
+        return;
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for (pace, missing, head) in [
+        ("on_time", 0, "Every delivery accounted for"),
+        ("late", 0, "Nearly overloaded: some updates come late"),
+        ("overloaded", 0, "Overloaded: updates come too late"),
+        ("overloaded", 3, "3 deliveries missing"),
+    ] {
+        let crowd = serde_json::json!({
+            "age_ms": { "p50": 270.0, "p99": 611.0 }, "pace": pace, "missing": missing,
+            "duplicates": 0, "unexpected": 0, "updates_published": 1000, "deliveries": 9000,
+            "deliveries_expected": 9000 + missing,
+        });
+        let frame = serde_json::json!({ "avatars": [], "viewer": null, "crowd": crowd });
+        let url = format!("http://{}/", console_that_tells(frame));
+        runtime.block_on(async {
+            let profile = tempfile::tempdir().unwrap();
+            let page = driver.browser(profile.path().to_str().unwrap(), 1280, 860).await;
+            page.goto(&url).await.unwrap();
+            let says =
+                format!("return document.getElementById('verdict-head').textContent === '{head}'");
+            until(&page, head, &says).await;
+            let colour = "return getComputedStyle(document.getElementById('verdict-head')).color";
+            let colour = page.execute(colour, Vec::new()).await.unwrap();
+            let ink = page.execute("return getComputedStyle(document.body).color", Vec::new());
+            let is_plain = colour == ink.await.unwrap();
+            assert_eq!(is_plain, pace == "on_time", "{head}: {colour}");
+            let picture = page.screenshot().await.unwrap();
+            let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+            std::fs::write(folder.join(format!("verdict-{pace}-{missing}.png")), picture).unwrap();
+            page.close().await.unwrap();
+        });
+    }
 }

@@ -10,11 +10,11 @@ use std::time::Duration;
 pub enum Incoming {
     /// An update came.
     Update(Update),
-    /// Something happened to the link with the relay.
+    /// Something happened to the session with the relay.
     Event(Event),
 }
 
-/// Something that happened to the link between client and relay. Nothing needs to be done about
+/// Something that happened to the session between client and relay. Nothing needs to be done about
 /// most of it: the client goes on by itself.
 ///
 /// ```no_run

@@ -5,7 +5,7 @@
 use crate::acknowledgement::Acknowledgement;
 use crate::bundles::{Bundles, Sender};
 use crate::inbox::Inbox;
-use crate::link::Link;
+use crate::relay_socket::RelaySocket;
 use crate::relays::{Answer, Relays};
 use crate::reports::Reports;
 use crate::{ConnectError, Epoch, Outgoing, Participant, PublishError, Stats};
@@ -20,15 +20,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The only relay may be out of reach of this socket alone, if it has been silent for so long while
-/// the client was not connected: the interface may have lost its address, a NAT its table.
+/// When the only relay has been silent for this long and the client is not connected, the socket is
+/// replaced: perhaps only this socket does not reach it, because the interface has lost its address
+/// or a NAT its table.
 const REOPEN_AFTER_SILENCE: Duration = Duration::from_secs(3);
 /// A socket that the system has given up on is replaced at most this often.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
-/// Of several relays, one that has been silent for so long is passed over.
+/// One of several relays is passed over when it has been silent for this long.
 const PASS_AFTER_SILENCE: Duration = Duration::from_secs(1);
-/// So is one whose host says that nothing listens, which may be what became of a packet sent before
-/// it was asked.
+/// It is passed over sooner if its host says that nothing listens there. Not at once, for that may be
+/// the answer to an earlier packet.
 const PASS_AFTER_REFUSAL: Duration = Duration::from_millis(250);
 /// When all relays have been asked in vain, they are asked again after a pause.
 const ROUND_PAUSE: Duration = Duration::from_secs(1);
@@ -44,7 +45,7 @@ pub(crate) struct Member {
     session: Session,
     comtree: Comtree,
     relays: Relays,
-    link: Link,
+    relay_socket: RelaySocket,
     reports: Reports,
     /// Nobody wants to hear of it any more.
     abandoned: bool,
@@ -60,10 +61,10 @@ impl Member {
         let mut seed = [0; 16];
         getrandom::fill(&mut seed).map_err(|error| ConnectError::Random(error.into()))?;
         let comtree = config.comtree;
-        let link = loop {
+        let relay_socket = loop {
             let relay = relays.current();
-            match Link::open(now, relay, config.receive_offload) {
-                Ok(link) => break link,
+            match RelaySocket::open(now, relay, config.receive_offload) {
+                Ok(relay_socket) => break relay_socket,
                 Err(source) if relays.turn() => return Err(ConnectError::Socket { relay, source }),
                 Err(_) => {}
             }
@@ -72,7 +73,7 @@ impl Member {
             session: Session::new(SessionConfig { comtree, seed }),
             comtree,
             relays,
-            link,
+            relay_socket,
             reports: Reports::new(config.receive_queue),
             abandoned: false,
         })
@@ -81,12 +82,12 @@ impl Member {
     /// Takes what has arrived, at most `receiver` once. Returns whether more may wait.
     pub(crate) fn receive(&mut self, now: Time, receiver: &mut Receiver) -> bool {
         if self.session.state() != State::Connected {
-            self.link.look_at_errors();
+            self.relay_socket.look_at_errors();
         }
-        let Member { session, link, relays, reports, .. } = self;
-        let socket = Arc::clone(link.socket());
+        let Member { session, relay_socket, relays, reports, .. } = self;
+        let socket = Arc::clone(relay_socket.socket());
         let received = receiver.receive(&socket, |_, datagram| {
-            link.heard(now);
+            relay_socket.heard(now);
             let mut shared = None;
             let handled = session.handle_datagram(now, datagram, |update| {
                 let payload = keep(datagram, &update, &mut shared);
@@ -102,7 +103,7 @@ impl Member {
             reports.hear(session);
         });
         received.unwrap_or_else(|error| {
-            self.link.note(&error);
+            self.relay_socket.note(&error);
             false
         })
     }
@@ -125,7 +126,7 @@ impl Member {
         while let Some(len) = self.session.poll_transmit(now, &mut out) {
             // A packet that the system does not take is like one lost on the way: the session
             // repeats it.
-            let _ = self.link.send(&out[..len]);
+            let _ = self.relay_socket.send(&out[..len]);
         }
     }
 
@@ -133,11 +134,11 @@ impl Member {
         let refused = self.reports.take_refusal();
         if let Some(reason) = refused {
             self.relays.note(Answer::Refused(reason));
-        } else if self.link.nothing_listens() {
+        } else if self.relay_socket.nothing_listens() {
             self.relays.note(Answer::NothingListens);
         }
-        let age = self.link.age(now);
-        let broken = self.link.is_broken() && age > REOPEN_PAUSE;
+        let age = self.relay_socket.age(now);
+        let broken = self.relay_socket.is_broken() && age > REOPEN_PAUSE;
         match self.session.state() {
             State::Greeting | State::Connecting => {}
             State::Connected => {
@@ -146,11 +147,11 @@ impl Member {
             }
             State::Leaving | State::Closed => return self.reopen_if(broken, now),
         }
-        let silence = self.link.silence(now);
+        let silence = self.relay_socket.silence(now);
         if !self.relays.are_several() {
             return self.reopen_if(broken || silence > REOPEN_AFTER_SILENCE, now);
         }
-        let sent_away = self.link.nothing_listens() || self.link.is_broken();
+        let sent_away = self.relay_socket.nothing_listens() || self.relay_socket.is_broken();
         if refused.is_some()
             || silence > PASS_AFTER_SILENCE
             || (sent_away && age > PASS_AFTER_REFUSAL)
@@ -163,14 +164,14 @@ impl Member {
     fn reopen_if(&mut self, wanted: bool, now: Time) {
         if wanted {
             // Without a network there is no socket; the old one serves until the next try.
-            let _ = self.link.reopen(now, self.relays.current());
+            let _ = self.relay_socket.reopen(now, self.relays.current());
         }
     }
 
     fn ask_the_next(&mut self, now: Time) {
         let at = if self.relays.turn() { now + ROUND_PAUSE } else { now };
         // A relay without a route is passed over after a while like one that is silent.
-        let _ = self.link.reopen(at, self.relays.current());
+        let _ = self.relay_socket.reopen(at, self.relays.current());
         self.session.greet_at(at);
     }
 
@@ -196,7 +197,7 @@ impl Member {
             Err(SessionError::NotConnected) => return Err(self.not_connected()),
             Err(_) => return Err(PublishError::TooLong(payload.len())),
         };
-        self.link.send(&out[..len]).map_err(publish_error)?;
+        self.relay_socket.send(&out[..len]).map_err(publish_error)?;
         self.reports.stats.published += 1;
         Ok(())
     }
@@ -216,7 +217,7 @@ impl Member {
             return Err(PublishError::NotConnected);
         }
         for run in bundles.runs() {
-            self.link.send_run(&run).map_err(publish_error)?;
+            self.relay_socket.send_run(&run).map_err(publish_error)?;
         }
         self.reports.stats.published += bundles.updates();
         Ok(())
@@ -274,7 +275,7 @@ impl Member {
     }
 
     pub(crate) fn socket(&self) -> &Arc<Socket> {
-        self.link.socket()
+        self.relay_socket.socket()
     }
 
     pub(crate) fn relay(&self) -> SocketAddr {

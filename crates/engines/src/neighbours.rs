@@ -10,7 +10,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 /// Room for what the kernel says at once.
 const MESSAGE_BYTES: usize = 16 << 10;
@@ -87,6 +87,12 @@ impl Iterator for NeighbourWatch {
                 Err(_) => return None,
             }
         }
+    }
+}
+
+impl AsFd for NeighbourWatch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

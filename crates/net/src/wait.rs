@@ -1,10 +1,11 @@
 //! Waiting: for a socket, for another thread, for a point in time.
 
-use crate::{Clock, Socket};
+use crate::clock::Clock;
+use crate::socket::Socket;
 use canopy_wire::Time;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 /// Wakes a thread that waits in [`wait_readable`]. Waking is remembered until the thread looks.
@@ -54,6 +55,19 @@ pub fn wait_readable(
     Ok(look_past_errors(socket, readable))
 }
 
+/// Waits until a file that is no [`Socket`] has something to read or the waker was used.
+///
+/// # Errors
+/// What the kernel says.
+pub fn wait_for_file(file: &impl AsFd, waker: &Waker) -> io::Result<()> {
+    let mut files = [watch(&waker.event), watch(file)];
+    poll(&mut files, None)?;
+    if !files[0].revents().is_empty() {
+        waker.clear();
+    }
+    Ok(())
+}
+
 /// [`wait_readable`] for two sockets; returns whether either has something.
 pub(crate) fn wait_for_either(
     sockets: [&Socket; 2],
@@ -97,7 +111,7 @@ pub(crate) fn timespec(span: Duration) -> Timespec {
     Timespec::try_from(span).unwrap_or(longest)
 }
 
-fn watch(file: &impl std::os::fd::AsFd) -> PollFd<'_> {
+fn watch(file: &impl AsFd) -> PollFd<'_> {
     PollFd::new(file, PollFlags::IN)
 }
 

@@ -3,28 +3,29 @@
 //! this one.
 #![forbid(unsafe_code)]
 
+mod config;
 mod data_thread;
+mod neighbours;
 mod report;
 mod sockets;
 mod watch;
 
+pub use config::{DEFAULT_RECEIVE_BUFFER, NodeConfig};
 pub use report::{RelayReport, drops_of};
 pub use watch::{ChangeError, Command, Health, RelayWatch, ThreadStatus};
 
 use anyhow::Context;
-use canopy_engines::{Engine, EngineChoice};
+use canopy_engines::Engine;
 use canopy_net::{Clock, SocketOptions, ThreadSockets};
-use canopy_relay::{
-    ComtreeConfig, Mode, Notice, Places, Relay, RelayConfig, Siblings, TableLimits, Turn,
-};
-use canopy_session::{Keyring, SessionLimits};
+use canopy_relay::{Notice, Places, Relay, RelayConfig, Siblings, Turn};
+use canopy_session::Keyring;
 use canopy_wire::Tag;
 use data_thread::DataThread;
+use neighbours::Neighbours;
 use serde::Serialize;
 use sockets::Sockets;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -32,58 +33,6 @@ use watch::Shared;
 
 /// Notices that wait to be logged; later ones are not kept.
 const NOTICES: usize = 1024;
-/// Bytes that may wait for a data thread, unless a setting says otherwise.
-pub const DEFAULT_RECEIVE_BUFFER: usize = 4 << 20;
-
-/// What a relay is made from, checked already.
-#[derive(Clone, Debug)]
-pub struct NodeConfig {
-    /// Where it listens; port 0 takes a free one.
-    pub listen: SocketAddr,
-    /// When updates leave.
-    pub mode: Mode,
-    /// Data threads, 1 to 64.
-    pub threads: u16,
-    /// How datagrams are sent.
-    pub engine: EngineChoice,
-    /// Where clone engines were installed.
-    pub engine_folder: PathBuf,
-    /// The comtrees that it carries at first.
-    pub comtrees: Vec<ComtreeConfig>,
-    /// The most sessions at a time, of all data threads.
-    pub max_sessions: u32,
-    /// The size of each data thread's tables.
-    pub tables: TableLimits,
-    /// How long things live.
-    pub session_limits: SessionLimits,
-    /// How long a drain waits for participants to leave.
-    pub drain: Duration,
-    /// Bytes that may wait for each data thread; the kernel may grant less.
-    pub receive_buffer: usize,
-    /// The processors of the data threads, in order; those without one run anywhere.
-    pub pin: Vec<usize>,
-}
-
-impl NodeConfig {
-    /// A relay with one data thread on a free port of this machine, and defaults for the rest: what
-    /// tests and benches begin with.
-    pub fn loopback() -> NodeConfig {
-        NodeConfig {
-            listen: SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, 0)),
-            mode: Mode::Immediate,
-            threads: 1,
-            engine: EngineChoice::Auto,
-            engine_folder: canopy_engines::ENGINE_FOLDER.into(),
-            comtrees: vec![ComtreeConfig::new(canopy_wire::Comtree(1), 1)],
-            max_sessions: 10_000,
-            tables: TableLimits::default(),
-            session_limits: SessionLimits::default(),
-            drain: Duration::from_secs(5),
-            receive_buffer: DEFAULT_RECEIVE_BUFFER,
-            pin: Vec::new(),
-        }
-    }
-}
 
 /// A send engine, and how many data threads have it for the same reason.
 #[derive(Clone, Debug, Serialize)]
@@ -106,6 +55,7 @@ pub struct RunningRelay {
     notices: Option<Receiver<Notice>>,
     threads: Vec<JoinHandle<()>>,
     ends: Receiver<End>,
+    neighbours: io::Result<Neighbours>,
 }
 
 /// A data thread's number, and how it ended.
@@ -144,6 +94,7 @@ impl RunningRelay {
             let pin = settings.pin.get(usize::from(number)).copied();
             threads.push(spawn(number, pin, thread, ended.clone())?);
         }
+        let neighbours = Neighbours::watch(watch.clone(), clock);
         Ok(RunningRelay {
             address,
             receive_buffer,
@@ -152,6 +103,7 @@ impl RunningRelay {
             notices: Some(notices),
             threads,
             ends,
+            neighbours,
         })
     }
 
@@ -170,6 +122,11 @@ impl RunningRelay {
     pub fn small_receive_buffer(&self) -> Option<(usize, usize)> {
         let (granted, asked) = self.receive_buffer;
         (granted < asked).then_some((granted, asked))
+    }
+
+    /// Why the kernel does not tell which receivers on this host's links do not answer, if so.
+    pub fn blind_to_neighbours(&self) -> Option<&io::Error> {
+        self.neighbours.as_ref().err()
     }
 
     /// A handle that reads status and makes changes from anywhere.

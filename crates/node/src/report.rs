@@ -1,7 +1,7 @@
 //! A relay's totals, as `--json` prints them.
 
 use crate::watch::ThreadStatus;
-use canopy_relay::Counters;
+use canopy_relay::{ComtreeStatus, Counters};
 use canopy_wire::DropReason;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -21,6 +21,34 @@ pub struct RelayReport {
     counters: BTreeMap<&'static str, u64>,
     /// Only the reasons that occurred.
     drops: BTreeMap<&'static str, u64>,
+    comtrees: Vec<ComtreeReport>,
+}
+
+/// A comtree's totals.
+#[derive(Serialize)]
+struct ComtreeReport {
+    comtree: u32,
+    participants: u32,
+    updates_in: u64,
+    payload_bytes_in: u64,
+    deliveries_out: u64,
+    bytes_out: u64,
+    drops: u64,
+}
+
+impl From<&ComtreeStatus> for ComtreeReport {
+    fn from(status: &ComtreeStatus) -> ComtreeReport {
+        let ComtreeStatus { comtree, participants, counters } = status;
+        ComtreeReport {
+            comtree: comtree.0,
+            participants: *participants,
+            updates_in: counters.updates_in,
+            payload_bytes_in: counters.payload_bytes_in,
+            deliveries_out: counters.deliveries_out,
+            bytes_out: counters.bytes_out,
+            drops: counters.drops,
+        }
+    }
 }
 
 impl RelayReport {
@@ -37,6 +65,7 @@ impl RelayReport {
             cpu_us: status.cpu.as_micros() as u64,
             counters: status.counters.named().map(|(name, _, total)| (name, total)).collect(),
             drops: drops_of(&status.counters),
+            comtrees: status.comtrees.iter().map(ComtreeReport::from).collect(),
         }
     }
 }

@@ -150,7 +150,7 @@ fn six_hundred_receivers_get_every_update_once() {
 /// Why an update may not have come, and for how many of the two subscribers.
 const LOSSES: [(DropReason, u64); 5] = [
     (DropReason::ReceiveQueueFull, 2),
-    (DropReason::HandoverFull, 1),
+    (DropReason::SiblingsFull, 1),
     (DropReason::PendingFull, 1),
     (DropReason::SendQueueFull, 1),
     (DropReason::SendFailed, 1),
@@ -228,7 +228,7 @@ fn settle(relay: &TestRelay, publishers: &mut [Peer], heard: &[AtomicU64], deadl
             assert!(heard + counted <= 2 * sent, "{heard} + {counted} of {sent}: {counters:?}");
             let accepted = sent - dropped(DropReason::ReceiveQueueFull);
             // Data threads tell one after the other, so they agree only when all is told.
-            let handed = counters.updates_taken + dropped(DropReason::HandoverFull);
+            let handed = counters.updates_taken + dropped(DropReason::SiblingsFull);
             let passed = [counters.updates_passed, handed, heard + counted - 2 * (sent - accepted)];
             if counters.updates_in == accepted && passed == [2 * accepted; 3] {
                 return;
@@ -241,7 +241,7 @@ fn settle(relay: &TestRelay, publishers: &mut [Peer], heard: &[AtomicU64], deadl
 
 #[test]
 fn a_thread_that_cannot_keep_up_loses_counted_updates() {
-    what_is_sent_is_received_or_counted(three_threads(), 100, DropReason::HandoverFull);
+    what_is_sent_is_received_or_counted(three_threads(), 100, DropReason::SiblingsFull);
 }
 
 #[test]
@@ -317,7 +317,7 @@ fn idle_threads_deliver_within_few_turns_of_the_others() {
         None
     });
     let mut publisher = seed.unwrap();
-    for idle in &mut peers[1..] {
+    for idle in peers.iter_mut().skip(1) {
         let mut rounds = Vec::new();
         for _ in 0..UPDATES {
             publisher.publish(WORLD);

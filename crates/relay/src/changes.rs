@@ -1,7 +1,6 @@
 //! What reaches a data thread that is not traffic: typed changes, each applied or refused.
 
-use crate::comtrees::{ComtreeConfig, MAX_COMTREES};
-use crate::ports::FIRST_ENDPOINT;
+use crate::comtrees::{ComtreeConfig, FIRST_ENDPOINT, MAX_COMTREES};
 use canopy_session::Keyring;
 use canopy_wire::{Address, Comtree, Path, Time};
 use core::net::IpAddr;
@@ -91,6 +90,9 @@ pub enum Refusal {
     AddressTaken(Comtree, Address),
     /// A neighbour's own address has an endpoint number below [`FIRST_ENDPOINT`].
     NoRelayAddress(Address),
+    /// A neighbour has the relay's own site: what it brings could not be told from what its own
+    /// participants send.
+    OwnSite(Address),
     /// Nobody has the address on that comtree.
     UnknownAddress(Comtree, Address),
     /// As many addresses are muted as can be.
@@ -123,6 +125,10 @@ impl core::fmt::Display for Refusal {
                 f,
                 "{address} is no relay's own address; those have endpoint numbers below \
                  {FIRST_ENDPOINT}"
+            ),
+            Refusal::OwnSite(address) => write!(
+                f,
+                "{address} is of this relay's own site; give the neighbour a site of its own"
             ),
             Refusal::UnknownAddress(Comtree(id), address) => {
                 write!(

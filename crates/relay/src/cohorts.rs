@@ -13,7 +13,8 @@ use hashbrown::HashTable;
 /// The classes are laid out differently, so no two of them share a cohort: each has a root.
 const ROOTS: [PeerClass; 3] =
     [PeerClass::Participant, PeerClass::TreeNeighbour, PeerClass::CorePeer];
-/// So many children of one target are looked through; more are looked up.
+/// A node's children of one target are looked through while there are no more than this, and looked up
+/// in a table otherwise.
 const FEW_CHILDREN: u32 = 8;
 
 struct Node {
@@ -39,7 +40,7 @@ pub(crate) struct Cohorts {
     /// The children of nodes that have many for the target at work, by node and level.
     many_children: HashTable<u32>,
     target_at_work: u32,
-    /// Children looked at, so that a test sees the work that a hostile room costs.
+    /// Children looked at: a test bounds the work that participants with hostile levels can cause.
     #[cfg(test)]
     looked_at: core::cell::Cell<usize>,
 }
@@ -119,7 +120,8 @@ impl Cohorts {
         self.nodes.push(Node::new(node, target, level, class, newest_child));
         self.nodes[node as usize].newest_child = child;
         self.nodes[node as usize].alike_children = alike;
-        // The first few are put where they are looked up once there are too many to look through.
+        // When there is one child too many to look through, all of the target's go into the table;
+        // from then on each new one does.
         let to_index = match alike {
             0..=FEW_CHILDREN => 0,
             _ if alike == FEW_CHILDREN + 1 => alike,

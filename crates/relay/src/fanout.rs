@@ -35,7 +35,9 @@ impl Tables<'_> {
     }
 
     fn is_unreachable(&self, path: Path) -> bool {
-        !self.unreachable.is_empty() && self.unreachable.contains(&path.remote.ip())
+        // A socket for both families shows IPv4 as a part of IPv6.
+        let remote = || path.remote.ip().to_canonical();
+        !self.unreachable.is_empty() && self.unreachable.contains(&remote())
     }
 }
 
@@ -101,6 +103,11 @@ impl Fanout {
 
     /// Sends all pending updates to whom they concern, through `batch`, which may have sends
     /// already and is empty afterwards.
+    ///
+    /// The batch's bytes hold the burst of the cohort at work. When the batch has no room for another
+    /// send, its sends leave and the bytes stay, because the next members' sends point into them
+    /// ([`Outbox::send`]). The bytes go between two layouts only, when there are many of them.
+    /// Sending never waits, so the loop always runs to its end.
     pub(crate) fn send_all(
         &mut self,
         pending: &mut Pending,
@@ -128,7 +135,8 @@ impl Fanout {
             } else {
                 self.send_to_each(node, pending, tables, books.counters, &mut out);
             }
-            // 4. Those from whom much of it came get a layout of their own.
+            // 4. Those from whom much of it came get a layout of their own. By now the others' sends
+            //    are in the batch, so the burst may be composed anew behind them.
             while let Some(receiver) = self.apart.pop() {
                 self.compose(node, Some(receiver), pending, tables, books.comtrees, &mut out);
                 self.send_to_one(receiver, pending, tables, books.counters, &mut out);
@@ -335,7 +343,7 @@ fn filler_of(len: u32, made: &mut Option<Part>, bytes: &mut Vec<u8>) -> Part {
     let start = bytes.len();
     let payload_len = len as usize - RECORD_HEADER_LEN;
     let nowhere = Address::UNSPECIFIED;
-    let head = encode_record_header(Flags::VOID, Level(0), nowhere, nowhere, payload_len as u16);
+    let head = encode_record_header(Flags::FILLER, Level(0), nowhere, nowhere, payload_len as u16);
     bytes.extend_from_slice(&head);
     bytes.resize(start + len as usize, 0);
     let part = Part { start: start as u32, end: (start + len as usize) as u32 };

@@ -14,10 +14,6 @@ use hashbrown::HashTable;
 /// The number of a port in its table.
 pub(crate) type PortIndex = u32;
 
-/// Endpoint numbers below this are a relay's own, one for each of its data threads: a neighbour
-/// that sends to endpoint k is served by thread k.
-pub const FIRST_ENDPOINT: u16 = 64;
-
 /// Who is at the other end of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
@@ -54,7 +50,7 @@ pub(crate) struct LastSubscribe {
 pub(crate) struct Port {
     pub(crate) peer: Peer,
     pub(crate) class: PeerClass,
-    /// Its comtree, by identifier and by place in the table. A sibling's say nothing.
+    /// Its comtree, by identifier and by place in the table. Both are without meaning for a sibling.
     pub(crate) comtree: Comtree,
     pub(crate) comtree_index: ComtreeIndex,
     /// The participant's address, or the neighbour relay's own.

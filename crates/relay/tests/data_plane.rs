@@ -107,7 +107,7 @@ fn a_tick_leaves_as_segments_of_equal_size_without_ones_own() {
         assert!(rest.iter().all(|len| *len == rest[0]) && *last <= rest[0], "{lengths:?}");
     }
     let counters = world.relay().counters();
-    assert_eq!(counters.padding_bytes_out, 60 * 112, "one's own, blanked out");
+    assert_eq!(counters.padding_bytes_out, 60 * 112, "filler in the place of one's own");
     assert_eq!((counters.deliveries_out, counters.segmented_sends), (60 * 59, 60));
 }
 

@@ -12,8 +12,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use support::{COMTREE, OTHER_COMTREE, PERIODIC, World, config, group};
 
-/// A participant and a relay, with a link between them that loses what it is told to.
-struct Link {
+/// A participant and a relay, with a network between them that loses what it is told to.
+struct Connection {
     now: Time,
     relay: Relay,
     session: Session,
@@ -36,13 +36,13 @@ fn relay(key: u8, places: u32) -> Relay {
     Relay::new(config, Siblings::alone(), Keyring::new([key; 16]), &[7; 16])
 }
 
-impl Link {
-    fn new() -> Link {
-        Link::to(relay(1, 4))
+impl Connection {
+    fn new() -> Connection {
+        Connection::to(relay(1, 4))
     }
 
-    fn to(relay: Relay) -> Link {
-        Link {
+    fn to(relay: Relay) -> Connection {
+        Connection {
             now: Time::from_millis(1),
             relay,
             session: Session::new(SessionConfig { comtree: COMTREE, seed: [9; 16] }),
@@ -106,94 +106,95 @@ impl Link {
 
 #[test]
 fn a_perfect_link_connects_at_once_and_stays() {
-    let mut link = Link::new();
-    link.run_for(10);
-    assert_eq!(link.session.state(), State::Connected);
-    assert!(matches!(link.events()[..], [Event::Connected(_)]));
-    link.run_for(60_000);
-    assert_eq!(link.relay.sessions(), 1);
-    assert_eq!(link.events(), []);
-    assert_eq!(link.session.round_trip(), Some(Duration::ZERO));
+    let mut connection = Connection::new();
+    connection.run_for(10);
+    assert_eq!(connection.session.state(), State::Connected);
+    assert!(matches!(connection.events()[..], [Event::Connected(_)]));
+    connection.run_for(60_000);
+    assert_eq!(connection.relay.sessions(), 1);
+    assert_eq!(connection.events(), []);
+    assert_eq!(connection.session.round_trip(), Some(Duration::ZERO));
 }
 
 #[test]
 fn any_lost_handshake_packet_is_made_good() {
     for lost in 0..6 {
-        let mut link = Link::new();
+        let mut connection = Connection::new();
         let lose = |position: usize| (0..3).map(|n| n == position).collect::<Vec<_>>();
         if lost < 3 {
-            link.lose_up = lose(lost)
+            connection.lose_up = lose(lost)
         } else {
-            link.lose_down = lose(lost - 3)
+            connection.lose_down = lose(lost - 3)
         }
-        link.run_for(1_000);
-        assert_eq!(link.session.state(), State::Connected, "lost {lost}");
-        let counters = link.relay.counters();
+        connection.run_for(1_000);
+        assert_eq!(connection.session.state(), State::Connected, "lost {lost}");
+        let counters = connection.relay.counters();
         assert_eq!(counters.sessions_opened, 1, "lost {lost}: a repeated connect opens no second");
     }
 }
 
 #[test]
 fn a_restarted_relay_is_joined_again() {
-    let mut link = Link::new();
-    link.run_for(10);
-    link.events();
-    link.relay = relay(2, 4);
-    link.run_for(2_500);
-    let events = link.events();
+    let mut connection = Connection::new();
+    connection.run_for(10);
+    connection.events();
+    connection.relay = relay(2, 4);
+    connection.run_for(2_500);
+    let events = connection.events();
     assert!(matches!(events[..], [Event::Lost, Event::Connected(_)]), "{events:?}");
 }
 
 #[test]
 fn a_silent_relay_is_given_up_and_asked_again() {
-    let mut link = Link::new();
-    link.run_for(10);
-    link.events();
-    link.lose_down = vec![true; 6];
-    link.run_for(60_000);
-    let events = link.events();
+    let mut connection = Connection::new();
+    connection.run_for(10);
+    connection.events();
+    connection.lose_down = vec![true; 6];
+    connection.run_for(60_000);
+    let events = connection.events();
     assert!(matches!(events[..], [Event::Lost, Event::Connected(_)]), "{events:?}");
 }
 
 #[test]
 fn a_new_path_is_proved_and_followed() {
-    let mut link = Link::new();
-    link.run_for(10);
-    link.session.subscribe(Group::new(7), Level(0));
-    link.run_for(10);
-    link.events();
-    let old = core::mem::replace(&mut link.path, at([10, 0, 0, 2], 6000));
-    link.run_for(10_000);
-    assert_eq!(link.events(), [Event::Rebound]);
-    assert_eq!(link.dropped(DropReason::SpoofedSource), 1);
+    let mut connection = Connection::new();
+    connection.run_for(10);
+    connection.session.subscribe(Group::new(7), Level(0));
+    connection.run_for(10);
+    connection.events();
+    let old = core::mem::replace(&mut connection.path, at([10, 0, 0, 2], 6000));
+    connection.run_for(10_000);
+    assert_eq!(connection.events(), [Event::Rebound]);
+    assert_eq!(connection.dropped(DropReason::SpoofedSource), 1);
     // From now on the old path is the stranger's.
     let mut out = [0; 1500];
-    let len = link.session.publish(group(7), Level(0), Flags::ECHO, b"moved", &mut out).unwrap();
-    link.relay.handle_datagram(link.now, link.path, &out[..len]);
-    assert_eq!(link.answers().len(), 1, "what it publishes is taken, and comes back");
-    link.relay.handle_datagram(link.now, old, &out[..len]);
-    assert_eq!(link.dropped(DropReason::SpoofedSource), 2);
+    let len =
+        connection.session.publish(group(7), Level(0), Flags::ECHO, b"moved", &mut out).unwrap();
+    connection.relay.handle_datagram(connection.now, connection.path, &out[..len]);
+    assert_eq!(connection.answers().len(), 1, "what it publishes is taken, and comes back");
+    connection.relay.handle_datagram(connection.now, old, &out[..len]);
+    assert_eq!(connection.dropped(DropReason::SpoofedSource), 2);
 }
 
 #[test]
 fn a_leave_is_answered_or_given_up() {
     for lost in [0, 10] {
-        let mut link = Link::new();
-        link.run_for(10);
-        link.session.leave();
-        link.lose_up = vec![true; lost];
-        link.run_for(5_000);
-        assert_eq!(link.session.state(), State::Closed);
-        assert_eq!(link.session.poll_timeout(), None);
-        assert_eq!(link.relay.sessions(), u32::from(lost > 0), "a lost leave expires later");
+        let mut connection = Connection::new();
+        connection.run_for(10);
+        connection.session.leave();
+        connection.lose_up = vec![true; lost];
+        connection.run_for(5_000);
+        assert_eq!(connection.session.state(), State::Closed);
+        assert_eq!(connection.session.poll_timeout(), None);
+        assert_eq!(connection.relay.sessions(), u32::from(lost > 0), "a lost leave expires later");
     }
 }
 
 #[test]
 fn a_full_relay_refuses_and_the_participant_asks_later() {
-    let mut first = Link::to(relay(1, 1));
+    let mut first = Connection::to(relay(1, 1));
     first.run_for(10);
-    let mut other = Link::to(first.relay);
+    let mut other = Connection::to(first.relay);
     other.path = at([10, 0, 0, 9], 1);
     other.run_for(1_000);
     assert!(other.events().contains(&Event::Refused(RefusedReason::Full)));
@@ -205,76 +206,81 @@ fn a_full_relay_refuses_and_the_participant_asks_later() {
 
 #[test]
 fn strangers_get_no_more_than_they_send() {
-    let mut link = Link::new();
-    link.lose_down = vec![true; 1_000];
-    link.run_for(120_000);
-    assert_eq!(link.relay.sessions(), 0);
-    assert!(link.bytes_down > 0);
-    assert!(link.bytes_down <= link.bytes_up, "{} > {}", link.bytes_down, link.bytes_up);
+    let mut connection = Connection::new();
+    connection.lose_down = vec![true; 1_000];
+    connection.run_for(120_000);
+    assert_eq!(connection.relay.sessions(), 0);
+    assert!(connection.bytes_down > 0);
+    assert!(
+        connection.bytes_down <= connection.bytes_up,
+        "{} > {}",
+        connection.bytes_down,
+        connection.bytes_up
+    );
 }
 
 #[test]
 fn a_stolen_proof_does_not_move_a_session() {
-    let mut link = Link::new();
-    link.run_for(10);
+    let mut connection = Connection::new();
+    connection.run_for(10);
     // The participant proves its own new binding; a thief repeats the packet from its own.
-    link.path = at([10, 0, 0, 2], 6000);
+    connection.path = at([10, 0, 0, 2], 6000);
     let mut out = [0; 1500];
-    let address = link.session.address();
-    let len = link.session.publish(address, Level(0), Flags(0), &[1; 32], &mut out).unwrap();
-    link.relay.handle_datagram(link.now, link.path, &out[..len]);
-    link.bring_answers();
-    let len = link.session.poll_transmit(link.now, &mut out).unwrap();
+    let address = connection.session.address();
+    let len = connection.session.publish(address, Level(0), Flags(0), &[1; 32], &mut out).unwrap();
+    connection.relay.handle_datagram(connection.now, connection.path, &out[..len]);
+    connection.bring_answers();
+    let len = connection.session.poll_transmit(connection.now, &mut out).unwrap();
     assert_eq!(Packet::new_checked(&out[..len]).unwrap().header().kind, Kind::Rebind);
     let thief = at([66, 6, 6, 6], 1);
-    link.relay.handle_datagram(link.now, thief, &out[..len]);
-    assert_eq!(link.dropped(DropReason::BadCookie), 1);
-    link.relay.handle_datagram(link.now, link.path, &out[..len]);
-    assert_eq!(link.dropped(DropReason::BadCookie), 1, "the participant itself moves");
+    connection.relay.handle_datagram(connection.now, thief, &out[..len]);
+    assert_eq!(connection.dropped(DropReason::BadCookie), 1);
+    connection.relay.handle_datagram(connection.now, connection.path, &out[..len]);
+    assert_eq!(connection.dropped(DropReason::BadCookie), 1, "the participant itself moves");
 }
 
 #[test]
 fn a_relay_of_another_version_is_understood_to_refuse() {
     for version in [canopy_wire::VERSION, 0xC9] {
-        let mut link = Link::new();
+        let mut connection = Connection::new();
         let mut out = [0; 1500];
-        link.session.poll_transmit(link.now, &mut out).unwrap();
+        connection.session.poll_transmit(connection.now, &mut out).unwrap();
         let nonce = u64::from_be_bytes(out[20..28].try_into().unwrap());
         let reason = RefusedReason::Version;
         let refused = canopy_wire::Refused { nonce, reason };
         let len = refused.encode(Comtree(0), &mut out).unwrap();
         out[0] = version;
-        link.session.handle_datagram(link.now, &out[..len], |_| ()).unwrap();
-        assert_eq!(link.events(), [Event::Refused(reason)]);
+        connection.session.handle_datagram(connection.now, &out[..len], |_| ()).unwrap();
+        assert_eq!(connection.events(), [Event::Refused(reason)]);
     }
 }
 
 #[test]
 fn a_participant_of_another_version_is_told_so() {
-    let mut link = Link::new();
+    let mut connection = Connection::new();
     let mut out = [0; 1500];
-    let len = link.session.poll_transmit(link.now, &mut out).unwrap();
+    let len = connection.session.poll_transmit(connection.now, &mut out).unwrap();
     out[0] = 0xC9;
-    link.relay.handle_datagram(link.now, link.path, &out[..len]);
-    link.bring_answers();
-    assert_eq!(link.events(), [Event::Refused(RefusedReason::Version)]);
-    assert_eq!(link.dropped(DropReason::Version), 1);
+    connection.relay.handle_datagram(connection.now, connection.path, &out[..len]);
+    connection.bring_answers();
+    assert_eq!(connection.events(), [Event::Refused(RefusedReason::Version)]);
+    assert_eq!(connection.dropped(DropReason::Version), 1);
 }
 
 #[test]
 fn challenges_do_not_keep_a_dead_session_alive() {
-    let mut link = Link::new();
-    link.run_for(10);
-    link.events();
+    let mut connection = Connection::new();
+    connection.run_for(10);
+    connection.events();
     // The relay restarts, and another participant gets this one's address.
-    let mut other = Link::to(relay(2, 4));
+    let mut other = Connection::to(relay(2, 4));
     other.path = at([10, 0, 0, 9], 1);
-    other.now = link.now;
+    other.now = connection.now;
     other.run_for(10);
-    assert_eq!(other.session.address(), link.session.address());
-    link.relay = other.relay;
-    link.run_for(9_500);
-    let events = link.events();
+    assert_eq!(other.session.address(), connection.session.address());
+    connection.relay = other.relay;
+    connection.run_for(9_500);
+    let events = connection.events();
     assert!(events.contains(&Event::Lost), "{events:?}");
     assert!(matches!(events.last(), Some(Event::Connected(_))), "{events:?}");
 }

@@ -210,9 +210,9 @@ fn a_slow_thread_loses_counted_updates_and_nobody_elses() {
         }
     }
     world.settle();
-    let lost = world.threads[2].counters().dropped(DropReason::HandoverFull);
+    let lost = world.threads[2].counters().dropped(DropReason::SiblingsFull);
     assert!(lost > 0, "the log must be too small for this test");
-    assert_eq!(world.dropped(DropReason::HandoverFull), lost, "nobody else loses any");
+    assert_eq!(world.dropped(DropReason::SiblingsFull), lost, "nobody else loses any");
     assert_eq!(world.payloads(1).len(), published);
     assert_eq!(world.payloads(2).len() as u64 + lost, published as u64);
     let steps: Vec<_> = world.payloads(2).iter().map(|payload| payload[..4].to_vec()).collect();

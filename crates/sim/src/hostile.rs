@@ -90,7 +90,7 @@ pub(crate) fn mischief(rng: &mut ChaCha8Rng, comtree: Comtree, own: Address) -> 
         }),
         _ => BundleWriter::new(&mut out).map(|mut writer| {
             writer.push(other, near, Level(0), Flags(0), b"in another's name");
-            writer.push(own, far, Level(9), Flags::VOID, b"void");
+            writer.push(own, far, Level(9), Flags::FILLER, b"none");
             writer.finish(&Header { kind: Kind::Bundle, dst: Address::UNSPECIFIED, ..header })
         }),
     };

@@ -36,7 +36,7 @@ enum Fullness {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Restart {
     pub(crate) stop_at: Time,
-    /// Before it stops, it drains for so long; not at all if zero.
+    /// How long it drains before it stops; zero for not at all.
     pub(crate) drain: Duration,
     pub(crate) down: Duration,
 }
@@ -93,7 +93,8 @@ pub(crate) struct Scenario {
     pub(crate) stall: Duration,
     /// What one turn of a data thread takes; datagrams that arrive meanwhile wait for the next.
     pub(crate) turn: Duration,
-    pub(crate) handover: Duration,
+    /// How long a data thread takes to wake when another has passed or told it something.
+    pub(crate) wake_delay: Duration,
     pub(crate) restart: Option<Restart>,
     pub(crate) attack_every: Option<Duration>,
     /// From here on nothing is broken any more.
@@ -108,7 +109,7 @@ pub(crate) struct Scenario {
 /// In periodic mode the socket is read at most this often.
 pub(crate) const READ_EVERY: Duration = Duration::from_millis(5);
 
-/// At the end nothing new happens for so long, so that all that is on its way arrives.
+/// How long nothing new happens at the end, so that all that is on its way arrives.
 const QUIET: Duration = Duration::from_secs(3);
 /// Between the end of all patience and the beginning of the quiet.
 const SLACK: Duration = Duration::from_secs(2);
@@ -165,7 +166,7 @@ impl Scenario {
             limits,
             tables: draw_tables(participants as u32, fullness, rng),
             turn: Duration::from_micros(rng.random_range(20..500)),
-            handover: Duration::from_micros(rng.random_range(5..200)),
+            wake_delay: Duration::from_micros(rng.random_range(5..200)),
             restart: draw_restart(calm_from, rng),
             attack_every: rng
                 .random_bool(0.5)
@@ -177,7 +178,7 @@ impl Scenario {
         }
     }
 
-    /// Whether all is well for so long before the end that all must have recovered.
+    /// Whether all is well long enough before the end for everyone to have recovered.
     pub(crate) fn is_long_enough(&self) -> bool {
         self.end.since(self.calm_from) >= recovery(self.weather, &self.limits) + QUIET + SLACK
     }
@@ -204,7 +205,7 @@ impl Scenario {
             Mode::Periodic { tick } => tick,
         };
         let stalled = if self.stalls > 0.0 { self.stall * 4 } else { Duration::ZERO };
-        tick + self.handover + READ_EVERY + self.turn * 4 + stalled
+        tick + self.wake_delay + READ_EVERY + self.turn * 4 + stalled
     }
 
     /// The longest way up (0) from any participant, or down (1) to any.

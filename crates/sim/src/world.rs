@@ -363,7 +363,7 @@ impl<'a> World<'a> {
         }
         for other in turn.to_wake {
             let step = Step::WakeThread(self.host.epoch(), other);
-            self.after(self.scenario.handover, step);
+            self.after(self.scenario.wake_delay, step);
         }
         for (to, bytes) in turn.sent {
             self.send_sabotaged(to, bytes);

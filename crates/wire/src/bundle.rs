@@ -8,7 +8,7 @@ pub const RECORD_HEADER_LEN: usize = 12;
 /// One update inside a bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Flag bits: [`Flags::ECHO`] and, on filler, [`Flags::VOID`].
+    /// Flag bits: [`Flags::ECHO`] and, on filler, [`Flags::FILLER`].
     pub flags: Flags,
     /// The update's level.
     pub level: Level,
@@ -75,7 +75,7 @@ impl<'a> Iterator for Records<'a> {
         loop {
             let (record, rest) = split_record(self.rest)?;
             self.rest = rest;
-            if !record.flags.contains(Flags::VOID) {
+            if !record.flags.contains(Flags::FILLER) {
                 return Some(record);
             }
         }
@@ -176,7 +176,7 @@ mod tests {
     fn filler_is_passed_over() {
         let mut out = [0; 256];
         let mut writer = BundleWriter::new(&mut out).unwrap();
-        assert!(writer.push(Address(2), Group::new(1), Level(0), Flags::VOID, b"filler"));
+        assert!(writer.push(Address(2), Group::new(1), Level(0), Flags::FILLER, b"filler"));
         assert!(writer.push(Address(2), Group::new(1), Level(3), Flags(0), b"update"));
         let len = writer.finish(&header());
         let packet = Packet::new_checked(&out[..len]).unwrap();

@@ -65,7 +65,7 @@ fn bundle() -> Vec<u8> {
     written(|out| {
         let mut writer = BundleWriter::new(out)?;
         assert!(writer.push(SENDER, Group::new(7), Level(3), Flags(0), b"abc"));
-        assert!(writer.push(Address(0), Group::new(0), Level(0), Flags::VOID, &[0; 10]));
+        assert!(writer.push(Address(0), Group::new(0), Level(0), Flags::FILLER, &[0; 10]));
         assert!(writer.push(RECEIVER, Group::new(8), Level(0), Flags::ECHO, b""));
         Ok(writer.finish(&header))
     })

@@ -1,7 +1,7 @@
 //! The live stream of one page: a greeting, then ten frames a second.
 
 use super::Console;
-use super::rates::{Rates, RelayRates};
+use super::rates::RelayRates;
 use axum::response::sse::Event;
 use canopy_bots::{Snapshot, Totals, Watch};
 use futures_util::stream::{self, Stream};
@@ -16,7 +16,6 @@ const FRAME_EVERY: Duration = Duration::from_millis(100);
 pub(super) struct Feed {
     console: Console,
     watch: Option<Watch>,
-    rates: Rates,
     frames: Interval,
     greeted: bool,
 }
@@ -35,15 +34,18 @@ struct ViewerFrame {
     id: u32,
     x: f64,
     y: f64,
+    /// The highest level that it has somewhere.
     level: u8,
-    cells: Vec<[i32; 2]>,
-    /// Walker, x, y, age in milliseconds.
-    received: Vec<(u32, f32, f32, f64)>,
+    /// Column, row, level.
+    cells: Vec<(i32, i32, u8)>,
+    /// Walker, x, y, age in milliseconds, level of the cell that it was heard in.
+    received: Vec<(u32, f32, f32, f64, u8)>,
 }
 
 #[derive(Serialize)]
 struct CrowdFrame {
     age_ms: AgeMs,
+    pace: Pace,
     missing: u64,
     duplicates: u64,
     unexpected: u64,
@@ -52,10 +54,36 @@ struct CrowdFrame {
     deliveries_expected: u64,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Copy, Serialize)]
 struct AgeMs {
     p50: f64,
     p99: f64,
+}
+
+/// Whether updates arrive while they are worth something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Pace {
+    OnTime,
+    /// One can see it.
+    Late,
+    /// Nobody would want to be there.
+    Overloaded,
+}
+
+impl Pace {
+    /// From the ages of the last second. A relay that sends every tick may take one for it.
+    fn of(age: AgeMs, tick_ms: u64) -> Pace {
+        let tick = tick_ms as f64;
+        let beyond = |p50, p99| age.p50 > p50 + tick || age.p99 > p99 + tick;
+        if beyond(200.0, 500.0) {
+            Pace::Overloaded
+        } else if beyond(75.0, 200.0) {
+            Pace::Late
+        } else {
+            Pace::OnTime
+        }
+    }
 }
 
 impl Feed {
@@ -64,7 +92,7 @@ impl Feed {
         let mut frames = interval(FRAME_EVERY);
         // A page that was asleep wants the present, not the past.
         frames.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        Feed { console, watch, rates: Rates::default(), frames, greeted: false }
+        Feed { console, watch, frames, greeted: false }
     }
 
     pub(super) fn into_stream(self) -> impl Stream<Item = Result<Event, Infallible>> {
@@ -87,13 +115,14 @@ impl Feed {
     }
 
     fn frame(&mut self) -> Frame {
+        let tick_ms = self.console.hello.tick_ms;
         let snapshot = self.console.crowd.as_ref().map(|view| view.snapshot());
         Frame {
             t: self.console.started.elapsed().as_secs_f64(),
             viewer: self.viewer(),
-            crowd: snapshot.as_ref().map(CrowdFrame::new),
+            crowd: snapshot.as_ref().map(|snapshot| CrowdFrame::new(snapshot, tick_ms)),
             avatars: snapshot.map(|snapshot| snapshot.avatars).unwrap_or_default(),
-            relay: self.console.relay.as_ref().map(|relay| self.rates.read(relay)),
+            relay: self.console.rates(),
         }
     }
 
@@ -101,28 +130,50 @@ impl Feed {
         let watch = self.watch.as_ref()?;
         let viewer = watch.viewer();
         let [x, y] = viewer.at?;
-        let received = viewer
-            .heard
-            .iter()
-            .map(|(walker, heard)| (*walker, heard.x, heard.y, heard.age.as_secs_f64() * 1000.0));
-        let received = received.collect();
-        Some(ViewerFrame { id: watch.walker(), x, y, level: 0, cells: viewer.cells, received })
+        let cells: Vec<_> =
+            viewer.cells.iter().map(|(cell, level)| (cell.x, cell.y, level.0)).collect();
+        let level = cells.iter().map(|(.., level)| *level).max().unwrap_or_default();
+        let received = viewer.heard.iter().map(|(walker, heard)| {
+            (*walker, heard.x, heard.y, heard.age.as_secs_f64() * 1000.0, heard.level.0)
+        });
+        Some(ViewerFrame { id: watch.walker(), x, y, level, cells, received: received.collect() })
     }
 }
 
 impl CrowdFrame {
-    fn new(snapshot: &Snapshot) -> CrowdFrame {
+    fn new(snapshot: &Snapshot, tick_ms: u64) -> CrowdFrame {
         let Totals { verdict, age_p50_us, age_p99_us } = snapshot.totals;
         let ms = |us: u64| us as f64 / 1000.0;
+        let age_ms = AgeMs { p50: ms(age_p50_us), p99: ms(age_p99_us) };
         CrowdFrame {
-            age_ms: AgeMs { p50: ms(age_p50_us), p99: ms(age_p99_us) },
+            age_ms,
+            pace: Pace::of(age_ms, tick_ms),
             missing: verdict.missing,
             duplicates: verdict.duplicates,
             unexpected: verdict.unexpected,
             updates_published: verdict.published,
-            // Of the updates that are old enough to be judged, as what is expected.
+            // Like the expected ones, these count only updates that are old enough to be judged.
             deliveries: verdict.expected - verdict.missing,
             deliveries_expected: verdict.expected,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_that_one_can_see_are_said() {
+        for (p50, p99, tick_ms, expected) in [
+            (1.0, 20.0, 0, Pace::OnTime),
+            (30.0, 240.0, 0, Pace::Late),
+            (90.0, 120.0, 0, Pace::Late),
+            (90.0, 120.0, 50, Pace::OnTime),
+            (270.0, 611.0, 0, Pace::Overloaded),
+            (30.0, 900.0, 0, Pace::Overloaded),
+        ] {
+            assert_eq!(Pace::of(AgeMs { p50, p99 }, tick_ms), expected, "{p50} {p99} {tick_ms}");
         }
     }
 }

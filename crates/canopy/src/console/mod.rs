@@ -13,13 +13,14 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::response::sse::Sse;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use canopy_bots::View;
+use canopy_bots::{COARSE_EVERY, View};
 use canopy_node::RelayWatch;
 use canopy_relay::Mode;
 use feed::Feed;
+use rates::{Rates, RelayRates};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// The page and its modules, embedded: path, media type, content.
@@ -53,6 +54,10 @@ pub(crate) struct Hello {
     bounds: Option<Bounds>,
     cell: f64,
     radius: f64,
+    /// Where details end, metres; null if there is one level.
+    near: Option<f64>,
+    /// One update in so many is for those who are far.
+    coarse_every: u64,
     source: String,
 }
 
@@ -68,6 +73,7 @@ pub(crate) struct Console {
     hello: Hello,
     relay: Option<RelayWatch>,
     crowd: Option<Arc<View>>,
+    rates: Arc<Mutex<Rates>>,
     started: Instant,
 }
 
@@ -91,9 +97,17 @@ impl Console {
             bounds: None,
             cell: 0.0,
             radius: 0.0,
+            near: None,
+            coarse_every: COARSE_EVERY,
             source: String::new(),
         };
-        Console { hello, relay: Some(watch), crowd: None, started: Instant::now() }
+        Console {
+            hello,
+            relay: Some(watch),
+            crowd: None,
+            rates: Arc::default(),
+            started: Instant::now(),
+        }
     }
 
     /// Adds a crowd, and with it the map.
@@ -103,9 +117,15 @@ impl Console {
         self.hello.bounds = Some(Bounds { min: map.min, max: map.max });
         self.hello.cell = map.cell;
         self.hello.radius = map.radius;
+        self.hello.near = map.near;
         self.hello.source = map.source;
         self.crowd = Some(view);
         self
+    }
+
+    fn rates(&self) -> Option<RelayRates> {
+        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        self.relay.as_ref().map(|relay| rates.read(relay))
     }
 
     /// The pages, the stream, and the relay's `/metrics`.
@@ -133,6 +153,7 @@ pub(crate) struct Map {
     pub(crate) max: [f64; 2],
     pub(crate) cell: f64,
     pub(crate) radius: f64,
+    pub(crate) near: Option<f64>,
     pub(crate) source: String,
 }
 

@@ -7,7 +7,6 @@ use anyhow::{anyhow, bail};
 use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 use std::path::Path;
-use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// A setting: its table and key in the file, and how it is written there.
@@ -52,6 +51,14 @@ const SETTINGS: &[Setting] = &[
     Setting { table: "limits", key: "drain_ms", form: Number, example: "5000" },
 ];
 
+/// The keys of a `[[comtree]]`, which no flag has.
+#[rustfmt::skip]
+const COMTREE_KEYS: &[Setting] = &[
+    Setting { table: "comtree", key: "id", form: Number, example: "1" },
+    Setting { table: "comtree", key: "site", form: Number, example: "1" },
+    Setting { table: "comtree", key: "endpoints", form: Text, example: "\"64-65535\"" },
+];
+
 /// A value and where it was given, for errors.
 pub(super) struct Given<T> {
     value: T,
@@ -70,8 +77,24 @@ impl<T> Given<T> {
 pub(super) struct Sources {
     /// By key, what clap found as a flag or in the environment.
     flags: BTreeMap<&'static str, String>,
-    /// By key, what the file says.
-    file: BTreeMap<&'static str, Given<Value>>,
+    file: File,
+}
+
+/// What the settings file says.
+#[derive(Default)]
+struct File {
+    /// Its tables' values, by key.
+    values: Values,
+    comtrees: Vec<ComtreeTable>,
+}
+
+type Values = BTreeMap<&'static str, Given<Value>>;
+
+/// One `[[comtree]]` of the file.
+pub(super) struct ComtreeTable {
+    /// Where it begins.
+    pub(super) place: String,
+    values: Values,
 }
 
 /// A value of the file.
@@ -89,14 +112,19 @@ impl Sources {
         path: &Path,
         text: &str,
     ) -> anyhow::Result<Sources> {
-        let file = File { path, text }.read()?;
+        let file = Reader { path, text }.read()?;
         Ok(Sources { flags, file })
     }
 
     /// Where a setting was given; `None` if nowhere.
     pub(super) fn place(&self, key: &str) -> Option<String> {
         let flag = self.flags.get(key).map(|text| flag_place(key, text));
-        flag.or_else(|| self.file.get(key).map(|given| given.place.clone()))
+        flag.or_else(|| self.file.values.get(key).map(|given| given.place.clone()))
+    }
+
+    /// The tables of comtrees.
+    pub(super) fn comtree_tables(&self) -> &[ComtreeTable] {
+        &self.file.comtrees
     }
 
     /// A setting that is text.
@@ -104,7 +132,7 @@ impl Sources {
         if let Some(text) = self.flags.get(key) {
             return Given { value: text.clone(), place: flag_place(key, text) };
         }
-        match self.file.get(key) {
+        match self.file.values.get(key) {
             Some(Given { value: Value::Text(text), place }) => {
                 Given { value: text.clone(), place: place.clone() }
             }
@@ -123,7 +151,7 @@ impl Sources {
             let given = Given { value: text, place: flag_place(key, text) };
             return given.check(|text| within(parse_number(text)?, &range));
         }
-        match self.file.get(key) {
+        match self.file.values.get(key) {
             Some(Given { value: Value::Number(number), place }) => {
                 let given = Given { value: *number, place: place.clone() };
                 given.check(|number| within(number, &range))
@@ -143,7 +171,7 @@ impl Sources {
             let value = given.check(|text| text.split(',').map(parse_number).collect())?;
             return Ok(Given { value, place });
         }
-        Ok(match self.file.get(key) {
+        Ok(match self.file.values.get(key) {
             Some(Given { value: Value::Numbers(numbers), place }) => {
                 Given { value: numbers.clone(), place: place.clone() }
             }
@@ -157,7 +185,23 @@ impl Sources {
             let given = Given { value: text, place: flag_place(key, text) };
             return given.check(|text| parse_switch(text));
         }
-        Ok(matches!(self.file.get(key), Some(Given { value: Value::Switch(true), .. })))
+        Ok(matches!(self.file.values.get(key), Some(Given { value: Value::Switch(true), .. })))
+    }
+}
+
+impl ComtreeTable {
+    /// A key that is a number, if it is there.
+    pub(super) fn number(&self, key: &str) -> Option<Given<i64>> {
+        let Given { value, place } = self.values.get(key)?;
+        let Value::Number(number) = value else { return None };
+        Some(Given { value: *number, place: place.clone() })
+    }
+
+    /// A key that is text, if it is there.
+    pub(super) fn text(&self, key: &str) -> Option<Given<String>> {
+        let Given { value, place } = self.values.get(key)?;
+        let Value::Text(text) = value else { return None };
+        Some(Given { value: text.clone(), place: place.clone() })
     }
 }
 
@@ -181,55 +225,89 @@ fn parse_switch(text: &str) -> Result<bool, String> {
     }
 }
 
-fn within(value: i64, range: &RangeInclusive<u64>) -> Result<u64, String> {
+pub(super) fn within(value: i64, range: &RangeInclusive<u64>) -> Result<u64, String> {
     let (least, most) = (range.start(), range.end());
     let inside = u64::try_from(value).ok().filter(|value| range.contains(value));
     inside.ok_or_else(|| format!("{value} is out of range; choose {least} to {most}"))
 }
 
 /// The settings file as text.
-struct File<'a> {
+struct Reader<'a> {
     path: &'a Path,
     text: &'a str,
 }
 
-impl File<'_> {
-    fn read(&self) -> anyhow::Result<BTreeMap<&'static str, Given<Value>>> {
+impl Reader<'_> {
+    fn read(&self) -> anyhow::Result<File> {
         let root = DeTable::parse(self.text).map_err(|error| {
             let place = self.place(error.span().unwrap_or_default());
             anyhow!("{place}: this is no TOML: {}", error.message().replace('\n', ", "))
         })?;
-        let mut settings = BTreeMap::new();
+        let mut file = File::default();
         for (name, value) in root.get_ref() {
-            self.read_table(name, value, &mut settings)?;
+            let place = self.place(name.span());
+            match name.get_ref().as_ref() {
+                "comtree" => file.comtrees = self.read_comtrees(&place, value.get_ref())?,
+                name => self.read_table(&place, name, value.get_ref(), &mut file.values)?,
+            }
         }
-        Ok(settings)
+        Ok(file)
     }
 
     fn read_table(
         &self,
-        name: &Spanned<impl AsRef<str>>,
-        value: &Spanned<DeValue<'_>>,
-        settings: &mut BTreeMap<&'static str, Given<Value>>,
+        place: &str,
+        name: &str,
+        value: &DeValue<'_>,
+        values: &mut Values,
     ) -> anyhow::Result<()> {
-        let place = self.place(name.span());
-        let name = name.get_ref().as_ref();
         if !SETTINGS.iter().any(|setting| setting.table == name) {
             bail!("{place}: {}", no_such_table(name));
         }
-        let DeValue::Table(table) = value.get_ref() else {
+        let DeValue::Table(table) = value else {
             bail!("{place}: {name} is a table; write [{name}] on a line, once, and its keys below");
         };
-        for (key, value) in table {
-            let place = self.place(key.span());
-            let found = SETTINGS.iter().find(|s| s.table == name && s.key == key.get_ref());
-            let Some(setting) = found else {
-                bail!("{place}: {}", no_such_key(name, key.get_ref()));
+        let setting = |key: &str| SETTINGS.iter().find(|s| s.table == name && s.key == key);
+        self.read_keys(table, values, setting, |key| no_such_key(name, key))
+    }
+
+    fn read_comtrees(&self, place: &str, value: &DeValue<'_>) -> anyhow::Result<Vec<ComtreeTable>> {
+        let form = || {
+            anyhow!(
+                "{place}: comtree is a list of tables; write [[comtree]] on a line for each, and \
+                 its keys below"
+            )
+        };
+        let DeValue::Array(list) = value else { return Err(form()) };
+        let mut comtrees = Vec::new();
+        for one in list.iter() {
+            let DeValue::Table(table) = one.get_ref() else { return Err(form()) };
+            let mut comtree =
+                ComtreeTable { place: self.place(one.span()), values: Values::default() };
+            let setting = |key: &str| COMTREE_KEYS.iter().find(|s| s.key == key);
+            let unknown = |key: &str| {
+                format!("there is no key {key} in [[comtree]]; there are id, site and endpoints")
             };
+            self.read_keys(table, &mut comtree.values, setting, unknown)?;
+            comtrees.push(comtree);
+        }
+        Ok(comtrees)
+    }
+
+    fn read_keys(
+        &self,
+        table: &DeTable<'_>,
+        values: &mut Values,
+        setting: impl Fn(&str) -> Option<&'static Setting>,
+        unknown: impl Fn(&str) -> String,
+    ) -> anyhow::Result<()> {
+        for (key, value) in table {
+            let (place, key) = (self.place(key.span()), key.get_ref().as_ref());
+            let Some(setting) = setting(key) else { bail!("{place}: {}", unknown(key)) };
             let place = format!("{place}: {}", setting.key);
             let given = Given { value: value.get_ref(), place: place.clone() };
             let value = given.check(|value| setting.read(value))?;
-            settings.insert(setting.key, Given { value, place });
+            values.insert(setting.key, Given { value, place });
         }
         Ok(())
     }
@@ -290,7 +368,7 @@ fn no_such_table(name: &str) -> String {
         Some(Setting { table, .. }) => {
             format!("{name} belongs in [{table}]; write it below a line [{table}]")
         }
-        None => format!("there is no table [{name}]; there are [relay] and [limits]"),
+        None => format!("there is no table [{name}]; there are [relay], [limits] and [[comtree]]"),
     }
 }
 

@@ -1,6 +1,8 @@
 //! What settings are taken, and how mistakes are explained.
 
 use super::*;
+use canopy_relay::ComtreeConfig;
+use canopy_wire::Comtree;
 
 fn resolve(text: &str, args: RelayArgs) -> Result<RelaySettings, String> {
     let path = Path::new("canopy.toml");
@@ -35,7 +37,7 @@ fn every_mistake_in_the_file_has_a_place_and_a_remedy() {
         ("[relay]\nengine = \"warp\"", ":2: engine: there is no send engine named \"warp\"; choose auto, sendto"),
         ("[relay]\nengine_folder = \"\"", ":2: engine_folder: name a folder"),
         ("[limits]\nmax_sessions = 70000", ":2: max_sessions: 70000 is out of range; choose 1 to"),
-        ("[limits]\nmax_groups = 0", ":2: max_groups: 0 is out of range; choose 1 to 67108864"),
+        ("[limits]\nmax_groups = 0", ":2: max_groups: 0 is out of range; choose 1 to 4194304"),
         ("[limits]\nsubscription_lifetime_ms = 999", ":2: subscription_lifetime_ms: 999 is out of range; choose 1000 to"),
         ("[limits]\nkeepalive_ms = 9000", ":2: keepalive_ms: a session must live at least two keepalives; raise session_lifetime_ms, or lower keepalive_ms"),
         // Addresses.
@@ -50,6 +52,23 @@ fn every_mistake_in_the_file_has_a_place_and_a_remedy() {
         ("[relay]\ncomtrees = [-1]", ":2: comtrees: a comtree is a number from 0 to 4294967295"),
         ("[relay]\ncomtrees = [\"a\"]", ":2: comtrees: this list cannot be its value; give a list of whole numbers, like comtrees = [1, 2]"),
         ("[relay]\ncomtrees = 1", ":2: comtrees: 1 cannot be its value; give a list of whole numbers, like comtrees = [1, 2]"),
+        // Comtrees by tables.
+        ("[relay]\ncomtrees = [1]\n[[comtree]]\nid = 2", ":2: comtrees: comtrees are described by [[comtree]] at canopy.toml:3 too; use one form of the two"),
+        ("[[comtree]]\nid = 1\n\n[[comtree]]\nsite = 3", ":4: this [[comtree]] has no id; give it one, like id = 1"),
+        ("[[comtree]]\nid = 1\n[[comtree]]\nid = 1", ":4: id: comtree 1 is named twice; name each once"),
+        ("[[comtree]]\nid = -1", ":2: id: a comtree is a number from 0 to 4294967295"),
+        ("[[comtree]]\nid = \"1\"", ":2: id: \"1\" cannot be its value; give a whole number without quotes, like id = 1"),
+        ("[[comtree]]\nid = 1\nsite = 32768", ":3: site: 32768 is out of range; choose 0 to 32767"),
+        ("[[comtree]]\nid = 1\nendpoints = \"70-69\"", ":3: endpoints: \"70-69\" is empty; write the lower number first"),
+        ("[[comtree]]\nid = 1\nendpoints = \"63-100\"", ":3: endpoints: endpoint numbers below 64 are the relay's own; begin with 64 or more"),
+        ("[[comtree]]\nid = 1\nendpoints = \"64-65536\"", ":3: endpoints: \"64-65536\" is no range of endpoint numbers; write the first and the last, like \"64-65535\""),
+        ("[[comtree]]\nid = 1\nendpoints = \"64\"", ":3: endpoints: \"64\" is no range of endpoint numbers; write the first and the last"),
+        ("[[comtree]]\nid = 1\nendpoints = 64", ":3: endpoints: 64 cannot be its value; give text in quotes, like endpoints = \"64-65535\""),
+        ("[relay]\nthreads = 3\n[[comtree]]\nid = 1\nendpoints = \"64-65\"", ":5: endpoints: \"64-65\" is too short for 3 data threads, which need a number each; widen it, or lower threads"),
+        ("[[comtree]]\nid = 1\nendpoint = 3", ":3: there is no key endpoint in [[comtree]]; there are id, site and endpoints"),
+        ("[comtree]\nid = 1", ":1: comtree is a list of tables; write [[comtree]] on a line for each, and its keys below"),
+        ("comtree = [1]", ":1: comtree is a list of tables; write [[comtree]] on a line for each"),
+        ("comtree = []\nrelay = 1", ":2: relay is a table"),
         // Wrong types.
         ("[relay]\nthreads = \"two\"", ":2: threads: \"two\" cannot be its value; give a whole number without quotes, like threads = 2"),
         ("[relay]\ntick_ms = 1.5", ":2: tick_ms: 1.5 cannot be its value; give a whole number without quotes, like tick_ms = 50"),
@@ -63,7 +82,7 @@ fn every_mistake_in_the_file_has_a_place_and_a_remedy() {
         ("[relay]\nticks = 3", ":2: there is no key ticks; tick_ms in [relay] may be meant"),
         ("[relay]\ntick-ms = 3", ":2: there is no key tick-ms; tick_ms in [relay] may be meant"),
         ("[relay]\npassword = 3", ":2: there is no key password in [relay]; the keys are listed in docs/settings.md"),
-        ("[server]\nport = 3", ":1: there is no table [server]; there are [relay] and [limits]"),
+        ("[server]\nport = 3", ":1: there is no table [server]; there are [relay], [limits] and [[comtree]]"),
         ("relay = 3", ":1: relay is a table; write [relay] on a line, once, and its keys below"),
         ("[[relay]]", ":1: relay is a table; write [relay] on a line, once, and its keys below"),
         // No TOML.
@@ -76,6 +95,20 @@ fn every_mistake_in_the_file_has_a_place_and_a_remedy() {
         assert!(error.starts_with(&format!("canopy.toml{expected}")), "{text:?} gives\n{error}");
         assert!(!error.contains('\n'), "one line: {error}");
     }
+}
+
+#[test]
+fn a_comtree_has_the_site_and_addresses_of_its_table_or_else_the_relays() {
+    let text = "[relay]\nsite = 7\n[[comtree]]\nid = 3\n[[comtree]]\nid = 9\nsite = 8\n\
+                endpoints = \"100-299\"\n";
+    let comtrees = resolve(text, RelayArgs::default()).unwrap().node.comtrees;
+    let second = ComtreeConfig { comtree: Comtree(9), site: 8, endpoints: 100..=299 };
+    assert_eq!(comtrees, [ComtreeConfig::new(Comtree(3), 7), second]);
+    let args = || RelayArgs { comtrees: vec!["4".into(), "5".into()], ..<_>::default() };
+    let comtrees = resolve("[relay]\nsite = 7\ncomtrees = [1]", args()).unwrap().node.comtrees;
+    assert_eq!(comtrees, [4, 5].map(|id| ComtreeConfig::new(Comtree(id), 7)));
+    let error = resolve(text, args()).unwrap_err();
+    assert!(error.starts_with("--comtree: comtrees are described by [[comtree]]"), "{error}");
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use super::{MAX_MUTED, Relay, SWEEP_EVERY};
 use crate::changes::{BranchConfig, Change, Refusal};
-use crate::comtrees::ComtreeConfig;
-use crate::ports::{FIRST_ENDPOINT, Peer, PeerClass, PortIndex};
+use crate::comtrees::{ComtreeConfig, FIRST_ENDPOINT};
+use crate::ports::{Peer, PeerClass, PortIndex};
 use canopy_wire::{Comtree, LeaveReason, Time};
 
 impl Relay {
@@ -44,6 +44,7 @@ impl Relay {
                 Ok(())
             }
             Change::Mute { ip, until } => {
+                let ip = ip.to_canonical();
                 self.muted.retain(|(muted, _)| *muted != ip);
                 if self.muted.len() >= MAX_MUTED {
                     return Err(Refusal::TooManyMuted);
@@ -103,6 +104,9 @@ impl Relay {
         let index = self.comtrees.find(comtree).ok_or(Refusal::UnknownComtree(comtree))?;
         if neighbour.is_group() || neighbour.endpoint() >= FIRST_ENDPOINT {
             return Err(Refusal::NoRelayAddress(neighbour));
+        }
+        if neighbour.site() == self.comtrees.get(index).addresses.site() {
+            return Err(Refusal::OwnSite(neighbour));
         }
         let class = if is_core_peer { PeerClass::CorePeer } else { PeerClass::TreeNeighbour };
         let taken = Refusal::AddressTaken(comtree, neighbour);

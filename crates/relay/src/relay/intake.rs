@@ -181,7 +181,7 @@ impl Relay {
         Ok(())
     }
 
-    /// The other data thread whose participants an address of ours is one of.
+    /// The data thread that an address of this relay's site belongs to, if that is another one.
     fn thread_of(&self, comtree: Comtree, address: Address) -> Option<u16> {
         let own_site = self.comtrees.get(self.comtrees.find(comtree)?).addresses.site();
         let thread = address.endpoint() % self.siblings.threads();

@@ -5,8 +5,7 @@ use crate::ports::{Peer, PeerClass, PortIndex};
 use crate::siblings::Told;
 use canopy_session::{Answer, Ended, Sessions, dismiss, left, refuse};
 use canopy_wire::{
-    Comtree, Connect, DropReason, Kind, Leave, LeaveReason, Packet, Path, RefusedReason, Suite,
-    Time,
+    Comtree, DropReason, Kind, Leave, LeaveReason, Packet, Path, RefusedReason, Suite, Time,
 };
 
 /// Somebody who has proved its path and wants to be a member of a comtree.
@@ -49,34 +48,25 @@ impl Relay {
     ) -> Result<(), DropReason> {
         let connect = self.sessions.prove(now, from, packet)?;
         let comtree = packet.header().comtree;
-        if let Err((reason, why)) = self.may_join(comtree, &connect) {
-            self.refuse(from, comtree, connect.nonce, reason);
-            return Err(why);
+        if connect.suite != Suite::None as u8 || !connect.token.is_empty() {
+            self.refuse(from, comtree, connect.nonce, RefusedReason::Credentials);
+            return Err(DropReason::BadCredentials);
         }
         let applicant = Applicant { comtree, nonce: connect.nonce, path: from, asked: 0 };
         self.join(now, applicant)
     }
 
-    fn may_join(
-        &self,
-        comtree: Comtree,
-        connect: &Connect<'_>,
-    ) -> Result<(), (RefusedReason, DropReason)> {
-        if self.is_draining {
-            return Err((RefusedReason::Draining, DropReason::Draining));
-        }
-        if self.comtrees.find(comtree).is_none() {
-            return Err((RefusedReason::UnknownComtree, DropReason::UnknownComtree));
-        }
-        if connect.suite != Suite::None as u8 || !connect.token.is_empty() {
-            return Err((RefusedReason::Credentials, DropReason::BadCredentials));
-        }
-        Ok(())
-    }
-
     /// Makes an applicant a member, or says why not.
     pub(super) fn join(&mut self, now: Time, applicant: Applicant) -> Result<(), DropReason> {
         let Applicant { comtree, nonce, path, .. } = applicant;
+        if self.is_draining {
+            self.refuse(path, comtree, nonce, RefusedReason::Draining);
+            return Err(DropReason::Draining);
+        }
+        let Some(index) = self.comtrees.find(comtree) else {
+            self.refuse(path, comtree, nonce, RefusedReason::UnknownComtree);
+            return Err(DropReason::UnknownComtree);
+        };
         match self.sessions.at(path) {
             // The participant sent connect twice: its first answer was lost or late.
             Some((session, opened_with)) if opened_with == nonce => {
@@ -95,7 +85,6 @@ impl Relay {
             }
             None => {}
         }
-        let index = self.comtrees.find(comtree).ok_or(DropReason::UnknownComtree)?;
         if !self.places.take() {
             // One of them may be the applicant's own, on another data thread.
             return self.ask_next_thread(applicant);
@@ -218,7 +207,7 @@ impl Relay {
     fn tell_of_move(&mut self, path: Path) {
         let Some(since) = self.sessions.held_since(path) else { return };
         if !self.siblings.tell(Told::Moved { path, since }) {
-            self.counters.drop(DropReason::HandoverFull);
+            self.counters.drop(DropReason::SiblingsFull);
         }
     }
 

@@ -248,13 +248,18 @@ impl Relay {
         self.counters.subscriptions_expired += self.table.expire(now, budget);
         self.unmute(now);
         self.notify_draining();
-        let idle = self.sessions.live() == 0 && self.table.live() == 0 && self.muted.is_empty();
+        let idle = self.sessions.live() == 0
+            && self.table.live() == 0
+            && self.table.changes_to_tell() == 0
+            && self.muted.is_empty();
         self.sweep_at = (!idle).then_some(now + SWEEP_EVERY);
     }
 
     /// When [`Relay::handle_timeout`] or [`Relay::transmit`] has something to do next.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let to_tell = (self.table.changes_to_tell() > 0).then_some(Time::ZERO);
+        // Where another thread is too slow to be told, the next sweep tries again.
+        let to_tell = (self.table.changes_to_tell() > 0 && self.siblings.room_for_interests() > 0)
+            .then_some(Time::ZERO);
         [self.flush_at, self.sweep_at, to_tell].into_iter().flatten().min()
     }
 

@@ -29,7 +29,7 @@ impl Relay {
         }
         // Without an answer the port asks again: then the other data threads may have caught up.
         if !self.can_tell(packet.payload().len() / 4) {
-            return Err(DropReason::HandoverFull);
+            return Err(DropReason::SiblingsFull);
         }
         let room = self.replies.room().ok_or(DropReason::RepliesFull)?;
         let mut writer = SubscribeAckWriter::new(room, sequence)?;

@@ -18,7 +18,7 @@ impl Relay {
                 self.take_passed(now, update);
                 !self.pending.is_half_full()
             });
-            self.count_drops(DropReason::HandoverFull, lost);
+            self.count_drops(DropReason::SiblingsFull, lost);
             if self.pending.is_half_full() {
                 stopped_at = Some(number);
                 break;

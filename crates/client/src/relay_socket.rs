@@ -1,4 +1,4 @@
-//! The socket of a client, and what is known of its health.
+//! The socket through which a client speaks with its relay, and what is known of its health.
 
 use crate::bundles::Run;
 use canopy_net::{Socket, SocketOptions};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A socket that is connected to the relay.
-pub(crate) struct Link {
+pub(crate) struct RelaySocket {
     socket: Arc<Socket>,
     receive_offload: bool,
     /// When its socket was last replaced, or someone tried to.
@@ -23,10 +23,14 @@ pub(crate) struct Link {
     segments: bool,
 }
 
-impl Link {
-    /// A link over a socket that hears only `relay`.
-    pub(crate) fn open(now: Time, relay: SocketAddr, receive_offload: bool) -> io::Result<Link> {
-        Ok(Link {
+impl RelaySocket {
+    /// A socket that hears only `relay`.
+    pub(crate) fn open(
+        now: Time,
+        relay: SocketAddr,
+        receive_offload: bool,
+    ) -> io::Result<RelaySocket> {
+        Ok(RelaySocket {
             socket: open_socket(relay, receive_offload)?,
             receive_offload,
             opened: now,

@@ -1,0 +1,106 @@
+//! The comtrees that a relay is to carry: a list of ids, or a table for each.
+
+use super::sources::{ComtreeTable, Sources, within};
+use anyhow::{anyhow, bail};
+use canopy_relay::{ComtreeConfig, FIRST_ENDPOINT, MAX_COMTREES};
+use canopy_wire::Comtree;
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+
+/// The highest site.
+pub(super) const MAX_SITE: u64 = 0x7fff;
+
+/// The comtrees by either form. Each data thread gives out its own part of the addresses, so
+/// none may be left without.
+pub(super) fn check_comtrees(
+    sources: &Sources,
+    site: u16,
+    threads: u16,
+) -> anyhow::Result<Vec<ComtreeConfig>> {
+    let tables = sources.comtree_tables();
+    let Some(first) = tables.first() else {
+        let ids = sources.numbers("comtrees", &[1])?.check(parse_ids)?;
+        return Ok(ids.into_iter().map(|id| ComtreeConfig::new(id, site)).collect());
+    };
+    if let Some(place) = sources.place("comtrees") {
+        bail!(
+            "{place}: comtrees are described by [[comtree]] at {} too; use one form of the two",
+            first.place
+        );
+    }
+    check_count(tables.len()).map_err(|problem| anyhow!("{}: {problem}", first.place))?;
+    let mut seen = BTreeSet::new();
+    tables.iter().map(|table| check_table(table, site, threads, &mut seen)).collect()
+}
+
+fn check_table(
+    table: &ComtreeTable,
+    site: u16,
+    threads: u16,
+    seen: &mut BTreeSet<i64>,
+) -> anyhow::Result<ComtreeConfig> {
+    let Some(id) = table.number("id") else {
+        bail!("{}: this [[comtree]] has no id; give it one, like id = 1", table.place);
+    };
+    let comtree = id.check(|id| parse_id(id, seen))?;
+    let site = match table.number("site") {
+        Some(site) => site.check(|site| within(site, &(0..=MAX_SITE)))? as u16,
+        None => site,
+    };
+    let config = ComtreeConfig::new(comtree, site);
+    Ok(match table.text("endpoints") {
+        Some(endpoints) => {
+            let endpoints = endpoints.check(|text| parse_endpoints(&text, threads))?;
+            ComtreeConfig { endpoints, ..config }
+        }
+        None => config,
+    })
+}
+
+fn parse_ids(ids: Vec<i64>) -> Result<Vec<Comtree>, String> {
+    check_count(ids.len())?;
+    let mut seen = BTreeSet::new();
+    ids.into_iter().map(|id| parse_id(id, &mut seen)).collect()
+}
+
+fn check_count(count: usize) -> Result<(), String> {
+    if (1..=MAX_COMTREES).contains(&count) {
+        return Ok(());
+    }
+    Err(format!("{count} comtrees are named; a relay carries 1 to {MAX_COMTREES}"))
+}
+
+fn parse_id(id: i64, seen: &mut BTreeSet<i64>) -> Result<Comtree, String> {
+    if !seen.insert(id) {
+        return Err(format!("comtree {id} is named twice; name each once"));
+    }
+    let id = u32::try_from(id);
+    id.map(Comtree).map_err(|_| format!("a comtree is a number from 0 to {}", u32::MAX))
+}
+
+fn parse_endpoints(text: &str, threads: u16) -> Result<RangeInclusive<u16>, String> {
+    let number = |text: &str| text.trim().parse::<u16>().ok();
+    let range = text.split_once('-').and_then(|(low, high)| Some((number(low)?, number(high)?)));
+    let Some((first, last)) = range else {
+        return Err(format!(
+            "{text:?} is no range of endpoint numbers; write the first and the last, like \
+             \"{FIRST_ENDPOINT}-65535\""
+        ));
+    };
+    if first < FIRST_ENDPOINT {
+        return Err(format!(
+            "endpoint numbers below {FIRST_ENDPOINT} are the relay's own; begin with \
+             {FIRST_ENDPOINT} or more"
+        ));
+    }
+    if first > last {
+        return Err(format!("{text:?} is empty; write the lower number first"));
+    }
+    if last - first < threads - 1 {
+        return Err(format!(
+            "{text:?} is too short for {threads} data threads, which need a number each; widen it, \
+             or lower threads"
+        ));
+    }
+    Ok(first..=last)
+}
