@@ -47,7 +47,7 @@ pub(crate) struct Books<'a> {
     pub(crate) comtrees: &'a mut Comtrees,
 }
 
-/// What a flush adds to the books of the relay, of which each comtree has its own part.
+/// The relay's totals that are also kept by comtree, read before and after a cohort is sent to.
 struct FlushTotals {
     deliveries: u64,
     bytes: u64,
@@ -68,7 +68,7 @@ pub(crate) struct Fanout {
     burst: Burst,
     /// Members of the cohort at work that need a burst without what came from them.
     apart: Vec<PortIndex>,
-    /// From how many members on a cohort is a set, whose members are all sent the same bytes.
+    /// A cohort with at least this many members is a set: all of them are sent the same bytes.
     smallest_set: Option<u32>,
     /// The filler record made last, while its bytes are in the batch.
     filler: Option<Part>,

@@ -43,7 +43,7 @@ const NEVER: u32 = u32::MAX;
 struct GroupEntry {
     comtree: Comtree,
     group: Group,
-    /// Of comtree and group; every hash of a subscription is made from it.
+    /// The hash of comtree and group, from which the hash of every subscription is made.
     hash: u64,
     /// The lists of members: participants and branches, and the relay's other data threads.
     first: u32,
@@ -51,7 +51,8 @@ struct GroupEntry {
     /// The number of the group's target while updates wait for it, otherwise [`NONE`].
     target: u32,
     next_free: u32,
-    /// What the members want, at least, and what the other data threads were told of it.
+    /// The level up to which the members want updates, or a higher one, and what the other data threads
+    /// were told of it.
     wanted: Wanted,
     told: Wanted,
     /// Whether the group is in the list of those to tell of.
@@ -62,7 +63,7 @@ struct GroupEntry {
     is_indexed: bool,
 }
 
-/// The highest level that somebody wants, or that nobody wants any.
+/// The highest level that somebody wants; `None` if nobody wants any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Wanted(Option<Level>);
 

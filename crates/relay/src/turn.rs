@@ -65,7 +65,7 @@ pub struct Turn {
     relay: Relay,
     /// How often to read at leisure; `None` in immediate mode.
     read_every: Option<Duration>,
-    /// With traffic in periodic mode: read at leisure instead of at every arrival.
+    /// Whether to read at leisure instead of at every arrival: with traffic in periodic mode.
     is_leisurely: bool,
     began: Time,
 }

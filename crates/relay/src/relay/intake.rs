@@ -189,7 +189,7 @@ impl Relay {
     }
 
     fn pass(&mut self, to: u64, update: &Update<'_>) {
-        // That its publisher wants it back concerns this thread alone.
+        // Only this thread sends an update back to its publisher.
         let update = Update { flags: Flags(0), ..*update };
         self.siblings.pass(to, &update);
         self.counters.updates_passed += u64::from(to.count_ones());
