@@ -20,7 +20,8 @@ pub(crate) struct Job<'a> {
     pub(crate) keep_going: bool,
     deadline: Instant,
     log: File,
-    lines: TestLines,
+    /// What its tests reported.
+    pub(crate) lines: TestLines,
 }
 
 impl<'a> Job<'a> {
@@ -48,17 +49,17 @@ impl<'a> Job<'a> {
 
     /// Runs `cargo test` with these arguments and counts its test cases.
     pub(crate) fn cargo_test<S: AsRef<str>>(&mut self, args: &[S], harness: &[&str]) -> Result<()> {
-        let before = self.tally().total();
+        let before = self.lines.tally().total();
         let mut command = cargo();
         command.arg("test").args(args.iter().map(AsRef::as_ref));
         if self.keep_going {
             command.arg("--no-fail-fast");
         }
         // Without it the harness swallows the lines with which tests say that they skipped themselves.
-        command.args(["--", "--show-output"]).args(harness);
+        command.args(["--", "--show-output", "--color", "never"]).args(harness);
         let shown = spelled(&command);
         self.run(command)?;
-        ensure!(self.tally().total() > before, "`{shown}` ran no test");
+        ensure!(self.lines.tally().total() > before, "`{shown}` ran no test");
         Ok(())
     }
 
@@ -106,21 +107,6 @@ impl<'a> Job<'a> {
     pub(crate) fn note(&mut self, line: &str) {
         let _ = writeln!(self.log, "{line}");
         print_line(&mut io::stdout(), line);
-    }
-
-    /// The test cases so far.
-    pub(crate) fn tally(&self) -> Tally {
-        self.lines.tally()
-    }
-
-    /// What was said of the tests that failed.
-    pub(crate) fn failures(&self) -> &[String] {
-        self.lines.failures()
-    }
-
-    /// Why tests skipped themselves.
-    pub(crate) fn skips(&self) -> &[String] {
-        self.lines.skips()
     }
 }
 

@@ -17,7 +17,6 @@ mod workspace;
 
 use std::process::ExitCode;
 
-use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
 use crate::tally::Tally;
@@ -32,35 +31,13 @@ struct Cli {
 #[derive(Subcommand)]
 enum Task {
     /// Run every check and every test, installing the Debian packages they need where it may
-    Test(TestArgs),
+    Test(suite::Options),
     /// Look for new failures: fresh simulation seeds, then every fuzz target
     Soak(SoakArgs),
     /// Build the kernel's programs from their C source (needs clang, llvm and libbpf-dev)
     Bpf(BpfArgs),
     /// Fuzz one target (needs cargo-fuzz and a nightly toolchain)
     Fuzz(FuzzArgs),
-}
-
-#[derive(Args)]
-struct TestArgs {
-    /// Run only these steps
-    #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',', value_parser = step_name())]
-    only: Vec<String>,
-    /// Run every step but these
-    #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',', value_parser = step_name())]
-    skip: Vec<String>,
-    /// List the steps and what they do, and stop
-    #[arg(long)]
-    list: bool,
-    /// Go on after a failing step
-    #[arg(long)]
-    keep_going: bool,
-    /// Install nothing; steps whose programs are missing are left out
-    #[arg(long)]
-    no_install: bool,
-    /// End a step that takes longer than this
-    #[arg(long, value_name = "MINUTES", default_value_t = 20)]
-    step_minutes: u64,
 }
 
 #[derive(Args)]
@@ -89,23 +66,13 @@ struct FuzzArgs {
     seconds: u64,
 }
 
-fn step_name() -> PossibleValuesParser {
-    PossibleValuesParser::new(steps::ALL.iter().map(|step| step.name))
-}
-
 fn main() -> ExitCode {
     let counted = match Cli::parse().task {
-        Task::Test(args) if args.list => {
+        Task::Test(options) if options.list => {
             print!("{}", steps::list());
             return ExitCode::SUCCESS;
         }
-        Task::Test(args) => suite::run(&suite::Options {
-            only: args.only,
-            skip: args.skip,
-            keep_going: args.keep_going,
-            may_install: !args.no_install,
-            step_minutes: args.step_minutes,
-        }),
+        Task::Test(options) => suite::run(&options),
         Task::Soak(args) => soak::run(args.minutes, args.from_seed),
         Task::Bpf(args) => bpf::run(args.check),
         Task::Fuzz(args) => fuzz::run(&args.target, args.seconds),

@@ -21,64 +21,38 @@ pub(crate) struct Need {
 }
 
 const NEEDS: [Need; 12] = [
-    Need {
-        program: "clang",
-        package: "clang",
-        step: "bpf",
-        what_for: "compiles the kernel's programs",
-        whole_step: true,
-    },
-    Need {
-        program: "llvm-strip",
-        package: "llvm",
-        step: "bpf",
-        what_for: "takes what only a debugger reads from them",
-        whole_step: true,
-    },
-    Need {
-        program: "/usr/include/bpf/bpf_helpers.h",
-        package: "libbpf-dev",
-        step: "bpf",
-        what_for: "the kernel's functions that they call",
-        whole_step: true,
-    },
-    for_namespaces("ip", "iproute2", "test", "makes virtual devices in network namespaces"),
-    for_namespaces("tc", "iproute2", "test", "makes such a device slow"),
-    for_namespaces("ethtool", "ethtool", "test", "sets such a device's offloads"),
-    for_namespaces("ip", "iproute2", "system", "makes virtual devices in network namespaces"),
-    for_namespaces("ethtool", "ethtool", "system", "sets such a device's offloads"),
-    for_namespaces("setpriv", "util-linux", "system", "starts a relay without privileges"),
-    Need {
-        program: "chromium",
-        package: "chromium",
-        step: "browser",
-        what_for: "the browser that opens the web console",
-        whole_step: true,
-    },
-    Need {
-        program: "chromedriver",
-        package: "chromium-driver",
-        step: "browser",
-        what_for: "steers that browser",
-        whole_step: true,
-    },
-    Need {
-        program: "tshark",
-        package: "tshark",
-        step: "dissector",
-        what_for: "reads captured packets with the dissector",
-        whole_step: true,
-    },
+    of_step("bpf", "clang", "clang", "compiles the kernel's programs"),
+    of_step("bpf", "llvm-strip", "llvm", "takes what only a debugger reads from them"),
+    of_step("bpf", "/usr/include/bpf/bpf_helpers.h", "libbpf-dev", "the kernel's own functions"),
+    of_tests("test", "ip", "iproute2", "makes virtual devices in network namespaces"),
+    of_tests("test", "tc", "iproute2", "makes such a device slow"),
+    of_tests("test", "ethtool", "ethtool", "sets such a device's offloads"),
+    of_tests("system", "ip", "iproute2", "makes virtual devices in network namespaces"),
+    of_tests("system", "ethtool", "ethtool", "sets such a device's offloads"),
+    of_tests("system", "setpriv", "util-linux", "starts a relay without privileges"),
+    of_step("browser", "chromium", "chromium", "the browser that opens the web console"),
+    of_step("browser", "chromedriver", "chromium-driver", "steers that browser"),
+    of_step("dissector", "tshark", "tshark", "reads captured packets with the dissector"),
 ];
 
-/// What tests of the clone engines need, which skip themselves without it.
-const fn for_namespaces(
+/// What a whole step needs.
+const fn of_step(
+    step: &'static str,
     program: &'static str,
     package: &'static str,
-    step: &'static str,
     what_for: &'static str,
 ) -> Need {
-    Need { program, package, step, what_for, whole_step: false }
+    Need { program, package, step, what_for, whole_step: true }
+}
+
+/// What some tests of a step need, which skip themselves without it.
+const fn of_tests(
+    step: &'static str,
+    program: &'static str,
+    package: &'static str,
+    what_for: &'static str,
+) -> Need {
+    Need { whole_step: false, ..of_step(step, program, package, what_for) }
 }
 
 /// Who may install packages here.
