@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::process::{Pipe, spelled, stream};
-use crate::tally::{Tally, TestLines};
+use crate::tally::TestLines;
 use crate::workspace::{Workspace, cargo};
 
 /// What a step's function works with.

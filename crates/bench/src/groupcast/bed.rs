@@ -3,7 +3,7 @@
 //! The namespaces have no name: nothing of them outlives the process.
 
 use super::cases::{Case, Sink};
-use super::count::{Counter, DeviceCounter, DriverCounter, Receivers};
+use super::count::{Counter, DeviceCounter, DriverCounter, RECEIVED, Receivers, SENT};
 use anyhow::Context;
 use canopy_engines::{InstallRequest, Namespace, install};
 use canopy_output::print_note;
@@ -89,7 +89,7 @@ impl Bed {
                 (nobody(ip, most), Counter::Driver(counter), u64::MAX)
             }
             _ => {
-                let counter = DeviceCounter::open(&far, "far", steer.is_some())?;
+                let counter = DeviceCounter::open(&far, "far", RECEIVED, steer.is_some())?;
                 (nobody(ip, most), Counter::Device(counter), u64::MAX)
             }
         };
@@ -109,13 +109,10 @@ impl Bed {
 
     fn discarding(sink: Sink, most: usize) -> anyhow::Result<Bed> {
         let near = Namespace::new()?;
-        let made = [
-            format!("link add {DISCARDING} type dummy"),
-            format!("link add {DISCARDING} type ifb"),
-        ];
-        let is_dummy = near.ip(&made[0]).is_ok();
+        let make = |kind: &str| near.ip(&format!("link add {DISCARDING} type {kind}"));
+        let is_dummy = make("dummy").is_ok();
         if !is_dummy {
-            near.ip(&made[1]).context("this kernel has no device that discards: dummy or ifb")?;
+            make("ifb").context("this kernel has no device that discards: dummy or ifb")?;
         }
         silence(&near, DISCARDING)?;
         let ip = IpAddr::from(Ipv4Addr::new(10, 78, 0, 2));
@@ -126,11 +123,8 @@ impl Bed {
         }
         near.ip(&format!("link set {DISCARDING} up"))?;
         near.ip(&format!("neigh replace {ip} lladdr {NOBODY} dev {DISCARDING} nud permanent"))?;
-        let counter = if is_dummy {
-            DeviceCounter::open_sending(&near, DISCARDING)?
-        } else {
-            DeviceCounter::open(&near, DISCARDING, false)?
-        };
+        let column = if is_dummy { SENT } else { RECEIVED };
+        let counter = DeviceCounter::open(&near, DISCARDING, column, false)?;
         Ok(Bed {
             near,
             device: DISCARDING,

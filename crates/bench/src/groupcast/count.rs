@@ -60,10 +60,7 @@ impl Counter {
     pub(super) fn settle(&mut self, expected: Expected) -> anyhow::Result<Settled> {
         match self {
             Counter::Receivers(receivers) => receivers.settle(expected),
-            Counter::Device(device) => {
-                let arrived = device.settle(expected)?;
-                Ok(Settled::of([arrived].into_iter(), expected))
-            }
+            Counter::Device(device) => device.settle(expected),
             Counter::Driver(driver) => driver.settle(expected),
         }
     }
@@ -173,6 +170,10 @@ impl DriverCounter {
     }
 }
 
+/// The columns of /proc/net/dev that say what a device has received and what it has sent.
+pub(super) const RECEIVED: usize = 0;
+pub(super) const SENT: usize = 8;
+
 /// A device's own statistics of its namespace.
 pub(super) struct DeviceCounter {
     /// /proc/net/dev; it stays with the namespace in which it was opened.
@@ -191,24 +192,8 @@ struct Traffic {
 }
 
 impl DeviceCounter {
-    /// Counts what a device receives.
+    /// Counts what a device receives, or sends.
     pub(super) fn open(
-        namespace: &Namespace,
-        device: &'static str,
-        steered: bool,
-    ) -> anyhow::Result<DeviceCounter> {
-        DeviceCounter::open_column(namespace, device, 0, steered)
-    }
-
-    /// Counts what a device sends.
-    pub(super) fn open_sending(
-        namespace: &Namespace,
-        device: &'static str,
-    ) -> anyhow::Result<DeviceCounter> {
-        DeviceCounter::open_column(namespace, device, 8, false)
-    }
-
-    fn open_column(
         namespace: &Namespace,
         device: &'static str,
         column: usize,
@@ -229,7 +214,7 @@ impl DeviceCounter {
             .with_context(|| format!("/proc/net/dev does not list the device {}", self.device))
     }
 
-    fn settle(&mut self, expected: Expected) -> anyhow::Result<u64> {
+    fn settle(&mut self, expected: Expected) -> anyhow::Result<Settled> {
         if self.steered {
             thread::sleep(STEERED_PAUSE);
         }
@@ -239,7 +224,7 @@ impl DeviceCounter {
             bytes: self.last.bytes - before.bytes,
             packets: self.last.packets - before.packets,
         };
-        Ok(copies(passed, expected))
+        Ok(Settled::of([copies(passed, expected)].into_iter(), expected))
     }
 }
 

@@ -4,6 +4,7 @@
 
 use super::cases::Sink;
 use super::report::{FitLine, Row, of_series};
+use crate::flag_value;
 use canopy_output::chart::{Chart, Curve, SeriesLabelPosition, write_csv};
 use std::path::{Path, PathBuf};
 
@@ -49,7 +50,7 @@ pub(super) fn write(out: &Path, rows: &[Row], fits: &[FitLine]) -> anyhow::Resul
     ];
     for (name, figure, sink, segments) in figures {
         let Some(sink) = sink else { continue };
-        let file = format!("{name}-{}-k{segments}.svg", sink.name());
+        let file = format!("{name}-{}-k{segments}.svg", flag_value(sink));
         let curves = figure.curves(sink, segments, rows, fits);
         // One point is no curve.
         if curves.iter().all(|curve| curve.points.len() < 2) {
