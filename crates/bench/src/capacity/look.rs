@@ -10,6 +10,7 @@ use std::time::Duration;
 const FAR_APART: f64 = 1.25;
 
 /// What a relay did under a load.
+#[derive(Default)]
 pub(super) struct Look {
     pub(super) users: f64,
     pub(super) elapsed_ms: f64,
@@ -35,7 +36,6 @@ impl Look {
         let (old, new) = (&before.counters, &after.counters);
         let elapsed_ms = millis(after.at.since(before.at));
         Look {
-            users: 0.0,
             elapsed_ms,
             busy_ms: millis(after.cpu.saturating_sub(before.cpu)) + softirq_busy * elapsed_ms,
             sending_ms: millis(after.sending.saturating_sub(before.sending)),
@@ -43,9 +43,7 @@ impl Look {
             flushes: (new.flushes - old.flushes) as f64,
             datagrams: (new.datagrams_out - old.datagrams_out) as f64,
             bytes: (new.bytes_out - old.bytes_out) as f64,
-            age_ms: 0.0,
-            lost: 0,
-            load_busy: 0.0,
+            ..Look::default()
         }
     }
 
@@ -151,9 +149,7 @@ mod tests {
             flushes,
             datagrams: flushes * users,
             bytes: messages * users * bytes,
-            age_ms: 0.0,
-            lost: 0,
-            load_busy: 0.0,
+            ..Look::default()
         }
     }
 

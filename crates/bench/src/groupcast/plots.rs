@@ -3,7 +3,7 @@
 //! (kernel groupcast, figures 4 to 7).
 
 use super::cases::Sink;
-use super::report::{FitLine, Row, of_series};
+use super::report::{FitLine, Row, of_series, series};
 use crate::flag_value;
 use canopy_output::chart::{Chart, Curve, SeriesLabelPosition, write_csv};
 use std::path::{Path, PathBuf};
@@ -125,12 +125,8 @@ impl Figure {
 
     /// A curve for each engine.
     fn curves(self, sink: Sink, segments: usize, rows: &[Row], fits: &[FitLine]) -> Vec<Curve> {
-        let mut engines: Vec<&str> = Vec::new();
-        for row in rows {
-            if !engines.contains(&row.engine) {
-                engines.push(row.engine);
-            }
-        }
+        let wanted = |(of, k, engine)| (of == sink && k == segments).then_some(engine);
+        let engines = series(rows).into_iter().filter_map(wanted);
         let curve = |engine: &str| {
             let shown = of_series(rows, sink, segments, engine).filter(|row| self.shows(row));
             let mut points: Vec<(f64, f64)> = shown.map(|row| self.point(row)).collect();
@@ -142,7 +138,7 @@ impl Figure {
             });
             Curve { name: engine.to_owned(), points, marked: true, fitted: line }
         };
-        engines.into_iter().map(curve).filter(|curve| !curve.points.is_empty()).collect()
+        engines.map(curve).filter(|curve| !curve.points.is_empty()).collect()
     }
 
     fn draw(

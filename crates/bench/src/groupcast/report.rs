@@ -223,7 +223,7 @@ impl Summary {
 }
 
 /// Sinks, K and engines of the rows: by sink, then K, the engines in the order of their rows.
-fn series(rows: &[Row]) -> Vec<(Sink, usize, &'static str)> {
+pub(super) fn series(rows: &[Row]) -> Vec<(Sink, usize, &'static str)> {
     let mut all: Vec<(Sink, usize, &'static str)> = Vec::new();
     for row in rows {
         let key = (row.sink, row.segments, row.engine);
