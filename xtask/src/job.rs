@@ -18,6 +18,8 @@ pub(crate) struct Job<'a> {
     pub(crate) workspace: &'a Workspace,
     /// Whether to run all tests of a step after one has failed.
     pub(crate) keep_going: bool,
+    /// Why the step cannot be done here, or not all of it: no failure.
+    pub(crate) left_out: Option<String>,
     deadline: Instant,
     log: File,
     /// What its tests reported.
@@ -37,7 +39,8 @@ impl<'a> Job<'a> {
         let log =
             File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
         let lines = TestLines::default();
-        Ok(Self { workspace, keep_going, deadline: Instant::now() + limit, log, lines })
+        let deadline = Instant::now() + limit;
+        Ok(Self { workspace, keep_going, left_out: None, deadline, log, lines })
     }
 
     /// Runs cargo with these arguments; anything but success is an error.

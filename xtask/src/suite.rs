@@ -8,7 +8,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 
 use crate::job::{Job, log_path};
-use crate::packages::{self, Installer, Need};
+use crate::packages::{self, Need};
 use crate::report::{self, Ending, StepReport, spoken};
 use crate::steps::{self, Step};
 use crate::tally::Tally;
@@ -71,7 +71,7 @@ impl<'a> Suite<'a> {
         let start = Instant::now();
         let names: Vec<&str> = chosen.iter().map(|step| step.name).collect();
         let mut job = self.job("setup")?;
-        let installer = Installer::find(!self.options.no_install);
+        let installer = packages::installer(!self.options.no_install);
         let missing = packages::set_up(&names, installer, &mut job);
         self.reports.push(StepReport::new("setup", Ending::Passed, Tally::default(), start));
         Ok(missing)
@@ -86,11 +86,12 @@ impl<'a> Suite<'a> {
         }
         headline(step.name, step.what);
         let mut job = self.job(step.name)?;
-        let ending = match packages::left_out(step.name, missing) {
-            Some(why) => Ending::LeftOut(why),
-            None => {
-                (step.run)(&mut job).unwrap_or_else(|error| Ending::Failed(format!("{error:#}")))
-            }
+        job.left_out = packages::left_out(step.name, missing);
+        let done = if job.left_out.is_some() { Ok(()) } else { (step.run)(&mut job) };
+        let ending = match (done, job.left_out.take()) {
+            (Err(error), _) => Ending::Failed(format!("{error:#}")),
+            (Ok(()), Some(why)) => Ending::LeftOut(why),
+            (Ok(()), None) => Ending::Passed,
         };
         let tally = step_tally(job.lines.tally(), &ending);
         job.note(&format!(

@@ -19,7 +19,7 @@ pub(crate) fn table<Row>(rows: &[Row], columns: &[Column<Row>]) -> String {
             line.extend([aligned.as_str(), "  "]);
         }
     }
-    lines.join("\n")
+    lines.iter().map(|line| line.trim_end()).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -31,6 +31,6 @@ mod tests {
         let columns: [Column<(&str, f64)>; 2] =
             [("engine", |row| row.0.to_owned()), ("µs", |row| format!("{:.1}", row.1))];
         let rows = [("gso", 1.0), ("sendto", 22.5)];
-        assert_eq!(table(&rows, &columns), "engine    µs  \ngso      1.0  \nsendto  22.5  ");
+        assert_eq!(table(&rows, &columns), "engine    µs\ngso      1.0\nsendto  22.5");
     }
 }

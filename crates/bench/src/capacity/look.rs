@@ -160,16 +160,12 @@ mod tests {
             sending_ms: look.sending_ms * 2.5,
             ..look
         };
-        let looks = [
-            look(50.0, 900.0),
-            look(90.0, 1200.0),
-            disturbed(look(50.0, 900.0)),
-            look(90.0, 1200.0),
-            look(50.0, 900.0),
-            disturbed(look(90.0, 1200.0)),
-            look(50.0, 900.0),
-            look(90.0, 1200.0),
-        ];
+        let looks: Vec<Look> = (0..8)
+            .map(|number| {
+                let look = if number % 2 == 0 { look(50.0, 900.0) } else { look(90.0, 1200.0) };
+                if [2, 5].contains(&number) { disturbed(look) } else { look }
+            })
+            .collect();
         let found = costs(&looks, None);
         for (found, expected) in [
             (found.per_turn_ms, COSTS.per_turn_ms),

@@ -35,7 +35,7 @@ pub(super) struct Bed {
     /// The receivers.
     pub(super) targets: Vec<SocketAddr>,
     /// Counts copies where they end.
-    pub(super) counter: Counter,
+    pub(super) counter: Box<dyn Counter>,
     /// Copies that may be on their way at once.
     pub(super) window: u64,
     /// Why the clone engines are not installed, if they are not.
@@ -79,18 +79,18 @@ impl Bed {
         // to ask for addresses that are said here, and no such question is counted.
         let to = if sink == Sink::Dropped { NOBODY } else { FAR };
         near.ip(&format!("neigh replace {ip} lladdr {to} dev near nud permanent"))?;
-        let (targets, counter, window) = match sink {
+        let (targets, counter, window): (_, Box<dyn Counter>, _) = match sink {
             Sink::Sockets => {
                 let receivers = Receivers::open(&far, ip, most)?;
-                (receivers.addresses(), Counter::Receivers(receivers), SOCKETS_WINDOW)
+                (receivers.addresses(), Box::new(receivers), SOCKETS_WINDOW)
             }
             Sink::Driver => {
                 let counter = DriverCounter::open(&far, "far", FIRST_PORT)?;
-                (nobody(ip, most), Counter::Driver(counter), u64::MAX)
+                (nobody(ip, most), Box::new(counter), u64::MAX)
             }
             _ => {
                 let counter = DeviceCounter::open(&far, "far", RECEIVED, steer.is_some())?;
-                (nobody(ip, most), Counter::Device(counter), u64::MAX)
+                (nobody(ip, most), Box::new(counter), u64::MAX)
             }
         };
         let window = if steer.is_some() { STEERED_WINDOW } else { window };
@@ -130,7 +130,7 @@ impl Bed {
             device: DISCARDING,
             local: Ipv4Addr::new(10, 78, 0, 1).into(),
             targets: nobody(ip, most),
-            counter: Counter::Device(counter),
+            counter: Box::new(counter),
             window: u64::MAX,
             not_installed: None,
             _far: None,

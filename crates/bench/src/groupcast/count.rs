@@ -45,29 +45,14 @@ impl Settled {
     }
 }
 
-/// Counts what arrives.
-pub(super) enum Counter {
-    /// At the receivers.
-    Receivers(Receivers),
-    /// At a device.
-    Device(DeviceCounter),
-    /// In a device's driver.
-    Driver(DriverCounter),
-}
-
-impl Counter {
+/// Counts what arrives: at the receivers, at a device, or in a device's driver.
+pub(super) trait Counter: Send {
     /// What became of the copies since it was asked last, when no more are on their way.
-    pub(super) fn settle(&mut self, expected: Expected) -> anyhow::Result<Settled> {
-        match self {
-            Counter::Receivers(receivers) => receivers.settle(expected),
-            Counter::Device(device) => device.settle(expected),
-            Counter::Driver(driver) => driver.settle(expected),
-        }
-    }
+    fn settle(&mut self, expected: Expected) -> anyhow::Result<Settled>;
 
     /// Whether it works on a thread of this process, next to the sender's.
-    pub(super) fn has_thread(&self) -> bool {
-        matches!(self, Counter::Receivers(_))
+    fn has_thread(&self) -> bool {
+        false
     }
 }
 
@@ -108,10 +93,16 @@ impl Receivers {
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
         self.addresses.clone()
     }
+}
 
+impl Counter for Receivers {
     fn settle(&mut self, expected: Expected) -> anyhow::Result<Settled> {
         self.asks.send(expected).context("the receivers' thread has ended")?;
         self.answers.recv().context("the receivers' thread has ended")
+    }
+
+    fn has_thread(&self) -> bool {
+        true
     }
 }
 
@@ -157,7 +148,9 @@ impl DriverCounter {
         let sink = namespace.run(|| KernelSink::attach(device, SinkPlace::Driver))??;
         Ok(DriverCounter { sink, first_port, last: Vec::new() })
     }
+}
 
+impl Counter for DriverCounter {
     fn settle(&mut self, expected: Expected) -> anyhow::Result<Settled> {
         let ports = (0..expected.n as u16).map(|number| self.first_port + number);
         let counts = self.sink.counts(ports)?;
@@ -213,7 +206,9 @@ impl DeviceCounter {
         traffic_of(&text, self.device, self.column)
             .with_context(|| format!("/proc/net/dev does not list the device {}", self.device))
     }
+}
 
+impl Counter for DeviceCounter {
     fn settle(&mut self, expected: Expected) -> anyhow::Result<Settled> {
         if self.steered {
             thread::sleep(STEERED_PAUSE);

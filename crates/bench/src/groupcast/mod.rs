@@ -154,16 +154,7 @@ impl GroupcastBench {
             print_line(format_args!("{heading}:\n{summary}"))?;
         }
         if let Some(out) = &self.out {
-            let written = plots::write(out, rows, &fits)?;
-            for file in written.files {
-                print_note(file.display());
-            }
-            if !written.missing.is_empty() {
-                print_note(format_args!(
-                    "not drawn, for want of two rows with 90 receivers or 100 bytes: {}",
-                    written.missing.join(", ")
-                ));
-            }
+            plots::write(out, rows, &fits)?;
         }
         Ok(())
     }

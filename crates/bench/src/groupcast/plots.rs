@@ -6,7 +6,8 @@ use super::cases::Sink;
 use super::report::{FitLine, Row, of_series, series};
 use crate::flag_value;
 use canopy_output::chart::{Chart, Curve, SeriesLabelPosition, write_csv};
-use std::path::{Path, PathBuf};
+use canopy_output::print_note;
+use std::path::Path;
 
 /// The papers' largest crowd.
 const CROWD: usize = 90;
@@ -21,14 +22,8 @@ enum Figure {
     SendTime,
 }
 
-/// What was written, and the figures of the sinks that were measured for which rows are missing.
-pub(super) struct Written {
-    pub(super) files: Vec<PathBuf>,
-    pub(super) missing: Vec<String>,
-}
-
-/// Writes the figures for which there are rows, and rows and fits as CSV.
-pub(super) fn write(out: &Path, rows: &[Row], fits: &[FitLine]) -> anyhow::Result<Written> {
+/// Writes the figures for which there are rows, and rows and fits as CSV; says what it wrote.
+pub(super) fn write(out: &Path, rows: &[Row], fits: &[FitLine]) -> anyhow::Result<()> {
     let mut missing = Vec::new();
     let mut files = vec![out.join("groupcast.csv"), out.join("groupcast-fits.csv")];
     write_csv(&files[0], rows)?;
@@ -61,7 +56,14 @@ pub(super) fn write(out: &Path, rows: &[Row], fits: &[FitLine]) -> anyhow::Resul
         figure.draw(sink, segments, curves, &path)?;
         files.push(path);
     }
-    Ok(Written { files, missing })
+    files.iter().for_each(|file| print_note(file.display()));
+    if !missing.is_empty() {
+        print_note(format_args!(
+            "not drawn, for want of two rows with 90 receivers or 100 bytes: {}",
+            missing.join(", ")
+        ));
+    }
+    Ok(())
 }
 
 /// A fit in columns.
