@@ -228,48 +228,44 @@ pub fn handshake(datagram: &[u8]) {
     let len = datagram.len();
     match packet.header().kind {
         Kind::Hello => {
-            let encode = |hello: &Hello, out: &mut [u8]| hello.encode(comtree, out);
-            if let Some(hello) = survives(&packet, (32, 8), Hello::decode, encode) {
+            if let Some(hello) =
+                survives(&packet, (32, 8), Hello::decode, |it, out| it.encode(comtree, out))
+            {
                 assert_eq!(nonce, Some(hello.nonce));
                 assert!(longest_answer(&hello) <= len, "an answer longer than the hello");
             }
         }
         Kind::Cookie => {
-            let encode = |cookie: &Cookie, out: &mut [u8]| cookie.encode(comtree, out);
-            survives(&packet, (24, 24), Cookie::decode, encode);
+            survives(&packet, (24, 24), Cookie::decode, |it, out| it.encode(comtree, out));
         }
         Kind::Connect => connect(&packet),
         Kind::Connected => {
-            let encode = |connected: &Connected, out: &mut [u8]| connected.encode(comtree, out);
-            survives(&packet, (40, 40), Connected::decode, encode);
+            survives(&packet, (40, 40), Connected::decode, |it, out| it.encode(comtree, out));
         }
         Kind::Refused => {
-            let encode = |refused: &Refused, out: &mut [u8]| refused.encode(comtree, out);
-            survives(&packet, (9, 9), Refused::decode, encode);
+            survives(&packet, (9, 9), Refused::decode, |it, out| it.encode(comtree, out));
         }
         Kind::Keepalive => {
-            let encode = |alive: &Keepalive, out: &mut [u8]| alive.encode(comtree, src, out);
-            if let Some(alive) = survives(&packet, (8, 8), Keepalive::decode, encode) {
+            if let Some(alive) =
+                survives(&packet, (8, 8), Keepalive::decode, |it, out| it.encode(comtree, src, out))
+            {
                 let mut out = [0; MAX_DATAGRAM];
                 assert!(alive.encode_ack(comtree, src, &mut out).unwrap() <= len);
             }
         }
         Kind::KeepaliveAck => {
-            let encode = |alive: &Keepalive, out: &mut [u8]| alive.encode_ack(comtree, dst, out);
-            survives(&packet, (8, 8), Keepalive::decode, encode);
+            survives(&packet, (8, 8), Keepalive::decode, |it, out| {
+                it.encode_ack(comtree, dst, out)
+            });
         }
         Kind::Leave => {
-            let encode = |leave: &Leave, out: &mut [u8]| leave.encode(comtree, src, dst, out);
-            survives(&packet, (1, 1), Leave::decode, encode);
+            survives(&packet, (1, 1), Leave::decode, |it, out| it.encode(comtree, src, dst, out));
         }
         Kind::Challenge => {
-            let encode =
-                |challenge: &Challenge, out: &mut [u8]| challenge.encode(comtree, dst, out);
-            survives(&packet, (16, 16), Challenge::decode, encode);
+            survives(&packet, (16, 16), Challenge::decode, |it, out| it.encode(comtree, dst, out));
         }
         Kind::Rebind => {
-            let encode = |rebind: &Rebind, out: &mut [u8]| rebind.encode(comtree, src, out);
-            survives(&packet, (32, 32), Rebind::decode, encode);
+            survives(&packet, (32, 32), Rebind::decode, |it, out| it.encode(comtree, src, out));
         }
         _ => {}
     }

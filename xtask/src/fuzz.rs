@@ -1,13 +1,13 @@
 //! `cargo xtask fuzz`: libFuzzer through cargo-fuzz, on a nightly toolchain.
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
 use crate::job::Job;
-use crate::packages::on_path;
+use crate::packages::{on_path, succeeds};
 use crate::tally::Tally;
 use crate::workspace::{FuzzTarget, Workspace};
 
@@ -34,10 +34,7 @@ pub(crate) fn unavailable() -> Option<&'static str> {
     if !on_path("cargo-fuzz") {
         return Some("cargo-fuzz missing; `cargo install --locked cargo-fuzz` brings it");
     }
-    let mut nightly = Command::new("rustup");
-    nightly.args(["run", "nightly", "rustc", "--version"]).stdin(Stdio::null());
-    let found = nightly.stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if found.is_ok_and(|status| status.success()) {
+    if succeeds("rustup", &["run", "nightly", "rustc", "--version"]) {
         return None;
     }
     Some("nightly missing; `rustup toolchain install nightly` brings it")

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::process::{Pipe, spelled, stream};
-use crate::tally::{Tally, TestLines};
+use crate::tally::TestLines;
 use crate::workspace::{Workspace, cargo};
 
 /// What a step's function works with.
@@ -18,9 +18,12 @@ pub(crate) struct Job<'a> {
     pub(crate) workspace: &'a Workspace,
     /// Whether to run all tests of a step after one has failed.
     pub(crate) keep_going: bool,
+    /// Why the step cannot be done here, or not all of it: no failure.
+    pub(crate) left_out: Option<String>,
     deadline: Instant,
     log: File,
-    lines: TestLines,
+    /// What its tests reported.
+    pub(crate) lines: TestLines,
 }
 
 impl<'a> Job<'a> {
@@ -36,7 +39,8 @@ impl<'a> Job<'a> {
         let log =
             File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
         let lines = TestLines::default();
-        Ok(Self { workspace, keep_going, deadline: Instant::now() + limit, log, lines })
+        let deadline = Instant::now() + limit;
+        Ok(Self { workspace, keep_going, left_out: None, deadline, log, lines })
     }
 
     /// Runs cargo with these arguments; anything but success is an error.
@@ -48,17 +52,17 @@ impl<'a> Job<'a> {
 
     /// Runs `cargo test` with these arguments and counts its test cases.
     pub(crate) fn cargo_test<S: AsRef<str>>(&mut self, args: &[S], harness: &[&str]) -> Result<()> {
-        let before = self.tally().total();
+        let before = self.lines.tally().total();
         let mut command = cargo();
         command.arg("test").args(args.iter().map(AsRef::as_ref));
         if self.keep_going {
             command.arg("--no-fail-fast");
         }
         // Without it the harness swallows the lines with which tests say that they skipped themselves.
-        command.args(["--", "--show-output"]).args(harness);
+        command.args(["--", "--show-output", "--color", "never"]).args(harness);
         let shown = spelled(&command);
         self.run(command)?;
-        ensure!(self.tally().total() > before, "`{shown}` ran no test");
+        ensure!(self.lines.tally().total() > before, "`{shown}` ran no test");
         Ok(())
     }
 
@@ -114,21 +118,6 @@ impl<'a> Job<'a> {
     pub(crate) fn note(&mut self, line: &str) {
         let _ = writeln!(self.log, "{line}");
         print_line(&mut io::stdout(), line);
-    }
-
-    /// The test cases so far.
-    pub(crate) fn tally(&self) -> Tally {
-        self.lines.tally()
-    }
-
-    /// What was said of the tests that failed.
-    pub(crate) fn failures(&self) -> &[String] {
-        self.lines.failures()
-    }
-
-    /// Why tests skipped themselves.
-    pub(crate) fn skips(&self) -> &[String] {
-        self.lines.skips()
     }
 }
 

@@ -19,7 +19,6 @@ mod workspace;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
 use crate::tally::Tally;
@@ -34,7 +33,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Task {
     /// Run every check and every test, installing the Debian packages they need where it may
-    Test(TestArgs),
+    Test(suite::Options),
     /// Look for new failures: fresh simulation seeds, then every fuzz target
     Soak(SoakArgs),
     /// Build the kernel's programs from their C source (needs clang, llvm and libbpf-dev)
@@ -43,28 +42,6 @@ enum Task {
     Fuzz(FuzzArgs),
     /// Make small faults in the core, one by one, which its tests must find (needs cargo-mutants)
     Mutants(MutantsArgs),
-}
-
-#[derive(Args)]
-struct TestArgs {
-    /// Run only these steps
-    #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',', value_parser = step_name())]
-    only: Vec<String>,
-    /// Run every step but these
-    #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',', value_parser = step_name())]
-    skip: Vec<String>,
-    /// List the steps and what they do, and stop
-    #[arg(long)]
-    list: bool,
-    /// Go on after a failing step
-    #[arg(long)]
-    keep_going: bool,
-    /// Install nothing; steps whose programs are missing are left out
-    #[arg(long)]
-    no_install: bool,
-    /// End a step that takes longer than this
-    #[arg(long, value_name = "MINUTES", default_value_t = 20)]
-    step_minutes: u64,
 }
 
 #[derive(Args)]
@@ -102,23 +79,13 @@ struct MutantsArgs {
     minutes: u64,
 }
 
-fn step_name() -> PossibleValuesParser {
-    PossibleValuesParser::new(steps::ALL.iter().map(|step| step.name))
-}
-
 fn main() -> ExitCode {
     let counted = match Cli::parse().task {
-        Task::Test(args) if args.list => {
+        Task::Test(options) if options.list => {
             print!("{}", steps::list());
             return ExitCode::SUCCESS;
         }
-        Task::Test(args) => suite::run(&suite::Options {
-            only: args.only,
-            skip: args.skip,
-            keep_going: args.keep_going,
-            may_install: !args.no_install,
-            step_minutes: args.step_minutes,
-        }),
+        Task::Test(options) => suite::run(&options),
         Task::Soak(args) => soak::run(args.minutes, args.from_seed),
         Task::Bpf(args) => bpf::run(args.check),
         Task::Fuzz(args) => fuzz::run(&args.target, args.seconds),

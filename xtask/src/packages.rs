@@ -21,107 +21,66 @@ pub(crate) struct Need {
 }
 
 const NEEDS: [Need; 12] = [
-    Need {
-        program: "clang",
-        package: "clang",
-        step: "bpf",
-        what_for: "compiles the kernel's programs",
-        whole_step: true,
-    },
-    Need {
-        program: "llvm-strip",
-        package: "llvm",
-        step: "bpf",
-        what_for: "takes what only a debugger reads from them",
-        whole_step: true,
-    },
-    Need {
-        program: "/usr/include/bpf/bpf_helpers.h",
-        package: "libbpf-dev",
-        step: "bpf",
-        what_for: "the kernel's functions that they call",
-        whole_step: true,
-    },
-    for_namespaces("ip", "iproute2", "test", "makes virtual devices in network namespaces"),
-    for_namespaces("tc", "iproute2", "test", "makes such a device slow"),
-    for_namespaces("ethtool", "ethtool", "test", "sets such a device's offloads"),
-    for_namespaces("ip", "iproute2", "system", "makes virtual devices in network namespaces"),
-    for_namespaces("ethtool", "ethtool", "system", "sets such a device's offloads"),
-    for_namespaces("setpriv", "util-linux", "system", "starts a relay without privileges"),
-    Need {
-        program: "chromium",
-        package: "chromium",
-        step: "browser",
-        what_for: "the browser that opens the web console",
-        whole_step: true,
-    },
-    Need {
-        program: "chromedriver",
-        package: "chromium-driver",
-        step: "browser",
-        what_for: "steers that browser",
-        whole_step: true,
-    },
-    Need {
-        program: "tshark",
-        package: "tshark",
-        step: "dissector",
-        what_for: "reads captured packets with the dissector",
-        whole_step: true,
-    },
+    of_step("bpf", "clang", "clang", "compiles the kernel's programs"),
+    of_step("bpf", "llvm-strip", "llvm", "takes what only a debugger reads from them"),
+    of_step("bpf", "/usr/include/bpf/bpf_helpers.h", "libbpf-dev", "the kernel's own functions"),
+    of_tests("test", "ip", "iproute2", "makes virtual devices in network namespaces"),
+    of_tests("test", "tc", "iproute2", "makes such a device slow"),
+    of_tests("test", "ethtool", "ethtool", "sets such a device's offloads"),
+    of_tests("system", "ip", "iproute2", "makes virtual devices in network namespaces"),
+    of_tests("system", "ethtool", "ethtool", "sets such a device's offloads"),
+    of_tests("system", "setpriv", "util-linux", "starts a relay without privileges"),
+    of_step("browser", "chromium", "chromium", "the browser that opens the web console"),
+    of_step("browser", "chromedriver", "chromium-driver", "steers that browser"),
+    of_step("dissector", "tshark", "tshark", "reads captured packets with the dissector"),
 ];
 
-/// What tests of the clone engines need, which skip themselves without it.
-const fn for_namespaces(
+/// What a whole step needs.
+const fn of_step(
+    step: &'static str,
     program: &'static str,
     package: &'static str,
-    step: &'static str,
     what_for: &'static str,
 ) -> Need {
-    Need { program, package, step, what_for, whole_step: false }
+    Need { program, package, step, what_for, whole_step: true }
 }
 
-/// Who may install packages here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Installer {
-    /// We are root.
-    Root,
-    /// `sudo` asks for no password.
-    Sudo,
-    /// Nobody, for this reason.
-    Nobody(&'static str),
+/// What some tests of a step need, which skip themselves without it.
+const fn of_tests(
+    step: &'static str,
+    program: &'static str,
+    package: &'static str,
+    what_for: &'static str,
+) -> Need {
+    Need { whole_step: false, ..of_step(step, program, package, what_for) }
 }
 
-impl Installer {
-    /// Finds out what we may do on this machine.
-    pub(crate) fn find(allowed: bool) -> Self {
-        if !allowed {
-            Self::Nobody("--no-install was given")
-        } else if !on_path("apt-get") {
-            Self::Nobody("there is no apt-get here")
-        } else if fs::metadata("/proc/self").is_ok_and(|us| us.uid() == 0) {
-            Self::Root
-        } else if sudo_asks_nothing() {
-            Self::Sudo
-        } else {
-            Self::Nobody("neither root nor sudo without a password")
-        }
-    }
+/// The words before `apt-get` with which we may install packages here, or why we may not.
+pub(crate) type Installer = Result<&'static [&'static str], &'static str>;
 
-    /// The command for `apt-get ARGS`, if there is one.
-    fn apt_get(self, args: &[&str]) -> Option<Command> {
-        let start: &[&str] = match self {
-            Self::Root => &[],
-            Self::Sudo => &["sudo", "-n"],
-            Self::Nobody(_) => return None,
-        };
-        let fixed =
-            ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-o", "DPkg::Lock::Timeout=120"];
-        let words: Vec<&str> = start.iter().chain(&fixed).chain(args).copied().collect();
-        let mut command = Command::new(words[0]);
-        command.args(&words[1..]);
-        Some(command)
+/// Finds out what we may do on this machine.
+pub(crate) fn installer(allowed: bool) -> Installer {
+    if !allowed {
+        Err("--no-install was given")
+    } else if !on_path("apt-get") {
+        Err("there is no apt-get here")
+    } else if fs::metadata("/proc/self").is_ok_and(|us| us.uid() == 0) {
+        Ok(&[])
+    } else if succeeds("sudo", &["-n", "true"]) {
+        Ok(&["sudo", "-n"])
+    } else {
+        Err("neither root nor sudo without a password")
     }
+}
+
+/// The command for `apt-get ARGS`, which asks nothing.
+fn apt_get(before: &[&str], args: &[&str]) -> Command {
+    let fixed =
+        ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-o", "DPkg::Lock::Timeout=120"];
+    let words = [before, &fixed, args].concat();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]);
+    command
 }
 
 /// What `steps` need and `has` does not find.
@@ -144,11 +103,10 @@ pub(crate) fn set_up(
         let Need { program, package, step, what_for, .. } = need;
         job.note(&format!("{step} needs {program} (Debian's {package}): {what_for}"));
     }
-    if let Installer::Nobody(why) = installer {
-        job.note(&format!("installing nothing: {why}"));
-        return wanted;
+    match installer {
+        Ok(before) => install(&wanted, before, job),
+        Err(why) => job.note(&format!("installing nothing: {why}")),
     }
-    install(&wanted, installer, job);
     missing(steps, is_here)
 }
 
@@ -167,13 +125,12 @@ pub(crate) fn left_out(step: &str, missing: &[&Need]) -> Option<String> {
 }
 
 /// All at once, and one by one if that fails: one package that is not to be had must not cost the others.
-fn install(wanted: &[&Need], installer: Installer, job: &mut Job<'_>) {
+fn install(wanted: &[&Need], before: &[&str], job: &mut Job<'_>) {
     let mut packages: Vec<&str> = wanted.iter().map(|need| need.package).collect();
     packages.sort_unstable();
     packages.dedup();
     let mut apt_get = |args: &[&str]| -> bool {
-        let Some(command) = installer.apt_get(args) else { return false };
-        let done = job.run(command);
+        let done = job.run(apt_get(before, args));
         if let Err(error) = &done {
             job.note(&format!("{error:#}"));
         }
@@ -204,10 +161,11 @@ fn is_executable(file: &Path) -> bool {
     fs::metadata(file).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-fn sudo_asks_nothing() -> bool {
-    let mut sudo = Command::new("sudo");
-    sudo.args(["-n", "true"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    sudo.status().is_ok_and(|status| status.success())
+/// Whether a command runs and ends well; nothing of what it says is shown.
+pub(crate) fn succeeds(program: &str, args: &[&str]) -> bool {
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
 }
 
 #[cfg(test)]
@@ -254,14 +212,13 @@ mod tests {
     }
 
     #[test]
-    fn apt_get_asks_nothing_and_runs_only_for_those_who_may() {
-        let command = Installer::Sudo.apt_get(&["install", "tshark"]).unwrap();
+    fn apt_get_asks_nothing() {
         assert_eq!(
-            spelled(&command),
+            spelled(&apt_get(&["sudo", "-n"], &["install", "tshark"])),
             "sudo -n env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 install tshark"
         );
-        assert_eq!(Installer::Root.apt_get(&["update"]).unwrap().get_program(), "env");
-        assert!(Installer::Nobody("a test").apt_get(&["update"]).is_none());
+        assert_eq!(apt_get(&[], &["update"]).get_program(), "env");
+        assert!(installer(false).is_err());
     }
 
     #[test]

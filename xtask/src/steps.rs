@@ -9,7 +9,6 @@ use anyhow::{Result, ensure};
 use crate::bpf;
 use crate::job::Job;
 use crate::packages::on_path;
-use crate::report::Ending;
 use crate::sim;
 use crate::workspace::{Workspace, cargo};
 
@@ -20,7 +19,7 @@ pub(crate) struct Step {
     /// What it holds, in a few words.
     pub(crate) what: &'static str,
     /// Does it.
-    pub(crate) run: fn(&mut Job<'_>) -> Result<Ending>,
+    pub(crate) run: fn(&mut Job<'_>) -> Result<()>,
 }
 
 /// All steps.
@@ -28,7 +27,11 @@ pub(crate) const ALL: [Step; 12] = [
     Step { name: "fmt", what: "rustfmt has nothing to change", run: fmt },
     Step { name: "clippy", what: "no warning in any target of the workspace", run: clippy },
     Step { name: "doc", what: "rustdoc has no warning", run: doc },
-    Step { name: "bpf", what: "the committed kernel programs are their source's", run: programs },
+    Step {
+        name: "bpf",
+        what: "the committed kernel programs are their source's",
+        run: bpf::check_committed,
+    },
     Step { name: "test", what: "unit, property, simulation and doc tests", run: test },
     Step { name: "fuzz", what: "every committed fuzz input replays", run: fuzz },
     Step { name: "sim", what: "a seed repeats its trace; two seeds differ", run: simulate },
@@ -54,44 +57,37 @@ pub(crate) fn list() -> String {
     ALL.iter().map(|step| format!("{:<10} {}\n", step.name, step.what)).collect()
 }
 
-fn fmt(job: &mut Job<'_>) -> Result<Ending> {
+fn fmt(job: &mut Job<'_>) -> Result<()> {
     job.cargo(&["fmt", "--all", "--check"])?;
     let manifest = job.workspace.fuzz_manifest();
-    job.cargo(&["fmt", "--manifest-path", &manifest.to_string_lossy(), "--check"])?;
-    Ok(Ending::Passed)
+    job.cargo(&["fmt", "--manifest-path", &manifest.to_string_lossy(), "--check"])
 }
 
-fn clippy(job: &mut Job<'_>) -> Result<Ending> {
+fn clippy(job: &mut Job<'_>) -> Result<()> {
     let strict = ["--", "-D", "warnings"];
     job.cargo(&[&["clippy", "--workspace", "--all-targets"][..], &strict].concat())?;
     let fuzz = fuzz_crate(job.workspace);
     let fuzz: Vec<&str> = fuzz.iter().map(String::as_str).collect();
-    job.cargo(&[&["clippy", "--all-targets"][..], &fuzz, &strict].concat())?;
-    Ok(Ending::Passed)
+    job.cargo(&[&["clippy", "--all-targets"][..], &fuzz, &strict].concat())
 }
 
-fn doc(job: &mut Job<'_>) -> Result<Ending> {
+fn doc(job: &mut Job<'_>) -> Result<()> {
     for which in [vec!["--workspace".to_owned()], fuzz_crate(job.workspace)] {
         let mut command = cargo();
         command.args(["doc", "--no-deps"]).args(which).env("RUSTDOCFLAGS", "-D warnings");
         job.run(command)?;
     }
-    Ok(Ending::Passed)
+    Ok(())
 }
 
-fn programs(job: &mut Job<'_>) -> Result<Ending> {
-    bpf::check_committed(job)?;
-    Ok(Ending::Passed)
-}
-
-fn test(job: &mut Job<'_>) -> Result<Ending> {
+fn test(job: &mut Job<'_>) -> Result<()> {
     let mut args: Vec<String> = ["--workspace", "--lib", "--bins"].map(str::to_owned).into();
     for name in job.workspace.tests.iter().filter(|name| !OWN_STEP.contains(&name.as_str())) {
         args.extend(["--test".to_owned(), name.clone()]);
     }
     let cases = job.cargo_test(&args, &[]);
     if cases.is_err() && !job.keep_going {
-        return cases.map(|()| Ending::Passed);
+        return cases;
     }
     // What depends on it builds its kernel side; this holds that it also works without.
     job.cargo_test(
@@ -100,57 +96,57 @@ fn test(job: &mut Job<'_>) -> Result<Ending> {
     )?;
     // Not through `cargo_test`: a workspace without a doc test is no failure.
     job.cargo(&["test", "--workspace", "--doc"])?;
-    cases.map(|()| Ending::Passed)
+    cases
 }
 
-fn fuzz(job: &mut Job<'_>) -> Result<Ending> {
-    job.cargo_test(&fuzz_crate(job.workspace), &[])?;
-    Ok(Ending::Passed)
+fn fuzz(job: &mut Job<'_>) -> Result<()> {
+    job.cargo_test(&fuzz_crate(job.workspace), &[])
 }
 
-fn simulate(job: &mut Job<'_>) -> Result<Ending> {
+fn simulate(job: &mut Job<'_>) -> Result<()> {
     build_release(job)?;
-    sim::check_seeds(job, SEEDS)?;
-    Ok(Ending::Passed)
+    sim::check_seeds(job, SEEDS)
 }
 
-fn system(job: &mut Job<'_>) -> Result<Ending> {
+fn system(job: &mut Job<'_>) -> Result<()> {
     build_release(job)?;
     for name in ["system", "engine"] {
         named_test(job, name, &["--release", "-p", "canopy"])?;
     }
-    Ok(Ending::Passed)
+    Ok(())
 }
 
-fn dissector(job: &mut Job<'_>) -> Result<Ending> {
+fn dissector(job: &mut Job<'_>) -> Result<()> {
     named_test(job, "dissector", &["--workspace"])
 }
 
-fn browser(job: &mut Job<'_>) -> Result<Ending> {
+fn browser(job: &mut Job<'_>) -> Result<()> {
     build_release(job)?;
     named_test(job, "browser", &["--release", "-p", "canopy"])
 }
 
-fn deny(job: &mut Job<'_>) -> Result<Ending> {
+fn deny(job: &mut Job<'_>) -> Result<()> {
     if !on_path("cargo-deny") {
         let why = "cargo-deny missing; `cargo install --locked cargo-deny` brings it";
-        return Ok(Ending::LeftOut(why.to_owned()));
+        job.left_out = Some(why.to_owned());
+        return Ok(());
     }
     job.cargo(&["deny", "check", "bans", "licenses", "sources"])?;
     deny_advisories(job)
 }
 
-fn bench(job: &mut Job<'_>) -> Result<Ending> {
+fn bench(job: &mut Job<'_>) -> Result<()> {
     if available_parallelism().is_ok_and(|processors| processors.get() < 2) {
         let why = "one processor only; the bench takes one for the relay and one for the load";
-        return Ok(Ending::LeftOut(why.to_owned()));
+        job.left_out = Some(why.to_owned());
+        return Ok(());
     }
     build_release(job)?;
     let mut command = Command::new(job.workspace.canopy());
     command.args(["bench", "relay", "--quick", "--json"]);
     let rows = sim::rows(&job.read(command)?)?;
     job.note(&format!("{} rows", rows.len()));
-    Ok(Ending::Passed)
+    Ok(())
 }
 
 /// Arguments with which cargo takes the fuzz crate in place of the workspace. It is built in the
@@ -162,11 +158,10 @@ fn fuzz_crate(workspace: &Workspace) -> Vec<String> {
 }
 
 /// Tests in one file that share the machine's network or a browser: one at a time.
-fn named_test(job: &mut Job<'_>, name: &str, args: &[&str]) -> Result<Ending> {
+fn named_test(job: &mut Job<'_>, name: &str, args: &[&str]) -> Result<()> {
     let known = job.workspace.tests.iter().any(|test| test == name);
     ensure!(known, "the workspace has no integration test named `{name}`");
-    job.cargo_test(&[args, &["--test", name]].concat(), &["--test-threads", "1"])?;
-    Ok(Ending::Passed)
+    job.cargo_test(&[args, &["--test", name]].concat(), &["--test-threads", "1"])
 }
 
 /// Builds the binary that ships, for the steps that start it.
@@ -175,15 +170,15 @@ pub(crate) fn build_release(job: &mut Job<'_>) -> Result<()> {
 }
 
 /// The database of advisories lies on the network; a machine that cannot reach it has not failed.
-fn deny_advisories(job: &mut Job<'_>) -> Result<Ending> {
+fn deny_advisories(job: &mut Job<'_>) -> Result<()> {
     let fetched = job.cargo(&["deny", "fetch", "db"]);
     if let Err(error) = fetched {
         let why =
             format!("all but the advisories holds; their database cannot be fetched: {error:#}");
-        return Ok(Ending::LeftOut(why));
+        job.left_out = Some(why);
+        return Ok(());
     }
-    job.cargo(&["deny", "check", "advisories"])?;
-    Ok(Ending::Passed)
+    job.cargo(&["deny", "check", "advisories"])
 }
 
 #[cfg(test)]

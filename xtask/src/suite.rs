@@ -4,9 +4,11 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use clap::Args;
+use clap::builder::PossibleValuesParser;
 
 use crate::job::{Job, log_path};
-use crate::packages::{self, Installer, Need};
+use crate::packages::{self, Need};
 use crate::report::{self, Ending, StepReport, spoken};
 use crate::steps::{self, Step};
 use crate::tally::Tally;
@@ -15,18 +17,31 @@ use crate::workspace::Workspace;
 /// Lines of a failed step's log that are shown again when others ran after it.
 const TAIL: usize = 60;
 
-/// What was asked for.
+/// What is asked for of the test command.
+#[derive(Args, Default)]
 pub(crate) struct Options {
-    /// Only these steps, if any is named.
-    pub(crate) only: Vec<String>,
-    /// Not these.
-    pub(crate) skip: Vec<String>,
-    /// Go on after a failing step.
-    pub(crate) keep_going: bool,
-    /// Install Debian packages.
-    pub(crate) may_install: bool,
-    /// When to end a step.
-    pub(crate) step_minutes: u64,
+    /// Run only these steps
+    #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',', value_parser = step_name())]
+    only: Vec<String>,
+    /// Run every step but these
+    #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',', value_parser = step_name())]
+    skip: Vec<String>,
+    /// List the steps and what they do, and stop
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// Go on after a failing step
+    #[arg(long)]
+    keep_going: bool,
+    /// Install nothing; steps whose programs are missing are left out
+    #[arg(long)]
+    no_install: bool,
+    /// End a step that takes longer than this
+    #[arg(long, value_name = "MINUTES", default_value_t = 20)]
+    step_minutes: u64,
+}
+
+fn step_name() -> PossibleValuesParser {
+    PossibleValuesParser::new(steps::ALL.iter().map(|step| step.name))
 }
 
 /// Runs the test command; hands back the count of all cases.
@@ -56,7 +71,7 @@ impl<'a> Suite<'a> {
         let start = Instant::now();
         let names: Vec<&str> = chosen.iter().map(|step| step.name).collect();
         let mut job = self.job("setup")?;
-        let installer = Installer::find(self.options.may_install);
+        let installer = packages::installer(!self.options.no_install);
         let missing = packages::set_up(&names, installer, &mut job);
         self.reports.push(StepReport::new("setup", Ending::Passed, Tally::default(), start));
         Ok(missing)
@@ -71,13 +86,14 @@ impl<'a> Suite<'a> {
         }
         headline(step.name, step.what);
         let mut job = self.job(step.name)?;
-        let ending = match packages::left_out(step.name, missing) {
-            Some(why) => Ending::LeftOut(why),
-            None => {
-                (step.run)(&mut job).unwrap_or_else(|error| Ending::Failed(format!("{error:#}")))
-            }
+        job.left_out = packages::left_out(step.name, missing);
+        let done = if job.left_out.is_some() { Ok(()) } else { (step.run)(&mut job) };
+        let ending = match (done, job.left_out.take()) {
+            (Err(error), _) => Ending::Failed(format!("{error:#}")),
+            (Ok(()), Some(why)) => Ending::LeftOut(why),
+            (Ok(()), None) => Ending::Passed,
         };
-        let tally = step_tally(job.tally(), &ending);
+        let tally = step_tally(job.lines.tally(), &ending);
         job.note(&format!(
             "== {}: {} after {}",
             step.name,
@@ -85,8 +101,8 @@ impl<'a> Suite<'a> {
             spoken(start.elapsed())
         ));
         let mut report = StepReport::new(step.name, ending, tally, start);
-        report.skips = job.skips().to_vec();
-        report.failures = job.failures().to_vec();
+        report.skips = job.lines.skips;
+        report.failures = job.lines.failures;
         self.reports.push(report);
         Ok(())
     }
@@ -161,13 +177,7 @@ mod tests {
 
     fn options(only: &[&str], skip: &[&str]) -> Options {
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        Options {
-            only: owned(only),
-            skip: owned(skip),
-            keep_going: false,
-            may_install: false,
-            step_minutes: 1,
-        }
+        Options { only: owned(only), skip: owned(skip), ..Options::default() }
     }
 
     fn names(options: &Options) -> Vec<&'static str> {

@@ -54,8 +54,10 @@ impl fmt::Display for Tally {
 #[derive(Default)]
 pub(crate) struct TestLines {
     counted: Tally,
-    skips: Vec<String>,
-    failures: Vec<String>,
+    /// Why tests skipped themselves, one entry a test.
+    pub(crate) skips: Vec<String>,
+    /// What the harness said of the tests that failed.
+    pub(crate) failures: Vec<String>,
     part: Part,
 }
 
@@ -75,16 +77,15 @@ impl TestLines {
     /// Takes in one line; says whether it is worth showing. The output of passing tests is not,
     /// but for the lines with which they say that they skipped themselves.
     pub(crate) fn read(&mut self, line: &str) -> bool {
-        let line = without_colour(line);
-        if let Some(reason) = skip_reason(&line) {
+        if let Some(reason) = skip_reason(line) {
             self.skips.push(reason.to_owned());
             return true;
         }
-        if let Some(result) = parse_result(&line) {
+        if let Some(result) = parse_result(line) {
             self.counted += result;
             self.part = Part::Progress;
         }
-        match line.as_str() {
+        match line {
             "successes:" => self.part = Part::Successes,
             "failures:" => self.part = Part::Failures,
             // A binary that crashed has no result line to end its last part.
@@ -92,7 +93,7 @@ impl TestLines {
             _ => {}
         }
         if self.part == Part::Failures && self.failures.len() < MOST_FAILURES {
-            self.failures.push(line);
+            self.failures.push(line.to_owned());
         }
         self.part != Part::Successes
     }
@@ -104,16 +105,6 @@ impl TestLines {
         tally.passed = tally.passed.saturating_sub(skips);
         tally.skipped += skips;
         tally
-    }
-
-    /// What the harness said of the tests that failed.
-    pub(crate) fn failures(&self) -> &[String] {
-        &self.failures
-    }
-
-    /// Why tests skipped themselves, one entry a test.
-    pub(crate) fn skips(&self) -> &[String] {
-        &self.skips
     }
 }
 
@@ -140,19 +131,6 @@ fn skip_reason(line: &str) -> Option<&str> {
         None => line.trim_start(),
     };
     said.strip_prefix("skipped:").map(str::trim)
-}
-
-fn without_colour(line: &str) -> String {
-    let mut plain = String::with_capacity(line.len());
-    let mut chars = line.chars();
-    while let Some(char) = chars.next() {
-        if char == '\u{1b}' {
-            chars.by_ref().find(|char| char.is_ascii_alphabetic());
-        } else {
-            plain.push(char);
-        }
-    }
-    plain
 }
 
 #[cfg(test)]
@@ -184,12 +162,6 @@ mod tests {
     }
 
     #[test]
-    fn a_colourful_result_line_is_read() {
-        let (lines, _) = read("test result: \u{1b}[32mok\u{1b}[m. 2 passed; 0 failed; 0 ignored");
-        assert_eq!(lines.tally(), Tally { passed: 2, failed: 0, skipped: 0 });
-    }
-
-    #[test]
     fn a_test_that_skipped_itself_has_not_passed() {
         let (lines, _) = read(
             "test netns ... skipped: needs root\nok\n\
@@ -197,7 +169,7 @@ mod tests {
              test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured",
         );
         assert_eq!(lines.tally(), Tally { passed: 3, failed: 0, skipped: 2 });
-        assert_eq!(lines.skips(), ["needs root", "no io_uring"]);
+        assert_eq!(lines.skips, ["needs root", "no io_uring"]);
     }
 
     #[test]
@@ -211,7 +183,7 @@ mod tests {
             ["test a ... ok", "skipped: no tshark", "failures:", "---- b stdout ----", "why"];
         assert_eq!(shown[..5], expected);
         assert_eq!(shown.len(), 6);
-        assert_eq!(lines.failures(), &shown[2..5]);
+        assert_eq!(lines.failures, &shown[2..5]);
     }
 
     #[test]

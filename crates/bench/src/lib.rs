@@ -15,6 +15,7 @@ mod plan;
 mod reflector;
 mod relay;
 mod subscribe;
+mod table;
 
 use anyhow::bail;
 use clap::{Args, Subcommand, ValueEnum};
@@ -51,6 +52,11 @@ enum What {
 enum Switch {
     On,
     Off,
+}
+
+/// What a flag calls one of its values.
+fn flag_value(value: impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// Who runs where.

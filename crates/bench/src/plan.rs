@@ -1,5 +1,6 @@
 //! `canopy bench plan`: how long planning takes.
 
+use crate::noise::median;
 use anyhow::Context;
 use canopy_output::{print_line, print_note};
 use canopy_plan::{
@@ -83,8 +84,7 @@ impl PlanBench {
                 choose(&demand, &request)?;
                 *seconds = started.elapsed().as_secs_f64();
             }
-            seconds.sort_unstable_by(f64::total_cmp);
-            methods.push(MethodTime { method, seconds: seconds[ROUNDS / 2] });
+            methods.push(MethodTime { method, seconds: median(&seconds) });
         }
         print_note(format_args!("provisioning {} endpoints", self.endpoints));
         let count = self.endpoints as usize;

@@ -10,6 +10,7 @@ use std::time::Duration;
 const FAR_APART: f64 = 1.25;
 
 /// What a relay did under a load.
+#[derive(Default)]
 pub(super) struct Look {
     pub(super) users: f64,
     pub(super) elapsed_ms: f64,
@@ -35,7 +36,6 @@ impl Look {
         let (old, new) = (&before.counters, &after.counters);
         let elapsed_ms = millis(after.at.since(before.at));
         Look {
-            users: 0.0,
             elapsed_ms,
             busy_ms: millis(after.cpu.saturating_sub(before.cpu)) + softirq_busy * elapsed_ms,
             sending_ms: millis(after.sending.saturating_sub(before.sending)),
@@ -43,9 +43,7 @@ impl Look {
             flushes: (new.flushes - old.flushes) as f64,
             datagrams: (new.datagrams_out - old.datagrams_out) as f64,
             bytes: (new.bytes_out - old.bytes_out) as f64,
-            age_ms: 0.0,
-            lost: 0,
-            load_busy: 0.0,
+            ..Look::default()
         }
     }
 
@@ -151,9 +149,7 @@ mod tests {
             flushes,
             datagrams: flushes * users,
             bytes: messages * users * bytes,
-            age_ms: 0.0,
-            lost: 0,
-            load_busy: 0.0,
+            ..Look::default()
         }
     }
 
@@ -164,16 +160,12 @@ mod tests {
             sending_ms: look.sending_ms * 2.5,
             ..look
         };
-        let looks = [
-            look(50.0, 900.0),
-            look(90.0, 1200.0),
-            disturbed(look(50.0, 900.0)),
-            look(90.0, 1200.0),
-            look(50.0, 900.0),
-            disturbed(look(90.0, 1200.0)),
-            look(50.0, 900.0),
-            look(90.0, 1200.0),
-        ];
+        let looks: Vec<Look> = (0..8)
+            .map(|number| {
+                let look = if number % 2 == 0 { look(50.0, 900.0) } else { look(90.0, 1200.0) };
+                if [2, 5].contains(&number) { disturbed(look) } else { look }
+            })
+            .collect();
         let found = costs(&looks, None);
         for (found, expected) in [
             (found.per_turn_ms, COSTS.per_turn_ms),

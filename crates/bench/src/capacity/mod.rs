@@ -8,10 +8,11 @@
 
 mod look;
 
-use crate::Processors;
 use crate::noise::{ksoftirqd, median};
 use crate::relay::cases::{Case, ModeName, Scenario};
 use crate::relay::load::{Load, Side, WARM_UP};
+use crate::table::{Column, table};
+use crate::{Processors, flag_value};
 use anyhow::bail;
 use canopy_engines::{EngineChoice, EngineName};
 use canopy_net::{process_cpu_time, thread_cpu_time};
@@ -131,20 +132,18 @@ impl CapacityBench {
         }
         for number in 1..=self.rounds {
             for (trial, rounds) in &mut trials {
-                let (mode, engine) = (trial.mode.flag(), trial.engine);
+                let (mode, engine) = (flag_value(trial.mode), trial.engine);
                 print_note(format_args!("round {number} of {}: {mode}, {engine}", self.rounds));
                 rounds.push(trial.round()?);
             }
         }
         let rows: Vec<CapacityRow> =
             trials.into_iter().map(|(trial, rounds)| trial.row(rounds)).collect();
-        if self.json {
-            for row in &rows {
-                print_line(serde_json::to_string(row)?)?;
-            }
-        }
         if !self.json {
-            print_line(table(&rows))?;
+            print_line(in_words(&rows))?;
+        }
+        for row in rows.iter().filter(|_| self.json) {
+            print_line(serde_json::to_string(row)?)?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -333,40 +332,22 @@ fn most_in_time(
     Ok((carried, late.into_iter().fold(0.0, f64::max)))
 }
 
-fn table(rows: &[CapacityRow]) -> String {
-    let mut text = format!(
-        "{:<10} {:<9} {:>6} {:>9} {:>10} {:>10} {:>10} {:>24} {:>10}",
-        "mode",
-        "engine",
-        "bytes",
-        "T",
-        "predicted",
-        "measured",
-        "load busy",
-        "error (range)",
-        "by eq. 1"
-    );
-    for row in rows {
-        let equation_1 = row.predicted_eq1.map_or(String::new(), |users| format!("{users:.0}"));
-        let error = format!(
-            "{:+.1} % ({:+.1} to {:+.1})",
-            row.error * 100.0,
-            row.error_min * 100.0,
-            row.error_max * 100.0,
-        );
-        text += &format!(
-            "\n{:<10} {:<9} {:>6} {:>6} ms {:>10.0} {:>10.0} {:>8.0} % {error:>24} {:>10}",
-            row.mode.flag(),
-            row.engine,
-            row.bytes,
-            row.t_ms,
-            row.predicted,
-            row.measured,
-            row.load_busy * 100.0,
-            equation_1,
-        );
-    }
-    text
+fn in_words(rows: &[CapacityRow]) -> String {
+    let columns: [Column<CapacityRow>; 9] = [
+        ("mode", |row| flag_value(row.mode)),
+        ("engine", |row| row.engine.to_owned()),
+        ("bytes", |row| row.bytes.to_string()),
+        ("T", |row| format!("{} ms", row.t_ms)),
+        ("predicted", |row| format!("{:.0}", row.predicted)),
+        ("measured", |row| format!("{:.0}", row.measured)),
+        ("load busy", |row| format!("{:.0} %", row.load_busy * 100.0)),
+        ("error (range)", |row| {
+            let [error, min, max] = [row.error, row.error_min, row.error_max].map(|e| e * 100.0);
+            format!("{error:+.1} % ({min:+.1} to {max:+.1})")
+        }),
+        ("by eq. 1", |row| row.predicted_eq1.map_or(String::new(), |n| format!("{n:.0}"))),
+    ];
+    table(rows, &columns)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! The namespaces have no name: nothing of them outlives the process.
 
 use super::cases::{Case, Sink};
-use super::count::{Counter, DeviceCounter, DriverCounter, Receivers};
+use super::count::{Counter, DeviceCounter, DriverCounter, RECEIVED, Receivers, SENT};
 use anyhow::Context;
 use canopy_engines::{InstallRequest, Namespace, install};
 use canopy_output::print_note;
@@ -35,7 +35,7 @@ pub(super) struct Bed {
     /// The receivers.
     pub(super) targets: Vec<SocketAddr>,
     /// Counts copies where they end.
-    pub(super) counter: Counter,
+    pub(super) counter: Box<dyn Counter>,
     /// Copies that may be on their way at once.
     pub(super) window: u64,
     /// Why the clone engines are not installed, if they are not.
@@ -79,18 +79,18 @@ impl Bed {
         // The address is set here, so that no ARP request is sent, which would be counted.
         let to = if sink == Sink::Dropped { NOBODY } else { FAR };
         near.ip(&format!("neigh replace {ip} lladdr {to} dev near nud permanent"))?;
-        let (targets, counter, window) = match sink {
+        let (targets, counter, window): (_, Box<dyn Counter>, _) = match sink {
             Sink::Sockets => {
                 let receivers = Receivers::open(&far, ip, most)?;
-                (receivers.addresses(), Counter::Receivers(receivers), SOCKETS_WINDOW)
+                (receivers.addresses(), Box::new(receivers), SOCKETS_WINDOW)
             }
             Sink::Driver => {
                 let counter = DriverCounter::open(&far, "far", FIRST_PORT)?;
-                (nobody(ip, most), Counter::Driver(counter), u64::MAX)
+                (nobody(ip, most), Box::new(counter), u64::MAX)
             }
             _ => {
-                let counter = DeviceCounter::open(&far, "far", steer.is_some())?;
-                (nobody(ip, most), Counter::Device(counter), u64::MAX)
+                let counter = DeviceCounter::open(&far, "far", RECEIVED, steer.is_some())?;
+                (nobody(ip, most), Box::new(counter), u64::MAX)
             }
         };
         let window = if steer.is_some() { STEERED_WINDOW } else { window };
@@ -109,13 +109,10 @@ impl Bed {
 
     fn discarding(sink: Sink, most: usize) -> anyhow::Result<Bed> {
         let near = Namespace::new()?;
-        let made = [
-            format!("link add {DISCARDING} type dummy"),
-            format!("link add {DISCARDING} type ifb"),
-        ];
-        let is_dummy = near.ip(&made[0]).is_ok();
+        let make = |kind: &str| near.ip(&format!("link add {DISCARDING} type {kind}"));
+        let is_dummy = make("dummy").is_ok();
         if !is_dummy {
-            near.ip(&made[1]).context("this kernel has no device that discards: dummy or ifb")?;
+            make("ifb").context("this kernel has no device that discards: dummy or ifb")?;
         }
         silence(&near, DISCARDING)?;
         let ip = IpAddr::from(Ipv4Addr::new(10, 78, 0, 2));
@@ -126,17 +123,14 @@ impl Bed {
         }
         near.ip(&format!("link set {DISCARDING} up"))?;
         near.ip(&format!("neigh replace {ip} lladdr {NOBODY} dev {DISCARDING} nud permanent"))?;
-        let counter = if is_dummy {
-            DeviceCounter::open_sending(&near, DISCARDING)?
-        } else {
-            DeviceCounter::open(&near, DISCARDING, false)?
-        };
+        let column = if is_dummy { SENT } else { RECEIVED };
+        let counter = DeviceCounter::open(&near, DISCARDING, column, false)?;
         Ok(Bed {
             near,
             device: DISCARDING,
             local: Ipv4Addr::new(10, 78, 0, 1).into(),
             targets: nobody(ip, most),
-            counter: Counter::Device(counter),
+            counter: Box::new(counter),
             window: u64::MAX,
             not_installed: None,
             _far: None,

@@ -1,5 +1,6 @@
 //! The cases of the bench and the flags that choose them.
 
+use crate::flag_value;
 use anyhow::bail;
 use canopy_batch::{MAX_SEGMENTS, MAX_SEND_BYTES};
 use canopy_engines::EngineName;
@@ -25,19 +26,6 @@ pub(super) enum Sink {
 }
 
 impl Sink {
-    pub(super) const ALL: [Sink; 5] =
-        [Sink::Sockets, Sink::Dropped, Sink::Driver, Sink::Discard, Sink::Software];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Sink::Sockets => "sockets",
-            Sink::Dropped => "dropped",
-            Sink::Driver => "driver",
-            Sink::Discard => "discard",
-            Sink::Software => "software",
-        }
-    }
-
     /// What it is, for whoever reads the table.
     pub(super) fn describe(self) -> &'static str {
         match self {
@@ -77,7 +65,7 @@ impl Case {
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Case { sink, n, segments, bytes } = self;
-        write!(f, "{} n={n} segments={segments} bytes={bytes}", sink.name())
+        write!(f, "{} n={n} segments={segments} bytes={bytes}", flag_value(*sink))
     }
 }
 
@@ -122,7 +110,7 @@ impl Filters {
         let all_n = chosen(&self.n, &[3, 30, 60, 90, 300, 1000], &[3, 30]);
         let all_segments = chosen(&self.segments, &[1, 4, 16], &[1, 4]);
         let all_bytes = chosen(&self.bytes, &[50, 100, 290, 500, 1000, 1400], &[100]);
-        let sinks = if self.sink.is_empty() { &Sink::ALL[..] } else { &self.sink };
+        let sinks = if self.sink.is_empty() { Sink::value_variants() } else { &self.sink };
         let mut cases = Vec::new();
         for &sink in sinks {
             for &n in &all_n {

@@ -45,32 +45,14 @@ impl Settled {
     }
 }
 
-/// Counts what arrives.
-pub(super) enum Counter {
-    /// At the receivers.
-    Receivers(Receivers),
-    /// At a device.
-    Device(DeviceCounter),
-    /// In a device's driver.
-    Driver(DriverCounter),
-}
-
-impl Counter {
+/// Counts what arrives: at the receivers, at a device, or in a device's driver.
+pub(super) trait Counter: Send {
     /// What became of the copies since it was asked last, when no more are on their way.
-    pub(super) fn settle(&mut self, expected: Expected) -> anyhow::Result<Settled> {
-        match self {
-            Counter::Receivers(receivers) => receivers.settle(expected),
-            Counter::Device(device) => {
-                let arrived = device.settle(expected)?;
-                Ok(Settled::of([arrived].into_iter(), expected))
-            }
-            Counter::Driver(driver) => driver.settle(expected),
-        }
-    }
+    fn settle(&mut self, expected: Expected) -> anyhow::Result<Settled>;
 
     /// Whether it works on a thread of this process, next to the sender's.
-    pub(super) fn has_thread(&self) -> bool {
-        matches!(self, Counter::Receivers(_))
+    fn has_thread(&self) -> bool {
+        false
     }
 }
 
@@ -111,10 +93,16 @@ impl Receivers {
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
         self.addresses.clone()
     }
+}
 
+impl Counter for Receivers {
     fn settle(&mut self, expected: Expected) -> anyhow::Result<Settled> {
         self.asks.send(expected).context("the receivers' thread has ended")?;
         self.answers.recv().context("the receivers' thread has ended")
+    }
+
+    fn has_thread(&self) -> bool {
+        true
     }
 }
 
@@ -160,7 +148,9 @@ impl DriverCounter {
         let sink = namespace.run(|| KernelSink::attach(device, SinkPlace::Driver))??;
         Ok(DriverCounter { sink, first_port, last: Vec::new() })
     }
+}
 
+impl Counter for DriverCounter {
     fn settle(&mut self, expected: Expected) -> anyhow::Result<Settled> {
         let ports = (0..expected.n as u16).map(|number| self.first_port + number);
         let counts = self.sink.counts(ports)?;
@@ -172,6 +162,10 @@ impl DriverCounter {
         Ok(Settled::of(arrived, expected))
     }
 }
+
+/// The columns of /proc/net/dev that say what a device has received and what it has sent.
+pub(super) const RECEIVED: usize = 0;
+pub(super) const SENT: usize = 8;
 
 /// A device's own statistics of its namespace.
 pub(super) struct DeviceCounter {
@@ -191,24 +185,8 @@ struct Traffic {
 }
 
 impl DeviceCounter {
-    /// Counts what a device receives.
+    /// Counts what a device receives, or sends.
     pub(super) fn open(
-        namespace: &Namespace,
-        device: &'static str,
-        steered: bool,
-    ) -> anyhow::Result<DeviceCounter> {
-        DeviceCounter::open_column(namespace, device, 0, steered)
-    }
-
-    /// Counts what a device sends.
-    pub(super) fn open_sending(
-        namespace: &Namespace,
-        device: &'static str,
-    ) -> anyhow::Result<DeviceCounter> {
-        DeviceCounter::open_column(namespace, device, 8, false)
-    }
-
-    fn open_column(
         namespace: &Namespace,
         device: &'static str,
         column: usize,
@@ -228,8 +206,10 @@ impl DeviceCounter {
         traffic_of(&text, self.device, self.column)
             .with_context(|| format!("/proc/net/dev does not list the device {}", self.device))
     }
+}
 
-    fn settle(&mut self, expected: Expected) -> anyhow::Result<u64> {
+impl Counter for DeviceCounter {
+    fn settle(&mut self, expected: Expected) -> anyhow::Result<Settled> {
         if self.steered {
             thread::sleep(STEERED_PAUSE);
         }
@@ -239,7 +219,7 @@ impl DeviceCounter {
             bytes: self.last.bytes - before.bytes,
             packets: self.last.packets - before.packets,
         };
-        Ok(copies(passed, expected))
+        Ok(Settled::of([copies(passed, expected)].into_iter(), expected))
     }
 }
 

@@ -7,16 +7,16 @@ mod plots;
 mod report;
 mod rounds;
 
-use crate::Switch;
 use crate::left_out::LeftOut;
+use crate::{Switch, flag_value};
 use anyhow::{Context, bail, ensure};
 use bed::Bed;
 use canopy_engines::Namespace;
 use canopy_output::{print_line, print_note};
-use cases::{Case, Filters, Sink};
+use cases::{Case, Filters};
 use clap::Args;
 use report::{FitLine, Row, Summary};
-use rounds::{Absent, Plan};
+use rounds::Plan;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -73,12 +73,12 @@ impl GroupcastBench {
         };
         let steer = (self.steer == Switch::On).then_some(read_on);
         self.say_what_is_billed(&plan, &cases);
-        let mut progress =
-            Progress { done: 0, all: cases.len(), json: self.json, left_out: Vec::new() };
+        let mut begun = 0;
         let mut rows = Vec::new();
         for of_sink in cases.chunk_by(|a, b| a.sink == b.sink) {
             let mut bed = Bed::build(of_sink, steer, folder)?;
-            rows.extend(self.measure(&mut bed, plan, of_sink, folder, &mut progress)?);
+            rows.extend(self.measure(&mut bed, plan, of_sink, folder, [begun, cases.len()])?);
+            begun += of_sink.len();
         }
         self.report(&rows)?;
         for name in self.filters.engine.iter().map(|engine| engine.name()) {
@@ -94,14 +94,17 @@ impl GroupcastBench {
         plan: Plan,
         cases: &[Case],
         folder: &Path,
-        progress: &mut Progress,
+        [begun, all]: [usize; 2],
     ) -> anyhow::Result<Vec<Row>> {
         let engines = self.filters.engines();
         rounds::with_sender(bed, plan, &engines, folder, |mut sender, left_out| {
-            progress.leave_out(cases[0].sink, left_out)?;
+            for (engine, why) in left_out {
+                let case = flag_value(cases[0].sink);
+                LeftOut { left_out: engine.name(), case, why }.tell(self.json)?;
+            }
             let mut rows = Vec::new();
-            for case in cases {
-                progress.begin(case);
+            for (case, number) in cases.iter().zip(begun + 1..) {
+                print_note(format_args!("[{number}/{all}] {case}"));
                 let of_case = sender.measure(case)?;
                 if of_case.is_empty() {
                     let why = "all its rounds had more than 5 % steal".to_owned();
@@ -124,9 +127,9 @@ impl GroupcastBench {
             Switch::Off => "done in the sender's context and charged to it, for every engine alike",
         };
         print_note(format_args!("the sender is on processor {}", plan.send_on));
-        for sink in Sink::ALL.into_iter().filter(|sink| cases.iter().any(|c| c.sink == *sink)) {
+        for sink in cases.chunk_by(|a, b| a.sink == b.sink).map(|of_sink| of_sink[0].sink) {
             let billed = if sink.is_veth() { steered } else { "none" };
-            let (name, what) = (sink.name(), sink.describe());
+            let (name, what) = (flag_value(sink), sink.describe());
             print_note(format_args!("{name}: {what}; the far kernel's receive work: {billed}"));
         }
     }
@@ -141,53 +144,17 @@ impl GroupcastBench {
             }
             print_note(format_args!("{heading}:\n{summary}"));
         } else {
-            print_line(Row::table(rows))?;
+            print_line(format_args!("{}\n", Row::table(rows)))?;
             if !fits.is_empty() {
                 print_line(
                     "a message to N receivers, S = c + xN + yNb, and the papers' xN + yNb:",
                 )?;
-                print_line(FitLine::table(&fits))?;
+                print_line(format_args!("{}\n", FitLine::table(&fits)))?;
             }
             print_line(format_args!("{heading}:\n{summary}"))?;
         }
         if let Some(out) = &self.out {
-            let written = plots::write(out, rows, &fits)?;
-            for file in written.files {
-                print_note(file.display());
-            }
-            if !written.missing.is_empty() {
-                print_note(format_args!(
-                    "not drawn, for want of two rows with 90 receivers or 100 bytes: {}",
-                    written.missing.join(", ")
-                ));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// What whoever looks on is told.
-struct Progress {
-    done: usize,
-    all: usize,
-    json: bool,
-    left_out: Vec<LeftOut>,
-}
-
-impl Progress {
-    fn begin(&mut self, case: &Case) {
-        self.done += 1;
-        print_note(format_args!("[{}/{}] {case}", self.done, self.all));
-    }
-
-    /// Says once for each sink which engine is left out, and why.
-    fn leave_out(&mut self, sink: Sink, engines: Vec<Absent>) -> anyhow::Result<()> {
-        for (engine, why) in engines {
-            let entry = LeftOut { left_out: engine.name(), case: sink.name().to_owned(), why };
-            if !self.left_out.contains(&entry) {
-                entry.tell(self.json)?;
-                self.left_out.push(entry);
-            }
+            plots::write(out, rows, &fits)?;
         }
         Ok(())
     }

@@ -3,9 +3,11 @@
 //! (kernel groupcast, figures 4 to 7).
 
 use super::cases::Sink;
-use super::report::{FitLine, Row, of_series};
+use super::report::{FitLine, Row, of_series, series};
+use crate::flag_value;
 use canopy_output::chart::{Chart, Curve, SeriesLabelPosition, write_csv};
-use std::path::{Path, PathBuf};
+use canopy_output::print_note;
+use std::path::Path;
 
 /// The papers' largest crowd.
 const CROWD: usize = 90;
@@ -20,14 +22,8 @@ enum Figure {
     SendTime,
 }
 
-/// What was written, and the figures of the sinks that were measured for which rows are missing.
-pub(super) struct Written {
-    pub(super) files: Vec<PathBuf>,
-    pub(super) missing: Vec<String>,
-}
-
-/// Writes the figures for which there are rows, and rows and fits as CSV.
-pub(super) fn write(out: &Path, rows: &[Row], fits: &[FitLine]) -> anyhow::Result<Written> {
+/// Writes the figures for which there are rows, and rows and fits as CSV; says what it wrote.
+pub(super) fn write(out: &Path, rows: &[Row], fits: &[FitLine]) -> anyhow::Result<()> {
     let mut missing = Vec::new();
     let mut files = vec![out.join("groupcast.csv"), out.join("groupcast-fits.csv")];
     write_csv(&files[0], rows)?;
@@ -49,7 +45,7 @@ pub(super) fn write(out: &Path, rows: &[Row], fits: &[FitLine]) -> anyhow::Resul
     ];
     for (name, figure, sink, segments) in figures {
         let Some(sink) = sink else { continue };
-        let file = format!("{name}-{}-k{segments}.svg", sink.name());
+        let file = format!("{name}-{}-k{segments}.svg", flag_value(sink));
         let curves = figure.curves(sink, segments, rows, fits);
         // One point is no curve.
         if curves.iter().all(|curve| curve.points.len() < 2) {
@@ -60,7 +56,14 @@ pub(super) fn write(out: &Path, rows: &[Row], fits: &[FitLine]) -> anyhow::Resul
         figure.draw(sink, segments, curves, &path)?;
         files.push(path);
     }
-    Ok(Written { files, missing })
+    files.iter().for_each(|file| print_note(file.display()));
+    if !missing.is_empty() {
+        print_note(format_args!(
+            "not drawn, for want of two rows with 90 receivers or 100 bytes: {}",
+            missing.join(", ")
+        ));
+    }
+    Ok(())
 }
 
 /// A fit in columns.
@@ -124,12 +127,8 @@ impl Figure {
 
     /// A curve for each engine.
     fn curves(self, sink: Sink, segments: usize, rows: &[Row], fits: &[FitLine]) -> Vec<Curve> {
-        let mut engines: Vec<&str> = Vec::new();
-        for row in rows {
-            if !engines.contains(&row.engine) {
-                engines.push(row.engine);
-            }
-        }
+        let wanted = |(of, k, engine)| (of == sink && k == segments).then_some(engine);
+        let engines = series(rows).into_iter().filter_map(wanted);
         let curve = |engine: &str| {
             let shown = of_series(rows, sink, segments, engine).filter(|row| self.shows(row));
             let mut points: Vec<(f64, f64)> = shown.map(|row| self.point(row)).collect();
@@ -141,7 +140,7 @@ impl Figure {
             });
             Curve { name: engine.to_owned(), points, marked: true, fitted: line }
         };
-        engines.into_iter().map(curve).filter(|curve| !curve.points.is_empty()).collect()
+        engines.map(curve).filter(|curve| !curve.points.is_empty()).collect()
     }
 
     fn draw(

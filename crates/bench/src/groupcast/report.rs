@@ -1,7 +1,9 @@
 //! Rows, fits and the summary.
 
 use super::cases::Sink;
+use crate::flag_value;
 use crate::noise::median;
+use crate::table::{Column, table};
 use canopy_engines::EngineName;
 use canopy_plan::{Sample, SendCost};
 use serde::Serialize;
@@ -55,38 +57,20 @@ impl Row {
 
     /// All results as a table.
     pub(super) fn table(rows: &[Row]) -> String {
-        let mut table = format!(
-            "{:<10}{:>4}{:>6}{:>7}  {:<9}{:>9}{:>10}{:>10}{:>8}{:>15}{:>8}\n",
-            "sink",
-            "K",
-            "n",
-            "bytes",
-            "engine",
-            "ns/copy",
-            "Mcopies/s",
-            "Mbit/s",
-            "ratio",
-            "range",
-            "lost"
-        );
-        for row in rows {
-            let range = format!("{:.2}–{:.2}", row.ratio_min, row.ratio_max);
-            table += &format!(
-                "{:<10}{:>4}{:>6}{:>7}  {:<9}{:>9.1}{:>10.3}{:>10.0}{:>8.2}{:>15}{:>8}\n",
-                row.sink.name(),
-                row.segments,
-                row.n,
-                row.bytes,
-                row.engine,
-                row.ns_per_copy,
-                row.copies_per_s / 1e6,
-                row.megabits_per_s(),
-                row.ratio_to_sendto,
-                range,
-                row.lost,
-            );
-        }
-        table
+        let columns: [Column<Row>; 11] = [
+            ("sink", |row| flag_value(row.sink)),
+            ("K", |row| row.segments.to_string()),
+            ("n", |row| row.n.to_string()),
+            ("bytes", |row| row.bytes.to_string()),
+            ("engine", |row| row.engine.to_owned()),
+            ("ns/copy", |row| format!("{:.1}", row.ns_per_copy)),
+            ("Mcopies/s", |row| format!("{:.3}", row.copies_per_s / 1e6)),
+            ("Mbit/s", |row| format!("{:.0}", row.megabits_per_s())),
+            ("ratio", |row| format!("{:.2}", row.ratio_to_sendto)),
+            ("range", |row| format!("{:.2}–{:.2}", row.ratio_min, row.ratio_max)),
+            ("lost", |row| row.lost.to_string()),
+        ];
+        table(rows, &columns)
     }
 }
 
@@ -162,27 +146,20 @@ impl FitLine {
 
     /// All fits as a table.
     pub(super) fn table(fits: &[FitLine]) -> String {
-        let mut table = format!(
-            "{:<10}{:>4}  {:<9}{:>9}{:>9}{:>9}{:>9}{:>9}   {:>9}{:>9}{:>9}\n",
-            "sink", "K", "engine", "c ns", "x ns", "y ns", "R²", "r(80)", "papers' x", "y", "R²"
-        );
-        for fit in fits {
-            table += &format!(
-                "{:<10}{:>4}  {:<9}{:>9.0}{:>9.1}{:>9.4}{:>9.4}{:>9.2}   {:>9.1}{:>9.4}{:>9.4}\n",
-                fit.sink.name(),
-                fit.segments,
-                fit.engine,
-                fit.c,
-                fit.x,
-                fit.y,
-                fit.r2,
-                fit.r_at_80,
-                fit.paper.x,
-                fit.paper.y,
-                fit.paper.r2,
-            );
-        }
-        table
+        let columns: [Column<FitLine>; 11] = [
+            ("sink", |fit| flag_value(fit.sink)),
+            ("K", |fit| fit.segments.to_string()),
+            ("engine", |fit| fit.engine.to_owned()),
+            ("c ns", |fit| format!("{:.0}", fit.c)),
+            ("x ns", |fit| format!("{:.1}", fit.x)),
+            ("y ns", |fit| format!("{:.4}", fit.y)),
+            ("R²", |fit| format!("{:.4}", fit.r2)),
+            ("r(80)", |fit| format!("{:.2}", fit.r_at_80)),
+            ("papers' x", |fit| format!("{:.1}", fit.paper.x)),
+            ("y", |fit| format!("{:.4}", fit.paper.y)),
+            ("R²", |fit| format!("{:.4}", fit.paper.r2)),
+        ];
+        table(fits, &columns)
     }
 }
 
@@ -228,31 +205,25 @@ impl Summary {
 
     /// The summary as a table.
     pub(super) fn table(lines: &[Summary]) -> String {
-        let mut table = format!(
-            "{:<10}{:>4}  {:<9}{:>10}{:>10}{:>8}{:>9}{:>11}\n",
-            "sink", "K", "engine", "N ≥ 30", "N ≤ 300", "lost", "doubled", "fallbacks"
-        );
-        let ratio =
-            |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.2}"));
-        for line in lines {
-            table += &format!(
-                "{:<10}{:>4}  {:<9}{:>10}{:>10}{:>8}{:>9}{:>11}\n",
-                line.sink.name(),
-                line.segments,
-                line.engine,
-                ratio(line.from_30),
-                ratio(line.up_to_300),
-                line.lost,
-                line.doubled,
-                line.fallbacks,
-            );
+        fn ratio(value: Option<f64>) -> String {
+            value.map_or("–".to_owned(), |value| format!("{value:.2}"))
         }
-        table
+        let columns: [Column<Summary>; 8] = [
+            ("sink", |line| flag_value(line.sink)),
+            ("K", |line| line.segments.to_string()),
+            ("engine", |line| line.engine.to_owned()),
+            ("N ≥ 30", |line| ratio(line.from_30)),
+            ("N ≤ 300", |line| ratio(line.up_to_300)),
+            ("lost", |line| line.lost.to_string()),
+            ("doubled", |line| line.doubled.to_string()),
+            ("fallbacks", |line| line.fallbacks.to_string()),
+        ];
+        table(lines, &columns)
     }
 }
 
 /// Sinks, K and engines of the rows: by sink, then K, the engines in the order of their rows.
-fn series(rows: &[Row]) -> Vec<(Sink, usize, &'static str)> {
+pub(super) fn series(rows: &[Row]) -> Vec<(Sink, usize, &'static str)> {
     let mut all: Vec<(Sink, usize, &'static str)> = Vec::new();
     for row in rows {
         let key = (row.sink, row.segments, row.engine);

@@ -54,7 +54,7 @@ pub(super) struct Sender<'a> {
     plan: Plan,
     clock: SenderClock,
     contenders: Vec<Contender>,
-    counter: &'a mut Counter,
+    counter: &'a mut dyn Counter,
     window: u64,
     targets: &'a [SocketAddr],
     /// What is sent: made once for a case, as a relay makes it once for a flush.
@@ -88,7 +88,7 @@ pub(super) fn with_sender<T: Send>(
             }
         }
         let clock = SenderClock::new(plan.send_on, counter.has_thread());
-        let window = *window;
+        let (counter, window) = (counter.as_mut(), *window);
         let batch = SendBatch::new();
         let sender = Sender { plan, clock, contenders, counter, window, targets, batch };
         work(sender, left_out)

@@ -1,6 +1,6 @@
 //! The cases of the bench and the filters that choose among them.
 
-use crate::Switch;
+use crate::{Switch, flag_value};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::fmt;
@@ -23,17 +23,8 @@ pub(crate) enum ModeName {
     Periodic,
 }
 
-impl ModeName {
-    pub(crate) fn flag(self) -> &'static str {
-        match self {
-            ModeName::Immediate => "immediate",
-            ModeName::Periodic => "periodic",
-        }
-    }
-}
-
 /// One case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Case {
     pub(crate) scenario: Scenario,
     pub(crate) n: usize,
@@ -47,11 +38,7 @@ pub(crate) struct Case {
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Case { scenario, n, bytes, mode, tick_ms, receivers_gro } = self;
-        let scenario = match scenario {
-            Scenario::Crowd => "crowd",
-            Scenario::Ceiling => "ceiling",
-        };
-        write!(f, "{scenario} n={n} bytes={bytes} {}", mode.flag())?;
+        write!(f, "{} n={n} bytes={bytes} {}", flag_value(*scenario), flag_value(*mode))?;
         if *mode == ModeName::Periodic {
             write!(f, " tick={tick_ms}ms")?;
         }

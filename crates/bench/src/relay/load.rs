@@ -98,6 +98,8 @@ pub(crate) struct Load {
     arrivals: Arrivals,
     published: u64,
     sequence: u32,
+    /// When the sessions were last let speak.
+    tended: Time,
 }
 
 impl Load {
@@ -133,6 +135,7 @@ impl Load {
             },
             published: 0,
             sequence: 0,
+            tended: Time::ZERO,
         };
         load.keep_alive()?;
         Ok(load)
@@ -146,12 +149,16 @@ impl Load {
     /// Runs one round against the server with this process number.
     pub(crate) fn run(&mut self, process: u32, measured: Duration) -> anyhow::Result<Measured> {
         self.keep_alive()?;
+        let (load_for, receivers): (fn(&mut Load, Duration) -> _, _) = match self.case.scenario {
+            Scenario::Crowd => (Load::crowd, self.case.n - 1),
+            Scenario::Ceiling => (Load::ceiling, self.case.n),
+        };
         let (published, arrived) = (self.published, self.arrivals.deliveries);
-        self.load_for(WARM_UP)?;
+        load_for(self, WARM_UP)?;
         let (cpu, deliveries) = (process_cpu_time(process)?, self.arrivals.deliveries);
         let (bytes, payload) = (self.arrivals.bytes, self.arrivals.payload_bytes);
         self.arrivals.ages.reset();
-        self.load_for(measured)?;
+        load_for(self, measured)?;
         let result = Measured {
             cpu: process_cpu_time(process)?.saturating_sub(cpu),
             deliveries: self.arrivals.deliveries - deliveries,
@@ -162,10 +169,6 @@ impl Load {
                 - (self.arrivals.payload_bytes - payload) as f64
                     / (self.arrivals.bytes - bytes).max(1) as f64,
         };
-        let receivers = match self.case.scenario {
-            Scenario::Crowd => self.case.n - 1,
-            Scenario::Ceiling => self.case.n,
-        };
         let expected = (self.published - published) * receivers as u64;
         let until = self.members.clock.now() + LOST_AFTER;
         while self.arrivals.deliveries - arrived < expected && self.members.clock.now() < until {
@@ -174,19 +177,11 @@ impl Load {
         Ok(Measured { expected, arrived: self.arrivals.deliveries - arrived, ..result })
     }
 
-    fn load_for(&mut self, time: Duration) -> anyhow::Result<()> {
-        match self.case.scenario {
-            Scenario::Crowd => self.crowd(time),
-            Scenario::Ceiling => self.ceiling(time),
-        }
-    }
-
     fn crowd(&mut self, time: Duration) -> anyhow::Result<()> {
         let phases = phases(self.members.list.len());
         let start = self.members.clock.now();
         let mut cycle = start;
         let mut next = 0;
-        let mut session_turn = start;
         loop {
             let now = self.members.clock.now();
             if now.since(start) >= time {
@@ -200,10 +195,7 @@ impl Load {
                     cycle = cycle + PERIOD;
                 }
             }
-            if now >= session_turn {
-                session_turn = now + SESSION_TURN;
-                self.members.turn(now)?;
-            }
+            self.tend(now)?;
             self.drain((cycle + phases[next].0).since(now))?;
         }
     }
@@ -211,7 +203,6 @@ impl Load {
     fn ceiling(&mut self, time: Duration) -> anyhow::Result<()> {
         let start = self.members.clock.now();
         let publisher = self.members.list.len() - 1;
-        let mut session_turn = start;
         let mut moved = start;
         let mut in_flight = 0;
         self.arrivals.missing = [0; RING];
@@ -234,10 +225,7 @@ impl Load {
                 self.publish(publisher, IN_FLIGHT - in_flight, now)?;
                 in_flight = IN_FLIGHT;
             }
-            if now >= session_turn {
-                session_turn = now + SESSION_TURN;
-                self.members.turn(now)?;
-            }
+            self.tend(now)?;
             self.drain(Duration::from_millis(1))?;
         }
     }
@@ -269,6 +257,15 @@ impl Load {
         match count {
             1 => member.socket.send(&datagrams[..len])?,
             _ => member.socket.send_segments(&datagrams[..len], (len / count as usize) as u16)?,
+        }
+        Ok(())
+    }
+
+    /// Lets the sessions speak from time to time.
+    fn tend(&mut self, now: Time) -> anyhow::Result<()> {
+        if now.since(self.tended) >= SESSION_TURN {
+            self.tended = now;
+            self.members.turn(now)?;
         }
         Ok(())
     }

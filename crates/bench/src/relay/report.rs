@@ -1,10 +1,12 @@
 //! A row of results, and the table of all.
 
-use super::cases::{Case, ModeName, Scenario};
+use super::cases::Case;
+use crate::flag_value;
+use crate::table::{Column, table};
 use serde::Serialize;
 
 /// Ages of updates at their receivers.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Ages {
     pub(crate) p50: u64,
     pub(crate) p99: u64,
@@ -14,12 +16,8 @@ pub(crate) struct Ages {
 /// One case's result.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
-    pub(crate) scenario: Scenario,
-    pub(crate) n: usize,
-    pub(crate) bytes: usize,
-    pub(crate) mode: ModeName,
-    pub(crate) tick_ms: u64,
-    pub(crate) receivers_gro: bool,
+    #[serde(flatten)]
+    pub(crate) case: Case,
     pub(crate) engine: String,
     /// Data threads.
     pub(crate) threads: u16,
@@ -48,32 +46,6 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    pub(crate) fn new(case: &Case) -> Row {
-        Row {
-            scenario: case.scenario,
-            n: case.n,
-            bytes: case.bytes,
-            mode: case.mode,
-            tick_ms: case.tick_ms,
-            receivers_gro: case.receivers_gro,
-            engine: String::new(),
-            threads: 1,
-            rounds: 0,
-            seconds: 0.0,
-            deliveries: 0,
-            loss: 0.0,
-            cpu_us_per_delivery: 0.0,
-            naive_cpu_us_per_delivery: 0.0,
-            ratio: 0.0,
-            ratio_min: 0.0,
-            ratio_max: 0.0,
-            age_us: Ages::default(),
-            naive_loss: 0.0,
-            rounds_discarded: 0,
-            padding: 0.0,
-        }
-    }
-
     /// The result in one line.
     pub(crate) fn short(&self) -> String {
         format!(
@@ -94,49 +66,23 @@ impl Row {
 
     /// All results as a table.
     pub(crate) fn table(rows: &[Row]) -> String {
-        let mut table = format!(
-            "{:<9}{:>9}{:>8}{:>5}{:>7}{:>11}{:>6}{:>5}{:>9}{:>9}{:>8}{:>15}{:>8}{:>9}{:>10}\n",
-            "scenario",
-            "engine",
-            "threads",
-            "n",
-            "bytes",
-            "mode",
-            "tick",
-            "gro",
-            "µs/del",
-            "naive",
-            "ratio",
-            "range",
-            "M/cs",
-            "loss",
-            "p99 µs"
-        );
-        for row in rows {
-            let scenario = match row.scenario {
-                Scenario::Crowd => "crowd",
-                Scenario::Ceiling => "ceiling",
-            };
-            let range = format!("{:.2}–{:.2}", row.ratio_min, row.ratio_max);
-            table += &format!(
-                "{:<9}{:>9}{:>8}{:>5}{:>7}{:>11}{:>6}{:>5}{:>9.3}{:>9.3}{:>8.2}{:>15}{:>8.2}{:>9.5}{:>10}\n",
-                scenario,
-                row.engine,
-                row.threads,
-                row.n,
-                row.bytes,
-                row.mode.flag(),
-                row.tick_ms,
-                if row.receivers_gro { "on" } else { "off" },
-                row.cpu_us_per_delivery,
-                row.naive_cpu_us_per_delivery,
-                row.ratio,
-                range,
-                1.0 / row.cpu_us_per_delivery,
-                row.loss,
-                row.age_us.p99,
-            );
-        }
-        table
+        let columns: [Column<Row>; 15] = [
+            ("scenario", |row| flag_value(row.case.scenario)),
+            ("engine", |row| row.engine.clone()),
+            ("threads", |row| row.threads.to_string()),
+            ("n", |row| row.case.n.to_string()),
+            ("bytes", |row| row.case.bytes.to_string()),
+            ("mode", |row| flag_value(row.case.mode)),
+            ("tick", |row| row.case.tick_ms.to_string()),
+            ("gro", |row| if row.case.receivers_gro { "on" } else { "off" }.to_owned()),
+            ("µs/del", |row| format!("{:.3}", row.cpu_us_per_delivery)),
+            ("naive", |row| format!("{:.3}", row.naive_cpu_us_per_delivery)),
+            ("ratio", |row| format!("{:.2}", row.ratio)),
+            ("range", |row| format!("{:.2}–{:.2}", row.ratio_min, row.ratio_max)),
+            ("M/cs", |row| format!("{:.2}", 1.0 / row.cpu_us_per_delivery)),
+            ("loss", |row| format!("{:.5}", row.loss)),
+            ("p99 µs", |row| row.age_us.p99.to_string()),
+        ];
+        table(rows, &columns)
     }
 }

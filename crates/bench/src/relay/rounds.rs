@@ -4,6 +4,7 @@ use super::cases::Case;
 use super::load::{Load, Measured, Side};
 use super::plan::Plan;
 use super::report::{Ages, Row};
+use crate::flag_value;
 use crate::noise::{Steal, median};
 use anyhow::{Context, bail};
 use canopy_net::end_with_parent;
@@ -31,12 +32,12 @@ impl Server {
                 command.args(["bench", "reflector", "--listen", &listen, "--pin", &plan.pins(1)]);
             }
             Side::Relay => {
-                let (mode, tick) = (case.mode.flag(), case.tick_ms.max(1).to_string());
+                let (mode, tick) = (flag_value(case.mode), case.tick_ms.max(1).to_string());
                 let engine = plan.engine.to_string();
                 command.args(["relay", "--json"]).args(plan.place.relay_flags());
                 let (threads, pins) = (plan.threads.to_string(), plan.pins(plan.threads));
                 command.args(["--threads", &threads, "--pin", &pins, "--engine", &engine]);
-                command.args(["--mode", mode, "--tick-ms", &tick]);
+                command.args(["--mode", &mode, "--tick-ms", &tick]);
             }
         }
         Server::spawn(plan.place.host_server(&mut command))
@@ -113,11 +114,16 @@ pub(super) fn measure(case: &Case, plan: &Plan) -> anyhow::Result<Row> {
     if pairs.is_empty() {
         bail!("all {discarded} rounds had more than 5 % steal; try again on a quieter machine");
     }
-    let row = summarise(case, plan, &pairs, discarded);
-    Ok(Row { engine: relay.engine.clone(), threads: plan.threads, ..row })
+    Ok(summarise(case, plan, relay.engine.clone(), &pairs, discarded))
 }
 
-fn summarise(case: &Case, plan: &Plan, pairs: &[(Measured, Measured)], discarded: usize) -> Row {
+fn summarise(
+    case: &Case,
+    plan: &Plan,
+    engine: String,
+    pairs: &[(Measured, Measured)],
+    discarded: usize,
+) -> Row {
     let ratios: Vec<f64> = pairs.iter().map(|(ours, naive)| naive.cost() / ours.cost()).collect();
     let mut ages: Histogram<u64> = pairs[0].0.ages.clone();
     for (ours, _) in &pairs[1..] {
@@ -133,6 +139,9 @@ fn summarise(case: &Case, plan: &Plan, pairs: &[(Measured, Measured)], discarded
         lost as f64 / expected.max(1) as f64
     };
     Row {
+        case: *case,
+        engine,
+        threads: plan.threads,
         rounds: pairs.len(),
         seconds: plan.measured.as_secs_f64(),
         deliveries: pairs.iter().map(|(ours, _)| ours.deliveries).sum(),
@@ -150,6 +159,5 @@ fn summarise(case: &Case, plan: &Plan, pairs: &[(Measured, Measured)], discarded
         naive_loss: loss(|pair| &pair.1),
         rounds_discarded: discarded,
         padding: median(&pairs.iter().map(|(ours, _)| ours.padding).collect::<Vec<_>>()),
-        ..Row::new(case)
     }
 }

@@ -9,49 +9,24 @@ use super::load::{Load, Side};
 use super::plan::Plan;
 use super::rounds::Server;
 use anyhow::{Context, bail};
-use std::fmt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const SAMPLED: Duration = Duration::from_secs(3);
 
-/// The receivers' share of the relay's processor time in one case.
-pub(super) struct Share {
-    case: String,
-    share: f64,
-}
-
-/// The shares, or why there are none.
-pub(super) enum Shares {
-    Measured(Vec<Share>),
-    NotMeasured(anyhow::Error),
-}
-
-impl fmt::Display for Shares {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("receivers' softirq, as a share of the relay's processor time: ")?;
-        match self {
-            Shares::NotMeasured(error) => write!(f, "not measured ({error:#})"),
-            Shares::Measured(shares) => {
-                let each = shares.iter().map(|s| format!("{:.0} % ({})", s.share * 100.0, s.case));
-                f.write_str(&each.collect::<Vec<_>>().join(", "))
-            }
-        }
-    }
-}
-
-/// Samples a crowd of ninety in both modes, if this machine has `perf` and lets us.
-pub(super) fn receivers_share(plan: &Plan) -> Shares {
+/// Samples a crowd of ninety in both modes, if this machine has `perf` and lets us, and says what
+/// share of the relay's processor time is the receivers'.
+pub(super) fn receivers_share(plan: &Plan) -> String {
     let modes = [(ModeName::Immediate, 0), (ModeName::Periodic, 50)];
     let shares = modes.into_iter().map(|(mode, tick_ms)| {
         let scenario = Scenario::Crowd;
         let case = Case { scenario, n: 90, bytes: 100, mode, tick_ms, receivers_gro: false };
-        Ok(Share { case: case.to_string(), share: sample(&case, plan)? })
+        Ok(format!("{:.0} % ({case})", sample(&case, plan)? * 100.0))
     });
-    match shares.collect::<anyhow::Result<Vec<_>>>() {
-        Ok(shares) => Shares::Measured(shares),
-        Err(error) => Shares::NotMeasured(error),
-    }
+    let shares = shares
+        .collect::<anyhow::Result<Vec<_>>>()
+        .map_or_else(|error| format!("not measured ({error:#})"), |shares| shares.join(", "));
+    format!("receivers' softirq, as a share of the relay's processor time: {shares}")
 }
 
 fn sample(case: &Case, plan: &Plan) -> anyhow::Result<f64> {
