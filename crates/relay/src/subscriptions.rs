@@ -8,7 +8,6 @@ use crate::NONE;
 use crate::ports::PortIndex;
 use canopy_session::KeyedState;
 use canopy_wire::{Comtree, Group, Level, TableFull, Tag, Time};
-use core::hash::BuildHasher;
 use hashbrown::HashTable;
 
 /// How much a data thread's tables may hold.
@@ -158,7 +157,7 @@ impl SubscriptionTable {
 
     /// The group's index, if it has subscribers or updates waiting.
     pub(crate) fn find_group(&self, comtree: Comtree, group: Group) -> Option<u32> {
-        self.find_hashed(self.hash.hash_one((comtree, group)), comtree, group)
+        self.find_hashed(self.hash.hash_pair(comtree.0, group.number()), comtree, group)
     }
 
     /// Whether a group has members that wait for the flush.
@@ -232,7 +231,7 @@ impl SubscriptionTable {
         level: Level,
         expires: u32,
     ) -> Result<(), TableFull> {
-        let hash = self.hash.hash_one((comtree, group));
+        let hash = self.hash.hash_pair(comtree.0, group.number());
         let known = self.find_hashed(hash, comtree, group);
         let is_sibling = port < self.siblings;
         if let Some(existing) = known.and_then(|known| self.find_pair(port, known)) {
