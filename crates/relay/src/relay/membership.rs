@@ -135,6 +135,7 @@ impl Relay {
         if asked >= self.siblings.threads() || !self.siblings.tell(connect) {
             return self.refuse_full(path, comtree, nonce);
         }
+        self.counters.connects_passed += 1;
         Ok(())
     }
 
