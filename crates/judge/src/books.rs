@@ -96,12 +96,7 @@ impl Books {
         let Some(wants_answer) = moved.accounts_for(datagram).filter(|_| is_counted) else {
             return Err(refused("a datagram", from, datagram, &moved));
         };
-        // A data thread without room passes an applicant on to the next one, which answers.
-        let may_be_passed_on = !self.limits.one_session
-            && Packet::new_checked(datagram)
-                .is_ok_and(|packet| packet.header().kind == Kind::Connect);
-        let is_answered_here = wants_answer && moved.replies_full == 0 && !may_be_passed_on;
-        page.unanswered += u64::from(is_answered_here);
+        page.unanswered += u64::from(wants_answer && moved.replies_full == 0);
         Ok(())
     }
 
