@@ -74,9 +74,8 @@ impl Relay {
                     .ports
                     .of_session(session)
                     .find(|port| self.ports.get(*port).is_some_and(|port| port.comtree == comtree));
-                if let Some(port) = port {
-                    self.welcome(port, path);
-                }
+                // A cookie opens one session, on one comtree.
+                self.welcome(port.ok_or(DropReason::BadCookie)?, path);
                 return Ok(());
             }
             Some((older, _)) => {
