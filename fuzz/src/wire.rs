@@ -153,7 +153,7 @@ fn sections(body: &[u8]) -> Option<Vec<Change>> {
         let (adds, level) = (rest[0] == 1, Level(rest[1]));
         let end = 4 + 4 * (usize::from(rest[2]) * 256 + usize::from(rest[3]));
         for bytes in rest.get(4..end)?.chunks(4) {
-            let group = Group::new(word(bytes));
+            let group = Group::from_low_bits(word(bytes));
             changes.push(if adds { Change::Add(group, level) } else { Change::Drop(group) });
         }
         rest = &rest[end..];
@@ -213,7 +213,7 @@ fn refusals(body: &[u8]) -> Option<Vec<(Group, TableFull)>> {
             other => TableFull::Other(other),
         };
         let groups = rest.get(4..end)?.chunks(4);
-        refusals.extend(groups.map(|group| (Group::new(word(group)), reason)));
+        refusals.extend(groups.map(|group| (Group::from_low_bits(word(group)), reason)));
         rest = &rest[end..];
     }
     Some(refusals)

@@ -97,7 +97,9 @@ impl<'a> Job<'a> {
     ) -> Result<()> {
         command.current_dir(&self.workspace.root);
         let name = spelled(&command);
-        let status = stream(command, self.deadline, |pipe, line| {
+        let deadline = self.deadline;
+        let is_late = || Instant::now() > deadline;
+        let status = stream(command, is_late, |pipe, line| {
             let _ = writeln!(self.log, "{line}");
             // A reader that went away must not end the run: `cargo xtask test | head`.
             let _ = match pipe {

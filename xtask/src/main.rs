@@ -5,6 +5,7 @@
 mod bpf;
 mod fuzz;
 mod job;
+mod mutants;
 mod packages;
 mod process;
 mod report;
@@ -15,6 +16,7 @@ mod suite;
 mod tally;
 mod workspace;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
@@ -38,6 +40,8 @@ enum Task {
     Bpf(BpfArgs),
     /// Fuzz one target (needs cargo-fuzz and a nightly toolchain)
     Fuzz(FuzzArgs),
+    /// Make small faults in the core, one by one, which its tests must find (needs cargo-mutants)
+    Mutants(MutantsArgs),
 }
 
 #[derive(Args)]
@@ -66,6 +70,15 @@ struct FuzzArgs {
     seconds: u64,
 }
 
+#[derive(Args)]
+struct MutantsArgs {
+    /// Only in these files, like crates/relay/src/log.rs; by default in the whole core
+    files: Vec<PathBuf>,
+    /// End it after so long; the whole core takes hours
+    #[arg(long, default_value_t = 600)]
+    minutes: u64,
+}
+
 fn main() -> ExitCode {
     let counted = match Cli::parse().task {
         Task::Test(options) if options.list => {
@@ -76,6 +89,7 @@ fn main() -> ExitCode {
         Task::Soak(args) => soak::run(args.minutes, args.from_seed),
         Task::Bpf(args) => bpf::run(args.check),
         Task::Fuzz(args) => fuzz::run(&args.target, args.seconds),
+        Task::Mutants(args) => mutants::run(&args.files, args.minutes),
     };
     let tally = counted.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

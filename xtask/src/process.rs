@@ -23,10 +23,10 @@ pub(crate) enum Pipe {
     Err,
 }
 
-/// Runs `command` to its end, or to `deadline`, when it and all it started are killed.
+/// Runs `command` to its end, or until `is_over`, when it and all it started are killed.
 pub(crate) fn stream(
     mut command: Command,
-    deadline: Instant,
+    is_over: impl Fn() -> bool,
     mut on_line: impl FnMut(Pipe, &str),
 ) -> Result<ExitStatus> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -53,7 +53,7 @@ pub(crate) fn stream(
                 eprintln!("warning: `{name}` left a process behind that holds its output open");
                 return Ok(status);
             }
-            None if Instant::now() > deadline => {
+            None if is_over() => {
                 kill_tree(child.id());
                 child.wait()?;
                 while let Ok((pipe, line)) = lines.recv_timeout(TICK) {
@@ -135,21 +135,19 @@ fn parent_in_stat(stat: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
-    fn shell(script: &str, limit: Duration) -> (Result<ExitStatus>, Vec<(Pipe, String)>) {
+    fn shell(script: &str) -> (Result<ExitStatus>, Vec<(Pipe, String)>) {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         let mut lines = Vec::new();
-        let result = stream(command, Instant::now() + limit, |pipe, line| {
-            lines.push((pipe, line.to_owned()));
-        });
+        let result = stream(command, || false, |pipe, line| lines.push((pipe, line.to_owned())));
         (result, lines)
     }
 
     #[test]
     fn both_outputs_come_line_by_line_with_the_exit_code() {
-        let (result, lines) =
-            shell("echo one; printf 'half'; echo two >&2; exit 3", Duration::from_secs(60));
+        let (result, lines) = shell("echo one; printf 'half'; echo two >&2; exit 3");
         assert_eq!(result.unwrap().code(), Some(3));
         let out: Vec<_> = lines.iter().filter(|(pipe, _)| *pipe == Pipe::Out).collect();
         assert_eq!(out, [&(Pipe::Out, "one".to_owned()), &(Pipe::Out, "half".to_owned())]);
@@ -158,15 +156,20 @@ mod tests {
 
     #[test]
     fn there_is_no_standard_input() {
-        let (_, lines) = shell("wc -c", Duration::from_secs(60));
+        let (_, lines) = shell("wc -c");
         assert_eq!(lines[0].1.trim(), "0");
     }
 
     #[test]
     fn a_child_over_its_limit_is_killed_with_its_children() {
-        let (result, lines) = shell("sleep 600 & echo $!; wait", Duration::from_millis(300));
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 600 & echo $!; wait"]);
+        // Its limit is over as soon as it has told the number of its own child.
+        let grandchild = Cell::new(None);
+        let is_over = || grandchild.get().is_some();
+        let result = stream(command, is_over, |_, line| grandchild.set(line.parse::<u32>().ok()));
         assert!(result.unwrap_err().to_string().contains("time limit"));
-        let grandchild: u32 = lines[0].1.parse().unwrap();
+        let grandchild = grandchild.get().unwrap();
         let gone = || {
             let stat = fs::read_to_string(format!("/proc/{grandchild}/stat")).unwrap_or_default();
             stat.is_empty() || stat.contains(") Z ")

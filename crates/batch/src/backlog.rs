@@ -210,7 +210,7 @@ mod tests {
             &[Unsent { transmit: 0, datagrams: 1 }, Unsent { transmit: 2, datagrams: 0 }],
         );
         assert_eq!(waiting(&backlog), [(1, bytes("cc"), 2), (3, bytes("aabbcc"), 2)]);
-        // Of a first that is sent in part the next ones need the whole.
+        // Although the first is sent in part, the next ones still need all of its bytes.
         backlog.push(&batch, all(&batch));
         backlog.settle(2, &[Unsent { transmit: 1, datagrams: 2 }]);
         assert_eq!(waiting(&backlog)[..2], [(3, bytes("cc"), 2), (1, bytes("aabbcc"), 2)]);

@@ -45,7 +45,7 @@ struct Footprint {
     idle_cpu_share_allowed: f64,
 }
 
-/// Clients have nothing to send for so long, or can wait.
+/// The pause between two looks at the clients; what they have to send can wait that long.
 const NAP: Duration = Duration::from_millis(20);
 /// Clients that are being joined at a time.
 const AT_A_TIME: u32 = 50;

@@ -45,7 +45,8 @@ pub(crate) enum Heard<'a> {
 }
 
 impl Members {
-    /// None yet; a datagram, or several that the kernel joins, has at most `longest` bytes.
+    /// No members yet. What one receive call brings, be it one datagram or several that the kernel
+    /// has joined, has at most `longest` bytes.
     pub(crate) fn new(longest: usize, polls: bool) -> anyhow::Result<Members> {
         Ok(Members {
             clock: Clock::start(),

@@ -97,8 +97,10 @@ fn doubled_sends_are_duplicates() {
 
 #[test]
 fn sends_to_the_wrong_participant_are_unexpected() {
-    let (report, _) = meddled(Fault::Misroute);
-    assert!(report.verdict.unexpected > 0, "{report:?}");
+    let (report, misrouted) = meddled(Fault::Misroute);
+    let unexpected = report.verdict.unexpected;
+    assert!(unexpected > 0 && unexpected <= misrouted, "{misrouted} misrouted: {report:?}");
+    assert_eq!(report.verdict.missing, 0, "{report:?}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ mod sources;
 
 use anyhow::{Context, bail};
 use canopy_engines::{ENGINE_FOLDER, EngineChoice};
-use canopy_node::NodeConfig;
+use canopy_node::{DEFAULT_RECEIVE_BUFFER, NodeConfig};
 use canopy_relay::{FIRST_ENDPOINT, Mode, TableLimits};
 use canopy_session::SessionLimits;
 use clap::Args;
@@ -97,6 +97,9 @@ pub(crate) struct RelayArgs {
     /// Keep data thread K on the K-th of these processors
     #[arg(long, value_name = "CPU", value_delimiter = ',', hide = true)]
     pin: Vec<usize>,
+    /// Bytes that may wait for each data thread; the kernel may grant less
+    #[arg(long, value_name = "BYTES", hide = true)]
+    receive_buffer: Option<usize>,
 }
 
 /// Flags for the limits, which few need.
@@ -259,6 +262,7 @@ impl RelaySettings {
             tables: check_tables(&sources)?,
             session_limits: check_lifetimes(&sources)?,
             drain: millis(&sources, "drain_ms", 0, 600_000, Duration::from_secs(5))?,
+            receive_buffer: args.receive_buffer.unwrap_or(DEFAULT_RECEIVE_BUFFER),
             pin: args.pin,
         };
         Ok(RelaySettings {

@@ -20,15 +20,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The only relay may be out of reach of this socket alone, if it has been silent for so long while
-/// the client was not connected: the interface may have lost its address, a NAT its table.
+/// When the only relay has been silent for this long and the client is not connected, the socket is
+/// replaced: perhaps only this socket does not reach it, because the interface has lost its address
+/// or a NAT its table.
 const REOPEN_AFTER_SILENCE: Duration = Duration::from_secs(3);
 /// A socket that the system has given up on is replaced at most this often.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
-/// Of several relays, one that has been silent for so long is passed over.
+/// One of several relays is passed over when it has been silent for this long.
 const PASS_AFTER_SILENCE: Duration = Duration::from_secs(1);
-/// So is one whose host says that nothing listens, which may be what became of a packet sent before
-/// it was asked.
+/// It is passed over sooner if its host says that nothing listens there. Not at once, for that may be
+/// the answer to an earlier packet.
 const PASS_AFTER_REFUSAL: Duration = Duration::from_millis(250);
 /// When all relays have been asked in vain, they are asked again after a pause.
 const ROUND_PAUSE: Duration = Duration::from_secs(1);

@@ -117,7 +117,7 @@ async fn many_updates_arrive_as_they_were_published() {
         let payloads: Vec<Vec<u8>> = (0..200)
             .map(|n: usize| vec![n as u8; if n < 100 { 100 } else { n * 7 % 1400 }])
             .collect();
-        // To the group and to the receiver itself: of one datagram, either gets its own.
+        // Updates to the group and updates to the receiver itself, mixed in the same datagrams.
         let to = receiver.participant().unwrap();
         let updates = payloads.iter().enumerate().map(|(n, payload)| match n % 3 {
             0 => Outgoing::to(to, payload),

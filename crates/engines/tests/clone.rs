@@ -349,9 +349,8 @@ fn an_unreachable_member_costs_the_others_nothing() {
         let group: ReceiverSet = members.into_iter().collect();
         for round in 0..20 {
             let bytes = payload(99, round);
-            let start = Instant::now();
             let report = sender.send(&group, Segments::one(&bytes).unwrap());
-            assert!(start.elapsed() < Duration::from_secs(1), "{name}: no stall");
+            assert_eq!(report.waits, 0, "{name}: no stall: {report:?}");
             assert!(report.fallbacks >= 1 && report.cloned >= 13, "{name}: {report:?}");
             to.expect([&bytes[..]].into_iter(), "the others");
         }
@@ -370,10 +369,9 @@ fn a_device_that_goes_down_is_survived() {
         sender.serve(&to, b"before", 6, "before");
         bed.near.ip("link set near down").unwrap();
         for _ in 0..5 {
-            let start = Instant::now();
             let report = sender.send(&to.set(), Segments::one(b"down").unwrap());
-            assert!(start.elapsed() < Duration::from_secs(1), "{name}: no stall");
-            assert_eq!((report.sent, report.failed), (0, 16), "{name}: {report:?}");
+            let became = (report.sent, report.failed, report.waits);
+            assert_eq!(became, (0, 16, 0), "{name}: no stall: {report:?}");
         }
         bed.near.ip("link set near up").unwrap();
         family.far.into_iter().for_each(|address| {
@@ -468,11 +466,12 @@ fn a_queue_that_stays_full_is_given_up_soon() {
         return;
     }
     let bytes = payload(1200, 1);
-    let start = Instant::now();
     let report = sender.send(&group, Segments::one(&bytes).unwrap());
     assert_eq!(report.sent + report.dropped, 200, "{report:?}");
     assert!(report.dropped > 150, "{report:?}");
-    assert!(start.elapsed() < Duration::from_secs(5), "{report:?}");
+    // The kernel is asked again after 5 ms at most, and at the end once for each that is dropped.
+    let asked_again = report.waits - report.dropped;
+    assert!(asked_again < 1000, "given up within five seconds of pauses: {report:?}");
 }
 
 #[test]

@@ -226,6 +226,8 @@ struct Moved {
     replies_full: u64,
     updates: u64,
     changes: u64,
+    /// Connects that another data thread will answer.
+    passed: u64,
     by_reason: [u64; DropReason::ALL.len()],
 }
 
@@ -238,6 +240,7 @@ impl Moved {
             replies_full,
             updates: after.updates_in - before.updates_in,
             changes: after.subscription_changes - before.subscription_changes,
+            passed: after.connects_passed - before.connects_passed,
             by_reason,
         }
     }
@@ -277,7 +280,8 @@ impl Moved {
             _ => {
                 // The end of a session is also that of the updates that wait for it.
                 let drops = drops - self.dropped(DropReason::UnknownDestination);
-                (drops <= 1 && (updates, changes) == (0, 0)).then_some(drops == 0)
+                let is_answered_here = drops == 0 && self.passed == 0;
+                (drops <= 1 && (updates, changes) == (0, 0)).then_some(is_answered_here)
             }
         }
     }

@@ -63,7 +63,7 @@ impl Interest {
     }
 
     /// The level that the relay has held without doubt from `since` until after `until`, having
-    /// acknowledged it at `confirmed` or later: what it has not for long may have expired.
+    /// acknowledged it at `confirmed` or later. A subscription confirmed earlier may have expired.
     pub(crate) fn certain(&self, since: Time, until: Time, confirmed: Time) -> Option<Level> {
         let is_settled = self.settled.is_some_and(|settled| settled <= since);
         let now = self.wanted.filter(|_| is_settled && self.confirmed >= confirmed);

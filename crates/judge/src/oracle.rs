@@ -415,7 +415,7 @@ impl Oracle {
         }
     }
 
-    /// Something that never may be was seen elsewhere.
+    /// Somebody else, such as the books, has seen something that must never be.
     pub fn broken(&mut self, what: String) {
         self.tally.broken += 1;
         self.note(|_| what);

@@ -28,25 +28,25 @@ pub(crate) struct Standing {
     heard: Time,
     /// When something last went wrong for it that was not the relay's or the session's fault.
     trouble: Time,
-    /// What the relay sent until then to its ip:port may be meant for whoever had that before;
+    /// What the relay sent to its ip:port until then may be meant for whoever had that before;
     /// [`OPEN`] until the relay knows who has it now.
     predecessor_until: Time,
     /// The addresses that it has had, from when to when.
     addresses: Vec<(Address, Time, Option<Time>)>,
     interests: BTreeMap<Group, Interest>,
-    /// From so many interests on it is worth looking for some to forget.
+    /// Once there are this many interests, it is worth looking for some to forget.
     tidy_at: usize,
     /// By publisher's connection: the newest update that it was handed since it is connected.
     newest: BTreeMap<u64, u64>,
-    /// From so many entries on it is worth looking for some of updates long judged.
+    /// Once `newest` has this many entries, it is worth looking for those of updates judged long ago.
     prune_at: usize,
 }
 
 /// Later than everything.
 const OPEN: Time = Time::from_nanos(u64::MAX);
-/// So many connections are remembered by their addresses.
+/// How many of its connections are remembered by their addresses.
 const MAX_ADDRESSES: usize = 64;
-/// Below so many entries nothing is tidied.
+/// A list with fewer entries than this is not tidied.
 const FEW: usize = 32;
 
 impl Standing {
@@ -274,7 +274,7 @@ impl Standing {
             .any(|(own, _, until)| *own == address && until.is_none_or(|until| until >= since))
     }
 
-    /// Whether nothing has gone wrong for so long that nothing may still come of it.
+    /// Whether the last thing that went wrong is so long ago that it has no more consequences.
     pub(crate) fn is_untroubled(&self, now: Time, patience: Duration) -> bool {
         now.since(self.trouble) > patience
     }
@@ -303,7 +303,7 @@ impl Standing {
         self.connection = connection;
         self.newest.clear();
         self.know_ip_port(now);
-        // Of the older ones nothing is on its way any more.
+        // Nothing that was sent to older ones can still be on its way.
         let surplus = self.addresses.len().saturating_sub(MAX_ADDRESSES - 1);
         self.addresses.drain(..surplus);
         self.addresses.push((address, now, None));

@@ -3,7 +3,7 @@
 use canopy_wire::{Address, Comtree, Level, Time};
 use std::collections::{BTreeSet, VecDeque};
 
-/// So many lists of receivers are kept to be used again.
+/// How many empty lists of receivers are kept to be used again.
 const MAX_SPARE: usize = 4096;
 
 /// An update that an application publishes.

@@ -56,7 +56,7 @@ impl KernelAddress {
             }
             libc::AF_INET6 => {
                 let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
-                // A link-local address is one only together with its link.
+                // A link-local address means something only together with its device.
                 SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), 0, v6.sin6_scope_id).into()
             }
             _ => SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),

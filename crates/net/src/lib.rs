@@ -7,8 +7,10 @@
 
 mod address;
 mod clock;
+mod control;
 mod engine;
 mod listener;
+mod options;
 mod outlet;
 mod processor;
 mod readiness;
@@ -21,6 +23,7 @@ mod wait;
 pub use clock::Clock;
 pub use engine::{Full, Mmsg, SendEngine, SendReport, Sendto, Sent};
 pub use listener::{ThreadSockets, listen};
+pub use options::set_receive_buffer;
 pub use outlet::{Outlet, Retry};
 pub use processor::{
     available_processors, end_with_parent, pin_thread, process_cpu_time, raise_open_files,
@@ -29,14 +32,12 @@ pub use processor::{
 pub use readiness::Readiness;
 pub use receive::Receiver;
 pub use receivers::ReceiverSet;
-pub use socket::{Socket, SocketOptions, set_receive_buffer};
+pub use socket::{Socket, SocketOptions};
 pub use wait::{Waker, sleep_until, wait_for_file, wait_readable, wait_writable};
 
 /// What a further [`SendEngine`] is built from.
 pub mod parts {
-    pub use crate::engine::{
-        Errors, MESSAGES, Messages, SEGMENT_CONTROL_LEN, Unsegmented, Verdict, may_be_reported,
-        write_segment_control,
-    };
-    pub use crate::socket::tell_errors;
+    pub use crate::control::{SEGMENT_CONTROL_LEN, write_segment_control};
+    pub use crate::engine::{Errors, MESSAGES, Messages, Unsegmented, Verdict, may_be_reported};
+    pub use crate::options::tell_errors;
 }

@@ -5,8 +5,9 @@
 //! come to a socket of their own, so that a flood of them fills that one's receive buffer and
 //! costs the sessions nothing.
 
+use crate::clock::Clock;
+use crate::socket::{Socket, SocketOptions};
 use crate::wait::{self, Waker};
-use crate::{Clock, Socket, SocketOptions};
 use canopy_wire::{Kind, Time};
 use std::io;
 use std::net::SocketAddr;
@@ -92,8 +93,13 @@ pub fn listen(
     Ok(pairs.map(|(data, strangers)| ThreadSockets { data, strangers }).collect())
 }
 
-/// The program that names the socket for a datagram, by its number in the group: data threads'
-/// from 0 on, strangers' from `threads` on. Reading beyond a datagram ends it with 0.
+/// The program that names the socket for a datagram, by its number among those that share the
+/// address: the data threads' are 0 to `threads` - 1, their strangers' sockets follow in the same order.
+/// A datagram that is too short to be read from ends the program with 0.
+///
+/// ```text
+/// if first <= kind <= last { endpoint % threads + threads } else { endpoint % threads }
+/// ```
 fn steering(threads: u32) -> [libc::sock_filter; 10] {
     use libc::{
         BPF_A, BPF_ABS, BPF_ADD, BPF_ALU, BPF_B, BPF_H, BPF_JGE, BPF_JGT, BPF_JMP, BPF_K, BPF_LD,
@@ -105,7 +111,8 @@ fn steering(threads: u32) -> [libc::sock_filter; 10] {
     let (first, last) = STRANGERS_KINDS;
     [
         step(BPF_LD | BPF_B | BPF_ABS, KIND_AT),
-        // What is no stranger's skips the four steps for strangers.
+        // A kind outside `first..=last` is no stranger's: it skips the four steps for strangers, from
+        // the first jump five ahead, from the second four.
         jump(BPF_JMP | BPF_JGE | BPF_K, first as u32, 0, 5),
         jump(BPF_JMP | BPF_JGT | BPF_K, last as u32, 4, 0),
         step(BPF_LD | BPF_H | BPF_ABS, ENDPOINT_AT),

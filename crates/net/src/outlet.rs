@@ -1,6 +1,9 @@
 //! The way out of a socket: an engine, and a bounded queue for what the kernel does not take at once.
 
-use crate::{Clock, Full, SendEngine, SendReport, Socket, sleep_until, wait_writable};
+use crate::clock::Clock;
+use crate::engine::{Full, SendEngine, SendReport};
+use crate::socket::Socket;
+use crate::wait::{sleep_until, wait_writable};
 use canopy_batch::{Backlog, SendBatch, Unsent};
 use canopy_wire::Time;
 use std::time::Duration;

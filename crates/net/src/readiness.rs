@@ -1,7 +1,8 @@
 //! Waiting for many sockets at once: what drives a crowd of clients on one thread.
 
+use crate::clock::Clock;
+use crate::socket::Socket;
 use crate::wait::timespec;
-use crate::{Clock, Socket};
 use canopy_wire::Time;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll;

@@ -1,8 +1,8 @@
 //! Receiving many datagrams in one call, each of which may be several (`UDP_GRO`).
 
-use crate::Socket;
 use crate::address::KernelAddress;
 use crate::engine::may_be_reported;
+use crate::socket::Socket;
 use crate::wait::nap;
 use canopy_wire::Path;
 use std::io;

@@ -1,6 +1,8 @@
 //! Sets of receivers that are sent the same: the group call of the kernel groupcast (§5.1).
 
-use crate::{Outlet, SendEngine, SendReport, Socket};
+use crate::engine::{SendEngine, SendReport};
+use crate::outlet::Outlet;
+use crate::socket::Socket;
 use canopy_batch::{Segments, SendBatch};
 use canopy_wire::Time;
 use std::net::SocketAddr;

@@ -7,7 +7,7 @@
 //! messages quote, and is told nothing. The sending one is bound to a multicast address that nobody
 //! sends to, and is told of full queues.
 
-use crate::socket::{ignore_path_mtu, set_send_buffer, tell_errors};
+use crate::options::{ignore_path_mtu, set_send_buffer, tell_errors};
 use socket2::{Domain, Protocol, Type};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};

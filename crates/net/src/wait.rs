@@ -1,6 +1,7 @@
 //! Waiting: for a socket, for another thread, for a point in time.
 
-use crate::{Clock, Socket};
+use crate::clock::Clock;
+use crate::socket::Socket;
 use canopy_wire::Time;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use std::io;

@@ -4,7 +4,7 @@
 //! The clone engines ask the kernel for routes and hardware addresses here too, once for each
 //! receiver every ten seconds or when they change.
 
-use crate::NodeConfig;
+use crate::config::NodeConfig;
 use crate::sockets::Sockets;
 use crate::watch::{Request, Shared, ThreadStatus};
 use canopy_net::{Clock, sleep_until, thread_cpu_time};

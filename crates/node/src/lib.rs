@@ -3,22 +3,22 @@
 //! this one.
 #![forbid(unsafe_code)]
 
+mod config;
 mod data_thread;
 mod neighbours;
 mod report;
 mod sockets;
 mod watch;
 
+pub use config::{DEFAULT_RECEIVE_BUFFER, NodeConfig};
 pub use report::{RelayReport, drops_of};
 pub use watch::{ChangeError, Command, Health, RelayWatch, ThreadStatus};
 
 use anyhow::Context;
-use canopy_engines::{Engine, EngineChoice};
+use canopy_engines::Engine;
 use canopy_net::{Clock, SocketOptions, ThreadSockets};
-use canopy_relay::{
-    ComtreeConfig, Mode, Notice, Places, Relay, RelayConfig, Siblings, TableLimits, Turn,
-};
-use canopy_session::{Keyring, SessionLimits};
+use canopy_relay::{Notice, Places, Relay, RelayConfig, Siblings, Turn};
+use canopy_session::Keyring;
 use canopy_wire::Tag;
 use data_thread::DataThread;
 use neighbours::Neighbours;
@@ -26,7 +26,6 @@ use serde::Serialize;
 use sockets::Sockets;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -34,53 +33,6 @@ use watch::Shared;
 
 /// Notices that wait to be logged; later ones are not kept.
 const NOTICES: usize = 1024;
-
-/// What a relay is made from, checked already.
-#[derive(Clone, Debug)]
-pub struct NodeConfig {
-    /// Where it listens; port 0 takes a free one.
-    pub listen: SocketAddr,
-    /// When updates leave.
-    pub mode: Mode,
-    /// Data threads, 1 to 64.
-    pub threads: u16,
-    /// How datagrams are sent.
-    pub engine: EngineChoice,
-    /// Where clone engines were installed.
-    pub engine_folder: PathBuf,
-    /// The comtrees that it carries at first.
-    pub comtrees: Vec<ComtreeConfig>,
-    /// The most sessions at a time, of all data threads.
-    pub max_sessions: u32,
-    /// The size of each data thread's tables.
-    pub tables: TableLimits,
-    /// How long things live.
-    pub session_limits: SessionLimits,
-    /// How long a drain waits for participants to leave.
-    pub drain: Duration,
-    /// The processors of the data threads, in order; those without one run anywhere.
-    pub pin: Vec<usize>,
-}
-
-impl NodeConfig {
-    /// A relay with one data thread on a free port of this machine, and defaults for the rest: what
-    /// tests and benches begin with.
-    pub fn loopback() -> NodeConfig {
-        NodeConfig {
-            listen: SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, 0)),
-            mode: Mode::Immediate,
-            threads: 1,
-            engine: EngineChoice::Auto,
-            engine_folder: canopy_engines::ENGINE_FOLDER.into(),
-            comtrees: vec![ComtreeConfig::new(canopy_wire::Comtree(1), 1)],
-            max_sessions: 10_000,
-            tables: TableLimits::default(),
-            session_limits: SessionLimits::default(),
-            drain: Duration::from_secs(5),
-            pin: Vec::new(),
-        }
-    }
-}
 
 /// A send engine, and how many data threads have it for the same reason.
 #[derive(Clone, Debug, Serialize)]
@@ -96,7 +48,8 @@ pub struct EngineInUse {
 /// A relay whose data threads run.
 pub struct RunningRelay {
     address: SocketAddr,
-    receive_buffer: usize,
+    /// Bytes that may wait for a data thread: granted, and asked for.
+    receive_buffer: (usize, usize),
     engines: Vec<EngineInUse>,
     watch: RelayWatch,
     notices: Option<Receiver<Notice>>,
@@ -115,9 +68,9 @@ impl RunningRelay {
     /// If the address cannot be had, an engine was asked for that does not work, or the system
     /// refuses a thread. The error says what to do.
     pub fn start(settings: &NodeConfig) -> anyhow::Result<RunningRelay> {
-        let sockets = listen(settings.listen, settings.threads)?;
+        let sockets = listen(settings)?;
         let address = sockets[0].data.local_address();
-        let receive_buffer = sockets[0].data.receive_buffer()?;
+        let receive_buffer = (sockets[0].data.receive_buffer()?, settings.receive_buffer);
         let engines = open_engines(settings, &sockets)?;
         let in_use = in_use(&engines);
         let (told, notices) = sync_channel(NOTICES);
@@ -167,8 +120,8 @@ impl RunningRelay {
     /// The bytes that may wait for a data thread, if the kernel granted fewer than were asked for;
     /// and those.
     pub fn small_receive_buffer(&self) -> Option<(usize, usize)> {
-        let asked = SocketOptions::default().receive_buffer;
-        (self.receive_buffer < asked).then_some((self.receive_buffer, asked))
+        let (granted, asked) = self.receive_buffer;
+        (granted < asked).then_some((granted, asked))
     }
 
     /// Why the kernel does not tell which receivers on this host's links do not answer, if so.
@@ -270,8 +223,10 @@ fn relays(settings: &NodeConfig, engines: &[Engine]) -> anyhow::Result<Vec<Relay
 const ADDRESS_WAIT: Duration = Duration::from_millis(500);
 
 /// The sockets of each data thread, on an address that nobody else holds.
-fn listen(address: SocketAddr, threads: u16) -> anyhow::Result<Vec<ThreadSockets>> {
-    let bind = || canopy_net::listen(address, threads, &SocketOptions::default());
+fn listen(settings: &NodeConfig) -> anyhow::Result<Vec<ThreadSockets>> {
+    let NodeConfig { listen: address, threads, receive_buffer, .. } = *settings;
+    let options = SocketOptions { receive_buffer, ..SocketOptions::default() };
+    let bind = || canopy_net::listen(address, threads, &options);
     let mut sockets = bind();
     let started = Instant::now();
     // The kernel lets go of a relay's io_uring, and so of its address, only after its process.

@@ -122,7 +122,7 @@ impl Shared {
             }
             let pushed = requests.push(request);
             drop(requests);
-            // Whether it waits or not: a change is rare.
+            // Without looking whether it waits: changes are rare, so a needless wake costs nothing.
             fence(Ordering::SeqCst);
             self.waker.wake();
             match pushed {
@@ -153,7 +153,7 @@ pub enum Health {
     Serving,
     /// It was told to drain or to stop.
     Draining,
-    /// So many data threads have ended although nobody told them to.
+    /// This many data threads have ended although nobody told them to.
     ThreadsEnded(usize),
 }
 

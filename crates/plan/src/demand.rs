@@ -1,6 +1,6 @@
 //! What a comtree has to join: endpoints of a network, their limits, and a rule for the core.
 
-use crate::core_subtree::CoreRule;
+use crate::core_rule::CoreRule;
 use crate::network::Network;
 use crate::provision::Side;
 use crate::rate::{Limits, Rate};

@@ -5,7 +5,7 @@
 //! other points: a point sends up to n and receives up to n × fan-out. Trees grow from the point
 //! closest to the origin. All figures are plain means over the trials.
 
-use crate::core_subtree::CoreRule;
+use crate::core_rule::CoreRule;
 use crate::demand::{Demand, PlanError};
 use crate::network::{Network, Ordered};
 use crate::place::Place;

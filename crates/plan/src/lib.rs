@@ -8,6 +8,7 @@
 
 mod bundled;
 mod calibration;
+mod core_rule;
 mod core_subtree;
 mod cost_model;
 mod demand;
@@ -28,7 +29,7 @@ mod tree;
 
 pub use bundled::BundledServer;
 pub use calibration::{Calibration, CalibrationError, Conditions, EngineCost};
-pub use core_subtree::{CoreRule, Reach};
+pub use core_rule::{CoreRule, Reach};
 pub use cost_model::{CostEstimate, CostInputs, CostRow};
 pub use demand::{Demand, PlanError};
 pub use figures::{CoreRow, DelayRow, Experiment, TopologyRow};

@@ -39,8 +39,7 @@ pub(crate) struct Burst {
     number: u32,
     /// The updates' numbers, in order of arrival.
     records: Vec<u32>,
-    /// Of the updates that relays do not get because their hops have run out: the ports that they
-    /// came from.
+    /// The origins of those updates that relays do not get because their hops have run out.
     exhausted: Vec<PortIndex>,
     runs: Vec<Run>,
     padding: u32,
@@ -246,7 +245,7 @@ impl Burst {
     ) {
         let start = bytes.len();
         let mut hops = u8::MAX;
-        // That its publisher wants an update back was settled where it came in.
+        // Other relays do not see ECHO: it was settled where the update came in.
         let passed_on = if from.address.is_some() { !Flags::ECHO.0 } else { u8::MAX };
         bytes.resize(start + HEADER_LEN, 0);
         for number in numbers {

@@ -1,7 +1,6 @@
 //! What reaches a data thread that is not traffic: typed changes, each applied or refused.
 
-use crate::comtrees::{ComtreeConfig, MAX_COMTREES};
-use crate::ports::FIRST_ENDPOINT;
+use crate::comtrees::{ComtreeConfig, FIRST_ENDPOINT, MAX_COMTREES};
 use canopy_session::Keyring;
 use canopy_wire::{Address, Comtree, Path, Time};
 use core::net::IpAddr;

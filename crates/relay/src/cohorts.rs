@@ -13,7 +13,8 @@ use hashbrown::HashTable;
 /// The classes are laid out differently, so no two of them share a cohort: each has a root.
 const ROOTS: [PeerClass; 3] =
     [PeerClass::Participant, PeerClass::TreeNeighbour, PeerClass::CorePeer];
-/// So many children of one target are looked through; more are looked up.
+/// A node's children of one target are looked through while there are no more than this, and looked up
+/// in a table otherwise.
 const FEW_CHILDREN: u32 = 8;
 
 struct Node {
@@ -39,7 +40,7 @@ pub(crate) struct Cohorts {
     /// The children of nodes that have many for the target at work, by node and level.
     many_children: HashTable<u32>,
     target_at_work: u32,
-    /// Children looked at, so that a test sees the work that a hostile room costs.
+    /// Children looked at: a test bounds the work that participants with hostile levels can cause.
     #[cfg(test)]
     looked_at: core::cell::Cell<usize>,
 }
@@ -119,7 +120,8 @@ impl Cohorts {
         self.nodes.push(Node::new(node, target, level, class, newest_child));
         self.nodes[node as usize].newest_child = child;
         self.nodes[node as usize].alike_children = alike;
-        // The first few are put where they are looked up once there are too many to look through.
+        // When there is one child too many to look through, all of the target's go into the table;
+        // from then on each new one does.
         let to_index = match alike {
             0..=FEW_CHILDREN => 0,
             _ if alike == FEW_CHILDREN + 1 => alike,
@@ -231,8 +233,9 @@ mod tests {
         .collect()
     }
 
-    fn class_of(receiver: PortIndex) -> PeerClass {
-        ROOTS[receiver as usize % ROOTS.len()]
+    /// One class for all, or all in turn.
+    fn class_of(receiver: PortIndex, alike: bool) -> PeerClass {
+        if alike { PeerClass::Participant } else { ROOTS[receiver as usize % ROOTS.len()] }
     }
 
     /// The most levels, in every order, over targets that split the cohorts again and again.
@@ -272,22 +275,24 @@ mod tests {
         /// The slow way: a map from each receiver's list of targets to the receivers that have it.
         #[test]
         fn cohorts_are_the_classes_of_equal_lists(
-            pairs in proptest::collection::btree_set((0u32..6, 0u32..40, 0u8..24), 0..160),
+            pairs in proptest::collection::btree_set((0u32..6, 0u32..80, 0u8..24), 0..240),
+            // Then a node has more children than are looked through one by one.
+            alike in any::<bool>(),
         ) {
-            let mut cohorts = Cohorts::new(40, 200);
+            let mut cohorts = Cohorts::new(80, 240);
             for round in 0..2 {
                 let mut lists: BTreeMap<PortIndex, Vec<(u32, Level)>> = BTreeMap::new();
                 let mut seen = std::collections::BTreeSet::new();
                 for (target, receiver, level) in &pairs {
                     if seen.insert((*target, *receiver)) {
-                        cohorts.add(*receiver, class_of(*receiver), *target, Level(*level));
+                        cohorts.add(*receiver, class_of(*receiver, alike), *target, Level(*level));
                         lists.entry(*receiver).or_default().insert(0, (*target, Level(*level)));
                     }
                 }
                 cohorts.seal();
                 let mut classes: BTreeMap<_, Vec<PortIndex>> = BTreeMap::new();
                 for (receiver, list) in lists {
-                    let class = class_of(receiver) as u8;
+                    let class = class_of(receiver, alike) as u8;
                     classes.entry((class, list)).or_default().push(receiver);
                 }
                 let mut found = BTreeMap::new();
@@ -296,7 +301,8 @@ mod tests {
                     members.sort_unstable();
                     if !members.is_empty() {
                         let list = cohorts.targets(node).collect::<Vec<_>>();
-                        found.insert((cohorts.class(node) as u8, list), members);
+                        let key = (cohorts.class(node) as u8, list);
+                        prop_assert!(found.insert(key, members).is_none(), "twice the same");
                     }
                 }
                 prop_assert_eq!(found, classes, "round {}", round);

@@ -1,6 +1,5 @@
 //! The comtrees that a relay carries: they come, change and go while it runs.
 
-use crate::ports::FIRST_ENDPOINT;
 use canopy_session::KeyedState;
 use canopy_wire::{Address, Comtree, Tag};
 use core::hash::BuildHasher;
@@ -10,6 +9,10 @@ use std::collections::VecDeque;
 
 /// The number of a comtree's place in the table.
 pub(crate) type ComtreeIndex = u32;
+
+/// Endpoint numbers below this are a relay's own, one for each of its data threads: a neighbour
+/// that sends to endpoint k is served by thread k.
+pub const FIRST_ENDPOINT: u16 = 64;
 
 /// The most comtrees that a relay carries.
 pub const MAX_COMTREES: usize = 1024;

@@ -64,6 +64,8 @@ counters! {
     subscription_changes,
     #[doc = "Subscriptions that expired without a refresh."]
     subscriptions_expired,
+    #[doc = "Connects passed to another data thread of the relay, as this one had no place or address left."]
+    connects_passed,
     #[doc = "Sessions opened."]
     sessions_opened,
     #[doc = "Sessions ended, for whatever reason."]

@@ -47,7 +47,7 @@ pub(crate) struct Books<'a> {
     pub(crate) comtrees: &'a mut Comtrees,
 }
 
-/// What a flush adds to the books of the relay, of which each comtree has its own part.
+/// The relay's totals that are also kept by comtree, read before and after a cohort is sent to.
 struct FlushTotals {
     deliveries: u64,
     bytes: u64,
@@ -68,7 +68,7 @@ pub(crate) struct Fanout {
     burst: Burst,
     /// Members of the cohort at work that need a burst without what came from them.
     apart: Vec<PortIndex>,
-    /// From how many members on a cohort is a set, whose members are all sent the same bytes.
+    /// A cohort with at least this many members is a set: all of them are sent the same bytes.
     smallest_set: Option<u32>,
     /// The filler record made last, while its bytes are in the batch.
     filler: Option<Part>,
@@ -103,6 +103,11 @@ impl Fanout {
 
     /// Sends all pending updates to whom they concern, through `batch`, which may have sends
     /// already and is empty afterwards.
+    ///
+    /// The batch's bytes hold the burst of the cohort at work. When the batch has no room for another
+    /// send, its sends leave and the bytes stay, because the next members' sends point into them
+    /// ([`Outbox::send`]). The bytes go between two layouts only, when there are many of them.
+    /// Sending never waits, so the loop always runs to its end.
     pub(crate) fn send_all(
         &mut self,
         pending: &mut Pending,
@@ -130,7 +135,8 @@ impl Fanout {
             } else {
                 self.send_to_each(node, pending, tables, books.counters, &mut out);
             }
-            // 4. Those from whom much of it came get a layout of their own.
+            // 4. Those from whom much of it came get a layout of their own. By now the others' sends
+            //    are in the batch, so the burst may be composed anew behind them.
             while let Some(receiver) = self.apart.pop() {
                 self.compose(node, Some(receiver), pending, tables, books.comtrees, &mut out);
                 self.send_to_one(receiver, pending, tables, books.counters, &mut out);

@@ -29,10 +29,9 @@ mod turn;
 
 pub use canopy_batch::SendBatch;
 pub use changes::{BranchConfig, Change, Refusal};
-pub use comtrees::{ComtreeConfig, ComtreeCounters, ComtreeStatus, MAX_COMTREES};
+pub use comtrees::{ComtreeConfig, ComtreeCounters, ComtreeStatus, FIRST_ENDPOINT, MAX_COMTREES};
 pub use counters::Counters;
 pub use places::Places;
-pub use ports::FIRST_ENDPOINT;
 pub use relay::{Mode, Notice, Relay, RelayConfig};
 pub use siblings::{MAX_THREADS, Siblings};
 pub use subscriptions::TableLimits;

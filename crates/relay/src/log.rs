@@ -4,6 +4,13 @@
 //! eyes and say so, without a lock and without unsafe code. What is not read before the writer comes
 //! round again is lost for the reader that was too slow, and for nobody else; the reader counts it
 //! exactly. Or the writer looks for [`LogWriter::room`] first and loses nothing.
+//!
+//! How a reader knows that a record is whole: before the writer overwrites any word it raises
+//! `reserved` to where the new record will end, and afterwards it raises `written` to there. A reader
+//! only begins records that end before `written`. It copies the words and looks at `reserved` last:
+//! if that is no more than one round ahead of the record, none of the words was overwritten while they
+//! were copied. Otherwise the copy is thrown away and the reader goes on from where the writer is.
+//! Positions count words since the beginning and never wrap; only their place in the ring does.
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::Arc;
@@ -166,7 +173,8 @@ impl LogReader {
                 *word = self.ring.word(at).load(Ordering::Relaxed);
             }
         }
-        // If any of these words was written later, so was what is read here.
+        // If any of these words is of a later round, then `reserved`, which is read behind this fence,
+        // says so: the writer raised it before it wrote the word.
         fence(Ordering::Acquire);
         let reserved = self.ring.reserved.load(Ordering::Relaxed);
         (reserved - self.at <= self.ring.len()).then_some((len, mask))
@@ -178,7 +186,7 @@ impl LogReader {
         for _ in 0..CATCH_UP_TRIES {
             let end = self.end();
             let sent = self.ring.sent[self.reader].load(Ordering::Relaxed);
-            // If the writer went on meanwhile, the count may be ahead of the end.
+            // If the writer has gone on meanwhile, `sent` may count records behind `end`.
             fence(Ordering::Acquire);
             if self.ring.reserved.load(Ordering::Relaxed) == end {
                 let lost = sent - self.received;

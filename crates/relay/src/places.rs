@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub struct Places(Arc<AtomicU32>);
 
 impl Places {
-    /// So many places.
+    /// This many places, all free.
     pub fn new(count: u32) -> Places {
         Places(Arc::new(AtomicU32::new(count)))
     }

@@ -8,15 +8,10 @@ use crate::NONE;
 use crate::comtrees::ComtreeIndex;
 use canopy_session::{KeyedState, SessionIndex};
 use canopy_wire::{Address, Comtree, Path, Tag};
-use core::hash::BuildHasher;
 use hashbrown::HashTable;
 
 /// The number of a port in its table.
 pub(crate) type PortIndex = u32;
-
-/// Endpoint numbers below this are a relay's own, one for each of its data threads: a neighbour
-/// that sends to endpoint k is served by thread k.
-pub const FIRST_ENDPOINT: u16 = 64;
 
 /// Who is at the other end of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +49,7 @@ pub(crate) struct LastSubscribe {
 pub(crate) struct Port {
     pub(crate) peer: Peer,
     pub(crate) class: PeerClass,
-    /// Its comtree, by identifier and by place in the table. A sibling's say nothing.
+    /// Its comtree, by identifier and by place in the table. Both are without meaning for a sibling.
     pub(crate) comtree: Comtree,
     pub(crate) comtree_index: ComtreeIndex,
     /// The participant's address, or the neighbour relay's own.
@@ -127,7 +122,7 @@ impl Ports {
             let port = &self.ports[*port as usize];
             port.address == address && port.comtree == comtree
         };
-        self.by_address.find(self.hash.hash_one((comtree, address)), same).copied()
+        self.by_address.find(self.hash.hash_pair(comtree.0, address.0), same).copied()
     }
 
     /// The ports of a session.
@@ -207,7 +202,7 @@ impl Ports {
         let (ports, hash) = (&self.ports, &self.hash);
         let hash_of = |port: &PortIndex| {
             let port = &ports[*port as usize];
-            hash.hash_one((port.comtree, port.address))
+            hash.hash_pair(port.comtree.0, port.address.0)
         };
         self.by_address.insert_unique(hash_of(&index), index, hash_of);
         Some(index)
@@ -216,7 +211,7 @@ impl Ports {
     /// Closes a port; its place may be another's from now on. Returns what it was.
     pub(crate) fn close(&mut self, index: PortIndex) -> Option<Port> {
         let port = self.get(index)?.clone();
-        let hash = self.hash.hash_one((port.comtree, port.address));
+        let hash = self.hash.hash_pair(port.comtree.0, port.address.0);
         if let Ok(entry) = self.by_address.find_entry(hash, |found| *found == index) {
             entry.remove();
         }

@@ -266,7 +266,7 @@ fn decode(words: &[u64]) -> Option<Told> {
     match head & 0xff {
         INTEREST => {
             let wanted = (head >> 8 & 0xffff).checked_sub(1).map(|level| Level(level as u8));
-            Some(Told::Interest { comtree, group: Group::new(value as u32), wanted })
+            Some(Told::Interest { comtree, group: Group::from_low_bits(value as u32), wanted })
         }
         MOVED => Some(Told::Moved { path: path()?, since: Time::from_nanos(value) }),
         CONNECT => {

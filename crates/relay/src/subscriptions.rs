@@ -8,7 +8,6 @@ use crate::NONE;
 use crate::ports::PortIndex;
 use canopy_session::KeyedState;
 use canopy_wire::{Comtree, Group, Level, TableFull, Tag, Time};
-use core::hash::BuildHasher;
 use hashbrown::HashTable;
 
 /// How much a data thread's tables may hold.
@@ -34,8 +33,8 @@ impl Default for TableLimits {
 
 /// The most groups that a table can be made for, of all data threads together.
 const MOST_GROUPS: u32 = 1 << 28;
-/// So many members of a group are looked through; more are looked up. Most groups are small, and an
-/// index that has none of them costs their changes nothing.
+/// A group's members are looked through while there are no more than this, and looked up in an index
+/// otherwise. Most groups are small, and changing one that is not indexed costs a third less.
 const FEW_MEMBERS: u32 = 8;
 /// When a sibling's subscription ends: it is told when it does.
 const NEVER: u32 = u32::MAX;
@@ -43,7 +42,7 @@ const NEVER: u32 = u32::MAX;
 struct GroupEntry {
     comtree: Comtree,
     group: Group,
-    /// Of comtree and group; every hash of a subscription is made from it.
+    /// The hash of comtree and group, from which the hash of every subscription is made.
     hash: u64,
     /// The lists of members: participants and branches, and the relay's other data threads.
     first: u32,
@@ -51,7 +50,8 @@ struct GroupEntry {
     /// The number of the group's target while updates wait for it, otherwise [`NONE`].
     target: u32,
     next_free: u32,
-    /// What the members want, at least, and what the other data threads were told of it.
+    /// The level up to which the members want updates, or a higher one, and what the other data threads
+    /// were told of it.
     wanted: Wanted,
     told: Wanted,
     /// Whether the group is in the list of those to tell of.
@@ -62,7 +62,7 @@ struct GroupEntry {
     is_indexed: bool,
 }
 
-/// The highest level that somebody wants, or that nobody wants any.
+/// The highest level that somebody wants; `None` if nobody wants any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Wanted(Option<Level>);
 
@@ -157,7 +157,7 @@ impl SubscriptionTable {
 
     /// The group's index, if it has subscribers or updates waiting.
     pub(crate) fn find_group(&self, comtree: Comtree, group: Group) -> Option<u32> {
-        self.find_hashed(self.hash.hash_one((comtree, group)), comtree, group)
+        self.find_hashed(self.hash.hash_pair(comtree.0, group.number()), comtree, group)
     }
 
     /// Whether a group has members that wait for the flush.
@@ -231,7 +231,7 @@ impl SubscriptionTable {
         level: Level,
         expires: u32,
     ) -> Result<(), TableFull> {
-        let hash = self.hash.hash_one((comtree, group));
+        let hash = self.hash.hash_pair(comtree.0, group.number());
         let known = self.find_hashed(hash, comtree, group);
         let is_sibling = port < self.siblings;
         if let Some(existing) = known.and_then(|known| self.find_pair(port, known)) {
@@ -324,9 +324,9 @@ impl SubscriptionTable {
         }
     }
 
-    /// What the members of a subscription's group want may be more now. Less is noticed when the
-    /// last of them is gone: until then a data thread may be passed what its members' levels hold
-    /// back.
+    /// Raises what the group's members want to the level of this subscription. It only falls when the
+    /// last member has gone, because the second highest level would have to be searched for. Until
+    /// then this thread may be passed updates that none of its members' levels lets through.
     fn note_wanted(&mut self, subscription: u32) {
         if self.siblings > 1 {
             let Subscription { group, port, level, .. } = self.subscriptions[subscription as usize];

@@ -8,8 +8,8 @@ use core::time::Duration;
 
 /// In periodic mode sockets are read at least this often, so that acks don't wait for the tick.
 const READ_EVERY: Duration = Duration::from_millis(5);
-/// Receive calls of one turn, whose datagrams leave together; and as often what other data threads
-/// passed is taken, if it is more than can wait at once.
+/// Receive calls of one turn, whose datagrams leave together. Also how often a turn takes what other
+/// data threads passed, if that is more than can wait for one flush.
 const MAX_RECEIVES: usize = 16;
 
 /// What a turn needs from outside.
@@ -65,7 +65,7 @@ pub struct Turn {
     relay: Relay,
     /// How often to read at leisure; `None` in immediate mode.
     read_every: Option<Duration>,
-    /// With traffic in periodic mode: read at leisure instead of at every arrival.
+    /// Whether to read at leisure instead of at every arrival: with traffic in periodic mode.
     is_leisurely: bool,
     began: Time,
 }
@@ -119,8 +119,9 @@ impl Turn {
             }
             relay.transmit(now, |batch| medium.send(batch));
         }
-        // 2. Receive batch → check → tables → pending. What a datagram may have been caused by is
-        //    known before it is looked at.
+        // 2. Receive batch → check → tables → pending. A publisher may react to a subscription that
+        //    another data thread has just acknowledged. So what the others told is read after the
+        //    datagrams have been received and before they are handled: it is there by then.
         let mut has_received = false;
         for _ in 0..MAX_RECEIVES {
             let more = medium.receive(false)?;
@@ -135,7 +136,8 @@ impl Turn {
                 break;
             }
         }
-        // 3. Strangers come last, and only one receive batch of them.
+        // 3. Strangers come last, and only one receive batch of them: a flood of hellos may cost
+        //    strangers their answer, never a session.
         medium.receive(true)?;
         while handle_next(relay, now, medium) {
             has_received = true;

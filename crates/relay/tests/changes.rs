@@ -64,6 +64,7 @@ fn what_cannot_be_is_refused_with_a_remedy_and_changes_nothing() {
     };
     let remove_branch = |neighbour| Change::RemoveBranch { comtree: COMTREE, neighbour };
     let throw_out = |address| Change::ThrowOut { comtree: COMTREE, address };
+    let own_site = Address::unicast(1, 3);
     #[allow(clippy::reversed_empty_ranges)] // The mistake that is to be refused.
     let reversed = 200..=100;
     let cases = [
@@ -83,6 +84,7 @@ fn what_cannot_be_is_refused_with_a_remedy_and_changes_nothing() {
             Refusal::NoRelayAddress(support::group(1)),
             "numbers below 64",
         ),
+        (branch(COMTREE, own_site), Refusal::OwnSite(own_site), "a site of its own"),
         (remove_branch(nobody), Refusal::UnknownAddress(COMTREE, nobody), "may have left"),
         (remove_branch(participant), Refusal::UnknownAddress(COMTREE, participant), "may have"),
         (throw_out(nobody), Refusal::UnknownAddress(COMTREE, nobody), "may have left"),

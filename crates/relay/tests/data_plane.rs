@@ -66,6 +66,15 @@ fn unicast_reaches_one() {
 }
 
 #[test]
+fn the_largest_update_fits() {
+    let mut world = World::new(Mode::Immediate, 2);
+    let payload = [7; canopy_wire::MAX_UPDATE];
+    world.publish_to(0, world.address(1), 0, Flags(0), &payload);
+    world.settle();
+    assert_eq!(world.payloads(1), [payload]);
+}
+
+#[test]
 fn unicast_reaches_oneself_too() {
     let mut world = World::new(PERIODIC, 2);
     for payload in [b"note", b"self"] {
@@ -99,6 +108,19 @@ fn a_tick_leaves_as_segments_of_equal_size_without_ones_own() {
     }
     let counters = world.relay().counters();
     assert_eq!(counters.padding_bytes_out, 60 * 112, "filler in the place of one's own");
+    assert_eq!((counters.deliveries_out, counters.segmented_sends), (60 * 59, 60));
+}
+
+#[test]
+fn a_set_spares_whom_nothing_is_for() {
+    let mut world = World::of(RelayConfig { smallest_set: Some(2), ..config(PERIODIC) }, 3);
+    world.subscribe_all(7, 0);
+    let before = world.relay().counters().datagrams_out;
+    world.publish(0, 7, 0, Flags(0), b"to the others");
+    world.tick();
+    assert_eq!(world.relay().counters().datagrams_out, before + 2);
+    assert_eq!([0, 1, 2].map(|number| world.payloads(number).len()), [0, 1, 1]);
+    assert_eq!(world.participants[0].session.echoes(), 0);
 }
 
 #[test]

@@ -142,7 +142,7 @@ fn the_places_are_the_relays_whichever_thread_is_asked() {
 }
 
 #[test]
-fn a_thread_without_addresses_hands_the_applicant_on() {
+fn a_thread_without_addresses_passes_the_applicant_on() {
     for threads in [2, 3, 4, 64] {
         let mut config = config(Mode::Immediate);
         let last = 63 + threads;

@@ -21,7 +21,7 @@ type Datagram = (Path, Vec<u8>);
 enum Call {
     Receive,
     ReceiveStrangers,
-    /// So many sends.
+    /// A batch with this many sends.
     Send(usize),
     Losses,
 }

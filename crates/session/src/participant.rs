@@ -330,7 +330,7 @@ impl Session {
             Kind::Left if self.state == State::Leaving => self.close(),
             _ => {}
         }
-        // That the relay does not know us, or not here, is no sign that the session lives.
+        // An answer that knows no session of ours, or none at this path, does not prove that it lives.
         let is_unknown = match header.kind {
             Kind::Challenge => true,
             Kind::KeepaliveAck => header.dst != self.address,
@@ -460,7 +460,7 @@ impl Session {
         self.tell(Event::Connected(self.address));
     }
 
-    /// Of another version's packets, only its refusal of ours can be read.
+    /// The only packet of another version that can be read is its refusal of ours.
     fn handle_foreign_version(
         &mut self,
         version: u8,

@@ -123,6 +123,13 @@ impl KeyedState {
         let half = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
         KeyedState { k0: half(low), k1: half(high) }
     }
+
+    /// The hash of two numbers, such as a comtree's and an address's: one round for both.
+    pub fn hash_pair(&self, first: u32, second: u32) -> u64 {
+        let mut hasher = self.build_hasher();
+        hasher.write_u64(u64::from(first) << 32 | u64::from(second));
+        hasher.finish()
+    }
 }
 
 impl BuildHasher for KeyedState {

@@ -36,7 +36,7 @@ enum Fullness {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Restart {
     pub(crate) stop_at: Time,
-    /// Before it stops, it drains for so long; not at all if zero.
+    /// How long it drains before it stops; zero for not at all.
     pub(crate) drain: Duration,
     pub(crate) down: Duration,
 }
@@ -109,7 +109,7 @@ pub(crate) struct Scenario {
 /// In periodic mode the socket is read at most this often.
 pub(crate) const READ_EVERY: Duration = Duration::from_millis(5);
 
-/// At the end nothing new happens for so long, so that all that is on its way arrives.
+/// How long nothing new happens at the end, so that all that is on its way arrives.
 const QUIET: Duration = Duration::from_secs(3);
 /// Between the end of all patience and the beginning of the quiet.
 const SLACK: Duration = Duration::from_secs(2);
@@ -178,7 +178,7 @@ impl Scenario {
         }
     }
 
-    /// Whether all is well for so long before the end that all must have recovered.
+    /// Whether all is well long enough before the end for everyone to have recovered.
     pub(crate) fn is_long_enough(&self) -> bool {
         self.end.since(self.calm_from) >= recovery(self.weather, &self.limits) + QUIET + SLACK
     }

@@ -61,9 +61,18 @@ impl Group {
     /// The largest group number.
     pub const MAX: u32 = GROUP_BIT - 1;
 
-    /// Group `number`; its top bit is ignored.
+    /// Group `number`. For numbers that are not known to fit, there is [`Group::try_from`].
+    ///
+    /// # Panics
+    /// If `number` is more than [`Group::MAX`]; in a constant, the program does not compile.
     pub const fn new(number: u32) -> Group {
-        Group(number & Self::MAX)
+        assert!(number <= Self::MAX, "a group's number has 31 bits");
+        Group(number)
+    }
+
+    /// The group whose number is the lower 31 bits of `word`, as the wire has it.
+    pub const fn from_low_bits(word: u32) -> Group {
+        Group(word & Self::MAX)
     }
 
     /// The group's number, 0 to [`Group::MAX`].
@@ -128,7 +137,7 @@ mod tests {
     #[test]
     fn the_high_bit_tells_groups_from_endpoints() {
         assert_eq!(Group::new(7).address().group(), Some(Group::new(7)));
-        assert_eq!(Group::new(u32::MAX).number(), Group::MAX);
+        assert_eq!(Group::from_low_bits(u32::MAX).number(), Group::MAX);
         let address = Address::unicast(0xffff, 9);
         assert!(!address.is_group());
         assert_eq!((address.site(), address.endpoint()), (0x7fff, 9));

@@ -29,25 +29,26 @@ drop_reasons! {
     Version => "version",
     /// A packet kind that does not exist.
     UnknownKind => "unknown_kind",
-    /// A packet kind that only relays send, or that this release reserves.
+    /// A packet kind that only relays send to participants, or that this release reserves.
     UnexpectedKind => "unexpected_kind",
     /// Longer than the largest datagram.
     Oversized => "oversized",
-    /// A source address that no session has: before the handshake, or after expiry.
+    /// A source address that nobody has: before the handshake, or after expiry.
     UnknownSource => "unknown_source",
-    /// A source address whose session belongs to another ip:port.
+    /// A source address that belongs to another path: a session's that has moved, or a neighbour's. Or
+    /// an update in another's name.
     SpoofedSource => "spoofed_source",
     /// A comtree that this relay does not carry.
     UnknownComtree => "unknown_comtree",
-    /// A unicast address that no session of the comtree has.
+    /// A unicast address that nobody has on the comtree, or whose owner left before the flush.
     UnknownDestination => "unknown_destination",
-    /// A cookie that this relay did not make, or made too long ago, or for another ip:port.
+    /// A cookie that this relay did not make, or made too long ago, or for another path.
     BadCookie => "bad_cookie",
     /// A rebind whose proof is not the session's.
     BadProof => "bad_proof",
     /// A connect that asks for a security suite, or brings a token, that this relay does not take.
     BadCredentials => "bad_credentials",
-    /// The session table is full; the participant was refused.
+    /// All places or addresses are taken; the participant was refused.
     SessionsFull => "sessions_full",
     /// A subscription refused because the group or subscription table is full.
     SubscriptionsFull => "subscriptions_full",

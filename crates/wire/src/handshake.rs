@@ -1,6 +1,6 @@
 //! Session packets: hello, cookie, connect, keepalive, leave, rebind.
 //!
-//! No relay reply to an unproved ip:port is longer than what asked for it: a hello is padded to
+//! No relay reply to an unproved path is longer than what asked for it: a hello is padded to
 //! more than a cookie or a refusal, a keepalive to a challenge.
 
 use crate::{
@@ -93,10 +93,10 @@ pub struct Leave {
     pub reason: LeaveReason,
 }
 
-/// The relay asks an unexpected ip:port for proof.
+/// The relay asks for a proof from an unexpected path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Challenge {
-    /// Bound to the ip:port and to the session's address.
+    /// Bound to the path and to the session's address.
     pub cookie: Tag,
 }
 

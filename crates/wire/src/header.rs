@@ -41,7 +41,7 @@ kinds! {
     Subscribe = 0x03,
     /// Answer to a subscribe: what was applied, and what was refused.
     SubscribeAck = 0x04,
-    /// Where an address is (Forest §3.1); reserved for relays that have links.
+    /// Where an address is (Forest §3.1); reserved for relays that learn routes.
     RouteReply = 0x08,
     /// First packet of a participant.
     Hello = 0x10,
@@ -61,7 +61,7 @@ kinds! {
     Leave = 0x17,
     /// The relay has forgotten the session.
     Left = 0x18,
-    /// The relay asks an unexpected ip:port to prove its return path and its session.
+    /// The relay asks for a proof of the return path and the session behind an unexpected path.
     Challenge = 0x19,
     /// The proof.
     Rebind = 0x1a,

@@ -128,7 +128,9 @@ fn sections_of<'a>(packet: &Packet<'a>) -> Result<(u32, Sections<'a>), WireError
 }
 
 fn groups_of(bytes: &[u8]) -> impl Iterator<Item = Group> + use<'_> {
-    bytes.chunks_exact(4).map(|g| Group::new(u32::from_be_bytes([g[0], g[1], g[2], g[3]])))
+    bytes
+        .chunks_exact(4)
+        .map(|g| Group::from_low_bits(u32::from_be_bytes([g[0], g[1], g[2], g[3]])))
 }
 
 /// Writes a subscribe packet change by change into a buffer of the caller's.

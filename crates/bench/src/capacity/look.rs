@@ -6,7 +6,7 @@ use canopy_node::ThreadStatus;
 use canopy_plan::BundledServer;
 use std::time::Duration;
 
-/// So much more one look must show than another for the two to tell a slope.
+/// Two looks tell a slope only if one shows at least this many times what the other does.
 const FAR_APART: f64 = 1.25;
 
 /// What a relay did under a load.

@@ -36,7 +36,7 @@ const FIRST_LOOK: f64 = 60.0;
 const MEASURED_AT: [(f64, u32); 2] = [(0.35, 1), (0.6, 2)];
 /// The longest update that is sent.
 const MOST_BYTES: u32 = 1000;
-/// So often each, before the true number is looked for and after.
+/// How often each load is measured, before the true number is searched for and again after.
 const LOOKS: usize = 2;
 /// A relay that keeps fewer of its ticks is late: some it misses for the machine's hiccups.
 const MOST_TICKS: f64 = 0.95;

@@ -75,8 +75,8 @@ impl Bed {
         }
         let ip = Ipv4Addr::new(10, 77, 0, 2).into();
         far.ip(&format!("link set far address {FAR}"))?;
-        // What is not for this host, its kernel drops before it looks at anything else. Nobody has
-        // to ask for addresses that are said here, and no such question is counted.
+        // The far kernel drops what is for another hardware address before it looks at anything else.
+        // The address is set here, so that no ARP request is sent, which would be counted.
         let to = if sink == Sink::Dropped { NOBODY } else { FAR };
         near.ip(&format!("neigh replace {ip} lladdr {to} dev near nud permanent"))?;
         let (targets, counter, window): (_, Box<dyn Counter>, _) = match sink {

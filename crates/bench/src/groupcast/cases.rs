@@ -120,7 +120,7 @@ impl Filters {
                 }
             }
         }
-        // Where nothing is cut, the device that does not cut is the one that does.
+        // Single datagrams are not cut, so for them `software` would only repeat `discard`.
         cases.retain(|case| case.sink != Sink::Software || case.segments > 1);
         if cases.is_empty() {
             bail!("nothing to measure: the sink software needs --segments above 1");

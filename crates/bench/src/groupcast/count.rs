@@ -28,14 +28,14 @@ pub(super) struct Expected {
 /// What became of the copies of a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Settled {
-    /// That did not arrive.
+    /// Copies that did not arrive.
     pub(super) lost: u64,
-    /// That arrived once more than they were sent.
+    /// Copies that arrived once more than they were sent.
     pub(super) doubled: u64,
 }
 
 impl Settled {
-    /// From what arrived at each receiver; at a device, all of them together.
+    /// Compares what was expected with what arrived at each receiver; a device counts as one.
     fn of(arrived: impl ExactSizeIterator<Item = u64>, expected: Expected) -> Settled {
         let each = expected.copies / arrived.len().max(1) as u64;
         arrived.fold(Settled::default(), |sum, arrived| Settled {

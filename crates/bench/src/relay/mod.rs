@@ -3,6 +3,7 @@
 pub(super) mod cases;
 pub(super) mod load;
 mod place;
+mod plan;
 mod report;
 mod rounds;
 mod softirq;
@@ -15,6 +16,7 @@ use canopy_output::{print_line, print_note};
 use cases::{Case, Filters};
 use clap::Args;
 use place::Place;
+use plan::Plan;
 use report::Row;
 pub(crate) use rounds::Server;
 use std::process::ExitCode;
@@ -51,25 +53,6 @@ pub(crate) struct RelayBench {
     /// Print the rows and what was left out as JSON, one a line
     #[arg(long)]
     json: bool,
-}
-
-/// How each case is measured.
-pub(crate) struct Plan {
-    rounds: u32,
-    measured: Duration,
-    engine: EngineChoice,
-    threads: u16,
-    /// The processors of the relay's data threads; the first is the reflector's.
-    relay_on: Vec<usize>,
-    place: Place,
-}
-
-impl Plan {
-    /// The processors of so many data threads, as the relay's flag names them.
-    fn pins(&self, threads: u16) -> String {
-        let all = self.relay_on.iter().cycle().take(threads.into());
-        all.map(usize::to_string).collect::<Vec<_>>().join(",")
-    }
 }
 
 impl RelayBench {

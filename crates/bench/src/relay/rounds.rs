@@ -1,8 +1,8 @@
 //! Alternated rounds: the relay and the reflector, each a process of its own, under the same load.
 
-use super::Plan;
 use super::cases::Case;
 use super::load::{Load, Measured, Side};
+use super::plan::Plan;
 use super::report::{Ages, Row};
 use crate::flag_value;
 use crate::noise::{Steal, median};

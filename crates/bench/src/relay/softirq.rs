@@ -4,9 +4,9 @@
 //! Sampled with `perf` under a steady crowd: a sample counts as the receivers' if a softirq is on
 //! its kernel stack. Nothing is sampled while the rows are measured.
 
-use super::Plan;
 use super::cases::{Case, ModeName, Scenario};
 use super::load::{Load, Side};
+use super::plan::Plan;
 use super::rounds::Server;
 use anyhow::{Context, bail};
 use std::process::{Command, Stdio};

@@ -3,8 +3,10 @@
 use canopy_net::set_receive_buffer;
 use canopy_node::{Command, NodeConfig, RunningRelay};
 use canopy_relay::Mode;
-use canopy_wire::{Address, Bundle, HEADER_LEN, Kind, Packet, RECORD_HEADER_LEN};
-use std::collections::{BTreeSet, HashMap};
+use canopy_wire::{
+    Address, Bundle, Change, HEADER_LEN, Kind, Packet, RECORD_HEADER_LEN, Subscribe,
+};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,7 +18,7 @@ use std::time::Duration;
 pub(crate) enum Fault {
     Drop,
     Double,
-    /// Another participant gets a copy too.
+    /// Another participant, who never asked for its first update's group, gets a copy too.
     Misroute,
     /// It comes after the next one with an update of the same publisher.
     Swap,
@@ -73,7 +75,7 @@ impl Meddler {
     pub(crate) fn start(relay: SocketAddr, fault: Fault) -> Meddler {
         let (front, meddled) = (Arc::new(socket()), Arc::new(AtomicU64::new(0)));
         let (address, stop) = (front.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
-        let tricks = Tricks { fault, seen: 0, last: None, held: HashMap::new() };
+        let tricks = Tricks { fault, seen: 0, asked: BTreeMap::new(), held: HashMap::new() };
         let way = Way {
             front,
             relay,
@@ -122,6 +124,7 @@ impl Way {
                 let towards = Arc::clone(&back);
                 (back, std::thread::spawn(move || way.down(&towards, participant)))
             });
+            self.tricks.lock().unwrap().hear(participant, &bytes[..len]);
             back.send_to(&bytes[..len], self.relay).unwrap();
         }
         for (back, thread) in backs.into_values() {
@@ -150,12 +153,37 @@ impl Way {
 struct Tricks {
     fault: Fault,
     seen: u64,
-    last: Option<SocketAddr>,
+    /// By participant: the groups that it ever asked for.
+    asked: BTreeMap<SocketAddr, BTreeSet<Address>>,
     /// By participant: what is held back.
     held: HashMap<SocketAddr, Vec<u8>>,
 }
 
 impl Tricks {
+    /// Notes which groups a participant asks for.
+    fn hear(&mut self, participant: SocketAddr, datagram: &[u8]) {
+        let packet = Packet::new_checked(datagram).unwrap();
+        if packet.header().kind == Kind::Subscribe {
+            let asked = self.asked.entry(participant).or_default();
+            for change in Subscribe::new_checked(&packet).unwrap().changes() {
+                if let Change::Add(group, _) = change {
+                    asked.insert(group.address());
+                }
+            }
+        }
+    }
+
+    /// Somebody who never asked for what the first update of a datagram was sent to.
+    fn stranger_to(&self, datagram: &[u8]) -> Option<SocketAddr> {
+        let packet = Packet::new_checked(datagram).unwrap();
+        let group = match packet.header().kind {
+            Kind::Bundle => Bundle::new_checked(&packet).unwrap().records().next()?.dst,
+            _ => packet.header().dst,
+        };
+        let mut all = self.asked.iter();
+        all.find_map(|(who, asked)| (!asked.contains(&group)).then_some(*who))
+    }
+
     /// What becomes of a datagram.
     fn take(
         &mut self,
@@ -174,7 +202,6 @@ impl Tricks {
             all.extend(self.held.remove(&to).map(|held| (to, held)));
             return all;
         }
-        let other = self.last.replace(to).filter(|last| *last != to);
         if !self.seen.is_multiple_of(ONE_IN) || self.held.contains_key(&to) {
             return all;
         }
@@ -182,7 +209,10 @@ impl Tricks {
         match self.fault {
             Fault::Drop => all.clear(),
             Fault::Double => all.push((to, datagram.to_vec())),
-            Fault::Misroute => all.extend(other.map(|other| (other, datagram.to_vec()))),
+            Fault::Misroute => {
+                let stranger = self.stranger_to(datagram).expect("nobody asks for all groups");
+                all.push((stranger, datagram.to_vec()));
+            }
             Fault::Swap => {
                 self.held.insert(to, datagram.to_vec());
                 all.clear();

@@ -152,7 +152,7 @@ impl CrowdFrame {
             duplicates: verdict.duplicates,
             unexpected: verdict.unexpected,
             updates_published: verdict.published,
-            // Of the updates that are old enough to be judged, as what is expected.
+            // Like the expected ones, these count only updates that are old enough to be judged.
             deliveries: verdict.expected - verdict.missing,
             deliveries_expected: verdict.expected,
         }

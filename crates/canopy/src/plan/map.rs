@@ -21,7 +21,7 @@ pub(super) fn svg(demand: &Demand<'_>, choice: &Choice, title: &str) -> String {
          <text x=\"{MARGIN}\" y=\"26\" font-size=\"17\">{}</text>\n",
         escaped(title)
     );
-    // Of a complete graph the links tell nothing.
+    // In a complete graph the links would only hide the tree.
     if network.links().len() <= 8 * network.nodes().len() {
         for link in network.links() {
             svg += &line(link.ends.map(|end| places[end]), "stroke=\"#d5d5d5\"/>\n");

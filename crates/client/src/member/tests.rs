@@ -185,7 +185,7 @@ fn the_next_relay_is_asked_when_one_is_silent_or_refuses() {
     let refused = Event::Refused(RefusedReason::Full);
     assert!(events[0] == refused && is_connected(&events[1]) && events.len() == 2, "{events:?}");
     assert_eq!(world.member.relay(), world.relays[2].address());
-    // From the relay that it was at, round to that one again.
+    // When its relay falls silent it asks the others in turn, from the next one on.
     world.relays[2].silent = true;
     world.relays[0].silent = false;
     world.run(Duration::from_secs(10));
@@ -308,7 +308,7 @@ fn updates_of_one_datagram_share_its_memory_and_hold_their_bytes() {
     let publisher = Address::unicast(1, 9);
     world.relays[0].publish(publisher, &[b"one", b"", b"three"]);
     world.relays[0].publish(publisher, &[b"alone"]);
-    // Nobody's and a group's updates are none.
+    // Updates in the name of nobody or of a group are not delivered.
     world.relays[0].publish(Address::UNSPECIFIED, &[b"nobody"]);
     world.relays[0].publish(Group::new(7).address(), &[b"group"]);
     world.settle();

@@ -15,7 +15,7 @@ const LOOKED_AT: usize = 32;
 #[derive(Default)]
 pub(crate) struct Members {
     all: Vec<Path>,
-    /// What the answers of [`NextHops`] were good for.
+    /// The state of [`NextHops`] from which the members were sorted.
     generation: u64,
     /// IPv4, IPv6.
     pub(crate) families: [FamilySet; 2],
@@ -90,8 +90,8 @@ impl FamilySet {
         self.hops.clear();
     }
 
-    /// Moves members to the front by whose hops the kernel has not sent anything itself for long.
-    /// Returns how many.
+    /// Moves those members to the front whose hops the kernel has sent nothing to by itself for too
+    /// long. Returns how many they are.
     ///
     /// The kernel looks after a neighbour only as its own packets go there: were all packets
     /// copied past it, it would never learn of a hardware address that has changed.

@@ -10,6 +10,7 @@
 mod bed;
 mod features;
 mod install;
+mod maps;
 mod members;
 mod netlink;
 mod next_hop;
@@ -22,6 +23,7 @@ pub use install::{InstallError, InstallRequest, Installation, install, installat
 use crate::EngineName;
 use canopy_batch::{Segments, SendBatch, Transmit, Unsent};
 use canopy_net::{Full, Mmsg, SendEngine, Sendto, Sent, Socket};
+use maps::Maps;
 use members::Members;
 pub(crate) use members::SMALLEST_SET;
 use netlink::{Device, Netlink};
@@ -50,7 +52,7 @@ pub(crate) struct Cloner {
     local: SocketAddr,
     members: Members,
     plain: Mmsg,
-    /// For the rest of a burst of which a part was cloned.
+    /// Sends the rest of a burst when a part of it was cloned.
     one_by_one: Sendto,
     /// A burst whose parts were put together.
     joined: Vec<u8>,
@@ -61,13 +63,13 @@ pub(crate) struct Cloner {
     plain_places: Vec<u32>,
     /// Which family the slot's table holds.
     loaded: Option<usize>,
-    /// Of [`NextHops`], when the device was looked at.
+    /// The state of [`NextHops`] when the device was last looked at.
     generation: u64,
     /// Packets in a row that the programs did not see.
     unseen: u32,
     /// Whether the installation was removed.
     gone: bool,
-    /// Whether no more were handed to the programs, and none was seen since.
+    /// Whether packets are kept from the programs, because those did not see the last ones.
     stopped: bool,
 }
 
@@ -76,7 +78,7 @@ impl Cloner {
     pub(crate) fn open(name: EngineName, socket: &Socket, folder: &Path) -> io::Result<Cloner> {
         let local = socket.local_address();
         let installation = find_installation(local.ip(), folder)?;
-        let maps = trigger::Maps::open(&installation)?;
+        let maps = Maps::open(&installation.folder, installation.owner)?;
         let mut slot = Slot::claim(&installation.folder, maps.slots.fd())?;
         let device = Netlink::open()?.device_at(installation.device)?;
         slot.set_source(local.port(), device.mac);
@@ -164,8 +166,8 @@ impl Cloner {
         let Some(source) = set.source else { return };
         let source = SocketAddr::new(source, self.local.port());
         for packet in self.trigger.packets(segments) {
-            // Where one packet was not cloned for everybody, a later one might overtake what is sent
-            // instead of it. So the rest of the burst is sent plainly then.
+            // If one packet was not cloned for everybody, the next one could overtake the plain sends
+            // that stand in for it. So the rest of the burst is sent plainly, too.
             if !self.clone_packet((family, due), source, packet, sent) {
                 return;
             }

@@ -28,7 +28,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 const KERNEL_SENDS_EVERY: Duration = Duration::from_secs(3);
 /// How often to learn everything anew, because the kernel does not tell when a way becomes narrow.
 const LEARN_EVERY: Duration = Duration::from_secs(10);
-/// However often routes change, everything is learned anew at most this often because of them.
+/// Changes of routes make everything be learned anew, but not more often than this.
 const FOLLOW_ROUTES_EVERY: Duration = Duration::from_millis(100);
 /// Receivers and hops that are kept; with more, all are learned anew.
 const MAX_KEPT: usize = 8192;

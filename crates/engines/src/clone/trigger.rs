@@ -1,6 +1,7 @@
 //! Triggers: the one packet that the kernel makes many of.
 
 use super::install::Installation;
+use super::maps::Maps;
 use super::netlink::Device;
 use super::slot::{Order, Slot, fold, sum_of};
 use super::tap;
@@ -19,28 +20,6 @@ const HOP_LIMIT: u8 = 64;
 const DONT_FRAGMENT: [u8; 2] = [0x40, 0x00];
 /// Bytes of Ethernet's, IPv6's and UDP's headers.
 const MAX_HEADERS: usize = 14 + 40 + 8;
-
-/// The pinned maps that user space writes to.
-pub(crate) struct Maps {
-    pub(crate) slots: MapData,
-    triggers: MapData,
-}
-
-impl Maps {
-    pub(crate) fn open(installation: &Installation) -> io::Result<Maps> {
-        let open = |name| {
-            MapData::from_pin(installation.folder.join(name)).map_err(|error| {
-                let owner = installation.owner;
-                let why = format!(
-                    "it is installed for user {owner}, and not for this one ({error}); remove it \
-                     and install it again with --user"
-                );
-                io::Error::other(why)
-            })
-        };
-        Ok(Maps { slots: open("slots")?, triggers: open("triggers")? })
-    }
-}
 
 /// What became of a trigger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,7 +182,7 @@ impl Datagrams {
             let domain = Domain::for_address(address);
             let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
             socket.set_nonblocking(true)?;
-            // A trigger lost at a full queue is then told of.
+            // So that sending says when a full queue has lost the trigger.
             tell_errors(&socket, source.is_ipv6())?;
             socket.bind(&address.into())?;
             self.triggers.insert(&socket, self.slot, 0).map_err(io::Error::other)?;
@@ -304,7 +283,7 @@ mod tests {
             let installation = install(&bed.request(&folder))
                 .inspect_err(|error| println!("skipped: {error}"))
                 .ok()?;
-            let maps = Maps::open(&installation).unwrap();
+            let maps = Maps::open(&installation.folder, installation.owner).unwrap();
             let mut slot = Slot::claim(&installation.folder, maps.slots.fd()).unwrap();
             let device = Netlink::open().unwrap().device_named("near").unwrap();
             let mut trigger = Trigger::frames(&installation, &mut slot, &device).unwrap();

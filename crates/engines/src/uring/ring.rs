@@ -36,7 +36,7 @@ impl Ring {
         let inner = build(true).or_else(|_| build(false)).map_err(unavailable)?;
         let mut probe = Probe::new();
         inner.submitter().register_probe(&mut probe).map_err(unavailable)?;
-        // With what is asked for beside it came Linux 5.11.
+        // Linux 5.11 brought this feature, and with it everything else that is used here.
         if !probe.is_supported(opcode::SendMsg::CODE) || !inner.params().is_feature_ext_arg() {
             return Err(unavailable(io::Error::from_raw_os_error(libc::ENOSYS)));
         }

@@ -1,7 +1,7 @@
 //! What it means when the kernel does not take a datagram: try again, wait, or give up.
 
 use super::Full;
-use crate::Socket;
+use crate::socket::Socket;
 use std::io;
 
 /// How many errors in a row may be about earlier datagrams.

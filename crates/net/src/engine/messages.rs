@@ -1,7 +1,7 @@
 //! Messages for the kernel: an address, the parts of a send, and how it is cut.
 
-use super::control::Control;
 use crate::address::KernelAddress;
+use crate::control::Control;
 use crate::sender::is_mapped;
 use canopy_batch::{SendBatch, Transmit};
 use canopy_wire::Path;
@@ -12,9 +12,6 @@ use std::ptr;
 pub const MESSAGES: usize = 256;
 /// Parts of one system call.
 const VECTORS: usize = MESSAGES * 4;
-
-/// Bytes of a control message that carries a segment length.
-pub const SEGMENT_CONTROL_LEN: usize = 24;
 
 /// The messages of one system call, and what they point to.
 pub struct Messages {
@@ -159,15 +156,4 @@ pub(super) fn empty_message() -> libc::mmsghdr {
 
 pub(super) fn vector_of(bytes: &[u8]) -> libc::iovec {
     libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
-}
-
-/// Writes the control message that asks the kernel to cut a send into pieces of `segment` bytes.
-pub fn write_segment_control(out: &mut [u8; SEGMENT_CONTROL_LEN], segment: u16) {
-    // cmsg_len, cmsg_level, cmsg_type, then the value: CMSG_LEN(2) on 64-bit Linux.
-    let header = mem::size_of::<libc::cmsghdr>();
-    out.fill(0);
-    out[..mem::size_of::<usize>()].copy_from_slice(&(header + 2).to_ne_bytes());
-    out[header - 8..header - 4].copy_from_slice(&libc::SOL_UDP.to_ne_bytes());
-    out[header - 4..header].copy_from_slice(&libc::UDP_SEGMENT.to_ne_bytes());
-    out[header..header + 2].copy_from_slice(&segment.to_ne_bytes());
 }

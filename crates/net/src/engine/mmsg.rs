@@ -4,7 +4,7 @@
 use super::messages::Messages;
 use super::sendto::Sendto;
 use super::{Errors, SendEngine, Sent, Unsegmented, Verdict};
-use crate::Socket;
+use crate::socket::Socket;
 use canopy_batch::{SendBatch, Transmit, Unsent};
 use std::io;
 use std::os::fd::AsRawFd;

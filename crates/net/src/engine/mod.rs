@@ -4,7 +4,6 @@
 //! needs. User space is authoritative: an engine that cannot serve a receiver in its own way serves
 //! it with plain sends, and counts it. No engine waits for anything.
 
-mod control;
 mod errors;
 mod messages;
 mod mmsg;
@@ -12,12 +11,12 @@ mod sendto;
 mod unsegmented;
 
 pub use errors::{Errors, Verdict, may_be_reported};
-pub use messages::{MESSAGES, Messages, SEGMENT_CONTROL_LEN, write_segment_control};
+pub use messages::{MESSAGES, Messages};
 pub use mmsg::Mmsg;
 pub use sendto::Sendto;
 pub use unsegmented::Unsegmented;
 
-use crate::Socket;
+use crate::socket::Socket;
 use canopy_batch::{SendBatch, Unsent};
 
 /// What became of datagrams.

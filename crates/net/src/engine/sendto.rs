@@ -1,10 +1,10 @@
 //! The baseline engine: one `sendto` for each datagram. The others fall back to it.
 
-use super::control::Control;
 use super::messages::{empty_message, vector_of};
 use super::{Errors, SendEngine, Sent, Verdict};
-use crate::Socket;
 use crate::address::KernelAddress;
+use crate::control::Control;
+use crate::socket::Socket;
 use canopy_batch::{MAX_SEND_BYTES, SendBatch, Transmit, Unsent};
 use canopy_wire::Path;
 use std::io;

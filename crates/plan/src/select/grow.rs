@@ -1,7 +1,7 @@
 //! Growing a tree from its root, link by link: shortest-path trees, spanning trees, and what lies
 //! between (Forest §3.5).
 
-use crate::core_subtree::CoreRule;
+use crate::core_rule::CoreRule;
 use crate::demand::Demand;
 use crate::network::{Ordered, ShortestPaths};
 use crate::provision::Side;

@@ -5,7 +5,7 @@ mod grow;
 mod improve;
 mod infeasible;
 
-use crate::core_subtree::CoreRule;
+use crate::core_rule::CoreRule;
 use crate::demand::{Demand, PlanError};
 use crate::network::Ordered;
 use crate::provision::{Capacity, cost, provision, sides_below};

@@ -2,8 +2,8 @@
 
 use super::{MAX_MUTED, Relay, SWEEP_EVERY};
 use crate::changes::{BranchConfig, Change, Refusal};
-use crate::comtrees::ComtreeConfig;
-use crate::ports::{FIRST_ENDPOINT, Peer, PeerClass, PortIndex};
+use crate::comtrees::{ComtreeConfig, FIRST_ENDPOINT};
+use crate::ports::{Peer, PeerClass, PortIndex};
 use canopy_wire::{Comtree, LeaveReason, Time};
 
 impl Relay {

@@ -181,7 +181,7 @@ impl Relay {
         Ok(())
     }
 
-    /// The other data thread whose participants an address of ours is one of.
+    /// The data thread that an address of this relay's site belongs to, if that is another one.
     fn thread_of(&self, comtree: Comtree, address: Address) -> Option<u16> {
         let own_site = self.comtrees.get(self.comtrees.find(comtree)?).addresses.site();
         let thread = address.endpoint() % self.siblings.threads();
@@ -189,7 +189,7 @@ impl Relay {
     }
 
     fn pass(&mut self, to: u64, update: &Update<'_>) {
-        // That its publisher wants it back concerns this thread alone.
+        // Only this thread sends an update back to its publisher.
         let update = Update { flags: Flags(0), ..*update };
         self.siblings.pass(to, &update);
         self.counters.updates_passed += u64::from(to.count_ones());

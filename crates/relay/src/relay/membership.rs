@@ -74,9 +74,8 @@ impl Relay {
                     .ports
                     .of_session(session)
                     .find(|port| self.ports.get(*port).is_some_and(|port| port.comtree == comtree));
-                if let Some(port) = port {
-                    self.welcome(port, path);
-                }
+                // A cookie opens one session, on one comtree.
+                self.welcome(port.ok_or(DropReason::BadCookie)?, path);
                 return Ok(());
             }
             Some((older, _)) => {
@@ -135,6 +134,7 @@ impl Relay {
         if asked >= self.siblings.threads() || !self.siblings.tell(connect) {
             return self.refuse_full(path, comtree, nonce);
         }
+        self.counters.connects_passed += 1;
         Ok(())
     }
 

@@ -278,7 +278,7 @@ impl Relay {
     /// Hands everything that is due at `now` to `send`, batch by batch: replies first, then, if
     /// it is time, all pending updates.
     pub fn transmit(&mut self, now: Time, mut send: impl FnMut(&SendBatch)) {
-        // What has ended; what was subscribed to is told before it is answered.
+        // Interests that have ended. New ones were told already, before their subscribes were answered.
         self.tell_siblings();
         let due = self.flush_at.is_some_and(|at| at <= now) || self.pending.is_half_full();
         if let Mode::Periodic { tick } = self.mode {

@@ -5,7 +5,7 @@
 //! `/sys/fs/bpf`. A file would not do either, because a BPF file system holds none.
 
 use super::error::{InstallError, files, is_root};
-use super::installations;
+use super::installation::installations;
 use crate::ENGINE_FOLDER;
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;

@@ -1,7 +1,7 @@
 //! The BPF file system that installations are in.
 
 use super::error::InstallError;
-use super::installations;
+use super::installation::installations;
 use rustix::fs::{Access, access, statfs};
 use rustix::mount::{MountFlags, UnmountFlags, unmount};
 use std::ffi::CStr;

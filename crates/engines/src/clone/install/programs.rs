@@ -1,7 +1,7 @@
 //! Loading the kernel's programs and attaching them.
 
-use super::Installation;
 use super::error::{InstallError, kernel, lacking, rejected, source_errno};
+use super::installation::Installation;
 use crate::clone::netlink::Device;
 use crate::clone::slot::CHUNK;
 use aya::maps::xdp::DevMap;

@@ -9,9 +9,12 @@ use std::net::{IpAddr, Ipv4Addr};
 const WORDS: usize = 8;
 const HEADER: usize = mem::size_of::<libc::cmsghdr>();
 
+/// Bytes of a control message that carries a segment length.
+pub const SEGMENT_CONTROL_LEN: usize = 24;
+
 /// The control messages of one send, one behind the other.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Control {
+pub(crate) struct Control {
     words: [u64; WORDS],
     used: usize,
 }
@@ -19,7 +22,7 @@ pub(super) struct Control {
 impl Control {
     /// What a send over `path` says: where it comes from, if the path tells, and how the kernel is
     /// to cut it, if `segment` tells.
-    pub(super) fn of(path: Path, segment: Option<u16>) -> Control {
+    pub(crate) fn of(path: Path, segment: Option<u16>) -> Control {
         let mut control = Control::default();
         match source(path) {
             // struct in_pktinfo: the interface, which is left open; the source; nothing.
@@ -43,7 +46,7 @@ impl Control {
     }
 
     /// Lets the message carry these, which must stay in place as long as it is used.
-    pub(super) fn attach_to(&mut self, header: &mut libc::msghdr) {
+    pub(crate) fn attach_to(&mut self, header: &mut libc::msghdr) {
         if self.used > 0 {
             header.msg_control = self.words.as_mut_ptr().cast();
             header.msg_controllen = (self.used * mem::size_of::<u64>()) as _;
@@ -73,4 +76,15 @@ fn source(path: Path) -> Option<IpAddr> {
         None if is_mapped(&path.remote) => Some(Ipv4Addr::UNSPECIFIED.to_ipv6_mapped().into()),
         local => local,
     }
+}
+
+/// Writes the control message that asks the kernel to cut a send into pieces of `segment` bytes.
+pub fn write_segment_control(out: &mut [u8; SEGMENT_CONTROL_LEN], segment: u16) {
+    // cmsg_len, cmsg_level, cmsg_type, then the value: CMSG_LEN(2) on 64-bit Linux.
+    let header = mem::size_of::<libc::cmsghdr>();
+    out.fill(0);
+    out[..mem::size_of::<usize>()].copy_from_slice(&(header + 2).to_ne_bytes());
+    out[header - 8..header - 4].copy_from_slice(&libc::SOL_UDP.to_ne_bytes());
+    out[header - 4..header].copy_from_slice(&libc::UDP_SEGMENT.to_ne_bytes());
+    out[header..header + 2].copy_from_slice(&segment.to_ne_bytes());
 }

@@ -1,0 +1,61 @@
+//! What a relay is made from.
+
+use canopy_engines::EngineChoice;
+use canopy_relay::{ComtreeConfig, Mode, TableLimits};
+use canopy_session::SessionLimits;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Bytes that may wait for a data thread, unless a setting says otherwise.
+pub const DEFAULT_RECEIVE_BUFFER: usize = 4 << 20;
+
+/// What a relay is made from, checked already.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// Where it listens; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// When updates leave.
+    pub mode: Mode,
+    /// Data threads, 1 to 64.
+    pub threads: u16,
+    /// How datagrams are sent.
+    pub engine: EngineChoice,
+    /// Where clone engines were installed.
+    pub engine_folder: PathBuf,
+    /// The comtrees that it carries at first.
+    pub comtrees: Vec<ComtreeConfig>,
+    /// The most sessions at a time, of all data threads.
+    pub max_sessions: u32,
+    /// The size of each data thread's tables.
+    pub tables: TableLimits,
+    /// How long things live.
+    pub session_limits: SessionLimits,
+    /// How long a drain waits for participants to leave.
+    pub drain: Duration,
+    /// Bytes that may wait for each data thread; the kernel may grant less.
+    pub receive_buffer: usize,
+    /// The processors of the data threads, in order; those without one run anywhere.
+    pub pin: Vec<usize>,
+}
+
+impl NodeConfig {
+    /// A relay with one data thread on a free port of this machine, and defaults for the rest: what
+    /// tests and benches begin with.
+    pub fn loopback() -> NodeConfig {
+        NodeConfig {
+            listen: SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, 0)),
+            mode: Mode::Immediate,
+            threads: 1,
+            engine: EngineChoice::Auto,
+            engine_folder: canopy_engines::ENGINE_FOLDER.into(),
+            comtrees: vec![ComtreeConfig::new(canopy_wire::Comtree(1), 1)],
+            max_sessions: 10_000,
+            tables: TableLimits::default(),
+            session_limits: SessionLimits::default(),
+            drain: Duration::from_secs(5),
+            receive_buffer: DEFAULT_RECEIVE_BUFFER,
+            pin: Vec::new(),
+        }
+    }
+}
