@@ -31,7 +31,7 @@ pub(crate) fn run(check: bool) -> Result<Tally> {
     } else {
         rebuild(&mut job)?
     }
-    Ok(Tally::one_passed())
+    Ok(Tally::PASSED)
 }
 
 /// Whether the committed objects are what their sources give.
@@ -40,7 +40,7 @@ pub(crate) fn check_committed(job: &mut Job<'_>) -> Result<()> {
     let committed_by = read(&job.workspace.root.join(COMPILER))?;
     let committed_by = String::from_utf8_lossy(&committed_by).trim().to_owned();
     for name in PROGRAMS {
-        let (committed, source) = (object_of(name), source_of(name));
+        let (committed, source) = (file_of(name, 'o'), file_of(name, 'c'));
         let built = job.workspace.target.join("xtask").join(format!("{name}.bpf.o"));
         build(job, &source, &built)?;
         if compiler != committed_by {
@@ -63,20 +63,16 @@ fn rebuild(job: &mut Job<'_>) -> Result<()> {
     let root = &job.workspace.root;
     let compiler = compiler(job)?;
     for name in PROGRAMS {
-        let object = object_of(name);
-        build(job, &source_of(name), &root.join(&object))?;
+        let object = file_of(name, 'o');
+        build(job, &file_of(name, 'c'), &root.join(&object))?;
         job.note(&format!("{object} is built by {compiler}; commit it with its source"));
     }
     fs::write(root.join(COMPILER), format!("{compiler}\n"))
         .with_context(|| format!("cannot write {COMPILER}"))
 }
 
-fn source_of(name: &str) -> String {
-    format!("{FOLDER}/{name}.bpf.c")
-}
-
-fn object_of(name: &str) -> String {
-    format!("{FOLDER}/{name}.bpf.o")
+fn file_of(name: &str, ending: char) -> String {
+    format!("{FOLDER}/{name}.bpf.{ending}")
 }
 
 fn build(job: &mut Job<'_>, source: &str, object: &Path) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::mem;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -67,66 +68,58 @@ impl<'a> Job<'a> {
     }
 
     /// Runs a command, its output shown; anything but success is an error.
-    pub(crate) fn run(&mut self, mut command: Command) -> Result<()> {
-        command.current_dir(&self.workspace.root);
+    pub(crate) fn run(&mut self, command: Command) -> Result<()> {
         self.note(&format!("$ {}", spelled(&command)));
-        let name = spelled(&command);
-        let (log, lines) = (&mut self.log, &mut self.lines);
-        let status = stream(
-            command,
-            || Instant::now() > self.deadline,
-            |pipe, line| {
-                if pipe == Pipe::Out && !lines.read(line) {
-                    return;
-                }
-                let _ = writeln!(log, "{line}");
-                match pipe {
-                    Pipe::Out => print_line(&mut io::stdout(), line),
-                    Pipe::Err => print_line(&mut io::stderr(), line),
-                }
-            },
-        )?;
-        ensure!(status.success(), "`{name}` ended with {status}");
-        Ok(())
+        let mut lines = mem::take(&mut self.lines);
+        let done = self.stream(command, |line| lines.read(line));
+        self.lines = lines;
+        done
     }
 
     /// Runs a command and hands back its standard output, which is shown only if it fails.
-    pub(crate) fn read(&mut self, mut command: Command) -> Result<String> {
+    pub(crate) fn read(&mut self, command: Command) -> Result<String> {
+        let mut text = String::new();
+        let done = self.stream(command, |line| {
+            text.extend([line, "\n"]);
+            false
+        });
+        if done.is_err() {
+            let _ = writeln!(io::stdout(), "{}", text.trim_end());
+        }
+        done.map(|()| text)
+    }
+
+    /// Runs a command; logs what it says, and shows its errors and the output that `is_shown` picks.
+    fn stream(
+        &mut self,
+        mut command: Command,
+        mut is_shown: impl FnMut(&str) -> bool,
+    ) -> Result<()> {
         command.current_dir(&self.workspace.root);
         let name = spelled(&command);
-        let mut text = String::new();
-        let log = &mut self.log;
-        let status = stream(
-            command,
-            || Instant::now() > self.deadline,
-            |pipe, line| {
-                let _ = writeln!(log, "{line}");
-                match pipe {
-                    Pipe::Out => text.extend([line, "\n"]),
-                    Pipe::Err => print_line(&mut io::stderr(), line),
-                }
-            },
-        )?;
-        if !status.success() {
-            print_line(&mut io::stdout(), text.trim_end());
-        }
+        let deadline = self.deadline;
+        let is_late = || Instant::now() > deadline;
+        let status = stream(command, is_late, |pipe, line| {
+            let _ = writeln!(self.log, "{line}");
+            // A reader that went away must not end the run: `cargo xtask test | head`.
+            let _ = match pipe {
+                Pipe::Out if is_shown(line) => writeln!(io::stdout(), "{line}"),
+                Pipe::Out => Ok(()),
+                Pipe::Err => writeln!(io::stderr(), "{line}"),
+            };
+        })?;
         ensure!(status.success(), "`{name}` ended with {status}");
-        Ok(text)
+        Ok(())
     }
 
     /// Shows and logs a line of our own.
     pub(crate) fn note(&mut self, line: &str) {
         let _ = writeln!(self.log, "{line}");
-        print_line(&mut io::stdout(), line);
+        let _ = writeln!(io::stdout(), "{line}");
     }
 }
 
 /// Where a step's output is kept.
 pub(crate) fn log_path(workspace: &Workspace, name: &str) -> PathBuf {
     workspace.target.join("xtask").join(format!("{name}.log"))
-}
-
-/// A reader that went away must not end the run: `cargo xtask test | head`.
-fn print_line(out: &mut impl Write, line: &str) {
-    let _ = writeln!(out, "{line}");
 }

@@ -93,7 +93,7 @@ fn main() -> ExitCode {
     };
     let tally = counted.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
-        Tally::one_failed()
+        Tally::FAILED
     });
     // Machines read the closing line, so it comes last whatever happened before.
     println!("{tally}");

@@ -34,5 +34,5 @@ pub(crate) fn run(files: &[PathBuf], minutes: u64) -> Result<Tally> {
         command.arg("--file").arg(file);
     }
     Job::start(&workspace, "mutants", Duration::from_secs(60 * minutes), false)?.run(command)?;
-    Ok(Tally::one_passed())
+    Ok(Tally::PASSED)
 }

@@ -132,9 +132,9 @@ mod tests {
     #[test]
     fn the_summary_says_what_was_left_out_what_skipped_and_what_failed() {
         let reports = [
-            report("fmt", Ending::Passed, Tally::one_passed()),
-            report("browser", Ending::LeftOut("chromium missing".into()), Tally::one_skipped()),
-            report("test", Ending::Failed("`cargo test` ended".into()), Tally::one_failed()),
+            report("fmt", Ending::Passed, Tally::PASSED),
+            report("browser", Ending::LeftOut("chromium missing".into()), Tally::SKIPPED),
+            report("test", Ending::Failed("`cargo test` ended".into()), Tally::FAILED),
         ];
         let text = summary(&reports, |name| format!("{name}.log"));
         assert!(text.contains("left out: browser (chromium missing)\n"), "{text}");

@@ -10,7 +10,7 @@ use crate::report::spoken;
 use crate::sim::trace_hash;
 use crate::steps::build_release;
 use crate::tally::Tally;
-use crate::workspace::{FuzzTarget, Workspace};
+use crate::workspace::Workspace;
 
 /// After so many failing seeds more of them tell nothing new.
 const ENOUGH: usize = 10;
@@ -21,7 +21,8 @@ const BUILD: Duration = Duration::from_secs(20 * 60);
 pub(crate) fn run(minutes: u64, from_seed: Option<u64>) -> Result<Tally> {
     let workspace = Workspace::load()?;
     let all = Duration::from_secs(60 * minutes);
-    let (targets, why_not) = fuzz_targets(&workspace)?;
+    let why_not = fuzz::unavailable();
+    let targets = if why_not.is_some() { Vec::new() } else { workspace.fuzz_targets()? };
     let for_seeds = if targets.is_empty() { all } else { all / 2 };
     let mut failures = Vec::new();
     let mut tally =
@@ -29,33 +30,22 @@ pub(crate) fn run(minutes: u64, from_seed: Option<u64>) -> Result<Tally> {
     let share = (all - for_seeds).as_secs() / (targets.len().max(1) as u64);
     for target in &targets {
         tally += match fuzz(&workspace, target, share.max(1)) {
-            Ok(()) => Tally::one_passed(),
+            Ok(()) => Tally::PASSED,
             Err(error) => {
                 failures.push(format!("{error:#}"));
-                Tally::one_failed()
+                Tally::FAILED
             }
         };
     }
     println!();
     if let Some(why) = why_not {
         println!("left out: fuzz ({why})");
-        tally += Tally::one_skipped();
+        tally += Tally::SKIPPED;
     }
     for failure in failures {
         println!("FAILED: {failure}");
     }
     Ok(tally)
-}
-
-/// The targets to fuzz, or why there are none.
-fn fuzz_targets(workspace: &Workspace) -> Result<(Vec<FuzzTarget>, Option<&'static str>)> {
-    if !workspace.fuzz_manifest().exists() {
-        return Ok((Vec::new(), Some("there is no fuzz/Cargo.toml")));
-    }
-    match fuzz::unavailable() {
-        Some(why) => Ok((Vec::new(), Some(why))),
-        None => Ok((workspace.fuzz_targets()?, None)),
-    }
 }
 
 /// Simulates one seed after another until the time is up.
@@ -74,11 +64,11 @@ fn seeds(
             break;
         }
         match trace_hash(&mut job, seed) {
-            Ok(_) => tally += Tally::one_passed(),
+            Ok(_) => tally += Tally::PASSED,
             Err(error) => {
                 job.note(&format!("{error:#}"));
                 failures.push(format!("{error:#}"));
-                tally += Tally::one_failed();
+                tally += Tally::FAILED;
             }
         }
     }

@@ -152,8 +152,8 @@ fn chosen(options: &Options) -> Vec<&'static Step> {
 fn step_tally(cases: Tally, ending: &Ending) -> Tally {
     match ending {
         Ending::Failed(_) if cases.failed == 0 => Tally { failed: 1, ..cases },
-        Ending::LeftOut(_) | Ending::NotRun => Tally::one_skipped(),
-        Ending::Passed if cases.total() == 0 => Tally::one_passed(),
+        Ending::LeftOut(_) | Ending::NotRun => Tally::SKIPPED,
+        Ending::Passed if cases.total() == 0 => Tally::PASSED,
         _ => cases,
     }
 }
@@ -195,8 +195,8 @@ mod tests {
     fn a_step_counts_its_cases_or_itself() {
         let cases = Tally { passed: 3, failed: 0, skipped: 1 };
         assert_eq!(step_tally(cases, &Ending::Passed), cases);
-        assert_eq!(step_tally(Tally::default(), &Ending::Passed), Tally::one_passed());
-        assert_eq!(step_tally(Tally::default(), &Ending::NotRun), Tally::one_skipped());
+        assert_eq!(step_tally(Tally::default(), &Ending::Passed), Tally::PASSED);
+        assert_eq!(step_tally(Tally::default(), &Ending::NotRun), Tally::SKIPPED);
     }
 
     #[test]

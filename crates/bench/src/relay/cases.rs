@@ -72,22 +72,19 @@ pub(crate) struct Filters {
 impl Case {
     /// Every case of the bench.
     pub(crate) fn all() -> Vec<Case> {
+        let (crowd, ceiling) = (Scenario::Crowd, Scenario::Ceiling);
+        let (immediate, periodic) = (ModeName::Immediate, ModeName::Periodic);
+        let kinds = [
+            (crowd, immediate, 0, [30, 90, 150], [100, 290]),
+            (crowd, periodic, 50, [30, 90, 150], [100, 290]),
+            (crowd, periodic, 5, [30, 90, 150], [100, 290]),
+            (ceiling, immediate, 0, [3, 30, 90], [100, 1000]),
+        ];
         let mut cases = Vec::new();
         for receivers_gro in [false, true] {
-            for (mode, tick_ms) in
-                [(ModeName::Immediate, 0), (ModeName::Periodic, 50), (ModeName::Periodic, 5)]
-            {
-                for n in [30, 90, 150] {
-                    for bytes in [100, 290] {
-                        let scenario = Scenario::Crowd;
-                        cases.push(Case { scenario, n, bytes, mode, tick_ms, receivers_gro });
-                    }
-                }
-            }
-            for n in [3, 30, 90] {
-                for bytes in [100, 1000] {
-                    let (scenario, mode) = (Scenario::Ceiling, ModeName::Immediate);
-                    cases.push(Case { scenario, n, bytes, mode, tick_ms: 0, receivers_gro });
+            for (scenario, mode, tick_ms, numbers, sizes) in kinds {
+                for (n, bytes) in numbers.into_iter().flat_map(|n| sizes.map(|bytes| (n, bytes))) {
+                    cases.push(Case { scenario, n, bytes, mode, tick_ms, receivers_gro });
                 }
             }
         }

@@ -48,19 +48,14 @@ pub(crate) struct Row {
 impl Row {
     /// The result in one line.
     pub(crate) fn short(&self) -> String {
+        let Row { cpu_us_per_delivery: cost, naive_cpu_us_per_delivery: naive, loss, .. } = self;
+        let Row { ratio, ratio_min, ratio_max, rounds, rounds_discarded, .. } = self;
         format!(
-            "{:.3} µs a delivery, naive {:.3}: ratio {:.2} ({:.2}–{:.2}), {:.2} M deliveries a \
-             core-second, loss {:.4}, age p99 {} µs, {} rounds, {} discarded",
-            self.cpu_us_per_delivery,
-            self.naive_cpu_us_per_delivery,
-            self.ratio,
-            self.ratio_min,
-            self.ratio_max,
-            1.0 / self.cpu_us_per_delivery,
-            self.loss,
+            "{cost:.3} µs a delivery, naive {naive:.3}: ratio {ratio:.2} \
+             ({ratio_min:.2}–{ratio_max:.2}), {:.2} M deliveries a core-second, loss {loss:.4}, \
+             age p99 {} µs, {rounds} rounds, {rounds_discarded} discarded",
+            1.0 / cost,
             self.age_us.p99,
-            self.rounds,
-            self.rounds_discarded,
         )
     }
 
