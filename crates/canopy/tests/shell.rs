@@ -130,6 +130,8 @@ fn clients_of_the_sdk_meet_across_data_threads() {
         assert_eq!(totals["sessions"], 0, "{totals}");
         assert_eq!(totals["drops"], serde_json::json!({}), "{totals}");
         for client in clients {
+            let joined = client.next_event().await;
+            assert!(matches!(joined, Some(Event::Connected { .. })), "{joined:?}");
             assert_eq!(client.next_event().await, Some(Event::Lost));
         }
     });
