@@ -100,6 +100,12 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig {
+            rng_seed: proptest::test_runner::RngSeed::Fixed(0x9a),
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+
         #[test]
         fn at_capacity_the_time_is_used_up(server in server(), time in 1.0..100.0) {
             let users = server.most_users(time);

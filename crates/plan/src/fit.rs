@@ -223,6 +223,12 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig {
+            rng_seed: proptest::test_runner::RngSeed::Fixed(0x9a),
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+
         #[test]
         fn costs_come_back_from_times_without_noise(
             a in 0.0..1e5, x in 1.0..1e4, y in 0.0..10.0, unit in -9..3,

@@ -275,6 +275,12 @@ graph [
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig {
+            rng_seed: proptest::test_runner::RngSeed::Fixed(0x9a),
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+
         #[test]
         fn no_text_makes_it_panic(text in "(graph|node|edge|id|source|target|x|y|[\\[\\]\"# \n]|-?[0-9]{1,3}|\\PC){0,60}") {
             let _ = Network::from_gml(&text);

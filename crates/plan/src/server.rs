@@ -608,6 +608,12 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig {
+            rng_seed: proptest::test_runner::RngSeed::Fixed(0x9a),
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+
         #[test]
         fn the_most_users_take_up_the_period(
             case in case(), period in size(), rate in size(), send in (size(), size()), c in size(),

@@ -191,7 +191,10 @@ fn the_papers_findings_come_out_again() {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 24, failure_persistence: None, ..ProptestConfig::default()
+        cases: 24,
+        rng_seed: proptest::test_runner::RngSeed::Fixed(0x9a),
+        failure_persistence: None,
+        ..ProptestConfig::default()
     })]
 
     /// With the same options, nothing that is offered is cheaper than `best`, improved or not.
