@@ -14,7 +14,7 @@ const WORLD: Group = Group::new(1);
 /// Why one of two subscribers may not have got an update, and how many of them.
 const LOSSES: [(&str, u64); 5] = [
     ("receive_queue_full", 2),
-    ("handover_full", 1),
+    ("siblings_full", 1),
     ("pending_full", 1),
     ("send_queue_full", 1),
     ("send_failed", 1),
