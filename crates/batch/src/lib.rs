@@ -117,7 +117,12 @@ impl SendBatch {
 
     /// Adds a send of one datagram.
     pub fn push_datagram(&mut self, to: impl Into<Path>, datagram: &[u8]) {
-        self.push_burst(to, &[datagram], datagram.len() as u16);
+        let (first_part, start) = (self.parts.len() as u32, self.bytes.len() as u32);
+        self.bytes.extend_from_slice(datagram);
+        let len = datagram.len() as u32;
+        self.parts.push(Part { start, end: start + len });
+        let segment = datagram.len() as u16;
+        self.transmits.push(Transmit { to: to.into(), first_part, parts: 1, len, segment });
     }
 
     /// Adds a send of datagrams of `segment` bytes, of which the last may be shorter: the parts, put

@@ -125,6 +125,7 @@ impl KeyedState {
     }
 
     /// The hash of two numbers, such as a comtree's and an address's: one round for both.
+    #[inline]
     pub fn hash_pair(&self, first: u32, second: u32) -> u64 {
         let mut hasher = self.build_hasher();
         hasher.write_u64(u64::from(first) << 32 | u64::from(second));

@@ -74,7 +74,9 @@ impl Relay {
         }
         self.sweep_at.get_or_insert(now + super::SWEEP_EVERY);
         // There is room now; by the time the answer leaves, much else may want to be told.
-        self.tell_siblings();
+        if self.table.changes_to_tell() > 0 {
+            self.tell_siblings();
+        }
         Ok(())
     }
 }
