@@ -166,7 +166,11 @@ fn named_test(job: &mut Job<'_>, name: &str, args: &[&str]) -> Result<()> {
 
 /// Builds the binary that ships, for the steps that start it.
 pub(crate) fn build_release(job: &mut Job<'_>) -> Result<()> {
-    job.cargo(&["build", "--release", "-p", "canopy", "--bin", "canopy"])
+    // With the tests of the steps, so that all of them share one set of features and nothing is
+    // compiled twice.
+    let tests = ["--test", "system", "--test", "engine", "--test", "browser"];
+    let binary = ["build", "--release", "-p", "canopy", "--bin", "canopy"];
+    job.cargo(&[&binary[..], &tests[..]].concat())
 }
 
 /// The database of advisories lies on the network; a machine that cannot reach it has not failed.
