@@ -6,8 +6,8 @@
 
 use crate::NONE;
 use crate::comtrees::ComtreeIndex;
-use canopy_session::{KeyedState, SessionIndex};
-use canopy_wire::{Address, Comtree, Path, Tag};
+use canopy_session::SessionIndex;
+use canopy_wire::{Address, Comtree, Path};
 use hashbrown::HashTable;
 
 /// The number of a port in its table.
@@ -44,8 +44,9 @@ pub(crate) struct LastSubscribe {
     pub(crate) refused: bool,
 }
 
-/// One port.
+/// One port: a cache line.
 #[derive(Clone, Debug)]
+#[repr(align(64))]
 pub(crate) struct Port {
     pub(crate) peer: Peer,
     pub(crate) class: PeerClass,
@@ -72,7 +73,6 @@ pub(crate) struct Ports {
     max_ports: u32,
     free: Vec<PortIndex>,
     by_address: HashTable<PortIndex>,
-    hash: KeyedState,
     /// By session: one of its ports; each names the next.
     first_of_session: Vec<PortIndex>,
     links: Vec<Link>,
@@ -80,7 +80,7 @@ pub(crate) struct Ports {
 
 impl Ports {
     /// The first `siblings` ports are those of the relay's data threads, in their order.
-    pub(crate) fn new(siblings: u16, max_sessions: u32, max_ports: u32, key: &Tag) -> Ports {
+    pub(crate) fn new(siblings: u16, max_sessions: u32, max_ports: u32) -> Ports {
         let mut ports = Vec::with_capacity(max_ports as usize);
         ports.extend((0..siblings).map(|thread| Port {
             peer: Peer::Sibling(thread),
@@ -97,7 +97,6 @@ impl Ports {
             max_ports,
             free: Vec::new(),
             by_address: HashTable::new(),
-            hash: KeyedState::new(key),
             first_of_session: vec![NONE; max_sessions as usize],
             links: Vec::new(),
         }
@@ -122,7 +121,7 @@ impl Ports {
             let port = &self.ports[*port as usize];
             port.address == address && port.comtree == comtree
         };
-        self.by_address.find(self.hash.hash_pair(comtree.0, address.0), same).copied()
+        self.by_address.find(address_hash(comtree, address), same).copied()
     }
 
     /// The ports of a session.
@@ -199,10 +198,10 @@ impl Ports {
             Peer::Branch(link) => self.links[link as usize].branches += 1,
             Peer::Sibling(_) => {}
         }
-        let (ports, hash) = (&self.ports, &self.hash);
+        let ports = &self.ports;
         let hash_of = |port: &PortIndex| {
             let port = &ports[*port as usize];
-            hash.hash_pair(port.comtree.0, port.address.0)
+            address_hash(port.comtree, port.address)
         };
         self.by_address.insert_unique(hash_of(&index), index, hash_of);
         Some(index)
@@ -211,7 +210,7 @@ impl Ports {
     /// Closes a port; its place may be another's from now on. Returns what it was.
     pub(crate) fn close(&mut self, index: PortIndex) -> Option<Port> {
         let port = self.get(index)?.clone();
-        let hash = self.hash.hash_pair(port.comtree.0, port.address.0);
+        let hash = address_hash(port.comtree, port.address);
         if let Ok(entry) = self.by_address.find_entry(hash, |found| *found == index) {
             entry.remove();
         }
@@ -239,4 +238,16 @@ impl Ports {
             self.ports[before as usize].next_of_session = after;
         }
     }
+}
+
+/// The hash of an address on a comtree. It needs no key: relays give addresses out, so nobody can
+/// choose many that collide.
+fn address_hash(comtree: Comtree, address: Address) -> u64 {
+    fold(u64::from(comtree.0) << 32 | u64::from(address.0))
+}
+
+/// Spreads a word over all bits: multiplied, and the halves of the product folded.
+pub(crate) fn fold(word: u64) -> u64 {
+    let product = u128::from(word ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93;
+    product as u64 ^ (product >> 64) as u64
 }

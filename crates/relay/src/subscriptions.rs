@@ -5,7 +5,7 @@
 //! they want is passed to them when it arrives, what others want waits for the flush.
 
 use crate::NONE;
-use crate::ports::PortIndex;
+use crate::ports::{PortIndex, fold};
 use canopy_session::KeyedState;
 use canopy_wire::{Comtree, Group, Level, TableFull, Tag, Time};
 use hashbrown::HashTable;
@@ -39,17 +39,18 @@ const FEW_MEMBERS: u32 = 8;
 /// When a sibling's subscription ends: it is told when it does.
 const NEVER: u32 = u32::MAX;
 
+/// Aligned, so that none lies in two cache lines: whoever changes a subscription waits for memory
+/// more than for anything else.
+#[repr(align(32))]
 struct GroupEntry {
     comtree: Comtree,
     group: Group,
-    /// The hash of comtree and group, from which the hash of every subscription is made.
-    hash: u64,
-    /// The lists of members: participants and branches, and the relay's other data threads.
+    /// The lists of members: participants and branches, and the relay's other data threads. The
+    /// first is the next free entry where nobody uses this one.
     first: u32,
     first_sibling: u32,
     /// The number of the group's target while updates wait for it, otherwise [`NONE`].
     target: u32,
-    next_free: u32,
     /// The level up to which the members want updates, or a higher one, and what the other data threads
     /// were told of it.
     wanted: Wanted,
@@ -62,10 +63,19 @@ struct GroupEntry {
     is_indexed: bool,
 }
 
+impl GroupEntry {
+    /// The hash of comtree and group, from which the hash of every subscription is made.
+    fn hash(&self, state: &KeyedState) -> u64 {
+        state.hash_pair(self.comtree.0, self.group.number())
+    }
+}
+
 /// The highest level that somebody wants; `None` if nobody wants any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Wanted(Option<Level>);
 
+/// Aligned for the same reason.
+#[repr(align(32))]
 struct Subscription {
     group: u32,
     /// [`NONE`] where there is none.
@@ -358,11 +368,9 @@ impl SubscriptionTable {
         let entry = GroupEntry {
             comtree,
             group,
-            hash,
             first: NONE,
             first_sibling: NONE,
             target: NONE,
-            next_free: NONE,
             wanted: Wanted::default(),
             told: Wanted::default(),
             is_to_tell: false,
@@ -371,7 +379,7 @@ impl SubscriptionTable {
         };
         let index = if self.free_group != NONE {
             let index = self.free_group;
-            self.free_group = self.groups[index as usize].next_free;
+            self.free_group = self.groups[index as usize].first;
             self.groups[index as usize] = entry;
             index
         } else if (self.groups.len() as u32) < self.max_groups {
@@ -380,8 +388,9 @@ impl SubscriptionTable {
         } else {
             return None;
         };
-        let groups = &self.groups;
-        self.by_group.insert_unique(hash, index, |index| groups[*index as usize].hash);
+        let (groups, state) = (&self.groups, &self.hash);
+        let hash_of = |index: &u32| groups[*index as usize].hash(state);
+        self.by_group.insert_unique(hash, index, hash_of);
         Some(index)
     }
 
@@ -394,10 +403,11 @@ impl SubscriptionTable {
         if !is_unused {
             return;
         }
-        if let Ok(found) = self.by_group.find_entry(entry.hash, |index| *index == group) {
+        if let Ok(found) = self.by_group.find_entry(entry.hash(&self.hash), |index| *index == group)
+        {
             found.remove();
         }
-        self.groups[group as usize].next_free = self.free_group;
+        self.groups[group as usize].first = self.free_group;
         self.free_group = group;
     }
 
@@ -405,7 +415,7 @@ impl SubscriptionTable {
         let entry = &self.groups[group as usize];
         let is_sibling = port < self.siblings;
         if !is_sibling && entry.is_indexed {
-            let hash = pair_hash(entry.hash, port);
+            let hash = pair_hash(entry.hash(&self.hash), port);
             let found = self.by_pair.find(hash, |pair| pair.port == port && pair.group == group);
             return found.map(|pair| pair.subscription);
         }
@@ -429,10 +439,11 @@ impl SubscriptionTable {
             all => all,
         };
         entry.is_indexed = true;
-        let (groups, mut index) = (&self.groups, subscription);
+        let (groups, state, mut index) = (&self.groups, &self.hash, subscription);
         for _ in 0..to_index {
             let Subscription { port, next_of_group, .. } = self.subscriptions[index as usize];
-            let hash_of = |pair: &Pair| pair_hash(groups[pair.group as usize].hash, pair.port);
+            let hash_of =
+                |pair: &Pair| pair_hash(groups[pair.group as usize].hash(state), pair.port);
             let pair = Pair { port, group, subscription: index };
             self.by_pair.insert_unique(hash_of(&pair), pair, hash_of);
             index = next_of_group;
@@ -504,7 +515,7 @@ impl SubscriptionTable {
         if !is_sibling {
             entry.members -= 1;
             if entry.is_indexed {
-                let hash = pair_hash(entry.hash, port);
+                let hash = pair_hash(entry.hash(&self.hash), port);
                 if let Ok(pair) = self.by_pair.find_entry(hash, |pair| pair.subscription == index) {
                     pair.remove();
                 }
@@ -536,12 +547,9 @@ impl SubscriptionTable {
     }
 }
 
-/// The hash of a port's subscription to the group that hashes to `group`: multiplied and folded,
-/// for `group` is keyed already.
+/// The hash of a port's subscription to the group that hashes to `group`, which is keyed already.
 fn pair_hash(group: u64, port: PortIndex) -> u64 {
-    let mixed = group ^ u64::from(port).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let product = u128::from(mixed) * 0xd6e8_feb8_6659_fd93;
-    product as u64 ^ (product >> 64) as u64
+    fold(group ^ u64::from(port).rotate_left(32))
 }
 
 fn deciseconds(time: Time) -> u32 {

@@ -141,7 +141,7 @@ impl Relay {
             places: config.places,
             comtrees: Comtrees::new(siblings.thread(), threads, table_key),
             sessions: Sessions::new(sessions, keys, table_key),
-            ports: Ports::new(sibling_ports, config.max_sessions, max_ports, table_key),
+            ports: Ports::new(sibling_ports, config.max_sessions, max_ports),
             table: SubscriptionTable::new(config.tables, sibling_ports, max_ports, table_key),
             siblings,
             pending: Pending::new(max_ports),
