@@ -19,6 +19,8 @@ pub(crate) struct Job<'a> {
     pub(crate) workspace: &'a Workspace,
     /// Whether to run all tests of a step after one has failed.
     pub(crate) keep_going: bool,
+    /// Whether its tests start the released binary, in place of the one that is built with them.
+    pub(crate) released: bool,
     /// Why the step cannot be done here, or not all of it: no failure.
     pub(crate) left_out: Option<String>,
     deadline: Instant,
@@ -41,7 +43,7 @@ impl<'a> Job<'a> {
             File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
         let lines = TestLines::default();
         let deadline = Instant::now() + limit;
-        Ok(Self { workspace, keep_going, left_out: None, deadline, log, lines })
+        Ok(Self { workspace, keep_going, released: false, left_out: None, deadline, log, lines })
     }
 
     /// Runs cargo with these arguments; anything but success is an error.
@@ -58,6 +60,9 @@ impl<'a> Job<'a> {
         command.arg("test").args(args.iter().map(AsRef::as_ref));
         if self.keep_going {
             command.arg("--no-fail-fast");
+        }
+        if self.released {
+            command.env("CANOPY_BINARY", self.workspace.canopy());
         }
         // Without it the harness swallows the lines with which tests say that they skipped themselves.
         command.args(["--", "--show-output", "--color", "never"]).args(harness);

@@ -1,5 +1,6 @@
 //! The steps of the test command, in the order in which they run: cheap ones first.
 
+use std::num::NonZero;
 use std::path::Path;
 use std::process::Command;
 use std::thread::available_parallelism;
@@ -46,7 +47,7 @@ pub(crate) const ALL: [Step; 12] = [
     Step { name: "bench", what: "the relay bench runs and its rows parse", run: bench },
 ];
 
-/// Integration tests of the steps below, in release, so the `test` step passes them by.
+/// Integration tests of the steps below, so the `test` step passes them by.
 const OWN_STEP: [&str; 4] = ["system", "engine", "dissector", "browser"];
 
 /// As many seeds as tell chance from determinism in a minute or so; `cargo xtask soak` runs more.
@@ -85,7 +86,9 @@ fn test(job: &mut Job<'_>) -> Result<()> {
     for name in job.workspace.tests.iter().filter(|name| !OWN_STEP.contains(&name.as_str())) {
         args.extend(["--test".to_owned(), name.clone()]);
     }
-    let cases = job.cargo_test(&args, &[]);
+    // Many of them wait, for timers, for namespaces, for what a crowd still owes.
+    let threads = 3 * available_parallelism().map_or(1, NonZero::get);
+    let cases = job.cargo_test(&args, &["--test-threads", &threads.to_string()]);
     if cases.is_err() && !job.keep_going {
         return cases;
     }
@@ -111,18 +114,18 @@ fn simulate(job: &mut Job<'_>) -> Result<()> {
 fn system(job: &mut Job<'_>) -> Result<()> {
     build_release(job)?;
     for name in ["system", "engine"] {
-        named_test(job, name, &["--release", "-p", "canopy"])?;
+        named_test(job, name)?;
     }
     Ok(())
 }
 
 fn dissector(job: &mut Job<'_>) -> Result<()> {
-    named_test(job, "dissector", &["--workspace"])
+    named_test(job, "dissector")
 }
 
 fn browser(job: &mut Job<'_>) -> Result<()> {
     build_release(job)?;
-    named_test(job, "browser", &["--release", "-p", "canopy"])
+    named_test(job, "browser")
 }
 
 fn deny(job: &mut Job<'_>) -> Result<()> {
@@ -158,19 +161,17 @@ fn fuzz_crate(workspace: &Workspace) -> Vec<String> {
 }
 
 /// Tests in one file that share the machine's network or a browser: one at a time.
-fn named_test(job: &mut Job<'_>, name: &str, args: &[&str]) -> Result<()> {
+fn named_test(job: &mut Job<'_>, name: &str) -> Result<()> {
     let known = job.workspace.tests.iter().any(|test| test == name);
     ensure!(known, "the workspace has no integration test named `{name}`");
-    job.cargo_test(&[args, &["--test", name]].concat(), &["--test-threads", "1"])
+    job.cargo_test(&["--workspace", "--test", name], &["--test-threads", "1"])
 }
 
-/// Builds the binary that ships, for the steps that start it.
+/// Builds the binary that ships, which the step's tests start from then on. The tests themselves are
+/// built as those of the `test` step are, so that little is compiled twice.
 pub(crate) fn build_release(job: &mut Job<'_>) -> Result<()> {
-    // With the tests of the steps, so that all of them share one set of features and nothing is
-    // compiled twice.
-    let tests = ["--test", "system", "--test", "engine", "--test", "browser"];
-    let binary = ["build", "--release", "-p", "canopy", "--bin", "canopy"];
-    job.cargo(&[&binary[..], &tests[..]].concat())
+    job.released = true;
+    job.cargo(&["build", "--release", "-p", "canopy", "--bin", "canopy"])
 }
 
 /// The database of advisories lies on the network; a machine that cannot reach it has not failed.

@@ -44,8 +44,8 @@ impl Bed {
         fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
         // Where the binary was built not everyone may enter.
         let binary = folder.path().join("canopy");
-        let built = env!("CARGO_BIN_EXE_canopy");
-        fs::hard_link(built, &binary).or_else(|_| fs::copy(built, &binary).map(drop)).unwrap();
+        let built = support::binary();
+        fs::hard_link(&built, &binary).or_else(|_| fs::copy(&built, &binary).map(drop)).unwrap();
         Some(Bed { near, far, folder, binary })
     }
 

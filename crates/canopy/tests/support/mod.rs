@@ -9,9 +9,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+/// The binary under test: the one that was built with the tests, unless `cargo xtask test` names the
+/// released one.
+pub(crate) fn binary() -> PathBuf {
+    let released = std::env::var_os("CANOPY_BINARY");
+    released.unwrap_or_else(|| env!("CARGO_BIN_EXE_canopy").into()).into()
+}
+
 /// The binary under test, without the caller's settings.
 pub(crate) fn canopy(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_canopy"));
+    let mut command = Command::new(binary());
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CANOPY_")) {
         command.env_remove(name);
     }
