@@ -17,6 +17,7 @@ mod serve;
 mod settings;
 mod shell;
 mod simulate;
+mod token;
 
 use canopy_output as output;
 use clap::{Parser, Subcommand};
@@ -66,6 +67,8 @@ enum Command {
     Plan(Box<plan::PlanCommand>),
     /// Install, list and remove the kernel programs of the engines tc-bpf and xdp
     Engine(engine::EngineCommand),
+    /// Make signing keys, issue access tokens, look into them
+    Token(token::TokenCommand),
     /// Measure what a delivery costs on this machine
     Bench(canopy_bench::BenchCommand),
 }
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Command::Sim(command) => command.run(),
         Command::Plan(command) => command.run(),
         Command::Engine(command) => command.run(),
+        Command::Token(command) => command.run(),
         Command::Bench(command) => command.run(),
     };
     match done {

@@ -1,0 +1,170 @@
+//! Keys that sign tokens and keys that verify them, in PASERK text.
+
+use crate::claims::{Claims, Delegation};
+use crate::key_set::{DELEGATION, MAX_TOKEN, TOKEN};
+use core::fmt;
+use core::str::FromStr;
+use pasetors::keys::{AsymmetricPublicKey, AsymmetricSecretKey};
+use pasetors::paserk::{FormatAsPaserk, Id};
+use pasetors::version4::{PublicToken, V4};
+use serde::{Deserialize, Serialize};
+
+/// Why a key cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// The text is no key.
+    #[error("no {0} key: it should begin with {0}. and go on with base64url (PASERK)")]
+    NotAKey(&'static str),
+    /// The claims break a limit, so no relay would take the token.
+    #[error("this cannot be signed: {0}")]
+    Claims(String),
+    /// The token would not fit a handshake.
+    #[error(
+        "the token has {0} bytes, {MAX_TOKEN} are allowed; grant fewer ranges or shorter names"
+    )]
+    TooLong(usize),
+}
+
+/// A key that verifies: `k4.public.…`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PublicKey(pub(crate) AsymmetricPublicKey<V4>);
+
+/// A public key's name: `k4.pid.…`. A token says by it which key signed it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KeyId(pub(crate) String);
+
+/// A key that signs: `k4.secret.…`.
+pub struct SigningKey {
+    secret: AsymmetricSecretKey<V4>,
+    public: PublicKey,
+}
+
+/// What a token says in its footer, which is read before the signature is checked.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Footer {
+    pub(crate) kid: String,
+}
+
+impl SigningKey {
+    /// The key that 32 random bytes make.
+    pub fn from_seed(seed: [u8; 32]) -> SigningKey {
+        let pair = ed25519_compact::KeyPair::from_seed(ed25519_compact::Seed::new(seed));
+        let parsed = AsymmetricSecretKey::from(&*pair.sk)
+            .ok()
+            .zip(AsymmetricPublicKey::from(&*pair.pk).ok());
+        let Some((secret, public)) = parsed else {
+            unreachable!("a pair has 64 bytes of secret key and 32 of public key");
+        };
+        SigningKey { secret, public: PublicKey(public) }
+    }
+
+    /// The key that verifies what this one signs.
+    pub fn public(&self) -> &PublicKey {
+        &self.public
+    }
+
+    /// The key as text. Whoever has it can issue tokens.
+    pub fn to_secret_text(&self) -> String {
+        paserk(&self.secret)
+    }
+
+    /// Signs a token.
+    ///
+    /// # Errors
+    /// If no relay would take it: a limit is broken, or it is too long.
+    pub fn issue(&self, claims: &Claims) -> Result<String, KeyError> {
+        claims.check().map_err(KeyError::Claims)?;
+        let token = self.sign(claims, TOKEN)?;
+        if token.len() > MAX_TOKEN { Err(KeyError::TooLong(token.len())) } else { Ok(token) }
+    }
+
+    /// Signs a delegation, for the key sets of relays.
+    ///
+    /// # Errors
+    /// If a limit is broken.
+    pub fn delegate(&self, delegation: &Delegation) -> Result<String, KeyError> {
+        delegation.check().map_err(KeyError::Claims)?;
+        self.sign(delegation, DELEGATION)
+    }
+
+    fn sign<T: Serialize>(&self, claims: &T, purpose: &[u8]) -> Result<String, KeyError> {
+        let not_written = |error: serde_json::Error| KeyError::Claims(error.to_string());
+        let claims = serde_json::to_vec(claims).map_err(not_written)?;
+        let footer = Footer { kid: self.public.id().0 };
+        let footer = serde_json::to_vec(&footer).map_err(not_written)?;
+        PublicToken::sign(&self.secret, &claims, Some(&footer), Some(purpose))
+            .map_err(|error| KeyError::Claims(format!("{error:?}")))
+    }
+}
+
+impl FromStr for SigningKey {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<SigningKey, KeyError> {
+        let not_a_key = KeyError::NotAKey("k4.secret");
+        let parsed = AsymmetricSecretKey::<V4>::try_from(text);
+        let secret = parsed.map_err(|_| not_a_key.clone())?;
+        // The seed, and behind it the public key; a text with another public key is no key.
+        let seed = secret.as_bytes().first_chunk::<32>().ok_or(not_a_key.clone())?;
+        let key = SigningKey::from_seed(*seed);
+        if key.secret == secret { Ok(key) } else { Err(not_a_key) }
+    }
+}
+
+impl fmt::Debug for SigningKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SigningKey").field("id", &self.public.id()).finish_non_exhaustive()
+    }
+}
+
+impl PublicKey {
+    /// The key's name.
+    pub fn id(&self) -> KeyId {
+        KeyId(paserk(&Id::from(&self.0)))
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&paserk(&self.0))
+    }
+}
+
+impl Eq for PublicKey {}
+
+impl FromStr for PublicKey {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<PublicKey, KeyError> {
+        let parsed = AsymmetricPublicKey::try_from(text);
+        parsed.map(PublicKey).map_err(|_| KeyError::NotAKey("k4.public"))
+    }
+}
+
+impl TryFrom<String> for PublicKey {
+    type Error = KeyError;
+
+    fn try_from(text: String) -> Result<PublicKey, KeyError> {
+        text.parse()
+    }
+}
+
+impl From<PublicKey> for String {
+    fn from(key: PublicKey) -> String {
+        key.to_string()
+    }
+}
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn paserk(key: &impl FormatAsPaserk) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = key.fmt(&mut text);
+    text
+}
