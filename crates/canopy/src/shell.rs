@@ -198,6 +198,7 @@ fn tell(event: Option<Event>) {
             print_note(format_args!("the relay refuses: {reason:?}; asking again"));
         }
         Some(Event::SubscriptionsRefused(groups)) => {
+            let groups: Vec<_> = groups.iter().map(|(group, _)| group).collect();
             print_note(format_args!("the relay has no room any more for {groups:?}"));
         }
         _ => {}

@@ -1,7 +1,7 @@
 //! Waiting for the relay's word on subscriptions.
 
 use crate::SubscribeError;
-use canopy_wire::Group;
+use canopy_wire::{Group, TableFull};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
@@ -32,7 +32,7 @@ pub struct Acknowledgement {
 struct Pending {
     /// Groups that the relay has yet to answer for.
     open: usize,
-    refused: Vec<Group>,
+    refused: Vec<(Group, TableFull)>,
     /// The world was left before the relay answered for all.
     left: bool,
     waker: Option<Waker>,
@@ -105,8 +105,8 @@ impl Awaited {
     }
 
     /// The relay has refused it for `group`.
-    pub(crate) fn refused(mut self, group: Group) {
-        self.answer(|pending| pending.refused.push(group));
+    pub(crate) fn refused(mut self, group: Group, reason: TableFull) {
+        self.answer(|pending| pending.refused.push((group, reason)));
     }
 
     fn answer(&mut self, note: impl FnOnce(&mut Pending)) {
@@ -141,10 +141,11 @@ mod tests {
     fn it_waits_for_all_groups_and_names_the_refused_ones() {
         let change = Acknowledgement::new();
         let (first, second) = (change.await_one(), change.await_one());
-        first.refused(Group::new(2));
+        first.refused(Group::new(2), TableFull::Participant);
         assert_eq!(change.result(), None);
-        second.refused(Group::new(1));
-        let groups = vec![Group::new(1), Group::new(2)];
+        second.refused(Group::new(1), TableFull::Table);
+        let groups =
+            vec![(Group::new(1), TableFull::Table), (Group::new(2), TableFull::Participant)];
         assert_eq!(change.result(), Some(Err(SubscribeError::Refused { groups })));
         assert_eq!(Acknowledgement::new().result(), Some(Ok(())), "nothing was asked");
     }

@@ -1,6 +1,6 @@
 //! What can go wrong, and what to do about it.
 
-use canopy_wire::{Comtree, Group, MAX_UPDATE, RefusedReason};
+use canopy_wire::{Comtree, Group, MAX_UPDATE, RefusedReason, TableFull};
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -138,23 +138,30 @@ pub enum PublishError {
 pub enum SubscribeError {
     /// The relay has no room for subscriptions to these groups.
     #[error(
-        "the relay has no room for {} of the subscriptions: {}; \
-         unsubscribe from other groups, or raise the limits of the relay",
-        .groups.len(), first_few(.groups)
+        "the relay has no room for {} of the subscriptions: {}; {}",
+        .groups.len(), first_few(.groups), room_remedy(.groups)
     )]
     Refused {
-        /// Those that were refused; the others were made.
-        groups: Vec<Group>,
+        /// Those that were refused, and why; the others were made.
+        groups: Vec<(Group, TableFull)>,
     },
     /// The world was left meanwhile.
     #[error("the world has been left; connect again to subscribe")]
     Left,
 }
 
-fn first_few(groups: &[Group]) -> String {
+fn room_remedy(groups: &[(Group, TableFull)]) -> &'static str {
+    if groups.iter().all(|(_, reason)| *reason == TableFull::Participant) {
+        "it allows no more to one participant; unsubscribe from other groups"
+    } else {
+        "its tables are full; try later, or raise its limits of groups and subscriptions"
+    }
+}
+
+fn first_few(groups: &[(Group, TableFull)]) -> String {
     const FEW: usize = 3;
     let mut text: Vec<String> =
-        groups.iter().take(FEW).map(|group| format!("group {group}")).collect();
+        groups.iter().take(FEW).map(|(group, _)| format!("group {group}")).collect();
     if groups.len() > FEW {
         text.push("…".to_owned());
     }

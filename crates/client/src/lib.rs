@@ -81,7 +81,7 @@ mod update;
 
 pub use acknowledgement::Acknowledgement;
 pub use builder::ClientBuilder;
-pub use canopy_wire::{Comtree, Group, Level, MAX_UPDATE, NoSuchGroup, RefusedReason};
+pub use canopy_wire::{Comtree, Group, Level, MAX_UPDATE, NoSuchGroup, RefusedReason, TableFull};
 #[cfg(feature = "tokio")]
 pub use client::{Client, IncomingStream, UpdateStream};
 pub use error::{ConnectError, PublishError, SubscribeError};

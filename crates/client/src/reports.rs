@@ -6,7 +6,7 @@ use crate::subscriptions::Subscriptions;
 use crate::{Epoch, Event, Participant, Stats, Update};
 use bytes::Bytes;
 use canopy_session::Session;
-use canopy_wire::{Address, Group, RefusedReason};
+use canopy_wire::{Address, Group, RefusedReason, TableFull};
 
 pub(crate) struct Reports {
     pub(crate) inbox: Inbox,
@@ -62,7 +62,11 @@ impl Reports {
 
     /// Returns what the application should know of an event. Subscriptions refused are gathered,
     /// as one answer may refuse hundreds.
-    fn note(&mut self, event: canopy_session::Event, refused: &mut Vec<Group>) -> Option<Event> {
+    fn note(
+        &mut self,
+        event: canopy_session::Event,
+        refused: &mut Vec<(Group, TableFull)>,
+    ) -> Option<Event> {
         use canopy_session::Event as Happened;
         match event {
             Happened::Connected(address) => return self.connected(address),
@@ -77,9 +81,9 @@ impl Reports {
             Happened::Rebound => return Some(Event::Rebound),
             Happened::Subscribed(group, level) => self.subscriptions.subscribed(group, level),
             Happened::Unsubscribed(group) => self.subscriptions.unsubscribed(group),
-            Happened::SubscriptionRefused(group, _) => {
-                if !self.subscriptions.refused(group) {
-                    refused.push(group);
+            Happened::SubscriptionRefused(group, reason) => {
+                if !self.subscriptions.refused(group, reason) {
+                    refused.push((group, reason));
                 }
             }
             Happened::Closed => {}

@@ -4,7 +4,7 @@
 
 use crate::Acknowledgement;
 use crate::acknowledgement::Awaited;
-use canopy_wire::{Group, Level};
+use canopy_wire::{Group, Level, TableFull};
 use std::collections::BTreeMap;
 
 #[derive(Default)]
@@ -62,12 +62,12 @@ impl Subscriptions {
     }
 
     /// The relay has refused the subscription. Returns whether somebody was told.
-    pub(crate) fn refused(&mut self, group: Group) -> bool {
+    pub(crate) fn refused(&mut self, group: Group, reason: TableFull) -> bool {
         let Some(wish) = self.groups.get_mut(&group).filter(|wish| wish.level.is_some()) else {
             return true;
         };
         let told = wish.waiting.iter().any(Awaited::is_wanted);
-        wish.waiting.drain(..).for_each(|waiting| waiting.refused(group));
+        wish.waiting.drain(..).for_each(|waiting| waiting.refused(group, reason));
         self.groups.remove(&group);
         told
     }
@@ -132,12 +132,12 @@ mod tests {
         assert_eq!(wish(&mut subscriptions, GROUP, None).result(), Some(Ok(())));
         assert!(subscriptions.groups.is_empty());
         let refused = wish(&mut subscriptions, GROUP, Some(Level(0)));
-        assert!(subscriptions.refused(GROUP));
-        let groups = vec![GROUP];
+        assert!(subscriptions.refused(GROUP, TableFull::Table));
+        let groups = vec![(GROUP, TableFull::Table)];
         assert_eq!(refused.result(), Some(Err(SubscribeError::Refused { groups })));
         assert!(subscriptions.groups.is_empty());
         drop(wish(&mut subscriptions, GROUP, Some(Level(0))));
-        assert!(!subscriptions.refused(GROUP), "nobody wanted to know");
+        assert!(!subscriptions.refused(GROUP, TableFull::Table), "nobody wanted to know");
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod nat;
 use bed::{Relay, settings};
 use canopy_client::{
     Client, Comtree, ConnectError, Event, Group, Incoming, Level, MAX_UPDATE, Outgoing,
-    PublishError, RefusedReason, SubscribeError, Update,
+    PublishError, RefusedReason, SubscribeError, TableFull, Update,
 };
 use canopy_node::{Command, NodeConfig};
 use futures_core::Stream;
@@ -257,13 +257,13 @@ async fn subscriptions_beyond_the_relays_limit_are_refused() {
     let world = join(&relay).await;
     let groups = (1..=4).map(|number| (Group::new(number), Level(0)));
     let refused = soon("an ack", world.subscribe_many(groups)).await;
-    let expected = [Group::new(3), Group::new(4)];
+    let expected = [3, 4].map(|number| (Group::new(number), TableFull::Participant));
     assert!(matches!(refused, Err(SubscribeError::Refused { groups, .. }) if groups == expected));
     assert_eq!(world.stats().subscriptions, 2);
     // Nobody waits for this one, so it becomes an event.
     world.subscribe(Group::new(5), Level(0));
     let told = event(&world, |event| !is_connected(event)).await;
-    assert_eq!(told, Event::SubscriptionsRefused(vec![Group::new(5)]));
+    assert_eq!(told, Event::SubscriptionsRefused(vec![(Group::new(5), TableFull::Participant)]));
 }
 
 #[tokio::test]
