@@ -120,7 +120,7 @@ export class Panel {
   #showVerdict(crowd) {
     const box = at("verdict");
     box.hidden = !crowd && document.body.dataset.map === "no";
-    const faults = crowd ? crowd.missing + crowd.duplicates + crowd.unexpected : 0;
+    const faults = crowd ? crowd.missing + crowd.duplicates + crowd.unexpected + crowd.out_of_order : 0;
     const begun = crowd?.deliveries_expected > 0 || faults > 0;
     box.dataset.verdict = !begun ? "none" : faults > 0 ? "bad" : "good";
     box.dataset.pace = crowd?.pace ?? "on_time";
@@ -148,11 +148,12 @@ export class Panel {
   }
 }
 
-function faultSentence({ missing, duplicates, unexpected }) {
+function faultSentence({ missing, duplicates, unexpected, out_of_order: disordered }) {
   const parts = [];
   if (missing) parts.push(`${plural(missing, "delivery", "deliveries")} missing`);
   if (duplicates) parts.push(plural(duplicates, "duplicate", "duplicates"));
   if (unexpected) parts.push(`${exact(unexpected)} unexpected`);
+  if (disordered) parts.push(`${exact(disordered)} out of order`);
   return parts.join(", ");
 }
 

@@ -49,6 +49,7 @@ struct CrowdFrame {
     missing: u64,
     duplicates: u64,
     unexpected: u64,
+    out_of_order: u64,
     updates_published: u64,
     deliveries: u64,
     deliveries_expected: u64,
@@ -151,6 +152,7 @@ impl CrowdFrame {
             missing: verdict.missing,
             duplicates: verdict.duplicates,
             unexpected: verdict.unexpected,
+            out_of_order: verdict.out_of_order,
             updates_published: verdict.published,
             // Like the expected ones, these count only updates that are old enough to be judged.
             deliveries: verdict.expected - verdict.missing,
