@@ -114,18 +114,18 @@ fn simulate(job: &mut Job<'_>) -> Result<()> {
 fn system(job: &mut Job<'_>) -> Result<()> {
     build_release(job)?;
     for name in ["system", "engine"] {
-        named_test(job, name)?;
+        named_test(job, name, "2")?;
     }
     Ok(())
 }
 
 fn dissector(job: &mut Job<'_>) -> Result<()> {
-    named_test(job, "dissector")
+    named_test(job, "dissector", "1")
 }
 
 fn browser(job: &mut Job<'_>) -> Result<()> {
     build_release(job)?;
-    named_test(job, "browser")
+    named_test(job, "browser", "1")
 }
 
 fn deny(job: &mut Job<'_>) -> Result<()> {
@@ -160,11 +160,11 @@ fn fuzz_crate(workspace: &Workspace) -> Vec<String> {
     ["--manifest-path".to_owned(), path(&manifest), "--target-dir".to_owned(), path(target)].into()
 }
 
-/// Tests in one file that share the machine's network or a browser: one at a time.
-fn named_test(job: &mut Job<'_>, name: &str) -> Result<()> {
+/// Tests in one file that share the machine's network or a browser: so many at a time.
+fn named_test(job: &mut Job<'_>, name: &str, threads: &str) -> Result<()> {
     let known = job.workspace.tests.iter().any(|test| test == name);
     ensure!(known, "the workspace has no integration test named `{name}`");
-    job.cargo_test(&["--workspace", "--test", name], &["--test-threads", "1"])
+    job.cargo_test(&["--workspace", "--test", name], &["--test-threads", threads])
 }
 
 /// Builds the binary that ships, which the step's tests start from then on. The tests themselves are
