@@ -323,6 +323,18 @@ fn echo_is_settled_at_the_publishers_own_relay() {
     assert_eq!(to_relay(&sent, 2).len(), 1);
 }
 
+/// What each of four participants publishes comes to the three others, once.
+fn assert_everybody_hears_everybody(world: &mut World, shape: &str) {
+    for publisher in 0..4 {
+        let mut expected: Vec<_> = counts(world).iter().map(|count| count + 1).collect();
+        expected[publisher] -= 1;
+        world.publish(publisher, GROUP, 0, Flags(0), b"x");
+        world.settle();
+        assert_eq!(counts(world), expected, "{shape}: from {publisher}");
+    }
+    assert_nothing_dropped(world);
+}
+
 /// A full mesh of three, and a tree that hangs on one of them.
 #[test]
 fn core_peers_do_not_forward_to_core_peers() {
@@ -331,15 +343,7 @@ fn core_peers_do_not_forward_to_core_peers() {
         join(&mut world, one, other, true);
     }
     join(&mut world, 1, 3, false);
-    for publisher in 0..4 {
-        let before = counts(&world);
-        world.publish(publisher, GROUP, 0, Flags(0), b"x");
-        world.settle();
-        let mut expected: Vec<_> = before.iter().map(|count| count + 1).collect();
-        expected[publisher] -= 1;
-        assert_eq!(counts(&world), expected, "from relay {publisher}");
-    }
-    assert_nothing_dropped(&world);
+    assert_everybody_hears_everybody(&mut world, "a mesh and a tree");
 }
 
 /// The data threads of a relay are core peers of each other, and of its other core peers.
@@ -375,15 +379,7 @@ fn a_relay_of_two_threads_has_its_branches_on_either() {
             }
         }
         world.settle();
-        for publisher in 0..4 {
-            let before = counts(&world);
-            world.publish(publisher, GROUP, 0, Flags(0), b"x");
-            world.settle();
-            let mut expected: Vec<_> = before.iter().map(|count| count + 1).collect();
-            expected[publisher] -= 1;
-            assert_eq!(counts(&world), expected, "by {publisher}, core: {is_core_peer}");
-        }
-        assert_nothing_dropped(&world);
+        assert_everybody_hears_everybody(&mut world, &format!("core peers: {is_core_peer}"));
         // What passes between data threads is no hop.
         for number in 0..4 {
             world.participants[number].received.clear();

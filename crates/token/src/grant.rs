@@ -59,16 +59,14 @@ pub struct Scope {
 }
 
 /// Neighbouring groups, both ends among them: `0-4095`, or `7` for one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GroupRange {
     first: Group,
     last: Group,
 }
 
 /// To whom unicast may be sent: `any`, or one address, such as `1.64` (Forest's client comtrees).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unicast {
     /// To nobody.
     #[default]
@@ -243,20 +241,6 @@ impl FromStr for GroupRange {
     }
 }
 
-impl TryFrom<String> for GroupRange {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<GroupRange, String> {
-        text.parse()
-    }
-}
-
-impl From<GroupRange> for String {
-    fn from(range: GroupRange) -> String {
-        range.to_string()
-    }
-}
-
 impl Unicast {
     fn is_nobody(&self) -> bool {
         *self == Unicast::Nobody
@@ -291,20 +275,6 @@ impl FromStr for Unicast {
             "any" => Ok(Unicast::Anybody),
             _ => parse_address(text).map(Unicast::Only),
         }
-    }
-}
-
-impl TryFrom<String> for Unicast {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Unicast, String> {
-        text.parse()
-    }
-}
-
-impl From<Unicast> for String {
-    fn from(unicast: Unicast) -> String {
-        unicast.to_string()
     }
 }
 

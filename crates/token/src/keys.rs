@@ -26,8 +26,7 @@ pub enum KeyError {
 }
 
 /// A key that verifies: `k4.public.…`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PublicKey(pub(crate) AsymmetricPublicKey<V4>);
 
 /// A public key's name: `k4.pid.…`. A token says by it which key signed it.
@@ -139,20 +138,6 @@ impl FromStr for PublicKey {
     fn from_str(text: &str) -> Result<PublicKey, KeyError> {
         let parsed = AsymmetricPublicKey::try_from(text);
         parsed.map(PublicKey).map_err(|_| KeyError::NotAKey("k4.public"))
-    }
-}
-
-impl TryFrom<String> for PublicKey {
-    type Error = KeyError;
-
-    fn try_from(text: String) -> Result<PublicKey, KeyError> {
-        text.parse()
-    }
-}
-
-impl From<PublicKey> for String {
-    fn from(key: PublicKey) -> String {
-        key.to_string()
     }
 }
 

@@ -2,14 +2,33 @@
 
 use canopy_wire::Address;
 use core::fmt;
-use serde::{Deserialize, Serialize};
+use core::str::FromStr;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+/// What is written and read in claims as it is shown and parsed elsewhere.
+macro_rules! serde_as_text {
+    ($($type:ty),*) => { $(
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.collect_str(self)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<$type, D::Error> {
+                let text = <String as serde::Deserialize>::deserialize(from)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    )* };
+}
+
+serde_as_text!(UnixTime, crate::grant::GroupRange, crate::grant::Unicast, crate::keys::PublicKey);
+
 /// Seconds since the beginning of 1970, UTC. Claims have it as RFC 3339 text, such as
 /// `2026-11-21T20:00:00Z`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnixTime(pub u64);
 
 impl UnixTime {
@@ -30,17 +49,11 @@ impl fmt::Display for UnixTime {
     }
 }
 
-impl From<UnixTime> for String {
-    fn from(time: UnixTime) -> String {
-        time.to_string()
-    }
-}
+impl FromStr for UnixTime {
+    type Err = String;
 
-impl TryFrom<String> for UnixTime {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<UnixTime, String> {
-        let at = OffsetDateTime::parse(&text, &Rfc3339);
+    fn from_str(text: &str) -> Result<UnixTime, String> {
+        let at = OffsetDateTime::parse(text, &Rfc3339);
         let seconds = at.ok().and_then(|at| u64::try_from(at.unix_timestamp()).ok());
         let seconds = seconds.map(UnixTime);
         seconds.ok_or_else(|| {
