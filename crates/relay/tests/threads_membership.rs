@@ -169,10 +169,10 @@ fn a_thread_without_addresses_passes_the_applicant_on() {
     }
 }
 
-/// Its session is on a thread that it does not ask.
+/// Its session is on a thread that it does not ask, though that one has room by then.
 #[test]
 fn a_repeated_connect_finds_the_session_that_another_thread_opened() {
-    for places in [2, 5] {
+    for (places, has_room_again) in [(2, false), (5, false), (2, true), (5, true)] {
         let mut config = config(Mode::Immediate);
         config.places = Places::new(places);
         config.comtrees =
@@ -187,11 +187,15 @@ fn a_repeated_connect_finds_the_session_that_another_thread_opened() {
         let now = world.now;
         world.threads[1].handle_siblings(now);
         assert_eq!(world.collect(1).len(), 1, "this answer is lost");
+        if has_room_again {
+            world.participants[0].session.leave();
+            world.settle();
+        }
         world.now = world.now + Duration::from_millis(200);
         world.settle();
         let session = &world.participants[handed_on].session;
         assert_eq!(session.state(), State::Connected, "{places} places");
-        assert_eq!(world.sessions(), 2);
+        assert_eq!(world.sessions(), if has_room_again { 1 } else { 2 });
         assert_eq!(world.sum(|counters| counters.sessions_opened), 2);
         assert_eq!(world.dropped(DropReason::SessionsFull), 0, "{places} places");
     }

@@ -36,6 +36,14 @@ fn seeds_30_to_39_pass() {
     check(30..40);
 }
 
+/// Seeds that found a fault once.
+#[test]
+fn seeds_that_found_something_pass() {
+    // A connect that was passed to another data thread came again, and opened a second session.
+    check(292..293);
+    check(404..405);
+}
+
 /// Seeds that fail once copies of connect, rebind, challenge, leave and subscribe come up to 15 s
 /// late (`canopy sim --late-handshake --seed N`), out of the first SEEDS_TRIED.
 const WAITING_FOR_HANDSHAKE: &[u64] = &[181, 482];

@@ -1,6 +1,6 @@
 //! Participants come, stay, move and go.
 
-use super::{Notice, Relay, SWEEP_EVERY};
+use super::{MAX_PASSED_ON, Notice, Relay, SWEEP_EVERY};
 use crate::ports::{Peer, PeerClass, PortIndex};
 use crate::siblings::Told;
 use canopy_session::{Answer, Ended, Sessions, dismiss, left, refuse};
@@ -84,6 +84,11 @@ impl Relay {
             }
             None => {}
         }
+        // Sent twice, and passed on before: another data thread may have made it a member since, and
+        // there must not be two of it.
+        if self.passed_on.contains(&(nonce, path)) {
+            return self.ask_next_thread(applicant);
+        }
         if !self.places.take() {
             // One of them may be the applicant's own, on another data thread.
             return self.ask_next_thread(applicant);
@@ -135,6 +140,12 @@ impl Relay {
             return self.refuse_full(path, comtree, nonce);
         }
         self.counters.connects_passed += 1;
+        if !self.passed_on.contains(&(nonce, path)) {
+            if self.passed_on.len() == MAX_PASSED_ON {
+                self.passed_on.pop_front();
+            }
+            self.passed_on.push_back((nonce, path));
+        }
         Ok(())
     }
 

@@ -87,6 +87,8 @@ const SUBSCRIPTION_SWEEPS: u32 = 100;
 const MORE_PORTS: u32 = 4096;
 /// Notices that wait to be fetched; later ones are not kept.
 const MAX_NOTICES: usize = 256;
+/// Connects that are remembered as passed to another data thread, the latest ones.
+const MAX_PASSED_ON: usize = 512;
 /// Addresses that can be muted at a time.
 const MAX_MUTED: usize = 64;
 
@@ -109,6 +111,8 @@ pub struct Relay {
     replies: Replies,
     replies_to_strangers: Replies,
     strangers: Bucket,
+    /// By nonce and path: connects that were passed to another data thread.
+    passed_on: VecDeque<(u64, Path)>,
     counters: Counters,
     notices: VecDeque<Notice>,
     muted: Vec<(IpAddr, Time)>,
@@ -150,6 +154,7 @@ impl Relay {
             replies: Replies::new(),
             replies_to_strangers: Replies::new(),
             strangers: Bucket::new(),
+            passed_on: VecDeque::with_capacity(MAX_PASSED_ON),
             counters: Counters::default(),
             notices: VecDeque::with_capacity(MAX_NOTICES),
             muted: Vec::with_capacity(MAX_MUTED),
