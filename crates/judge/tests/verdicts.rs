@@ -104,6 +104,26 @@ fn it_finds_another_order_across_groups_at_the_receiver_that_has_it() {
     assert!(tally.findings[0].contains("participant 2 got after update 1"), "{tally:?}");
 }
 
+/// The network doubles an update on its way to the relay, and takes the first of what the relay
+/// then sends: the second comes later than what was published after it.
+#[test]
+fn the_second_of_a_doubled_update_may_be_late() {
+    for (doubled, lost, out_of_order) in [(true, true, 0), (true, false, 1), (false, true, 1)] {
+        let mut oracle = oracle();
+        let first = publish(&mut oracle, 100, GROUP, LEVEL);
+        let second = publish(&mut oracle, 100, GROUP, LEVEL);
+        if doubled {
+            oracle.read(at(100), 0, &[0, 1]);
+        }
+        if lost {
+            oracle.lost(at(101), 1, &[0]);
+        }
+        deliver(&mut oracle, 101, &[1, 2], second);
+        deliver(&mut oracle, 102, &[1], first);
+        assert_eq!(judged(oracle).out_of_order, out_of_order, "doubled {doubled}, lost {lost}");
+    }
+}
+
 #[test]
 fn who_unsubscribes_in_time_may_get_it_or_not() {
     for (asked, missing, excused) in [(150, 0, 1), (250, 1, 0)] {

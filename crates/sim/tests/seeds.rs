@@ -42,6 +42,8 @@ fn seeds_that_found_something_pass() {
     // A connect that was passed to another data thread came again, and opened a second session.
     check(292..293);
     check(404..405);
+    // An update was doubled on its way up, and the first of what came of it lost on its way down.
+    check(4675..4676);
 }
 
 /// Seeds that fail once copies of connect, rebind, challenge, leave and subscribe come up to 15 s
