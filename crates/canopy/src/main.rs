@@ -10,6 +10,7 @@
 mod bots;
 mod console;
 mod demo;
+mod doctor;
 mod engine;
 mod metrics;
 mod plan;
@@ -67,6 +68,8 @@ enum Command {
     Plan(Box<plan::PlanCommand>),
     /// Install, list and remove the kernel programs of the engines tc-bpf and xdp
     Engine(engine::EngineCommand),
+    /// See whether a relay with these settings would do well on this host
+    Doctor(Box<doctor::DoctorCommand>),
     /// Make signing keys, issue access tokens, look into them
     Token(token::TokenCommand),
     /// Measure what a delivery costs on this machine
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
         Command::Sim(command) => command.run(),
         Command::Plan(command) => command.run(),
         Command::Engine(command) => command.run(),
+        Command::Doctor(command) => command.run(),
         Command::Token(command) => command.run(),
         Command::Bench(command) => command.run(),
     };

@@ -160,6 +160,24 @@ fn strangers_are_counted_and_cost_nothing() {
 }
 
 #[test]
+fn a_doctor_says_what_fails_and_what_would_do() {
+    let healthy = run(&["doctor", "--json", "--listen", "127.0.0.1:0", "--threads", "1"]);
+    let told: Value = serde_json::from_slice(&healthy.stdout).expect("one JSON object");
+    assert!(healthy.status.success() && told["outcome"] != "failed", "{told}");
+    let is_there =
+        |name: &str| told["checks"].as_array().unwrap().iter().any(|c| c["check"] == name);
+    for name in ["settings", "listen", "send engine", "receive buffer", "mtu", "processor"] {
+        assert!(is_there(name), "{name}: {told}");
+    }
+    let relay = Server::relay(&[]);
+    let taken = relay.address("relay").to_string();
+    let sick = run(&["doctor", "--listen", &taken]);
+    let said = String::from_utf8_lossy(&sick.stdout).into_owned();
+    assert!(!sick.status.success() && said.contains("failed   listen"), "{said}");
+    assert!(said.contains(&taken) && said.contains("port 0"), "{said}");
+}
+
+#[test]
 fn a_connected_client_costs_what_is_promised() {
     let output = run(&["bench", "footprint", "--clients", "500", "--seconds", "1", "--json"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

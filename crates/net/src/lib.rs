@@ -22,7 +22,7 @@ mod wait;
 
 pub use clock::Clock;
 pub use engine::{Full, Mmsg, SendEngine, SendReport, Sendto, Sent};
-pub use listener::{ThreadSockets, listen};
+pub use listener::{SEND_BUFFER, ThreadSockets, listen};
 pub use options::set_receive_buffer;
 pub use outlet::{Outlet, Retry};
 pub use processor::{

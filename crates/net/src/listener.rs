@@ -18,7 +18,7 @@ const STRANGERS_BUFFER: usize = 256 << 10;
 /// Bytes that may wait to leave a data thread, or as many as the kernel grants. The kernel keeps
 /// up to 208 KiB for each receiver that does not answer ARP, for some seconds, and counts them
 /// here against twice as much: there must be room for a good number of those beside the others.
-const SEND_BUFFER: usize = 2 << 20;
+pub const SEND_BUFFER: usize = 2 << 20;
 
 /// What strangers send: from `hello` to `connect`.
 const STRANGERS_KINDS: (Kind, Kind) = (Kind::Hello, Kind::Connect);

@@ -1,0 +1,315 @@
+//! `canopy doctor`: whether a relay with these settings would do well on this host.
+
+use crate::output::print_line;
+use crate::settings::{RelayArgs, RelaySettings};
+use canopy_engines::current_user;
+use canopy_net::SEND_BUFFER;
+use canopy_node::{Command, EngineInUse, NodeConfig, RunningRelay};
+use canopy_wire::MAX_DATAGRAM;
+use clap::Args;
+use serde::Serialize;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::ExitCode;
+use std::thread::available_parallelism;
+use std::time::{Duration, SystemTime};
+
+/// The shortest MTU that the longest datagram fits, with UDP and IPv6 around it.
+const LONGEST_PACKET: u64 = MAX_DATAGRAM as u64 + 8 + 40;
+/// By how much a clock may be behind what this binary was written at: time zones are no excuse, but
+/// files are copied.
+const CLOCK_ALLOWANCE: Duration = Duration::from_secs(24 * 3600);
+
+/// Looks at this host as a relay with the same settings would find it: its ports, its buffers, its
+/// send engines, its clocks. Starts a relay for a moment and stops it. The exit status is 1 if it
+/// would not run; what would only make it slower or lossier is a warning, each with its remedy.
+#[derive(Args)]
+pub(crate) struct DoctorCommand {
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    relay: RelayArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Outcome {
+    Ok,
+    Warning,
+    Failed,
+}
+
+#[derive(Debug, Serialize)]
+struct Check {
+    check: &'static str,
+    outcome: Outcome,
+    found: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<String>,
+}
+
+impl Check {
+    fn ok(check: &'static str, found: impl Into<String>) -> Check {
+        Check { check, outcome: Outcome::Ok, found: found.into(), remedy: None }
+    }
+
+    fn bad(
+        check: &'static str,
+        outcome: Outcome,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Check {
+        Check { check, outcome, found: found.into(), remedy: Some(remedy.into()) }
+    }
+
+    fn warning(check: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Check {
+        Check::bad(check, Outcome::Warning, found, remedy)
+    }
+}
+
+impl DoctorCommand {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let checks = checks(RelaySettings::resolve(self.relay, "off"));
+        let worst = checks.iter().map(|check| check.outcome).max().unwrap_or(Outcome::Ok);
+        if self.json {
+            print_line(serde_json::json!({ "outcome": worst, "checks": checks }))?;
+        } else {
+            for check in &checks {
+                print_line(in_words(check))?;
+            }
+        }
+        Ok(if worst == Outcome::Failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+}
+
+fn in_words(check: &Check) -> String {
+    let Check { check, outcome, found, remedy } = check;
+    let outcome = match outcome {
+        Outcome::Ok => "ok",
+        Outcome::Warning => "warning",
+        Outcome::Failed => "failed",
+    };
+    let line = format!("{outcome:<8} {check:<15} {found}");
+    remedy.iter().fold(line, |line, remedy| format!("{line}\n{:25}{remedy}", ""))
+}
+
+fn checks(settings: anyhow::Result<RelaySettings>) -> Vec<Check> {
+    let mut checks = Vec::new();
+    match settings {
+        Ok(settings) => {
+            checks.push(Check::ok("settings", settings.to_string()));
+            for unused in &settings.unused {
+                checks.push(Check::warning("settings", "something is without effect", unused));
+            }
+            checks.extend(relay(&settings.node));
+            checks.extend(page("metrics", settings.metrics));
+            checks.extend(page("console", settings.console));
+            checks.push(processors(usize::from(settings.node.threads)));
+        }
+        Err(error) => {
+            let remedy = "the message names the place and what would do";
+            checks.push(Check::bad("settings", Outcome::Failed, format!("{error:#}"), remedy));
+        }
+    }
+    checks.push(send_buffer(number_in("/proc/sys/net/core/wmem_max"), current_user() == 0));
+    checks.extend(devices(Path::new("/sys/class/net")));
+    checks.extend(clock_source());
+    checks.push(wall_clock(SystemTime::now(), written()));
+    checks.push(ciphers());
+    checks
+}
+
+/// What starting a relay shows.
+fn relay(config: &NodeConfig) -> Vec<Check> {
+    let relay = match RunningRelay::start(config) {
+        Ok(relay) => relay,
+        Err(error) => return vec![relay_failed(config.listen, &error)],
+    };
+    let mut checks = vec![Check::ok("listen", relay.address().to_string())];
+    for EngineInUse { engine, threads, why } in relay.engines() {
+        checks.push(Check::ok("send engine", format!("{engine} on {threads} threads: {why}")));
+    }
+    checks.push(match relay.small_receive_buffer() {
+        None => Check::ok("receive buffer", format!("{} bytes", config.receive_buffer)),
+        Some((granted, asked)) => Check::warning(
+            "receive buffer",
+            format!("{granted} bytes of {asked}: what comes at once may be lost"),
+            format!("sysctl net.core.rmem_max={asked}"),
+        ),
+    });
+    checks.push(match relay.blind_to_neighbours() {
+        None => {
+            Check::ok("neighbours", "the kernel tells who does not answer on this host's links")
+        }
+        Some(error) => Check::warning(
+            "neighbours",
+            format!("the kernel does not tell who does not answer: {error}"),
+            "allow netlink sockets (AF_NETLINK) where a sandbox forbids them",
+        ),
+    });
+    relay.watch().command(Command::Stop);
+    if let Err(error) = relay.join() {
+        checks.push(relay_failed(config.listen, &error));
+    }
+    checks
+}
+
+fn relay_failed(listen: SocketAddr, error: &anyhow::Error) -> Check {
+    let kinds = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    let is_taken = kinds.map(io::Error::kind).any(|kind| kind == ErrorKind::AddrInUse);
+    let remedy = if is_taken {
+        format!("if a relay of yours serves {listen} already, try --listen with port 0 here")
+    } else {
+        "the message says what would do".to_owned()
+    };
+    Check::bad("listen", Outcome::Failed, format!("{error:#}"), remedy)
+}
+
+/// A page that the relay would serve.
+fn page(check: &'static str, address: Option<SocketAddr>) -> Option<Check> {
+    let address = address?;
+    Some(match TcpListener::bind(address) {
+        Ok(_) => Check::ok(check, address.to_string()),
+        Err(error) => Check::bad(
+            check,
+            Outcome::Failed,
+            format!("{address}: {error}"),
+            format!("choose another address with --{check}"),
+        ),
+    })
+}
+
+fn processors(threads: usize) -> Check {
+    let processors = available_parallelism().map_or(1, usize::from);
+    let found = format!("{processors} processors for {threads} data threads");
+    if threads <= processors {
+        return Check::ok("processors", found);
+    }
+    let remedy = format!("--threads {processors}: more data threads than that wait for each other");
+    Check::warning("processors", found, remedy)
+}
+
+fn send_buffer(most: Option<u64>, is_root: bool) -> Check {
+    match most.filter(|most| *most < SEND_BUFFER as u64 && !is_root) {
+        None => Check::ok("send buffer", format!("{SEND_BUFFER} bytes can be had")),
+        Some(most) => Check::warning(
+            "send buffer",
+            format!("{most} bytes of {SEND_BUFFER}: a few receivers that do not answer fill it"),
+            format!("sysctl net.core.wmem_max={SEND_BUFFER}"),
+        ),
+    }
+}
+
+/// Devices whose packets are shorter than the longest datagram.
+fn devices(folder: &Path) -> Vec<Check> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut checks: Vec<Check> = entries
+        .flatten()
+        .filter_map(|entry| {
+            let (path, name) = (entry.path(), entry.file_name());
+            let is_up = fs::read_to_string(path.join("operstate")).ok()?.trim() != "down";
+            let mtu = number_in(path.join("mtu"))?;
+            let name = name.to_string_lossy().into_owned();
+            (is_up && mtu < LONGEST_PACKET).then(|| {
+                Check::warning(
+                    "mtu",
+                    format!("{name} has an MTU of {mtu}: longer datagrams travel in fragments"),
+                    format!("ip link set {name} mtu {LONGEST_PACKET}, if its links carry that"),
+                )
+            })
+        })
+        .collect();
+    if checks.is_empty() {
+        checks.push(Check::ok("mtu", format!("at least {LONGEST_PACKET} on every device")));
+    }
+    checks
+}
+
+/// The clock that every turn reads, some of them several times.
+fn clock_source() -> Option<Check> {
+    let folder = "/sys/devices/system/clocksource/clocksource0";
+    let source = fs::read_to_string(format!("{folder}/current_clocksource")).ok()?;
+    let source = source.trim();
+    Some(if ["acpi_pm", "hpet", "jiffies"].contains(&source) {
+        let remedy = format!("choose another of {folder}/available_clocksource, such as tsc");
+        Check::warning("clock", format!("{source}, which takes microseconds to read"), remedy)
+    } else {
+        Check::ok("clock", source)
+    })
+}
+
+/// When this binary was written.
+fn written() -> Option<SystemTime> {
+    fs::metadata(std::env::current_exe().ok()?).ok()?.modified().ok()
+}
+
+/// Tokens begin and end by the clock on the wall.
+fn wall_clock(now: SystemTime, written: Option<SystemTime>) -> Check {
+    if written.is_some_and(|written| now + CLOCK_ALLOWANCE < written) {
+        let found = "the time of day is before this binary was written";
+        return Check::warning("time of day", found, "set the clock, and keep it set by NTP");
+    }
+    Check::ok("time of day", "plausible")
+}
+
+fn ciphers() -> Check {
+    #[cfg(target_arch = "x86_64")]
+    let has_aes = std::arch::is_x86_feature_detected!("aes");
+    #[cfg(target_arch = "aarch64")]
+    let has_aes = std::arch::is_aarch64_feature_detected!("aes");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let has_aes = false;
+    if has_aes {
+        return Check::ok("processor", "it has instructions for AES");
+    }
+    let remedy =
+        "sealing packets will cost about twice as much; a virtual machine may be hiding them";
+    Check::warning("processor", "it has no instructions for AES", remedy)
+}
+
+fn number_in(path: impl AsRef<Path>) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcomes(checks: &[Check], name: &str) -> Vec<Outcome> {
+        checks.iter().filter(|check| check.check == name).map(|check| check.outcome).collect()
+    }
+
+    #[test]
+    fn what_is_short_has_a_remedy() {
+        assert_eq!(send_buffer(Some(SEND_BUFFER as u64), false).outcome, Outcome::Ok);
+        assert_eq!(send_buffer(Some(212_992), true).outcome, Outcome::Ok, "root has it by force");
+        let short = send_buffer(Some(212_992), false);
+        assert!(in_words(&short).contains("sysctl net.core.wmem_max=2097152"), "{short:?}");
+        assert_eq!(processors(1).outcome, Outcome::Ok);
+        assert_eq!(processors(10_000).outcome, Outcome::Warning);
+        let later = SystemTime::now() + 2 * CLOCK_ALLOWANCE;
+        assert_eq!(wall_clock(SystemTime::now(), Some(later)).outcome, Outcome::Warning);
+        assert_eq!(wall_clock(later, Some(SystemTime::now())).outcome, Outcome::Ok);
+    }
+
+    #[test]
+    fn a_device_with_a_short_mtu_is_named_while_it_is_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let device = |name: &str, state: &str, mtu: &str| {
+            let path = folder.path().join(name);
+            fs::create_dir(&path).unwrap();
+            fs::write(path.join("operstate"), state).unwrap();
+            fs::write(path.join("mtu"), mtu).unwrap();
+        };
+        device("eth0", "up\n", "1500\n");
+        device("wg1", "down\n", "1280\n");
+        assert_eq!(outcomes(&devices(folder.path()), "mtu"), [Outcome::Ok]);
+        device("wg0", "unknown\n", "1420\n");
+        let found = devices(folder.path());
+        assert_eq!(outcomes(&found, "mtu"), [Outcome::Warning]);
+        assert!(found[0].found.contains("wg0") && found[0].found.contains("1420"));
+    }
+}
