@@ -126,7 +126,7 @@ struct DelegateCommand {
     key: PathBuf,
     /// The public key that may sign from now on
     #[arg(long, value_name = "KEY")]
-    to: PublicKey,
+    to_key: PublicKey,
     #[command(flatten)]
     ceiling: GrantArgs,
     /// How long it may sign, days
@@ -232,7 +232,7 @@ impl IssueCommand {
 impl DelegateCommand {
     fn run(self) -> anyhow::Result<ExitCode> {
         let delegation = Delegation {
-            key: self.to,
+            key: self.to_key,
             expires: now()?.after(u64::from(self.days) * 24 * 3600),
             longest_s: u64::from(self.minutes) * 60,
             ceiling: self.ceiling.grant(),

@@ -1,0 +1,105 @@
+//! `canopy token` as a script uses it, and a token that another language's library issued.
+
+mod support;
+
+use serde_json::Value;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use support::{canopy, run};
+
+const CLIENT_KEY: &str = "CQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQk";
+/// The library of Python that issues a token, pinned.
+const PYSETO: &str = "pyseto==1.10.0";
+
+fn text(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+/// A new key in a folder: its file and its public key.
+fn new_key(folder: &Path, name: &str) -> (String, String) {
+    let file = folder.join(name).to_str().unwrap().to_owned();
+    let public = text(&run(&["token", "key", "--out", &file]));
+    (file, public)
+}
+
+/// What `canopy token inspect --json` says of a token on its standard input.
+fn inspect(token: &str, flags: &[&str]) -> Value {
+    let args = [&["token", "inspect", "-", "--json"], flags].concat();
+    let mut child =
+        canopy(&args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it runs");
+    child.stdin.take().unwrap().write_all(token.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let told: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    assert_eq!(output.status.success(), told["valid"] == true, "{told}");
+    told
+}
+
+fn issue(key: &str, groups: &str) -> String {
+    let who = ["--world", "lobby", "--subject", "player-17", "--client-key", CLIENT_KEY];
+    let what = ["--publish", groups, "--to", "1.64"];
+    text(&run(&[&["token", "issue", "--key", key][..], &who, &what].concat()))
+}
+
+#[test]
+fn a_token_is_issued_and_inspected() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, public) = new_key(folder.path(), "a.key");
+    let token = issue(&file, "0-4095,9000");
+    let told = inspect(&token, &["--trust", &public]);
+    assert_eq!((&told["valid"], &told["why"]), (&true.into(), &Value::Null));
+    assert_eq!(told["claims"]["comtrees"][0]["pub"]["groups"][1], "9000");
+    let told = inspect(&token, &[]);
+    assert!(told["why"].to_string().contains("not trusted"), "{told}");
+
+    let secret = fs::metadata(&file).unwrap();
+    use std::os::unix::fs::PermissionsExt;
+    assert_eq!(secret.permissions().mode() & 0o077, 0, "nobody else may read it");
+    let again = run(&["token", "key", "--out", &file]);
+    assert!(!again.status.success(), "a key is not written over");
+}
+
+#[test]
+fn a_delegated_key_stays_below_its_ceiling() {
+    let folder = tempfile::tempdir().unwrap();
+    let (root, trusted) = new_key(folder.path(), "root.key");
+    let (game, public) = new_key(folder.path(), "game.key");
+    let ceiling = ["--world", "lobby", "--publish", "0-4095", "--to", "1.64"];
+    let delegate = ["token", "delegate", "--key", &root, "--to-key", &public];
+    let delegation = text(&run(&[&delegate[..], &ceiling].concat()));
+    let flags = ["--trust", &trusted, "--delegation", &delegation];
+    assert_eq!(inspect(&issue(&game, "7"), &flags)["valid"], true);
+    let beyond = inspect(&issue(&game, "4000-4096"), &flags);
+    assert!(beyond["why"].to_string().contains("publishing on comtree 1"), "{beyond}");
+}
+
+/// What docs/tokens.md tells issuers in Python.
+const ISSUE: &str = r#"
+import json, pyseto, sys
+key = pyseto.Key.from_paserk(open(sys.argv[1]).read().strip())
+public = pyseto.Key.from_paserk(sys.argv[2])
+footer = {"kid": public.to_paserk_id()}
+claims = {"sub": "player-18", "jti": "5b0c8d2e", "exp": "2099-01-15T09:00:00Z", "cnf": sys.argv[3],
+    "world": "lobby", "comtrees": [{"id": 7, "sub": {"groups": ["0-4095"], "level": 2}}]}
+token = pyseto.Paseto.new().encode(key, claims, footer, b"canopy token v1", serializer=json)
+print(token.decode())
+"#;
+
+#[test]
+fn another_languages_library_issues_a_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("library");
+    let fetch = ["-m", "pip", "-q", "install", PYSETO, "--target"];
+    let fetched = Command::new("python3").args(fetch).arg(&library).output();
+    if !fetched.is_ok_and(|output| output.status.success()) {
+        return println!("skipped: {PYSETO} cannot be fetched; install python3-pip");
+    }
+    let (file, public) = new_key(folder.path(), "a.key");
+    let mut python = Command::new("python3");
+    python.args(["-c", ISSUE, &file, &public, CLIENT_KEY]).env("PYTHONPATH", library);
+    let told = inspect(&text(&python.output().unwrap()), &["--trust", &public]);
+    assert_eq!(told["valid"], true, "{told}");
+    assert_eq!(told["claims"]["comtrees"][0]["sub"]["level"], 2);
+}
