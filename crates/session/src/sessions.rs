@@ -46,16 +46,20 @@ pub struct SessionsConfig {
     pub limits: SessionLimits,
 }
 
-/// One participant whose return path is proved.
+/// One participant whose return path is proved. What every packet is checked by, and changes, is
+/// in the first cache line: between two packets of a participant the memory is seldom near.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 struct Slot {
-    path: Path,
-    nonce: u64,
-    secret: Tag,
-    opened: Time,
     heard: Time,
+    path: Path,
     live: bool,
+    nonce: u64,
+    opened: Time,
+    secret: Tag,
 }
+
+const _: () = assert!(core::mem::offset_of!(Slot, live) < 64);
 
 /// A reply to whom a datagram came from; empty when there is none.
 #[derive(Clone, Debug)]
