@@ -195,12 +195,12 @@ fn the_verdict_turns_when_ages_do() {
         ("on_time", 0, "Every delivery accounted for"),
         ("late", 0, "Nearly overloaded: some updates come late"),
         ("overloaded", 0, "Overloaded: updates come too late"),
-        ("overloaded", 3, "3 deliveries missing"),
+        ("overloaded", 3, "3 deliveries missing, 3 out of order"),
     ] {
         let crowd = serde_json::json!({
             "age_ms": { "p50": 270.0, "p99": 611.0 }, "pace": pace, "missing": missing,
-            "duplicates": 0, "unexpected": 0, "updates_published": 1000, "deliveries": 9000,
-            "deliveries_expected": 9000 + missing,
+            "duplicates": 0, "unexpected": 0, "out_of_order": missing, "updates_published": 1000,
+            "deliveries": 9000, "deliveries_expected": 9000 + missing,
         });
         let frame = serde_json::json!({ "avatars": [], "viewer": null, "crowd": crowd });
         let url = format!("http://{}/", console_that_tells(frame));
