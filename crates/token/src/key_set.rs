@@ -178,9 +178,8 @@ impl Claims {
 
 impl Delegation {
     fn allows(&self, claims: &Claims, now: UnixTime) -> Result<(), TokenError> {
-        if claims.expires > self.expires || claims.expires > now.after(self.longest_s + CLOCK_SKEW)
-        {
-            let most = self.expires.min(now.after(self.longest_s));
+        let most = self.expires.min(now.after(self.longest_s));
+        if claims.expires > self.expires || claims.expires > most.after(CLOCK_SKEW) {
             let why = format!("it ends at {}, its key's tokens by {most}", claims.expires);
             return Err(TokenError::BeyondCeiling(why));
         }

@@ -110,6 +110,14 @@ fn revocations_refuse_rather_than_forget() {
     assert!(!revoked.contains("a") && revoked.contains("b") && revoked.contains("c"));
 }
 
+#[test]
+fn a_delegation_may_leave_open_how_long_its_tokens_last() {
+    let delegation = Delegation { longest_s: u64::MAX, ..delegation(&key(2)) };
+    let certificate = key(1).delegate(&delegation).unwrap();
+    let keys = KeySet::new([key(1).public().clone()], &[&certificate], NOW).unwrap();
+    assert_eq!(verify(&keys, &key(2).issue(&claims()).unwrap(), NOW), Ok(claims()));
+}
+
 fn delegation(to: &SigningKey) -> Delegation {
     let ceiling = Grant { roles: vec![Role::Server], ..grant() };
     Delegation { key: to.public().clone(), expires: NOW.after(7200), longest_s: 3600, ceiling }
