@@ -160,7 +160,7 @@ fn fuzz_crate(workspace: &Workspace) -> Vec<String> {
     ["--manifest-path".to_owned(), path(&manifest), "--target-dir".to_owned(), path(target)].into()
 }
 
-/// Tests in one file that share the machine's network or a browser: so many at a time.
+/// Tests in one file that share the machine's network or a browser: `threads` of them at a time.
 fn named_test(job: &mut Job<'_>, name: &str, threads: &str) -> Result<()> {
     let known = job.workspace.tests.iter().any(|test| test == name);
     ensure!(known, "the workspace has no integration test named `{name}`");

@@ -18,8 +18,8 @@ use std::time::{Duration, SystemTime};
 
 /// The shortest MTU that the longest datagram fits, with UDP and IPv6 around it.
 const LONGEST_PACKET: u64 = MAX_DATAGRAM as u64 + 8 + 40;
-/// By how much a clock may be behind what this binary was written at: time zones are no excuse, but
-/// files are copied.
+/// A clock may be this much before the time at which the binary was written: the machine that wrote it
+/// may have had another.
 const CLOCK_ALLOWANCE: Duration = Duration::from_secs(24 * 3600);
 
 /// Looks at this host as a relay with the same settings would find it: its ports, its buffers, its
@@ -102,7 +102,7 @@ fn checks(settings: anyhow::Result<RelaySettings>) -> Vec<Check> {
         Ok(settings) => {
             checks.push(Check::ok("settings", settings.to_string()));
             for unused in &settings.unused {
-                checks.push(Check::warning("settings", "something is without effect", unused));
+                checks.push(Check::warning("settings", unused, "take it out, or change it"));
             }
             checks.extend(relay(&settings.node));
             checks.extend(page("metrics", settings.metrics));
