@@ -1,4 +1,4 @@
--- Wireshark dissector for Canopy, wire version 0xC1. The format is described in docs/wire.md.
+-- Wireshark dissector for Canopy, wire version 1. The format is described in docs/wire.md.
 --
 -- Install: copy this file to the folder that Wireshark names under
 --   Help > About Wireshark > Folders > Personal Lua Plugins
@@ -6,36 +6,50 @@
 --   wireshark -X lua_script:canopy.lua      tshark -X lua_script:canopy.lua -r FILE
 --
 -- All datagrams on UDP port 4040, a relay's default, are taken for Canopy's. On other ports a
--- packet is found by its first two bytes, version and kind. For a port where another dissector
--- comes first, or to see datagrams of an unknown kind, name the port under
+-- packet is found by its first byte, its kind and its flags, and a sealed one by its first byte and
+-- its length. For a port where another dissector comes first (RTP's packets may have the same first
+-- byte), or to see datagrams of an unknown kind, name the port under
 --   Preferences > Protocols > Canopy > UDP ports
 -- or choose Canopy under "Decode As"; for tshark: -o canopy.ports:4040-4043 or
 -- -d udp.port==4043,canopy
 --
--- Filters: canopy.group == 7 finds every update to group 7, alone or in a bundle, and every
--- change and refusal of a subscription to it. canopy.malformed finds what a relay would drop.
+-- Filters: canopy.group == 7 finds every update to group 7, and every change and refusal of a
+-- subscription to it. canopy.malformed finds what a relay would drop.
+--
+-- The packets of a session are sealed, and this script has no keys: of them it shows what is in
+-- clear. The same holds for the messages of the handshake in connect and connected.
+--
+-- A record leaves out what the record before it says already. All its fields are shown with their
+-- values; Wireshark puts those that were left out in brackets.
 --
 -- Every read is preceded by a check of the bytes left: a hostile packet is shown as malformed and
 -- never raises a Lua error. Works on Wireshark 4.0 and later, whose Lua is 5.2 or 5.4.
 
-local VERSION = 0xC1
+-- The first five bits of the first byte: 10 and version 1. The last three are the class.
+local VERSION_BITS = 0x11
 local DEFAULT_PORTS = "4040"
-local HEADER_LEN = 20
+local HEADER_LEN = 16
+-- Of a sealed packet: what is in clear before its ciphertext, and the tag behind it. The rest of the
+-- header is part of the ciphertext.
+local CLEAR_LEN, TAG_LEN = 8, 16
+local SEALED_LEN = HEADER_LEN + TAG_LEN
+local KIND_AT, FLAGS_AT = 8, 11
+-- These do not move from version to version. The first two bits say that it is Canopy's.
+local FIRST_BITS = 2
+local NONCE_AT, REASON_AT, HELLO_LEN = 16, 24, 72
 local MAX_DATAGRAM = 1452
-local RECORD_HEADER_LEN = 12
 local SECTION_LEN = 4
 local GROUP_BIT = 0x80000000
-local FILLER = 0x80
+local NO_SESSION = 0xffffff
 
-local DATA, BUNDLE, SUBSCRIBE, SUBSCRIBE_ACK = 0x01, 0x02, 0x03, 0x04
+local UPDATES, SUBSCRIBE, SUBSCRIBE_ACK = 0x01, 0x03, 0x04
 local ROUTE_REPLY = 0x08
 local HELLO, COOKIE, CONNECT, CONNECTED, REFUSED = 0x10, 0x11, 0x12, 0x13, 0x14
 local KEEPALIVE, KEEPALIVE_ACK, LEAVE, LEFT = 0x15, 0x16, 0x17, 0x18
-local CHALLENGE, REBIND = 0x19, 0x1a
+local CHALLENGE, REBIND, UNKNOWN = 0x19, 0x1a, 0x1b
 
 local KINDS = {
-  [DATA] = "Data",
-  [BUNDLE] = "Bundle",
+  [UPDATES] = "Updates",
   [SUBSCRIBE] = "Subscribe",
   [SUBSCRIBE_ACK] = "Subscribe-ack",
   [ROUTE_REPLY] = "Route-reply",
@@ -50,10 +64,43 @@ local KINDS = {
   [LEFT] = "Left",
   [CHALLENGE] = "Challenge",
   [REBIND] = "Rebind",
+  [UNKNOWN] = "Unknown",
 }
 
+local STRANGER, SESSION, SEALED = 0, 1, 2
+local CLASSES = { [STRANGER] = "stranger", [SESSION] = "session", [SEALED] = "sealed" }
+-- All other kinds are of a session.
+local IS_OF_STRANGERS = {
+  [HELLO] = true, [COOKIE] = true, [CONNECT] = true, [CONNECTED] = true, [REFUSED] = true,
+  [UNKNOWN] = true,
+}
+
+-- Before there is a session, the low bits of the nonce stand in its place.
+local IS_BEFORE_SESSION = {
+  [HELLO] = true, [COOKIE] = true, [CONNECT] = true, [CONNECTED] = true, [REFUSED] = true,
+}
+
+-- Their comtree is in their message, which is sealed.
+local IS_COMTREE_HIDDEN = { [CONNECT] = true, [CONNECTED] = true }
+
+-- How a record's first byte says where its source and its destination are.
+local SOURCE_FORMS = {
+  [0] = "in full, and the series",
+  [1] = "endpoint at the site before, and the series",
+  [2] = "the one before, and the series",
+  [3] = "the one before, with the next in the series",
+}
+local DESTINATION_FORMS = {
+  [0] = "in full",
+  [1] = "lower half, upper half as before",
+  [2] = "the one before",
+  [3] = "does not exist",
+}
+-- How many bytes of the address stand in the record.
+local SOURCE_WIDTH = { [0] = 4, [1] = 2, [2] = 0, [3] = 0 }
+local DESTINATION_WIDTH = { [0] = 4, [1] = 2, [2] = 0 }
+
 local OPERATIONS = { [0] = "Drop", [1] = "Add" }
-local SUITES = { [0] = "None" }
 local TABLE_FULL = { [1] = "table full", [2] = "participant's share full" }
 local LEAVE_REASONS = { [0] = "done", [1] = "draining" }
 local REFUSED_REASONS = {
@@ -62,45 +109,55 @@ local REFUSED_REASONS = {
   [3] = "another version",
   [4] = "credentials",
   [5] = "draining",
+  [6] = "not made for the relay's key",
 }
 
 local canopy = Proto("canopy", "Canopy")
 
 local f = {
-  version = ProtoField.uint8("canopy.version", "Version", base.HEX),
+  first = ProtoField.uint8("canopy.first", "First byte", base.HEX),
+  version = ProtoField.uint8("canopy.version", "Version", base.DEC, nil, 0x38),
+  class = ProtoField.uint8("canopy.class", "Class", base.DEC, CLASSES, 0x07),
+  session = ProtoField.uint24("canopy.session", "Session"),
+  counter = ProtoField.uint32("canopy.counter", "Counter"),
   kind = ProtoField.uint8("canopy.kind", "Kind", base.HEX, KINDS),
-  flags = ProtoField.uint8("canopy.flags", "Flags", base.HEX),
-  echo = ProtoField.bool("canopy.flags.echo", "Echo", 8, nil, 0x01),
-  route_request = ProtoField.bool("canopy.flags.route_request", "Route-request", 8, nil, 0x02),
-  shaker = ProtoField.bool("canopy.flags.shaker", "Shaker", 8, nil, 0x04),
-  filler = ProtoField.bool("canopy.flags.filler", "Filler", 8, nil, FILLER),
-  level = ProtoField.uint8("canopy.level", "Level"),
-  comtree = ProtoField.uint32("canopy.comtree", "Comtree"),
-  src = ProtoField.uint32("canopy.src", "Source", base.HEX),
-  src_site = ProtoField.uint32("canopy.src.site", "Site", base.DEC, nil, 0x7fff0000),
-  src_endpoint = ProtoField.uint32("canopy.src.endpoint", "Endpoint", base.DEC, nil, 0xffff),
-  dst = ProtoField.uint32("canopy.dst", "Destination", base.HEX),
-  dst_site = ProtoField.uint32("canopy.dst.site", "Site", base.DEC, nil, 0x7fff0000),
-  dst_endpoint = ProtoField.uint32("canopy.dst.endpoint", "Endpoint", base.DEC, nil, 0xffff),
-  group = ProtoField.uint32("canopy.group", "Group", base.DEC, nil, 0x7fffffff),
-  length = ProtoField.uint16("canopy.length", "Payload length"),
   hop_limit = ProtoField.uint8("canopy.hop_limit", "Hop limit"),
-  reserved = ProtoField.uint8("canopy.reserved", "Reserved", base.HEX),
+  records = ProtoField.uint8("canopy.records", "Records"),
+  flags = ProtoField.uint8("canopy.flags", "Flags", base.HEX),
+  comtree = ProtoField.uint32("canopy.comtree", "Comtree"),
+  reserved = ProtoField.bytes("canopy.reserved", "Reserved"),
   payload = ProtoField.bytes("canopy.payload", "Payload"),
   ignored = ProtoField.bytes("canopy.ignored", "Ignored bytes"),
   padding = ProtoField.bytes("canopy.padding", "Padding"),
+  group = ProtoField.uint32("canopy.group", "Group", base.DEC, nil, 0x7fffffff),
+
+  sealed = ProtoField.bytes("canopy.sealed", "Sealed bytes"),
+  tag = ProtoField.bytes("canopy.tag", "Tag"),
 
   record = ProtoField.none("canopy.record", "Record"),
-  record_length = ProtoField.uint16("canopy.record.length", "Payload length"),
-  record_level = ProtoField.uint8("canopy.record.level", "Level"),
-  record_flags = ProtoField.uint8("canopy.record.flags", "Flags", base.HEX),
-  record_echo = ProtoField.bool("canopy.record.flags.echo", "Echo", 8, nil, 0x01),
-  record_filler = ProtoField.bool("canopy.record.flags.filler", "Filler", 8, nil, FILLER),
-  record_src = ProtoField.uint32("canopy.record.src", "Source", base.HEX),
-  record_dst = ProtoField.uint32("canopy.record.dst", "Destination", base.HEX),
+  form = ProtoField.uint8("canopy.record.form", "Form", base.HEX),
+  form_source = ProtoField.uint8(
+    "canopy.record.form.source", "Source", base.DEC, SOURCE_FORMS, 0x03
+  ),
+  form_destination = ProtoField.uint8(
+    "canopy.record.form.destination", "Destination", base.DEC, DESTINATION_FORMS, 0x0c
+  ),
+  level_same = ProtoField.bool("canopy.record.form.level_same", "Level as before", 8, nil, 0x10),
+  length_same = ProtoField.bool("canopy.record.form.length_same", "Length as before", 8, nil, 0x20),
+  echo = ProtoField.bool("canopy.record.echo", "Echo", 8, nil, 0x40),
+  filler = ProtoField.bool("canopy.record.filler", "Filler", 8, nil, 0x80),
+  src = ProtoField.uint32("canopy.record.src", "Source", base.HEX),
+  src_site = ProtoField.uint32("canopy.record.src.site", "Site", base.DEC, nil, 0x7fff0000),
+  src_endpoint = ProtoField.uint32("canopy.record.src.endpoint", "Endpoint", base.DEC, nil, 0xffff),
+  series = ProtoField.uint16("canopy.record.series", "Series"),
+  dst = ProtoField.uint32("canopy.record.dst", "Destination", base.HEX),
+  dst_site = ProtoField.uint32("canopy.record.dst.site", "Site", base.DEC, nil, 0x7fff0000),
+  dst_endpoint = ProtoField.uint32("canopy.record.dst.endpoint", "Endpoint", base.DEC, nil, 0xffff),
+  level = ProtoField.uint8("canopy.record.level", "Level"),
+  length = ProtoField.uint16("canopy.record.length", "Length"),
   record_payload = ProtoField.bytes("canopy.record.payload", "Payload"),
-  updates = ProtoField.uint16("canopy.bundle.updates", "Updates"),
-  fillers = ProtoField.uint16("canopy.bundle.fillers", "Filler records"),
+  updates = ProtoField.uint16("canopy.updates", "Updates"),
+  fillers = ProtoField.uint16("canopy.fillers", "Filler records"),
 
   sequence = ProtoField.uint32("canopy.sequence", "Sequence"),
   section = ProtoField.none("canopy.section", "Section"),
@@ -111,18 +168,13 @@ local f = {
 
   nonce = ProtoField.uint64("canopy.nonce", "Nonce", base.HEX),
   cookie = ProtoField.bytes("canopy.cookie", "Cookie"),
-  suite = ProtoField.uint8("canopy.suite", "Security suite", base.DEC, SUITES),
-  token_length = ProtoField.uint16("canopy.token.length", "Token length"),
-  token = ProtoField.bytes("canopy.token", "Token"),
-  address = ProtoField.uint32("canopy.address", "Address", base.HEX),
-  lifetime = ProtoField.uint32("canopy.lifetime_ms", "Session lifetime (ms)"),
-  keepalive = ProtoField.uint32("canopy.keepalive_ms", "Keepalive interval (ms)"),
-  subscription = ProtoField.uint32("canopy.subscription_ms", "Subscription lifetime (ms)"),
-  secret = ProtoField.bytes("canopy.secret", "Secret"),
+  relay_key = ProtoField.bytes("canopy.relay_key", "Relay's public key"),
+  message = ProtoField.bytes("canopy.message", "Noise message"),
   refused = ProtoField.uint8("canopy.refused.reason", "Reason", base.DEC, REFUSED_REASONS),
   leave = ProtoField.uint8("canopy.leave.reason", "Reason", base.DEC, LEAVE_REASONS),
   stamp = ProtoField.uint64("canopy.stamp", "Stamp"),
-  proof = ProtoField.bytes("canopy.proof", "Proof"),
+  path_stamp = ProtoField.uint64("canopy.path_stamp", "Path stamp", base.HEX),
+  unknown_echo = ProtoField.uint64("canopy.unknown.echo", "Echo", base.HEX),
 }
 canopy.fields = f
 
@@ -163,7 +215,8 @@ local function plural(count, noun)
   return string.format("%d %s%s", count, noun, count == 1 and "" or "s")
 end
 
--- One datagram while it is being dissected: `at` is the next byte, `stop` the end of the payload.
+-- One datagram while it is being dissected: `at` is the next byte, `stop` the end of what was
+-- captured of it.
 local Cursor = {}
 Cursor.__index = Cursor
 
@@ -188,21 +241,38 @@ function Cursor:fault(tree, text)
   return string.format("[malformed: %s]", text)
 end
 
-local function add_address(tree, field, parts, range)
-  local address = range:uint()
-  local item = tree:add(field, range)
-  item:append_text(string.format(" (%s)", address_text(address)))
-  if address >= GROUP_BIT then
-    item:add(f.group, range)
-  elseif parts and address ~= 0 then
-    item:add(parts.site, range)
-    item:add(parts.endpoint, range)
+-- Adds a field of the `value` that it has once it is resolved: at its bytes, or marked as generated
+-- if there are none.
+local function add_resolved(tree, field, range, value)
+  if range then
+    return tree:add(field, range, value)
   end
-  return address, item
+  return tree:add(field, value):set_generated()
 end
 
-local SRC_PARTS = { site = f.src_site, endpoint = f.src_endpoint }
-local DST_PARTS = { site = f.dst_site, endpoint = f.dst_endpoint }
+-- Adds an address, with the group or the site and endpoint that it names.
+local function add_address(tree, fields, range, value)
+  local item = add_resolved(tree, fields.whole, range, value)
+  if value == 0 then
+    item:append_text(string.format(" (%s)", fields.unspecified))
+    return
+  end
+  local leans = range and range:len() < 4 and ", its upper half from the record before" or ""
+  item:append_text(string.format(" (%s%s)", address_text(value), leans))
+  if value >= GROUP_BIT then
+    add_resolved(item, f.group, range, value)
+  else
+    add_resolved(item, fields.site, range, value)
+    add_resolved(item, fields.endpoint, range, value)
+  end
+end
+
+local SRC = {
+  whole = f.src, site = f.src_site, endpoint = f.src_endpoint, unspecified = "the sender",
+}
+local DST = {
+  whole = f.dst, site = f.dst_site, endpoint = f.dst_endpoint, unspecified = "unspecified",
+}
 
 -- Adds fields of fixed width, { field, length } each, as far as the payload reaches. Returns their
 -- ranges, in order, and what is wrong, if anything is.
@@ -215,11 +285,7 @@ local function add_fixed(cursor, tree, need, layout)
       break
     end
     ranges[index] = cursor:take(field[2])
-    if field[1] == f.address then
-      add_address(tree, f.address, nil, ranges[index])
-    else
-      tree:add(field[1], ranges[index])
-    end
+    tree:add(field[1], ranges[index])
   end
   if short then
     return ranges, cursor:fault(tree, string.format("body of %d bytes, needs %d", have, need))
@@ -227,59 +293,136 @@ local function add_fixed(cursor, tree, need, layout)
   return ranges, nil
 end
 
-local function add_record(cursor, tree, number)
-  if cursor:left() < RECORD_HEADER_LEN then
-    return nil, cursor:fault(tree, string.format("record %d ends inside its header", number))
+-- Before the first record of a packet.
+local FIRST_BEFORE = { src = 0, series = 0xffff, dst = 0, level = 0, length = 0 }
+
+-- Reads a record's head. Returns the ranges of the fields that stand in it, and what is wrong.
+local function read_head(cursor)
+  local form = cursor:take(1)
+  local head = { form = form }
+  local source, destination = form:bitfield(6, 2), form:bitfield(4, 2)
+  if not DESTINATION_WIDTH[destination] then
+    return head, string.format("has a destination of form %d", destination)
+  end
+  local widths = {
+    { "src", SOURCE_WIDTH[source] },
+    { "series", source == 3 and 0 or 2 },
+    { "dst", DESTINATION_WIDTH[destination] },
+    { "level", 1 - form:bitfield(3, 1) },
+    { "length", 1 - form:bitfield(2, 1) },
+  }
+  for _, entry in ipairs(widths) do
+    local name, width = entry[1], entry[2]
+    if name == "length" and width <= cursor:left() and width > 0 then
+      -- The first byte's top bit says that there is a second.
+      width = cursor.tvb(cursor.at, 1):bitfield(0, 1) + 1
+    end
+    if width > cursor:left() then
+      return head, "ends inside its head"
+    elseif width > 0 then
+      head[name] = cursor:take(width)
+    end
+  end
+  return head, nil
+end
+
+-- A record's values: what stands in its head, and for the rest what the record before it says.
+local function resolve(head, before)
+  local function address(name)
+    local range = head[name]
+    if not range then
+      return before[name]
+    elseif range:len() < 4 then
+      return before[name] - before[name] % 0x10000 + range:uint()
+    end
+    return range:uint()
+  end
+  local length = before.length
+  if head.length then
+    length = head.length:uint() % 0x8000
+  end
+  return {
+    src = address("src"),
+    series = head.series and head.series:uint() or (before.series + 1) % 0x10000,
+    dst = address("dst"),
+    level = head.level and head.level:uint() or before.level,
+    length = length,
+    is_filler = head.form:bitfield(0, 1) == 1,
+  }
+end
+
+local function add_form(item, form)
+  local bits = item:add(f.form, form)
+  for _, field in ipairs({
+    f.form_source, f.form_destination, f.level_same, f.length_same, f.echo, f.filler,
+  }) do
+    bits:add(field, form)
+  end
+end
+
+local function record_text(record)
+  return string.format(
+    "%s → %s, level %d, series %d, %s", record.src == 0 and "sender" or address_text(record.src),
+    address_text(record.dst), record.level, record.series, plural(record.length, "byte")
+  )
+end
+
+-- Adds the record at the cursor. Returns its values, or what is wrong.
+local function add_record(cursor, tree, number, before)
+  if cursor:left() == 0 then
+    return nil, cursor:fault(tree, string.format("record %d is missing", number))
   end
   local start = cursor.at
-  local length = cursor:take(2)
-  local level = cursor:take(1)
-  local flags = cursor:take(1)
-  local src = cursor:take(4)
-  local dst = cursor:take(4)
-  local payload_len = length:uint()
-  local whole = payload_len <= cursor:left()
-  local shown = whole and payload_len or cursor:left()
-  local is_filler = flags:uint() >= FILLER
+  local head, why = read_head(cursor)
+  if why then
+    local item = tree:add(f.record, cursor.tvb(start, cursor.at - start))
+    item:set_text(string.format("Record %d", number))
+    add_form(item, head.form)
+    return nil, cursor:fault(item, string.format("record %d %s", number, why))
+  end
+  local record = resolve(head, before)
+  local shown = math.min(record.length, cursor:left())
 
-  local item = tree:add(f.record, cursor.tvb(start, RECORD_HEADER_LEN + shown))
-  item:add(f.record_length, length)
-  item:add(f.record_level, level)
-  local bits = item:add(f.record_flags, flags)
-  bits:add(f.record_echo, flags)
-  bits:add(f.record_filler, flags)
-  local from = add_address(item, f.record_src, nil, src)
-  local to = add_address(item, f.record_dst, nil, dst)
+  local item = tree:add(f.record, cursor.tvb(start, cursor.at - start + shown))
+  local what = record.is_filler and "filler for " or ""
+  item:set_text(string.format("Record %d: %s%s", number, what, record_text(record)))
+  add_form(item, head.form)
+  add_address(item, SRC, head.src, record.src)
+  add_resolved(item, f.series, head.series, record.series)
+  add_address(item, DST, head.dst, record.dst)
+  add_resolved(item, f.level, head.level, record.level)
+  add_resolved(item, f.length, head.length, record.length)
   if shown > 0 then
     item:add(f.record_payload, cursor:take(shown))
   end
-  if is_filler then
-    item:set_text(string.format("Record %d: filler, %s", number, plural(payload_len, "byte")))
-  else
-    item:set_text(string.format(
-      "Record %d: %s → %s, level %d, %s", number, address_text(from), address_text(to),
-      level:uint(), plural(payload_len, "byte")
-    ))
-  end
-  if not whole then
+  if shown < record.length then
     return nil, cursor:fault(item, string.format("record %d runs over the end", number))
   end
-  return is_filler, nil
+  return record, nil
 end
 
-local function dissect_bundle(cursor, tree)
-  local updates, fillers, fault = 0, 0, nil
-  while cursor:left() > 0 and not fault do
-    local is_filler
-    is_filler, fault = add_record(cursor, tree, updates + fillers + 1)
-    if is_filler then
+local function dissect_updates(cursor, tree, header)
+  local updates, fillers, before, fault = 0, 0, FIRST_BEFORE, nil
+  for number = 1, header.records do
+    local record
+    record, fault = add_record(cursor, tree, number, before)
+    if fault then
+      break
+    elseif record.is_filler then
       fillers = fillers + 1
-    elseif not fault then
+    else
       updates = updates + 1
     end
+    before = record
   end
   tree:add(f.updates, updates):set_generated()
   tree:add(f.fillers, fillers):set_generated()
+  if cursor:left() > 0 and not fault then
+    tree:add(f.padding, cursor:take(cursor:left()))
+  end
+  if header.records == 1 and updates == 1 then
+    return record_text(before), nil
+  end
   local info = plural(updates, "update")
   if fillers > 0 then
     info = info .. string.format(" and %s", plural(fillers, "filler record"))
@@ -385,26 +528,6 @@ local function dissect_subscribe_ack(cursor, tree)
   return info, fault
 end
 
-local function dissect_connect(cursor, tree)
-  local layout = {
-    { f.nonce, 8 }, { f.cookie, 16 }, { f.suite, 1 }, { f.reserved, 1 }, { f.token_length, 2 },
-  }
-  local ranges, fault = add_fixed(cursor, tree, 28, layout)
-  if fault then
-    return "", fault
-  end
-  local token_len = ranges[5]:uint()
-  if token_len > cursor:left() then
-    fault = cursor:fault(tree, "the token runs over the end")
-  elseif token_len > 0 then
-    tree:add(f.token, cursor:take(token_len))
-  end
-  local info = string.format(
-    "nonce %s, suite %d, token of %s", hex(ranges[1]), ranges[3]:uint(), plural(token_len, "byte")
-  )
-  return info, fault
-end
-
 -- A body of fixed-width fields. `say` makes the Info text from their ranges.
 local function fixed(need, layout, say)
   return function(cursor, tree)
@@ -428,6 +551,21 @@ local function say_nothing()
   return ""
 end
 
+-- Fields of fixed width, { field, length } each, and behind them a message of the handshake.
+local function with_message(need, layout)
+  return function(cursor, tree)
+    local ranges, fault = add_fixed(cursor, tree, need, layout)
+    if fault then
+      return "", fault
+    end
+    local length = cursor:left()
+    if length > 0 then
+      tree:add(f.message, cursor:take(length))
+    end
+    return string.format("%s, message of %s", say_nonce(ranges), plural(length, "byte")), nil
+  end
+end
+
 local function dissect_payload(cursor, tree)
   local length = cursor:left()
   if length > 0 then
@@ -437,123 +575,174 @@ local function dissect_payload(cursor, tree)
 end
 
 local BODIES = {
-  [DATA] = dissect_payload,
-  [BUNDLE] = dissect_bundle,
+  [UPDATES] = dissect_updates,
   [SUBSCRIBE] = dissect_subscribe,
   [SUBSCRIBE_ACK] = dissect_subscribe_ack,
   [ROUTE_REPLY] = dissect_payload,
-  [HELLO] = fixed(32, { { f.nonce, 8 } }, say_nonce),
-  [COOKIE] = fixed(24, { { f.nonce, 8 }, { f.cookie, 16 } }, say_nonce),
-  [CONNECT] = dissect_connect,
-  [CONNECTED] = fixed(40, {
-    { f.nonce, 8 }, { f.address, 4 }, { f.lifetime, 4 }, { f.keepalive, 4 },
-    { f.subscription, 4 }, { f.secret, 16 },
-  }, function(ranges)
-    return string.format("nonce %s, as %s", hex(ranges[1]), address_text(ranges[2]:uint()))
-  end),
+  [HELLO] = fixed(HELLO_LEN - HEADER_LEN, { { f.nonce, 8 } }, say_nonce),
+  [COOKIE] = fixed(56, { { f.nonce, 8 }, { f.cookie, 16 }, { f.relay_key, 32 } }, say_nonce),
+  [CONNECT] = with_message(24, { { f.nonce, 8 }, { f.cookie, 16 } }),
+  [CONNECTED] = with_message(8, { { f.nonce, 8 } }),
   [REFUSED] = fixed(9, { { f.nonce, 8 }, { f.refused, 1 } }, function(ranges)
     local reason = reason_text(REFUSED_REASONS, ranges[2]:uint())
     return string.format("nonce %s: %s", hex(ranges[1]), reason)
   end),
-  [KEEPALIVE] = fixed(8, { { f.stamp, 8 } }, say_stamp),
-  [KEEPALIVE_ACK] = fixed(8, { { f.stamp, 8 } }, say_stamp),
+  [KEEPALIVE] = fixed(16, { { f.stamp, 8 }, { f.path_stamp, 8 } }, say_stamp),
+  [KEEPALIVE_ACK] = fixed(16, { { f.stamp, 8 }, { f.path_stamp, 8 } }, say_stamp),
   [LEAVE] = fixed(1, { { f.leave, 1 } }, function(ranges)
     return reason_text(LEAVE_REASONS, ranges[1]:uint())
   end),
   [LEFT] = fixed(0, {}, say_nothing),
   [CHALLENGE] = fixed(16, { { f.cookie, 16 } }, say_nothing),
-  [REBIND] = fixed(32, { { f.cookie, 16 }, { f.proof, 16 } }, say_nothing),
+  [REBIND] = fixed(16, { { f.cookie, 16 } }, say_nothing),
+  [UNKNOWN] = fixed(8, { { f.unknown_echo, 8 } }, function(ranges)
+    return "echo " .. hex(ranges[1])
+  end),
 }
 
--- The route as the Info column tells it. Before there is an address there is nothing to tell: the
--- source of a hello or a connect is the low half of its nonce.
-local function route_text(kind, src, dst, level)
-  if kind == HELLO or kind == CONNECT or (src == 0 and dst == 0) then
-    return ""
-  elseif dst == 0 then
-    return " " .. address_text(src) .. " → relay"
-  elseif src == 0 then
-    return " relay → " .. address_text(dst)
+local function is_of_this_version(first)
+  return first:bitfield(0, 5) == VERSION_BITS
+end
+
+local function class_of(first)
+  return first:bitfield(5, 3)
+end
+
+local function class_of_kind(kind)
+  return IS_OF_STRANGERS[kind] and STRANGER or SESSION
+end
+
+local function add_first_byte(tree, range)
+  local item = tree:add(f.first, range)
+  item:add(f.version, range)
+  if is_of_this_version(range) then
+    item:add(f.class, range)
   end
-  local at_level = kind == DATA and string.format(" level %d", level) or ""
-  return string.format(" %s → %s%s", address_text(src), address_text(dst), at_level)
+end
+
+local function add_session(tree, range, kind)
+  local item = tree:add(f.session, range)
+  if IS_BEFORE_SESSION[kind] then
+    item:append_text(" (low bits of the nonce)")
+  elseif range:uint() == NO_SESSION then
+    item:append_text(" (none)")
+  end
 end
 
 local function add_header(cursor, tree)
-  local header = {}
-  tree:add(f.version, cursor:take(1))
-  local kind = cursor:take(1)
-  header.kind = kind:uint()
-  tree:add(f.kind, kind)
-  local flags = cursor:take(1)
-  local bits = tree:add(f.flags, flags)
-  for _, bit in ipairs({ f.echo, f.route_request, f.shaker, f.filler }) do
-    bits:add(bit, flags)
-  end
-  local level = cursor:take(1)
-  header.level = level:uint()
-  tree:add(f.level, level)
-  local comtree = cursor:take(4)
-  header.comtree = comtree:uint()
-  tree:add(f.comtree, comtree)
-  local src = cursor:take(4)
-  header.src = src:uint()
-  if header.kind == HELLO or header.kind == CONNECT then
-    tree:add(f.src, src):append_text(" (low half of the nonce)")
-  else
-    add_address(tree, f.src, SRC_PARTS, src)
-  end
-  header.dst = add_address(tree, f.dst, DST_PARTS, cursor:take(4))
-  local length = cursor:take(2)
-  header.length = length:uint()
-  tree:add(f.length, length)
+  local tvb = cursor.tvb
+  local header = {
+    class = class_of(tvb(0, 1)),
+    session = tvb(1, 3):uint(),
+    kind = tvb(KIND_AT, 1):uint(),
+    records = tvb(10, 1):uint(),
+    flags = tvb(FLAGS_AT, 1):uint(),
+    comtree = tvb(12, 4):uint(),
+  }
+  add_first_byte(tree, cursor:take(1))
+  add_session(tree, cursor:take(3), header.kind)
+  tree:add(f.counter, cursor:take(4))
+  tree:add(f.kind, cursor:take(1))
   tree:add(f.hop_limit, cursor:take(1))
-  tree:add(f.reserved, cursor:take(1))
+  tree:add(f.records, cursor:take(1))
+  tree:add(f.flags, cursor:take(1))
+  local comtree = tree:add(f.comtree, cursor:take(4))
+  if IS_COMTREE_HIDDEN[header.kind] then
+    comtree:append_text(" (the comtree is in the message)")
+  end
   return header
 end
 
--- Another version's layout is unknown, but for the nonce of a hello, which never moves.
+-- Another version's layout is unknown, but for what never moves: the nonce of a hello and of its
+-- refusal.
 local function dissect_other_version(cursor, tree)
-  tree:add(f.version, cursor.tvb(0, 1))
-  tree:add_proto_expert_info(e.version)
-  local info = string.format("Version 0x%02x", cursor.tvb(0, 1):uint())
-  if cursor.stop >= HEADER_LEN + 32 and cursor.tvb(1, 1):uint() == HELLO then
-    tree:add(f.kind, cursor.tvb(1, 1))
-    tree:add(f.nonce, cursor.tvb(HEADER_LEN, 8))
-    info = info .. " Hello nonce " .. hex(cursor.tvb(HEADER_LEN, 8))
+  local tvb = cursor.tvb
+  local first = tvb(0, 1)
+  add_first_byte(tree, first)
+  if not cursor.faulty then
+    tree:add_proto_expert_info(e.version)
+  end
+  local info = string.format("First byte 0x%02x, version %d", first:uint(), first:bitfield(2, 3))
+  local kind = cursor.stop > KIND_AT and tvb(KIND_AT, 1):uint()
+  local is_hello = kind == HELLO and cursor.stop >= HELLO_LEN and first:bitfield(0, 2) == FIRST_BITS
+  local is_refused = kind == REFUSED and cursor.stop > REASON_AT
+    and REFUSED_REASONS[tvb(REASON_AT, 1):uint()] == "another version"
+  if is_hello or is_refused then
+    tree:add(f.kind, tvb(KIND_AT, 1))
+    tree:add(f.nonce, tvb(NONCE_AT, 8))
+    info = info .. string.format(", %s, nonce %s", KINDS[kind], hex(tvb(NONCE_AT, 8)))
+  end
+  if is_refused then
+    tree:add(f.refused, tvb(REASON_AT, 1))
   end
   return info
 end
 
--- Adds everything behind the header. Returns the Info text.
-local function dissect_body(cursor, tree, header)
-  local have = cursor.stop
-  local fault
-  if HEADER_LEN + header.length <= have then
-    cursor.stop = HEADER_LEN + header.length
-  else
-    fault = cursor:fault(tree, string.format(
-      "length %d, but %s behind the header", header.length, plural(have - HEADER_LEN, "byte")
-    ))
+-- Adds a packet of which a key is needed to see more than who it is of. Returns the Info text.
+local function dissect_sealed(cursor, tree)
+  local whole = cursor.tvb:reported_len()
+  local length = whole - CLEAR_LEN - TAG_LEN
+  add_first_byte(tree, cursor:take(1))
+  if whole < SEALED_LEN or cursor.stop < CLEAR_LEN then
+    return "Sealed " .. cursor:fault(tree, plural(whole, "byte"))
   end
-  local said, body_fault = BODIES[header.kind](cursor, tree)
+  local session, counter = cursor:take(3), cursor:take(4)
+  add_session(tree, session)
+  tree:add(f.counter, counter)
+  local shown = math.min(length, cursor:left())
+  if shown > 0 then
+    tree:add(f.sealed, cursor:take(shown))
+  end
+  if cursor:left() > 0 then
+    tree:add(f.tag, cursor:take(cursor:left()))
+  end
+  local info = string.format(
+    "Sealed, session %d, counter %d, %s", session:uint(), counter:uint(), plural(length, "byte")
+  )
+  return cursor.cut and info .. " " .. cursor:fault(tree) or info
+end
+
+-- Adds everything behind the header. Returns what the Info column says of it, and what is wrong.
+local function dissect_body(cursor, tree, header)
+  local class = class_of_kind(header.kind)
+  if header.class ~= class then
+    local text = string.format("class %d, a packet of this kind has %d", header.class, class)
+    return "", cursor:fault(tree, text)
+  elseif header.flags ~= 0 then
+    -- They would say how to read what follows.
+    return "", cursor:fault(tree, string.format("flags 0x%02x", header.flags))
+  end
+  local said, fault = BODIES[header.kind](cursor, tree, header)
   if cursor:left() > 0 and not cursor.faulty then
     tree:add(f.ignored, cursor:take(cursor:left()))
   end
-  if cursor.stop < have then
-    tree:add(f.padding, cursor.tvb(cursor.stop, have - cursor.stop))
+  return said, fault
+end
+
+-- Adds a packet of this version whose header is whole. Returns the Info text, and whether the
+-- packet is sound.
+local function dissect_packet(cursor, tree)
+  local header = add_header(cursor, tree)
+  local name = KINDS[header.kind]
+  if not name then
+    if not cursor.faulty then
+      tree:add_proto_expert_info(e.kind)
+    end
+    return string.format("Unknown kind 0x%02x, comtree %d", header.kind, header.comtree), false
   end
-  if cursor.reported > MAX_DATAGRAM then
-    fault = fault or cursor:fault(tree, string.format("longer than %d bytes", MAX_DATAGRAM))
+  local said, fault = dissect_body(cursor, tree, header)
+  local parts = { name }
+  if not IS_COMTREE_HIDDEN[header.kind] then
+    table.insert(parts, string.format("comtree %d", header.comtree))
   end
-  local route = route_text(header.kind, header.src, header.dst, header.level)
-  local parts = { KINDS[header.kind] .. route, "comtree " .. header.comtree }
+  if header.session ~= NO_SESSION and not IS_BEFORE_SESSION[header.kind] then
+    table.insert(parts, string.format("session %d", header.session))
+  end
   if said ~= "" then
     table.insert(parts, said)
   end
   local info = table.concat(parts, ", ")
-  fault = fault or body_fault
-  return fault and (info .. " " .. fault) or info
+  return fault and (info .. " " .. fault) or info, not cursor.faulty
 end
 
 -- Returns the Info text, and whether the packet is one that a receiver would take.
@@ -562,7 +751,6 @@ local function dissect(tvb, tree)
     tvb = tvb,
     at = 0,
     stop = tvb:len(),
-    reported = tvb:reported_len(),
     cut = tvb:len() < tvb:reported_len(),
     faulty = false,
   }, Cursor)
@@ -571,22 +759,24 @@ local function dissect(tvb, tree)
   end
   if cursor.stop == 0 then
     return cursor:fault(tree, "empty"), false
-  elseif tvb(0, 1):uint() ~= VERSION then
-    return dissect_other_version(cursor, tree), false
+  end
+  local too_long = ""
+  if tvb:reported_len() > MAX_DATAGRAM then
+    too_long = " " .. cursor:fault(tree, string.format("longer than %d bytes", MAX_DATAGRAM))
+  end
+  local info, sound
+  if not is_of_this_version(tvb(0, 1)) then
+    info, sound = dissect_other_version(cursor, tree), false
+  elseif class_of(tvb(0, 1)) == SEALED then
+    info = dissect_sealed(cursor, tree)
+    sound = not cursor.faulty
   elseif cursor.stop < HEADER_LEN then
-    tree:add(f.version, tvb(0, 1))
-    if cursor.stop > 1 then
-      tree:add(f.kind, tvb(1, 1))
-    end
-    return cursor:fault(tree, string.format("header of %d bytes", cursor.stop)), false
+    add_first_byte(tree, tvb(0, 1))
+    info, sound = cursor:fault(tree, string.format("header of %d bytes", cursor.stop)), false
+  else
+    info, sound = dissect_packet(cursor, tree)
   end
-  local header = add_header(cursor, tree)
-  if not KINDS[header.kind] then
-    tree:add_proto_expert_info(e.kind)
-    return string.format("Unknown kind 0x%02x, comtree %d", header.kind, header.comtree), false
-  end
-  local info = dissect_body(cursor, tree, header)
-  return info, not cursor.faulty
+  return info .. too_long, sound
 end
 
 local function show(tvb, pinfo, root)
@@ -603,12 +793,24 @@ function canopy.dissector(tvb, pinfo, root)
   return tvb:len()
 end
 
-local function heuristic(tvb, pinfo, root)
-  if tvb:len() < 2 or tvb(0, 1):uint() ~= VERSION or not KINDS[tvb(1, 1):uint()] then
+local function looks_like_canopy(tvb)
+  if tvb:len() <= FLAGS_AT or not is_of_this_version(tvb(0, 1)) then
     return false
   end
-  -- A sound packet vouches for its flow, so that unknown kinds on it are named too.
-  if show(tvb, pinfo, root) then
+  local class, kind = class_of(tvb(0, 1)), tvb(KIND_AT, 1):uint()
+  if class == SEALED then
+    return tvb:reported_len() >= SEALED_LEN
+  end
+  return KINDS[kind] and class == class_of_kind(kind) and tvb(FLAGS_AT, 1):uint() == 0
+end
+
+local function heuristic(tvb, pinfo, root)
+  if not looks_like_canopy(tvb) then
+    return false
+  end
+  -- A sound packet vouches for its flow, so that unknown kinds on it are named too. A sealed one
+  -- does not: one first byte says too little.
+  if show(tvb, pinfo, root) and class_of(tvb(0, 1)) ~= SEALED then
     pinfo.conversation = canopy
   end
   return true

@@ -33,10 +33,11 @@ drop_reasons! {
     UnexpectedKind => "unexpected_kind",
     /// Longer than the largest datagram.
     Oversized => "oversized",
-    /// A source address that nobody has: before the handshake, or after expiry.
+    /// A session that nobody has: before the handshake, or after expiry; or a neighbour relay that
+    /// has no branch here.
     UnknownSource => "unknown_source",
-    /// A source address that belongs to another path: a session's that has moved, or a neighbour's. Or
-    /// an update in another's name.
+    /// A session that is at another path, perhaps because it has moved; or an update in another's
+    /// name.
     SpoofedSource => "spoofed_source",
     /// A comtree that this relay does not carry.
     UnknownComtree => "unknown_comtree",
@@ -44,8 +45,13 @@ drop_reasons! {
     UnknownDestination => "unknown_destination",
     /// A cookie that this relay did not make, or made too long ago, or for another path.
     BadCookie => "bad_cookie",
-    /// A rebind whose proof is not the session's.
-    BadProof => "bad_proof",
+    /// A packet that was not sealed with its session's key, or was altered; or a connect whose
+    /// message was not made for this relay.
+    Forged => "forged",
+    /// A sealed packet that came before, or is too old to tell.
+    Replayed => "replayed",
+    /// A connect or rebind with an older cookie than the one that proved the path last: a late copy.
+    Stale => "stale",
     /// A connect that asks for a security suite, or brings a token, that this relay does not take.
     BadCredentials => "bad_credentials",
     /// All places or addresses are taken; the participant was refused.

@@ -1,27 +1,45 @@
-//! Session packets: hello, cookie, connect, keepalive, leave, rebind.
+//! The packets with which a session begins: hello, cookie, connect, connected, refused.
 //!
-//! No relay reply to an unproved path is longer than what asked for it: a hello is padded to
-//! more than a cookie or a refusal, a keepalive to a challenge.
+//! No reply to an unproved path is longer than what asked for it: a hello is padded to the length of
+//! a cookie.
 
+use crate::fields::{Fields, concatenate, encode};
 use crate::{
-    Address, Comtree, HEADER_LEN, Header, Kind, LeaveReason, Packet, RefusedReason, WireError,
+    Address, Comtree, HEADER_LEN, Header, Kind, Packet, RefusedReason, SessionId, VERSION,
+    WireError,
 };
 
-/// Length of cookies, proofs and session secrets in bytes.
+/// Length of cookies in bytes.
 pub const TAG_LEN: usize = 16;
-/// The longest token in bytes that a connect can carry.
-pub const MAX_TOKEN_LEN: usize = 1200;
+/// The longest token in bytes that a connect can carry: with it, a connect fits a safe datagram.
+pub const MAX_TOKEN_LEN: usize = 1000;
 
-/// A cookie, a proof or a session secret.
+/// A cookie, or a key that cookies are made with.
 pub type Tag = [u8; TAG_LEN];
 
-/// The security of a session. Only `None` exists in this version of the protocol; the place in
-/// the handshake is kept for the keyed suites.
+/// The cipher of a session's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Suite {
-    /// Cleartext.
-    None = 0,
+    /// AES-128-GCM: the cheapest where the processor has instructions for it.
+    Aes128Gcm = 0,
+    /// ChaCha20-Poly1305, for all others.
+    ChaCha20Poly1305 = 1,
+}
+
+impl Suite {
+    /// All suites, the best first.
+    pub const ALL: &'static [Suite] = &[Suite::Aes128Gcm, Suite::ChaCha20Poly1305];
+
+    /// The bit that stands for it in a set of suites.
+    pub const fn bit(self) -> u8 {
+        1 << self as u8
+    }
+
+    /// The best of a set.
+    pub fn best_of(set: u8) -> Option<Suite> {
+        Suite::ALL.iter().copied().find(|suite| set & suite.bit() != 0)
+    }
 }
 
 /// First packet of a participant.
@@ -38,36 +56,79 @@ pub struct Cookie {
     pub nonce: u64,
     /// What the participant must bring back.
     pub cookie: Tag,
+    /// The relay's public key: for whoever has no other way to know it, and trusts the network.
+    pub relay_key: [u8; 32],
 }
 
-/// The cookie brought back, with what the participant wants.
+/// The cookie brought back, with the first message of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect<'a> {
     /// The hello's nonce.
     pub nonce: u64,
     /// The relay's cookie.
     pub cookie: Tag,
-    /// The number of the security suite asked for; [`Suite::None`] is 0.
-    pub suite: u8,
-    /// An access token; empty in this version.
+    /// The participant's Noise message, with a [`Join`] as its payload.
+    pub message: &'a [u8],
+}
+
+/// What a participant asks for, in the handshake's first message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Join<'a> {
+    /// The comtree to join.
+    pub comtree: Comtree,
+    /// What the participant can do beyond the base protocol, a bit each; none is defined yet.
+    pub features: u32,
+    /// The longest datagram in bytes that the participant's path takes.
+    pub max_datagram: u16,
+    /// The suites that the participant takes, a [bit](Suite::bit) each.
+    pub suites: u8,
+    /// The access token; empty without one.
     pub token: &'a [u8],
 }
 
-/// The session's address and parameters.
+/// The relay's answer to a right [`Connect`]: the session is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Connected {
+pub struct Connected<'a> {
     /// The hello's nonce.
     pub nonce: u64,
+    /// The relay's Noise message, with a [`Joined`] as its payload.
+    pub message: &'a [u8],
+}
+
+/// How what a relay sends to the participants of a comtree is protected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Downlink {
+    /// For each member with its own key.
+    #[default]
+    Member = 0,
+    /// Not at all.
+    None = 2,
+}
+
+/// The session's number, address and parameters, in the handshake's second message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Joined {
+    /// The session's number, which all its packets carry.
+    pub session: SessionId,
     /// The participant's unicast address in the comtree.
     pub address: Address,
-    /// The session ends after so many milliseconds without a packet from the participant.
+    /// Which of the participant's features the relay will use.
+    pub features: u32,
+    /// The longest datagram in bytes that either side sends.
+    pub max_datagram: u16,
+    /// The cipher of the session's packets.
+    pub suite: Suite,
+    /// How updates to the participant are protected.
+    pub downlink: Downlink,
+    /// The session ends after so many milliseconds without a sign of life from the participant.
     pub lifetime_ms: u32,
     /// The participant sends a keepalive every so many milliseconds.
     pub keepalive_ms: u32,
     /// A subscription ends after so many milliseconds without a refresh.
     pub subscription_ms: u32,
-    /// Proves the session when its ip:port changes.
-    pub secret: Tag,
+    /// What the first keepalive brings back.
+    pub path_stamp: u64,
 }
 
 /// The relay does not take the participant.
@@ -79,95 +140,21 @@ pub struct Refused {
     pub reason: RefusedReason,
 }
 
-/// A sign of life, and its echo.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keepalive {
-    /// The participant's clock; comes back unchanged in the echo.
-    pub stamp: u64,
-}
+/// The bits of the first byte that tell this protocol from others, in every version.
+const OURS_MASK: u8 = 0xc0;
+/// Where the kind stands, in every version.
+const KIND_AT: usize = 8;
+/// As long as the cookie that answers it.
+const HELLO_LEN: usize = 8 + TAG_LEN + 32;
+/// The longest payload of either message of the handshake.
+pub const MAX_JOIN_LEN: usize = JOIN_FIXED + MAX_TOKEN_LEN;
+const JOIN_FIXED: usize = 4 + 4 + 2 + 2 + 2;
+const JOINED_LEN: usize = 4 + 4 + 4 + 2 + 2 + 3 * 4 + 8;
 
-/// Either side ends the session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leave {
-    /// Why.
-    pub reason: LeaveReason,
-}
-
-/// The relay asks for a proof from an unexpected path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Challenge {
-    /// Bound to the path and to the session's address.
-    pub cookie: Tag,
-}
-
-/// The proof that an ip:port change is the session's own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rebind {
-    /// The challenge's cookie.
-    pub cookie: Tag,
-    /// The cookie under the session's secret.
-    pub proof: Tag,
-}
-
-const HELLO_LEN: usize = 32;
-const CONNECT_FIXED: usize = 8 + TAG_LEN + 4;
-
-/// Reads fixed-width fields off the front of a payload.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    fn new(packet: &Packet<'a>, need: usize) -> Result<Fields<'a>, WireError> {
-        let payload = packet.payload();
-        if payload.len() < need {
-            let have = HEADER_LEN + payload.len();
-            return Err(WireError::TooShort { have, need: HEADER_LEN + need });
-        }
-        Ok(Fields(payload))
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
-        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(WireError::Length)?;
-        self.0 = rest;
-        Ok(*head)
-    }
-
-    fn u8(&mut self) -> Result<u8, WireError> {
-        Ok(self.array::<1>()?[0])
-    }
-
-    fn u32(&mut self) -> Result<u32, WireError> {
-        Ok(u32::from_be_bytes(self.array()?))
-    }
-
-    fn u64(&mut self) -> Result<u64, WireError> {
-        Ok(u64::from_be_bytes(self.array()?))
-    }
-}
-
-/// Concatenates `fields` behind a header into `out`; the payload is zero-filled to `min_len`.
-fn encode(
-    header: &Header,
-    fields: &[&[u8]],
-    min_len: usize,
-    out: &mut [u8],
-) -> Result<usize, WireError> {
-    let len: usize = fields.iter().map(|field| field.len()).sum::<usize>().max(min_len);
-    let out = out.get_mut(..HEADER_LEN + len).ok_or(WireError::Length)?;
-    let (head, mut body) = out.split_at_mut(HEADER_LEN);
-    head.copy_from_slice(&header.encode(len as u16));
-    for field in fields {
-        let (slot, rest) = body.split_at_mut(field.len());
-        slot.copy_from_slice(field);
-        body = rest;
-    }
-    body.fill(0);
-    Ok(HEADER_LEN + len)
-}
-
-/// The header of a packet that a participant sends before it has an address: the low half of the
-/// nonce stands in for it, so that hello and connect reach the same data thread.
+/// The header of a packet of the handshake: the low bits of the nonce stand in for the session, so
+/// that hello and connect reach the same data thread.
 fn handshake_header(kind: Kind, comtree: Comtree, nonce: u64) -> Header {
-    Header::new(kind, comtree, Address(nonce as u32), Address::UNSPECIFIED)
+    Header::new(kind, SessionId::new(nonce as u32), comtree)
 }
 
 impl Hello {
@@ -192,7 +179,9 @@ impl Hello {
     /// The nonce of a hello of any version of the protocol: the place of nonce and kind, and the
     /// length, never change, so that a relay can refuse a version in words.
     pub fn nonce_of_any_version(datagram: &[u8]) -> Option<u64> {
-        let is_hello = datagram.len() >= HEADER_LEN + HELLO_LEN && datagram[1] == Kind::Hello as u8;
+        let is_hello = datagram.len() >= HEADER_LEN + HELLO_LEN
+            && datagram[0] & OURS_MASK == VERSION & OURS_MASK
+            && datagram[KIND_AT] == Kind::Hello as u8;
         let nonce = datagram.get(HEADER_LEN..)?.first_chunk::<8>()?;
         is_hello.then(|| u64::from_be_bytes(*nonce))
     }
@@ -204,8 +193,8 @@ impl Cookie {
     /// # Errors
     /// [`WireError::Length`] if `out` is too short.
     pub fn encode(&self, comtree: Comtree, out: &mut [u8]) -> Result<usize, WireError> {
-        let header = handshake_header(Kind::Cookie, comtree, 0);
-        encode(&header, &[&self.nonce.to_be_bytes(), &self.cookie], 0, out)
+        let header = handshake_header(Kind::Cookie, comtree, self.nonce);
+        encode(&header, &[&self.nonce.to_be_bytes(), &self.cookie, &self.relay_key], 0, out)
     }
 
     /// Reads the packet's body.
@@ -213,76 +202,142 @@ impl Cookie {
     /// # Errors
     /// [`WireError::TooShort`].
     pub fn decode(packet: &Packet<'_>) -> Result<Cookie, WireError> {
-        let mut fields = Fields::new(packet, 8 + TAG_LEN)?;
-        Ok(Cookie { nonce: fields.u64()?, cookie: fields.array()? })
+        let mut fields = Fields::new(packet, HELLO_LEN)?;
+        let (nonce, cookie) = (fields.u64()?, fields.array()?);
+        Ok(Cookie { nonce, cookie, relay_key: fields.array()? })
     }
 }
 
 impl<'a> Connect<'a> {
-    /// Writes the packet into `out` and returns its length.
-    ///
-    /// # Errors
-    /// [`WireError::Field`] if the token is longer than [`MAX_TOKEN_LEN`], [`WireError::Length`]
-    /// if `out` is too short.
-    pub fn encode(&self, comtree: Comtree, out: &mut [u8]) -> Result<usize, WireError> {
-        if self.token.len() > MAX_TOKEN_LEN {
-            return Err(WireError::Field("token"));
-        }
-        let header = handshake_header(Kind::Connect, comtree, self.nonce);
-        let token_len = (self.token.len() as u16).to_be_bytes();
-        let nonce = self.nonce.to_be_bytes();
-        encode(&header, &[&nonce, &self.cookie, &[self.suite, 0], &token_len, self.token], 0, out)
-    }
+    /// Where the message begins in the packet.
+    pub const MESSAGE_AT: usize = HEADER_LEN + 8 + TAG_LEN;
 
-    /// Reads the packet's body.
-    ///
-    /// # Errors
-    /// [`WireError::TooShort`], [`WireError::Length`], [`WireError::Field`] for a token longer than
-    /// [`MAX_TOKEN_LEN`].
-    pub fn decode(packet: &Packet<'a>) -> Result<Connect<'a>, WireError> {
-        let mut fields = Fields::new(packet, CONNECT_FIXED)?;
-        let (nonce, cookie) = (fields.u64()?, fields.array()?);
-        let [suite, _reserved] = fields.array()?;
-        let token_len = u16::from_be_bytes(fields.array()?);
-        if usize::from(token_len) > MAX_TOKEN_LEN {
-            return Err(WireError::Field("token"));
-        }
-        let token = fields.0.get(..token_len.into()).ok_or(WireError::Length)?;
-        Ok(Connect { nonce, cookie, suite, token })
-    }
-}
-
-impl Connected {
-    /// Writes the packet into `out` and returns its length.
+    /// Writes the packet into `out` and returns its length. The comtree is in the message.
     ///
     /// # Errors
     /// [`WireError::Length`] if `out` is too short.
-    pub fn encode(&self, comtree: Comtree, out: &mut [u8]) -> Result<usize, WireError> {
-        let header = Header::new(Kind::Connected, comtree, Address::UNSPECIFIED, self.address);
-        let fields: [&[u8]; 6] = [
-            &self.nonce.to_be_bytes(),
-            &self.address.0.to_be_bytes(),
-            &self.lifetime_ms.to_be_bytes(),
-            &self.keepalive_ms.to_be_bytes(),
-            &self.subscription_ms.to_be_bytes(),
-            &self.secret,
-        ];
-        encode(&header, &fields, 0, out)
+    pub fn encode(&self, out: &mut [u8]) -> Result<usize, WireError> {
+        let header = handshake_header(Kind::Connect, Comtree(0), self.nonce);
+        encode(&header, &[&self.nonce.to_be_bytes(), &self.cookie, self.message], 0, out)
     }
 
     /// Reads the packet's body.
     ///
     /// # Errors
     /// [`WireError::TooShort`].
-    pub fn decode(packet: &Packet<'_>) -> Result<Connected, WireError> {
-        let mut fields = Fields::new(packet, 24 + TAG_LEN)?;
-        Ok(Connected {
-            nonce: fields.u64()?,
-            address: Address(fields.u32()?),
+    pub fn decode(packet: &Packet<'a>) -> Result<Connect<'a>, WireError> {
+        let mut fields = Fields::new(packet, 8 + TAG_LEN)?;
+        let (nonce, cookie) = (fields.u64()?, fields.array()?);
+        Ok(Connect { nonce, cookie, message: fields.0 })
+    }
+}
+
+impl<'a> Join<'a> {
+    /// Writes it into `out` and returns its length, at most [`MAX_JOIN_LEN`].
+    ///
+    /// # Errors
+    /// [`WireError::Field`] if the token is longer than [`MAX_TOKEN_LEN`], [`WireError::Length`]
+    /// if `out` is too short.
+    pub fn encode(&self, out: &mut [u8]) -> Result<usize, WireError> {
+        if self.token.len() > MAX_TOKEN_LEN {
+            return Err(WireError::Field("token"));
+        }
+        let fields: [&[u8]; 6] = [
+            &self.comtree.0.to_be_bytes(),
+            &self.features.to_be_bytes(),
+            &self.max_datagram.to_be_bytes(),
+            &[self.suites, 0],
+            &(self.token.len() as u16).to_be_bytes(),
+            self.token,
+        ];
+        concatenate(&fields, 0, out)
+    }
+
+    /// Reads it. Bytes behind it are ignored.
+    ///
+    /// # Errors
+    /// [`WireError::TooShort`], [`WireError::Length`], [`WireError::Field`] for a token longer than
+    /// [`MAX_TOKEN_LEN`].
+    pub fn decode(bytes: &'a [u8]) -> Result<Join<'a>, WireError> {
+        let mut fields = Fields::of(bytes, JOIN_FIXED)?;
+        let (comtree, features) = (Comtree(fields.u32()?), fields.u32()?);
+        let max_datagram = fields.u16()?;
+        let [suites, _reserved] = fields.array()?;
+        let token_len = fields.u16()?;
+        if usize::from(token_len) > MAX_TOKEN_LEN {
+            return Err(WireError::Field("token"));
+        }
+        let token = fields.0.get(..token_len.into()).ok_or(WireError::Length)?;
+        Ok(Join { comtree, features, max_datagram, suites, token })
+    }
+}
+
+impl<'a> Connected<'a> {
+    /// Writes the packet into `out` and returns its length.
+    ///
+    /// # Errors
+    /// [`WireError::Length`] if `out` is too short.
+    pub fn encode(&self, out: &mut [u8]) -> Result<usize, WireError> {
+        let header = handshake_header(Kind::Connected, Comtree(0), self.nonce);
+        encode(&header, &[&self.nonce.to_be_bytes(), self.message], 0, out)
+    }
+
+    /// Reads the packet's body.
+    ///
+    /// # Errors
+    /// [`WireError::TooShort`].
+    pub fn decode(packet: &Packet<'a>) -> Result<Connected<'a>, WireError> {
+        let mut fields = Fields::new(packet, 8)?;
+        Ok(Connected { nonce: fields.u64()?, message: fields.0 })
+    }
+}
+
+impl Joined {
+    /// Writes it into `out` and returns its length, less than [`MAX_JOIN_LEN`].
+    ///
+    /// # Errors
+    /// [`WireError::Length`] if `out` is too short.
+    pub fn encode(&self, out: &mut [u8]) -> Result<usize, WireError> {
+        let fields: [&[u8]; 9] = [
+            &self.session.number().to_be_bytes(),
+            &self.address.0.to_be_bytes(),
+            &self.features.to_be_bytes(),
+            &self.max_datagram.to_be_bytes(),
+            &[self.suite as u8, self.downlink as u8],
+            &self.lifetime_ms.to_be_bytes(),
+            &self.keepalive_ms.to_be_bytes(),
+            &self.subscription_ms.to_be_bytes(),
+            &self.path_stamp.to_be_bytes(),
+        ];
+        concatenate(&fields, 0, out)
+    }
+
+    /// Reads it. Bytes behind it are ignored.
+    ///
+    /// # Errors
+    /// [`WireError::TooShort`], or [`WireError::Field`] for a suite or a downlink that does not
+    /// exist.
+    pub fn decode(bytes: &[u8]) -> Result<Joined, WireError> {
+        let mut fields = Fields::of(bytes, JOINED_LEN)?;
+        let (session, address) = (SessionId::new(fields.u32()?), Address(fields.u32()?));
+        let (features, max_datagram) = (fields.u32()?, fields.u16()?);
+        let [suite, downlink] = fields.array()?;
+        let is_it = |one: &Suite| *one as u8 == suite;
+        Ok(Joined {
+            session,
+            address,
+            features,
+            max_datagram,
+            suite: Suite::ALL.iter().copied().find(is_it).ok_or(WireError::Field("suite"))?,
+            downlink: match downlink {
+                0 => Downlink::Member,
+                2 => Downlink::None,
+                _ => return Err(WireError::Field("downlink")),
+            },
             lifetime_ms: fields.u32()?,
             keepalive_ms: fields.u32()?,
             subscription_ms: fields.u32()?,
-            secret: fields.array()?,
+            path_stamp: fields.u64()?,
         })
     }
 }
@@ -293,7 +348,7 @@ impl Refused {
     /// # Errors
     /// [`WireError::Length`] if `out` is too short.
     pub fn encode(&self, comtree: Comtree, out: &mut [u8]) -> Result<usize, WireError> {
-        let header = handshake_header(Kind::Refused, comtree, 0);
+        let header = handshake_header(Kind::Refused, comtree, self.nonce);
         encode(&header, &[&self.nonce.to_be_bytes(), &[self.reason.number()]], 0, out)
     }
 
@@ -301,7 +356,7 @@ impl Refused {
     /// the places of kind, nonce and reason never change.
     pub fn nonce_of_any_version(datagram: &[u8]) -> Option<u64> {
         let (nonce, rest) = datagram.get(HEADER_LEN..)?.split_first_chunk::<8>()?;
-        let is_refusal = datagram[1] == Kind::Refused as u8
+        let is_refusal = datagram[KIND_AT] == Kind::Refused as u8
             && rest.first() == Some(&RefusedReason::Version.number());
         is_refusal.then(|| u64::from_be_bytes(*nonce))
     }
@@ -316,137 +371,14 @@ impl Refused {
     }
 }
 
-impl Keepalive {
-    /// Writes the packet of a participant with address `src` into `out` and returns its length.
-    /// It is padded to the length of a challenge.
-    ///
-    /// # Errors
-    /// [`WireError::Length`] if `out` is too short.
-    pub fn encode(
-        &self,
-        comtree: Comtree,
-        src: Address,
-        out: &mut [u8],
-    ) -> Result<usize, WireError> {
-        let header = Header::new(Kind::Keepalive, comtree, src, Address::UNSPECIFIED);
-        encode(&header, &[&self.stamp.to_be_bytes()], TAG_LEN, out)
-    }
-
-    /// Writes the echo to the participant with address `dst` into `out`; returns its length.
-    ///
-    /// # Errors
-    /// [`WireError::Length`] if `out` is too short.
-    pub fn encode_ack(
-        &self,
-        comtree: Comtree,
-        dst: Address,
-        out: &mut [u8],
-    ) -> Result<usize, WireError> {
-        let header = Header::new(Kind::KeepaliveAck, comtree, Address::UNSPECIFIED, dst);
-        encode(&header, &[&self.stamp.to_be_bytes()], 0, out)
-    }
-
-    /// Reads the body of a keepalive or of its echo.
-    ///
-    /// # Errors
-    /// [`WireError::TooShort`].
-    pub fn decode(packet: &Packet<'_>) -> Result<Keepalive, WireError> {
-        Ok(Keepalive { stamp: Fields::new(packet, 8)?.u64()? })
-    }
-}
-
-impl Leave {
-    /// Writes the packet into `out` and returns its length. `src` is the participant's address
-    /// when it leaves, unspecified when the relay ends the session of `dst`.
-    ///
-    /// # Errors
-    /// [`WireError::Length`] if `out` is too short.
-    pub fn encode(
-        &self,
-        comtree: Comtree,
-        src: Address,
-        dst: Address,
-        out: &mut [u8],
-    ) -> Result<usize, WireError> {
-        encode(&Header::new(Kind::Leave, comtree, src, dst), &[&[self.reason.number()]], 0, out)
-    }
-
-    /// Writes the relay's answer, which has no body.
-    ///
-    /// # Errors
-    /// [`WireError::Length`] if `out` is too short.
-    pub fn encode_left(comtree: Comtree, dst: Address, out: &mut [u8]) -> Result<usize, WireError> {
-        encode(&Header::new(Kind::Left, comtree, Address::UNSPECIFIED, dst), &[], 0, out)
-    }
-
-    /// Reads the packet's body.
-    ///
-    /// # Errors
-    /// [`WireError::TooShort`].
-    pub fn decode(packet: &Packet<'_>) -> Result<Leave, WireError> {
-        Ok(Leave { reason: LeaveReason::from_number(Fields::new(packet, 1)?.u8()?) })
-    }
-}
-
-impl Challenge {
-    /// The packet's length: no shorter datagram is answered with a challenge.
-    pub const LEN: usize = HEADER_LEN + TAG_LEN;
-
-    /// Writes the packet to the session's address `dst` into `out` and returns its length.
-    ///
-    /// # Errors
-    /// [`WireError::Length`] if `out` is too short.
-    pub fn encode(
-        &self,
-        comtree: Comtree,
-        dst: Address,
-        out: &mut [u8],
-    ) -> Result<usize, WireError> {
-        let header = Header::new(Kind::Challenge, comtree, Address::UNSPECIFIED, dst);
-        encode(&header, &[&self.cookie], 0, out)
-    }
-
-    /// Reads the packet's body.
-    ///
-    /// # Errors
-    /// [`WireError::TooShort`].
-    pub fn decode(packet: &Packet<'_>) -> Result<Challenge, WireError> {
-        Ok(Challenge { cookie: Fields::new(packet, TAG_LEN)?.array()? })
-    }
-}
-
-impl Rebind {
-    /// Writes the packet of the session with address `src` into `out` and returns its length.
-    ///
-    /// # Errors
-    /// [`WireError::Length`] if `out` is too short.
-    pub fn encode(
-        &self,
-        comtree: Comtree,
-        src: Address,
-        out: &mut [u8],
-    ) -> Result<usize, WireError> {
-        let header = Header::new(Kind::Rebind, comtree, src, Address::UNSPECIFIED);
-        encode(&header, &[&self.cookie, &self.proof], 0, out)
-    }
-
-    /// Reads the packet's body.
-    ///
-    /// # Errors
-    /// [`WireError::TooShort`].
-    pub fn decode(packet: &Packet<'_>) -> Result<Rebind, WireError> {
-        let mut fields = Fields::new(packet, 2 * TAG_LEN)?;
-        Ok(Rebind { cookie: fields.array()?, proof: fields.array()? })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{MAX_DATAGRAM, seeded};
+    use crate::{Challenge, Keepalive, Leave, LeaveReason, MAX_DATAGRAM, Rebind, Unknown, seeded};
     use proptest::prelude::*;
 
     const COMTREE: Comtree = Comtree(5);
+    const SESSION: SessionId = SessionId::new(9);
 
     fn packet(out: &[u8], len: usize) -> Packet<'_> {
         Packet::new_checked(&out[..len]).unwrap()
@@ -456,23 +388,56 @@ mod tests {
     fn no_reply_before_the_proof_is_longer_than_its_request() {
         let mut out = [0; 256];
         let hello = Hello { nonce: 1 }.encode(COMTREE, &mut out).unwrap();
-        let cookie = Cookie { nonce: 1, cookie: [0; 16] }.encode(COMTREE, &mut out).unwrap();
+        let cookie = Cookie { nonce: 1, cookie: [0; 16], relay_key: [1; 32] };
         let refused =
             Refused { nonce: 1, reason: RefusedReason::Full }.encode(COMTREE, &mut out).unwrap();
-        assert!(cookie <= hello && refused <= hello);
-        let stamp = Keepalive { stamp: 1 };
-        let keepalive = stamp.encode(COMTREE, Address(1), &mut out).unwrap();
-        let ack = stamp.encode_ack(COMTREE, Address(1), &mut out).unwrap();
-        assert!(Challenge::LEN <= keepalive && ack <= keepalive);
+        assert!(cookie.encode(COMTREE, &mut out).unwrap() <= hello && refused <= hello);
+        // The shortest sealed packet that is answered with a challenge, sealed too.
+        let keepalive = Keepalive { stamp: 1, path_stamp: 2 };
+        let keepalive = keepalive.encode(COMTREE, SESSION, &mut out).unwrap();
+        let unknown = Unknown { echo: 1 }.encode(COMTREE, SESSION, &mut out).unwrap();
+        assert!(Challenge::LEN <= keepalive && unknown <= HEADER_LEN + crate::SEAL_LEN);
     }
 
     #[test]
     fn a_foreign_version_keeps_its_nonce_readable() {
         let mut out = [0; 256];
         let len = Hello { nonce: 77 }.encode(COMTREE, &mut out).unwrap();
-        out[0] = 0xC9;
+        out[0] = 0x99;
         assert_eq!(Hello::nonce_of_any_version(&out[..len]), Some(77));
         assert_eq!(Hello::nonce_of_any_version(&out[..len - 1]), None);
+    }
+
+    #[test]
+    fn a_join_or_joined_with_a_fault_is_refused() {
+        let join =
+            Join { comtree: COMTREE, features: 0, max_datagram: 1232, suites: 3, token: b"key" };
+        let mut bytes = [0; MAX_JOIN_LEN + 1];
+        let len = join.encode(&mut bytes).unwrap();
+        for short in 0..JOIN_FIXED {
+            let expected = WireError::TooShort { have: HEADER_LEN + short, need: HEADER_LEN + 14 };
+            assert_eq!(Join::decode(&bytes[..short]), Err(expected));
+        }
+        for short in JOIN_FIXED..len {
+            assert_eq!(Join::decode(&bytes[..short]), Err(WireError::Length));
+        }
+        bytes[12..14].copy_from_slice(&1001_u16.to_be_bytes());
+        assert_eq!(Join::decode(&bytes), Err(WireError::Field("token")));
+        let token = &[0; MAX_TOKEN_LEN + 1];
+        assert_eq!(Join { token, ..join }.encode(&mut bytes), Err(WireError::Field("token")));
+
+        let mut bytes = [0; JOINED_LEN];
+        assert!(Joined::decode(&bytes).is_ok());
+        assert!((0..JOINED_LEN).all(|short| Joined::decode(&bytes[..short]).is_err()));
+        for (at, taken, field) in [(14, &[0, 1][..], "suite"), (15, &[0, 2][..], "downlink")] {
+            for value in 0..=u8::MAX {
+                bytes[at] = value;
+                let expected =
+                    if taken.contains(&value) { None } else { Some(WireError::Field(field)) };
+                assert_eq!(Joined::decode(&bytes).err(), expected, "{field} {value}");
+            }
+            bytes[at] = 0;
+        }
     }
 
     proptest! {
@@ -480,51 +445,69 @@ mod tests {
 
         #[test]
         fn session_packets_survive_the_wire(
-            nonce: u64, cookie: Tag, proof: Tag, suite: u8, reason: u8, address: u32, times: [u32; 3],
+            nonce: u64, cookie: Tag, suite: bool, clear: bool, reason: u8, address: u32, times: [u32; 4],
+            max_datagram: u16, session: u32, relay_key: [u8; 32],
             token in proptest::collection::vec(any::<u8>(), 0..=MAX_TOKEN_LEN),
         ) {
             let mut out = [0; MAX_DATAGRAM];
             let hello = Hello { nonce };
             let len = hello.encode(COMTREE, &mut out).unwrap();
             prop_assert_eq!(Hello::decode(&packet(&out, len)).unwrap(), hello);
-            let answer = Cookie { nonce, cookie };
+            let answer = Cookie { nonce, cookie, relay_key };
             let len = answer.encode(COMTREE, &mut out).unwrap();
             prop_assert_eq!(Cookie::decode(&packet(&out, len)).unwrap(), answer);
-            let connect = Connect { nonce, cookie, suite, token: &token };
-            let len = connect.encode(COMTREE, &mut out).unwrap();
+            let suites = reason;
+            let join =
+                Join { comtree: COMTREE, features: times[3], max_datagram, suites, token: &token };
+            let mut message = [0; MAX_JOIN_LEN];
+            let len = join.encode(&mut message).unwrap();
+            prop_assert_eq!(Join::decode(&message[..len]).unwrap(), join);
+            let connect = Connect { nonce, cookie, message: &message[..len] };
+            let len = connect.encode(&mut out).unwrap();
             prop_assert_eq!(Connect::decode(&packet(&out, len)).unwrap(), connect);
-            let connected = Connected {
-                nonce, address: Address(address), lifetime_ms: times[0], keepalive_ms: times[1],
-                subscription_ms: times[2], secret: proof,
+            prop_assert_eq!(&out[Connect::MESSAGE_AT..len], connect.message);
+            let joined = Joined {
+                session: SessionId::new(session), address: Address(address), features: times[3],
+                max_datagram, suite: Suite::ALL[usize::from(suite)],
+                downlink: if clear { Downlink::None } else { Downlink::Member },
+                lifetime_ms: times[0], keepalive_ms: times[1], subscription_ms: times[2],
+                path_stamp: nonce,
             };
-            let len = connected.encode(COMTREE, &mut out).unwrap();
+            let mut message = [0; MAX_JOIN_LEN];
+            let len = joined.encode(&mut message).unwrap();
+            prop_assert_eq!(Joined::decode(&message[..len]).unwrap(), joined);
+            let connected = Connected { nonce, message: &message[..len] };
+            let len = connected.encode(&mut out).unwrap();
             prop_assert_eq!(Connected::decode(&packet(&out, len)).unwrap(), connected);
             let refused = Refused { nonce, reason: RefusedReason::from_number(reason) };
             let len = refused.encode(COMTREE, &mut out).unwrap();
             prop_assert_eq!(Refused::decode(&packet(&out, len)).unwrap(), refused);
             let leave = Leave { reason: LeaveReason::from_number(reason) };
-            let len = leave.encode(COMTREE, Address(1), Address(2), &mut out).unwrap();
+            let len = leave.encode(COMTREE, SESSION, &mut out).unwrap();
             prop_assert_eq!(Leave::decode(&packet(&out, len)).unwrap(), leave);
-            let keepalive = Keepalive { stamp: nonce };
-            let len = keepalive.encode(COMTREE, Address(1), &mut out).unwrap();
+            let keepalive = Keepalive { stamp: nonce, path_stamp: 3 };
+            let len = keepalive.encode(COMTREE, SESSION, &mut out).unwrap();
             prop_assert_eq!(Keepalive::decode(&packet(&out, len)).unwrap(), keepalive);
             let challenge = Challenge { cookie };
-            let len = challenge.encode(COMTREE, Address(1), &mut out).unwrap();
+            let len = challenge.encode(COMTREE, SESSION, &mut out).unwrap();
             prop_assert_eq!(Challenge::decode(&packet(&out, len)).unwrap(), challenge);
-            let rebind = Rebind { cookie, proof };
-            let len = rebind.encode(COMTREE, Address(1), &mut out).unwrap();
+            let unknown = Unknown { echo: nonce };
+            let len = unknown.encode(COMTREE, SESSION, &mut out).unwrap();
+            prop_assert_eq!(Unknown::decode(&packet(&out, len)).unwrap(), unknown);
+            let rebind = Rebind { cookie };
+            let len = rebind.encode(COMTREE, SESSION, &mut out).unwrap();
             prop_assert_eq!(Rebind::decode(&packet(&out, len)).unwrap(), rebind);
         }
 
         #[test]
         fn no_body_panics(body in proptest::collection::vec(any::<u8>(), 0..1432)) {
             let mut out = [0; MAX_DATAGRAM];
-            let header = Header::new(Kind::Hello, COMTREE, Address(1), Address(2));
+            let header = Header::new(Kind::Hello, SESSION, COMTREE);
             let len = header.encode_packet(&body, &mut out).unwrap();
             let packet = packet(&out, len);
             let _ = (Hello::decode(&packet), Cookie::decode(&packet), Connect::decode(&packet));
-            let _ = (Connected::decode(&packet), Refused::decode(&packet), Leave::decode(&packet));
-            let _ = (Keepalive::decode(&packet), Challenge::decode(&packet), Rebind::decode(&packet));
+            let _ = (Join::decode(&body), Joined::decode(&body), Connected::decode(&packet), Refused::decode(&packet), Leave::decode(&packet));
+            let _ = (Unknown::decode(&packet), Keepalive::decode(&packet), Challenge::decode(&packet), Rebind::decode(&packet));
         }
     }
 }

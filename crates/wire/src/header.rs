@@ -1,16 +1,24 @@
 //! The base header that every packet starts with, and the checked view of a packet.
 
-use crate::{Address, Bundle, Comtree, Level, Record, WireError};
+use crate::{Comtree, Record, Records, WireError};
 
-/// First byte of every packet: the letter of the protocol and its version.
-pub const VERSION: u8 = 0xC1;
+/// First byte of every packet, without its class: two bits, `10`, that tell it from QUIC on the
+/// same port (RFC 9443), and three of version. The last three are the packet's [`Class`].
+pub const VERSION: u8 = 0x88;
+const VERSION_MASK: u8 = 0xf8;
 /// Length of the base header in bytes.
-pub const HEADER_LEN: usize = 20;
+pub const HEADER_LEN: usize = 16;
+/// The bytes of the header that stay in clear when the rest is sealed: what steering needs.
+pub const CLEAR_LEN: usize = 8;
+/// Bytes at the end of a datagram that are kept for an authentication tag.
+pub const SEAL_LEN: usize = 16;
 /// The longest datagram in bytes of UDP payload: IPv6 + UDP + this fit a 1,500-byte MTU.
 pub const MAX_DATAGRAM: usize = 1452;
-/// The longest update in bytes: one that fits a bundle of one, so that any relay on its way may
-/// bundle it.
-pub const MAX_UPDATE: usize = MAX_DATAGRAM - HEADER_LEN - crate::RECORD_HEADER_LEN;
+/// The longest datagram in bytes that every path takes: it fits IPv6's least MTU of 1,280.
+pub const SAFE_DATAGRAM: usize = 1232;
+/// The longest update in bytes: one that fits a safe datagram with all that may ever stand beside
+/// it, and a browser's datagrams, which are shorter.
+pub const MAX_UPDATE: usize = 1024;
 /// The hop limit that a sender sets.
 pub const DEFAULT_HOP_LIMIT: u8 = 32;
 
@@ -33,10 +41,8 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// One update, to a group or an endpoint.
-    Data = 0x01,
-    /// Several updates in one datagram.
-    Bundle = 0x02,
+    /// Updates, each to a group or an endpoint.
+    Updates = 0x01,
     /// Subscription changes.
     Subscribe = 0x03,
     /// Answer to a subscribe: what was applied, and what was refused.
@@ -65,32 +71,67 @@ kinds! {
     Challenge = 0x19,
     /// The proof.
     Rebind = 0x1a,
+    /// The relay knows no such session.
+    Unknown = 0x1b,
 }
 
-/// Flag bits of a packet or of a bundle's record.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flags(pub u8);
+/// Who a packet is of: it stands in the first byte, so that the kernel can bring strangers' packets to
+/// a socket of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Class {
+    /// Of those who have no session, and the answers to them.
+    Stranger = 0,
+    /// In cleartext: what goes to many whose world asked for no protection, and between relays.
+    Session = 1,
+    /// Of a session, sealed with its keys from the ninth byte on.
+    Sealed = 2,
+}
 
-impl Flags {
-    /// The publisher wants its own update back if it is subscribed.
-    pub const ECHO: Flags = Flags(0x01);
-    /// Forward although the route is unknown, and answer with a route-reply (Forest §3.1). Reserved.
-    pub const ROUTE_REQUEST: Flags = Flags(0x02);
-    /// A Shaker block follows the base header (federated games §3.2). Reserved.
-    pub const SHAKER: Flags = Flags(0x04);
-    /// In a bundle: this record is filler and carries no update.
-    pub const FILLER: Flags = Flags(0x80);
+impl Kind {
+    /// Who packets of this kind are of.
+    pub const fn class(self) -> Class {
+        match self {
+            Kind::Hello
+            | Kind::Cookie
+            | Kind::Connect
+            | Kind::Connected
+            | Kind::Refused
+            | Kind::Unknown => Class::Stranger,
+            _ => Class::Session,
+        }
+    }
+}
 
-    /// What a relay passes on of the flags that a participant sets on an update. It clears the
-    /// others: what is reserved today may tell the receivers of another release how to read the
-    /// bytes that follow.
-    pub const fn passed_on(self) -> Flags {
-        Flags(self.0 & Flags::ECHO.0)
+/// The number of a session, given out by the relay: 24 bits that say which data thread serves it,
+/// and which of that thread's places it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(u32);
+
+impl SessionId {
+    /// No session: in what is sent to many at once, or between relays.
+    pub const NONE: SessionId = SessionId(0xff_ffff);
+    /// How many sessions a relay can number.
+    pub const COUNT: u32 = SessionId::NONE.0;
+
+    /// The session with this number; bits above the 24th are ignored.
+    pub const fn new(number: u32) -> SessionId {
+        SessionId(number & 0xff_ffff)
     }
 
-    /// Whether all bits of `other` are set.
-    pub const fn contains(self, other: Flags) -> bool {
-        self.0 & other.0 == other.0
+    /// The session at a place of a data thread, one of `threads`.
+    pub const fn at(place: u32, thread: u16, threads: u16) -> SessionId {
+        SessionId::new(place * threads as u32 + thread as u32)
+    }
+
+    /// Its number.
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+
+    /// Its place on its data thread, one of `threads`.
+    pub const fn place(self, threads: u16) -> u32 {
+        self.0 / threads as u32
     }
 }
 
@@ -99,44 +140,37 @@ impl Flags {
 pub struct Header {
     /// What the packet is.
     pub kind: Kind,
-    /// Flag bits; those that a receiver does not know are ignored.
-    pub flags: Flags,
-    /// The update's level; 0 in packets that are no update.
-    pub level: Level,
-    /// The comtree it travels on.
-    pub comtree: Comtree,
-    /// The sender's unicast address. In hello and connect: the low half of the nonce, so that
+    /// The session that it belongs to. In hello and connect the low bits of the nonce, so that
     /// both reach the same data thread.
-    pub src: Address,
-    /// A group, a unicast address, or unspecified.
-    pub dst: Address,
+    pub session: SessionId,
+    /// The packet's number among those of its sender in the session.
+    pub counter: u32,
     /// Hops left: [`DEFAULT_HOP_LIMIT`] from whoever sends the packet first.
     pub hop_limit: u8,
+    /// The comtree it travels on.
+    pub comtree: Comtree,
 }
 
 impl Header {
-    /// A header of `kind` without flags, at level 0, with the default hop limit.
-    pub const fn new(kind: Kind, comtree: Comtree, src: Address, dst: Address) -> Header {
-        let (flags, level) = (Flags(0), Level(0));
-        Header { kind, flags, level, comtree, src, dst, hop_limit: DEFAULT_HOP_LIMIT }
+    /// A header of `kind` with the default hop limit.
+    pub const fn new(kind: Kind, session: SessionId, comtree: Comtree) -> Header {
+        Header { kind, session, counter: 0, hop_limit: DEFAULT_HOP_LIMIT, comtree }
     }
 
-    /// Writes the header of a packet with `payload_len` bytes behind it.
-    pub fn encode(&self, payload_len: u16) -> [u8; HEADER_LEN] {
+    /// Writes the header of a packet with so many records, which is 0 for all kinds but updates.
+    pub fn encode(&self, records: u8) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
-        bytes[0] = VERSION;
-        bytes[1] = self.kind as u8;
-        bytes[2] = self.flags.0;
-        bytes[3] = self.level.0;
-        bytes[4..8].copy_from_slice(&self.comtree.0.to_be_bytes());
-        bytes[8..12].copy_from_slice(&self.src.0.to_be_bytes());
-        bytes[12..16].copy_from_slice(&self.dst.0.to_be_bytes());
-        bytes[16..18].copy_from_slice(&payload_len.to_be_bytes());
-        bytes[18] = self.hop_limit;
+        bytes[0..4].copy_from_slice(&self.session.0.to_be_bytes());
+        bytes[0] = VERSION | self.kind.class() as u8;
+        bytes[4..8].copy_from_slice(&self.counter.to_be_bytes());
+        bytes[8] = self.kind as u8;
+        bytes[9] = self.hop_limit;
+        bytes[10] = records;
+        bytes[12..16].copy_from_slice(&self.comtree.0.to_be_bytes());
         bytes
     }
 
-    /// Writes a whole packet into `out` and returns its length.
+    /// Writes a whole packet without records into `out` and returns its length.
     ///
     /// # Errors
     /// [`WireError::Oversized`] if header and payload exceed [`MAX_DATAGRAM`], [`WireError::Length`]
@@ -147,18 +181,18 @@ impl Header {
             return Err(WireError::Oversized(len));
         }
         let out = out.get_mut(..len).ok_or(WireError::Length)?;
-        out[..HEADER_LEN].copy_from_slice(&self.encode(payload.len() as u16));
+        out[..HEADER_LEN].copy_from_slice(&self.encode(0));
         out[HEADER_LEN..].copy_from_slice(payload);
         Ok(len)
     }
 }
 
-/// A datagram whose base header has been checked. Bytes after the payload are padding.
+/// A datagram whose base header has been checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     header: Header,
+    records: u8,
     payload: &'a [u8],
-    datagram_len: usize,
 }
 
 impl<'a> Packet<'a> {
@@ -174,27 +208,30 @@ impl<'a> Packet<'a> {
         if have > MAX_DATAGRAM {
             return Err(WireError::Oversized(have));
         }
-        if datagram[0] != VERSION {
+        if datagram[0] & VERSION_MASK != VERSION {
             return Err(WireError::Version(datagram[0]));
         }
-        let Some((head, rest)) = datagram.split_first_chunk::<HEADER_LEN>() else {
+        let Some((head, payload)) = datagram.split_first_chunk::<HEADER_LEN>() else {
             return Err(WireError::TooShort { have, need: HEADER_LEN });
         };
-        let kind = Kind::from_number(head[1]).ok_or(WireError::Kind(head[1]))?;
-        let payload_len = u16::from_be_bytes([head[16], head[17]]);
-        let payload = rest.get(..payload_len.into()).ok_or(WireError::Length)?;
+        let kind = Kind::from_number(head[8]).ok_or(WireError::Kind(head[8]))?;
+        if head[0] != VERSION | kind.class() as u8 {
+            return Err(WireError::Field("class"));
+        }
+        if head[11] != 0 {
+            // They would say how to read what follows.
+            return Err(WireError::Field("flags"));
+        }
         let word =
             |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let header = Header {
             kind,
-            flags: Flags(head[2]),
-            level: Level(head[3]),
-            comtree: Comtree(word(4)),
-            src: Address(word(8)),
-            dst: Address(word(12)),
-            hop_limit: head[18],
+            session: SessionId::new(word(0)),
+            counter: word(4),
+            hop_limit: head[9],
+            comtree: Comtree(word(12)),
         };
-        Ok(Packet { header, payload, datagram_len: have })
+        Ok(Packet { header, records: head[10], payload })
     }
 
     /// The base header.
@@ -202,30 +239,26 @@ impl<'a> Packet<'a> {
         &self.header
     }
 
-    /// The bytes that the header's length covers.
+    /// The bytes behind the header.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
     /// The length of the datagram that holds it, padding included: what its sender paid for.
     pub fn datagram_len(&self) -> usize {
-        self.datagram_len
+        HEADER_LEN + self.payload.len()
     }
 
-    /// The updates in it, without filler: the one of a data packet, those of a bundle, and of
-    /// other kinds none.
+    /// The updates in it, which have been checked; a packet of another kind has none. Filler is
+    /// passed over.
     ///
     /// # Errors
-    /// Those of [`Bundle::new_checked`].
+    /// [`WireError::Length`] if there are fewer records than the header says,
+    /// [`WireError::Field`] if one of them has a form that does not exist.
     pub fn updates(&self) -> Result<impl Iterator<Item = Record<'a>> + use<'a>, WireError> {
-        let Header { kind, flags, level, src, dst, .. } = self.header;
-        let alone = Record { flags, level, src, dst, payload: self.payload };
-        let alone = (kind == Kind::Data).then_some(alone);
-        let bundled = match kind {
-            Kind::Bundle => Bundle::new_checked(self)?,
-            _ => Bundle::default(),
-        };
-        Ok(alone.into_iter().chain(bundled.records()))
+        let count = if self.header.kind == Kind::Updates { self.records } else { 0 };
+        let records = Records::new_checked(count, self.payload)?;
+        Ok(records.filter(|record| !record.is_filler()))
     }
 }
 
@@ -236,7 +269,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn header() -> Header {
-        Header::new(Kind::Data, Comtree(9), Address(3), Address(0x8000_0001))
+        Header::new(Kind::Keepalive, SessionId::new(7), Comtree(9))
     }
 
     #[test]
@@ -247,49 +280,41 @@ mod tests {
     }
 
     #[test]
+    fn the_first_byte_is_none_of_quics() {
+        // RFC 9443: QUIC has 0x40 to 0x7f and 0xc0 to 0xff.
+        assert_eq!(VERSION & 0xc0, 0x80);
+    }
+
+    #[test]
     fn faults_are_named() {
         let mut bytes = [0; 64];
         let len = header().encode_packet(b"hello", &mut bytes).unwrap();
+        assert!(Packet::new_checked(&bytes[..len]).is_ok());
         assert_eq!(Packet::new_checked(&[]).unwrap_err(), WireError::Empty);
         assert_eq!(
-            Packet::new_checked(&bytes[..19]).unwrap_err(),
-            WireError::TooShort { have: 19, need: 20 }
+            Packet::new_checked(&bytes[..15]).unwrap_err(),
+            WireError::TooShort { have: 15, need: 16 }
         );
-        assert_eq!(Packet::new_checked(&bytes[..len - 1]).unwrap_err(), WireError::Length);
         assert_eq!(Packet::new_checked(&[0; 1453]).unwrap_err(), WireError::Oversized(1453));
-        bytes[1] = 0xee;
+        bytes[0] ^= 1;
+        assert_eq!(Packet::new_checked(&bytes).unwrap_err(), WireError::Field("class"));
+        bytes[0] ^= 1;
+        bytes[11] = 1;
+        assert_eq!(Packet::new_checked(&bytes).unwrap_err(), WireError::Field("flags"));
+        bytes[8] = 0xee;
         assert_eq!(Packet::new_checked(&bytes).unwrap_err(), WireError::Kind(0xee));
-        bytes[0] = 0xC2;
-        assert_eq!(Packet::new_checked(&bytes).unwrap_err(), WireError::Version(0xC2));
+        bytes[0] = 0xC1;
+        assert_eq!(Packet::new_checked(&bytes).unwrap_err(), WireError::Version(0xC1));
     }
 
     #[test]
-    fn bytes_after_the_payload_are_padding() {
-        let mut bytes = [0xaa; 64];
-        header().encode_packet(b"hello", &mut bytes).unwrap();
-        let packet = Packet::new_checked(&bytes).unwrap();
-        assert_eq!((packet.payload(), packet.datagram_len()), (&b"hello"[..], 64));
-    }
-
-    #[test]
-    fn reserved_flags_are_not_passed_on() {
-        for bits in 0..=u8::MAX {
-            assert_eq!(Flags(bits).passed_on(), Flags(bits & 1));
-        }
-    }
-
-    #[test]
-    fn a_data_packet_is_an_update_and_other_kinds_hold_none() {
-        let mut bytes = [0; 64];
-        for kind in Kind::ALL {
-            let header = Header { kind: *kind, flags: Flags::ECHO, level: Level(7), ..header() };
-            let len = header.encode_packet(b"", &mut bytes).unwrap();
-            let packet = Packet::new_checked(&bytes[..len]).unwrap();
-            let updates: Vec<Record<'_>> = packet.updates().unwrap().collect();
-            let Header { flags, level, src, dst, .. } = header;
-            let expected = Record { flags, level, src, dst, payload: b"" };
-            let expected = if *kind == Kind::Data { vec![expected] } else { Vec::new() };
-            assert_eq!(updates, expected, "{kind:?}");
+    fn a_session_id_names_thread_and_place() {
+        for threads in [1, 2, 3, 64] {
+            for (place, thread) in [(0, 0), (5, threads - 1), (100_000, 0)] {
+                let session = SessionId::at(place, thread, threads);
+                assert_eq!(session.place(threads), place);
+                assert_eq!(session.number() % u32::from(threads), u32::from(thread));
+            }
         }
     }
 
@@ -298,18 +323,19 @@ mod tests {
 
         #[test]
         fn a_header_survives_the_wire(
-            kind in 0..Kind::ALL.len(), flags: u8, level: u8, comtree: u32, src: u32, dst: u32,
-            hop_limit: u8, payload in proptest::collection::vec(any::<u8>(), 0..MAX_DATAGRAM - HEADER_LEN),
+            kind in 0..Kind::ALL.len(), session: u32, counter: u32, comtree: u32, hop_limit: u8,
+            payload in proptest::collection::vec(any::<u8>(), 0..MAX_DATAGRAM - HEADER_LEN),
         ) {
             let header = Header {
-                kind: Kind::ALL[kind], flags: Flags(flags), level: Level(level),
-                comtree: Comtree(comtree), src: Address(src), dst: Address(dst), hop_limit,
+                kind: Kind::ALL[kind], session: SessionId::new(session), counter, hop_limit,
+                comtree: Comtree(comtree),
             };
             let mut out = [0; MAX_DATAGRAM];
             let len = header.encode_packet(&payload, &mut out).unwrap();
             let packet = Packet::new_checked(&out[..len]).unwrap();
             prop_assert_eq!(packet.header(), &header);
             prop_assert_eq!(packet.payload(), &payload[..]);
+            prop_assert_eq!(packet.datagram_len(), len);
         }
 
         #[test]

@@ -7,29 +7,36 @@
 #![forbid(unsafe_code)]
 
 mod address;
-mod bundle;
 mod drop_reason;
 mod error;
+mod fields;
 mod handshake;
 mod header;
+mod liveness;
 mod path;
 mod reason;
+mod record;
 mod subscribe;
 mod time;
 
 pub use address::{Address, Comtree, Group, Level, NoSuchGroup};
-pub use bundle::{Bundle, BundleWriter, RECORD_HEADER_LEN, Record, Records, encode_record_header};
 pub use drop_reason::DropReason;
 pub use error::WireError;
 pub use handshake::{
-    Challenge, Connect, Connected, Cookie, Hello, Keepalive, Leave, MAX_TOKEN_LEN, Rebind, Refused,
-    Suite, TAG_LEN, Tag,
+    Connect, Connected, Cookie, Downlink, Hello, Join, Joined, MAX_JOIN_LEN, MAX_TOKEN_LEN,
+    Refused, Suite, TAG_LEN, Tag,
 };
 pub use header::{
-    DEFAULT_HOP_LIMIT, Flags, HEADER_LEN, Header, Kind, MAX_DATAGRAM, MAX_UPDATE, Packet, VERSION,
+    CLEAR_LEN, Class, DEFAULT_HOP_LIMIT, HEADER_LEN, Header, Kind, MAX_DATAGRAM, MAX_UPDATE,
+    Packet, SAFE_DATAGRAM, SEAL_LEN, SessionId, VERSION,
 };
+pub use liveness::{Challenge, Keepalive, Leave, Rebind, Unknown};
 pub use path::Path;
 pub use reason::{LeaveReason, RefusedReason, TableFull};
+pub use record::{
+    Before, Flags, MAX_RECORD_HEAD, MAX_RECORDS, Record, RecordHead, Records, UpdatesWriter,
+    encode_update,
+};
 pub use subscribe::{
     Change, MAX_CHANGES, Subscribe, SubscribeAck, SubscribeAckWriter, SubscribeWriter,
     next_sequence,

@@ -43,6 +43,8 @@ reasons! {
         Credentials = 4,
         /// The relay is draining.
         Draining = 5,
+        /// The handshake was not made for this relay's key.
+        Key = 6,
     }
 
     /// Why a session ends.

@@ -4,12 +4,13 @@
 //! to which the same happens: "add at this level", "drop", "refused for this reason".
 
 use crate::{
-    Address, Comtree, Group, HEADER_LEN, Header, Kind, Level, MAX_DATAGRAM, Packet, TableFull,
-    WireError,
+    Comtree, Group, HEADER_LEN, Header, Kind, Level, MAX_DATAGRAM, Packet, SEAL_LEN, SessionId,
+    TableFull, WireError,
 };
 
-/// Changes that fit one packet when they share an operation and a level.
-pub const MAX_CHANGES: usize = (MAX_DATAGRAM - HEADER_LEN - SEQUENCE_LEN - SECTION_LEN) / 4;
+/// Changes that fit the longest packet when they share an operation and a level.
+pub const MAX_CHANGES: usize =
+    (MAX_DATAGRAM - SEAL_LEN - HEADER_LEN - SEQUENCE_LEN - SECTION_LEN) / 4;
 
 const SEQUENCE_LEN: usize = 4;
 const SECTION_LEN: usize = 4;
@@ -140,12 +141,16 @@ pub struct SubscribeWriter<'a> {
 }
 
 impl<'a> SubscribeWriter<'a> {
-    /// A writer into `out`, of which at most [`MAX_DATAGRAM`] bytes are used.
+    /// A writer of a datagram of at most `max_datagram` bytes into `out`. Room for a seal is kept.
     ///
     /// # Errors
-    /// [`WireError::Length`] if `out` has no room for a packet without changes.
-    pub fn new(out: &'a mut [u8], sequence: u32) -> Result<SubscribeWriter<'a>, WireError> {
-        Ok(SubscribeWriter { sections: SectionWriter::new(out, sequence)? })
+    /// [`WireError::Length`] if there is no room for a packet without changes.
+    pub fn new(
+        out: &'a mut [u8],
+        sequence: u32,
+        max_datagram: usize,
+    ) -> Result<SubscribeWriter<'a>, WireError> {
+        Ok(SubscribeWriter { sections: SectionWriter::new(out, sequence, max_datagram)? })
     }
 
     /// Adds a change. Returns whether it fitted. Changes of one operation and level that follow
@@ -155,8 +160,8 @@ impl<'a> SubscribeWriter<'a> {
     }
 
     /// Writes the base header and returns the packet's length.
-    pub fn finish(self, comtree: Comtree, src: Address) -> usize {
-        self.sections.finish(&Header::new(Kind::Subscribe, comtree, src, Address::UNSPECIFIED))
+    pub fn finish(self, comtree: Comtree, session: SessionId) -> usize {
+        self.sections.finish(&Header::new(Kind::Subscribe, session, comtree))
     }
 }
 
@@ -202,12 +207,16 @@ pub struct SubscribeAckWriter<'a> {
 }
 
 impl<'a> SubscribeAckWriter<'a> {
-    /// A writer into `out`, of which at most [`MAX_DATAGRAM`] bytes are used.
+    /// A writer of a datagram of at most `max_datagram` bytes into `out`. Room for a seal is kept.
     ///
     /// # Errors
-    /// [`WireError::Length`] if `out` has no room for an ack without refusals.
-    pub fn new(out: &'a mut [u8], sequence: u32) -> Result<SubscribeAckWriter<'a>, WireError> {
-        Ok(SubscribeAckWriter { sections: SectionWriter::new(out, sequence)? })
+    /// [`WireError::Length`] if there is no room for an ack without refusals.
+    pub fn new(
+        out: &'a mut [u8],
+        sequence: u32,
+        max_datagram: usize,
+    ) -> Result<SubscribeAckWriter<'a>, WireError> {
+        Ok(SubscribeAckWriter { sections: SectionWriter::new(out, sequence, max_datagram)? })
     }
 
     /// Adds a refused group. Returns whether it fitted; in a whole datagram, [`MAX_CHANGES`] groups
@@ -222,8 +231,8 @@ impl<'a> SubscribeAckWriter<'a> {
     }
 
     /// Writes the headers and returns the packet's length.
-    pub fn finish(self, comtree: Comtree, dst: Address) -> usize {
-        self.sections.finish(&Header::new(Kind::SubscribeAck, comtree, Address::UNSPECIFIED, dst))
+    pub fn finish(self, comtree: Comtree, session: SessionId) -> usize {
+        self.sections.finish(&Header::new(Kind::SubscribeAck, session, comtree))
     }
 }
 
@@ -237,8 +246,12 @@ struct SectionWriter<'a> {
 }
 
 impl<'a> SectionWriter<'a> {
-    fn new(out: &'a mut [u8], sequence: u32) -> Result<SectionWriter<'a>, WireError> {
-        let room = out.len().min(MAX_DATAGRAM);
+    fn new(
+        out: &'a mut [u8],
+        sequence: u32,
+        max_datagram: usize,
+    ) -> Result<SectionWriter<'a>, WireError> {
+        let room = out.len().min(max_datagram.min(MAX_DATAGRAM).saturating_sub(SEAL_LEN));
         let out = &mut out[..room];
         let place = out.get_mut(HEADER_LEN..SECTIONS_AT).ok_or(WireError::Length)?;
         place.copy_from_slice(&sequence.to_be_bytes());
@@ -293,7 +306,7 @@ impl<'a> SectionWriter<'a> {
     }
 
     fn finish(self, header: &Header) -> usize {
-        self.out[..HEADER_LEN].copy_from_slice(&header.encode((self.len - HEADER_LEN) as u16));
+        self.out[..HEADER_LEN].copy_from_slice(&header.encode(0));
         self.len
     }
 }
@@ -310,7 +323,7 @@ mod tests {
     #[test]
     fn a_packet_holds_the_promised_number_of_changes() {
         let mut out = [0; MAX_DATAGRAM];
-        let mut writer = SubscribeWriter::new(&mut out, 1).unwrap();
+        let mut writer = SubscribeWriter::new(&mut out, 1, MAX_DATAGRAM).unwrap();
         let mut count = 0;
         while writer.push(Change::Add(Group::new(count), Level(1))) {
             count += 1;
@@ -321,20 +334,20 @@ mod tests {
     #[test]
     fn an_unknown_operation_is_refused() {
         let mut out = [0; 64];
-        let mut writer = SubscribeWriter::new(&mut out, 1).unwrap();
+        let mut writer = SubscribeWriter::new(&mut out, 1, MAX_DATAGRAM).unwrap();
         writer.push(Change::Drop(Group::new(4)));
-        let len = writer.finish(Comtree(1), Address(1));
+        let len = writer.finish(Comtree(1), SessionId::new(1));
         out[SECTIONS_AT] = 9;
         let packet = Packet::new_checked(&out[..len]).unwrap();
         assert_eq!(Subscribe::new_checked(&packet).unwrap_err(), WireError::Field("operation"));
     }
 
     fn write_ack(out: &mut [u8], sequence: u32, refused: &[(Group, TableFull)]) -> usize {
-        let mut writer = SubscribeAckWriter::new(out, sequence).unwrap();
+        let mut writer = SubscribeAckWriter::new(out, sequence, MAX_DATAGRAM).unwrap();
         for (group, reason) in refused {
             assert!(writer.push(*group, *reason), "{group:?}");
         }
-        writer.finish(Comtree(1), Address(2))
+        writer.finish(Comtree(1), SessionId::new(2))
     }
 
     #[test]
@@ -346,11 +359,14 @@ mod tests {
             .collect();
         let mut out = [0; MAX_DATAGRAM];
         let len = write_ack(&mut out, 1, &refused);
-        assert_eq!(len, MAX_DATAGRAM, "one section, for a second header is too much");
-        let packet = Packet::new_checked(&out).unwrap();
+        assert!(
+            len + SEAL_LEN + SECTION_LEN > MAX_DATAGRAM,
+            "there is no room for a second section"
+        );
+        let packet = Packet::new_checked(&out[..len]).unwrap();
         let ack = SubscribeAck::new_checked(&packet).unwrap();
         assert!(ack.refused().map(|(group, _)| group).eq(refused.iter().map(|r| r.0)));
-        let mut writer = SubscribeAckWriter::new(&mut out, 1).unwrap();
+        let mut writer = SubscribeAckWriter::new(&mut out, 1, MAX_DATAGRAM).unwrap();
         assert!(refused.iter().all(|(group, reason)| writer.push(*group, *reason)));
         assert!(!writer.push(Group::new(0), TableFull::Table), "it is full");
     }
@@ -368,11 +384,11 @@ mod tests {
         #[test]
         fn changes_survive_the_wire(changes in proptest::collection::vec(change(), 0..170), sequence: u32) {
             let mut out = [0; MAX_DATAGRAM];
-            let mut writer = SubscribeWriter::new(&mut out, sequence).unwrap();
+            let mut writer = SubscribeWriter::new(&mut out, sequence, MAX_DATAGRAM).unwrap();
             for change in &changes {
                 prop_assert!(writer.push(*change));
             }
-            let len = writer.finish(Comtree(1), Address(2));
+            let len = writer.finish(Comtree(1), SessionId::new(2));
             let packet = Packet::new_checked(&out[..len]).unwrap();
             let subscribe = Subscribe::new_checked(&packet).unwrap();
             prop_assert_eq!(subscribe.sequence(), sequence);
@@ -417,7 +433,7 @@ mod tests {
             let ack = SubscribeAck::new_checked(&packet).unwrap();
             prop_assert!(ack.refused().map(|(group, _)| group).eq(refused.iter().map(|r| r.0)));
             let wrong = ack.refused().zip(&refused).filter(|(have, want)| have.1 != want.1).count();
-            if len <= MAX_DATAGRAM - SECTION_LEN - 4 {
+            if len <= MAX_DATAGRAM - SEAL_LEN - SECTION_LEN - 4 {
                 prop_assert_eq!(wrong, 0, "there was room for every reason");
             }
         }
@@ -425,7 +441,7 @@ mod tests {
         #[test]
         fn no_body_panics(body in proptest::collection::vec(any::<u8>(), 0..1432)) {
             let mut out = [0; MAX_DATAGRAM];
-            let header = Header::new(Kind::Subscribe, Comtree(1), Address(1), Address(2));
+            let header = Header::new(Kind::Subscribe, SessionId::NONE, Comtree(1));
             let len = header.encode_packet(&body, &mut out).unwrap();
             let packet = Packet::new_checked(&out[..len]).unwrap();
             if let Ok(subscribe) = Subscribe::new_checked(&packet) {
