@@ -6,13 +6,19 @@
 //! number or touches a socket: time and seeds are arguments.
 #![forbid(unsafe_code)]
 
+mod answer;
+mod noise;
 mod participant;
+mod seal;
 mod sessions;
 mod subscriptions;
 mod tag;
 
+pub use answer::{Answer, refuse, unknown};
+pub use noise::{Identity, PublicKey, derive};
 pub use participant::{Event, Session, SessionConfig, SessionError, State, Update};
+pub use seal::{OpenError, Opener};
 pub use sessions::{
-    Answer, Ended, SessionIndex, SessionLimits, Sessions, SessionsConfig, dismiss, left, refuse,
+    Ended, Knock, LoggedKeys, Proof, SessionIndex, SessionLimits, Sessions, SessionsConfig, Terms,
 };
 pub use tag::{KeyedState, Keyring};

@@ -3,7 +3,7 @@
 //! group that changes back before it was sent costs nothing.
 
 use canopy_wire::{
-    Address, Change, Comtree, Group, Level, SubscribeAck, SubscribeWriter, TableFull, Time,
+    Change, Comtree, Group, Level, SessionId, SubscribeAck, SubscribeWriter, TableFull, Time,
     WireError, next_sequence,
 };
 use core::time::Duration;
@@ -51,6 +51,11 @@ impl Subscriptions {
         self.wanted.len()
     }
 
+    /// How often the outstanding packet has been sent.
+    pub(crate) fn tries(&self) -> u32 {
+        self.outstanding.as_ref().map_or(0, |outstanding| outstanding.tries)
+    }
+
     /// Everything that was acknowledged or on the way is gone: a new session starts from nothing.
     pub(crate) fn restart(&mut self) {
         self.outstanding = None;
@@ -77,7 +82,7 @@ impl Subscriptions {
         &mut self,
         now: Time,
         refresh: Duration,
-        route: (Comtree, Address),
+        (comtree, session, max_datagram): (Comtree, SessionId, usize),
         out: &mut [u8],
     ) -> Result<Option<usize>, WireError> {
         let refresh_at = *self.refresh_at.get_or_insert(now + refresh);
@@ -88,7 +93,7 @@ impl Subscriptions {
                 self.queued.extend(queued);
                 self.refresh_at = Some(now + refresh);
             }
-            self.next_packet(now, out)?;
+            self.next_packet(now, max_datagram, out)?;
         }
         let Some(outstanding) = self.outstanding.as_mut().filter(|o| now >= o.resend_at) else {
             return Ok(None);
@@ -97,20 +102,25 @@ impl Subscriptions {
         let wait = Duration::from_millis(200 << outstanding.tries.min(4));
         outstanding.resend_at = now + wait;
         outstanding.tries += 1;
-        let mut writer = SubscribeWriter::new(out, outstanding.sequence)?;
+        let mut writer = SubscribeWriter::new(out, outstanding.sequence, max_datagram)?;
         for change in &outstanding.changes {
             writer.push(*change);
         }
-        Ok(Some(writer.finish(route.0, route.1)))
+        Ok(Some(writer.finish(comtree, session)))
     }
 
     /// Moves as many queued changes as fit one packet to the outstanding one.
-    fn next_packet(&mut self, now: Time, out: &mut [u8]) -> Result<(), WireError> {
+    fn next_packet(
+        &mut self,
+        now: Time,
+        max_datagram: usize,
+        out: &mut [u8],
+    ) -> Result<(), WireError> {
         if self.queued.is_empty() {
             return Ok(());
         }
         let mut changes = Vec::new();
-        let mut writer = SubscribeWriter::new(out, 0)?;
+        let mut writer = SubscribeWriter::new(out, 0, max_datagram)?;
         // Sorted by kind and level, changes share sections.
         let mut sorted: Vec<Change> = self.queued.values().copied().collect();
         sorted.sort_by_key(|change| match change {

@@ -2,16 +2,21 @@
 //! `handle_timeout` (folded into [`Session::poll_transmit`], which takes the time),
 //! `poll_transmit`, `poll_timeout`. It never gives up: a lost relay is asked again, with back-off.
 
+mod joining;
+mod liveness;
+
+use crate::noise::{Identity, Initiator, PublicKey, SeededRandom};
+use crate::seal::{Opener, Sealer};
+use crate::sessions::REBIND_STAMP;
 use crate::subscriptions::{Settled, Subscriptions};
-use crate::tag::rebind_proof;
 use canopy_wire::{
-    Address, Bundle, Challenge, Comtree, Connect, Connected, Cookie, Flags, Group, Header, Hello,
-    Keepalive, Kind, Leave, LeaveReason, Level, MAX_UPDATE, Packet, Rebind, Refused, RefusedReason,
-    SubscribeAck, Suite, TableFull, Tag, Time, WireError,
+    Address, CLEAR_LEN, Challenge, Class, Comtree, Connected, Cookie, Downlink, Flags, Group,
+    Header, Keepalive, Kind, Leave, LeaveReason, Level, MAX_UPDATE, Packet, Record, Refused,
+    RefusedReason, SAFE_DATAGRAM, SEAL_LEN, SessionId, SubscribeAck, Suite, TableFull, Tag, Time,
+    Unknown, VERSION, WireError, encode_update,
 };
-use core::hash::Hasher;
 use core::time::Duration;
-use siphasher::sip::SipHasher13;
+use liveness::{Doubt, Rebinding};
 use std::collections::VecDeque;
 
 /// What a session is opened with.
@@ -19,8 +24,35 @@ use std::collections::VecDeque;
 pub struct SessionConfig {
     /// The comtree to join.
     pub comtree: Comtree,
-    /// 16 random bytes, from which nonces are drawn. Must differ between sessions.
+    /// 16 random bytes, from which nonces and keys are drawn. Must differ between sessions.
     pub seed: Tag,
+    /// The relay's public key. Without it, whoever answers is believed to be the relay: for
+    /// networks that nobody else is on.
+    pub relay_key: Option<PublicKey>,
+    /// Who the participant is; someone new unless it is given.
+    pub identity: Option<Identity>,
+    /// The access token; empty without one.
+    pub token: Vec<u8>,
+    /// The suites that this host is good at, a [bit](Suite::bit) each.
+    pub suites: u8,
+    /// The longest datagram in bytes that the path to the relay takes, from [`SAFE_DATAGRAM`] to
+    /// [`MAX_DATAGRAM`](canopy_wire::MAX_DATAGRAM). The relay may know of less.
+    pub max_datagram: u16,
+}
+
+impl SessionConfig {
+    /// A session on `comtree` over a path that takes no more than any, with whatever relay answers.
+    pub fn new(comtree: Comtree, seed: Tag) -> SessionConfig {
+        SessionConfig {
+            comtree,
+            seed,
+            relay_key: None,
+            identity: None,
+            token: Vec::new(),
+            suites: Suite::Aes128Gcm.bit() | Suite::ChaCha20Poly1305.bit(),
+            max_datagram: SAFE_DATAGRAM as u16,
+        }
+    }
 }
 
 /// Where a session stands.
@@ -66,10 +98,16 @@ pub struct Update<'a> {
     pub src: Address,
     /// The group or the endpoint that it was sent to.
     pub dst: Address,
+    /// Its number among its publisher's updates, modulo 2¹⁶. A gap is a loss if all groups that its
+    /// publisher sends to are subscribed to; the same number again is a copy that the network made.
+    pub series: u16,
     /// Its level.
     pub level: Level,
     /// Its bytes.
     pub payload: &'a [u8],
+    /// The packet that it came in, of whose bytes its own are a part: who keeps the updates of a
+    /// packet keeps one copy.
+    pub packet: &'a [u8],
 }
 
 /// Why the session cannot do what it was asked.
@@ -89,28 +127,20 @@ pub enum SessionError {
 /// Between repetitions of a handshake packet; doubles up to [`MAX_BACKOFF`].
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(3);
-/// Unanswered keepalives after which the relay counts as lost.
-const LOST_AFTER_KEEPALIVES: u32 = 3;
 /// Repetitions of a leave.
 const LEAVE_TRIES: u32 = 3;
-/// Repetitions of a connect before the cookie is given up.
-const CONNECT_TRIES: u32 = 5;
-/// Between proofs of a new ip:port. Anyone who can write the relay's address on a packet can send
-/// challenges, and each proof costs a packet.
-const PROOF_PAUSE: Duration = Duration::from_millis(100);
 /// Events that wait to be polled; more than one acknowledgement can cause.
 const MAX_EVENTS: usize = 1_024;
-/// The stamp with which a relay answers a proof that it takes; no keepalive carries it.
-const REBIND_STAMP: u64 = 0;
-
-/// How far a change of the participant's ip:port has come.
-enum Rebinding {
-    /// As far as anyone knows, nothing has changed.
-    Settled,
-    /// The relay has seen another ip:port and asks for a proof, which may go out at `due`.
-    Challenged { cookie: Tag, due: Time },
-    /// The proof was sent at `at`, and the relay has not said yet that it took it.
-    Proved { at: Time },
+/// Packets whose first sealed bytes are remembered: an answer that the relay knows no such session
+/// must name one of them.
+const REMEMBERED: usize = 64;
+/// Both directions' keys.
+struct Keys {
+    sealer: Sealer,
+    opener: Opener,
+    /// The first sealed bytes of the last packets, round and round.
+    sealed: [u64; REMEMBERED],
+    next: usize,
 }
 
 /// The participant's side of a session.
@@ -118,17 +148,35 @@ pub struct Session {
     config: SessionConfig,
     state: State,
     nonce: u64,
-    drawn: u64,
+    identity: Identity,
+    random: SeededRandom,
     cookie: Tag,
+    /// The relay's key, as it said itself.
+    relay_key: PublicKey,
+    /// The handshake under way, and its first message.
+    initiator: Option<Initiator>,
+    message: Vec<u8>,
+    id: SessionId,
+    keys: Option<Box<Keys>>,
     address: Address,
-    secret: Tag,
+    path_stamp: u64,
+    max_datagram: usize,
+    downlink: Downlink,
+    doubt: Option<Doubt>,
+    /// What the handshake took for a round trip.
+    first_round_trip: Duration,
+    /// The number of the next update.
+    series: u16,
     keepalive: Duration,
     refresh: Duration,
     /// When the current state's next packet is due.
     due: Time,
     tries: u32,
     heard: Time,
-    last_stamp: u64,
+    /// When the last connect left.
+    asked_at: Time,
+    /// The stamp of the latest keepalive that was answered.
+    answered: u64,
     round_trip: Option<Duration>,
     rebinding: Rebinding,
     /// A draining relay is told that its notice arrived.
@@ -142,20 +190,34 @@ pub struct Session {
 impl Session {
     /// A session that will greet the relay as soon as it is polled.
     pub fn new(config: SessionConfig) -> Session {
+        let mut random = SeededRandom::new(&config.seed, b"canopy participant");
+        let fresh = Identity::new(random.draw());
         Session {
+            identity: config.identity.clone().unwrap_or(fresh),
+            random,
             config,
             state: State::Greeting,
             nonce: 0,
-            drawn: 0,
             cookie: Tag::default(),
+            relay_key: PublicKey::default(),
+            initiator: None,
+            message: Vec::new(),
+            id: SessionId::NONE,
+            keys: None,
             address: Address::UNSPECIFIED,
-            secret: Tag::default(),
+            path_stamp: 0,
+            max_datagram: SAFE_DATAGRAM,
+            downlink: Downlink::Member,
+            doubt: None,
+            first_round_trip: MAX_BACKOFF,
+            series: 0,
             keepalive: MAX_BACKOFF,
             refresh: MAX_BACKOFF,
             due: Time::ZERO,
             tries: 0,
             heard: Time::ZERO,
-            last_stamp: 0,
+            asked_at: Time::ZERO,
+            answered: REBIND_STAMP,
             round_trip: None,
             rebinding: Rebinding::Settled,
             farewell: false,
@@ -174,6 +236,24 @@ impl Session {
     /// The participant's address, unspecified before it is connected.
     pub fn address(&self) -> Address {
         self.address
+    }
+
+    /// The number that the relay gave the session; its packets carry it.
+    pub fn id(&self) -> SessionId {
+        self.id
+    }
+
+    /// The longest datagram in bytes that either side sends.
+    pub fn max_datagram(&self) -> usize {
+        self.max_datagram
+    }
+
+    /// The numbers of the next `count` updates, of which this is the first. Who writes updates
+    /// itself gets their numbers here.
+    pub fn take_series(&mut self, count: usize) -> u16 {
+        let first = self.series;
+        self.series = first.wrapping_add(count as u16);
+        first
     }
 
     /// Updates of its own that came back although it had not asked for them, and were dropped: a
@@ -208,7 +288,7 @@ impl Session {
     /// [`SessionError::NotConnected`], [`SessionError::TooLong`], or [`SessionError::Wire`] if `out`
     /// is shorter than the packet.
     pub fn publish(
-        &self,
+        &mut self,
         dst: Address,
         level: Level,
         flags: Flags,
@@ -221,10 +301,28 @@ impl Session {
         if payload.len() > MAX_UPDATE {
             return Err(SessionError::TooLong(payload.len()));
         }
-        let mut header = Header::new(Kind::Data, self.config.comtree, self.address, dst);
-        header.level = level;
-        header.flags = flags;
-        Ok(header.encode_packet(payload, out)?)
+        let record = Record { flags, level, ..Record::new(dst, self.series, payload) };
+        let header = Header::new(Kind::Updates, self.id, self.config.comtree);
+        let len = encode_update(&header, &record, out)?;
+        let len = self.seal(out, len)?;
+        self.take_series(1);
+        Ok(len)
+    }
+
+    /// Seals the packet of `len` bytes at the front of `out`, written with [`Session::id`]. Returns
+    /// the length of what is to be sent: `SEAL_LEN` more.
+    ///
+    /// # Errors
+    /// [`WireError::Length`] if there is no room for the seal, or no session yet.
+    pub fn seal(&mut self, out: &mut [u8], len: usize) -> Result<usize, WireError> {
+        let keys = self.keys.as_mut().ok_or(WireError::Length)?;
+        if out.len() < len + SEAL_LEN {
+            return Err(WireError::Length);
+        }
+        let len = keys.sealer.seal(out, len);
+        keys.sealed[keys.next % REMEMBERED] = first_sealed(out);
+        keys.next += 1;
+        Ok(len)
     }
 
     /// Begins an orderly leave. The session is closed when the relay answers, or soon after.
@@ -265,79 +363,105 @@ impl Session {
             State::Connected => self.subscriptions.due(),
             _ => None,
         };
+        let doubt = self.doubt.filter(|_| self.state == State::Connected).map(|doubt| doubt.due);
         let farewell = self.farewell.then_some(Time::ZERO);
         let proof = match self.rebinding {
             Rebinding::Challenged { due, .. } => Some(due),
             Rebinding::Settled | Rebinding::Proved { .. } => None,
         };
-        [Some(self.due), subscriptions, farewell, proof].into_iter().flatten().min()
+        [Some(self.due), subscriptions, farewell, proof, doubt].into_iter().flatten().min()
     }
 
-    /// Handles a datagram from the relay; `deliver` is called for each update in it.
+    /// Handles a datagram from the relay, which is opened where it lies; `deliver` is called for each
+    /// update in it.
     ///
     /// # Errors
-    /// What is wrong with the datagram. It has changed nothing then.
+    /// What is wrong with the datagram. It has changed nothing then, except that a relay which
+    /// answers a connect with what this release cannot use is asked again later.
     pub fn handle_datagram(
         &mut self,
         now: Time,
-        datagram: &[u8],
+        datagram: &mut [u8],
         mut deliver: impl FnMut(Update<'_>),
     ) -> Result<(), WireError> {
-        let packet = match Packet::new_checked(datagram) {
-            Err(WireError::Version(version)) => {
-                return self.handle_foreign_version(version, datagram, now);
+        let is_sealed = datagram.first() == Some(&(VERSION | Class::Sealed as u8));
+        let packet = if is_sealed {
+            let Some(opened) = self.open(datagram) else { return Err(WireError::Field("seal")) };
+            Packet::new_checked(opened)?
+        } else {
+            match Packet::new_checked(datagram) {
+                Err(WireError::Version(version)) => {
+                    return self.handle_foreign_version(version, datagram, now);
+                }
+                checked => checked?,
             }
-            checked => checked?,
         };
-        let header = packet.header();
-        if header.kind == Kind::Refused {
-            // A relay that does not speak our version does not know our comtree either.
-            self.handle_refused(Refused::decode(&packet)?, now);
-            return Ok(());
+        if !is_sealed && packet.header().kind.class() == Class::Stranger {
+            return self.handle_in_clear(now, &packet);
         }
-        if header.comtree != self.config.comtree {
+        if packet.header().comtree != self.config.comtree {
             return Err(WireError::Field("comtree"));
         }
-        match header.kind {
-            Kind::Data if self.state == State::Connected => {
-                let (src, dst, level) = (header.src, header.dst, header.level);
-                let update = Update { src, dst, level, payload: packet.payload() };
-                self.deliver(update, header.flags, &mut deliver);
+        if packet.header().kind == Kind::Updates && self.state == State::Connected {
+            let may_be_clear = self.downlink == Downlink::None;
+            if !is_sealed && !may_be_clear {
+                return Err(WireError::Field("seal"));
             }
-            Kind::Bundle if self.state == State::Connected => {
-                for record in Bundle::new_checked(&packet)?.records() {
-                    let canopy_wire::Record { src, dst, level, payload, flags } = record;
-                    self.deliver(Update { src, dst, level, payload }, flags, &mut deliver);
-                }
+            for record in packet.updates()? {
+                let Record { flags, src, series, dst, level, payload } = record;
+                let update = Update { src, dst, series, level, payload, packet: packet.payload() };
+                self.deliver(update, flags, &mut deliver);
             }
-            Kind::Cookie => self.handle_cookie(Cookie::decode(&packet)?, now),
-            Kind::Connected => self.handle_connected(Connected::decode(&packet)?, now),
-            Kind::KeepaliveAck => {
-                self.handle_keepalive_ack(header.dst, Keepalive::decode(&packet)?, now);
+        } else if is_sealed {
+            self.handle_sealed(now, &packet)?;
+        }
+        if is_sealed {
+            self.heard = self.heard.max(now);
+            self.doubt = None;
+        }
+        Ok(())
+    }
+
+    /// Opens a sealed datagram of the session's.
+    fn open<'a>(&mut self, datagram: &'a mut [u8]) -> Option<&'a mut [u8]> {
+        let [_, id @ .., _, _, _, _] = datagram.first_chunk::<CLEAR_LEN>()?;
+        let id = SessionId::new(u32::from_be_bytes([0, id[0], id[1], id[2]]));
+        let is_ours = id == self.id && matches!(self.state, State::Connected | State::Leaving);
+        let keys = self.keys.as_mut().filter(|_| is_ours)?;
+        keys.opener.open(datagram, true).ok()
+    }
+
+    /// What a relay says to those whose session it does not know, or not yet.
+    fn handle_in_clear(&mut self, now: Time, packet: &Packet<'_>) -> Result<(), WireError> {
+        match packet.header().kind {
+            Kind::Cookie => self.handle_cookie(Cookie::decode(packet)?, now),
+            Kind::Connected => self.handle_connected(&Connected::decode(packet)?, now)?,
+            // A relay that does not speak our version does not know our comtree either.
+            Kind::Refused => self.handle_refused(Refused::decode(packet)?, now),
+            Kind::Unknown if packet.header().session == self.id => {
+                self.handle_unknown(Unknown::decode(packet)?, now);
             }
-            // One that comes late, to a session that has ended, settles nothing of the next.
-            Kind::SubscribeAck if self.state == State::Connected && header.dst == self.address => {
-                self.handle_subscribe_ack(&SubscribeAck::new_checked(&packet)?);
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn handle_sealed(&mut self, now: Time, packet: &Packet<'_>) -> Result<(), WireError> {
+        match packet.header().kind {
+            Kind::KeepaliveAck => self.handle_keepalive_ack(Keepalive::decode(packet)?, now),
+            Kind::SubscribeAck if self.state == State::Connected => {
+                self.handle_subscribe_ack(&SubscribeAck::new_checked(packet)?);
             }
             Kind::Challenge if self.state == State::Connected => {
-                self.handle_challenge(Challenge::decode(&packet)?, now);
+                self.handle_challenge(Challenge::decode(packet)?, now);
             }
             Kind::Leave if self.state == State::Connected => {
-                Leave::decode(&packet)?;
+                Leave::decode(packet)?;
                 self.lose(now + FIRST_BACKOFF);
                 self.farewell = true;
             }
             Kind::Left if self.state == State::Leaving => self.close(),
             _ => {}
-        }
-        // An answer that knows no session of ours, or none at this path, does not prove that it lives.
-        let is_unknown = match header.kind {
-            Kind::Challenge => true,
-            Kind::KeepaliveAck => header.dst != self.address,
-            _ => false,
-        };
-        if !is_unknown {
-            self.heard = self.heard.max(now);
         }
         Ok(())
     }
@@ -372,29 +496,6 @@ impl Session {
         written.ok().flatten()
     }
 
-    fn transmit_hello(&mut self, now: Time, out: &mut [u8]) -> Result<Option<usize>, WireError> {
-        if now < self.due {
-            return Ok(None);
-        }
-        self.nonce = self.draw();
-        self.back_off(now);
-        Hello { nonce: self.nonce }.encode(self.config.comtree, out).map(Some)
-    }
-
-    fn transmit_connect(&mut self, now: Time, out: &mut [u8]) -> Result<Option<usize>, WireError> {
-        if now < self.due {
-            return Ok(None);
-        }
-        if self.tries >= CONNECT_TRIES {
-            self.enter(State::Greeting, now);
-            return self.transmit_hello(now, out);
-        }
-        self.back_off(now);
-        let suite = Suite::None as u8;
-        let connect = Connect { nonce: self.nonce, cookie: self.cookie, suite, token: &[] };
-        connect.encode(self.config.comtree, out).map(Some)
-    }
-
     fn transmit_leave(&mut self, now: Time, out: &mut [u8]) -> Result<Option<usize>, WireError> {
         if now < self.due {
             return Ok(None);
@@ -407,116 +508,10 @@ impl Session {
         self.write_leave(out).map(Some)
     }
 
-    fn write_leave(&self, out: &mut [u8]) -> Result<usize, WireError> {
+    fn write_leave(&mut self, out: &mut [u8]) -> Result<usize, WireError> {
         let leave = Leave { reason: LeaveReason::Done };
-        leave.encode(self.config.comtree, self.address, Address::UNSPECIFIED, out)
-    }
-
-    fn transmit_connected(
-        &mut self,
-        now: Time,
-        out: &mut [u8],
-    ) -> Result<Option<usize>, WireError> {
-        let (comtree, src) = (self.config.comtree, self.address);
-        if let Rebinding::Challenged { cookie, due } = self.rebinding
-            && now >= due
-        {
-            self.rebinding = Rebinding::Proved { at: now };
-            let proof = rebind_proof(&self.secret, &cookie);
-            return Rebind { cookie, proof }.encode(comtree, src, out).map(Some);
-        }
-        if now >= self.due {
-            if now.since(self.heard) > self.keepalive * LOST_AFTER_KEEPALIVES {
-                self.lose(now);
-                return self.transmit_hello(now, out);
-            }
-            self.due = now + self.keepalive;
-            self.last_stamp = now.as_nanos().max(REBIND_STAMP + 1);
-            return Keepalive { stamp: self.last_stamp }.encode(comtree, src, out).map(Some);
-        }
-        self.subscriptions.poll_transmit(now, self.refresh, (comtree, src), out)
-    }
-
-    fn handle_cookie(&mut self, cookie: Cookie, now: Time) {
-        if self.state == State::Greeting && cookie.nonce == self.nonce {
-            self.cookie = cookie.cookie;
-            self.enter(State::Connecting, now);
-        }
-    }
-
-    fn handle_connected(&mut self, connected: Connected, now: Time) {
-        if self.state != State::Connecting || connected.nonce != self.nonce {
-            return;
-        }
-        self.address = connected.address;
-        self.secret = connected.secret;
-        let millis = |ms: u32| Duration::from_millis(ms.max(1).into());
-        self.keepalive = millis(connected.keepalive_ms);
-        // Two refreshes may be lost before a subscription ends.
-        self.refresh = millis(connected.subscription_ms) / 3;
-        self.heard = now;
-        self.enter(State::Connected, now + self.keepalive);
-        self.subscriptions.restart();
-        self.tell(Event::Connected(self.address));
-    }
-
-    /// The only packet of another version that can be read is its refusal of ours.
-    fn handle_foreign_version(
-        &mut self,
-        version: u8,
-        datagram: &[u8],
-        now: Time,
-    ) -> Result<(), WireError> {
-        let nonce = Refused::nonce_of_any_version(datagram).ok_or(WireError::Version(version))?;
-        self.handle_refused(Refused { nonce, reason: RefusedReason::Version }, now);
-        Ok(())
-    }
-
-    fn handle_refused(&mut self, refused: Refused, now: Time) {
-        let waiting = matches!(self.state, State::Greeting | State::Connecting);
-        if !waiting || refused.nonce != self.nonce {
-            return;
-        }
-        self.enter(State::Greeting, now + MAX_BACKOFF);
-        self.tell(Event::Refused(refused.reason));
-    }
-
-    fn handle_challenge(&mut self, challenge: Challenge, now: Time) {
-        let due = match self.rebinding {
-            Rebinding::Settled => now,
-            Rebinding::Challenged { due, .. } => due,
-            Rebinding::Proved { at } => at + PROOF_PAUSE,
-        };
-        self.rebinding = Rebinding::Challenged { cookie: challenge.cookie, due };
-    }
-
-    fn handle_keepalive_ack(&mut self, dst: Address, keepalive: Keepalive, now: Time) {
-        if self.state != State::Connected {
-            return;
-        }
-        if dst == self.address {
-            self.confirm_rebinding(keepalive.stamp);
-        }
-        if keepalive.stamp != self.last_stamp {
-            return;
-        }
-        if dst == self.address {
-            self.round_trip = Some(now.since(Time::from_nanos(keepalive.stamp)));
-        } else {
-            // Another incarnation of the relay answered.
-            self.lose(now);
-        }
-    }
-
-    /// The relay answers a proof that it takes, and afterwards the keepalives that come from the new
-    /// ip:port. An answer to an earlier keepalive may have been under way for long.
-    fn confirm_rebinding(&mut self, stamp: u64) {
-        if let Rebinding::Proved { at } = self.rebinding
-            && (stamp == REBIND_STAMP || stamp > at.as_nanos())
-        {
-            self.rebinding = Rebinding::Settled;
-            self.tell(Event::Rebound);
-        }
+        let len = leave.encode(self.config.comtree, self.id, out)?;
+        self.seal(out, len)
     }
 
     fn handle_subscribe_ack(&mut self, ack: &SubscribeAck<'_>) {
@@ -561,11 +556,10 @@ impl Session {
         self.due = now + (FIRST_BACKOFF * (1 << self.tries.min(5))).min(MAX_BACKOFF);
         self.tries += 1;
     }
+}
 
-    fn draw(&mut self) -> u64 {
-        let mut hasher = SipHasher13::new_with_key(&self.config.seed);
-        hasher.write_u64(self.drawn);
-        self.drawn += 1;
-        hasher.finish()
-    }
+/// The first bytes that were sealed in a packet.
+fn first_sealed(datagram: &[u8]) -> u64 {
+    let sealed = datagram.get(CLEAR_LEN..).and_then(<[u8]>::first_chunk);
+    sealed.map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }

@@ -1,0 +1,315 @@
+//! The handshake's keys: Noise IK. The participant knows the relay's public key beforehand, sends
+//! its own and what it asks for in the first message, and has the session's keys with the second.
+
+use crate::seal::Secret;
+use canopy_wire::{TAG_LEN, Tag, VERSION};
+use ring::hmac;
+use snow::params::{CipherChoice, DHChoice, HashChoice};
+use snow::resolvers::{BoxedCryptoResolver, CryptoResolver, DefaultResolver};
+use snow::types::{Cipher, Dh, Hash, Random};
+use snow::{Builder, HandshakeState};
+
+const PATTERN: &str = "Noise_IK_25519_ChaChaPoly_BLAKE2s";
+/// Bytes that the first message has beside its payload: an ephemeral key, a static key, two tags.
+pub(crate) const FIRST_MORE: usize = 32 + 48 + 16;
+/// Bytes that the second message has beside its payload.
+pub(crate) const SECOND_MORE: usize = 32 + 16;
+
+/// An X25519 public key.
+pub type PublicKey = [u8; 32];
+
+/// A key pair by which a relay, or a participant, is known.
+#[derive(Clone)]
+pub struct Identity {
+    private: [u8; 32],
+    public: PublicKey,
+}
+
+impl Identity {
+    /// The pair of a private key: 32 random bytes.
+    pub fn new(private: [u8; 32]) -> Identity {
+        let mut public = [0; 32];
+        if let Some(mut curve) = DefaultResolver.resolve_dh(&DHChoice::Curve25519) {
+            curve.set(&private);
+            public.copy_from_slice(curve.pubkey());
+        }
+        Identity { private, public }
+    }
+
+    /// The public key, by which others know its owner.
+    pub fn public(&self) -> &PublicKey {
+        &self.public
+    }
+}
+
+impl core::fmt::Debug for Identity {
+    /// Without the private key.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Identity").field("public", &self.public).finish_non_exhaustive()
+    }
+}
+
+/// Random numbers from a seed that the driver drew. What was drawn cannot be found again from the
+/// state that is left.
+#[derive(Clone)]
+pub(crate) struct SeededRandom {
+    state: [u8; 32],
+}
+
+impl SeededRandom {
+    /// `purpose` tells generators of one seed apart.
+    pub(crate) fn new(seed: &[u8], purpose: &[u8]) -> SeededRandom {
+        SeededRandom { state: mac(seed, purpose) }
+    }
+
+    /// The next 32 bytes.
+    pub(crate) fn draw(&mut self) -> [u8; 32] {
+        let drawn = mac(&self.state, b"draw");
+        self.state = mac(&self.state, b"next");
+        drawn
+    }
+}
+
+fn mac(key: &[u8], of: &[u8]) -> [u8; 32] {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, key);
+    let mut out = [0; 32];
+    out.copy_from_slice(hmac::sign(&key, of).as_ref());
+    out
+}
+
+/// Bytes derived from a secret for a purpose. They tell nothing of the secret, nor of what is derived
+/// from it for another purpose.
+pub fn derive(secret: &[u8], purpose: &[u8]) -> [u8; 32] {
+    mac(secret, purpose)
+}
+
+/// The primitives, with random numbers from a seed that was drawn for one handshake.
+struct Resolver {
+    seed: [u8; 32],
+}
+
+impl Random for SeededRandom {
+    fn try_fill_bytes(&mut self, dest: &mut [u8]) -> Result<(), snow::Error> {
+        for chunk in dest.chunks_mut(32) {
+            chunk.copy_from_slice(&self.draw()[..chunk.len()]);
+        }
+        Ok(())
+    }
+}
+
+impl CryptoResolver for Resolver {
+    fn resolve_rng(&self) -> Option<Box<dyn Random>> {
+        Some(Box::new(SeededRandom { state: self.seed }))
+    }
+
+    fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
+        DefaultResolver.resolve_dh(choice)
+    }
+
+    fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
+        DefaultResolver.resolve_hash(choice)
+    }
+
+    fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
+        DefaultResolver.resolve_cipher(choice)
+    }
+}
+
+/// What both sides must mean alike for their messages to be read: the version, and the connect that
+/// the first message is in. Without the latter, whoever has seen a message could send it in a
+/// connect of its own, and would be given a session in another's name.
+pub(crate) struct Prologue([u8; NAME.len() + 1 + 8 + TAG_LEN]);
+
+const NAME: &[u8; 6] = b"canopy";
+
+impl Prologue {
+    pub(crate) fn new(nonce: u64, cookie: &Tag) -> Prologue {
+        let mut bytes = [0; _];
+        let (name, rest) = bytes.split_at_mut(NAME.len());
+        name.copy_from_slice(NAME);
+        rest[0] = VERSION;
+        rest[1..9].copy_from_slice(&nonce.to_be_bytes());
+        rest[9..].copy_from_slice(cookie);
+        Prologue(bytes)
+    }
+}
+
+fn builder(seed: [u8; 32], prologue: &Prologue) -> Result<Builder<'_>, snow::Error> {
+    let resolver: BoxedCryptoResolver = Box::new(Resolver { seed });
+    Builder::with_resolver(PATTERN.parse()?, resolver).prologue(&prologue.0)
+}
+
+/// The secrets of a session, one for each direction.
+pub(crate) struct Secrets {
+    pub(crate) from_participant: Secret,
+    pub(crate) from_relay: Secret,
+}
+
+impl Secrets {
+    fn of(mut state: HandshakeState) -> Secrets {
+        let (from_participant, from_relay) = state.dangerously_get_raw_split();
+        Secrets { from_participant, from_relay }
+    }
+}
+
+/// The participant's side, between its message and the relay's.
+pub(crate) struct Initiator {
+    state: HandshakeState,
+}
+
+impl Initiator {
+    /// Writes the first message into `out`; returns its length too.
+    pub(crate) fn begin(
+        own: &Identity,
+        relay: &PublicKey,
+        seed: [u8; 32],
+        prologue: &Prologue,
+        payload: &[u8],
+        out: &mut [u8],
+    ) -> Result<(Initiator, usize), snow::Error> {
+        let builder = builder(seed, prologue)?;
+        let builder = builder.local_private_key(&own.private)?.remote_public_key(relay)?;
+        let mut state = builder.build_initiator()?;
+        let len = state.write_message(payload, out)?;
+        Ok((Initiator { state }, len))
+    }
+
+    /// Reads the second message; its payload into `out`. A message that is not the relay's changes
+    /// nothing.
+    pub(crate) fn read(&mut self, message: &[u8], out: &mut [u8]) -> Option<usize> {
+        self.state.read_message(message, out).ok()
+    }
+
+    /// The session's secrets, after the second message has been read.
+    pub(crate) fn finish(self) -> Secrets {
+        Secrets::of(self.state)
+    }
+}
+
+/// The relay's side, between the participant's message and its own.
+pub(crate) struct Responder {
+    state: HandshakeState,
+}
+
+impl Responder {
+    /// Reads the first message; its payload into `out`.
+    pub(crate) fn read(
+        own: &Identity,
+        seed: [u8; 32],
+        prologue: &Prologue,
+        message: &[u8],
+        out: &mut [u8],
+    ) -> Option<(Responder, usize)> {
+        let builder = builder(seed, prologue).ok()?.local_private_key(&own.private).ok()?;
+        let mut state = builder.build_responder().ok()?;
+        let len = state.read_message(message, out).ok()?;
+        Some((Responder { state }, len))
+    }
+
+    /// Who the participant is.
+    pub(crate) fn participant(&self) -> Option<PublicKey> {
+        self.state.get_remote_static()?.try_into().ok()
+    }
+
+    /// Writes the second message into `out`; returns its length and the session's secrets.
+    pub(crate) fn finish(mut self, payload: &[u8], out: &mut [u8]) -> Option<(usize, Secrets)> {
+        let len = self.state.write_message(payload, out).ok()?;
+        Some((len, Secrets::of(self.state)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COOKIE: Tag = [8; TAG_LEN];
+
+    fn prologue() -> Prologue {
+        Prologue::new(7, &COOKIE)
+    }
+
+    fn identity(number: u8) -> Identity {
+        Identity::new([number; 32])
+    }
+
+    fn begin(
+        own: &Identity,
+        relay: &PublicKey,
+        payload: &[u8],
+        out: &mut [u8],
+    ) -> (Initiator, usize) {
+        Initiator::begin(own, relay, [3; 32], &prologue(), payload, out).unwrap()
+    }
+
+    #[test]
+    fn both_sides_have_the_same_secrets_and_know_each_other() {
+        let (relay, participant) = (identity(1), identity(2));
+        let mut first = [0; 200];
+        let (mut initiator, len) = begin(&participant, relay.public(), b"let me in", &mut first);
+        assert_eq!(len, FIRST_MORE + 9);
+        let mut payload = [0; 200];
+        let (responder, read) =
+            Responder::read(&relay, [4; 32], &prologue(), &first[..len], &mut payload).unwrap();
+        assert_eq!(&payload[..read], b"let me in");
+        assert_eq!(responder.participant().as_ref(), Some(participant.public()));
+        let mut second = [0; 200];
+        let (len, of_relay) = responder.finish(b"welcome", &mut second).unwrap();
+        assert_eq!(len, SECOND_MORE + 7);
+        // What is not the relay's changes nothing.
+        assert_eq!(initiator.read(&[9; 60], &mut payload), None);
+        second[0] ^= 1;
+        assert_eq!(initiator.read(&second[..len], &mut payload), None);
+        second[0] ^= 1;
+        assert_eq!(initiator.read(&second[..len], &mut payload), Some(7));
+        let of_participant = initiator.finish();
+        assert_eq!(of_relay.from_participant, of_participant.from_participant);
+        assert_eq!(of_relay.from_relay, of_participant.from_relay);
+        assert_ne!(of_relay.from_relay, of_relay.from_participant);
+    }
+
+    #[test]
+    fn a_relay_with_another_key_reads_nothing() {
+        let (relay, participant) = (identity(1), identity(2));
+        let mut first = [0; 200];
+        let len = begin(&participant, relay.public(), b"", &mut first).1;
+        let read = |relay: &Identity, message: &[u8]| {
+            Responder::read(relay, [4; 32], &prologue(), message, &mut [0; 200]).is_some()
+        };
+        assert!(read(&relay, &first[..len]) && !read(&identity(5), &first[..len]));
+        for at in 0..len {
+            let mut altered = first;
+            altered[at] ^= 1;
+            // X25519 ignores the top bit of a key, but the transcript does not.
+            assert!(!read(&relay, &altered[..len]), "byte {at}");
+            altered[at] ^= 0x81;
+            assert!(!read(&relay, &altered[..len]), "byte {at}");
+        }
+    }
+
+    /// Of another version of the protocol, or of another connect.
+    #[test]
+    fn a_message_with_another_prologue_is_not_read() {
+        let (relay, participant) = (identity(1), identity(2));
+        let mut first = [0; 200];
+        let len = begin(&participant, relay.public(), b"", &mut first).1;
+        let read = |prologue: &Prologue| {
+            Responder::read(&relay, [4; 32], prologue, &first[..len], &mut [0; 200]).is_some()
+        };
+        assert!(read(&prologue()));
+        for at in 0..prologue().0.len() {
+            let mut other = prologue();
+            other.0[at] ^= 1;
+            assert!(!read(&other), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn the_same_seed_draws_the_same_and_another_purpose_something_else() {
+        let mut random = SeededRandom::new(b"seed", b"one");
+        let drawn = [random.draw(), random.draw()];
+        assert_ne!(drawn[0], drawn[1]);
+        let mut again = SeededRandom::new(b"seed", b"one");
+        assert_eq!([again.draw(), again.draw()], drawn);
+        assert_ne!(SeededRandom::new(b"seed", b"two").draw(), drawn[0]);
+    }
+}

@@ -1,0 +1,155 @@
+//! Sealed packets: what two sides who share a secret send each other.
+//!
+//! A packet is laid out as if it were cleartext and sealed last. The first [`CLEAR_LEN`] bytes
+//! stay readable, because steering needs them, and are authenticated; the rest is encrypted, and a
+//! tag follows. The packet's number, 64 bits of which 32 are in the header, is the nonce: so no
+//! number is ever used twice under one key, and a receiver knows what it has seen.
+
+mod epochs;
+mod window;
+
+use canopy_wire::{CLEAR_LEN, Class, SEAL_LEN, Suite, VERSION};
+use epochs::{EpochKey, Ladder};
+use ring::aead::{Aad, Tag};
+use window::ReplayWindow;
+
+/// A secret from which keys are made: one for each direction.
+pub(crate) type Secret = [u8; 32];
+
+/// Why a sealed packet is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenError {
+    /// It was not sealed with the session's key, or has been altered.
+    Forged,
+    /// It was opened before, or is too old to tell.
+    Replayed,
+}
+
+/// Seals packets in one direction.
+#[derive(Debug)]
+pub(crate) struct Sealer {
+    ladder: Ladder,
+    key: EpochKey,
+    /// The number of the next packet.
+    next: u64,
+}
+
+/// Opens packets of one direction.
+#[derive(Debug)]
+pub struct Opener {
+    ladder: Ladder,
+    key: EpochKey,
+    /// Of a neighbouring epoch: in the first half of an epoch of the one before, if there was one, and
+    /// in the second of the next. Few sessions live to see one.
+    neighbour: Option<Box<EpochKey>>,
+    window: ReplayWindow,
+}
+
+impl Sealer {
+    pub(crate) fn new(suite: Suite, secret: &Secret) -> Sealer {
+        let mut ladder = Ladder::new(suite, secret);
+        let key = ladder.climb();
+        Sealer { ladder, key, next: 0 }
+    }
+
+    /// Seals the packet of `len` bytes at the front of `datagram`, behind which there is room for
+    /// [`SEAL_LEN`] bytes. Returns the length of what is to be sent.
+    ///
+    /// # Panics
+    /// If there is no such room, or no header.
+    #[inline]
+    pub(crate) fn seal(&mut self, datagram: &mut [u8], len: usize) -> usize {
+        let number = self.next;
+        self.next += 1;
+        if epochs::epoch_of(number) != self.key.epoch() {
+            self.key = self.ladder.climb();
+        }
+        let (packet, rest) = datagram.split_at_mut(len);
+        let (clear, body) = packet.split_at_mut(CLEAR_LEN);
+        clear[0] = VERSION | Class::Sealed as u8;
+        clear[4..8].copy_from_slice(&(number as u32).to_be_bytes());
+        let tag = self.key.seal(number, Aad::from(&*clear), body);
+        rest[..SEAL_LEN].copy_from_slice(tag.as_ref());
+        len + SEAL_LEN
+    }
+}
+
+impl Opener {
+    pub(crate) fn new(suite: Suite, secret: &Secret) -> Opener {
+        let mut ladder = Ladder::new(suite, secret);
+        let key = ladder.climb();
+        Opener { ladder, key, neighbour: None, window: ReplayWindow::new() }
+    }
+
+    /// Opens a sealed datagram where it lies. What is returned is the packet in cleartext. `may_note`
+    /// says whether the packet counts as seen from now on: not if it came by a path that is still to
+    /// be proved, for then another copy may be on its way by the right one.
+    ///
+    /// # Errors
+    /// [`OpenError`]. The datagram's bytes are of no use then.
+    #[inline]
+    pub fn open<'a>(
+        &mut self,
+        datagram: &'a mut [u8],
+        may_note: bool,
+    ) -> Result<&'a mut [u8], OpenError> {
+        let len = datagram.len().checked_sub(SEAL_LEN).filter(|len| *len >= CLEAR_LEN);
+        let (packet, tag) = datagram.split_at_mut(len.ok_or(OpenError::Forged)?);
+        let (clear, body) = packet.split_at_mut(CLEAR_LEN);
+        let number = self.window.full(u32::from_be_bytes([clear[4], clear[5], clear[6], clear[7]]));
+        if self.window.has(number) {
+            return Err(OpenError::Replayed);
+        }
+        let epoch = epochs::epoch_of(number);
+        let key = self.key_of(epoch).ok_or(OpenError::Forged)?;
+        let tag = Tag::try_from(&*tag).map_err(|_| OpenError::Forged)?;
+        if !key.open(number, Aad::from(&*clear), tag, body) {
+            return Err(OpenError::Forged);
+        }
+        if may_note {
+            self.window.note(number);
+            self.follow(number);
+        }
+        packet[0] = VERSION | Class::Session as u8;
+        Ok(packet)
+    }
+
+    fn key_of(&self, epoch: u64) -> Option<&EpochKey> {
+        let is_it = |key: &&EpochKey| key.epoch() == epoch;
+        Some(&self.key).filter(is_it).or(self.neighbour.as_deref().filter(is_it))
+    }
+
+    /// Goes on to the keys that are needed from this packet on.
+    fn follow(&mut self, number: u64) {
+        let epoch = epochs::epoch_of(number);
+        if epoch > self.key.epoch()
+            && let Some(next) = &mut self.neighbour
+        {
+            // The key before stays for late packets.
+            core::mem::swap(&mut self.key, next);
+        }
+        if epochs::is_in_second_half(number) && self.ladder.next_epoch() == epoch + 1 {
+            self.neighbour = Some(Box::new(self.ladder.climb()));
+        }
+    }
+
+    /// Opens a copy of a datagram, whether or not it has been opened before, and notes nothing.
+    pub fn peek(&self, datagram: &[u8]) -> Option<Vec<u8>> {
+        let mut copy = datagram.to_vec();
+        let len = copy.len().checked_sub(SEAL_LEN).filter(|len| *len >= CLEAR_LEN)?;
+        let (packet, tag) = copy.split_at_mut(len);
+        let (clear, body) = packet.split_at_mut(CLEAR_LEN);
+        let number = self.window.full(u32::from_be_bytes([clear[4], clear[5], clear[6], clear[7]]));
+        let tag = Tag::try_from(&*tag).ok()?;
+        let key = self.key_of(epochs::epoch_of(number))?;
+        if !key.open(number, Aad::from(&*clear), tag, body) {
+            return None;
+        }
+        copy.truncate(len);
+        copy[0] = VERSION | Class::Session as u8;
+        Some(copy)
+    }
+}
+
+#[cfg(test)]
+mod tests;

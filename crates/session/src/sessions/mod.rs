@@ -1,0 +1,482 @@
+//! The relay's side of sessions: the table of participants, and the answers given without state.
+//!
+//! Before a path has brought back a cookie it costs no memory and is sent no more bytes than
+//! it sent. Never sends by itself: every call fills at most one [`Answer`].
+
+mod opening;
+
+use crate::answer::Answer;
+use crate::noise::SeededRandom;
+use crate::seal::{OpenError, Opener, Sealer};
+use crate::tag::{COOKIE_LIFETIME, KeyedState, Keyring};
+use canopy_wire::{
+    Address, CLEAR_LEN, Challenge, Comtree, Downlink, DropReason, Header, Joined, Keepalive, Kind,
+    Leave, LeaveReason, Packet, Path, Rebind, SEAL_LEN, SessionId, Suite, Tag, Time, WireError,
+};
+use core::hash::BuildHasher;
+use core::time::Duration;
+use hashbrown::HashTable;
+use std::collections::VecDeque;
+
+pub use opening::Knock;
+
+/// The number of a session's place in the table.
+pub type SessionIndex = u32;
+
+/// The stamp with which a relay answers a proof that it takes; no keepalive carries it.
+pub(crate) const REBIND_STAMP: u64 = 0;
+
+/// How long things live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionLimits {
+    /// A session ends after so long without a sign of life from its participant.
+    pub lifetime: Duration,
+    /// Participants are asked to send a keepalive this often.
+    pub keepalive: Duration,
+    /// A subscription ends after so long without a refresh.
+    pub subscription: Duration,
+}
+
+impl Default for SessionLimits {
+    fn default() -> SessionLimits {
+        SessionLimits {
+            lifetime: Duration::from_secs(10),
+            keepalive: Duration::from_secs(2),
+            subscription: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What a table of sessions is made from.
+#[derive(Clone, Debug)]
+pub struct SessionsConfig {
+    /// The most sessions at a time, in this table.
+    pub max_sessions: u32,
+    /// The number of its data thread.
+    pub thread: u16,
+    /// How many data threads there are.
+    pub threads: u16,
+    /// Whether to tell the sessions' keys ([`Sessions::poll_key_log`]), for tests.
+    pub log_keys: bool,
+    /// How long things live.
+    pub limits: SessionLimits,
+}
+
+/// When a path was proved, and by whom: of two proofs of one path the later counts, so that late
+/// copies of the earlier change nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Proof {
+    /// When the relay made the cookie that was brought back.
+    pub at: Time,
+    /// The nonce of the handshake.
+    pub nonce: u64,
+}
+
+/// What is agreed with a participant when its session opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Its address on the comtree that it joins.
+    pub address: Address,
+    /// The cipher of the session's packets.
+    pub suite: Suite,
+    /// How updates to it are protected.
+    pub downlink: Downlink,
+    /// The longest datagram in bytes that either side sends.
+    pub max_datagram: u16,
+    /// What is used beyond the base protocol, a bit each.
+    pub features: u32,
+}
+
+/// One participant whose return path is proved. What every packet is checked by is in the first
+/// cache line: between two packets of a participant the memory is seldom near.
+#[derive(Clone, Debug)]
+#[repr(C, align(64))]
+struct Slot {
+    path: Path,
+    live: bool,
+    heard: Time,
+    /// The proof of its path: by the session's connect, or by a later rebind.
+    proof: Proof,
+    /// The nonce of its connect.
+    nonce: u64,
+}
+
+const _: () = assert!(core::mem::offset_of!(Slot, live) < 64);
+
+/// A session's keys, and what is seldom needed.
+struct Keys {
+    sealer: Sealer,
+    opener: Opener,
+    /// The answer to its connect, until a packet shows that it has arrived.
+    welcome: Option<Box<[u8]>>,
+    /// When it was last asked to prove another path.
+    challenged: Option<Time>,
+}
+
+/// The keys of a session, told to whoever checks what its two sides send: a test.
+#[derive(Debug)]
+pub struct LoggedKeys {
+    /// Whose.
+    pub session: SessionId,
+    /// The nonce of its handshake.
+    pub nonce: u64,
+    /// The comtree that it joined.
+    pub comtree: Comtree,
+    /// What its participant was told.
+    pub joined: Joined,
+    /// Opens what the participant sends.
+    pub from_participant: Opener,
+    /// Opens what the relay sends.
+    pub from_relay: Opener,
+}
+
+/// Between challenges of one session: a copy of each of its packets may come by another path.
+const CHALLENGE_PAUSE: Duration = Duration::from_millis(50);
+
+/// A session that is no more: what else hung on it must go too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Ended(pub SessionIndex);
+
+/// How many of the sessions that left their paths soon are remembered.
+const MAX_LEFT: usize = 1024;
+
+/// The participants of one data thread.
+///
+/// It knows sessions alone: who may join what, and under which address, its owner decides and
+/// hands in.
+pub struct Sessions {
+    config: SessionsConfig,
+    keys: Keyring,
+    slots: Vec<Slot>,
+    /// By place: the keys of the session that lives there.
+    secrets: Vec<Option<Keys>>,
+    random: SeededRandom,
+    /// Places that were in use, the longest free first.
+    free: VecDeque<SessionIndex>,
+    by_path: HashTable<SessionIndex>,
+    hash: KeyedState,
+    live: u32,
+    sweep: SessionIndex,
+    /// Paths that a session has left although its cookie was still taken, and their proofs.
+    left: VecDeque<(Path, Proof)>,
+    /// When the last cookie was brought back.
+    now: Time,
+    key_log: VecDeque<LoggedKeys>,
+}
+
+impl Sessions {
+    /// An empty table. `table_key` seeds the index by path. The slots' memory is reserved now
+    /// and touched as sessions come; the index grows with them.
+    pub fn new(config: SessionsConfig, keys: Keyring, table_key: &Tag) -> Sessions {
+        let max = config.max_sessions as usize;
+        Sessions {
+            config,
+            keys,
+            slots: Vec::with_capacity(max),
+            secrets: Vec::with_capacity(max),
+            random: SeededRandom::new(table_key, b"canopy handshakes"),
+            free: VecDeque::with_capacity(max),
+            by_path: HashTable::new(),
+            hash: KeyedState::new(table_key),
+            live: 0,
+            sweep: 0,
+            left: VecDeque::with_capacity(MAX_LEFT),
+            now: Time::ZERO,
+            key_log: VecDeque::new(),
+        }
+    }
+
+    /// Makes and takes cookies with other keys from now on.
+    pub fn replace_keys(&mut self, keys: Keyring) {
+        self.keys = keys;
+    }
+
+    /// How many sessions there are.
+    pub fn live(&self) -> u32 {
+        self.live
+    }
+
+    /// How many places have ever been in use; sessions are numbered below this.
+    pub fn high_water(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// Where a session's datagrams go, if it lives.
+    pub fn path(&self, session: SessionIndex) -> Option<Path> {
+        self.slot(session).map(|slot| slot.path)
+    }
+
+    /// The number that a session's packets carry.
+    pub fn id(&self, session: SessionIndex) -> SessionId {
+        SessionId::at(session, self.config.thread, self.config.threads)
+    }
+
+    /// The place of the session with this number, if it is this thread's.
+    fn find(&self, id: SessionId) -> Option<SessionIndex> {
+        let place = id.place(self.config.threads);
+        let is_here = self.slot(place).is_some() && self.id(place) == id;
+        is_here.then_some(place)
+    }
+
+    /// The session at a path, and the nonce that it was opened with.
+    pub fn at(&self, path: Path) -> Option<(SessionIndex, u64)> {
+        let hash = self.hash.hash_one(path);
+        let same = |session: &SessionIndex| self.slots[*session as usize].path == path;
+        let session = *self.by_path.find(hash, same)?;
+        Some((session, self.slots[session as usize].nonce))
+    }
+
+    /// The check that every packet of a session passes: it came by the session's own path.
+    ///
+    /// # Errors
+    /// [`DropReason::SpoofedSource`]: ask [`Sessions::challenge`]. [`DropReason::UnknownSource`]
+    /// if there is no such session.
+    #[inline]
+    pub fn admit(&self, from: Path, id: SessionId) -> Result<SessionIndex, DropReason> {
+        let session = self.find(id).ok_or(DropReason::UnknownSource)?;
+        let is_its_path = self.slots[session as usize].path == from;
+        is_its_path.then_some(session).ok_or(DropReason::SpoofedSource)
+    }
+
+    /// The keys of a session that was opened, if they are to be told.
+    pub fn poll_key_log(&mut self) -> Option<LoggedKeys> {
+        self.key_log.pop_front()
+    }
+
+    /// Opens a sealed datagram where it lies, and returns the packet in it. It may have come by
+    /// another path than the session's: ask [`Sessions::admit`].
+    ///
+    /// # Errors
+    /// [`DropReason::UnknownSource`], [`DropReason::Forged`] or [`DropReason::Replayed`].
+    #[inline]
+    pub fn unseal<'a>(
+        &mut self,
+        from: Path,
+        datagram: &'a mut [u8],
+    ) -> Result<&'a mut [u8], DropReason> {
+        let clear = datagram.first_chunk::<CLEAR_LEN>().ok_or(DropReason::Malformed)?;
+        let id = SessionId::new(u32::from_be_bytes([0, clear[1], clear[2], clear[3]]));
+        let session = self.find(id).ok_or(DropReason::UnknownSource)?;
+        let is_its_path = self.slots[session as usize].path == from;
+        let keys = self.secrets[session as usize].as_mut().ok_or(DropReason::UnknownSource)?;
+        let packet = keys.opener.open(datagram, is_its_path).map_err(|error| match error {
+            OpenError::Forged => DropReason::Forged,
+            OpenError::Replayed => DropReason::Replayed,
+        })?;
+        if is_its_path && keys.welcome.is_some() {
+            keys.welcome = None;
+        }
+        Ok(packet)
+    }
+
+    /// Whether a packet that claims to be of a session came by that session's path.
+    pub fn is_at(&self, from: Path, id: SessionId) -> bool {
+        self.find(id).is_some_and(|session| self.slots[session as usize].path == from)
+    }
+
+    /// Seals the packet of `len` bytes at the front of `datagram` for a session. Returns the length
+    /// of what is to be sent; `None` if there is no such session, or no room for the seal.
+    #[inline]
+    pub fn seal(
+        &mut self,
+        session: SessionIndex,
+        datagram: &mut [u8],
+        len: usize,
+    ) -> Option<usize> {
+        let id = self.id(session);
+        let keys = self.secrets.get_mut(session as usize)?.as_mut()?;
+        datagram.get_mut(1..4)?.copy_from_slice(&id.number().to_be_bytes()[1..]);
+        (datagram.len() >= len + SEAL_LEN).then(|| keys.sealer.seal(datagram, len))
+    }
+
+    /// Answers a keepalive. Only one that brings back what the relay sent lately to the session's
+    /// path is a sign of life: anyone can write another's ip:port on a packet.
+    ///
+    /// # Errors
+    /// If it is malformed.
+    pub fn keepalive(
+        &mut self,
+        now: Time,
+        session: SessionIndex,
+        packet: &Packet<'_>,
+        answer: &mut Answer,
+    ) -> Result<(), DropReason> {
+        let Keepalive { stamp, path_stamp } = Keepalive::decode(packet)?;
+        let Some(path) = self.path(session) else { return Err(DropReason::UnknownSource) };
+        let (id, period) = (self.id(session), self.period(now));
+        let is_recent = |period| self.keys.path_stamp(period, path, id) == path_stamp;
+        if is_recent(period) || is_recent(period.saturating_sub(1)) {
+            self.slots[session as usize].heard = now;
+        }
+        let echo = Keepalive { stamp, path_stamp: self.path_stamp(now, session, path) };
+        let comtree = packet.header().comtree;
+        self.write_sealed(session, answer, |out| echo.encode_ack(comtree, id, out));
+        Ok(())
+    }
+
+    fn write_sealed(
+        &mut self,
+        session: SessionIndex,
+        answer: &mut Answer,
+        encode: impl FnOnce(&mut [u8]) -> Result<usize, WireError>,
+    ) {
+        if let Some(Some(keys)) = self.secrets.get_mut(session as usize) {
+            answer.write_sealed(&mut keys.sealer, encode);
+        }
+    }
+
+    /// Tells a participant that it has left.
+    pub fn left(&mut self, session: SessionIndex, comtree: Comtree, answer: &mut Answer) {
+        let id = self.id(session);
+        self.write_sealed(session, answer, |out| Leave::encode_left(comtree, id, out));
+    }
+
+    /// Tells a participant that its session ends, and why.
+    pub fn dismiss(
+        &mut self,
+        session: SessionIndex,
+        comtree: Comtree,
+        reason: LeaveReason,
+        answer: &mut Answer,
+    ) {
+        let id = self.id(session);
+        self.write_sealed(session, answer, |out| Leave { reason }.encode(comtree, id, out));
+    }
+
+    fn path_stamp(&self, now: Time, session: SessionIndex, path: Path) -> u64 {
+        self.keys.path_stamp(self.period(now), path, self.id(session))
+    }
+
+    /// Path stamps of this period and of the last are taken: keepalives come more often than that.
+    fn period(&self, now: Time) -> u64 {
+        let lifetime = self.config.limits.lifetime.as_nanos().max(1) as u64;
+        now.as_nanos() / lifetime
+    }
+
+    /// Answers a packet of a session that is at another path: its sender may be the session's
+    /// participant behind a new binding. No answer to a datagram shorter than it.
+    pub fn challenge(&mut self, now: Time, from: Path, packet: &Packet<'_>, answer: &mut Answer) {
+        let Header { kind, session: id, comtree, .. } = *packet.header();
+        if packet.datagram_len() < Challenge::LEN || kind == Kind::Rebind {
+            return;
+        }
+        let cookie = self.keys.rebind_cookie(now, from, id);
+        let Some(session) = self.find(id) else { return };
+        let Some(Some(keys)) = self.secrets.get_mut(session as usize) else { return };
+        if keys.challenged.is_none_or(|at| now.since(at) >= CHALLENGE_PAUSE) {
+            keys.challenged = Some(now);
+            let challenge = Challenge { cookie };
+            answer.write_sealed(&mut keys.sealer, |out| challenge.encode(comtree, id, out));
+        }
+    }
+
+    /// Moves a session to a path that has proved itself; the seal has proved the session. Returns the
+    /// session that held the path before: it has lost it.
+    ///
+    /// # Errors
+    /// [`DropReason::BadCookie`], [`DropReason::UnknownSource`],
+    /// [`DropReason::Stale`] if the path was proved later by another, or that the packet is
+    /// malformed.
+    pub fn rebind(
+        &mut self,
+        now: Time,
+        from: Path,
+        packet: &Packet<'_>,
+        answer: &mut Answer,
+    ) -> Result<Option<Ended>, DropReason> {
+        let Rebind { cookie } = Rebind::decode(packet)?;
+        let Header { session: id, comtree, .. } = *packet.header();
+        let session = self.find(id).ok_or(DropReason::UnknownSource)?;
+        let made = self.keys.made_rebind(now, from, id, &cookie);
+        let at = made.ok_or(DropReason::BadCookie)?;
+        self.now = self.now.max(now);
+        let slot = &self.slots[session as usize];
+        let proof = Proof { at, nonce: slot.nonce };
+        let holder = self.at(from).map(|(holder, _)| holder);
+        if proof < slot.proof || (holder != Some(session) && self.is_stale(from, proof)) {
+            return Err(DropReason::Stale);
+        }
+        let evicted = holder.filter(|holder| *holder != session);
+        let ended = evicted.map(|other| self.end(other));
+        self.unindex(session);
+        if self.slots[session as usize].path != from {
+            self.remember(session);
+        }
+        let slot = &mut self.slots[session as usize];
+        slot.path = from;
+        slot.proof = proof;
+        slot.heard = now;
+        self.index(session);
+        let path_stamp = self.path_stamp(now, session, from);
+        let moved = Keepalive { stamp: REBIND_STAMP, path_stamp };
+        self.write_sealed(session, answer, |out| moved.encode_ack(comtree, id, out));
+        Ok(ended)
+    }
+
+    /// Ends a session. Its place is free from now on.
+    pub fn end(&mut self, session: SessionIndex) -> Ended {
+        self.unindex(session);
+        self.remember(session);
+        self.slots[session as usize].live = false;
+        self.secrets[session as usize] = None;
+        self.free.push_back(session);
+        self.live -= 1;
+        Ended(session)
+    }
+
+    /// By which proof the session at a path holds it.
+    pub fn proof_of(&self, path: Path) -> Option<Proof> {
+        self.at(path).map(|(session, _)| self.slots[session as usize].proof)
+    }
+
+    /// Ends the session at a path that another data thread's session has proved later, by `proof`.
+    pub fn end_older(&mut self, path: Path, proof: Proof) -> Option<Ended> {
+        let (session, _) = self.at(path)?;
+        let is_older = self.slots[session as usize].proof < proof;
+        is_older.then(|| self.end(session))
+    }
+
+    /// Looks at up to `budget` places, starting where the last call stopped, and ends the first
+    /// session found whose lifetime is over.
+    pub fn expire(&mut self, now: Time, budget: &mut u32) -> Option<Ended> {
+        while *budget > 0 && !self.slots.is_empty() {
+            *budget -= 1;
+            self.sweep = (self.sweep + 1) % self.high_water();
+            let slot = &self.slots[self.sweep as usize];
+            if slot.live && now.since(slot.heard) > self.config.limits.lifetime {
+                return Some(self.end(self.sweep));
+            }
+        }
+        None
+    }
+
+    /// Remembers a session that leaves its path, if its cookie is still taken: a late copy of its
+    /// connect must not open it again.
+    fn remember(&mut self, session: SessionIndex) {
+        let slot = &self.slots[session as usize];
+        if self.now.since(slot.proof.at) <= COOKIE_LIFETIME {
+            if self.left.len() == MAX_LEFT {
+                self.left.pop_front();
+            }
+            self.left.push_back((slot.path, slot.proof));
+        }
+    }
+
+    fn slot(&self, session: SessionIndex) -> Option<&Slot> {
+        self.slots.get(session as usize).filter(|slot| slot.live)
+    }
+
+    fn index(&mut self, session: SessionIndex) {
+        let (slots, hash) = (&self.slots, &self.hash);
+        let hash_of = |session: &SessionIndex| hash.hash_one(slots[*session as usize].path);
+        self.by_path.insert_unique(hash_of(&session), session, hash_of);
+    }
+
+    fn unindex(&mut self, session: SessionIndex) {
+        let hash = self.hash.hash_one(self.slots[session as usize].path);
+        if let Ok(entry) = self.by_path.find_entry(hash, |found| *found == session) {
+            entry.remove();
+        }
+    }
+}

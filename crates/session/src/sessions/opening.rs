@@ -1,0 +1,178 @@
+//! Strangers become sessions: hello, cookie, connect, connected.
+
+use super::{Keys, LoggedKeys, Proof, SessionIndex, Sessions, Slot, Terms};
+use crate::answer::Answer;
+use crate::noise::{Prologue, PublicKey, Responder, SECOND_MORE};
+use crate::seal::{Opener, Sealer};
+use canopy_wire::{
+    Connect, Connected, Cookie, DropReason, Hello, Join, Joined, MAX_JOIN_LEN, Packet, Path, Time,
+    WireError,
+};
+use core::time::Duration;
+
+/// A participant's first message, opened: it is known who asks, and for what.
+pub struct Knock {
+    responder: Responder,
+    payload: [u8; MAX_JOIN_LEN],
+    len: usize,
+}
+
+impl Knock {
+    /// What it asks for.
+    ///
+    /// # Errors
+    /// If it is malformed.
+    pub fn join(&self) -> Result<Join<'_>, WireError> {
+        Join::decode(&self.payload[..self.len])
+    }
+
+    /// The key that it is known by.
+    pub fn participant(&self) -> Option<PublicKey> {
+        self.responder.participant()
+    }
+}
+
+impl Sessions {
+    /// Answers a hello. Costs no memory.
+    ///
+    /// # Errors
+    /// If it is malformed.
+    pub fn hello(
+        &self,
+        now: Time,
+        from: Path,
+        packet: &Packet<'_>,
+        answer: &mut Answer,
+    ) -> Result<(), DropReason> {
+        let nonce = Hello::decode(packet)?.nonce;
+        let cookie = self.keys.connect_cookie(now, from, nonce);
+        let relay_key = *self.keys.identity().public();
+        let comtree = packet.header().comtree;
+        answer.write(|out| Cookie { nonce, cookie, relay_key }.encode(comtree, out));
+        Ok(())
+    }
+
+    /// Checks that a connect brings back a cookie of ours, so that its return path is proved.
+    ///
+    /// # Errors
+    /// [`DropReason::BadCookie`], or that it is malformed.
+    pub fn prove<'a>(
+        &mut self,
+        now: Time,
+        from: Path,
+        packet: &Packet<'a>,
+    ) -> Result<(Connect<'a>, Proof), DropReason> {
+        let connect = Connect::decode(packet)?;
+        let nonce = connect.nonce;
+        let made = self.keys.made_connect(now, from, nonce, &connect.cookie);
+        let at = made.ok_or(DropReason::BadCookie)?;
+        self.now = self.now.max(now);
+        Ok((connect, Proof { at, nonce }))
+    }
+
+    /// Whether a path has been proved later than by `proof`: then that is a late copy.
+    pub fn is_stale(&self, path: Path, proof: Proof) -> bool {
+        match self.at(path) {
+            Some((session, _)) => proof <= self.slots[session as usize].proof,
+            None => self.left.iter().any(|(left, by)| *left == path && proof <= *by),
+        }
+    }
+
+    /// Opens the message of a connect. This is what costs time in a handshake.
+    ///
+    /// # Errors
+    /// [`DropReason::Forged`] if it was made for another relay or another connect, or by nobody.
+    pub fn knock(&mut self, connect: &Connect<'_>) -> Result<Knock, DropReason> {
+        let mut payload = [0; MAX_JOIN_LEN];
+        let (identity, seed) = (self.keys.identity(), self.random.draw());
+        let prologue = Prologue::new(connect.nonce, &connect.cookie);
+        let read = Responder::read(identity, seed, &prologue, connect.message, &mut payload);
+        let (responder, len) = read.ok_or(DropReason::Forged)?;
+        Ok(Knock { responder, payload, len })
+    }
+
+    /// Opens a session at a path that has none; `None` if every place is taken.
+    pub fn open(
+        &mut self,
+        now: Time,
+        path: Path,
+        proof: Proof,
+        knock: Knock,
+        terms: &Terms,
+    ) -> Option<SessionIndex> {
+        let fresh = self.high_water();
+        let session =
+            if fresh < self.config.max_sessions { fresh } else { self.free.pop_front()? };
+        let Some(keys) = self.make_keys(now, path, session, knock, proof.nonce, terms) else {
+            if session != fresh {
+                self.free.push_front(session);
+            }
+            return None;
+        };
+        let slot = Slot { path, nonce: proof.nonce, proof, heard: now, live: true };
+        if session == fresh {
+            self.slots.push(slot);
+            self.secrets.push(Some(keys));
+        } else {
+            self.slots[session as usize] = slot;
+            self.secrets[session as usize] = Some(keys);
+        }
+        self.index(session);
+        self.live += 1;
+        Some(session)
+    }
+
+    /// Finishes the handshake: the session's keys, and the answer that gives them to the
+    /// participant.
+    fn make_keys(
+        &mut self,
+        now: Time,
+        path: Path,
+        session: SessionIndex,
+        knock: Knock,
+        nonce: u64,
+        terms: &Terms,
+    ) -> Option<Keys> {
+        let limits = &self.config.limits;
+        let millis = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
+        let joined = Joined {
+            session: self.id(session),
+            address: terms.address,
+            features: terms.features,
+            max_datagram: terms.max_datagram,
+            suite: terms.suite,
+            downlink: terms.downlink,
+            lifetime_ms: millis(limits.lifetime),
+            keepalive_ms: millis(limits.keepalive),
+            subscription_ms: millis(limits.subscription),
+            path_stamp: self.path_stamp(now, session, path),
+        };
+        let comtree = knock.join().ok()?.comtree;
+        let (mut payload, mut message) = ([0; Answer::ROOM], [0; Answer::ROOM + SECOND_MORE]);
+        let len = joined.encode(&mut payload).ok()?;
+        let (len, secrets) = knock.responder.finish(&payload[..len], &mut message)?;
+        let mut welcome = Answer::new();
+        welcome.write(|out| Connected { nonce, message: &message[..len] }.encode(out));
+        if self.config.log_keys {
+            self.key_log.push_back(LoggedKeys {
+                session: joined.session,
+                nonce,
+                comtree,
+                joined,
+                from_participant: Opener::new(terms.suite, &secrets.from_participant),
+                from_relay: Opener::new(terms.suite, &secrets.from_relay),
+            });
+        }
+        Some(Keys {
+            sealer: Sealer::new(terms.suite, &secrets.from_relay),
+            opener: Opener::new(terms.suite, &secrets.from_participant),
+            welcome: Some(welcome.bytes().into()),
+            challenged: None,
+        })
+    }
+
+    /// The answer to a session's connect, until a packet has shown that it arrived.
+    pub fn welcome(&self, session: SessionIndex) -> Option<&[u8]> {
+        self.secrets.get(session as usize)?.as_ref()?.welcome.as_deref()
+    }
+}
