@@ -2,11 +2,11 @@
 //! one segmented send.
 
 use crate::pending::Pending;
-use crate::ports::{PeerClass, PortIndex};
+use crate::ports::{PeerClass, PortIndex, Shape};
 use canopy_batch::{MAX_SEGMENTS, MAX_SEND_BYTES, Part};
 use canopy_wire::{
-    Address, Comtree, Flags, HEADER_LEN, Header, Kind, Level, MAX_DATAGRAM, RECORD_HEADER_LEN,
-    encode_record_header,
+    Before, Comtree, Flags, HEADER_LEN, Header, Kind, Level, MAX_RECORDS, RecordHead, SEAL_LEN,
+    SessionId,
 };
 
 /// Own updates of a receiver that filler replaces in a shared burst; with more of them, or where
@@ -18,19 +18,18 @@ const MIN_SHARE_OF_OTHERS: usize = 4;
 /// Padding a segment costs bytes, sending it alone costs a send: worth it up to a quarter.
 const MAX_PADDING_SHARE: usize = 4;
 
-/// Who a burst says it is from.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sender {
-    pub(crate) comtree: Comtree,
-    /// The relay's own address, in what goes to other relays. Participants know their relay.
-    pub(crate) address: Option<Address>,
-}
-
 /// Consecutive datagrams of a burst that leave in one send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     pub(crate) part: Part,
     pub(crate) segment: u16,
+}
+
+/// One datagram's share of the chosen updates: up to which, and how long it is.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    after: u32,
+    len: u16,
 }
 
 /// The layout of a cohort's updates in a batch's bytes.
@@ -41,6 +40,7 @@ pub(crate) struct Burst {
     records: Vec<u32>,
     /// The origins of those updates that relays do not get because their hops have run out.
     exhausted: Vec<PortIndex>,
+    cuts: Vec<Cut>,
     runs: Vec<Run>,
     padding: u32,
 }
@@ -57,7 +57,7 @@ pub(crate) enum Own {
     Many,
 }
 
-/// What filler takes the place of in a burst, in the order of its bytes.
+/// The records of a burst that are to be filler, in the order of its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fillers {
     parts: [Part; MAX_FILLERS],
@@ -82,6 +82,7 @@ impl Burst {
             number: 0,
             records: Vec::with_capacity(crate::pending::MAX_PENDING_RECORDS),
             exhausted: Vec::with_capacity(crate::pending::MAX_PENDING_RECORDS),
+            cuts: Vec::with_capacity(1024),
             runs: Vec::with_capacity(1024),
             padding: 0,
         }
@@ -146,55 +147,30 @@ impl Burst {
         }
     }
 
-    /// Writes the chosen updates behind `bytes` and cuts them into runs.
-    ///
-    /// To a participant, one update leaves as it is. To a relay, everything is a bundle whose base
-    /// header says which relay sends it: the sources are the records'.
-    pub(crate) fn lay_out(&mut self, pending: &mut Pending, from: Sender, bytes: &mut Vec<u8>) {
-        self.runs.clear();
-        self.padding = 0;
-        match self.records[..] {
-            [] => {}
-            [number] if from.address.is_none() => {
-                self.lay_out_single(pending, number, from.comtree, bytes);
-            }
-            _ => self.lay_out_bundles(pending, from, bytes),
-        }
-    }
-
-    fn lay_out_single(
+    /// Writes the chosen updates behind `bytes`, as datagrams of their shape, and gathers those that
+    /// leave in one send.
+    pub(crate) fn lay_out(
         &mut self,
         pending: &mut Pending,
-        number: u32,
-        comtree: Comtree,
+        (comtree, shape): (Comtree, Shape),
         bytes: &mut Vec<u8>,
     ) {
-        let start = bytes.len() as u32;
-        let record = pending.records[number as usize];
-        let mut header = Header::new(Kind::Data, comtree, record.src, record.dst);
-        header.flags = record.flags;
-        header.level = record.level;
-        header.hop_limit = record.hops;
-        bytes.extend_from_slice(&header.encode(record.len));
-        bytes.extend_from_slice(pending.payload(number));
-        let part = Part { start, end: bytes.len() as u32 };
-        self.runs.push(Run { part, segment: (part.end - part.start) as u16 });
-    }
-
-    fn lay_out_bundles(&mut self, pending: &mut Pending, from: Sender, bytes: &mut Vec<u8>) {
-        let segment = self.longest_segment(pending);
-        let mut next = 0;
-        let mut run_start = bytes.len();
-        let mut segments = 0;
-        while next < self.records.len() {
-            let (after, len) = self.segment_from(pending, next);
-            self.write_segment(pending, &self.records[next..after], from, bytes);
-            next = after;
+        self.runs.clear();
+        self.padding = 0;
+        self.cut(pending, shape.datagrams.max_datagram() - SEAL_LEN);
+        let segment = usize::from(self.cuts.iter().map(|cut| cut.len).max().unwrap_or(0));
+        let (mut first, mut run_start, mut segments) = (0, bytes.len(), 0);
+        for number in 0..self.cuts.len() {
+            let Cut { after, len } = self.cuts[number];
+            let numbers = first..after as usize;
+            first = numbers.end;
+            self.write_datagram(pending, numbers, (comtree, shape.class), bytes);
             segments += 1;
-            let short = segment - len;
-            let last = next == self.records.len();
+            let short = segment - usize::from(len);
+            let last = number + 1 == self.cuts.len();
             let room = segments < MAX_SEGMENTS
-                && bytes.len() + short + segment - run_start <= MAX_SEND_BYTES;
+                && bytes.len() + short + segment + MAX_SEGMENTS * SEAL_LEN - run_start
+                    <= MAX_SEND_BYTES;
             if !last && room && short * MAX_PADDING_SHARE <= segment {
                 bytes.resize(bytes.len() + short, 0);
                 self.padding += short as u32;
@@ -210,62 +186,54 @@ impl Burst {
         }
     }
 
-    /// How many updates, from the chosen one numbered `first`, fit one datagram, and its length.
-    fn segment_from(&self, pending: &Pending, first: usize) -> (usize, usize) {
-        let mut len = HEADER_LEN;
-        let mut next = first;
-        while let Some(number) = self.records.get(next) {
-            let record_len = RECORD_HEADER_LEN + usize::from(pending.records[*number as usize].len);
-            if len + record_len > MAX_DATAGRAM {
-                break;
+    /// Cuts the chosen updates into datagrams of at most `room` bytes, as many in each as fit.
+    fn cut(&mut self, pending: &Pending, room: usize) {
+        self.cuts.clear();
+        let (mut len, mut count, mut before) = (HEADER_LEN, 0, Before::FIRST);
+        for (number, record) in (0..).zip(&self.records) {
+            let head = head_of(pending, *record);
+            let mut behind = before;
+            let mut record_len = head.len_behind(&mut behind) + usize::from(head.len);
+            if len + record_len > room || count == MAX_RECORDS {
+                self.cuts.push(Cut { after: number, len: len as u16 });
+                (len, count, behind) = (HEADER_LEN, 0, Before::FIRST);
+                record_len = head.len_behind(&mut behind) + usize::from(head.len);
             }
             len += record_len;
-            next += 1;
+            count += 1;
+            before = behind;
         }
-        (next, len)
+        if count > 0 {
+            self.cuts.push(Cut { after: self.records.len() as u32, len: len as u16 });
+        }
     }
 
-    fn longest_segment(&self, pending: &Pending) -> usize {
-        let mut longest = 0;
-        let mut next = 0;
-        while next < self.records.len() {
-            let (after, len) = self.segment_from(pending, next);
-            longest = longest.max(len);
-            next = after;
-        }
-        longest
-    }
-
-    fn write_segment(
+    fn write_datagram(
         &self,
         pending: &mut Pending,
-        numbers: &[u32],
-        from: Sender,
+        numbers: core::ops::Range<usize>,
+        (comtree, class): (Comtree, PeerClass),
         bytes: &mut Vec<u8>,
     ) {
         let start = bytes.len();
-        let mut hops = u8::MAX;
+        let (mut hops, mut before) = (u8::MAX, Before::FIRST);
         // Other relays do not see ECHO: it was settled where the update came in.
-        let passed_on = if from.address.is_some() { !Flags::ECHO.0 } else { u8::MAX };
+        let passed_on = if class == PeerClass::Participant { Flags::ECHO } else { Flags(0) };
         bytes.resize(start + HEADER_LEN, 0);
-        for number in numbers {
+        for number in &self.records[numbers.clone()] {
+            let mut head = head_of(pending, *number);
+            head.flags.0 &= passed_on.0;
+            let (head, head_len) = head.encode(&mut before);
             let record = &mut pending.records[*number as usize];
             record.at = bytes.len() as u32;
+            record.head_len = head_len as u8;
             hops = hops.min(record.hops);
-            bytes.extend_from_slice(&encode_record_header(
-                Flags(record.flags.0 & passed_on),
-                record.level,
-                record.src,
-                record.dst,
-                record.len,
-            ));
+            bytes.extend_from_slice(&head[..head_len]);
             bytes.extend_from_slice(pending.payload(*number));
         }
-        let payload_len = (bytes.len() - start - HEADER_LEN) as u16;
-        let src = from.address.unwrap_or(Address::UNSPECIFIED);
-        let mut header = Header::new(Kind::Bundle, from.comtree, src, Address::UNSPECIFIED);
+        let mut header = Header::new(Kind::Updates, SessionId::NONE, comtree);
         header.hop_limit = hops;
-        bytes[start..start + HEADER_LEN].copy_from_slice(&header.encode(payload_len));
+        bytes[start..start + HEADER_LEN].copy_from_slice(&header.encode(numbers.len() as u8));
     }
 
     /// How many updates of the burst came from `receiver`.
@@ -285,7 +253,7 @@ impl Burst {
         for number in self.own_numbers(pending, receiver) {
             let record = &pending.records[number as usize];
             if let Some(part) = fillers.parts.get_mut(count) {
-                let len = RECORD_HEADER_LEN as u32 + u32::from(record.len);
+                let len = u32::from(record.head_len) + u32::from(record.len);
                 *part = Part { start: record.at, end: record.at + len };
             }
             count += 1;
@@ -301,5 +269,17 @@ impl Burst {
             }
             _ => Own::Many,
         }
+    }
+}
+
+fn head_of(pending: &Pending, number: u32) -> RecordHead {
+    let record = &pending.records[number as usize];
+    RecordHead {
+        flags: record.flags,
+        src: record.src,
+        series: record.series,
+        dst: record.dst,
+        level: record.level,
+        len: record.len,
     }
 }

@@ -6,13 +6,15 @@
 //! pair of target and receiver, however many updates wait and however many levels are in use.
 
 use crate::NONE;
-use crate::ports::{PeerClass, PortIndex};
+use crate::ports::{DatagramClass, PeerClass, PortIndex, Shape};
 use canopy_wire::Level;
 use hashbrown::HashTable;
 
-/// The classes are laid out differently, so no two of them share a cohort: each has a root.
-const ROOTS: [PeerClass; 3] =
+/// Every shape is laid out differently, so no two of them share a cohort: each has a root.
+const CLASSES: [PeerClass; 3] =
     [PeerClass::Participant, PeerClass::TreeNeighbour, PeerClass::CorePeer];
+const DATAGRAMS: [DatagramClass; 2] = [DatagramClass::Safe, DatagramClass::Long];
+const ROOTS: usize = CLASSES.len() * DATAGRAMS.len();
 /// A node's children of one target are looked through while there are no more than this, and looked up
 /// in a table otherwise.
 const FEW_CHILDREN: u32 = 8;
@@ -21,7 +23,7 @@ struct Node {
     parent: u32,
     target: u32,
     level: Level,
-    class: PeerClass,
+    shape: Shape,
     newest_child: u32,
     /// How many of the newest children are of one target.
     alike_children: u32,
@@ -49,8 +51,8 @@ impl Cohorts {
     /// `max_pairs` bounds the pairs of target and receiver of a flush.
     pub(crate) fn new(max_ports: u32, max_pairs: u32) -> Cohorts {
         let ports = max_ports as usize;
-        let mut nodes = Vec::with_capacity(max_pairs as usize + ROOTS.len());
-        nodes.extend(ROOTS.map(|class| Node::new(NONE, NONE, Level(0), class, NONE)));
+        let mut nodes = Vec::with_capacity(max_pairs as usize + ROOTS);
+        nodes.extend((0..ROOTS).map(|root| Node::new(NONE, NONE, Level(0), shape_of(root), NONE)));
         Cohorts {
             nodes,
             receivers: Vec::with_capacity(ports),
@@ -65,7 +67,7 @@ impl Cohorts {
 
     /// Notes that `receiver` gets the updates of `target` up to `level`. All receivers of one
     /// target are to be added before those of the next.
-    pub(crate) fn add(&mut self, receiver: PortIndex, class: PeerClass, target: u32, level: Level) {
+    pub(crate) fn add(&mut self, receiver: PortIndex, shape: Shape, target: u32, level: Level) {
         if target != self.target_at_work {
             self.target_at_work = target;
             if !self.many_children.is_empty() {
@@ -75,7 +77,7 @@ impl Cohorts {
         let mut node = self.node_of[receiver as usize];
         if node == NONE {
             self.receivers.push(receiver);
-            node = class as u32;
+            node = root_of(shape);
         }
         let child = self.find_child(node, target, level);
         self.node_of[receiver as usize] =
@@ -114,10 +116,10 @@ impl Cohorts {
 
     fn add_child(&mut self, node: u32, target: u32, level: Level) -> u32 {
         let child = self.nodes.len() as u32;
-        let Node { class, newest_child, alike_children, .. } = self.nodes[node as usize];
+        let Node { shape, newest_child, alike_children, .. } = self.nodes[node as usize];
         let is_first = newest_child == NONE || self.nodes[newest_child as usize].target != target;
         let alike = if is_first { 1 } else { alike_children + 1 };
-        self.nodes.push(Node::new(node, target, level, class, newest_child));
+        self.nodes.push(Node::new(node, target, level, shape, newest_child));
         self.nodes[node as usize].newest_child = child;
         self.nodes[node as usize].alike_children = alike;
         // When there is one child too many to look through, all of the target's go into the table;
@@ -150,12 +152,12 @@ impl Cohorts {
 
     /// The nodes that have members: the cohorts.
     pub(crate) fn nodes(&self) -> core::ops::Range<u32> {
-        ROOTS.len() as u32..self.nodes.len() as u32
+        ROOTS as u32..self.nodes.len() as u32
     }
 
-    /// The class of a node's members.
-    pub(crate) fn class(&self, node: u32) -> PeerClass {
-        self.nodes[node as usize].class
+    /// The shape of a node's members.
+    pub(crate) fn shape(&self, node: u32) -> Shape {
+        self.nodes[node as usize].shape
     }
 
     /// The first member of a node, or [`NONE`] if it is only on the way to others.
@@ -182,7 +184,7 @@ impl Cohorts {
     /// The targets of a node's members with the level up to which they get them, last first.
     pub(crate) fn targets(&self, node: u32) -> impl Iterator<Item = (u32, Level)> + '_ {
         core::iter::successors(Some(node), |node| Some(self.nodes[*node as usize].parent))
-            .take_while(|node| *node >= ROOTS.len() as u32)
+            .take_while(|node| *node >= ROOTS as u32)
             .map(|node| (self.nodes[node as usize].target, self.nodes[node as usize].level))
     }
 
@@ -190,7 +192,7 @@ impl Cohorts {
         for receiver in self.receivers.drain(..) {
             self.node_of[receiver as usize] = NONE;
         }
-        self.nodes.truncate(ROOTS.len());
+        self.nodes.truncate(ROOTS);
         for root in &mut self.nodes {
             root.newest_child = NONE;
             root.alike_children = 0;
@@ -201,18 +203,28 @@ impl Cohorts {
 }
 
 impl Node {
-    fn new(parent: u32, target: u32, level: Level, class: PeerClass, older_sibling: u32) -> Node {
+    fn new(parent: u32, target: u32, level: Level, shape: Shape, older_sibling: u32) -> Node {
         Node {
             parent,
             target,
             level,
-            class,
+            shape,
             newest_child: NONE,
             alike_children: 0,
             older_sibling,
             first_member: NONE,
         }
     }
+}
+
+/// The root of a shape's receivers.
+fn root_of(shape: Shape) -> u32 {
+    shape.class as u32 * DATAGRAMS.len() as u32 + shape.datagrams as u32
+}
+
+fn shape_of(root: usize) -> Shape {
+    let (class, datagrams) = (root / DATAGRAMS.len(), root % DATAGRAMS.len());
+    Shape { class: CLASSES[class], datagrams: DATAGRAMS[datagrams] }
 }
 
 fn child_hash(node: u32, level: Level) -> u64 {
@@ -233,9 +245,16 @@ mod tests {
         .collect()
     }
 
-    /// One class for all, or all in turn.
-    fn class_of(receiver: PortIndex, alike: bool) -> PeerClass {
-        if alike { PeerClass::Participant } else { ROOTS[receiver as usize % ROOTS.len()] }
+    /// One shape for all, or all in turn.
+    fn shape_for(receiver: PortIndex, alike: bool) -> Shape {
+        shape_of(if alike { 0 } else { receiver as usize % ROOTS })
+    }
+
+    #[test]
+    fn every_shape_has_its_root() {
+        for root in 0..ROOTS {
+            assert_eq!(root_of(shape_of(root)), root as u32);
+        }
     }
 
     /// The most levels, in every order, over targets that split the cohorts again and again.
@@ -247,7 +266,7 @@ mod tests {
             for receiver in 0..receivers {
                 // An odd stride goes through all levels.
                 let level = (receiver * (2 * target + 1) + receiver / 256 * target) as u8;
-                cohorts.add(receiver, PeerClass::Participant, target, Level(level));
+                cohorts.add(receiver, shape_of(0), target, Level(level));
             }
         }
         let (looked_at, pairs) = (cohorts.looked_at.get(), (receivers * targets) as usize);
@@ -258,7 +277,7 @@ mod tests {
         cohorts.looked_at.set(0);
         for target in 0..targets {
             for receiver in 0..receivers {
-                cohorts.add(receiver, PeerClass::Participant, target, Level(receiver as u8));
+                cohorts.add(receiver, shape_of(0), target, Level(receiver as u8));
             }
         }
         let looked_at = cohorts.looked_at.get();
@@ -285,14 +304,14 @@ mod tests {
                 let mut seen = std::collections::BTreeSet::new();
                 for (target, receiver, level) in &pairs {
                     if seen.insert((*target, *receiver)) {
-                        cohorts.add(*receiver, class_of(*receiver, alike), *target, Level(*level));
+                        cohorts.add(*receiver, shape_for(*receiver, alike), *target, Level(*level));
                         lists.entry(*receiver).or_default().insert(0, (*target, Level(*level)));
                     }
                 }
                 cohorts.seal();
                 let mut classes: BTreeMap<_, Vec<PortIndex>> = BTreeMap::new();
                 for (receiver, list) in lists {
-                    let class = class_of(receiver, alike) as u8;
+                    let class = root_of(shape_for(receiver, alike));
                     classes.entry((class, list)).or_default().push(receiver);
                 }
                 let mut found = BTreeMap::new();
@@ -301,7 +320,7 @@ mod tests {
                     members.sort_unstable();
                     if !members.is_empty() {
                         let list = cohorts.targets(node).collect::<Vec<_>>();
-                        let key = (cohorts.class(node) as u8, list);
+                        let key = (root_of(cohorts.shape(node)), list);
                         prop_assert!(found.insert(key, members).is_none(), "twice the same");
                     }
                 }

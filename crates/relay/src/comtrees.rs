@@ -1,7 +1,7 @@
 //! The comtrees that a relay carries: they come, change and go while it runs.
 
 use canopy_session::KeyedState;
-use canopy_wire::{Address, Comtree, Tag};
+use canopy_wire::{Address, Comtree, Downlink, Tag};
 use core::hash::BuildHasher;
 use core::ops::RangeInclusive;
 use hashbrown::HashTable;
@@ -27,12 +27,19 @@ pub struct ComtreeConfig {
     /// The endpoint numbers that participants get, from [`FIRST_ENDPOINT`] on: those below are the
     /// relay's own.
     pub endpoints: RangeInclusive<u16>,
+    /// How what participants are sent is protected.
+    pub downlink: Downlink,
 }
 
 impl ComtreeConfig {
     /// A comtree whose participants may have any endpoint number of the site.
     pub fn new(comtree: Comtree, site: u16) -> ComtreeConfig {
-        ComtreeConfig { comtree, site, endpoints: FIRST_ENDPOINT..=u16::MAX }
+        ComtreeConfig {
+            comtree,
+            site,
+            endpoints: FIRST_ENDPOINT..=u16::MAX,
+            downlink: Downlink::Member,
+        }
     }
 }
 
@@ -75,9 +82,8 @@ pub struct ComtreeStatus {
 
 pub(crate) struct ComtreeEntry {
     pub(crate) id: Comtree,
-    /// The relay's own address on it: where what it forwards comes from.
-    pub(crate) own_address: Address,
     pub(crate) addresses: AddressPool,
+    pub(crate) downlink: Downlink,
     pub(crate) participants: u32,
     pub(crate) counters: ComtreeCounters,
     live: bool,
@@ -120,8 +126,8 @@ impl Comtrees {
     pub(crate) fn add(&mut self, config: &ComtreeConfig, start: u32) -> bool {
         let entry = ComtreeEntry {
             id: config.comtree,
-            own_address: Address::unicast(config.site, self.thread),
             addresses: AddressPool::new(config, self.thread, self.threads, start),
+            downlink: config.downlink,
             participants: 0,
             counters: ComtreeCounters::default(),
             live: true,

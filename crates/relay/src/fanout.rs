@@ -1,25 +1,23 @@
 //! A flush: pending updates become cohorts, bursts and sends.
 
 use crate::NONE;
-use crate::burst::{Burst, Fillers, Own, Run, Sender};
+use crate::burst::{Burst, Fillers, Own, Run};
 use crate::cohorts::Cohorts;
 use crate::comtrees::Comtrees;
 use crate::counters::Counters;
-use crate::pending::{Audience, Pending};
+use crate::pending::{Audience, MAX_PENDING_BYTES, Pending};
 use crate::ports::{Peer, PeerClass, PortIndex, Ports};
 use crate::subscriptions::SubscriptionTable;
 use canopy_batch::{MAX_PARTS_PER_TRANSMIT, Part, SendBatch};
-use canopy_session::Sessions;
-use canopy_wire::{
-    Address, DropReason, Flags, Level, Path, RECORD_HEADER_LEN, encode_record_header,
-};
+use canopy_session::{SessionIndex, Sessions};
+use canopy_wire::{Downlink, DropReason, Flags, Level, Path, SEAL_LEN};
 use core::net::IpAddr;
 
 /// What a flush reads of the relay.
 pub(crate) struct Tables<'a> {
     pub(crate) table: &'a SubscriptionTable,
     pub(crate) ports: &'a Ports,
-    pub(crate) sessions: &'a Sessions,
+    pub(crate) sessions: &'a mut Sessions,
     /// Addresses to which nothing can be sent right now.
     pub(crate) unreachable: &'a [IpAddr],
 }
@@ -34,12 +32,24 @@ impl Tables<'_> {
         }
     }
 
+    /// The session of a participant's port.
+    fn session(&self, port: PortIndex) -> Option<SessionIndex> {
+        match self.ports.get(port)?.peer {
+            Peer::Participant(session) => Some(session),
+            Peer::Branch(_) | Peer::Sibling(_) => None,
+        }
+    }
+
     fn is_unreachable(&self, path: Path) -> bool {
         // A socket for both families shows IPv4 as a part of IPv6.
         let remote = || path.remote.ip().to_canonical();
         !self.unreachable.is_empty() && self.unreachable.contains(&remote())
     }
 }
+
+/// Sealed bytes that are gathered before they leave: what one receiver is sent is no other's, so they
+/// add up, and should still be near when the kernel copies them.
+const SEALED_BYTES: usize = 256 << 10;
 
 /// What a flush adds to the relay's books.
 pub(crate) struct Books<'a> {
@@ -70,8 +80,12 @@ pub(crate) struct Fanout {
     apart: Vec<PortIndex>,
     /// A cohort with at least this many members is a set: all of them are sent the same bytes.
     smallest_set: Option<u32>,
-    /// The filler record made last, while its bytes are in the batch.
-    filler: Option<Part>,
+    /// The first byte of filler that was written last, and where in the batch it is.
+    filler: Option<(u8, Part)>,
+    /// The burst of a cohort whose members are each sent it under their own key.
+    plain: Vec<u8>,
+    /// Whether the burst at work is there.
+    is_plain: bool,
 }
 
 /// A batch that is sent whenever it is full.
@@ -98,6 +112,8 @@ impl Fanout {
             apart: Vec::with_capacity(max_ports as usize),
             smallest_set,
             filler: None,
+            plain: Vec::with_capacity(2 * MAX_PENDING_BYTES),
+            is_plain: false,
         }
     }
 
@@ -111,7 +127,7 @@ impl Fanout {
     pub(crate) fn send_all(
         &mut self,
         pending: &mut Pending,
-        tables: &Tables<'_>,
+        tables: &mut Tables<'_>,
         books: &mut Books<'_>,
         batch: &mut SendBatch,
         send: impl FnMut(&SendBatch),
@@ -159,20 +175,20 @@ impl Fanout {
             match target.audience {
                 Audience::Nobody => {}
                 Audience::Port(port) => {
-                    if let Some(class) = tables.ports.get(port).map(|port| port.class) {
-                        self.cohorts.add(port, class, number, Level(u8::MAX));
+                    if let Some(shape) = tables.ports.get(port).map(|port| port.shape) {
+                        self.cohorts.add(port, shape, number, Level(u8::MAX));
                     }
                 }
                 Audience::Group(group) => {
                     for (port, level) in tables.table.members(group) {
-                        let Some(class) = tables.ports.get(port).map(|port| port.class) else {
+                        let Some(shape) = tables.ports.get(port).map(|port| port.shape) else {
                             continue;
                         };
                         if level >= target.highest {
                             // All levels that let everything through are one.
-                            self.cohorts.add(port, class, number, Level(u8::MAX));
+                            self.cohorts.add(port, shape, number, Level(u8::MAX));
                         } else if level >= target.lowest {
-                            self.cohorts.add(port, class, number, level);
+                            self.cohorts.add(port, shape, number, level);
                         }
                     }
                 }
@@ -184,14 +200,15 @@ impl Fanout {
     /// Whether a cohort's members are all sent the same bytes. Relays never are: what is their own
     /// they would take for new.
     fn is_set(&self, node: u32) -> bool {
-        self.cohorts.class(node) == PeerClass::Participant
+        self.cohorts.shape(node).class == PeerClass::Participant
+            && !self.is_plain
             && self
                 .smallest_set
                 .is_some_and(|least| self.cohorts.members_up_to(node, least) == least)
     }
 
-    /// Lays the cohort's updates out behind the batch's bytes, without what came from `exclude`.
-    /// Returns the comtree that they are on.
+    /// Lays the cohort's updates out, without what came from `exclude`: behind the batch's bytes, or
+    /// apart from them if each member's copy is to be sealed. Returns the comtree that they are on.
     fn compose<F: FnMut(&SendBatch)>(
         &mut self,
         node: u32,
@@ -207,14 +224,20 @@ impl Fanout {
             out.batch.clear();
             self.filler = None;
         }
-        let class = self.cohorts.class(node);
+        let shape = self.cohorts.shape(node);
         // A port is on one comtree, so all its targets are, and so is its whole cohort.
         let port = tables.ports.get(self.cohorts.first_member(node))?;
-        self.burst.choose(pending, self.cohorts.targets(node), class, exclude);
-        let is_relay = class != PeerClass::Participant;
-        let address = is_relay.then(|| comtrees.get(port.comtree_index).own_address);
-        let sender = Sender { comtree: port.comtree, address };
-        self.burst.lay_out(pending, sender, out.batch.bytes_mut());
+        self.burst.choose(pending, self.cohorts.targets(node), shape.class, exclude);
+        let downlink = comtrees.get(port.comtree_index).downlink;
+        self.is_plain = shape.class == PeerClass::Participant && downlink == Downlink::Member;
+        if self.is_plain {
+            // Its sealed copies may take the place of the batch's bytes.
+            self.filler = None;
+            self.plain.clear();
+            self.burst.lay_out(pending, (port.comtree, shape), &mut self.plain);
+        } else {
+            self.burst.lay_out(pending, (port.comtree, shape), out.batch.bytes_mut());
+        }
         Some(port.comtree_index)
     }
 
@@ -223,7 +246,7 @@ impl Fanout {
         &mut self,
         node: u32,
         pending: &Pending,
-        tables: &Tables<'_>,
+        tables: &mut Tables<'_>,
         counters: &mut Counters,
         out: &mut Outbox<'_, F>,
     ) {
@@ -240,7 +263,7 @@ impl Fanout {
         &mut self,
         receiver: PortIndex,
         pending: &Pending,
-        tables: &Tables<'_>,
+        tables: &mut Tables<'_>,
         counters: &mut Counters,
         out: &mut Outbox<'_, F>,
     ) {
@@ -259,8 +282,14 @@ impl Fanout {
         }
         counters.deliveries_out += updates;
         counters.padding_bytes_out += u64::from(self.burst.padding());
+        let session = tables.session(receiver).filter(|_| self.is_plain);
         for run in self.burst.runs() {
-            push_run(run, path, &fillers, &mut self.filler, counters, out);
+            match session {
+                Some(session) => {
+                    seal_run(run, (path, session), &fillers, (&self.plain, tables), counters, out);
+                }
+                None => push_run(run, path, &fillers, &mut self.filler, counters, out),
+            }
         }
     }
 
@@ -271,7 +300,7 @@ impl Fanout {
         &mut self,
         node: u32,
         pending: &Pending,
-        tables: &Tables<'_>,
+        tables: &mut Tables<'_>,
         counters: &mut Counters,
         out: &mut Outbox<'_, F>,
     ) {
@@ -300,12 +329,14 @@ impl Fanout {
     }
 }
 
-/// Adds one send: the run's bytes, with filler in the place of what came from the receiver.
+/// Adds one send: the run's bytes, in which the records that came from the receiver are marked as
+/// filler. Their bytes stay, for the records behind lean on their heads, and the rest is the
+/// receiver's own.
 fn push_run<F: FnMut(&SendBatch)>(
     run: &Run,
     to: Path,
     fillers: &Fillers,
-    filler: &mut Option<Part>,
+    filler: &mut Option<(u8, Part)>,
     counters: &mut Counters,
     out: &mut Outbox<'_, F>,
 ) {
@@ -322,9 +353,9 @@ fn push_run<F: FnMut(&SendBatch)>(
     for own in fillers.parts() {
         if (run.part.start..run.part.end).contains(&own.start) {
             add(Part { start: at, end: own.start });
-            add(filler_of(own.end - own.start, filler, out.batch.bytes_mut()));
+            add(filler_of(own.start, filler, out.batch.bytes_mut()));
             counters.padding_bytes_out += u64::from(own.end - own.start);
-            at = own.end;
+            at = own.start + 1;
         }
     }
     add(Part { start: at, end: run.part.end });
@@ -334,19 +365,56 @@ fn push_run<F: FnMut(&SendBatch)>(
     counters.segmented_sends += u64::from(transmit.len > transmit.segment.into());
 }
 
-/// A filler record of `len` bytes; receivers' own updates are mostly of one length, so the last one
-/// made is kept.
-fn filler_of(len: u32, made: &mut Option<Part>, bytes: &mut Vec<u8>) -> Part {
-    if let Some(part) = made.filter(|part| part.end - part.start == len) {
+/// Adds one send of copies that are sealed for their receiver, datagram by datagram, in the batch's
+/// bytes. The records that came from the receiver are marked as filler first.
+fn seal_run<F: FnMut(&SendBatch)>(
+    run: &Run,
+    (to, session): (Path, SessionIndex),
+    fillers: &Fillers,
+    (plain, tables): (&[u8], &mut Tables<'_>),
+    counters: &mut Counters,
+    out: &mut Outbox<'_, F>,
+) {
+    if out.batch.is_full() || out.batch.bytes_mut().len() > SEALED_BYTES {
+        out.send();
+        out.batch.clear();
+    }
+    let (mut at, end) = (run.part.start as usize, run.part.end as usize);
+    let bytes = out.batch.bytes_mut();
+    let start = bytes.len();
+    while at < end {
+        let datagram = &plain[at..end.min(at + usize::from(run.segment))];
+        let begin = bytes.len();
+        bytes.extend_from_slice(datagram);
+        bytes.resize(bytes.len() + SEAL_LEN, 0);
+        for own in fillers.parts() {
+            let first = (own.start as usize).wrapping_sub(at);
+            if first < datagram.len() {
+                bytes[begin + first] |= Flags::FILLER.0;
+                counters.padding_bytes_out += u64::from(own.end - own.start);
+            }
+        }
+        // The session lives, for it has a path.
+        let _ = tables.sessions.seal(session, &mut bytes[begin..], datagram.len());
+        at += datagram.len();
+    }
+    let part = Part { start: start as u32, end: bytes.len() as u32 };
+    let transmit = out.batch.push(to, &[part], run.segment + SEAL_LEN as u16);
+    counters.bytes_out += u64::from(transmit.len);
+    counters.datagrams_out += u64::from(transmit.datagrams());
+    counters.segmented_sends += u64::from(transmit.len > transmit.segment.into());
+}
+
+/// The first byte of the record at `at`, marked as filler; most records of a burst begin alike, so
+/// the last one made is kept.
+fn filler_of(at: u32, made: &mut Option<(u8, Part)>, bytes: &mut Vec<u8>) -> Part {
+    let first = bytes[at as usize] | Flags::FILLER.0;
+    if let Some((_, part)) = made.filter(|(byte, _)| *byte == first) {
         return part;
     }
-    let start = bytes.len();
-    let payload_len = len as usize - RECORD_HEADER_LEN;
-    let nowhere = Address::UNSPECIFIED;
-    let head = encode_record_header(Flags::FILLER, Level(0), nowhere, nowhere, payload_len as u16);
-    bytes.extend_from_slice(&head);
-    bytes.resize(start + len as usize, 0);
-    let part = Part { start: start as u32, end: (start + len as usize) as u32 };
-    *made = Some(part);
+    let start = bytes.len() as u32;
+    bytes.push(first);
+    let part = Part { start, end: start + 1 };
+    *made = Some((first, part));
     part
 }

@@ -6,8 +6,9 @@
 
 use crate::NONE;
 use crate::comtrees::ComtreeIndex;
-use canopy_session::SessionIndex;
-use canopy_wire::{Address, Comtree, Path};
+use canopy_session::{KeyedState, SessionIndex};
+use canopy_wire::{Address, Comtree, MAX_DATAGRAM, Path, SAFE_DATAGRAM, Tag};
+use core::hash::BuildHasher;
 use hashbrown::HashTable;
 
 /// The number of a port in its table.
@@ -35,6 +36,39 @@ pub(crate) enum PeerClass {
     CorePeer,
 }
 
+/// How long the datagrams may be that a port's path takes. There are few classes, so that many
+/// receivers share a layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DatagramClass {
+    /// As long as every path takes.
+    Safe,
+    /// As long as there are.
+    Long,
+}
+
+impl DatagramClass {
+    /// The class of a path that takes datagrams of so many bytes.
+    pub(crate) fn of(max_datagram: u16) -> DatagramClass {
+        let is_long = usize::from(max_datagram) >= MAX_DATAGRAM;
+        if is_long { DatagramClass::Long } else { DatagramClass::Safe }
+    }
+
+    /// The longest datagram in bytes.
+    pub(crate) fn max_datagram(self) -> usize {
+        match self {
+            DatagramClass::Safe => SAFE_DATAGRAM,
+            DatagramClass::Long => MAX_DATAGRAM,
+        }
+    }
+}
+
+/// What decides how updates are laid out for a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) class: PeerClass,
+    pub(crate) datagrams: DatagramClass,
+}
+
 /// The last subscribe packet of a port.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LastSubscribe {
@@ -49,7 +83,7 @@ pub(crate) struct LastSubscribe {
 #[repr(align(64))]
 pub(crate) struct Port {
     pub(crate) peer: Peer,
-    pub(crate) class: PeerClass,
+    pub(crate) shape: Shape,
     /// Its comtree, by identifier and by place in the table. Both are without meaning for a sibling.
     pub(crate) comtree: Comtree,
     pub(crate) comtree_index: ComtreeIndex,
@@ -73,18 +107,23 @@ pub(crate) struct Ports {
     max_ports: u32,
     free: Vec<PortIndex>,
     by_address: HashTable<PortIndex>,
+    /// Branches, by link and comtree.
+    by_link: HashTable<PortIndex>,
     /// By session: one of its ports; each names the next.
     first_of_session: Vec<PortIndex>,
     links: Vec<Link>,
+    link_by_path: HashTable<u32>,
+    path_hash: KeyedState,
 }
 
 impl Ports {
     /// The first `siblings` ports are those of the relay's data threads, in their order.
-    pub(crate) fn new(siblings: u16, max_sessions: u32, max_ports: u32) -> Ports {
+    /// `key` seeds the index of links, which is asked about any path.
+    pub(crate) fn new(siblings: u16, max_sessions: u32, max_ports: u32, key: &Tag) -> Ports {
         let mut ports = Vec::with_capacity(max_ports as usize);
         ports.extend((0..siblings).map(|thread| Port {
             peer: Peer::Sibling(thread),
-            class: PeerClass::CorePeer,
+            shape: Shape { class: PeerClass::CorePeer, datagrams: DatagramClass::Safe },
             comtree: Comtree(0),
             comtree_index: NONE,
             address: Address::UNSPECIFIED,
@@ -97,8 +136,11 @@ impl Ports {
             max_ports,
             free: Vec::new(),
             by_address: HashTable::new(),
+            by_link: HashTable::new(),
             first_of_session: vec![NONE; max_sessions as usize],
             links: Vec::new(),
+            link_by_path: HashTable::new(),
+            path_hash: KeyedState::new(key),
         }
     }
 
@@ -136,25 +178,52 @@ impl Ports {
         })
     }
 
+    /// The port of a session on a comtree.
+    #[inline]
+    pub(crate) fn of_member(&self, session: SessionIndex, comtree: Comtree) -> Option<PortIndex> {
+        self.of_session(session).find(|port| self.ports[*port as usize].comtree == comtree)
+    }
+
+    /// The branch of a comtree over the link at a path.
+    pub(crate) fn of_branch(&self, path: Path, comtree: Comtree) -> Option<PortIndex> {
+        let link = self.find_link(path)?;
+        let same = |port: &PortIndex| {
+            let port = &self.ports[*port as usize];
+            port.peer == Peer::Branch(link) && port.comtree == comtree
+        };
+        self.by_link.find(link_hash(link, comtree), same).copied()
+    }
+
     /// The path of a link.
     pub(crate) fn path_of_link(&self, link: u32) -> Option<Path> {
         self.links.get(link as usize).map(|link| link.path)
     }
 
+    fn find_link(&self, path: Path) -> Option<u32> {
+        let is_at = |link: &u32| self.links[*link as usize].path == path;
+        self.link_by_path.find(self.path_hash.hash_one(path), is_at).copied()
+    }
+
     /// The link at a path, opened if there is none.
     pub(crate) fn link_at(&mut self, path: Path) -> u32 {
-        let unused = |link: &Link| link.path == path || link.branches == 0;
-        let found = self.links.iter().position(|link| link.path == path);
-        match found.or_else(|| self.links.iter().position(unused)) {
-            Some(link) => {
-                self.links[link].path = path;
-                link as u32
-            }
-            None => {
-                self.links.push(Link { path, branches: 0 });
-                self.links.len() as u32 - 1
-            }
+        if let Some(link) = self.find_link(path) {
+            return link;
         }
+        let unused = self.links.iter().position(|link| link.branches == 0);
+        let link = unused.unwrap_or(self.links.len()) as u32;
+        if unused.is_some() {
+            let hash = self.path_hash.hash_one(self.links[link as usize].path);
+            if let Ok(entry) = self.link_by_path.find_entry(hash, |found| *found == link) {
+                entry.remove();
+            }
+            self.links[link as usize].path = path;
+        } else {
+            self.links.push(Link { path, branches: 0 });
+        }
+        let (links, path_hash) = (&self.links, &self.path_hash);
+        let hash_of = |link: &u32| path_hash.hash_one(links[*link as usize].path);
+        self.link_by_path.insert_unique(hash_of(&link), link, hash_of);
+        link
     }
 
     /// Opens a port of a participant or a branch; `None` if there is no room or its address is
@@ -162,7 +231,7 @@ impl Ports {
     pub(crate) fn open(
         &mut self,
         peer: Peer,
-        class: PeerClass,
+        shape: Shape,
         comtree: (Comtree, ComtreeIndex),
         address: Address,
     ) -> Option<PortIndex> {
@@ -171,7 +240,7 @@ impl Ports {
         }
         let mut port = Port {
             peer,
-            class,
+            shape,
             comtree: comtree.0,
             comtree_index: comtree.1,
             address,
@@ -195,7 +264,7 @@ impl Ports {
         };
         match peer {
             Peer::Participant(session) => self.first_of_session[session as usize] = index,
-            Peer::Branch(link) => self.links[link as usize].branches += 1,
+            Peer::Branch(link) => self.index_branch(link, index),
             Peer::Sibling(_) => {}
         }
         let ports = &self.ports;
@@ -216,12 +285,30 @@ impl Ports {
         }
         match port.peer {
             Peer::Participant(session) => self.unlink_from_session(session, index),
-            Peer::Branch(link) => self.links[link as usize].branches -= 1,
+            Peer::Branch(link) => {
+                self.links[link as usize].branches -= 1;
+                let hash = link_hash(link, port.comtree);
+                if let Ok(entry) = self.by_link.find_entry(hash, |found| *found == index) {
+                    entry.remove();
+                }
+            }
             Peer::Sibling(_) => {}
         }
         self.ports[index as usize].live = false;
         self.free.push(index);
         Some(port)
+    }
+
+    fn index_branch(&mut self, link: u32, index: PortIndex) {
+        self.links[link as usize].branches += 1;
+        let ports = &self.ports;
+        let hash_of = |port: &PortIndex| {
+            let port = &ports[*port as usize];
+            // Branches only are in this table.
+            let Peer::Branch(link) = port.peer else { return 0 };
+            link_hash(link, port.comtree)
+        };
+        self.by_link.insert_unique(hash_of(&index), index, hash_of);
     }
 
     fn unlink_from_session(&mut self, session: SessionIndex, index: PortIndex) {
@@ -244,6 +331,10 @@ impl Ports {
 /// choose many that collide.
 fn address_hash(comtree: Comtree, address: Address) -> u64 {
     fold(u64::from(comtree.0) << 32 | u64::from(address.0))
+}
+
+fn link_hash(link: u32, comtree: Comtree) -> u64 {
+    fold(u64::from(link) << 32 | u64::from(comtree.0))
 }
 
 /// Spreads a word over all bits: multiplied, and the halves of the product folded.

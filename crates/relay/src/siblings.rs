@@ -8,7 +8,8 @@
 
 use crate::log::{Found, LogReader, LogWriter, MAX_READERS, log};
 use crate::pending::Update;
-use canopy_wire::{Address, Comtree, Flags, Group, Level, MAX_UPDATE, Path, Time};
+use canopy_session::Proof;
+use canopy_wire::{Address, Comtree, Flags, Group, Level, MAX_DATAGRAM, MAX_UPDATE, Path, Time};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// The most data threads of a relay.
@@ -29,14 +30,14 @@ const CONNECT: u64 = 3;
 
 /// What a data thread tells the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum Told<'a> {
     /// It wants a group's updates up to this level from now on, or none.
     Interest { comtree: Comtree, group: Group, wanted: Option<Level> },
-    /// A session there has held this path since that time: whoever held it before has lost it.
-    Moved { path: Path, since: Time },
+    /// A session there holds this path by that proof: whoever held it by an older one has lost it.
+    Moved { path: Path, proof: Proof },
     /// Somebody who has proved its path wants to join, and the threads that were asked so far have
     /// no address or place left.
-    Connect { comtree: Comtree, nonce: u64, path: Path, asked: u16 },
+    Connect { path: Path, asked: u16, datagram: &'a [u8] },
 }
 
 /// A data thread's ends of the logs between it and the others.
@@ -120,25 +121,14 @@ impl Siblings {
             | u64::from(update.from_core_peer) << 24
             | (update.payload.len() as u64) << 32;
         words[1] = u64::from(update.comtree.0) << 32 | u64::from(update.src.0);
-        words[2] = update.dst.0.into();
-        let (chunks, rest) = update.payload.as_chunks::<8>();
-        let mut len = 3;
-        for chunk in chunks {
-            words[len] = u64::from_le_bytes(*chunk);
-            len += 1;
-        }
-        if !rest.is_empty() {
-            let mut last = [0; 8];
-            last[..rest.len()].copy_from_slice(rest);
-            words[len] = u64::from_le_bytes(last);
-            len += 1;
-        }
+        words[2] = u64::from(update.series) << 32 | u64::from(update.dst.0);
+        let len = 3 + pack(update.payload, &mut words[3..]);
         logs.data.push(mask, &words[..len]);
         self.to_wake |= mask;
     }
 
     /// Tells all others what must not wait for interests. Returns whether there was room.
-    pub(crate) fn tell(&mut self, told: Told) -> bool {
+    pub(crate) fn tell(&mut self, told: Told<'_>) -> bool {
         let others = self.others();
         let to = match told {
             Told::Connect { .. } => 1 << ((self.thread + 1) % self.threads),
@@ -154,7 +144,7 @@ impl Siblings {
     }
 
     /// Tells all others an interest. Returns whether there was room.
-    pub(crate) fn tell_interest(&mut self, told: Told) -> bool {
+    pub(crate) fn tell_interest(&mut self, told: Told<'_>) -> bool {
         self.write(told, self.others(), URGENT_WORDS)
     }
 
@@ -162,7 +152,7 @@ impl Siblings {
         (u64::MAX >> (64 - self.threads)) & !(1 << self.thread)
     }
 
-    fn write(&mut self, told: Told, to: u64, keep: u64) -> bool {
+    fn write(&mut self, told: Told<'_>, to: u64, keep: u64) -> bool {
         let Some(logs) = &mut self.logs else { return true };
         let (words, len) = encode(&told);
         let fits = logs.control.room() >= LogWriter::cost(len) + keep;
@@ -185,12 +175,15 @@ impl Siblings {
 
 impl Incoming {
     /// Calls `take` for everything that the thread has told.
-    pub(crate) fn read_control(&mut self, mut take: impl FnMut(Told)) {
+    pub(crate) fn read_control(&mut self, mut take: impl FnMut(Told<'_>)) {
         let end = self.control.end();
+        let mut bytes = [0; MAX_DATAGRAM.next_multiple_of(8)];
         for _ in 0..MAX_TAKEN {
             match self.control.next(end) {
                 // Its writer waits for room, so nothing is lost.
-                Some(Found::Record(words)) => decode(words).into_iter().for_each(&mut take),
+                Some(Found::Record(words)) => {
+                    decode(words, &mut bytes).into_iter().for_each(&mut take);
+                }
                 Some(Found::Lost(_)) | None => return,
             }
         }
@@ -206,12 +199,11 @@ impl Incoming {
             match self.data.next(end) {
                 Some(Found::Record([head, from, dst, payload @ ..])) => {
                     let len = ((head >> 32) as usize).min(payload.len() * 8).min(MAX_UPDATE);
-                    for (chunk, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(payload) {
-                        *chunk = word.to_le_bytes();
-                    }
+                    unpack(payload, &mut bytes);
                     let goes_on = take(&Update {
                         comtree: Comtree((from >> 32) as u32),
                         src: Address(*from as u32),
+                        series: (dst >> 32) as u16,
                         dst: Address(*dst as u32),
                         flags: Flags((head >> 8) as u8),
                         level: Level(*head as u8),
@@ -232,9 +224,32 @@ impl Incoming {
     }
 }
 
-const MOST_CONTROL_WORDS: usize = 8;
+/// Writes bytes into words; returns how many words.
+fn pack(bytes: &[u8], words: &mut [u64]) -> usize {
+    let (chunks, rest) = bytes.as_chunks::<8>();
+    for (word, chunk) in words.iter_mut().zip(chunks) {
+        *word = u64::from_le_bytes(*chunk);
+    }
+    if !rest.is_empty() {
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        words[chunks.len()] = u64::from_le_bytes(last);
+    }
+    bytes.len().div_ceil(8)
+}
 
-fn encode(told: &Told) -> ([u64; MOST_CONTROL_WORDS], usize) {
+/// Writes words back into bytes.
+fn unpack(words: &[u64], bytes: &mut [u8]) {
+    for (chunk, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *chunk = word.to_le_bytes();
+    }
+}
+
+const MOST_CONTROL_WORDS: usize = CONNECT_HEAD + MAX_DATAGRAM.div_ceil(8);
+/// Words before the datagram of a connect.
+const CONNECT_HEAD: usize = 6;
+
+fn encode(told: &Told<'_>) -> ([u64; MOST_CONTROL_WORDS], usize) {
     let mut words = [0; MOST_CONTROL_WORDS];
     let len = match told {
         Told::Interest { comtree, group, wanted } => {
@@ -243,35 +258,37 @@ fn encode(told: &Told) -> ([u64; MOST_CONTROL_WORDS], usize) {
             words[1] = group.number().into();
             2
         }
-        Told::Moved { path, since } => {
+        Told::Moved { path, proof } => {
             words[0] = MOVED;
-            words[1] = since.as_nanos();
-            words[2..7].copy_from_slice(&encode_path(path));
-            7
+            words[1..3].copy_from_slice(&[proof.at.as_nanos(), proof.nonce]);
+            words[3..8].copy_from_slice(&encode_path(path));
+            8
         }
-        Told::Connect { comtree, nonce, path, asked } => {
-            words[0] = CONNECT | u64::from(*asked) << 8 | u64::from(comtree.0) << 32;
-            words[1] = *nonce;
-            words[2..7].copy_from_slice(&encode_path(path));
-            7
+        Told::Connect { path, asked, datagram } => {
+            words[0] = CONNECT | u64::from(*asked) << 8 | (datagram.len() as u64) << 32;
+            words[1..CONNECT_HEAD].copy_from_slice(&encode_path(path));
+            CONNECT_HEAD + pack(datagram, &mut words[CONNECT_HEAD..])
         }
     };
     (words, len)
 }
 
-fn decode(words: &[u64]) -> Option<Told> {
+fn decode<'a>(words: &[u64], bytes: &'a mut [u8]) -> Option<Told<'a>> {
     let (head, value) = (*words.first()?, *words.get(1)?);
     let comtree = Comtree((head >> 32) as u32);
-    let path = || words.get(2..7)?.try_into().ok().map(decode_path);
+    let path = || words.get(3..8)?.try_into().ok().map(decode_path);
+    let proof = || Some(Proof { at: Time::from_nanos(value), nonce: *words.get(2)? });
     match head & 0xff {
         INTEREST => {
             let wanted = (head >> 8 & 0xffff).checked_sub(1).map(|level| Level(level as u8));
             Some(Told::Interest { comtree, group: Group::from_low_bits(value as u32), wanted })
         }
-        MOVED => Some(Told::Moved { path: path()?, since: Time::from_nanos(value) }),
+        MOVED => Some(Told::Moved { path: path()?, proof: proof()? }),
         CONNECT => {
-            let asked = (head >> 8) as u16;
-            Some(Told::Connect { comtree, nonce: value, path: path()?, asked })
+            let path = decode_path(words.get(1..CONNECT_HEAD)?.try_into().ok()?);
+            unpack(&words[CONNECT_HEAD..], bytes);
+            let datagram = bytes.get(..(head >> 32) as usize)?;
+            Some(Told::Connect { path, asked: (head >> 8) as u16, datagram })
         }
         _ => None,
     }
@@ -339,18 +356,21 @@ mod tests {
             },
         ];
         let comtree = Comtree(u32::MAX);
+        let longest: Vec<u8> = (0..MAX_DATAGRAM).map(|byte| byte as u8).collect();
         let mut all = vec![
             Told::Interest { comtree, group: Group::new(Group::MAX), wanted: Some(Level(255)) },
             Told::Interest { comtree, group: Group::new(0), wanted: Some(Level(0)) },
             Told::Interest { comtree, group: Group::new(3), wanted: None },
         ];
         for path in paths {
-            all.push(Told::Moved { path, since: Time::from_millis(77) });
-            all.push(Told::Connect { comtree, nonce: u64::MAX, path, asked: 63 });
+            let proof = Proof { at: Time::from_millis(77), nonce: u64::MAX };
+            all.push(Told::Moved { path, proof });
+            all.push(Told::Connect { path, asked: 63, datagram: &longest });
+            all.push(Told::Connect { path, asked: 0, datagram: b"short" });
         }
         for told in all {
             let (words, len) = encode(&told);
-            assert_eq!(decode(&words[..len]), Some(told));
+            assert_eq!(decode(&words[..len], &mut [0; 1456]), Some(told));
         }
     }
 
@@ -361,6 +381,7 @@ mod tests {
         let update = |len| Update {
             comtree: Comtree(5),
             src: Address(7),
+            series: 0xfffe,
             dst: Address(9),
             flags: Flags(0),
             level: Level(3),

@@ -25,8 +25,8 @@ pub trait Medium {
     /// If nothing can be received any more.
     fn receive(&mut self, strangers: bool) -> Result<bool, Self::Error>;
 
-    /// The next datagram that was received, and where it came from.
-    fn next(&mut self) -> Option<(Path, &[u8])>;
+    /// The next datagram that was received, which is opened where it lies, and where it came from.
+    fn next(&mut self) -> Option<(Path, &mut [u8])>;
 
     /// Sends a batch. Never waits: what is not taken now is kept for later, or lost and counted.
     fn send(&mut self, batch: &SendBatch);

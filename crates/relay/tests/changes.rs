@@ -7,10 +7,13 @@ use canopy_relay::{
     Refusal, RelayConfig,
 };
 use canopy_session::{Event, Keyring, State};
-use canopy_wire::{Address, Comtree, DropReason, Flags, Group, RefusedReason, TableFull};
+use canopy_wire::{Address, Comtree, Downlink, DropReason, Flags, Group, RefusedReason, TableFull};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
-use support::{COMTREE, OTHER_COMTREE, PERIODIC, World, config, ip_port, path_of_thread};
+use support::{
+    COMTREE, DOWNLINKS, OTHER_COMTREE, PERIODIC, World, config, ip_port, path_of_thread,
+    with_downlink,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 const NEW_COMTREE: Comtree = Comtree(3);
@@ -237,8 +240,11 @@ fn one_is_thrown_out_and_the_others_stay() {
 
 #[test]
 fn who_is_muted_costs_counted_drops_until_it_ends() {
-    for smallest_set in [None, Some(2)] {
-        let mut world = World::of(RelayConfig { smallest_set, ..config(PERIODIC) }, 2);
+    for (downlink, smallest_set) in
+        [(Downlink::Member, None), (Downlink::None, None), (Downlink::None, Some(2))]
+    {
+        let config = with_downlink(config(PERIODIC), downlink);
+        let mut world = World::of(RelayConfig { smallest_set, ..config }, 2);
         for last in [1, 1, 2] {
             let number = world.add_participant(0, COMTREE);
             move_to(&mut world, number, last);
@@ -350,7 +356,14 @@ fn new_keys_leave_sessions_and_have_the_rest_ask_again() {
 
 #[test]
 fn the_counters_of_the_comtrees_add_up_to_the_relays() {
-    let mut world = World::of(RelayConfig { smallest_set: Some(3), ..config(PERIODIC) }, 3);
+    for downlink in DOWNLINKS {
+        let config = with_downlink(config(PERIODIC), downlink);
+        assert_counters_add_up(RelayConfig { smallest_set: Some(3), ..config });
+    }
+}
+
+fn assert_counters_add_up(config: RelayConfig) {
+    let mut world = World::of(config, 3);
     for _ in 0..2 {
         world.add_participant(0, OTHER_COMTREE);
     }
@@ -370,7 +383,8 @@ fn the_counters_of_the_comtrees_add_up_to_the_relays() {
     }
     world.publish_to(0, Address::unicast(5, 5), 0, Flags(0), b"to nobody");
     world.participants[0].path = ip_port(2).into();
-    world.publish(0, 7, 0, Flags(0), b"from elsewhere");
+    // Too short to be answered with a challenge.
+    world.publish(0, 7, 0, Flags(0), b"lost");
     world.participants[0].path = ip_port(0).into();
     world.tick();
     let after = world.relay().counters();

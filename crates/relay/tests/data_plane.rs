@@ -5,13 +5,16 @@ mod support;
 
 use canopy_relay::{Mode, RelayConfig};
 use canopy_wire::{
-    Change, DropReason, Flags, Group, Hello, Keepalive, Kind, Level, MAX_UPDATE, Packet,
-    SubscribeAck, SubscribeWriter, TableFull,
+    Change, Class, Downlink, DropReason, Flags, Group, Hello, Keepalive, Kind, Level, MAX_UPDATE,
+    Packet, SAFE_DATAGRAM, SubscribeAck, SubscribeWriter, TableFull, VERSION,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
-use support::{COMTREE, OTHER_COMTREE, PERIODIC, Sent, World, config, group, ip_port};
+use support::{
+    COMTREE, DOWNLINKS, OTHER_COMTREE, PERIODIC, Sent, World, config, ip_port, sharing,
+    with_downlink,
+};
 
 #[test]
 fn everyone_but_the_publisher_receives() {
@@ -87,7 +90,12 @@ fn unicast_reaches_oneself_too() {
 
 #[test]
 fn a_tick_leaves_as_segments_of_equal_size_without_ones_own() {
-    let mut world = World::new(PERIODIC, 60);
+    for downlink in DOWNLINKS {
+        assert_a_tick_is_segments(World::of(with_downlink(config(PERIODIC), downlink), 60));
+    }
+}
+
+fn assert_a_tick_is_segments(mut world: World) {
     world.subscribe_all(7, 0);
     let before = world.datagrams;
     for number in 0..60 {
@@ -107,13 +115,15 @@ fn a_tick_leaves_as_segments_of_equal_size_without_ones_own() {
         assert!(rest.iter().all(|len| *len == rest[0]) && *last <= rest[0], "{lengths:?}");
     }
     let counters = world.relay().counters();
-    assert_eq!(counters.padding_bytes_out, 60 * 112, "filler in the place of one's own");
+    // Eleven fit a datagram; a record costs 5 bytes beside its own, the first of a datagram 7 more.
+    let filler = 60 * (5 + 100) + 60_u64.div_ceil(11) * 7;
+    assert_eq!(counters.padding_bytes_out, filler, "one's own is filler");
     assert_eq!((counters.deliveries_out, counters.segmented_sends), (60 * 59, 60));
 }
 
 #[test]
 fn a_set_spares_whom_nothing_is_for() {
-    let mut world = World::of(RelayConfig { smallest_set: Some(2), ..config(PERIODIC) }, 3);
+    let mut world = World::of(RelayConfig { smallest_set: Some(2), ..sharing(PERIODIC) }, 3);
     world.subscribe_all(7, 0);
     let before = world.relay().counters().datagrams_out;
     world.publish(0, 7, 0, Flags(0), b"to the others");
@@ -125,7 +135,7 @@ fn a_set_spares_whom_nothing_is_for() {
 
 #[test]
 fn a_set_is_sent_the_same_and_drops_its_own() {
-    let mut world = World::of(RelayConfig { smallest_set: Some(4), ..config(PERIODIC) }, 5);
+    let mut world = World::of(RelayConfig { smallest_set: Some(4), ..sharing(PERIODIC) }, 5);
     for number in 0..4 {
         world.subscribe(number, 7, 0);
     }
@@ -209,59 +219,115 @@ fn updates_of_mixed_length_arrive_whole() {
     assert!(counters.padding_bytes_out * 3 < counters.bytes_out, "{counters:?}");
 }
 
+fn altered(datagram: &[u8], at: usize, byte: u8) -> Vec<u8> {
+    let mut altered = datagram.to_vec();
+    altered[at] = byte;
+    altered
+}
+
+/// A datagram costs its sender a count of this reason and no other, and brings it no more bytes.
+fn assert_dropped(world: &mut World, from: SocketAddr, datagram: &[u8], reason: DropReason) {
+    let mut expected = world.relay().counters().drops;
+    expected[reason as usize] += 1;
+    world.arrive(0, from, datagram);
+    assert_eq!(world.relay().counters().drops, expected, "{}", reason.name());
+    let answered: usize = world.collect(0).iter().map(|sent| sent.bytes.len()).sum();
+    assert!(answered <= datagram.len(), "{}: {answered}", reason.name());
+}
+
 #[test]
 fn hostile_datagrams_are_counted_and_answered_with_no_more() {
     let mut world = World::new(Mode::Immediate, 2);
     world.subscribe_all(7, 0);
-    let mut data = [0; 1500];
-    let publisher = &world.participants[0].session;
-    let len = publisher.publish(group(7), Level(0), Flags(0), b"x", &mut data).unwrap();
-    let stranger = ip_port(1);
-    let unknown = SocketAddr::from(([10, 9, 8, 7], 1));
-    let mut foreign = data;
-    foreign[7] = 2;
-    let mut nowhere = data;
-    nowhere[8..12].copy_from_slice(&[0x7f, 0xff, 0xff, 0xff]);
-    let mut no_comtree = nowhere;
-    no_comtree[4] = 9;
-    let mut no_hops = data;
-    no_hops[18] = 0;
-    let mut to_nobody = data;
-    to_nobody[12..16].copy_from_slice(&[0, 1, 0xff, 0xff]);
-    let mut from_the_relay = data;
-    from_the_relay[1] = 0x13;
-    let cases: [(SocketAddr, &[u8], DropReason); 12] = [
-        (ip_port(0), &[], DropReason::Empty),
-        (ip_port(0), &data[..10], DropReason::Malformed),
-        (ip_port(0), &[7; 40], DropReason::Version),
-        (ip_port(0), &[0xC1; 40], DropReason::UnknownKind),
-        (ip_port(0), &[0xC1; 1453], DropReason::Oversized),
-        (stranger, &data[..len], DropReason::SpoofedSource),
-        (unknown, &nowhere[..len], DropReason::UnknownSource),
-        (ip_port(0), &foreign[..len], DropReason::UnknownSource),
-        (unknown, &no_comtree[..len], DropReason::UnknownComtree),
-        (ip_port(0), &no_hops[..len], DropReason::HopLimit),
-        (ip_port(0), &to_nobody[..len], DropReason::UnknownDestination),
-        (ip_port(0), &from_the_relay[..len], DropReason::UnexpectedKind),
+    let data = world.update_of(0, |header| header, b"x");
+    let sealed = world.seal(0, &data);
+    let (own, stranger) = (ip_port(0), SocketAddr::from(([10, 9, 8, 7], 1)));
+    let of_no_session = altered(&data, 0, VERSION | Class::Stranger as u8);
+    let from_a_relay = altered(&of_no_session, 8, Kind::Connected as u8);
+    let between_relays = [&data[..1], &[0xff; 3], &data[4..]].concat();
+    let nowhere = altered(&sealed, 3, 99);
+    let of_class = |class| altered(&[VERSION; 40], 0, VERSION | class);
+    let cases: [(SocketAddr, &[u8], DropReason); 20] = [
+        (own, &[], DropReason::Empty),
+        (own, &data[..10], DropReason::Malformed),
+        (own, &sealed[..1], DropReason::Malformed),
+        (own, &sealed[..7], DropReason::Malformed),
+        (own, &[7; 40], DropReason::Version),
+        (own, &[VERSION; 40], DropReason::UnknownKind),
+        (own, &of_class(3), DropReason::UnknownKind),
+        (own, &of_class(7), DropReason::UnknownKind),
+        (own, &[VERSION; 1453], DropReason::Oversized),
+        (own, &[VERSION | Class::Sealed as u8; 1453], DropReason::Oversized),
+        (own, &altered(&data, 11, 1), DropReason::Malformed),
+        (own, &of_no_session, DropReason::Malformed),
+        // Cleartext in the name of a session, its own or whoever's.
+        (own, &data, DropReason::Forged),
+        (stranger, &altered(&data, 3, 99), DropReason::Forged),
+        (own, &between_relays, DropReason::UnknownSource),
+        (own, &from_a_relay, DropReason::UnexpectedKind),
+        // What is sealed for a session, or only says so.
+        (own, &sealed[..sealed.len() - 1], DropReason::Forged),
+        (stranger, &altered(&sealed, 20, 0), DropReason::Forged),
+        (stranger, &nowhere, DropReason::UnknownSource),
+        (ip_port(1), &sealed, DropReason::SpoofedSource),
     ];
     for (from, datagram, reason) in cases {
-        let before = world.relay().counters().drops;
-        let now = world.now;
-        world.relay_mut().handle_datagram(now, from, datagram);
-        let mut expected = before;
-        expected[reason as usize] += 1;
-        assert_eq!(world.relay().counters().drops, expected, "{}", reason.name());
-        let answered: usize = world.collect(0).iter().map(|sent| sent.bytes.len()).sum();
-        assert!(answered <= datagram.len(), "{}: {answered}", reason.name());
+        assert_dropped(&mut world, from, datagram, reason);
     }
+    world.arrive(0, own, &sealed);
+    world.settle();
+    assert_eq!(world.payloads(1), [b"x"], "the datagram itself was left as it was");
+    assert_dropped(&mut world, own, &sealed, DropReason::Replayed);
+    assert_dropped(&mut world, stranger, &sealed, DropReason::Replayed);
+}
+
+/// A participant is whoever joined: what it seals need not be right.
+#[test]
+fn hostile_packets_of_a_session_are_counted_and_answered_with_no_more() {
+    let mut world = World::new(Mode::Immediate, 2);
+    world.subscribe_all(7, 0);
+    let data = world.update_of(0, |header| header, b"x");
+    let long_enough = world.update_of(0, |header| header, b"as long as a challenge");
+    // Behind the form of its only record is the group in full.
+    let mut to_nobody = data.clone();
+    to_nobody[17..21].copy_from_slice(&[0, 1, 0xff, 0xff]);
+    let (own, stranger) = (ip_port(0), SocketAddr::from(([10, 9, 8, 7], 1)));
+    let of_kind = |kind: Kind| altered(&data, 8, kind as u8);
+    let cases: [(SocketAddr, &[u8], DropReason); 17] = [
+        (own, &data[..8], DropReason::Malformed),
+        (own, &data[..15], DropReason::Malformed),
+        (own, &altered(&data, 8, 0xee), DropReason::UnknownKind),
+        (own, &altered(&data, 11, 1), DropReason::Malformed),
+        (own, &altered(&data, 10, 2), DropReason::Malformed),
+        (own, &altered(&data, 15, 2), DropReason::UnknownSource),
+        (own, &altered(&data, 15, 9), DropReason::UnknownComtree),
+        (own, &altered(&data, 9, 0), DropReason::HopLimit),
+        (own, &to_nobody, DropReason::UnknownDestination),
+        (stranger, &data, DropReason::SpoofedSource),
+        (stranger, &long_enough, DropReason::SpoofedSource),
+        (stranger, &altered(&long_enough, 15, 9), DropReason::SpoofedSource),
+        // A handshake is in cleartext, and what only relays say is not heard from participants.
+        (own, &of_kind(Kind::Hello), DropReason::Malformed),
+        (own, &of_kind(Kind::Connect), DropReason::Malformed),
+        (own, &of_kind(Kind::Challenge), DropReason::UnexpectedKind),
+        (own, &of_kind(Kind::KeepaliveAck), DropReason::UnexpectedKind),
+        (own, &of_kind(Kind::RouteReply), DropReason::UnexpectedKind),
+    ];
+    for (from, packet, reason) in cases {
+        let datagram = world.seal(0, packet);
+        assert_dropped(&mut world, from, &datagram, reason);
+    }
+    assert_eq!(world.payloads(1).len(), 0);
 }
 
 /// More receivers than one batch has sends: the bytes of their burst must stay until all have it.
 #[test]
 fn a_burst_lives_through_several_batches() {
-    for smallest_set in [None, Some(4)] {
-        let receivers = 600;
-        let mut world = World::of(RelayConfig { smallest_set, ..config(PERIODIC) }, receivers);
+    for (downlink, smallest_set) in
+        [(Downlink::Member, None), (Downlink::None, None), (Downlink::None, Some(4))]
+    {
+        let (receivers, config) = (600, with_downlink(config(PERIODIC), downlink));
+        let mut world = World::of(RelayConfig { smallest_set, ..config }, receivers);
         world.subscribe_all(7, 0);
         // Two of the receivers are publishers as well.
         let payload = |number: usize, update: u8| [number as u8, update].repeat(50);
@@ -291,18 +357,21 @@ fn a_burst_lives_through_several_batches() {
     }
 }
 
-/// The acks to a subscribe packet and to a copy of it.
+/// The acks to a subscribe packet and to its repetition.
 fn acks(world: &mut World, number: usize, groups: core::ops::Range<u32>) -> [Vec<u8>; 2] {
     let mut out = [0; 1500];
-    let mut writer = SubscribeWriter::new(&mut out, 1).unwrap();
+    let mut writer = SubscribeWriter::new(&mut out, 1, SAFE_DATAGRAM).unwrap();
     for group in groups {
         assert!(writer.push(Change::Add(Group::new(group), Level(0))));
     }
-    let len = writer.finish(COMTREE, world.address(number));
+    let len = writer.finish(COMTREE, world.participants[number].session.id());
     [(); 2].map(|()| {
-        let (now, path) = (world.now, world.participants[number].path);
-        world.relay_mut().handle_datagram(now, path, &out[..len]);
-        world.collect(0).remove(0).bytes
+        world.send(number, &out[..len]);
+        let acks = world.collect(0);
+        let mut ack = world.packets_to(0, &acks, number).remove(0);
+        // Their numbers differ.
+        ack[4..8].fill(0);
+        ack
     })
 }
 
@@ -342,18 +411,19 @@ fn a_flood_of_hellos_costs_no_session_its_answer() {
     for nonce in 0..asked {
         let stranger = SocketAddr::from((nonce.to_be_bytes(), 1));
         let len = Hello { nonce: nonce.into() }.encode(COMTREE, &mut out).unwrap();
-        world.relay_mut().handle_datagram(now, stranger, &out[..len]);
+        world.relay_mut().handle_datagram(now, stranger, &mut out[..len]);
         if nonce % 50 == 0 {
-            let src = world.address(kept_alive);
-            let keepalive = Keepalive { stamp: 1 + nonce as u64 };
-            let len = keepalive.encode(COMTREE, src, &mut out).unwrap();
-            world.relay_mut().handle_datagram(now, ip_port(kept_alive), &out[..len]);
+            let id = world.participants[kept_alive].session.id();
+            let keepalive = Keepalive { stamp: 1 + nonce as u64, path_stamp: 0 };
+            let len = keepalive.encode(COMTREE, id, &mut out).unwrap();
+            world.send(kept_alive, &out[..len]);
             kept_alive += 1;
         }
     }
     let answers = world.collect(0);
-    let kind_of = |sent: &Sent| Packet::new_checked(&sent.bytes).unwrap().header().kind;
-    let kinds: Vec<_> = answers.iter().map(kind_of).collect();
+    let mut kind_of =
+        |sent: &Sent| Packet::new_checked(&world.open(0, &sent.bytes)).unwrap().header().kind;
+    let kinds: Vec<_> = answers.iter().map(&mut kind_of).collect();
     assert_eq!(kinds[..400], [Kind::KeepaliveAck; 400], "sessions come first, and all of them");
     assert!(kinds[400..].iter().all(|kind| *kind == Kind::Cookie));
     let answered = kinds.len() as u64 - 400;
@@ -365,7 +435,7 @@ fn a_flood_of_hellos_costs_no_session_its_answer() {
         let now = now + Duration::from_millis(later);
         for port in 1..100 {
             let stranger = SocketAddr::from(([10, 8, 8, 8], port));
-            world.relay_mut().handle_datagram(now, stranger, &out[..len]);
+            world.relay_mut().handle_datagram(now, stranger, &mut out[..len]);
         }
         assert_eq!(world.collect(0).len(), answers, "{later} ms later");
     }

@@ -5,8 +5,8 @@ mod support;
 use canopy_relay::{Change, Mode, Places, Relay, RelayConfig, Siblings, TableLimits};
 use canopy_session::{Event, Keyring, Session, SessionConfig, SessionLimits, State};
 use canopy_wire::{
-    Address, Comtree, DropReason, Flags, Group, Kind, Level, Packet, Path, RefusedReason,
-    TableFull, Time,
+    Address, Comtree, DropReason, Flags, Group, HEADER_LEN, Kind, Level, Packet, Path,
+    RefusedReason, TableFull, Time,
 };
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -45,7 +45,7 @@ impl Connection {
         Connection {
             now: Time::from_millis(1),
             relay,
-            session: Session::new(SessionConfig { comtree: COMTREE, seed: [9; 16] }),
+            session: Session::new(SessionConfig::new(COMTREE, [9; 16])),
             path: at([10, 0, 0, 1], 5000),
             lose_up: Vec::new(),
             lose_down: Vec::new(),
@@ -63,7 +63,7 @@ impl Connection {
                 let lost = !self.lose_up.is_empty() && self.lose_up.remove(0);
                 self.bytes_up += len;
                 if !lost {
-                    self.relay.handle_datagram(self.now, self.path, &out[..len]);
+                    self.relay.handle_datagram(self.now, self.path, &mut out[..len]);
                     self.bring_answers();
                 }
             }
@@ -76,11 +76,11 @@ impl Connection {
     }
 
     fn bring_answers(&mut self) {
-        for answer in self.answers() {
+        for mut answer in self.answers() {
             let lost = !self.lose_down.is_empty() && self.lose_down.remove(0);
             self.bytes_down += answer.len();
             if !lost {
-                self.session.handle_datagram(self.now, &answer, |_| ()).unwrap();
+                self.session.handle_datagram(self.now, &mut answer, |_| ()).unwrap();
             }
         }
     }
@@ -93,6 +93,18 @@ impl Connection {
             answers.extend(batch.transmits().iter().map(parts));
         });
         answers
+    }
+
+    /// A datagram reaches the relay.
+    fn arrive(&mut self, from: Path, datagram: &[u8]) {
+        self.relay.handle_datagram(self.now, from, &mut datagram.to_vec());
+    }
+
+    /// An update of the participant's, as it is on the wire.
+    fn update(&mut self, to: Address, payload: &[u8]) -> Vec<u8> {
+        let mut out = [0; 1500];
+        let len = self.session.publish(to, Level(0), Flags::ECHO, payload, &mut out).unwrap();
+        out[..len].to_vec()
     }
 
     fn events(&mut self) -> Vec<Event> {
@@ -167,13 +179,13 @@ fn a_new_path_is_proved_and_followed() {
     assert_eq!(connection.events(), [Event::Rebound]);
     assert_eq!(connection.dropped(DropReason::SpoofedSource), 1);
     // From now on the old path is the stranger's.
-    let mut out = [0; 1500];
-    let len =
-        connection.session.publish(group(7), Level(0), Flags::ECHO, b"moved", &mut out).unwrap();
-    connection.relay.handle_datagram(connection.now, connection.path, &out[..len]);
+    let [first, second] = [(); 2].map(|()| connection.update(group(7), b"moved"));
+    connection.arrive(connection.path, &first);
     assert_eq!(connection.answers().len(), 1, "what it publishes is taken, and comes back");
-    connection.relay.handle_datagram(connection.now, old, &out[..len]);
+    connection.arrive(old, &second);
     assert_eq!(connection.dropped(DropReason::SpoofedSource), 2);
+    connection.arrive(old, &first);
+    assert_eq!(connection.dropped(DropReason::Replayed), 1);
 }
 
 #[test]
@@ -225,32 +237,44 @@ fn a_stolen_proof_does_not_move_a_session() {
     connection.run_for(10);
     // The participant proves its own new binding; a thief repeats the packet from its own.
     connection.path = at([10, 0, 0, 2], 6000);
-    let mut out = [0; 1500];
-    let address = connection.session.address();
-    let len = connection.session.publish(address, Level(0), Flags(0), &[1; 32], &mut out).unwrap();
-    connection.relay.handle_datagram(connection.now, connection.path, &out[..len]);
+    let update = connection.update(connection.session.address(), &[1; 32]);
+    connection.arrive(connection.path, &update);
     connection.bring_answers();
+    let mut keys = connection.relay.poll_key_log().unwrap();
+    let mut out = [0; 1500];
     let len = connection.session.poll_transmit(connection.now, &mut out).unwrap();
-    assert_eq!(Packet::new_checked(&out[..len]).unwrap().header().kind, Kind::Rebind);
+    let proof = out[..len].to_vec();
+    let opened = keys.from_participant.open(&mut out[..len], false).unwrap();
+    assert_eq!(Packet::new_checked(opened).unwrap().header().kind, Kind::Rebind);
     let thief = at([66, 6, 6, 6], 1);
-    connection.relay.handle_datagram(connection.now, thief, &out[..len]);
+    connection.events();
+    connection.arrive(thief, &proof);
     assert_eq!(connection.dropped(DropReason::BadCookie), 1);
-    connection.relay.handle_datagram(connection.now, connection.path, &out[..len]);
+    assert!(connection.answers().is_empty());
+    connection.arrive(connection.path, &proof);
     assert_eq!(connection.dropped(DropReason::BadCookie), 1, "the participant itself moves");
+    connection.bring_answers();
+    assert_eq!(connection.events(), [Event::Rebound]);
+    // The thief may try again, from where the participant is now too.
+    connection.arrive(thief, &proof);
+    assert_eq!(connection.dropped(DropReason::BadCookie), 2);
+    let moved = connection.update(connection.session.address(), b"here");
+    connection.arrive(connection.path, &moved);
+    assert_eq!(connection.answers().len(), 1);
 }
 
 #[test]
 fn a_relay_of_another_version_is_understood_to_refuse() {
-    for version in [canopy_wire::VERSION, 0xC9] {
+    for version in [canopy_wire::VERSION, 0x99] {
         let mut connection = Connection::new();
         let mut out = [0; 1500];
         connection.session.poll_transmit(connection.now, &mut out).unwrap();
-        let nonce = u64::from_be_bytes(out[20..28].try_into().unwrap());
+        let nonce = u64::from_be_bytes(out[HEADER_LEN..HEADER_LEN + 8].try_into().unwrap());
         let reason = RefusedReason::Version;
         let refused = canopy_wire::Refused { nonce, reason };
         let len = refused.encode(Comtree(0), &mut out).unwrap();
         out[0] = version;
-        connection.session.handle_datagram(connection.now, &out[..len], |_| ()).unwrap();
+        connection.session.handle_datagram(connection.now, &mut out[..len], |_| ()).unwrap();
         assert_eq!(connection.events(), [Event::Refused(reason)]);
     }
 }
@@ -260,29 +284,35 @@ fn a_participant_of_another_version_is_told_so() {
     let mut connection = Connection::new();
     let mut out = [0; 1500];
     let len = connection.session.poll_transmit(connection.now, &mut out).unwrap();
-    out[0] = 0xC9;
-    connection.relay.handle_datagram(connection.now, connection.path, &out[..len]);
+    out[0] = 0x99;
+    connection.arrive(connection.path, &out[..len]);
     connection.bring_answers();
     assert_eq!(connection.events(), [Event::Refused(RefusedReason::Version)]);
     assert_eq!(connection.dropped(DropReason::Version), 1);
 }
 
+/// Its keepalive cannot be opened, and does not come from where the other is.
 #[test]
-fn challenges_do_not_keep_a_dead_session_alive() {
+fn whose_number_another_has_after_a_restart_joins_again_at_once() {
     let mut connection = Connection::new();
     connection.run_for(10);
     connection.events();
-    // The relay restarts, and another participant gets this one's address.
     let mut other = Connection::to(relay(2, 4));
     other.path = at([10, 0, 0, 9], 1);
     other.now = connection.now;
     other.run_for(10);
-    assert_eq!(other.session.address(), connection.session.address());
+    assert_eq!(other.session.id(), connection.session.id());
     connection.relay = other.relay;
-    connection.run_for(9_500);
+    connection.run_for(2_500);
     let events = connection.events();
-    assert!(events.contains(&Event::Lost), "{events:?}");
-    assert!(matches!(events.last(), Some(Event::Connected(_))), "{events:?}");
+    assert!(matches!(events[..], [Event::Lost, Event::Connected(_)]), "{events:?}");
+    assert_eq!(
+        connection.dropped(DropReason::Forged),
+        4,
+        "it asks three times more before it believes"
+    );
+    assert_ne!(connection.session.id(), other.session.id());
+    assert_eq!(connection.relay.sessions(), 2, "the other one stays");
 }
 
 #[test]
@@ -313,13 +343,14 @@ fn a_repeated_subscribe_gets_the_answer_that_was_given() {
     let mut world = World::of(RelayConfig { tables, ..config(Mode::Immediate) }, 2);
     world.subscribe(0, 1, 0);
     world.participants[1].session.subscribe(Group::new(2), Level(0));
-    let (now, path, mut packet) = (world.now, world.participants[1].path, [0; 1500]);
-    let len = world.participants[1].session.poll_transmit(now, &mut packet).unwrap();
-    world.relay_mut().handle_datagram(now, path, &packet[..len]);
+    let (now, mut out) = (world.now, [0; 1500]);
+    let len = world.participants[1].session.poll_transmit(now, &mut out).unwrap();
+    let packet = world.open_from(1, &out[..len]);
+    world.send(1, &packet);
     // The first answer is lost.
     assert_eq!(world.collect(0).len(), 1);
     world.unsubscribe(0, 1);
-    world.relay_mut().handle_datagram(now, path, &packet[..len]);
+    world.send(1, &packet);
     world.settle();
     let events = world.events(1);
     assert!(
@@ -336,15 +367,16 @@ fn a_repeated_subscribe_renews_what_it_added() {
     let limits = SessionLimits { lifetime: second * 1000, keepalive, subscription: second * 40 };
     let mut world = World::of(RelayConfig { limits, ..config(Mode::Immediate) }, 1);
     world.participants[0].session.subscribe(Group::new(1), Level(0));
-    let (start, path, mut packet) = (world.now, world.participants[0].path, [0; 1500]);
-    let len = world.participants[0].session.poll_transmit(start, &mut packet).unwrap();
+    let (start, mut out) = (world.now, [0; 1500]);
+    let len = world.participants[0].session.poll_transmit(start, &mut out).unwrap();
+    let packet = world.open_from(0, &out[..len]);
     let mut held = Vec::new();
     for passed in 0..90 {
         world.now = start + second * passed;
         let now = world.now;
         // The first answer is lost, so the participant counts from the second.
         if passed == 0 || passed == 30 {
-            world.relay_mut().handle_datagram(now, path, &packet[..len]);
+            world.send(0, &packet);
             assert_eq!(world.collect(0).len(), 1);
         }
         world.relay_mut().handle_timeout(now);

@@ -5,8 +5,11 @@ mod support;
 
 use canopy_relay::{Mode, Relay};
 use canopy_session::Event;
-use canopy_wire::{Address, BundleWriter, DropReason, Flags, Group, Header, Kind, Level, Packet};
-use support::{COMTREE, PERIODIC, World, config, ip_port};
+use canopy_wire::{
+    Address, DropReason, Flags, Group, Header, Kind, Level, Packet, Record, SAFE_DATAGRAM,
+    UpdatesWriter,
+};
+use support::{COMTREE, PERIODIC, World, config};
 
 fn taken(world: &World) -> Vec<u64> {
     world.threads.iter().map(|thread| thread.counters().updates_taken).collect()
@@ -234,14 +237,15 @@ fn a_drop_is_counted_once() {
         }
         let mut out = [0; 1500];
         let src = world.address(0);
-        let mut writer = BundleWriter::new(&mut out).unwrap();
+        let mut writer = UpdatesWriter::new(&mut out, SAFE_DATAGRAM).unwrap();
         for stolen in 0..10 {
             let stolen = Address(src.0 + 1 + stolen);
-            assert!(writer.push(stolen, Group::new(7), Level(0), Flags(0), b"not mine"));
+            let record = Record::new(support::group(7), 0, b"not mine");
+            assert!(writer.push(&Record { src: stolen, ..record }));
         }
-        let len = writer.finish(&Header::new(Kind::Bundle, COMTREE, src, Address::UNSPECIFIED));
-        let now = world.now;
-        world.threads[0].handle_datagram(now, ip_port(0), &out[..len]);
+        let id = world.participants[0].session.id();
+        let len = writer.finish(&Header::new(Kind::Updates, id, COMTREE));
+        world.send(0, &out[..len]);
         let nobody = Address::unicast(src.site(), src.endpoint() ^ 0x4000);
         world.publish_to(0, nobody, 0, Flags(0), b"x");
         world.settle();
@@ -265,9 +269,12 @@ fn echo_concerns_the_publishers_own_thread() {
     let now = world.now;
     world.threads[1].handle_siblings(now);
     let sent = world.collect(1);
-    for datagram in sent.iter().flat_map(support::Sent::datagrams) {
-        let flags = Packet::new_checked(datagram).unwrap().header().flags;
-        assert_eq!(flags, Flags(0), "elsewhere the flag says nothing");
+    let packets = world.packets_to(1, &sent, 1);
+    assert_eq!(packets.len(), sent.len());
+    for packet in packets {
+        let packet = Packet::new_checked(&packet).unwrap();
+        let flags: Vec<_> = packet.updates().unwrap().map(|record| record.flags).collect();
+        assert_eq!(flags, [Flags(0)], "elsewhere the flag says nothing");
     }
     world.carry(1, sent);
     world.settle();

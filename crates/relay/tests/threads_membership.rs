@@ -14,11 +14,11 @@ use support::{COMTREE, World, config, ip_port};
 fn join_alone(thread: &mut Relay, session: &mut Session, now: Time, path: Path) {
     let mut out = [0; 1500];
     while let Some(len) = session.poll_transmit(now, &mut out) {
-        thread.handle_datagram(now, path, &out[..len]);
+        thread.handle_datagram(now, path, &mut out[..len]);
         thread.transmit(now, |batch| {
             for transmit in batch.transmits() {
-                let answer: Vec<u8> = batch.parts(transmit).flatten().copied().collect();
-                session.handle_datagram(now, &answer, |_| ()).unwrap();
+                let mut answer: Vec<u8> = batch.parts(transmit).flatten().copied().collect();
+                session.handle_datagram(now, &mut answer, |_| ()).unwrap();
             }
         });
     }
@@ -26,7 +26,7 @@ fn join_alone(thread: &mut Relay, session: &mut Session, now: Time, path: Path) 
 }
 
 fn session(seed: u8) -> Session {
-    Session::new(SessionConfig { comtree: COMTREE, seed: [seed; 16] })
+    Session::new(SessionConfig::new(COMTREE, [seed; 16]))
 }
 
 #[test]
@@ -60,19 +60,19 @@ fn of_two_joins_of_one_path_exactly_one_survives_and_it_is_the_newer() {
 #[test]
 fn a_late_repeated_connect_does_not_end_a_newer_session() {
     let mut world = World::with_threads(config(Mode::Immediate), 2);
-    let (now, path) = (world.now, ip_port(0).into());
+    let (now, path): (_, Path) = (world.now, ip_port(0).into());
     let (mut older, mut out) = (session(1), [0; 1500]);
     let len = older.poll_transmit(now, &mut out).unwrap();
-    world.threads[0].handle_datagram(now, path, &out[..len]);
-    let cookie = world.collect(0).remove(0).bytes;
-    older.handle_datagram(now, &cookie, |_| ()).unwrap();
+    world.arrive(0, path, &out[..len]);
+    let mut cookie = world.collect(0).remove(0).bytes;
+    older.handle_datagram(now, &mut cookie, |_| ()).unwrap();
     let len = older.poll_transmit(now, &mut out).unwrap();
-    world.threads[0].handle_datagram(now, path, &out[..len]);
+    world.arrive(0, path, &out[..len]);
     let later = now + Duration::from_millis(5);
     join_alone(&mut world.threads[1], &mut session(2), later, path);
     // Thread 0 has not heard of the newer session when the copy comes.
     world.now = now + Duration::from_millis(9);
-    world.threads[0].handle_datagram(world.now, path, &out[..len]);
+    world.arrive(0, path, &out[..len]);
     world.settle();
     assert_eq!((world.threads[0].sessions(), world.threads[1].sessions()), (0, 1));
 }
@@ -138,6 +138,27 @@ fn the_places_are_the_relays_whichever_thread_is_asked() {
             assert!(is_in(&world.participants[late]), "a place is free again");
             assert_eq!(world.sessions(), 5);
         }
+    }
+}
+
+/// By its number the kernel brings a session's datagrams to the thread that serves it; by its
+/// address the other threads know where it is.
+#[test]
+fn number_and_address_of_a_session_name_its_thread() {
+    for threads in [1, 2, 3, 64] {
+        let mut world = World::with_threads(config(Mode::Immediate), threads);
+        let mut numbers = BTreeSet::new();
+        for joined in 0..3 * usize::from(threads) {
+            let asks = joined % usize::from(threads);
+            let number = world.join(asks);
+            let session = &world.participants[number].session;
+            let named = [session.id().number(), session.address().endpoint().into()];
+            assert_eq!(named.map(|name| name as usize % usize::from(threads)), [asks; 2]);
+            assert!(numbers.insert(session.id()), "{:?} is another's", session.id());
+        }
+        // Places are taken one after the other, so that numbers stay small.
+        let highest = numbers.last().unwrap().number();
+        assert_eq!(highest, 3 * u32::from(threads) - 1, "{threads} threads");
     }
 }
 
@@ -209,6 +230,8 @@ fn who_comes_back_to_a_full_relay_gets_its_own_place() {
     world.join(1);
     let path = world.participants[0].path;
     world.participants[0].path = ip_port(4000).into();
+    // Of two proofs at one instant the nonce would decide.
+    world.now = world.now + Duration::from_millis(1);
     let again = world.add_participant(2, COMTREE);
     world.participants[again].path = path;
     world.settle();

@@ -8,7 +8,7 @@ use canopy_wire::{Address, Flags, Group, Level};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use std::collections::BTreeMap;
-use support::{COMTREE, PERIODIC, World, config};
+use support::{COMTREE, DOWNLINKS, PERIODIC, World, config, with_downlink};
 
 const THREADS: usize = 3;
 const GROUPS: u32 = 4;
@@ -60,8 +60,7 @@ struct Checked {
 }
 
 impl Checked {
-    fn new(mode: Mode, smallest_set: Option<u32>) -> Checked {
-        let config = RelayConfig { smallest_set, ..config(mode) };
+    fn new(config: RelayConfig) -> Checked {
         let mut world = World::with_threads(config, THREADS as u16);
         for thread in 0..THREADS {
             world.add_participant(thread, COMTREE);
@@ -137,12 +136,16 @@ proptest! {
     #[test]
     fn all_threads_together_are_one_relay(
         is_periodic in any::<bool>(),
+        is_sealed in any::<bool>(),
         has_sets in any::<bool>(),
         steps in proptest::collection::vec(step(), 0..120),
         published in proptest::collection::vec((publish(), proptest::option::of(0..THREADS)), 1..60),
     ) {
         let mode = if is_periodic { PERIODIC } else { Mode::Immediate };
-        let mut checked = Checked::new(mode, has_sets.then_some(2));
+        let downlink = DOWNLINKS[usize::from(!is_sealed)];
+        let config = with_downlink(config(mode), downlink);
+        let smallest_set = has_sets.then_some(2);
+        let mut checked = Checked::new(RelayConfig { smallest_set, ..config });
         for step in steps {
             checked.take(step);
         }

@@ -4,15 +4,13 @@ mod support;
 
 use canopy_batch::SendBatch;
 use canopy_relay::{Losses, Medium, Mode, Relay, Turn, Wait};
-use canopy_wire::{
-    Comtree, DropReason, Flags, Group, Header, Hello, Keepalive, Kind, Level, Path, Time,
-};
+use canopy_wire::{Comtree, DropReason, Flags, Group, Header, Hello, Keepalive, Level, Path, Time};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
-use support::{COMTREE, OTHER_COMTREE, PERIODIC, Sent, TICK, World, config, group};
+use support::{COMTREE, OTHER_COMTREE, PERIODIC, Sent, TICK, World, config};
 
 type Datagram = (Path, Vec<u8>);
 
@@ -61,9 +59,9 @@ impl Medium for Script {
         Ok(self.is_endless || !batches.is_empty())
     }
 
-    fn next(&mut self) -> Option<(Path, &[u8])> {
+    fn next(&mut self) -> Option<(Path, &mut [u8])> {
         self.handed_out = self.at_hand.pop_front();
-        self.handed_out.as_ref().map(|(path, datagram)| (*path, &datagram[..]))
+        self.handed_out.as_mut().map(|(path, datagram)| (*path, &mut datagram[..]))
     }
 
     fn send(&mut self, batch: &SendBatch) {
@@ -91,11 +89,9 @@ fn at(millis: u64) -> Time {
 }
 
 /// An update of a participant, as it arrives.
-fn update(world: &World, number: usize, comtree: Comtree, payload: &[u8]) -> Datagram {
-    let header = Header::new(Kind::Data, comtree, world.address(number), group(7));
-    let mut out = [0; 1500];
-    let len = header.encode_packet(payload, &mut out).unwrap();
-    (world.participants[number].path, out[..len].to_vec())
+fn update(world: &mut World, number: usize, comtree: Comtree, payload: &[u8]) -> Datagram {
+    let update = world.update_of(number, |header| Header { comtree, ..header }, payload);
+    (world.participants[number].path, world.seal(number, &update))
 }
 
 fn hello(nonce: u64) -> Datagram {
@@ -104,10 +100,11 @@ fn hello(nonce: u64) -> Datagram {
     (SocketAddr::from(([10, 8, 8, 8], nonce as u16)).into(), out[..len].to_vec())
 }
 
-fn keepalive(world: &World, number: usize) -> Datagram {
+fn keepalive(world: &mut World, number: usize) -> Datagram {
     let mut out = [0; 1500];
-    let len = Keepalive { stamp: 1 }.encode(COMTREE, world.address(number), &mut out).unwrap();
-    (world.participants[number].path, out[..len].to_vec())
+    let id = world.participants[number].session.id();
+    let len = Keepalive { stamp: 1, path_stamp: 0 }.encode(COMTREE, id, &mut out).unwrap();
+    (world.participants[number].path, world.seal(number, &out[..len]))
 }
 
 /// Brings what was sent to the participants.
@@ -126,7 +123,7 @@ fn two(mode: Mode) -> World {
 #[test]
 fn a_turn_reads_its_sessions_then_strangers_and_then_sends_all_together() {
     let mut world = two(Mode::Immediate);
-    let updates = [0, 1].map(|number| update(&world, number, COMTREE, b"x"));
+    let updates = [0, 1].map(|number| update(&mut world, number, COMTREE, b"x"));
     let mut turn = turn(&mut world);
     let mut medium = Script {
         batches: [vec![updates[0].clone()], vec![updates[1].clone()]].into(),
@@ -148,9 +145,9 @@ fn a_turn_reads_its_sessions_then_strangers_and_then_sends_all_together() {
 #[test]
 fn a_turn_ends_although_more_waits() {
     let mut world = two(Mode::Immediate);
-    let datagram = update(&world, 0, COMTREE, b"x");
+    let one = |_| vec![update(&mut world, 0, COMTREE, b"x")];
+    let batches = (0..100).map(one).collect();
     let mut turn = turn(&mut world);
-    let batches = vec![vec![datagram]; 100].into();
     let mut medium = Script { batches, is_endless: true, ..Script::default() };
     turn.run(world.now, &mut medium).unwrap();
     let receives = medium.calls.iter().filter(|call| **call == Call::Receive).count();
@@ -196,11 +193,10 @@ fn a_flood_on_one_comtree_costs_another_nothing() {
         }
         world.settle();
         world.subscribe_all(7, 0);
-        let flood = update(&world, 2, OTHER_COMTREE, &[9; 1000]);
         let mut batch = Vec::new();
         for step in 0..90u8 {
-            batch.extend(vec![flood.clone(); 100]);
-            batch.push(update(&world, 0, COMTREE, &[step]));
+            batch.extend((0..100).map(|_| update(&mut world, 2, OTHER_COMTREE, &[9; 1000])));
+            batch.push(update(&mut world, 0, COMTREE, &[step]));
         }
         let mut turn = turn(&mut world);
         let mut medium = Script { batches: [batch].into(), ..Script::default() };
@@ -246,7 +242,7 @@ fn a_flood_from_other_threads_costs_nothing_either() {
 #[test]
 fn a_crowd_of_keepalives_is_answered_whole() {
     let mut world = World::new(Mode::Immediate, 900);
-    let batch = (0..900).map(|number| keepalive(&world, number)).collect();
+    let batch = (0..900).map(|number| keepalive(&mut world, number)).collect();
     let mut turn = turn(&mut world);
     let mut medium = Script { batches: [batch].into(), ..Script::default() };
     turn.run(world.now, &mut medium).unwrap();
@@ -262,7 +258,7 @@ fn what_a_datagram_was_caused_by_is_known_before_it_is_looked_at() {
     world.join(0);
     world.join(1);
     world.participants[1].session.subscribe(Group::new(7), Level(0));
-    let datagram = update(&world, 0, COMTREE, b"x");
+    let datagram = update(&mut world, 0, COMTREE, b"x");
     let (now, path, mut subscribe) = (world.now, world.participants[1].path, [0; 1500]);
     let len = world.participants[1].session.poll_transmit(now, &mut subscribe).unwrap();
     let mut turn = turn(&mut world);
@@ -272,7 +268,7 @@ fn what_a_datagram_was_caused_by_is_known_before_it_is_looked_at() {
     let meanwhile = move || {
         let mut thread = thread.borrow_mut();
         if *acked.borrow() == 0 {
-            thread.handle_datagram(now, path, &subscribe[..len]);
+            thread.handle_datagram(now, path, &mut subscribe[..len]);
         }
         thread.transmit(now, |batch| *acked.borrow_mut() += batch.transmits().len());
     };
@@ -291,7 +287,7 @@ fn what_a_datagram_was_caused_by_is_known_before_it_is_looked_at() {
 #[test]
 fn in_immediate_mode_every_arrival_counts() {
     let mut world = two(Mode::Immediate);
-    let batch = vec![update(&world, 0, COMTREE, b"x")];
+    let batch = vec![update(&mut world, 0, COMTREE, b"x")];
     let mut turn = turn(&mut world);
     let mut medium = Script { batches: [batch].into(), ..Script::default() };
     turn.run(at(7), &mut medium).unwrap();
@@ -305,7 +301,7 @@ fn in_immediate_mode_every_arrival_counts() {
 #[test]
 fn with_traffic_a_periodic_relay_reads_at_leisure() {
     let mut world = two(PERIODIC);
-    let batch = vec![update(&world, 0, COMTREE, b"x")];
+    let batch = vec![update(&mut world, 0, COMTREE, b"x")];
     let mut turn = turn(&mut world);
     let mut medium = Script::default();
     turn.run(at(1000), &mut medium).unwrap();
@@ -329,7 +325,7 @@ fn a_tick_is_not_missed_for_leisure() {
     for (tick, began, until) in [(2, 1001, 1002), (7, 1006, 1008), (50, 1049, 1050)] {
         let mode = Mode::Periodic { tick: Duration::from_millis(tick) };
         let mut world = two(mode);
-        let datagram = update(&world, 0, COMTREE, b"x");
+        let datagram = update(&mut world, 0, COMTREE, b"x");
         let mut turn = turn(&mut world);
         let mut medium = Script::default();
         // The last tick before it begins is over.
@@ -346,19 +342,19 @@ fn a_tick_is_not_missed_for_leisure() {
 #[test]
 fn a_turn_longer_than_a_tick_is_made_up_for_once() {
     let mut world = two(PERIODIC);
-    let datagram = update(&world, 0, COMTREE, b"x");
+    let [first, second, third] = [(); 3].map(|()| update(&mut world, 0, COMTREE, b"x"));
     let mut turn = turn(&mut world);
     let mut medium = Script::default();
     turn.run(at(1001), &mut medium).unwrap();
-    medium.batches.push_back(vec![datagram.clone()]);
+    medium.batches.push_back(vec![first]);
     turn.run(at(1001), &mut medium).unwrap();
     // It took 179 ms: what it is to wait for is over.
     assert_eq!(turn.wait(), Wait::Until(at(1005)));
-    medium.batches.push_back(vec![datagram.clone()]);
+    medium.batches.push_back(vec![second]);
     turn.run(at(1180), &mut medium).unwrap();
     assert_eq!((turn.relay().counters().flushes, medium.sent.len()), (1, 1));
     // The rhythm stays on multiples of the tick.
-    medium.batches.push_back(vec![datagram]);
+    medium.batches.push_back(vec![third]);
     turn.run(at(1181), &mut medium).unwrap();
     turn.run(at(1199), &mut medium).unwrap();
     assert_eq!(medium.sent.len(), 1);

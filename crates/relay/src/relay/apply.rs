@@ -3,7 +3,7 @@
 use super::{MAX_MUTED, Relay, SWEEP_EVERY};
 use crate::changes::{BranchConfig, Change, Refusal};
 use crate::comtrees::{ComtreeConfig, FIRST_ENDPOINT};
-use crate::ports::{Peer, PeerClass, PortIndex};
+use crate::ports::{DatagramClass, Peer, PeerClass, PortIndex, Shape};
 use canopy_wire::{Comtree, LeaveReason, Time};
 
 impl Relay {
@@ -114,7 +114,8 @@ impl Relay {
             return Err(taken);
         }
         let link = self.ports.link_at(path);
-        let port = self.ports.open(Peer::Branch(link), class, (comtree, index), neighbour);
+        let shape = Shape { class, datagrams: DatagramClass::of(self.max_datagram) };
+        let port = self.ports.open(Peer::Branch(link), shape, (comtree, index), neighbour);
         port.map(drop).ok_or(taken)
     }
 

@@ -4,10 +4,10 @@
 use super::{Mode, Relay};
 use crate::NONE;
 use crate::pending::{Update, Waiting};
-use crate::ports::{Peer, PeerClass, PortIndex};
+use crate::ports::{PeerClass, PortIndex};
 use canopy_session::Answer;
 use canopy_wire::{
-    Address, Bundle, Comtree, DropReason, Flags, Header, Kind, MAX_UPDATE, Packet, Path, Time,
+    Address, Comtree, DropReason, Flags, Header, MAX_UPDATE, Packet, Path, Record, SessionId, Time,
 };
 
 /// An update that was accepted, wherever it came from.
@@ -29,52 +29,38 @@ impl Relay {
     ) -> Result<(), DropReason> {
         let port = self.admit(now, from, packet)?;
         let header = packet.header();
-        if header.kind == Kind::Data {
-            return self.publish(now, port, header, packet.payload());
-        }
-        for record in Bundle::new_checked(packet)?.records() {
-            let header = Header {
-                flags: record.flags,
-                level: record.level,
-                src: record.src,
-                dst: record.dst,
-                ..*header
-            };
+        for record in packet.updates()? {
             // One bad record does not cost the others.
-            if let Err(reason) = self.publish(now, port, &header, record.payload) {
+            if let Err(reason) = self.publish(now, port, header, &record) {
                 self.drop_on(header.comtree, reason);
             }
         }
         Ok(())
     }
 
-    /// The check that every packet of a port passes: its source is a port's address on its
-    /// comtree, and it came by that port's path.
+    /// The check that every packet of a port passes: it is of a session, came by that session's
+    /// path, and travels on a comtree that the session is a member of. Or it came over a link, on a
+    /// comtree that has a branch there.
     pub(super) fn admit(
         &mut self,
         now: Time,
         from: Path,
         packet: &Packet<'_>,
     ) -> Result<PortIndex, DropReason> {
-        let header = packet.header();
-        let Some(index) = self.ports.find(header.comtree, header.src) else {
-            let known = self.comtrees.find(header.comtree).is_some();
-            return Err(if known { DropReason::UnknownSource } else { DropReason::UnknownComtree });
-        };
-        let port = self.ports.get(index).ok_or(DropReason::UnknownSource)?;
-        match port.peer {
-            Peer::Participant(session) => {
-                let admitted = self.sessions.admit(now, from, session);
-                if admitted == Err(DropReason::SpoofedSource) {
-                    let mut answer = Answer::new();
-                    self.sessions.challenge(now, from, packet, &mut answer);
-                    self.reply_to_stranger(now, from, answer.bytes());
-                }
-                admitted.map(|()| index)
-            }
-            Peer::Branch(link) if self.ports.path_of_link(link) == Some(from) => Ok(index),
-            Peer::Branch(_) | Peer::Sibling(_) => Err(DropReason::SpoofedSource),
+        let Header { session, comtree, .. } = *packet.header();
+        if session == SessionId::NONE {
+            return self.ports.of_branch(from, comtree).ok_or(DropReason::UnknownSource);
         }
+        let admitted = self.sessions.admit(from, session);
+        if admitted == Err(DropReason::SpoofedSource) {
+            let mut answer = Answer::new();
+            self.sessions.challenge(now, from, packet, &mut answer);
+            self.reply_to_stranger(now, from, answer.bytes());
+        }
+        self.ports.of_member(admitted?, comtree).ok_or_else(|| {
+            let is_known = self.comtrees.find(comtree).is_some();
+            if is_known { DropReason::UnknownSource } else { DropReason::UnknownComtree }
+        })
     }
 
     /// Takes an update from a participant or a branch.
@@ -83,37 +69,38 @@ impl Relay {
         now: Time,
         index: PortIndex,
         header: &Header,
-        payload: &[u8],
+        record: &Record<'_>,
     ) -> Result<(), DropReason> {
         let port = self.ports.get(index).ok_or(DropReason::UnknownSource)?;
-        let (class, comtree_index) = (port.class, port.comtree_index);
+        let (class, comtree_index) = (port.shape.class, port.comtree_index);
         let is_own = class == PeerClass::Participant;
         let may_say = if is_own {
-            header.src == port.address
+            record.src == Address::UNSPECIFIED || record.src == port.address
         } else {
             // A branch brings what others sent, but nothing of whom this relay serves itself.
             let own_site = self.comtrees.get(comtree_index).addresses.site();
-            !header.src.is_group() && header.src.site() != own_site
+            !record.src.is_group() && record.src.site() != own_site
         };
         if !may_say {
             return Err(DropReason::SpoofedSource);
         }
         // The hop limit falls at every relay, so what loops dies.
         let hops = header.hop_limit.checked_sub(1).ok_or(DropReason::HopLimit)?;
-        if payload.len() > MAX_UPDATE {
+        if record.payload.len() > MAX_UPDATE {
             return Err(DropReason::Oversized);
         }
         // Whether its publisher gets an update back is settled here, where it came in.
-        let echo = is_own && header.flags.contains(Flags::ECHO);
+        let echo = is_own && record.flags.contains(Flags::ECHO);
         let update = Update {
             comtree: header.comtree,
-            src: header.src,
-            dst: header.dst,
+            src: if is_own { port.address } else { record.src },
+            series: record.series,
+            dst: record.dst,
             flags: if echo { Flags::ECHO } else { Flags(0) },
-            level: header.level,
+            level: record.level,
             hops,
             from_core_peer: class == PeerClass::CorePeer,
-            payload,
+            payload: record.payload,
         };
         let origin = if echo { NONE } else { index };
         let accepted = Accepted { update, origin, may_pass: true };
@@ -122,7 +109,7 @@ impl Relay {
             self.counters.updates_in += 1;
             let counters = &mut self.comtrees.get_mut(comtree_index).counters;
             counters.updates_in += 1;
-            counters.payload_bytes_in += payload.len() as u64;
+            counters.payload_bytes_in += record.payload.len() as u64;
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 mod apply;
 mod intake;
+mod joining;
 mod membership;
 mod subscribe;
 mod threads;
@@ -11,13 +12,18 @@ use crate::counters::Counters;
 use crate::fanout::{Books, Fanout, Tables};
 use crate::pending::{Audience, MAX_PENDING_BYTES, Pending};
 use crate::places::Places;
-use crate::ports::Ports;
+use crate::ports::{PortIndex, Ports};
 use crate::replies::{Bucket, Replies};
 use crate::siblings::Siblings;
 use crate::subscriptions::{SubscriptionTable, TableLimits};
 use canopy_batch::SendBatch;
-use canopy_session::{Keyring, SessionIndex, SessionLimits, Sessions, SessionsConfig};
-use canopy_wire::{Address, Comtree, DropReason, Kind, Packet, Path, Tag, Time, WireError};
+use canopy_session::{
+    Keyring, LoggedKeys, SessionIndex, SessionLimits, Sessions, SessionsConfig, derive,
+};
+use canopy_wire::{
+    Address, CLEAR_LEN, Class, Comtree, DropReason, Kind, MAX_DATAGRAM, Packet, Path, SessionId,
+    Tag, Time, VERSION, WireError,
+};
 use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -46,6 +52,12 @@ pub struct RelayConfig {
     /// The most sessions of this data thread: at least as many as there are places, or it refuses
     /// before they are taken.
     pub max_sessions: u32,
+    /// The longest datagram in bytes that the relay's own network takes, from
+    /// [`SAFE_DATAGRAM`](canopy_wire::SAFE_DATAGRAM) to [`MAX_DATAGRAM`](canopy_wire::MAX_DATAGRAM).
+    pub max_datagram: u16,
+    /// Whether to tell the sessions' keys ([`Relay::poll_key_log`]), for tests that read what it
+    /// sends.
+    pub log_keys: bool,
     /// How long sessions and subscriptions live.
     pub limits: SessionLimits,
     /// The size of its tables.
@@ -92,6 +104,9 @@ const MAX_PASSED_ON: usize = 512;
 /// Addresses that can be muted at a time.
 const MAX_MUTED: usize = 64;
 
+/// The first byte of what is sealed for a session.
+const OF_SESSIONS: u8 = VERSION | Class::Sealed as u8;
+
 /// The data plane of one data thread. A relay has one for each core; together they are a meshed
 /// core (federated games §3.1): each serves its own participants, and passes what they publish to
 /// those of the others that listen, which never pass it on.
@@ -99,6 +114,7 @@ pub struct Relay {
     mode: Mode,
     subscription_lifetime: Duration,
     max_subscriptions_per_participant: u32,
+    max_datagram: u16,
     places: Places,
     comtrees: Comtrees,
     sessions: Sessions,
@@ -136,16 +152,23 @@ impl Relay {
         let sibling_ports = if threads > 1 { threads } else { 0 };
         let max_ports = config.max_sessions.saturating_add(MORE_PORTS);
         let max_pairs = config.tables.max_subscriptions.saturating_add(max_ports);
-        let sessions = SessionsConfig { max_sessions: config.max_sessions, limits: config.limits };
-        let [a, b, c, d, ..] = *table_key;
+        let sessions = SessionsConfig {
+            max_sessions: config.max_sessions,
+            thread: siblings.thread(),
+            threads,
+            log_keys: config.log_keys,
+            limits: config.limits,
+        };
+        let [a, b, c, d, ..] = derive(table_key, b"canopy addresses");
         let mut relay = Relay {
             mode: config.mode,
             subscription_lifetime: config.limits.subscription,
             max_subscriptions_per_participant: config.tables.max_subscriptions_per_participant,
+            max_datagram: config.max_datagram,
             places: config.places,
             comtrees: Comtrees::new(siblings.thread(), threads, table_key),
             sessions: Sessions::new(sessions, keys, table_key),
-            ports: Ports::new(sibling_ports, config.max_sessions, max_ports),
+            ports: Ports::new(sibling_ports, config.max_sessions, max_ports, table_key),
             table: SubscriptionTable::new(config.tables, sibling_ports, max_ports, table_key),
             siblings,
             pending: Pending::new(max_ports),
@@ -217,11 +240,19 @@ impl Relay {
         self.notices.pop_front()
     }
 
-    /// Takes a datagram from the network.
-    pub fn handle_datagram(&mut self, now: Time, from: impl Into<Path>, datagram: &[u8]) {
+    /// The keys of a session that was opened, if they are to be told.
+    pub fn poll_key_log(&mut self) -> Option<LoggedKeys> {
+        self.sessions.poll_key_log()
+    }
+
+    /// Takes a datagram from the network. What is sealed is opened where it lies.
+    pub fn handle_datagram(&mut self, now: Time, from: impl Into<Path>, datagram: &mut [u8]) {
         let from = from.into();
         self.counters.datagrams_in += 1;
         self.counters.bytes_in += datagram.len() as u64;
+        if datagram.first() == Some(&OF_SESSIONS) && datagram.len() <= MAX_DATAGRAM {
+            return self.take_sealed(now, from, datagram);
+        }
         let packet = match Packet::new_checked(datagram) {
             Ok(packet) => packet,
             Err(error) => {
@@ -229,10 +260,41 @@ impl Relay {
                 return self.counters.drop(error.into());
             }
         };
+        if packet.header().kind.class() == Class::Session
+            && packet.header().session != SessionId::NONE
+        {
+            // Whoever has a session has keys.
+            return self.counters.drop(DropReason::Forged);
+        }
+        self.take_packet(now, from, &packet);
+    }
+
+    /// Takes a datagram that says it is sealed for a session.
+    fn take_sealed(&mut self, now: Time, from: Path, datagram: &mut [u8]) {
+        let (id, echo) = sealed_for(datagram);
+        let opened = self.sessions.unseal(from, datagram);
+        let packet = opened.and_then(|opened| Ok(Packet::new_checked(opened)?));
+        let reason = match packet {
+            Ok(packet) => return self.take_packet(now, from, &packet),
+            Err(reason) => reason,
+        };
+        // The number may be another's by now: whoever had it before is told, but not from where its
+        // owner is.
+        let is_strange = reason == DropReason::Forged && !self.sessions.is_at(from, id);
+        if reason == DropReason::UnknownSource || is_strange {
+            let mut answer = canopy_session::Answer::new();
+            canopy_session::unknown(id, echo, &mut answer);
+            let fits = answer.bytes().len() <= datagram.len();
+            self.reply_to_stranger(now, from, if fits { answer.bytes() } else { &[] });
+        }
+        self.counters.drop(reason);
+    }
+
+    fn take_packet(&mut self, now: Time, from: Path, packet: &Packet<'_>) {
         let taken = match packet.header().kind {
-            Kind::Data | Kind::Bundle => self.take_updates(now, from, &packet),
-            Kind::Subscribe => self.take_subscribe(now, from, &packet),
-            _ => self.take_session_packet(now, from, &packet),
+            Kind::Updates => self.take_updates(now, from, packet),
+            Kind::Subscribe => self.take_subscribe(now, from, packet),
+            _ => self.take_session_packet(now, from, packet),
         };
         if let Err(reason) = taken {
             self.drop_on(packet.header().comtree, reason);
@@ -312,14 +374,14 @@ impl Relay {
         // 2. Updates.
         self.flush_at = None;
         counters.flushes += 1;
-        let tables = Tables {
+        let mut tables = Tables {
             table: &self.table,
             ports: &self.ports,
-            sessions: &self.sessions,
+            sessions: &mut self.sessions,
             unreachable: &self.unreachable,
         };
         let mut books = Books { counters, comtrees: &mut self.comtrees };
-        self.fanout.send_all(&mut self.pending, &tables, &mut books, batch, send);
+        self.fanout.send_all(&mut self.pending, &mut tables, &mut books, batch, send);
         // 3. A group's target is gone with the flush, and a group without subscribers with it.
         for target in &self.pending.targets {
             if let Audience::Group(group) = target.audience {
@@ -341,6 +403,21 @@ impl Relay {
         if !datagram.is_empty() && !self.replies.push_copy(to, datagram) {
             self.counters.drop(DropReason::RepliesFull);
         }
+    }
+
+    /// Queues the packet of `len` bytes that was written into the replies' room, sealed if the port is
+    /// a participant's.
+    fn push_reply(&mut self, to: Path, port: PortIndex, len: usize) -> Result<(), DropReason> {
+        let session = self.session_of(port);
+        let room = self.replies.room().ok_or(DropReason::RepliesFull)?;
+        let len = match session {
+            Some(session) => {
+                self.sessions.seal(session, room, len).ok_or(DropReason::RepliesFull)?
+            }
+            None => len,
+        };
+        self.replies.push(to, len);
+        Ok(())
     }
 
     fn reply_to_stranger(&mut self, now: Time, to: Path, datagram: &[u8]) {
@@ -367,4 +444,12 @@ impl Relay {
             self.notices.push_back(notice);
         }
     }
+}
+
+/// Whom a sealed datagram is of, and the first of what was sealed in it.
+fn sealed_for(datagram: &[u8]) -> (SessionId, u64) {
+    let word = |at: usize| datagram.get(at..).and_then(<[u8]>::first_chunk).copied();
+    let id = word(0).map_or(SessionId::NONE, |id| SessionId::new(u32::from_be_bytes(id)));
+    let echo = datagram.get(CLEAR_LEN..).and_then(<[u8]>::first_chunk);
+    (id, echo.map_or(0, |echo| u64::from_be_bytes(*echo)))
 }

@@ -18,10 +18,11 @@ impl Relay {
         let index = self.admit(now, from, packet)?;
         let subscribe = Subscribe::new_checked(packet)?;
         let port = self.ports.get_mut(index).ok_or(DropReason::UnknownSource)?;
-        let most = match port.class {
+        let most = match port.shape.class {
             PeerClass::Participant => self.max_subscriptions_per_participant,
             PeerClass::TreeNeighbour | PeerClass::CorePeer => u32::MAX,
         };
+        let max_datagram = port.shape.datagrams.max_datagram();
         let (last, sequence) = (port.last_subscribe, subscribe.sequence());
         let repeats = sequence == last.sequence && last.sequence != 0;
         if !repeats && sequence != next_sequence(last.sequence) {
@@ -32,7 +33,7 @@ impl Relay {
             return Err(DropReason::SiblingsFull);
         }
         let room = self.replies.room().ok_or(DropReason::RepliesFull)?;
-        let mut writer = SubscribeAckWriter::new(room, sequence)?;
+        let mut writer = SubscribeAckWriter::new(room, sequence, max_datagram)?;
         let expires = now + self.subscription_lifetime;
         let mut refused = 0;
         for change in subscribe.changes() {
@@ -61,8 +62,8 @@ impl Relay {
                 refused += 1;
             }
         }
-        let len = writer.finish(header.comtree, header.src);
-        self.replies.push(from, len);
+        let len = writer.finish(header.comtree, header.session);
+        self.push_reply(from, index, len)?;
         if let Some(port) = self.ports.get_mut(index) {
             port.last_subscribe = LastSubscribe { sequence, refused: refused > 0 };
         }

@@ -1,9 +1,8 @@
 //! What a data thread hears from the others, and tells them.
 
 use super::Relay;
-use super::membership::Applicant;
 use crate::siblings::Told;
-use canopy_wire::{DropReason, Time};
+use canopy_wire::{DropReason, Packet, Time};
 
 impl Relay {
     /// Takes what the other data threads told and passed. Returns false if that is more than can
@@ -53,7 +52,7 @@ impl Relay {
         self.siblings.take_wakes()
     }
 
-    fn hear(&mut self, now: Time, thread: u16, told: Told) {
+    fn hear(&mut self, now: Time, thread: u16, told: Told<'_>) {
         match told {
             Told::Interest { comtree, group, wanted } => {
                 let port = u32::from(thread);
@@ -66,17 +65,19 @@ impl Relay {
                     None => self.table.remove(port, comtree, group),
                 }
             }
-            Told::Moved { path, since } => {
-                // Both threads hear of each other; the one with the lower number wins a tie.
-                let loses_ties = thread < self.siblings.thread();
-                if let Some(ended) = self.sessions.end_older(path, since, loses_ties) {
+            Told::Moved { path, proof } => {
+                if let Some(ended) = self.sessions.end_older(path, proof) {
                     self.end(ended);
+                } else if self.sessions.proof_of(path).is_some_and(|own| own > proof) {
+                    // The other had not joined yet when it was told of the newer session here.
+                    self.tell_of_move(path);
                 }
             }
-            Told::Connect { comtree, nonce, path, asked } => {
-                let applicant = Applicant { comtree, nonce, path, asked };
-                if let Err(reason) = self.join(now, applicant) {
-                    self.drop_on(comtree, reason);
+            Told::Connect { path, asked, datagram } => {
+                let packet = Packet::new_checked(datagram).map_err(DropReason::from);
+                let taken = packet.and_then(|packet| self.take_connect(now, path, &packet, asked));
+                if let Err(reason) = taken {
+                    self.counters.drop(reason);
                 }
             }
         }

@@ -5,21 +5,27 @@
 use canopy_relay::{
     BranchConfig, Change, ComtreeConfig, Mode, Places, Relay, RelayConfig, Siblings, TableLimits,
 };
-use canopy_session::{Event, Keyring, Session, SessionConfig, SessionLimits};
-use canopy_wire::{Address, Comtree, DropReason, Flags, Group, Kind, Level, Packet, Path, Time};
+use canopy_session::{Event, Keyring, LoggedKeys, Session, SessionConfig, SessionLimits, State};
+use canopy_wire::{
+    Address, Class, Comtree, Downlink, DropReason, Flags, Group, Header, Kind, Level, Path, Record,
+    SAFE_DATAGRAM, SessionId, Time, VERSION, encode_update,
+};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 pub(crate) const COMTREE: Comtree = Comtree(1);
 pub(crate) const OTHER_COMTREE: Comtree = Comtree(2);
 pub(crate) const TICK: Duration = Duration::from_millis(50);
+/// Each receiver's copy sealed, or one copy for all in cleartext.
+pub(crate) const DOWNLINKS: [Downlink; 2] = [Downlink::Member, Downlink::None];
 pub(crate) const PERIODIC: Mode = Mode::Periodic { tick: TICK };
 
 /// One participant, and what reached it.
 pub(crate) struct Participant {
     pub(crate) session: Session,
     pub(crate) path: Path,
-    /// The data thread that it asks; after that its address decides.
+    /// The data thread that it asks; after that its session's number decides.
     pub(crate) asks: usize,
     pub(crate) received: Vec<Received>,
 }
@@ -27,6 +33,8 @@ pub(crate) struct Participant {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) src: Address,
+    pub(crate) dst: Address,
+    pub(crate) series: u16,
     pub(crate) level: Level,
     pub(crate) payload: Vec<u8>,
 }
@@ -55,6 +63,10 @@ pub(crate) struct World {
     /// Lengths of the datagrams of every send with more than one.
     pub(crate) segmented: Vec<Vec<usize>>,
     pub(crate) datagrams: usize,
+    /// All that participants and relays send, if somebody listens.
+    pub(crate) captured: Option<Vec<Vec<u8>>>,
+    /// By data thread and session: the keys of those who joined.
+    keys: BTreeMap<(usize, SessionId), LoggedKeys>,
 }
 
 pub(crate) fn ip_port(participant: usize) -> SocketAddr {
@@ -76,10 +88,32 @@ pub(crate) fn config(mode: Mode) -> RelayConfig {
         comtrees: vec![ComtreeConfig::new(COMTREE, 1), ComtreeConfig::new(OTHER_COMTREE, 1)],
         places: Places::new(1000),
         max_sessions: 1000,
+        max_datagram: SAFE_DATAGRAM as u16,
+        log_keys: true,
         limits: SessionLimits::default(),
         tables: TableLimits { max_groups: 1 << 12, ..TableLimits::default() },
         smallest_set: None,
     }
+}
+
+/// The same relay on comtrees whose participants' updates are protected so.
+pub(crate) fn with_downlink(mut config: RelayConfig, downlink: Downlink) -> RelayConfig {
+    config.comtrees.iter_mut().for_each(|comtree| comtree.downlink = downlink);
+    config
+}
+
+/// The same relay on comtrees whose updates are in cleartext, so that receivers share bursts.
+pub(crate) fn sharing(mode: Mode) -> RelayConfig {
+    with_downlink(config(mode), Downlink::None)
+}
+
+pub(crate) fn is_sealed(datagram: &[u8]) -> bool {
+    datagram.first() == Some(&(VERSION | Class::Sealed as u8))
+}
+
+/// The session that a datagram says it is of.
+pub(crate) fn session_of(datagram: &[u8]) -> SessionId {
+    SessionId::new(u32::from_be_bytes(*datagram.first_chunk().unwrap()))
 }
 
 /// The same relay at another site, so that it can be another's neighbour.
@@ -135,6 +169,8 @@ impl World {
             participants: Vec::new(),
             segmented: Vec::new(),
             datagrams: 0,
+            captured: None,
+            keys: BTreeMap::new(),
         }
     }
 
@@ -151,11 +187,14 @@ impl World {
 
     /// Adds a participant that will ask a data thread; it joins when the world settles.
     pub(crate) fn add_participant(&mut self, asks: usize, comtree: Comtree) -> usize {
-        let number = self.participants.len();
         let mut seed = [7; 16];
-        seed[..8].copy_from_slice(&(number as u64).to_be_bytes());
-        let session = Session::new(SessionConfig { comtree, seed });
-        let path = ip_port(number).into();
+        seed[..8].copy_from_slice(&(self.participants.len() as u64).to_be_bytes());
+        self.add_session(asks, SessionConfig::new(comtree, seed))
+    }
+
+    pub(crate) fn add_session(&mut self, asks: usize, config: SessionConfig) -> usize {
+        let number = self.participants.len();
+        let (session, path) = (Session::new(config), ip_port(number).into());
         self.participants.push(Participant { session, path, asks, received: Vec::new() });
         number
     }
@@ -177,19 +216,18 @@ impl World {
     /// The data thread that the kernel brings a participant's datagram to.
     fn thread_for(&self, number: usize, datagram: &[u8]) -> usize {
         let asks = self.participants[number].asks;
-        let packet = Packet::new_checked(datagram).unwrap();
-        let header = packet.header();
-        if matches!(header.kind, Kind::Hello | Kind::Connect) {
+        if datagram[0] == VERSION | Class::Stranger as u8 {
             return asks;
         }
+        assert!(is_sealed(datagram), "a participant sends nothing else");
         let (first, threads) = self.relay_of[asks];
-        first + usize::from(header.src.endpoint()) % threads
+        first + session_of(datagram).number() as usize % threads
     }
 
     /// The data thread that serves a participant.
     pub(crate) fn thread_of(&self, number: usize) -> usize {
         let (first, threads) = self.relay_of[self.participants[number].asks];
-        first + usize::from(self.participants[number].session.address().endpoint()) % threads
+        first + self.participants[number].session.id().number() as usize % threads
     }
 
     /// Moves datagrams both ways, and what passes between data threads, until there is no more.
@@ -214,9 +252,10 @@ impl World {
         let (now, mut out, mut moved) = (self.now, [0; 1500], false);
         while let Some(len) = self.participants[number].session.poll_transmit(now, &mut out) {
             moved = true;
+            self.listen_to(&out[..len]);
             let thread = self.thread_for(number, &out[..len]);
             let path = self.participants[number].path;
-            self.threads[thread].handle_datagram(now, path, &out[..len]);
+            self.threads[thread].handle_datagram(now, path, &mut out[..len]);
             if self.threads[thread].is_filling_up() {
                 self.run(thread);
             }
@@ -271,6 +310,7 @@ impl World {
     }
 
     fn bring(&mut self, from: usize, to: SocketAddr, datagram: &[u8]) {
+        self.listen_to(datagram);
         let at = |path: Path| path.remote == to;
         // It is mostly the one that the port says.
         let number = usize::from(to.port()).wrapping_sub(10_000);
@@ -282,14 +322,97 @@ impl World {
         };
         if let Some(participant) = number.map(|number| &mut self.participants[number]) {
             let received = &mut participant.received;
-            let result = participant.session.handle_datagram(self.now, datagram, |update| {
-                let canopy_session::Update { src, level, payload, .. } = update;
-                received.push(Received { src, level, payload: payload.to_vec() });
+            let mut copy = datagram.to_vec();
+            let result = participant.session.handle_datagram(self.now, &mut copy, |update| {
+                let canopy_session::Update { src, dst, series, level, payload, .. } = update;
+                received.push(Received { src, dst, series, level, payload: payload.to_vec() });
             });
-            result.unwrap();
+            // What is sealed for a session that it has left comes too late.
+            let is_late = is_sealed(datagram) && participant.session.state() != State::Connected;
+            assert!(result.is_ok() || is_late, "{result:?}");
         } else if let Some(thread) = (0..self.threads.len()).find(|one| at(path_of_thread(*one))) {
-            self.threads[thread].handle_datagram(self.now, path_of_thread(from), datagram);
+            self.arrive(thread, path_of_thread(from), datagram);
         }
+    }
+
+    fn listen_to(&mut self, datagram: &[u8]) {
+        if let Some(captured) = &mut self.captured {
+            captured.push(datagram.to_vec());
+        }
+    }
+
+    /// A datagram reaches a data thread.
+    pub(crate) fn arrive(&mut self, thread: usize, from: impl Into<Path>, datagram: &[u8]) {
+        self.threads[thread].handle_datagram(self.now, from, &mut datagram.to_vec());
+    }
+
+    /// The keys of a session of a data thread.
+    pub(crate) fn keys(&mut self, thread: usize, session: SessionId) -> &mut LoggedKeys {
+        for (number, thread) in self.threads.iter_mut().enumerate() {
+            while let Some(keys) = thread.poll_key_log() {
+                self.keys.insert((number, keys.session), keys);
+            }
+        }
+        self.keys.get_mut(&(thread, session)).expect("there is such a session")
+    }
+
+    /// The packet in a datagram that a data thread sent.
+    pub(crate) fn open(&mut self, thread: usize, datagram: &[u8]) -> Vec<u8> {
+        let mut copy = datagram.to_vec();
+        if !is_sealed(datagram) {
+            return copy;
+        }
+        let keys = self.keys(thread, session_of(datagram));
+        keys.from_relay.open(&mut copy, false).unwrap().to_vec()
+    }
+
+    /// The packet in a datagram that a participant sent.
+    pub(crate) fn open_from(&mut self, number: usize, datagram: &[u8]) -> Vec<u8> {
+        assert!(is_sealed(datagram));
+        let (thread, mut copy) = (self.thread_of(number), datagram.to_vec());
+        let keys = self.keys(thread, session_of(datagram));
+        keys.from_participant.open(&mut copy, false).unwrap().to_vec()
+    }
+
+    /// The packets in what a data thread sent to a participant.
+    pub(crate) fn packets_to(
+        &mut self,
+        thread: usize,
+        sent: &[Sent],
+        number: usize,
+    ) -> Vec<Vec<u8>> {
+        let to = self.participants[number].path.remote;
+        let to_it = sent.iter().filter(|one| one.to == to);
+        to_it.flat_map(Sent::datagrams).map(|datagram| self.open(thread, datagram)).collect()
+    }
+
+    /// Seals a packet that was written by hand as if its session had sent it.
+    pub(crate) fn seal(&mut self, number: usize, packet: &[u8]) -> Vec<u8> {
+        let mut out = [packet, &[0; canopy_wire::SEAL_LEN]].concat();
+        let len = self.participants[number].session.seal(&mut out, packet.len()).unwrap();
+        assert_eq!(len, out.len());
+        out
+    }
+
+    /// A packet that was written by hand reaches the data thread of a participant, sealed, by its
+    /// path.
+    pub(crate) fn send(&mut self, number: usize, packet: &[u8]) {
+        let datagram = self.seal(number, packet);
+        let (thread, path) = (self.thread_of(number), self.participants[number].path);
+        self.arrive(thread, path, &datagram);
+    }
+
+    /// An update of a participant's in cleartext, with a number of its own.
+    pub(crate) fn update_of(
+        &self,
+        number: usize,
+        header: impl FnOnce(Header) -> Header,
+        payload: &[u8],
+    ) -> Vec<u8> {
+        let id = self.participants[number].session.id();
+        let (header, mut out) = (header(Header::new(Kind::Updates, id, COMTREE)), [0; 1500]);
+        let len = encode_update(&header, &Record::new(group(7), 0, payload), &mut out).unwrap();
+        out[..len].to_vec()
     }
 
     pub(crate) fn subscribe(&mut self, number: usize, group: u32, level: u8) {
@@ -330,10 +453,12 @@ impl World {
         payload: &[u8],
     ) {
         let mut out = [0; 1500];
-        let publisher = &self.participants[number];
+        let publisher = &mut self.participants[number];
         let len = publisher.session.publish(dst, Level(level), flags, payload, &mut out).unwrap();
+        self.listen_to(&out[..len]);
+        let publisher = &self.participants[number];
         let (path, thread) = (publisher.path, self.thread_for(number, &out[..len]));
-        self.threads[thread].handle_datagram(self.now, path, &out[..len]);
+        self.threads[thread].handle_datagram(self.now, path, &mut out[..len]);
     }
 
     /// Goes on to the next tick, and settles.

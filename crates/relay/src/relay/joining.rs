@@ -1,0 +1,195 @@
+//! Strangers become participants: hello, cookie, connect, connected.
+
+use super::{MAX_PASSED_ON, Notice, Relay, SWEEP_EVERY};
+use crate::comtrees::ComtreeIndex;
+use crate::ports::{DatagramClass, Peer, PeerClass, Shape};
+use crate::siblings::Told;
+use canopy_session::{Answer, Knock, Proof, SessionIndex, Terms, refuse};
+use canopy_wire::{
+    Address, Comtree, Connect, DropReason, Join, MAX_DATAGRAM, Packet, Path, RefusedReason, Suite,
+    Time,
+};
+
+/// Somebody who has proved its path and wants a session.
+#[derive(Clone, Copy)]
+struct Applicant<'a> {
+    connect: Connect<'a>,
+    path: Path,
+    proof: Proof,
+    /// Data threads that had no address left, or no place.
+    asked: u16,
+}
+
+impl Relay {
+    pub(super) fn take_hello(
+        &mut self,
+        now: Time,
+        from: Path,
+        packet: &Packet<'_>,
+    ) -> Result<(), DropReason> {
+        let mut answer = Answer::new();
+        self.sessions.hello(now, from, packet, &mut answer)?;
+        self.reply_to_stranger(now, from, answer.bytes());
+        Ok(())
+    }
+
+    /// Takes a connect that came here, or that `asked` other data threads have passed on.
+    pub(super) fn take_connect(
+        &mut self,
+        now: Time,
+        path: Path,
+        packet: &Packet<'_>,
+        asked: u16,
+    ) -> Result<(), DropReason> {
+        // What costs least comes first: the cookie, what is known of the path, then the message.
+        let (connect, proof) = self.sessions.prove(now, path, packet)?;
+        let applicant = Applicant { connect, path, proof, asked };
+        if self.is_draining {
+            return self.refuse_for(&applicant, RefusedReason::Draining, DropReason::Draining);
+        }
+        if let Some((session, nonce)) = self.sessions.at(path)
+            && nonce == proof.nonce
+        {
+            return self.welcome_again(session, path);
+        }
+        if self.sessions.is_stale(path, proof) {
+            return Err(DropReason::Stale);
+        }
+        let Ok(knock) = self.sessions.knock(&connect) else {
+            return self.refuse_for(&applicant, RefusedReason::Key, DropReason::Forged);
+        };
+        let Join { comtree, suites, token, max_datagram, .. } = knock.join()?;
+        let suite = Suite::best_of(suites).filter(|_| token.is_empty());
+        let Some(suite) = suite else {
+            let (reason, drop) = (RefusedReason::Credentials, DropReason::BadCredentials);
+            return self.refuse_for(&applicant, reason, drop);
+        };
+        let Some(index) = self.comtrees.find(comtree) else {
+            let (reason, drop) = (RefusedReason::UnknownComtree, DropReason::UnknownComtree);
+            return self.refuse_for(&applicant, reason, drop);
+        };
+        let datagrams = DatagramClass::of(max_datagram.min(self.max_datagram));
+        let terms = Terms {
+            address: Address::UNSPECIFIED,
+            suite,
+            downlink: self.comtrees.get(index).downlink,
+            max_datagram: datagrams.max_datagram() as u16,
+            // None beyond the base protocol exists yet.
+            features: 0,
+        };
+        self.make_room(now, &applicant, (comtree, index), knock, terms)
+    }
+
+    /// The participant sent connect twice: its answer was lost, or is late.
+    fn welcome_again(&mut self, session: SessionIndex, path: Path) -> Result<(), DropReason> {
+        let mut answer = [0; MAX_DATAGRAM];
+        let welcome = self.sessions.welcome(session).ok_or(DropReason::Stale)?;
+        let answer = &mut answer[..welcome.len()];
+        answer.copy_from_slice(welcome);
+        self.reply(path, answer);
+        self.tell_of_move(path);
+        Ok(())
+    }
+
+    /// Takes a place and an address for an applicant, and lets it in; or asks the next data thread.
+    fn make_room(
+        &mut self,
+        now: Time,
+        applicant: &Applicant<'_>,
+        comtree: (Comtree, ComtreeIndex),
+        knock: Knock,
+        terms: Terms,
+    ) -> Result<(), DropReason> {
+        let Applicant { path, proof, .. } = *applicant;
+        if let Some((older, _)) = self.sessions.at(path) {
+            let ended = self.sessions.end(older);
+            self.end(ended);
+        }
+        // Sent twice, and passed on before: another data thread may have made it a member since, and
+        // there must not be two of it.
+        if self.passed_on.contains(&(proof.nonce, path)) || !self.places.take() {
+            // If there is no place, one of them may be the applicant's own, on another data thread.
+            return self.ask_next_thread(applicant);
+        }
+        let Some(address) = self.comtrees.get_mut(comtree.1).addresses.take() else {
+            self.places.give_back();
+            return self.ask_next_thread(applicant);
+        };
+        let terms = Terms { address, ..terms };
+        if !self.let_in(now, applicant, comtree, knock, &terms) {
+            self.comtrees.get_mut(comtree.1).addresses.give_back(address);
+            self.places.give_back();
+            return self.refuse_for(applicant, RefusedReason::Full, DropReason::SessionsFull);
+        }
+        let comtree = comtree.0;
+        self.note(Notice::Joined { comtree, address, path });
+        self.tell_of_move(path);
+        Ok(())
+    }
+
+    /// Opens a session with a port on a comtree, and answers. False if a table is full.
+    fn let_in(
+        &mut self,
+        now: Time,
+        applicant: &Applicant<'_>,
+        comtree: (Comtree, ComtreeIndex),
+        knock: Knock,
+        terms: &Terms,
+    ) -> bool {
+        let Applicant { path, proof, .. } = *applicant;
+        let Some(session) = self.sessions.open(now, path, proof, knock, terms) else {
+            return false;
+        };
+        let datagrams = DatagramClass::of(terms.max_datagram);
+        let shape = Shape { class: PeerClass::Participant, datagrams };
+        if self.ports.open(Peer::Participant(session), shape, comtree, terms.address).is_none() {
+            // It was never a member, so nothing hangs on it.
+            let _ = self.sessions.end(session);
+            return false;
+        }
+        self.comtrees.get_mut(comtree.1).participants += 1;
+        self.counters.sessions_opened += 1;
+        self.sweep_at.get_or_insert(now + SWEEP_EVERY);
+        // If there is no room for the answer, the connect comes again.
+        let welcome = self.sessions.welcome(session).unwrap_or_default();
+        if !self.replies.push_copy(path, welcome) {
+            self.counters.drop(DropReason::RepliesFull);
+        }
+        true
+    }
+
+    /// The addresses of a comtree are the data threads', the places are the relay's: while there
+    /// is a place, some thread has an address. And while there is none, some thread may have an
+    /// older session at the applicant's path, which it ends.
+    fn ask_next_thread(&mut self, applicant: &Applicant<'_>) -> Result<(), DropReason> {
+        let Applicant { connect, path, proof, asked } = *applicant;
+        let asked = asked + 1;
+        let mut datagram = [0; MAX_DATAGRAM];
+        let len = connect.encode(&mut datagram)?;
+        let told = Told::Connect { path, asked, datagram: &datagram[..len] };
+        if asked >= self.siblings.threads() || !self.siblings.tell(told) {
+            return self.refuse_for(applicant, RefusedReason::Full, DropReason::SessionsFull);
+        }
+        self.counters.connects_passed += 1;
+        let passed = (proof.nonce, path);
+        if !self.passed_on.contains(&passed) {
+            if self.passed_on.len() == MAX_PASSED_ON {
+                self.passed_on.pop_front();
+            }
+            self.passed_on.push_back(passed);
+        }
+        Ok(())
+    }
+
+    fn refuse_for(
+        &mut self,
+        applicant: &Applicant<'_>,
+        reason: RefusedReason,
+        drop: DropReason,
+    ) -> Result<(), DropReason> {
+        let mut answer = Answer::new();
+        refuse(applicant.proof.nonce, Comtree(0), reason, &mut answer);
+        self.reply(applicant.path, answer.bytes());
+        Err(drop)
+    }
+}
