@@ -2,9 +2,9 @@
 
 use crate::member::{Member, MemberConfig};
 use crate::relays::{RelayName, Relays};
-use crate::{ConnectError, PollClient};
+use crate::{ConnectError, PollClient, RelayKey};
 use canopy_net::Clock;
-use canopy_wire::Comtree;
+use canopy_wire::{Comtree, SAFE_DATAGRAM};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
@@ -40,6 +40,9 @@ pub struct ClientBuilder {
     relays: Vec<RelayName>,
     comtree: Comtree,
     timeout: Duration,
+    relay_key: Option<RelayKey>,
+    trusts_any_relay: bool,
+    max_datagram: u16,
     receive_queue: usize,
     receive_offload: bool,
 }
@@ -50,6 +53,9 @@ impl ClientBuilder {
             relays: vec![RelayName(relay)],
             comtree: Comtree(1),
             timeout: DEFAULT_TIMEOUT,
+            relay_key: None,
+            trusts_any_relay: false,
+            max_datagram: SAFE_DATAGRAM as u16,
             receive_queue: DEFAULT_RECEIVE_QUEUE,
             receive_offload: true,
         }
@@ -72,6 +78,24 @@ impl ClientBuilder {
     /// client never gives up.
     pub fn timeout(self, timeout: Duration) -> ClientBuilder {
         ClientBuilder { timeout, ..self }
+    }
+
+    /// The key that the relays are known by; it is needed for relays on other machines.
+    pub fn relay_key(self, key: RelayKey) -> ClientBuilder {
+        ClientBuilder { relay_key: Some(key), ..self }
+    }
+
+    /// Speaks with any relay that answers, although it may be an impostor who reads and alters
+    /// everything: for networks that nobody else is on.
+    pub fn trust_any_relay(self) -> ClientBuilder {
+        ClientBuilder { trusts_any_relay: true, ..self }
+    }
+
+    /// The longest datagram in bytes that the path to the relay takes: 1,232 unless set, which every
+    /// path does. Where the MTU is 1,500 all the way, 1,452 saves some headers; the relay must be set
+    /// to it too.
+    pub fn max_datagram(self, bytes: u16) -> ClientBuilder {
+        ClientBuilder { max_datagram: bytes, ..self }
     }
 
     /// How many updates may wait to be taken before the oldest are dropped; 4,096 unless set, at
@@ -157,10 +181,18 @@ impl ClientBuilder {
         found: Result<Vec<SocketAddr>, ConnectError>,
     ) -> Result<(Member, SocketAddr), ConnectError> {
         let missing = || self.relays[0].unresolved(std::io::ErrorKind::NotFound.into());
-        let relays = Relays::new(found?).ok_or_else(missing)?;
+        let found = found?;
+        let is_away = |relay: &&SocketAddr| !relay.ip().to_canonical().is_loopback();
+        let is_known = self.relay_key.is_some() || self.trusts_any_relay;
+        if let Some(relay) = found.iter().find(is_away).filter(|_| !is_known) {
+            return Err(ConnectError::UnknownRelay { relay: *relay });
+        }
+        let relays = Relays::new(found).ok_or_else(missing)?;
         let relay = relays.current();
         let config = MemberConfig {
             comtree: self.comtree,
+            relay_key: self.relay_key.map(|RelayKey(key)| key),
+            max_datagram: self.max_datagram,
             receive_queue: self.receive_queue,
             receive_offload: self.receive_offload,
         };

@@ -1,10 +1,10 @@
-//! Many updates as few datagrams: bundles, one behind the other, so that those of equal length can
-//! leave in one segmented send.
+//! Many updates as few datagrams, one behind the other, so that those of equal length can leave in
+//! one segmented send.
 
 use crate::{Epoch, Outgoing, PublishError};
+use canopy_session::Session;
 use canopy_wire::{
-    Address, Comtree, HEADER_LEN, Header, Kind, MAX_DATAGRAM, MAX_UPDATE, RECORD_HEADER_LEN,
-    encode_record_header,
+    Address, Comtree, Header, Kind, MAX_DATAGRAM, MAX_UPDATE, Record, UpdatesWriter,
 };
 
 /// The most datagrams of one segmented send that every kernel takes.
@@ -12,21 +12,12 @@ const MAX_SEGMENTS: usize = 64;
 /// The most bytes of one segmented send, below UDP's own limit.
 const MAX_SEND_BYTES: usize = 65_000;
 
-/// Updates laid out as bundles.
+/// Updates laid out as datagrams.
 pub(crate) struct Bundles {
     bytes: Vec<u8>,
     /// The length of each datagram.
     lengths: Vec<usize>,
     updates: u64,
-    sender: Sender,
-}
-
-/// Who publishes: what a bundle needs to know of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sender {
-    pub(crate) comtree: Comtree,
-    pub(crate) address: Address,
-    pub(crate) epoch: Epoch,
 }
 
 /// Datagrams that may leave together: all as long as the first, but for the last, which may be
@@ -38,56 +29,39 @@ pub(crate) struct Run<'a> {
 }
 
 impl Bundles {
-    /// Lays out `updates` in their order, as many in a datagram as fit.
-    pub(crate) fn pack<'a>(
-        sender: Sender,
-        updates: impl IntoIterator<Item = Outgoing<'a>>,
-    ) -> Result<Bundles, PublishError> {
-        let mut bundles = Bundles { bytes: Vec::new(), lengths: Vec::new(), updates: 0, sender };
-        let mut start = 0;
-        for update in updates {
-            update.check(sender.epoch)?;
-            let record = RECORD_HEADER_LEN + update.payload.len();
-            let begun = bundles.bytes.len() - start;
-            if begun > 0 && begun + record > MAX_DATAGRAM {
-                bundles.finish(start);
-                start = bundles.bytes.len();
+    /// Lays out and seals updates in their order, as many in a datagram as fit. They have been
+    /// checked.
+    pub(crate) fn pack(
+        session: &mut Session,
+        comtree: Comtree,
+        updates: &[Outgoing<'_>],
+    ) -> Bundles {
+        let header = Header::new(Kind::Updates, session.id(), comtree);
+        let first = session.take_series(updates.len());
+        let numbers = (0..=u16::MAX).cycle().skip(first.into());
+        let mut records = updates.iter().zip(numbers).map(|(update, series)| {
+            let Outgoing { dst, level, payload, flags, .. } = *update;
+            Record { flags, src: Address::UNSPECIFIED, series, dst, level, payload }
+        });
+        let (mut bytes, mut lengths) = (Vec::new(), Vec::new());
+        let mut next = records.next();
+        while next.is_some() {
+            let start = bytes.len();
+            bytes.resize(start + MAX_DATAGRAM, 0);
+            // There is room for any update in an empty datagram, and for the seal of a full one.
+            let Ok(mut writer) = UpdatesWriter::new(&mut bytes[start..], session.max_datagram())
+            else {
+                break;
+            };
+            while next.is_some_and(|record| writer.push(&record)) {
+                next = records.next();
             }
-            if bundles.bytes.len() == start {
-                bundles.bytes.extend_from_slice(&[0; HEADER_LEN]);
-            }
-            bundles.push(&update);
+            let len = writer.finish(&header);
+            let Ok(len) = session.seal(&mut bytes[start..], len) else { break };
+            bytes.truncate(start + len);
+            lengths.push(len);
         }
-        if bundles.bytes.len() > start {
-            bundles.finish(start);
-        }
-        Ok(bundles)
-    }
-
-    fn push(&mut self, update: &Outgoing<'_>) {
-        let Outgoing { dst, level, payload, flags, .. } = *update;
-        // No longer than `MAX_UPDATE`.
-        let len = payload.len() as u16;
-        let header = encode_record_header(flags, level, self.sender.address, dst, len);
-        self.bytes.extend_from_slice(&header);
-        self.bytes.extend_from_slice(payload);
-        self.updates += 1;
-    }
-
-    /// Writes the header of the datagram that begins at `start`.
-    fn finish(&mut self, start: usize) {
-        let datagram = &mut self.bytes[start..];
-        let Sender { comtree, address, .. } = self.sender;
-        let header = Header::new(Kind::Bundle, comtree, address, Address::UNSPECIFIED);
-        // No longer than `MAX_DATAGRAM`.
-        let payload_len = (datagram.len() - HEADER_LEN) as u16;
-        datagram[..HEADER_LEN].copy_from_slice(&header.encode(payload_len));
-        self.lengths.push(datagram.len());
-    }
-
-    /// Who they are from.
-    pub(crate) fn sender(&self) -> Sender {
-        self.sender
+        Bundles { bytes, lengths, updates: updates.len() as u64 }
     }
 
     /// How many updates there are.
@@ -127,50 +101,58 @@ impl Outgoing<'_> {
 mod tests {
     use super::*;
     use crate::Participant;
-    use canopy_wire::{Bundle, Group, Level, Packet};
+    use crate::pair::{COMTREE, Pair};
+    use canopy_wire::{Group, Level, Packet};
 
-    fn sender() -> Sender {
-        let epoch = Epoch::default().next();
-        Sender { comtree: Comtree(1), address: Address(2), epoch }
+    /// A session whose next update is the last before its numbers begin again.
+    fn pair() -> Pair {
+        let mut pair = Pair::new();
+        pair.session.take_series(u16::MAX.into());
+        pair
     }
 
-    fn pack(lengths: &[usize]) -> Bundles {
+    fn pack(pair: &mut Pair, lengths: &[usize]) -> Bundles {
         let bytes = [7; MAX_UPDATE];
         let update = |len: &usize| Outgoing::new(Group::new(1), Level(0), &bytes[..*len]);
-        Bundles::pack(sender(), lengths.iter().map(update)).unwrap()
+        let updates: Vec<_> = lengths.iter().map(update).collect();
+        Bundles::pack(&mut pair.session, COMTREE, &updates)
     }
 
-    fn updates_in(run: &Run<'_>) -> Vec<usize> {
-        let count = |datagram| Packet::new_checked(datagram).unwrap().updates().unwrap().count();
-        run.bytes.chunks(run.segment).map(count).collect()
+    /// How many updates the relay finds in each datagram of each run.
+    fn updates_in(pair: &mut Pair, bundles: &Bundles) -> Vec<Vec<usize>> {
+        let mut count = |datagram| {
+            let opened = pair.read(datagram);
+            Packet::new_checked(&opened).unwrap().updates().unwrap().count()
+        };
+        bundles.runs().map(|run| run.bytes.chunks(run.segment).map(&mut count).collect()).collect()
     }
 
     #[test]
     fn updates_of_one_size_leave_in_one_run() {
-        let bundles = pack(&[100; 30]);
-        assert_eq!(bundles.runs().map(|run| updates_in(&run)).collect::<Vec<_>>(), [[12, 12, 6]]);
+        let mut pair = pair();
+        let bundles = pack(&mut pair, &[100; 30]);
+        assert_eq!(updates_in(&mut pair, &bundles), [[11, 11, 8]]);
         assert_eq!(bundles.updates(), 30);
-        assert_eq!(pack(&[]).runs().count(), 0);
+        assert_eq!(pack(&mut pair, &[]).runs().count(), 0);
     }
 
     #[test]
     fn a_run_ends_before_a_longer_datagram_and_after_a_shorter_one() {
-        let bundles = pack(&[700, 800, 1400, 1300, 1400]);
-        let runs: Vec<_> = bundles.runs().map(|run| updates_in(&run)).collect();
-        assert_eq!(runs, [vec![1], vec![1], vec![1, 1], vec![1]]);
+        let mut pair = pair();
+        let bundles = pack(&mut pair, &[700, 800, 1000, 900, 1000]);
+        assert_eq!(updates_in(&mut pair, &bundles), [vec![1], vec![1], vec![1, 1], vec![1]]);
     }
 
     #[test]
     fn runs_stay_within_what_one_send_takes() {
+        let mut pair = pair();
         for len in [0, 100, 1000, MAX_UPDATE] {
-            let bundles = pack(&vec![len; 9000]);
-            let mut updates = 0;
+            let bundles = pack(&mut pair, &vec![len; 9000]);
             for run in bundles.runs() {
                 assert!(run.bytes.len() <= MAX_SEND_BYTES);
                 assert!(run.bytes.len().div_ceil(run.segment) <= MAX_SEGMENTS);
-                updates += updates_in(&run).iter().sum::<usize>();
             }
-            assert_eq!(updates, 9000);
+            assert_eq!(updates_in(&mut pair, &bundles).concat().iter().sum::<usize>(), 9000);
         }
     }
 
@@ -178,45 +160,44 @@ mod tests {
     fn an_update_that_fits_no_datagram_is_refused() {
         let bytes = [7; MAX_UPDATE + 1];
         let update = Outgoing::new(Group::new(1), Level(0), &bytes);
-        let refused = Bundles::pack(sender(), [update]);
+        let refused = update.check(Epoch::default());
         assert!(matches!(refused, Err(PublishError::TooLong(len)) if len == MAX_UPDATE + 1));
     }
 
     #[test]
     fn groups_and_participants_share_a_datagram() {
         let (group, player) = (Group::new(7), Participant::new(1, 9).unwrap());
-        let updates = [
-            Outgoing::new(group, Level(3), b"all").echo(),
-            Outgoing::to(player, b"one").only_in(sender().epoch),
-        ];
-        let bundles = Bundles::pack(sender(), updates).unwrap();
+        let updates = [Outgoing::new(group, Level(3), b"all").echo(), Outgoing::to(player, b"one")];
+        let mut pair = pair();
+        let bundles = Bundles::pack(&mut pair.session, COMTREE, &updates);
         let run = bundles.runs().next().unwrap();
         assert_eq!((run.bytes.len(), bundles.runs().count()), (run.segment, 1));
-        let packet = Packet::new_checked(run.bytes).unwrap();
-        let records: Vec<_> = Bundle::new_checked(&packet).unwrap().records().collect();
+        let opened = pair.read(run.bytes);
+        let packet = Packet::new_checked(&opened).unwrap();
+        let records: Vec<_> = packet.updates().unwrap().collect();
         for (record, update) in records.iter().zip(updates) {
             let expected = (update.dst, update.level, update.flags, update.payload);
             assert_eq!((record.dst, record.level, record.flags, record.payload), expected);
-            assert_eq!(record.src, sender().address);
         }
-        assert_eq!(records.len(), 2);
+        assert_eq!(records.iter().map(|record| record.series).collect::<Vec<_>>(), [u16::MAX, 0]);
     }
 
     #[test]
     fn what_is_for_another_epoch_is_refused() {
         let player = Participant::new(1, 9).unwrap();
         let stale = Outgoing::to(player, b"").only_in(Epoch::default());
-        let refused = Bundles::pack(sender(), [Outgoing::to(player, b""), stale]);
-        assert!(matches!(refused, Err(PublishError::Stale)));
+        assert!(matches!(stale.check(Epoch::default().next()), Err(PublishError::Stale)));
+        assert!(stale.check(Epoch::default()).is_ok());
     }
 
     /// A server's answers to three hundred players, which were three hundred calls one by one.
     #[test]
     fn answers_to_a_crowd_leave_in_one_call() {
         let player = |number| Participant::new(1, number).unwrap();
-        let answers = (1..=300).map(|number| Outgoing::to(player(number), &[7; 16]));
-        let bundles = Bundles::pack(sender(), answers).unwrap();
-        let runs: Vec<_> = bundles.runs().map(|run| updates_in(&run)).collect();
-        assert_eq!(runs, [[51, 51, 51, 51, 51, 45]]);
+        let answers: Vec<_> =
+            (1..=300).map(|number| Outgoing::to(player(number), &[7; 16])).collect();
+        let mut pair = pair();
+        let bundles = Bundles::pack(&mut pair.session, COMTREE, &answers);
+        assert_eq!(updates_in(&mut pair, &bundles), [[62, 62, 62, 62, 52]]);
     }
 }

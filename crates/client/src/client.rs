@@ -1,6 +1,5 @@
 //! The handle that an application on tokio holds.
 
-use crate::bundles::Bundles;
 use crate::driver::Shared;
 use crate::inbox::Inbox;
 use crate::member::Member;
@@ -124,10 +123,9 @@ impl Client {
         &self,
         updates: impl IntoIterator<Item = Outgoing<'a>>,
     ) -> Result<(), PublishError> {
-        let sender = self.shared().lock().sender()?;
         // Without the lock, as the iterator is the application's.
-        let bundles = Bundles::pack(sender, updates)?;
-        let sent = self.shared().lock().publish_bundles(&bundles);
+        let updates: Vec<_> = updates.into_iter().collect();
+        let sent = self.shared().lock().publish_many(&updates);
         self.look_into(sent)
     }
 

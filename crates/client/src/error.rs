@@ -23,6 +23,16 @@ pub enum ConnectError {
         /// What became of each, in the order in which they are asked.
         errors: Vec<ConnectError>,
     },
+    /// The relay is on another machine, and its key is not known.
+    #[error(
+        "the relay at {relay} is on another machine and its key is not known, so anyone could answer \
+         in its place; give the key that it tells when it starts (`relay_key`), or say \
+         `trust_any_relay` where nobody else is on the network"
+    )]
+    UnknownRelay {
+        /// The relay's address.
+        relay: SocketAddr,
+    },
     /// The system gave no socket, or has no route to the relay.
     #[error("cannot open a UDP socket to the relay at {relay}: {source}")]
     Socket {
@@ -94,6 +104,11 @@ fn refusal_remedy(reason: RefusedReason, comtree: Comtree) -> String {
             .to_owned(),
         RefusedReason::Credentials => {
             "it does not take this client's token or security suite".to_owned()
+        }
+        RefusedReason::Key => {
+            "it has another key than this client was given; give it the key that the relay tells when \
+             it starts"
+                .to_owned()
         }
         RefusedReason::Draining => {
             "it is shutting down and takes no one new; try another relay, or later".to_owned()

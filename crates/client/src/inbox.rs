@@ -152,7 +152,7 @@ mod tests {
     fn update(number: u8, epoch: Epoch) -> Update {
         let from = Participant::new(1, 1).unwrap();
         let payload = Bytes::copy_from_slice(&[number]);
-        Update { from, group: None, level: Level(0), payload, epoch }
+        Update { from, group: None, series: 0, level: Level(0), payload, epoch }
     }
 
     fn connected(epoch: Epoch) -> Event {

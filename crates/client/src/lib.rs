@@ -43,6 +43,8 @@
 //!   which its publisher's address holds; see [`Participant`] for what protects from it.
 //! - **Updates and events come in one order**, so that nothing of a new session is read before its
 //!   [`Event::Connected`].
+//! - **What is sent is sealed** between the client and its relay. Who the relay is must be known, by
+//!   [`ClientBuilder::relay_key`], unless it is on the same machine.
 //! - **A slow reader loses the oldest.** Updates wait in a queue of fixed length; when it is full
 //!   the oldest makes room and [`Stats::dropped_slow_reader`] counts it.
 //! - **One's own updates don't come back**, unless asked for with [`Outgoing::echo`].
@@ -71,8 +73,11 @@ mod error;
 mod event;
 mod inbox;
 mod member;
+#[cfg(test)]
+mod pair;
 mod participant;
 mod poll;
+mod relay_key;
 mod relay_socket;
 mod relays;
 mod reports;
@@ -88,4 +93,5 @@ pub use error::{ConnectError, PublishError, SubscribeError};
 pub use event::{Event, Incoming, Stats};
 pub use participant::{Epoch, NoSuchParticipant, Participant};
 pub use poll::PollClient;
+pub use relay_key::{NoRelayKey, RelayKey};
 pub use update::{Outgoing, Update};

@@ -3,7 +3,7 @@
 //! `Client` runs it on tokio, [`PollClient`](crate::PollClient) in the application's own loop.
 
 use crate::acknowledgement::Acknowledgement;
-use crate::bundles::{Bundles, Sender};
+use crate::bundles::Bundles;
 use crate::inbox::Inbox;
 use crate::relay_socket::RelaySocket;
 use crate::relays::{Answer, Relays};
@@ -11,10 +11,8 @@ use crate::reports::Reports;
 use crate::{ConnectError, Epoch, Outgoing, Participant, PublishError, Stats};
 use bytes::Bytes;
 use canopy_net::{Receiver, Socket};
-use canopy_session::{Session, SessionConfig, SessionError, State, Update};
-use canopy_wire::{
-    Comtree, Group, HEADER_LEN, Level, MAX_DATAGRAM, RECORD_HEADER_LEN, Time, WireError,
-};
+use canopy_session::{PublicKey, Session, SessionConfig, SessionError, State, Update};
+use canopy_wire::{Comtree, Group, Level, MAX_DATAGRAM, MAX_RECORD_HEAD, Time, WireError};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,6 +35,8 @@ const ROUND_PAUSE: Duration = Duration::from_secs(1);
 /// How to become one.
 pub(crate) struct MemberConfig {
     pub(crate) comtree: Comtree,
+    pub(crate) relay_key: Option<PublicKey>,
+    pub(crate) max_datagram: u16,
     pub(crate) receive_queue: usize,
     pub(crate) receive_offload: bool,
 }
@@ -70,7 +70,11 @@ impl Member {
             }
         };
         Ok(Member {
-            session: Session::new(SessionConfig { comtree, seed }),
+            session: Session::new(SessionConfig {
+                relay_key: config.relay_key,
+                max_datagram: config.max_datagram,
+                ..SessionConfig::new(comtree, seed)
+            }),
             comtree,
             relays,
             relay_socket,
@@ -90,7 +94,7 @@ impl Member {
             relay_socket.heard(now);
             let mut shared = None;
             let handled = session.handle_datagram(now, datagram, |update| {
-                let payload = keep(datagram, &update, &mut shared);
+                let payload = keep(&update, &mut shared);
                 reports.update(update, payload);
             });
             if let Err(error) = handled {
@@ -189,7 +193,7 @@ impl Member {
     }
 
     pub(crate) fn publish(&mut self, update: &Outgoing<'_>) -> Result<(), PublishError> {
-        update.check(self.sender()?.epoch)?;
+        update.check(self.reports.epoch())?;
         let Outgoing { dst, level, payload, flags, .. } = *update;
         let mut out = [0; MAX_DATAGRAM];
         let len = match self.session.publish(dst, level, flags, payload, &mut out) {
@@ -202,20 +206,14 @@ impl Member {
         Ok(())
     }
 
-    /// Who publishes right now.
-    pub(crate) fn sender(&self) -> Result<Sender, PublishError> {
+    /// Sends updates in as few datagrams as they fit in.
+    pub(crate) fn publish_many(&mut self, updates: &[Outgoing<'_>]) -> Result<(), PublishError> {
         if self.session.state() != State::Connected {
             return Err(self.not_connected());
         }
-        let (comtree, address) = (self.comtree, self.session.address());
-        Ok(Sender { comtree, address, epoch: self.reports.epoch() })
-    }
-
-    /// Sends bundles of the sender that it is right now.
-    pub(crate) fn publish_bundles(&mut self, bundles: &Bundles) -> Result<(), PublishError> {
-        if self.sender()? != bundles.sender() {
-            return Err(PublishError::NotConnected);
-        }
+        let epoch = self.reports.epoch();
+        updates.iter().try_for_each(|update| update.check(epoch))?;
+        let bundles = Bundles::pack(&mut self.session, self.comtree, updates);
         for run in bundles.runs() {
             self.relay_socket.send_run(&run).map_err(publish_error)?;
         }
@@ -310,19 +308,19 @@ impl Member {
     }
 }
 
-/// Memory of its own for a payload. A bundle's updates share one copy of their datagram.
-fn keep(datagram: &[u8], update: &Update<'_>, shared: &mut Option<Bytes>) -> Bytes {
-    let payload = update.payload;
-    if payload.len() + HEADER_LEN + RECORD_HEADER_LEN >= datagram.len() {
+/// Memory of its own for a payload. The updates of a packet share one copy of it.
+fn keep(update: &Update<'_>, shared: &mut Option<Bytes>) -> Bytes {
+    let Update { payload, packet, .. } = update;
+    if payload.len() + MAX_RECORD_HEAD >= packet.len() {
         return Bytes::copy_from_slice(payload);
     }
-    let start = payload.as_ptr().addr().wrapping_sub(datagram.as_ptr().addr());
+    let start = payload.as_ptr().addr().wrapping_sub(packet.as_ptr().addr());
     let end = start.wrapping_add(payload.len());
-    if end > datagram.len() || start > end {
-        // Not a part of the datagram, which the session may do one day.
+    if end > packet.len() || start > end {
+        // Not a part of the packet, which the session may do one day.
         return Bytes::copy_from_slice(payload);
     }
-    shared.get_or_insert_with(|| Bytes::copy_from_slice(datagram)).slice(start..end)
+    shared.get_or_insert_with(|| Bytes::copy_from_slice(packet)).slice(start..end)
 }
 
 fn publish_error(error: io::Error) -> PublishError {

@@ -1,6 +1,5 @@
 //! A client without a runtime, for a loop of one's own.
 
-use crate::bundles::Bundles;
 use crate::member::Member;
 use crate::{
     Acknowledgement, ClientBuilder, ConnectError, Epoch, Event, Incoming, Outgoing, Participant,
@@ -188,8 +187,7 @@ impl PollClient {
         &mut self,
         updates: impl IntoIterator<Item = Outgoing<'a>>,
     ) -> Result<(), PublishError> {
-        let bundles = Bundles::pack(self.member.sender()?, updates)?;
-        self.member.publish_bundles(&bundles)
+        self.member.publish_many(&updates.into_iter().collect::<Vec<_>>())
     }
 
     /// Subscribes to the updates of `group` up to `level`; replaces the level of an earlier

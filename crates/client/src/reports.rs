@@ -43,8 +43,9 @@ impl Reports {
             return;
         };
         self.stats.received += 1;
-        let (group, level, epoch) = (update.dst.group(), update.level, self.epoch);
-        self.inbox.push_update(Update { from, group, level, payload, epoch });
+        let canopy_session::Update { dst, series, level, .. } = update;
+        let (group, epoch) = (dst.group(), self.epoch);
+        self.inbox.push_update(Update { from, group, series, level, payload, epoch });
     }
 
     /// Takes note of what has happened to the session.

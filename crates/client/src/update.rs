@@ -12,6 +12,10 @@ pub struct Update {
     pub from: Participant,
     /// The group that it was published to; `None` if it was sent to this client alone.
     pub group: Option<Group>,
+    /// Its number among its publisher's updates, modulo 2¹⁶. The same number again within a short
+    /// time is a copy that the network made; a gap is a loss, unless the publisher also sends to
+    /// groups that this client is not subscribed to.
+    pub series: u16,
     /// Its level.
     pub level: Level,
     /// Its bytes. Cloning them is cheap. Updates that came in one datagram share its memory, at

@@ -9,9 +9,10 @@ mod nat;
 use bed::{Relay, settings};
 use canopy_client::{
     Client, Comtree, ConnectError, Event, Group, Incoming, Level, MAX_UPDATE, Outgoing,
-    PublishError, RefusedReason, SubscribeError, TableFull, Update,
+    PublishError, RefusedReason, RelayKey, SubscribeError, TableFull, Update,
 };
 use canopy_node::{Command, NodeConfig};
+use canopy_session::Identity;
 use futures_core::Stream;
 use nat::Nat;
 use std::future::poll_fn;
@@ -115,7 +116,7 @@ async fn many_updates_arrive_as_they_were_published() {
         hear(&receiver, GROUP, Level(0)).await;
         // Equal sizes, which leave in segmented sends, then mixed ones.
         let payloads: Vec<Vec<u8>> = (0..200)
-            .map(|n: usize| vec![n as u8; if n < 100 { 100 } else { n * 7 % 1400 }])
+            .map(|n: usize| vec![n as u8; if n < 100 { 100 } else { n * 7 % 1000 }])
             .collect();
         // Updates to the group and updates to the receiver itself, mixed in the same datagrams.
         let to = receiver.participant().unwrap();
@@ -247,6 +248,22 @@ async fn a_relay_may_be_named() {
         assert!(matches!(&error, ConnectError::Unresolved { relay, .. } if relay == name));
         assert!(error.to_string().contains("HOST:PORT"), "{error}");
     }
+}
+
+#[tokio::test]
+async fn a_relay_is_known_by_its_key() {
+    let identity = Identity::new([9; 32]);
+    let key = RelayKey::new(*identity.public());
+    let relay = Relay::start(NodeConfig { identity: Some(identity), ..settings(1) });
+    let builder = || Client::builder(relay.address()).timeout(Duration::from_secs(60));
+    assert!(builder().relay_key(key).connect().await.is_ok());
+    let impostor = builder().relay_key(RelayKey::new([7; 32])).connect().await.unwrap_err();
+    let is_refused = matches!(impostor, ConnectError::Refused { reason: RefusedReason::Key, .. });
+    assert!(is_refused && impostor.to_string().contains("another key"), "{impostor}");
+    // On another machine it must be known, or nothing is sent there.
+    let unknown = Client::builder("192.0.2.1:4040").connect().await.unwrap_err();
+    assert!(matches!(unknown, ConnectError::UnknownRelay { .. }), "{unknown}");
+    assert!(unknown.to_string().contains("relay_key"), "{unknown}");
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@
 use crate::clock::Clock;
 use crate::socket::{Socket, SocketOptions};
 use crate::wait::{self, Waker};
-use canopy_wire::{Kind, Time};
+use canopy_wire::{Class, SessionId, Time, VERSION};
 use std::io;
 use std::net::SocketAddr;
 
@@ -20,18 +20,15 @@ const STRANGERS_BUFFER: usize = 256 << 10;
 /// here against twice as much: there must be room for a good number of those beside the others.
 pub const SEND_BUFFER: usize = 2 << 20;
 
-/// What strangers send: from `hello` to `connect`.
-const STRANGERS_KINDS: (Kind, Kind) = (Kind::Hello, Kind::Connect);
-/// Where a packet has its kind, and the number of its source endpoint.
-const KIND_AT: u32 = 1;
-const ENDPOINT_AT: u32 = 10;
+/// The first byte of what strangers send.
+const OF_STRANGERS: u8 = VERSION | Class::Stranger as u8;
 
 /// The sockets of one data thread. Both have the same address; answers leave through `data`.
 #[derive(Debug)]
 pub struct ThreadSockets {
     /// Receives what sessions send, and sends.
     pub data: Socket,
-    /// Receives hellos, cookies and connects only.
+    /// Receives hellos and connects only.
     pub strangers: Socket,
 }
 
@@ -54,7 +51,7 @@ impl ThreadSockets {
 /// The sockets of `threads` data threads, which share one address; port 0 takes a free one.
 ///
 /// The kernel chooses among them by what a datagram says: a stranger's goes to a socket for
-/// strangers, all others to one for data, and both by the source endpoint modulo `threads`. So a
+/// strangers, all others to one for data, and both by the session's number modulo `threads`. So a
 /// session stays with its data thread when its ip:port changes. What is too short to say is
 /// thread 0's.
 ///
@@ -98,29 +95,29 @@ pub fn listen(
 /// A datagram that is too short to be read from ends the program with 0.
 ///
 /// ```text
-/// if first <= kind <= last { endpoint % threads + threads } else { endpoint % threads }
+/// if first byte is of strangers { session % threads + threads } else { session % threads }
 /// ```
-fn steering(threads: u32) -> [libc::sock_filter; 10] {
+fn steering(threads: u32) -> [libc::sock_filter; 11] {
     use libc::{
-        BPF_A, BPF_ABS, BPF_ADD, BPF_ALU, BPF_B, BPF_H, BPF_JGE, BPF_JGT, BPF_JMP, BPF_K, BPF_LD,
-        BPF_MOD, BPF_RET,
+        BPF_A, BPF_ABS, BPF_ADD, BPF_ALU, BPF_AND, BPF_B, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD,
+        BPF_MISC, BPF_MOD, BPF_RET, BPF_TAX, BPF_TXA, BPF_W,
     };
     let jump =
         |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
     let step = |code: u32, k: u32| jump(code, k, 0, 0);
-    let (first, last) = STRANGERS_KINDS;
     [
-        step(BPF_LD | BPF_B | BPF_ABS, KIND_AT),
-        // A kind outside `first..=last` is no stranger's: it skips the four steps for strangers, from
-        // the first jump five ahead, from the second four.
-        jump(BPF_JMP | BPF_JGE | BPF_K, first as u32, 0, 5),
-        jump(BPF_JMP | BPF_JGT | BPF_K, last as u32, 4, 0),
-        step(BPF_LD | BPF_H | BPF_ABS, ENDPOINT_AT),
+        // The session's number is behind the first byte, in the first word.
+        step(BPF_LD | BPF_W | BPF_ABS, 0),
+        step(BPF_ALU | BPF_AND | BPF_K, SessionId::NONE.number()),
         step(BPF_ALU | BPF_MOD | BPF_K, threads),
+        step(BPF_MISC | BPF_TAX, 0),
+        step(BPF_LD | BPF_B | BPF_ABS, 0),
+        // What is not of strangers skips the three steps for them.
+        jump(BPF_JMP | BPF_JEQ | BPF_K, OF_STRANGERS.into(), 0, 3),
+        step(BPF_MISC | BPF_TXA, 0),
         step(BPF_ALU | BPF_ADD | BPF_K, threads),
         step(BPF_RET | BPF_A, 0),
-        step(BPF_LD | BPF_H | BPF_ABS, ENDPOINT_AT),
-        step(BPF_ALU | BPF_MOD | BPF_K, threads),
+        step(BPF_MISC | BPF_TXA, 0),
         step(BPF_RET | BPF_A, 0),
     ]
 }

@@ -115,7 +115,7 @@ impl Receiver {
 
     /// The next datagram that was received, with where it came from and, if the socket serves many
     /// and is bound to every address, which address it was sent to.
-    pub fn next(&mut self, socket: &Socket) -> Option<(Path, &[u8])> {
+    pub fn next(&mut self, socket: &Socket) -> Option<(Path, &mut [u8])> {
         if !self.at.is_in_piece {
             if self.at.slot == self.used {
                 return None;
@@ -142,7 +142,7 @@ impl Receiver {
             self.at.is_in_piece = false;
             self.at.slot += 1;
         }
-        Some((from, &self.bytes[slot * self.bytes_per_slot..][datagram]))
+        Some((from, &mut self.bytes[slot * self.bytes_per_slot..][datagram]))
     }
 
     /// Receives what waits, up to one piece a slot, and calls `take` for each datagram. Returns
@@ -157,7 +157,7 @@ impl Receiver {
     pub fn receive(
         &mut self,
         socket: &Socket,
-        mut take: impl FnMut(Path, &[u8]),
+        mut take: impl FnMut(Path, &mut [u8]),
     ) -> io::Result<bool> {
         let more = self.fill(socket)?;
         while let Some((from, datagram)) = self.next(socket) {

@@ -1,6 +1,7 @@
 //! What sockets send, share and count, over loopback.
 
 use canopy_net::{Clock, Receiver, Socket, SocketOptions, Waker, listen, wait_readable};
+use canopy_wire::{Class, VERSION};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -35,22 +36,32 @@ fn segments_of_a_connected_socket_arrive_one_by_one() {
     assert_eq!(receive(&receiver, 3), expected);
 }
 
-/// A packet of this kind from this endpoint.
-fn packet(kind: u8, endpoint: u16) -> [u8; 20] {
+/// The front of a packet of this class, of a session.
+fn packet(class: Class, session: u32) -> [u8; 20] {
     let mut packet = [0; 20];
-    packet[1] = kind;
-    packet[10..12].copy_from_slice(&endpoint.to_be_bytes());
+    packet[..4].copy_from_slice(&session.to_be_bytes());
+    packet[0] = VERSION | class as u8;
     packet
 }
 
 #[test]
-fn packets_are_steered_by_their_kind_and_source_endpoint() {
+fn packets_are_steered_by_their_class_and_session() {
     for (ip, threads) in [("127.0.0.1", 1), ("127.0.0.1", 3), ("::1", 2)] {
         let any = SocketAddr::new(ip.parse().unwrap(), 0);
         let all = listen(any, threads, &SocketOptions::default()).unwrap();
-        let kinds = [0x00, 0x0f, 0x10, 0x11, 0x12, 0x13, 0xff];
-        let sent: Vec<[u8; 20]> =
-            (0..6).flat_map(|endpoint| kinds.map(|kind| packet(kind, endpoint))).collect();
+        // The third is of nobody's.
+        let first_bytes = [VERSION | Class::Stranger as u8, VERSION | Class::Session as u8, 0xff];
+        let sessions = [0, 1, 2, 3, 0x1_0004, 0xff_fffe];
+        let sent: Vec<[u8; 20]> = sessions
+            .iter()
+            .flat_map(|session| {
+                first_bytes.map(|byte| {
+                    let mut packet = packet(Class::Session, *session);
+                    packet[0] = byte;
+                    packet
+                })
+            })
+            .collect();
         for packet in &sent {
             let sender = socket(ip);
             sender.connect(all[0].data.local_address()).unwrap();
@@ -59,8 +70,9 @@ fn packets_are_steered_by_their_kind_and_source_endpoint() {
         for (thread, sockets) in (0..threads).zip(&all) {
             let expected = |strangers: bool| {
                 let is_due = |packet: &&[u8; 20]| {
-                    let endpoint = u16::from_be_bytes([packet[10], packet[11]]);
-                    endpoint % threads == thread && (0x10..=0x12).contains(&packet[1]) == strangers
+                    let session = u32::from_be_bytes([0, packet[1], packet[2], packet[3]]);
+                    let is_of_strangers = packet[0] == VERSION | Class::Stranger as u8;
+                    session % u32::from(threads) == thread.into() && is_of_strangers == strangers
                 };
                 sent.iter().filter(is_due).map(|packet| packet.to_vec()).collect::<Vec<_>>()
             };
@@ -79,7 +91,8 @@ fn packets_too_short_to_say_reach_the_first_thread() {
     let all = listen("127.0.0.1:0".parse().unwrap(), 2, &SocketOptions::default()).unwrap();
     let sender = socket("127.0.0.1");
     sender.connect(all[0].data.local_address()).unwrap();
-    let short = [vec![], vec![0xc1], packet(0x10, 1)[..11].to_vec(), packet(0, 1)[..11].to_vec()];
+    let [stranger, session] = [packet(Class::Stranger, 1), packet(Class::Session, 1)];
+    let short = [vec![], vec![VERSION], stranger[..3].to_vec(), session[..3].to_vec()];
     short.iter().for_each(|packet| sender.send(packet).unwrap());
     assert_eq!(receive(&all[0].data, short.len()), short);
 }
@@ -95,24 +108,25 @@ fn a_flood_of_strangers_costs_the_sessions_nothing() {
     // Far more than fits either buffer, and then as much as fits easily.
     let (flood, updates) = (5_000, 20);
     let mut hellos = 0;
-    for kind in [0x10, 0x11, 0x12] {
-        for endpoint in 0..flood / 3 {
-            flooder.send(&packet(kind, endpoint)).unwrap();
-            hellos += 1;
-        }
+    for number in 0..flood {
+        flooder.send(&packet(Class::Stranger, number)).unwrap();
+        hellos += 1;
     }
-    (0..updates).for_each(|number| session.send(&packet(0x00, number)).unwrap());
+    (0..updates).for_each(|number| session.send(&packet(Class::Session, number)).unwrap());
     let (clock, waker) = (Clock::start(), Waker::new().unwrap());
     assert!(sockets.wait_readable(&waker, &clock, Some(clock.now())).unwrap());
-    let arrived = receive(&sockets.data, updates.into());
-    assert_eq!(arrived, Vec::from_iter((0..updates).map(|number| packet(0x00, number).to_vec())));
+    let arrived = receive(&sockets.data, updates as usize);
+    assert_eq!(
+        arrived,
+        Vec::from_iter((0..updates).map(|number| packet(Class::Session, number).to_vec()))
+    );
     assert_eq!(sockets.data.lost(), 0);
     // The flood waits still, which is seen without the data socket.
     assert!(sockets.wait_readable(&waker, &clock, Some(clock.now())).unwrap());
     let mut read = receive(&sockets.strangers, 1).len();
     assert!(read < hellos, "{read}");
     // The losses are told with the next.
-    flooder.send(&packet(0x10, 0)).unwrap();
+    flooder.send(&packet(Class::Stranger, 0)).unwrap();
     read += receive(&sockets.strangers, 1).len();
     assert_eq!(sockets.strangers.lost() as usize + read, hellos + 1);
     assert!(!sockets.wait_readable(&waker, &clock, Some(clock.now())).unwrap());

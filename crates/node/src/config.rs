@@ -2,7 +2,7 @@
 
 use canopy_engines::EngineChoice;
 use canopy_relay::{ComtreeConfig, Mode, TableLimits};
-use canopy_session::SessionLimits;
+use canopy_session::{Identity, SessionLimits};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,6 +27,10 @@ pub struct NodeConfig {
     pub comtrees: Vec<ComtreeConfig>,
     /// The most sessions at a time, of all data threads.
     pub max_sessions: u32,
+    /// Who the relay is; someone new at each start unless it is given.
+    pub identity: Option<Identity>,
+    /// The longest datagram in bytes that the network here takes.
+    pub max_datagram: u16,
     /// The size of each data thread's tables.
     pub tables: TableLimits,
     /// How long things live.
@@ -51,6 +55,8 @@ impl NodeConfig {
             engine_folder: canopy_engines::ENGINE_FOLDER.into(),
             comtrees: vec![ComtreeConfig::new(canopy_wire::Comtree(1), 1)],
             max_sessions: 10_000,
+            identity: None,
+            max_datagram: canopy_wire::SAFE_DATAGRAM as u16,
             tables: TableLimits::default(),
             session_limits: SessionLimits::default(),
             drain: Duration::from_secs(5),

@@ -18,7 +18,7 @@ use anyhow::Context;
 use canopy_engines::Engine;
 use canopy_net::{Clock, SocketOptions, ThreadSockets};
 use canopy_relay::{Notice, Places, Relay, RelayConfig, Siblings, Turn};
-use canopy_session::Keyring;
+use canopy_session::{Keyring, PublicKey};
 use canopy_wire::Tag;
 use data_thread::DataThread;
 use neighbours::Neighbours;
@@ -48,6 +48,7 @@ pub struct EngineInUse {
 /// A relay whose data threads run.
 pub struct RunningRelay {
     address: SocketAddr,
+    key: PublicKey,
     /// Bytes that may wait for a data thread: granted, and asked for.
     receive_buffer: (usize, usize),
     engines: Vec<EngineInUse>,
@@ -82,7 +83,11 @@ impl RunningRelay {
             .unzip();
         let watch = RelayWatch::new(shared);
         let mut threads = Vec::new();
-        let relays = relays(settings, &engines)?;
+        let keys = match &settings.identity {
+            Some(identity) => Keyring::with_identity(random_tag()?, identity.clone()),
+            None => Keyring::new(random_tag()?),
+        };
+        let relays = relays(settings, &keys, &engines)?;
         let clock = Clock::start();
         let each = relays.into_iter().zip(sockets).zip(engines).zip(requests);
         for (number, (((relay, socket), engine), requests)) in (0..).zip(each) {
@@ -97,6 +102,7 @@ impl RunningRelay {
         let neighbours = Neighbours::watch(watch.clone(), clock);
         Ok(RunningRelay {
             address,
+            key: *keys.identity().public(),
             receive_buffer,
             engines: in_use,
             watch,
@@ -105,6 +111,11 @@ impl RunningRelay {
             ends,
             neighbours,
         })
+    }
+
+    /// The key that it is known by.
+    pub fn key(&self) -> PublicKey {
+        self.key
     }
 
     /// The address that it listens on.
@@ -197,8 +208,7 @@ fn spawn(
 }
 
 /// A relay for each data thread; together they have one keyring and one count of places.
-fn relays(settings: &NodeConfig, engines: &[Engine]) -> anyhow::Result<Vec<Relay>> {
-    let keys = Keyring::new(random_tag()?);
+fn relays(settings: &NodeConfig, keys: &Keyring, engines: &[Engine]) -> anyhow::Result<Vec<Relay>> {
     let places = Places::new(settings.max_sessions);
     let siblings = Siblings::mesh(settings.threads);
     siblings
@@ -210,6 +220,8 @@ fn relays(settings: &NodeConfig, engines: &[Engine]) -> anyhow::Result<Vec<Relay
                 comtrees: settings.comtrees.clone(),
                 places: places.clone(),
                 max_sessions: settings.max_sessions,
+                max_datagram: settings.max_datagram,
+                log_keys: false,
                 limits: settings.session_limits,
                 tables: settings.tables,
                 smallest_set: engine.smallest_set(),

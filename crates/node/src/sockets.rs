@@ -93,7 +93,7 @@ impl Medium for Sockets {
         }
     }
 
-    fn next(&mut self) -> Option<(Path, &[u8])> {
+    fn next(&mut self) -> Option<(Path, &mut [u8])> {
         if self.is_with_strangers {
             self.strangers.next(&self.sockets.strangers)
         } else {

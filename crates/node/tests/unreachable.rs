@@ -36,14 +36,14 @@ impl Participant {
         socket.set_read_timeout(Some(wait)).unwrap();
         let mut seed = [7; 16];
         seed[..2].copy_from_slice(&socket.local_addr().unwrap().port().to_be_bytes());
-        let mut session = Session::new(SessionConfig { comtree: Comtree(1), seed });
+        let mut session = Session::new(SessionConfig::new(Comtree(1), seed));
         session.subscribe(GROUP, LEVEL);
         let mut new = Participant { session, socket, clock, received: 0, subscribed: false };
         new.turn_until(|new| new.subscribed);
         new
     }
 
-    fn publish(&self) {
+    fn publish(&mut self) {
         let mut out = [0; MAX_DATAGRAM];
         let payload = [1; 1000];
         let len = self.session.publish(GROUP.address(), LEVEL, Flags(0), &payload, &mut out);
@@ -61,7 +61,7 @@ impl Participant {
             if let Ok(len) = self.socket.recv(&mut bytes) {
                 let received = &mut self.received;
                 let take = |_: canopy_session::Update<'_>| *received += 1;
-                self.session.handle_datagram(self.clock.now(), &bytes[..len], take).unwrap();
+                self.session.handle_datagram(self.clock.now(), &mut bytes[..len], take).unwrap();
             }
             while let Some(event) = self.session.poll_event() {
                 self.subscribed |= matches!(event, Event::Subscribed(..));
@@ -115,7 +115,7 @@ fn who_has_gone_without_a_word_is_left_out_and_the_others_get_everything() {
         assert!(relay.blind_to_neighbours().is_none());
         let address = SocketAddr::new(here.parse().unwrap(), relay.address().port());
         let clock = Clock::start();
-        let publisher = Participant::join(&far, there, address, clock);
+        let mut publisher = Participant::join(&far, there, address, clock);
         let mut stays = Participant::join(&far, there, address, clock);
         let goes = Participant::join(&far, gone, address, clock);
         far.ip(&format!("addr del {gone}/{prefix} dev far")).unwrap();

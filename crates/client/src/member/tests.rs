@@ -3,9 +3,12 @@
 
 use super::*;
 use crate::{Event, Incoming};
+use canopy_session::{
+    Answer, Keyring, SessionIndex, SessionLimits, Sessions, SessionsConfig, Terms, refuse,
+};
 use canopy_wire::{
-    Address, BundleWriter, Connected, Cookie, Header, Hello, Keepalive, Kind, LeaveReason, Packet,
-    Refused, RefusedReason,
+    Address, Downlink, Header, Kind, LeaveReason, Packet, Record, RefusedReason, SAFE_DATAGRAM,
+    Suite, UpdatesWriter,
 };
 use std::net::UdpSocket;
 
@@ -14,6 +17,7 @@ const COMTREE: Comtree = Comtree(1);
 /// A relay that does as it is told.
 struct Script {
     socket: UdpSocket,
+    sessions: Sessions,
     /// Refuses whoever connects.
     refuses: Option<RefusedReason>,
     /// Answers nobody.
@@ -23,6 +27,7 @@ struct Script {
     /// From where it heard something last.
     peer: Option<SocketAddr>,
     joined: u16,
+    session: SessionIndex,
     /// Sends an update of this publisher's right behind its welcome.
     publisher: Option<Address>,
 }
@@ -31,8 +36,20 @@ impl Script {
     fn new() -> Script {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();
-        let (refuses, silent, blocked) = (None, false, Vec::new());
-        Script { socket, refuses, silent, blocked, peer: None, joined: 0, publisher: None }
+        let limits = SessionLimits::default();
+        let config =
+            SessionsConfig { max_sessions: 99, thread: 0, threads: 1, log_keys: false, limits };
+        Script {
+            socket,
+            sessions: Sessions::new(config, Keyring::new([1; 16]), &[2; 16]),
+            refuses: None,
+            silent: false,
+            blocked: Vec::new(),
+            peer: None,
+            joined: 0,
+            session: 0,
+            publisher: None,
+        }
     }
 
     fn address(&self) -> SocketAddr {
@@ -40,78 +57,100 @@ impl Script {
     }
 
     /// Answers all that waits.
-    fn serve(&mut self) {
+    fn serve(&mut self, now: Time) {
         let mut bytes = [0; 2048];
         while let Ok((len, from)) = self.socket.recv_from(&mut bytes) {
             self.peer = Some(from);
             if self.silent || self.blocked.contains(&from.port()) {
                 continue;
             }
-            let mut out = [0; MAX_DATAGRAM];
             let joined = self.joined;
-            if let Some(len) = self.answer(&Packet::new_checked(&bytes[..len]).unwrap(), &mut out) {
-                self.send(&out[..len]);
+            let mut answer = Answer::new();
+            self.answer(now, from, &mut bytes[..len], &mut answer);
+            if !answer.bytes().is_empty() {
+                self.send(answer.bytes());
             }
-            if let (true, Some(publisher)) = (self.joined > joined, self.publisher) {
-                self.publish(publisher, &[b"welcome"]);
+            if self.joined > joined {
+                let welcome = self.sessions.welcome(self.session).unwrap().to_vec();
+                self.send(&welcome);
+                if let Some(publisher) = self.publisher {
+                    self.publish(publisher, &[b"welcome"]);
+                }
             }
         }
     }
 
-    fn answer(&mut self, packet: &Packet<'_>, out: &mut [u8]) -> Option<usize> {
-        let len = match packet.header().kind {
-            Kind::Hello => {
-                let nonce = Hello::decode(packet).unwrap().nonce;
-                Cookie { nonce, cookie: [1; 16] }.encode(COMTREE, out)
+    fn answer(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8], answer: &mut Answer) {
+        let path = from.into();
+        if let Ok(opened) = self.sessions.unseal(path, &mut datagram.to_vec()) {
+            let packet = Packet::new_checked(opened).unwrap();
+            if packet.header().kind == Kind::Keepalive {
+                self.sessions.keepalive(now, self.session, &packet, answer).unwrap();
             }
-            Kind::Connect => self.connect(packet, out),
-            Kind::Keepalive => {
-                Keepalive::decode(packet).unwrap().encode_ack(COMTREE, packet.header().src, out)
-            }
-            _ => return None,
-        };
-        Some(len.unwrap())
+            return;
+        }
+        let Ok(packet) = Packet::new_checked(datagram) else { return };
+        match packet.header().kind {
+            Kind::Hello => self.sessions.hello(now, path, &packet, answer).unwrap(),
+            Kind::Connect => self.connect(now, from, &packet, answer),
+            _ => {}
+        }
     }
 
-    fn connect(&mut self, packet: &Packet<'_>, out: &mut [u8]) -> Result<usize, WireError> {
-        let nonce = canopy_wire::Connect::decode(packet).unwrap().nonce;
+    fn connect(&mut self, now: Time, from: SocketAddr, packet: &Packet<'_>, answer: &mut Answer) {
+        let (connect, proof) = self.sessions.prove(now, from.into(), packet).unwrap();
         if let Some(reason) = self.refuses {
-            return Refused { nonce, reason }.encode(COMTREE, out);
+            return refuse(connect.nonce, COMTREE, reason, answer);
+        }
+        if let Some((older, _)) = self.sessions.at(from.into()) {
+            let _ = self.sessions.end(older);
         }
         self.joined += 1;
-        let connected = Connected {
-            nonce,
+        let knock = self.sessions.knock(&connect).unwrap();
+        let terms = Terms {
             address: Address::unicast(1, self.joined),
-            lifetime_ms: 10_000,
-            keepalive_ms: 2_000,
-            subscription_ms: 60_000,
-            secret: [1; 16],
+            suite: Suite::Aes128Gcm,
+            downlink: Downlink::Member,
+            max_datagram: SAFE_DATAGRAM as u16,
+            features: 0,
         };
-        connected.encode(COMTREE, out)
+        self.session = self.sessions.open(now, from.into(), proof, knock, &terms).unwrap();
     }
 
     fn send(&self, datagram: &[u8]) {
         self.socket.send_to(datagram, self.peer.unwrap()).unwrap();
     }
 
-    /// Tells the member with this address that it is going away.
-    fn drain(&self, participant: Participant) {
-        let (mut out, leave) = ([0; 64], canopy_wire::Leave { reason: LeaveReason::Draining });
-        let to = participant.address();
-        let len = leave.encode(COMTREE, Address::UNSPECIFIED, to, &mut out).unwrap();
-        self.send(&out[..len]);
+    /// Tells the member who joined last that the relay is going away.
+    fn drain(&mut self) {
+        let mut answer = Answer::new();
+        self.sessions.dismiss(self.session, COMTREE, LeaveReason::Draining, &mut answer);
+        self.send(answer.bytes());
     }
 
-    /// A bundle of updates from `src`.
-    fn publish(&self, src: Address, payloads: &[&[u8]]) {
+    /// Updates from `src` in one datagram, to the member who joined last.
+    fn publish(&mut self, src: Address, payloads: &[&[u8]]) {
         let mut out = [0; MAX_DATAGRAM];
-        let mut writer = BundleWriter::new(&mut out).unwrap();
-        for payload in payloads {
-            assert!(writer.push(src, Group::new(7), Level(0), Default::default(), payload));
+        let mut writer = UpdatesWriter::new(&mut out, SAFE_DATAGRAM).unwrap();
+        for (series, payload) in (0..).zip(payloads) {
+            let record = Record::new(Group::new(7).address(), series, payload);
+            assert!(writer.push(&Record { src, ..record }));
         }
-        let none = Address::UNSPECIFIED;
-        let len = writer.finish(&Header::new(Kind::Bundle, COMTREE, none, none));
+        let id = self.sessions.id(self.session);
+        let len = writer.finish(&Header::new(Kind::Updates, id, COMTREE));
+        let len = self.sessions.seal(self.session, &mut out, len).unwrap();
         self.send(&out[..len]);
+    }
+}
+
+fn config() -> MemberConfig {
+    let max_datagram = SAFE_DATAGRAM as u16;
+    MemberConfig {
+        comtree: COMTREE,
+        relay_key: None,
+        max_datagram,
+        receive_queue: 100,
+        receive_offload: true,
     }
 }
 
@@ -127,7 +166,7 @@ impl World {
     fn new(relays: Vec<Script>) -> World {
         let now = Time::from_millis(1);
         let known = Relays::new(relays.iter().map(Script::address)).unwrap();
-        let config = MemberConfig { comtree: COMTREE, receive_queue: 100, receive_offload: true };
+        let config = config();
         let member = Member::open(now, known, &config).unwrap();
         World { now, member, relays, receiver: Receiver::new(4, 65_535) }
     }
@@ -136,7 +175,8 @@ impl World {
         for _ in 0..8 {
             self.member.receive(self.now, &mut self.receiver);
             self.member.turn(self.now);
-            self.relays.iter_mut().for_each(Script::serve);
+            let now = self.now;
+            self.relays.iter_mut().for_each(|relay| relay.serve(now));
         }
     }
 
@@ -201,7 +241,7 @@ fn a_relay_where_nothing_listens_is_passed_over_soon() {
     let known = Relays::new([address, here.address()]).unwrap();
     drop(gone);
     let mut world = World::new(vec![here]);
-    let config = MemberConfig { comtree: COMTREE, receive_queue: 100, receive_offload: true };
+    let config = config();
     world.member = Member::open(world.now, known, &config).unwrap();
     world.run(Duration::from_millis(600));
     assert!(world.events().iter().any(is_connected));
@@ -232,9 +272,8 @@ fn nothing_of_a_new_session_is_read_before_its_connected() {
     let mut world = World::new(vec![relay]);
     world.settle();
     for _ in 0..3 {
-        let participant = world.member.participant().unwrap();
         world.relays[0].publish(publisher, &[b"old"]);
-        world.relays[0].drain(participant);
+        world.relays[0].drain();
         // The session is over; this one is not heard.
         world.relays[0].publish(publisher, &[b"too late"]);
         world.run(Duration::from_millis(500));
@@ -272,8 +311,7 @@ fn an_answer_to_an_earlier_session_is_refused() {
     world.settle();
     let update = world.member.inbox().next_update().unwrap();
     world.member.publish(&Outgoing::reply(&update, b"answer")).unwrap();
-    let participant = world.member.participant().unwrap();
-    world.relays[0].drain(participant);
+    world.relays[0].drain();
     world.settle();
     let refused = world.member.publish(&Outgoing::reply(&update, b"answer"));
     assert!(matches!(refused, Err(PublishError::NotConnected)));
@@ -281,24 +319,6 @@ fn an_answer_to_an_earlier_session_is_refused() {
     let refused = world.member.publish(&Outgoing::reply(&update, b"answer"));
     assert!(matches!(refused, Err(PublishError::Stale)));
     world.member.publish(&Outgoing::to(update.from, b"at one's own risk")).unwrap();
-}
-
-/// A relay would drop what comes from an address that is the sender's no more.
-#[test]
-fn what_was_packed_in_an_earlier_session_is_not_sent_in_the_next() {
-    let mut world = World::new(vec![Script::new()]);
-    world.settle();
-    let sender = world.member.sender().unwrap();
-    let update = Outgoing::new(Group::new(7), Level(0), b"late");
-    let bundles = Bundles::pack(sender, [update]).unwrap();
-    world.member.publish_bundles(&bundles).unwrap();
-    let participant = world.member.participant().unwrap();
-    world.relays[0].drain(participant);
-    world.run(Duration::from_millis(500));
-    assert!(world.member.participant().is_some());
-    let refused = world.member.publish_bundles(&bundles);
-    assert!(matches!(refused, Err(PublishError::NotConnected)));
-    assert_eq!(world.member.stats().published, 1);
 }
 
 #[test]
@@ -315,8 +335,8 @@ fn updates_of_one_datagram_share_its_memory_and_hold_their_bytes() {
     let updates: Vec<_> = std::iter::from_fn(|| world.member.inbox().next_update()).collect();
     let payloads: Vec<_> = updates.iter().map(|update| &update.payload[..]).collect();
     assert_eq!(payloads, [&b"one"[..], b"", b"three", b"alone"]);
-    // Twelve bytes are a record's header.
+    // The later records' heads have two bytes: their form and their length.
     let distance = payloads[2].as_ptr().addr() - payloads[0].as_ptr().addr();
-    assert_eq!(distance, 3 + 2 * RECORD_HEADER_LEN);
+    assert_eq!(distance, 3 + 2 * 2);
     assert_eq!(world.member.stats().malformed, 2);
 }

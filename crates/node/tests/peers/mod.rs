@@ -60,7 +60,7 @@ impl Peer {
         socket.connect(relay).unwrap();
         let mut bytes = [0; 16];
         bytes[..2].copy_from_slice(&seed.to_le_bytes());
-        let mut session = Session::new(SessionConfig { comtree, seed: bytes });
+        let mut session = Session::new(SessionConfig::new(comtree, bytes));
         groups.iter().for_each(|group| session.subscribe(*group, Level(255)));
         let (waker, receiver) = (Waker::new().unwrap(), Receiver::new(1, MAX_DATAGRAM + 1));
         let (clock, last) = (Clock::start(), BTreeMap::new());
@@ -86,7 +86,7 @@ impl Peer {
             while let Some(len) = self.session.poll_transmit(STILL, &mut bytes) {
                 if self.session.state() == State::Greeting {
                     let hello = Packet::new_checked(&bytes[..len]).unwrap();
-                    self.asked = hello.header().src.endpoint() % threads;
+                    self.asked = (hello.header().session.number() % u32::from(threads)) as u16;
                 }
                 self.socket.send(&bytes[..len]).unwrap();
             }
@@ -107,7 +107,7 @@ impl Peer {
 
     /// The data thread that it is on.
     pub(crate) fn thread(&self, threads: u16) -> u16 {
-        self.session.address().endpoint() % threads
+        (self.session.id().number() % u32::from(threads)) as u16
     }
 
     /// Publishes its next update, of the largest size.
@@ -120,7 +120,7 @@ impl Peer {
         self.published += 1;
         let (mut datagram, payload) =
             ([0; MAX_DATAGRAM], payload(self.session.address(), self.published, len));
-        let (to, session) = (group.address(), &self.session);
+        let (to, session) = (group.address(), &mut self.session);
         let len = session.publish(to, Level(0), flags, &payload, &mut datagram).unwrap();
         self.socket.send(&datagram[..len]).unwrap();
     }
