@@ -2,7 +2,8 @@
 //! parsers, for a fuzzer to begin with. To be run after a change of the format; files under other
 //! names stay.
 
-use canopy_wire::{HEADER_LEN, Kind};
+use canopy_fuzz::input_of;
+use canopy_wire::Kind;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::{fs, io};
@@ -15,14 +16,17 @@ fn main() -> io::Result<()> {
         for (kind, packet) in canopy_fuzz::run_relay(&fs::read(input)?).packets {
             let name = format!("kind-{kind:02x}");
             let is = |of: Kind| kind == of as u8;
-            let of_bodies = [(Kind::Bundle, "bundle"), (Kind::Subscribe, "subscribe")];
-            let of_bodies = of_bodies.into_iter().chain([(Kind::SubscribeAck, "subscribe_ack")]);
-            for (_, target) in of_bodies.filter(|(of, _)| is(*of)) {
-                fs::write(corpora.join(target).join(&name), &packet[HEADER_LEN..])?;
+            let of_kinds = [
+                (Kind::Updates, "updates"),
+                (Kind::Subscribe, "subscribe"),
+                (Kind::SubscribeAck, "subscribe_ack"),
+            ];
+            let of_kinds = of_kinds.into_iter().filter(|(of, _)| is(*of)).map(|(_, target)| target);
+            let of_all =
+                if kind < Kind::Hello as u8 { &["packet"][..] } else { &["packet", "handshake"] };
+            for target in of_kinds.chain(of_all.iter().copied()) {
+                fs::write(corpora.join(target).join(&name), input_of(target, &packet))?;
             }
-            let target = if kind < Kind::Hello as u8 { "packet" } else { "handshake" };
-            fs::write(corpora.join("packet").join(&name), &packet)?;
-            fs::write(corpora.join(target).join(name), packet)?;
         }
     }
     Ok(())

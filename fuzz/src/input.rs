@@ -34,6 +34,11 @@ impl<'a> Input<'a> {
         *first
     }
 
+    /// The byte that is taken next.
+    pub(crate) fn peek(&self) -> u8 {
+        self.0.first().copied().unwrap_or_default()
+    }
+
     /// A number below `end`, which is at most 256.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         usize::from(self.byte()) % end

@@ -3,15 +3,20 @@
 //! On stable, `cargo test` replays the committed corpora. `cargo xtask fuzz packet` looks for new
 //! inputs, on nightly, and keeps them outside the corpus.
 
+mod host;
 mod input;
+mod joining;
 mod participant;
 mod relay;
 mod session;
 mod wire;
 
+pub use joining::joining;
 pub use relay::{Run, relay, run_relay};
 pub use session::session;
-pub use wire::{bundle, handshake, packet, subscribe, subscribe_ack};
+pub use wire::{handshake, packet, subscribe, subscribe_ack, updates};
+
+use canopy_wire::{Class, HEADER_LEN, VERSION};
 
 /// A target: it returns if the bytes are handled as promised, accepted or not.
 pub type Target = fn(&[u8]);
@@ -19,10 +24,28 @@ pub type Target = fn(&[u8]);
 /// Every target under its name, which is also that of its binary and of its corpus's folder.
 pub const TARGETS: &[(&str, Target)] = &[
     ("packet", packet),
-    ("bundle", bundle),
+    ("updates", updates),
     ("subscribe", subscribe),
     ("subscribe_ack", subscribe_ack),
     ("handshake", handshake),
+    ("joining", joining),
     ("relay", relay),
     ("session", session),
 ];
+
+/// What a packet is as an input of a target of `canopy-wire`: some put a header of their own in
+/// front, and need what follows it.
+pub fn input_of(target: &str, packet: &[u8]) -> Vec<u8> {
+    let (header, body) = packet.split_at(HEADER_LEN);
+    match target {
+        "packet" | "handshake" => packet.to_vec(),
+        // How many records there are, the header says.
+        "updates" => [&header[10..11], body].concat(),
+        _ => body.to_vec(),
+    }
+}
+
+/// Whether a datagram says of itself that it is sealed.
+fn is_sealed(datagram: &[u8]) -> bool {
+    datagram.first() == Some(&(VERSION | Class::Sealed as u8))
+}

@@ -1,15 +1,22 @@
 //! A [`Session`] that is held to its promises at every call.
 
+use crate::is_sealed;
 use canopy_session::{Event, Session, SessionConfig, SessionError, State, Update};
 use canopy_wire::{
-    Address, Comtree, Flags, Kind, Level, MAX_DATAGRAM, MAX_UPDATE, Packet, Time, WireError,
+    Address, Comtree, Flags, Kind, Level, MAX_DATAGRAM, MAX_UPDATE, Packet, Record, SessionId,
+    Time, WireError,
 };
 
 /// What a participant sends besides updates.
 const SAID: [Kind; 6] =
     [Kind::Hello, Kind::Connect, Kind::Keepalive, Kind::Subscribe, Kind::Leave, Kind::Rebind];
+/// What of it is not sealed.
+const SAID_IN_CLEAR: [Kind; 2] = [Kind::Hello, Kind::Connect];
 /// A rebind, a keepalive and a subscribe; no other state has more to say at once.
 const MAX_PACKETS_AT_ONCE: usize = 3;
+
+/// Opens what a participant has sealed, with the keys that its relay has.
+pub(crate) type Opener<'a> = &'a dyn Fn(&[u8]) -> Option<Vec<u8>>;
 
 pub(crate) struct Participant {
     pub(crate) session: Session,
@@ -17,23 +24,37 @@ pub(crate) struct Participant {
     closed: bool,
 }
 
+/// Where a session stands, as far as it shows.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Standing {
+    state: State,
+    address: Address,
+    id: SessionId,
+    due: Option<Time>,
+    subscriptions: usize,
+}
+
+impl Standing {
+    /// Whether there is a session, so that what is sealed is opened.
+    pub(crate) fn is_in_session(&self) -> bool {
+        matches!(self.state, State::Connected | State::Leaving)
+    }
+}
+
 impl Participant {
-    pub(crate) fn new(comtree: Comtree, seed: u8) -> Participant {
-        let session = Session::new(SessionConfig { comtree, seed: [seed; 16] });
-        Participant { session, comtree, closed: false }
+    pub(crate) fn new(config: SessionConfig) -> Participant {
+        let comtree = config.comtree;
+        Participant { session: Session::new(config), comtree, closed: false }
     }
 
     /// Everything that it wants sent at `now`.
-    pub(crate) fn say(&mut self, now: Time) -> Vec<Vec<u8>> {
+    pub(crate) fn say(&mut self, now: Time, open: Opener<'_>) -> Vec<Vec<u8>> {
         let is_due = self.session.poll_timeout().is_some_and(|at| at <= now);
         let mut said = Vec::new();
         let mut out = [0; 2 * MAX_DATAGRAM];
         while let Some(len) = self.session.poll_transmit(now, &mut out) {
             assert!(is_due, "a packet before its time");
-            assert!(len <= MAX_DATAGRAM, "a packet of {len} bytes");
-            let packet = Packet::new_checked(&out[..len]).unwrap();
-            let header = packet.header();
-            assert!(SAID.contains(&header.kind) && header.comtree == self.comtree, "{header:?}");
+            self.check(&out[..len], open);
             said.push(out[..len].to_vec());
             assert!(said.len() <= MAX_PACKETS_AT_ONCE, "no end of packets");
         }
@@ -44,6 +65,23 @@ impl Participant {
         said
     }
 
+    /// A datagram of its own is no longer than agreed, and no one but the relay can read it, unless
+    /// there is no session yet.
+    fn check(&self, datagram: &[u8], open: Opener<'_>) {
+        let len = datagram.len();
+        assert!(len <= self.session.max_datagram(), "a packet of {len} bytes");
+        let opened = open(datagram).expect("its relay cannot open what it said");
+        let header = *Packet::new_checked(&opened).unwrap().header();
+        assert!(SAID.contains(&header.kind), "{header:?}");
+        if is_sealed(datagram) {
+            assert_eq!((header.comtree, header.session), (self.comtree, self.session.id()));
+        } else {
+            // Which comtree it wants, only the relay reads.
+            let is_silent = header.comtree == Comtree(0);
+            assert!(SAID_IN_CLEAR.contains(&header.kind) && is_silent, "{header:?} in clear");
+        }
+    }
+
     /// Hears a datagram. Returns the updates in it.
     pub(crate) fn hear(&mut self, now: Time, datagram: &[u8]) -> Result<usize, WireError> {
         let before = self.standing();
@@ -52,8 +90,8 @@ impl Participant {
             assert!(update.payload.len() < MAX_DATAGRAM);
             updates += 1;
         };
-        let heard = self.session.handle_datagram(now, datagram, deliver);
-        assert!(updates == 0 || before.0 == State::Connected, "an update outside of a session");
+        let heard = self.session.handle_datagram(now, &mut datagram.to_vec(), deliver);
+        assert!(updates == 0 || before.state == State::Connected, "an update outside of a session");
         if heard.is_err() {
             let fresh = self.session.poll_event();
             assert!(updates == 0 && fresh.is_none(), "{fresh:?} of a datagram that is wrong");
@@ -65,12 +103,14 @@ impl Participant {
 
     /// The packet of an update; `None` if it cannot be published.
     pub(crate) fn publish(
-        &self,
+        &mut self,
         dst: Address,
         (level, flags): (Level, Flags),
         payload: &[u8],
+        open: Opener<'_>,
     ) -> Option<Vec<u8>> {
         let mut out = vec![0; 2 * MAX_DATAGRAM];
+        let series = self.session.take_series(0);
         match self.session.publish(dst, level, flags, payload, &mut out) {
             Ok(len) => out.truncate(len),
             Err(SessionError::NotConnected) => {
@@ -83,8 +123,17 @@ impl Participant {
                 return None;
             }
         }
-        let packet = Packet::new_checked(&out).unwrap();
-        assert_eq!((packet.payload(), packet.header().dst), (payload, dst));
+        assert_eq!(self.session.take_series(0), series.wrapping_add(1));
+        assert!(is_sealed(&out) && out.len() <= self.session.max_datagram());
+        let opened = open(&out).expect("its relay cannot open what it published");
+        let packet = Packet::new_checked(&opened).unwrap();
+        let header = packet.header();
+        assert_eq!((header.session, header.comtree), (self.session.id(), self.comtree));
+        let known = Flags(flags.0 & (Flags::ECHO.0 | Flags::FILLER.0));
+        let update = Record { flags: known, level, ..Record::new(dst, series, payload) };
+        // What says of itself that it is filler is none.
+        let is_filler = flags.contains(Flags::FILLER);
+        assert!(packet.updates().unwrap().eq((!is_filler).then_some(update)));
         Some(out)
     }
 
@@ -94,10 +143,15 @@ impl Participant {
         self.hear_events();
     }
 
-    /// Where it stands, as far as it shows.
-    fn standing(&self) -> (State, Address, Option<Time>, usize) {
+    pub(crate) fn standing(&self) -> Standing {
         let session = &self.session;
-        (session.state(), session.address(), session.poll_timeout(), session.subscriptions())
+        Standing {
+            state: session.state(),
+            address: session.address(),
+            id: session.id(),
+            due: session.poll_timeout(),
+            subscriptions: session.subscriptions(),
+        }
     }
 
     fn hear_events(&mut self) {

@@ -1,27 +1,29 @@
 //! The target of `canopy-relay`, and with it of the relay's side of `canopy-session`: participants
 //! do what the input says, and so do strangers with copies of what they overheard.
 
+use crate::host::{Host, ip_port};
 use crate::input::{Input, MAX_STEPS, steps};
 use crate::participant::Participant;
-use canopy_batch::Transmit;
-use canopy_judge::{Books, Limits, Page};
-use canopy_relay::{
-    Change, ComtreeConfig, Counters, Mode, Places, Relay, RelayConfig, SendBatch, Siblings,
-    TableLimits,
-};
-use canopy_session::{Keyring, SessionLimits, State};
+use canopy_relay::{ComtreeConfig, Counters, Mode, Places, RelayConfig, TableLimits};
+use canopy_session::{SessionConfig, SessionLimits, State};
 use canopy_wire::{
-    Address, Comtree, Flags, Group, Header, Kind, Level, MAX_DATAGRAM, MAX_UPDATE, Time,
+    Address, Comtree, Downlink, Flags, Group, Header, Kind, Level, MAX_DATAGRAM, MAX_UPDATE,
+    Record, SAFE_DATAGRAM, SEAL_LEN, SessionId, Time, UpdatesWriter,
 };
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
 use std::time::Duration;
 
 /// The bits of an input's first byte.
 const PERIODIC: u8 = 1;
 const TWO_THREADS: u8 = 2;
 const CRAMPED: u8 = 4;
-/// From two receivers on the relay sends all the same bytes, as for a clone engine.
+/// The relay's network takes the longest datagrams; so do the paths of every other pair of
+/// participants.
+const LONG: u8 = 8;
+/// What the relay sends to the participants of the first comtree, or of the second, is not sealed.
+const OPEN: [u8; 2] = [0x10, 0x20];
+/// From two receivers on the relay sends all the same bytes, as for a clone engine, where they are
+/// not sealed.
 const SETS: u8 = 0x80;
 
 const TICK: Duration = Duration::from_millis(50);
@@ -56,12 +58,18 @@ steps! {
     Move,
     /// Place, two bytes: that many bytes follow, a datagram.
     Raw,
-    /// Place, kind, comtree, endpoint, [`World::destination`], byte: that many bytes follow, a body.
+    /// Place, kind, comtree, [`World::session`], records, byte: that many bytes follow, a body.
     Forge,
     /// Place, which, [`Input::alter`]: a copy of what was overheard.
     Replay,
     /// The relay is to stop.
     Drain,
+    /// Participant, how many, and for each [`World::destination`], level, flags, length in units of
+    /// eight: updates in one packet.
+    PublishTogether,
+    /// Participant, place, kind, comtree, records, byte: that many bytes follow, a body that the
+    /// participant seals.
+    Abuse,
 }
 
 /// A relay through everything that the input makes happen.
@@ -81,14 +89,13 @@ pub struct Run {
 pub fn run_relay(input: &[u8]) -> Run {
     let mut input = Input::new(input);
     let bits = input.byte();
-    let mut world = World::new(config(bits), if bits & TWO_THREADS == 0 { 1 } else { 2 });
+    let mut world = World::new(&config(bits), if bits & TWO_THREADS == 0 { 1 } else { 2 });
     for _ in 0..MAX_STEPS {
         let Some(step) = input.step(STEPS) else { break };
         world.take(step, &mut input);
     }
     world.fall_silent();
-    let mut counters = Counters::default();
-    world.threads.iter().for_each(|thread| counters.add(thread.relay.counters()));
+    let counters = world.host.counters();
     Run { counters, packets: world.packets }
 }
 
@@ -96,11 +103,17 @@ fn config(bits: u8) -> RelayConfig {
     let is = |bit| bits & bit != 0;
     let (max_sessions, max_groups, max_subscriptions) =
         if is(CRAMPED) { (2, 2, 3) } else { (8, 64, 256) };
+    let comtree = |number: usize| {
+        let downlink = if is(OPEN[number]) { Downlink::None } else { Downlink::Member };
+        ComtreeConfig { downlink, ..ComtreeConfig::new(comtree_of(number), 1) }
+    };
     RelayConfig {
         mode: if is(PERIODIC) { Mode::Periodic { tick: TICK } } else { Mode::Immediate },
-        comtrees: [1, 2].map(|number| ComtreeConfig::new(Comtree(number), 1)).to_vec(),
+        comtrees: [0, 1].map(comtree).to_vec(),
         places: Places::new(max_sessions),
         max_sessions,
+        max_datagram: if is(LONG) { MAX_DATAGRAM } else { SAFE_DATAGRAM } as u16,
+        log_keys: true,
         limits: SessionLimits::default(),
         smallest_set: is(SETS).then_some(2),
         tables: TableLimits {
@@ -111,17 +124,9 @@ fn config(bits: u8) -> RelayConfig {
     }
 }
 
-/// A data thread, and the page of the books on what it read since it last sent.
-struct Thread {
-    relay: Relay,
-    page: Page,
-}
-
-/// A relay, whoever talks to it, and the books on both.
+/// A relay, and whoever talks to it.
 struct World {
-    threads: Vec<Thread>,
-    config: RelayConfig,
-    books: Books,
+    host: Host,
     now: Time,
     /// With the number of its place.
     participants: Vec<(Participant, usize)>,
@@ -131,20 +136,9 @@ struct World {
 }
 
 impl World {
-    fn new(config: RelayConfig, threads: u16) -> World {
-        let limits = Limits {
-            max_sessions: config.max_sessions,
-            tables: config.tables,
-            one_session: threads == 1,
-        };
-        let thread = |siblings| {
-            let relay = Relay::new(config.clone(), siblings, Keyring::new([1; 16]), &[2; 16]);
-            Thread { page: Page::begin(&relay), relay }
-        };
+    fn new(config: &RelayConfig, threads: u16) -> World {
         let mut world = World {
-            threads: Siblings::mesh(threads).into_iter().map(thread).collect(),
-            books: Books::new(limits),
-            config,
+            host: Host::new(config, threads),
             now: Time::from_millis(1),
             participants: Vec::new(),
             born: 0,
@@ -161,7 +155,9 @@ impl World {
     /// A new one; those of even number are on one comtree, the others on another.
     fn participant(&mut self, number: usize) -> Participant {
         self.born = self.born.wrapping_add(1);
-        Participant::new(Comtree(1 + number as u32 % 2), self.born)
+        let max_datagram = [SAFE_DATAGRAM, MAX_DATAGRAM][number / 2 % 2] as u16;
+        let config = SessionConfig::new(comtree_of(number), [self.born; 16]);
+        Participant::new(SessionConfig { max_datagram, ..config })
     }
 
     fn take(&mut self, step: Step, input: &mut Input<'_>) {
@@ -171,7 +167,8 @@ impl World {
                 self.say(input.below(PARTICIPANTS));
             }
             Step::Lose => {
-                for lost in self.participants[input.below(PARTICIPANTS)].0.say(self.now) {
+                let (participant, _) = &mut self.participants[input.below(PARTICIPANTS)];
+                for lost in participant.say(self.now, &|said| self.host.read(said, false)) {
                     self.overhear(&lost);
                 }
             }
@@ -189,6 +186,7 @@ impl World {
                 self.participants[number].0.session.unsubscribe(group);
             }
             Step::Publish => self.publish(input),
+            Step::PublishTogether => self.publish_together(input),
             Step::Leave => self.leave(input.below(PARTICIPANTS)),
             Step::Move => {
                 let number = input.below(PARTICIPANTS);
@@ -200,11 +198,8 @@ impl World {
                 let is_astray = place & ASTRAY != 0;
                 self.reach(usize::from(place) % PLACES, &datagram, is_astray);
             }
-            Step::Drain => {
-                for thread in &mut self.threads {
-                    thread.relay.apply(self.now, Change::Drain).unwrap();
-                }
-            }
+            Step::Abuse => self.abuse(input),
+            Step::Drain => self.host.drain(self.now),
         }
     }
 
@@ -218,11 +213,9 @@ impl World {
             Step::Forge => {
                 let kind = Kind::ALL[input.below(Kind::ALL.len())];
                 let comtree = Comtree(input.below(4) as u32);
-                let src = self.endpoint(input.byte());
-                let header = Header::new(kind, comtree, src, self.destination(input.byte()));
-                let len = input.byte().into();
-                let body = input.bytes(len);
-                [&header.encode(body.len() as u16), body].concat()
+                let header = Header::new(kind, self.session(input.byte()), comtree);
+                let (records, len) = (input.byte(), input.byte().into());
+                [&header.encode(records), input.bytes(len)].concat()
             }
             _ => {
                 let back = input.below(OVERHEARD) + 1;
@@ -235,17 +228,53 @@ impl World {
     }
 
     fn publish(&mut self, input: &mut Input<'_>) {
-        let (participant, place) = &self.participants[input.below(PARTICIPANTS)];
-        let (place, dst, level) = (*place, self.destination(input.byte()), Level(input.byte()));
+        let number = input.below(PARTICIPANTS);
+        let (dst, level) = (self.destination(input.byte()), Level(input.byte()));
         let flags = Flags(input.byte());
         let payload = vec![7; (usize::from(input.byte()) * 8).min(MAX_UPDATE + 1)];
-        let often = 1 + input.below(32);
-        if let Some(packet) = participant.publish(dst, (level, flags), &payload) {
-            self.keep(&packet);
-            for _ in 0..often {
+        for _ in 0..1 + input.below(32) {
+            let (participant, place) = &mut self.participants[number];
+            let open = |said: &[u8]| self.host.read(said, false);
+            let (packet, place) =
+                (participant.publish(dst, (level, flags), &payload, &open), *place);
+            if let Some(packet) = packet {
+                self.keep(&packet, false);
                 self.reach(place, &packet, false);
             }
         }
+    }
+
+    fn publish_together(&mut self, input: &mut Input<'_>) {
+        let (number, count) = (input.below(PARTICIPANTS), input.below(32));
+        let session = &mut self.participants[number].0.session;
+        let header = Header::new(Kind::Updates, session.id(), comtree_of(number));
+        let (first, most) = (session.take_series(count), session.max_datagram());
+        let mut out = [0; MAX_DATAGRAM];
+        let mut writer = UpdatesWriter::new(&mut out, most).unwrap();
+        for series in (0..count).map(|number| first.wrapping_add(number as u16)) {
+            let (dst, level) = (self.destination(input.byte()), Level(input.byte()));
+            let (flags, payload) = (Flags(input.byte()), vec![7; usize::from(input.byte()) * 8]);
+            writer.push(&Record { flags, level, ..Record::new(dst, series, &payload) });
+        }
+        let mut len = writer.finish(&header);
+        let session = &mut self.participants[number].0.session;
+        len = session.seal(&mut out, len).unwrap_or(len);
+        self.keep(&out[..len], false);
+        self.reach(self.participants[number].1, &out[..len], false);
+    }
+
+    /// A participant says whatever it likes, and seals it. One that was never connected cannot.
+    fn abuse(&mut self, input: &mut Input<'_>) {
+        let (number, place) = (input.below(PARTICIPANTS), input.byte());
+        let kind = Kind::ALL[input.below(Kind::ALL.len())];
+        let session = &mut self.participants[number].0.session;
+        let header = Header::new(kind, session.id(), Comtree(input.below(4) as u32));
+        let (records, len) = (input.byte(), input.byte().into());
+        let mut datagram = [&header.encode(records), input.bytes(len), &[0; SEAL_LEN]].concat();
+        let len = datagram.len() - SEAL_LEN;
+        let sealed = session.seal(&mut datagram, len);
+        datagram.truncate(sealed.unwrap_or(len));
+        self.reach(usize::from(place) % PLACES, &datagram, place & ASTRAY != 0);
     }
 
     fn leave(&mut self, number: usize) {
@@ -258,19 +287,10 @@ impl World {
 
     fn wait(&mut self, time: Duration) {
         self.now = self.now + time;
-        for thread in &mut self.threads {
-            thread.relay.handle_timeout(self.now);
-        }
-        for thread in &mut self.threads {
-            thread.relay.handle_siblings(self.now);
-        }
+        self.host.handle_timeout(self.now);
         self.transmit();
-        let next = self.poll_timeout();
+        let next = self.host.poll_timeout();
         assert!(next.is_none_or(|at| at > self.now), "everything is done and it is due again");
-    }
-
-    fn poll_timeout(&self) -> Option<Time> {
-        self.threads.iter().filter_map(|thread| thread.relay.poll_timeout()).min()
     }
 
     fn settle(&mut self) {
@@ -286,9 +306,10 @@ impl World {
 
     fn say(&mut self, number: usize) -> usize {
         let (participant, place) = &mut self.participants[number];
-        let (said, place) = (participant.say(self.now), *place);
+        let open = |said: &[u8]| self.host.read(said, false);
+        let (said, place) = (participant.say(self.now, &open), *place);
         for datagram in &said {
-            self.keep(datagram);
+            self.keep(datagram, false);
             self.reach(place, datagram, false);
         }
         said.len()
@@ -314,97 +335,57 @@ impl World {
         address.unwrap_or(Address::unicast(1, number as u16))
     }
 
-    fn keep(&mut self, packet: &[u8]) {
-        let kept = self.packets.entry(packet[1]).or_default();
+    /// A participant's session, one that may be nobody's, or none.
+    fn session(&self, byte: u8) -> SessionId {
+        let Some(index) = (usize::from(byte) % 16).checked_sub(1) else { return SessionId::NONE };
+        let participant = self.participants.get(index);
+        participant.map_or(SessionId::new(byte.into()), |(participant, _)| participant.session.id())
+    }
+
+    /// Keeps the packet that is in a datagram, if it is the longest of its kind so far.
+    fn keep(&mut self, datagram: &[u8], from_relay: bool) {
+        let packet = self.host.read(datagram, from_relay).unwrap_or_default();
+        let Some(kind) = packet.get(8) else { return };
+        let kept = self.packets.entry(*kind).or_default();
         if kept.len() < packet.len() {
-            *kept = packet.to_vec();
+            *kept = packet;
         }
     }
 
     /// The relay gets a datagram from a place.
     fn reach(&mut self, place: usize, datagram: &[u8], is_astray: bool) {
-        let endpoint = datagram.get(11).copied().unwrap_or_default();
-        let number = (usize::from(endpoint) + usize::from(is_astray)) % self.threads.len();
-        let Thread { relay, page } = &mut self.threads[number];
-        let before = relay.counters().clone();
-        let from = ip_port(place);
-        relay.handle_datagram(self.now, from, datagram);
-        self.books.handled(page, from, datagram, (&before, relay.counters())).unwrap();
-        // What one data thread tells and passes, the others take.
-        for thread in &mut self.threads {
-            thread.relay.handle_siblings(self.now);
-        }
+        self.host.reach(self.now, ip_port(place), datagram, is_astray);
         self.overhear(datagram);
     }
 
     fn transmit(&mut self) {
-        for number in 0..self.threads.len() {
-            self.transmit_of(number);
-        }
-    }
-
-    fn transmit_of(&mut self, number: usize) {
-        let Thread { relay, page } = &mut self.threads[number];
-        let mut sent = Vec::new();
-        relay.transmit(self.now, |batch| {
-            for transmit in batch.transmits() {
-                sent.extend(cut(batch, transmit).map(|datagram| (transmit.to.remote, datagram)));
-            }
-        });
-        for (to, datagram) in &sent {
-            self.books.sends(page, *to, datagram, relay.counters()).unwrap();
-        }
-        self.books.turn_ends(relay, page).unwrap();
-        *page = Page::begin(relay);
-        let flushes = relay.counters().flushes;
-        relay.transmit(self.now, |_| panic!("everything was sent and there is more"));
-        assert_eq!(relay.counters().flushes, flushes);
-        // Others' interest is in the same table.
-        if !relay.is_collecting() && self.threads.len() == 1 {
-            let relay = &self.threads[number].relay;
-            assert!(relay.groups() <= relay.subscriptions(), "a group without anyone");
-        }
-        for (to, datagram) in sent {
+        for (to, datagram) in self.host.transmit(self.now) {
             for (participant, place) in &mut self.participants {
                 if ip_port(*place) == to {
                     // What is for someone else who was here is none of its business.
                     let _ = participant.hear(self.now, &datagram);
                 }
             }
-            self.keep(&datagram);
+            self.keep(&datagram, true);
             self.overhear(&datagram);
         }
     }
 
     /// Whatever came before, a relay that hears no more empties itself and sleeps.
     fn fall_silent(&mut self) {
-        self.wait(self.config.limits.lifetime + TICK);
-        for _ in 0..4 * self.config.max_sessions {
-            let Some(next) = self.poll_timeout() else { break };
+        self.wait(SessionLimits::default().lifetime + TICK);
+        for _ in 0..self.host.turns_to_empty() {
+            let Some(next) = self.host.poll_timeout() else { break };
             self.wait(next.since(self.now));
         }
-        assert_eq!(self.poll_timeout(), None);
-        for Thread { relay, .. } in &self.threads {
-            let left = (relay.sessions(), relay.subscriptions(), relay.groups());
-            assert_eq!(left, (0, 0, 0));
-        }
+        assert!(self.host.is_empty());
     }
 }
 
-fn ip_port(place: usize) -> SocketAddr {
-    SocketAddr::from(([10, 0, 0, 1], 10_000 + place as u16))
+fn comtree_of(participant: usize) -> Comtree {
+    Comtree(1 + participant as u32 % 2)
 }
 
 fn group(byte: u8) -> Group {
     Group::new(u32::from(byte) % 16)
-}
-
-/// The datagrams of one send.
-fn cut(batch: &SendBatch, transmit: &Transmit) -> impl Iterator<Item = Vec<u8>> {
-    let bytes: Vec<u8> = batch.parts(transmit).flatten().copied().collect();
-    assert_eq!(bytes.len(), transmit.len as usize);
-    assert!(!bytes.is_empty() && usize::from(transmit.segment) <= MAX_DATAGRAM);
-    let datagrams: Vec<_> = bytes.chunks(transmit.segment.into()).map(<[u8]>::to_vec).collect();
-    assert_eq!(datagrams.len(), transmit.datagrams() as usize);
-    datagrams.into_iter()
 }

@@ -1,8 +1,8 @@
 //! Every committed input of every target, without libFuzzer; and that no target lacks a part.
 
-use canopy_fuzz::{TARGETS, run_relay};
+use canopy_fuzz::{TARGETS, input_of, run_relay};
 use canopy_relay::Counters;
-use canopy_wire::{DropReason, HEADER_LEN, Kind, Packet};
+use canopy_wire::{DropReason, Kind, Packet};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::panic::catch_unwind;
@@ -16,13 +16,17 @@ const FIRST_BYTES: usize = 80;
 /// Counters that some input of the relay's moves, and reasons for which it drops something.
 const REACHED: [&str; 5] =
     ["deliveries_out", "echoes_out", "padding_bytes_out", "segmented_sends", "sessions_expired"];
-const REASONS: [DropReason; 8] = [
+const REASONS: [DropReason; 12] = [
     DropReason::Malformed,
     DropReason::Version,
     DropReason::UnexpectedKind,
+    DropReason::UnknownSource,
     DropReason::SpoofedSource,
     DropReason::UnknownDestination,
     DropReason::BadCookie,
+    DropReason::Forged,
+    DropReason::Replayed,
+    DropReason::Stale,
     DropReason::SubscribeOrder,
     DropReason::RepliesFull,
 ];
@@ -92,13 +96,13 @@ fn packets_and_what_is_one_step_from_them_replay() {
     let missing = Kind::ALL.iter().map(|kind| *kind as u8);
     let missing = missing.filter(|kind| !packets.contains_key(kind) && !reserved.contains(kind));
     assert_eq!(missing.collect::<Vec<_>>(), [], "kinds that the relay's corpus does not show");
-    for (name, target) in TARGETS.iter().filter(|(name, _)| !["relay", "session"].contains(name)) {
-        // These put a header of their own in front.
-        let is_body = !["packet", "handshake"].contains(name);
+    for (name, target) in
+        TARGETS.iter().filter(|(name, _)| !["joining", "relay", "session"].contains(name))
+    {
         for packet in packets.values() {
-            let input = if is_body { &packet[HEADER_LEN..] } else { packet };
-            target(input);
-            one_step_away(input).for_each(|bytes| target(&bytes));
+            let input = input_of(name, packet);
+            target(&input);
+            one_step_away(&input).for_each(|bytes| target(&bytes));
         }
     }
 }

@@ -1,12 +1,15 @@
 //! The books on one start of a relay: every datagram is accepted or counted as a drop, counters
-//! add up, tables stay within their limits, what the relay sends parses, and an ip:port that has
-//! not brought back a cookie is sent no more bytes than came from it.
+//! add up, tables stay within their limits, what the relay sends parses, is for the session that is
+//! there and no longer than agreed with it, and an ip:port that has not brought back a cookie is
+//! sent no more bytes than came from it.
 
 use canopy_relay::{Counters, Relay, TableLimits};
+use canopy_session::LoggedKeys;
 use canopy_wire::{
-    Address, Bundle, Challenge, Comtree, Connect, Connected, Cookie, DropReason, Kind, Packet,
-    Rebind, Subscribe, Tag, WireError,
+    Address, Challenge, Class, Comtree, Connect, Connected, Cookie, Downlink, DropReason, Joined,
+    Kind, MAX_DATAGRAM, Packet, Rebind, SEAL_LEN, SessionId, Subscribe, Tag, VERSION, WireError,
 };
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
@@ -44,6 +47,20 @@ struct Sent {
 pub struct Books {
     limits: Limits,
     accounts: BTreeMap<SocketAddr, Account>,
+    /// What was agreed with the latest session of each number.
+    sessions: BTreeMap<SessionId, Agreed>,
+    /// The keys of the sessions of each number, the latest last.
+    keys: BTreeMap<SessionId, Vec<LoggedKeys>>,
+}
+
+/// What the relay told a participant of its session.
+#[derive(Clone, Copy, Debug)]
+struct Agreed {
+    id: SessionId,
+    comtree: Comtree,
+    address: Address,
+    max_datagram: u16,
+    downlink: Downlink,
 }
 
 /// What an ip:port and the relay have sent each other.
@@ -56,10 +73,21 @@ struct Account {
     /// It brought one of them back.
     is_proved: bool,
     /// The session that it was told of last.
-    session: Option<(Comtree, Address)>,
+    session: Option<Agreed>,
 }
 
 type Verdict = Result<(), String>;
+
+/// No shorter datagram is told that there is no such session.
+const LEAST_UNKNOWN: usize = 24;
+
+impl Agreed {
+    fn with(keys: &LoggedKeys) -> Agreed {
+        let LoggedKeys { session: id, comtree, joined, .. } = *keys;
+        let Joined { address, max_datagram, downlink, .. } = joined;
+        Agreed { id, comtree, address, max_datagram, downlink }
+    }
+}
 
 impl Page {
     /// A turn begins.
@@ -71,7 +99,27 @@ impl Page {
 impl Books {
     /// The books on a relay that was just started.
     pub fn new(limits: Limits) -> Books {
-        Books { limits, accounts: BTreeMap::new() }
+        let (accounts, sessions, keys) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Books { limits, accounts, sessions, keys }
+    }
+
+    /// The relay has opened a session, with these keys.
+    pub fn opened(&mut self, keys: LoggedKeys) {
+        self.keys.entry(keys.session).or_default().push(keys);
+    }
+
+    /// What a datagram says: itself, or what is sealed in it. `None` if nobody can open it.
+    pub fn read<'a>(&self, datagram: &'a [u8], from_relay: bool) -> Option<Cow<'a, [u8]>> {
+        if !is_sealed(datagram) || datagram.len() > MAX_DATAGRAM {
+            return Some(Cow::Borrowed(datagram));
+        }
+        let [_, id @ .., _, _, _, _] = datagram.first_chunk::<8>()?;
+        let id = SessionId::new(u32::from_be_bytes([0, id[0], id[1], id[2]]));
+        let opened = |keys: &LoggedKeys| match from_relay {
+            true => keys.from_relay.peek(datagram),
+            false => keys.from_participant.peek(datagram),
+        };
+        self.keys.get(&id)?.iter().rev().find_map(opened).map(Cow::Owned)
     }
 
     /// A datagram from an ip:port was handled, and the counters moved from `before` to `after`.
@@ -85,15 +133,18 @@ impl Books {
         datagram: &[u8],
         (before, after): (&Counters, &Counters),
     ) -> Verdict {
+        let read = self.read(datagram, false);
         let account = self.accounts.entry(from).or_default();
         account.bytes_in += datagram.len() as u64;
-        if let Some(cookie) = cookie_brought_back(datagram) {
+        if let Some(cookie) = read.as_deref().and_then(cookie_brought_back) {
             account.is_proved |= account.cookies.contains(&cookie);
         }
         let is_counted = after.datagrams_in == before.datagrams_in + 1
             && after.bytes_in == before.bytes_in + datagram.len() as u64;
         let moved = Moved::between(before, after);
-        let Some(wants_answer) = moved.accounts_for(datagram).filter(|_| is_counted) else {
+        let Some(wants_answer) =
+            moved.accounts_for(datagram, read.as_deref()).filter(|_| is_counted)
+        else {
             return Err(refused("a datagram", from, datagram, &moved));
         };
         page.unanswered += u64::from(wants_answer && moved.replies_full == 0);
@@ -111,16 +162,18 @@ impl Books {
         datagram: &[u8],
         counters: &Counters,
     ) -> Verdict {
-        let packet = Packet::new_checked(datagram)
+        let read = self.read(datagram, true);
+        let read = read.ok_or_else(|| format!("the relay sent {to} what nobody can open"))?;
+        let packet = Packet::new_checked(&read)
             .map_err(|error| format!("the relay sent {to} what is no packet: {error}"))?;
         let updates = updates_in(&packet)
-            .map_err(|error| format!("the relay sent {to} a bundle that is none: {error}"))?;
+            .map_err(|error| format!("the relay sent {to} updates that are none: {error}"))?;
         page.sent.datagrams += 1;
         page.sent.bytes += datagram.len() as u64;
         page.sent.updates += updates;
         let account = self.accounts.entry(to).or_default();
         account.bytes_out += datagram.len() as u64;
-        account.hear(&packet);
+        account.hear(&packet, &self.keys, &mut self.sessions);
         let kind = packet.header().kind;
         let Account { bytes_in, bytes_out, .. } = *account;
         if !account.is_proved && bytes_out > bytes_in {
@@ -128,11 +181,12 @@ impl Books {
                 "{to}, which proved nothing, was sent {bytes_out} bytes for {bytes_in} (last: {kind:?})"
             ));
         }
-        if !matches!(kind, Kind::Data | Kind::Bundle) {
+        if kind != Kind::Updates {
             page.unanswered = page.unanswered.saturating_sub(1);
+        }
         // A reply that there was no room for may have told of the session.
-        } else if self.limits.one_session && counters.dropped(DropReason::RepliesFull) == 0 {
-            return account.expects(to, &packet);
+        if self.limits.one_session && counters.dropped(DropReason::RepliesFull) == 0 {
+            return account.expects(to, &packet, is_sealed(datagram));
         }
         Ok(())
     }
@@ -178,18 +232,26 @@ impl Books {
 
 impl Account {
     /// Notes what the relay tells of cookies and sessions.
-    fn hear(&mut self, packet: &Packet<'_>) {
-        let (comtree, dst) = (packet.header().comtree, packet.header().dst);
+    fn hear(
+        &mut self,
+        packet: &Packet<'_>,
+        keys: &BTreeMap<SessionId, Vec<LoggedKeys>>,
+        sessions: &mut BTreeMap<SessionId, Agreed>,
+    ) {
+        let id = packet.header().session;
         let cookie = match packet.header().kind {
             Kind::Cookie => Cookie::decode(packet).ok().map(|cookie| cookie.cookie),
             Kind::Challenge => Challenge::decode(packet).ok().map(|challenge| challenge.cookie),
             Kind::Connected => {
-                let connected = Connected::decode(packet).ok();
-                self.session = connected.map(|connected| (comtree, connected.address));
+                let nonce = Connected::decode(packet).ok().map(|connected| connected.nonce);
+                let keys = keys.values().flatten().find(|keys| Some(keys.nonce) == nonce);
+                self.session = keys.map(Agreed::with);
+                sessions.extend(self.session.map(|agreed| (agreed.id, agreed)));
                 None
             }
-            Kind::KeepaliveAck if dst != Address::UNSPECIFIED => {
-                self.session = Some((comtree, dst));
+            Kind::KeepaliveAck => {
+                // It stayed, or has moved here.
+                self.session = sessions.get(&id).copied();
                 None
             }
             _ => None,
@@ -197,22 +259,33 @@ impl Account {
         self.cookies.extend(cookie);
     }
 
-    /// Updates are for the session that is there: of its comtree, to a group or to itself.
-    fn expects(&self, to: SocketAddr, packet: &Packet<'_>) -> Verdict {
-        let Some((comtree, address)) = self.session else {
-            return Err(format!("{to} was sent updates and has no session"));
+    /// What a session is sent is for the one that is there: updates of its comtree, to a group or to
+    /// itself, and acknowledgements under its number. None is longer than agreed, with room for a seal.
+    fn expects(&self, to: SocketAddr, packet: &Packet<'_>, is_sealed: bool) -> Verdict {
+        let header = packet.header();
+        if !matches!(header.kind, Kind::Updates | Kind::SubscribeAck) {
+            return Ok(());
+        }
+        let Some(agreed) = self.session else {
+            return Err(format!("{to} was sent {:?} and has no session", header.kind));
         };
-        let is_ours = |dst: Address| dst.is_group() || dst == address;
-        let is_for_it = match packet.header().kind {
-            Kind::Bundle => Bundle::new_checked(packet)
-                .is_ok_and(|bundle| bundle.records().all(|record| is_ours(record.dst))),
-            _ => is_ours(packet.header().dst),
-        };
-        if packet.header().comtree != comtree || !is_for_it {
+        let is_ours = |dst: Address| dst.is_group() || dst == agreed.address;
+        let is_for_it = packet.updates().is_ok_and(|mut all| all.all(|one| is_ours(one.dst)));
+        // Where nothing is protected, the same updates go to many.
+        let is_to_many = header.kind == Kind::Updates && agreed.downlink == Downlink::None;
+        let is_its_number = header.session == if is_to_many { SessionId::NONE } else { agreed.id };
+        if is_to_many == is_sealed {
             return Err(format!(
-                "{to} has the session {address} of comtree {} and was sent another's update",
-                comtree.0
+                "{to} has {agreed:?}, and {:?}: sealed is {is_sealed}",
+                header.kind
             ));
+        }
+        if header.comtree != agreed.comtree || !is_for_it || !is_its_number {
+            return Err(format!("{to} has {agreed:?} and was sent another's {:?}", header.kind));
+        }
+        let (len, most) = (packet.datagram_len() + SEAL_LEN, agreed.max_datagram);
+        if len > usize::from(most) {
+            return Err(format!("{to} was sent {len} bytes, seal included, where {most} may be"));
         }
         Ok(())
     }
@@ -254,19 +327,34 @@ impl Moved {
     }
 
     /// Whether the counters moved as this datagram can move them: what does not parse is one drop
-    /// for its reason; an update, a record or a subscribe packet is accepted or dropped, never
-    /// both. If so, whether it is to be answered.
-    fn accounts_for(&self, datagram: &[u8]) -> Option<bool> {
+    /// for its reason; an update or a subscribe packet is accepted or dropped, never both. If so,
+    /// whether it is to be answered.
+    fn accounts_for(&self, datagram: &[u8], read: Option<&[u8]>) -> Option<bool> {
         let Moved { drops, updates, changes, .. } = *self;
         if self.replies_full > 1 {
             return None;
         }
-        let packet = match Packet::new_checked(datagram) {
+        if is_sealed(datagram) {
+            // A seal that the relay does not know, or knows already. Whoever has no session is told.
+            let is_unknown = self.is_one_drop(DropReason::UnknownSource);
+            let reasons = [DropReason::Forged, DropReason::Replayed, DropReason::Malformed];
+            let is_dropped = is_unknown || reasons.into_iter().any(|one| self.is_one_drop(one));
+            if read.is_none() || (is_dropped && !self.is_one_drop(DropReason::Malformed)) {
+                let is_told = is_unknown && read.is_none() && datagram.len() >= LEAST_UNKNOWN;
+                return is_dropped.then_some(is_told);
+            }
+        }
+        let read = read?;
+        let packet = match Packet::new_checked(read) {
             Ok(packet) => packet,
             Err(error) => return self.is_one_drop(error.into()).then_some(false),
         };
+        let is_of_session = packet.header().kind.class() == Class::Session;
+        if is_of_session && !is_sealed(datagram) && packet.header().session != SessionId::NONE {
+            return self.is_one_drop(DropReason::Forged).then_some(false);
+        }
         match packet.header().kind {
-            Kind::Data | Kind::Bundle => {
+            Kind::Updates => {
                 let is_dropped_whole = (drops, updates) == (1, 0);
                 let is_each_counted = updates_in(&packet) == Ok(drops + updates);
                 ((is_dropped_whole || is_each_counted) && changes == 0).then_some(false)
@@ -280,7 +368,7 @@ impl Moved {
             _ => {
                 // The end of a session is also that of the updates that wait for it.
                 let drops = drops - self.dropped(DropReason::UnknownDestination);
-                let is_answered_here = drops == 0 && self.passed == 0;
+                let is_answered_here = self.passed == 0 && drops == 0;
                 (drops <= 1 && (updates, changes) == (0, 0)).then_some(is_answered_here)
             }
         }
@@ -301,6 +389,10 @@ fn cookie_brought_back(datagram: &[u8]) -> Option<Tag> {
     }
 }
 
+fn is_sealed(datagram: &[u8]) -> bool {
+    datagram.first() == Some(&(VERSION | Class::Sealed as u8))
+}
+
 /// How many updates a packet carries.
 fn updates_in(packet: &Packet<'_>) -> Result<u64, WireError> {
     Ok(packet.updates()?.count() as u64)
@@ -311,7 +403,9 @@ mod tests {
     use super::*;
     use canopy_relay::{ComtreeConfig, Mode, Places, RelayConfig, Siblings};
     use canopy_session::{Keyring, SessionLimits};
-    use canopy_wire::{Hello, Time};
+    use canopy_wire::{
+        Group, Header, Hello, MAX_DATAGRAM, Record, SAFE_DATAGRAM, Time, encode_update,
+    };
 
     fn relay() -> Relay {
         let config = RelayConfig {
@@ -319,6 +413,8 @@ mod tests {
             comtrees: vec![ComtreeConfig::new(Comtree(1), 1)],
             places: Places::new(2),
             max_sessions: 2,
+            max_datagram: SAFE_DATAGRAM as u16,
+            log_keys: true,
             limits: SessionLimits::default(),
             tables: TableLimits::default(),
             smallest_set: None,
@@ -346,7 +442,7 @@ mod tests {
         let (mut relay, mut books) = (relay(), books());
         let mut page = Page::begin(&relay);
         let before = relay.counters().clone();
-        relay.handle_datagram(Time::ZERO, stranger(), &hello());
+        relay.handle_datagram(Time::ZERO, stranger(), &mut hello());
         books.handled(&mut page, stranger(), &hello(), (&before, relay.counters()))?;
         let mut sent = Vec::new();
         relay.transmit(Time::ZERO, |batch| {
@@ -380,9 +476,82 @@ mod tests {
     }
 
     #[test]
+    fn what_is_sealed_for_no_session_is_to_be_answered() {
+        let (mut relay, mut books) = (relay(), books());
+        let (mut page, before) = (Page::begin(&relay), relay.counters().clone());
+        let mut sealed = [7; 40];
+        sealed[0] = VERSION | Class::Sealed as u8;
+        relay.handle_datagram(Time::ZERO, stranger(), &mut sealed.clone());
+        let moved = (&before, relay.counters());
+        assert_eq!(books.handled(&mut page, stranger(), &sealed, moved), Ok(()));
+        let error = books.turn_ends(&relay, &page).unwrap_err();
+        assert!(error.contains("not answered"), "{error}");
+    }
+
+    #[test]
     fn more_than_came_is_not_sent_to_who_proved_nothing() {
-        let (counters, mut page) = (Counters::default(), Page::begin(&relay()));
-        let error = books().sends(&mut page, stranger(), &hello(), &counters).unwrap_err();
+        let error = sent(&mut books(), &hello()).unwrap_err();
         assert!(error.contains("proved nothing"), "{error}");
+    }
+
+    fn sent(books: &mut Books, datagram: &[u8]) -> Verdict {
+        let page = &mut Page::begin(&relay());
+        books.sends(page, stranger(), datagram, &Counters::default())
+    }
+
+    /// The books on a relay that has told someone of session 5, which may be sent 1,232 bytes, and of
+    /// whose updates nothing is sealed.
+    fn books_on_a_session() -> Books {
+        let mut books = books();
+        let account = books.accounts.entry(stranger()).or_default();
+        (account.bytes_in, account.is_proved) = (60, true);
+        account.session = Some(Agreed {
+            id: SessionId::new(5),
+            comtree: Comtree(1),
+            address: Address::unicast(1, 7),
+            max_datagram: SAFE_DATAGRAM as u16,
+            downlink: Downlink::None,
+        });
+        books
+    }
+
+    fn update(comtree: u32, dst: Address, session: SessionId) -> Vec<u8> {
+        let mut out = [0; MAX_DATAGRAM];
+        let header = Header::new(Kind::Updates, session, Comtree(comtree));
+        let len = encode_update(&header, &Record::new(dst, 0, b"an update"), &mut out).unwrap();
+        out[..len].to_vec()
+    }
+
+    #[test]
+    fn what_is_not_for_the_session_there_is_found() {
+        let (own, group) = (Address::unicast(1, 7), Group::new(3).address());
+        let mut books = books_on_a_session();
+        for dst in [own, group] {
+            assert_eq!(sent(&mut books, &update(1, dst, SessionId::NONE)), Ok(()));
+        }
+        let wrong = [
+            update(1, Address::unicast(1, 8), SessionId::NONE),
+            update(2, group, SessionId::NONE),
+            update(1, group, SessionId::new(5)),
+        ];
+        for datagram in wrong {
+            let error = sent(&mut books, &datagram).unwrap_err();
+            assert!(error.contains("another's"), "{error}");
+        }
+        // Acknowledgements are sealed always.
+        let stray = Header::new(Kind::SubscribeAck, SessionId::new(5), Comtree(1));
+        let error = sent(&mut books, &[&stray.encode(0)[..], &[0; 4]].concat()).unwrap_err();
+        assert!(error.contains("sealed is false"), "{error}");
+    }
+
+    #[test]
+    fn a_longer_datagram_than_agreed_is_found() {
+        let mut books = books_on_a_session();
+        let mut datagram = update(1, Group::new(3).address(), SessionId::NONE);
+        datagram.resize(SAFE_DATAGRAM - SEAL_LEN, 0);
+        assert_eq!(sent(&mut books, &datagram), Ok(()));
+        datagram.push(0);
+        let error = sent(&mut books, &datagram).unwrap_err();
+        assert!(error.contains("1233 bytes"), "{error}");
     }
 }

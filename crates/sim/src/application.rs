@@ -6,9 +6,11 @@ use crate::world::{Step, World};
 use canopy_judge::{Carriage, Publish, Received};
 use canopy_session::{Event, Session, SessionConfig};
 use canopy_wire::{
-    Address, BundleWriter, Flags, Group, Header, Kind, Level, MAX_DATAGRAM, Packet, Time,
+    Address, Flags, Group, Header, Kind, Level, MAX_DATAGRAM, Packet, Record, SEAL_LEN, SessionId,
+    Time, UpdatesWriter, WireError,
 };
 use rand::RngExt;
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -27,7 +29,10 @@ impl World<'_> {
             self.move_in(number);
         }
         let participant = &mut self.participants[number];
-        let session = SessionConfig { comtree: participant.comtree, seed: self.rng.random() };
+        let session = SessionConfig {
+            max_datagram: self.scenario.paths_take[number],
+            ..SessionConfig::new(participant.comtree, self.rng.random())
+        };
         participant.session = Some(Session::new(session));
         participant.enter(self.now, &self.scenario.habits, &mut self.rng);
         self.bindings.insert(participant.ip_port, number);
@@ -61,9 +66,14 @@ impl World<'_> {
             self.publish_one(number);
         }
         if self.participants[number].is_insider && !self.is_calm() {
-            let address = self.address(number);
-            let bytes = mischief(&mut self.rng, self.participants[number].comtree, address);
-            self.send_up(number, &bytes);
+            let own = (self.session_id(number), self.address(number));
+            let mut bytes = mischief(&mut self.rng, self.participants[number].comtree, own);
+            let len = bytes.len();
+            bytes.resize(len + SEAL_LEN, 0);
+            let Some(session) = &mut self.participants[number].session else { return };
+            if session.seal(&mut bytes, len).is_ok() {
+                self.send_up(number, &bytes);
+            }
         }
     }
 
@@ -135,18 +145,23 @@ impl World<'_> {
         (is_current, corrupted): (bool, bool),
     ) {
         let Some(session) = &mut self.participants[number].session else { return };
-        let mut received = Vec::new();
-        let taken = session.handle_datagram(self.now, bytes, |update| {
-            let canopy_session::Update { src, dst, level, payload } = update;
-            received.push(Received { id: payload::identify(payload), src, dst, level });
+        let read = self.host.read(bytes, true).map(Cow::into_owned);
+        let (mut received, mut opened) = (Vec::new(), bytes.to_vec());
+        let taken = session.handle_datagram(self.now, &mut opened, |update| {
+            let canopy_session::Update { src, dst, series, level, payload, .. } = update;
+            received.push(Received { id: payload::identify(series, payload), src, dst, level });
         });
         if !corrupted {
-            if is_current && is_acknowledgement(bytes, session.address()) {
+            let is_taken = taken.is_ok();
+            let says = |is_it: fn(&[u8]) -> bool| read.as_deref().is_some_and(is_it);
+            if is_current && is_taken && says(is_acknowledgement) {
                 self.oracle.confirm(self.now, number);
             }
             let may_be_anothers = self.oracle.is_for_predecessor(number, carriage.sent);
-            if let Some(error) = taken.err().filter(|_| is_for_sessions(bytes) && !may_be_anothers)
-            {
+            // A seal that it cannot open is another session's, or was opened before.
+            let is_read = |error: &WireError| *error != WireError::Field("seal");
+            let is_broken = says(is_for_sessions) && !may_be_anothers;
+            if let Some(error) = taken.err().filter(|error| is_broken && is_read(error)) {
                 let what = format!("participant {number} cannot read the relay: {error}");
                 self.oracle.broken(format!("{}: {what}", self.now));
             }
@@ -247,9 +262,12 @@ impl World<'_> {
 
     fn publish_one(&mut self, number: usize) {
         let dst = self.draw_destination(number);
-        let (publish, flags, payload) = self.draw_update(number, dst);
         let mut out = [0; MAX_DATAGRAM];
-        let Some(session) = &self.participants[number].session else { return };
+        let Some(session) = &mut self.participants[number].session else { return };
+        // The session will give it this number.
+        let series = session.take_series(0);
+        let (publish, flags, payload) = self.draw_update(number, dst, series);
+        let Some(session) = &mut self.participants[number].session else { return };
         match session.publish(publish.dst, publish.level, flags, &payload, &mut out) {
             Ok(len) => self.send_up(number, &out[..len]),
             Err(error) => self.oracle.broken(format!("{}: publish: {error}", self.now)),
@@ -257,16 +275,26 @@ impl World<'_> {
     }
 
     fn publish_bundle(&mut self, number: usize) {
+        let count = self.rng.random_range(1..5);
+        let Some(session) = &mut self.participants[number].session else { return };
+        let (id, first) = (session.id(), session.take_series(count.into()));
         let mut out = [0; MAX_DATAGRAM];
-        let Ok(mut writer) = BundleWriter::new(&mut out) else { return };
-        for _ in 0..self.rng.random_range(1..5) {
-            let group = self.participants[number].group(&self.scenario.habits);
-            let (publish, flags, payload) = self.draw_update(number, group.address());
-            writer.push(publish.src, group, publish.level, flags, &payload);
+        let max_datagram = session.max_datagram();
+        let Ok(mut writer) = UpdatesWriter::new(&mut out, max_datagram) else { return };
+        for series in (0..count).map(|number| first.wrapping_add(number)) {
+            let dst = self.draw_destination(number);
+            let (publish, flags, payload) = self.draw_update(number, dst, series);
+            // Who says its own address says nothing new.
+            let src = if series % 4 == 0 { publish.src } else { Address::UNSPECIFIED };
+            let level = publish.level;
+            writer.push(&Record { flags, src, level, ..Record::new(dst, series, &payload) });
         }
-        let (comtree, src) = (self.participants[number].comtree, self.address(number));
-        let len = writer.finish(&Header::new(Kind::Bundle, comtree, src, Address::UNSPECIFIED));
-        self.send_up(number, &out[..len]);
+        let comtree = self.participants[number].comtree;
+        let len = writer.finish(&Header::new(Kind::Updates, id, comtree));
+        let Some(session) = &mut self.participants[number].session else { return };
+        if let Ok(len) = session.seal(&mut out, len) {
+            self.send_up(number, &out[..len]);
+        }
     }
 
     /// Its cell's group, sometimes a participant.
@@ -281,7 +309,12 @@ impl World<'_> {
         }
     }
 
-    fn draw_update(&mut self, number: usize, dst: Address) -> (Publish, Flags, Vec<u8>) {
+    fn draw_update(
+        &mut self,
+        number: usize,
+        dst: Address,
+        series: u16,
+    ) -> (Publish, Flags, Vec<u8>) {
         let echo = self.rng.random_bool(self.scenario.habits.echo);
         let publish = Publish {
             publisher: number,
@@ -292,11 +325,13 @@ impl World<'_> {
             overtaken: self.scenario.links[number][0].reorders(),
         };
         let id = self.oracle.publish(self.now, publish);
-        let payload = payload::compose(
-            id,
-            self.rng.random_range(payload::MIN_PAYLOAD..=self.scenario.habits.longest),
-        );
+        let len = self.rng.random_range(payload::MIN_PAYLOAD..=self.scenario.habits.longest);
+        let payload = payload::compose(id, series, len);
         (publish, if echo { Flags::ECHO } else { Flags(0) }, payload)
+    }
+
+    fn session_id(&self, number: usize) -> SessionId {
+        self.participants[number].session.as_ref().map_or(SessionId::NONE, Session::id)
     }
 
     fn address(&self, number: usize) -> Address {
@@ -306,15 +341,12 @@ impl World<'_> {
 
 /// Whether the relay sends this only to sessions.
 fn is_for_sessions(datagram: &[u8]) -> bool {
-    let kinds = [Kind::Data, Kind::Bundle, Kind::SubscribeAck];
+    let kinds = [Kind::Updates, Kind::SubscribeAck];
     Packet::new_checked(datagram).is_ok_and(|packet| kinds.contains(&packet.header().kind))
 }
 
-/// Whether the relay acknowledges something to the session with this address.
-fn is_acknowledgement(datagram: &[u8], own: Address) -> bool {
+/// Whether the relay acknowledges something to a session.
+fn is_acknowledgement(datagram: &[u8]) -> bool {
     let kinds = [Kind::KeepaliveAck, Kind::SubscribeAck];
-    Packet::new_checked(datagram).is_ok_and(|packet| {
-        let header = packet.header();
-        kinds.contains(&header.kind) && header.dst == own && own != Address::UNSPECIFIED
-    })
+    Packet::new_checked(datagram).is_ok_and(|packet| kinds.contains(&packet.header().kind))
 }

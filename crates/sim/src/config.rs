@@ -18,21 +18,12 @@ pub struct SimConfig {
     pub seconds: u32,
     /// A fault of the relay's that the oracle is not told of: the proof that it can find one.
     pub sabotage: Option<Sabotage>,
-    /// Whether copies of connect, subscribe, rebind, challenge and leave may come late, too. Today's
-    /// handshake does not stand all of that, so it has to be asked for.
-    pub late_handshake: bool,
 }
 
 impl SimConfig {
     /// A run of a seed as `canopy sim --seed` does it.
     pub fn new(seed: u64) -> SimConfig {
-        SimConfig {
-            seed,
-            participants: None,
-            seconds: DEFAULT_SECONDS,
-            sabotage: None,
-            late_handshake: false,
-        }
+        SimConfig { seed, participants: None, seconds: DEFAULT_SECONDS, sabotage: None }
     }
 
     /// The one command that does this run again.
@@ -43,9 +34,6 @@ impl SimConfig {
         }
         if self.seconds != DEFAULT_SECONDS {
             let _ = write!(command, " --seconds {}", self.seconds);
-        }
-        if self.late_handshake {
-            command.push_str(" --late-handshake");
         }
         command
     }

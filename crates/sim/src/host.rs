@@ -8,9 +8,10 @@ use canopy_relay::{
     Siblings, Turn, Wait,
 };
 use canopy_session::Keyring;
-use canopy_wire::{Comtree, Path, Tag, Time};
+use canopy_wire::{Class, Comtree, Path, Tag, Time, VERSION};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -59,6 +60,8 @@ struct Sockets<'a> {
     inboxes: &'a mut [VecDeque<Waiting>; 2],
     /// What the last receive call brought and was not handed out.
     received: VecDeque<Waiting>,
+    /// The datagram at hand.
+    opened: Vec<u8>,
     books: &'a mut Books,
     page: Page,
     /// What the counters were before the datagram at hand.
@@ -76,14 +79,17 @@ impl Medium for Sockets<'_> {
         Ok(!inbox.is_empty())
     }
 
-    fn next(&mut self) -> Option<(Path, &[u8])> {
+    fn next(&mut self) -> Option<(Path, &mut [u8])> {
         let Some(waiting) = self.received.pop_front() else {
             self.before = None;
             return None;
         };
         self.done.read.push(waiting);
         let waiting = self.done.read.last()?;
-        Some((waiting.from.into(), &waiting.bytes))
+        // It is opened where it lies, and there may be copies of it on the way.
+        self.opened.clear();
+        self.opened.extend_from_slice(&waiting.bytes);
+        Some((waiting.from.into(), &mut self.opened))
     }
 
     fn observe(&mut self, relay: &Relay) {
@@ -141,6 +147,11 @@ impl Host {
 
     pub(crate) fn epoch(&self) -> u32 {
         self.epoch
+    }
+
+    /// What a datagram to or from the relay says; see [`Books::read`].
+    pub(crate) fn read<'a>(&self, datagram: &'a [u8], from_relay: bool) -> Option<Cow<'a, [u8]>> {
+        self.books.read(datagram, from_relay)
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -251,6 +262,7 @@ impl Host {
         let mut sockets = Sockets {
             inboxes: &mut thread.inboxes,
             received: VecDeque::new(),
+            opened: Vec::new(),
             books: &mut self.books,
             page: Page::begin(thread.turn.relay()),
             before: None,
@@ -258,6 +270,9 @@ impl Host {
         };
         let Ok(to_wake) = thread.turn.run(now, &mut sockets);
         let Sockets { mut page, mut done, .. } = sockets;
+        while let Some(keys) = thread.turn.relay_mut().poll_key_log() {
+            self.books.opened(keys);
+        }
         let relay = thread.turn.relay();
         for (to, datagram) in &done.sent {
             let verdict = self.books.sends(&mut page, *to, datagram, relay.counters());
@@ -276,12 +291,16 @@ impl Host {
     }
 
     fn config(&self, places: &Places) -> RelayConfig {
-        let comtree = |comtree: &Comtree| ComtreeConfig::new(*comtree, 1);
+        let downlink = self.scenario.downlink;
+        let comtree =
+            |comtree: &Comtree| ComtreeConfig { downlink, ..ComtreeConfig::new(*comtree, 1) };
         RelayConfig {
             mode: self.scenario.mode,
             comtrees: self.comtrees.iter().map(comtree).collect(),
             places: places.clone(),
             max_sessions: self.scenario.max_sessions,
+            max_datagram: self.scenario.relay_takes,
+            log_keys: true,
             limits: self.scenario.limits,
             tables: self.scenario.tables,
             smallest_set: self.scenario.smallest_set,
@@ -324,14 +343,10 @@ fn limits(scenario: &Scenario) -> Limits {
 }
 
 /// The data thread that a datagram is for, and whether its socket for strangers gets it, as the
-/// kernel steers: by the endpoint of its source address, and by its kind.
+/// kernel steers: by the number of its session, and by its class. What is too short for both goes to
+/// the first.
 fn steer(datagram: &[u8], threads: usize) -> (usize, bool) {
-    let is_stranger = matches!(datagram.get(1), Some(0x10..=0x12));
-    match datagram.get(10..12) {
-        Some(endpoint) => {
-            let endpoint = u16::from_be_bytes([endpoint[0], endpoint[1]]);
-            (usize::from(endpoint) % threads, is_stranger)
-        }
-        None => (0, is_stranger),
-    }
+    let Some([first, number @ ..]) = datagram.first_chunk::<4>() else { return (0, false) };
+    let number = number.iter().fold(0, |number, byte| number << 8 | usize::from(*byte));
+    (number % threads, *first == VERSION | Class::Stranger as u8)
 }

