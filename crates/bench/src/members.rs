@@ -5,7 +5,7 @@ use crate::reflector::JOIN;
 use anyhow::bail;
 use canopy_net::{Clock, Readiness, Receiver, Socket, SocketOptions};
 use canopy_session::{Event, Session, SessionConfig, State, Update};
-use canopy_wire::{Comtree, Group, Level, MAX_DATAGRAM, Time};
+use canopy_wire::{Comtree, Group, Level, MAX_DATAGRAM, SEAL_LEN, Time};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -38,10 +38,12 @@ pub(crate) struct Member {
 
 /// What arrives at a member.
 pub(crate) enum Heard<'a> {
-    /// A datagram at the member of this number, before what is in it.
-    Datagram(usize, &'a [u8]),
+    /// A datagram, before what is in it.
+    Datagram(&'a [u8]),
     /// The payload of an update.
     Payload(Time, &'a [u8]),
+    /// What was sealed in a datagram at the member of this number, after its session has taken it.
+    Opened(usize, &'a [u8]),
 }
 
 impl Members {
@@ -126,12 +128,16 @@ impl Members {
             let member = &mut self.list[*number];
             let now = self.clock.now();
             self.receiver.receive(&member.socket, |_, datagram| {
-                heard(Heard::Datagram(*number, datagram));
+                heard(Heard::Datagram(datagram));
                 match &mut member.session {
                     Some(session) => {
                         let deliver = |u: Update<'_>| heard(Heard::Payload(now, u.payload));
                         // A datagram that is no packet is no delivery: it shows as loss.
-                        let _ = session.handle_datagram(now, datagram, deliver);
+                        let taken = session.handle_datagram(now, datagram, deliver);
+                        let packet = datagram.split_last_chunk::<SEAL_LEN>();
+                        if let (Ok(()), Some((packet, _))) = (taken, packet) {
+                            heard(Heard::Opened(*number, packet));
+                        }
                     }
                     None if *datagram == [JOIN] => member.awaited = 0,
                     None => heard(Heard::Payload(now, datagram)),
@@ -184,7 +190,7 @@ impl Member {
 pub(crate) fn session(number: usize, groups: impl Iterator<Item = u32>) -> Session {
     let mut seed = [0x5a; 16];
     seed[..8].copy_from_slice(&(number as u64).to_be_bytes());
-    let mut session = Session::new(SessionConfig { comtree: Comtree(1), seed });
+    let mut session = Session::new(SessionConfig::new(Comtree(1), seed));
     groups.for_each(|group| session.subscribe(Group::new(group), Level(0)));
     session
 }

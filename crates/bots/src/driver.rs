@@ -414,7 +414,7 @@ impl<'a> Crowd<'a> {
         self.receiver.receive(&walker.socket, |_, datagram| {
             let now = *arrived.get_or_insert_with(|| clock.now());
             let deliver = |update: Update<'_>| {
-                let Update { src, dst, level, payload } = update;
+                let Update { src, dst, level, payload, .. } = update;
                 let position = Position::decode(payload);
                 let received = Received { id: None, src, dst, level };
                 arrivals.push(Arrival { receiver: number, at: now, position, received });

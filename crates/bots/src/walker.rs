@@ -59,7 +59,7 @@ impl Walker {
         let mut seed = [0x77; 16];
         seed[..4].copy_from_slice(&number.to_be_bytes());
         seed[4..6].copy_from_slice(&socket.local_address().port().to_be_bytes());
-        let session = Session::new(SessionConfig { comtree, seed });
+        let session = Session::new(SessionConfig::new(comtree, seed));
         let cells = BTreeMap::new();
         Ok(Walker { number, socket, session, at: None, cells, published: 0, timer: None })
     }
@@ -107,7 +107,7 @@ impl Walker {
     }
 
     /// Publishes to the group of the walker's cell.
-    pub(crate) fn publish(&self, group: Group, level: Level, payload: &[u8]) {
+    pub(crate) fn publish(&mut self, group: Group, level: Level, payload: &[u8]) {
         let mut out = [0; MAX_DATAGRAM];
         let published = self.session.publish(group.address(), level, Flags(0), payload, &mut out);
         if let Ok(len) = published {

@@ -51,7 +51,7 @@ fn everything_arrives_once_in_order_where_it_must_in_both_modes() {
 
 /// A crowd behind a meddler; and how many updates that one meddled with.
 fn meddled(fault: Fault) -> (Report, u64) {
-    let relay = TestRelay::start(Mode::Immediate, 1, 200);
+    let relay = TestRelay::in_clear();
     let meddler = Meddler::start(relay.address(), fault);
     let report = walk(meddler.address, &crowd(60, 3.0));
     assert!(!report.is_flawless(), "{report:?}");

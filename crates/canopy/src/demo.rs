@@ -67,7 +67,8 @@ impl DemoCommand {
 
     async fn show(self, trace: Trace) -> anyhow::Result<()> {
         let mut signals = Signals::listen()?;
-        let settings = RelaySettings::resolve(self.relay.clone(), CONSOLE)?;
+        let mut settings = RelaySettings::resolve(self.relay.clone(), CONSOLE)?;
+        settings.open_key()?;
         for unused in &settings.unused {
             tracing::warn!("{unused}");
         }

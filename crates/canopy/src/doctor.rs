@@ -5,7 +5,6 @@ use crate::settings::{RelayArgs, RelaySettings};
 use canopy_engines::current_user;
 use canopy_net::SEND_BUFFER;
 use canopy_node::{Command, EngineInUse, NodeConfig, RunningRelay};
-use canopy_wire::MAX_DATAGRAM;
 use clap::Args;
 use serde::Serialize;
 use std::fs;
@@ -16,8 +15,8 @@ use std::process::ExitCode;
 use std::thread::available_parallelism;
 use std::time::{Duration, SystemTime};
 
-/// The shortest MTU that the longest datagram fits, with UDP and IPv6 around it.
-const LONGEST_PACKET: u64 = MAX_DATAGRAM as u64 + 8 + 40;
+/// UDP and IPv6 around a datagram: with them, the longest must fit the MTU.
+const HEADERS: u64 = 8 + 40;
 /// A clock may be this much before the time at which the binary was written: the machine that wrote it
 /// may have had another.
 const CLOCK_ALLOWANCE: Duration = Duration::from_secs(24 * 3600);
@@ -105,6 +104,7 @@ fn checks(settings: anyhow::Result<RelaySettings>) -> Vec<Check> {
                 checks.push(Check::warning("settings", unused, "take it out, or change it"));
             }
             checks.extend(relay(&settings.node));
+            checks.extend(devices(Path::new("/sys/class/net"), settings.node.max_datagram));
             checks.extend(page("metrics", settings.metrics));
             checks.extend(page("console", settings.console));
             checks.push(processors(usize::from(settings.node.threads)));
@@ -115,7 +115,6 @@ fn checks(settings: anyhow::Result<RelaySettings>) -> Vec<Check> {
         }
     }
     checks.push(send_buffer(number_in("/proc/sys/net/core/wmem_max"), current_user() == 0));
-    checks.extend(devices(Path::new("/sys/class/net")));
     checks.extend(clock_source());
     checks.push(wall_clock(SystemTime::now(), written()));
     checks.push(ciphers());
@@ -203,8 +202,9 @@ fn send_buffer(most: Option<u64>, is_root: bool) -> Check {
     }
 }
 
-/// Devices whose packets are shorter than the longest datagram.
-fn devices(folder: &Path) -> Vec<Check> {
+/// Devices whose packets are shorter than the relay's longest datagram.
+fn devices(folder: &Path, max_datagram: u16) -> Vec<Check> {
+    let longest = u64::from(max_datagram) + HEADERS;
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut checks: Vec<Check> = entries
         .flatten()
@@ -213,17 +213,17 @@ fn devices(folder: &Path) -> Vec<Check> {
             let is_up = fs::read_to_string(path.join("operstate")).ok()?.trim() != "down";
             let mtu = number_in(path.join("mtu"))?;
             let name = name.to_string_lossy().into_owned();
-            (is_up && mtu < LONGEST_PACKET).then(|| {
+            (is_up && mtu < longest).then(|| {
                 Check::warning(
                     "mtu",
                     format!("{name} has an MTU of {mtu}: longer datagrams travel in fragments"),
-                    format!("ip link set {name} mtu {LONGEST_PACKET}, if its links carry that"),
+                    format!("ip link set {name} mtu {longest}, or a shorter --max-datagram"),
                 )
             })
         })
         .collect();
     if checks.is_empty() {
-        checks.push(Check::ok("mtu", format!("at least {LONGEST_PACKET} on every device")));
+        checks.push(Check::ok("mtu", format!("at least {longest} on every device")));
     }
     checks
 }
@@ -306,9 +306,10 @@ mod tests {
         };
         device("eth0", "up\n", "1500\n");
         device("wg1", "down\n", "1280\n");
-        assert_eq!(outcomes(&devices(folder.path()), "mtu"), [Outcome::Ok]);
+        assert_eq!(outcomes(&devices(folder.path(), 1452), "mtu"), [Outcome::Ok]);
         device("wg0", "unknown\n", "1420\n");
-        let found = devices(folder.path());
+        assert_eq!(outcomes(&devices(folder.path(), 1232), "mtu"), [Outcome::Ok]);
+        let found = devices(folder.path(), 1452);
         assert_eq!(outcomes(&found, "mtu"), [Outcome::Warning]);
         assert!(found[0].found.contains("wg0") && found[0].found.contains("1420"));
     }

@@ -6,6 +6,7 @@ use crate::output::{LogOutput, print_line};
 use crate::settings::{RelayArgs, RelaySettings};
 use anyhow::{Context, bail};
 use axum::Router;
+use canopy_client::RelayKey;
 use canopy_node::{Command, EngineInUse, RelayReport, RelayWatch, RunningRelay};
 use canopy_relay::Notice;
 use clap::Args;
@@ -98,8 +99,9 @@ fn parse_filter(text: &str) -> anyhow::Result<EnvFilter> {
 
 impl RelayCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let settings = RelaySettings::resolve(self.relay, "off")?;
+        let mut settings = RelaySettings::resolve(self.relay, "off")?;
         self.log_format.start()?;
+        settings.open_key()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(serve(&settings, self.json))?;
         Ok(ExitCode::SUCCESS)
@@ -115,7 +117,8 @@ async fn serve(settings: &RelaySettings, json: bool) -> anyhow::Result<()> {
     for unused in &settings.unused {
         tracing::warn!("{unused}");
     }
-    tracing::info!(address = %relay.address(), "serving: {settings}");
+    let key = RelayKey::new(relay.key());
+    tracing::info!(address = %relay.address(), %key, "serving: {settings}");
     for EngineInUse { engine, threads, why } in relay.engines() {
         tracing::info!(threads, "send engine {engine}");
         tracing::debug!(threads, "send engine {engine}: {why}");
@@ -138,6 +141,7 @@ async fn serve(settings: &RelaySettings, json: bool) -> anyhow::Result<()> {
         let listening = serde_json::json!({
             "event": "listening",
             "relay": relay.address(),
+            "key": RelayKey::new(relay.key()).to_string(),
             "engines": relay.engines(),
             "console": address_of(&console),
             "metrics": address_of(&metrics),

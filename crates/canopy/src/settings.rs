@@ -2,6 +2,7 @@
 //! valid. Nothing after this checks again.
 
 mod comtrees;
+mod key;
 mod sources;
 
 use anyhow::{Context, bail};
@@ -9,6 +10,7 @@ use canopy_engines::{ENGINE_FOLDER, EngineChoice};
 use canopy_node::{DEFAULT_RECEIVE_BUFFER, NodeConfig};
 use canopy_relay::{FIRST_ENDPOINT, Mode, TableLimits};
 use canopy_session::SessionLimits;
+use canopy_wire::{Downlink, MAX_DATAGRAM, SAFE_DATAGRAM};
 use clap::Args;
 use comtrees::{MAX_SITE, check_comtrees};
 use sources::Sources;
@@ -80,6 +82,14 @@ pub(crate) struct RelayArgs {
         allow_negative_numbers = true
     )]
     site: Option<String>,
+    /// How updates to participants are protected: 'member', with a key for each, or 'none', which
+    /// engines that clone need, but which anyone on the way can read [default: member]
+    #[arg(long, value_name = "MODE", env = "CANOPY_DOWNLINK", hide_env_values = true)]
+    downlink: Option<String>,
+    /// File of the relay's secret key, made if there is none: with it clients know the relay again
+    /// after a restart [default: a new key at each start]
+    #[arg(long, value_name = "FILE", env = "CANOPY_KEY", hide_env_values = true)]
+    key: Option<String>,
     /// HTTP address of the console, with /metrics and /healthz, or 'off' [default: off; of a demo
     /// 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR:PORT", env = "CANOPY_CONSOLE", hide_env_values = true)]
@@ -87,8 +97,8 @@ pub(crate) struct RelayArgs {
     /// HTTP address of /metrics and /healthz without a console, or 'off' [default: off]
     #[arg(long, value_name = "ADDR:PORT", env = "CANOPY_METRICS", hide_env_values = true)]
     metrics: Option<String>,
-    /// Let other machines reach the relay, console and metrics, although sessions are cleartext and
-    /// pages have no password in this version
+    /// Let other machines reach the relay, console and metrics, although whoever reaches them may join,
+    /// and pages have no password, in this version
     #[arg(long, value_name = "BOOL", env = "CANOPY_INSECURE", hide_env_values = true,
           num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     insecure: Option<String>,
@@ -101,6 +111,9 @@ pub(crate) struct RelayArgs {
     #[arg(long, value_name = "BYTES", hide = true)]
     receive_buffer: Option<usize>,
 }
+
+/// How long the longest datagram may be.
+const DATAGRAMS: std::ops::RangeInclusive<u64> = SAFE_DATAGRAM as u64..=MAX_DATAGRAM as u64;
 
 /// Flags for the limits, which few need.
 #[derive(Args, Clone, Debug, Default)]
@@ -115,6 +128,15 @@ struct LimitArgs {
         allow_negative_numbers = true
     )]
     max_sessions: Option<String>,
+    /// The longest datagram in bytes that the network takes, 1232 to 1452 [default: 1232]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        env = "CANOPY_MAX_DATAGRAM",
+        hide_env_values = true,
+        allow_negative_numbers = true
+    )]
+    max_datagram: Option<String>,
     /// The most groups with subscribers in a data thread [default: 65536]
     #[arg(
         long,
@@ -142,7 +164,7 @@ struct LimitArgs {
         allow_negative_numbers = true
     )]
     max_subscriptions_per_participant: Option<String>,
-    /// How long a session lives without a packet from its participant [default: 10000]
+    /// How long a session lives without a sign of life from its participant [default: 10000]
     #[arg(
         long,
         value_name = "MS",
@@ -194,10 +216,13 @@ impl RelayArgs {
             ("engine_folder", &self.engine_folder),
             ("comtrees", &comtrees),
             ("site", &self.site),
+            ("downlink", &self.downlink),
+            ("key", &self.key),
             ("console", &self.console),
             ("metrics", &self.metrics),
             ("insecure", &self.insecure),
             ("max_sessions", &limits.max_sessions),
+            ("max_datagram", &limits.max_datagram),
             ("max_groups", &limits.max_groups),
             ("max_subscriptions", &limits.max_subscriptions),
             ("max_subscriptions_per_participant", &limits.max_subscriptions_per_participant),
@@ -216,6 +241,8 @@ pub(crate) struct RelaySettings {
     pub(crate) node: NodeConfig,
     pub(crate) console: Option<SocketAddr>,
     pub(crate) metrics: Option<SocketAddr>,
+    /// Where the relay's secret key is kept.
+    key: Option<PathBuf>,
     /// What was given and does nothing, each with its place and a remedy.
     pub(crate) unused: Vec<String>,
 }
@@ -247,6 +274,7 @@ impl RelaySettings {
         let threads = sources.number("threads", 1..=64, processors.min(64))? as u16;
         let room = u64::from(u16::MAX - FIRST_ENDPOINT) + 1;
         let site = sources.number("site", 0..=MAX_SITE, 1)? as u16;
+        let downlink = sources.text("downlink", "member").check(|name| parse_downlink(&name))?;
         let node = NodeConfig {
             listen: sources
                 .text("listen", "127.0.0.1:4040")
@@ -257,8 +285,10 @@ impl RelaySettings {
                 .text("engine", "auto")
                 .check(|name| EngineChoice::from_str(&name).map_err(|error| error.to_string()))?,
             engine_folder: sources.text("engine_folder", ENGINE_FOLDER).check(parse_folder)?,
-            comtrees: check_comtrees(&sources, site, threads)?,
+            comtrees: check_comtrees(&sources, (site, downlink), threads)?,
             max_sessions: sources.number("max_sessions", 1..=room, 10_000.min(room))? as u32,
+            identity: None,
+            max_datagram: sources.number("max_datagram", DATAGRAMS, SAFE_DATAGRAM as u64)? as u16,
             tables: check_tables(&sources)?,
             session_limits: check_lifetimes(&sources)?,
             drain: millis(&sources, "drain_ms", 0, 600_000, Duration::from_secs(5))?,
@@ -267,10 +297,22 @@ impl RelaySettings {
         };
         Ok(RelaySettings {
             unused: unused(&sources, &node),
+            key: Some(PathBuf::from(sources.text("key", "").value()))
+                .filter(|path| !path.as_os_str().is_empty()),
             node,
             console: sources.text("console", console).check(|text| parse_http(&text, insecure))?,
             metrics: sources.text("metrics", "off").check(|text| parse_http(&text, insecure))?,
         })
+    }
+}
+
+impl RelaySettings {
+    /// Reads the relay's secret key, or makes it if there is none yet.
+    pub(crate) fn open_key(&mut self) -> anyhow::Result<()> {
+        if let Some(path) = &self.key {
+            self.node.identity = Some(key::load_or_make(path)?);
+        }
+        Ok(())
     }
 }
 
@@ -280,6 +322,15 @@ fn unused(sources: &Sources, node: &NodeConfig) -> Vec<String> {
     if let (Mode::Immediate, Some(place)) = (node.mode, sources.place("tick_ms")) {
         unused.push(format!(
             "{place}: immediate mode has no ticks; choose mode periodic, or leave this out"
+        ));
+    }
+    let clones = matches!(node.engine, EngineChoice::Named(name) if name.clones());
+    let is_shared = node.comtrees.iter().any(|comtree| comtree.downlink == Downlink::None);
+    if let (true, false, Some(place)) = (clones, is_shared, sources.place("engine")) {
+        unused.push(format!(
+            "{place}: engine {} copies what is the same for many, and nothing is where each member \
+             has its own key; choose downlink none, or another engine",
+            node.engine
         ));
     }
     let plain = matches!(node.engine, EngineChoice::Named(name) if !name.clones());
@@ -343,13 +394,23 @@ fn millis(
     sources.number(key, least..=most, default.as_millis() as u64).map(Duration::from_millis)
 }
 
+/// A way to protect updates, by its name.
+fn parse_downlink(name: &str) -> Result<Downlink, String> {
+    match name {
+        "member" => Ok(Downlink::Member),
+        "none" => Ok(Downlink::None),
+        _ => Err(format!("{name:?} is no way to protect updates; choose member or none")),
+    }
+}
+
 fn parse_listen(text: &str, insecure: bool) -> Result<SocketAddr, String> {
     let address = parse_address(text)?;
     if address.ip().is_loopback() || insecure {
         return Ok(address);
     }
     Err(format!(
-        "{address} can be reached from other machines, and sessions are cleartext in this version; \
+        "{address} can be reached from other machines, and whoever reaches it may join, for it asks \
+         for no tokens in this version; \
          listen on 127.0.0.1 or [::1], or say --insecure"
     ))
 }

@@ -3,7 +3,9 @@
 use crate::output::{print_line, print_note};
 use crate::serve::Signals;
 use anyhow::{Context, bail};
-use canopy_client::{Client, Comtree, Event, Group, Level, Outgoing, PublishError, Update};
+use canopy_client::{
+    Client, Comtree, Event, Group, Level, Outgoing, PublishError, RelayKey, Update,
+};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use std::collections::hash_map::RandomState;
@@ -27,6 +29,12 @@ struct RelayArgs {
         default_value = "127.0.0.1:4040"
     )]
     relay: String,
+    /// The relay's key, which it tells when it starts; needed for a relay on another machine
+    #[arg(long, value_name = "KEY", env = "CANOPY_RELAY_KEY", hide_env_values = true)]
+    relay_key: Option<RelayKey>,
+    /// Speak with any relay that answers, even an impostor
+    #[arg(long, conflicts_with = "relay_key")]
+    insecure: bool,
     /// The comtree to join
     #[arg(long, value_name = "ID", default_value_t = 1)]
     comtree: u32,
@@ -35,7 +43,14 @@ struct RelayArgs {
 impl RelayArgs {
     async fn connect(&self) -> anyhow::Result<Client> {
         let relay = self.resolve().await?;
-        Ok(Client::builder(relay).comtree(Comtree(self.comtree)).connect().await?)
+        let mut builder = Client::builder(relay).comtree(Comtree(self.comtree));
+        if let Some(key) = self.relay_key {
+            builder = builder.relay_key(key);
+        }
+        if self.insecure {
+            builder = builder.trust_any_relay();
+        }
+        Ok(builder.connect().await?)
     }
 
     async fn resolve(&self) -> anyhow::Result<SocketAddr> {

@@ -20,9 +20,6 @@ pub(crate) struct SimCommand {
     /// Virtual seconds
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: Option<u32>,
-    /// Let copies of a handshake's packets come late, too, which today's does not always stand
-    #[arg(long)]
-    late_handshake: bool,
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
@@ -33,7 +30,6 @@ impl SimCommand {
         let mut config = SimConfig::new(self.seed);
         config.participants = self.participants;
         config.seconds = self.seconds.unwrap_or(config.seconds);
-        config.late_handshake = self.late_handshake;
         let report = canopy_sim::run(&config);
         if self.json {
             print_line(serde_json::to_string(&report)?)?;

@@ -90,7 +90,7 @@ impl Bed {
     }
 
     fn relay_at(&self, address: &str, engine: &str, threads: &str, logs: Stdio) -> Server {
-        let relay = ["relay", "--listen", address, "--insecure", "--json"];
+        let relay = ["relay", "--listen", address, "--insecure", "--downlink", "none", "--json"];
         let choices = ["--engine", engine, "--threads", threads];
         let mut command = self.unprivileged(&[&relay[..], &choices].concat());
         command.stderr(logs);

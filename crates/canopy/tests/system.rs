@@ -2,7 +2,9 @@
 
 mod support;
 
-use canopy_wire::{Comtree, Group, Header, Hello, Kind, Packet};
+use canopy_wire::{
+    Comtree, Group, Header, Hello, Kind, Packet, Record, SessionId, VERSION, encode_update,
+};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpStream, UdpSocket};
@@ -130,16 +132,12 @@ fn strangers_are_counted_and_cost_nothing() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(relay.address("relay")).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    let header = Header::new(
-        Kind::Data,
-        Comtree(1),
-        canopy_wire::Address(0x1_0001),
-        Group::new(1).address(),
-    );
-    let mut data = [0; 64];
-    let len = header.encode_packet(b"before the handshake", &mut data).unwrap();
-    let foreign = Header { comtree: Comtree(99), ..header }.encode(0);
-    for datagram in [&data[..len], &foreign, &data[..7], &[0xC1; 1453], &[9; 30], &[]] {
+    let header = Header::new(Kind::Updates, SessionId::new(1), Comtree(1));
+    let mut data = [0; 128];
+    let record = Record::new(Group::new(1).address(), 0, b"before the handshake");
+    let len = encode_update(&header, &record, &mut data).unwrap();
+    let kind = Header { kind: Kind::Cookie, ..header }.encode(0);
+    for datagram in [&data[..len], &kind, &data[..7], &[VERSION; 1453], &[9; 30], &[]] {
         socket.send(datagram).unwrap();
     }
     let mut answer = [0; 2048];
@@ -150,8 +148,7 @@ fn strangers_are_counted_and_cost_nothing() {
     // The data thread takes datagrams in their order: any answer to the others would be here first.
     let first = Packet::new_checked(&answer[..len]).unwrap().header().kind;
     assert_eq!(first, Kind::Cookie, "nothing but the hello is answered");
-    let expected =
-        ["unknown_source", "unknown_comtree", "malformed", "oversized", "version", "empty"];
+    let expected = ["forged", "unexpected_kind", "malformed", "oversized", "version", "empty"];
     for reason in expected {
         let counted = format!("canopy_relay_drops_total{{reason=\"{reason}\"}} 1\n");
         get_until(relay.address("metrics"), "/metrics", &counted);

@@ -20,7 +20,7 @@ use canopy_node::{Command, NodeConfig, RunningRelay};
 use canopy_output::{print_line, print_note};
 use canopy_plan::BundledServer;
 use canopy_relay::Mode;
-use canopy_wire::MAX_DATAGRAM;
+use canopy_wire::SAFE_DATAGRAM;
 use clap::Args;
 use look::{Look, by_equation_1, costs};
 use serde::Serialize;
@@ -184,7 +184,7 @@ impl Trial<'_> {
     fn predict(&self, looks: &[Look]) -> Round {
         // The others send one datagram at a time.
         let together = matches!(self.engine, EngineName::Gso | EngineName::Uring);
-        let costs = costs(looks, (!together).then_some(MAX_DATAGRAM as f64));
+        let costs = costs(looks, (!together).then_some(SAFE_DATAGRAM as f64));
         let predicted = costs.most_users(self.bench.t_ms as f64);
         Round { costs, predicted, measured: 0.0, load_busy: 0.0 }
     }

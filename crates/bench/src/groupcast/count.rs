@@ -116,7 +116,7 @@ fn read_until_quiet(sockets: &[Socket], expected: Expected, receiver: &mut Recei
         complete = sum >= expected.copies;
         let before = sum;
         for (socket, arrived) in sockets.iter().zip(&mut arrived) {
-            let mut take = |_, datagram: &[u8]| {
+            let mut take = |_, datagram: &mut [u8]| {
                 let whole = u64::from(datagram.len() == expected.bytes);
                 *arrived += whole;
                 sum += whole;

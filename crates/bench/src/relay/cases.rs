@@ -87,6 +87,9 @@ impl Case {
                     cases.push(Case { scenario, n, bytes, mode, tick_ms, receivers_gro });
                 }
             }
+            // Small updates, where what stands beside them weighs most.
+            let (n, bytes, mode, tick_ms) = (90, 20, periodic, 50);
+            cases.push(Case { scenario: crowd, n, bytes, mode, tick_ms, receivers_gro });
         }
         cases
     }

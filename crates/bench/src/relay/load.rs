@@ -41,7 +41,7 @@ pub(crate) struct Measured {
     pub(crate) expected: u64,
     arrived: u64,
     pub(crate) ages: Histogram<u64>,
-    pub(crate) padding: f64,
+    pub(crate) wire_bytes_per_payload_byte: f64,
 }
 
 impl Measured {
@@ -69,8 +69,9 @@ struct Arrivals {
 impl Arrivals {
     fn hear(&mut self, heard: Heard<'_>) {
         match heard {
-            Heard::Datagram(_, datagram) => self.bytes += datagram.len() as u64,
+            Heard::Datagram(datagram) => self.bytes += datagram.len() as u64,
             Heard::Payload(now, payload) => self.take(now, payload),
+            Heard::Opened(..) => {}
         }
     }
 
@@ -165,9 +166,8 @@ impl Load {
             ages: self.arrivals.ages.clone(),
             expected: 0,
             arrived: 0,
-            padding: 1.0
-                - (self.arrivals.payload_bytes - payload) as f64
-                    / (self.arrivals.bytes - bytes).max(1) as f64,
+            wire_bytes_per_payload_byte: (self.arrivals.bytes - bytes) as f64
+                / (self.arrivals.payload_bytes - payload).max(1) as f64,
         };
         let expected = (self.published - published) * receivers as u64;
         let until = self.members.clock.now() + LOST_AFTER;
@@ -235,14 +235,14 @@ impl Load {
         let mut payload = [0; MAX_DATAGRAM];
         let payload = &mut payload[..self.case.bytes];
         payload[..8].copy_from_slice(&now.as_nanos().to_be_bytes());
-        let member = &self.members.list[member];
-        let mut datagrams = [0; (IN_FLIGHT as usize) * 1024];
+        let member = &mut self.members.list[member];
+        let mut datagrams = [0; (IN_FLIGHT as usize) * 1100];
         let mut len = 0;
         for _ in 0..count {
             payload[8..12].copy_from_slice(&self.sequence.to_be_bytes());
             self.arrivals.missing[self.sequence as usize % RING] = self.case.n as u32;
             self.sequence = self.sequence.wrapping_add(1);
-            len += match &member.session {
+            len += match &mut member.session {
                 Some(session) => {
                     let group = Group::new(GROUP).address();
                     session.publish(group, Level(0), Flags(0), payload, &mut datagrams[len..])?

@@ -16,7 +16,7 @@ use canopy_output::{print_line, print_note};
 use cases::{Case, Filters};
 use clap::Args;
 use place::Place;
-use plan::Plan;
+use plan::{Keys, Plan};
 use report::Row;
 pub(crate) use rounds::Server;
 use std::process::ExitCode;
@@ -47,6 +47,10 @@ pub(crate) struct RelayBench {
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1",
           value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: Vec<u16>,
+    /// How the relay protects what it sends to participants: with each member's key, or not at all.
+    /// Several are measured in turn within each round
+    #[arg(long, value_name = "KEYS", value_delimiter = ',', default_value = "member")]
+    keys: Vec<Keys>,
     /// Relay and load on two hosts: network namespaces joined by a virtual Ethernet. Needs root
     #[arg(long)]
     netns: bool,
@@ -69,14 +73,15 @@ impl RelayBench {
         let measured = Duration::from_secs_f64(seconds);
         let place = if self.netns { Place::virtual_ethernet(load_on)? } else { Place::loopback() };
         let engine = EngineChoice::Auto;
-        let mut plan = Plan { rounds, measured, engine, threads: 1, relay_on, place };
+        let keys = self.keys.clone();
+        let mut plan = Plan { rounds, measured, engine, keys, threads: 1, relay_on, place };
         let mut rows = Vec::new();
         let engines = self.engines_that_work(&plan.place)?;
         let relays: Vec<(EngineChoice, u16)> = engines
             .iter()
             .flat_map(|engine| self.threads.iter().map(move |threads| (*engine, *threads)))
             .collect();
-        let all = cases.len() * relays.len();
+        let all = cases.len() * relays.len() * self.keys.len();
         for case in &cases {
             for (engine, threads) in &relays {
                 (plan.engine, plan.threads) = (*engine, *threads);
@@ -84,13 +89,14 @@ impl RelayBench {
                 print_note(format_args!(
                     "[{number}/{all}] {case} engine={engine} threads={threads}"
                 ));
-                let row = plan.place.run(|| rounds::measure(case, &plan))??;
-                if self.json {
-                    print_line(serde_json::to_string(&row)?)?;
-                } else {
-                    print_note(format_args!("        {}", row.short()));
+                for row in plan.place.run(|| rounds::measure(case, &plan))?? {
+                    if self.json {
+                        print_line(serde_json::to_string(&row)?)?;
+                    } else {
+                        print_note(format_args!("        {}", row.short()));
+                    }
+                    rows.push(row);
                 }
-                rows.push(row);
             }
         }
         if !self.json {

@@ -1,6 +1,7 @@
 //! A row of results, and the table of all.
 
 use super::cases::Case;
+use super::plan::Keys;
 use crate::flag_value;
 use crate::table::{Column, table};
 use serde::Serialize;
@@ -19,6 +20,7 @@ pub(crate) struct Row {
     #[serde(flatten)]
     pub(crate) case: Case,
     pub(crate) engine: String,
+    pub(crate) keys: Keys,
     /// Data threads.
     pub(crate) threads: u16,
     /// Rounds that count.
@@ -41,8 +43,8 @@ pub(crate) struct Row {
     pub(crate) naive_loss: f64,
     /// Rounds discarded for steal.
     pub(crate) rounds_discarded: usize,
-    /// Share of the relay's bytes that carry nothing.
-    pub(crate) padding: f64,
+    /// UDP payload that the relay sends for each byte of updates that arrives.
+    pub(crate) wire_bytes_per_payload_byte: f64,
 }
 
 impl Row {
@@ -53,17 +55,19 @@ impl Row {
         format!(
             "{cost:.3} µs a delivery, naive {naive:.3}: ratio {ratio:.2} \
              ({ratio_min:.2}–{ratio_max:.2}), {:.2} M deliveries a core-second, loss {loss:.4}, \
-             age p99 {} µs, {rounds} rounds, {rounds_discarded} discarded",
+             age p99 {} µs, {:.3} bytes a byte, {rounds} rounds, {rounds_discarded} discarded",
             1.0 / cost,
             self.age_us.p99,
+            self.wire_bytes_per_payload_byte,
         )
     }
 
     /// All results as a table.
     pub(crate) fn table(rows: &[Row]) -> String {
-        let columns: [Column<Row>; 15] = [
+        let columns: [Column<Row>; 17] = [
             ("scenario", |row| flag_value(row.case.scenario)),
             ("engine", |row| row.engine.clone()),
+            ("keys", |row| flag_value(row.keys)),
             ("threads", |row| row.threads.to_string()),
             ("n", |row| row.case.n.to_string()),
             ("bytes", |row| row.case.bytes.to_string()),
@@ -75,6 +79,7 @@ impl Row {
             ("ratio", |row| format!("{:.2}", row.ratio)),
             ("range", |row| format!("{:.2}–{:.2}", row.ratio_min, row.ratio_max)),
             ("M/cs", |row| format!("{:.2}", 1.0 / row.cpu_us_per_delivery)),
+            ("B/B", |row| format!("{:.3}", row.wire_bytes_per_payload_byte)),
             ("loss", |row| format!("{:.5}", row.loss)),
             ("p99 µs", |row| row.age_us.p99.to_string()),
         ];

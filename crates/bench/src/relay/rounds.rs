@@ -2,7 +2,7 @@
 
 use super::cases::Case;
 use super::load::{Load, Measured, Side};
-use super::plan::Plan;
+use super::plan::{Keys, Plan};
 use super::report::{Ages, Row};
 use crate::flag_value;
 use crate::noise::{Steal, median};
@@ -12,6 +12,22 @@ use hdrhistogram::Histogram;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, Stdio};
+
+/// Which process to start.
+#[derive(Clone, Copy)]
+pub(super) enum ServerSide {
+    Reflector,
+    Relay(Keys),
+}
+
+/// A relay and its load.
+struct Ours {
+    keys: Keys,
+    server: Server,
+    load: Load,
+    /// What was measured of it and, in the same round, of the reflector.
+    pairs: Vec<(Measured, Measured)>,
+}
 
 /// A relay or reflector process, ended when dropped.
 pub(crate) struct Server {
@@ -24,20 +40,21 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts one side for a case, on its processor.
-    pub(super) fn start(side: Side, case: &Case, plan: &Plan) -> anyhow::Result<Server> {
+    pub(super) fn start(side: ServerSide, case: &Case, plan: &Plan) -> anyhow::Result<Server> {
         let mut command = server_command()?;
         match side {
-            Side::Reflector => {
+            ServerSide::Reflector => {
                 let listen = format!("{}:0", plan.place.server_ip);
                 command.args(["bench", "reflector", "--listen", &listen, "--pin", &plan.pins(1)]);
             }
-            Side::Relay => {
+            ServerSide::Relay(keys) => {
                 let (mode, tick) = (flag_value(case.mode), case.tick_ms.max(1).to_string());
                 let engine = plan.engine.to_string();
                 command.args(["relay", "--json"]).args(plan.place.relay_flags());
                 let (threads, pins) = (plan.threads.to_string(), plan.pins(plan.threads));
                 command.args(["--threads", &threads, "--pin", &pins, "--engine", &engine]);
                 command.args(["--mode", &mode, "--tick-ms", &tick]);
+                command.args(["--downlink", &flag_value(keys)]);
             }
         }
         Server::spawn(plan.place.host_server(&mut command))
@@ -89,41 +106,46 @@ impl Drop for Server {
     }
 }
 
-/// Measures one case.
-pub(super) fn measure(case: &Case, plan: &Plan) -> anyhow::Result<Row> {
-    let relay = Server::start(Side::Relay, case, plan)?;
-    let reflector = Server::start(Side::Reflector, case, plan)?;
-    let mut relay_load = Load::join(Side::Relay, case, plan.place.load_ip, relay.address)?;
-    let mut reflector_load =
-        Load::join(Side::Reflector, case, plan.place.load_ip, reflector.address)?;
-    let mut pairs: Vec<(Measured, Measured)> = Vec::new();
-    let mut discarded = 0;
+/// Measures one case, with each choice of keys in turn.
+pub(super) fn measure(case: &Case, plan: &Plan) -> anyhow::Result<Vec<Row>> {
+    let join = |side, server: &Server| Load::join(side, case, plan.place.load_ip, server.address);
+    let start = |keys: &Keys| {
+        let server = Server::start(ServerSide::Relay(*keys), case, plan)?;
+        let load = join(Side::Relay, &server)?;
+        anyhow::Ok(Ours { keys: *keys, server, load, pairs: Vec::new() })
+    };
+    let mut all = plan.keys.iter().map(start).collect::<anyhow::Result<Vec<_>>>()?;
+    let reflector = Server::start(ServerSide::Reflector, case, plan)?;
+    let mut reflector_load = join(Side::Reflector, &reflector)?;
+    let (mut rounds, mut discarded) = (0, 0);
     // A noisy machine may cost rounds, but not without end.
-    while pairs.len() < plan.rounds as usize && discarded < 2 * plan.rounds as usize {
+    while rounds < plan.rounds && discarded < 2 * plan.rounds {
         let before = Steal::read();
-        // The idle side stays alive: its participants answer between the rounds.
+        // The idle sides stay alive: their participants answer between the rounds.
         let naive = reflector_load.run(reflector.process(), plan.measured)?;
-        relay_load.keep_alive()?;
-        let ours = relay_load.run(relay.process(), plan.measured)?;
+        let mut measured = Vec::new();
+        for number in 0..all.len() {
+            all.iter_mut().try_for_each(|ours| ours.load.keep_alive())?;
+            let Ours { server, load, .. } = &mut all[number];
+            measured.push(load.run(server.process(), plan.measured)?);
+        }
         if before.disturbed() {
             discarded += 1;
             continue;
         }
-        pairs.push((ours, naive));
+        rounds += 1;
+        for (ours, measured) in all.iter_mut().zip(measured) {
+            ours.pairs.push((measured, naive.clone()));
+        }
     }
-    if pairs.is_empty() {
+    if rounds == 0 {
         bail!("all {discarded} rounds had more than 5 % steal; try again on a quieter machine");
     }
-    Ok(summarise(case, plan, relay.engine.clone(), &pairs, discarded))
+    Ok(all.iter().map(|ours| summarise(case, plan, ours, discarded as usize)).collect())
 }
 
-fn summarise(
-    case: &Case,
-    plan: &Plan,
-    engine: String,
-    pairs: &[(Measured, Measured)],
-    discarded: usize,
-) -> Row {
+fn summarise(case: &Case, plan: &Plan, ours: &Ours, discarded: usize) -> Row {
+    let pairs = &ours.pairs;
     let ratios: Vec<f64> = pairs.iter().map(|(ours, naive)| naive.cost() / ours.cost()).collect();
     let mut ages: Histogram<u64> = pairs[0].0.ages.clone();
     for (ours, _) in &pairs[1..] {
@@ -140,7 +162,8 @@ fn summarise(
     };
     Row {
         case: *case,
-        engine,
+        engine: ours.server.engine.clone(),
+        keys: ours.keys,
         threads: plan.threads,
         rounds: pairs.len(),
         seconds: plan.measured.as_secs_f64(),
@@ -158,6 +181,8 @@ fn summarise(
         },
         naive_loss: loss(|pair| &pair.1),
         rounds_discarded: discarded,
-        padding: median(&pairs.iter().map(|(ours, _)| ours.padding).collect::<Vec<_>>()),
+        wire_bytes_per_payload_byte: median(
+            &pairs.iter().map(|(ours, _)| ours.wire_bytes_per_payload_byte).collect::<Vec<_>>(),
+        ),
     }
 }

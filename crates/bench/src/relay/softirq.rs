@@ -6,8 +6,8 @@
 
 use super::cases::{Case, ModeName, Scenario};
 use super::load::{Load, Side};
-use super::plan::Plan;
-use super::rounds::Server;
+use super::plan::{Keys, Plan};
+use super::rounds::{Server, ServerSide};
 use anyhow::{Context, bail};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub(super) fn receivers_share(plan: &Plan) -> String {
 }
 
 fn sample(case: &Case, plan: &Plan) -> anyhow::Result<f64> {
-    let server = Server::start(Side::Relay, case, plan)?;
+    let server = Server::start(ServerSide::Relay(Keys::Member), case, plan)?;
     let mut load = Load::join(Side::Relay, case, plan.place.load_ip, server.address)?;
     let data = std::env::temp_dir().join(format!("canopy-softirq-{}.data", server.process()));
     let seconds = SAMPLED.as_secs().to_string();

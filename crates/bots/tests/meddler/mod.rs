@@ -3,9 +3,7 @@
 use canopy_net::set_receive_buffer;
 use canopy_node::{Command, NodeConfig, RunningRelay};
 use canopy_relay::Mode;
-use canopy_wire::{
-    Address, Bundle, Change, HEADER_LEN, Kind, Packet, RECORD_HEADER_LEN, Subscribe,
-};
+use canopy_wire::{Address, Downlink, HEADER_LEN, Packet};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +16,7 @@ use std::time::Duration;
 pub(crate) enum Fault {
     Drop,
     Double,
-    /// Another participant, who never asked for its first update's group, gets a copy too.
+    /// Another participant, who never got anything of its first update's group, gets a copy too.
     Misroute,
     /// It comes after the next one with an update of the same publisher.
     Swap,
@@ -27,22 +25,23 @@ pub(crate) enum Fault {
 }
 
 const ONE_IN: u64 = 300;
-/// Where a header and a record have the source.
-const HEADER_SRC: usize = 8;
-const RECORD_SRC: usize = 4;
-
 /// A relay that stops when it is dropped.
 pub(crate) struct TestRelay(Option<RunningRelay>);
 
 impl TestRelay {
     pub(crate) fn start(mode: Mode, threads: u16, max_sessions: u32) -> TestRelay {
-        let config = NodeConfig {
-            mode,
-            threads,
-            max_sessions,
-            drain: Duration::ZERO,
-            ..NodeConfig::loopback()
-        };
+        TestRelay::with(NodeConfig { mode, threads, max_sessions, ..NodeConfig::loopback() })
+    }
+
+    /// One that seals no updates, so that somebody on the way can meddle with them unseen.
+    pub(crate) fn in_clear() -> TestRelay {
+        let mut config = NodeConfig { max_sessions: 200, ..NodeConfig::loopback() };
+        config.comtrees.iter_mut().for_each(|comtree| comtree.downlink = Downlink::None);
+        TestRelay::with(config)
+    }
+
+    fn with(config: NodeConfig) -> TestRelay {
+        let config = NodeConfig { drain: Duration::ZERO, ..config };
         TestRelay(Some(RunningRelay::start(&config).unwrap()))
     }
 
@@ -75,7 +74,7 @@ impl Meddler {
     pub(crate) fn start(relay: SocketAddr, fault: Fault) -> Meddler {
         let (front, meddled) = (Arc::new(socket()), Arc::new(AtomicU64::new(0)));
         let (address, stop) = (front.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
-        let tricks = Tricks { fault, seen: 0, asked: BTreeMap::new(), held: HashMap::new() };
+        let tricks = Tricks { fault, seen: 0, had: BTreeMap::new(), held: HashMap::new() };
         let way = Way {
             front,
             relay,
@@ -124,7 +123,6 @@ impl Way {
                 let towards = Arc::clone(&back);
                 (back, std::thread::spawn(move || way.down(&towards, participant)))
             });
-            self.tricks.lock().unwrap().hear(participant, &bytes[..len]);
             back.send_to(&bytes[..len], self.relay).unwrap();
         }
         for (back, thread) in backs.into_values() {
@@ -153,35 +151,18 @@ impl Way {
 struct Tricks {
     fault: Fault,
     seen: u64,
-    /// By participant: the groups that it ever asked for.
-    asked: BTreeMap<SocketAddr, BTreeSet<Address>>,
+    /// By participant: the groups that the relay ever sent it something of.
+    had: BTreeMap<SocketAddr, BTreeSet<Address>>,
     /// By participant: what is held back.
     held: HashMap<SocketAddr, Vec<u8>>,
 }
 
 impl Tricks {
-    /// Notes which groups a participant asks for.
-    fn hear(&mut self, participant: SocketAddr, datagram: &[u8]) {
-        let packet = Packet::new_checked(datagram).unwrap();
-        if packet.header().kind == Kind::Subscribe {
-            let asked = self.asked.entry(participant).or_default();
-            for change in Subscribe::new_checked(&packet).unwrap().changes() {
-                if let Change::Add(group, _) = change {
-                    asked.insert(group.address());
-                }
-            }
-        }
-    }
-
-    /// Somebody who never asked for what the first update of a datagram was sent to.
+    /// Somebody who never got anything of what the first update of a datagram was sent to.
     fn stranger_to(&self, datagram: &[u8]) -> Option<SocketAddr> {
         let packet = Packet::new_checked(datagram).unwrap();
-        let group = match packet.header().kind {
-            Kind::Bundle => Bundle::new_checked(&packet).unwrap().records().next()?.dst,
-            _ => packet.header().dst,
-        };
-        let mut all = self.asked.iter();
-        all.find_map(|(who, asked)| (!asked.contains(&group)).then_some(*who))
+        let group = packet.updates().unwrap().next()?.dst;
+        self.had.iter().find_map(|(who, had)| (!had.contains(&group)).then_some(*who))
     }
 
     /// What becomes of a datagram.
@@ -197,6 +178,8 @@ impl Tricks {
             return all;
         }
         self.seen += 1;
+        let packet = Packet::new_checked(datagram).unwrap();
+        self.had.entry(to).or_default().extend(packet.updates().unwrap().map(|one| one.dst));
         let shares = |held: &Vec<u8>| !self::publishers(held).0.is_disjoint(&publishers);
         if self.held.get(&to).is_some_and(shares) {
             all.extend(self.held.remove(&to).map(|held| (to, held)));
@@ -210,7 +193,7 @@ impl Tricks {
             Fault::Drop => all.clear(),
             Fault::Double => all.push((to, datagram.to_vec())),
             Fault::Misroute => {
-                let stranger = self.stranger_to(datagram).expect("nobody asks for all groups");
+                let stranger = self.stranger_to(datagram).expect("nobody gets all groups");
                 all.push((stranger, datagram.to_vec()));
             }
             Fault::Swap => {
@@ -225,29 +208,21 @@ impl Tricks {
 
 /// Whose updates a datagram carries, and how many.
 fn publishers(datagram: &[u8]) -> (BTreeSet<Address>, u64) {
-    let packet = Packet::new_checked(datagram).unwrap();
-    match packet.header().kind {
-        Kind::Data => (BTreeSet::from([packet.header().src]), 1),
-        Kind::Bundle => {
-            let bundle = Bundle::new_checked(&packet).unwrap();
-            let publishers = bundle.records().map(|record| record.src).collect();
-            (publishers, bundle.records().count() as u64)
-        }
-        _ => (BTreeSet::new(), 0),
-    }
+    let Ok(packet) = Packet::new_checked(datagram) else { return Default::default() };
+    let sources: Vec<_> = packet.updates().unwrap().map(|record| record.src).collect();
+    let count = sources.len() as u64;
+    (sources.into_iter().collect(), count)
 }
 
-/// The publisher of the first record that is no filler becomes its neighbour by address.
+/// The publisher of the first record becomes its neighbour by address: the last byte of the source,
+/// which stands before the series.
 fn forge(datagram: &mut [u8]) {
-    let packet = Packet::new_checked(datagram).unwrap();
-    let mut at = HEADER_SRC;
-    if packet.header().kind == Kind::Bundle {
-        let first = Bundle::new_checked(&packet).unwrap().records().next().unwrap();
-        let record = first.payload.as_ptr() as usize - datagram.as_ptr() as usize;
-        at = record - RECORD_HEADER_LEN + RECORD_SRC;
-    }
-    assert!(at == HEADER_SRC || at >= HEADER_LEN);
-    datagram[at + 3] ^= 1;
+    const SOURCE_FORM: u8 = 3;
+    let last = match datagram[HEADER_LEN] & SOURCE_FORM {
+        0 => HEADER_LEN + 4,
+        form => panic!("the first record of a datagram leaves its source out: {form}"),
+    };
+    datagram[last] ^= 1;
 }
 
 fn anywhere() -> SocketAddr {

@@ -1,9 +1,10 @@
 //! The comtrees that a relay is to carry: a list of ids, or a table for each.
 
+use super::parse_downlink;
 use super::sources::{ComtreeTable, Sources, within};
 use anyhow::{anyhow, bail};
 use canopy_relay::{ComtreeConfig, FIRST_ENDPOINT, MAX_COMTREES};
-use canopy_wire::Comtree;
+use canopy_wire::{Comtree, Downlink};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
@@ -14,13 +15,15 @@ pub(super) const MAX_SITE: u64 = 0x7fff;
 /// none may be left without.
 pub(super) fn check_comtrees(
     sources: &Sources,
-    site: u16,
+    defaults: (u16, Downlink),
     threads: u16,
 ) -> anyhow::Result<Vec<ComtreeConfig>> {
+    let (site, downlink) = defaults;
     let tables = sources.comtree_tables();
     let Some(first) = tables.first() else {
         let ids = sources.numbers("comtrees", &[1])?.check(parse_ids)?;
-        return Ok(ids.into_iter().map(|id| ComtreeConfig::new(id, site)).collect());
+        let config = |id| ComtreeConfig { downlink, ..ComtreeConfig::new(id, site) };
+        return Ok(ids.into_iter().map(config).collect());
     };
     if let Some(place) = sources.place("comtrees") {
         bail!(
@@ -30,12 +33,12 @@ pub(super) fn check_comtrees(
     }
     check_count(tables.len()).map_err(|problem| anyhow!("{}: {problem}", first.place))?;
     let mut seen = BTreeSet::new();
-    tables.iter().map(|table| check_table(table, site, threads, &mut seen)).collect()
+    tables.iter().map(|table| check_table(table, defaults, threads, &mut seen)).collect()
 }
 
 fn check_table(
     table: &ComtreeTable,
-    site: u16,
+    (site, downlink): (u16, Downlink),
     threads: u16,
     seen: &mut BTreeSet<i64>,
 ) -> anyhow::Result<ComtreeConfig> {
@@ -47,7 +50,11 @@ fn check_table(
         Some(site) => site.check(|site| within(site, &(0..=MAX_SITE)))? as u16,
         None => site,
     };
-    let config = ComtreeConfig::new(comtree, site);
+    let downlink = match table.text("downlink") {
+        Some(name) => name.check(|name| parse_downlink(&name))?,
+        None => downlink,
+    };
+    let config = ComtreeConfig { downlink, ..ComtreeConfig::new(comtree, site) };
     Ok(match table.text("endpoints") {
         Some(endpoints) => {
             let endpoints = endpoints.check(|text| parse_endpoints(&text, threads))?;

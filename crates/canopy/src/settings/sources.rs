@@ -38,10 +38,13 @@ const SETTINGS: &[Setting] = &[
     Setting { table: "relay", key: "engine_folder", form: Text, example: "\"/run/canopy/engine\"" },
     Setting { table: "relay", key: "comtrees", form: Numbers, example: "[1, 2]" },
     Setting { table: "relay", key: "site", form: Number, example: "1" },
+    Setting { table: "relay", key: "downlink", form: Text, example: "\"member\"" },
+    Setting { table: "relay", key: "key", form: Text, example: "\"/etc/canopy/relay.key\"" },
     Setting { table: "relay", key: "console", form: Text, example: "\"127.0.0.1:8080\"" },
     Setting { table: "relay", key: "metrics", form: Text, example: "\"127.0.0.1:9090\"" },
     Setting { table: "relay", key: "insecure", form: Switch, example: "false" },
     Setting { table: "limits", key: "max_sessions", form: Number, example: "10000" },
+    Setting { table: "limits", key: "max_datagram", form: Number, example: "1232" },
     Setting { table: "limits", key: "max_groups", form: Number, example: "65536" },
     Setting { table: "limits", key: "max_subscriptions", form: Number, example: "262144" },
     Setting { table: "limits", key: "max_subscriptions_per_participant", form: Number, example: "4096" },
@@ -56,6 +59,7 @@ const SETTINGS: &[Setting] = &[
 const COMTREE_KEYS: &[Setting] = &[
     Setting { table: "comtree", key: "id", form: Number, example: "1" },
     Setting { table: "comtree", key: "site", form: Number, example: "1" },
+    Setting { table: "comtree", key: "downlink", form: Text, example: "\"member\"" },
     Setting { table: "comtree", key: "endpoints", form: Text, example: "\"64-65535\"" },
 ];
 
@@ -66,6 +70,11 @@ pub(super) struct Given<T> {
 }
 
 impl<T> Given<T> {
+    /// The value as it was given.
+    pub(super) fn value(self) -> T {
+        self.value
+    }
+
     /// A valid form of the value, or an error that names where it came from.
     pub(super) fn check<U>(self, check: impl FnOnce(T) -> Result<U, String>) -> anyhow::Result<U> {
         let Given { value, place } = self;

@@ -42,7 +42,7 @@ fn every_mistake_in_the_file_has_a_place_and_a_remedy() {
         ("[limits]\nkeepalive_ms = 9000", ":2: keepalive_ms: a session must live at least two keepalives; raise session_lifetime_ms, or lower keepalive_ms"),
         // Addresses.
         ("[relay]\nlisten = \"localhost\"", ":2: listen: \"localhost\" is no address and port; write it like 127.0.0.1:4040"),
-        ("[relay]\nlisten = \"0.0.0.0:4040\"", ":2: listen: 0.0.0.0:4040 can be reached from other machines, and sessions are cleartext in this version; listen on 127.0.0.1 or [::1], or say --insecure"),
+        ("[relay]\nlisten = \"0.0.0.0:4040\"", ":2: listen: 0.0.0.0:4040 can be reached from other machines, and whoever reaches it may join, for it asks for no tokens in this version; listen on 127.0.0.1 or [::1], or say --insecure"),
         ("[relay]\nconsole = \"0.0.0.0:9198\"", ":2: console: 0.0.0.0:9198 can be reached from other machines, and these pages have no password; serve them on 127.0.0.1 or [::1], or say --insecure"),
         ("[relay]\nmetrics = \"[::]:9198\"", ":2: metrics: [::]:9198 can be reached from other machines"),
         ("[relay]\nconsole = \"yes\"", ":2: console: \"yes\" is no address and port; write it like"),
@@ -85,6 +85,7 @@ fn every_mistake_in_the_file_has_a_place_and_a_remedy() {
         ("[server]\nport = 3", ":1: there is no table [server]; there are [relay], [limits] and [[comtree]]"),
         ("relay = 3", ":1: relay is a table; write [relay] on a line, once, and its keys below"),
         ("[[relay]]", ":1: relay is a table; write [relay] on a line, once, and its keys below"),
+        ("[relay]\ndownlink = \"some\"", ":2: downlink: \"some\" is no way to protect updates; choose member or none"),
         // No TOML.
         ("[relay]\nmode = periodic", ":2: this is no TOML: "),
         ("[relay]\nsite = 1\nsite = 2", ":3: this is no TOML: duplicate key"),
@@ -100,9 +101,10 @@ fn every_mistake_in_the_file_has_a_place_and_a_remedy() {
 #[test]
 fn a_comtree_has_the_site_and_addresses_of_its_table_or_else_the_relays() {
     let text = "[relay]\nsite = 7\n[[comtree]]\nid = 3\n[[comtree]]\nid = 9\nsite = 8\n\
-                endpoints = \"100-299\"\n";
+                endpoints = \"100-299\"\ndownlink = \"none\"\n";
     let comtrees = resolve(text, RelayArgs::default()).unwrap().node.comtrees;
-    let second = ComtreeConfig { comtree: Comtree(9), site: 8, endpoints: 100..=299 };
+    let downlink = Downlink::None;
+    let second = ComtreeConfig { comtree: Comtree(9), site: 8, endpoints: 100..=299, downlink };
     assert_eq!(comtrees, [ComtreeConfig::new(Comtree(3), 7), second]);
     let args = || RelayArgs { comtrees: vec!["4".into(), "5".into()], ..<_>::default() };
     let comtrees = resolve("[relay]\nsite = 7\ncomtrees = [1]", args()).unwrap().node.comtrees;

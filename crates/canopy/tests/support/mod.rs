@@ -148,7 +148,7 @@ pub(crate) fn join_for_good(relay: SocketAddr) -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(relay).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    let mut session = Session::new(SessionConfig { comtree: Comtree(1), seed: [7; 16] });
+    let mut session = Session::new(SessionConfig::new(Comtree(1), [7; 16]));
     let mut bytes = [0; MAX_DATAGRAM];
     let now = Time::from_millis(1);
     while session.state() != State::Connected {
@@ -156,7 +156,7 @@ pub(crate) fn join_for_good(relay: SocketAddr) -> UdpSocket {
             socket.send(&bytes[..len]).unwrap();
         }
         let len = socket.recv(&mut bytes).expect("the relay answers");
-        session.handle_datagram(now, &bytes[..len], |_| ()).unwrap();
+        session.handle_datagram(now, &mut bytes[..len], |_| ()).unwrap();
     }
     socket
 }
