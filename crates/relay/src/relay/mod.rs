@@ -280,7 +280,7 @@ impl Relay {
         };
         // The number may be another's by now: whoever had it before is told, but not from where its
         // owner is.
-        let is_strange = reason == DropReason::Forged && !self.sessions.is_at(from, id);
+        let is_strange = reason == DropReason::Forged && self.sessions.admit(from, id).is_err();
         if reason == DropReason::UnknownSource || is_strange {
             let mut answer = canopy_session::Answer::new();
             canopy_session::unknown(id, echo, &mut answer);

@@ -4,7 +4,7 @@
 use super::Relay;
 use crate::ports::{LastSubscribe, PeerClass};
 use canopy_wire::{
-    Change, DropReason, Packet, Path, Subscribe, SubscribeAckWriter, Time, next_sequence,
+    Change, Comtree, DropReason, Packet, Path, Subscribe, SubscribeAckWriter, Time, next_sequence,
 };
 
 impl Relay {
@@ -22,8 +22,8 @@ impl Relay {
             PeerClass::Participant => self.max_subscriptions_per_participant,
             PeerClass::TreeNeighbour | PeerClass::CorePeer => u32::MAX,
         };
-        let max_datagram = port.shape.datagrams.max_datagram();
-        let (last, sequence) = (port.last_subscribe, subscribe.sequence());
+        let (last, max_datagram) = (port.last_subscribe, port.shape.datagrams.max_datagram());
+        let sequence = subscribe.sequence();
         let repeats = sequence == last.sequence && last.sequence != 0;
         if !repeats && sequence != next_sequence(last.sequence) {
             return Err(DropReason::SubscribeOrder);
@@ -67,11 +67,8 @@ impl Relay {
         if let Some(port) = self.ports.get_mut(index) {
             port.last_subscribe = LastSubscribe { sequence, refused: refused > 0 };
         }
-        if !repeats && refused > 0 {
-            self.counters.drops[DropReason::SubscriptionsFull as usize] += refused;
-            if let Some(comtree) = self.comtrees.find(header.comtree) {
-                self.comtrees.get_mut(comtree).counters.drops += refused;
-            }
+        if !repeats {
+            self.count_refused(header.comtree, refused);
         }
         self.sweep_at.get_or_insert(now + super::SWEEP_EVERY);
         // There is room now; by the time the answer leaves, much else may want to be told.
@@ -79,5 +76,13 @@ impl Relay {
             self.tell_siblings();
         }
         Ok(())
+    }
+
+    /// Counts the subscriptions that one packet was refused.
+    fn count_refused(&mut self, comtree: Comtree, refused: u64) {
+        self.counters.drops[DropReason::SubscriptionsFull as usize] += refused;
+        if let Some(index) = self.comtrees.find(comtree) {
+            self.comtrees.get_mut(index).counters.drops += refused;
+        }
     }
 }

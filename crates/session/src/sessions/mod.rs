@@ -270,11 +270,6 @@ impl Sessions {
         Ok(packet)
     }
 
-    /// Whether a packet that claims to be of a session came by that session's path.
-    pub fn is_at(&self, from: Path, id: SessionId) -> bool {
-        self.find(id).is_some_and(|session| self.slots[session as usize].path == from)
-    }
-
     /// Seals the packet of `len` bytes at the front of `datagram` for a session. Returns the length
     /// of what is to be sent; `None` if there is no such session, or no room for the seal.
     #[inline]
