@@ -101,8 +101,14 @@ local SOURCE_WIDTH = { [0] = 4, [1] = 2, [2] = 0, [3] = 0 }
 local DESTINATION_WIDTH = { [0] = 4, [1] = 2, [2] = 0 }
 
 local OPERATIONS = { [0] = "Drop", [1] = "Add" }
-local TABLE_FULL = { [1] = "table full", [2] = "participant's share full" }
-local LEAVE_REASONS = { [0] = "done", [1] = "draining" }
+local SUBSCRIBE_REFUSALS = { [1] = "table full", [2] = "participant's share full", [3] = "not allowed" }
+local LEAVE_REASONS = {
+  [0] = "done",
+  [1] = "draining",
+  [2] = "thrown out",
+  [3] = "token revoked",
+  [4] = "elsewhere",
+}
 local REFUSED_REASONS = {
   [1] = "sessions full",
   [2] = "unknown comtree",
@@ -110,6 +116,9 @@ local REFUSED_REASONS = {
   [4] = "credentials",
   [5] = "draining",
   [6] = "not made for the relay's key",
+  [7] = "token not taken",
+  [8] = "too many from there",
+  [9] = "address taken",
 }
 
 local canopy = Proto("canopy", "Canopy")
@@ -164,7 +173,7 @@ local f = {
   operation = ProtoField.uint8("canopy.section.operation", "Operation", base.DEC, OPERATIONS),
   section_level = ProtoField.uint8("canopy.section.level", "Level"),
   section_count = ProtoField.uint16("canopy.section.count", "Groups"),
-  table_full = ProtoField.uint8("canopy.section.reason", "Reason", base.DEC, TABLE_FULL),
+  table_full = ProtoField.uint8("canopy.section.reason", "Reason", base.DEC, SUBSCRIBE_REFUSALS),
 
   nonce = ProtoField.uint64("canopy.nonce", "Nonce", base.HEX),
   cookie = ProtoField.bytes("canopy.cookie", "Cookie"),
@@ -509,7 +518,7 @@ local function add_refusal(cursor, item, groups)
   local reason = cursor:take(1)
   item:add(f.table_full, reason)
   item:add(f.reserved, cursor:take(1))
-  local text = string.format("%s refused: %s", groups, reason_text(TABLE_FULL, reason:uint()))
+  local text = string.format("%s refused: %s", groups, reason_text(SUBSCRIBE_REFUSALS, reason:uint()))
   return reason:uint(), text, nil
 end
 
@@ -522,7 +531,7 @@ local function dissect_subscribe_ack(cursor, tree)
     counts[reason] = (counts[reason] or 0) + count
   end)
   for _, reason in ipairs(reasons) do
-    local why = reason_text(TABLE_FULL, reason)
+    local why = reason_text(SUBSCRIBE_REFUSALS, reason)
     info = info .. string.format(", %d refused (%s)", counts[reason], why)
   end
   return info, fault

@@ -12,7 +12,7 @@ use canopy_wire::{
     Address, CLEAR_LEN, Challenge, Class, Comtree, Connect, Connected, Cookie, Downlink, Flags,
     Group, Header, Hello, Keepalive, Kind, Leave, LeaveReason, Level, MAX_DATAGRAM, MAX_UPDATE,
     Packet, Record, Refused, RefusedReason, SEAL_LEN, SessionId, Subscribe, SubscribeAckWriter,
-    Suite, TableFull, Time, Unknown, VERSION, WireError, encode_update,
+    SubscribeRefusal, Suite, Time, Unknown, VERSION, WireError, encode_update,
 };
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -364,7 +364,7 @@ fn subscribe_ack(packet: &Packet<'_>, refused: u8) -> Vec<u8> {
         let mut writer = SubscribeAckWriter::new(out, subscribe.sequence(), MAX_DATAGRAM)?;
         for change in subscribe.changes() {
             if change.group().number() & u32::from(refused) != 0 {
-                writer.push(change.group(), TableFull::Table);
+                writer.push(change.group(), SubscribeRefusal::Table);
             }
         }
         Ok(writer.finish(COMTREE, packet.header().session))

@@ -6,7 +6,7 @@ use canopy_wire::{
     DropReason, Flags, Group, HEADER_LEN, Header, Hello, Join, Joined, Keepalive, Kind, Leave,
     Level, MAX_DATAGRAM, MAX_JOIN_LEN, MAX_RECORDS, MAX_TOKEN_LEN, MAX_UPDATE, Packet, Rebind,
     Record, Refused, RefusedReason, SAFE_DATAGRAM, SEAL_LEN, SessionId, Subscribe, SubscribeAck,
-    SubscribeAckWriter, SubscribeWriter, Suite, TAG_LEN, TableFull, Unknown, UpdatesWriter,
+    SubscribeAckWriter, SubscribeRefusal, SubscribeWriter, Suite, TAG_LEN, Unknown, UpdatesWriter,
     VERSION, WireError,
 };
 use std::fmt::Debug;
@@ -250,16 +250,16 @@ pub fn subscribe_ack(body: &[u8]) {
 }
 
 /// What a subscribe-ack's body refuses, and why; `None` if its sections do not tile it.
-fn refusals(body: &[u8]) -> Option<Vec<(Group, TableFull)>> {
+fn refusals(body: &[u8]) -> Option<Vec<(Group, SubscribeRefusal)>> {
     let mut refusals = Vec::new();
     let mut rest = body.get(4..)?;
     while !rest.is_empty() {
         let count = usize::from(*rest.get(2)?) * 256 + usize::from(*rest.get(3)?);
         let end = 4 + 4 * count;
         let reason = match rest[0] {
-            1 => TableFull::Table,
-            2 => TableFull::Participant,
-            other => TableFull::Other(other),
+            1 => SubscribeRefusal::Table,
+            2 => SubscribeRefusal::Participant,
+            other => SubscribeRefusal::Other(other),
         };
         let groups = rest.get(4..end)?.chunks(4);
         refusals.extend(groups.map(|group| (Group::from_low_bits(word(group)), reason)));

@@ -1,7 +1,7 @@
 //! Waiting for the relay's word on subscriptions.
 
 use crate::SubscribeError;
-use canopy_wire::{Group, TableFull};
+use canopy_wire::{Group, SubscribeRefusal};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
@@ -32,7 +32,7 @@ pub struct Acknowledgement {
 struct Pending {
     /// Groups that the relay has yet to answer for.
     open: usize,
-    refused: Vec<(Group, TableFull)>,
+    refused: Vec<(Group, SubscribeRefusal)>,
     /// The world was left before the relay answered for all.
     left: bool,
     waker: Option<Waker>,
@@ -105,7 +105,7 @@ impl Awaited {
     }
 
     /// The relay has refused it for `group`.
-    pub(crate) fn refused(mut self, group: Group, reason: TableFull) {
+    pub(crate) fn refused(mut self, group: Group, reason: SubscribeRefusal) {
         self.answer(|pending| pending.refused.push((group, reason)));
     }
 
@@ -141,11 +141,13 @@ mod tests {
     fn it_waits_for_all_groups_and_names_the_refused_ones() {
         let change = Acknowledgement::new();
         let (first, second) = (change.await_one(), change.await_one());
-        first.refused(Group::new(2), TableFull::Participant);
+        first.refused(Group::new(2), SubscribeRefusal::Participant);
         assert_eq!(change.result(), None);
-        second.refused(Group::new(1), TableFull::Table);
-        let groups =
-            vec![(Group::new(1), TableFull::Table), (Group::new(2), TableFull::Participant)];
+        second.refused(Group::new(1), SubscribeRefusal::Table);
+        let groups = vec![
+            (Group::new(1), SubscribeRefusal::Table),
+            (Group::new(2), SubscribeRefusal::Participant),
+        ];
         assert_eq!(change.result(), Some(Err(SubscribeError::Refused { groups })));
         assert_eq!(Acknowledgement::new().result(), Some(Ok(())), "nothing was asked");
     }

@@ -1,6 +1,6 @@
 //! What can go wrong, and what to do about it.
 
-use canopy_wire::{Comtree, Group, MAX_UPDATE, RefusedReason, TableFull};
+use canopy_wire::{Comtree, Group, MAX_UPDATE, RefusedReason, SubscribeRefusal};
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -103,8 +103,19 @@ fn refusal_remedy(reason: RefusedReason, comtree: Comtree) -> String {
                                    use releases of client and relay that match"
             .to_owned(),
         RefusedReason::Credentials => {
-            "it does not take this client's token or security suite".to_owned()
+            "it takes none of this client's security suites".to_owned()
         }
+        RefusedReason::Token => "it lets in who has a token for this comtree and the key that the \
+                                 token names, and does not take what it was given; it may be \
+                                 missing, over, revoked, or for another world: the relay's log says \
+                                 which. Ask the world's backend for a new one"
+            .to_owned(),
+        RefusedReason::TooMany => "too many sessions or handshakes come from this address; \
+                                   try again later, or raise the relay's limits"
+            .to_owned(),
+        RefusedReason::AddressTaken => "the address that the token names is another's, or not this \
+                                        relay's to give; ask the world's backend for a new token"
+            .to_owned(),
         RefusedReason::Key => {
             "it has another key than this client was given; give it the key that the relay tells when \
              it starts"
@@ -151,29 +162,32 @@ pub enum PublishError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubscribeError {
-    /// The relay has no room for subscriptions to these groups.
+    /// The relay does not take subscriptions to these groups.
     #[error(
-        "the relay has no room for {} of the subscriptions: {}; {}",
-        .groups.len(), first_few(.groups), room_remedy(.groups)
+        "the relay refused {} of the subscriptions: {}; {}",
+        .groups.len(), first_few(.groups), subscription_remedy(.groups)
     )]
     Refused {
         /// Those that were refused, and why; the others were made.
-        groups: Vec<(Group, TableFull)>,
+        groups: Vec<(Group, SubscribeRefusal)>,
     },
     /// The world was left meanwhile.
     #[error("the world has been left; connect again to subscribe")]
     Left,
 }
 
-fn room_remedy(groups: &[(Group, TableFull)]) -> &'static str {
-    if groups.iter().all(|(_, reason)| *reason == TableFull::Participant) {
+fn subscription_remedy(groups: &[(Group, SubscribeRefusal)]) -> &'static str {
+    let all = |reason| groups.iter().all(|(_, why)| *why == reason);
+    if all(SubscribeRefusal::Participant) {
         "it allows no more to one participant; unsubscribe from other groups"
+    } else if groups.iter().any(|(_, why)| *why == SubscribeRefusal::NotAllowed) {
+        "the client's token does not grant all of them; ask the world's backend for one that does"
     } else {
         "its tables are full; try later, or raise its limits of groups and subscriptions"
     }
 }
 
-fn first_few(groups: &[(Group, TableFull)]) -> String {
+fn first_few(groups: &[(Group, SubscribeRefusal)]) -> String {
     const FEW: usize = 3;
     let mut text: Vec<String> =
         groups.iter().take(FEW).map(|(group, _)| format!("group {group}")).collect();

@@ -1,7 +1,7 @@
 //! What happens to a client, and what it has seen.
 
 use crate::{Epoch, Participant, Update};
-use canopy_wire::{Group, RefusedReason, TableFull};
+use canopy_wire::{Group, RefusedReason, SubscribeRefusal};
 use std::time::Duration;
 
 /// What a client hears, in the order in which it happened.
@@ -53,7 +53,7 @@ pub enum Event {
     /// The relay had no room for subscriptions for which no one awaits the
     /// [`Acknowledgement`](crate::Acknowledgement): those that were made again after a loss, say.
     /// They are over; subscribe again to try again.
-    SubscriptionsRefused(Vec<(Group, TableFull)>),
+    SubscriptionsRefused(Vec<(Group, SubscribeRefusal)>),
     /// The client's ip:port has changed, and the relay has confirmed that it knows the new one.
     Rebound,
 }

@@ -86,7 +86,9 @@ mod update;
 
 pub use acknowledgement::Acknowledgement;
 pub use builder::ClientBuilder;
-pub use canopy_wire::{Comtree, Group, Level, MAX_UPDATE, NoSuchGroup, RefusedReason, TableFull};
+pub use canopy_wire::{
+    Comtree, Group, Level, MAX_UPDATE, NoSuchGroup, RefusedReason, SubscribeRefusal,
+};
 #[cfg(feature = "tokio")]
 pub use client::{Client, IncomingStream, UpdateStream};
 pub use error::{ConnectError, PublishError, SubscribeError};

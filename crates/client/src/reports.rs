@@ -6,7 +6,7 @@ use crate::subscriptions::Subscriptions;
 use crate::{Epoch, Event, Participant, Stats, Update};
 use bytes::Bytes;
 use canopy_session::Session;
-use canopy_wire::{Address, Group, RefusedReason, TableFull};
+use canopy_wire::{Address, Group, RefusedReason, SubscribeRefusal};
 
 pub(crate) struct Reports {
     pub(crate) inbox: Inbox,
@@ -66,7 +66,7 @@ impl Reports {
     fn note(
         &mut self,
         event: canopy_session::Event,
-        refused: &mut Vec<(Group, TableFull)>,
+        refused: &mut Vec<(Group, SubscribeRefusal)>,
     ) -> Option<Event> {
         use canopy_session::Event as Happened;
         match event {

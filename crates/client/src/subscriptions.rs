@@ -4,7 +4,7 @@
 
 use crate::Acknowledgement;
 use crate::acknowledgement::Awaited;
-use canopy_wire::{Group, Level, TableFull};
+use canopy_wire::{Group, Level, SubscribeRefusal};
 use std::collections::BTreeMap;
 
 #[derive(Default)]
@@ -62,7 +62,7 @@ impl Subscriptions {
     }
 
     /// The relay has refused the subscription. Returns whether somebody was told.
-    pub(crate) fn refused(&mut self, group: Group, reason: TableFull) -> bool {
+    pub(crate) fn refused(&mut self, group: Group, reason: SubscribeRefusal) -> bool {
         let Some(wish) = self.groups.get_mut(&group).filter(|wish| wish.level.is_some()) else {
             return true;
         };
@@ -132,12 +132,12 @@ mod tests {
         assert_eq!(wish(&mut subscriptions, GROUP, None).result(), Some(Ok(())));
         assert!(subscriptions.groups.is_empty());
         let refused = wish(&mut subscriptions, GROUP, Some(Level(0)));
-        assert!(subscriptions.refused(GROUP, TableFull::Table));
-        let groups = vec![(GROUP, TableFull::Table)];
+        assert!(subscriptions.refused(GROUP, SubscribeRefusal::Table));
+        let groups = vec![(GROUP, SubscribeRefusal::Table)];
         assert_eq!(refused.result(), Some(Err(SubscribeError::Refused { groups })));
         assert!(subscriptions.groups.is_empty());
         drop(wish(&mut subscriptions, GROUP, Some(Level(0))));
-        assert!(!subscriptions.refused(GROUP, TableFull::Table), "nobody wanted to know");
+        assert!(!subscriptions.refused(GROUP, SubscribeRefusal::Table), "nobody wanted to know");
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod nat;
 use bed::{Relay, settings};
 use canopy_client::{
     Client, Comtree, ConnectError, Event, Group, Incoming, Level, MAX_UPDATE, Outgoing,
-    PublishError, RefusedReason, RelayKey, SubscribeError, TableFull, Update,
+    PublishError, RefusedReason, RelayKey, SubscribeError, SubscribeRefusal, Update,
 };
 use canopy_node::{Command, NodeConfig};
 use canopy_session::Identity;
@@ -274,13 +274,16 @@ async fn subscriptions_beyond_the_relays_limit_are_refused() {
     let world = join(&relay).await;
     let groups = (1..=4).map(|number| (Group::new(number), Level(0)));
     let refused = soon("an ack", world.subscribe_many(groups)).await;
-    let expected = [3, 4].map(|number| (Group::new(number), TableFull::Participant));
+    let expected = [3, 4].map(|number| (Group::new(number), SubscribeRefusal::Participant));
     assert!(matches!(refused, Err(SubscribeError::Refused { groups, .. }) if groups == expected));
     assert_eq!(world.stats().subscriptions, 2);
     // Nobody waits for this one, so it becomes an event.
     world.subscribe(Group::new(5), Level(0));
     let told = event(&world, |event| !is_connected(event)).await;
-    assert_eq!(told, Event::SubscriptionsRefused(vec![(Group::new(5), TableFull::Participant)]));
+    assert_eq!(
+        told,
+        Event::SubscriptionsRefused(vec![(Group::new(5), SubscribeRefusal::Participant)])
+    );
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@
 use crate::NONE;
 use crate::ports::{PortIndex, fold};
 use canopy_session::KeyedState;
-use canopy_wire::{Comtree, Group, Level, TableFull, Tag, Time};
+use canopy_wire::{Comtree, Group, Level, SubscribeRefusal, Tag, Time};
 use hashbrown::HashTable;
 
 /// How much a data thread's tables may hold.
@@ -213,7 +213,7 @@ impl SubscriptionTable {
         group: Group,
         level: Level,
         expires: Time,
-    ) -> Result<(), TableFull> {
+    ) -> Result<(), SubscribeRefusal> {
         self.insert((port, most), (comtree, group), level, deciseconds(expires))
     }
 
@@ -224,14 +224,14 @@ impl SubscriptionTable {
         comtree: Comtree,
         group: Group,
         level: Level,
-    ) -> Result<(), TableFull> {
+    ) -> Result<(), SubscribeRefusal> {
         self.insert((port, u32::MAX), (comtree, group), level, NEVER)
     }
 
     /// Why a port that may have at most so many was refused a subscription.
-    pub(crate) fn would_refuse(&self, port: PortIndex, most: u32) -> TableFull {
+    pub(crate) fn would_refuse(&self, port: PortIndex, most: u32) -> SubscribeRefusal {
         let has_all = self.count_of_port[port as usize] >= most;
-        if has_all { TableFull::Participant } else { TableFull::Table }
+        if has_all { SubscribeRefusal::Participant } else { SubscribeRefusal::Table }
     }
 
     fn insert(
@@ -240,7 +240,7 @@ impl SubscriptionTable {
         (comtree, group): (Comtree, Group),
         level: Level,
         expires: u32,
-    ) -> Result<(), TableFull> {
+    ) -> Result<(), SubscribeRefusal> {
         let hash = self.hash.hash_pair(comtree.0, group.number());
         let known = self.find_hashed(hash, comtree, group);
         let is_sibling = port < self.siblings;
@@ -253,18 +253,18 @@ impl SubscriptionTable {
         }
         if !is_sibling {
             if self.count_of_port[port as usize] >= most {
-                return Err(TableFull::Participant);
+                return Err(SubscribeRefusal::Participant);
             }
             let new_group = known.is_none_or(|known| self.groups[known as usize].first == NONE);
             if self.live >= self.limits.max_subscriptions
                 || (new_group && self.live_groups >= self.limits.max_groups)
             {
-                return Err(TableFull::Table);
+                return Err(SubscribeRefusal::Table);
             }
         }
         let group = match known {
             Some(known) => known,
-            None => self.open_group(hash, comtree, group).ok_or(TableFull::Table)?,
+            None => self.open_group(hash, comtree, group).ok_or(SubscribeRefusal::Table)?,
         };
         let subscription = self.link(port, group, level, expires);
         self.note_wanted(subscription);
@@ -586,10 +586,10 @@ mod tests {
         };
         assert_eq!(add(0, 1), Ok(()));
         assert_eq!(add(0, 2), Ok(()));
-        assert_eq!(add(0, 3), Err(TableFull::Participant));
-        assert_eq!(add(1, 3), Err(TableFull::Table), "no third group");
+        assert_eq!(add(0, 3), Err(SubscribeRefusal::Participant));
+        assert_eq!(add(1, 3), Err(SubscribeRefusal::Table), "no third group");
         assert_eq!(add(1, 1), Ok(()));
-        assert_eq!(add(2, 1), Err(TableFull::Table), "no fourth subscription");
+        assert_eq!(add(2, 1), Err(SubscribeRefusal::Table), "no fourth subscription");
         assert_eq!(add(1, 1), Ok(()), "a refresh needs no room");
         assert_eq!((table.live(), table.live_groups()), (3, 2));
     }

@@ -7,7 +7,9 @@ use canopy_relay::{
     Refusal, RelayConfig,
 };
 use canopy_session::{Event, Keyring, State};
-use canopy_wire::{Address, Comtree, Downlink, DropReason, Flags, Group, RefusedReason, TableFull};
+use canopy_wire::{
+    Address, Comtree, Downlink, DropReason, Flags, Group, RefusedReason, SubscribeRefusal,
+};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use support::{
@@ -320,7 +322,7 @@ fn a_lower_limit_of_subscriptions_leaves_what_there_is() {
     world.subscribe(0, 4, 0);
     assert_eq!(
         world.events(0),
-        [Event::SubscriptionRefused(Group::new(4), TableFull::Participant)]
+        [Event::SubscriptionRefused(Group::new(4), SubscribeRefusal::Participant)]
     );
     assert_eq!(world.dropped(DropReason::SubscriptionsFull), 1);
     // All are refreshed, and so outlive their lifetime of a minute.

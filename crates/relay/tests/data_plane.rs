@@ -6,7 +6,7 @@ mod support;
 use canopy_relay::{Mode, RelayConfig};
 use canopy_wire::{
     Change, Class, Downlink, DropReason, Flags, Group, Hello, Keepalive, Kind, Level, MAX_UPDATE,
-    Packet, SAFE_DATAGRAM, SubscribeAck, SubscribeWriter, TableFull, VERSION,
+    Packet, SAFE_DATAGRAM, SubscribeAck, SubscribeRefusal, SubscribeWriter, VERSION,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -381,8 +381,10 @@ fn a_repeated_subscribe_hears_the_reason_that_was_given() {
     config.tables.max_subscriptions = 5;
     config.tables.max_subscriptions_per_participant = 3;
     let mut world = World::of(config, 2);
-    let expected =
-        [(0, 0..5, TableFull::Participant, vec![3, 4]), (1, 10..13, TableFull::Table, vec![12])];
+    let expected = [
+        (0, 0..5, SubscribeRefusal::Participant, vec![3, 4]),
+        (1, 10..13, SubscribeRefusal::Table, vec![12]),
+    ];
     for (number, groups, reason, refused) in expected {
         let [first, repeated] = acks(&mut world, number, groups);
         assert_eq!(first, repeated, "participant {number}");

@@ -6,7 +6,7 @@ use canopy_relay::{Change, Mode, Places, Relay, RelayConfig, Siblings, TableLimi
 use canopy_session::{Event, Keyring, Session, SessionConfig, SessionLimits, State};
 use canopy_wire::{
     Address, Comtree, DropReason, Flags, Group, HEADER_LEN, Kind, Level, Packet, Path,
-    RefusedReason, TableFull, Time,
+    RefusedReason, SubscribeRefusal, Time,
 };
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -332,7 +332,7 @@ fn a_full_relay_refuses_with_a_reason() {
     world.subscribe(0, 1, 0);
     world.subscribe(0, 2, 0);
     let subscribed = Event::Subscribed(Group::new(1), Level(0));
-    let refused = Event::SubscriptionRefused(Group::new(2), TableFull::Table);
+    let refused = Event::SubscriptionRefused(Group::new(2), SubscribeRefusal::Table);
     assert_eq!(world.events(0), [subscribed, refused]);
     assert_eq!(world.relay().counters().dropped(DropReason::SubscriptionsFull), 1);
 }
@@ -354,7 +354,7 @@ fn a_repeated_subscribe_gets_the_answer_that_was_given() {
     world.settle();
     let events = world.events(1);
     assert!(
-        events.contains(&Event::SubscriptionRefused(Group::new(2), TableFull::Table)),
+        events.contains(&Event::SubscriptionRefused(Group::new(2), SubscribeRefusal::Table)),
         "{events:?}"
     );
     assert_eq!(world.relay().subscriptions(), 0, "there is room, but the refusal was heard");

@@ -3,8 +3,8 @@
 //! group that changes back before it was sent costs nothing.
 
 use canopy_wire::{
-    Change, Comtree, Group, Level, SessionId, SubscribeAck, SubscribeWriter, TableFull, Time,
-    WireError, next_sequence,
+    Change, Comtree, Group, Level, SessionId, SubscribeAck, SubscribeRefusal, SubscribeWriter,
+    Time, WireError, next_sequence,
 };
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 pub(crate) enum Settled {
     Added(Group, Level),
     Dropped(Group),
-    Refused(Group, TableFull),
+    Refused(Group, SubscribeRefusal),
 }
 
 struct Outstanding {

@@ -6,7 +6,7 @@ use canopy_session::{Event, SessionError, State, Terms};
 use canopy_wire::{
     Address, Challenge, Downlink, Flags, Group, Header, Keepalive, Kind, Leave, Level,
     MAX_DATAGRAM, MAX_UPDATE, Record, Refused, RefusedReason, SAFE_DATAGRAM, SEAL_LEN, SessionId,
-    Subscribe, SubscribeAckWriter, TableFull, Time, UpdatesWriter, WireError,
+    Subscribe, SubscribeAckWriter, SubscribeRefusal, Time, UpdatesWriter, WireError,
 };
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -59,7 +59,8 @@ fn each_refused_group_has_its_reason_and_is_not_asked_for_again() {
     let (mut pair, now) = Pair::connected();
     (1..=4).for_each(|group| pair.session.subscribe(Group::new(group), Level(0)));
     let sequence = sequence_of_next(&mut pair, now);
-    let reasons = [TableFull::Table, TableFull::Participant, TableFull::Other(9)];
+    let reasons =
+        [SubscribeRefusal::Table, SubscribeRefusal::Participant, SubscribeRefusal::Other(9)];
     let refused: Vec<_> = (1..=3).map(Group::new).zip(reasons).collect();
     pair.say(now, |out| {
         let mut writer = SubscribeAckWriter::new(out, sequence, SAFE_DATAGRAM)?;

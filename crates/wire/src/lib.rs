@@ -32,7 +32,7 @@ pub use header::{
 };
 pub use liveness::{Challenge, Keepalive, Leave, Rebind, Unknown};
 pub use path::Path;
-pub use reason::{LeaveReason, RefusedReason, TableFull};
+pub use reason::{LeaveReason, RefusedReason, SubscribeRefusal};
 pub use record::{
     Before, Flags, MAX_RECORD_HEAD, MAX_RECORDS, Record, RecordHead, Records, UpdatesWriter,
     encode_update,

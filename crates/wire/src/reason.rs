@@ -39,12 +39,18 @@ reasons! {
         UnknownComtree = 2,
         /// The relay speaks another version.
         Version = 3,
-        /// The relay does not take the token or the security suite.
+        /// The relay takes none of the participant's security suites.
         Credentials = 4,
         /// The relay is draining.
         Draining = 5,
         /// The handshake was not made for this relay's key.
         Key = 6,
+        /// The relay asks for a token and got none, or does not take the one that it got.
+        Token = 7,
+        /// Too many sessions, or handshakes, come from there.
+        TooMany = 8,
+        /// Somebody else has the address that the token names, or this relay does not give it out.
+        AddressTaken = 9,
     }
 
     /// Why a session ends.
@@ -53,14 +59,22 @@ reasons! {
         Done = 0,
         /// The relay is going away; connect elsewhere or later.
         Draining = 1,
+        /// A server has thrown the participant out.
+        ThrownOut = 2,
+        /// Its token has ended or was revoked, or the key that signed it is trusted no more.
+        Revoked = 3,
+        /// Its token was used by a newer session.
+        Elsewhere = 4,
     }
 
-    /// Why a relay refuses a subscription. In this release, a table is full.
-    TableFull {
+    /// Why a relay refuses a subscription.
+    SubscribeRefusal {
         /// The relay's table of groups or subscriptions is full.
         Table = 1,
         /// The participant has as many subscriptions as one may have.
         Participant = 2,
+        /// The participant's token does not grant it, or a server has taken it away.
+        NotAllowed = 3,
     }
 }
 
@@ -73,7 +87,7 @@ mod tests {
         for number in 0..=u8::MAX {
             assert_eq!(RefusedReason::from_number(number).number(), number);
             assert_eq!(LeaveReason::from_number(number).number(), number);
-            assert_eq!(TableFull::from_number(number).number(), number);
+            assert_eq!(SubscribeRefusal::from_number(number).number(), number);
         }
         let named = |number| !matches!(RefusedReason::from_number(number), RefusedReason::Other(_));
         assert_eq!((0..=u8::MAX).filter(|number| named(*number)).count(), RefusedReason::ALL.len());

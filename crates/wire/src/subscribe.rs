@@ -5,7 +5,7 @@
 
 use crate::{
     Comtree, Group, HEADER_LEN, Header, Kind, Level, MAX_DATAGRAM, Packet, SEAL_LEN, SessionId,
-    TableFull, WireError,
+    SubscribeRefusal, WireError,
 };
 
 /// Changes that fit the longest packet when they share an operation and a level.
@@ -188,14 +188,14 @@ impl<'a> SubscribeAck<'a> {
     }
 
     /// The groups that were refused, in order, and why.
-    pub fn refused(&self) -> impl Iterator<Item = (Group, TableFull)> + use<'a> {
+    pub fn refused(&self) -> impl Iterator<Item = (Group, SubscribeRefusal)> + use<'a> {
         self.sections.clone().flat_map(|Section { key: [reason, _], groups }| {
-            groups_of(groups).map(move |group| (group, TableFull::from_number(reason)))
+            groups_of(groups).map(move |group| (group, SubscribeRefusal::from_number(reason)))
         })
     }
 
     /// Why `group` was refused; `None` if it was not.
-    pub fn refusal_of(&self, group: Group) -> Option<TableFull> {
+    pub fn refusal_of(&self, group: Group) -> Option<SubscribeRefusal> {
         self.refused().find_map(|(refused, reason)| (refused == group).then_some(reason))
     }
 }
@@ -224,7 +224,7 @@ impl<'a> SubscribeAckWriter<'a> {
     ///
     /// That a group is refused matters more than why: one that has no room for a section of its own
     /// joins the last section, and when that is full too, the last two sections become one.
-    pub fn push(&mut self, group: Group, reason: TableFull) -> bool {
+    pub fn push(&mut self, group: Group, reason: SubscribeRefusal) -> bool {
         self.sections.push([reason.number(), 0], group)
             || self.sections.push_to_last(group)
             || (self.sections.merge_last() && self.sections.push_to_last(group))
@@ -342,7 +342,7 @@ mod tests {
         assert_eq!(Subscribe::new_checked(&packet).unwrap_err(), WireError::Field("operation"));
     }
 
-    fn write_ack(out: &mut [u8], sequence: u32, refused: &[(Group, TableFull)]) -> usize {
+    fn write_ack(out: &mut [u8], sequence: u32, refused: &[(Group, SubscribeRefusal)]) -> usize {
         let mut writer = SubscribeAckWriter::new(out, sequence, MAX_DATAGRAM).unwrap();
         for (group, reason) in refused {
             assert!(writer.push(*group, *reason), "{group:?}");
@@ -352,9 +352,12 @@ mod tests {
 
     #[test]
     fn a_full_packet_that_is_refused_for_two_reasons_loses_no_group() {
-        let refused: Vec<(Group, TableFull)> = (0..MAX_CHANGES as u32)
+        let refused: Vec<(Group, SubscribeRefusal)> = (0..MAX_CHANGES as u32)
             .map(|n| {
-                (Group::new(n), [TableFull::Table, TableFull::Participant][usize::from(n > 9)])
+                (
+                    Group::new(n),
+                    [SubscribeRefusal::Table, SubscribeRefusal::Participant][usize::from(n > 9)],
+                )
             })
             .collect();
         let mut out = [0; MAX_DATAGRAM];
@@ -368,7 +371,7 @@ mod tests {
         assert!(ack.refused().map(|(group, _)| group).eq(refused.iter().map(|r| r.0)));
         let mut writer = SubscribeAckWriter::new(&mut out, 1, MAX_DATAGRAM).unwrap();
         assert!(refused.iter().all(|(group, reason)| writer.push(*group, *reason)));
-        assert!(!writer.push(Group::new(0), TableFull::Table), "it is full");
+        assert!(!writer.push(Group::new(0), SubscribeRefusal::Table), "it is full");
     }
 
     fn change() -> impl Strategy<Value = Change> {
@@ -399,9 +402,9 @@ mod tests {
         fn refusals_survive_the_wire(
             refused in proptest::collection::vec((0..=Group::MAX, 0u8..4), 0..170), sequence: u32,
         ) {
-            let refused: Vec<(Group, TableFull)> = refused
+            let refused: Vec<(Group, SubscribeRefusal)> = refused
                 .into_iter()
-                .map(|(group, reason)| (Group::new(group), TableFull::from_number(reason)))
+                .map(|(group, reason)| (Group::new(group), SubscribeRefusal::from_number(reason)))
                 .collect();
             let mut out = [0; MAX_DATAGRAM];
             let len = write_ack(&mut out, sequence, &refused);
@@ -420,9 +423,9 @@ mod tests {
             lengths in proptest::collection::vec(1..60usize, 1..60),
         ) {
             // Stretches of one reason each; what has no room for its own reason is refused still.
-            let reasons = [TableFull::Table, TableFull::Participant].into_iter().cycle();
+            let reasons = [SubscribeRefusal::Table, SubscribeRefusal::Participant].into_iter().cycle();
             let stretches = lengths.iter().zip(reasons);
-            let refused: Vec<(Group, TableFull)> = stretches
+            let refused: Vec<(Group, SubscribeRefusal)> = stretches
                 .flat_map(|(len, reason)| std::iter::repeat_n(reason, *len))
                 .zip(0..MAX_CHANGES as u32)
                 .map(|(reason, group)| (Group::new(group), reason))

@@ -12,8 +12,8 @@ use crate::subscriptions::{Settled, Subscriptions};
 use canopy_wire::{
     Address, CLEAR_LEN, Challenge, Class, Comtree, Connected, Cookie, Downlink, Flags, Group,
     Header, Keepalive, Kind, Leave, LeaveReason, Level, MAX_UPDATE, Packet, Record, Refused,
-    RefusedReason, SAFE_DATAGRAM, SEAL_LEN, SessionId, SubscribeAck, Suite, TableFull, Tag, Time,
-    Unknown, VERSION, WireError, encode_update,
+    RefusedReason, SAFE_DATAGRAM, SEAL_LEN, SessionId, SubscribeAck, SubscribeRefusal, Suite, Tag,
+    Time, Unknown, VERSION, WireError, encode_update,
 };
 use core::time::Duration;
 use liveness::{Doubt, Rebinding};
@@ -84,7 +84,7 @@ pub enum Event {
     /// The relay acknowledged the end of the subscription.
     Unsubscribed(Group),
     /// The relay refused the subscription.
-    SubscriptionRefused(Group, TableFull),
+    SubscriptionRefused(Group, SubscribeRefusal),
     /// The participant's ip:port has changed, and the relay has confirmed that it knows the new one.
     Rebound,
     /// The session was left.

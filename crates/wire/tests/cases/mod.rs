@@ -5,7 +5,7 @@ use canopy_wire::{
     Address, CLEAR_LEN, Challenge, Change, Class, Comtree, Connect, Connected, Cookie, Flags,
     Group, HEADER_LEN, Header, Hello, Keepalive, Kind, Leave, LeaveReason, Level, MAX_DATAGRAM,
     Rebind, Record, Refused, RefusedReason, SEAL_LEN, SessionId, SubscribeAckWriter,
-    SubscribeWriter, TableFull, Unknown, UpdatesWriter, VERSION, WireError, encode_update,
+    SubscribeRefusal, SubscribeWriter, Unknown, UpdatesWriter, VERSION, WireError, encode_update,
 };
 
 /// Places in the base header.
@@ -93,10 +93,10 @@ fn subscribe() -> Vec<u8> {
 fn subscribe_ack() -> Vec<u8> {
     written(|out| {
         let mut writer = SubscribeAckWriter::new(out, 4, MAX_DATAGRAM)?;
-        assert!(writer.push(Group::new(7), TableFull::Table));
-        assert!(writer.push(Group::new(8), TableFull::Participant));
-        assert!(writer.push(Group::new(9), TableFull::Participant));
-        assert!(writer.push(Group::new(10), TableFull::Other(9)));
+        assert!(writer.push(Group::new(7), SubscribeRefusal::Table));
+        assert!(writer.push(Group::new(8), SubscribeRefusal::Participant));
+        assert!(writer.push(Group::new(9), SubscribeRefusal::Participant));
+        assert!(writer.push(Group::new(10), SubscribeRefusal::Other(9)));
         Ok(writer.finish(COMTREE, SESSION))
     })
 }
