@@ -93,6 +93,8 @@ fn relay_config(bits: u8) -> RelayConfig {
         mode: Mode::Immediate,
         comtrees: vec![ComtreeConfig { downlink, ..ComtreeConfig::new(COMTREE, 1) }],
         // More than one, for the participant may leave sessions behind where it was.
+        trust: None,
+        origin: canopy_relay::UnixTime(0),
         places: Places::new(PLACES as u32),
         max_sessions: PLACES as u32,
         max_datagram: SAFE_DATAGRAM as u16,

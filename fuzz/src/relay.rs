@@ -110,6 +110,8 @@ fn config(bits: u8) -> RelayConfig {
     RelayConfig {
         mode: if is(PERIODIC) { Mode::Periodic { tick: TICK } } else { Mode::Immediate },
         comtrees: [0, 1].map(comtree).to_vec(),
+        trust: None,
+        origin: canopy_relay::UnixTime(0),
         places: Places::new(max_sessions),
         max_sessions,
         max_datagram: if is(LONG) { MAX_DATAGRAM } else { SAFE_DATAGRAM } as u16,

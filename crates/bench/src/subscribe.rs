@@ -175,6 +175,8 @@ fn relay() -> Relay {
     let config = RelayConfig {
         mode: Mode::Immediate,
         comtrees: vec![ComtreeConfig::new(COMTREE, 1)],
+        trust: None,
+        origin: canopy_relay::UnixTime(0),
         places: Places::new(PARTICIPANTS as u32),
         max_sessions: PARTICIPANTS as u32,
         max_datagram: MAX_DATAGRAM as u16,

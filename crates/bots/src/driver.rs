@@ -1,6 +1,7 @@
 //! The driver: one thread that walks the whole crowd.
 
 use crate::grid::{COARSE, Cell, DETAILED, Grid, GridError};
+use crate::issuer::Issuer;
 use crate::position::{MIN_PAYLOAD, Position};
 use crate::report::{Ages, Report, Verdict};
 use crate::trace::{Row, Trace};
@@ -9,6 +10,7 @@ use crate::walker::{Told, Walker};
 use canopy_judge::{Carriage, Oracle, Publish, Received, Rules};
 use canopy_net::{Clock, Readiness, Receiver};
 use canopy_session::Update;
+use canopy_token::KeyError;
 use canopy_wire::{Comtree, MAX_UPDATE, RefusedReason, Time};
 use hdrhistogram::Histogram;
 use std::cmp::Reverse;
@@ -38,12 +40,14 @@ pub const COARSE_EVERY: u64 = 5;
 const NAP: Duration = Duration::from_millis(50);
 
 /// How a crowd walks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct CrowdConfig {
     /// The relay.
     pub relay: SocketAddr,
     /// The comtree to join.
     pub comtree: Comtree,
+    /// Who issues the walkers tokens, where the relay asks for them.
+    pub issuer: Option<Issuer>,
     /// How fast, against the recording.
     pub speed: f64,
     /// The grid, and how far walkers see.
@@ -79,6 +83,9 @@ pub enum CrowdError {
     /// The speed is none.
     #[error("--speed {0} is no speed; choose a number above 0")]
     Speed(f64),
+    /// A walker's token cannot be issued.
+    #[error("a walker's token cannot be issued: {0}")]
+    Token(#[from] KeyError),
     /// The grid does not fit the world.
     #[error(transparent)]
     Grid(#[from] GridError),
@@ -290,8 +297,8 @@ impl<'a> Crowd<'a> {
     fn join_and_leave(&mut self, now: Time) -> Result<(), CrowdError> {
         let mut joined = 0;
         while let Some((_, number, x, y)) = self.members.joins.pop_if(|(at, ..)| *at <= now) {
-            let CrowdConfig { relay, comtree, grid, .. } = self.config;
-            let mut walker = Walker::new(number, *relay, *comtree, &self.readiness)?;
+            let CrowdConfig { grid, .. } = self.config;
+            let mut walker = Walker::new(number, self.config, &self.readiness)?;
             self.oracle.appear(now, number as usize);
             walker.look_around(now, grid, (x, y), &mut self.cells, &mut self.oracle);
             self.walkers[number as usize] = Some(walker);

@@ -8,6 +8,7 @@
 
 mod driver;
 mod grid;
+mod issuer;
 mod position;
 mod report;
 mod trace;
@@ -16,6 +17,7 @@ mod walker;
 
 pub use driver::{COARSE_EVERY, CrowdConfig, CrowdError, Progress, run};
 pub use grid::{Cell, Grid, GridError};
+pub use issuer::Issuer;
 pub use position::{MIN_PAYLOAD, Position};
 pub use report::{Ages, Report, Verdict};
 pub use trace::{Generated, Row, Trace, TraceError};

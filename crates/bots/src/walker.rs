@@ -1,10 +1,11 @@
 //! One walker: a participant with a socket and a session of its own.
 
+use crate::driver::{CrowdConfig, CrowdError};
 use crate::grid::{Cell, Grid};
 use canopy_judge::Oracle;
 use canopy_net::{Readiness, Socket, SocketOptions};
-use canopy_session::{Event, Session, SessionConfig, State};
-use canopy_wire::{Comtree, Flags, Group, Level, MAX_DATAGRAM, RefusedReason, Time};
+use canopy_session::{Event, Identity, Session, SessionConfig, State};
+use canopy_wire::{Flags, Group, Level, MAX_DATAGRAM, RefusedReason, Time};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -45,13 +46,14 @@ pub(crate) struct Walker {
 impl Walker {
     pub(crate) fn new(
         number: u32,
-        relay: SocketAddr,
-        comtree: Comtree,
+        config: &CrowdConfig,
         readiness: &Readiness,
-    ) -> io::Result<Walker> {
+    ) -> Result<Walker, CrowdError> {
+        let CrowdConfig { relay, comtree, .. } = *config;
         let options = SocketOptions { receive_buffer: 1 << 20, ..SocketOptions::default() };
         let any = if relay.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-        let any: SocketAddr = any.parse().map_err(|_| io::ErrorKind::InvalidInput)?;
+        let any: SocketAddr =
+            any.parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         let socket = Socket::bind(any, &options)?;
         socket.connect(relay)?;
         readiness.add(&socket, number.into())?;
@@ -59,7 +61,15 @@ impl Walker {
         let mut seed = [0x77; 16];
         seed[..4].copy_from_slice(&number.to_be_bytes());
         seed[4..6].copy_from_slice(&socket.local_address().port().to_be_bytes());
-        let session = Session::new(SessionConfig::new(comtree, seed));
+        let mut session = SessionConfig::new(comtree, seed);
+        if let Some(issuer) = &config.issuer {
+            let mut secret = [0; 32];
+            getrandom::fill(&mut secret).map_err(io::Error::from)?;
+            let identity = Identity::new(secret);
+            session.token = issuer.issue(number, &identity, comtree)?.into_bytes();
+            session.identity = Some(identity);
+        }
+        let session = Session::new(session);
         let cells = BTreeMap::new();
         Ok(Walker { number, socket, session, at: None, cells, published: 0, timer: None })
     }
@@ -137,7 +147,11 @@ impl Walker {
                     self.cells.values_mut().for_each(|wish| wish.held = None);
                 }
                 Event::Refused(reason) => told.refused = Some(reason),
-                Event::Connected(_) | Event::Rebound | Event::Closed => {}
+                Event::Connected(_)
+                | Event::Rebound
+                | Event::Closed
+                | Event::SentAway(_)
+                | Event::Answered(..) => {}
             }
         }
     }

@@ -18,6 +18,7 @@ const MODES: [Mode; 2] = [Mode::Immediate, Mode::Periodic { tick: TICK }];
 fn config(relay: SocketAddr) -> CrowdConfig {
     CrowdConfig {
         relay,
+        issuer: None,
         comtree: Comtree(1),
         speed: 1.0,
         grid: Grid::new(2.0, 4.0).unwrap(),

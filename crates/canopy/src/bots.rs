@@ -3,8 +3,10 @@
 use crate::console::Map;
 use crate::output::{print_line, print_note};
 use crate::serve::Signals;
+use crate::token::read_signing_key;
 use anyhow::Context;
-use canopy_bots::{CrowdConfig, Grid, Progress, Report, Totals, Trace};
+use canopy_bots::{CrowdConfig, Grid, Issuer, Progress, Report, Totals, Trace};
+use canopy_relay::DEFAULT_WORLD;
 use canopy_wire::Comtree;
 use clap::Args;
 use std::net::SocketAddr;
@@ -29,6 +31,12 @@ pub(crate) struct BotsCommand {
     /// The comtree to join
     #[arg(long, value_name = "ID", default_value_t = 1)]
     comtree: u32,
+    /// The file of a signing key that the relay trusts: each client joins by a token of its own
+    #[arg(long, value_name = "FILE")]
+    token_key: Option<PathBuf>,
+    /// The world of the tokens
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_WORLD, requires = "token_key")]
+    world: String,
     #[command(flatten)]
     walk: WalkArgs,
     /// Print the report as JSON
@@ -92,6 +100,7 @@ impl WalkArgs {
         let config = CrowdConfig {
             relay,
             comtree,
+            issuer: None,
             speed: self.speed,
             grid,
             bytes: self.bytes,
@@ -112,7 +121,11 @@ impl WalkArgs {
 impl BotsCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let trace = Trace::read(&self.trace)?;
-        let (trace, config) = self.walk.prepare(trace, self.relay, Comtree(self.comtree))?;
+        let (trace, mut config) = self.walk.prepare(trace, self.relay, Comtree(self.comtree))?;
+        if let Some(path) = &self.token_key {
+            let key = read_signing_key("--token-key", path)?;
+            config.issuer = Some(Issuer::new(key, self.world.clone()));
+        }
         print_note(format_args!(
             "{}: {} clients, {:.0} s at speed {}, to {}",
             trace.name(),

@@ -6,9 +6,12 @@ use crate::metrics;
 use crate::output::print_line;
 use crate::serve::{LogFormat, Signals, address_of, bind, serve_pages};
 use crate::settings::{RelayArgs, RelaySettings};
-use anyhow::Context;
-use canopy_bots::{CrowdConfig, Generated, Trace, View};
+use crate::token::{now, random};
+use anyhow::{Context, bail};
+use canopy_bots::{CrowdConfig, Generated, Issuer, Trace, View};
 use canopy_node::{Command, RunningRelay};
+use canopy_relay::Trust;
+use canopy_token::{KeySet, Revocations, SigningKey};
 use clap::Args;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -68,7 +71,7 @@ impl DemoCommand {
     async fn show(self, trace: Trace) -> anyhow::Result<()> {
         let mut signals = Signals::listen()?;
         let mut settings = RelaySettings::resolve(self.relay.clone(), CONSOLE)?;
-        settings.open_key()?;
+        settings.open_keys()?;
         for unused in &settings.unused {
             tracing::warn!("{unused}");
         }
@@ -77,9 +80,11 @@ impl DemoCommand {
             Some(address) => Some(listen_on_a_free_port(address).await?),
             None => None,
         };
+        let issuer = trust_a_new_key(&mut settings)?;
         let relay = start_on_a_free_port(settings.clone())?;
         let comtree = settings.node.comtrees[0].comtree;
         let (trace, config) = self.walk.prepare(trace, relay.address(), comtree)?;
+        let config = CrowdConfig { issuer: Some(issuer), ..config };
         self.print_addresses(&trace, &relay, &console, &metrics)?;
         let view = View::new();
         let pages = Console::of_relay(&settings, relay.address(), relay.watch())
@@ -137,6 +142,18 @@ fn walk(
         canopy_bots::run(config, trace, Some(Arc::clone(&view)), stop, |_| ())?;
     }
     Ok(())
+}
+
+/// The demo's walkers join by tokens that it issues.
+fn trust_a_new_key(settings: &mut RelaySettings) -> anyhow::Result<Issuer> {
+    if settings.trust.is_some() {
+        bail!("--trust: the demo's walkers have tokens that it issues itself; leave this out");
+    }
+    let key = SigningKey::from_seed(random()?);
+    let keys = KeySet::new([key.public().clone()], &[], now()?)?;
+    settings.node.trust = Some(Arc::new(Trust { keys, revoked: Revocations::new(0) }));
+    let world = settings.node.comtrees[0].world.clone();
+    Ok(Issuer::new(key, world))
 }
 
 fn start_on_a_free_port(mut settings: RelaySettings) -> anyhow::Result<RunningRelay> {

@@ -19,6 +19,7 @@ mod settings;
 mod shell;
 mod simulate;
 mod token;
+mod trust;
 
 use canopy_output as output;
 use clap::{Parser, Subcommand};

@@ -4,6 +4,7 @@ use crate::console::Console;
 use crate::metrics;
 use crate::output::{LogOutput, print_line};
 use crate::settings::{RelayArgs, RelaySettings};
+use crate::trust;
 use anyhow::{Context, bail};
 use axum::Router;
 use canopy_client::RelayKey;
@@ -101,7 +102,7 @@ impl RelayCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let mut settings = RelaySettings::resolve(self.relay, "off")?;
         self.log_format.start()?;
-        settings.open_key()?;
+        settings.open_keys()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(serve(&settings, self.json))?;
         Ok(ExitCode::SUCCESS)
@@ -151,6 +152,9 @@ async fn serve(settings: &RelaySettings, json: bool) -> anyhow::Result<()> {
     let pages = Console::of_relay(settings, relay.address(), watch.clone());
     serve_pages(metrics, metrics::router(watch.clone()));
     serve_pages(console, pages.router());
+    if let Some(path) = &settings.trust {
+        trust::watch(path.clone(), watch.clone())?;
+    }
     run_until_told(relay, signals).await?;
     let status = watch.status();
     tracing::info!(sessions = status.sessions, "stopped");

@@ -8,17 +8,19 @@ mod sources;
 use anyhow::{Context, bail};
 use canopy_engines::{ENGINE_FOLDER, EngineChoice};
 use canopy_node::{DEFAULT_RECEIVE_BUFFER, NodeConfig};
-use canopy_relay::{FIRST_ENDPOINT, Mode, TableLimits};
+use canopy_relay::{DEFAULT_WORLD, FIRST_ENDPOINT, Mode, TableLimits};
 use canopy_session::SessionLimits;
+use canopy_token::MAX_NAME;
 use canopy_wire::{Downlink, MAX_DATAGRAM, SAFE_DATAGRAM};
 use clap::Args;
-use comtrees::{MAX_SITE, check_comtrees};
+use comtrees::{Defaults, MAX_SITE, check_comtrees};
 use sources::Sources;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Flags of everything that runs a relay. Each can also be set by the environment and in the file;
@@ -30,7 +32,7 @@ pub(crate) struct RelayArgs {
     #[arg(long, value_name = "FILE", env = "CANOPY_SETTINGS", hide_env_values = true)]
     settings: Option<PathBuf>,
     /// UDP address to serve participants on; port 0 takes a free one. Addresses that other machines
-    /// can reach need --insecure [default: 127.0.0.1:4040]
+    /// can reach need --trust, or --open [default: 127.0.0.1:4040]
     #[arg(long, value_name = "ADDR:PORT", env = "CANOPY_LISTEN", hide_env_values = true)]
     listen: Option<String>,
     /// When updates leave: 'immediate', as they come, or 'periodic', together every tick
@@ -86,6 +88,17 @@ pub(crate) struct RelayArgs {
     /// engines that clone need, but which anyone on the way can read [default: member]
     #[arg(long, value_name = "MODE", env = "CANOPY_DOWNLINK", hide_env_values = true)]
     downlink: Option<String>,
+    /// The world of the comtrees: tokens are for a world, by its name [default: main]
+    #[arg(long, value_name = "NAME", env = "CANOPY_WORLD", hide_env_values = true)]
+    world: Option<String>,
+    /// File (TOML) with the keys whose tokens let in; it is read again when it changes [default: on
+    /// this machine's own addresses whoever comes is let in; others need this, or --open]
+    #[arg(long, value_name = "FILE", env = "CANOPY_TRUST", hide_env_values = true)]
+    trust: Option<String>,
+    /// Let in whoever comes, without tokens, from other machines too
+    #[arg(long, value_name = "BOOL", env = "CANOPY_OPEN", hide_env_values = true,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    open: Option<String>,
     /// File of the relay's secret key, made if there is none: with it clients know the relay again
     /// after a restart [default: a new key at each start]
     #[arg(long, value_name = "FILE", env = "CANOPY_KEY", hide_env_values = true)]
@@ -97,8 +110,8 @@ pub(crate) struct RelayArgs {
     /// HTTP address of /metrics and /healthz without a console, or 'off' [default: off]
     #[arg(long, value_name = "ADDR:PORT", env = "CANOPY_METRICS", hide_env_values = true)]
     metrics: Option<String>,
-    /// Let other machines reach the relay, console and metrics, although whoever reaches them may join,
-    /// and pages have no password, in this version
+    /// Serve in cleartext what other machines can reach: console and metrics, which have no password,
+    /// and updates on comtrees whose downlink is none
     #[arg(long, value_name = "BOOL", env = "CANOPY_INSECURE", hide_env_values = true,
           num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     insecure: Option<String>,
@@ -217,6 +230,9 @@ impl RelayArgs {
             ("comtrees", &comtrees),
             ("site", &self.site),
             ("downlink", &self.downlink),
+            ("world", &self.world),
+            ("trust", &self.trust),
+            ("open", &self.open),
             ("key", &self.key),
             ("console", &self.console),
             ("metrics", &self.metrics),
@@ -243,6 +259,8 @@ pub(crate) struct RelaySettings {
     pub(crate) metrics: Option<SocketAddr>,
     /// Where the relay's secret key is kept.
     key: Option<PathBuf>,
+    /// Where it stands whose tokens let in.
+    pub(crate) trust: Option<PathBuf>,
     /// What was given and does nothing, each with its place and a remedy.
     pub(crate) unused: Vec<String>,
 }
@@ -275,19 +293,27 @@ impl RelaySettings {
         let room = u64::from(u16::MAX - FIRST_ENDPOINT) + 1;
         let site = sources.number("site", 0..=MAX_SITE, 1)? as u16;
         let downlink = sources.text("downlink", "member").check(|name| parse_downlink(&name))?;
+        let world = sources.text("world", DEFAULT_WORLD).check(parse_world)?;
+        let trust = Some(PathBuf::from(sources.text("trust", "").value()))
+            .filter(|path| !path.as_os_str().is_empty());
+        let is_guarded = trust.is_some() || sources.switch("open")?;
+        let comtrees = check_comtrees(&sources, &Defaults { site, downlink, world }, threads)?;
+        let is_clear = comtrees.iter().any(|comtree| comtree.downlink == Downlink::None);
+        let may_be_reached = Reach { is_guarded, is_clear: is_clear && !insecure };
         let node = NodeConfig {
             listen: sources
                 .text("listen", "127.0.0.1:4040")
-                .check(|text| parse_listen(&text, insecure))?,
+                .check(|text| parse_listen(&text, may_be_reached))?,
             mode: sources.text("mode", "immediate").check(|name| parse_mode(&name, tick))?,
             threads,
             engine: sources
                 .text("engine", "auto")
                 .check(|name| EngineChoice::from_str(&name).map_err(|error| error.to_string()))?,
             engine_folder: sources.text("engine_folder", ENGINE_FOLDER).check(parse_folder)?,
-            comtrees: check_comtrees(&sources, (site, downlink), threads)?,
+            comtrees,
             max_sessions: sources.number("max_sessions", 1..=room, 10_000.min(room))? as u32,
             identity: None,
+            trust: None,
             max_datagram: sources.number("max_datagram", DATAGRAMS, SAFE_DATAGRAM as u64)? as u16,
             tables: check_tables(&sources)?,
             session_limits: check_lifetimes(&sources)?,
@@ -299,6 +325,7 @@ impl RelaySettings {
             unused: unused(&sources, &node),
             key: Some(PathBuf::from(sources.text("key", "").value()))
                 .filter(|path| !path.as_os_str().is_empty()),
+            trust,
             node,
             console: sources.text("console", console).check(|text| parse_http(&text, insecure))?,
             metrics: sources.text("metrics", "off").check(|text| parse_http(&text, insecure))?,
@@ -307,10 +334,13 @@ impl RelaySettings {
 }
 
 impl RelaySettings {
-    /// Reads the relay's secret key, or makes it if there is none yet.
-    pub(crate) fn open_key(&mut self) -> anyhow::Result<()> {
+    /// Reads the relay's secret key, or makes it if there is none yet, and whose tokens it takes.
+    pub(crate) fn open_keys(&mut self) -> anyhow::Result<()> {
         if let Some(path) = &self.key {
             self.node.identity = Some(key::load_or_make(path)?);
+        }
+        if let Some(path) = &self.trust {
+            self.node.trust = Some(Arc::new(crate::trust::read(path)?));
         }
         Ok(())
     }
@@ -403,16 +433,41 @@ fn parse_downlink(name: &str) -> Result<Downlink, String> {
     }
 }
 
-fn parse_listen(text: &str, insecure: bool) -> Result<SocketAddr, String> {
+/// What must be so before other machines may reach a relay.
+#[derive(Clone, Copy)]
+struct Reach {
+    /// It asks for tokens, or was told to let in whoever comes.
+    is_guarded: bool,
+    /// Some of its updates would be in cleartext, which nobody has asked for.
+    is_clear: bool,
+}
+
+fn parse_listen(text: &str, reach: Reach) -> Result<SocketAddr, String> {
     let address = parse_address(text)?;
-    if address.ip().is_loopback() || insecure {
+    if address.ip().is_loopback() {
         return Ok(address);
     }
-    Err(format!(
-        "{address} can be reached from other machines, and whoever reaches it may join, for it asks \
-         for no tokens in this version; \
-         listen on 127.0.0.1 or [::1], or say --insecure"
-    ))
+    if !reach.is_guarded {
+        return Err(format!(
+            "{address} can be reached from other machines, and whoever reaches it could join; name \
+             the keys whose tokens let in with --trust, say --open to let in whoever comes, or listen \
+             on 127.0.0.1 or [::1]"
+        ));
+    }
+    if reach.is_clear {
+        return Err(format!(
+            "{address} can be reached from other machines, and with downlink none updates go out in \
+             cleartext; choose downlink member, say --insecure, or listen on 127.0.0.1 or [::1]"
+        ));
+    }
+    Ok(address)
+}
+
+fn parse_world(name: String) -> Result<String, String> {
+    if name.is_empty() || name.len() > MAX_NAME {
+        return Err(format!("a world's name has 1 to {MAX_NAME} bytes"));
+    }
+    Ok(name)
 }
 
 fn parse_http(text: &str, insecure: bool) -> Result<Option<SocketAddr>, String> {

@@ -13,6 +13,7 @@ use std::fmt::Write;
 use std::hash::{BuildHasher, Hasher};
 use std::io::BufRead;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -38,6 +39,18 @@ struct RelayArgs {
     /// The comtree to join
     #[arg(long, value_name = "ID", default_value_t = 1)]
     comtree: u32,
+    /// The access token, where the relay asks for one
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        env = "CANOPY_TOKEN",
+        hide_env_values = true,
+        requires = "client_key"
+    )]
+    token: Option<String>,
+    /// The file of the client's key that the token names; `canopy token client-key` makes one
+    #[arg(long, value_name = "FILE", env = "CANOPY_CLIENT_KEY", hide_env_values = true)]
+    client_key: Option<PathBuf>,
 }
 
 impl RelayArgs {
@@ -49,6 +62,14 @@ impl RelayArgs {
         }
         if self.insecure {
             builder = builder.trust_any_relay();
+        }
+        if let Some(token) = &self.token {
+            builder = builder.token(token.trim());
+        }
+        if let Some(path) = &self.client_key {
+            let told = || format!("--client-key {}", path.display());
+            let text = std::fs::read_to_string(path).with_context(told)?;
+            builder = builder.key(text.parse().with_context(told)?);
         }
         Ok(builder.connect().await?)
     }

@@ -1,7 +1,10 @@
 //! `canopy token`: keys that sign access tokens, and the tokens.
 
 use crate::output::{print_line, print_note};
+use crate::trust;
 use anyhow::{Context, anyhow, bail};
+use canopy_client::ClientKey;
+use canopy_relay::Trust;
 use canopy_token::{
     Budget, Claims, ComtreeGrant, Delegation, Grant, GroupRange, KeySet, PublicKey, Revocations,
     Role, Scope, SigningKey, Unicast, UnixTime, parse_client_key,
@@ -26,7 +29,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
     --client-key KEY --publish 0-4095 --subscribe 0-4095\n                                  \
     an hour in the lobby\n  \
     canopy token inspect TOKEN --trust k4.public.…\n                                  \
-    what it says, and whether it would be taken")]
+    what it says, and whether it would be taken\n  \
+    canopy token revoke TOKEN --trust-file trust.toml\n                                  \
+    ends its session at the relays that read the file")]
 pub(crate) struct TokenCommand {
     #[command(subcommand)]
     what: What,
@@ -42,6 +47,10 @@ enum What {
     Delegate(Box<DelegateCommand>),
     /// Show what a token says and whether it would be taken
     Inspect(InspectCommand),
+    /// Take back a token: relays end its session within a second
+    Revoke(RevokeCommand),
+    /// Make a client's key; a token names the public key that belongs to it
+    ClientKey(KeyCommand),
 }
 
 #[derive(Args)]
@@ -143,12 +152,34 @@ struct InspectCommand {
     #[arg(value_name = "TOKEN")]
     token: String,
     /// A public key that is trusted, k4.public.…; may be given several times
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", conflicts_with = "trust_file")]
     trust: Vec<PublicKey>,
+    /// The trust file of a relay
+    #[arg(long, value_name = "FILE", conflicts_with = "delegation")]
+    trust_file: Option<PathBuf>,
     /// A delegation of one of them; may be given several times
     #[arg(long, value_name = "DELEGATION")]
     delegation: Vec<String>,
     /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct RevokeCommand {
+    /// The token; - reads it from standard input
+    #[arg(value_name = "TOKEN", required_unless_present = "id")]
+    token: Option<String>,
+    /// The token's identifier (jti), where the token itself is not at hand
+    #[arg(long, value_name = "ID", conflicts_with = "token", requires = "expires")]
+    id: Option<String>,
+    /// When that token ends, like 2026-11-21T20:00:00Z; until then it is kept in the file
+    #[arg(long, value_name = "TIME", requires = "id")]
+    expires: Option<UnixTime>,
+    /// The trust file that relays read
+    #[arg(long, value_name = "FILE")]
+    trust_file: PathBuf,
+    /// Print the identifier and the end as JSON
     #[arg(long)]
     json: bool,
 }
@@ -160,6 +191,8 @@ impl TokenCommand {
             What::Issue(command) => command.run(),
             What::Delegate(command) => command.run(),
             What::Inspect(command) => command.run(),
+            What::Revoke(command) => command.run(),
+            What::ClientKey(command) => command.run_for_client(),
         }
     }
 }
@@ -167,16 +200,57 @@ impl TokenCommand {
 impl KeyCommand {
     fn run(self) -> anyhow::Result<ExitCode> {
         let key = SigningKey::from_seed(random()?);
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create_new(true).mode(0o600).open(&self.out);
-        let told = || format!("--out {}: cannot write the key", self.out.display());
-        writeln!(file.with_context(told)?, "{}", key.to_secret_text()).with_context(told)?;
+        self.write(&key.to_secret_text())?;
         let (public, id) = (key.public().to_string(), key.public().id().to_string());
         if self.json {
             print_line(json!({ "public": public, "id": id }))?;
         } else {
             print_line(public)?;
             print_note(format_args!("relays trust it by this text; its name is {id}"));
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl KeyCommand {
+    fn run_for_client(self) -> anyhow::Result<ExitCode> {
+        let key = ClientKey::from_seed(random()?);
+        self.write(&key.to_secret_text())?;
+        if self.json {
+            print_line(json!({ "public": key.public() }))?;
+        } else {
+            print_line(key.public())?;
+            print_note("a token is issued for it with --client-key");
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn write(&self, secret: &str) -> anyhow::Result<()> {
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create_new(true).mode(0o600).open(&self.out);
+        let told = || format!("--out {}: cannot write the key", self.out.display());
+        writeln!(file.with_context(told)?, "{secret}").with_context(told)
+    }
+}
+
+impl RevokeCommand {
+    fn run(self) -> anyhow::Result<ExitCode> {
+        let (id, expires) = match (self.token, self.id, self.expires) {
+            (Some(token), ..) => {
+                let said = Claims::read_unverified(&given(token)?);
+                let said = said.map_err(|error| anyhow!("TOKEN: {error}"))?;
+                (said.id, said.expires)
+            }
+            (None, Some(id), Some(expires)) => (id, expires),
+            _ => bail!("give the token, or --id and --expires"),
+        };
+        let is_new = trust::revoke(&self.trust_file, &id, expires)?;
+        if self.json {
+            print_line(json!({ "id": id, "expires": expires, "new": is_new }))?;
+        } else if is_new {
+            print_note(format_args!("{id} is taken no more, at the relays that read this file"));
+        } else {
+            print_note(format_args!("{id} was revoked already"));
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -207,7 +281,7 @@ impl GrantArgs {
 
 impl IssueCommand {
     fn run(self) -> anyhow::Result<ExitCode> {
-        let key = read_key(&self.key)?;
+        let key = read_signing_key("--key", &self.key)?;
         let now = now()?;
         let id = random::<16>()?.iter().map(|byte| format!("{byte:02x}")).collect();
         let claims = Claims {
@@ -237,22 +311,25 @@ impl DelegateCommand {
             longest_s: u64::from(self.minutes) * 60,
             ceiling: self.ceiling.grant(),
         };
-        print_line(read_key(&self.key)?.delegate(&delegation)?)?;
+        print_line(read_signing_key("--key", &self.key)?.delegate(&delegation)?)?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
 impl InspectCommand {
-    fn run(mut self) -> anyhow::Result<ExitCode> {
-        if self.token == "-" {
-            self.token.clear();
-            std::io::stdin().read_to_string(&mut self.token).context("standard input")?;
-        }
-        let (token, now) = (self.token.trim(), now()?);
-        let delegations: Vec<&str> = self.delegation.iter().map(String::as_str).collect();
-        let keys = KeySet::new(self.trust, &delegations, now).context("--delegation")?;
+    fn run(self) -> anyhow::Result<ExitCode> {
+        let (token, now) = (given(self.token)?, now()?);
+        let Trust { keys, revoked } = match &self.trust_file {
+            Some(path) => trust::read(path)?,
+            None => {
+                let delegations: Vec<&str> = self.delegation.iter().map(String::as_str).collect();
+                let keys = KeySet::new(self.trust, &delegations, now).context("--delegation")?;
+                Trust { keys, revoked: Revocations::new(0) }
+            }
+        };
+        let token = token.as_str();
         let said = Claims::read_unverified(token).map_err(|error| anyhow!("TOKEN: {error}"))?;
-        let verdict = keys.verify(token, now, &Revocations::new(0));
+        let verdict = keys.verify(token, now, &revoked);
         let refusal = verdict.as_ref().err().map(ToString::to_string);
         if self.json {
             print_line(json!({ "claims": said, "valid": verdict.is_ok(), "why": refusal }))?;
@@ -274,20 +351,30 @@ fn one_address(text: &str) -> Result<Address, String> {
     }
 }
 
-fn read_key(path: &Path) -> anyhow::Result<SigningKey> {
-    let told = || format!("--key {}", path.display());
+/// A token as it was given, or from standard input.
+fn given(mut token: String) -> anyhow::Result<String> {
+    if token == "-" {
+        token.clear();
+        std::io::stdin().read_to_string(&mut token).context("standard input")?;
+    }
+    Ok(token.trim().to_owned())
+}
+
+/// The signing key in a file that a flag names.
+pub(crate) fn read_signing_key(flag: &str, path: &Path) -> anyhow::Result<SigningKey> {
+    let told = || format!("{flag} {}", path.display());
     let text = std::fs::read_to_string(path).with_context(told)?;
     text.trim().parse().with_context(told)
 }
 
-fn now() -> anyhow::Result<UnixTime> {
+pub(crate) fn now() -> anyhow::Result<UnixTime> {
     match SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(since) => Ok(UnixTime(since.as_secs())),
         Err(_) => bail!("this machine's clock is before 1970; set it"),
     }
 }
 
-fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
+pub(crate) fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|error| anyhow!("no random numbers: {error}"))?;
     Ok(bytes)

@@ -90,7 +90,8 @@ impl Bed {
     }
 
     fn relay_at(&self, address: &str, engine: &str, threads: &str, logs: Stdio) -> Server {
-        let relay = ["relay", "--listen", address, "--insecure", "--downlink", "none", "--json"];
+        let relay =
+            ["relay", "--listen", address, "--open", "--insecure", "--downlink", "none", "--json"];
         let choices = ["--engine", engine, "--threads", threads];
         let mut command = self.unprivileged(&[&relay[..], &choices].concat());
         command.stderr(logs);
@@ -185,7 +186,7 @@ fn a_relay_without_capabilities_uses_what_was_installed_for_it() {
 #[test]
 fn whoever_it_was_not_installed_for_is_told() {
     let Some(bed) = Bed::new() else { return };
-    let relay = ["relay", "--listen", "10.77.0.1:0", "--insecure", "--engine", "tc-bpf"];
+    let relay = ["relay", "--listen", "10.77.0.1:0", "--open", "--engine", "tc-bpf"];
     let refuse = |parts: &[&str]| {
         let mut command = bed.unprivileged(&relay);
         let output = bed.near.run(|| command.output()).unwrap().unwrap();

@@ -205,7 +205,7 @@ fn mistakes_are_explained() {
         (&["relay", "--settings", path], &[path, ":3:", "no key ticks; tick_ms in [relay]"]),
         (&["relay", "--console", "0.0.0.0:0"], &["error: --console: ", "--insecure"]),
         (&["relay", "--max-subscriptions", "-1"], &["--max-subscriptions: -1 is out of range"]),
-        (&["relay", "--listen", "0.0.0.0:1"], &["--listen", "--insecure"]),
+        (&["relay", "--listen", "0.0.0.0:1"], &["--listen", "--trust", "--open"]),
         (&["relay", "--mode", "fast"], &["--mode", "immediate or periodic"]),
         (&["relay", "--engine", "warp"], &["--engine", "choose auto, sendto"]),
         (
@@ -295,14 +295,13 @@ fn a_relay_admits_as_many_as_it_says() {
 #[test]
 fn the_environment_wins_over_the_file() {
     let mut settings = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
-    writeln!(settings, "[relay]\nlisten = \"0.0.0.0:0\"\ninsecure = true").unwrap();
+    writeln!(settings, "[relay]\nlisten = \"0.0.0.0:0\"\nopen = true").unwrap();
     let args = ["relay", "--engine", "warp", "--settings", settings.path().to_str().unwrap()];
-    for (insecure, complaint) in
-        [("0", "--insecure"), ("false", "--insecure"), ("1", "warp"), ("true", "warp")]
+    for (open, complaint) in [("0", "--open"), ("false", "--open"), ("1", "warp"), ("true", "warp")]
     {
-        let output = canopy(&args).env("CANOPY_INSECURE", insecure).output().unwrap();
+        let output = canopy(&args).env("CANOPY_OPEN", open).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(error.contains(complaint), "{insecure}: {error}");
+        assert!(error.contains(complaint), "{open}: {error}");
     }
 }
 

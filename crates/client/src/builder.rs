@@ -2,9 +2,9 @@
 
 use crate::member::{Member, MemberConfig};
 use crate::relays::{RelayName, Relays};
-use crate::{ConnectError, PollClient, RelayKey};
+use crate::{ClientKey, ConnectError, PollClient, RelayKey};
 use canopy_net::Clock;
-use canopy_wire::{Comtree, SAFE_DATAGRAM};
+use canopy_wire::{Comtree, MAX_TOKEN_LEN, SAFE_DATAGRAM};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
@@ -41,6 +41,8 @@ pub struct ClientBuilder {
     comtree: Comtree,
     timeout: Duration,
     relay_key: Option<RelayKey>,
+    key: Option<ClientKey>,
+    token: String,
     trusts_any_relay: bool,
     max_datagram: u16,
     receive_queue: usize,
@@ -54,6 +56,8 @@ impl ClientBuilder {
             comtree: Comtree(1),
             timeout: DEFAULT_TIMEOUT,
             relay_key: None,
+            key: None,
+            token: String::new(),
             trusts_any_relay: false,
             max_datagram: SAFE_DATAGRAM as u16,
             receive_queue: DEFAULT_RECEIVE_QUEUE,
@@ -83,6 +87,18 @@ impl ClientBuilder {
     /// The key that the relays are known by; it is needed for relays on other machines.
     pub fn relay_key(self, key: RelayKey) -> ClientBuilder {
         ClientBuilder { relay_key: Some(key), ..self }
+    }
+
+    /// The token that lets the client in, where relays ask for one. It is for a client key, which
+    /// must be given too; [`Client::set_token`](crate::PollClient::set_token) replaces it before it
+    /// ends.
+    pub fn token(self, token: impl ToString) -> ClientBuilder {
+        ClientBuilder { token: token.to_string(), ..self }
+    }
+
+    /// The client's own key; a new one unless set.
+    pub fn key(self, key: ClientKey) -> ClientBuilder {
+        ClientBuilder { key: Some(key), ..self }
     }
 
     /// Speaks with any relay that answers, although it may be an impostor who reads and alters
@@ -182,6 +198,9 @@ impl ClientBuilder {
     ) -> Result<(Member, SocketAddr), ConnectError> {
         let missing = || self.relays[0].unresolved(std::io::ErrorKind::NotFound.into());
         let found = found?;
+        if self.token.len() > MAX_TOKEN_LEN {
+            return Err(ConnectError::LongToken { bytes: self.token.len() });
+        }
         let is_away = |relay: &&SocketAddr| !relay.ip().to_canonical().is_loopback();
         let is_known = self.relay_key.is_some() || self.trusts_any_relay;
         if let Some(relay) = found.iter().find(is_away).filter(|_| !is_known) {
@@ -192,6 +211,8 @@ impl ClientBuilder {
         let config = MemberConfig {
             comtree: self.comtree,
             relay_key: self.relay_key.map(|RelayKey(key)| key),
+            identity: self.key.as_ref().map(ClientKey::identity),
+            token: self.token.clone(),
             max_datagram: self.max_datagram,
             receive_queue: self.receive_queue,
             receive_offload: self.receive_offload,

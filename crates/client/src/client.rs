@@ -4,10 +4,10 @@ use crate::driver::Shared;
 use crate::inbox::Inbox;
 use crate::member::Member;
 use crate::{
-    Acknowledgement, ClientBuilder, Epoch, Event, Incoming, Outgoing, Participant, PublishError,
-    Stats, Update,
+    Acknowledgement, Answer, ClientBuilder, Epoch, Event, Incoming, Outgoing, Participant,
+    PublishError, Stats, Update,
 };
-use canopy_wire::{Group, Level};
+use canopy_wire::{Group, Level, Restriction, Verdict};
 use futures_core::Stream;
 use std::fmt;
 use std::future::poll_fn;
@@ -168,6 +168,36 @@ impl Client {
         // The task sends: wishes made until it gets its turn leave in one packet.
         self.shared().nudge.notify_one();
         change
+    }
+
+    /// Goes on by another token of the same key, before the present one ends. The [`Answer`] tells
+    /// whether the relay takes it; while the relay is lost, the next connection begins with it.
+    pub fn set_token(&self, token: &str) -> Answer {
+        self.ask(|member| member.set_token(token))
+    }
+
+    /// Throws a member out of the world, and keeps the bearer of its token out. For servers only:
+    /// for those whose token has that role. It holds at this relay until the token ends, or the relay
+    /// is restarted; revoke the token to be sure.
+    pub fn throw_out(&self, member: Participant) -> Answer {
+        self.ask(|asker| asker.judge(member, Verdict::ThrowOut))
+    }
+
+    /// Takes acts from a member, whatever its token grants, also if it comes back. For servers only.
+    /// [`Restriction::MUTE`] silences it.
+    pub fn restrict(&self, member: Participant, restriction: Restriction) -> Answer {
+        self.ask(|asker| asker.judge(member, Verdict::Restrict(restriction)))
+    }
+
+    /// Takes back exactly this restriction. For servers only.
+    pub fn restore(&self, member: Participant, restriction: Restriction) -> Answer {
+        self.ask(|asker| asker.judge(member, Verdict::Restore(restriction)))
+    }
+
+    fn ask(&self, ask: impl FnOnce(&mut Member) -> Answer) -> Answer {
+        let answer = ask(&mut self.shared().lock());
+        self.shared().nudge.notify_one();
+        answer
     }
 
     /// The next thing that the client hears, updates and events in the order in which they came;

@@ -57,6 +57,15 @@ pub enum ConnectError {
         /// The host said that nothing listens on the port.
         nothing_listens: bool,
     },
+    /// The token is longer than any.
+    #[error(
+        "the token has {bytes} bytes, more than a relay takes; let it grant fewer ranges of groups, \
+         or shorten its names"
+    )]
+    LongToken {
+        /// How long it is.
+        bytes: usize,
+    },
     /// Something answered, but not in this version of the protocol.
     #[error(
         "what answers at {relay} does not speak this version of Canopy's protocol; \

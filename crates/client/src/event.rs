@@ -1,7 +1,7 @@
 //! What happens to a client, and what it has seen.
 
 use crate::{Epoch, Participant, Update};
-use canopy_wire::{Group, RefusedReason, SubscribeRefusal};
+use canopy_wire::{Group, LeaveReason, RefusedReason, SubscribeRefusal};
 use std::time::Duration;
 
 /// What a client hears, in the order in which it happened.
@@ -48,6 +48,10 @@ pub enum Event {
     /// The relay is silent or going away. The client tries again, and the other relays that it
     /// was given, until one takes it back.
     Lost,
+    /// The relay ends the session for this reason. [`Event::Lost`] follows, and the client asks again,
+    /// which helps if it has a new token by then; or the world is left, if another client goes on by
+    /// the same token ([`LeaveReason::Elsewhere`]).
+    SentAway(LeaveReason),
     /// A relay does not take the client, for now. The client asks again.
     Refused(RefusedReason),
     /// The relay had no room for subscriptions for which no one awaits the

@@ -45,6 +45,8 @@
 //!   [`Event::Connected`].
 //! - **What is sent is sealed** between the client and its relay. Who the relay is must be known, by
 //!   [`ClientBuilder::relay_key`], unless it is on the same machine.
+//! - **Who may do what** is said by a token, where a relay asks for one
+//!   ([`ClientBuilder::token`]). A backend issues it, for the client's key ([`ClientKey`]).
 //! - **A slow reader loses the oldest.** Updates wait in a queue of fixed length; when it is full
 //!   the oldest makes room and [`Stats::dropped_slow_reader`] counts it.
 //! - **One's own updates don't come back**, unless asked for with [`Outgoing::echo`].
@@ -63,10 +65,12 @@ compile_error!(
 );
 
 mod acknowledgement;
+mod answer;
 mod builder;
 mod bundles;
 #[cfg(feature = "tokio")]
 mod client;
+mod client_key;
 #[cfg(feature = "tokio")]
 mod driver;
 mod error;
@@ -85,12 +89,19 @@ mod subscriptions;
 mod update;
 
 pub use acknowledgement::Acknowledgement;
+/// Issuing access tokens, for backends.
+#[cfg(feature = "backend")]
+pub use canopy_token as token;
+
+pub use answer::{Answer, RequestError};
 pub use builder::ClientBuilder;
 pub use canopy_wire::{
-    Comtree, Group, Level, MAX_UPDATE, NoSuchGroup, RefusedReason, SubscribeRefusal,
+    Acts, Comtree, Group, LeaveReason, Level, MAX_UPDATE, NoSuchGroup, RefusedReason, Restriction,
+    SubscribeRefusal,
 };
 #[cfg(feature = "tokio")]
 pub use client::{Client, IncomingStream, UpdateStream};
+pub use client_key::{ClientKey, NoClientKey};
 pub use error::{ConnectError, PublishError, SubscribeError};
 pub use event::{Event, Incoming, Stats};
 pub use participant::{Epoch, NoSuchParticipant, Participant};

@@ -3,16 +3,17 @@
 //! `Client` runs it on tokio, [`PollClient`](crate::PollClient) in the application's own loop.
 
 use crate::acknowledgement::Acknowledgement;
+use crate::answer::{Answer, RequestError};
 use crate::bundles::Bundles;
 use crate::inbox::Inbox;
 use crate::relay_socket::RelaySocket;
-use crate::relays::{Answer, Relays};
+use crate::relays::{self, Relays};
 use crate::reports::Reports;
 use crate::{ConnectError, Epoch, Outgoing, Participant, PublishError, Stats};
 use bytes::Bytes;
 use canopy_net::{Receiver, Socket};
-use canopy_session::{PublicKey, Session, SessionConfig, SessionError, State, Update};
-use canopy_wire::{Comtree, Group, Level, MAX_DATAGRAM, MAX_RECORD_HEAD, Time, WireError};
+use canopy_session::{Identity, PublicKey, Session, SessionConfig, SessionError, State, Update};
+use canopy_wire::{Comtree, Group, Level, MAX_DATAGRAM, MAX_RECORD_HEAD, Time, Verdict, WireError};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -36,6 +37,8 @@ const ROUND_PAUSE: Duration = Duration::from_secs(1);
 pub(crate) struct MemberConfig {
     pub(crate) comtree: Comtree,
     pub(crate) relay_key: Option<PublicKey>,
+    pub(crate) identity: Option<Identity>,
+    pub(crate) token: String,
     pub(crate) max_datagram: u16,
     pub(crate) receive_queue: usize,
     pub(crate) receive_offload: bool,
@@ -72,6 +75,8 @@ impl Member {
         Ok(Member {
             session: Session::new(SessionConfig {
                 relay_key: config.relay_key,
+                identity: config.identity.clone(),
+                token: config.token.clone().into_bytes(),
                 max_datagram: config.max_datagram,
                 ..SessionConfig::new(comtree, seed)
             }),
@@ -100,7 +105,7 @@ impl Member {
             if let Err(error) = handled {
                 reports.stats.malformed += 1;
                 if matches!(error, WireError::Version(_)) {
-                    relays.note(Answer::OtherVersion);
+                    relays.note(relays::Answer::OtherVersion);
                 }
             }
             // Before the next datagram, so that events and updates keep their order.
@@ -137,9 +142,9 @@ impl Member {
     fn look_for_a_way(&mut self, now: Time) {
         let refused = self.reports.take_refusal();
         if let Some(reason) = refused {
-            self.relays.note(Answer::Refused(reason));
+            self.relays.note(relays::Answer::Refused(reason));
         } else if self.relay_socket.nothing_listens() {
-            self.relays.note(Answer::NothingListens);
+            self.relays.note(relays::Answer::NothingListens);
         }
         let age = self.relay_socket.age(now);
         let broken = self.relay_socket.is_broken() && age > REOPEN_PAUSE;
@@ -243,6 +248,24 @@ impl Member {
         change
     }
 
+    /// Goes on by another token.
+    pub(crate) fn set_token(&mut self, token: &str) -> Answer {
+        if self.is_left() {
+            return Answer::known(Err(RequestError::Left));
+        }
+        let asked = self.session.set_token(token.as_bytes().to_vec());
+        self.reports.answers.wait(asked)
+    }
+
+    /// Says what a member may do, as a server.
+    pub(crate) fn judge(&mut self, whom: Participant, verdict: Verdict) -> Answer {
+        if self.is_left() {
+            return Answer::known(Err(RequestError::Left));
+        }
+        let asked = self.session.judge(whom.address(), verdict);
+        self.reports.answers.wait(asked.map(Some))
+    }
+
     /// Begins to leave the world.
     pub(crate) fn leave(&mut self) {
         self.session.leave();
@@ -259,6 +282,7 @@ impl Member {
     /// Nothing happens any more: everyone who waits is told.
     pub(crate) fn end(&mut self) {
         self.reports.subscriptions.clear();
+        self.reports.answers.clear();
         self.reports.inbox.close();
     }
 

@@ -2,11 +2,11 @@
 
 use crate::member::Member;
 use crate::{
-    Acknowledgement, ClientBuilder, ConnectError, Epoch, Event, Incoming, Outgoing, Participant,
-    PublishError, Stats, Update,
+    Acknowledgement, Answer, ClientBuilder, ConnectError, Epoch, Event, Incoming, Outgoing,
+    Participant, PublishError, Stats, Update,
 };
 use canopy_net::{Clock, Receiver, Waker, wait_readable};
-use canopy_wire::{Group, Level, Time};
+use canopy_wire::{Group, Level, Restriction, Time, Verdict};
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -213,6 +213,30 @@ impl PollClient {
     /// Ends several subscriptions.
     pub fn unsubscribe_many(&mut self, groups: impl IntoIterator<Item = Group>) -> Acknowledgement {
         self.member.wish(groups.into_iter().map(|group| (group, None)))
+    }
+
+    /// Goes on by another token of the same key, before the present one ends. The [`Answer`] tells
+    /// whether the relay takes it; while the relay is lost, the next connection begins with it.
+    pub fn set_token(&mut self, token: &str) -> Answer {
+        self.member.set_token(token)
+    }
+
+    /// Throws a member out of the world, and keeps the bearer of its token out. For servers only:
+    /// for those whose token has that role. It holds at this relay until the token ends, or the relay
+    /// is restarted; revoke the token to be sure.
+    pub fn throw_out(&mut self, member: Participant) -> Answer {
+        self.member.judge(member, Verdict::ThrowOut)
+    }
+
+    /// Takes acts from a member, whatever its token grants, also if it comes back. For servers only.
+    /// [`Restriction::MUTE`] silences it.
+    pub fn restrict(&mut self, member: Participant, restriction: Restriction) -> Answer {
+        self.member.judge(member, Verdict::Restrict(restriction))
+    }
+
+    /// Takes back exactly this restriction. For servers only.
+    pub fn restore(&mut self, member: Participant, restriction: Restriction) -> Answer {
+        self.member.judge(member, Verdict::Restore(restriction))
     }
 
     /// Begins to leave the world in order: [`PollClient::poll`] returns `false` when the relay has

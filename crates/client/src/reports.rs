@@ -1,6 +1,7 @@
 //! Turns what a session tells into what the application hears: updates and events into its inbox,
 //! acknowledgements to those who wait for them.
 
+use crate::answer::Answers;
 use crate::inbox::Inbox;
 use crate::subscriptions::Subscriptions;
 use crate::{Epoch, Event, Participant, Stats, Update};
@@ -11,6 +12,7 @@ use canopy_wire::{Address, Group, RefusedReason, SubscribeRefusal};
 pub(crate) struct Reports {
     pub(crate) inbox: Inbox,
     pub(crate) subscriptions: Subscriptions,
+    pub(crate) answers: Answers,
     pub(crate) stats: Stats,
     epoch: Epoch,
     /// What a relay has answered, until the driver has looked at it.
@@ -22,6 +24,7 @@ impl Reports {
         Reports {
             inbox: Inbox::new(receive_queue),
             subscriptions: Subscriptions::default(),
+            answers: Answers::default(),
             stats: Stats::default(),
             epoch: Epoch::default(),
             refused: None,
@@ -79,6 +82,8 @@ impl Reports {
                 self.refused = Some(reason);
                 return Some(Event::Refused(reason));
             }
+            Happened::SentAway(reason) => return Some(Event::SentAway(reason)),
+            Happened::Answered(number, status) => self.answers.answered(number, status),
             Happened::Rebound => return Some(Event::Rebound),
             Happened::Subscribed(group, level) => self.subscriptions.subscribed(group, level),
             Happened::Unsubscribed(group) => self.subscriptions.unsubscribed(group),

@@ -411,6 +411,8 @@ mod tests {
         let config = RelayConfig {
             mode: Mode::Immediate,
             comtrees: vec![ComtreeConfig::new(Comtree(1), 1)],
+            trust: None,
+            origin: canopy_relay::UnixTime(0),
             places: Places::new(2),
             max_sessions: 2,
             max_datagram: SAFE_DATAGRAM as u16,

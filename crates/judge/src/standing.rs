@@ -100,6 +100,8 @@ impl Standing {
             Event::SubscriptionRefused(group, _) => self.interest(group).refused(now),
             // `reached` has noted it, from the relay's answer.
             Event::Rebound => {}
+            // What follows is told too: that the session is lost or closed.
+            Event::SentAway(_) | Event::Answered(..) => {}
         }
     }
 

@@ -1,10 +1,11 @@
 //! What a relay is made from.
 
 use canopy_engines::EngineChoice;
-use canopy_relay::{ComtreeConfig, Mode, TableLimits};
+use canopy_relay::{ComtreeConfig, Mode, TableLimits, Trust};
 use canopy_session::{Identity, SessionLimits};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Bytes that may wait for a data thread, unless a setting says otherwise.
@@ -29,6 +30,8 @@ pub struct NodeConfig {
     pub max_sessions: u32,
     /// Who the relay is; someone new at each start unless it is given.
     pub identity: Option<Identity>,
+    /// Whose tokens let in; if none, whoever comes is let in.
+    pub trust: Option<Arc<Trust>>,
     /// The longest datagram in bytes that the network here takes.
     pub max_datagram: u16,
     /// The size of each data thread's tables.
@@ -56,6 +59,7 @@ impl NodeConfig {
             comtrees: vec![ComtreeConfig::new(canopy_wire::Comtree(1), 1)],
             max_sessions: 10_000,
             identity: None,
+            trust: None,
             max_datagram: canopy_wire::SAFE_DATAGRAM as u16,
             tables: TableLimits::default(),
             session_limits: SessionLimits::default(),

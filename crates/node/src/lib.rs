@@ -17,7 +17,7 @@ pub use watch::{ChangeError, Command, Health, RelayWatch, ThreadStatus};
 use anyhow::Context;
 use canopy_engines::Engine;
 use canopy_net::{Clock, SocketOptions, ThreadSockets};
-use canopy_relay::{Notice, Places, Relay, RelayConfig, Siblings, Turn};
+use canopy_relay::{Notice, Places, Relay, RelayConfig, Siblings, Turn, UnixTime};
 use canopy_session::{Keyring, PublicKey};
 use canopy_wire::Tag;
 use data_thread::DataThread;
@@ -81,14 +81,14 @@ impl RunningRelay {
             .collect::<Result<Vec<_>, _>>()?
             .into_iter()
             .unzip();
-        let watch = RelayWatch::new(shared);
+        let clock = Clock::start();
+        let watch = RelayWatch::new(shared, clock);
         let mut threads = Vec::new();
         let keys = match &settings.identity {
             Some(identity) => Keyring::with_identity(random_tag()?, identity.clone()),
             None => Keyring::new(random_tag()?),
         };
-        let relays = relays(settings, &keys, &engines)?;
-        let clock = Clock::start();
+        let relays = relays(settings, &keys, &engines, watch.origin())?;
         let each = relays.into_iter().zip(sockets).zip(engines).zip(requests);
         for (number, (((relay, socket), engine), requests)) in (0..).zip(each) {
             let sockets = Sockets::new(socket, engine, clock);
@@ -208,7 +208,12 @@ fn spawn(
 }
 
 /// A relay for each data thread; together they have one keyring and one count of places.
-fn relays(settings: &NodeConfig, keys: &Keyring, engines: &[Engine]) -> anyhow::Result<Vec<Relay>> {
+fn relays(
+    settings: &NodeConfig,
+    keys: &Keyring,
+    engines: &[Engine],
+    origin: UnixTime,
+) -> anyhow::Result<Vec<Relay>> {
     let places = Places::new(settings.max_sessions);
     let siblings = Siblings::mesh(settings.threads);
     siblings
@@ -218,6 +223,8 @@ fn relays(settings: &NodeConfig, keys: &Keyring, engines: &[Engine]) -> anyhow::
             let config = RelayConfig {
                 mode: settings.mode,
                 comtrees: settings.comtrees.clone(),
+                trust: settings.trust.clone(),
+                origin,
                 places: places.clone(),
                 max_sessions: settings.max_sessions,
                 max_datagram: settings.max_datagram,

@@ -1,14 +1,14 @@
 //! Who watches over data threads: what they tell, and the queue through which everything that is
 //! not traffic reaches them.
 
-use canopy_net::{SendReport, Waker};
-use canopy_relay::{Change, ComtreeStatus, Counters, Refusal};
+use canopy_net::{Clock, SendReport, Waker};
+use canopy_relay::{Change, ComtreeStatus, Counters, Refusal, Trust, UnixTime};
 use canopy_wire::Time;
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Requests that wait for a data thread.
 const QUEUE: usize = 256;
@@ -161,13 +161,30 @@ pub enum Health {
 #[derive(Clone)]
 pub struct RelayWatch {
     shared: Vec<Arc<Shared>>,
+    clock: Clock,
     /// Whether it was told to drain or to stop.
     is_leaving: Arc<AtomicBool>,
 }
 
 impl RelayWatch {
-    pub(crate) fn new(shared: Vec<Arc<Shared>>) -> RelayWatch {
-        RelayWatch { shared, is_leaving: Arc::default() }
+    pub(crate) fn new(shared: Vec<Arc<Shared>>, clock: Clock) -> RelayWatch {
+        RelayWatch { shared, clock, is_leaving: Arc::default() }
+    }
+
+    /// What the system's clock shows now for the relay's zero: another time if that was set.
+    pub fn origin(&self) -> UnixTime {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let up = Duration::from_nanos(self.clock.now().as_nanos());
+        // To the nearest second, so that it stays the same while nobody sets the clock.
+        UnixTime((now.saturating_sub(up) + Duration::from_millis(500)).as_secs())
+    }
+
+    /// Lets in by other keys from now on; see [`Change::Trust`].
+    ///
+    /// # Errors
+    /// If a data thread does not answer.
+    pub fn trust(&self, trust: Arc<Trust>) -> Result<(), ChangeError> {
+        self.apply(Change::Trust { trust, origin: self.origin() })
     }
 
     pub(crate) fn shared(&self) -> &[Arc<Shared>] {
@@ -249,7 +266,7 @@ mod tests {
     #[test]
     fn a_thread_that_ends_unasked_is_noticed_even_if_it_panics() {
         let (shared, mut queues): (Vec<_>, Vec<_>) = (0..2).map(|_| Shared::new().unwrap()).unzip();
-        let watch = RelayWatch::new(shared);
+        let watch = RelayWatch::new(shared, Clock::start());
         assert_eq!(watch.health(), Health::Serving);
         let queue = queues.pop();
         let panicked = std::thread::spawn(move || {

@@ -1,9 +1,12 @@
 //! What reaches a data thread that is not traffic: typed changes, each applied or refused.
 
+use crate::access::Trust;
 use crate::comtrees::{ComtreeConfig, FIRST_ENDPOINT, MAX_COMTREES};
 use canopy_session::Keyring;
+use canopy_token::UnixTime;
 use canopy_wire::{Address, Comtree, Path, Time};
 use core::net::IpAddr;
+use std::sync::Arc;
 
 /// A branch of a comtree, as it is given to a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +44,14 @@ pub enum Change {
     /// New keys for cookies and session secrets. Cookies of the old ones are no longer taken; the
     /// participants that have them ask again.
     ReplaceKeys(Keyring),
+    /// Let in by these keys from now on, and send those away whose tokens are taken no more. Has a
+    /// meaning only where tokens are asked for; there is no way back to letting in whoever comes.
+    Trust {
+        /// The keys.
+        trust: Arc<Trust>,
+        /// The time of day when the relay's [`Time`] was zero.
+        origin: UnixTime,
+    },
     /// Send a participant away.
     ThrowOut {
         /// The comtree that it is a member of.

@@ -29,7 +29,12 @@ pub struct ComtreeConfig {
     pub endpoints: RangeInclusive<u16>,
     /// How what participants are sent is protected.
     pub downlink: Downlink,
+    /// The world that it is a channel of: tokens are for a world.
+    pub world: String,
 }
+
+/// The world of comtrees of which nothing else is said.
+pub const DEFAULT_WORLD: &str = "main";
 
 impl ComtreeConfig {
     /// A comtree whose participants may have any endpoint number of the site.
@@ -39,6 +44,7 @@ impl ComtreeConfig {
             site,
             endpoints: FIRST_ENDPOINT..=u16::MAX,
             downlink: Downlink::Member,
+            world: DEFAULT_WORLD.to_owned(),
         }
     }
 }
@@ -84,6 +90,7 @@ pub(crate) struct ComtreeEntry {
     pub(crate) id: Comtree,
     pub(crate) addresses: AddressPool,
     pub(crate) downlink: Downlink,
+    pub(crate) world: Box<str>,
     pub(crate) participants: u32,
     pub(crate) counters: ComtreeCounters,
     live: bool,
@@ -128,6 +135,7 @@ impl Comtrees {
             id: config.comtree,
             addresses: AddressPool::new(config, self.thread, self.threads, start),
             downlink: config.downlink,
+            world: config.world.as_str().into(),
             participants: 0,
             counters: ComtreeCounters::default(),
             live: true,

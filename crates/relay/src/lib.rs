@@ -11,6 +11,7 @@
 //! simulator run the same.
 #![forbid(unsafe_code)]
 
+mod access;
 mod burst;
 mod changes;
 mod cohorts;
@@ -27,9 +28,13 @@ mod siblings;
 mod subscriptions;
 mod turn;
 
+pub use access::{TokenRefusal, Trust};
 pub use canopy_batch::SendBatch;
+pub use canopy_token::UnixTime;
 pub use changes::{BranchConfig, Change, Refusal};
-pub use comtrees::{ComtreeConfig, ComtreeCounters, ComtreeStatus, FIRST_ENDPOINT, MAX_COMTREES};
+pub use comtrees::{
+    ComtreeConfig, ComtreeCounters, ComtreeStatus, DEFAULT_WORLD, FIRST_ENDPOINT, MAX_COMTREES,
+};
 pub use counters::Counters;
 pub use places::Places;
 pub use relay::{Mode, Notice, Relay, RelayConfig};

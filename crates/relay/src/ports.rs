@@ -5,9 +5,10 @@
 //! rule for participants, for the branches of a tree, and for the data threads of a relay.
 
 use crate::NONE;
+use crate::access::Rights;
 use crate::comtrees::ComtreeIndex;
 use canopy_session::{KeyedState, SessionIndex};
-use canopy_wire::{Address, Comtree, MAX_DATAGRAM, Path, SAFE_DATAGRAM, Tag};
+use canopy_wire::{Address, Comtree, MAX_DATAGRAM, Path, RequestStatus, SAFE_DATAGRAM, Tag};
 use core::hash::BuildHasher;
 use hashbrown::HashTable;
 
@@ -90,10 +91,16 @@ pub(crate) struct Port {
     /// The participant's address, or the neighbour relay's own.
     pub(crate) address: Address,
     pub(crate) last_subscribe: LastSubscribe,
+    /// The number of the last request, 0 before the first, and what became of it.
+    pub(crate) last_request: (u32, RequestStatus),
+    /// What a participant may do; everything, if the relay asks for no tokens.
+    pub(crate) rights: Option<Box<Rights>>,
     /// The next port of the same session.
     next_of_session: PortIndex,
     live: bool,
 }
+
+const _: () = assert!(size_of::<Port>() == 64);
 
 /// A link to another relay: where its datagrams come from and go to.
 struct Link {
@@ -128,6 +135,8 @@ impl Ports {
             comtree_index: NONE,
             address: Address::UNSPECIFIED,
             last_subscribe: LastSubscribe::default(),
+            last_request: (0, RequestStatus::Done),
+            rights: None,
             next_of_session: NONE,
             live: true,
         }));
@@ -150,6 +159,13 @@ impl Ports {
 
     pub(crate) fn get_mut(&mut self, port: PortIndex) -> Option<&mut Port> {
         self.ports.get_mut(port as usize).filter(|port| port.live)
+    }
+
+    /// A participant may do this from now on, and nothing else.
+    pub(crate) fn give_rights(&mut self, port: PortIndex, rights: Box<Rights>) {
+        if let Some(port) = self.get_mut(port) {
+            port.rights = Some(rights);
+        }
     }
 
     /// How many places have ever been in use; ports are numbered below this.
@@ -245,6 +261,8 @@ impl Ports {
             comtree_index: comtree.1,
             address,
             last_subscribe: LastSubscribe::default(),
+            last_request: (0, RequestStatus::Done),
+            rights: None,
             next_of_session: NONE,
             live: true,
         };

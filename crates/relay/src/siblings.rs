@@ -6,10 +6,14 @@
 //! loses what it did not read, counted. So memory grows with the number of threads, not with its
 //! square, and what passes is typed: no datagram is parsed twice.
 
+use crate::access::TokenId;
 use crate::log::{Found, LogReader, LogWriter, MAX_READERS, log};
 use crate::pending::Update;
 use canopy_session::Proof;
-use canopy_wire::{Address, Comtree, Flags, Group, Level, MAX_DATAGRAM, MAX_UPDATE, Path, Time};
+use canopy_wire::{
+    Acts, Address, Comtree, Flags, Group, Level, MAX_DATAGRAM, MAX_UPDATE, Path, Restriction, Time,
+    Verdict,
+};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// The most data threads of a relay.
@@ -27,6 +31,9 @@ const MAX_TAKEN: usize = 1 << 14;
 const INTEREST: u64 = 1;
 const MOVED: u64 = 2;
 const CONNECT: u64 = 3;
+const TOKEN_USED: u64 = 4;
+const VERDICT: u64 = 5;
+const CONDUCT: u64 = 6;
 
 /// What a data thread tells the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +45,12 @@ pub(crate) enum Told<'a> {
     /// Somebody who has proved its path wants to join, and the threads that were asked so far have
     /// no address or place left.
     Connect { path: Path, asked: u16, datagram: &'a [u8] },
+    /// A session there joined by this token and that proof: whoever joined by it before has lost it.
+    TokenUsed { token: TokenId, proof: Proof },
+    /// What a server says of a member that the other thread serves.
+    Verdict { comtree: Comtree, address: Address, verdict: Verdict },
+    /// What a server has said of the bearer of a token.
+    Conduct { token: TokenId, ends: Time, verdict: Verdict },
 }
 
 /// A data thread's ends of the logs between it and the others.
@@ -132,6 +145,7 @@ impl Siblings {
         let others = self.others();
         let to = match told {
             Told::Connect { .. } => 1 << ((self.thread + 1) % self.threads),
+            Told::Verdict { address, .. } => 1 << (address.endpoint() % self.threads),
             _ => others,
         };
         self.write(told, to & others, 0)
@@ -269,8 +283,48 @@ fn encode(told: &Told<'_>) -> ([u64; MOST_CONTROL_WORDS], usize) {
             words[1..CONNECT_HEAD].copy_from_slice(&encode_path(path));
             CONNECT_HEAD + pack(datagram, &mut words[CONNECT_HEAD..])
         }
+        Told::TokenUsed { token, proof } => {
+            words[..4].copy_from_slice(&[TOKEN_USED, proof.at.as_nanos(), proof.nonce, token.0]);
+            4
+        }
+        Told::Verdict { comtree, address, verdict } => {
+            let (kind, groups) = encode_verdict(verdict);
+            let head = VERDICT | kind << 8 | u64::from(comtree.0) << 32;
+            words[..3].copy_from_slice(&[head, address.0.into(), groups]);
+            3
+        }
+        Told::Conduct { token, ends, verdict } => {
+            let (kind, groups) = encode_verdict(verdict);
+            let all = [CONDUCT | kind << 8, token.0, ends.as_nanos(), groups];
+            words[..4].copy_from_slice(&all);
+            4
+        }
     };
     (words, len)
+}
+
+/// A verdict: its kind and its acts, a byte each, and its groups.
+fn encode_verdict(verdict: &Verdict) -> (u64, u64) {
+    let of = |kind, Restriction { acts, first, last }: &Restriction| {
+        let groups = u64::from(first.number()) << 32 | u64::from(last.number());
+        (kind | u64::from(acts.0) << 8, groups)
+    };
+    match verdict {
+        Verdict::ThrowOut => (0, 0),
+        Verdict::Restrict(restriction) => of(1, restriction),
+        Verdict::Restore(restriction) => of(2, restriction),
+    }
+}
+
+fn decode_verdict(kind: u64, groups: u64) -> Verdict {
+    let group = |word: u64| Group::from_low_bits(word as u32);
+    let acts = Acts((kind >> 8) as u8);
+    let restriction = Restriction { acts, first: group(groups >> 32), last: group(groups) };
+    match kind & 0xff {
+        0 => Verdict::ThrowOut,
+        1 => Verdict::Restrict(restriction),
+        _ => Verdict::Restore(restriction),
+    }
 }
 
 fn decode<'a>(words: &[u64], bytes: &'a mut [u8]) -> Option<Told<'a>> {
@@ -289,6 +343,16 @@ fn decode<'a>(words: &[u64], bytes: &'a mut [u8]) -> Option<Told<'a>> {
             unpack(&words[CONNECT_HEAD..], bytes);
             let datagram = bytes.get(..(head >> 32) as usize)?;
             Some(Told::Connect { path, asked: (head >> 8) as u16, datagram })
+        }
+        TOKEN_USED => Some(Told::TokenUsed { token: TokenId(*words.get(3)?), proof: proof()? }),
+        VERDICT => {
+            let verdict = decode_verdict(head >> 8 & 0xffff, *words.get(2)?);
+            Some(Told::Verdict { comtree, address: Address(value as u32), verdict })
+        }
+        CONDUCT => {
+            let ends = Time::from_nanos(*words.get(2)?);
+            let verdict = decode_verdict(head >> 8 & 0xffff, *words.get(3)?);
+            Some(Told::Conduct { token: TokenId(value), ends, verdict })
         }
         _ => None,
     }

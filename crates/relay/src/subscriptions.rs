@@ -291,6 +291,23 @@ impl SubscriptionTable {
         }
     }
 
+    /// Ends the subscriptions of a port that are not to be kept.
+    pub(crate) fn keep_of_port(
+        &mut self,
+        port: PortIndex,
+        mut keep: impl FnMut(Group, Level) -> bool,
+    ) {
+        let mut next = self.newest_of_port[port as usize];
+        while next != NONE {
+            let this = next;
+            let Subscription { group, level, next_of_port, .. } = self.subscriptions[this as usize];
+            next = next_of_port;
+            if !keep(self.groups[group as usize].group, level) {
+                self.unlink(this);
+            }
+        }
+    }
+
     /// Looks at up to `budget` subscriptions, starting where the last call stopped, and ends those
     /// that were not refreshed. Returns how many.
     pub(crate) fn expire(&mut self, now: Time, budget: u32) -> u64 {

@@ -430,7 +430,7 @@ fn a_flood_of_hellos_costs_no_session_its_answer() {
     assert!(kinds[400..].iter().all(|kind| *kind == Kind::Cookie));
     let answered = kinds.len() as u64 - 400;
     assert!((256..=512).contains(&answered), "{answered} strangers at once");
-    assert_eq!(world.dropped(DropReason::RepliesFull) + answered, asked.into());
+    assert_eq!(world.dropped(DropReason::RepliesFull) + answered, u64::from(asked));
     // There is room again at once, but the rate holds: 20 in a millisecond.
     let len = Hello { nonce: 1 }.encode(COMTREE, &mut out).unwrap();
     for (later, answers) in [(0, 0), (1, 20)] {

@@ -9,6 +9,7 @@
 mod answer;
 mod noise;
 mod participant;
+mod requests;
 mod seal;
 mod sessions;
 mod subscriptions;
@@ -17,6 +18,7 @@ mod tag;
 pub use answer::{Answer, refuse, unknown};
 pub use noise::{Identity, PublicKey, derive};
 pub use participant::{Event, Session, SessionConfig, SessionError, State, Update};
+pub use requests::RequestNumber;
 pub use seal::{OpenError, Opener};
 pub use sessions::{
     Ended, Knock, LoggedKeys, Proof, SessionIndex, SessionLimits, Sessions, SessionsConfig, Terms,

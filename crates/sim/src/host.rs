@@ -297,6 +297,8 @@ impl Host {
         RelayConfig {
             mode: self.scenario.mode,
             comtrees: self.comtrees.iter().map(comtree).collect(),
+            trust: None,
+            origin: canopy_relay::UnixTime(0),
             places: places.clone(),
             max_sessions: self.scenario.max_sessions,
             max_datagram: self.scenario.relay_takes,

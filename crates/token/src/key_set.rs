@@ -71,6 +71,15 @@ pub struct KeySet {
     keys: BTreeMap<KeyId, Trusted>,
 }
 
+/// What a token that was checked says, and which key has signed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// What it says.
+    pub claims: Claims,
+    /// The key.
+    pub key: KeyId,
+}
+
 #[derive(Clone, Debug)]
 struct Trusted {
     key: PublicKey,
@@ -119,11 +128,11 @@ impl KeySet {
         token: &str,
         now: UnixTime,
         revoked: &Revocations,
-    ) -> Result<Claims, TokenError> {
+    ) -> Result<Verified, TokenError> {
         if token.len() > MAX_TOKEN {
             return Err(TokenError::TooLong(token.len()));
         }
-        let (untrusted, trusted) = self.find(token)?;
+        let (untrusted, key, trusted) = self.find(token)?;
         let claims: Claims = read(untrusted.untrusted_payload())?;
         claims.check().map_err(TokenError::Claims)?;
         if now.0 > claims.expires.after(CLOCK_SKEW).0 {
@@ -136,14 +145,19 @@ impl KeySet {
             return Err(TokenError::Revoked);
         }
         check_signature(&trusted.key, &untrusted, TOKEN)?;
-        match &trusted.delegation {
-            Some(delegation) => delegation.allows(&claims, now).map(|()| claims),
-            None => Ok(claims),
+        if let Some(delegation) = &trusted.delegation {
+            delegation.allows(&claims, now)?;
         }
+        Ok(Verified { claims, key })
+    }
+
+    /// Whether a key is trusted, by delegation or itself.
+    pub fn trusts(&self, key: &KeyId) -> bool {
+        self.keys.contains_key(key)
     }
 
     fn verify_delegation(&self, text: &str) -> Result<Delegation, TokenError> {
-        let (untrusted, trusted) = self.find(text)?;
+        let (untrusted, _, trusted) = self.find(text)?;
         check_signature(&trusted.key, &untrusted, DELEGATION)?;
         let delegation: Delegation = read(untrusted.untrusted_payload())?;
         delegation.check().map_err(TokenError::Claims)?;
@@ -151,7 +165,10 @@ impl KeySet {
     }
 
     /// Parses a token and finds the key that it names.
-    fn find(&self, token: &str) -> Result<(UntrustedToken<Public, V4>, &Trusted), TokenError> {
+    fn find(
+        &self,
+        token: &str,
+    ) -> Result<(UntrustedToken<Public, V4>, KeyId, &Trusted), TokenError> {
         let untrusted = UntrustedToken::<Public, V4>::try_from(token);
         let untrusted = untrusted.map_err(|_| TokenError::NotAToken)?;
         let footer = untrusted.untrusted_footer();
@@ -159,7 +176,7 @@ impl KeySet {
         let footer: Option<Footer> = footer.and_then(|footer| serde_json::from_slice(footer).ok());
         let id = KeyId(footer.ok_or(TokenError::NotAToken)?.kid);
         match self.keys.get(&id) {
-            Some(trusted) => Ok((untrusted, trusted)),
+            Some(trusted) => Ok((untrusted, id, trusted)),
             None => Err(TokenError::UnknownKey(id)),
         }
     }

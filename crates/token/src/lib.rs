@@ -24,7 +24,7 @@ pub use claims::{Claims, Delegation, MAX_ID, MAX_NAME};
 pub use grant::{
     Budget, ComtreeGrant, Grant, GroupRange, MAX_COMTREES, MAX_RANGES, Role, Scope, Unicast,
 };
-pub use key_set::{CLOCK_SKEW, KeySet, KeySetError, MAX_TOKEN, TokenError};
+pub use key_set::{CLOCK_SKEW, KeySet, KeySetError, MAX_TOKEN, TokenError, Verified};
 pub use keys::{KeyError, KeyId, PublicKey, SigningKey};
 pub use revocations::{Revocations, RevocationsFull};
 pub use text::{UnixTime, parse_client_key};

@@ -49,7 +49,7 @@ fn keys(seeds: &[u8]) -> KeySet {
 }
 
 fn verify(keys: &KeySet, token: &str, now: UnixTime) -> Result<Claims, TokenError> {
-    keys.verify(token, now, &Revocations::new(0))
+    keys.verify(token, now, &Revocations::new(0)).map(|verified| verified.claims)
 }
 
 #[test]

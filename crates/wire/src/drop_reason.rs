@@ -52,8 +52,22 @@ drop_reasons! {
     Replayed => "replayed",
     /// A connect or rebind with an older cookie than the one that proved the path last: a late copy.
     Stale => "stale",
-    /// A connect that asks for a security suite, or brings a token, that this relay does not take.
+    /// A connect with no security suite that this relay takes.
     BadCredentials => "bad_credentials",
+    /// A connect or a request without a token that this relay takes.
+    BadToken => "bad_token",
+    /// An update to a group, or at a level, that its publisher's token does not grant.
+    PublishNotAllowed => "publish_not_allowed",
+    /// A unicast to an address that its sender's token does not grant.
+    UnicastNotAllowed => "unicast_not_allowed",
+    /// A subscription to a group, or up to a level, that the token does not grant.
+    SubscribeNotAllowed => "subscribe_not_allowed",
+    /// An update or a subscription that a server has taken from its member.
+    Restricted => "restricted",
+    /// A request that only servers may make.
+    RequestNotAllowed => "request_not_allowed",
+    /// A request that is neither the next nor the last one.
+    RequestOrder => "request_order",
     /// All places or addresses are taken; the participant was refused.
     SessionsFull => "sessions_full",
     /// A subscription refused because the group or subscription table is full.

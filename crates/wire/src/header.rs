@@ -73,6 +73,10 @@ kinds! {
     Rebind = 0x1a,
     /// The relay knows no such session.
     Unknown = 0x1b,
+    /// A member asks for something beyond updates and subscriptions.
+    Request = 0x20,
+    /// The relay's answer to a request.
+    Response = 0x21,
 }
 
 /// Who a packet is of: it stands in the first byte, so that the kernel can bring strangers' packets to

@@ -16,6 +16,7 @@ mod liveness;
 mod path;
 mod reason;
 mod record;
+mod request;
 mod subscribe;
 mod time;
 
@@ -32,11 +33,12 @@ pub use header::{
 };
 pub use liveness::{Challenge, Keepalive, Leave, Rebind, Unknown};
 pub use path::Path;
-pub use reason::{LeaveReason, RefusedReason, SubscribeRefusal};
+pub use reason::{LeaveReason, RefusedReason, RequestStatus, SubscribeRefusal};
 pub use record::{
     Before, Flags, MAX_RECORD_HEAD, MAX_RECORDS, Record, RecordHead, Records, UpdatesWriter,
     encode_update,
 };
+pub use request::{Acts, NumberedRequest, Request, Response, Restriction, Verdict};
 pub use subscribe::{
     Change, MAX_CHANGES, Subscribe, SubscribeAck, SubscribeAckWriter, SubscribeWriter,
     next_sequence,

@@ -76,6 +76,20 @@ reasons! {
         /// The participant's token does not grant it, or a server has taken it away.
         NotAllowed = 3,
     }
+
+    /// What became of a request.
+    RequestStatus {
+        /// It is done; of a member that another data thread serves, it is on its way there.
+        Done = 0,
+        /// Only servers may ask for it.
+        NotAllowed = 1,
+        /// No member has the address.
+        UnknownAddress = 2,
+        /// The relay does not take the token.
+        Token = 3,
+        /// As much is restricted as the relay has room for.
+        Full = 4,
+    }
 }
 
 #[cfg(test)]
@@ -88,6 +102,7 @@ mod tests {
             assert_eq!(RefusedReason::from_number(number).number(), number);
             assert_eq!(LeaveReason::from_number(number).number(), number);
             assert_eq!(SubscribeRefusal::from_number(number).number(), number);
+            assert_eq!(RequestStatus::from_number(number).number(), number);
         }
         let named = |number| !matches!(RefusedReason::from_number(number), RefusedReason::Other(_));
         assert_eq!((0..=u8::MAX).filter(|number| named(*number)).count(), RefusedReason::ALL.len());

@@ -100,7 +100,7 @@ impl Place {
         let listen = ["--listen".to_owned(), format!("{}:0", self.server_ip)];
         let engines = self.hosts.iter().flat_map(|hosts| {
             let folder = hosts.folder.display().to_string();
-            ["--insecure".to_owned(), "--engine-folder".to_owned(), folder]
+            ["--open".to_owned(), "--insecure".to_owned(), "--engine-folder".to_owned(), folder]
         });
         listen.into_iter().chain(engines).collect()
     }

@@ -1,7 +1,7 @@
 //! The comtrees that a relay is to carry: a list of ids, or a table for each.
 
-use super::parse_downlink;
 use super::sources::{ComtreeTable, Sources, within};
+use super::{parse_downlink, parse_world};
 use anyhow::{anyhow, bail};
 use canopy_relay::{ComtreeConfig, FIRST_ENDPOINT, MAX_COMTREES};
 use canopy_wire::{Comtree, Downlink};
@@ -11,18 +11,24 @@ use std::ops::RangeInclusive;
 /// The highest site.
 pub(super) const MAX_SITE: u64 = 0x7fff;
 
+/// What holds for a comtree of which nothing else is said.
+pub(super) struct Defaults {
+    pub(super) site: u16,
+    pub(super) downlink: Downlink,
+    pub(super) world: String,
+}
+
 /// The comtrees by either form. Each data thread gives out its own part of the addresses, so
 /// none may be left without.
 pub(super) fn check_comtrees(
     sources: &Sources,
-    defaults: (u16, Downlink),
+    defaults: &Defaults,
     threads: u16,
 ) -> anyhow::Result<Vec<ComtreeConfig>> {
-    let (site, downlink) = defaults;
     let tables = sources.comtree_tables();
     let Some(first) = tables.first() else {
         let ids = sources.numbers("comtrees", &[1])?.check(parse_ids)?;
-        let config = |id| ComtreeConfig { downlink, ..ComtreeConfig::new(id, site) };
+        let config = |id| defaults.config(id);
         return Ok(ids.into_iter().map(config).collect());
     };
     if let Some(place) = sources.place("comtrees") {
@@ -38,7 +44,7 @@ pub(super) fn check_comtrees(
 
 fn check_table(
     table: &ComtreeTable,
-    (site, downlink): (u16, Downlink),
+    defaults: &Defaults,
     threads: u16,
     seen: &mut BTreeSet<i64>,
 ) -> anyhow::Result<ComtreeConfig> {
@@ -46,22 +52,30 @@ fn check_table(
         bail!("{}: this [[comtree]] has no id; give it one, like id = 1", table.place);
     };
     let comtree = id.check(|id| parse_id(id, seen))?;
-    let site = match table.number("site") {
-        Some(site) => site.check(|site| within(site, &(0..=MAX_SITE)))? as u16,
-        None => site,
-    };
-    let downlink = match table.text("downlink") {
-        Some(name) => name.check(|name| parse_downlink(&name))?,
-        None => downlink,
-    };
-    let config = ComtreeConfig { downlink, ..ComtreeConfig::new(comtree, site) };
-    Ok(match table.text("endpoints") {
-        Some(endpoints) => {
-            let endpoints = endpoints.check(|text| parse_endpoints(&text, threads))?;
-            ComtreeConfig { endpoints, ..config }
+    let mut config = defaults.config(comtree);
+    if let Some(site) = table.number("site") {
+        config.site = site.check(|site| within(site, &(0..=MAX_SITE)))? as u16;
+    }
+    if let Some(name) = table.text("downlink") {
+        config.downlink = name.check(|name| parse_downlink(&name))?;
+    }
+    if let Some(name) = table.text("world") {
+        config.world = name.check(parse_world)?;
+    }
+    if let Some(endpoints) = table.text("endpoints") {
+        config.endpoints = endpoints.check(|text| parse_endpoints(&text, threads))?;
+    }
+    Ok(config)
+}
+
+impl Defaults {
+    fn config(&self, comtree: Comtree) -> ComtreeConfig {
+        ComtreeConfig {
+            downlink: self.downlink,
+            world: self.world.clone(),
+            ..ComtreeConfig::new(comtree, self.site)
         }
-        None => config,
-    })
+    }
 }
 
 fn parse_ids(ids: Vec<i64>) -> Result<Vec<Comtree>, String> {

@@ -39,6 +39,9 @@ const SETTINGS: &[Setting] = &[
     Setting { table: "relay", key: "comtrees", form: Numbers, example: "[1, 2]" },
     Setting { table: "relay", key: "site", form: Number, example: "1" },
     Setting { table: "relay", key: "downlink", form: Text, example: "\"member\"" },
+    Setting { table: "relay", key: "world", form: Text, example: "\"main\"" },
+    Setting { table: "relay", key: "trust", form: Text, example: "\"/etc/canopy/trust.toml\"" },
+    Setting { table: "relay", key: "open", form: Switch, example: "false" },
     Setting { table: "relay", key: "key", form: Text, example: "\"/etc/canopy/relay.key\"" },
     Setting { table: "relay", key: "console", form: Text, example: "\"127.0.0.1:8080\"" },
     Setting { table: "relay", key: "metrics", form: Text, example: "\"127.0.0.1:9090\"" },
@@ -60,6 +63,7 @@ const COMTREE_KEYS: &[Setting] = &[
     Setting { table: "comtree", key: "id", form: Number, example: "1" },
     Setting { table: "comtree", key: "site", form: Number, example: "1" },
     Setting { table: "comtree", key: "downlink", form: Text, example: "\"member\"" },
+    Setting { table: "comtree", key: "world", form: Text, example: "\"main\"" },
     Setting { table: "comtree", key: "endpoints", form: Text, example: "\"64-65535\"" },
 ];
 

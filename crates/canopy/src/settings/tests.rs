@@ -42,7 +42,7 @@ fn every_mistake_in_the_file_has_a_place_and_a_remedy() {
         ("[limits]\nkeepalive_ms = 9000", ":2: keepalive_ms: a session must live at least two keepalives; raise session_lifetime_ms, or lower keepalive_ms"),
         // Addresses.
         ("[relay]\nlisten = \"localhost\"", ":2: listen: \"localhost\" is no address and port; write it like 127.0.0.1:4040"),
-        ("[relay]\nlisten = \"0.0.0.0:4040\"", ":2: listen: 0.0.0.0:4040 can be reached from other machines, and whoever reaches it may join, for it asks for no tokens in this version; listen on 127.0.0.1 or [::1], or say --insecure"),
+        ("[relay]\nlisten = \"0.0.0.0:4040\"", ":2: listen: 0.0.0.0:4040 can be reached from other machines, and whoever reaches it could join; name the keys whose tokens let in with --trust, say --open to let in whoever comes, or listen on 127.0.0.1 or [::1]"),
         ("[relay]\nconsole = \"0.0.0.0:9198\"", ":2: console: 0.0.0.0:9198 can be reached from other machines, and these pages have no password; serve them on 127.0.0.1 or [::1], or say --insecure"),
         ("[relay]\nmetrics = \"[::]:9198\"", ":2: metrics: [::]:9198 can be reached from other machines"),
         ("[relay]\nconsole = \"yes\"", ":2: console: \"yes\" is no address and port; write it like"),
@@ -101,10 +101,12 @@ fn every_mistake_in_the_file_has_a_place_and_a_remedy() {
 #[test]
 fn a_comtree_has_the_site_and_addresses_of_its_table_or_else_the_relays() {
     let text = "[relay]\nsite = 7\n[[comtree]]\nid = 3\n[[comtree]]\nid = 9\nsite = 8\n\
-                endpoints = \"100-299\"\ndownlink = \"none\"\n";
+                endpoints = \"100-299\"\ndownlink = \"none\"\nworld = \"arena\"\n";
     let comtrees = resolve(text, RelayArgs::default()).unwrap().node.comtrees;
     let downlink = Downlink::None;
-    let second = ComtreeConfig { comtree: Comtree(9), site: 8, endpoints: 100..=299, downlink };
+    let world = "arena".to_owned();
+    let second =
+        ComtreeConfig { comtree: Comtree(9), site: 8, endpoints: 100..=299, downlink, world };
     assert_eq!(comtrees, [ComtreeConfig::new(Comtree(3), 7), second]);
     let args = || RelayArgs { comtrees: vec!["4".into(), "5".into()], ..<_>::default() };
     let comtrees = resolve("[relay]\nsite = 7\ncomtrees = [1]", args()).unwrap().node.comtrees;
@@ -156,7 +158,6 @@ fn what_does_nothing_is_named() {
 fn other_machines_are_kept_out_unless_asked() {
     let open = "0.0.0.0:1";
     let args = |insecure: Option<&str>| RelayArgs {
-        listen: flag(open),
         console: flag(open),
         metrics: flag(open),
         insecure: insecure.map(str::to_owned),
@@ -165,11 +166,29 @@ fn other_machines_are_kept_out_unless_asked() {
     let (allowed, forbidden) = ("[relay]\ninsecure = true", "[relay]\ninsecure = false");
     for (text, insecure) in [("", None), (forbidden, None), (allowed, Some("off"))] {
         let error = resolve(text, args(insecure)).unwrap_err();
-        assert!(error.contains("--listen") && error.contains("--insecure"), "{error}");
+        assert!(error.contains("--console") && error.contains("--insecure"), "{error}");
     }
     for (text, insecure) in [("", Some("yes")), (allowed, None), (forbidden, Some("1"))] {
         let settings = resolve(text, args(insecure)).unwrap();
-        assert_eq!(settings.node.listen.port(), 1);
         assert_eq!([settings.console, settings.metrics], [open.parse().ok(), open.parse().ok()]);
+    }
+}
+
+#[test]
+fn other_machines_come_in_by_tokens_unless_all_are_to() {
+    let listen = |text: &str| {
+        let args = RelayArgs { listen: flag("0.0.0.0:1"), ..RelayArgs::default() };
+        resolve(&format!("[relay]\n{text}"), args).map(|settings| settings.node.listen.port())
+    };
+    for guarded in ["trust = \"trust.toml\"", "open = true"] {
+        assert_eq!(listen(guarded), Ok(1), "{guarded}");
+        let clear = format!("{guarded}\ndownlink = \"none\"");
+        let error = listen(&clear).unwrap_err();
+        assert!(error.contains("cleartext") && error.contains("--insecure"), "{error}");
+        assert_eq!(listen(&format!("{clear}\ninsecure = true")), Ok(1));
+    }
+    for unguarded in ["", "insecure = true", "open = false", "trust = \"\""] {
+        let error = listen(unguarded).unwrap_err();
+        assert!(error.contains("--trust") && error.contains("--open"), "{error}");
     }
 }

@@ -146,6 +146,8 @@ impl Script {
 fn config() -> MemberConfig {
     let max_datagram = SAFE_DATAGRAM as u16;
     MemberConfig {
+        identity: None,
+        token: String::new(),
         comtree: COMTREE,
         relay_key: None,
         max_datagram,

@@ -35,10 +35,14 @@ impl Relay {
                 self.sessions.replace_keys(keys);
                 Ok(())
             }
+            Change::Trust { trust, origin } => {
+                self.replace_trust(trust, origin);
+                Ok(())
+            }
             Change::ThrowOut { comtree, address } => {
                 let unknown = Refusal::UnknownAddress(comtree, address);
                 let port = self.ports.find(comtree, address).ok_or(unknown)?;
-                if !self.throw_out(port) {
+                if !self.send_away(port, LeaveReason::ThrownOut) {
                     return Err(unknown);
                 }
                 Ok(())
@@ -79,7 +83,7 @@ impl Relay {
             let is_on_it = self.ports.get(port).is_some_and(|port| {
                 port.comtree_index == index && !matches!(port.peer, Peer::Sibling(_))
             });
-            if is_on_it && !self.throw_out(port) {
+            if is_on_it && !self.send_away(port, LeaveReason::Draining) {
                 self.close(port);
             }
         }
@@ -88,12 +92,12 @@ impl Relay {
     }
 
     /// Tells a participant to go, and forgets it. False if the port is no participant's.
-    fn throw_out(&mut self, port: PortIndex) -> bool {
+    pub(super) fn send_away(&mut self, port: PortIndex, reason: LeaveReason) -> bool {
         let Some(Peer::Participant(session)) = self.ports.get(port).map(|port| port.peer) else {
             return false;
         };
         if let Some(path) = self.sessions.path(session) {
-            self.dismiss(port, path, LeaveReason::Draining);
+            self.dismiss(port, path, reason);
         }
         self.leave(port);
         true

@@ -84,6 +84,9 @@ impl Relay {
         if !may_say {
             return Err(DropReason::SpoofedSource);
         }
+        if let Some(rights) = &port.rights {
+            rights.check_update(record.dst, record.level)?;
+        }
         // The hop limit falls at every relay, so what loops dies.
         let hops = header.hop_limit.checked_sub(1).ok_or(DropReason::HopLimit)?;
         if record.payload.len() > MAX_UPDATE {
@@ -169,7 +172,7 @@ impl Relay {
     }
 
     /// The data thread that an address of this relay's site belongs to, if that is another one.
-    fn thread_of(&self, comtree: Comtree, address: Address) -> Option<u16> {
+    pub(super) fn thread_of(&self, comtree: Comtree, address: Address) -> Option<u16> {
         let own_site = self.comtrees.get(self.comtrees.find(comtree)?).addresses.site();
         let thread = address.endpoint() % self.siblings.threads();
         (address.site() == own_site && thread != self.siblings.thread()).then_some(thread)

@@ -1,6 +1,7 @@
 //! Strangers become participants: hello, cookie, connect, connected.
 
 use super::{MAX_PASSED_ON, Notice, Relay, SWEEP_EVERY};
+use crate::access::Rights;
 use crate::comtrees::ComtreeIndex;
 use crate::ports::{DatagramClass, Peer, PeerClass, Shape};
 use crate::siblings::Told;
@@ -18,6 +19,15 @@ struct Applicant<'a> {
     proof: Proof,
     /// Data threads that had no address left, or no place.
     asked: u16,
+}
+
+/// What an applicant is let in with.
+struct Entry {
+    comtree: Comtree,
+    index: ComtreeIndex,
+    knock: Knock,
+    terms: Terms,
+    rights: Option<Box<Rights>>,
 }
 
 impl Relay {
@@ -58,9 +68,9 @@ impl Relay {
         let Ok(knock) = self.sessions.knock(&connect) else {
             return self.refuse_for(&applicant, RefusedReason::Key, DropReason::Forged);
         };
-        let Join { comtree, suites, token, max_datagram, .. } = knock.join()?;
-        let suite = Suite::best_of(suites).filter(|_| token.is_empty());
-        let Some(suite) = suite else {
+        let join = knock.join()?;
+        let Join { comtree, suites, max_datagram, .. } = join;
+        let Some(suite) = Suite::best_of(suites) else {
             let (reason, drop) = (RefusedReason::Credentials, DropReason::BadCredentials);
             return self.refuse_for(&applicant, reason, drop);
         };
@@ -68,6 +78,17 @@ impl Relay {
             let (reason, drop) = (RefusedReason::UnknownComtree, DropReason::UnknownComtree);
             return self.refuse_for(&applicant, reason, drop);
         };
+        let rights = match self.rights_of(now, &join, knock.participant(), index) {
+            Ok(rights) => rights,
+            Err(why) => {
+                self.note(Notice::TokenRefused { comtree, path, why });
+                return self.refuse_for(&applicant, RefusedReason::Token, DropReason::BadToken);
+            }
+        };
+        let token = rights.as_ref().map(|rights| rights.token());
+        if token.is_some_and(|token| self.is_used_since(token, proof)) {
+            return Err(DropReason::Stale);
+        }
         let datagrams = DatagramClass::of(max_datagram.min(self.max_datagram));
         let terms = Terms {
             address: Address::UNSPECIFIED,
@@ -77,7 +98,7 @@ impl Relay {
             // None beyond the base protocol exists yet.
             features: 0,
         };
-        self.make_room(now, &applicant, (comtree, index), knock, terms)
+        self.make_room(now, &applicant, Entry { comtree, index, knock, terms, rights })
     }
 
     /// The participant sent connect twice: its answer was lost, or is late.
@@ -96,9 +117,7 @@ impl Relay {
         &mut self,
         now: Time,
         applicant: &Applicant<'_>,
-        comtree: (Comtree, ComtreeIndex),
-        knock: Knock,
-        terms: Terms,
+        mut entry: Entry,
     ) -> Result<(), DropReason> {
         let Applicant { path, proof, .. } = *applicant;
         if let Some((older, _)) = self.sessions.at(path) {
@@ -111,43 +130,43 @@ impl Relay {
             // If there is no place, one of them may be the applicant's own, on another data thread.
             return self.ask_next_thread(applicant);
         }
-        let Some(address) = self.comtrees.get_mut(comtree.1).addresses.take() else {
+        let Entry { comtree, index, .. } = entry;
+        let Some(address) = self.comtrees.get_mut(index).addresses.take() else {
             self.places.give_back();
             return self.ask_next_thread(applicant);
         };
-        let terms = Terms { address, ..terms };
-        if !self.let_in(now, applicant, comtree, knock, &terms) {
-            self.comtrees.get_mut(comtree.1).addresses.give_back(address);
+        entry.terms.address = address;
+        if !self.let_in(now, applicant, entry) {
+            self.comtrees.get_mut(index).addresses.give_back(address);
             self.places.give_back();
             return self.refuse_for(applicant, RefusedReason::Full, DropReason::SessionsFull);
         }
-        let comtree = comtree.0;
         self.note(Notice::Joined { comtree, address, path });
         self.tell_of_move(path);
         Ok(())
     }
 
     /// Opens a session with a port on a comtree, and answers. False if a table is full.
-    fn let_in(
-        &mut self,
-        now: Time,
-        applicant: &Applicant<'_>,
-        comtree: (Comtree, ComtreeIndex),
-        knock: Knock,
-        terms: &Terms,
-    ) -> bool {
+    fn let_in(&mut self, now: Time, applicant: &Applicant<'_>, entry: Entry) -> bool {
         let Applicant { path, proof, .. } = *applicant;
-        let Some(session) = self.sessions.open(now, path, proof, knock, terms) else {
+        let Entry { comtree, index, knock, terms, rights } = entry;
+        let Some(session) = self.sessions.open(now, path, proof, knock, &terms) else {
             return false;
         };
         let datagrams = DatagramClass::of(terms.max_datagram);
         let shape = Shape { class: PeerClass::Participant, datagrams };
-        if self.ports.open(Peer::Participant(session), shape, comtree, terms.address).is_none() {
+        let (peer, address) = (Peer::Participant(session), terms.address);
+        let Some(port) = self.ports.open(peer, shape, (comtree, index), address) else {
             // It was never a member, so nothing hangs on it.
             let _ = self.sessions.end(session);
             return false;
+        };
+        if let Some(rights) = rights {
+            self.take_token_from_others(rights.token(), proof);
+            self.by_token.insert(rights.token(), port);
+            self.ports.give_rights(port, rights);
         }
-        self.comtrees.get_mut(comtree.1).participants += 1;
+        self.comtrees.get_mut(index).participants += 1;
         self.counters.sessions_opened += 1;
         self.sweep_at.get_or_insert(now + SWEEP_EVERY);
         // If there is no room for the answer, the connect comes again.

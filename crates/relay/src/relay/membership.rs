@@ -19,6 +19,7 @@ impl Relay {
             Kind::Keepalive => self.take_keepalive(now, from, packet),
             Kind::Leave => self.take_leave(now, from, packet),
             Kind::Rebind => self.take_rebind(now, from, packet),
+            Kind::Request => self.take_request(now, from, packet),
             _ => Err(DropReason::UnexpectedKind),
         }
     }
@@ -112,6 +113,11 @@ impl Relay {
         self.counters.drops[DropReason::UnknownDestination as usize] += gone;
         let entry = self.comtrees.get_mut(port.comtree_index);
         entry.counters.drops += gone;
+        if let Some(rights) = &port.rights
+            && self.by_token.get(&rights.token()) == Some(&index)
+        {
+            self.by_token.remove(&rights.token());
+        }
         if let Peer::Participant(_) = port.peer {
             entry.participants -= 1;
             entry.addresses.give_back(port.address);

@@ -4,9 +4,11 @@ mod apply;
 mod intake;
 mod joining;
 mod membership;
+mod rights;
 mod subscribe;
 mod threads;
 
+use crate::access::{Conducts, TokenId, TokenRefusal, Trust};
 use crate::comtrees::{ComtreeConfig, ComtreeStatus, Comtrees};
 use crate::counters::Counters;
 use crate::fanout::{Books, Fanout, Tables};
@@ -20,13 +22,15 @@ use canopy_batch::SendBatch;
 use canopy_session::{
     Keyring, LoggedKeys, SessionIndex, SessionLimits, Sessions, SessionsConfig, derive,
 };
+use canopy_token::UnixTime;
 use canopy_wire::{
     Address, CLEAR_LEN, Class, Comtree, DropReason, Kind, MAX_DATAGRAM, Packet, Path, SessionId,
     Tag, Time, VERSION, WireError,
 };
 use core::net::IpAddr;
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 /// When updates leave (groupcast §3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +51,10 @@ pub struct RelayConfig {
     pub mode: Mode,
     /// The comtrees that it carries at first.
     pub comtrees: Vec<ComtreeConfig>,
+    /// Whose tokens let in; if none, whoever comes is let in.
+    pub trust: Option<Arc<Trust>>,
+    /// The time of day when the relay's [`Time`] was zero: tokens begin and end by that.
+    pub origin: UnixTime,
     /// The places for participants, which the relay's data threads share.
     pub places: Places,
     /// The most sessions of this data thread: at least as many as there are places, or it refuses
@@ -69,7 +77,7 @@ pub struct RelayConfig {
 }
 
 /// Something that whoever runs a relay may want to log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
     /// A participant joined.
@@ -80,6 +88,15 @@ pub enum Notice {
         address: Address,
         /// Where it is.
         path: Path,
+    },
+    /// Somebody was not let in by the token that it brought.
+    TokenRefused {
+        /// The comtree that it asked for.
+        comtree: Comtree,
+        /// Where it is.
+        path: Path,
+        /// Why.
+        why: TokenRefusal,
     },
     /// A participant is no longer there.
     Left {
@@ -115,6 +132,13 @@ pub struct Relay {
     subscription_lifetime: Duration,
     max_subscriptions_per_participant: u32,
     max_datagram: u16,
+    trust: Option<Arc<Trust>>,
+    origin: UnixTime,
+    /// The members by their tokens, and what servers have said of their bearers.
+    by_token: BTreeMap<TokenId, PortIndex>,
+    conducts: Conducts,
+    /// The port that was last looked at for a token that has ended.
+    token_sweep: PortIndex,
     places: Places,
     comtrees: Comtrees,
     sessions: Sessions,
@@ -165,6 +189,11 @@ impl Relay {
             subscription_lifetime: config.limits.subscription,
             max_subscriptions_per_participant: config.tables.max_subscriptions_per_participant,
             max_datagram: config.max_datagram,
+            trust: config.trust,
+            origin: config.origin,
+            by_token: BTreeMap::new(),
+            conducts: Conducts::default(),
+            token_sweep: 0,
             places: config.places,
             comtrees: Comtrees::new(siblings.thread(), threads, table_key),
             sessions: Sessions::new(sessions, keys, table_key),
@@ -313,6 +342,7 @@ impl Relay {
         }
         let budget = self.table.high_water() / SUBSCRIPTION_SWEEPS + 1;
         self.counters.subscriptions_expired += self.table.expire(now, budget);
+        self.end_by_tokens(now);
         self.unmute(now);
         self.notify_draining();
         let idle = self.sessions.live() == 0

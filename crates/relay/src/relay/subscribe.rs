@@ -4,7 +4,8 @@
 use super::Relay;
 use crate::ports::{LastSubscribe, PeerClass};
 use canopy_wire::{
-    Change, Comtree, DropReason, Packet, Path, Subscribe, SubscribeAckWriter, Time, next_sequence,
+    Change, Comtree, DropReason, Packet, Path, Subscribe, SubscribeAckWriter, SubscribeRefusal,
+    Time, next_sequence,
 };
 
 impl Relay {
@@ -35,9 +36,19 @@ impl Relay {
         let room = self.replies.room().ok_or(DropReason::RepliesFull)?;
         let mut writer = SubscribeAckWriter::new(room, sequence, max_datagram)?;
         let expires = now + self.subscription_lifetime;
-        let mut refused = 0;
+        let rights = self.ports.get(index).and_then(|port| port.rights.as_deref());
+        let (mut refused, mut not_allowed) = (0, 0);
         for change in subscribe.changes() {
             self.counters.subscription_changes += 1;
+            if let (Change::Add(group, level), Some(rights)) = (change, rights)
+                && let Err(reason) = rights.check_subscription(group, level)
+            {
+                self.table.remove(index, header.comtree, group);
+                writer.push(group, SubscribeRefusal::NotAllowed);
+                self.counters.drops[reason as usize] += u64::from(!repeats);
+                not_allowed += 1;
+                continue;
+            }
             let result = match change {
                 // A repeated packet renews what it added, for its sender counts from the answer.
                 // What was refused stays so even if there would be room by now: its sender may
@@ -68,7 +79,8 @@ impl Relay {
             port.last_subscribe = LastSubscribe { sequence, refused: refused > 0 };
         }
         if !repeats {
-            self.count_refused(header.comtree, refused);
+            self.counters.drops[DropReason::SubscriptionsFull as usize] += refused;
+            self.count_on(header.comtree, refused + not_allowed);
         }
         self.sweep_at.get_or_insert(now + super::SWEEP_EVERY);
         // There is room now; by the time the answer leaves, much else may want to be told.
@@ -79,8 +91,7 @@ impl Relay {
     }
 
     /// Counts the subscriptions that one packet was refused.
-    fn count_refused(&mut self, comtree: Comtree, refused: u64) {
-        self.counters.drops[DropReason::SubscriptionsFull as usize] += refused;
+    fn count_on(&mut self, comtree: Comtree, refused: u64) {
         if let Some(index) = self.comtrees.find(comtree) {
             self.comtrees.get_mut(index).counters.drops += refused;
         }

@@ -73,6 +73,14 @@ impl Relay {
                     self.tell_of_move(path);
                 }
             }
+            Told::TokenUsed { token, proof } => self.hear_of_token(token, proof),
+            // A member that is not there, or no room: nobody waits for the answer.
+            Told::Verdict { comtree, address, verdict } => {
+                let _ = self.take_verdict(now, comtree, address, verdict);
+            }
+            Told::Conduct { token, ends, verdict } => {
+                let _ = self.hear_of_conduct(now, token, ends, verdict);
+            }
             Told::Connect { path, asked, datagram } => {
                 let packet = Packet::new_checked(datagram).map_err(DropReason::from);
                 let taken = packet.and_then(|packet| self.take_connect(now, path, &packet, asked));

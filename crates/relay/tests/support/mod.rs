@@ -86,6 +86,8 @@ pub(crate) fn config(mode: Mode) -> RelayConfig {
     RelayConfig {
         mode,
         comtrees: vec![ComtreeConfig::new(COMTREE, 1), ComtreeConfig::new(OTHER_COMTREE, 1)],
+        trust: None,
+        origin: canopy_relay::UnixTime(0),
         places: Places::new(1000),
         max_sessions: 1000,
         max_datagram: SAFE_DATAGRAM as u16,

@@ -120,6 +120,7 @@ impl Session {
         self.first_round_trip = now.since(self.asked_at);
         self.enter(State::Connected, now + self.keepalive);
         self.subscriptions.restart();
+        self.restart_requests();
         self.tell(Event::Connected(self.address));
         Ok(())
     }

@@ -10,8 +10,8 @@ const LOST_AFTER_KEEPALIVES: u32 = 3;
 /// Between proofs of a new ip:port. Anyone who can write the relay's address on a packet can send
 /// challenges, and each proof costs a packet.
 const PROOF_PAUSE: Duration = Duration::from_millis(100);
-/// Repetitions of a subscribe packet that the relay leaves unanswered while it answers others.
-const SUBSCRIBE_TRIES: u32 = 12;
+/// Repetitions of a subscribe or a request that the relay leaves unanswered while it answers others.
+const ANSWER_TRIES: u32 = 12;
 
 /// How far a change of the participant's ip:port has come.
 pub(super) enum Rebinding {
@@ -64,7 +64,10 @@ impl Session {
             let route = (comtree, id, self.max_datagram);
             match self.subscriptions.poll_transmit(now, self.refresh, route, out)? {
                 Some(len) => len,
-                None => return Ok(None),
+                None => match self.requests.poll_transmit(now, (comtree, id), out)? {
+                    Some(len) => len,
+                    None => return Ok(None),
+                },
             }
         };
         self.seal(out, len).map(Some)
@@ -77,7 +80,7 @@ impl Session {
         let is_unknown = |doubt: Doubt| doubt.asked >= DOUBT_TRIES && now >= doubt.due;
         is_silent
             || self.doubt.is_some_and(is_unknown)
-            || self.subscriptions.tries() > SUBSCRIBE_TRIES
+            || self.subscriptions.tries().max(self.requests.tries()) > ANSWER_TRIES
     }
 
     pub(super) fn handle_challenge(&mut self, challenge: Challenge, now: Time) {

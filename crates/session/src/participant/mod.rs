@@ -2,18 +2,20 @@
 //! `handle_timeout` (folded into [`Session::poll_transmit`], which takes the time),
 //! `poll_transmit`, `poll_timeout`. It never gives up: a lost relay is asked again, with back-off.
 
+mod asking;
 mod joining;
 mod liveness;
 
 use crate::noise::{Identity, Initiator, PublicKey, SeededRandom};
+use crate::requests::{RequestNumber, Requests};
 use crate::seal::{Opener, Sealer};
 use crate::sessions::REBIND_STAMP;
 use crate::subscriptions::{Settled, Subscriptions};
 use canopy_wire::{
     Address, CLEAR_LEN, Challenge, Class, Comtree, Connected, Cookie, Downlink, Flags, Group,
-    Header, Keepalive, Kind, Leave, LeaveReason, Level, MAX_UPDATE, Packet, Record, Refused,
-    RefusedReason, SAFE_DATAGRAM, SEAL_LEN, SessionId, SubscribeAck, SubscribeRefusal, Suite, Tag,
-    Time, Unknown, VERSION, WireError, encode_update,
+    Header, Keepalive, Kind, Leave, LeaveReason, Level, MAX_TOKEN_LEN, MAX_UPDATE, Packet, Record,
+    Refused, RefusedReason, RequestStatus, Response, SAFE_DATAGRAM, SEAL_LEN, SessionId,
+    SubscribeAck, SubscribeRefusal, Suite, Tag, Time, Unknown, VERSION, WireError, encode_update,
 };
 use core::time::Duration;
 use liveness::{Doubt, Rebinding};
@@ -85,6 +87,11 @@ pub enum Event {
     Unsubscribed(Group),
     /// The relay refused the subscription.
     SubscriptionRefused(Group, SubscribeRefusal),
+    /// The relay ends the session for this reason. [`Event::Lost`] follows, or [`Event::Closed`] if
+    /// another session goes on by the same token.
+    SentAway(LeaveReason),
+    /// The relay has answered a request.
+    Answered(RequestNumber, RequestStatus),
     /// The participant's ip:port has changed, and the relay has confirmed that it knows the new one.
     Rebound,
     /// The session was left.
@@ -119,6 +126,14 @@ pub enum SessionError {
     /// The update does not fit a datagram.
     #[error("the update has {0} bytes, more than {MAX_UPDATE}; split it")]
     TooLong(usize),
+    /// The token is longer than any.
+    #[error(
+        "the token has {0} bytes, more than {MAX_TOKEN_LEN}; grant fewer ranges or shorter names"
+    )]
+    LongToken(usize),
+    /// Too many requests wait for the relay's answers.
+    #[error("too many requests wait for the relay's answers; ask again later")]
+    Busy,
     /// The driver's buffer is too short, or a datagram from the relay is no packet.
     #[error(transparent)]
     Wire(#[from] WireError),
@@ -182,6 +197,7 @@ pub struct Session {
     /// A draining relay is told that its notice arrived.
     farewell: bool,
     subscriptions: Subscriptions,
+    requests: Requests,
     events: VecDeque<Event>,
     events_lost: u64,
     echoes: u64,
@@ -222,6 +238,7 @@ impl Session {
             rebinding: Rebinding::Settled,
             farewell: false,
             subscriptions: Subscriptions::default(),
+            requests: Requests::default(),
             events: VecDeque::new(),
             events_lost: 0,
             echoes: 0,
@@ -358,9 +375,11 @@ impl Session {
 
     /// When [`Session::poll_transmit`] wants to be called next; `None` once closed.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let subscriptions = match self.state {
+        let asked = match self.state {
             State::Closed => return None,
-            State::Connected => self.subscriptions.due(),
+            State::Connected => {
+                [self.subscriptions.due(), self.requests.due()].into_iter().flatten().min()
+            }
             _ => None,
         };
         let doubt = self.doubt.filter(|_| self.state == State::Connected).map(|doubt| doubt.due);
@@ -369,7 +388,7 @@ impl Session {
             Rebinding::Challenged { due, .. } => Some(due),
             Rebinding::Settled | Rebinding::Proved { .. } => None,
         };
-        [Some(self.due), subscriptions, farewell, proof, doubt].into_iter().flatten().min()
+        [Some(self.due), asked, farewell, proof, doubt].into_iter().flatten().min()
     }
 
     /// Handles a datagram from the relay, which is opened where it lies; `deliver` is called for each
@@ -456,9 +475,10 @@ impl Session {
                 self.handle_challenge(Challenge::decode(packet)?, now);
             }
             Kind::Leave if self.state == State::Connected => {
-                Leave::decode(packet)?;
-                self.lose(now + FIRST_BACKOFF);
-                self.farewell = true;
+                self.handle_leave(Leave::decode(packet)?, now);
+            }
+            Kind::Response if self.state == State::Connected => {
+                self.handle_response(Response::decode(packet)?);
             }
             Kind::Left if self.state == State::Leaving => self.close(),
             _ => {}

@@ -6,7 +6,7 @@
 mod opening;
 
 use crate::answer::Answer;
-use crate::noise::SeededRandom;
+use crate::noise::{PublicKey, SeededRandom};
 use crate::seal::{OpenError, Opener, Sealer};
 use crate::tag::{COOKIE_LIFETIME, KeyedState, Keyring};
 use canopy_wire::{
@@ -111,6 +111,8 @@ struct Keys {
     welcome: Option<Box<[u8]>>,
     /// When it was last asked to prove another path.
     challenged: Option<Time>,
+    /// The key that its participant is known by.
+    participant: Option<PublicKey>,
 }
 
 /// The keys of a session, told to whoever checks what its two sides send: a test.
@@ -205,6 +207,11 @@ impl Sessions {
     /// Where a session's datagrams go, if it lives.
     pub fn path(&self, session: SessionIndex) -> Option<Path> {
         self.slot(session).map(|slot| slot.path)
+    }
+
+    /// The key that a session's participant is known by.
+    pub fn participant_key(&self, session: SessionIndex) -> Option<PublicKey> {
+        self.secrets.get(session as usize)?.as_ref()?.participant
     }
 
     /// The number that a session's packets carry.

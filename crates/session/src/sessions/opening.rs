@@ -147,7 +147,7 @@ impl Sessions {
             subscription_ms: millis(limits.subscription),
             path_stamp: self.path_stamp(now, session, path),
         };
-        let comtree = knock.join().ok()?.comtree;
+        let (comtree, participant) = (knock.join().ok()?.comtree, knock.participant());
         let (mut payload, mut message) = ([0; Answer::ROOM], [0; Answer::ROOM + SECOND_MORE]);
         let len = joined.encode(&mut payload).ok()?;
         let (len, secrets) = knock.responder.finish(&payload[..len], &mut message)?;
@@ -168,6 +168,7 @@ impl Sessions {
             opener: Opener::new(terms.suite, &secrets.from_participant),
             welcome: Some(welcome.bytes().into()),
             challenged: None,
+            participant,
         })
     }
 

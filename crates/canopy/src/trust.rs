@@ -1,0 +1,187 @@
+//! The trust file: whose tokens a relay takes, and which no more. A running relay reads it again
+//! when it changes.
+
+use anyhow::{Context, anyhow, bail};
+use canopy_node::{Health, RelayWatch};
+use canopy_relay::Trust;
+use canopy_token::{KeySet, PublicKey, Revocations, UnixTime};
+use serde::Deserialize;
+use std::fs::{self, Metadata};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How often the file is looked at: a revocation takes this long at most to reach the relay.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// The most tokens that a file revokes.
+const MAX_REVOKED: usize = 100_000;
+
+/// What stands in the file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TrustFile {
+    /// Public keys, `k4.public.…`.
+    #[serde(default)]
+    keys: Vec<String>,
+    /// What those have delegated to others, as `canopy token delegate` prints it.
+    #[serde(default)]
+    delegations: Vec<String>,
+    #[serde(default)]
+    revoked: Vec<Revoked>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Revoked {
+    id: String,
+    expires: UnixTime,
+}
+
+/// Reads a trust file.
+pub(crate) fn read(path: &Path) -> anyhow::Result<Trust> {
+    let shown = path.display();
+    let text = fs::read_to_string(path).with_context(|| {
+        format!("cannot read the trust file {shown}; it names the keys whose tokens are taken")
+    })?;
+    parse(&text).with_context(|| format!("the trust file {shown} cannot be used"))
+}
+
+fn parse(text: &str) -> anyhow::Result<Trust> {
+    let file: TrustFile = toml::from_str(text).map_err(|error| {
+        anyhow!(
+            "{}; it has keys = [\"k4.public.…\"], and may have delegations = [\"v4.public.…\"] and \
+             tables [[revoked]] with id and expires",
+            error.to_string().trim_end()
+        )
+    })?;
+    if file.keys.is_empty() {
+        bail!("it names no keys, so nobody could join; add keys = [\"k4.public.…\"]");
+    }
+    let key = |(number, text): (usize, &String)| {
+        text.parse::<PublicKey>().map_err(|error| anyhow!("keys, number {number}: {error}"))
+    };
+    let keys: Vec<PublicKey> = (1..).zip(&file.keys).map(key).collect::<Result<_, _>>()?;
+    let delegations: Vec<&str> = file.delegations.iter().map(String::as_str).collect();
+    let keys = KeySet::new(keys, &delegations, now())?;
+    let mut revoked = Revocations::new(MAX_REVOKED);
+    for Revoked { id, expires } in &file.revoked {
+        revoked.add(id, *expires, now())?;
+    }
+    Ok(Trust { keys, revoked })
+}
+
+/// Adds a revocation to a trust file, which is replaced in one step. False if it was there already.
+pub(crate) fn revoke(path: &Path, id: &str, expires: UnixTime) -> anyhow::Result<bool> {
+    let shown = path.display();
+    if read(path)?.revoked.contains(id) {
+        return Ok(false);
+    }
+    let before = fs::read_to_string(path)?;
+    let id = toml::Value::from(id);
+    let after =
+        format!("{}\n\n[[revoked]]\nid = {id}\nexpires = \"{expires}\"\n", before.trim_end());
+    parse(&after).with_context(|| format!("nothing was added to {shown}"))?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    let written = tempfile::NamedTempFile::new_in(folder).and_then(|mut file| {
+        file.write_all(after.as_bytes())?;
+        file.as_file().set_permissions(fs::metadata(path)?.permissions())?;
+        file.as_file().sync_all()?;
+        Ok(file.persist(path)?)
+    });
+    written.with_context(|| format!("cannot write the trust file {shown}"))?;
+    Ok(true)
+}
+
+fn now() -> UnixTime {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    UnixTime(since.as_secs())
+}
+
+/// Keeps a relay's trust as the file says, until the relay stops.
+pub(crate) fn watch(path: PathBuf, relay: RelayWatch) -> anyhow::Result<()> {
+    let run = move || {
+        let mut seen = Some(State::of(&path));
+        let mut origin = relay.origin();
+        while relay.health() != Health::Draining {
+            std::thread::sleep(LOOK_EVERY);
+            let state = State::of(&path);
+            // Whoever sets the clock changes which tokens have ended.
+            let clock_was_set = relay.origin().0.abs_diff(origin.0) > 1;
+            if seen.as_ref() == Some(&state) && !clock_was_set {
+                continue;
+            }
+            match read(&path) {
+                Ok(trust) => {
+                    origin = relay.origin();
+                    let revoked = trust.revoked.len();
+                    match relay.trust(Arc::new(trust)) {
+                        Ok(()) => tracing::info!(revoked, "took the trust file {}", path.display()),
+                        Err(error) => tracing::error!("the trust file has changed, and {error}"),
+                    }
+                }
+                Err(error) => tracing::error!("{error:#}; going on with what it said before"),
+            }
+            seen = Some(state);
+        }
+    };
+    std::thread::Builder::new().name("trust".to_owned()).spawn(run)?;
+    Ok(())
+}
+
+/// What tells that a file has changed.
+#[derive(PartialEq, Eq)]
+struct State(Option<(u64, i64, i64, u64)>);
+
+impl State {
+    fn of(path: &Path) -> State {
+        let of = |file: Metadata| (file.ino(), file.mtime(), file.mtime_nsec(), file.len());
+        State(fs::metadata(path).ok().map(of))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use canopy_token::SigningKey;
+
+    fn key() -> String {
+        SigningKey::from_seed([1; 32]).public().to_string()
+    }
+
+    #[test]
+    fn a_revocation_is_added_once_and_the_rest_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("trust.toml");
+        fs::write(&path, format!("# ours\nkeys = [{:?}]", key())).unwrap();
+        let expires = now().after(3600);
+        assert!(revoke(&path, "player \"17\"", expires).unwrap());
+        assert!(!revoke(&path, "player \"17\"", expires).unwrap());
+        assert!(revoke(&path, "another", expires).unwrap());
+        let trust = read(&path).unwrap();
+        assert!(trust.revoked.contains("player \"17\"") && trust.revoked.contains("another"));
+        assert_eq!(trust.revoked.len(), 2);
+        assert!(fs::read_to_string(&path).unwrap().starts_with("# ours\n"));
+    }
+
+    #[test]
+    fn every_mistake_says_where_it_is_and_what_to_write() {
+        let good = key();
+        for (text, words) in [
+            (String::new(), "it names no keys"),
+            ("keys = [\"k4.secret.x\"]".to_owned(), "keys, number 1: no k4.public key"),
+            (format!("keys = [{good:?}]\ndelegations = [\"x\"]"), "delegation 1"),
+            (format!("keys = [{good:?}]\nrevokd = []"), "unknown field"),
+            (format!("keys = [{good:?}]\n[[revoked]]\nid = \"x\""), "missing field `expires`"),
+            (
+                format!("keys = [{good:?}]\n[[revoked]]\nid = \"x\"\nexpires = \"soon\""),
+                "write it like 2026-",
+            ),
+        ] {
+            let error = format!("{:#}", parse(&text).unwrap_err());
+            assert!(error.contains(words), "{text:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Who is let in, and what a member may do on its comtree (Forest §3.1: what an access router
+//! checks).
+
+use canopy_token::{
+    CLOCK_SKEW, Claims, ComtreeGrant, KeyId, KeySet, Revocations, Role, Scope, TokenError, Unicast,
+    UnixTime, Verified,
+};
+use canopy_wire::{Acts, Address, Comtree, DropReason, Group, Level, Restriction, Time, Verdict};
+use core::fmt;
+use std::collections::BTreeMap;
+
+/// Whose tokens a relay takes, and which of them no more.
+#[derive(Clone, Debug)]
+pub struct Trust {
+    /// The keys.
+    pub keys: KeySet,
+    /// Tokens that have not ended and are taken no more.
+    pub revoked: Revocations,
+}
+
+/// The time of day, where the relay's time was zero at `origin`.
+pub(crate) fn time_of_day(origin: UnixTime, now: Time) -> UnixTime {
+    origin.after(now.as_nanos() / 1_000_000_000)
+}
+
+/// Why somebody was not let in by what it brought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TokenRefusal {
+    /// It brought no token.
+    Missing,
+    /// The token does not hold.
+    Invalid(TokenError),
+    /// The token is for the owner of another key: it may be stolen.
+    OtherKey,
+    /// The token is for another world than the comtree's.
+    OtherWorld(String),
+    /// The token grants nothing on the comtree.
+    OtherComtree(Comtree),
+    /// A server has thrown the token's bearer out.
+    ThrownOut,
+}
+
+impl fmt::Display for TokenRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TokenRefusal::Missing => f.write_str("it brought no token"),
+            TokenRefusal::Invalid(error) => write!(f, "its token is not taken: {error}"),
+            TokenRefusal::OtherKey => f.write_str("its token is for the owner of another key"),
+            TokenRefusal::OtherWorld(world) => write!(f, "its token is for the world {world:?}"),
+            TokenRefusal::OtherComtree(Comtree(id)) => {
+                write!(f, "its token grants nothing on comtree {id}")
+            }
+            TokenRefusal::ThrownOut => f.write_str("a server has thrown its token's bearer out"),
+        }
+    }
+}
+
+/// A token's identifier, shortened to what data threads tell each other. Whoever issues tokens
+/// chooses the identifiers, so two that are alike are its own doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TokenId(pub(crate) u64);
+
+impl TokenId {
+    fn of(id: &str) -> TokenId {
+        // FNV-1a.
+        let hash = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        TokenId(id.bytes().fold(0xcbf2_9ce4_8422_2325, hash))
+    }
+}
+
+/// What a member may do on its comtree, by its token and by what servers have said of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Rights {
+    publish: Scope,
+    subscribe: Scope,
+    unicast: Unicast,
+    is_server: bool,
+    restrictions: Vec<Restriction>,
+    token: TokenId,
+    /// The token's whole identifier, and the key that signed it.
+    id: Box<str>,
+    key: KeyId,
+    ends: Time,
+}
+
+impl Rights {
+    /// What a token grants on a comtree, if it grants anything there.
+    pub(crate) fn new(origin: UnixTime, verified: Verified, comtree: Comtree) -> Option<Rights> {
+        let Verified { claims: Claims { id, expires, mut grant, .. }, key } = verified;
+        let at = grant.comtrees.iter().position(|one| one.comtree == comtree)?;
+        let ComtreeGrant { publish, subscribe, unicast, .. } = grant.comtrees.swap_remove(at);
+        let seconds = expires.after(CLOCK_SKEW).0.saturating_sub(origin.0);
+        Some(Rights {
+            publish,
+            subscribe,
+            unicast,
+            is_server: grant.roles.contains(&Role::Server),
+            restrictions: Vec::new(),
+            token: TokenId::of(&id),
+            id: id.into(),
+            key,
+            ends: Time::from_nanos(seconds.saturating_mul(1_000_000_000)),
+        })
+    }
+
+    pub(crate) fn token(&self) -> TokenId {
+        self.token
+    }
+
+    /// When the token ends.
+    pub(crate) fn ends(&self) -> Time {
+        self.ends
+    }
+
+    /// Whether it may restrict other members and throw them out.
+    pub(crate) fn is_server(&self) -> bool {
+        self.is_server
+    }
+
+    /// Whether the token is still taken.
+    pub(crate) fn is_trusted(&self, trust: &Trust) -> bool {
+        trust.keys.trusts(&self.key) && !trust.revoked.contains(&self.id)
+    }
+
+    pub(crate) fn restrict(&mut self, restrictions: &[Restriction]) {
+        self.restrictions = restrictions.to_vec();
+    }
+
+    /// Whether an update may be sent.
+    #[inline]
+    pub(crate) fn check_update(&self, dst: Address, level: Level) -> Result<(), DropReason> {
+        let Some(group) = dst.group() else {
+            let is_restricted = self.restrictions.iter().any(|one| one.acts.any_of(Acts::UNICAST));
+            return match (self.unicast.allows(dst), is_restricted) {
+                (false, _) => Err(DropReason::UnicastNotAllowed),
+                (true, true) => Err(DropReason::Restricted),
+                (true, false) => Ok(()),
+            };
+        };
+        if !self.publish.allows(group, level) {
+            return Err(DropReason::PublishNotAllowed);
+        }
+        if self.is_restricted(Acts::PUBLISH, group) {
+            return Err(DropReason::Restricted);
+        }
+        Ok(())
+    }
+
+    /// Whether a subscription may be had.
+    pub(crate) fn check_subscription(&self, group: Group, level: Level) -> Result<(), DropReason> {
+        if !self.subscribe.allows(group, level) {
+            return Err(DropReason::SubscribeNotAllowed);
+        }
+        if self.is_restricted(Acts::SUBSCRIBE, group) {
+            return Err(DropReason::Restricted);
+        }
+        Ok(())
+    }
+
+    fn is_restricted(&self, act: Acts, group: Group) -> bool {
+        let covers =
+            |one: &Restriction| one.acts.any_of(act) && (one.first..=one.last).contains(&group);
+        self.restrictions.iter().any(covers)
+    }
+}
+
+/// What a server has said of the bearer of a token. It holds for as long as the token, wherever its
+/// bearer joins again.
+#[derive(Clone, Debug)]
+pub(crate) struct Conduct {
+    ends: Time,
+    pub(crate) is_thrown_out: bool,
+    pub(crate) restrictions: Vec<Restriction>,
+}
+
+/// What servers have said, by token.
+#[derive(Debug, Default)]
+pub(crate) struct Conducts {
+    by_token: BTreeMap<TokenId, Conduct>,
+}
+
+/// The most bearers of whom something is remembered.
+const MAX_CONDUCTS: usize = 4096;
+/// The most restrictions of one bearer.
+const MAX_RESTRICTIONS: usize = 16;
+
+impl Conducts {
+    pub(crate) fn of(&self, token: TokenId) -> Option<&Conduct> {
+        self.by_token.get(&token)
+    }
+
+    /// Notes a verdict on the bearer of a token that ends at `ends`. False if there is no room.
+    pub(crate) fn note(&mut self, now: Time, token: TokenId, ends: Time, verdict: Verdict) -> bool {
+        if self.by_token.len() >= MAX_CONDUCTS && !self.by_token.contains_key(&token) {
+            self.by_token.retain(|_, conduct| conduct.ends > now);
+            if self.by_token.len() >= MAX_CONDUCTS {
+                return false;
+            }
+        }
+        let unblamed = Conduct { ends, is_thrown_out: false, restrictions: Vec::new() };
+        let conduct = self.by_token.entry(token).or_insert(unblamed);
+        conduct.ends = conduct.ends.max(ends);
+        match verdict {
+            Verdict::ThrowOut => conduct.is_thrown_out = true,
+            Verdict::Restrict(restriction) if conduct.restrictions.contains(&restriction) => {}
+            Verdict::Restrict(_) if conduct.restrictions.len() >= MAX_RESTRICTIONS => return false,
+            Verdict::Restrict(restriction) => conduct.restrictions.push(restriction),
+            Verdict::Restore(restriction) => conduct.restrictions.retain(|one| *one != restriction),
+        }
+        true
+    }
+}

@@ -1,0 +1,260 @@
+//! Tokens: who is let in by them, how long they hold, and what servers say of their bearers.
+
+use super::{Notice, Relay, SESSION_SWEEPS};
+use crate::access::{Conduct, Rights, TokenId, TokenRefusal, Trust, time_of_day};
+use crate::comtrees::ComtreeIndex;
+use crate::ports::PortIndex;
+use crate::siblings::Told;
+use canopy_session::{Proof, PublicKey};
+use canopy_token::{TokenError, UnixTime};
+use canopy_wire::{
+    Address, Comtree, DropReason, Join, LeaveReason, NumberedRequest, Packet, Path, Request,
+    RequestStatus, Response, Time, Verdict, next_sequence,
+};
+use std::sync::Arc;
+
+impl Relay {
+    /// What an applicant may do on the comtree that it asks for; `None` if this relay lets in
+    /// whoever comes.
+    pub(super) fn rights_of(
+        &self,
+        now: Time,
+        join: &Join<'_>,
+        key: Option<PublicKey>,
+        comtree: ComtreeIndex,
+    ) -> Result<Option<Box<Rights>>, TokenRefusal> {
+        let Some(trust) = &self.trust else { return Ok(None) };
+        if join.token.is_empty() {
+            return Err(TokenRefusal::Missing);
+        }
+        let token = core::str::from_utf8(join.token);
+        let token = token.map_err(|_| TokenRefusal::Invalid(TokenError::NotAToken))?;
+        let verified = trust.keys.verify(token, time_of_day(self.origin, now), &trust.revoked);
+        let verified = verified.map_err(TokenRefusal::Invalid)?;
+        if key != Some(verified.claims.client_key) {
+            return Err(TokenRefusal::OtherKey);
+        }
+        if *verified.claims.grant.world != *self.comtrees.get(comtree).world {
+            return Err(TokenRefusal::OtherWorld(verified.claims.grant.world));
+        }
+        let rights = Rights::new(self.origin, verified, join.comtree);
+        let mut rights = rights.ok_or(TokenRefusal::OtherComtree(join.comtree))?;
+        if let Some(conduct) = self.conducts.of(rights.token()) {
+            if conduct.is_thrown_out {
+                return Err(TokenRefusal::ThrownOut);
+            }
+            rights.restrict(&conduct.restrictions);
+        }
+        Ok(Some(Box::new(rights)))
+    }
+
+    /// Whether a session here joined by a token, and by a later proof.
+    pub(super) fn is_used_since(&self, token: TokenId, proof: Proof) -> bool {
+        self.proof_by_token(token).is_some_and(|(_, own)| own >= proof)
+    }
+
+    fn proof_by_token(&self, token: TokenId) -> Option<(PortIndex, Proof)> {
+        let port = *self.by_token.get(&token)?;
+        Some((port, self.sessions.proof_of(self.path_of_member(port)?)?))
+    }
+
+    /// Whoever joined by this token before has lost it, here and on the other data threads.
+    pub(super) fn take_token_from_others(&mut self, token: TokenId, proof: Proof) {
+        self.end_older_by_token(token, proof);
+        self.tell_of_token(token, proof);
+    }
+
+    fn tell_of_token(&mut self, token: TokenId, proof: Proof) {
+        if !self.siblings.tell(Told::TokenUsed { token, proof }) {
+            self.counters.drop(DropReason::SiblingsFull);
+        }
+    }
+
+    /// Another data thread has let somebody in by a token.
+    pub(super) fn hear_of_token(&mut self, token: TokenId, proof: Proof) {
+        // The other may not have known yet of a newer session here.
+        if let Some(newer) = self.end_older_by_token(token, proof) {
+            self.tell_of_token(token, newer);
+        }
+    }
+
+    /// Ends the session that joined by a token, unless by a newer proof, which it returns. Of two
+    /// with one proof, which only their owner can bring about, both end.
+    fn end_older_by_token(&mut self, token: TokenId, proof: Proof) -> Option<Proof> {
+        let (port, own) = self.proof_by_token(token)?;
+        if own > proof {
+            return Some(own);
+        }
+        self.send_away(port, LeaveReason::Elsewhere);
+        None
+    }
+
+    pub(super) fn path_of_member(&self, port: PortIndex) -> Option<Path> {
+        self.sessions.path(self.session_of(port)?)
+    }
+
+    /// Believes other keys from now on. Whose token is taken no more is sent away.
+    pub(super) fn replace_trust(&mut self, trust: Arc<Trust>, origin: UnixTime) {
+        for port in 0..self.ports.high_water() {
+            let is_out = self.session_of(port).is_some()
+                && !self.rights(port).is_some_and(|rights| rights.is_trusted(&trust));
+            if is_out {
+                self.send_away(port, LeaveReason::Revoked);
+            }
+        }
+        (self.trust, self.origin) = (Some(trust), origin);
+    }
+
+    fn rights(&self, port: PortIndex) -> Option<&Rights> {
+        self.ports.get(port)?.rights.as_deref()
+    }
+
+    /// Sends those away whose tokens have ended, a part of the ports each time.
+    pub(super) fn end_by_tokens(&mut self, now: Time) {
+        if self.trust.is_none() {
+            return;
+        }
+        let ports = self.ports.high_water();
+        for _ in 0..(ports / SESSION_SWEEPS + 1).min(ports) {
+            self.token_sweep = (self.token_sweep + 1) % ports;
+            let port = self.token_sweep;
+            if self.rights(port).is_some_and(|rights| rights.ends() <= now) {
+                self.send_away(port, LeaveReason::Revoked);
+            }
+        }
+    }
+
+    /// Takes what a member asks for, once, and answers as often as it is asked.
+    pub(super) fn take_request(
+        &mut self,
+        now: Time,
+        from: Path,
+        packet: &Packet<'_>,
+    ) -> Result<(), DropReason> {
+        let index = self.admit(now, from, packet)?;
+        let NumberedRequest { sequence, request } = NumberedRequest::decode(packet)?;
+        let session = self.session_of(index).ok_or(DropReason::UnexpectedKind)?;
+        let port = self.ports.get(index).ok_or(DropReason::UnknownSource)?;
+        let (last, done) = port.last_request;
+        let repeats = sequence == last && last != 0;
+        if !repeats && sequence != next_sequence(last) {
+            return Err(DropReason::RequestOrder);
+        }
+        let status = if repeats { done } else { self.answer(now, index, request) };
+        if let Some(port) = self.ports.get_mut(index) {
+            port.last_request = (sequence, status);
+        }
+        let (header, room) = (packet.header(), self.replies.room().ok_or(DropReason::RepliesFull)?);
+        let len = Response { sequence, status }.encode(header.comtree, header.session, room)?;
+        let len = self.sessions.seal(session, room, len).ok_or(DropReason::RepliesFull)?;
+        self.replies.push(from, len);
+        match status {
+            RequestStatus::NotAllowed if !repeats => Err(DropReason::RequestNotAllowed),
+            RequestStatus::Token if !repeats => Err(DropReason::BadToken),
+            _ => Ok(()),
+        }
+    }
+
+    fn answer(&mut self, now: Time, asker: PortIndex, request: Request<'_>) -> RequestStatus {
+        let (whom, verdict) = match request {
+            Request::Renew(token) => return self.renew(now, asker, token),
+            Request::Judge(whom, verdict) => (whom, verdict),
+        };
+        let Some(port) = self.ports.get(asker) else { return RequestStatus::UnknownAddress };
+        let comtree = port.comtree;
+        if !port.rights.as_ref().is_some_and(|rights| rights.is_server()) {
+            return RequestStatus::NotAllowed;
+        }
+        if self.thread_of(comtree, whom).is_none() {
+            return self.take_verdict(now, comtree, whom, verdict);
+        }
+        let told = self.siblings.tell(Told::Verdict { comtree, address: whom, verdict });
+        if told { RequestStatus::Done } else { RequestStatus::Full }
+    }
+
+    /// Goes on by another token of the same key.
+    fn renew(&mut self, now: Time, port: PortIndex, token: &[u8]) -> RequestStatus {
+        let refused = RequestStatus::Token;
+        let session = self.session_of(port);
+        let key = session.and_then(|session| self.sessions.participant_key(session));
+        let Some((comtree, index)) = self.ports.get(port).map(|p| (p.comtree, p.comtree_index))
+        else {
+            return refused;
+        };
+        let join = Join { comtree, features: 0, max_datagram: 0, suites: 0, token };
+        let rights = match self.rights_of(now, &join, key, index) {
+            Ok(Some(rights)) => rights,
+            Ok(None) => return RequestStatus::Done,
+            Err(why) => {
+                if let Some(path) = self.path_of_member(port) {
+                    self.note(Notice::TokenRefused { comtree, path, why });
+                }
+                return refused;
+            }
+        };
+        let proof = self.path_of_member(port).and_then(|path| self.sessions.proof_of(path));
+        let Some(proof) = proof else { return refused };
+        if let Some(before) = self.ports.get(port).and_then(|port| port.rights.as_ref()) {
+            self.by_token.remove(&before.token());
+        }
+        self.take_token_from_others(rights.token(), proof);
+        self.by_token.insert(rights.token(), port);
+        self.give_rights(port, rights);
+        RequestStatus::Done
+    }
+
+    /// A member may do this from now on; subscriptions beyond it end.
+    fn give_rights(&mut self, index: PortIndex, rights: Box<Rights>) {
+        self.table
+            .keep_of_port(index, |group, level| rights.check_subscription(group, level).is_ok());
+        self.ports.give_rights(index, rights);
+    }
+
+    /// Does with a member of this data thread what a server says.
+    pub(super) fn take_verdict(
+        &mut self,
+        now: Time,
+        comtree: Comtree,
+        whom: Address,
+        verdict: Verdict,
+    ) -> RequestStatus {
+        let port = self.ports.find(comtree, whom);
+        let Some(rights) = port.and_then(|port| self.rights(port)) else {
+            return RequestStatus::UnknownAddress;
+        };
+        let (token, ends) = (rights.token(), rights.ends());
+        if !self.hear_of_conduct(now, token, ends, verdict) {
+            return RequestStatus::Full;
+        }
+        if !self.siblings.tell(Told::Conduct { token, ends, verdict }) {
+            self.counters.drop(DropReason::SiblingsFull);
+        }
+        RequestStatus::Done
+    }
+
+    /// Notes what a server has said of the bearer of a token, who may be here. False if there is
+    /// no room.
+    pub(super) fn hear_of_conduct(
+        &mut self,
+        now: Time,
+        token: TokenId,
+        ends: Time,
+        verdict: Verdict,
+    ) -> bool {
+        if !self.conducts.note(now, token, ends, verdict) {
+            return false;
+        }
+        let Some(port) = self.by_token.get(&token).copied() else { return true };
+        let Some(Conduct { is_thrown_out, restrictions, .. }) = self.conducts.of(token) else {
+            return true;
+        };
+        if *is_thrown_out {
+            self.send_away(port, LeaveReason::ThrownOut);
+        } else if let Some(rights) = self.rights(port) {
+            let mut rights = Box::new(rights.clone());
+            rights.restrict(restrictions);
+            self.give_rights(port, rights);
+        }
+        true
+    }
+}

@@ -1,0 +1,475 @@
+//! Tokens at a relay: who is let in, what each may do, and how that ends. The attacks are named
+//! after what an attacker tries.
+
+mod support;
+
+use canopy_relay::{Change, Mode, Notice, RelayConfig, TokenRefusal, Trust, UnixTime};
+use canopy_session::{Event, Identity, SessionConfig, State};
+use canopy_token::{
+    Claims, ComtreeGrant, Delegation, Grant, KeySet, Revocations, Role, Scope, SigningKey,
+    TokenError, Unicast,
+};
+use canopy_wire::{
+    Acts, Address, DropReason, Flags, Group, LeaveReason, Level, RefusedReason, RequestStatus,
+    Restriction, SubscribeRefusal, Verdict,
+};
+use std::sync::Arc;
+use std::time::Duration;
+use support::{COMTREE, OTHER_COMTREE, World, config};
+
+/// The time of day when the worlds begin.
+const DAY: UnixTime = UnixTime(1_800_000_000);
+
+fn issuer() -> SigningKey {
+    SigningKey::from_seed([1; 32])
+}
+
+fn delegate() -> SigningKey {
+    SigningKey::from_seed([2; 32])
+}
+
+fn groups(range: &str, level: u8) -> Scope {
+    Scope { groups: vec![range.parse().unwrap()], level: Level(level) }
+}
+
+/// Who has this number has a key of its own.
+fn identity(number: u8) -> Identity {
+    Identity::new([number; 32])
+}
+
+/// Groups 0 to 9 on the first comtree, and unicast to everybody, for an hour.
+fn claims(number: u8) -> Claims {
+    let comtree = ComtreeGrant {
+        comtree: COMTREE,
+        publish: groups("0-9", 1),
+        subscribe: groups("0-9", 1),
+        unicast: Unicast::Anybody,
+    };
+    Claims {
+        subject: format!("player-{number}"),
+        id: format!("token-{number}"),
+        expires: DAY.after(3600),
+        not_before: None,
+        client_key: *identity(number).public(),
+        grant: Grant {
+            world: "main".to_owned(),
+            address: None,
+            comtrees: vec![comtree],
+            budget: Default::default(),
+            roles: Vec::new(),
+        },
+    }
+}
+
+fn server_claims(number: u8) -> Claims {
+    let mut claims = claims(number);
+    claims.grant.roles = vec![Role::Server];
+    claims
+}
+
+fn trust(revoked: &[&str]) -> Arc<Trust> {
+    let ceiling = Grant { comtrees: claims(0).grant.comtrees, ..claims(0).grant };
+    let delegation = Delegation {
+        key: delegate().public().clone(),
+        expires: DAY.after(86_400),
+        longest_s: 7200,
+        ceiling,
+    };
+    let delegation = issuer().delegate(&delegation).unwrap();
+    let keys = KeySet::new([issuer().public().clone()], &[&delegation], DAY).unwrap();
+    let mut all = Revocations::new(16);
+    revoked.iter().for_each(|id| all.add(id, DAY.after(3600), DAY).unwrap());
+    Arc::new(Trust { keys, revoked: all })
+}
+
+fn guarded() -> RelayConfig {
+    RelayConfig { trust: Some(trust(&[])), origin: DAY, ..config(Mode::Immediate) }
+}
+
+fn guarded_world(threads: u16) -> World {
+    World::with_threads(guarded(), threads)
+}
+
+fn session(number: u8, token: String) -> SessionConfig {
+    SessionConfig {
+        identity: Some(identity(number)),
+        token: token.into_bytes(),
+        ..SessionConfig::new(COMTREE, [number; 16])
+    }
+}
+
+/// Somebody with this number comes with these claims, signed by the issuer.
+fn come(world: &mut World, asks: usize, number: u8, claims: &Claims) -> usize {
+    let token = issuer().issue(claims).unwrap();
+    world.now = world.now + Duration::from_millis(1);
+    let participant = world.add_session(asks, session(number, token));
+    world.settle();
+    participant
+}
+
+fn notices(world: &mut World, thread: usize) -> Vec<Notice> {
+    std::iter::from_fn(|| world.threads[thread].poll_notice()).collect()
+}
+
+/// Somebody comes with a token that is not taken. Returns why, as the relay's log says it.
+fn turned_away(config: SessionConfig) -> TokenRefusal {
+    let mut world = guarded_world(1);
+    let participant = world.add_session(0, config);
+    world.settle();
+    let events = world.events(participant);
+    assert!(events.contains(&Event::Refused(RefusedReason::Token)), "{events:?}");
+    assert_eq!((world.sessions(), world.dropped(DropReason::BadToken)), (0, 1));
+    match notices(&mut world, 0).pop() {
+        Some(Notice::TokenRefused { comtree: COMTREE, why, .. }) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn who_has_a_token_is_let_in_and_nobody_without_one() {
+    let mut world = guarded_world(1);
+    let member = come(&mut world, 0, 1, &claims(1));
+    assert_eq!(world.participants[member].session.state(), State::Connected);
+    assert_eq!(turned_away(session(2, String::new())), TokenRefusal::Missing);
+}
+
+#[test]
+fn forged_tokens_are_refused() {
+    let token = issuer().issue(&claims(1)).unwrap();
+    let forger = SigningKey::from_seed([66; 32]).issue(&claims(1)).unwrap();
+    let footer = token.rsplit_once('.').unwrap().1;
+    let forged = format!("{}.{footer}", forger.rsplit_once('.').unwrap().0);
+    let why = turned_away(session(1, forged));
+    assert_eq!(why, TokenRefusal::Invalid(TokenError::BadSignature));
+    let why = turned_away(session(1, forger));
+    assert!(matches!(why, TokenRefusal::Invalid(TokenError::UnknownKey(_))), "{why:?}");
+    let why = turned_away(session(1, "v4.public.nothing".to_owned()));
+    assert_eq!(why, TokenRefusal::Invalid(TokenError::NotAToken));
+    let not_text = SessionConfig { token: vec![0xff; 80], ..session(1, String::new()) };
+    assert_eq!(turned_away(not_text), TokenRefusal::Invalid(TokenError::NotAToken));
+}
+
+#[test]
+fn expired_and_not_yet_valid_tokens_are_refused() {
+    let expired = Claims { expires: UnixTime(DAY.0 - 3600), ..claims(1) };
+    let why = turned_away(session(1, issuer().issue(&expired).unwrap()));
+    assert_eq!(why, TokenRefusal::Invalid(TokenError::Expired(expired.expires)));
+    let early = Claims { not_before: Some(DAY.after(60)), ..claims(1) };
+    let why = turned_away(session(1, issuer().issue(&early).unwrap()));
+    assert_eq!(why, TokenRefusal::Invalid(TokenError::NotYetValid(DAY.after(60))));
+}
+
+#[test]
+fn a_token_for_another_world_or_comtree_is_refused() {
+    let mut other = claims(1);
+    other.grant.world = "elsewhere".to_owned();
+    let why = turned_away(session(1, issuer().issue(&other).unwrap()));
+    assert_eq!(why, TokenRefusal::OtherWorld("elsewhere".to_owned()));
+    let mut other = claims(1);
+    other.grant.comtrees[0].comtree = OTHER_COMTREE;
+    let why = turned_away(session(1, issuer().issue(&other).unwrap()));
+    assert_eq!(why, TokenRefusal::OtherComtree(COMTREE));
+}
+
+/// The thief has seen the token, but not the secret of the key that it names.
+#[test]
+fn a_stolen_token_is_refused() {
+    let token = issuer().issue(&claims(1)).unwrap();
+    assert_eq!(turned_away(session(2, token)), TokenRefusal::OtherKey);
+}
+
+#[test]
+fn a_delegated_key_beyond_its_ceiling_is_refused() {
+    let mut more = claims(1);
+    more.grant.comtrees[0].publish = groups("0-10", 1);
+    let why = turned_away(session(1, delegate().issue(&more).unwrap()));
+    let TokenRefusal::Invalid(TokenError::BeyondCeiling(what)) = why else { panic!("{why:?}") };
+    assert!(what.contains("publishing"), "{what}");
+    let server = delegate().issue(&server_claims(1)).unwrap();
+    let why = turned_away(session(1, server));
+    assert!(matches!(why, TokenRefusal::Invalid(TokenError::BeyondCeiling(_))), "{why:?}");
+    let mut world = guarded_world(1);
+    let within = session(1, delegate().issue(&claims(1)).unwrap());
+    let member = world.add_session(0, within);
+    world.settle();
+    assert_eq!(world.participants[member].session.state(), State::Connected);
+}
+
+/// The newer session has it, whichever data thread serves it; the older does not come back.
+#[test]
+fn one_token_from_two_places_is_the_newer_ones() {
+    for threads in [1, 3] {
+        let mut world = guarded_world(threads);
+        let first = come(&mut world, 0, 1, &claims(1));
+        let second = come(&mut world, usize::from(threads) - 1, 1, &claims(1));
+        assert_eq!(world.sessions(), 1, "{threads} threads");
+        assert_eq!(world.participants[second].session.state(), State::Connected);
+        let events = world.events(first);
+        assert!(events.contains(&Event::SentAway(LeaveReason::Elsewhere)), "{events:?}");
+        world.now = world.now + Duration::from_secs(30);
+        assert_eq!(world.participants[first].session.state(), State::Closed);
+    }
+}
+
+/// Two connects with one nonce and cookies of one moment, on two data threads.
+#[test]
+fn one_token_twice_at_the_same_moment_ends_and_settles() {
+    let mut world = guarded_world(2);
+    let token = issuer().issue(&claims(1)).unwrap();
+    let twins = [0, 1].map(|asks| world.add_session(asks, session(1, token.clone())));
+    world.settle();
+    assert!(world.sessions() < 2);
+    for twin in twins {
+        assert!(world.participants[twin].session.state() != State::Connected);
+    }
+}
+
+#[test]
+fn a_member_publishes_what_its_token_grants_and_nothing_else() {
+    let mut world = guarded_world(1);
+    let listener = come(&mut world, 0, 1, &server_claims(1));
+    let mut pinned = claims(2);
+    pinned.grant.comtrees[0].unicast = Unicast::Only(world.address(listener));
+    let speaker = come(&mut world, 0, 2, &pinned);
+    let other = come(&mut world, 0, 3, &claims(3));
+    world.subscribe(listener, 9, 1);
+    world.publish(speaker, 9, 1, Flags(0), b"granted");
+    world.publish(speaker, 10, 0, Flags(0), b"group");
+    world.publish(speaker, 9, 2, Flags(0), b"level");
+    let (to_listener, to_other) = (world.address(listener), world.address(other));
+    world.publish_to(speaker, to_listener, 0, Flags(0), b"to the server");
+    world.publish_to(speaker, to_other, 0, Flags(0), b"to another");
+    world.settle();
+    assert_eq!(world.payloads(listener), [&b"granted"[..], b"to the server"]);
+    assert!(world.payloads(other).is_empty());
+    assert_eq!(world.dropped(DropReason::PublishNotAllowed), 2);
+    assert_eq!(world.dropped(DropReason::UnicastNotAllowed), 1);
+}
+
+/// Looking for groups that are somebody else's: each is refused, counted, and takes no room.
+#[test]
+fn a_scan_of_group_numbers_finds_what_the_token_grants() {
+    let mut world = guarded_world(1);
+    let member = come(&mut world, 0, 1, &claims(1));
+    let session = &mut world.participants[member].session;
+    (0..1000).for_each(|group| session.subscribe(Group::new(group), Level(1)));
+    session.subscribe(Group::new(3), Level(2));
+    world.settle();
+    let events = world.events(member);
+    let refused = |event: &&Event| {
+        matches!(event, Event::SubscriptionRefused(_, SubscribeRefusal::NotAllowed))
+    };
+    assert_eq!(events.iter().filter(refused).count(), 991);
+    assert_eq!(world.relay().subscriptions(), 9, "0 to 9 without 3, which it asked too much of");
+    assert_eq!(world.dropped(DropReason::SubscribeNotAllowed), 991);
+}
+
+fn replace_trust(world: &mut World, trust: &Arc<Trust>) {
+    let (now, origin) = (world.now, DAY);
+    for thread in &mut world.threads {
+        let trust = Arc::clone(trust);
+        thread.apply(now, Change::Trust { trust, origin }).unwrap();
+    }
+    world.settle();
+}
+
+#[test]
+fn revocation_ends_the_session_and_keeps_its_bearer_out() {
+    let mut world = guarded_world(2);
+    let kept = come(&mut world, 0, 1, &claims(1));
+    let revoked = come(&mut world, 1, 2, &claims(2));
+    replace_trust(&mut world, &trust(&["token-2"]));
+    assert!(world.events(revoked).contains(&Event::SentAway(LeaveReason::Revoked)));
+    assert_eq!(world.participants[kept].session.state(), State::Connected);
+    world.now = world.now + Duration::from_secs(4);
+    world.settle();
+    assert!(world.events(revoked).contains(&Event::Refused(RefusedReason::Token)));
+    assert_eq!(world.sessions(), 1);
+}
+
+#[test]
+fn a_key_that_is_trusted_no_more_ends_what_it_signed() {
+    let mut world = guarded_world(1);
+    let member = come(&mut world, 0, 1, &claims(1));
+    let other = KeySet::new([delegate().public().clone()], &[], DAY).unwrap();
+    let other = Arc::new(Trust { keys: other, revoked: Revocations::new(1) });
+    replace_trust(&mut world, &other);
+    assert!(world.events(member).contains(&Event::SentAway(LeaveReason::Revoked)));
+    assert_eq!(world.sessions(), 0);
+}
+
+/// Goes on by half seconds, in which everybody says that they live.
+fn wait(world: &mut World, seconds: u64) {
+    for _ in 0..seconds * 2 {
+        world.now = world.now + Duration::from_millis(500);
+        let now = world.now;
+        world.threads.iter_mut().for_each(|thread| thread.handle_timeout(now));
+        world.settle();
+    }
+}
+
+#[test]
+fn a_session_ends_with_its_token_unless_that_is_renewed() {
+    let mut world = guarded_world(1);
+    let short = |number| Claims { expires: DAY.after(20), ..claims(number) };
+    let (ended, renewed) = (come(&mut world, 0, 1, &short(1)), come(&mut world, 0, 2, &short(2)));
+    wait(&mut world, 25);
+    let longer = Claims { id: "token-2b".to_owned(), ..claims(2) };
+    let longer = issuer().issue(&longer).unwrap().into_bytes();
+    let number = world.participants[renewed].session.set_token(longer).unwrap().unwrap();
+    world.settle();
+    let answered = Event::Answered(number, RequestStatus::Done);
+    assert!(world.events(renewed).contains(&answered));
+    wait(&mut world, 10);
+    assert!(world.events(ended).contains(&Event::SentAway(LeaveReason::Revoked)));
+    assert_eq!(world.events(renewed), [], "nothing has happened to it");
+    assert_eq!(world.sessions(), 1);
+}
+
+#[test]
+fn a_token_that_is_not_taken_renews_nothing() {
+    let mut world = guarded_world(1);
+    let member = come(&mut world, 0, 1, &claims(1));
+    let anothers = issuer().issue(&claims(2)).unwrap().into_bytes();
+    let number = world.participants[member].session.set_token(anothers).unwrap().unwrap();
+    world.settle();
+    assert!(world.events(member).contains(&Event::Answered(number, RequestStatus::Token)));
+    assert_eq!((world.sessions(), world.dropped(DropReason::BadToken)), (1, 1));
+}
+
+#[test]
+fn renewal_takes_what_the_new_token_does_not_grant() {
+    let mut world = guarded_world(1);
+    let (member, speaker) =
+        (come(&mut world, 0, 1, &claims(1)), come(&mut world, 0, 2, &claims(2)));
+    world.subscribe(member, 3, 0);
+    world.subscribe(member, 4, 0);
+    let mut narrower = Claims { id: "token-1b".to_owned(), ..claims(1) };
+    narrower.grant.comtrees[0].subscribe = groups("4", 0);
+    let narrower = issuer().issue(&narrower).unwrap().into_bytes();
+    world.participants[member].session.set_token(narrower).unwrap();
+    world.settle();
+    world.publish(speaker, 3, 0, Flags(0), b"three");
+    world.publish(speaker, 4, 0, Flags(0), b"four");
+    world.settle();
+    assert_eq!(world.payloads(member), [b"four"]);
+}
+
+fn judge(world: &mut World, server: usize, whom: Address, verdict: Verdict) -> RequestStatus {
+    let number = world.participants[server].session.judge(whom, verdict).unwrap();
+    world.settle();
+    let answer = |event| match event {
+        Event::Answered(answered, status) if answered == number => Some(status),
+        _ => None,
+    };
+    world.events(server).into_iter().find_map(answer).expect("it is answered")
+}
+
+#[test]
+fn a_server_mutes_and_restores_a_member() {
+    for threads in [1, 2] {
+        let mut world = guarded_world(threads);
+        let server = come(&mut world, 0, 1, &server_claims(1));
+        let member = come(&mut world, usize::from(threads) - 1, 2, &claims(2));
+        let whom = world.address(member);
+        world.subscribe(server, 3, 0);
+        let mute = Verdict::Restrict(Restriction::MUTE);
+        assert_eq!(judge(&mut world, server, whom, mute), RequestStatus::Done);
+        world.publish(member, 3, 0, Flags(0), b"muted");
+        let to_server = world.address(server);
+        world.publish_to(member, to_server, 0, Flags(0), b"muted");
+        world.settle();
+        assert!(world.payloads(server).is_empty());
+        assert_eq!(world.dropped(DropReason::Restricted), 2);
+        // To come back does not help.
+        let again = come(&mut world, 0, 2, &claims(2));
+        world.publish(again, 3, 0, Flags(0), b"muted");
+        world.settle();
+        assert!(world.payloads(server).is_empty());
+        let whom = world.address(again);
+        let restore = Verdict::Restore(Restriction::MUTE);
+        assert_eq!(judge(&mut world, server, whom, restore), RequestStatus::Done);
+        world.publish(again, 3, 0, Flags(0), b"heard");
+        world.settle();
+        assert_eq!(world.payloads(server), [b"heard"]);
+    }
+}
+
+#[test]
+fn a_server_takes_groups_from_a_member() {
+    let mut world = guarded_world(1);
+    let server = come(&mut world, 0, 1, &server_claims(1));
+    let member = come(&mut world, 0, 2, &claims(2));
+    world.subscribe(member, 3, 0);
+    world.subscribe(member, 4, 0);
+    let (first, last) = (Group::new(3), Group::new(3));
+    let team = Verdict::Restrict(Restriction { acts: Acts::SUBSCRIBE, first, last });
+    let whom = world.address(member);
+    assert_eq!(judge(&mut world, server, whom, team), RequestStatus::Done);
+    world.publish(server, 3, 0, Flags(0), b"for the team");
+    world.publish(server, 4, 0, Flags(0), b"for all");
+    world.settle();
+    assert_eq!(world.payloads(member), [b"for all"]);
+    world.unsubscribe(member, 3);
+    world.subscribe(member, 3, 0);
+    let not_allowed = Event::SubscriptionRefused(Group::new(3), SubscribeRefusal::NotAllowed);
+    assert!(world.events(member).contains(&not_allowed));
+}
+
+#[test]
+fn who_is_thrown_out_stays_out() {
+    for threads in [1, 2] {
+        let mut world = guarded_world(threads);
+        let server = come(&mut world, 0, 1, &server_claims(1));
+        let member = come(&mut world, usize::from(threads) - 1, 2, &claims(2));
+        let whom = world.address(member);
+        assert_eq!(judge(&mut world, server, whom, Verdict::ThrowOut), RequestStatus::Done);
+        world.settle();
+        assert!(world.events(member).contains(&Event::SentAway(LeaveReason::ThrownOut)));
+        for thread in 0..usize::from(threads) {
+            let again = come(&mut world, thread, 2, &claims(2));
+            assert!(world.events(again).contains(&Event::Refused(RefusedReason::Token)));
+        }
+        assert_eq!(world.sessions(), 1);
+    }
+}
+
+#[test]
+fn only_a_server_judges() {
+    let mut world = guarded_world(1);
+    let (one, other) = (come(&mut world, 0, 1, &claims(1)), come(&mut world, 0, 2, &claims(2)));
+    let whom = world.address(other);
+    let status = judge(&mut world, one, whom, Verdict::ThrowOut);
+    assert_eq!(status, RequestStatus::NotAllowed);
+    assert_eq!((world.sessions(), world.dropped(DropReason::RequestNotAllowed)), (2, 1));
+    let server = come(&mut world, 0, 3, &server_claims(3));
+    let nobody = Address::unicast(1, 60_000);
+    let status = judge(&mut world, server, nobody, Verdict::ThrowOut);
+    assert_eq!(status, RequestStatus::UnknownAddress);
+}
+
+#[test]
+fn a_relay_that_asks_for_no_tokens_has_no_servers() {
+    let mut world = World::new(Mode::Immediate, 2);
+    let whom = world.address(1);
+    let status = judge(&mut world, 0, whom, Verdict::ThrowOut);
+    assert_eq!((status, world.sessions()), (RequestStatus::NotAllowed, 2));
+}
+
+/// A request whose answer is lost is repeated, and done once.
+#[test]
+fn a_repeated_request_is_answered_again_and_done_once() {
+    let mut world = guarded_world(1);
+    let server = come(&mut world, 0, 1, &server_claims(1));
+    let member = come(&mut world, 0, 2, &claims(2));
+    let whom = world.address(member);
+    let number = world.participants[server].session.judge(whom, Verdict::ThrowOut).unwrap();
+    assert!(world.send_from(server));
+    let lost = world.collect(0);
+    assert!(!lost.is_empty());
+    world.now = world.now + Duration::from_millis(200);
+    world.settle();
+    // The second time there would be nobody to throw out.
+    let events = world.events(server);
+    assert!(events.contains(&Event::Answered(number, RequestStatus::Done)), "{events:?}");
+}
