@@ -93,25 +93,46 @@ impl Opener {
         datagram: &'a mut [u8],
         may_note: bool,
     ) -> Result<&'a mut [u8], OpenError> {
-        let len = datagram.len().checked_sub(SEAL_LEN).filter(|len| *len >= CLEAR_LEN);
-        let (packet, tag) = datagram.split_at_mut(len.ok_or(OpenError::Forged)?);
-        let (clear, body) = packet.split_at_mut(CLEAR_LEN);
-        let number = self.window.full(u32::from_be_bytes([clear[4], clear[5], clear[6], clear[7]]));
+        let number = self.number_of(datagram).ok_or(OpenError::Forged)?;
         if self.window.has(number) {
             return Err(OpenError::Replayed);
         }
-        let epoch = epochs::epoch_of(number);
-        let key = self.key_of(epoch).ok_or(OpenError::Forged)?;
-        let tag = Tag::try_from(&*tag).map_err(|_| OpenError::Forged)?;
-        if !key.open(number, Aad::from(&*clear), tag, body) {
-            return Err(OpenError::Forged);
-        }
+        let packet = self.decrypt(number, datagram).ok_or(OpenError::Forged)?;
         if may_note {
             self.window.note(number);
             self.follow(number);
         }
-        packet[0] = VERSION | Class::Session as u8;
         Ok(packet)
+    }
+
+    /// Opens a copy of a datagram, whether or not it has been opened before, and notes nothing.
+    pub fn peek(&self, datagram: &[u8]) -> Option<Vec<u8>> {
+        let mut copy = datagram.to_vec();
+        let len = self.decrypt(self.number_of(datagram)?, &mut copy)?.len();
+        copy.truncate(len);
+        Some(copy)
+    }
+
+    /// The number of a sealed datagram, if that is long enough for a seal.
+    #[inline]
+    fn number_of(&self, datagram: &[u8]) -> Option<u64> {
+        let (clear, rest) = datagram.split_first_chunk::<CLEAR_LEN>()?;
+        let low = u32::from_be_bytes([clear[4], clear[5], clear[6], clear[7]]);
+        (rest.len() >= SEAL_LEN).then(|| self.window.full(low))
+    }
+
+    /// Decrypts where it lies. What is returned is the packet in cleartext.
+    #[inline]
+    fn decrypt<'a>(&self, number: u64, datagram: &'a mut [u8]) -> Option<&'a mut [u8]> {
+        let (packet, tag) = datagram.split_at_mut_checked(datagram.len().checked_sub(SEAL_LEN)?)?;
+        let (clear, body) = packet.split_at_mut_checked(CLEAR_LEN)?;
+        let key = self.key_of(epochs::epoch_of(number))?;
+        let tag = Tag::try_from(&*tag).ok()?;
+        if !key.open(number, Aad::from(&*clear), tag, body) {
+            return None;
+        }
+        packet[0] = VERSION | Class::Session as u8;
+        Some(packet)
     }
 
     fn key_of(&self, epoch: u64) -> Option<&EpochKey> {
@@ -131,23 +152,6 @@ impl Opener {
         if epochs::is_in_second_half(number) && self.ladder.next_epoch() == epoch + 1 {
             self.neighbour = Some(Box::new(self.ladder.climb()));
         }
-    }
-
-    /// Opens a copy of a datagram, whether or not it has been opened before, and notes nothing.
-    pub fn peek(&self, datagram: &[u8]) -> Option<Vec<u8>> {
-        let mut copy = datagram.to_vec();
-        let len = copy.len().checked_sub(SEAL_LEN).filter(|len| *len >= CLEAR_LEN)?;
-        let (packet, tag) = copy.split_at_mut(len);
-        let (clear, body) = packet.split_at_mut(CLEAR_LEN);
-        let number = self.window.full(u32::from_be_bytes([clear[4], clear[5], clear[6], clear[7]]));
-        let tag = Tag::try_from(&*tag).ok()?;
-        let key = self.key_of(epochs::epoch_of(number))?;
-        if !key.open(number, Aad::from(&*clear), tag, body) {
-            return None;
-        }
-        copy.truncate(len);
-        copy[0] = VERSION | Class::Session as u8;
-        Some(copy)
     }
 }
 
