@@ -103,13 +103,21 @@ impl Relay {
 
     /// The participant sent connect twice: its answer was lost, or is late.
     fn welcome_again(&mut self, session: SessionIndex, path: Path) -> Result<(), DropReason> {
-        let mut answer = [0; MAX_DATAGRAM];
-        let welcome = self.sessions.welcome(session).ok_or(DropReason::Stale)?;
-        let answer = &mut answer[..welcome.len()];
-        answer.copy_from_slice(welcome);
-        self.reply(path, answer);
+        if !self.push_welcome(session, path) {
+            return Err(DropReason::Stale);
+        }
         self.tell_of_move(path);
         Ok(())
+    }
+
+    /// Answers a connect; false if its answer is no longer kept. If there is no room, the connect
+    /// comes again.
+    fn push_welcome(&mut self, session: SessionIndex, path: Path) -> bool {
+        let Some(welcome) = self.sessions.welcome(session) else { return false };
+        if !self.replies.push_copy(path, welcome) {
+            self.counters.drop(DropReason::RepliesFull);
+        }
+        true
     }
 
     /// Takes a place and an address for an applicant, and lets it in; or asks the next data thread.
@@ -169,11 +177,7 @@ impl Relay {
         self.comtrees.get_mut(index).participants += 1;
         self.counters.sessions_opened += 1;
         self.sweep_at.get_or_insert(now + SWEEP_EVERY);
-        // If there is no room for the answer, the connect comes again.
-        let welcome = self.sessions.welcome(session).unwrap_or_default();
-        if !self.replies.push_copy(path, welcome) {
-            self.counters.drop(DropReason::RepliesFull);
-        }
+        self.push_welcome(session, path);
         true
     }
 
