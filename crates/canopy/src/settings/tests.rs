@@ -24,74 +24,76 @@ fn flags_win_over_the_file_over_the_default() {
     assert_eq!(settings.unused, [""; 0]);
 }
 
+/// Files with one mistake each, and how the message goes on behind the file's name.
+#[rustfmt::skip]
+const MISTAKES: &[(&str, &str)] = &[
+    // Values that are out of range or unknown.
+    ("[relay]\n\ntick_ms = 0", ":3: tick_ms: 0 is out of range; choose 1 to 1000"),
+    ("[relay]\nthreads = 65", ":2: threads: 65 is out of range; choose 1 to 64"),
+    ("[relay]\nthreads = -1", ":2: threads: -1 is out of range; choose 1 to 64"),
+    ("[relay]\nsite = 32768", ":2: site: 32768 is out of range; choose 0 to 32767"),
+    ("[relay]\nmode = \"fast\"", ":2: mode: there is no mode \"fast\"; choose immediate or periodic"),
+    ("[relay]\nengine = \"warp\"", ":2: engine: there is no send engine named \"warp\"; choose auto, sendto"),
+    ("[relay]\nengine_folder = \"\"", ":2: engine_folder: name a folder"),
+    ("[limits]\nmax_sessions = 70000", ":2: max_sessions: 70000 is out of range; choose 1 to"),
+    ("[limits]\nmax_groups = 0", ":2: max_groups: 0 is out of range; choose 1 to 4194304"),
+    ("[limits]\nsubscription_lifetime_ms = 999", ":2: subscription_lifetime_ms: 999 is out of range; choose 1000 to"),
+    ("[limits]\nkeepalive_ms = 9000", ":2: keepalive_ms: a session must live at least two keepalives; raise session_lifetime_ms, or lower keepalive_ms"),
+    // Addresses.
+    ("[relay]\nlisten = \"localhost\"", ":2: listen: \"localhost\" is no address and port; write it like 127.0.0.1:4040"),
+    ("[relay]\nlisten = \"0.0.0.0:4040\"", ":2: listen: 0.0.0.0:4040 can be reached from other machines, and whoever reaches it could join; name the keys whose tokens let in with --trust, say --open to let in whoever comes, or listen on 127.0.0.1 or [::1]"),
+    ("[relay]\nconsole = \"0.0.0.0:9198\"", ":2: console: 0.0.0.0:9198 can be reached from other machines, and these pages have no password; serve them on 127.0.0.1 or [::1], or say --insecure"),
+    ("[relay]\nmetrics = \"[::]:9198\"", ":2: metrics: [::]:9198 can be reached from other machines"),
+    ("[relay]\nconsole = \"yes\"", ":2: console: \"yes\" is no address and port; write it like"),
+    // Comtrees.
+    ("[relay]\ncomtrees = [1, 1]", ":2: comtrees: comtree 1 is named twice; name each once"),
+    ("[relay]\ncomtrees = []", ":2: comtrees: 0 comtrees are named; a relay carries 1 to 1024"),
+    ("[relay]\ncomtrees = [-1]", ":2: comtrees: a comtree is a number from 0 to 4294967295"),
+    ("[relay]\ncomtrees = [\"a\"]", ":2: comtrees: this list cannot be its value; give a list of whole numbers, like comtrees = [1, 2]"),
+    ("[relay]\ncomtrees = 1", ":2: comtrees: 1 cannot be its value; give a list of whole numbers, like comtrees = [1, 2]"),
+    // Comtrees by tables.
+    ("[relay]\ncomtrees = [1]\n[[comtree]]\nid = 2", ":2: comtrees: comtrees are described by [[comtree]] at canopy.toml:3 too; use one form of the two"),
+    ("[[comtree]]\nid = 1\n\n[[comtree]]\nsite = 3", ":4: this [[comtree]] has no id; give it one, like id = 1"),
+    ("[[comtree]]\nid = 1\n[[comtree]]\nid = 1", ":4: id: comtree 1 is named twice; name each once"),
+    ("[[comtree]]\nid = -1", ":2: id: a comtree is a number from 0 to 4294967295"),
+    ("[[comtree]]\nid = \"1\"", ":2: id: \"1\" cannot be its value; give a whole number without quotes, like id = 1"),
+    ("[[comtree]]\nid = 1\nsite = 32768", ":3: site: 32768 is out of range; choose 0 to 32767"),
+    ("[[comtree]]\nid = 1\nendpoints = \"70-69\"", ":3: endpoints: \"70-69\" is empty; write the lower number first"),
+    ("[[comtree]]\nid = 1\nendpoints = \"63-100\"", ":3: endpoints: endpoint numbers below 64 are the relay's own; begin with 64 or more"),
+    ("[[comtree]]\nid = 1\nendpoints = \"64-65536\"", ":3: endpoints: \"64-65536\" is no range of endpoint numbers; write the first and the last, like \"64-65535\""),
+    ("[[comtree]]\nid = 1\nendpoints = \"64\"", ":3: endpoints: \"64\" is no range of endpoint numbers; write the first and the last"),
+    ("[[comtree]]\nid = 1\nendpoints = 64", ":3: endpoints: 64 cannot be its value; give text in quotes, like endpoints = \"64-65535\""),
+    ("[relay]\nthreads = 3\n[[comtree]]\nid = 1\nendpoints = \"64-65\"", ":5: endpoints: \"64-65\" is too short for 3 data threads, which need a number each; widen it, or lower threads"),
+    ("[[comtree]]\nid = 1\nendpoint = 3", ":3: there is no key endpoint in [[comtree]]; there are id, site and endpoints"),
+    ("[comtree]\nid = 1", ":1: comtree is a list of tables; write [[comtree]] on a line for each, and its keys below"),
+    ("comtree = [1]", ":1: comtree is a list of tables; write [[comtree]] on a line for each"),
+    ("comtree = []\nrelay = 1", ":2: relay is a table"),
+    // Wrong types.
+    ("[relay]\nthreads = \"two\"", ":2: threads: \"two\" cannot be its value; give a whole number without quotes, like threads = 2"),
+    ("[relay]\ntick_ms = 1.5", ":2: tick_ms: 1.5 cannot be its value; give a whole number without quotes, like tick_ms = 50"),
+    ("[relay]\nthreads = 99999999999999999999", ":2: threads: 99999999999999999999 cannot be its value"),
+    ("[relay]\nlisten = 4040", ":2: listen: 4040 cannot be its value; give text in quotes, like listen = \"127.0.0.1:4040\""),
+    ("[relay]\ninsecure = \"yes\"", ":2: insecure: \"yes\" cannot be its value; give true or false without quotes, like insecure = false"),
+    // Keys that are not there, or elsewhere.
+    ("[relay]\nmax_sessions = 9", ":2: max_sessions belongs in [limits]; move it below a line [limits]"),
+    ("[limits]\nlisten = \"x\"", ":2: listen belongs in [relay]; move it below a line [relay]"),
+    ("tick_ms = 5\n[relay]", ":1: tick_ms belongs in [relay]; write it below a line [relay]"),
+    ("[relay]\nticks = 3", ":2: there is no key ticks; tick_ms in [relay] may be meant"),
+    ("[relay]\ntick-ms = 3", ":2: there is no key tick-ms; tick_ms in [relay] may be meant"),
+    ("[relay]\npassword = 3", ":2: there is no key password in [relay]; the keys are listed in docs/settings.md"),
+    ("[server]\nport = 3", ":1: there is no table [server]; there are [relay], [limits] and [[comtree]]"),
+    ("relay = 3", ":1: relay is a table; write [relay] on a line, once, and its keys below"),
+    ("[[relay]]", ":1: relay is a table; write [relay] on a line, once, and its keys below"),
+    ("[relay]\ndownlink = \"some\"", ":2: downlink: \"some\" is no way to protect updates; choose member or none"),
+    // No TOML.
+    ("[relay]\nmode = periodic", ":2: this is no TOML: "),
+    ("[relay]\nsite = 1\nsite = 2", ":3: this is no TOML: duplicate key"),
+    ("[relay\n", ":1: this is no TOML: "),
+];
+
 #[test]
 fn every_mistake_in_the_file_has_a_place_and_a_remedy() {
-    #[rustfmt::skip]
-    let cases = [
-        // Values that are out of range or unknown.
-        ("[relay]\n\ntick_ms = 0", ":3: tick_ms: 0 is out of range; choose 1 to 1000"),
-        ("[relay]\nthreads = 65", ":2: threads: 65 is out of range; choose 1 to 64"),
-        ("[relay]\nthreads = -1", ":2: threads: -1 is out of range; choose 1 to 64"),
-        ("[relay]\nsite = 32768", ":2: site: 32768 is out of range; choose 0 to 32767"),
-        ("[relay]\nmode = \"fast\"", ":2: mode: there is no mode \"fast\"; choose immediate or periodic"),
-        ("[relay]\nengine = \"warp\"", ":2: engine: there is no send engine named \"warp\"; choose auto, sendto"),
-        ("[relay]\nengine_folder = \"\"", ":2: engine_folder: name a folder"),
-        ("[limits]\nmax_sessions = 70000", ":2: max_sessions: 70000 is out of range; choose 1 to"),
-        ("[limits]\nmax_groups = 0", ":2: max_groups: 0 is out of range; choose 1 to 4194304"),
-        ("[limits]\nsubscription_lifetime_ms = 999", ":2: subscription_lifetime_ms: 999 is out of range; choose 1000 to"),
-        ("[limits]\nkeepalive_ms = 9000", ":2: keepalive_ms: a session must live at least two keepalives; raise session_lifetime_ms, or lower keepalive_ms"),
-        // Addresses.
-        ("[relay]\nlisten = \"localhost\"", ":2: listen: \"localhost\" is no address and port; write it like 127.0.0.1:4040"),
-        ("[relay]\nlisten = \"0.0.0.0:4040\"", ":2: listen: 0.0.0.0:4040 can be reached from other machines, and whoever reaches it could join; name the keys whose tokens let in with --trust, say --open to let in whoever comes, or listen on 127.0.0.1 or [::1]"),
-        ("[relay]\nconsole = \"0.0.0.0:9198\"", ":2: console: 0.0.0.0:9198 can be reached from other machines, and these pages have no password; serve them on 127.0.0.1 or [::1], or say --insecure"),
-        ("[relay]\nmetrics = \"[::]:9198\"", ":2: metrics: [::]:9198 can be reached from other machines"),
-        ("[relay]\nconsole = \"yes\"", ":2: console: \"yes\" is no address and port; write it like"),
-        // Comtrees.
-        ("[relay]\ncomtrees = [1, 1]", ":2: comtrees: comtree 1 is named twice; name each once"),
-        ("[relay]\ncomtrees = []", ":2: comtrees: 0 comtrees are named; a relay carries 1 to 1024"),
-        ("[relay]\ncomtrees = [-1]", ":2: comtrees: a comtree is a number from 0 to 4294967295"),
-        ("[relay]\ncomtrees = [\"a\"]", ":2: comtrees: this list cannot be its value; give a list of whole numbers, like comtrees = [1, 2]"),
-        ("[relay]\ncomtrees = 1", ":2: comtrees: 1 cannot be its value; give a list of whole numbers, like comtrees = [1, 2]"),
-        // Comtrees by tables.
-        ("[relay]\ncomtrees = [1]\n[[comtree]]\nid = 2", ":2: comtrees: comtrees are described by [[comtree]] at canopy.toml:3 too; use one form of the two"),
-        ("[[comtree]]\nid = 1\n\n[[comtree]]\nsite = 3", ":4: this [[comtree]] has no id; give it one, like id = 1"),
-        ("[[comtree]]\nid = 1\n[[comtree]]\nid = 1", ":4: id: comtree 1 is named twice; name each once"),
-        ("[[comtree]]\nid = -1", ":2: id: a comtree is a number from 0 to 4294967295"),
-        ("[[comtree]]\nid = \"1\"", ":2: id: \"1\" cannot be its value; give a whole number without quotes, like id = 1"),
-        ("[[comtree]]\nid = 1\nsite = 32768", ":3: site: 32768 is out of range; choose 0 to 32767"),
-        ("[[comtree]]\nid = 1\nendpoints = \"70-69\"", ":3: endpoints: \"70-69\" is empty; write the lower number first"),
-        ("[[comtree]]\nid = 1\nendpoints = \"63-100\"", ":3: endpoints: endpoint numbers below 64 are the relay's own; begin with 64 or more"),
-        ("[[comtree]]\nid = 1\nendpoints = \"64-65536\"", ":3: endpoints: \"64-65536\" is no range of endpoint numbers; write the first and the last, like \"64-65535\""),
-        ("[[comtree]]\nid = 1\nendpoints = \"64\"", ":3: endpoints: \"64\" is no range of endpoint numbers; write the first and the last"),
-        ("[[comtree]]\nid = 1\nendpoints = 64", ":3: endpoints: 64 cannot be its value; give text in quotes, like endpoints = \"64-65535\""),
-        ("[relay]\nthreads = 3\n[[comtree]]\nid = 1\nendpoints = \"64-65\"", ":5: endpoints: \"64-65\" is too short for 3 data threads, which need a number each; widen it, or lower threads"),
-        ("[[comtree]]\nid = 1\nendpoint = 3", ":3: there is no key endpoint in [[comtree]]; there are id, site and endpoints"),
-        ("[comtree]\nid = 1", ":1: comtree is a list of tables; write [[comtree]] on a line for each, and its keys below"),
-        ("comtree = [1]", ":1: comtree is a list of tables; write [[comtree]] on a line for each"),
-        ("comtree = []\nrelay = 1", ":2: relay is a table"),
-        // Wrong types.
-        ("[relay]\nthreads = \"two\"", ":2: threads: \"two\" cannot be its value; give a whole number without quotes, like threads = 2"),
-        ("[relay]\ntick_ms = 1.5", ":2: tick_ms: 1.5 cannot be its value; give a whole number without quotes, like tick_ms = 50"),
-        ("[relay]\nthreads = 99999999999999999999", ":2: threads: 99999999999999999999 cannot be its value"),
-        ("[relay]\nlisten = 4040", ":2: listen: 4040 cannot be its value; give text in quotes, like listen = \"127.0.0.1:4040\""),
-        ("[relay]\ninsecure = \"yes\"", ":2: insecure: \"yes\" cannot be its value; give true or false without quotes, like insecure = false"),
-        // Keys that are not there, or elsewhere.
-        ("[relay]\nmax_sessions = 9", ":2: max_sessions belongs in [limits]; move it below a line [limits]"),
-        ("[limits]\nlisten = \"x\"", ":2: listen belongs in [relay]; move it below a line [relay]"),
-        ("tick_ms = 5\n[relay]", ":1: tick_ms belongs in [relay]; write it below a line [relay]"),
-        ("[relay]\nticks = 3", ":2: there is no key ticks; tick_ms in [relay] may be meant"),
-        ("[relay]\ntick-ms = 3", ":2: there is no key tick-ms; tick_ms in [relay] may be meant"),
-        ("[relay]\npassword = 3", ":2: there is no key password in [relay]; the keys are listed in docs/settings.md"),
-        ("[server]\nport = 3", ":1: there is no table [server]; there are [relay], [limits] and [[comtree]]"),
-        ("relay = 3", ":1: relay is a table; write [relay] on a line, once, and its keys below"),
-        ("[[relay]]", ":1: relay is a table; write [relay] on a line, once, and its keys below"),
-        ("[relay]\ndownlink = \"some\"", ":2: downlink: \"some\" is no way to protect updates; choose member or none"),
-        // No TOML.
-        ("[relay]\nmode = periodic", ":2: this is no TOML: "),
-        ("[relay]\nsite = 1\nsite = 2", ":3: this is no TOML: duplicate key"),
-        ("[relay\n", ":1: this is no TOML: "),
-    ];
-    for (text, expected) in cases {
+    for (text, expected) in MISTAKES {
         let error = resolve(text, RelayArgs::default()).expect_err(text);
         assert!(error.starts_with(&format!("canopy.toml{expected}")), "{text:?} gives\n{error}");
         assert!(!error.contains('\n'), "one line: {error}");
