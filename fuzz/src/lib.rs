@@ -16,7 +16,7 @@ pub use relay::{Run, relay, run_relay};
 pub use session::session;
 pub use wire::{handshake, packet, subscribe, subscribe_ack, updates};
 
-use canopy_wire::{Class, HEADER_LEN, VERSION};
+use canopy_wire::{HEADER_LEN, Sealed};
 
 /// A target: it returns if the bytes are handled as promised, accepted or not.
 pub type Target = fn(&[u8]);
@@ -47,5 +47,5 @@ pub fn input_of(target: &str, packet: &[u8]) -> Vec<u8> {
 
 /// Whether a datagram says of itself that it is sealed.
 fn is_sealed(datagram: &[u8]) -> bool {
-    datagram.first() == Some(&(VERSION | Class::Sealed as u8))
+    Sealed::of(datagram).is_some()
 }

@@ -4,7 +4,7 @@ use canopy_session::{
     Answer, Keyring, Session, SessionConfig, SessionLimits, Sessions, SessionsConfig, State, Terms,
 };
 use canopy_wire::{
-    Address, Comtree, Downlink, Kind, MAX_DATAGRAM, Packet, SAFE_DATAGRAM, Suite, Time,
+    Address, Comtree, Downlink, Kind, MAX_DATAGRAM, Packet, SAFE_DATAGRAM, Sealed, Suite, Time,
 };
 use std::net::SocketAddr;
 
@@ -56,7 +56,8 @@ impl Pair {
     /// What the relay reads in a datagram of the session's.
     pub(crate) fn read(&mut self, datagram: &[u8]) -> Vec<u8> {
         let mut datagram = datagram.to_vec();
-        self.relay.unseal(path(), &mut datagram).unwrap().to_vec()
+        let Sealed { session, .. } = Sealed::of(&datagram).unwrap();
+        self.relay.unseal(path(), session, &mut datagram).unwrap().to_vec()
     }
 }
 

@@ -7,7 +7,7 @@ use canopy_relay::{Counters, Relay, TableLimits};
 use canopy_session::LoggedKeys;
 use canopy_wire::{
     Address, Challenge, Class, Comtree, Connect, Connected, Cookie, Downlink, DropReason, Joined,
-    Kind, MAX_DATAGRAM, Packet, Rebind, SEAL_LEN, SessionId, Subscribe, Tag, VERSION, WireError,
+    Kind, Packet, Rebind, SEAL_LEN, Sealed, SessionId, Subscribe, Tag, WireError,
 };
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -110,11 +110,9 @@ impl Books {
 
     /// What a datagram says: itself, or what is sealed in it. `None` if nobody can open it.
     pub fn read<'a>(&self, datagram: &'a [u8], from_relay: bool) -> Option<Cow<'a, [u8]>> {
-        if !is_sealed(datagram) || datagram.len() > MAX_DATAGRAM {
+        let Some(Sealed { session: id, .. }) = Sealed::of(datagram) else {
             return Some(Cow::Borrowed(datagram));
-        }
-        let [_, id @ .., _, _, _, _] = datagram.first_chunk::<8>()?;
-        let id = SessionId::new(u32::from_be_bytes([0, id[0], id[1], id[2]]));
+        };
         let opened = |keys: &LoggedKeys| match from_relay {
             true => keys.from_relay.peek(datagram),
             false => keys.from_participant.peek(datagram),
@@ -390,7 +388,7 @@ fn cookie_brought_back(datagram: &[u8]) -> Option<Tag> {
 }
 
 fn is_sealed(datagram: &[u8]) -> bool {
-    datagram.first() == Some(&(VERSION | Class::Sealed as u8))
+    Sealed::of(datagram).is_some()
 }
 
 /// How many updates a packet carries.
@@ -404,7 +402,8 @@ mod tests {
     use canopy_relay::{ComtreeConfig, Mode, Places, RelayConfig, Siblings};
     use canopy_session::{Keyring, SessionLimits};
     use canopy_wire::{
-        Group, Header, Hello, MAX_DATAGRAM, Record, SAFE_DATAGRAM, Time, encode_update,
+        Class, Group, Header, Hello, MAX_DATAGRAM, Record, SAFE_DATAGRAM, Time, VERSION,
+        encode_update,
     };
 
     fn relay() -> Relay {

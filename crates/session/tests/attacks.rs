@@ -7,7 +7,7 @@ use canopy_session::{Answer, Identity, Keyring, Session, SessionConfig, State, T
 use canopy_wire::{
     Challenge, Connect, Cookie, DropReason, Flags, Group, HEADER_LEN, Join, Keepalive, Kind, Level,
     MAX_DATAGRAM, MAX_JOIN_LEN, MAX_TOKEN_LEN, Packet, Refused, RefusedReason, SAFE_DATAGRAM,
-    Suite, Time, VERSION, WireError,
+    Sealed, Suite, Time, VERSION, WireError,
 };
 use std::time::Duration;
 use support::{
@@ -42,7 +42,8 @@ fn assert_they_understand_each_other(pair: &mut Pair, now: Time) {
     let mut out = [0; 100];
     let dst = Group::new(7).address();
     let len = pair.session.publish(dst, Level(0), Flags(0), b"x", &mut out).unwrap();
-    let opened = pair.relay.unseal(at(1), &mut out[..len]).unwrap();
+    let id = pair.session.id();
+    let opened = pair.relay.unseal(at(1), id, &mut out[..len]).unwrap();
     assert_eq!(kind_of(opened), Kind::Updates);
 }
 
@@ -332,7 +333,8 @@ fn update(pair: &mut Pair, payload: &[u8]) -> Vec<u8> {
 }
 
 fn unseal(pair: &mut Pair, port: u16, datagram: &[u8]) -> Result<(), DropReason> {
-    pair.relay.unseal(at(port), &mut datagram.to_vec()).map(drop)
+    let Sealed { session, .. } = Sealed::of(datagram).ok_or(DropReason::Malformed)?;
+    pair.relay.unseal(at(port), session, &mut datagram.to_vec()).map(drop)
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::trace::{Tap, Trace};
 use canopy_judge::{Carriage, Oracle};
 use canopy_relay::Mode;
 use canopy_session::Session;
-use canopy_wire::{Class, Comtree, Packet, Time, VERSION};
+use canopy_wire::{Comtree, Packet, Sealed, Time};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use std::cmp::Reverse;
@@ -270,7 +270,7 @@ impl<'a> World<'a> {
         let carries = self.updates_in(&datagram.bytes, direction == Direction::Down);
         // A flipped bit in what the relay says in clear could make a session believe anything: only
         // updates are hit there on the way down, and what is sealed.
-        let is_sealed = datagram.bytes.first() == Some(&(VERSION | Class::Sealed as u8));
+        let is_sealed = Sealed::of(&datagram.bytes).is_some();
         let may_be_hit = direction == Direction::Up || is_sealed || !carries.is_empty();
         let corrupted = corrupted && may_be_hit;
         let mut datagram = Datagram { corrupted, ..datagram };

@@ -17,6 +17,7 @@ mod path;
 mod reason;
 mod record;
 mod request;
+mod sealed;
 mod subscribe;
 mod time;
 
@@ -39,6 +40,7 @@ pub use record::{
     encode_update,
 };
 pub use request::{Acts, NumberedRequest, Request, Response, Restriction, Verdict};
+pub use sealed::Sealed;
 pub use subscribe::{
     Change, MAX_CHANGES, Subscribe, SubscribeAck, SubscribeAckWriter, SubscribeWriter,
     next_sequence,

@@ -8,7 +8,7 @@ use canopy_session::{
 };
 use canopy_wire::{
     Address, Downlink, Header, Kind, LeaveReason, Packet, Record, RefusedReason, SAFE_DATAGRAM,
-    Suite, UpdatesWriter,
+    Sealed, Suite, UpdatesWriter,
 };
 use std::net::UdpSocket;
 
@@ -82,7 +82,8 @@ impl Script {
 
     fn answer(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8], answer: &mut Answer) {
         let path = from.into();
-        if let Ok(opened) = self.sessions.unseal(path, &mut datagram.to_vec()) {
+        if let Some(Sealed { session, .. }) = Sealed::of(datagram) {
+            let Ok(opened) = self.sessions.unseal(path, session, datagram) else { return };
             let packet = Packet::new_checked(opened).unwrap();
             if packet.header().kind == Kind::Keepalive {
                 self.sessions.keepalive(now, self.session, &packet, answer).unwrap();

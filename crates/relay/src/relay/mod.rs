@@ -24,8 +24,8 @@ use canopy_session::{
 };
 use canopy_token::UnixTime;
 use canopy_wire::{
-    Address, CLEAR_LEN, Class, Comtree, DropReason, Kind, MAX_DATAGRAM, Packet, Path, SessionId,
-    Tag, Time, VERSION, WireError,
+    Address, Class, Comtree, DropReason, Kind, Packet, Path, Sealed, SessionId, Tag, Time,
+    WireError,
 };
 use core::net::IpAddr;
 use core::time::Duration;
@@ -120,9 +120,6 @@ const MAX_NOTICES: usize = 256;
 const MAX_PASSED_ON: usize = 512;
 /// Addresses that can be muted at a time.
 const MAX_MUTED: usize = 64;
-
-/// The first byte of what is sealed for a session.
-const OF_SESSIONS: u8 = VERSION | Class::Sealed as u8;
 
 /// The data plane of one data thread. A relay has one for each core; together they are a meshed
 /// core (federated games §3.1): each serves its own participants, and passes what they publish to
@@ -279,8 +276,8 @@ impl Relay {
         let from = from.into();
         self.counters.datagrams_in += 1;
         self.counters.bytes_in += datagram.len() as u64;
-        if datagram.first() == Some(&OF_SESSIONS) && datagram.len() <= MAX_DATAGRAM {
-            return self.take_sealed(now, from, datagram);
+        if let Some(sealed) = Sealed::of(datagram) {
+            return self.take_sealed(now, from, sealed, datagram);
         }
         let packet = match Packet::new_checked(datagram) {
             Ok(packet) => packet,
@@ -299,9 +296,9 @@ impl Relay {
     }
 
     /// Takes a datagram that says it is sealed for a session.
-    fn take_sealed(&mut self, now: Time, from: Path, datagram: &mut [u8]) {
-        let (id, echo) = sealed_for(datagram);
-        let opened = self.sessions.unseal(from, datagram);
+    fn take_sealed(&mut self, now: Time, from: Path, sealed: Sealed, datagram: &mut [u8]) {
+        let Sealed { session: id, first } = sealed;
+        let opened = self.sessions.unseal(from, id, datagram);
         let packet = opened.and_then(|opened| Ok(Packet::new_checked(opened)?));
         let reason = match packet {
             Ok(packet) => return self.take_packet(now, from, &packet),
@@ -312,7 +309,7 @@ impl Relay {
         let is_strange = reason == DropReason::Forged && self.sessions.admit(from, id).is_err();
         if reason == DropReason::UnknownSource || is_strange {
             let mut answer = canopy_session::Answer::new();
-            canopy_session::unknown(id, echo, &mut answer);
+            canopy_session::unknown(id, first, &mut answer);
             let fits = answer.bytes().len() <= datagram.len();
             self.reply_to_stranger(now, from, if fits { answer.bytes() } else { &[] });
         }
@@ -474,12 +471,4 @@ impl Relay {
             self.notices.push_back(notice);
         }
     }
-}
-
-/// Whom a sealed datagram is of, and the first of what was sealed in it.
-fn sealed_for(datagram: &[u8]) -> (SessionId, u64) {
-    let word = |at: usize| datagram.get(at..).and_then(<[u8]>::first_chunk).copied();
-    let id = word(0).map_or(SessionId::NONE, |id| SessionId::new(u32::from_be_bytes(id)));
-    let echo = datagram.get(CLEAR_LEN..).and_then(<[u8]>::first_chunk);
-    (id, echo.map_or(0, |echo| u64::from_be_bytes(*echo)))
 }

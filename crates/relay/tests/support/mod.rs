@@ -8,7 +8,7 @@ use canopy_relay::{
 use canopy_session::{Event, Keyring, LoggedKeys, Session, SessionConfig, SessionLimits, State};
 use canopy_wire::{
     Address, Class, Comtree, Downlink, DropReason, Flags, Group, Header, Kind, Level, Path, Record,
-    SAFE_DATAGRAM, SessionId, Time, VERSION, encode_update,
+    SAFE_DATAGRAM, Sealed, SessionId, Time, VERSION, encode_update,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -110,7 +110,7 @@ pub(crate) fn sharing(mode: Mode) -> RelayConfig {
 }
 
 pub(crate) fn is_sealed(datagram: &[u8]) -> bool {
-    datagram.first() == Some(&(VERSION | Class::Sealed as u8))
+    Sealed::of(datagram).is_some()
 }
 
 /// The session that a datagram says it is of.

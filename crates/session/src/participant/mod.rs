@@ -12,10 +12,10 @@ use crate::seal::{Opener, Sealer};
 use crate::sessions::REBIND_STAMP;
 use crate::subscriptions::{Settled, Subscriptions};
 use canopy_wire::{
-    Address, CLEAR_LEN, Challenge, Class, Comtree, Connected, Cookie, Downlink, Flags, Group,
-    Header, Keepalive, Kind, Leave, LeaveReason, Level, MAX_TOKEN_LEN, MAX_UPDATE, Packet, Record,
-    Refused, RefusedReason, RequestStatus, Response, SAFE_DATAGRAM, SEAL_LEN, SessionId,
-    SubscribeAck, SubscribeRefusal, Suite, Tag, Time, Unknown, VERSION, WireError, encode_update,
+    Address, Challenge, Class, Comtree, Connected, Cookie, Downlink, Flags, Group, Header,
+    Keepalive, Kind, Leave, LeaveReason, Level, MAX_TOKEN_LEN, MAX_UPDATE, Packet, Record, Refused,
+    RefusedReason, RequestStatus, Response, SAFE_DATAGRAM, SEAL_LEN, Sealed, SessionId,
+    SubscribeAck, SubscribeRefusal, Suite, Tag, Time, Unknown, WireError, encode_update,
 };
 use core::time::Duration;
 use liveness::{Doubt, Rebinding};
@@ -337,7 +337,8 @@ impl Session {
             return Err(WireError::Length);
         }
         let len = keys.sealer.seal(out, len);
-        keys.sealed[keys.next % REMEMBERED] = first_sealed(out);
+        keys.sealed[keys.next % REMEMBERED] =
+            Sealed::of(&out[..len]).map_or(0, |sealed| sealed.first);
         keys.next += 1;
         Ok(len)
     }
@@ -403,10 +404,11 @@ impl Session {
         datagram: &mut [u8],
         mut deliver: impl FnMut(Update<'_>),
     ) -> Result<(), WireError> {
-        let is_sealed = datagram.first() == Some(&(VERSION | Class::Sealed as u8));
-        let packet = if is_sealed {
-            let Some(opened) = self.open(datagram) else { return Err(WireError::Field("seal")) };
-            Packet::new_checked(opened)?
+        let sealed = Sealed::of(datagram);
+        let is_sealed = sealed.is_some();
+        let packet = if let Some(Sealed { session, .. }) = sealed {
+            let opened = self.open(session, datagram);
+            Packet::new_checked(opened.ok_or(WireError::Field("seal"))?)?
         } else {
             match Packet::new_checked(datagram) {
                 Err(WireError::Version(version)) => {
@@ -441,10 +443,8 @@ impl Session {
         Ok(())
     }
 
-    /// Opens a sealed datagram of the session's.
-    fn open<'a>(&mut self, datagram: &'a mut [u8]) -> Option<&'a mut [u8]> {
-        let [_, id @ .., _, _, _, _] = datagram.first_chunk::<CLEAR_LEN>()?;
-        let id = SessionId::new(u32::from_be_bytes([0, id[0], id[1], id[2]]));
+    /// Opens a sealed datagram that says it is of session `id`.
+    fn open<'a>(&mut self, id: SessionId, datagram: &'a mut [u8]) -> Option<&'a mut [u8]> {
         let is_ours = id == self.id && matches!(self.state, State::Connected | State::Leaving);
         let keys = self.keys.as_mut().filter(|_| is_ours)?;
         keys.opener.open(datagram, true).ok()
@@ -576,10 +576,4 @@ impl Session {
         self.due = now + (FIRST_BACKOFF * (1 << self.tries.min(5))).min(MAX_BACKOFF);
         self.tries += 1;
     }
-}
-
-/// The first bytes that were sealed in a packet.
-fn first_sealed(datagram: &[u8]) -> u64 {
-    let sealed = datagram.get(CLEAR_LEN..).and_then(<[u8]>::first_chunk);
-    sealed.map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }

@@ -10,8 +10,8 @@ use crate::noise::{PublicKey, SeededRandom};
 use crate::seal::{OpenError, Opener, Sealer};
 use crate::tag::{COOKIE_LIFETIME, KeyedState, Keyring};
 use canopy_wire::{
-    Address, CLEAR_LEN, Challenge, Comtree, Downlink, DropReason, Header, Joined, Keepalive, Kind,
-    Leave, LeaveReason, Packet, Path, Rebind, SEAL_LEN, SessionId, Suite, Tag, Time, WireError,
+    Address, Challenge, Comtree, Downlink, DropReason, Header, Joined, Keepalive, Kind, Leave,
+    LeaveReason, Packet, Path, Rebind, SEAL_LEN, SessionId, Suite, Tag, Time, WireError,
 };
 use core::hash::BuildHasher;
 use core::time::Duration;
@@ -251,8 +251,8 @@ impl Sessions {
         self.key_log.pop_front()
     }
 
-    /// Opens a sealed datagram where it lies, and returns the packet in it. It may have come by
-    /// another path than the session's: ask [`Sessions::admit`].
+    /// Opens a sealed datagram of session `id` where it lies, and returns the packet in it. It may
+    /// have come by another path than the session's: ask [`Sessions::admit`].
     ///
     /// # Errors
     /// [`DropReason::UnknownSource`], [`DropReason::Forged`] or [`DropReason::Replayed`].
@@ -260,10 +260,9 @@ impl Sessions {
     pub fn unseal<'a>(
         &mut self,
         from: Path,
+        id: SessionId,
         datagram: &'a mut [u8],
     ) -> Result<&'a mut [u8], DropReason> {
-        let clear = datagram.first_chunk::<CLEAR_LEN>().ok_or(DropReason::Malformed)?;
-        let id = SessionId::new(u32::from_be_bytes([0, clear[1], clear[2], clear[3]]));
         let session = self.find(id).ok_or(DropReason::UnknownSource)?;
         let is_its_path = self.slots[session as usize].path == from;
         let keys = self.secrets[session as usize].as_mut().ok_or(DropReason::UnknownSource)?;

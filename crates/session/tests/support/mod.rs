@@ -6,9 +6,9 @@ use canopy_session::{
     SessionIndex, SessionLimits, Sessions, SessionsConfig, State, Terms,
 };
 use canopy_wire::{
-    Address, CLEAR_LEN, Class, Comtree, Connect, Cookie, Downlink, DropReason, Hello, Join,
-    Keepalive, Kind, MAX_DATAGRAM, Packet, Path, SAFE_DATAGRAM, SessionId, Suite, Tag, Time,
-    Unknown, VERSION, WireError,
+    Address, CLEAR_LEN, Comtree, Connect, Cookie, Downlink, DropReason, Hello, Join, Keepalive,
+    Kind, MAX_DATAGRAM, Packet, Path, SAFE_DATAGRAM, Sealed, SessionId, Suite, Tag, Time, Unknown,
+    VERSION, WireError,
 };
 use snow::Builder;
 use snow::params::{CipherChoice, DHChoice, HashChoice};
@@ -49,7 +49,7 @@ pub(crate) fn kind_of(datagram: &[u8]) -> Kind {
 }
 
 pub(crate) fn is_sealed(datagram: &[u8]) -> bool {
-    datagram.first() == Some(&(VERSION | Class::Sealed as u8))
+    Sealed::of(datagram).is_some()
 }
 
 /// What is in a datagram, if it is sealed; itself otherwise.
