@@ -4,8 +4,7 @@ use canopy_batch::{SendBatch, Transmit};
 use canopy_judge::{Books, Limits, Page};
 use canopy_relay::{Change, Counters, Relay, RelayConfig, Siblings};
 use canopy_session::{Identity, Keyring};
-use canopy_wire::{DropReason, Kind, MAX_DATAGRAM, Packet, Time};
-use std::collections::BTreeSet;
+use canopy_wire::{MAX_DATAGRAM, Time};
 use std::net::SocketAddr;
 use std::sync::LazyLock;
 
@@ -18,8 +17,6 @@ struct Thread {
 pub(crate) struct Host {
     threads: Vec<Thread>,
     books: Books,
-    /// What was sealed and was accepted.
-    accepted: BTreeSet<Vec<u8>>,
     max_sessions: u32,
 }
 
@@ -38,7 +35,6 @@ impl Host {
         Host {
             threads: Siblings::mesh(threads).into_iter().map(thread).collect(),
             books: Books::new(limits),
-            accepted: BTreeSet::new(),
             max_sessions: config.max_sessions,
         }
     }
@@ -81,7 +77,6 @@ impl Host {
         self.note_keys();
         let page = &mut self.threads[number].page;
         self.books.handled(page, from, datagram, (&before, &after)).unwrap();
-        self.note_accepted(datagram, &before, &after);
         self.handle_siblings(now);
     }
 
@@ -107,23 +102,6 @@ impl Host {
                 self.books.opened(keys);
             }
         }
-    }
-
-    /// What is sealed is accepted once, however often it comes. A rebind has to be opened before its
-    /// path is proved, so it may count as many times as it comes; the cookie in it counts then.
-    fn note_accepted(&mut self, datagram: &[u8], before: &Counters, after: &Counters) {
-        let drops = |counters: &Counters| {
-            let dropped: u64 = counters.drops.iter().sum();
-            dropped - counters.dropped(DropReason::RepliesFull)
-        };
-        let was_accepted = drops(before) == drops(after) || before.updates_in != after.updates_in;
-        if !crate::is_sealed(datagram) || !was_accepted {
-            return;
-        }
-        let opened = self.read(datagram, false).expect("accepted, and nobody sealed it");
-        let is_rebind = Packet::new_checked(&opened).unwrap().header().kind == Kind::Rebind;
-        let is_first = self.accepted.insert(datagram.to_vec());
-        assert!(is_first || is_rebind, "accepted a second time");
     }
 
     /// Everything that is due at `now`, and to whom.

@@ -1,5 +1,5 @@
-//! The books on one start of a relay: every datagram is accepted or counted as a drop, counters
-//! add up, tables stay within their limits, what the relay sends parses, is for the session that is
+//! The books on one start of a relay: every datagram is accepted or counted as a drop, what is
+//! sealed is accepted once, counters add up, tables stay within their limits, what the relay sends parses, is for the session that is
 //! there and no longer than agreed with it, and an ip:port that has not brought back a cookie is
 //! sent no more bytes than came from it.
 
@@ -51,6 +51,8 @@ pub struct Books {
     sessions: BTreeMap<SessionId, Agreed>,
     /// The keys of the sessions of each number, the latest last.
     keys: BTreeMap<SessionId, Vec<LoggedKeys>>,
+    /// The tags of the sealed packets that were accepted. No two packets have the same.
+    accepted: BTreeSet<Tag>,
 }
 
 /// What the relay told a participant of its session.
@@ -99,8 +101,13 @@ impl Page {
 impl Books {
     /// The books on a relay that was just started.
     pub fn new(limits: Limits) -> Books {
-        let (accounts, sessions, keys) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Books { limits, accounts, sessions, keys }
+        Books {
+            limits,
+            accounts: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            accepted: BTreeSet::new(),
+        }
     }
 
     /// The relay has opened a session, with these keys.
@@ -123,7 +130,7 @@ impl Books {
     /// A datagram from an ip:port was handled, and the counters moved from `before` to `after`.
     ///
     /// # Errors
-    /// It is neither accepted nor dropped for a reason, or both.
+    /// It is neither accepted nor dropped for a reason, or both; or it was accepted before.
     pub fn handled(
         &mut self,
         page: &mut Page,
@@ -146,7 +153,19 @@ impl Books {
             return Err(refused("a datagram", from, datagram, &moved));
         };
         page.unanswered += u64::from(wants_answer && moved.replies_full == 0);
+        if is_sealed(datagram) && moved.is_accepted() && !self.is_first(datagram, read.as_deref()) {
+            return Err(format!("a sealed datagram from {from} was accepted a second time"));
+        }
         Ok(())
+    }
+
+    /// Whether a sealed datagram that was accepted had not been before. A rebind comes before its path
+    /// is proved, so its number is not noted, and each copy of it is accepted: the cookie in it counts.
+    fn is_first(&mut self, datagram: &[u8], read: Option<&[u8]>) -> bool {
+        let packet = read.and_then(|read| Packet::new_checked(read).ok());
+        let is_rebind = packet.is_some_and(|packet| packet.header().kind == Kind::Rebind);
+        let is_new = datagram.last_chunk().is_none_or(|tag| self.accepted.insert(*tag));
+        is_new || is_rebind
     }
 
     /// The relay sends a datagram.
@@ -320,6 +339,10 @@ impl Moved {
         self.by_reason[reason as usize]
     }
 
+    fn is_accepted(&self) -> bool {
+        self.drops == 0 || self.updates > 0 || self.changes > 0
+    }
+
     fn is_one_drop(&self, reason: DropReason) -> bool {
         (self.drops, self.dropped(reason), self.updates, self.changes) == (1, 1, 0, 0)
     }
@@ -400,10 +423,10 @@ fn updates_in(packet: &Packet<'_>) -> Result<u64, WireError> {
 mod tests {
     use super::*;
     use canopy_relay::{ComtreeConfig, Mode, Places, RelayConfig, Siblings};
-    use canopy_session::{Keyring, SessionLimits};
+    use canopy_session::{Keyring, Session, SessionConfig, SessionLimits};
     use canopy_wire::{
-        Class, Group, Header, Hello, MAX_DATAGRAM, Record, SAFE_DATAGRAM, Time, VERSION,
-        encode_update,
+        Class, Flags, Group, Header, Hello, Level, MAX_DATAGRAM, Record, SAFE_DATAGRAM, Time,
+        VERSION, encode_update,
     };
 
     fn relay() -> Relay {
@@ -487,6 +510,31 @@ mod tests {
         assert_eq!(books.handled(&mut page, stranger(), &sealed, moved), Ok(()));
         let error = books.turn_ends(&relay, &page).unwrap_err();
         assert!(error.contains("not answered"), "{error}");
+    }
+
+    #[test]
+    fn what_is_sealed_and_accepted_a_second_time_is_found() {
+        let (mut relay, mut books) = (relay(), books());
+        let mut session = Session::new(SessionConfig::new(Comtree(1), [3; 16]));
+        let mut out = [0; MAX_DATAGRAM];
+        while let Some(len) = session.poll_transmit(Time::ZERO, &mut out) {
+            relay.handle_datagram(Time::ZERO, stranger(), &mut out[..len]);
+            relay.transmit(Time::ZERO, |batch| {
+                for transmit in batch.transmits() {
+                    let mut said: Vec<u8> = batch.parts(transmit).flatten().copied().collect();
+                    session.handle_datagram(Time::ZERO, &mut said, |_| {}).unwrap();
+                }
+            });
+        }
+        books.opened(relay.poll_key_log().unwrap());
+        let dst = Group::new(3).address();
+        let len = session.publish(dst, Level(0), Flags(0), b"an update", &mut out).unwrap();
+        let (mut page, before) = (Page::begin(&relay), relay.counters().clone());
+        relay.handle_datagram(Time::ZERO, stranger(), &mut out[..len].to_vec());
+        let moved = (&before, relay.counters());
+        assert_eq!(books.handled(&mut page, stranger(), &out[..len], moved), Ok(()));
+        let error = books.handled(&mut page, stranger(), &out[..len], moved).unwrap_err();
+        assert!(error.contains("a second time"), "{error}");
     }
 
     #[test]
