@@ -47,6 +47,7 @@ local ROUTE_REPLY = 0x08
 local HELLO, COOKIE, CONNECT, CONNECTED, REFUSED = 0x10, 0x11, 0x12, 0x13, 0x14
 local KEEPALIVE, KEEPALIVE_ACK, LEAVE, LEFT = 0x15, 0x16, 0x17, 0x18
 local CHALLENGE, REBIND, UNKNOWN = 0x19, 0x1a, 0x1b
+local REQUEST, RESPONSE = 0x20, 0x21
 
 local KINDS = {
   [UPDATES] = "Updates",
@@ -65,6 +66,8 @@ local KINDS = {
   [CHALLENGE] = "Challenge",
   [REBIND] = "Rebind",
   [UNKNOWN] = "Unknown",
+  [REQUEST] = "Request",
+  [RESPONSE] = "Response",
 }
 
 local STRANGER, SESSION, SEALED = 0, 1, 2
@@ -108,6 +111,15 @@ local LEAVE_REASONS = {
   [2] = "thrown out",
   [3] = "token revoked",
   [4] = "elsewhere",
+}
+local REQUESTS = { [1] = "renew", [2] = "throw out", [3] = "restrict", [4] = "restore" }
+local MAX_TOKEN_LEN = 1000
+local REQUEST_STATUSES = {
+  [0] = "done",
+  [1] = "not allowed",
+  [2] = "unknown address",
+  [3] = "token not taken",
+  [4] = "full",
 }
 local REFUSED_REASONS = {
   [1] = "sessions full",
@@ -183,6 +195,14 @@ local f = {
   leave = ProtoField.uint8("canopy.leave.reason", "Reason", base.DEC, LEAVE_REASONS),
   stamp = ProtoField.uint64("canopy.stamp", "Stamp"),
   path_stamp = ProtoField.uint64("canopy.path_stamp", "Path stamp", base.HEX),
+  request = ProtoField.uint8("canopy.request", "Request", base.DEC, REQUESTS),
+  request_acts = ProtoField.uint8("canopy.request.acts", "Acts", base.HEX),
+  request_token_length = ProtoField.uint16("canopy.request.token_length", "Token length"),
+  request_whom = ProtoField.uint32("canopy.request.whom", "Member", base.HEX),
+  request_first = ProtoField.uint32("canopy.request.first", "First group", base.DEC, nil, 0x7fffffff),
+  request_last = ProtoField.uint32("canopy.request.last", "Last group", base.DEC, nil, 0x7fffffff),
+  request_token = ProtoField.bytes("canopy.request.token", "Token"),
+  status = ProtoField.uint8("canopy.response.status", "Status", base.DEC, REQUEST_STATUSES),
   unknown_echo = ProtoField.uint64("canopy.unknown.echo", "Echo", base.HEX),
 }
 canopy.fields = f
@@ -575,6 +595,34 @@ local function with_message(need, layout)
   end
 end
 
+-- What a member asks for, behind it a token.
+local function dissect_request(cursor, tree)
+  local ranges, fault = add_fixed(cursor, tree, 20, {
+    { f.sequence, 4 }, { f.request, 1 }, { f.request_acts, 1 }, { f.request_token_length, 2 },
+    { f.request_whom, 4 }, { f.request_first, 4 }, { f.request_last, 4 },
+  })
+  if fault then
+    return "", fault
+  end
+  local sequence, what = ranges[1]:uint(), ranges[2]:uint()
+  local said = string.format("number %d, %s", sequence, REQUESTS[what] or "unknown")
+  local length = ranges[4]:uint()
+  if length > MAX_TOKEN_LEN or length > cursor:left() then
+    return said, cursor:fault(tree, string.format("a token of %s", plural(length, "byte")))
+  elseif ranges[6]:uint() % GROUP_BIT > ranges[7]:uint() % GROUP_BIT then
+    return said, cursor:fault(tree, "the last group comes before the first")
+  elseif not REQUESTS[what] then
+    return said, cursor:fault(tree, string.format("request %d", what))
+  end
+  if length > 0 then
+    tree:add(f.request_token, cursor:take(length))
+  end
+  if what > 1 then
+    said = string.format("%s %s", said, address_text(ranges[5]:uint()))
+  end
+  return said, nil
+end
+
 local function dissect_payload(cursor, tree)
   local length = cursor:left()
   if length > 0 then
@@ -606,6 +654,11 @@ local BODIES = {
   [REBIND] = fixed(16, { { f.cookie, 16 } }, say_nothing),
   [UNKNOWN] = fixed(8, { { f.unknown_echo, 8 } }, function(ranges)
     return "echo " .. hex(ranges[1])
+  end),
+  [REQUEST] = dissect_request,
+  [RESPONSE] = fixed(5, { { f.sequence, 4 }, { f.status, 1 } }, function(ranges)
+    local status = reason_text(REQUEST_STATUSES, ranges[2]:uint())
+    return string.format("number %d, %s", ranges[1]:uint(), status)
   end),
 }
 

@@ -11,13 +11,13 @@ mod tshark;
 
 use canopy_wire::{
     Address, Challenge, Class, Connect, Connected, Cookie, Flags, Header, Hello, Keepalive, Kind,
-    Leave, Level, MAX_DATAGRAM, Packet, Rebind, Record, Refused, Subscribe, SubscribeAck, Unknown,
-    VERSION, WireError,
+    Leave, Level, MAX_DATAGRAM, NumberedRequest, Packet, Rebind, Record, Refused, Response,
+    Subscribe, SubscribeAck, Unknown, VERSION, WireError,
 };
 use cases::{
     COMTREE, COUNT_AT, FLAGS_AT, KIND_AT, LEAST_SEALED, SEALED, SESSION, altered, foreign_cases,
-    handshake_cases, malformed_cases, published, records, refused_cases, relayed, sealed,
-    sealed_cases, session_cases, subscribe_cases, unknown_cases, update_cases, written,
+    handshake_cases, malformed_cases, published, records, refused_cases, relayed, request_cases,
+    sealed, sealed_cases, session_cases, subscribe_cases, unknown_cases, update_cases, written,
 };
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -35,6 +35,7 @@ fn tshark_shows_what_the_encoders_wrote() {
     cases.extend(handshake_cases());
     cases.extend(refused_cases());
     cases.extend(session_cases());
+    cases.extend(request_cases());
     cases.extend(unknown_cases());
     for kind in Kind::ALL {
         let shown = cases.iter().any(|case| case.datagram[KIND_AT] == *kind as u8);
@@ -268,8 +269,14 @@ fn shown_updates(columns: &[String]) -> Vec<String> {
 }
 
 fn intact_packets() -> Vec<Vec<u8>> {
-    let cases =
-        [update_cases(), subscribe_cases(), handshake_cases(), refused_cases(), session_cases()];
+    let cases = [
+        update_cases(),
+        subscribe_cases(),
+        handshake_cases(),
+        refused_cases(),
+        session_cases(),
+        request_cases(),
+    ];
     cases.into_iter().flatten().map(|case| case.datagram).collect()
 }
 
@@ -376,5 +383,7 @@ fn decode(datagram: &[u8]) -> Result<(), WireError> {
         Kind::Challenge => Challenge::decode(&packet).map(drop),
         Kind::Rebind => Rebind::decode(&packet).map(drop),
         Kind::Unknown => Unknown::decode(&packet).map(drop),
+        Kind::Request => NumberedRequest::decode(&packet).map(drop),
+        Kind::Response => Response::decode(&packet).map(drop),
     }
 }

@@ -4,8 +4,9 @@ use crate::tshark::{DECODED_AS_PORT, EXPERT, NAMED_PORT, OTHER_PORT};
 use canopy_wire::{
     Address, CLEAR_LEN, Challenge, Change, Class, Comtree, Connect, Connected, Cookie, Flags,
     Group, HEADER_LEN, Header, Hello, Keepalive, Kind, Leave, LeaveReason, Level, MAX_DATAGRAM,
-    Rebind, Record, Refused, RefusedReason, SEAL_LEN, SessionId, SubscribeAckWriter,
-    SubscribeRefusal, SubscribeWriter, Unknown, UpdatesWriter, VERSION, WireError, encode_update,
+    NumberedRequest, Rebind, Record, Refused, RefusedReason, Request, RequestStatus, Response,
+    Restriction, SEAL_LEN, SessionId, SubscribeAckWriter, SubscribeRefusal, SubscribeWriter,
+    Unknown, UpdatesWriter, VERSION, Verdict, WireError, encode_update,
 };
 
 /// Places in the base header.
@@ -368,6 +369,37 @@ pub(crate) fn session_cases() -> Vec<Case> {
             written(|out| Unknown { echo: NONCE }.encode(COMTREE, SESSION, out)),
             "Unknown, comtree 9, session 70007, echo 0011223344556677",
             &[("canopy.kind", "0x1b"), ("canopy.unknown.echo", "0x0011223344556677")],
+        ),
+    ]
+}
+
+pub(crate) fn request_cases() -> Vec<Case> {
+    let request = |request| {
+        written(|out| NumberedRequest { sequence: 7, request }.encode(COMTREE, SESSION, out))
+    };
+    let mute = Request::Judge(Address::unicast(1, 70), Verdict::Restrict(Restriction::MUTE));
+    let response = Response { sequence: 7, status: RequestStatus::UnknownAddress };
+    vec![
+        case(
+            request(Request::Renew(b"v4")),
+            "Request, comtree 9, session 70007, number 7, renew",
+            &[("canopy.kind", "0x20"), ("canopy.request", "1"), ("canopy.request.token", "7634")],
+        ),
+        case(
+            request(mute),
+            "Request, comtree 9, session 70007, number 7, restrict 1.70",
+            &[
+                ("canopy.request", "3"),
+                ("canopy.request.acts", "0x05"),
+                ("canopy.request.first", "0"),
+                ("canopy.request.last", "2147483647"),
+                ("canopy.request.token", ""),
+            ],
+        ),
+        case(
+            written(|out| response.encode(COMTREE, SESSION, out)),
+            "Response, comtree 9, session 70007, number 7, unknown address",
+            &[("canopy.kind", "0x21"), ("canopy.sequence", "7"), ("canopy.response.status", "2")],
         ),
     ]
 }
