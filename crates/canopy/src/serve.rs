@@ -16,7 +16,7 @@ use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::mpsc::Receiver;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -210,10 +210,27 @@ async fn tell_of_engines(watch: RelayWatch) {
     }
 }
 
-/// Says at debug level who joins and leaves, until the relay has ended.
+/// Lines about those who were not let in, in a second: who floods a relay with bad tokens must not
+/// fill its logs.
+const REFUSALS_PER_SECOND: u32 = 10;
+
+/// Says at debug level who joins and leaves, and at info level who was not let in, until the relay
+/// has ended.
 fn tell_of_participants(notices: Receiver<Notice>) {
+    let (mut second, mut told) = (Instant::now(), 0);
     for notice in notices {
         match notice {
+            Notice::TokenRefused { comtree, path, why } => {
+                if second.elapsed() >= Duration::from_secs(1) {
+                    (second, told) = (Instant::now(), 0);
+                }
+                told += 1;
+                if told <= REFUSALS_PER_SECOND {
+                    tracing::info!(comtree = comtree.0, from = %path.remote, "not let in: {why}");
+                } else if told == REFUSALS_PER_SECOND + 1 {
+                    tracing::info!("others were not let in either; bad_token counts them");
+                }
+            }
             Notice::Joined { comtree, address, path } => {
                 tracing::debug!(comtree = comtree.0, %address, from = %path.remote, "joined");
             }

@@ -230,6 +230,9 @@ fn tell(event: Option<Event>) {
         Some(Event::Connected { participant, .. }) => {
             print_note(format_args!("connected as {participant}"));
         }
+        Some(Event::SentAway(reason)) => {
+            print_note(format_args!("the relay ends the session: {reason:?}"));
+        }
         Some(Event::Refused(reason)) => {
             print_note(format_args!("the relay refuses: {reason:?}; asking again"));
         }

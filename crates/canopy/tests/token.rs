@@ -4,10 +4,11 @@ mod support;
 
 use serde_json::Value;
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use support::{canopy, run};
+use std::time::{Duration, Instant};
+use support::{Server, canopy, run};
 
 const CLIENT_KEY: &str = "CQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQk";
 /// The library of Python that issues a token, pinned.
@@ -102,4 +103,95 @@ fn another_languages_library_issues_a_token() {
     let told = inspect(&text(&python.output().unwrap()), &["--trust", &public]);
     assert_eq!(told["valid"], true, "{told}");
     assert_eq!(told["claims"]["comtrees"][0]["sub"]["level"], 2);
+}
+
+/// A trust file with a key, and a client's key with a token of it, all in a folder.
+struct Access {
+    folder: tempfile::TempDir,
+    signing: String,
+    client: String,
+    client_public: String,
+}
+
+impl Access {
+    fn new() -> Access {
+        let folder = tempfile::tempdir().unwrap();
+        let (signing, public) = new_key(folder.path(), "a.key");
+        fs::write(folder.path().join("trust.toml"), format!("keys = [\"{public}\"]")).unwrap();
+        let client = folder.path().join("client.key").to_str().unwrap().to_owned();
+        let client_public = text(&run(&["token", "client-key", "--out", &client]));
+        Access { folder, signing, client, client_public }
+    }
+
+    fn trust(&self) -> String {
+        self.folder.path().join("trust.toml").to_str().unwrap().to_owned()
+    }
+
+    fn issue(&self, groups: &str) -> String {
+        let who = ["--world", "lobby", "--subject", "someone", "--client-key", &self.client_public];
+        let what = ["--publish", groups, "--subscribe", groups];
+        text(&run(&[&["token", "issue", "--key", &self.signing][..], &who, &what].concat()))
+    }
+
+    fn relay(&self) -> Server {
+        let flags = ["--trust", &self.trust(), "--world", "lobby"];
+        Server::start_telling(
+            &[&["relay", "--listen", "127.0.0.1:0", "--json"][..], &flags].concat(),
+            Stdio::piped(),
+        )
+    }
+}
+
+#[test]
+fn a_relay_lets_in_by_tokens_and_its_log_says_who_was_not() {
+    let access = Access::new();
+    let mut relay = access.relay();
+    let (at, token) = (relay.address("relay").to_string(), access.issue("7"));
+    let publish = |group: &str, flags: &[&str]| {
+        let output = run(&[&["pub", group, "hello", "--relay", &at], flags].concat());
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let with_token = ["--token", &token, "--client-key", &access.client];
+    assert!(publish("7", &with_token).0);
+    let (done, error) = publish("7", &[]);
+    assert!(!done && error.contains("Ask the world's backend for a new one"), "{error}");
+    let other = access.folder.path().join("other.key").to_str().unwrap().to_owned();
+    text(&run(&["token", "client-key", "--out", &other]));
+    assert!(!publish("7", &["--token", &token, "--client-key", &other]).0, "it is stolen");
+    let said = run(&[&["sub", "8", "--relay", &at][..], &with_token].concat());
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("the client's token does not grant"), "{said}");
+    relay.ask_to_end();
+    let logs: Vec<String> = relay.logs().lines().map(Result::unwrap).collect();
+    for why in ["it brought no token", "for the owner of another key"] {
+        assert!(logs.iter().any(|line| line.contains(why)), "{why}: {logs:?}");
+    }
+}
+
+/// From the command's end until the client hears of it.
+#[test]
+fn a_revocation_reaches_a_running_relay_within_a_second() {
+    let access = Access::new();
+    let relay = access.relay();
+    let (at, token) = (relay.address("relay").to_string(), access.issue("7"));
+    let mut listener = canopy(&["sub", "7", "--relay", &at, "--token", &token]);
+    let mut listener = listener
+        .args(["--client-key", &access.client])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut told = BufReader::new(listener.stderr.take().unwrap()).lines();
+    assert!(told.next().unwrap().unwrap().starts_with("subscribed to "));
+    text(&run(&["token", "revoke", &token, "--trust-file", &access.trust()]));
+    let revoked = Instant::now();
+    let heard = told.by_ref().map(Result::unwrap).find(|line| line.contains("Revoked"));
+    let took = revoked.elapsed();
+    listener.kill().unwrap();
+    listener.wait().unwrap();
+    assert!(heard.is_some());
+    println!("heard of it after {took:?}");
+    assert!(took < Duration::from_secs(10), "the file is looked at four times a second");
+    let told = inspect(&token, &["--trust-file", &access.trust()]);
+    assert!(told["why"].to_string().contains("revoked"), "{told}");
 }
