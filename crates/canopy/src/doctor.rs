@@ -1,7 +1,9 @@
 //! `canopy doctor`: whether a relay with these settings would do well on this host.
 
 use crate::output::print_line;
-use crate::settings::{RelayArgs, RelaySettings};
+use crate::settings::{RelayArgs, RelaySettings, key};
+use crate::trust;
+use canopy_client::RelayKey;
 use canopy_engines::current_user;
 use canopy_net::SEND_BUFFER;
 use canopy_node::{Command, EngineInUse, NodeConfig, RunningRelay};
@@ -10,6 +12,7 @@ use serde::Serialize;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::thread::available_parallelism;
@@ -103,6 +106,8 @@ fn checks(settings: anyhow::Result<RelaySettings>) -> Vec<Check> {
             for unused in &settings.unused {
                 checks.push(Check::warning("settings", unused, "take it out, or change it"));
             }
+            checks.push(relay_key(settings.key_file(), settings.node.listen));
+            checks.push(trusted_keys(settings.trust.as_deref(), settings.node.listen));
             checks.extend(relay(&settings.node));
             checks.extend(devices(Path::new("/sys/class/net"), settings.node.max_datagram));
             checks.extend(page("metrics", settings.metrics));
@@ -119,6 +124,54 @@ fn checks(settings: anyhow::Result<RelaySettings>) -> Vec<Check> {
     checks.push(wall_clock(SystemTime::now(), written()));
     checks.push(ciphers());
     checks
+}
+
+/// Whether clients know the relay again after a restart.
+fn relay_key(file: Option<&Path>, listen: SocketAddr) -> Check {
+    const CHECK: &str = "relay key";
+    let Some(file) = file else {
+        let found = "another at each start";
+        return if listen.ip().is_loopback() {
+            Check::ok(CHECK, found)
+        } else {
+            let remedy = "--key FILE: clients on other machines know the relay by its key";
+            Check::warning(CHECK, found, remedy)
+        };
+    };
+    let shown = file.display();
+    match key::load(file) {
+        Ok(None) => Check::ok(CHECK, format!("{shown} will be made")),
+        Err(error) => Check::bad(CHECK, Outcome::Failed, format!("{error:#}"), "name another file"),
+        Ok(Some(identity)) => {
+            let mode = fs::metadata(file).map_or(0, |file| file.permissions().mode());
+            if mode & 0o077 == 0 {
+                return Check::ok(CHECK, RelayKey::new(*identity.public()).to_string());
+            }
+            let found = format!("{shown} can be read by others, who could pose as the relay");
+            Check::warning(CHECK, found, format!("chmod 600 {shown}"))
+        }
+    }
+}
+
+/// Whose tokens the relay would take.
+fn trusted_keys(file: Option<&Path>, listen: SocketAddr) -> Check {
+    const CHECK: &str = "trusted keys";
+    match file.map(trust::read) {
+        None if listen.ip().is_loopback() => Check::ok(CHECK, "none: whoever comes is let in"),
+        None => Check::warning(
+            CHECK,
+            "none: whoever comes is let in, from other machines too",
+            "--trust FILE: the keys whose tokens let in (docs/tokens.md)",
+        ),
+        Some(Ok(trust)) => {
+            let (keys, revoked) = (trust.keys.len(), trust.revoked.len());
+            Check::ok(CHECK, format!("{keys} keys, {revoked} tokens revoked"))
+        }
+        Some(Err(error)) => {
+            let remedy = "docs/tokens.md describes the file";
+            Check::bad(CHECK, Outcome::Failed, format!("{error:#}"), remedy)
+        }
+    }
 }
 
 /// What starting a relay shows.
@@ -293,6 +346,29 @@ mod tests {
         let later = SystemTime::now() + 2 * CLOCK_ALLOWANCE;
         assert_eq!(wall_clock(SystemTime::now(), Some(later)).outcome, Outcome::Warning);
         assert_eq!(wall_clock(later, Some(SystemTime::now())).outcome, Outcome::Ok);
+    }
+
+    #[test]
+    fn keys_that_others_can_read_or_that_are_none_have_a_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        let (here, away) = ("127.0.0.1:1".parse().unwrap(), "192.0.2.1:1".parse().unwrap());
+        assert_eq!(relay_key(None, here).outcome, Outcome::Ok);
+        assert_eq!(relay_key(None, away).outcome, Outcome::Warning);
+        let file = folder.path().join("relay.key");
+        assert_eq!(relay_key(Some(&file), away).outcome, Outcome::Ok);
+        assert!(!file.exists(), "a doctor makes nothing");
+        let secret = format!("canopy-relay-secret:{}", "07".repeat(32));
+        fs::write(&file, secret).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        let found = relay_key(Some(&file), away);
+        assert!(in_words(&found).contains("chmod 600"), "{found:?}");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(relay_key(Some(&file), away).outcome, Outcome::Ok);
+        fs::write(&file, "something else").unwrap();
+        assert_eq!(relay_key(Some(&file), away).outcome, Outcome::Failed);
+        assert_eq!(trusted_keys(None, here).outcome, Outcome::Ok);
+        assert_eq!(trusted_keys(None, away).outcome, Outcome::Warning);
+        assert_eq!(trusted_keys(Some(&file), away).outcome, Outcome::Failed);
     }
 
     #[test]

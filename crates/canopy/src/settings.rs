@@ -2,7 +2,7 @@
 //! valid. Nothing after this checks again.
 
 mod comtrees;
-mod key;
+pub(crate) mod key;
 mod sources;
 
 use anyhow::{Context, bail};
@@ -334,6 +334,11 @@ impl RelaySettings {
 }
 
 impl RelaySettings {
+    /// Where the relay's secret key is kept.
+    pub(crate) fn key_file(&self) -> Option<&Path> {
+        self.key.as_deref()
+    }
+
     /// Reads the relay's secret key, or makes it if there is none yet, and whose tokens it takes.
     pub(crate) fn open_keys(&mut self) -> anyhow::Result<()> {
         if let Some(path) = &self.key {

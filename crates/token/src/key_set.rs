@@ -113,6 +113,11 @@ impl KeySet {
         Ok(all)
     }
 
+    /// How many keys are trusted, those by delegation among them.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
     /// Whether no key is trusted, so that no token passes.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()

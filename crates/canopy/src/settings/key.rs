@@ -12,12 +12,19 @@ const PREFIX: &str = "canopy-relay-secret:";
 
 /// The identity in a key file, which is made if there is none.
 pub(super) fn load_or_make(path: &Path) -> anyhow::Result<Identity> {
+    match load(path)? {
+        Some(identity) => Ok(identity),
+        None => make(path)
+            .with_context(|| format!("cannot make the relay's key file {}", path.display())),
+    }
+}
+
+/// The identity in a key file, if there is one.
+pub(crate) fn load(path: &Path) -> anyhow::Result<Option<Identity>> {
     let shown = path.display();
     match fs::read_to_string(path) {
-        Ok(text) => parse(&text).with_context(|| format!("{shown} holds no relay's key")),
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            make(path).with_context(|| format!("cannot make the relay's key file {shown}"))
-        }
+        Ok(text) => parse(&text).with_context(|| format!("{shown} holds no relay's key")).map(Some),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => {
             Err(error).with_context(|| format!("cannot read the relay's key file {shown}"))
         }
