@@ -9,11 +9,13 @@ mod joining;
 mod participant;
 mod relay;
 mod session;
+mod token;
 mod wire;
 
 pub use joining::joining;
 pub use relay::{Run, relay, run_relay};
 pub use session::session;
+pub use token::token;
 pub use wire::{handshake, packet, subscribe, subscribe_ack, updates};
 
 use canopy_wire::{HEADER_LEN, Sealed};
@@ -29,6 +31,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("subscribe_ack", subscribe_ack),
     ("handshake", handshake),
     ("joining", joining),
+    ("token", token),
     ("relay", relay),
     ("session", session),
 ];

@@ -8,6 +8,7 @@
 mod capacity;
 mod footprint;
 mod groupcast;
+mod join;
 mod left_out;
 mod members;
 mod noise;
@@ -38,6 +39,8 @@ enum What {
     Groupcast(groupcast::GroupcastBench),
     /// Subscription changes that one core of a relay takes in a second
     Subscribe(subscribe::SubscribeBench),
+    /// Participants that one core of a relay lets in within a second
+    Join(join::JoinBench),
     /// Memory and idle processor time of a relay with many clients
     Footprint(footprint::FootprintBench),
     /// Time to choose a tree by every method, and to provision one change in a large tree
@@ -93,6 +96,7 @@ impl BenchCommand {
             What::Capacity(bench) => bench.run(),
             What::Groupcast(bench) => bench.run(),
             What::Subscribe(bench) => bench.run(),
+            What::Join(bench) => bench.run(),
             What::Footprint(bench) => bench.run(),
             What::Plan(bench) => bench.run(),
             What::Reflector(reflector) => reflector.run(),

@@ -296,7 +296,8 @@ impl Ports {
 
     /// Closes a port; its place may be another's from now on. Returns what it was.
     pub(crate) fn close(&mut self, index: PortIndex) -> Option<Port> {
-        let port = self.get(index)?.clone();
+        let rights = self.get_mut(index)?.rights.take();
+        let port = Port { rights, ..self.get(index)?.clone() };
         let hash = address_hash(port.comtree, port.address);
         if let Ok(entry) = self.by_address.find_entry(hash, |found| *found == index) {
             entry.remove();

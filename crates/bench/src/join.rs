@@ -1,0 +1,227 @@
+//! `canopy bench join`: how many participants a relay lets in, a second and core, and what of it is
+//! the key agreement and the token's signature.
+//!
+//! It is the data plane in memory, fed with the connects of participants whose cookies are right:
+//! what comes before costs no cryptography but a hash.
+
+use crate::noise::median;
+use anyhow::{Context, bail, ensure};
+use canopy_net::thread_cpu_time;
+use canopy_output::{print_line, print_note};
+use canopy_relay::{
+    ComtreeConfig, Mode, Places, Relay, RelayConfig, Siblings, TableLimits, Trust, UnixTime,
+};
+use canopy_session::{Identity, Keyring, Session, SessionConfig, SessionLimits, State};
+use canopy_token::{
+    Budget, Claims, ComtreeGrant, Grant, KeySet, Revocations, Scope, SigningKey, Unicast,
+};
+use canopy_wire::{Comtree, MAX_DATAGRAM, SAFE_DATAGRAM, Time};
+use clap::Args;
+use serde::Serialize;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Counts the participants that one core of a relay lets in within a second of its processor time,
+/// with tokens and without, in memory, and says how much of a join is the signature of its token.
+/// All participants join anew in every round.
+#[derive(Args)]
+pub(crate) struct JoinBench {
+    /// Rounds of each row, of which the median is told
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=99))]
+    rounds: u32,
+    /// Participants of a round
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(10..=10_000))]
+    participants: u32,
+    /// Print the rows as JSON, one a line
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct JoinRow {
+    /// `open` lets in whoever comes, `token` who brings one.
+    access: &'static str,
+    joins_per_core_second: f64,
+    join_us: f64,
+    /// Of that: the check of the token, with its signature.
+    token_us: f64,
+    /// The rest, of which the key agreement is most: four times X25519.
+    key_agreement_and_rest_us: f64,
+}
+
+/// The time of day when a relay's time is zero.
+const ORIGIN: UnixTime = UnixTime(1_800_000_000);
+const COMTREE: Comtree = Comtree(1);
+const WORLD: &str = "bench";
+
+impl JoinBench {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let key = SigningKey::from_seed([1; 32]);
+        let (mut open, mut guarded, mut checks) = (Vec::new(), Vec::new(), Vec::new());
+        // The first round warms up. The rows take turns, so that both meet the same noise.
+        for round in 0..=self.rounds {
+            print_note(format_args!("round {round} of {}", self.rounds));
+            let applicants = (0..self.participants).map(|number| Applicant::new(number, &key));
+            let applicants: Vec<Applicant> = applicants.collect::<Result<_, _>>()?;
+            open.push(self.join_all(None, &applicants)?);
+            let trust = Arc::new(trust(&key)?);
+            guarded.push(self.join_all(Some(Arc::clone(&trust)), &applicants)?);
+            checks.push(self.check_all(&trust, &applicants)?);
+        }
+        let micros = |rounds: &[Duration]| {
+            let each: Vec<f64> = rounds[1..].iter().map(Duration::as_secs_f64).collect();
+            median(&each) * 1e6 / f64::from(self.participants)
+        };
+        let token_us = micros(&checks);
+        for (access, join_us, token_us) in
+            [("open", micros(&open), 0.0), ("token", micros(&guarded), token_us)]
+        {
+            let row = JoinRow {
+                access,
+                joins_per_core_second: (1e6 / join_us).round(),
+                join_us,
+                token_us,
+                key_agreement_and_rest_us: join_us - token_us,
+            };
+            print_line(if self.json { serde_json::to_string(&row)? } else { row.in_words() })?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// The processor time of letting all of them in.
+    fn join_all(
+        &self,
+        trust: Option<Arc<Trust>>,
+        applicants: &[Applicant],
+    ) -> anyhow::Result<Duration> {
+        let has_tokens = trust.is_some();
+        let mut relay = relay(trust, self.participants);
+        let mut now = Time::from_millis(1);
+        let mut spent = Duration::ZERO;
+        for applicant in applicants {
+            let mut session = applicant.session(has_tokens);
+            // Strangers are answered at a rate.
+            now = now + Duration::from_millis(1);
+            exchange(&mut relay, &mut session, applicant, now)?;
+            spent += exchange(&mut relay, &mut session, applicant, now)?;
+            ensure!(session.state() == State::Connected, "a participant was not let in");
+        }
+        Ok(spent)
+    }
+
+    /// The processor time of checking all of their tokens.
+    fn check_all(&self, trust: &Trust, applicants: &[Applicant]) -> anyhow::Result<Duration> {
+        let started = thread_cpu_time();
+        for applicant in applicants {
+            trust.keys.verify(&applicant.token, ORIGIN, &trust.revoked)?;
+        }
+        Ok(thread_cpu_time().saturating_sub(started))
+    }
+}
+
+impl JoinRow {
+    fn in_words(&self) -> String {
+        let JoinRow { access, joins_per_core_second, join_us, token_us, .. } = self;
+        format!(
+            "{access:<6} {joins_per_core_second:>7.0} joins a core-second: {join_us:.0} µs each, of \
+             which the token {token_us:.0} µs"
+        )
+    }
+}
+
+struct Applicant {
+    number: u32,
+    identity: Identity,
+    token: String,
+}
+
+impl Applicant {
+    fn new(number: u32, key: &SigningKey) -> anyhow::Result<Applicant> {
+        let mut secret = [7; 32];
+        secret[..4].copy_from_slice(&number.to_be_bytes());
+        let identity = Identity::new(secret);
+        let token = key.issue(&Claims {
+            subject: format!("player-{number}"),
+            id: format!("{number:032x}"),
+            expires: ORIGIN.after(3600),
+            not_before: None,
+            client_key: *identity.public(),
+            grant: Grant {
+                world: WORLD.to_owned(),
+                address: None,
+                comtrees: vec![ComtreeGrant {
+                    comtree: COMTREE,
+                    publish: Scope::everything(),
+                    subscribe: Scope::everything(),
+                    unicast: Unicast::Anybody,
+                }],
+                budget: Budget::default(),
+                roles: Vec::new(),
+            },
+        })?;
+        Ok(Applicant { number, identity, token })
+    }
+
+    fn session(&self, has_token: bool) -> Session {
+        let mut seed = [3; 16];
+        seed[..4].copy_from_slice(&self.number.to_be_bytes());
+        Session::new(SessionConfig {
+            identity: Some(self.identity.clone()),
+            token: if has_token { self.token.clone().into_bytes() } else { Vec::new() },
+            ..SessionConfig::new(COMTREE, seed)
+        })
+    }
+
+    fn ip_port(&self) -> SocketAddr {
+        let [_, b, c, d] = (1000 + self.number).to_be_bytes();
+        SocketAddr::from(([10, b, c, d], 4040))
+    }
+}
+
+fn trust(key: &SigningKey) -> anyhow::Result<Trust> {
+    let keys = KeySet::new([key.public().clone()], &[], ORIGIN)?;
+    Ok(Trust { keys, revoked: Revocations::new(0) })
+}
+
+fn relay(trust: Option<Arc<Trust>>, participants: u32) -> Relay {
+    let comtree = ComtreeConfig { world: WORLD.to_owned(), ..ComtreeConfig::new(COMTREE, 1) };
+    let config = RelayConfig {
+        mode: Mode::Immediate,
+        comtrees: vec![comtree],
+        trust,
+        origin: ORIGIN,
+        places: Places::new(participants),
+        max_sessions: participants,
+        max_datagram: SAFE_DATAGRAM as u16,
+        log_keys: false,
+        limits: SessionLimits::default(),
+        tables: TableLimits::default(),
+        smallest_set: None,
+    };
+    Relay::new(config, Siblings::alone(), Keyring::new([1; 16]), &[2; 16])
+}
+
+/// Brings the relay what a session has to send, and back the answer. Returns the relay's time.
+fn exchange(
+    relay: &mut Relay,
+    session: &mut Session,
+    applicant: &Applicant,
+    now: Time,
+) -> anyhow::Result<Duration> {
+    let mut out = [0; MAX_DATAGRAM];
+    let len = session.poll_transmit(now, &mut out).context("a participant has nothing to say")?;
+    let mut answers = Vec::new();
+    let started = thread_cpu_time();
+    relay.handle_datagram(now, applicant.ip_port(), &mut out[..len]);
+    relay.transmit(now, |batch| {
+        for reply in batch.transmits() {
+            answers.push(batch.parts(reply).collect::<Vec<_>>().concat());
+        }
+    });
+    let spent = thread_cpu_time().saturating_sub(started);
+    let Some(mut answer) = answers.pop() else { bail!("the relay does not answer") };
+    session.handle_datagram(now, &mut answer, |_| ())?;
+    Ok(spent)
+}
