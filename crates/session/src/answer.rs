@@ -27,13 +27,16 @@ impl Answer {
         self.len = encode(&mut self.bytes).unwrap_or(0);
     }
 
+    /// Writes a packet that carries the number `to`, whatever was encoded.
     pub(crate) fn write_sealed<E>(
         &mut self,
         sealer: &mut Sealer,
+        to: SessionId,
         encode: impl FnOnce(&mut [u8]) -> Result<usize, E>,
     ) {
         self.write(encode);
         if self.len > 0 {
+            self.bytes[1..4].copy_from_slice(&to.number().to_be_bytes()[1..]);
             self.len = sealer.seal(&mut self.bytes, self.len);
         }
     }

@@ -17,10 +17,11 @@ mod tag;
 
 pub use answer::{Answer, refuse, unknown};
 pub use noise::{Identity, PublicKey, derive};
-pub use participant::{Event, Session, SessionConfig, SessionError, State, Update};
+pub use participant::{Call, Event, LinkKeys, Session, SessionConfig, SessionError, State, Update};
 pub use requests::RequestNumber;
 pub use seal::{OpenError, Opener};
 pub use sessions::{
-    Ended, Knock, LoggedKeys, Proof, SessionIndex, SessionLimits, Sessions, SessionsConfig, Terms,
+    Ended, Knock, LoggedKeys, MAX_LINKS, Proof, SessionIndex, SessionLimits, Sessions,
+    SessionsConfig, Terms,
 };
 pub use tag::{KeyedState, Keyring};

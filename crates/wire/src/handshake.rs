@@ -76,7 +76,8 @@ pub struct Connect<'a> {
 pub struct Join<'a> {
     /// The comtree to join.
     pub comtree: Comtree,
-    /// What the participant can do beyond the base protocol, a bit each; none is defined yet.
+    /// What it can do beyond the base protocol, a bit each; the highest is
+    /// [`LinkJoin::FEATURE`](crate::LinkJoin::FEATURE).
     pub features: u32,
     /// The longest datagram in bytes that the participant's path takes.
     pub max_datagram: u16,
@@ -259,6 +260,11 @@ impl<'a> Join<'a> {
     /// [`WireError::TooShort`], [`WireError::Length`], [`WireError::Field`] for a token longer than
     /// [`MAX_TOKEN_LEN`].
     pub fn decode(bytes: &'a [u8]) -> Result<Join<'a>, WireError> {
+        Ok(Join::decode_front(bytes)?.0)
+    }
+
+    /// Reads it, and returns the bytes behind it too.
+    pub(crate) fn decode_front(bytes: &'a [u8]) -> Result<(Join<'a>, &'a [u8]), WireError> {
         let mut fields = Fields::of(bytes, JOIN_FIXED)?;
         let (comtree, features) = (Comtree(fields.u32()?), fields.u32()?);
         let max_datagram = fields.u16()?;
@@ -267,8 +273,9 @@ impl<'a> Join<'a> {
         if usize::from(token_len) > MAX_TOKEN_LEN {
             return Err(WireError::Field("token"));
         }
-        let token = fields.0.get(..token_len.into()).ok_or(WireError::Length)?;
-        Ok(Join { comtree, features, max_datagram, suites, token })
+        let cut = fields.0.split_at_checked(token_len.into());
+        let (token, behind) = cut.ok_or(WireError::Length)?;
+        Ok((Join { comtree, features, max_datagram, suites, token }, behind))
     }
 }
 

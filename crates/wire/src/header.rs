@@ -86,7 +86,7 @@ kinds! {
 pub enum Class {
     /// Of those who have no session, and the answers to them.
     Stranger = 0,
-    /// In cleartext: what goes to many whose world asked for no protection, and between relays.
+    /// In cleartext: what goes to many whose world asked for no protection.
     Session = 1,
     /// Of a session, sealed with its keys from the ninth byte on.
     Sealed = 2,
@@ -113,7 +113,7 @@ impl Kind {
 pub struct SessionId(u32);
 
 impl SessionId {
-    /// No session: in what is sent to many at once, or between relays.
+    /// No session: in what is sent to many at once.
     pub const NONE: SessionId = SessionId(0xff_ffff);
     /// How many sessions a relay can number.
     pub const COUNT: u32 = SessionId::NONE.0;

@@ -12,6 +12,7 @@ mod error;
 mod fields;
 mod handshake;
 mod header;
+mod link;
 mod liveness;
 mod path;
 mod reason;
@@ -32,6 +33,7 @@ pub use header::{
     CLEAR_LEN, Class, DEFAULT_HOP_LIMIT, HEADER_LEN, Header, Kind, MAX_DATAGRAM, MAX_UPDATE,
     Packet, SAFE_DATAGRAM, SEAL_LEN, SessionId, VERSION,
 };
+pub use link::LinkJoin;
 pub use liveness::{Challenge, Keepalive, Leave, Rebind, Unknown};
 pub use path::Path;
 pub use reason::{LeaveReason, RefusedReason, RequestStatus, SubscribeRefusal};

@@ -1,12 +1,12 @@
 //! How a participant joins: hello, cookie, connect, connected, or a refusal.
 
-use super::{Event, Keys, MAX_BACKOFF, REMEMBERED, Session, SessionConfig, State};
+use super::{Call, Event, Keys, MAX_BACKOFF, REMEMBERED, Session, SessionConfig, State};
 use crate::noise::{FIRST_MORE, Initiator, Prologue};
 use crate::seal::{Opener, Sealer};
 use crate::sessions::REBIND_STAMP;
 use canopy_wire::{
-    Comtree, Connect, Connected, Cookie, Hello, Join, Joined, MAX_DATAGRAM, MAX_JOIN_LEN, Refused,
-    RefusedReason, SAFE_DATAGRAM, Time, WireError,
+    Comtree, Connect, Connected, Cookie, Hello, Join, Joined, LinkJoin, MAX_DATAGRAM, MAX_JOIN_LEN,
+    Refused, RefusedReason, SAFE_DATAGRAM, Time, WireError,
 };
 use core::time::Duration;
 
@@ -22,7 +22,8 @@ impl Session {
         if now < self.due {
             return Ok(None);
         }
-        self.nonce = self.draw();
+        let nonce = self.draw();
+        self.nonce = self.config.call.map_or(nonce, |call| call.steered(nonce));
         self.back_off(now);
         // Which comtree it wants to join, it says where only the relay reads it.
         Hello { nonce: self.nonce }.encode(Comtree(0), out).map(Some)
@@ -54,7 +55,12 @@ impl Session {
         let SessionConfig { comtree, max_datagram, suites, .. } = self.config;
         let join = Join { comtree, features: 0, max_datagram, suites, token: &self.config.token };
         let mut payload = [0; MAX_JOIN_LEN];
-        let len = join.encode(&mut payload)?;
+        let len = match self.config.call {
+            Some(Call { session, thread, .. }) => {
+                LinkJoin { session, thread, max_datagram, suites }.encode(&mut payload)?
+            }
+            None => join.encode(&mut payload)?,
+        };
         let relay_key = self.config.relay_key.unwrap_or(self.relay_key);
         let mut message = vec![0; FIRST_MORE + len];
         let seed = self.random.draw();

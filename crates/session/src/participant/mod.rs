@@ -3,6 +3,7 @@
 //! `poll_transmit`, `poll_timeout`. It never gives up: a lost relay is asked again, with back-off.
 
 mod asking;
+mod calling;
 mod joining;
 mod liveness;
 
@@ -11,6 +12,7 @@ use crate::requests::{RequestNumber, Requests};
 use crate::seal::{Opener, Sealer};
 use crate::sessions::REBIND_STAMP;
 use crate::subscriptions::{Settled, Subscriptions};
+pub use calling::{Call, LinkKeys};
 use canopy_wire::{
     Address, Challenge, Class, Comtree, Connected, Cookie, Downlink, Flags, Group, Header,
     Keepalive, Kind, Leave, LeaveReason, Level, MAX_TOKEN_LEN, MAX_UPDATE, Packet, Record, Refused,
@@ -40,6 +42,8 @@ pub struct SessionConfig {
     /// The longest datagram in bytes that the path to the relay takes, from [`SAFE_DATAGRAM`] to
     /// [`MAX_DATAGRAM`](canopy_wire::MAX_DATAGRAM). The relay may know of less.
     pub max_datagram: u16,
+    /// If it is a relay that calls its neighbour: what it asks for.
+    pub call: Option<Call>,
 }
 
 impl SessionConfig {
@@ -53,6 +57,7 @@ impl SessionConfig {
             token: Vec::new(),
             suites: Suite::Aes128Gcm.bit() | Suite::ChaCha20Poly1305.bit(),
             max_datagram: SAFE_DATAGRAM as u16,
+            call: None,
         }
     }
 }

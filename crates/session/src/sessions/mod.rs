@@ -3,10 +3,11 @@
 //! Before a path has brought back a cookie it costs no memory and is sent no more bytes than
 //! it sent. Never sends by itself: every call fills at most one [`Answer`].
 
+mod links;
 mod opening;
 
 use crate::answer::Answer;
-use crate::noise::{PublicKey, SeededRandom};
+use crate::noise::{Identity, PublicKey, SeededRandom};
 use crate::seal::{OpenError, Opener, Sealer};
 use crate::tag::{COOKIE_LIFETIME, KeyedState, Keyring};
 use canopy_wire::{
@@ -14,10 +15,12 @@ use canopy_wire::{
     LeaveReason, Packet, Path, Rebind, SEAL_LEN, SessionId, Suite, Tag, Time, WireError,
 };
 use core::hash::BuildHasher;
+use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use hashbrown::HashTable;
 use std::collections::VecDeque;
 
+pub use links::MAX_LINKS;
 pub use opening::Knock;
 
 /// The number of a session's place in the table.
@@ -94,6 +97,8 @@ pub struct Terms {
 struct Slot {
     path: Path,
     live: bool,
+    /// Whether it is a link's, whose place stays the link's while that is down.
+    is_link: bool,
     heard: Time,
     /// The proof of its path: by the session's connect, or by a later rebind.
     proof: Proof,
@@ -103,15 +108,33 @@ struct Slot {
 
 const _: () = assert!(core::mem::offset_of!(Slot, live) < 64);
 
+impl Slot {
+    /// The place of a link that was never up.
+    fn of_link() -> Slot {
+        let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        Slot {
+            path: nowhere.into(),
+            live: false,
+            is_link: true,
+            heard: Time::ZERO,
+            proof: Proof { at: Time::ZERO, nonce: 0 },
+            nonce: 0,
+        }
+    }
+}
+
 /// A session's keys, and what is seldom needed.
 struct Keys {
     sealer: Sealer,
     opener: Opener,
+    /// The number that packets to the other side carry: the session's own, but a link has one on
+    /// each side.
+    peer: SessionId,
     /// The answer to its connect, until a packet shows that it has arrived.
     welcome: Option<Box<[u8]>>,
     /// When it was last asked to prove another path.
     challenged: Option<Time>,
-    /// The key that its participant is known by.
+    /// The key that its participant, or the neighbour, is known by.
     participant: Option<PublicKey>,
 }
 
@@ -156,6 +179,8 @@ pub struct Sessions {
     random: SeededRandom,
     /// Places that were in use, the longest free first.
     free: VecDeque<SessionIndex>,
+    /// How many places are links'.
+    links: u32,
     by_path: HashTable<SessionIndex>,
     hash: KeyedState,
     live: u32,
@@ -171,7 +196,7 @@ impl Sessions {
     /// An empty table. `table_key` seeds the index by path. The slots' memory is reserved now
     /// and touched as sessions come; the index grows with them.
     pub fn new(config: SessionsConfig, keys: Keyring, table_key: &Tag) -> Sessions {
-        let max = config.max_sessions as usize;
+        let max = (config.max_sessions + MAX_LINKS) as usize;
         Sessions {
             config,
             keys,
@@ -179,6 +204,7 @@ impl Sessions {
             secrets: Vec::with_capacity(max),
             random: SeededRandom::new(table_key, b"canopy handshakes"),
             free: VecDeque::with_capacity(max),
+            links: 0,
             by_path: HashTable::new(),
             hash: KeyedState::new(table_key),
             live: 0,
@@ -194,7 +220,12 @@ impl Sessions {
         self.keys = keys;
     }
 
-    /// How many sessions there are.
+    /// Who the relay is.
+    pub fn identity(&self) -> &Identity {
+        self.keys.identity()
+    }
+
+    /// How many sessions there are, not counting links.
     pub fn live(&self) -> u32 {
         self.live
     }
@@ -285,9 +316,8 @@ impl Sessions {
         datagram: &mut [u8],
         len: usize,
     ) -> Option<usize> {
-        let id = self.id(session);
         let keys = self.secrets.get_mut(session as usize)?.as_mut()?;
-        datagram.get_mut(1..4)?.copy_from_slice(&id.number().to_be_bytes()[1..]);
+        datagram.get_mut(1..4)?.copy_from_slice(&keys.peer.number().to_be_bytes()[1..]);
         (datagram.len() >= len + SEAL_LEN).then(|| keys.sealer.seal(datagram, len))
     }
 
@@ -323,7 +353,7 @@ impl Sessions {
         encode: impl FnOnce(&mut [u8]) -> Result<usize, WireError>,
     ) {
         if let Some(Some(keys)) = self.secrets.get_mut(session as usize) {
-            answer.write_sealed(&mut keys.sealer, encode);
+            answer.write_sealed(&mut keys.sealer, keys.peer, encode);
         }
     }
 
@@ -363,12 +393,14 @@ impl Sessions {
             return;
         }
         let cookie = self.keys.rebind_cookie(now, from, id);
-        let Some(session) = self.find(id) else { return };
+        // A neighbour whose path has changed calls anew.
+        let session = self.find(id).filter(|session| !self.slots[*session as usize].is_link);
+        let Some(session) = session else { return };
         let Some(Some(keys)) = self.secrets.get_mut(session as usize) else { return };
         if keys.challenged.is_none_or(|at| now.since(at) >= CHALLENGE_PAUSE) {
             keys.challenged = Some(now);
             let challenge = Challenge { cookie };
-            answer.write_sealed(&mut keys.sealer, |out| challenge.encode(comtree, id, out));
+            answer.write_sealed(&mut keys.sealer, id, |out| challenge.encode(comtree, id, out));
         }
     }
 
@@ -389,6 +421,9 @@ impl Sessions {
         let Rebind { cookie } = Rebind::decode(packet)?;
         let Header { session: id, comtree, .. } = *packet.header();
         let session = self.find(id).ok_or(DropReason::UnknownSource)?;
+        if self.slots[session as usize].is_link {
+            return Err(DropReason::UnexpectedKind);
+        }
         let made = self.keys.made_rebind(now, from, id, &cookie);
         let at = made.ok_or(DropReason::BadCookie)?;
         self.now = self.now.max(now);
@@ -415,12 +450,16 @@ impl Sessions {
         Ok(ended)
     }
 
-    /// Ends a session. Its place is free from now on.
+    /// Ends a session. Its place is free from now on; a link's stays the link's.
     pub fn end(&mut self, session: SessionIndex) -> Ended {
+        self.secrets[session as usize] = None;
+        if self.slots[session as usize].is_link {
+            self.slots[session as usize].live = false;
+            return Ended(session);
+        }
         self.unindex(session);
         self.remember(session);
         self.slots[session as usize].live = false;
-        self.secrets[session as usize] = None;
         self.free.push_back(session);
         self.live -= 1;
         Ended(session)

@@ -5,8 +5,8 @@ use crate::answer::Answer;
 use crate::noise::{Prologue, PublicKey, Responder, SECOND_MORE};
 use crate::seal::{Opener, Sealer};
 use canopy_wire::{
-    Connect, Connected, Cookie, DropReason, Hello, Join, Joined, MAX_JOIN_LEN, Packet, Path, Time,
-    WireError,
+    Connect, Connected, Cookie, DropReason, Hello, Join, Joined, LinkJoin, MAX_JOIN_LEN, Packet,
+    Path, Time, WireError,
 };
 use core::time::Duration;
 
@@ -24,6 +24,14 @@ impl Knock {
     /// If it is malformed.
     pub fn join(&self) -> Result<Join<'_>, WireError> {
         Join::decode(&self.payload[..self.len])
+    }
+
+    /// What it asks for, if it is a relay that asks for a link.
+    ///
+    /// # Errors
+    /// If it is malformed.
+    pub fn link_join(&self) -> Result<Option<LinkJoin>, WireError> {
+        LinkJoin::decode(&self.payload[..self.len])
     }
 
     /// The key that it is known by.
@@ -100,31 +108,43 @@ impl Sessions {
         knock: Knock,
         terms: &Terms,
     ) -> Option<SessionIndex> {
+        if self.live >= self.config.max_sessions {
+            return None;
+        }
         let fresh = self.high_water();
-        let session =
-            if fresh < self.config.max_sessions { fresh } else { self.free.pop_front()? };
+        let session = self.take_place(self.config.max_sessions + self.links)?;
         let Some(keys) = self.make_keys(now, path, session, knock, proof.nonce, terms) else {
             if session != fresh {
                 self.free.push_front(session);
             }
             return None;
         };
-        let slot = Slot { path, nonce: proof.nonce, proof, heard: now, live: true };
-        if session == fresh {
-            self.slots.push(slot);
-            self.secrets.push(Some(keys));
-        } else {
-            self.slots[session as usize] = slot;
-            self.secrets[session as usize] = Some(keys);
-        }
+        let nonce = proof.nonce;
+        self.put(session, Slot { path, nonce, proof, heard: now, live: true, is_link: false });
+        self.secrets[session as usize] = Some(keys);
         self.index(session);
         self.live += 1;
         Some(session)
     }
 
+    /// A place that nobody has: a fresh one, if there are fewer than `most`.
+    pub(super) fn take_place(&mut self, most: u32) -> Option<SessionIndex> {
+        let fresh = self.high_water();
+        if fresh < most { Some(fresh) } else { self.free.pop_front() }
+    }
+
+    pub(super) fn put(&mut self, session: SessionIndex, slot: Slot) {
+        if session == self.high_water() {
+            self.slots.push(slot);
+            self.secrets.push(None);
+        } else {
+            self.slots[session as usize] = slot;
+        }
+    }
+
     /// Finishes the handshake: the session's keys, and the answer that gives them to the
     /// participant.
-    fn make_keys(
+    pub(super) fn make_keys(
         &mut self,
         now: Time,
         path: Path,
@@ -167,6 +187,7 @@ impl Sessions {
             sealer: Sealer::new(terms.suite, &secrets.from_relay),
             opener: Opener::new(terms.suite, &secrets.from_participant),
             welcome: Some(welcome.bytes().into()),
+            peer: joined.session,
             challenged: None,
             participant,
         })

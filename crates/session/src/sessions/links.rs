@@ -1,0 +1,106 @@
+//! Links to other relays: sessions in which each side has a number of its own, which the other
+//! writes on its packets. A link keeps its place, and so its number, from handshake to handshake.
+//! No index by path knows it: other links, and participants, may share its ip:port.
+
+use super::{Ended, Keys, Knock, Proof, SessionIndex, Sessions, Slot, Terms};
+use crate::answer::Answer;
+use crate::participant::LinkKeys;
+use canopy_wire::{Comtree, DropReason, Keepalive, LinkJoin, Packet, Path, Time};
+
+/// The most links of a data thread.
+pub const MAX_LINKS: u32 = 256;
+
+impl Sessions {
+    /// Takes a place for a link, which is down at first; `None` if there are [`MAX_LINKS`] already.
+    pub fn add_link(&mut self) -> Option<SessionIndex> {
+        if self.links >= MAX_LINKS {
+            return None;
+        }
+        self.links += 1;
+        let Some(session) = self.take_place(self.config.max_sessions + self.links) else {
+            self.links -= 1;
+            return None;
+        };
+        self.put(session, Slot::of_link());
+        Some(session)
+    }
+
+    /// Gives a link's place back.
+    pub fn remove_link(&mut self, session: SessionIndex) {
+        let Ended(session) = self.end(session);
+        self.slots[session as usize].is_link = false;
+        self.links -= 1;
+        self.free.push_back(session);
+    }
+
+    /// A link is up: the neighbour at `path` has answered the call.
+    pub fn link_up(&mut self, now: Time, link: SessionIndex, path: Path, keys: LinkKeys) {
+        let LinkKeys { sealer, opener, peer, neighbour: participant, nonce, .. } = keys;
+        let proof = Proof { at: now, nonce };
+        let is_link = true;
+        self.put(link, Slot { path, nonce, proof, heard: now, live: true, is_link });
+        let (welcome, challenged) = (None, None);
+        let keys = Keys { sealer, opener, peer, participant, welcome, challenged };
+        self.secrets[link as usize] = Some(keys);
+    }
+
+    /// Answers a neighbour's call, whose path is proved: the link is up, with new keys, and what the
+    /// earlier ones sealed is opened no more. [`Sessions::welcome`] has the answer. False if it is the
+    /// same call again.
+    ///
+    /// # Errors
+    /// [`DropReason::Stale`] if it is a late copy, [`DropReason::Malformed`].
+    pub fn answer_call(
+        &mut self,
+        now: Time,
+        link: SessionIndex,
+        (path, proof): (Path, Proof),
+        (knock, join): (Knock, LinkJoin),
+        terms: &Terms,
+    ) -> Result<bool, DropReason> {
+        let before = &self.slots[link as usize];
+        if before.live && before.path == path && before.nonce == proof.nonce {
+            // The same call again. Its answer is kept until a packet shows that it arrived.
+            return self.welcome(link).map(|_| false).ok_or(DropReason::Stale);
+        }
+        if proof <= before.proof {
+            return Err(DropReason::Stale);
+        }
+        let keys = self.make_keys(now, path, link, knock, proof.nonce, terms);
+        let keys = keys.ok_or(DropReason::Malformed)?;
+        let (nonce, is_link) = (proof.nonce, true);
+        self.put(link, Slot { path, nonce, proof, heard: now, live: true, is_link });
+        self.secrets[link as usize] = Some(Keys { peer: join.session, ..keys });
+        Ok(true)
+    }
+
+    /// Writes the keepalive of the side that called, which brings back the neighbour's last path
+    /// stamp.
+    pub fn write_keepalive(
+        &mut self,
+        now: Time,
+        link: SessionIndex,
+        path_stamp: u64,
+        answer: &mut Answer,
+    ) {
+        let to = self.id(link);
+        let keepalive = Keepalive { stamp: now.as_nanos().max(1), path_stamp };
+        self.write_sealed(link, answer, |out| keepalive.encode(Comtree(0), to, out));
+    }
+
+    /// Takes the answer to a keepalive of the side that called: the neighbour is there. Returns what
+    /// the next keepalive brings back.
+    ///
+    /// # Errors
+    /// If it is malformed.
+    pub fn keepalive_ack(
+        &mut self,
+        now: Time,
+        link: SessionIndex,
+        packet: &Packet<'_>,
+    ) -> Result<u64, DropReason> {
+        let Keepalive { path_stamp, .. } = Keepalive::decode(packet)?;
+        self.slots[link as usize].heard = now;
+        Ok(path_stamp)
+    }
+}
