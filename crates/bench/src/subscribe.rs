@@ -14,13 +14,10 @@ use crate::relay::Server;
 use anyhow::{Context, bail, ensure};
 use canopy_net::{SocketOptions, process_cpu_time, thread_cpu_time};
 use canopy_output::{print_line, print_note};
-use canopy_relay::{
-    BranchConfig, Change as RelayChange, ComtreeConfig, Mode, Places, Relay, RelayConfig, Siblings,
-    TableLimits,
-};
+use canopy_relay::{ComtreeConfig, Mode, Places, Relay, RelayConfig, Siblings, TableLimits};
 use canopy_session::{Keyring, Session, SessionLimits, State};
 use canopy_wire::{
-    Address, Change, Comtree, Group, Kind, Level, MAX_DATAGRAM, Packet, SessionId, SubscribeAck,
+    Change, Comtree, Group, Kind, Level, MAX_DATAGRAM, Packet, SessionId, SubscribeAck,
     SubscribeWriter, Time,
 };
 use clap::Args;
@@ -44,8 +41,7 @@ const LOST_AFTER: Duration = Duration::from_millis(100);
 
 /// Counts the subscription changes that one core of a relay applies and acknowledges in a second of
 /// its processor time: 256 participants walk through groups, 350 changes a packet and 1 a packet,
-/// in memory and through the socket of a real relay process. In memory, neighbour relays in their
-/// place show what the tables cost without a seal; 'sealed' is with one.
+/// in memory ('sealed') and through the socket of a real relay process.
 #[derive(Args)]
 pub(crate) struct SubscribeBench {
     /// Rounds of each row, of which the median is told
@@ -72,12 +68,11 @@ impl SubscribeBench {
             bail!("--seconds {} is out of range; choose 0.05 to 60", self.seconds);
         }
         let relay_on = Processors::take()?.relay_on[0];
-        for path in ["memory", "sealed", "socket"] {
+        for path in ["sealed", "socket"] {
             for changes in CHANGES {
                 print_note(format_args!("{path}, {changes} changes a packet"));
                 let rounds = match path {
-                    "memory" => self.in_memory(changes, false)?,
-                    "sealed" => self.in_memory(changes, true)?,
+                    "sealed" => self.in_memory(changes)?,
                     _ => self.through_the_socket(changes, relay_on)?,
                 };
                 let row = SubscribeRow {
@@ -91,10 +86,8 @@ impl SubscribeBench {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Of participants, whose packets are sealed, or of neighbour relays, whose are not.
-    fn in_memory(&self, changes: u32, is_sealed: bool) -> anyhow::Result<Vec<f64>> {
+    fn in_memory(&self, changes: u32) -> anyhow::Result<Vec<f64>> {
         let mut relay = relay();
-        let join = if is_sealed { join } else { link };
         let mut walkers = join(&mut relay, changes)?;
         let mut datagrams = vec![0; PARTICIPANTS * MAX_DATAGRAM];
         let mut lengths = [0; PARTICIPANTS];
@@ -210,18 +203,6 @@ fn join(relay: &mut Relay, changes: u32) -> anyhow::Result<Vec<Walker>> {
     (0..PARTICIPANTS).map(joined).collect()
 }
 
-/// Makes them all neighbours of a relay in memory.
-fn link(relay: &mut Relay, changes: u32) -> anyhow::Result<Vec<Walker>> {
-    let linked = |number: usize| {
-        let neighbour = Address::unicast(number as u16 + 2, 0);
-        let path = ip_port(number).into();
-        let branch = BranchConfig { comtree: COMTREE, neighbour, path, is_core_peer: false };
-        relay.apply(NOW, RelayChange::AddBranch(branch))?;
-        Ok(Walker::new(number, None, changes))
-    };
-    (0..PARTICIPANTS).map(linked).collect()
-}
-
 fn ip_port(number: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], 1024 + number as u16))
 }
@@ -266,14 +247,12 @@ impl Walker {
         Ok(writer.finish(COMTREE, id))
     }
 
-    /// The same, sealed with the session's key if there is one.
+    /// The same, sealed with the session's key.
     fn sealed_packet(&mut self, sequence: u32, out: &mut [u8]) -> anyhow::Result<usize> {
         let id = self.session.as_ref().map_or(SessionId::NONE, Session::id);
         let len = self.packet(id, sequence, out)?;
-        Ok(match &mut self.session {
-            Some(session) => session.seal(out, len)?,
-            None => len,
-        })
+        let session = self.session.as_mut().context("in memory each has its session")?;
+        Ok(session.seal(out, len)?)
     }
 
     /// The packets that are not acknowledged, for one segmented send: their bytes and one's length.
@@ -392,9 +371,7 @@ mod tests {
     fn the_relay_in_memory_applies_every_change() {
         let bench = SubscribeBench { rounds: 1, seconds: 0.05, json: false };
         for changes in CHANGES {
-            for is_sealed in [false, true] {
-                assert!(bench.in_memory(changes, is_sealed).unwrap()[0] > 0.0);
-            }
+            assert!(bench.in_memory(changes).unwrap()[0] > 0.0);
         }
     }
 }

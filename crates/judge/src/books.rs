@@ -371,7 +371,7 @@ impl Moved {
             Err(error) => return self.is_one_drop(error.into()).then_some(false),
         };
         let is_of_session = packet.header().kind.class() == Class::Session;
-        if is_of_session && !is_sealed(datagram) && packet.header().session != SessionId::NONE {
+        if is_of_session && !is_sealed(datagram) {
             return self.is_one_drop(DropReason::Forged).then_some(false);
         }
         match packet.header().kind {

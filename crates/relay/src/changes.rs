@@ -2,21 +2,37 @@
 
 use crate::access::Trust;
 use crate::comtrees::{ComtreeConfig, FIRST_ENDPOINT, MAX_COMTREES};
-use canopy_session::Keyring;
+use canopy_session::{Keyring, MAX_LINKS, PublicKey};
 use canopy_token::UnixTime;
 use canopy_wire::{Address, Comtree, Path, Time};
 use core::net::IpAddr;
 use std::sync::Arc;
+
+/// A link to a neighbour relay, as it is given to one of the two: a session of both, in which each
+/// has proved its key to the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkConfig {
+    /// The key that the neighbour is known by.
+    pub key: PublicKey,
+    /// The way to the neighbour. Who is called takes the way that the call came by.
+    pub path: Path,
+    /// Which data thread has the link, on both sides: its number modulo how many each relay has. A
+    /// data thread has one link with a neighbour.
+    pub thread: u16,
+    /// Whether this relay calls. One of the two does; the other waits to be called.
+    pub calls: bool,
+}
 
 /// A branch of a comtree, as it is given to a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BranchConfig {
     /// The comtree.
     pub comtree: Comtree,
-    /// The neighbour relay's own address on it, of the data thread that sends to this one.
+    /// The neighbour relay's own address on it, with the number of the link's data thread as its
+    /// endpoint.
     pub neighbour: Address,
-    /// The way to it.
-    pub path: Path,
+    /// The neighbour's key: the branch is over the link with it.
+    pub link: PublicKey,
     /// Whether the neighbour is a core peer: one of a meshed core, whose members hear each other
     /// directly (federated games §3.1).
     pub is_core_peer: bool,
@@ -30,6 +46,15 @@ pub enum Change {
     AddComtree(ComtreeConfig),
     /// Carry a comtree no more; its members are sent away.
     RemoveComtree(Comtree),
+    /// Have a link with a neighbour relay.
+    AddLink(LinkConfig),
+    /// The end of a link, and of the branches over it.
+    RemoveLink {
+        /// The neighbour's key.
+        key: PublicKey,
+        /// The data thread that has the link.
+        thread: u16,
+    },
     /// Send to, and take from, a neighbour relay on a comtree.
     AddBranch(BranchConfig),
     /// The end of a branch.
@@ -75,13 +100,17 @@ impl Change {
     /// The data thread of a relay with `threads` that alone is concerned, if not all are: addresses
     /// belong to the thread that the kernel steers them to.
     pub fn thread(&self, threads: u16) -> Option<u16> {
+        let threads = threads.max(1);
         let address = match self {
+            Change::AddLink(LinkConfig { thread, .. }) | Change::RemoveLink { thread, .. } => {
+                return Some(thread % threads);
+            }
             Change::AddBranch(branch) => branch.neighbour,
             Change::RemoveBranch { neighbour, .. } => *neighbour,
             Change::ThrowOut { address, .. } => *address,
             _ => return None,
         };
-        Some(address.endpoint() % threads.max(1))
+        Some(address.endpoint() % threads)
     }
 }
 
@@ -108,6 +137,14 @@ pub enum Refusal {
     UnknownAddress(Comtree, Address),
     /// As many addresses are muted as can be.
     TooManyMuted,
+    /// The data thread has a link with the neighbour already.
+    LinkExists,
+    /// The data thread has no link with the neighbour.
+    UnknownLink,
+    /// The data thread has as many links as it can, [`MAX_LINKS`].
+    TooManyLinks,
+    /// The neighbour's key is the relay's own.
+    OwnKey,
 }
 
 impl core::fmt::Display for Refusal {
@@ -146,6 +183,18 @@ impl core::fmt::Display for Refusal {
                     f,
                     "nobody has the address {address} on comtree {id}; it may have left by now"
                 )
+            }
+            Refusal::LinkExists => {
+                write!(f, "this data thread has a link with that relay already; remove it first")
+            }
+            Refusal::UnknownLink => {
+                write!(f, "this data thread has no link with a relay of that key; add it first")
+            }
+            Refusal::TooManyLinks => {
+                write!(f, "a data thread has at most {MAX_LINKS} links; remove one first")
+            }
+            Refusal::OwnKey => {
+                write!(f, "that is this relay's own key; give each relay a key of its own")
             }
             Refusal::TooManyMuted => {
                 write!(f, "as many addresses are muted as can be; wait for one to end")

@@ -6,7 +6,7 @@ use crate::cohorts::Cohorts;
 use crate::comtrees::Comtrees;
 use crate::counters::Counters;
 use crate::pending::{Audience, MAX_PENDING_BYTES, Pending};
-use crate::ports::{Peer, PeerClass, PortIndex, Ports};
+use crate::ports::{PeerClass, PortIndex, Ports};
 use crate::subscriptions::SubscriptionTable;
 use canopy_batch::{MAX_PARTS_PER_TRANSMIT, Part, SendBatch};
 use canopy_session::{SessionIndex, Sessions};
@@ -25,19 +25,12 @@ pub(crate) struct Tables<'a> {
 impl Tables<'_> {
     /// Where a port's datagrams go; `None` if whoever it led to is gone.
     fn path(&self, port: PortIndex) -> Option<Path> {
-        match self.ports.get(port)?.peer {
-            Peer::Participant(session) => self.sessions.path(session),
-            Peer::Branch(link) => self.ports.path_of_link(link),
-            Peer::Sibling(_) => None,
-        }
+        self.sessions.path(self.session(port)?)
     }
 
-    /// The session of a participant's port.
+    /// The session of a port.
     fn session(&self, port: PortIndex) -> Option<SessionIndex> {
-        match self.ports.get(port)?.peer {
-            Peer::Participant(session) => Some(session),
-            Peer::Branch(_) | Peer::Sibling(_) => None,
-        }
+        self.ports.get(port)?.peer.session()
     }
 
     fn is_unreachable(&self, path: Path) -> bool {
@@ -229,7 +222,7 @@ impl Fanout {
         let port = tables.ports.get(self.cohorts.first_member(node))?;
         self.burst.choose(pending, self.cohorts.targets(node), shape.class, exclude);
         let downlink = comtrees.get(port.comtree_index).downlink;
-        self.is_plain = shape.class == PeerClass::Participant && downlink == Downlink::Member;
+        self.is_plain = shape.class != PeerClass::Participant || downlink == Downlink::Member;
         if self.is_plain {
             // Its sealed copies may take the place of the batch's bytes.
             self.filler = None;
@@ -273,9 +266,14 @@ impl Fanout {
             Own::Everything => return,
             Own::Many => return self.apart.push(receiver),
         };
-        // Whoever left since its updates arrived has no path: its copies end here.
-        let Some(path) = tables.path(receiver) else { return };
         let updates = (self.burst.updates() - fillers.parts().len()) as u64;
+        let Some(path) = tables.path(receiver) else {
+            // A participant that left since its updates arrived was counted then. A link that is down
+            // has its branches still.
+            let is_down = tables.ports.get(receiver).is_some();
+            counters.drops[DropReason::Unreachable as usize] += if is_down { updates } else { 0 };
+            return;
+        };
         if tables.is_unreachable(path) {
             counters.drops[DropReason::Unreachable as usize] += updates;
             return;

@@ -31,7 +31,7 @@ mod turn;
 pub use access::{TokenRefusal, Trust};
 pub use canopy_batch::SendBatch;
 pub use canopy_token::UnixTime;
-pub use changes::{BranchConfig, Change, Refusal};
+pub use changes::{BranchConfig, Change, LinkConfig, Refusal};
 pub use comtrees::{
     ComtreeConfig, ComtreeCounters, ComtreeStatus, DEFAULT_WORLD, FIRST_ENDPOINT, MAX_COMTREES,
 };

@@ -7,9 +7,8 @@
 use crate::NONE;
 use crate::access::Rights;
 use crate::comtrees::ComtreeIndex;
-use canopy_session::{KeyedState, SessionIndex};
-use canopy_wire::{Address, Comtree, MAX_DATAGRAM, Path, RequestStatus, SAFE_DATAGRAM, Tag};
-use core::hash::BuildHasher;
+use canopy_session::SessionIndex;
+use canopy_wire::{Address, Comtree, MAX_DATAGRAM, RequestStatus, SAFE_DATAGRAM};
 use hashbrown::HashTable;
 
 /// The number of a port in its table.
@@ -20,10 +19,20 @@ pub(crate) type PortIndex = u32;
 pub(crate) enum Peer {
     /// The participant of a session, as a member of the port's comtree.
     Participant(SessionIndex),
-    /// A relay, over the link with this number; the port is a branch of its comtree.
-    Branch(u32),
+    /// A relay, over the link with this session; the port is a branch of its comtree.
+    Branch(SessionIndex),
     /// Another data thread of this relay. Its port is on every comtree.
     Sibling(u16),
+}
+
+impl Peer {
+    /// The session with whose keys the port's packets are sealed.
+    pub(crate) fn session(self) -> Option<SessionIndex> {
+        match self {
+            Peer::Participant(session) | Peer::Branch(session) => Some(session),
+            Peer::Sibling(_) => None,
+        }
+    }
 }
 
 /// What a port may be sent, by who is at its other end.
@@ -102,11 +111,8 @@ pub(crate) struct Port {
 
 const _: () = assert!(size_of::<Port>() == 64);
 
-/// A link to another relay: where its datagrams come from and go to.
-struct Link {
-    path: Path,
-    branches: u32,
-}
+/// Stands for the first port of a link's session: its ports are found by comtree.
+const OF_LINK: PortIndex = NONE - 1;
 
 /// All ports of a data thread.
 pub(crate) struct Ports {
@@ -116,17 +122,13 @@ pub(crate) struct Ports {
     by_address: HashTable<PortIndex>,
     /// Branches, by link and comtree.
     by_link: HashTable<PortIndex>,
-    /// By session: one of its ports; each names the next.
+    /// By session: one of its ports, each of which names the next; or [`OF_LINK`].
     first_of_session: Vec<PortIndex>,
-    links: Vec<Link>,
-    link_by_path: HashTable<u32>,
-    path_hash: KeyedState,
 }
 
 impl Ports {
     /// The first `siblings` ports are those of the relay's data threads, in their order.
-    /// `key` seeds the index of links, which is asked about any path.
-    pub(crate) fn new(siblings: u16, max_sessions: u32, max_ports: u32, key: &Tag) -> Ports {
+    pub(crate) fn new(siblings: u16, max_sessions: u32, max_ports: u32) -> Ports {
         let mut ports = Vec::with_capacity(max_ports as usize);
         ports.extend((0..siblings).map(|thread| Port {
             peer: Peer::Sibling(thread),
@@ -147,9 +149,6 @@ impl Ports {
             by_address: HashTable::new(),
             by_link: HashTable::new(),
             first_of_session: vec![NONE; max_sessions as usize],
-            links: Vec::new(),
-            link_by_path: HashTable::new(),
-            path_hash: KeyedState::new(key),
         }
     }
 
@@ -182,64 +181,49 @@ impl Ports {
         self.by_address.find(address_hash(comtree, address), same).copied()
     }
 
-    /// The ports of a session.
+    /// A session is a link's from now on, or is none any more.
+    pub(crate) fn mark_link(&mut self, session: SessionIndex, is_link: bool) {
+        self.first_of_session[session as usize] = if is_link { OF_LINK } else { NONE };
+    }
+
+    pub(crate) fn is_link(&self, session: SessionIndex) -> bool {
+        self.first_of_session[session as usize] == OF_LINK
+    }
+
+    /// The branches over a link.
+    pub(crate) fn of_link(&self, link: SessionIndex) -> impl Iterator<Item = PortIndex> + use<'_> {
+        let is_over =
+            move |port: &&PortIndex| self.ports[**port as usize].peer == Peer::Branch(link);
+        self.by_link.iter().filter(is_over).copied()
+    }
+
+    /// The ports of a participant's session.
     pub(crate) fn of_session(
         &self,
         session: SessionIndex,
     ) -> impl Iterator<Item = PortIndex> + use<'_> {
         let first = self.first_of_session[session as usize];
-        core::iter::successors((first != NONE).then_some(first), |port| {
+        core::iter::successors((first < OF_LINK).then_some(first), |port| {
             let next = self.ports[*port as usize].next_of_session;
             (next != NONE).then_some(next)
         })
     }
 
-    /// The port of a session on a comtree.
+    /// The port of a session on a comtree: a participant's membership, or a link's branch.
     #[inline]
     pub(crate) fn of_member(&self, session: SessionIndex, comtree: Comtree) -> Option<PortIndex> {
+        if self.is_link(session) {
+            return self.of_branch(session, comtree);
+        }
         self.of_session(session).find(|port| self.ports[*port as usize].comtree == comtree)
     }
 
-    /// The branch of a comtree over the link at a path.
-    pub(crate) fn of_branch(&self, path: Path, comtree: Comtree) -> Option<PortIndex> {
-        let link = self.find_link(path)?;
+    fn of_branch(&self, link: SessionIndex, comtree: Comtree) -> Option<PortIndex> {
         let same = |port: &PortIndex| {
             let port = &self.ports[*port as usize];
             port.peer == Peer::Branch(link) && port.comtree == comtree
         };
         self.by_link.find(link_hash(link, comtree), same).copied()
-    }
-
-    /// The path of a link.
-    pub(crate) fn path_of_link(&self, link: u32) -> Option<Path> {
-        self.links.get(link as usize).map(|link| link.path)
-    }
-
-    fn find_link(&self, path: Path) -> Option<u32> {
-        let is_at = |link: &u32| self.links[*link as usize].path == path;
-        self.link_by_path.find(self.path_hash.hash_one(path), is_at).copied()
-    }
-
-    /// The link at a path, opened if there is none.
-    pub(crate) fn link_at(&mut self, path: Path) -> u32 {
-        if let Some(link) = self.find_link(path) {
-            return link;
-        }
-        let unused = self.links.iter().position(|link| link.branches == 0);
-        let link = unused.unwrap_or(self.links.len()) as u32;
-        if unused.is_some() {
-            let hash = self.path_hash.hash_one(self.links[link as usize].path);
-            if let Ok(entry) = self.link_by_path.find_entry(hash, |found| *found == link) {
-                entry.remove();
-            }
-            self.links[link as usize].path = path;
-        } else {
-            self.links.push(Link { path, branches: 0 });
-        }
-        let (links, path_hash) = (&self.links, &self.path_hash);
-        let hash_of = |link: &u32| path_hash.hash_one(links[*link as usize].path);
-        self.link_by_path.insert_unique(hash_of(&link), link, hash_of);
-        link
     }
 
     /// Opens a port of a participant or a branch; `None` if there is no room or its address is
@@ -282,7 +266,7 @@ impl Ports {
         };
         match peer {
             Peer::Participant(session) => self.first_of_session[session as usize] = index,
-            Peer::Branch(link) => self.index_branch(link, index),
+            Peer::Branch(_) => self.index_branch(index),
             Peer::Sibling(_) => {}
         }
         let ports = &self.ports;
@@ -305,7 +289,6 @@ impl Ports {
         match port.peer {
             Peer::Participant(session) => self.unlink_from_session(session, index),
             Peer::Branch(link) => {
-                self.links[link as usize].branches -= 1;
                 let hash = link_hash(link, port.comtree);
                 if let Ok(entry) = self.by_link.find_entry(hash, |found| *found == index) {
                     entry.remove();
@@ -318,8 +301,7 @@ impl Ports {
         Some(port)
     }
 
-    fn index_branch(&mut self, link: u32, index: PortIndex) {
-        self.links[link as usize].branches += 1;
+    fn index_branch(&mut self, index: PortIndex) {
         let ports = &self.ports;
         let hash_of = |port: &PortIndex| {
             let port = &ports[*port as usize];
@@ -352,7 +334,7 @@ fn address_hash(comtree: Comtree, address: Address) -> u64 {
     fold(u64::from(comtree.0) << 32 | u64::from(address.0))
 }
 
-fn link_hash(link: u32, comtree: Comtree) -> u64 {
+fn link_hash(link: SessionIndex, comtree: Comtree) -> u64 {
     fold(u64::from(link) << 32 | u64::from(comtree.0))
 }
 

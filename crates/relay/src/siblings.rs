@@ -144,11 +144,15 @@ impl Siblings {
     pub(crate) fn tell(&mut self, told: Told<'_>) -> bool {
         let others = self.others();
         let to = match told {
-            Told::Connect { .. } => 1 << ((self.thread + 1) % self.threads),
             Told::Verdict { address, .. } => 1 << (address.endpoint() % self.threads),
             _ => others,
         };
         self.write(told, to & others, 0)
+    }
+
+    /// Tells one other thread something. Returns whether there was room.
+    pub(crate) fn tell_one(&mut self, thread: u16, told: Told<'_>) -> bool {
+        self.write(told, 1 << thread & self.others(), 0)
     }
 
     /// How many interests can be told right now.

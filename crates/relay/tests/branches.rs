@@ -55,10 +55,18 @@ fn send_subscribe(world: &mut World, from: usize, at: usize, comtree: Comtree, l
     let mut writer = SubscribeWriter::new(&mut out, 1, SAFE_DATAGRAM).unwrap();
     assert!(writer.push(Subscription::Add(Group::new(GROUP), Level(level))));
     let len = writer.finish(comtree, SessionId::NONE);
-    world.arrive(at, path_of_thread(from), &out[..len]);
+    send_over_link(world, from, at, &out[..len]);
     let acks = world.collect(at);
     assert_eq!(acks.len(), 1, "the branch is answered");
     assert_eq!(acks[0].to, path_of_thread(from).remote);
+}
+
+/// A relay sends its neighbour a packet.
+fn send_over_link(world: &mut World, from: usize, to: usize, packet: &[u8]) {
+    let key = world.key_of(to);
+    assert!(world.threads[from].send_over_link(&key, packet));
+    let sent = world.collect(from);
+    world.carry(from, sent);
 }
 
 /// A line of three.
@@ -73,10 +81,11 @@ fn counts(world: &World) -> Vec<usize> {
     world.participants.iter().map(|one| one.received.len()).collect()
 }
 
-/// The datagrams among `sent` that go to a relay.
-fn to_relay(sent: &[Sent], relay: usize) -> Vec<&[u8]> {
-    let to = path_of_thread(relay).remote;
-    sent.iter().filter(|one| one.to == to).flat_map(Sent::datagrams).collect()
+/// The packets in the datagrams among `sent` that go from one relay to another.
+fn packets_to(world: &mut World, sent: &[Sent], from: usize, to: usize) -> Vec<Vec<u8>> {
+    let there = path_of_thread(to).remote;
+    let to_it = sent.iter().filter(|one| one.to == there).flat_map(Sent::datagrams);
+    to_it.map(|datagram| world.open_between(from, to, datagram)).collect()
 }
 
 /// Publishes with a hop limit.
@@ -135,8 +144,8 @@ fn nothing_goes_back_over_the_branch_that_it_came_by() {
         let sent = world.collect(1);
         for (relay, own_site) in [(0, 1), (2, 3)] {
             let mut sources = Vec::new();
-            for datagram in to_relay(&sent, relay) {
-                let packet = Packet::new_checked(datagram).unwrap();
+            for packet in packets_to(&mut world, &sent, 1, relay) {
+                let packet = Packet::new_checked(&packet).unwrap();
                 sources.extend(packet.updates().unwrap().map(|record| record.src.site()));
             }
             assert!(!sources.is_empty());
@@ -195,11 +204,10 @@ fn the_hop_limit_of_a_datagram_is_the_least_of_its_updates() {
     }
     world.now = world.now.next_multiple(support::TICK);
     let sent = world.collect(0);
-    let datagrams = to_relay(&sent, 1);
-    assert_eq!(datagrams.len(), 1);
-    let packet = Packet::new_checked(datagrams[0]).unwrap();
+    let packets = packets_to(&mut world, &sent, 0, 1);
+    assert_eq!(packets.len(), 1);
+    let packet = Packet::new_checked(&packets[0]).unwrap();
     assert_eq!((packet.header().kind, packet.header().hop_limit), (Kind::Updates, 2));
-    assert_eq!(packet.header().session, SessionId::NONE, "between relays there is no session");
     assert_eq!(packet.updates().unwrap().count(), 3);
 }
 
@@ -255,9 +263,10 @@ fn a_publishers_series_passes_unchanged_over_threads_and_branches() {
             world.subscribe(number, GROUP, 9);
         }
         // The branch is on the second thread of the first relay.
+        world.link_threads([1, 2]);
         for (here, there, site) in [(1, 2, 2), (2, 1, 1)] {
-            let (neighbour, path) = (Address::unicast(site, 0), path_of_thread(there));
-            let branch = BranchConfig { comtree: COMTREE, neighbour, path, is_core_peer: false };
+            let (neighbour, link) = (Address::unicast(site, 0), world.key_of(there));
+            let branch = BranchConfig { comtree: COMTREE, neighbour, link, is_core_peer: false };
             let now = world.now;
             world.threads[here].apply(now, Change::AddBranch(branch)).unwrap();
         }
@@ -299,7 +308,7 @@ fn a_branch_gets_datagrams_as_long_as_the_relays_network_takes() {
         world.publish(0, GROUP, 0, Flags(0), &[200; MAX_UPDATE]);
         world.now = world.now.next_multiple(support::TICK);
         let sent = world.collect(0);
-        let longest = to_relay(&sent, 1).into_iter().map(<[u8]>::len).max().unwrap();
+        let longest = packets_to(&mut world, &sent, 0, 1).iter().map(Vec::len).max().unwrap();
         let room = max_datagram - SEAL_LEN;
         assert!((room - 101..=room).contains(&longest), "{longest} of {max_datagram}");
         world.carry(0, sent);
@@ -324,12 +333,12 @@ fn what_came_by_a_branch_is_filler_in_what_it_shares_with_others() {
     let sent = world.collect(1);
     world.carry(1, sent);
     let sent = world.collect(0);
-    let [one, other] = [1, 2].map(|leaf| to_relay(&sent, leaf));
-    let lengths = |datagrams: &[&[u8]]| datagrams.iter().map(|one| one.len()).collect::<Vec<_>>();
+    let [one, other] = [1, 2].map(|leaf| packets_to(&mut world, &sent, 0, leaf));
+    let lengths = |packets: &[Vec<u8>]| packets.iter().map(Vec::len).collect::<Vec<_>>();
     assert_eq!(lengths(&one), lengths(&other), "it is the same burst");
-    let updates_in = |datagrams: &[&[u8]]| -> usize {
-        let count = |one: &&[u8]| Packet::new_checked(one).unwrap().updates().unwrap().count();
-        datagrams.iter().map(count).sum()
+    let updates_in = |packets: &[Vec<u8>]| -> usize {
+        let count = |one: &Vec<u8>| Packet::new_checked(one).unwrap().updates().unwrap().count();
+        packets.iter().map(count).sum()
     };
     assert_eq!((updates_in(&one), updates_in(&other)), (28, 30));
     world.carry(0, sent);
@@ -355,8 +364,8 @@ fn a_branch_does_not_speak_for_those_whom_the_relay_serves_itself() {
     let mut world = line(Mode::Immediate);
     let of_another_site = Address::unicast(77, 100);
     let sources = [world.address(1), of_another_site, own_address(1), group(3)];
-    let datagram = updates_of(&sources, Flags(0));
-    world.arrive(1, path_of_thread(0), &datagram);
+    let packet = updates_of(&sources, Flags(0));
+    send_over_link(&mut world, 0, 1, &packet);
     world.settle();
     assert_eq!(world.dropped(DropReason::SpoofedSource), 3);
     let received = &world.participants[1].received;
@@ -364,24 +373,37 @@ fn a_branch_does_not_speak_for_those_whom_the_relay_serves_itself() {
     assert_eq!(counts(&world), [0, 1, 1], "one bad record does not cost the others");
 }
 
+/// Neither who writes a neighbour's ip:port on a packet, nor a participant, nor a neighbour's copy from
+/// elsewhere.
 #[test]
 fn nobody_else_speaks_in_a_neighbours_name() {
     let mut world = line(Mode::Immediate);
-    let datagram = updates_of(&[Address::unicast(77, 100)], Flags(0));
+    let updates = updates_of(&[Address::unicast(77, 100)], Flags(0));
     let elsewhere = SocketAddr::from(([10, 66, 6, 6], 4748));
     let mut subscribe = [0; 1500];
     let mut writer = SubscribeWriter::new(&mut subscribe, 2, SAFE_DATAGRAM).unwrap();
     assert!(writer.push(Subscription::Drop(Group::new(GROUP))));
     let len = writer.finish(COMTREE, SessionId::NONE);
-    for datagram in [&datagram[..], &subscribe[..len]] {
-        world.arrive(1, elsewhere, datagram);
-        assert!(world.collect(1).is_empty(), "it is not even answered");
+    for from in [path_of_thread(0).remote, elsewhere, ip_port(1)] {
+        for packet in [&updates[..], &subscribe[..len]] {
+            world.arrive(1, from, packet);
+            assert!(world.collect(1).is_empty(), "it is not even answered");
+        }
     }
-    assert_eq!(world.dropped(DropReason::UnknownSource), 2);
-    // A participant cannot either, from its own path.
-    world.arrive(1, ip_port(1), &datagram);
+    assert_eq!(world.dropped(DropReason::Forged), 6);
+    // In a participant's session they are its own, and a link's sealed packets come by its path only.
+    let id = world.participants[1].session.id().number().to_be_bytes();
+    let of_participant = world.seal(1, &[&updates[..1], &id[1..], &updates[4..]].concat());
+    world.arrive(1, ip_port(1), &of_participant);
+    assert_eq!(world.dropped(DropReason::SpoofedSource), 1);
+    let key = world.key_of(1);
+    assert!(world.threads[0].send_over_link(&key, &updates));
+    let sent = world.collect(0);
+    let copied: Vec<u8> = sent[0].datagrams().next().unwrap().to_vec();
+    world.arrive(1, elsewhere, &copied);
+    assert_eq!(world.dropped(DropReason::SpoofedSource), 2);
+    assert!(world.collect(1).is_empty(), "a link is not challenged");
     world.settle();
-    assert_eq!(world.dropped(DropReason::UnknownSource), 3);
     assert_eq!(counts(&world), [0, 0, 0]);
     world.publish(1, GROUP, 0, Flags(0), b"still wanted");
     world.settle();
@@ -393,8 +415,8 @@ fn echo_is_settled_at_the_publishers_own_relay() {
     let mut world = line(Mode::Immediate);
     world.publish(0, GROUP, 0, Flags::ECHO, b"mine too");
     let sent = world.collect(0);
-    for datagram in to_relay(&sent, 1) {
-        let packet = Packet::new_checked(datagram).unwrap();
+    for packet in packets_to(&mut world, &sent, 0, 1) {
+        let packet = Packet::new_checked(&packet).unwrap();
         let mut records = packet.updates().unwrap();
         assert!(records.all(|record| record.flags == Flags(0)), "the next relay is not asked");
     }
@@ -403,11 +425,11 @@ fn echo_is_settled_at_the_publishers_own_relay() {
     assert_eq!(counts(&world), [1, 1, 1]);
     assert_nothing_dropped(&world);
     // A neighbour that asks for an echo all the same gets none.
-    let datagram = updates_of(&[Address::unicast(77, 100)], Flags::ECHO);
-    world.arrive(1, path_of_thread(0), &datagram);
+    let packet = updates_of(&[Address::unicast(77, 100)], Flags::ECHO);
+    send_over_link(&mut world, 0, 1, &packet);
     let sent = world.collect(1);
-    assert!(to_relay(&sent, 0).is_empty());
-    assert_eq!(to_relay(&sent, 2).len(), 1);
+    assert!(packets_to(&mut world, &sent, 1, 0).is_empty());
+    assert_eq!(packets_to(&mut world, &sent, 1, 2).len(), 1);
 }
 
 /// What each of four participants publishes comes to the three others, once.
@@ -455,9 +477,10 @@ fn a_relay_of_two_threads_has_its_branches_on_either() {
             world.subscribe(number, GROUP, 9);
         }
         for (one, other) in branches {
+            world.link_threads([one, other]);
             for (here, there) in [(one, other), (other, one)] {
-                let (neighbour, path) = (of_thread(there), path_of_thread(there));
-                let branch = BranchConfig { comtree: COMTREE, neighbour, path, is_core_peer };
+                let (neighbour, link) = (of_thread(there), world.key_of(there));
+                let branch = BranchConfig { comtree: COMTREE, neighbour, link, is_core_peer };
                 let now = world.now;
                 world.threads[here].apply(now, Change::AddBranch(branch)).unwrap();
             }
@@ -514,13 +537,12 @@ fn a_links_branches_are_apart_by_comtree() {
     world.publish(1, GROUP, 0, Flags(0), b"two");
     world.now = world.now.next_multiple(support::TICK);
     let sent = world.collect(0);
-    let mut headers: Vec<_> = to_relay(&sent, 1)
-        .into_iter()
-        .map(|datagram| *Packet::new_checked(datagram).unwrap().header())
-        .map(|header| (header.comtree, header.session))
+    let mut comtrees: Vec<_> = packets_to(&mut world, &sent, 0, 1)
+        .iter()
+        .map(|packet| Packet::new_checked(packet).unwrap().header().comtree)
         .collect();
-    headers.sort_unstable();
-    assert_eq!(headers, [COMTREE, OTHER_COMTREE].map(|comtree| (comtree, SessionId::NONE)));
+    comtrees.sort_unstable();
+    assert_eq!(comtrees, [COMTREE, OTHER_COMTREE]);
     world.carry(0, sent);
     world.tick();
     assert_eq!(world.payloads(2), [b"one"]);

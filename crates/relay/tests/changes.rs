@@ -3,10 +3,10 @@
 mod support;
 
 use canopy_relay::{
-    BranchConfig, Change, ComtreeConfig, FIRST_ENDPOINT, MAX_COMTREES, Mode, Notice, Places,
-    Refusal, RelayConfig,
+    BranchConfig, Change, ComtreeConfig, FIRST_ENDPOINT, LinkConfig, MAX_COMTREES, Mode, Notice,
+    Places, Refusal, RelayConfig,
 };
-use canopy_session::{Event, Keyring, State};
+use canopy_session::{Event, Keyring, MAX_LINKS, PublicKey, State};
 use canopy_wire::{
     Address, Comtree, Downlink, DropReason, Flags, Group, RefusedReason, SubscribeRefusal,
 };
@@ -25,9 +25,15 @@ fn apply(world: &mut World, change: Change) -> Result<(), Refusal> {
     world.relay_mut().apply(now, change)
 }
 
+/// The key of a neighbour that never calls.
+const NEIGHBOUR: PublicKey = [9; 32];
+
+fn link_with(key: PublicKey) -> Change {
+    Change::AddLink(LinkConfig { key, path: path_of_thread(9), thread: 0, calls: false })
+}
+
 fn branch(comtree: Comtree, neighbour: Address) -> Change {
-    let path = path_of_thread(9);
-    Change::AddBranch(BranchConfig { comtree, neighbour, path, is_core_peer: false })
+    Change::AddBranch(BranchConfig { comtree, neighbour, link: NEIGHBOUR, is_core_peer: false })
 }
 
 fn neighbour() -> Address {
@@ -59,6 +65,15 @@ fn move_to(world: &mut World, number: usize, last: u8) {
 #[test]
 fn what_cannot_be_is_refused_with_a_remedy_and_changes_nothing() {
     let mut world = World::new(Mode::Immediate, 1);
+    let own_key = world.key_of(0);
+    let to_a_stranger = Change::AddBranch(BranchConfig {
+        comtree: COMTREE,
+        neighbour: neighbour(),
+        link: NEIGHBOUR,
+        is_core_peer: false,
+    });
+    assert_eq!(apply(&mut world, to_a_stranger), Err(Refusal::UnknownLink));
+    apply(&mut world, link_with(NEIGHBOUR)).unwrap();
     apply(&mut world, branch(COMTREE, neighbour())).unwrap();
     let participant = world.address(0);
     let unknown = Comtree(99);
@@ -92,6 +107,9 @@ fn what_cannot_be_is_refused_with_a_remedy_and_changes_nothing() {
         (branch(COMTREE, own_site), Refusal::OwnSite(own_site), "a site of its own"),
         (remove_branch(nobody), Refusal::UnknownAddress(COMTREE, nobody), "may have left"),
         (remove_branch(participant), Refusal::UnknownAddress(COMTREE, participant), "may have"),
+        (link_with(NEIGHBOUR), Refusal::LinkExists, "remove it first"),
+        (link_with(own_key), Refusal::OwnKey, "a key of its own"),
+        (Change::RemoveLink { key: [8; 32], thread: 0 }, Refusal::UnknownLink, "add it first"),
         (throw_out(nobody), Refusal::UnknownAddress(COMTREE, nobody), "may have left"),
         (throw_out(neighbour()), Refusal::UnknownAddress(COMTREE, neighbour()), "may have left"),
     ];
@@ -104,6 +122,11 @@ fn what_cannot_be_is_refused_with_a_remedy_and_changes_nothing() {
         assert_eq!(world.relay().sessions(), 1, "{name}");
     }
     apply(&mut world, remove_branch(neighbour())).unwrap();
+    // With a link its branches go.
+    apply(&mut world, branch(COMTREE, neighbour())).unwrap();
+    apply(&mut world, Change::RemoveLink { key: NEIGHBOUR, thread: 0 }).unwrap();
+    let unknown = Refusal::UnknownAddress(COMTREE, neighbour());
+    assert_eq!(apply(&mut world, remove_branch(neighbour())), Err(unknown));
 }
 
 #[test]
@@ -121,6 +144,21 @@ fn comtrees_ports_and_mutes_are_bounded() {
     assert!(refused.to_string().contains("remove one first"), "{refused}");
     apply(&mut world, Change::RemoveComtree(Comtree(102))).unwrap();
     apply(&mut world, one_more()).unwrap();
+
+    for number in 0..MAX_LINKS {
+        let key = [&number.to_be_bytes()[..], &[7; 28]].concat();
+        apply(&mut world, link_with(key.try_into().unwrap())).unwrap();
+    }
+    let refused = apply(&mut world, link_with(NEIGHBOUR)).unwrap_err();
+    assert_eq!(refused, Refusal::TooManyLinks);
+    assert!(refused.to_string().contains("at most 256 links; remove one first"), "{refused}");
+    let first = [&[0; 4][..], &[7; 28]].concat().try_into().unwrap();
+    apply(&mut world, Change::RemoveLink { key: first, thread: 0 }).unwrap();
+    apply(&mut world, link_with(NEIGHBOUR)).unwrap();
+    // They take no participant's room.
+    world.add_participant(0, COMTREE);
+    world.settle();
+    assert_eq!(world.relay().sessions(), 1);
 
     let addresses = |site| (0..64).map(move |endpoint| Address::unicast(site, endpoint));
     let mut refusals = (2..100)
@@ -175,6 +213,7 @@ fn a_comtree_goes_with_all_that_hangs_on_it() {
     }
     world.settle();
     world.subscribe_all(7, 0);
+    apply(&mut world, link_with(NEIGHBOUR)).unwrap();
     apply(&mut world, branch(COMTREE, neighbour())).unwrap();
     world.publish(0, 7, 0, Flags(0), b"gone");
     world.publish_to(0, world.address(1), 0, Flags(0), b"gone too");

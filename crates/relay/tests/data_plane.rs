@@ -244,7 +244,7 @@ fn hostile_datagrams_are_counted_and_answered_with_no_more() {
     let (own, stranger) = (ip_port(0), SocketAddr::from(([10, 9, 8, 7], 1)));
     let of_no_session = altered(&data, 0, VERSION | Class::Stranger as u8);
     let from_a_relay = altered(&of_no_session, 8, Kind::Connected as u8);
-    let between_relays = [&data[..1], &[0xff; 3], &data[4..]].concat();
+    let of_nobody = [&data[..1], &[0xff; 3], &data[4..]].concat();
     let nowhere = altered(&sealed, 3, 99);
     let of_class = |class| altered(&[VERSION; 40], 0, VERSION | class);
     let cases: [(SocketAddr, &[u8], DropReason); 20] = [
@@ -263,7 +263,7 @@ fn hostile_datagrams_are_counted_and_answered_with_no_more() {
         // Cleartext in the name of a session, its own or whoever's.
         (own, &data, DropReason::Forged),
         (stranger, &altered(&data, 3, 99), DropReason::Forged),
-        (own, &between_relays, DropReason::UnknownSource),
+        (own, &of_nobody, DropReason::Forged),
         (own, &from_a_relay, DropReason::UnexpectedKind),
         // What is sealed for a session, or only says so.
         (own, &sealed[..sealed.len() - 1], DropReason::Forged),

@@ -3,7 +3,7 @@
 use super::{MAX_MUTED, Relay, SWEEP_EVERY};
 use crate::changes::{BranchConfig, Change, Refusal};
 use crate::comtrees::{ComtreeConfig, FIRST_ENDPOINT};
-use crate::ports::{DatagramClass, Peer, PeerClass, PortIndex, Shape};
+use crate::ports::{Peer, PeerClass, PortIndex, Shape};
 use canopy_wire::{Comtree, LeaveReason, Time};
 
 impl Relay {
@@ -15,6 +15,8 @@ impl Relay {
         match change {
             Change::AddComtree(config) => self.add_comtree(&config),
             Change::RemoveComtree(comtree) => self.remove_comtree(comtree),
+            Change::AddLink(config) => self.add_link(now, config),
+            Change::RemoveLink { key, .. } => self.remove_link(&key),
             Change::AddBranch(config) => self.add_branch(&config),
             Change::RemoveBranch { comtree, neighbour } => {
                 let unknown = Refusal::UnknownAddress(comtree, neighbour);
@@ -33,6 +35,7 @@ impl Relay {
             }
             Change::ReplaceKeys(keys) => {
                 self.sessions.replace_keys(keys);
+                self.renew_calls();
                 Ok(())
             }
             Change::Trust { trust, origin } => {
@@ -104,7 +107,7 @@ impl Relay {
     }
 
     fn add_branch(&mut self, config: &BranchConfig) -> Result<(), Refusal> {
-        let BranchConfig { comtree, neighbour, path, is_core_peer } = *config;
+        let BranchConfig { comtree, neighbour, link, is_core_peer } = *config;
         let index = self.comtrees.find(comtree).ok_or(Refusal::UnknownComtree(comtree))?;
         if neighbour.is_group() || neighbour.endpoint() >= FIRST_ENDPOINT {
             return Err(Refusal::NoRelayAddress(neighbour));
@@ -117,9 +120,10 @@ impl Relay {
         if self.ports.find(comtree, neighbour).is_some() {
             return Err(taken);
         }
-        let link = self.ports.link_at(path);
-        let shape = Shape { class, datagrams: DatagramClass::of(self.max_datagram) };
-        let port = self.ports.open(Peer::Branch(link), shape, (comtree, index), neighbour);
+        let link = self.link_with(&link).ok_or(Refusal::UnknownLink)?;
+        let shape = Shape { class, datagrams: link.datagrams };
+        let peer = Peer::Branch(link.session);
+        let port = self.ports.open(peer, shape, (comtree, index), neighbour);
         port.map(drop).ok_or(taken)
     }
 

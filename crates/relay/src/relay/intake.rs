@@ -5,9 +5,9 @@ use super::{Mode, Relay};
 use crate::NONE;
 use crate::pending::{Update, Waiting};
 use crate::ports::{PeerClass, PortIndex};
-use canopy_session::Answer;
+use canopy_session::{Answer, SessionIndex};
 use canopy_wire::{
-    Address, Comtree, DropReason, Flags, Header, MAX_UPDATE, Packet, Path, Record, SessionId, Time,
+    Address, Comtree, DropReason, Flags, Header, MAX_UPDATE, Packet, Path, Record, Time,
 };
 
 /// An update that was accepted, wherever it came from.
@@ -39,25 +39,40 @@ impl Relay {
     }
 
     /// The check that every packet of a port passes: it is of a session, came by that session's
-    /// path, and travels on a comtree that the session is a member of. Or it came over a link, on a
-    /// comtree that has a branch there.
+    /// path, and travels on a comtree that the session is a member of, or has a branch on.
     pub(super) fn admit(
         &mut self,
         now: Time,
         from: Path,
         packet: &Packet<'_>,
     ) -> Result<PortIndex, DropReason> {
-        let Header { session, comtree, .. } = *packet.header();
-        if session == SessionId::NONE {
-            return self.ports.of_branch(from, comtree).ok_or(DropReason::UnknownSource);
-        }
-        let admitted = self.sessions.admit(from, session);
+        let session = self.admit_session(now, from, packet)?;
+        self.port_of(session, packet.header().comtree)
+    }
+
+    /// The session that a packet is of, if it came by that session's path.
+    pub(super) fn admit_session(
+        &mut self,
+        now: Time,
+        from: Path,
+        packet: &Packet<'_>,
+    ) -> Result<SessionIndex, DropReason> {
+        let admitted = self.sessions.admit(from, packet.header().session);
         if admitted == Err(DropReason::SpoofedSource) {
             let mut answer = Answer::new();
             self.sessions.challenge(now, from, packet, &mut answer);
             self.reply_to_stranger(now, from, answer.bytes());
         }
-        self.ports.of_member(admitted?, comtree).ok_or_else(|| {
+        admitted
+    }
+
+    /// The port of a session on a comtree.
+    pub(super) fn port_of(
+        &self,
+        session: SessionIndex,
+        comtree: Comtree,
+    ) -> Result<PortIndex, DropReason> {
+        self.ports.of_member(session, comtree).ok_or_else(|| {
             let is_known = self.comtrees.find(comtree).is_some();
             if is_known { DropReason::UnknownSource } else { DropReason::UnknownComtree }
         })

@@ -13,12 +13,12 @@ use canopy_wire::{
 
 /// Somebody who has proved its path and wants a session.
 #[derive(Clone, Copy)]
-struct Applicant<'a> {
+pub(super) struct Applicant<'a> {
     connect: Connect<'a>,
-    path: Path,
-    proof: Proof,
+    pub(super) path: Path,
+    pub(super) proof: Proof,
     /// Data threads that had no address left, or no place.
-    asked: u16,
+    pub(super) asked: u16,
 }
 
 /// What an applicant is let in with.
@@ -68,6 +68,9 @@ impl Relay {
         let Ok(knock) = self.sessions.knock(&connect) else {
             return self.refuse_for(&applicant, RefusedReason::Key, DropReason::Forged);
         };
+        if let Some(join) = knock.link_join()? {
+            return self.take_call(now, &applicant, knock, join);
+        }
         let join = knock.join()?;
         let Join { comtree, suites, max_datagram, .. } = join;
         let Some(suite) = Suite::best_of(suites) else {
@@ -112,7 +115,7 @@ impl Relay {
 
     /// Answers a connect; false if its answer is no longer kept. If there is no room, the connect
     /// comes again.
-    fn push_welcome(&mut self, session: SessionIndex, path: Path) -> bool {
+    pub(super) fn push_welcome(&mut self, session: SessionIndex, path: Path) -> bool {
         let Some(welcome) = self.sessions.welcome(session) else { return false };
         if !self.replies.push_copy(path, welcome) {
             self.counters.drop(DropReason::RepliesFull);
@@ -185,15 +188,12 @@ impl Relay {
     /// is a place, some thread has an address. And while there is none, some thread may have an
     /// older session at the applicant's path, which it ends.
     fn ask_next_thread(&mut self, applicant: &Applicant<'_>) -> Result<(), DropReason> {
-        let Applicant { connect, path, proof, asked } = *applicant;
-        let asked = asked + 1;
-        let mut datagram = [0; MAX_DATAGRAM];
-        let len = connect.encode(&mut datagram)?;
-        let told = Told::Connect { path, asked, datagram: &datagram[..len] };
-        if asked >= self.siblings.threads() || !self.siblings.tell(told) {
+        let Applicant { path, proof, asked, .. } = *applicant;
+        let threads = self.siblings.threads();
+        if asked + 1 >= threads {
             return self.refuse_for(applicant, RefusedReason::Full, DropReason::SessionsFull);
         }
-        self.counters.connects_passed += 1;
+        self.hand_on(applicant, (self.siblings.thread() + 1) % threads)?;
         let passed = (proof.nonce, path);
         if !self.passed_on.contains(&passed) {
             if self.passed_on.len() == MAX_PASSED_ON {
@@ -204,7 +204,24 @@ impl Relay {
         Ok(())
     }
 
-    fn refuse_for(
+    /// Hands a connect on to another data thread.
+    pub(super) fn hand_on(
+        &mut self,
+        applicant: &Applicant<'_>,
+        thread: u16,
+    ) -> Result<(), DropReason> {
+        let Applicant { connect, path, asked, .. } = *applicant;
+        let mut datagram = [0; MAX_DATAGRAM];
+        let len = connect.encode(&mut datagram)?;
+        let told = Told::Connect { path, asked: asked + 1, datagram: &datagram[..len] };
+        if !self.siblings.tell_one(thread, told) {
+            return self.refuse_for(applicant, RefusedReason::Full, DropReason::SessionsFull);
+        }
+        self.counters.connects_passed += 1;
+        Ok(())
+    }
+
+    pub(super) fn refuse_for(
         &mut self,
         applicant: &Applicant<'_>,
         reason: RefusedReason,

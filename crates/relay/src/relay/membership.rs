@@ -20,6 +20,8 @@ impl Relay {
             Kind::Leave => self.take_leave(now, from, packet),
             Kind::Rebind => self.take_rebind(now, from, packet),
             Kind::Request => self.take_request(now, from, packet),
+            Kind::Cookie | Kind::Connected | Kind::Refused => self.take_answer(now, from, packet),
+            Kind::KeepaliveAck => self.take_keepalive_ack(now, from, packet),
             _ => Err(DropReason::UnexpectedKind),
         }
     }
@@ -30,8 +32,10 @@ impl Relay {
         from: Path,
         packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
-        let port = self.admit(now, from, packet)?;
-        let session = self.session_of(port).ok_or(DropReason::UnexpectedKind)?;
+        let session = self.admit_session(now, from, packet)?;
+        if !self.ports.is_link(session) {
+            self.port_of(session, packet.header().comtree)?;
+        }
         let mut answer = Answer::new();
         self.sessions.keepalive(now, session, packet, &mut answer)?;
         self.reply(from, answer.bytes());
@@ -48,8 +52,11 @@ impl Relay {
 
     fn take_leave(&mut self, now: Time, from: Path, packet: &Packet<'_>) -> Result<(), DropReason> {
         Leave::decode(packet)?;
-        let port = self.admit(now, from, packet)?;
-        let session = self.session_of(port).ok_or(DropReason::UnexpectedKind)?;
+        let session = self.admit_session(now, from, packet)?;
+        if self.ports.is_link(session) {
+            return Err(DropReason::UnexpectedKind);
+        }
+        let port = self.port_of(session, packet.header().comtree)?;
         let mut answer = Answer::new();
         self.sessions.left(session, packet.header().comtree, &mut answer);
         self.reply(from, answer.bytes());
@@ -96,6 +103,10 @@ impl Relay {
     /// A session is no more: so are its memberships.
     pub(super) fn end(&mut self, ended: Ended) {
         let Ended(session) = ended;
+        if self.ports.is_link(session) {
+            // Its branches stay, and what is for them is counted as unreachable.
+            return;
+        }
         self.counters.sessions_ended += 1;
         self.places.give_back();
         loop {

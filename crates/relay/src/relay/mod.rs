@@ -3,6 +3,7 @@
 mod apply;
 mod intake;
 mod joining;
+mod links;
 mod membership;
 mod rights;
 mod subscribe;
@@ -20,15 +21,15 @@ use crate::siblings::Siblings;
 use crate::subscriptions::{SubscriptionTable, TableLimits};
 use canopy_batch::SendBatch;
 use canopy_session::{
-    Keyring, LoggedKeys, SessionIndex, SessionLimits, Sessions, SessionsConfig, derive,
+    Keyring, LoggedKeys, MAX_LINKS, SessionIndex, SessionLimits, Sessions, SessionsConfig, derive,
 };
 use canopy_token::UnixTime;
 use canopy_wire::{
-    Address, Class, Comtree, DropReason, Kind, Packet, Path, Sealed, SessionId, Tag, Time,
-    WireError,
+    Address, Class, Comtree, DropReason, Kind, Packet, Path, Sealed, Tag, Time, WireError,
 };
 use core::net::IpAddr;
 use core::time::Duration;
+use links::Link;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -140,6 +141,9 @@ pub struct Relay {
     comtrees: Comtrees,
     sessions: Sessions,
     ports: Ports,
+    links: Vec<Link>,
+    /// From which the calls of links draw.
+    call_seed: [u8; 32],
     table: SubscriptionTable,
     siblings: Siblings,
     pending: Pending,
@@ -194,7 +198,9 @@ impl Relay {
             places: config.places,
             comtrees: Comtrees::new(siblings.thread(), threads, table_key),
             sessions: Sessions::new(sessions, keys, table_key),
-            ports: Ports::new(sibling_ports, config.max_sessions, max_ports, table_key),
+            ports: Ports::new(sibling_ports, config.max_sessions + MAX_LINKS, max_ports),
+            links: Vec::new(),
+            call_seed: derive(table_key, b"canopy calls"),
             table: SubscriptionTable::new(config.tables, sibling_ports, max_ports, table_key),
             siblings,
             pending: Pending::new(max_ports),
@@ -286,10 +292,8 @@ impl Relay {
                 return self.counters.drop(error.into());
             }
         };
-        if packet.header().kind.class() == Class::Session
-            && packet.header().session != SessionId::NONE
-        {
-            // Whoever has a session has keys.
+        if packet.header().kind.class() == Class::Session {
+            // Whoever has a session has keys, participant or relay.
             return self.counters.drop(DropReason::Forged);
         }
         self.take_packet(now, from, &packet);
@@ -327,14 +331,16 @@ impl Relay {
         }
     }
 
-    /// Does what is due at `now`: sweeps a part of the tables, tells participants of a drain.
+    /// Does what is due at `now`: calls neighbours and keeps their links alive, sweeps a part of the
+    /// tables, tells participants of a drain.
     pub fn handle_timeout(&mut self, now: Time) {
+        self.drive_links(now);
         if self.sweep_at.is_none_or(|at| now < at) {
             return;
         }
         let mut budget = self.sessions.high_water() / SESSION_SWEEPS + 1;
         while let Some(ended) = self.sessions.expire(now, &mut budget) {
-            self.counters.sessions_expired += 1;
+            self.counters.sessions_expired += u64::from(!self.ports.is_link(ended.0));
             self.end(ended);
         }
         let budget = self.table.high_water() / SUBSCRIPTION_SWEEPS + 1;
@@ -345,7 +351,8 @@ impl Relay {
         let idle = self.sessions.live() == 0
             && self.table.live() == 0
             && self.table.changes_to_tell() == 0
-            && self.muted.is_empty();
+            && self.muted.is_empty()
+            && self.links.is_empty();
         self.sweep_at = (!idle).then_some(now + SWEEP_EVERY);
     }
 
@@ -354,7 +361,7 @@ impl Relay {
         // Where another thread is too slow to be told, the next sweep tries again.
         let to_tell = (self.table.changes_to_tell() > 0 && self.siblings.room_for_interests() > 0)
             .then_some(Time::ZERO);
-        [self.flush_at, self.sweep_at, to_tell].into_iter().flatten().min()
+        [self.flush_at, self.sweep_at, to_tell, self.links_due()].into_iter().flatten().min()
     }
 
     /// Whether updates wait for a tick, so that the socket is better read at leisure than at
@@ -432,17 +439,13 @@ impl Relay {
         }
     }
 
-    /// Queues the packet of `len` bytes that was written into the replies' room, sealed if the port is
-    /// a participant's.
+    /// Queues the packet of `len` bytes that was written into the replies' room, sealed for the port's
+    /// session.
     fn push_reply(&mut self, to: Path, port: PortIndex, len: usize) -> Result<(), DropReason> {
-        let session = self.session_of(port);
+        let session = self.ports.get(port).and_then(|port| port.peer.session());
+        let session = session.ok_or(DropReason::UnknownSource)?;
         let room = self.replies.room().ok_or(DropReason::RepliesFull)?;
-        let len = match session {
-            Some(session) => {
-                self.sessions.seal(session, room, len).ok_or(DropReason::RepliesFull)?
-            }
-            None => len,
-        };
+        let len = self.sessions.seal(session, room, len).ok_or(DropReason::RepliesFull)?;
         self.replies.push(to, len);
         Ok(())
     }

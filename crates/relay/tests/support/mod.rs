@@ -3,9 +3,12 @@
 #![allow(dead_code)] // Each test file uses a part of it.
 
 use canopy_relay::{
-    BranchConfig, Change, ComtreeConfig, Mode, Places, Relay, RelayConfig, Siblings, TableLimits,
+    BranchConfig, Change, ComtreeConfig, LinkConfig, Mode, Places, Relay, RelayConfig, Siblings,
+    TableLimits,
 };
-use canopy_session::{Event, Keyring, LoggedKeys, Session, SessionConfig, SessionLimits, State};
+use canopy_session::{
+    Event, Keyring, LoggedKeys, PublicKey, Session, SessionConfig, SessionLimits, State,
+};
 use canopy_wire::{
     Address, Class, Comtree, Downlink, DropReason, Flags, Group, Header, Kind, Level, Path, Record,
     SAFE_DATAGRAM, Sealed, SessionId, Time, VERSION, encode_update,
@@ -98,6 +101,11 @@ pub(crate) fn config(mode: Mode) -> RelayConfig {
     }
 }
 
+/// The keys of the relay whose first data thread has this number.
+pub(crate) fn keyring(first: usize) -> Keyring {
+    Keyring::new([first as u8 + 1; 16])
+}
+
 /// The same relay on comtrees whose participants' updates are protected so.
 pub(crate) fn with_downlink(mut config: RelayConfig, downlink: Downlink) -> RelayConfig {
     config.comtrees.iter_mut().for_each(|comtree| comtree.downlink = downlink);
@@ -180,8 +188,8 @@ impl World {
     pub(crate) fn add_relay(&mut self, config: RelayConfig, threads: u16) -> usize {
         let first = self.threads.len();
         for siblings in Siblings::mesh(threads) {
-            let keys = Keyring::new([first as u8 + 1; 16]);
-            self.threads.push(Relay::new(config.clone(), siblings, keys, &[2; 16]));
+            let relay = Relay::new(config.clone(), siblings, keyring(first), &[2; 16]);
+            self.threads.push(relay);
             self.relay_of.push((first, threads.into()));
         }
         first
@@ -350,12 +358,16 @@ impl World {
 
     /// The keys of a session of a data thread.
     pub(crate) fn keys(&mut self, thread: usize, session: SessionId) -> &mut LoggedKeys {
+        self.note_keys();
+        self.keys.get_mut(&(thread, session)).expect("there is such a session")
+    }
+
+    fn note_keys(&mut self) {
         for (number, thread) in self.threads.iter_mut().enumerate() {
             while let Some(keys) = thread.poll_key_log() {
                 self.keys.insert((number, keys.session), keys);
             }
         }
-        self.keys.get_mut(&(thread, session)).expect("there is such a session")
     }
 
     /// The packet in a datagram that a data thread sent.
@@ -496,13 +508,51 @@ impl World {
         self.threads.iter().map(Relay::sessions).sum()
     }
 
+    /// The key that a data thread's relay is known by.
+    pub(crate) fn key_of(&self, thread: usize) -> PublicKey {
+        *keyring(self.relay_of[thread].0).identity().public()
+    }
+
+    /// Gives two data threads a link with each other, if they have none. The first calls.
+    pub(crate) fn link_threads(&mut self, [one, other]: [usize; 2]) {
+        for ((here, there), calls) in [((other, one), false), ((one, other), true)] {
+            let (key, path) = (self.key_of(there), path_of_thread(there));
+            let (caller, called) = (self.number_of(one), self.number_of(other));
+            // Of a relay with a single thread every number is that one's.
+            let link = LinkConfig { key, path, thread: caller.max(called), calls };
+            if !self.threads[here].is_linked(&key) {
+                self.threads[here].apply(self.now, Change::AddLink(link)).unwrap();
+            }
+        }
+        self.settle();
+        let keys = [one, other].map(|thread| self.key_of(thread));
+        assert!(self.threads[one].is_linked(&keys[1]) && self.threads[other].is_linked(&keys[0]));
+    }
+
+    /// The number of a data thread among its relay's.
+    fn number_of(&self, thread: usize) -> u16 {
+        (thread - self.relay_of[thread].0) as u16
+    }
+
+    /// What one data thread sent another over their link, opened.
+    pub(crate) fn open_between(&mut self, from: usize, to: usize, datagram: &[u8]) -> Vec<u8> {
+        assert!(is_sealed(datagram), "between relays everything is sealed");
+        self.note_keys();
+        let of_caller = |(thread, _): &&(usize, SessionId)| *thread == to;
+        let mut tried = self.keys.iter().filter_map(|(at, keys)| {
+            if of_caller(&at) { keys.from_participant.peek(datagram) } else { None }
+                .or_else(|| (at.0 == from).then(|| keys.from_relay.peek(datagram)).flatten())
+        });
+        tried.next().expect("one of the two has its keys")
+    }
+
     /// Joins two relays of one data thread by a branch of a comtree.
     pub(crate) fn link(&mut self, comtree: Comtree, ends: [(usize, u16); 2], is_core_peer: bool) {
         let [one, other] = ends;
+        self.link_threads([one.0, other.0]);
         for ((here, _), (there, site)) in [(one, other), (other, one)] {
-            let neighbour = Address::unicast(site, 0);
-            let path = path_of_thread(there);
-            let branch = BranchConfig { comtree, neighbour, path, is_core_peer };
+            let (neighbour, link) = (Address::unicast(site, 0), self.key_of(there));
+            let branch = BranchConfig { comtree, neighbour, link, is_core_peer };
             self.threads[here].apply(self.now, Change::AddBranch(branch)).unwrap();
         }
     }
