@@ -48,6 +48,7 @@ local HELLO, COOKIE, CONNECT, CONNECTED, REFUSED = 0x10, 0x11, 0x12, 0x13, 0x14
 local KEEPALIVE, KEEPALIVE_ACK, LEAVE, LEFT = 0x15, 0x16, 0x17, 0x18
 local CHALLENGE, REBIND, UNKNOWN = 0x19, 0x1a, 0x1b
 local REQUEST, RESPONSE = 0x20, 0x21
+local BUSY = 0x1d
 
 local KINDS = {
   [UPDATES] = "Updates",
@@ -68,6 +69,7 @@ local KINDS = {
   [UNKNOWN] = "Unknown",
   [REQUEST] = "Request",
   [RESPONSE] = "Response",
+  [BUSY] = "Busy",
 }
 
 local STRANGER, SESSION, SEALED = 0, 1, 2
@@ -104,7 +106,19 @@ local SOURCE_WIDTH = { [0] = 4, [1] = 2, [2] = 0, [3] = 0 }
 local DESTINATION_WIDTH = { [0] = 4, [1] = 2, [2] = 0 }
 
 local OPERATIONS = { [0] = "Drop", [1] = "Add" }
-local SUBSCRIBE_REFUSALS = { [1] = "table full", [2] = "participant's share full", [3] = "not allowed" }
+local SUBSCRIBE_REFUSALS = {
+  [1] = "table full",
+  [2] = "participant's share full",
+  [3] = "not allowed",
+  [4] = "too many new groups",
+}
+local EXCESSES = {
+  [1] = "updates",
+  [2] = "updates of the comtree",
+  [3] = "subscriptions",
+  [4] = "keepalives",
+  [5] = "requests",
+}
 local LEAVE_REASONS = {
   [0] = "done",
   [1] = "draining",
@@ -204,6 +218,8 @@ local f = {
   request_token = ProtoField.bytes("canopy.request.token", "Token"),
   status = ProtoField.uint8("canopy.response.status", "Status", base.DEC, REQUEST_STATUSES),
   unknown_echo = ProtoField.uint64("canopy.unknown.echo", "Echo", base.HEX),
+  excess = ProtoField.uint8("canopy.busy.what", "Too much of", base.DEC, EXCESSES),
+  dropped = ProtoField.uint32("canopy.busy.dropped", "Dropped"),
 }
 canopy.fields = f
 
@@ -659,6 +675,10 @@ local BODIES = {
   [RESPONSE] = fixed(5, { { f.sequence, 4 }, { f.status, 1 } }, function(ranges)
     local status = reason_text(REQUEST_STATUSES, ranges[2]:uint())
     return string.format("number %d, %s", ranges[1]:uint(), status)
+  end),
+  [BUSY] = fixed(8, { { f.excess, 1 }, { f.reserved, 3 }, { f.dropped, 4 } }, function(ranges)
+    local what = reason_text(EXCESSES, ranges[1]:uint())
+    return string.format("too many %s, %d dropped", what, ranges[3]:uint())
   end),
 }
 

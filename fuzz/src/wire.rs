@@ -2,7 +2,7 @@
 //! the crate to the same answer; what it accepts is written again and compared.
 
 use canopy_wire::{
-    Address, Before, Challenge, Change, Class, Comtree, Connect, Connected, Cookie, Downlink,
+    Address, Before, Busy, Challenge, Change, Class, Comtree, Connect, Connected, Cookie, Downlink,
     DropReason, Flags, Group, HEADER_LEN, Header, Hello, Join, Joined, Keepalive, Kind, Leave,
     Level, MAX_DATAGRAM, MAX_JOIN_LEN, MAX_RECORDS, MAX_TOKEN_LEN, MAX_UPDATE, Packet, Rebind,
     Record, Refused, RefusedReason, SAFE_DATAGRAM, SEAL_LEN, SessionId, Subscribe, SubscribeAck,
@@ -328,6 +328,11 @@ pub fn handshake(datagram: &[u8]) {
         }
         Kind::Unknown => {
             survives(&packet, Form::of(8), Unknown::decode, |it, out| {
+                it.encode(comtree, session, out)
+            });
+        }
+        Kind::Busy => {
+            survives(&packet, Form::of(8), Busy::decode, |it, out| {
                 it.encode(comtree, session, out)
             });
         }

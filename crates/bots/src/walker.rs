@@ -148,6 +148,7 @@ impl Walker {
                 }
                 Event::Refused(reason) => told.refused = Some(reason),
                 Event::Connected(_)
+                | Event::Busy(_)
                 | Event::Rebound
                 | Event::Closed
                 | Event::SentAway(_)

@@ -240,6 +240,9 @@ fn tell(event: Option<Event>) {
             let groups: Vec<_> = groups.iter().map(|(group, _)| group).collect();
             print_note(format_args!("the relay has no room any more for {groups:?}"));
         }
+        Some(Event::Busy { what, dropped, .. }) => {
+            print_note(format_args!("the relay dropped {dropped}: too much ({what:?}); send less"));
+        }
         _ => {}
     }
 }

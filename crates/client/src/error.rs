@@ -189,6 +189,8 @@ fn subscription_remedy(groups: &[(Group, SubscribeRefusal)]) -> &'static str {
     let all = |reason| groups.iter().all(|(_, why)| *why == reason);
     if all(SubscribeRefusal::Participant) {
         "it allows no more to one participant; unsubscribe from other groups"
+    } else if all(SubscribeRefusal::NewGroups) {
+        "it allows no more groups to one participant that nobody else has; unsubscribe from others"
     } else if groups.iter().any(|(_, why)| *why == SubscribeRefusal::NotAllowed) {
         "the client's token does not grant all of them; ask the world's backend for one that does"
     } else {

@@ -1,7 +1,7 @@
 //! What happens to a client, and what it has seen.
 
 use crate::{Epoch, Participant, Update};
-use canopy_wire::{Group, LeaveReason, RefusedReason, SubscribeRefusal};
+use canopy_wire::{Excess, Group, LeaveReason, RefusedReason, SubscribeRefusal};
 use std::time::Duration;
 
 /// What a client hears, in the order in which it happened.
@@ -58,6 +58,15 @@ pub enum Event {
     /// [`Acknowledgement`](crate::Acknowledgement): those that were made again after a loss, say.
     /// They are over; subscribe again to try again.
     SubscriptionsRefused(Vec<(Group, SubscribeRefusal)>),
+    /// The relay drops a part of what the client sends, because that is more than the client, or
+    /// all clients of the world together, may send. Send less; it is told once a second at most.
+    #[non_exhaustive]
+    Busy {
+        /// What there is too much of.
+        what: Excess,
+        /// Datagrams and updates that were dropped since it was last told.
+        dropped: u32,
+    },
     /// The client's ip:port has changed, and the relay has confirmed that it knows the new one.
     Rebound,
 }

@@ -96,8 +96,8 @@ pub use canopy_token as token;
 pub use answer::{Answer, RequestError};
 pub use builder::ClientBuilder;
 pub use canopy_wire::{
-    Acts, Comtree, Group, LeaveReason, Level, MAX_UPDATE, NoSuchGroup, RefusedReason, Restriction,
-    SubscribeRefusal,
+    Acts, Comtree, Excess, Group, LeaveReason, Level, MAX_UPDATE, NoSuchGroup, RefusedReason,
+    Restriction, SubscribeRefusal,
 };
 #[cfg(feature = "tokio")]
 pub use client::{Client, IncomingStream, UpdateStream};

@@ -7,7 +7,7 @@ use crate::subscriptions::Subscriptions;
 use crate::{Epoch, Event, Participant, Stats, Update};
 use bytes::Bytes;
 use canopy_session::Session;
-use canopy_wire::{Address, Group, RefusedReason, SubscribeRefusal};
+use canopy_wire::{Address, Busy, Group, RefusedReason, SubscribeRefusal};
 
 pub(crate) struct Reports {
     pub(crate) inbox: Inbox,
@@ -85,6 +85,7 @@ impl Reports {
             Happened::SentAway(reason) => return Some(Event::SentAway(reason)),
             Happened::Answered(number, status) => self.answers.answered(number, status),
             Happened::Rebound => return Some(Event::Rebound),
+            Happened::Busy(Busy { what, dropped }) => return Some(Event::Busy { what, dropped }),
             Happened::Subscribed(group, level) => self.subscriptions.subscribed(group, level),
             Happened::Unsubscribed(group) => self.subscriptions.unsubscribed(group),
             Happened::SubscriptionRefused(group, reason) => {

@@ -99,7 +99,7 @@ impl Standing {
             Event::Unsubscribed(group) => self.interest(group).acknowledged(now, None),
             Event::SubscriptionRefused(group, _) => self.interest(group).refused(now),
             // `reached` has noted it, from the relay's answer.
-            Event::Rebound => {}
+            Event::Rebound | Event::Busy(_) => {}
             // What follows is told too: that the session is lost or closed.
             Event::SentAway(_) | Event::Answered(..) => {}
         }

@@ -72,6 +72,20 @@ drop_reasons! {
     SessionsFull => "sessions_full",
     /// A subscription refused because the group or subscription table is full.
     SubscriptionsFull => "subscriptions_full",
+    /// A group that one participant may not open beside those that it has opened already.
+    NewGroups => "new_groups",
+    /// More changes of subscriptions than one participant may ask for.
+    SubscribeRate => "subscribe_rate",
+    /// More updates, or bits, than one participant may send.
+    OverBudget => "over_budget",
+    /// More updates, or bits, than a comtree's participants may send together.
+    ComtreeOverBudget => "comtree_over_budget",
+    /// More handshakes than an ip, its prefix, or those that fail may cost the relay.
+    TooManyHandshakes => "too_many_handshakes",
+    /// As many sessions as one ip may have.
+    TooManySessions => "too_many_sessions",
+    /// More answers than are sent to one ip:port that has no session.
+    RepliesRate => "replies_rate",
     /// A subscribe packet that is neither the next nor the last one.
     SubscribeOrder => "subscribe_order",
     /// The relay is draining and takes no one new.

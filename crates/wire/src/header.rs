@@ -73,6 +73,8 @@ kinds! {
     Rebind = 0x1a,
     /// The relay knows no such session.
     Unknown = 0x1b,
+    /// The relay drops a part of what a member sends.
+    Busy = 0x1d,
     /// A member asks for something beyond updates and subscriptions.
     Request = 0x20,
     /// The relay's answer to a request.
@@ -251,6 +253,11 @@ impl<'a> Packet<'a> {
     /// The length of the datagram that holds it, padding included: what its sender paid for.
     pub fn datagram_len(&self) -> usize {
         HEADER_LEN + self.payload.len()
+    }
+
+    /// How many records an updates packet says that it has, filler among them.
+    pub fn records(&self) -> u8 {
+        self.records
     }
 
     /// The updates in it, which have been checked; a packet of another kind has none. Filler is

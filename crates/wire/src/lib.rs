@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod busy;
 mod drop_reason;
 mod error;
 mod fields;
@@ -23,6 +24,7 @@ mod subscribe;
 mod time;
 
 pub use address::{Address, Comtree, Group, Level, NoSuchGroup};
+pub use busy::Busy;
 pub use drop_reason::DropReason;
 pub use error::WireError;
 pub use handshake::{
@@ -36,7 +38,7 @@ pub use header::{
 pub use link::LinkJoin;
 pub use liveness::{Challenge, Keepalive, Leave, Rebind, Unknown};
 pub use path::Path;
-pub use reason::{LeaveReason, RefusedReason, RequestStatus, SubscribeRefusal};
+pub use reason::{Excess, LeaveReason, RefusedReason, RequestStatus, SubscribeRefusal};
 pub use record::{
     Before, Flags, MAX_RECORD_HEAD, MAX_RECORDS, Record, RecordHead, Records, UpdatesWriter,
     encode_update,

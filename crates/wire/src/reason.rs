@@ -67,6 +67,20 @@ reasons! {
         Elsewhere = 4,
     }
 
+    /// What a member has too much of.
+    Excess {
+        /// Updates, or their bits: more than the member's own budget.
+        Updates = 1,
+        /// Updates, or their bits, of all members of the comtree.
+        Comtree = 2,
+        /// Changes of subscriptions.
+        Subscriptions = 3,
+        /// Keepalives.
+        Keepalives = 4,
+        /// Requests.
+        Requests = 5,
+    }
+
     /// Why a relay refuses a subscription.
     SubscribeRefusal {
         /// The relay's table of groups or subscriptions is full.
@@ -75,6 +89,8 @@ reasons! {
         Participant = 2,
         /// The participant's token does not grant it, or a server has taken it away.
         NotAllowed = 3,
+        /// The participant has opened as many groups as one may: groups that nobody else had.
+        NewGroups = 4,
     }
 
     /// What became of a request.
@@ -103,6 +119,7 @@ mod tests {
             assert_eq!(LeaveReason::from_number(number).number(), number);
             assert_eq!(SubscribeRefusal::from_number(number).number(), number);
             assert_eq!(RequestStatus::from_number(number).number(), number);
+            assert_eq!(Excess::from_number(number).number(), number);
         }
         let named = |number| !matches!(RefusedReason::from_number(number), RefusedReason::Other(_));
         assert_eq!((0..=u8::MAX).filter(|number| named(*number)).count(), RefusedReason::ALL.len());

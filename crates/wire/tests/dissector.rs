@@ -10,8 +10,8 @@ mod cases;
 mod tshark;
 
 use canopy_wire::{
-    Address, Challenge, Class, Connect, Connected, Cookie, Flags, Header, Hello, Keepalive, Kind,
-    Leave, Level, MAX_DATAGRAM, NumberedRequest, Packet, Rebind, Record, Refused, Response,
+    Address, Busy, Challenge, Class, Connect, Connected, Cookie, Flags, Header, Hello, Keepalive,
+    Kind, Leave, Level, MAX_DATAGRAM, NumberedRequest, Packet, Rebind, Record, Refused, Response,
     Subscribe, SubscribeAck, Unknown, VERSION, WireError,
 };
 use cases::{
@@ -385,5 +385,6 @@ fn decode(datagram: &[u8]) -> Result<(), WireError> {
         Kind::Unknown => Unknown::decode(&packet).map(drop),
         Kind::Request => NumberedRequest::decode(&packet).map(drop),
         Kind::Response => Response::decode(&packet).map(drop),
+        Kind::Busy => Busy::decode(&packet).map(drop),
     }
 }

@@ -14,7 +14,7 @@ use crate::sessions::REBIND_STAMP;
 use crate::subscriptions::{Settled, Subscriptions};
 pub use calling::{Call, LinkKeys};
 use canopy_wire::{
-    Address, Challenge, Class, Comtree, Connected, Cookie, Downlink, Flags, Group, Header,
+    Address, Busy, Challenge, Class, Comtree, Connected, Cookie, Downlink, Flags, Group, Header,
     Keepalive, Kind, Leave, LeaveReason, Level, MAX_TOKEN_LEN, MAX_UPDATE, Packet, Record, Refused,
     RefusedReason, RequestStatus, Response, SAFE_DATAGRAM, SEAL_LEN, Sealed, SessionId,
     SubscribeAck, SubscribeRefusal, Suite, Tag, Time, Unknown, WireError, encode_update,
@@ -99,6 +99,8 @@ pub enum Event {
     Answered(RequestNumber, RequestStatus),
     /// The participant's ip:port has changed, and the relay has confirmed that it knows the new one.
     Rebound,
+    /// The relay drops a part of what the participant sends. It tells so once a second at most.
+    Busy(Busy),
     /// The session was left.
     Closed,
 }
@@ -484,6 +486,9 @@ impl Session {
             }
             Kind::Response if self.state == State::Connected => {
                 self.handle_response(Response::decode(packet)?);
+            }
+            Kind::Busy if self.state == State::Connected => {
+                self.tell(Event::Busy(Busy::decode(packet)?));
             }
             Kind::Left if self.state == State::Leaving => self.close(),
             _ => {}

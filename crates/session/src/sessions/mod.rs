@@ -11,8 +11,8 @@ use crate::noise::{Identity, PublicKey, SeededRandom};
 use crate::seal::{OpenError, Opener, Sealer};
 use crate::tag::{COOKIE_LIFETIME, KeyedState, Keyring};
 use canopy_wire::{
-    Address, Challenge, Comtree, Downlink, DropReason, Header, Joined, Keepalive, Kind, Leave,
-    LeaveReason, Packet, Path, Rebind, SEAL_LEN, SessionId, Suite, Tag, Time, WireError,
+    Address, Busy, Challenge, Comtree, Downlink, DropReason, Header, Joined, Keepalive, Kind,
+    Leave, LeaveReason, Packet, Path, Rebind, SEAL_LEN, SessionId, Suite, Tag, Time, WireError,
 };
 use core::hash::BuildHasher;
 use core::net::{Ipv4Addr, SocketAddr};
@@ -373,6 +373,18 @@ impl Sessions {
     ) {
         let id = self.id(session);
         self.write_sealed(session, answer, |out| Leave { reason }.encode(comtree, id, out));
+    }
+
+    /// Tells a participant that a part of what it sends is dropped.
+    pub fn busy(
+        &mut self,
+        session: SessionIndex,
+        comtree: Comtree,
+        busy: &Busy,
+        answer: &mut Answer,
+    ) {
+        let id = self.id(session);
+        self.write_sealed(session, answer, |out| busy.encode(comtree, id, out));
     }
 
     fn path_stamp(&self, now: Time, session: SessionIndex, path: Path) -> u64 {

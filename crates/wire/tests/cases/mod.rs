@@ -2,11 +2,11 @@
 
 use crate::tshark::{DECODED_AS_PORT, EXPERT, NAMED_PORT, OTHER_PORT};
 use canopy_wire::{
-    Address, CLEAR_LEN, Challenge, Change, Class, Comtree, Connect, Connected, Cookie, Flags,
-    Group, HEADER_LEN, Header, Hello, Keepalive, Kind, Leave, LeaveReason, Level, MAX_DATAGRAM,
-    NumberedRequest, Rebind, Record, Refused, RefusedReason, Request, RequestStatus, Response,
-    Restriction, SEAL_LEN, SessionId, SubscribeAckWriter, SubscribeRefusal, SubscribeWriter,
-    Unknown, UpdatesWriter, VERSION, Verdict, WireError, encode_update,
+    Address, Busy, CLEAR_LEN, Challenge, Change, Class, Comtree, Connect, Connected, Cookie,
+    Excess, Flags, Group, HEADER_LEN, Header, Hello, Keepalive, Kind, Leave, LeaveReason, Level,
+    MAX_DATAGRAM, NumberedRequest, Rebind, Record, Refused, RefusedReason, Request, RequestStatus,
+    Response, Restriction, SEAL_LEN, SessionId, SubscribeAckWriter, SubscribeRefusal,
+    SubscribeWriter, Unknown, UpdatesWriter, VERSION, Verdict, WireError, encode_update,
 };
 
 /// Places in the base header.
@@ -369,6 +369,18 @@ pub(crate) fn session_cases() -> Vec<Case> {
             written(|out| Unknown { echo: NONCE }.encode(COMTREE, SESSION, out)),
             "Unknown, comtree 9, session 70007, echo 0011223344556677",
             &[("canopy.kind", "0x1b"), ("canopy.unknown.echo", "0x0011223344556677")],
+        ),
+        case(
+            written(|out| {
+                Busy { what: Excess::Subscriptions, dropped: 77 }.encode(COMTREE, SESSION, out)
+            }),
+            "Busy, comtree 9, session 70007, too many subscriptions, 77 dropped",
+            &[
+                ("canopy.kind", "0x1d"),
+                ("canopy.busy.what", "3"),
+                ("canopy.reserved", "000000"),
+                ("canopy.busy.dropped", "77"),
+            ],
         ),
     ]
 }
