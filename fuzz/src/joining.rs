@@ -6,7 +6,7 @@ use crate::host::{Host, ip_port};
 use crate::input::{Input, MAX_STEPS, steps};
 use crate::is_sealed;
 use crate::participant::Participant;
-use canopy_relay::{ComtreeConfig, Mode, Places, RelayConfig, TableLimits};
+use canopy_relay::{Budgets, ComtreeConfig, Gate, Mode, Places, RelayConfig, TableLimits};
 use canopy_session::{Identity, SessionConfig, SessionLimits, State};
 use canopy_wire::{Comtree, Downlink, Flags, Group, Level, SAFE_DATAGRAM, Suite, Time};
 use std::collections::VecDeque;
@@ -100,11 +100,14 @@ fn relay_config(bits: u8) -> RelayConfig {
         max_datagram: SAFE_DATAGRAM as u16,
         log_keys: true,
         limits: SessionLimits::default(),
+        budgets: Budgets::default(),
+        gate: Gate::open(),
         smallest_set: None,
         tables: TableLimits {
             max_groups: 4,
             max_subscriptions: 8,
             max_subscriptions_per_participant: 4,
+            max_new_groups_per_participant: 3,
         },
     }
 }

@@ -4,7 +4,7 @@
 use crate::host::{Host, ip_port};
 use crate::input::{Input, MAX_STEPS, steps};
 use crate::participant::Participant;
-use canopy_relay::{ComtreeConfig, Counters, Mode, Places, RelayConfig, TableLimits};
+use canopy_relay::{Budgets, ComtreeConfig, Counters, Gate, Mode, Places, RelayConfig, TableLimits};
 use canopy_session::{SessionConfig, SessionLimits, State};
 use canopy_wire::{
     Address, Comtree, Downlink, Flags, Group, Header, Kind, Level, MAX_DATAGRAM, MAX_UPDATE,
@@ -103,6 +103,11 @@ fn config(bits: u8) -> RelayConfig {
     let is = |bit| bits & bit != 0;
     let (max_sessions, max_groups, max_subscriptions) =
         if is(CRAMPED) { (2, 2, 3) } else { (8, 64, 256) };
+    let mut budgets = Budgets::default();
+    if is(CRAMPED) {
+        // A few datagrams are too many.
+        budgets.member.up_bits = 20_000;
+    }
     let comtree = |number: usize| {
         let downlink = if is(OPEN[number]) { Downlink::None } else { Downlink::Member };
         ComtreeConfig { downlink, ..ComtreeConfig::new(comtree_of(number), 1) }
@@ -117,11 +122,14 @@ fn config(bits: u8) -> RelayConfig {
         max_datagram: if is(LONG) { MAX_DATAGRAM } else { SAFE_DATAGRAM } as u16,
         log_keys: true,
         limits: SessionLimits::default(),
+        budgets,
+        gate: Gate::open(),
         smallest_set: is(SETS).then_some(2),
         tables: TableLimits {
             max_groups,
             max_subscriptions,
             max_subscriptions_per_participant: max_subscriptions / 3 + 1,
+            max_new_groups_per_participant: 3,
         },
     }
 }

@@ -9,7 +9,8 @@ use anyhow::{Context, bail, ensure};
 use canopy_net::thread_cpu_time;
 use canopy_output::{print_line, print_note};
 use canopy_relay::{
-    ComtreeConfig, Mode, Places, Relay, RelayConfig, Siblings, TableLimits, Trust, UnixTime,
+    Budgets, ComtreeConfig, Gate, Mode, Places, Relay, RelayConfig, Siblings, TableLimits, Trust,
+    UnixTime,
 };
 use canopy_session::{Identity, Keyring, Session, SessionConfig, SessionLimits, State};
 use canopy_token::{
@@ -198,6 +199,8 @@ fn relay(trust: Option<Arc<Trust>>, participants: u32) -> Relay {
         log_keys: false,
         limits: SessionLimits::default(),
         tables: TableLimits::default(),
+        budgets: Budgets::NONE,
+        gate: Gate::open(),
         smallest_set: None,
     };
     Relay::new(config, Siblings::alone(), Keyring::new([1; 16]), &[2; 16])

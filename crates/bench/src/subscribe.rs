@@ -14,7 +14,9 @@ use crate::relay::Server;
 use anyhow::{Context, bail, ensure};
 use canopy_net::{SocketOptions, process_cpu_time, thread_cpu_time};
 use canopy_output::{print_line, print_note};
-use canopy_relay::{ComtreeConfig, Mode, Places, Relay, RelayConfig, Siblings, TableLimits};
+use canopy_relay::{
+    Budgets, ComtreeConfig, Gate, Mode, Places, Relay, RelayConfig, Siblings, TableLimits,
+};
 use canopy_session::{Keyring, Session, SessionLimits, State};
 use canopy_wire::{
     Change, Comtree, Group, Kind, Level, MAX_DATAGRAM, Packet, SessionId, SubscribeAck,
@@ -175,7 +177,9 @@ fn relay() -> Relay {
         max_datagram: MAX_DATAGRAM as u16,
         log_keys: false,
         limits: SessionLimits::default(),
-        tables: TableLimits::default(),
+        tables: TableLimits { max_new_groups_per_participant: u32::MAX, ..TableLimits::default() },
+        budgets: Budgets::NONE,
+        gate: Gate::open(),
         smallest_set: None,
     };
     Relay::new(config, Siblings::alone(), Keyring::new([1; 16]), &[2; 16])

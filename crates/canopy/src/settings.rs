@@ -3,17 +3,18 @@
 
 mod comtrees;
 pub(crate) mod key;
+mod limits;
 mod sources;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use canopy_engines::{ENGINE_FOLDER, EngineChoice};
 use canopy_node::{DEFAULT_RECEIVE_BUFFER, NodeConfig};
-use canopy_relay::{DEFAULT_WORLD, FIRST_ENDPOINT, Mode, TableLimits};
-use canopy_session::SessionLimits;
+use canopy_relay::{DEFAULT_WORLD, FIRST_ENDPOINT, Mode};
 use canopy_token::MAX_NAME;
 use canopy_wire::{Downlink, MAX_DATAGRAM, SAFE_DATAGRAM};
 use clap::Args;
 use comtrees::{Defaults, MAX_SITE, check_comtrees};
+use limits::{LimitArgs, check_budgets, check_gate, check_lifetimes, check_tables, millis};
 use sources::Sources;
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -128,98 +129,10 @@ pub(crate) struct RelayArgs {
 /// How long the longest datagram may be.
 const DATAGRAMS: std::ops::RangeInclusive<u64> = SAFE_DATAGRAM as u64..=MAX_DATAGRAM as u64;
 
-/// Flags for the limits, which few need.
-#[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Limits")]
-struct LimitArgs {
-    /// The most participants at a time [default: 10000]
-    #[arg(
-        long,
-        value_name = "N",
-        env = "CANOPY_MAX_SESSIONS",
-        hide_env_values = true,
-        allow_negative_numbers = true
-    )]
-    max_sessions: Option<String>,
-    /// The longest datagram in bytes that the network takes, 1232 to 1452 [default: 1232]
-    #[arg(
-        long,
-        value_name = "BYTES",
-        env = "CANOPY_MAX_DATAGRAM",
-        hide_env_values = true,
-        allow_negative_numbers = true
-    )]
-    max_datagram: Option<String>,
-    /// The most groups with subscribers in a data thread [default: 65536]
-    #[arg(
-        long,
-        value_name = "N",
-        env = "CANOPY_MAX_GROUPS",
-        hide_env_values = true,
-        allow_negative_numbers = true
-    )]
-    max_groups: Option<String>,
-    /// The most subscriptions in a data thread [default: 262144]
-    #[arg(
-        long,
-        value_name = "N",
-        env = "CANOPY_MAX_SUBSCRIPTIONS",
-        hide_env_values = true,
-        allow_negative_numbers = true
-    )]
-    max_subscriptions: Option<String>,
-    /// The most subscriptions of one participant [default: 4096]
-    #[arg(
-        long,
-        value_name = "N",
-        env = "CANOPY_MAX_SUBSCRIPTIONS_PER_PARTICIPANT",
-        hide_env_values = true,
-        allow_negative_numbers = true
-    )]
-    max_subscriptions_per_participant: Option<String>,
-    /// How long a session lives without a sign of life from its participant [default: 10000]
-    #[arg(
-        long,
-        value_name = "MS",
-        env = "CANOPY_SESSION_LIFETIME_MS",
-        hide_env_values = true,
-        allow_negative_numbers = true
-    )]
-    session_lifetime_ms: Option<String>,
-    /// How long a participant may say nothing before it sends a keepalive [default: 2000]
-    #[arg(
-        long,
-        value_name = "MS",
-        env = "CANOPY_KEEPALIVE_MS",
-        hide_env_values = true,
-        allow_negative_numbers = true
-    )]
-    keepalive_ms: Option<String>,
-    /// How long a subscription lives without being refreshed [default: 60000]
-    #[arg(
-        long,
-        value_name = "MS",
-        env = "CANOPY_SUBSCRIPTION_LIFETIME_MS",
-        hide_env_values = true,
-        allow_negative_numbers = true
-    )]
-    subscription_lifetime_ms: Option<String>,
-    /// How long participants may take to leave when the relay stops [default: 5000]
-    #[arg(
-        long,
-        value_name = "MS",
-        env = "CANOPY_DRAIN_MS",
-        hide_env_values = true,
-        allow_negative_numbers = true
-    )]
-    drain_ms: Option<String>,
-}
-
 impl RelayArgs {
     /// What was given, by the key that the file has for it.
     fn by_key(&self) -> BTreeMap<&'static str, String> {
         let comtrees = (!self.comtrees.is_empty()).then(|| self.comtrees.join(","));
-        let limits = &self.limits;
         let given = [
             ("listen", &self.listen),
             ("mode", &self.mode),
@@ -237,17 +150,9 @@ impl RelayArgs {
             ("console", &self.console),
             ("metrics", &self.metrics),
             ("insecure", &self.insecure),
-            ("max_sessions", &limits.max_sessions),
-            ("max_datagram", &limits.max_datagram),
-            ("max_groups", &limits.max_groups),
-            ("max_subscriptions", &limits.max_subscriptions),
-            ("max_subscriptions_per_participant", &limits.max_subscriptions_per_participant),
-            ("session_lifetime_ms", &limits.session_lifetime_ms),
-            ("keepalive_ms", &limits.keepalive_ms),
-            ("subscription_lifetime_ms", &limits.subscription_lifetime_ms),
-            ("drain_ms", &limits.drain_ms),
         ];
-        given.into_iter().filter_map(|(key, text)| Some((key, text.clone()?))).collect()
+        let given = given.into_iter().chain(self.limits.by_key());
+        given.filter_map(|(key, text)| Some((key, text.clone()?))).collect()
     }
 }
 
@@ -316,6 +221,8 @@ impl RelaySettings {
             trust: None,
             max_datagram: sources.number("max_datagram", DATAGRAMS, SAFE_DATAGRAM as u64)? as u16,
             tables: check_tables(&sources)?,
+            budgets: check_budgets(&sources)?,
+            gate: check_gate(&sources)?,
             session_limits: check_lifetimes(&sources)?,
             drain: millis(&sources, "drain_ms", 0, 600_000, Duration::from_secs(5))?,
             receive_buffer: args.receive_buffer.unwrap_or(DEFAULT_RECEIVE_BUFFER),
@@ -377,56 +284,6 @@ fn unused(sources: &Sources, node: &NodeConfig) -> Vec<String> {
         ));
     }
     unused
-}
-
-fn check_tables(sources: &Sources) -> anyhow::Result<TableLimits> {
-    let default = TableLimits::default();
-    let table = |key: &str, default: u32| sources.number(key, 1..=1 << 22, default.into());
-    Ok(TableLimits {
-        max_groups: table("max_groups", default.max_groups)? as u32,
-        max_subscriptions: table("max_subscriptions", default.max_subscriptions)? as u32,
-        max_subscriptions_per_participant: table(
-            "max_subscriptions_per_participant",
-            default.max_subscriptions_per_participant,
-        )? as u32,
-    })
-}
-
-fn check_lifetimes(sources: &Sources) -> anyhow::Result<SessionLimits> {
-    const HOUR: u64 = 3_600_000;
-    let default = SessionLimits::default();
-    let lifetimes = SessionLimits {
-        lifetime: millis(sources, "session_lifetime_ms", 10, HOUR, default.lifetime)?,
-        keepalive: millis(sources, "keepalive_ms", 10, HOUR, default.keepalive)?,
-        // Participants refresh after a third: there must be time for losses.
-        subscription: millis(
-            sources,
-            "subscription_lifetime_ms",
-            1_000,
-            HOUR,
-            default.subscription,
-        )?,
-    };
-    if lifetimes.lifetime < lifetimes.keepalive * 2 {
-        let place =
-            ["session_lifetime_ms", "keepalive_ms"].iter().find_map(|key| sources.place(key));
-        bail!(
-            "{}: a session must live at least two keepalives; raise session_lifetime_ms, or lower \
-             keepalive_ms",
-            place.unwrap_or_default()
-        );
-    }
-    Ok(lifetimes)
-}
-
-fn millis(
-    sources: &Sources,
-    key: &str,
-    least: u64,
-    most: u64,
-    default: Duration,
-) -> anyhow::Result<Duration> {
-    sources.number(key, least..=most, default.as_millis() as u64).map(Duration::from_millis)
 }
 
 /// A way to protect updates, by its name.

@@ -198,7 +198,8 @@ impl Books {
                 "{to}, which proved nothing, was sent {bytes_out} bytes for {bytes_in} (last: {kind:?})"
             ));
         }
-        if kind != Kind::Updates {
+        // That a part of what it sends is dropped, a participant is told beside all answers.
+        if !matches!(kind, Kind::Updates | Kind::Busy) {
             page.unanswered = page.unanswered.saturating_sub(1);
         }
         // A reply that there was no room for may have told of the session.
@@ -311,7 +312,7 @@ impl Account {
 /// How far the counters moved with one datagram.
 #[derive(Debug)]
 struct Moved {
-    /// Without replies that there was no room for.
+    /// Without replies that there was no room for, or that were too many to one ip:port.
     drops: u64,
     replies_full: u64,
     updates: u64,
@@ -324,7 +325,8 @@ struct Moved {
 impl Moved {
     fn between(before: &Counters, after: &Counters) -> Moved {
         let by_reason = std::array::from_fn(|reason| after.drops[reason] - before.drops[reason]);
-        let replies_full = by_reason[DropReason::RepliesFull as usize];
+        let replies_full = by_reason[DropReason::RepliesFull as usize]
+            + by_reason[DropReason::RepliesRate as usize];
         Moved {
             drops: by_reason.iter().sum::<u64>() - replies_full,
             replies_full,
@@ -422,7 +424,7 @@ fn updates_in(packet: &Packet<'_>) -> Result<u64, WireError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use canopy_relay::{ComtreeConfig, Mode, Places, RelayConfig, Siblings};
+    use canopy_relay::{Budgets, ComtreeConfig, Gate, Mode, Places, RelayConfig, Siblings};
     use canopy_session::{Keyring, Session, SessionConfig, SessionLimits};
     use canopy_wire::{
         Class, Flags, Group, Header, Hello, Level, MAX_DATAGRAM, Record, SAFE_DATAGRAM, Time,
@@ -441,6 +443,8 @@ mod tests {
             log_keys: true,
             limits: SessionLimits::default(),
             tables: TableLimits::default(),
+            budgets: Budgets::default(),
+            gate: Gate::open(),
             smallest_set: None,
         };
         Relay::new(config, Siblings::alone(), Keyring::new([1; 16]), &[2; 16])

@@ -1,7 +1,7 @@
 //! What a relay is made from.
 
 use canopy_engines::EngineChoice;
-use canopy_relay::{ComtreeConfig, Mode, TableLimits, Trust};
+use canopy_relay::{Budgets, ComtreeConfig, GateLimits, Mode, TableLimits, Trust};
 use canopy_session::{Identity, SessionLimits};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -36,6 +36,10 @@ pub struct NodeConfig {
     pub max_datagram: u16,
     /// The size of each data thread's tables.
     pub tables: TableLimits,
+    /// What participants may send.
+    pub budgets: Budgets,
+    /// What one place of the network may cost.
+    pub gate: GateLimits,
     /// How long things live.
     pub session_limits: SessionLimits,
     /// How long a drain waits for participants to leave.
@@ -47,8 +51,8 @@ pub struct NodeConfig {
 }
 
 impl NodeConfig {
-    /// A relay with one data thread on a free port of this machine, and defaults for the rest: what
-    /// tests and benches begin with.
+    /// A relay with one data thread on a free port of this machine, without limits on what a
+    /// participant sends, and with defaults for the rest: what tests and benches begin with.
     pub fn loopback() -> NodeConfig {
         NodeConfig {
             listen: SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, 0)),
@@ -62,6 +66,8 @@ impl NodeConfig {
             trust: None,
             max_datagram: canopy_wire::SAFE_DATAGRAM as u16,
             tables: TableLimits::default(),
+            budgets: Budgets::NONE,
+            gate: GateLimits::NONE,
             session_limits: SessionLimits::default(),
             drain: Duration::from_secs(5),
             receive_buffer: DEFAULT_RECEIVE_BUFFER,

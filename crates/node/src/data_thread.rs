@@ -171,10 +171,13 @@ impl DataThread {
         if let Some(mut slot) = slot {
             self.untold = false;
             let relay = self.turn.relay();
-            // The list keeps its memory.
+            // The lists keep their memory.
             let mut comtrees = std::mem::take(&mut slot.comtrees);
             comtrees.clear();
             comtrees.extend(relay.comtrees());
+            let mut talkers = std::mem::take(&mut slot.talkers);
+            talkers.clear();
+            talkers.extend(relay.talkers());
             *slot = ThreadStatus {
                 at: self.clock.now(),
                 counters: relay.counters().clone(),
@@ -182,6 +185,7 @@ impl DataThread {
                 subscriptions: relay.subscriptions(),
                 groups: relay.groups(),
                 comtrees,
+                talkers,
                 sent: self.sockets.sent,
                 sending: self.sockets.sending,
                 cpu: thread_cpu_time(),

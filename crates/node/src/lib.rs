@@ -11,13 +11,13 @@ mod sockets;
 mod watch;
 
 pub use config::{DEFAULT_RECEIVE_BUFFER, NodeConfig};
-pub use report::{RelayReport, drops_of};
+pub use report::{RelayReport, TalkerReport, drops_of};
 pub use watch::{ChangeError, Command, Health, RelayWatch, ThreadStatus};
 
 use anyhow::Context;
 use canopy_engines::Engine;
 use canopy_net::{Clock, SocketOptions, ThreadSockets};
-use canopy_relay::{Notice, Places, Relay, RelayConfig, Siblings, Turn, UnixTime};
+use canopy_relay::{Gate, Notice, Places, Relay, RelayConfig, Siblings, Turn, UnixTime};
 use canopy_session::{Keyring, PublicKey};
 use canopy_wire::Tag;
 use data_thread::DataThread;
@@ -207,7 +207,7 @@ fn spawn(
     Ok(std::thread::Builder::new().name(format!("data-{number}")).spawn(run)?)
 }
 
-/// A relay for each data thread; together they have one keyring and one count of places.
+/// A relay for each data thread; together they have one keyring, one count of places and one gate.
 fn relays(
     settings: &NodeConfig,
     keys: &Keyring,
@@ -215,6 +215,7 @@ fn relays(
     origin: UnixTime,
 ) -> anyhow::Result<Vec<Relay>> {
     let places = Places::new(settings.max_sessions);
+    let gate = Gate::new(settings.gate, &random_tag()?);
     let siblings = Siblings::mesh(settings.threads);
     siblings
         .into_iter()
@@ -231,6 +232,8 @@ fn relays(
                 log_keys: false,
                 limits: settings.session_limits,
                 tables: settings.tables,
+                budgets: settings.budgets,
+                gate: gate.clone(),
                 smallest_set: engine.smallest_set(),
             };
             Ok(Relay::new(config, siblings, keys.clone(), &random_tag()?))

@@ -1,10 +1,11 @@
 //! A relay's totals, as `--json` prints them.
 
 use crate::watch::ThreadStatus;
-use canopy_relay::{ComtreeStatus, Counters};
+use canopy_relay::{ComtreeStatus, Counters, Talker};
 use canopy_wire::DropReason;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 /// A relay's totals, as `--json` prints them.
 #[derive(Serialize)]
@@ -22,6 +23,32 @@ pub struct RelayReport {
     /// Only the reasons that occurred.
     drops: BTreeMap<&'static str, u64>,
     comtrees: Vec<ComtreeReport>,
+    talkers: Vec<TalkerReport>,
+}
+
+/// One of those who sent the most in the last second.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TalkerReport {
+    /// The comtree that it sends on.
+    pub comtree: u32,
+    /// Its address there.
+    pub address: String,
+    /// Its ip:port.
+    pub from: SocketAddr,
+    /// Bits a second that arrived from it.
+    pub bits: u64,
+    /// Updates a second that arrived from it.
+    pub updates: u64,
+    /// Datagrams and updates of its, a second, that were dropped because it was over a limit.
+    pub dropped: u64,
+}
+
+impl From<&Talker> for TalkerReport {
+    fn from(talker: &Talker) -> TalkerReport {
+        let Talker { comtree, address, path, bits, updates, dropped } = *talker;
+        let (address, from) = (address.to_string(), path.remote);
+        TalkerReport { comtree: comtree.0, address, from, bits, updates, dropped }
+    }
 }
 
 /// A comtree's totals.
@@ -66,6 +93,7 @@ impl RelayReport {
             counters: status.counters.named().map(|(name, _, total)| (name, total)).collect(),
             drops: drops_of(&status.counters),
             comtrees: status.comtrees.iter().map(ComtreeReport::from).collect(),
+            talkers: status.talkers.iter().map(TalkerReport::from).collect(),
         }
     }
 }

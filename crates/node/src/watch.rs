@@ -2,8 +2,11 @@
 //! not traffic reaches them.
 
 use canopy_net::{Clock, SendReport, Waker};
-use canopy_relay::{Change, ComtreeStatus, Counters, Refusal, Trust, UnixTime};
+use canopy_relay::{
+    Change, ComtreeStatus, Counters, MAX_TALKERS, Refusal, Talker, Trust, UnixTime,
+};
 use canopy_wire::Time;
+use core::cmp::Reverse;
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -32,6 +35,8 @@ pub struct ThreadStatus {
     pub groups: u32,
     /// How its comtrees stand.
     pub comtrees: Vec<ComtreeStatus>,
+    /// Who sent the most in the last second, the heaviest first.
+    pub talkers: Vec<Talker>,
     /// What the send engine did.
     pub sent: SendReport,
     /// Time spent in it.
@@ -60,6 +65,9 @@ impl ThreadStatus {
                 None => self.comtrees.push(*comtree),
             }
         }
+        self.talkers.extend(&other.talkers);
+        self.talkers.sort_by_key(|talker| Reverse(talker.bits));
+        self.talkers.truncate(MAX_TALKERS);
         self.at = self.at.max(other.at);
         self.sent.add(other.sent);
         self.sending += other.sending;

@@ -1,6 +1,7 @@
 //! Who is let in, and what a member may do on its comtree (Forest §3.1: what an access router
 //! checks).
 
+use crate::meters::Budget;
 use canopy_token::{
     CLOCK_SKEW, Claims, ComtreeGrant, KeyId, KeySet, Revocations, Role, Scope, TokenError, Unicast,
     UnixTime, Verified,
@@ -76,6 +77,7 @@ pub(crate) struct Rights {
     subscribe: Scope,
     unicast: Unicast,
     is_server: bool,
+    budget: canopy_token::Budget,
     restrictions: Vec<Restriction>,
     token: TokenId,
     /// The token's whole identifier, and the key that signed it.
@@ -96,6 +98,7 @@ impl Rights {
             subscribe,
             unicast,
             is_server: grant.roles.contains(&Role::Server),
+            budget: grant.budget,
             restrictions: Vec::new(),
             token: TokenId::of(&id),
             id: id.into(),
@@ -106,6 +109,18 @@ impl Rights {
 
     pub(crate) fn token(&self) -> TokenId {
         self.token
+    }
+
+    /// What the token lets its bearer send, where it says so, and otherwise what all may.
+    pub(crate) fn budget(&self, all: Budget) -> Budget {
+        // A token may grant nothing, and 0 is no limit here.
+        let granted = |number: Option<u64>, all| number.map_or(all, |number| number.max(1));
+        Budget {
+            up_packets: granted(self.budget.up_packets, all.up_packets),
+            up_bits: granted(self.budget.up_bits, all.up_bits),
+            down_packets: granted(self.budget.down_packets, all.down_packets),
+            down_bits: granted(self.budget.down_bits, all.down_bits),
+        }
     }
 
     /// When the token ends.

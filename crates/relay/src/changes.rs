@@ -2,6 +2,7 @@
 
 use crate::access::Trust;
 use crate::comtrees::{ComtreeConfig, FIRST_ENDPOINT, MAX_COMTREES};
+use crate::meters::Budget;
 use canopy_session::{Keyring, MAX_LINKS, PublicKey};
 use canopy_token::UnixTime;
 use canopy_wire::{Address, Comtree, Path, Time};
@@ -84,6 +85,15 @@ pub enum Change {
         /// Its address there.
         address: Address,
     },
+    /// What a participant may send from now on.
+    SetBudget {
+        /// The comtree that it is a member of.
+        comtree: Comtree,
+        /// Its address there.
+        address: Address,
+        /// Its budget.
+        budget: Budget,
+    },
     /// Nothing that is sent to this address arrives: send nothing there until `until`, so that it
     /// takes nobody else's room in the kernel's queues.
     Mute {
@@ -107,7 +117,7 @@ impl Change {
             }
             Change::AddBranch(branch) => branch.neighbour,
             Change::RemoveBranch { neighbour, .. } => *neighbour,
-            Change::ThrowOut { address, .. } => *address,
+            Change::ThrowOut { address, .. } | Change::SetBudget { address, .. } => *address,
             _ => return None,
         };
         Some(address.endpoint() % threads)

@@ -1,5 +1,6 @@
 //! The comtrees that a relay carries: they come, change and go while it runs.
 
+use crate::meters::UpMeter;
 use canopy_session::KeyedState;
 use canopy_wire::{Address, Comtree, Downlink, Tag};
 use core::hash::BuildHasher;
@@ -93,7 +94,19 @@ pub(crate) struct ComtreeEntry {
     pub(crate) world: Box<str>,
     pub(crate) participants: u32,
     pub(crate) counters: ComtreeCounters,
+    /// What its participants may send together.
+    pub(crate) meter: UpMeter,
+    pub(crate) beyond_half: BeyondHalf,
     live: bool,
+}
+
+/// What of a comtree waits for a flush since more than half of the room is taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct BeyondHalf {
+    /// How many flushes there were before.
+    pub(crate) flush: u64,
+    pub(crate) records: usize,
+    pub(crate) bytes: usize,
 }
 
 /// The comtrees of a data thread.
@@ -130,7 +143,7 @@ impl Comtrees {
 
     /// Adds a comtree that is not there yet; false if there is no room. `start` says with which
     /// of its addresses it begins.
-    pub(crate) fn add(&mut self, config: &ComtreeConfig, start: u32) -> bool {
+    pub(crate) fn add(&mut self, config: &ComtreeConfig, start: u32, meter: UpMeter) -> bool {
         let entry = ComtreeEntry {
             id: config.comtree,
             addresses: AddressPool::new(config, self.thread, self.threads, start),
@@ -138,6 +151,8 @@ impl Comtrees {
             world: config.world.as_str().into(),
             participants: 0,
             counters: ComtreeCounters::default(),
+            meter,
+            beyond_half: BeyondHalf::default(),
             live: true,
         };
         let index = match self.entries.iter().position(|entry| !entry.live) {

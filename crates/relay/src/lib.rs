@@ -12,18 +12,22 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod bucket;
 mod burst;
 mod changes;
 mod cohorts;
 mod comtrees;
 mod counters;
 mod fanout;
+mod gate;
 mod log;
+mod meters;
 mod pending;
 mod places;
 mod ports;
 mod relay;
 mod replies;
+mod shares;
 mod siblings;
 mod subscriptions;
 mod turn;
@@ -36,6 +40,8 @@ pub use comtrees::{
     ComtreeConfig, ComtreeCounters, ComtreeStatus, DEFAULT_WORLD, FIRST_ENDPOINT, MAX_COMTREES,
 };
 pub use counters::Counters;
+pub use gate::{Gate, GateLimits};
+pub use meters::{Budget, Budgets, MAX_TALKERS, Talker};
 pub use places::Places;
 pub use relay::{Mode, Notice, Relay, RelayConfig};
 pub use siblings::{MAX_THREADS, Siblings};

@@ -97,9 +97,8 @@ impl Pending {
         self.bytes.len() > MAX_PENDING_BYTES / 2 || self.records.len() > MAX_PENDING_RECORDS / 2
     }
 
-    pub(crate) fn has_room(&self, payload: &[u8]) -> bool {
-        self.records.len() < MAX_PENDING_RECORDS
-            && self.bytes.len() + payload.len() <= MAX_PENDING_BYTES
+    pub(crate) fn has_room(&self, len: usize) -> bool {
+        self.records.len() < MAX_PENDING_RECORDS && self.bytes.len() + len <= MAX_PENDING_BYTES
     }
 
     /// The target of a group, of which the table remembers the number, or a new one.

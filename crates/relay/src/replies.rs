@@ -2,15 +2,14 @@
 //! they come last, and not faster than a rate, so that no flood of hellos costs a session its
 //! answer.
 
-use canopy_wire::{MAX_DATAGRAM, Path, Time};
-use core::time::Duration;
+use crate::bucket::Rate;
+use canopy_wire::{MAX_DATAGRAM, Path};
 
 /// Bytes and replies that one turn can queue.
 const MAX_REPLY_BYTES: usize = 256 << 10;
 const MAX_REPLIES: usize = 512;
 /// Replies to strangers: 20,000 a second, and what a moment brings.
-const STRANGERS_EVERY: Duration = Duration::from_micros(50);
-const STRANGERS_AT_ONCE: u32 = 512;
+pub(crate) const STRANGERS: Rate = Rate::new(20_000, 512);
 
 /// A queue of replies.
 pub(crate) struct Replies {
@@ -61,40 +60,20 @@ impl Replies {
     }
 }
 
-/// How fast strangers are answered.
-pub(crate) struct Bucket {
-    /// When it would be full again.
-    full_at: Time,
-}
-
-impl Bucket {
-    pub(crate) fn new() -> Bucket {
-        Bucket { full_at: Time::ZERO }
-    }
-
-    /// Whether one more may be answered now.
-    pub(crate) fn take(&mut self, now: Time) -> bool {
-        let full_at = self.full_at.max(now);
-        let may = full_at.since(now) < STRANGERS_EVERY * STRANGERS_AT_ONCE;
-        if may {
-            self.full_at = full_at + STRANGERS_EVERY;
-        }
-        may
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bucket::Bucket;
+    use canopy_wire::Time;
 
     #[test]
     fn strangers_are_answered_at_their_rate() {
-        let mut bucket = Bucket::new();
+        let mut bucket = Bucket::default();
         let mut answered = 0;
         // A million hellos a second, for a second.
         for micro in 0..1_000_000u64 {
-            answered += u32::from(bucket.take(Time::from_nanos(micro * 1000)));
+            answered += u32::from(bucket.take(&STRANGERS, Time::from_nanos(micro * 1000), 1));
         }
-        assert!((20_000..=20_000 + STRANGERS_AT_ONCE + 1).contains(&answered), "{answered}");
+        assert!((20_000..=20_513).contains(&answered), "{answered}");
     }
 }

@@ -5,7 +5,9 @@
 //! they want is passed to them when it arrives, what others want waits for the flush.
 
 use crate::NONE;
+use crate::comtrees::ComtreeIndex;
 use crate::ports::{PortIndex, fold};
+use crate::shares::Shares;
 use canopy_session::KeyedState;
 use canopy_wire::{Comtree, Group, Level, SubscribeRefusal, Tag, Time};
 use hashbrown::HashTable;
@@ -19,6 +21,9 @@ pub struct TableLimits {
     pub max_subscriptions: u32,
     /// The most subscriptions of one participant.
     pub max_subscriptions_per_participant: u32,
+    /// The most groups that one participant may be the first to subscribe to, as long as it stays
+    /// subscribed.
+    pub max_new_groups_per_participant: u32,
 }
 
 impl Default for TableLimits {
@@ -27,8 +32,32 @@ impl Default for TableLimits {
             max_groups: 1 << 16,
             max_subscriptions: 1 << 18,
             max_subscriptions_per_participant: 4096,
+            max_new_groups_per_participant: 1024,
         }
     }
+}
+
+/// What one port may have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Most {
+    pub(crate) subscriptions: u32,
+    /// Groups that it was the first to subscribe to.
+    pub(crate) new_groups: u32,
+}
+
+impl Most {
+    /// No limit but the table's.
+    pub(crate) const ANYTHING: Most = Most { subscriptions: u32::MAX, new_groups: u32::MAX };
+}
+
+/// A port's part of the table.
+#[derive(Clone, Copy, Default)]
+struct OfPort {
+    newest: u32,
+    count: u32,
+    /// How many of its subscriptions are to groups that nobody had before it.
+    new_groups: u32,
+    comtree: ComtreeIndex,
 }
 
 /// The most groups that a table can be made for, of all data threads together.
@@ -87,6 +116,8 @@ struct Subscription {
     /// Deciseconds since the origin.
     expires: u32,
     level: Level,
+    /// Whether nobody had the group before.
+    is_first: bool,
 }
 
 /// Where the subscription of a port to a group with many members is. Whoever looks for it touches
@@ -99,7 +130,6 @@ struct Pair {
 
 /// Who is subscribed to what.
 pub(crate) struct SubscriptionTable {
-    limits: TableLimits,
     /// Ports below this are the relay's data threads.
     siblings: u32,
     groups: Vec<GroupEntry>,
@@ -107,11 +137,10 @@ pub(crate) struct SubscriptionTable {
     free_group: u32,
     subscriptions: Vec<Subscription>,
     free_subscription: u32,
-    live: u32,
-    live_groups: u32,
-    /// By port: its newest subscription, and how many it has.
-    newest_of_port: Vec<u32>,
-    count_of_port: Vec<u32>,
+    /// What participants and branches have: their subscriptions, and the groups of these.
+    of_comtrees: Shares,
+    groups_of_comtrees: Shares,
+    of_port: Vec<OfPort>,
     /// The indexes grow as they fill, on the way of a subscribe, never of an update: their entries
     /// are scattered, so reserved they would soon be resident whole.
     by_group: HashTable<u32>,
@@ -142,27 +171,36 @@ impl SubscriptionTable {
             free_group: NONE,
             subscriptions: Vec::with_capacity(max_subscriptions as usize),
             free_subscription: NONE,
-            live: 0,
-            live_groups: 0,
-            newest_of_port: vec![NONE; max_ports as usize],
-            count_of_port: vec![0; max_ports as usize],
+            of_comtrees: Shares::new(limits.max_subscriptions),
+            groups_of_comtrees: Shares::new(limits.max_groups),
+            of_port: vec![OfPort { newest: NONE, ..OfPort::default() }; max_ports as usize],
             by_group: HashTable::new(),
             by_pair: HashTable::new(),
             hash: KeyedState::new(key),
             sweep: 0,
             to_tell: Vec::with_capacity(if siblings > 1 { max_groups as usize } else { 0 }),
-            limits,
         }
     }
 
     /// How many subscriptions participants and branches have.
     pub(crate) fn live(&self) -> u32 {
-        self.live
+        self.of_comtrees.total()
     }
 
     /// How many groups they are subscribed to.
     pub(crate) fn live_groups(&self) -> u32 {
-        self.live_groups
+        self.groups_of_comtrees.total()
+    }
+
+    /// So many comtrees share the table from now on.
+    pub(crate) fn deal(&mut self, comtrees: u32) {
+        self.of_comtrees.deal(comtrees);
+        self.groups_of_comtrees.deal(comtrees);
+    }
+
+    /// A port is opened, on a comtree; it has no subscriptions.
+    pub(crate) fn open_port(&mut self, port: PortIndex, comtree: ComtreeIndex) {
+        self.of_port[port as usize].comtree = comtree;
     }
 
     /// The group's index, if it has subscribers or updates waiting.
@@ -208,7 +246,7 @@ impl SubscriptionTable {
     /// Subscribes a participant or a branch, which may have at most so many, or refreshes.
     pub(crate) fn add(
         &mut self,
-        (port, most): (PortIndex, u32),
+        (port, most): (PortIndex, Most),
         comtree: Comtree,
         group: Group,
         level: Level,
@@ -225,18 +263,37 @@ impl SubscriptionTable {
         group: Group,
         level: Level,
     ) -> Result<(), SubscribeRefusal> {
-        self.insert((port, u32::MAX), (comtree, group), level, NEVER)
+        self.insert((port, Most::ANYTHING), (comtree, group), level, NEVER)
     }
 
     /// Why a port that may have at most so many was refused a subscription.
-    pub(crate) fn would_refuse(&self, port: PortIndex, most: u32) -> SubscribeRefusal {
-        let has_all = self.count_of_port[port as usize] >= most;
-        if has_all { SubscribeRefusal::Participant } else { SubscribeRefusal::Table }
+    pub(crate) fn would_refuse(
+        &self,
+        port: PortIndex,
+        most: Most,
+        (comtree, group): (Comtree, Group),
+    ) -> SubscribeRefusal {
+        let is_first = self.find_group(comtree, group).is_none_or(|known| !self.has_members(known));
+        self.may_add(port, most, is_first).err().unwrap_or(SubscribeRefusal::Table)
+    }
+
+    /// Whether a port may have one more subscription, which is the first to its group or not.
+    fn may_add(&self, port: PortIndex, most: Most, is_first: bool) -> Result<(), SubscribeRefusal> {
+        let of_port = &self.of_port[port as usize];
+        if of_port.count >= most.subscriptions {
+            return Err(SubscribeRefusal::Participant);
+        }
+        if is_first && of_port.new_groups >= most.new_groups {
+            return Err(SubscribeRefusal::NewGroups);
+        }
+        let has_room = self.of_comtrees.has_room(of_port.comtree)
+            && (!is_first || self.groups_of_comtrees.has_room(of_port.comtree));
+        has_room.then_some(()).ok_or(SubscribeRefusal::Table)
     }
 
     fn insert(
         &mut self,
-        (port, most): (PortIndex, u32),
+        (port, most): (PortIndex, Most),
         (comtree, group): (Comtree, Group),
         level: Level,
         expires: u32,
@@ -252,15 +309,8 @@ impl SubscriptionTable {
             return Ok(());
         }
         if !is_sibling {
-            if self.count_of_port[port as usize] >= most {
-                return Err(SubscribeRefusal::Participant);
-            }
-            let new_group = known.is_none_or(|known| self.groups[known as usize].first == NONE);
-            if self.live >= self.limits.max_subscriptions
-                || (new_group && self.live_groups >= self.limits.max_groups)
-            {
-                return Err(SubscribeRefusal::Table);
-            }
+            let is_first = known.is_none_or(|known| !self.has_members(known));
+            self.may_add(port, most, is_first)?;
         }
         let group = match known {
             Some(known) => known,
@@ -286,8 +336,8 @@ impl SubscriptionTable {
 
     /// Ends all subscriptions of a port.
     pub(crate) fn remove_all(&mut self, port: PortIndex) {
-        while self.newest_of_port[port as usize] != NONE {
-            self.unlink(self.newest_of_port[port as usize]);
+        while self.of_port[port as usize].newest != NONE {
+            self.unlink(self.of_port[port as usize].newest);
         }
     }
 
@@ -297,7 +347,7 @@ impl SubscriptionTable {
         port: PortIndex,
         mut keep: impl FnMut(Group, Level) -> bool,
     ) {
-        let mut next = self.newest_of_port[port as usize];
+        let mut next = self.of_port[port as usize].newest;
         while next != NONE {
             let this = next;
             let Subscription { group, level, next_of_port, .. } = self.subscriptions[this as usize];
@@ -471,28 +521,36 @@ impl SubscriptionTable {
         let is_sibling = port < self.siblings;
         let entry = &mut self.groups[group as usize];
         let first = if is_sibling { &mut entry.first_sibling } else { &mut entry.first };
-        let newest_of_port = &mut self.newest_of_port[port as usize];
+        let of_port = &mut self.of_port[port as usize];
+        let is_first = !is_sibling && *first == NONE;
         let subscription = Subscription {
             group,
             port,
             next_of_group: *first,
             prev_of_group: NONE,
-            next_of_port: *newest_of_port,
+            next_of_port: of_port.newest,
             prev_of_port: NONE,
             expires,
             level,
+            is_first,
         };
-        let (after_in_group, after_of_port) = (*first, *newest_of_port);
+        let (after_in_group, after_of_port) = (*first, of_port.newest);
         let index = match self.free_subscription {
             NONE => self.subscriptions.len() as u32,
             free => free,
         };
-        self.live_groups += u32::from(!is_sibling && *first == NONE);
-        self.live += u32::from(!is_sibling);
         *first = index;
-        *newest_of_port = index;
-        self.count_of_port[port as usize] += 1;
+        of_port.newest = index;
+        of_port.count += 1;
+        of_port.new_groups += u32::from(is_first);
+        let comtree = of_port.comtree;
         entry.members += u32::from(!is_sibling);
+        if !is_sibling {
+            self.of_comtrees.take(comtree);
+        }
+        if is_first {
+            self.groups_of_comtrees.take(comtree);
+        }
         if index == self.free_subscription {
             self.free_subscription = self.subscriptions[index as usize].next_of_group;
             self.subscriptions[index as usize] = subscription;
@@ -519,6 +577,7 @@ impl SubscriptionTable {
             prev_of_group,
             next_of_port,
             prev_of_port,
+            is_first,
             ..
         } = self.subscriptions[index as usize];
         let is_sibling = port < self.siblings;
@@ -544,7 +603,7 @@ impl SubscriptionTable {
         }
         match self.subscriptions.get_mut(prev_of_port as usize) {
             Some(before) => before.next_of_port = next_of_port,
-            None => self.newest_of_port[port as usize] = next_of_port,
+            None => self.of_port[port as usize].newest = next_of_port,
         }
         if let Some(after) = self.subscriptions.get_mut(next_of_port as usize) {
             after.prev_of_port = prev_of_port;
@@ -552,10 +611,15 @@ impl SubscriptionTable {
         self.subscriptions[index as usize].port = NONE;
         self.subscriptions[index as usize].next_of_group = self.free_subscription;
         self.free_subscription = index;
-        self.count_of_port[port as usize] -= 1;
+        let of_port = &mut self.of_port[port as usize];
+        of_port.count -= 1;
+        of_port.new_groups -= u32::from(is_first);
+        let comtree = of_port.comtree;
         if !is_sibling {
-            self.live -= 1;
-            self.live_groups -= u32::from(is_empty);
+            self.of_comtrees.give_back(comtree);
+            if is_empty {
+                self.groups_of_comtrees.give_back(comtree);
+            }
             if is_empty && self.siblings > 1 {
                 self.set_wanted(group, Wanted(None));
             }
@@ -583,9 +647,12 @@ mod tests {
     const KEY: Tag = [3; 16];
 
     fn table(max_groups: u32, max_subscriptions: u32) -> SubscriptionTable {
-        let limits =
-            TableLimits { max_groups, max_subscriptions, max_subscriptions_per_participant: 2 };
+        let limits = TableLimits { max_groups, max_subscriptions, ..TableLimits::default() };
         SubscriptionTable::new(limits, 0, 24, &KEY)
+    }
+
+    fn at_most(subscriptions: u32) -> Most {
+        Most { subscriptions, ..Most::ANYTHING }
     }
 
     fn members(table: &SubscriptionTable, group: u32) -> Vec<(PortIndex, Level)> {
@@ -599,7 +666,13 @@ mod tests {
     fn a_full_table_refuses_and_stays_whole() {
         let mut table = table(2, 3);
         let mut add = |port, group| {
-            table.add((port, 2), COMTREE, Group::new(group), Level(0), Time::from_millis(1000))
+            table.add(
+                (port, at_most(2)),
+                COMTREE,
+                Group::new(group),
+                Level(0),
+                Time::from_millis(1000),
+            )
         };
         assert_eq!(add(0, 1), Ok(()));
         assert_eq!(add(0, 2), Ok(()));
@@ -614,11 +687,11 @@ mod tests {
     #[test]
     fn a_group_with_updates_waiting_is_not_given_to_another() {
         let mut table = table(4, 4);
-        table.add((0, 9), COMTREE, Group::new(1), Level(0), Time::ZERO).unwrap();
+        table.add((0, at_most(9)), COMTREE, Group::new(1), Level(0), Time::ZERO).unwrap();
         let group = table.find_group(COMTREE, Group::new(1)).unwrap();
         *table.target_mut(group) = 0;
         table.remove(0, COMTREE, Group::new(1));
-        table.add((0, 9), COMTREE, Group::new(2), Level(0), Time::ZERO).unwrap();
+        table.add((0, at_most(9)), COMTREE, Group::new(2), Level(0), Time::ZERO).unwrap();
         assert_ne!(table.find_group(COMTREE, Group::new(2)), Some(group));
         table.forget_target(group);
         assert_eq!(table.find_group(COMTREE, Group::new(1)), None);
@@ -629,7 +702,7 @@ mod tests {
         let mut table = table(8, 8);
         for group in 0..4 {
             let expires = Time::from_millis(1000 + 1000 * u64::from(group % 2));
-            table.add((0, 9), COMTREE, Group::new(group), Level(0), expires).unwrap();
+            table.add((0, at_most(9)), COMTREE, Group::new(group), Level(0), expires).unwrap();
         }
         assert_eq!(table.expire(Time::from_millis(1500), 8), 2);
         assert_eq!(table.live(), 2);
@@ -665,7 +738,7 @@ mod tests {
             for step in steps {
                 match step {
                     Step::Add(port, group, level) => {
-                        table.add((port, 64), COMTREE, Group::new(group), Level(level), Time::ZERO).unwrap();
+                        table.add((port, at_most(64)), COMTREE, Group::new(group), Level(level), Time::ZERO).unwrap();
                         model.insert((group, port), Level(level));
                     }
                     Step::Remove(port, group) => {

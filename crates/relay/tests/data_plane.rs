@@ -380,6 +380,7 @@ fn a_repeated_subscribe_hears_the_reason_that_was_given() {
     let mut config = config(Mode::Immediate);
     config.tables.max_subscriptions = 5;
     config.tables.max_subscriptions_per_participant = 3;
+    config.comtrees.truncate(1);
     let mut world = World::of(config, 2);
     let expected = [
         (0, 0..5, SubscribeRefusal::Participant, vec![3, 4]),

@@ -128,6 +128,7 @@ fn an_interest_is_told_before_its_ack_leaves() {
 fn an_acked_interest_does_not_wait_behind_those_that_ended() {
     let mut config = config(Mode::Immediate);
     config.tables.max_groups = 1 << 15;
+    config.tables.max_new_groups_per_participant = 4000;
     let mut world = World::with_threads(config, 2);
     world.join(0);
     world.join(1);

@@ -473,3 +473,31 @@ fn a_repeated_request_is_answered_again_and_done_once() {
     let events = world.events(server);
     assert!(events.contains(&Event::Answered(number, RequestStatus::Done)), "{events:?}");
 }
+
+/// What a token says of budgets holds, and another token changes it without filling what was used up.
+#[test]
+fn a_tokens_budget_holds_until_another_token_changes_it() {
+    let mut world = guarded_world(1);
+    let mut modest = claims(1);
+    modest.grant.budget.up_packets = Some(0);
+    modest.grant.budget.up_bits = Some(80_000);
+    let publisher = come(&mut world, 0, 1, &modest);
+    let hearer = come(&mut world, 0, 2, &claims(2));
+    world.subscribe(hearer, 7, 0);
+    let publish = |world: &mut World, count: usize| {
+        (0..count).for_each(|_| world.publish(publisher, 7, 0, Flags(0), &[1; 900]));
+        world.settle();
+        world.payloads(hearer).len()
+    };
+    assert_eq!(publish(&mut world, 30), 10, "80,000 bits are ten such datagrams");
+    assert_eq!(world.dropped(DropReason::OverBudget), 20);
+    let mut richer = modest.clone();
+    richer.id = "richer".to_owned();
+    richer.grant.budget.up_packets = None;
+    let token = issuer().issue(&richer).unwrap().into_bytes();
+    world.participants[publisher].session.set_token(token).unwrap();
+    world.settle();
+    assert_eq!(publish(&mut world, 30), 10, "it has used up its bits");
+    world.now = world.now + Duration::from_secs(1);
+    assert_eq!(publish(&mut world, 30), 20);
+}

@@ -4,8 +4,8 @@
 use crate::scenario::Scenario;
 use canopy_judge::{Books, Limits, Page};
 use canopy_relay::{
-    Change, ComtreeConfig, Counters, Losses, Medium, Places, Relay, RelayConfig, SendBatch,
-    Siblings, Turn, Wait,
+    Budgets, Change, ComtreeConfig, Counters, Gate, GateLimits, Losses, Medium, Places, Relay,
+    RelayConfig, SendBatch, Siblings, Turn, Wait,
 };
 use canopy_session::Keyring;
 use canopy_wire::{Class, Comtree, Path, Tag, Time, VERSION};
@@ -185,9 +185,10 @@ impl Host {
         self.books = Books::new(limits(&self.scenario));
         let keys = Keyring::new(self.rng.random::<Tag>());
         let places = Places::new(self.scenario.max_sessions);
+        let gate = Gate::new(GateLimits::default(), &[6; 16]);
         for siblings in Siblings::mesh(self.scenario.threads) {
             let table_key = self.rng.random::<Tag>();
-            let relay = Relay::new(self.config(&places), siblings, keys.clone(), &table_key);
+            let relay = Relay::new(self.config(&places, &gate), siblings, keys.clone(), &table_key);
             self.threads.push(Thread::new(relay));
         }
     }
@@ -290,7 +291,7 @@ impl Host {
         done
     }
 
-    fn config(&self, places: &Places) -> RelayConfig {
+    fn config(&self, places: &Places, gate: &Gate) -> RelayConfig {
         let downlink = self.scenario.downlink;
         let comtree =
             |comtree: &Comtree| ComtreeConfig { downlink, ..ComtreeConfig::new(*comtree, 1) };
@@ -305,6 +306,8 @@ impl Host {
             log_keys: true,
             limits: self.scenario.limits,
             tables: self.scenario.tables,
+            budgets: Budgets::default(),
+            gate: gate.clone(),
             smallest_set: self.scenario.smallest_set,
         }
     }

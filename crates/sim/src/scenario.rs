@@ -383,6 +383,7 @@ fn draw_tables(participants: u32, fullness: Fullness, rng: &mut ChaCha8Rng) -> T
         max_groups: 4096,
         max_subscriptions: 1 << 16,
         max_subscriptions_per_participant: 1024,
+        max_new_groups_per_participant: 1024,
     };
     if fullness == Fullness::Subscriptions {
         let tight = |share: u32, rng: &mut ChaCha8Rng| share + rng.random_range(0..share * 2);

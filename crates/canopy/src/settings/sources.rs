@@ -51,6 +51,16 @@ const SETTINGS: &[Setting] = &[
     Setting { table: "limits", key: "max_groups", form: Number, example: "65536" },
     Setting { table: "limits", key: "max_subscriptions", form: Number, example: "262144" },
     Setting { table: "limits", key: "max_subscriptions_per_participant", form: Number, example: "4096" },
+    Setting { table: "limits", key: "max_new_groups_per_participant", form: Number, example: "1024" },
+    Setting { table: "limits", key: "member_up_packets", form: Number, example: "50000" },
+    Setting { table: "limits", key: "member_up_bits", form: Number, example: "100000000" },
+    Setting { table: "limits", key: "comtree_up_packets", form: Number, example: "0" },
+    Setting { table: "limits", key: "comtree_up_bits", form: Number, example: "0" },
+    Setting { table: "limits", key: "subscription_changes", form: Number, example: "20000" },
+    Setting { table: "limits", key: "handshakes_per_ip", form: Number, example: "32" },
+    Setting { table: "limits", key: "handshakes_per_prefix", form: Number, example: "128" },
+    Setting { table: "limits", key: "sessions_per_ip", form: Number, example: "64" },
+    Setting { table: "limits", key: "replies_per_ip_port", form: Number, example: "50" },
     Setting { table: "limits", key: "session_lifetime_ms", form: Number, example: "10000" },
     Setting { table: "limits", key: "keepalive_ms", form: Number, example: "2000" },
     Setting { table: "limits", key: "subscription_lifetime_ms", form: Number, example: "60000" },
@@ -66,6 +76,12 @@ const COMTREE_KEYS: &[Setting] = &[
     Setting { table: "comtree", key: "world", form: Text, example: "\"main\"" },
     Setting { table: "comtree", key: "endpoints", form: Text, example: "\"64-65535\"" },
 ];
+
+/// The keys of all settings but the comtrees'.
+#[cfg(test)]
+pub(super) fn keys() -> impl Iterator<Item = &'static str> {
+    SETTINGS.iter().map(|setting| setting.key)
+}
 
 /// A value and where it was given, for errors.
 pub(super) struct Given<T> {

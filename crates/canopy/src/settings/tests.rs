@@ -85,6 +85,9 @@ const MISTAKES: &[(&str, &str)] = &[
     ("relay = 3", ":1: relay is a table; write [relay] on a line, once, and its keys below"),
     ("[[relay]]", ":1: relay is a table; write [relay] on a line, once, and its keys below"),
     ("[relay]\ndownlink = \"some\"", ":2: downlink: \"some\" is no way to protect updates; choose member or none"),
+    ("[limits]\nmember_up_bits = -1", ":2: member_up_bits: -1 is out of range; choose 0 to 1000000000000"),
+    ("[limits]\nsessions_per_ip = \"off\"", ":2: sessions_per_ip: \"off\" cannot be its value; give a whole number without quotes"),
+    ("[relay]\nhandshakes_per_ip = 3", ":2: handshakes_per_ip belongs in [limits]"),
     // No TOML.
     ("[relay]\nmode = periodic", ":2: this is no TOML: "),
     ("[relay]\nsite = 1\nsite = 2", ":3: this is no TOML: duplicate key"),
@@ -192,5 +195,28 @@ fn other_machines_come_in_by_tokens_unless_all_are_to() {
     for unguarded in ["", "insecure = true", "open = false", "trust = \"\""] {
         let error = listen(unguarded).unwrap_err();
         assert!(error.contains("--trust") && error.contains("--open"), "{error}");
+    }
+}
+
+#[test]
+fn limits_have_defaults_and_zero_is_none() {
+    let limits = |text| resolve(text, RelayArgs::default()).unwrap().node;
+    let default = limits("");
+    assert_eq!(default.budgets, canopy_relay::Budgets::default());
+    assert_eq!(default.gate, canopy_relay::GateLimits::default());
+    let none = limits(
+        "[limits]\nmember_up_packets = 0\nmember_up_bits = 0\nsubscription_changes = 0\n\
+         handshakes_per_ip = 0\nhandshakes_per_prefix = 0\nsessions_per_ip = 0\n\
+         replies_per_ip_port = 0\n",
+    );
+    assert_eq!(none.budgets, canopy_relay::Budgets::NONE);
+    assert_eq!(none.gate, canopy_relay::GateLimits::NONE);
+}
+
+#[test]
+fn the_page_lists_every_key() {
+    let page = include_str!("../../../../docs/settings.md");
+    for key in super::sources::keys() {
+        assert!(page.lines().any(|line| line.starts_with(&format!("{key} = "))), "no {key}");
     }
 }

@@ -3,6 +3,7 @@
 use super::{MAX_MUTED, Relay, SWEEP_EVERY};
 use crate::changes::{BranchConfig, Change, Refusal};
 use crate::comtrees::{ComtreeConfig, FIRST_ENDPOINT};
+use crate::meters::UpMeter;
 use crate::ports::{Peer, PeerClass, PortIndex, Shape};
 use canopy_wire::{Comtree, LeaveReason, Time};
 
@@ -17,7 +18,7 @@ impl Relay {
             Change::RemoveComtree(comtree) => self.remove_comtree(comtree),
             Change::AddLink(config) => self.add_link(now, config),
             Change::RemoveLink { key, .. } => self.remove_link(&key),
-            Change::AddBranch(config) => self.add_branch(&config),
+            Change::AddBranch(config) => self.add_branch(now, &config),
             Change::RemoveBranch { comtree, neighbour } => {
                 let unknown = Refusal::UnknownAddress(comtree, neighbour);
                 let port = self.ports.find(comtree, neighbour).ok_or(unknown)?;
@@ -30,7 +31,7 @@ impl Relay {
                 Ok(())
             }
             Change::LimitSubscriptions(most) => {
-                self.max_subscriptions_per_participant = most;
+                self.most_of_participant.subscriptions = most;
                 Ok(())
             }
             Change::ReplaceKeys(keys) => {
@@ -48,6 +49,13 @@ impl Relay {
                 if !self.send_away(port, LeaveReason::ThrownOut) {
                     return Err(unknown);
                 }
+                Ok(())
+            }
+            Change::SetBudget { comtree, address, budget } => {
+                let unknown = Refusal::UnknownAddress(comtree, address);
+                let port = self.ports.find(comtree, address).ok_or(unknown)?;
+                self.session_of(port).ok_or(unknown)?;
+                self.set_budget(port, budget);
                 Ok(())
             }
             Change::Mute { ip, until } => {
@@ -76,8 +84,12 @@ impl Relay {
         if *config.endpoints.end() < FIRST_ENDPOINT || config.endpoints.is_empty() {
             return Err(Refusal::NoEndpoints(config.comtree));
         }
-        let added = self.comtrees.add(config, self.first_address);
-        added.then_some(()).ok_or(Refusal::TooManyComtrees)
+        let meter = UpMeter::new(&self.budgets.comtree);
+        if !self.comtrees.add(config, self.first_address, meter) {
+            return Err(Refusal::TooManyComtrees);
+        }
+        self.table.deal(self.comtrees.live().count() as u32);
+        Ok(())
     }
 
     fn remove_comtree(&mut self, comtree: Comtree) -> Result<(), Refusal> {
@@ -91,6 +103,7 @@ impl Relay {
             }
         }
         self.comtrees.remove(index);
+        self.table.deal(self.comtrees.live().count() as u32);
         Ok(())
     }
 
@@ -106,7 +119,7 @@ impl Relay {
         true
     }
 
-    fn add_branch(&mut self, config: &BranchConfig) -> Result<(), Refusal> {
+    fn add_branch(&mut self, now: Time, config: &BranchConfig) -> Result<(), Refusal> {
         let BranchConfig { comtree, neighbour, link, is_core_peer } = *config;
         let index = self.comtrees.find(comtree).ok_or(Refusal::UnknownComtree(comtree))?;
         if neighbour.is_group() || neighbour.endpoint() >= FIRST_ENDPOINT {
@@ -123,7 +136,7 @@ impl Relay {
         let link = self.link_with(&link).ok_or(Refusal::UnknownLink)?;
         let shape = Shape { class, datagrams: link.datagrams };
         let peer = Peer::Branch(link.session);
-        let port = self.ports.open(peer, shape, (comtree, index), neighbour);
+        let port = self.open_port(now, peer, shape, (comtree, index), neighbour);
         port.map(drop).ok_or(taken)
     }
 

@@ -29,9 +29,12 @@ impl Relay {
     ) -> Result<(), DropReason> {
         let port = self.admit(now, from, packet)?;
         let header = packet.header();
-        for record in packet.updates()? {
+        let updates = packet.updates()?;
+        self.charge_datagram(now, port, packet)?;
+        for record in updates {
             // One bad record does not cost the others.
-            if let Err(reason) = self.publish(now, port, header, &record) {
+            let charged = self.charge_update(now, port);
+            if let Err(reason) = charged.and_then(|()| self.publish(now, port, header, &record)) {
                 self.drop_on(header.comtree, reason);
             }
         }
@@ -160,9 +163,7 @@ impl Relay {
         if !self.table.has_members(group) {
             return Ok(());
         }
-        if !self.pending.has_room(update.payload) {
-            return Err(DropReason::PendingFull);
-        }
+        self.find_room(update.comtree, update.payload.len())?;
         let remembered = self.table.target_mut(group);
         let target = self.pending.target_of_group(group, remembered);
         self.queue(now, target, origin, &update);
@@ -177,9 +178,7 @@ impl Relay {
         }
         let port = self.ports.find(update.comtree, update.dst);
         let port = port.ok_or(DropReason::UnknownDestination)?;
-        if !self.pending.has_room(update.payload) {
-            return Err(DropReason::PendingFull);
-        }
+        self.find_room(update.comtree, update.payload.len())?;
         let target = self.pending.target_of_port(port);
         // A unicast goes to whoever it names, its sender too.
         self.queue(now, target, NONE, &update);

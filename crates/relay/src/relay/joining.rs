@@ -19,6 +19,7 @@ pub(super) struct Applicant<'a> {
     pub(super) proof: Proof,
     /// Data threads that had no address left, or no place.
     pub(super) asked: u16,
+    pub(super) now: Time,
 }
 
 /// What an applicant is let in with.
@@ -53,7 +54,7 @@ impl Relay {
     ) -> Result<(), DropReason> {
         // What costs least comes first: the cookie, what is known of the path, then the message.
         let (connect, proof) = self.sessions.prove(now, path, packet)?;
-        let applicant = Applicant { connect, path, proof, asked };
+        let applicant = Applicant { connect, path, proof, asked, now };
         if self.is_draining {
             return self.refuse_for(&applicant, RefusedReason::Draining, DropReason::Draining);
         }
@@ -64,6 +65,10 @@ impl Relay {
         }
         if self.sessions.is_stale(path, proof) {
             return Err(DropReason::Stale);
+        }
+        // What the first data thread has let pass is not counted again.
+        if asked == 0 {
+            self.pass_the_gate(&applicant)?;
         }
         let Ok(knock) = self.sessions.knock(&connect) else {
             return self.refuse_for(&applicant, RefusedReason::Key, DropReason::Forged);
@@ -123,6 +128,22 @@ impl Relay {
         true
     }
 
+    /// Turns away those of whom too many come from one place, before they cost a key agreement.
+    fn pass_the_gate(&mut self, applicant: &Applicant<'_>) -> Result<(), DropReason> {
+        let Applicant { path, proof, now, .. } = *applicant;
+        let drop = if !self.may_have_a_session(path) {
+            DropReason::TooManySessions
+        } else if !self.may_shake_hands(now, path) {
+            DropReason::TooManyHandshakes
+        } else {
+            return Ok(());
+        };
+        let mut answer = Answer::new();
+        refuse(proof.nonce, Comtree(0), RefusedReason::TooMany, &mut answer);
+        self.reply_to_stranger(now, path, answer.bytes());
+        Err(drop)
+    }
+
     /// Takes a place and an address for an applicant, and lets it in; or asks the next data thread.
     fn make_room(
         &mut self,
@@ -167,7 +188,7 @@ impl Relay {
         let datagrams = DatagramClass::of(terms.max_datagram);
         let shape = Shape { class: PeerClass::Participant, datagrams };
         let (peer, address) = (Peer::Participant(session), terms.address);
-        let Some(port) = self.ports.open(peer, shape, (comtree, index), address) else {
+        let Some(port) = self.open_port(now, peer, shape, (comtree, index), address) else {
             // It was never a member, so nothing hangs on it.
             let _ = self.sessions.end(session);
             return false;
@@ -175,10 +196,12 @@ impl Relay {
         if let Some(rights) = rights {
             self.take_token_from_others(rights.token(), proof);
             self.by_token.insert(rights.token(), port);
+            self.set_budget(port, rights.budget(self.budgets.member));
             self.ports.give_rights(port, rights);
         }
         self.comtrees.get_mut(index).participants += 1;
         self.counters.sessions_opened += 1;
+        self.count_in(session, path.remote.ip());
         self.sweep_at.get_or_insert(now + SWEEP_EVERY);
         self.push_welcome(session, path);
         true
@@ -227,9 +250,12 @@ impl Relay {
         reason: RefusedReason,
         drop: DropReason,
     ) -> Result<(), DropReason> {
+        if matches!(drop, DropReason::Forged | DropReason::BadToken) {
+            self.note_failure(applicant.now);
+        }
         let mut answer = Answer::new();
         refuse(applicant.proof.nonce, Comtree(0), reason, &mut answer);
-        self.reply(applicant.path, answer.bytes());
+        self.reply_to_stranger(applicant.now, applicant.path, answer.bytes());
         Err(drop)
     }
 }

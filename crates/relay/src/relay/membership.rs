@@ -34,7 +34,8 @@ impl Relay {
     ) -> Result<(), DropReason> {
         let session = self.admit_session(now, from, packet)?;
         if !self.ports.is_link(session) {
-            self.port_of(session, packet.header().comtree)?;
+            let port = self.port_of(session, packet.header().comtree)?;
+            self.charge_keepalive(now, port)?;
         }
         let mut answer = Answer::new();
         self.sessions.keepalive(now, session, packet, &mut answer)?;
@@ -109,6 +110,7 @@ impl Relay {
         }
         self.counters.sessions_ended += 1;
         self.places.give_back();
+        self.count_out(session);
         loop {
             let port = self.ports.of_session(session).next();
             let Some(port) = port else { break };

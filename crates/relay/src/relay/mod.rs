@@ -3,6 +3,7 @@
 mod apply;
 mod intake;
 mod joining;
+mod limits;
 mod links;
 mod membership;
 mod rights;
@@ -10,22 +11,25 @@ mod subscribe;
 mod threads;
 
 use crate::access::{Conducts, TokenId, TokenRefusal, Trust};
+use crate::bucket::{Bucket, Rate};
 use crate::comtrees::{ComtreeConfig, ComtreeStatus, Comtrees};
 use crate::counters::Counters;
 use crate::fanout::{Books, Fanout, Tables};
+use crate::gate::{Counted, Gate};
+use crate::meters::{Budgets, Meters};
 use crate::pending::{Audience, MAX_PENDING_BYTES, Pending};
 use crate::places::Places;
 use crate::ports::{PortIndex, Ports};
-use crate::replies::{Bucket, Replies};
+use crate::replies::{Replies, STRANGERS};
 use crate::siblings::Siblings;
-use crate::subscriptions::{SubscriptionTable, TableLimits};
+use crate::subscriptions::{Most, SubscriptionTable, TableLimits};
 use canopy_batch::SendBatch;
 use canopy_session::{
     Keyring, LoggedKeys, MAX_LINKS, SessionIndex, SessionLimits, Sessions, SessionsConfig, derive,
 };
 use canopy_token::UnixTime;
 use canopy_wire::{
-    Address, Class, Comtree, DropReason, Kind, Packet, Path, Sealed, Tag, Time, WireError,
+    Address, Class, Comtree, DropReason, Excess, Kind, Packet, Path, Sealed, Tag, Time, WireError,
 };
 use core::net::IpAddr;
 use core::time::Duration;
@@ -71,6 +75,10 @@ pub struct RelayConfig {
     pub limits: SessionLimits,
     /// The size of its tables.
     pub tables: TableLimits,
+    /// What participants may send.
+    pub budgets: Budgets,
+    /// What one place of the network may cost, which the relay's data threads count together.
+    pub gate: Gate,
     /// At least so many receivers of the same updates are sent the same bytes, their own updates
     /// among them, which they drop: that is what engines that clone need. If none, every
     /// participant is spared its own.
@@ -106,6 +114,18 @@ pub enum Notice {
         /// Its address there.
         address: Address,
     },
+    /// A participant sends more than it may, or its comtree's participants do; told every few
+    /// seconds of each.
+    OverLimit {
+        /// The comtree.
+        comtree: Comtree,
+        /// Its address there.
+        address: Address,
+        /// Where it is.
+        path: Path,
+        /// What there is too much of.
+        what: Excess,
+    },
 }
 
 /// Expired sessions and subscriptions are looked for this often, a part of the tables each time.
@@ -119,6 +139,8 @@ const MORE_PORTS: u32 = 4096;
 const MAX_NOTICES: usize = 256;
 /// Connects that are remembered as passed to another data thread, the latest ones.
 const MAX_PASSED_ON: usize = 512;
+/// Handshakes that fail, a second: beyond, only who comes from a quiet prefix is let in.
+const FAILED_HANDSHAKES: Rate = Rate::new(1000, 1000);
 /// Addresses that can be muted at a time.
 const MAX_MUTED: usize = 64;
 
@@ -128,7 +150,7 @@ const MAX_MUTED: usize = 64;
 pub struct Relay {
     mode: Mode,
     subscription_lifetime: Duration,
-    max_subscriptions_per_participant: u32,
+    most_of_participant: Most,
     max_datagram: u16,
     trust: Option<Arc<Trust>>,
     origin: UnixTime,
@@ -152,6 +174,13 @@ pub struct Relay {
     replies: Replies,
     replies_to_strangers: Replies,
     strangers: Bucket,
+    failed_handshakes: Bucket,
+    over_limit_notes: Bucket,
+    budgets: Budgets,
+    meters: Meters,
+    gate: Gate,
+    /// By session: where it was counted when it was opened.
+    counted: Vec<Counted>,
     /// By nonce and path: connects that were passed to another data thread.
     passed_on: VecDeque<(u64, Path)>,
     counters: Counters,
@@ -188,7 +217,10 @@ impl Relay {
         let mut relay = Relay {
             mode: config.mode,
             subscription_lifetime: config.limits.subscription,
-            max_subscriptions_per_participant: config.tables.max_subscriptions_per_participant,
+            most_of_participant: Most {
+                subscriptions: config.tables.max_subscriptions_per_participant,
+                new_groups: config.tables.max_new_groups_per_participant,
+            },
             max_datagram: config.max_datagram,
             trust: config.trust,
             origin: config.origin,
@@ -208,7 +240,13 @@ impl Relay {
             batch: SendBatch::with_room(2 * MAX_PENDING_BYTES),
             replies: Replies::new(),
             replies_to_strangers: Replies::new(),
-            strangers: Bucket::new(),
+            strangers: Bucket::default(),
+            failed_handshakes: Bucket::default(),
+            over_limit_notes: Bucket::default(),
+            budgets: config.budgets,
+            meters: Meters::new(max_ports, config.budgets.subscription_changes),
+            gate: config.gate,
+            counted: Vec::with_capacity(config.max_sessions as usize),
             passed_on: VecDeque::with_capacity(MAX_PASSED_ON),
             counters: Counters::default(),
             notices: VecDeque::with_capacity(MAX_NOTICES),
@@ -347,6 +385,7 @@ impl Relay {
         self.counters.subscriptions_expired += self.table.expire(now, budget);
         self.end_by_tokens(now);
         self.unmute(now);
+        self.look_at_talkers(now);
         self.notify_draining();
         let idle = self.sessions.live() == 0
             && self.table.live() == 0
@@ -451,9 +490,14 @@ impl Relay {
     }
 
     fn reply_to_stranger(&mut self, now: Time, to: Path, datagram: &[u8]) {
-        let fits = datagram.is_empty()
-            || (self.strangers.take(now) && self.replies_to_strangers.push_copy(to, datagram));
-        if !fits {
+        if datagram.is_empty() {
+            return;
+        }
+        if !self.gate.may_answer(now, to.remote) {
+            return self.counters.drop(DropReason::RepliesRate);
+        }
+        let may = self.strangers.take(&STRANGERS, now, 1);
+        if !may || !self.replies_to_strangers.push_copy(to, datagram) {
             self.counters.drop(DropReason::RepliesFull);
         }
     }

@@ -140,6 +140,7 @@ impl Relay {
         if !repeats && sequence != next_sequence(last) {
             return Err(DropReason::RequestOrder);
         }
+        self.charge_request(now, index)?;
         let status = if repeats { done } else { self.answer(now, index, request) };
         if let Some(port) = self.ports.get_mut(index) {
             port.last_request = (sequence, status);
@@ -207,6 +208,7 @@ impl Relay {
     fn give_rights(&mut self, index: PortIndex, rights: Box<Rights>) {
         self.table
             .keep_of_port(index, |group, level| rights.check_subscription(group, level).is_ok());
+        self.set_budget(index, rights.budget(self.budgets.member));
         self.ports.give_rights(index, rights);
     }
 

@@ -3,6 +3,7 @@
 
 use super::Relay;
 use crate::ports::{LastSubscribe, PeerClass};
+use crate::subscriptions::Most;
 use canopy_wire::{
     Change, Comtree, DropReason, Packet, Path, Subscribe, SubscribeAckWriter, SubscribeRefusal,
     Time, next_sequence,
@@ -20,8 +21,8 @@ impl Relay {
         let subscribe = Subscribe::new_checked(packet)?;
         let port = self.ports.get_mut(index).ok_or(DropReason::UnknownSource)?;
         let most = match port.shape.class {
-            PeerClass::Participant => self.max_subscriptions_per_participant,
-            PeerClass::TreeNeighbour | PeerClass::CorePeer => u32::MAX,
+            PeerClass::Participant => self.most_of_participant,
+            PeerClass::TreeNeighbour | PeerClass::CorePeer => Most::ANYTHING,
         };
         let (last, max_datagram) = (port.last_subscribe, port.shape.datagrams.max_datagram());
         let sequence = subscribe.sequence();
@@ -33,11 +34,12 @@ impl Relay {
         if !self.can_tell(packet.payload().len() / 4) {
             return Err(DropReason::SiblingsFull);
         }
+        self.charge_changes(now, index, subscribe.changes().count())?;
         let room = self.replies.room().ok_or(DropReason::RepliesFull)?;
         let mut writer = SubscribeAckWriter::new(room, sequence, max_datagram)?;
         let expires = now + self.subscription_lifetime;
         let rights = self.ports.get(index).and_then(|port| port.rights.as_deref());
-        let (mut refused, mut not_allowed) = (0, 0);
+        let (mut refused, mut new_groups, mut not_allowed) = (0, 0, 0);
         for change in subscribe.changes() {
             self.counters.subscription_changes += 1;
             if let (Change::Add(group, level), Some(rights)) = (change, rights)
@@ -58,7 +60,7 @@ impl Relay {
                         && last.refused
                         && !self.table.contains(index, header.comtree, group) =>
                 {
-                    Err(self.table.would_refuse(index, most))
+                    Err(self.table.would_refuse(index, most, (header.comtree, group)))
                 }
                 Change::Add(group, level) => {
                     self.table.add((index, most), header.comtree, group, level, expires)
@@ -70,17 +72,19 @@ impl Relay {
             };
             if let Err(reason) = result {
                 writer.push(change.group(), reason);
-                refused += 1;
+                let is_new = reason == SubscribeRefusal::NewGroups;
+                *(if is_new { &mut new_groups } else { &mut refused }) += 1;
             }
         }
         let len = writer.finish(header.comtree, header.session);
         self.push_reply(from, index, len)?;
         if let Some(port) = self.ports.get_mut(index) {
-            port.last_subscribe = LastSubscribe { sequence, refused: refused > 0 };
+            port.last_subscribe = LastSubscribe { sequence, refused: refused + new_groups > 0 };
         }
         if !repeats {
             self.counters.drops[DropReason::SubscriptionsFull as usize] += refused;
-            self.count_on(header.comtree, refused + not_allowed);
+            self.counters.drops[DropReason::NewGroups as usize] += new_groups;
+            self.count_on(header.comtree, refused + new_groups + not_allowed);
         }
         self.sweep_at.get_or_insert(now + super::SWEEP_EVERY);
         // There is room now; by the time the answer leaves, much else may want to be told.

@@ -3,8 +3,8 @@
 #![allow(dead_code)] // Each test file uses a part of it.
 
 use canopy_relay::{
-    BranchConfig, Change, ComtreeConfig, LinkConfig, Mode, Places, Relay, RelayConfig, Siblings,
-    TableLimits,
+    BranchConfig, Budgets, Change, ComtreeConfig, Gate, GateLimits, LinkConfig, Mode, Places,
+    Relay, RelayConfig, Siblings, TableLimits,
 };
 use canopy_session::{
     Event, Keyring, LoggedKeys, PublicKey, Session, SessionConfig, SessionLimits, State,
@@ -97,6 +97,8 @@ pub(crate) fn config(mode: Mode) -> RelayConfig {
         log_keys: true,
         limits: SessionLimits::default(),
         tables: TableLimits { max_groups: 1 << 12, ..TableLimits::default() },
+        budgets: Budgets::NONE,
+        gate: Gate::new(GateLimits::default(), &[3; 16]),
         smallest_set: None,
     }
 }

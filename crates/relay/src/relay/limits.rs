@@ -1,0 +1,229 @@
+//! What one member, one comtree and one ip may cost, and who hears of it when that is too much.
+
+use super::{FAILED_HANDSHAKES, Notice, Relay};
+use crate::bucket::Rate;
+use crate::comtrees::{BeyondHalf, ComtreeIndex};
+use crate::gate::{Counted, Handshake};
+use crate::meters::{Budget, Overdue, Talker};
+use crate::pending::{MAX_PENDING_BYTES, MAX_PENDING_RECORDS};
+use crate::ports::{Peer, PortIndex, Shape};
+use canopy_session::{Answer, SessionIndex};
+use canopy_wire::{Address, Busy, Comtree, DropReason, Excess, Packet, Path, SEAL_LEN, Time};
+use core::net::IpAddr;
+
+/// Members over a limit that are named in the log, a second: a crowd of them must not fill it.
+const OVER_LIMIT_NOTES: Rate = Rate::new(5, 10);
+/// Ports that are looked at in one sweep: a round over all takes a few sweeps.
+const LOOKS_A_SWEEP: u32 = 4096;
+
+impl Relay {
+    /// Who sent the most in the last second, by bits, the heaviest first.
+    pub fn talkers(&self) -> &[Talker] {
+        self.meters.talkers()
+    }
+
+    /// The peer of a port may send so much from now on.
+    pub(super) fn set_budget(&mut self, port: PortIndex, budget: Budget) {
+        self.meters.set_budget(port, budget);
+    }
+
+    /// Takes a datagram of updates from its member's budget and its comtree's.
+    pub(super) fn charge_datagram(
+        &mut self,
+        now: Time,
+        port: PortIndex,
+        packet: &Packet<'_>,
+    ) -> Result<(), DropReason> {
+        let bytes = packet.datagram_len() + SEAL_LEN;
+        let Some(meter) = self.meters.get_mut(port) else { return Ok(()) };
+        if !meter.take_datagram(now, bytes, packet.records()) {
+            return Err(self.over_limit(now, port, Excess::Updates, DropReason::OverBudget));
+        }
+        let comtree = self.ports.get(port).map(|port| port.comtree_index);
+        let has_room = comtree
+            .is_none_or(|comtree| self.comtrees.get_mut(comtree).meter.take_bytes(now, bytes));
+        if !has_room {
+            let reason = DropReason::ComtreeOverBudget;
+            return Err(self.over_limit(now, port, Excess::Comtree, reason));
+        }
+        Ok(())
+    }
+
+    /// Takes an update from its member's budget and its comtree's.
+    #[inline]
+    pub(super) fn charge_update(&mut self, now: Time, port: PortIndex) -> Result<(), DropReason> {
+        if !self.meters.get_mut(port).is_none_or(|meter| meter.take_update(now)) {
+            return Err(self.over_limit(now, port, Excess::Updates, DropReason::OverBudget));
+        }
+        let Some(entry) = self.ports.get(port) else { return Ok(()) };
+        if !self.comtrees.get_mut(entry.comtree_index).meter.take_update(now) {
+            let reason = DropReason::ComtreeOverBudget;
+            return Err(self.over_limit(now, port, Excess::Comtree, reason));
+        }
+        Ok(())
+    }
+
+    /// Takes changes of subscriptions from their member's budget. What is refused is not answered, so
+    /// that the participant waits longer and longer before it asks again.
+    pub(super) fn charge_changes(
+        &mut self,
+        now: Time,
+        port: PortIndex,
+        changes: usize,
+    ) -> Result<(), DropReason> {
+        if self.meters.take_changes(port, now, changes) {
+            return Ok(());
+        }
+        Err(self.over_limit(now, port, Excess::Subscriptions, DropReason::SubscribeRate))
+    }
+
+    /// Takes a keepalive: each costs an answer.
+    pub(super) fn charge_keepalive(
+        &mut self,
+        now: Time,
+        port: PortIndex,
+    ) -> Result<(), DropReason> {
+        if self.meters.get_mut(port).is_none_or(|meter| meter.take_keepalive(now)) {
+            return Ok(());
+        }
+        Err(self.over_limit(now, port, Excess::Keepalives, DropReason::OverBudget))
+    }
+
+    /// Takes a request: it may cost the check of a signature.
+    pub(super) fn charge_request(&mut self, now: Time, port: PortIndex) -> Result<(), DropReason> {
+        if self.meters.get_mut(port).is_none_or(|meter| meter.take_request(now)) {
+            return Ok(());
+        }
+        Err(self.over_limit(now, port, Excess::Requests, DropReason::OverBudget))
+    }
+
+    /// Tells a member that something of its was dropped, and the log who it is, both seldom. Returns
+    /// the reason.
+    #[cold]
+    fn over_limit(
+        &mut self,
+        now: Time,
+        port: PortIndex,
+        what: Excess,
+        reason: DropReason,
+    ) -> DropReason {
+        let overdue = self.meters.get_mut(port).map(|meter| meter.over_limit(now));
+        let Some(Overdue { tell, note }) = overdue else { return reason };
+        let Some((comtree, address, session)) = self.ports.get(port).and_then(|port| {
+            let Peer::Participant(session) = port.peer else { return None };
+            Some((port.comtree, port.address, session))
+        }) else {
+            return reason;
+        };
+        let Some(path) = self.sessions.path(session) else { return reason };
+        if let Some(dropped) = tell {
+            let (busy, mut answer) = (Busy { what, dropped }, Answer::new());
+            self.sessions.busy(session, comtree, &busy, &mut answer);
+            self.reply(path, answer.bytes());
+        }
+        if note && self.over_limit_notes.take(&OVER_LIMIT_NOTES, now, 1) {
+            self.note(Notice::OverLimit { comtree, address, path, what });
+        }
+        reason
+    }
+
+    /// Whether a key agreement may be spent on whoever is at a path: there is a limit for its ip and
+    /// for its prefix, and while many handshakes fail, those go first whose prefix is quiet.
+    pub(super) fn may_shake_hands(&mut self, now: Time, path: Path) -> bool {
+        match self.gate.handshake(now, path.remote.ip()) {
+            Handshake::Quiet => true,
+            Handshake::Crowded => self.failed_handshakes.holds_one(&FAILED_HANDSHAKES, now),
+            Handshake::TooMany => false,
+        }
+    }
+
+    /// Whether an ip may have one more session, unless it has one at this path already.
+    pub(super) fn may_have_a_session(&self, path: Path) -> bool {
+        self.sessions.at(path).is_some() || !self.gate.is_full(path.remote.ip())
+    }
+
+    /// A handshake failed after it had cost a key agreement.
+    pub(super) fn note_failure(&mut self, now: Time) {
+        let _ = self.failed_handshakes.take(&FAILED_HANDSHAKES, now, 1);
+    }
+
+    /// Counts a session that was opened from an ip.
+    pub(super) fn count_in(&mut self, session: SessionIndex, ip: IpAddr) {
+        let index = session as usize;
+        if index >= self.counted.len() {
+            self.counted.resize(index + 1, Counted::default());
+        }
+        self.counted[index] = self.gate.enter(ip);
+    }
+
+    /// A session is no more. It counts where it was opened, wherever it has moved since.
+    pub(super) fn count_out(&mut self, session: SessionIndex) {
+        if let Some(counted) = self.counted.get_mut(session as usize) {
+            self.gate.leave(core::mem::take(counted));
+        }
+    }
+
+    /// Opens a port, whose peer may send what all may unless it is told otherwise. Of a relay nothing
+    /// is limited: whoever sends to it has a limit there.
+    pub(super) fn open_port(
+        &mut self,
+        now: Time,
+        peer: Peer,
+        shape: Shape,
+        comtree: (Comtree, ComtreeIndex),
+        address: Address,
+    ) -> Option<PortIndex> {
+        let port = self.ports.open(peer, shape, comtree, address)?;
+        let budget = match peer {
+            Peer::Participant(_) => self.budgets.member,
+            Peer::Branch(_) | Peer::Sibling(_) => Budget::default(),
+        };
+        self.meters.open(port, budget, now);
+        self.table.open_port(port, comtree.1);
+        Some(port)
+    }
+
+    /// Whether an update of a comtree finds room to wait. Up to half of the room is whose comes first.
+    /// Of the rest one comtree gets a half, so that another always finds some.
+    pub(super) fn find_room(&mut self, comtree: Comtree, len: usize) -> Result<(), DropReason> {
+        if !self.pending.is_half_full() {
+            return Ok(());
+        }
+        let Some(index) = self.comtrees.find(comtree) else {
+            return Err(DropReason::UnknownComtree);
+        };
+        let has_room = self.pending.has_room(len);
+        let flush = self.counters.flushes;
+        let beyond = &mut self.comtrees.get_mut(index).beyond_half;
+        if beyond.flush != flush {
+            *beyond = BeyondHalf { flush, records: 0, bytes: 0 };
+        }
+        let is_over =
+            beyond.records >= MAX_PENDING_RECORDS / 4 || beyond.bytes + len > MAX_PENDING_BYTES / 4;
+        if is_over || !has_room {
+            return Err(DropReason::PendingFull);
+        }
+        beyond.records += 1;
+        beyond.bytes += len;
+        Ok(())
+    }
+
+    /// Looks at a part of the ports, for who sends the most.
+    pub(super) fn look_at_talkers(&mut self, now: Time) {
+        if !self.meters.begin_round(now) {
+            return;
+        }
+        for _ in 0..LOOKS_A_SWEEP {
+            let Some(index) = self.meters.next_of_round(self.ports.high_water()) else { return };
+            let (ports, sessions) = (&self.ports, &self.sessions);
+            self.meters.look(index, now, || {
+                let port = ports.get(index)?;
+                let path = match port.peer {
+                    Peer::Participant(session) | Peer::Branch(session) => sessions.path(session)?,
+                    Peer::Sibling(_) => return None,
+                };
+                Some((port.comtree, port.address, path))
+            });
+        }
+    }
+}
