@@ -19,6 +19,7 @@ mod settings;
 mod shell;
 mod simulate;
 mod token;
+mod top;
 mod trust;
 
 use canopy_output as output;
@@ -35,6 +36,7 @@ use std::process::ExitCode;
     canopy sub 7                    print what is published to group 7\n  \
     canopy pub 7 hello              publish to group 7\n  \
     canopy ping                     measure round trips through the relay\n  \
+    canopy top 127.0.0.1:9090       who sends the relay with --metrics 127.0.0.1:9090 the most\n  \
     canopy bots --trace FILE --relay 127.0.0.1:4040\n                                  \
     walk a recorded crowd through it; every delivery is judged\n  \
     canopy plan tree --points 25 --send 1 --receive 8\n                                  \
@@ -71,6 +73,8 @@ enum Command {
     Engine(engine::EngineCommand),
     /// See whether a relay with these settings would do well on this host
     Doctor(Box<doctor::DoctorCommand>),
+    /// See who sends a running relay the most
+    Top(top::TopCommand),
     /// Make signing keys, issue access tokens, look into them
     Token(token::TokenCommand),
     /// Measure what a delivery costs on this machine
@@ -88,6 +92,7 @@ fn main() -> ExitCode {
         Command::Sim(command) => command.run(),
         Command::Plan(command) => command.run(),
         Command::Engine(command) => command.run(),
+        Command::Top(command) => command.run(),
         Command::Doctor(command) => command.run(),
         Command::Token(command) => command.run(),
         Command::Bench(command) => command.run(),

@@ -1,12 +1,12 @@
-//! `/metrics` in the Prometheus text format, and `/healthz`.
+//! `/metrics` in the Prometheus text format, `/healthz`, and `/talkers`: who sends the most.
 
-use axum::Router;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::get;
-use canopy_node::{Health, RelayWatch, ThreadStatus};
-use canopy_relay::{ComtreeCounters, ComtreeStatus};
+use axum::{Json, Router};
+use canopy_node::{Health, RelayWatch, TalkerReport, ThreadStatus};
+use canopy_relay::{ComtreeCounters, ComtreeStatus, Talker};
 use canopy_wire::DropReason;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -18,10 +18,10 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Serves `/metrics` and `/healthz` of a relay.
+/// Serves `/metrics`, `/healthz` and `/talkers` of a relay.
 pub(crate) fn router(watch: RelayWatch) -> Router {
     let started = SystemTime::now();
-    let health_of = watch.clone();
+    let (health_of, talkers_of) = (watch.clone(), watch.clone());
     let metrics = move || async move {
         let headers =
             [(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")];
@@ -29,7 +29,15 @@ pub(crate) fn router(watch: RelayWatch) -> Router {
         (headers, exposition(watch.status(), process)).into_response()
     };
     let health = move || async move { health(health_of.health()) };
-    Router::new().route("/metrics", get(metrics)).route("/healthz", get(health))
+    let talkers = move || async move {
+        let talkers = talkers_of.status().talkers;
+        let talkers: Vec<_> = talkers.iter().map(TalkerReport::from).collect();
+        Json(serde_json::json!({ "talkers": talkers }))
+    };
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(health))
+        .route("/talkers", get(talkers))
 }
 
 /// What a load balancer or a supervisor is told.
@@ -57,6 +65,7 @@ fn exposition(status: ThreadStatus, process: ProcessMetrics) -> String {
     registry.register_collector(Box::new(process));
     let relay = registry.sub_registry_with_prefix("canopy_relay");
     let comtrees = ComtreeMetrics::new(status.comtrees.clone());
+    relay.register_collector(Box::new(TalkerMetrics(status.talkers.clone())));
     relay.register_collector(Box::new(RelayMetrics(status)));
     relay.register_collector(Box::new(comtrees));
     let mut text = String::new();
@@ -148,6 +157,36 @@ impl Collector for RelayMetrics {
         let name = "longest_turn_seconds";
         let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         ConstGauge::new(status.longest_turn.as_secs_f64()).encode(metric)?;
+        Ok(())
+    }
+}
+
+/// Those who send the most, by their rank: a label for each participant would never end. Who they are,
+/// `/talkers` says.
+#[derive(Debug)]
+struct TalkerMetrics(Vec<Talker>);
+
+impl Collector for TalkerMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        type Value = fn(&Talker) -> u64;
+        let values: [(&str, &str, Value); 3] = [
+            ("talker_bits", "Bits a second of those who send the most", |one| one.bits),
+            ("talker_updates", "Updates a second of those who send the most", |one| one.updates),
+            (
+                "talker_dropped",
+                "What of theirs was dropped, a second, because it was over a limit",
+                |one| one.dropped,
+            ),
+        ];
+        for (name, help, value) in values {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (rank, talker) in (1..).zip(&self.0) {
+                let rank: u32 = rank;
+                let labels = [("rank", rank)];
+                let metric = family.encode_family(&labels)?;
+                ConstGauge::new(value(talker) as i64).encode(metric)?;
+            }
+        }
         Ok(())
     }
 }
@@ -273,6 +312,14 @@ mod tests {
         let mut status = ThreadStatus { sessions: 3, ..ThreadStatus::default() };
         status.counters.deliveries_out = 12;
         status.counters.drop(DropReason::SpoofedSource);
+        status.talkers = vec![Talker {
+            comtree: Comtree(1),
+            address: canopy_wire::Address::unicast(1, 70),
+            path: std::net::SocketAddr::from(([203, 0, 113, 7], 9)).into(),
+            bits: 5_000,
+            updates: 60,
+            dropped: 7,
+        }];
         let started = UNIX_EPOCH + std::time::Duration::from_millis(1_500);
         let text = exposition(status, ProcessMetrics { started, resident_bytes: Some(4096) });
         let version = env!("CARGO_PKG_VERSION");
@@ -286,6 +333,11 @@ mod tests {
         assert!(text.contains("canopy_relay_deliveries_out_total 12"), "{text}");
         assert!(text.contains("canopy_relay_drops_total{reason=\"spoofed_source\"} 1"), "{text}");
         assert!(text.contains("canopy_relay_sessions 3"), "{text}");
+        for (name, value) in [("bits", 5_000), ("updates", 60), ("dropped", 7)] {
+            let line = format!("canopy_relay_talker_{name}{{rank=\"1\"}} {value}");
+            assert!(text.lines().any(|one| one == line), "no {line} in\n{text}");
+        }
+        assert!(!text.contains("203.0.113.7"), "no label says who");
         for reason in DropReason::ALL {
             assert!(text.contains(&format!("reason=\"{}\"", reason.name())));
         }

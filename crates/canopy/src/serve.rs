@@ -214,8 +214,8 @@ async fn tell_of_engines(watch: RelayWatch) {
 /// fill its logs.
 const REFUSALS_PER_SECOND: u32 = 10;
 
-/// Says at debug level who joins and leaves, and at info level who was not let in, until the relay
-/// has ended.
+/// Says at debug level who joins and leaves, and at info level who was not let in; warns of who is over
+/// a limit. Until the relay has ended.
 fn tell_of_participants(notices: Receiver<Notice>) {
     let (mut second, mut told) = (Instant::now(), 0);
     for notice in notices {
@@ -236,6 +236,13 @@ fn tell_of_participants(notices: Receiver<Notice>) {
             }
             Notice::Left { comtree, address } => {
                 tracing::debug!(comtree = comtree.0, %address, "left");
+            }
+            Notice::OverLimit { comtree, address, path, what } => {
+                tracing::warn!(
+                    comtree = comtree.0, %address, from = %path.remote,
+                    "sends more than it may ({what:?}); what is too much is dropped. \
+                     `canopy top` shows how much, and a limit can be raised in the settings"
+                );
             }
             _ => {}
         }

@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::{Server, canopy, get, get_until, join_for_good, recorded_traces, run};
 
 /// A small crowd that crosses a square: eight walkers, five seconds, ten positions a second.
@@ -124,6 +124,59 @@ fn a_relay_is_healthy_until_it_drains() {
         assert!(told.starts_with("HTTP/1.1 503"), "{told}");
     }
     assert_eq!(relay.terminate()["event"], "stopped");
+}
+
+/// Asks `canopy top` until it says what is wanted.
+fn top_until(relay: &Server, flag: &str, is_wanted: impl Fn(&str) -> bool) -> String {
+    let address = relay.address("metrics").to_string();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let output = run(&["top", &address, "--once", flag]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        if is_wanted(&text) {
+            return text;
+        }
+        assert!(Instant::now() < deadline, "it says:\n{text}");
+    }
+}
+
+#[test]
+fn who_sends_too_much_is_named_by_top_and_in_the_log() {
+    let mut command = canopy(&["relay", "--listen", "127.0.0.1:0", "--json", "--threads", "1"]);
+    command.args(["--metrics", "127.0.0.1:0", "--member-up-packets", "300"]);
+    command.stderr(Stdio::piped());
+    let mut relay = Server::spawn(command);
+    let mut logs = relay.logs();
+    let to = relay.address("relay").to_string();
+    let mut publisher = canopy(&["pub", "--relay", &to, "7"]);
+    let mut publisher =
+        publisher.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it can be run");
+    let mut lines = publisher.stdin.take().unwrap();
+    // Until nobody reads them any more.
+    let writer = std::thread::spawn(move || {
+        while lines.write_all(&b"x\n".repeat(20)).is_ok() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    });
+    let text = top_until(&relay, "--json", |text| {
+        let told: Value = serde_json::from_str(text).unwrap();
+        told["talkers"][0]["dropped"].as_u64() > Some(0)
+    });
+    assert!(text.contains("\"comtree\":1"), "{text}");
+    get_until(relay.address("metrics"), "/metrics", "canopy_relay_talker_bits{rank=\"1\"} ");
+    let named = std::iter::from_fn(|| {
+        let mut line = String::new();
+        (logs.read_line(&mut line).unwrap() > 0).then_some(line)
+    })
+    .find(|line| line.contains("sends more than it may"));
+    assert!(named.is_some_and(|line| line.contains("comtree") && line.contains("127.0.0.1")));
+    publisher.kill().unwrap();
+    publisher.wait().unwrap();
+    writer.join().unwrap();
+    let output = run(&["top", "127.0.0.1:9", "--once"]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("--metrics"), "{error}");
 }
 
 #[test]
