@@ -16,8 +16,8 @@
 -- Filters: canopy.group == 7 finds every update to group 7, and every change and refusal of a
 -- subscription to it. canopy.malformed finds what a relay would drop.
 --
--- The packets of a session are sealed, and this script has no keys: of them it shows what is in
--- clear. The same holds for the messages of the handshake in connect and connected.
+-- The packets of a session are sealed, and so may be updates for all members of a comtree. This script
+-- has no keys: of them it shows what is in clear. The same holds for the messages of the handshake in connect and connected.
 --
 -- A record leaves out what the record before it says already. All its fields are shown with their
 -- values; Wireshark puts those that were left out in brackets.
@@ -49,6 +49,7 @@ local KEEPALIVE, KEEPALIVE_ACK, LEAVE, LEFT = 0x15, 0x16, 0x17, 0x18
 local CHALLENGE, REBIND, UNKNOWN = 0x19, 0x1a, 0x1b
 local REQUEST, RESPONSE = 0x20, 0x21
 local BUSY = 0x1d
+local GROUP_KEY, GROUP_KEY_HELD = 0x24, 0x25
 
 local KINDS = {
   [UPDATES] = "Updates",
@@ -70,10 +71,15 @@ local KINDS = {
   [REQUEST] = "Request",
   [RESPONSE] = "Response",
   [BUSY] = "Busy",
+  [GROUP_KEY] = "Group-key",
+  [GROUP_KEY_HELD] = "Group-key-held",
 }
 
-local STRANGER, SESSION, SEALED = 0, 1, 2
-local CLASSES = { [STRANGER] = "stranger", [SESSION] = "session", [SEALED] = "sealed" }
+local STRANGER, SESSION, SEALED, GROUP = 0, 1, 2, 3
+local CLASSES = {
+  [STRANGER] = "stranger", [SESSION] = "session", [SEALED] = "sealed", [GROUP] = "group",
+}
+local SUITES = { [0] = "AES-128-GCM", [1] = "ChaCha20-Poly1305" }
 -- All other kinds are of a session.
 local IS_OF_STRANGERS = {
   [HELLO] = true, [COOKIE] = true, [CONNECT] = true, [CONNECTED] = true, [REFUSED] = true,
@@ -166,6 +172,7 @@ local f = {
   padding = ProtoField.bytes("canopy.padding", "Padding"),
   group = ProtoField.uint32("canopy.group", "Group", base.DEC, nil, 0x7fffffff),
 
+  group_key = ProtoField.uint24("canopy.group_key", "Group key"),
   sealed = ProtoField.bytes("canopy.sealed", "Sealed bytes"),
   tag = ProtoField.bytes("canopy.tag", "Tag"),
 
@@ -217,6 +224,11 @@ local f = {
   request_last = ProtoField.uint32("canopy.request.last", "Last group", base.DEC, nil, 0x7fffffff),
   request_token = ProtoField.bytes("canopy.request.token", "Token"),
   status = ProtoField.uint8("canopy.response.status", "Status", base.DEC, REQUEST_STATUSES),
+  key_number = ProtoField.uint32("canopy.group_key.number", "Number of the key"),
+  key_lacks = ProtoField.uint32("canopy.group_key.lacks", "Number of the key that is lacking"),
+  key_suite = ProtoField.uint8("canopy.group_key.suite", "Suite", base.DEC, SUITES),
+  key_first = ProtoField.uint32("canopy.group_key.first", "First counter"),
+  key_secret = ProtoField.bytes("canopy.group_key.secret", "Secret"),
   unknown_echo = ProtoField.uint64("canopy.unknown.echo", "Echo", base.HEX),
   excess = ProtoField.uint8("canopy.busy.what", "Too much of", base.DEC, EXCESSES),
   dropped = ProtoField.uint32("canopy.busy.dropped", "Dropped"),
@@ -573,14 +585,16 @@ local function dissect_subscribe_ack(cursor, tree)
   return info, fault
 end
 
--- A body of fixed-width fields. `say` makes the Info text from their ranges.
-local function fixed(need, layout, say)
+-- A body of fixed-width fields. `say` makes the Info text from their ranges; `find_fault`, if there
+-- is one, says which of their values is not allowed.
+local function fixed(need, layout, say, find_fault)
   return function(cursor, tree)
     local ranges, fault = add_fixed(cursor, tree, need, layout)
     if fault then
       return "", fault
     end
-    return say(ranges), nil
+    local wrong = find_fault and find_fault(ranges)
+    return say(ranges), wrong and cursor:fault(tree, wrong) or nil
   end
 end
 
@@ -668,6 +682,18 @@ local BODIES = {
   [LEFT] = fixed(0, {}, say_nothing),
   [CHALLENGE] = fixed(16, { { f.cookie, 16 } }, say_nothing),
   [REBIND] = fixed(16, { { f.cookie, 16 } }, say_nothing),
+  [GROUP_KEY] = fixed(44, {
+    { f.key_number, 4 }, { f.key_suite, 1 }, { f.reserved, 3 }, { f.key_first, 4 },
+    { f.key_secret, 32 },
+  }, function(ranges)
+    return string.format("key %d, from %d on", ranges[1]:uint(), ranges[4]:uint())
+  end, function(ranges)
+    local suite = ranges[2]:uint()
+    return not SUITES[suite] and string.format("suite %d", suite)
+  end),
+  [GROUP_KEY_HELD] = fixed(8, { { f.key_number, 4 }, { f.key_lacks, 4 } }, function(ranges)
+    return string.format("has %d, lacks %d", ranges[1]:uint(), ranges[2]:uint())
+  end),
   [UNKNOWN] = fixed(8, { { f.unknown_echo, 8 } }, function(ranges)
     return "echo " .. hex(ranges[1])
   end),
@@ -760,16 +786,23 @@ local function dissect_other_version(cursor, tree)
   return info
 end
 
--- Adds a packet of which a key is needed to see more than who it is of. Returns the Info text.
+-- Adds a packet of which a key is needed to see more than who it is of: of a session, or, if it is
+-- of the class of groups, for all who have the group key that it names. Returns the Info text.
 local function dissect_sealed(cursor, tree)
+  local is_of_group = class_of(cursor.tvb(0, 1)) == GROUP
+  local name = is_of_group and "Sealed for a group" or "Sealed"
   local whole = cursor.tvb:reported_len()
   local length = whole - CLEAR_LEN - TAG_LEN
   add_first_byte(tree, cursor:take(1))
   if whole < SEALED_LEN or cursor.stop < CLEAR_LEN then
-    return "Sealed " .. cursor:fault(tree, plural(whole, "byte"))
+    return name .. " " .. cursor:fault(tree, plural(whole, "byte"))
   end
-  local session, counter = cursor:take(3), cursor:take(4)
-  add_session(tree, session)
+  local number, counter = cursor:take(3), cursor:take(4)
+  if is_of_group then
+    tree:add(f.group_key, number)
+  else
+    add_session(tree, number)
+  end
   tree:add(f.counter, counter)
   local shown = math.min(length, cursor:left())
   if shown > 0 then
@@ -779,9 +812,15 @@ local function dissect_sealed(cursor, tree)
     tree:add(f.tag, cursor:take(cursor:left()))
   end
   local info = string.format(
-    "Sealed, session %d, counter %d, %s", session:uint(), counter:uint(), plural(length, "byte")
+    "%s, %s %d, counter %d, %s", name, is_of_group and "key" or "session", number:uint(),
+    counter:uint(), plural(length, "byte")
   )
   return cursor.cut and info .. " " .. cursor:fault(tree) or info
+end
+
+local function is_sealed(first)
+  local class = class_of(first)
+  return class == SEALED or class == GROUP
 end
 
 -- Adds everything behind the header. Returns what the Info column says of it, and what is wrong.
@@ -849,7 +888,7 @@ local function dissect(tvb, tree)
   local info, sound
   if not is_of_this_version(tvb(0, 1)) then
     info, sound = dissect_other_version(cursor, tree), false
-  elseif class_of(tvb(0, 1)) == SEALED then
+  elseif is_sealed(tvb(0, 1)) then
     info = dissect_sealed(cursor, tree)
     sound = not cursor.faulty
   elseif cursor.stop < HEADER_LEN then
@@ -880,7 +919,7 @@ local function looks_like_canopy(tvb)
     return false
   end
   local class, kind = class_of(tvb(0, 1)), tvb(KIND_AT, 1):uint()
-  if class == SEALED then
+  if is_sealed(tvb(0, 1)) then
     return tvb:reported_len() >= SEALED_LEN
   end
   return KINDS[kind] and class == class_of_kind(kind) and tvb(FLAGS_AT, 1):uint() == 0
@@ -892,7 +931,7 @@ local function heuristic(tvb, pinfo, root)
   end
   -- A sound packet vouches for its flow, so that unknown kinds on it are named too. A sealed one
   -- does not: one first byte says too little.
-  if show(tvb, pinfo, root) and class_of(tvb(0, 1)) ~= SEALED then
+  if show(tvb, pinfo, root) and not is_sealed(tvb(0, 1)) then
     pinfo.conversation = canopy
   end
   return true

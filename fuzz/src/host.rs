@@ -101,6 +101,9 @@ impl Host {
             while let Some(keys) = thread.relay.poll_key_log() {
                 self.books.opened(keys);
             }
+            while let Some(key) = thread.relay.poll_group_key_log() {
+                self.books.made(&key);
+            }
         }
     }
 

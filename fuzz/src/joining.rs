@@ -19,6 +19,8 @@ const KNOWS: u8 = 1;
 const KNOWS_ANOTHER: u8 = 2;
 /// What the relay sends to participants is not sealed.
 const OPEN: u8 = 4;
+/// What it sends to groups is sealed with one key for all.
+const ONE_KEY: u8 = 0x10;
 /// The participant takes the second suite only.
 const SECOND_SUITE: u8 = 8;
 
@@ -88,10 +90,15 @@ pub fn joining(input: &[u8]) {
 }
 
 fn relay_config(bits: u8) -> RelayConfig {
-    let downlink = if bits & OPEN == 0 { Downlink::Member } else { Downlink::None };
+    let downlink = match (bits & OPEN, bits & ONE_KEY) {
+        (_, ONE_KEY) => Downlink::Group,
+        (OPEN, _) => Downlink::None,
+        _ => Downlink::Member,
+    };
+    let group_suite = Suite::ALL[usize::from(bits & SECOND_SUITE != 0)];
     RelayConfig {
         mode: Mode::Immediate,
-        comtrees: vec![ComtreeConfig { downlink, ..ComtreeConfig::new(COMTREE, 1) }],
+        comtrees: vec![ComtreeConfig { downlink, group_suite, ..ComtreeConfig::new(COMTREE, 1) }],
         // More than one, for the participant may leave sessions behind where it was.
         trust: None,
         origin: canopy_relay::UnixTime(0),

@@ -8,12 +8,19 @@ use canopy_wire::{
 };
 
 /// What a participant sends besides updates.
-const SAID: [Kind; 6] =
-    [Kind::Hello, Kind::Connect, Kind::Keepalive, Kind::Subscribe, Kind::Leave, Kind::Rebind];
+const SAID: [Kind; 7] = [
+    Kind::Hello,
+    Kind::Connect,
+    Kind::Keepalive,
+    Kind::Subscribe,
+    Kind::Leave,
+    Kind::Rebind,
+    Kind::GroupKeyHeld,
+];
 /// What of it is not sealed.
 const SAID_IN_CLEAR: [Kind; 2] = [Kind::Hello, Kind::Connect];
-/// A rebind, a keepalive and a subscribe; no other state has more to say at once.
-const MAX_PACKETS_AT_ONCE: usize = 3;
+/// A rebind, a keepalive, a held key and a subscribe; no other state has more to say at once.
+const MAX_PACKETS_AT_ONCE: usize = 4;
 
 /// Opens what a participant has sealed, with the keys that its relay has.
 pub(crate) type Opener<'a> = &'a dyn Fn(&[u8]) -> Option<Vec<u8>>;
@@ -35,6 +42,11 @@ pub(crate) struct Standing {
 }
 
 impl Standing {
+    /// Whether all is as before, but for when something is to be said.
+    pub(crate) fn is_as(&self, before: Standing) -> bool {
+        *self == Standing { due: self.due, ..before }
+    }
+
     /// Whether there is a session, so that what is sealed is opened.
     pub(crate) fn is_in_session(&self) -> bool {
         matches!(self.state, State::Connected | State::Leaving)

@@ -4,7 +4,9 @@
 use crate::host::{Host, ip_port};
 use crate::input::{Input, MAX_STEPS, steps};
 use crate::participant::Participant;
-use canopy_relay::{Budgets, ComtreeConfig, Counters, Gate, Mode, Places, RelayConfig, TableLimits};
+use canopy_relay::{
+    Budgets, ComtreeConfig, Counters, Gate, Mode, Places, RelayConfig, TableLimits,
+};
 use canopy_session::{SessionConfig, SessionLimits, State};
 use canopy_wire::{
     Address, Comtree, Downlink, Flags, Group, Header, Kind, Level, MAX_DATAGRAM, MAX_UPDATE,
@@ -20,8 +22,11 @@ const CRAMPED: u8 = 4;
 /// The relay's network takes the longest datagrams; so do the paths of every other pair of
 /// participants.
 const LONG: u8 = 8;
-/// What the relay sends to the participants of the first comtree, or of the second, is not sealed.
+/// What the relay sends to the participants of the first comtree, or of the second, is not sealed for
+/// each.
 const OPEN: [u8; 2] = [0x10, 0x20];
+/// Where it is not, it is sealed with one key for all.
+const ONE_KEY: u8 = 0x40;
 /// From two receivers on the relay sends all the same bytes, as for a clone engine, where they are
 /// not sealed.
 const SETS: u8 = 0x80;
@@ -109,7 +114,11 @@ fn config(bits: u8) -> RelayConfig {
         budgets.member.up_bits = 20_000;
     }
     let comtree = |number: usize| {
-        let downlink = if is(OPEN[number]) { Downlink::None } else { Downlink::Member };
+        let downlink = match (is(OPEN[number]), is(ONE_KEY)) {
+            (false, _) => Downlink::Member,
+            (true, false) => Downlink::None,
+            (true, true) => Downlink::Group,
+        };
         ComtreeConfig { downlink, ..ComtreeConfig::new(comtree_of(number), 1) }
     };
     RelayConfig {

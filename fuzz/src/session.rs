@@ -6,7 +6,8 @@ use crate::input::{Input, MAX_STEPS, steps};
 use crate::is_sealed;
 use crate::participant::Participant;
 use canopy_session::{
-    LoggedKeys, Proof, SessionConfig, SessionLimits, Sessions, SessionsConfig, State, Terms,
+    GroupKeyMaker, GroupSealer, LoggedKeys, Proof, SessionConfig, SessionLimits, Sessions,
+    SessionsConfig, State, Terms,
 };
 use canopy_wire::{
     Address, CLEAR_LEN, Challenge, Class, Comtree, Connect, Connected, Cookie, Downlink, Flags,
@@ -23,6 +24,8 @@ const COMTREE: Comtree = Comtree(1);
 const MAX_HANDSHAKES: usize = 4;
 /// The bit of a byte that says that what would be sealed is not.
 const IN_CLEAR: u8 = 0x80;
+/// The bit of a notice's first byte that says that it is of group keys.
+const OF_GROUP_KEYS: u8 = 0x40;
 /// The bit of an alteration's first byte that says that it is made behind the seal.
 const BEHIND_SEAL: u8 = 0x10;
 
@@ -73,6 +76,8 @@ struct Connection {
     current: Option<usize>,
     /// What was sealed in that session and has not arrived.
     sealed: BTreeSet<Vec<u8>>,
+    maker: GroupKeyMaker,
+    group_key: GroupSealer,
 }
 
 /// A session through everything that the input makes happen.
@@ -93,6 +98,8 @@ pub fn session(input: &[u8]) {
 impl Connection {
     fn new() -> Connection {
         let max_datagram = MAX_DATAGRAM as u16;
+        let mut maker = GroupKeyMaker::new(&[1; 16], 0, 1);
+        let group_key = maker.make(Suite::Aes128Gcm);
         let config = SessionConfig { max_datagram, ..SessionConfig::new(COMTREE, [7; 16]) };
         Connection {
             now: Time::from_millis(1),
@@ -103,6 +110,8 @@ impl Connection {
             opened: Vec::new(),
             current: None,
             sealed: BTreeSet::new(),
+            maker,
+            group_key,
         }
     }
 
@@ -189,6 +198,15 @@ impl Connection {
             // Opened is what the relay has sealed, once.
             let opens = before.is_in_session() && self.sealed.remove(datagram);
             assert_eq!(opens, heard != Err(WireError::Field("seal")), "{heard:?}");
+        } else if datagram.first() == Some(&(VERSION | Class::Group as u8)) {
+            let updates = heard.unwrap_or(0);
+            let downlink = self.current.map(|current| self.opened[current].keys.joined.downlink);
+            assert!(updates == 0 || downlink == Some(Downlink::Group), "an update for others");
+            assert!(
+                self.participant.standing().is_as(before),
+                "changed by what any member may say"
+            );
+            return;
         } else if let Some(error) = fault {
             assert!(heard == Err(error) || matches!(error, WireError::Version(_)));
         } else if datagram[0] & 7 == Class::Session as u8 {
@@ -274,7 +292,23 @@ impl Connection {
         self.opened.last().map_or(Vec::new(), |opened| opened.connected.clone())
     }
 
-    fn notice(&self, which: u8, parameter: u8) -> Vec<u8> {
+    /// A group key, or an update that is sealed with it.
+    fn of_group_keys(&mut self, which: u8, parameter: u8, update: &Record<'_>) -> Vec<u8> {
+        if which & 1 == 0 {
+            if parameter & 1 == 0 {
+                self.group_key = self.maker.make(Suite::Aes128Gcm);
+            }
+            let (key, own) = (self.group_key.to_tell(), self.participant.session.id());
+            return written(|out| key.encode(COMTREE, own, out));
+        }
+        let header = Header::new(Kind::Updates, SessionId::NONE, COMTREE);
+        let mut datagram = written(|out| encode_update(&header, update, out));
+        datagram.resize(datagram.len() + SEAL_LEN, 0);
+        assert!(self.group_key.seal(&mut datagram));
+        datagram
+    }
+
+    fn notice(&mut self, which: u8, parameter: u8) -> Vec<u8> {
         let own = self.participant.session.id();
         let draining = Leave { reason: LeaveReason::Draining };
         let header = Header::new(Kind::Updates, SessionId::NONE, COMTREE);
@@ -284,6 +318,9 @@ impl Connection {
             src: Address::unicast(1, parameter.into()),
             ..Record::new(group, parameter.into(), &payload)
         };
+        if which & OF_GROUP_KEYS != 0 {
+            return self.of_group_keys(which, parameter, &update);
+        }
         match (which & !IN_CLEAR) % 3 {
             0 => written(|out| Challenge { cookie: [parameter; 16] }.encode(COMTREE, own, out)),
             1 => written(|out| draining.encode(COMTREE, own, out)),
@@ -337,7 +374,11 @@ fn opened(
     let terms = Terms {
         address: Address::unicast(1, parameter.into()),
         suite: if how % 4 == 3 { Suite::ChaCha20Poly1305 } else { Suite::Aes128Gcm },
-        downlink: if how % 4 == 2 { Downlink::None } else { Downlink::Member },
+        downlink: match (how % 4, parameter % 2) {
+            (2, 0) => Downlink::Group,
+            (2, _) => Downlink::None,
+            _ => Downlink::Member,
+        },
         max_datagram: [MAX_DATAGRAM as u16, 0, 1300, u16::MAX][usize::from(how >> 6)],
         features: 0,
     };

@@ -1,13 +1,14 @@
 //! Targets of `canopy-wire`. Each parses the bytes a second time, slowly and obviously, and holds
 //! the crate to the same answer; what it accepts is written again and compared.
 
+use canopy_session::GroupOpener;
 use canopy_wire::{
-    Address, Before, Busy, Challenge, Change, Class, Comtree, Connect, Connected, Cookie, Downlink,
-    DropReason, Flags, Group, HEADER_LEN, Header, Hello, Join, Joined, Keepalive, Kind, Leave,
-    Level, MAX_DATAGRAM, MAX_JOIN_LEN, MAX_RECORDS, MAX_TOKEN_LEN, MAX_UPDATE, Packet, Rebind,
-    Record, Refused, RefusedReason, SAFE_DATAGRAM, SEAL_LEN, SessionId, Subscribe, SubscribeAck,
-    SubscribeAckWriter, SubscribeRefusal, SubscribeWriter, Suite, TAG_LEN, Unknown, UpdatesWriter,
-    VERSION, WireError,
+    Address, Before, Busy, Challenge, Change, Class, Comtree, Connect, Connected, Cookie,
+    DropReason, Flags, Group, GroupKey, GroupKeyHeld, HEADER_LEN, Header, Hello, Join, Joined,
+    Keepalive, Kind, Leave, Level, MAX_DATAGRAM, MAX_JOIN_LEN, MAX_RECORDS, MAX_TOKEN_LEN,
+    MAX_UPDATE, Packet, Rebind, Record, Refused, RefusedReason, SAFE_DATAGRAM, SEAL_LEN, SessionId,
+    Subscribe, SubscribeAck, SubscribeAckWriter, SubscribeRefusal, SubscribeWriter, Suite, TAG_LEN,
+    Unknown, UpdatesWriter, VERSION, WireError,
 };
 use std::fmt::Debug;
 
@@ -326,6 +327,20 @@ pub fn handshake(datagram: &[u8]) {
                 it.encode(comtree, session, out)
             });
         }
+        Kind::GroupKey => {
+            // Of the key's number three bytes count, and three others are reserved.
+            let form = Form { need: 44, told: 0 };
+            if let Some(key) = survives(&packet, form, GroupKey::decode, |it, out| {
+                it.encode(comtree, session, out)
+            }) {
+                group_key(&key, packet.payload());
+            }
+        }
+        Kind::GroupKeyHeld => {
+            survives(&packet, Form { need: 8, told: 0 }, GroupKeyHeld::decode, |it, out| {
+                it.encode(comtree, session, out)
+            });
+        }
         Kind::Unknown => {
             survives(&packet, Form::of(8), Unknown::decode, |it, out| {
                 it.encode(comtree, session, out)
@@ -443,7 +458,7 @@ fn joined(body: &[u8]) {
             Some(WireError::TooShort { have: HEADER_LEN + body.len(), need: HEADER_LEN + 36 })
         }
         _ if body[14] > 1 => Some(WireError::Field("suite")),
-        _ if ![0, 2].contains(&body[15]) => Some(WireError::Field("downlink")),
+        _ if body[15] > 2 => Some(WireError::Field("downlink")),
         _ => None,
     };
     let joined = match Joined::decode(body) {
@@ -452,7 +467,7 @@ fn joined(body: &[u8]) {
     };
     assert_eq!(fault, None);
     assert_eq!(joined.suite == Suite::Aes128Gcm, body[14] == 0);
-    assert_eq!(joined.downlink == Downlink::None, body[15] == 2);
+    assert_eq!(joined.downlink as u8, body[15]);
     let mut out = [0; MAX_JOIN_LEN];
     let len = joined.encode(&mut out).unwrap();
     assert_eq!(Joined::decode(&out[..len]), Ok(joined));
@@ -462,11 +477,22 @@ fn joined(body: &[u8]) {
     assert_eq!(out[..len], canonical);
 }
 
+/// Whoever is told a key opens what is sealed with it, once.
+fn group_key(key: &GroupKey, body: &[u8]) {
+    assert_eq!((key.suite as u8, key.first), (body[4], word(&body[8..12])));
+    let mut opener = GroupOpener::new(key);
+    let mut datagram = [0; 40];
+    assert!(opener.open(&mut datagram).is_err());
+    datagram[0] = VERSION | Class::Group as u8;
+    assert!(opener.open(&mut datagram).is_err());
+}
+
 /// A receiver picks the decoder by kind, but none may panic on another kind's body.
 fn decode_as_anything(packet: &Packet<'_>) {
     let _ = (Hello::decode(packet), Cookie::decode(packet), Connect::decode(packet));
     let _ = (Connected::decode(packet), Refused::decode(packet), Leave::decode(packet));
     let _ = (Keepalive::decode(packet), Challenge::decode(packet), Rebind::decode(packet));
+    let _ = (GroupKey::decode(packet), GroupKeyHeld::decode(packet));
     let _ = (Unknown::decode(packet), packet.updates().map(Iterator::count));
     let _ = (Join::decode(packet.payload()), Joined::decode(packet.payload()));
     let _ = Subscribe::new_checked(packet).map(|subscribe| subscribe.changes().count());

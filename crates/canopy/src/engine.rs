@@ -18,7 +18,7 @@ use std::process::ExitCode;
     sudo canopy engine install --device eth0 --user canopy\n                                  \
     until it is removed or the machine restarts\n  \
     canopy engine status            what is installed, for whom, who uses it\n  \
-    canopy relay --listen 192.0.2.7:4040 --engine tc-bpf --downlink none --open --insecure\n                                  \
+    canopy relay --listen 192.0.2.7:4040 --engine tc-bpf --downlink group --open --insecure\n                                  \
     as the user canopy; without --engine it finds out itself\n  \
     sudo canopy engine remove --device eth0\n                                  \
     relays that use it go on with plain sends")]

@@ -85,8 +85,9 @@ pub(crate) struct RelayArgs {
         allow_negative_numbers = true
     )]
     site: Option<String>,
-    /// How updates to participants are protected: 'member', with a key for each, or 'none', which
-    /// engines that clone need, but which anyone on the way can read [default: member]
+    /// How updates to participants are protected: 'member', with a key for each; 'group', with one for
+    /// all of a comtree; or 'none', so that anyone on the way can read them. Engines that clone need
+    /// 'group' or 'none' [default: member]
     #[arg(long, value_name = "MODE", env = "CANOPY_DOWNLINK", hide_env_values = true)]
     downlink: Option<String>,
     /// The world of the comtrees: tokens are for a world, by its name [default: main]
@@ -267,11 +268,11 @@ fn unused(sources: &Sources, node: &NodeConfig) -> Vec<String> {
         ));
     }
     let clones = matches!(node.engine, EngineChoice::Named(name) if name.clones());
-    let is_shared = node.comtrees.iter().any(|comtree| comtree.downlink == Downlink::None);
+    let is_shared = node.comtrees.iter().any(|comtree| comtree.downlink.is_shared());
     if let (true, false, Some(place)) = (clones, is_shared, sources.place("engine")) {
         unused.push(format!(
             "{place}: engine {} copies what is the same for many, and nothing is where each member \
-             has its own key; choose downlink none, or another engine",
+             has its own key; choose downlink group or none, or another engine",
             node.engine
         ));
     }
@@ -290,8 +291,9 @@ fn unused(sources: &Sources, node: &NodeConfig) -> Vec<String> {
 fn parse_downlink(name: &str) -> Result<Downlink, String> {
     match name {
         "member" => Ok(Downlink::Member),
+        "group" => Ok(Downlink::Group),
         "none" => Ok(Downlink::None),
-        _ => Err(format!("{name:?} is no way to protect updates; choose member or none")),
+        _ => Err(format!("{name:?} is no way to protect updates; choose member, group or none")),
     }
 }
 

@@ -58,14 +58,29 @@ impl Engine {
                 let inner = open(name, socket, folder)?;
                 Ok(Engine { name, why: "asked for".to_owned(), inner })
             }
-            EngineChoice::Auto => Ok(Engine::best(socket, folder)),
+            EngineChoice::Auto => Ok(Engine::best(|name| open(name, socket, folder))),
         }
     }
 
-    fn best(socket: &Socket, folder: &Path) -> Engine {
+    /// Opens the cheapest engine that works for what `socket` sends, where no two receivers get the
+    /// same bytes: none that clones them.
+    pub fn open_without_clones(socket: &Socket) -> Engine {
+        socket.report_errors();
+        Engine::best(|name| {
+            if name.clones() {
+                let reason = "no two receivers get the same bytes; choose downlink group or none";
+                return Err(EngineUnavailable { engine: name, reason: reason.to_owned() });
+            }
+            open(name, socket, Path::new(ENGINE_FOLDER))
+        })
+    }
+
+    fn best(
+        open: impl Fn(EngineName) -> Result<Box<dyn SendEngine + Send>, EngineUnavailable>,
+    ) -> Engine {
         let mut passed_over = Vec::new();
         for name in EngineName::BEST_FIRST {
-            match open(name, socket, folder) {
+            match open(name) {
                 Ok(inner) => {
                     let why = if passed_over.is_empty() {
                         "the cheapest there is".to_owned()
@@ -177,5 +192,8 @@ mod tests {
         let engine = Engine::open(EngineChoice::Auto, &socket).unwrap();
         assert!(matches!(engine.name(), EngineName::Gso | EngineName::Sendmmsg));
         assert_eq!(engine.smallest_set(), None);
+        let without = Engine::open_without_clones(&socket);
+        assert_eq!(without.name(), engine.name());
+        assert!(without.why().contains("tc-bpf: no two receivers get the same bytes"));
     }
 }

@@ -4,10 +4,11 @@
 //! sent no more bytes than came from it.
 
 use canopy_relay::{Counters, Relay, TableLimits};
-use canopy_session::LoggedKeys;
+use canopy_session::{GroupOpener, LoggedKeys};
 use canopy_wire::{
-    Address, Challenge, Class, Comtree, Connect, Connected, Cookie, Downlink, DropReason, Joined,
-    Kind, Packet, Rebind, SEAL_LEN, Sealed, SessionId, Subscribe, Tag, WireError,
+    Address, Challenge, Class, Comtree, Connect, Connected, Cookie, Downlink, DropReason, GroupKey,
+    GroupKeyNumber, Joined, Kind, Packet, Rebind, SEAL_LEN, Sealed, SessionId, Subscribe, Tag,
+    VERSION, WireError,
 };
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,6 +54,8 @@ pub struct Books {
     keys: BTreeMap<SessionId, Vec<LoggedKeys>>,
     /// The tags of the sealed packets that were accepted. No two packets have the same.
     accepted: BTreeSet<Tag>,
+    /// By which the relay seals for all members of a comtree.
+    group_keys: Vec<GroupOpener>,
 }
 
 /// What the relay told a participant of its session.
@@ -79,6 +82,9 @@ struct Account {
 }
 
 type Verdict = Result<(), String>;
+
+/// Of the first byte, those that say whose a packet is.
+const CLASS_BITS: u8 = 7;
 
 /// No shorter datagram is told that there is no such session.
 const LEAST_UNKNOWN: usize = 24;
@@ -107,6 +113,7 @@ impl Books {
             sessions: BTreeMap::new(),
             keys: BTreeMap::new(),
             accepted: BTreeSet::new(),
+            group_keys: Vec::new(),
         }
     }
 
@@ -115,8 +122,18 @@ impl Books {
         self.keys.entry(keys.session).or_default().push(keys);
     }
 
+    /// The relay has made a key for all members of a comtree.
+    pub fn made(&mut self, key: &GroupKey) {
+        self.group_keys.push(GroupOpener::new(key));
+    }
+
     /// What a datagram says: itself, or what is sealed in it. `None` if nobody can open it.
     pub fn read<'a>(&self, datagram: &'a [u8], from_relay: bool) -> Option<Cow<'a, [u8]>> {
+        if from_relay && is_of(Class::Group, datagram) {
+            let number = GroupKeyNumber::of(datagram)?;
+            let mut of_number = self.group_keys.iter().filter(|key| key.number() == number);
+            return of_number.find_map(|key| key.peek(datagram)).map(Cow::Owned);
+        }
         let Some(Sealed { session: id, .. }) = Sealed::of(datagram) else {
             return Some(Cow::Borrowed(datagram));
         };
@@ -199,12 +216,12 @@ impl Books {
             ));
         }
         // That a part of what it sends is dropped, a participant is told beside all answers.
-        if !matches!(kind, Kind::Updates | Kind::Busy) {
+        if !matches!(kind, Kind::Updates | Kind::Busy | Kind::GroupKey) {
             page.unanswered = page.unanswered.saturating_sub(1);
         }
         // A reply that there was no room for may have told of the session.
         if self.limits.one_session && counters.dropped(DropReason::RepliesFull) == 0 {
-            return account.expects(to, &packet, is_sealed(datagram));
+            return account.expects(to, &packet, datagram[0] & CLASS_BITS);
         }
         Ok(())
     }
@@ -279,7 +296,7 @@ impl Account {
 
     /// What a session is sent is for the one that is there: updates of its comtree, to a group or to
     /// itself, and acknowledgements under its number. None is longer than agreed, with room for a seal.
-    fn expects(&self, to: SocketAddr, packet: &Packet<'_>, is_sealed: bool) -> Verdict {
+    fn expects(&self, to: SocketAddr, packet: &Packet<'_>, class: u8) -> Verdict {
         let header = packet.header();
         if !matches!(header.kind, Kind::Updates | Kind::SubscribeAck) {
             return Ok(());
@@ -287,16 +304,19 @@ impl Account {
         let Some(agreed) = self.session else {
             return Err(format!("{to} was sent {:?} and has no session", header.kind));
         };
-        let is_ours = |dst: Address| dst.is_group() || dst == agreed.address;
+        // What all members can read, or everybody, is for all; and there only, the same goes to many.
+        let is_to_many = class != Class::Sealed as u8;
+        let is_ours =
+            |dst: Address| dst.is_group() || (dst == agreed.address && class != Class::Group as u8);
         let is_for_it = packet.updates().is_ok_and(|mut all| all.all(|one| is_ours(one.dst)));
-        // Where nothing is protected, the same updates go to many.
-        let is_to_many = header.kind == Kind::Updates && agreed.downlink == Downlink::None;
         let is_its_number = header.session == if is_to_many { SessionId::NONE } else { agreed.id };
-        if is_to_many == is_sealed {
-            return Err(format!(
-                "{to} has {agreed:?}, and {:?}: sealed is {is_sealed}",
-                header.kind
-            ));
+        let is_right = match (header.kind, agreed.downlink) {
+            (Kind::Updates, Downlink::None) => class == Class::Session as u8,
+            (Kind::Updates, Downlink::Group) => class != Class::Session as u8,
+            _ => class == Class::Sealed as u8,
+        };
+        if !is_right {
+            return Err(format!("{to} has {agreed:?}, and {:?} of class {class}", header.kind));
         }
         if header.comtree != agreed.comtree || !is_for_it || !is_its_number {
             return Err(format!("{to} has {agreed:?} and was sent another's {:?}", header.kind));
@@ -388,6 +408,8 @@ impl Moved {
                 let is_refused = (drops, changes) == (1, 0);
                 (updates == 0 && (is_refused || is_applied)).then_some(!is_refused)
             }
+            // It is answered only if there is a newer key.
+            Kind::GroupKeyHeld => (drops <= 1 && (updates, changes) == (0, 0)).then_some(false),
             _ => {
                 // The end of a session is also that of the updates that wait for it.
                 let drops = drops - self.dropped(DropReason::UnknownDestination);
@@ -416,6 +438,11 @@ fn is_sealed(datagram: &[u8]) -> bool {
     Sealed::of(datagram).is_some()
 }
 
+/// Whether a datagram says that it is of a class.
+fn is_of(class: Class, datagram: &[u8]) -> bool {
+    datagram.first() == Some(&(VERSION | class as u8))
+}
+
 /// How many updates a packet carries.
 fn updates_in(packet: &Packet<'_>) -> Result<u64, WireError> {
     Ok(packet.updates()?.count() as u64)
@@ -425,10 +452,10 @@ fn updates_in(packet: &Packet<'_>) -> Result<u64, WireError> {
 mod tests {
     use super::*;
     use canopy_relay::{Budgets, ComtreeConfig, Gate, Mode, Places, RelayConfig, Siblings};
-    use canopy_session::{Keyring, Session, SessionConfig, SessionLimits};
+    use canopy_session::{GroupKeyMaker, Keyring, Session, SessionConfig, SessionLimits};
     use canopy_wire::{
-        Class, Flags, Group, Header, Hello, Level, MAX_DATAGRAM, Record, SAFE_DATAGRAM, Time,
-        VERSION, encode_update,
+        Flags, Group, Header, Hello, Level, MAX_DATAGRAM, Record, SAFE_DATAGRAM, Suite, Time,
+        encode_update,
     };
 
     fn relay() -> Relay {
@@ -594,7 +621,31 @@ mod tests {
         // Acknowledgements are sealed always.
         let stray = Header::new(Kind::SubscribeAck, SessionId::new(5), Comtree(1));
         let error = sent(&mut books, &[&stray.encode(0)[..], &[0; 4]].concat()).unwrap_err();
-        assert!(error.contains("sealed is false"), "{error}");
+        assert!(error.contains("of class 1"), "{error}");
+    }
+
+    #[test]
+    fn what_all_members_could_read_is_for_all() {
+        let mut books = books_on_a_session();
+        let account = books.accounts.get_mut(&stranger()).unwrap();
+        account.session = account.session.map(|it| Agreed { downlink: Downlink::Group, ..it });
+        let mut sealer = GroupKeyMaker::new(&[1; 16], 0, 1).make(Suite::Aes128Gcm);
+        let mut sealed = |dst| {
+            let mut datagram = update(1, dst, SessionId::NONE);
+            datagram.resize(datagram.len() + SEAL_LEN, 0);
+            assert!(sealer.seal(&mut datagram));
+            datagram
+        };
+        let (to_all, to_one) = (sealed(Group::new(3).address()), sealed(Address::unicast(1, 7)));
+        let error = sent(&mut books, &to_all).unwrap_err();
+        assert!(error.contains("nobody can open"), "{error}");
+        books.made(&sealer.to_tell());
+        assert_eq!(sent(&mut books, &to_all), Ok(()));
+        let error = sent(&mut books, &to_one).unwrap_err();
+        assert!(error.contains("another's"), "{error}");
+        let clear = update(1, Group::new(3).address(), SessionId::NONE);
+        let error = sent(&mut books, &clear).unwrap_err();
+        assert!(error.contains("of class 1"), "{error}");
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub use listener::{SEND_BUFFER, ThreadSockets, listen};
 pub use options::set_receive_buffer;
 pub use outlet::{Outlet, Retry};
 pub use processor::{
-    available_processors, end_with_parent, pin_thread, process_cpu_time, raise_open_files,
+    available_processors, end_with_parent, has_aes, pin_thread, process_cpu_time, raise_open_files,
     thread_cpu_time,
 };
 pub use readiness::Readiness;

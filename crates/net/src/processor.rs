@@ -18,6 +18,16 @@ pub fn available_processors() -> Vec<usize> {
     }
 }
 
+/// Whether the processor has instructions for AES; without them ChaCha20 is cheaper.
+pub fn has_aes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("aes");
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("aes");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    return false;
+}
+
 /// Keeps the calling thread, and threads and processes that it starts later, on one processor.
 ///
 /// # Errors

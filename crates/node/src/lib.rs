@@ -15,7 +15,7 @@ pub use report::{RelayReport, TalkerReport, drops_of};
 pub use watch::{ChangeError, Command, Health, RelayWatch, ThreadStatus};
 
 use anyhow::Context;
-use canopy_engines::Engine;
+use canopy_engines::{Engine, EngineChoice};
 use canopy_net::{Clock, SocketOptions, ThreadSockets};
 use canopy_relay::{Gate, Notice, Places, Relay, RelayConfig, Siblings, Turn, UnixTime};
 use canopy_session::{Keyring, PublicKey};
@@ -270,10 +270,12 @@ fn listen(settings: &NodeConfig) -> anyhow::Result<Vec<ThreadSockets>> {
 }
 
 /// An engine for each data thread. Left to choose, a thread may find that what others use has no
-/// place for it.
+/// place for it, and takes none that clones where there is nothing to clone.
 fn open_engines(settings: &NodeConfig, sockets: &[ThreadSockets]) -> anyhow::Result<Vec<Engine>> {
-    let open = |sockets: &ThreadSockets| {
-        Engine::open_in(&settings.engine_folder, settings.engine, &sockets.data)
+    let is_shared = settings.comtrees.iter().any(|comtree| comtree.downlink.is_shared());
+    let open = |sockets: &ThreadSockets| match settings.engine {
+        EngineChoice::Auto if !is_shared => Ok(Engine::open_without_clones(&sockets.data)),
+        choice => Engine::open_in(&settings.engine_folder, choice, &sockets.data),
     };
     Ok(sockets.iter().map(open).collect::<Result<_, _>>()?)
 }

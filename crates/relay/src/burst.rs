@@ -92,6 +92,10 @@ impl Burst {
         &self.runs
     }
 
+    pub(crate) fn datagrams(&self) -> usize {
+        self.cuts.len()
+    }
+
     pub(crate) fn updates(&self) -> usize {
         self.records.len()
     }
@@ -147,18 +151,21 @@ impl Burst {
         }
     }
 
-    /// Writes the chosen updates behind `bytes`, as datagrams of their shape, and gathers those that
-    /// leave in one send.
+    /// Writes the chosen updates behind `bytes`, as datagrams of their shape with room for a seal of
+    /// `seal` bytes behind each, and gathers those that leave in one send.
     pub(crate) fn lay_out(
         &mut self,
         pending: &mut Pending,
         (comtree, shape): (Comtree, Shape),
+        seal: usize,
         bytes: &mut Vec<u8>,
     ) {
         self.runs.clear();
         self.padding = 0;
         self.cut(pending, shape.datagrams.max_datagram() - SEAL_LEN);
         let segment = usize::from(self.cuts.iter().map(|cut| cut.len).max().unwrap_or(0));
+        // What is sealed copy by copy later still has to fit a send.
+        let room_for_seals = if seal == 0 { MAX_SEGMENTS * SEAL_LEN } else { 2 * seal };
         let (mut first, mut run_start, mut segments) = (0, bytes.len(), 0);
         for number in 0..self.cuts.len() {
             let Cut { after, len } = self.cuts[number];
@@ -169,17 +176,18 @@ impl Burst {
             let short = segment - usize::from(len);
             let last = number + 1 == self.cuts.len();
             let room = segments < MAX_SEGMENTS
-                && bytes.len() + short + segment + MAX_SEGMENTS * SEAL_LEN - run_start
-                    <= MAX_SEND_BYTES;
+                && bytes.len() + short + segment + room_for_seals - run_start <= MAX_SEND_BYTES;
             if !last && room && short * MAX_PADDING_SHARE <= segment {
-                bytes.resize(bytes.len() + short, 0);
+                bytes.resize(bytes.len() + short + seal, 0);
                 self.padding += short as u32;
                 continue;
             }
+            bytes.resize(bytes.len() + seal, 0);
             // The last datagram of a segmented send may be the only shorter one.
             let part = Part { start: run_start as u32, end: bytes.len() as u32 };
             let alone = segments == 1;
-            let segment = if alone { (part.end - part.start) as u16 } else { segment as u16 };
+            let whole = if alone { (part.end - part.start) as usize } else { segment + seal };
+            let segment = whole as u16;
             self.runs.push(Run { part, segment });
             run_start = bytes.len();
             segments = 0;
@@ -246,6 +254,12 @@ impl Burst {
         pending.of_origin(receiver).filter(is_in)
     }
 
+    /// Whether so many own updates are too large a part of the burst to be sent back to their
+    /// publisher.
+    pub(crate) fn is_mostly_own(&self, own: usize) -> bool {
+        own * MIN_SHARE_OF_OTHERS > self.updates()
+    }
+
     /// Which updates of the burst came from `receiver`.
     pub(crate) fn own(&self, pending: &Pending, receiver: PortIndex) -> Own {
         let mut fillers = Fillers::default();
@@ -261,7 +275,7 @@ impl Burst {
         match count {
             0 => Own::Absent,
             _ if count == self.updates() => Own::Everything,
-            _ if count <= MAX_FILLERS && count * MIN_SHARE_OF_OTHERS <= self.updates() => {
+            _ if count <= MAX_FILLERS && !self.is_mostly_own(count) => {
                 // Newest first becomes the order of the bytes.
                 fillers.parts[..count].reverse();
                 fillers.count = count;

@@ -1,8 +1,9 @@
 //! The comtrees that a relay carries: they come, change and go while it runs.
 
+use crate::group_keys::GroupKeys;
 use crate::meters::UpMeter;
-use canopy_session::KeyedState;
-use canopy_wire::{Address, Comtree, Downlink, Tag};
+use canopy_session::{GroupKeyMaker, GroupSealer, KeyedState};
+use canopy_wire::{Address, Comtree, Downlink, GroupKeyNumber, Suite, Tag, Time};
 use core::hash::BuildHasher;
 use core::ops::RangeInclusive;
 use hashbrown::HashTable;
@@ -32,6 +33,9 @@ pub struct ComtreeConfig {
     pub downlink: Downlink,
     /// The world that it is a channel of: tokens are for a world.
     pub world: String,
+    /// With downlink group, the cipher of what is sealed for all members; who does not take it is
+    /// refused.
+    pub group_suite: Suite,
 }
 
 /// The world of comtrees of which nothing else is said.
@@ -46,6 +50,7 @@ impl ComtreeConfig {
             endpoints: FIRST_ENDPOINT..=u16::MAX,
             downlink: Downlink::Member,
             world: DEFAULT_WORLD.to_owned(),
+            group_suite: Suite::Aes128Gcm,
         }
     }
 }
@@ -92,6 +97,8 @@ pub(crate) struct ComtreeEntry {
     pub(crate) addresses: AddressPool,
     pub(crate) downlink: Downlink,
     pub(crate) world: Box<str>,
+    /// With downlink group.
+    pub(crate) group_keys: Option<Box<GroupKeys>>,
     pub(crate) participants: u32,
     pub(crate) counters: ComtreeCounters,
     /// What its participants may send together.
@@ -116,12 +123,22 @@ pub(crate) struct Comtrees {
     hash: KeyedState,
     thread: u16,
     threads: u16,
+    pub(crate) key_maker: GroupKeyMaker,
+    /// There may be something to do about group keys.
+    wants_keys: bool,
 }
 
 impl Comtrees {
     pub(crate) fn new(thread: u16, threads: u16, key: &Tag) -> Comtrees {
-        let (entries, by_id) = (Vec::new(), HashTable::new());
-        Comtrees { entries, by_id, hash: KeyedState::new(key), thread, threads }
+        Comtrees {
+            entries: Vec::new(),
+            by_id: HashTable::new(),
+            hash: KeyedState::new(key),
+            thread,
+            threads,
+            key_maker: GroupKeyMaker::new(key, thread, threads),
+            wants_keys: false,
+        }
     }
 
     pub(crate) fn find(&self, id: Comtree) -> Option<ComtreeIndex> {
@@ -144,11 +161,15 @@ impl Comtrees {
     /// Adds a comtree that is not there yet; false if there is no room. `start` says with which
     /// of its addresses it begins.
     pub(crate) fn add(&mut self, config: &ComtreeConfig, start: u32, meter: UpMeter) -> bool {
+        let is_group = config.downlink == Downlink::Group;
+        let group_keys =
+            is_group.then(|| Box::new(GroupKeys::new(config.group_suite, &mut self.key_maker)));
         let entry = ComtreeEntry {
             id: config.comtree,
             addresses: AddressPool::new(config, self.thread, self.threads, start),
             downlink: config.downlink,
             world: config.world.as_str().into(),
+            group_keys,
             participants: 0,
             counters: ComtreeCounters::default(),
             meter,
@@ -179,7 +200,77 @@ impl Comtrees {
             entry.remove();
         }
         self.entries[index as usize].live = false;
+        self.entries[index as usize].group_keys = None;
     }
+
+    /// A participant is a member no more, that had said that it has this group key.
+    pub(crate) fn member_left(&mut self, index: ComtreeIndex, held: GroupKeyNumber) {
+        let entry = &mut self.entries[index as usize];
+        entry.participants -= 1;
+        if let Some(keys) = &mut entry.group_keys {
+            keys.member_left(held);
+            self.wants_keys = true;
+        }
+    }
+
+    /// The group key of a comtree, to seal so many packets with, if its members share one.
+    #[inline]
+    pub(crate) fn sealer(
+        &mut self,
+        index: ComtreeIndex,
+        packets: usize,
+    ) -> Option<&mut GroupSealer> {
+        let keys = self.entries[index as usize].group_keys.as_mut()?;
+        let sealer = keys.sealer(packets as u64, &mut self.key_maker);
+        self.wants_keys |= sealer.is_half_used();
+        Some(sealer)
+    }
+
+    /// A member says which group key it has; `before` is what it had said before. Returns whether that
+    /// is the newest; `None` if the comtree has no such keys.
+    pub(crate) fn note_held(
+        &mut self,
+        index: ComtreeIndex,
+        (number, before): (GroupKeyNumber, GroupKeyNumber),
+    ) -> Option<bool> {
+        let keys = self.entries[index as usize].group_keys.as_mut()?;
+        self.wants_keys |= keys.next().is_some();
+        Some(keys.note_held(number, before))
+    }
+
+    /// Whether there may be something to do about group keys, since this was last asked.
+    pub(crate) fn take_wants_keys(&mut self) -> bool {
+        core::mem::take(&mut self.wants_keys)
+    }
+
+    /// Whether there may be something to do about group keys.
+    pub(crate) fn wants_keys(&self) -> bool {
+        self.wants_keys
+    }
+
+    /// Makes the group keys that are wanted, and uses those whose time has come.
+    pub(crate) fn advance_keys(&mut self, now: Time) -> KeysAdvanced {
+        let mut advanced = KeysAdvanced::default();
+        for entry in self.entries.iter_mut().filter(|entry| entry.live) {
+            let Some(keys) = &mut entry.group_keys else { continue };
+            let is_made = keys.advance(now, entry.participants, &mut self.key_maker);
+            advanced.made += u64::from(is_made);
+            advanced.is_giving |= keys.next().is_some();
+            advanced.due = [advanced.due, keys.due()].into_iter().flatten().min();
+        }
+        advanced
+    }
+}
+
+/// How the group keys of all comtrees stand.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct KeysAdvanced {
+    /// Keys that were made.
+    pub(crate) made: u64,
+    /// Some key is being given out.
+    pub(crate) is_giving: bool,
+    /// When there is something to do by itself.
+    pub(crate) due: Option<Time>,
 }
 
 /// The addresses of a comtree that a data thread gives out. The kernel steers a datagram to its

@@ -72,6 +72,10 @@ counters! {
     sessions_ended,
     #[doc = "Sessions that expired without a sign of life."]
     sessions_expired,
+    #[doc = "Group keys made after the first of a comtree: somebody left, or the one in use had sealed much."]
+    group_keys_made,
+    #[doc = "Group keys sent to participants, repeated ones included."]
+    group_keys_given,
     #[doc = "Flushes: ticks in periodic mode, receive batches in immediate mode."]
     flushes,
 }

@@ -9,7 +9,7 @@ use crate::pending::{Audience, MAX_PENDING_BYTES, Pending};
 use crate::ports::{PeerClass, PortIndex, Ports};
 use crate::subscriptions::SubscriptionTable;
 use canopy_batch::{MAX_PARTS_PER_TRANSMIT, Part, SendBatch};
-use canopy_session::{SessionIndex, Sessions};
+use canopy_session::{GroupSealer, SessionIndex, Sessions};
 use canopy_wire::{Downlink, DropReason, Flags, Level, Path, SEAL_LEN};
 use core::net::IpAddr;
 
@@ -77,8 +77,19 @@ pub(crate) struct Fanout {
     filler: Option<(u8, Part)>,
     /// The burst of a cohort whose members are each sent it under their own key.
     plain: Vec<u8>,
-    /// Whether the burst at work is there.
-    is_plain: bool,
+    /// How the burst at work is sealed.
+    sealed: Sealed,
+}
+
+/// How the copies of a burst are sealed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sealed {
+    /// Not at all: they share the bytes, but for filler.
+    Not,
+    /// Each with its receiver's key. Until then the burst is apart from the batch's bytes.
+    ForEach,
+    /// Once with the comtree's key: they share the bytes to the last.
+    ForAll,
 }
 
 /// A batch that is sent whenever it is full.
@@ -106,7 +117,7 @@ impl Fanout {
             smallest_set,
             filler: None,
             plain: Vec::with_capacity(2 * MAX_PENDING_BYTES),
-            is_plain: false,
+            sealed: Sealed::Not,
         }
     }
 
@@ -139,7 +150,7 @@ impl Fanout {
             };
             let before = FlushTotals::of(books.counters);
             // 3. Its members are sent them.
-            if self.is_set(node) {
+            if self.sealed == Sealed::ForAll || self.is_set(node) {
                 self.send_to_set(node, pending, tables, books.counters, &mut out);
             } else {
                 self.send_to_each(node, pending, tables, books.counters, &mut out);
@@ -190,11 +201,11 @@ impl Fanout {
         self.cohorts.seal();
     }
 
-    /// Whether a cohort's members are all sent the same bytes. Relays never are: what is their own
-    /// they would take for new.
+    /// Whether a cohort's members are all sent the same bytes, for an engine that clones them. Relays
+    /// never are: what is their own they would take for new.
     fn is_set(&self, node: u32) -> bool {
         self.cohorts.shape(node).class == PeerClass::Participant
-            && !self.is_plain
+            && self.sealed != Sealed::ForEach
             && self
                 .smallest_set
                 .is_some_and(|least| self.cohorts.members_up_to(node, least) == least)
@@ -208,7 +219,7 @@ impl Fanout {
         exclude: Option<PortIndex>,
         pending: &mut Pending,
         tables: &Tables<'_>,
-        comtrees: &Comtrees,
+        comtrees: &mut Comtrees,
         out: &mut Outbox<'_, F>,
     ) -> Option<u32> {
         if out.batch.is_heavy() {
@@ -222,16 +233,44 @@ impl Fanout {
         let port = tables.ports.get(self.cohorts.first_member(node))?;
         self.burst.choose(pending, self.cohorts.targets(node), shape.class, exclude);
         let downlink = comtrees.get(port.comtree_index).downlink;
-        self.is_plain = shape.class != PeerClass::Participant || downlink == Downlink::Member;
-        if self.is_plain {
-            // Its sealed copies may take the place of the batch's bytes.
-            self.filler = None;
-            self.plain.clear();
-            self.burst.lay_out(pending, (port.comtree, shape), &mut self.plain);
-        } else {
-            self.burst.lay_out(pending, (port.comtree, shape), out.batch.bytes_mut());
+        self.sealed = match (shape.class, downlink) {
+            (PeerClass::Participant, Downlink::Member) => Sealed::ForEach,
+            (PeerClass::Participant, Downlink::Group) => {
+                self.for_all_or_each(node, exclude, pending)
+            }
+            (PeerClass::Participant, Downlink::None) => Sealed::Not,
+            _ => Sealed::ForEach,
+        };
+        let (burst, layout) = (&mut self.burst, (port.comtree, shape));
+        match self.sealed {
+            Sealed::Not => burst.lay_out(pending, layout, 0, out.batch.bytes_mut()),
+            Sealed::ForEach => {
+                // Its sealed copies may take the place of the batch's bytes.
+                self.filler = None;
+                self.plain.clear();
+                burst.lay_out(pending, layout, 0, &mut self.plain);
+            }
+            Sealed::ForAll => {
+                burst.lay_out(pending, layout, SEAL_LEN, out.batch.bytes_mut());
+                let sealer = comtrees.sealer(port.comtree_index, burst.datagrams())?;
+                seal_all(burst, sealer, out.batch.bytes_mut());
+            }
         }
         Some(port.comtree_index)
+    }
+
+    /// Whose key seals a burst where all members share one: theirs, unless it is for one receiver, or
+    /// is for one endpoint's eyes in part. Receivers of unicast are cohorts of their own.
+    fn for_all_or_each(&self, node: u32, exclude: Option<PortIndex>, pending: &Pending) -> Sealed {
+        let is_for_one = |(target, _): (u32, Level)| {
+            matches!(pending.targets[target as usize].audience, Audience::Port(_))
+        };
+        let is_alone = exclude.is_some() || self.cohorts.members_up_to(node, 2) < 2;
+        if is_alone || self.cohorts.targets(node).any(is_for_one) {
+            Sealed::ForEach
+        } else {
+            Sealed::ForAll
+        }
     }
 
     /// Sends the burst to the members of a cohort, each without what came from it.
@@ -280,7 +319,7 @@ impl Fanout {
         }
         counters.deliveries_out += updates;
         counters.padding_bytes_out += u64::from(self.burst.padding());
-        let session = tables.session(receiver).filter(|_| self.is_plain);
+        let session = tables.session(receiver).filter(|_| self.sealed == Sealed::ForEach);
         for run in self.burst.runs() {
             match session {
                 Some(session) => {
@@ -293,7 +332,7 @@ impl Fanout {
 
     /// Sends the burst to the members of a set, what came from them included, which they drop. All
     /// members get a run before any gets the next, so that sends of the same bytes follow one
-    /// another.
+    /// another. Where no engine clones them, a member from whom much of it came gets its own layout.
     fn send_to_set<F: FnMut(&SendBatch)>(
         &mut self,
         node: u32,
@@ -302,6 +341,7 @@ impl Fanout {
         counters: &mut Counters,
         out: &mut Outbox<'_, F>,
     ) {
+        let is_set = self.is_set(node);
         for (number, run) in self.burst.runs().iter().enumerate() {
             let mut member = self.cohorts.first_member(node);
             while member != NONE {
@@ -311,6 +351,12 @@ impl Fanout {
                 let others = self.burst.updates() - own;
                 // Whoever left since its updates arrived has no path: its copies end here.
                 let Some(path) = tables.path(receiver).filter(|_| others > 0) else { continue };
+                if !is_set && self.burst.is_mostly_own(own) {
+                    if number == 0 {
+                        self.apart.push(receiver);
+                    }
+                    continue;
+                }
                 if tables.is_unreachable(path) {
                     let dropped = if number == 0 { others as u64 } else { 0 };
                     counters.drops[DropReason::Unreachable as usize] += dropped;
@@ -323,6 +369,17 @@ impl Fanout {
                 }
                 push_run(run, path, &Fillers::default(), &mut self.filler, counters, out);
             }
+        }
+    }
+}
+
+/// Seals the datagrams of a burst for all members of a comtree. The key has room for them.
+fn seal_all(burst: &Burst, sealer: &mut GroupSealer, bytes: &mut [u8]) {
+    for run in burst.runs() {
+        let datagrams = &mut bytes[run.part.start as usize..run.part.end as usize];
+        for datagram in datagrams.chunks_mut(run.segment.into()) {
+            let is_sealed = sealer.seal(datagram);
+            debug_assert!(is_sealed, "the key had room");
         }
     }
 }

@@ -20,6 +20,7 @@ mod comtrees;
 mod counters;
 mod fanout;
 mod gate;
+mod group_keys;
 mod log;
 mod meters;
 mod pending;

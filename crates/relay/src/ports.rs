@@ -8,7 +8,7 @@ use crate::NONE;
 use crate::access::Rights;
 use crate::comtrees::ComtreeIndex;
 use canopy_session::SessionIndex;
-use canopy_wire::{Address, Comtree, MAX_DATAGRAM, RequestStatus, SAFE_DATAGRAM};
+use canopy_wire::{Address, Comtree, GroupKeyNumber, MAX_DATAGRAM, RequestStatus, SAFE_DATAGRAM};
 use hashbrown::HashTable;
 
 /// The number of a port in its table.
@@ -104,6 +104,8 @@ pub(crate) struct Port {
     pub(crate) last_request: (u32, RequestStatus),
     /// What a participant may do; everything, if the relay asks for no tokens.
     pub(crate) rights: Option<Box<Rights>>,
+    /// The newest group key that the participant has said to have.
+    pub(crate) held_key: GroupKeyNumber,
     /// The next port of the same session.
     next_of_session: PortIndex,
     live: bool,
@@ -139,6 +141,7 @@ impl Ports {
             last_subscribe: LastSubscribe::default(),
             last_request: (0, RequestStatus::Done),
             rights: None,
+            held_key: GroupKeyNumber::NONE,
             next_of_session: NONE,
             live: true,
         }));
@@ -247,6 +250,7 @@ impl Ports {
             last_subscribe: LastSubscribe::default(),
             last_request: (0, RequestStatus::Done),
             rights: None,
+            held_key: GroupKeyNumber::NONE,
             next_of_session: NONE,
             live: true,
         };

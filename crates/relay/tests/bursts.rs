@@ -12,8 +12,8 @@ use canopy_wire::{
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use support::{
-    COMTREE, DOWNLINKS, OTHER_COMTREE, PERIODIC, Received, Sent, TICK, World, config, group,
-    ip_port, session_of, sharing, with_downlink,
+    COMTREE, DOWNLINKS, OTHER_COMTREE, PERIODIC, Received, Sent, TICK, WITH_FILLER, World, config,
+    group, ip_port, session_of, sharing, with_downlink,
 };
 
 const SAFE: u16 = SAFE_DATAGRAM as u16;
@@ -21,8 +21,13 @@ const LONG: u16 = MAX_DATAGRAM as u16;
 
 /// What receivers may share: nothing, a burst, or its very bytes.
 type Sharing = (Downlink, Option<u32>);
-const SHARINGS: [Sharing; 3] =
-    [(Downlink::Member, None), (Downlink::None, None), (Downlink::None, Some(2))];
+const SHARINGS: [Sharing; 5] = [
+    (Downlink::Member, None),
+    (Downlink::None, None),
+    (Downlink::None, Some(2)),
+    (Downlink::Group, None),
+    (Downlink::Group, Some(2)),
+];
 
 /// A relay on a network that takes long datagrams, and participants on paths that take these.
 fn world_of_paths(mode: Mode, (downlink, smallest_set): Sharing, paths: &[u16]) -> World {
@@ -222,7 +227,7 @@ fn ones_own_is_filler_wherever_it_stands_in_the_burst() {
         vec![3, 11, 12, 30],
         (0..40).step_by(10).collect(),
     ] {
-        for downlink in DOWNLINKS {
+        for downlink in WITH_FILLER {
             assert_own_is_filler(downlink, &own);
         }
     }
@@ -404,13 +409,13 @@ proptest! {
     /// Whatever was published, each receiver gets all of it but its own, as it was and in order.
     #[test]
     fn every_receiver_gets_all_but_its_own(
-        is_sealed: bool,
+        downlink in 0..3usize,
         smallest_set in proptest::option::of(2..5u32),
         paths in proptest::collection::vec(prop_oneof![Just(SAFE), Just(LONG)], 2..9),
         first_series: u16,
         published in proptest::collection::vec(publish(9), 0..300),
     ) {
-        let downlink = DOWNLINKS[usize::from(!is_sealed)];
+        let downlink = DOWNLINKS[downlink];
         let mut world = world_of_paths(PERIODIC, (downlink, smallest_set), &paths);
         let mut expected = vec![Vec::new(); paths.len()];
         for one in &mut world.participants {

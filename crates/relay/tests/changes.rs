@@ -281,9 +281,13 @@ fn one_is_thrown_out_and_the_others_stay() {
 
 #[test]
 fn who_is_muted_costs_counted_drops_until_it_ends() {
-    for (downlink, smallest_set) in
-        [(Downlink::Member, None), (Downlink::None, None), (Downlink::None, Some(2))]
-    {
+    for (downlink, smallest_set) in [
+        (Downlink::Member, None),
+        (Downlink::None, None),
+        (Downlink::None, Some(2)),
+        (Downlink::Group, None),
+        (Downlink::Group, Some(2)),
+    ] {
         let config = with_downlink(config(PERIODIC), downlink);
         let mut world = World::of(RelayConfig { smallest_set, ..config }, 2);
         for last in [1, 1, 2] {

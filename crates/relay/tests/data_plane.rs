@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 use support::{
-    COMTREE, DOWNLINKS, OTHER_COMTREE, PERIODIC, Sent, World, config, ip_port, sharing,
+    COMTREE, OTHER_COMTREE, PERIODIC, Sent, WITH_FILLER, World, config, ip_port, sharing,
     with_downlink,
 };
 
@@ -90,7 +90,7 @@ fn unicast_reaches_oneself_too() {
 
 #[test]
 fn a_tick_leaves_as_segments_of_equal_size_without_ones_own() {
-    for downlink in DOWNLINKS {
+    for downlink in WITH_FILLER {
         assert_a_tick_is_segments(World::of(with_downlink(config(PERIODIC), downlink), 60));
     }
 }
@@ -323,9 +323,13 @@ fn hostile_packets_of_a_session_are_counted_and_answered_with_no_more() {
 /// More receivers than one batch has sends: the bytes of their burst must stay until all have it.
 #[test]
 fn a_burst_lives_through_several_batches() {
-    for (downlink, smallest_set) in
-        [(Downlink::Member, None), (Downlink::None, None), (Downlink::None, Some(4))]
-    {
+    for (downlink, smallest_set) in [
+        (Downlink::Member, None),
+        (Downlink::None, None),
+        (Downlink::None, Some(4)),
+        (Downlink::Group, None),
+        (Downlink::Group, Some(4)),
+    ] {
         let (receivers, config) = (600, with_downlink(config(PERIODIC), downlink));
         let mut world = World::of(RelayConfig { smallest_set, ..config }, receivers);
         world.subscribe_all(7, 0);

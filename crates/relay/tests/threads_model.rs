@@ -136,13 +136,13 @@ proptest! {
     #[test]
     fn all_threads_together_are_one_relay(
         is_periodic in any::<bool>(),
-        is_sealed in any::<bool>(),
+        downlink in 0..DOWNLINKS.len(),
         has_sets in any::<bool>(),
         steps in proptest::collection::vec(step(), 0..120),
         published in proptest::collection::vec((publish(), proptest::option::of(0..THREADS)), 1..60),
     ) {
         let mode = if is_periodic { PERIODIC } else { Mode::Immediate };
-        let downlink = DOWNLINKS[usize::from(!is_sealed)];
+        let downlink = DOWNLINKS[downlink];
         let config = with_downlink(config(mode), downlink);
         let smallest_set = has_sets.then_some(2);
         let mut checked = Checked::new(RelayConfig { smallest_set, ..config });

@@ -19,7 +19,7 @@ pub use answer::{Answer, refuse, unknown};
 pub use noise::{Identity, PublicKey, derive};
 pub use participant::{Call, Event, LinkKeys, Session, SessionConfig, SessionError, State, Update};
 pub use requests::RequestNumber;
-pub use seal::{OpenError, Opener};
+pub use seal::{GroupKeyMaker, GroupOpener, GroupSealer, OpenError, Opener};
 pub use sessions::{
     Ended, Knock, LoggedKeys, MAX_LINKS, Proof, SessionIndex, SessionLimits, Sessions,
     SessionsConfig, Terms,

@@ -2,7 +2,7 @@
 
 use crate::hostile::{FAR_GROUPS, mischief};
 use crate::payload;
-use crate::world::{Step, World};
+use crate::world::{Step, World, updates_in};
 use canopy_judge::{Carriage, Publish, Received};
 use canopy_session::{Event, Session, SessionConfig};
 use canopy_wire::{
@@ -147,11 +147,18 @@ impl World<'_> {
         let Some(session) = &mut self.participants[number].session else { return };
         let read = self.host.read(bytes, true).map(Cow::into_owned);
         let (mut received, mut opened) = (Vec::new(), bytes.to_vec());
+        let keyless = session.keyless();
         let taken = session.handle_datagram(self.now, &mut opened, |update| {
             let canopy_session::Update { src, dst, series, level, payload, .. } = update;
             received.push(Received { id: payload::identify(series, payload), src, dst, level });
         });
-        if !corrupted {
+        let is_anothers = self.oracle.is_for_predecessor(number, carriage.sent);
+        let is_keyless = session.keyless() > keyless && !is_anothers;
+        if is_keyless && !corrupted && !carriage.copy {
+            // The key was lost, or is still under way.
+            self.tallies.keyless += 1;
+            self.oracle.lost(self.now, number, &read.as_deref().map_or(Vec::new(), updates_in));
+        } else if !corrupted {
             let is_taken = taken.is_ok();
             let says = |is_it: fn(&[u8]) -> bool| read.as_deref().is_some_and(is_it);
             if is_current && is_taken && says(is_acknowledgement) {

@@ -274,6 +274,9 @@ impl Host {
         while let Some(keys) = thread.turn.relay_mut().poll_key_log() {
             self.books.opened(keys);
         }
+        while let Some(key) = thread.turn.relay_mut().poll_group_key_log() {
+            self.books.made(&key);
+        }
         let relay = thread.turn.relay();
         for (to, datagram) in &done.sent {
             let verdict = self.books.sends(&mut page, *to, datagram, relay.counters());

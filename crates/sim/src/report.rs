@@ -56,6 +56,9 @@ pub struct Report {
     pub crashes: u32,
     /// Datagrams that were sent to do harm.
     pub attacks: u64,
+    /// Datagrams that a participant dropped because the group key that they were sealed with had not
+    /// arrived yet, or was one of the past.
+    pub keyless: u64,
     /// A hash over all datagrams that arrived: when, from, to, bytes; 16 hexadecimal digits.
     pub trace_hash: String,
     /// The first things that are wrong, in words.

@@ -164,10 +164,9 @@ impl Scenario {
             stall: Duration::from_millis(more.random_range(2..60)),
             relay_takes: draw_datagram(more),
             // A fault between the relay and the network does not get past a seal, as a rule.
-            downlink: if config.sabotage.is_some() || more.random_bool(0.3) {
-                Downlink::None
-            } else {
-                Downlink::Member
+            downlink: match config.sabotage {
+                Some(_) => Downlink::None,
+                None => Downlink::ALL[more.random_range(0..Downlink::ALL.len())],
             },
             paths_take: (0..participants).map(|_| draw_datagram(more)).collect(),
             comtrees,

@@ -110,6 +110,7 @@ pub(crate) struct Tallies {
     pub(crate) leaves: u32,
     pub(crate) crashes: u32,
     pub(crate) attacks: u64,
+    pub(crate) keyless: u64,
 }
 
 impl<'a> World<'a> {
@@ -468,6 +469,7 @@ impl<'a> World<'a> {
             leaves: self.tallies.leaves,
             crashes: self.tallies.crashes,
             attacks: self.tallies.attacks,
+            keyless: self.tallies.keyless,
             trace_hash: self.trace.hash(),
             findings: tally.findings,
             replay: self.config.replay(),

@@ -139,3 +139,14 @@ fn a_failing_verdict_ends_with_the_command_that_replays_it() {
     let problem = run(&config).verdict().unwrap_err();
     assert!(problem.ends_with("canopy sim --seed 1"), "{problem}");
 }
+
+/// Where nothing is lost, every group key is there before it is used, whoever joins, leaves or moves.
+#[test]
+fn in_clean_weather_nobody_lacks_a_group_key() {
+    for seed in [6, 19, 24] {
+        let report = run(&SimConfig::new(seed));
+        let made = report.relay.totals["group_keys_made"];
+        assert!(report.weather == "clean" && made > 0, "seed {seed} has no such world any more");
+        assert_eq!(report.keyless, 0, "seed {seed}");
+    }
+}

@@ -36,6 +36,15 @@ impl Suite {
         1 << self as u8
     }
 
+    /// The suite of this number.
+    ///
+    /// # Errors
+    /// [`WireError::Field`] if there is none.
+    pub(crate) fn from_number(number: u8) -> Result<Suite, WireError> {
+        let is_it = |one: &Suite| *one as u8 == number;
+        Suite::ALL.iter().copied().find(is_it).ok_or(WireError::Field("suite"))
+    }
+
     /// The best of a set.
     pub fn best_of(set: u8) -> Option<Suite> {
         Suite::ALL.iter().copied().find(|suite| set & suite.bit() != 0)
@@ -103,8 +112,21 @@ pub enum Downlink {
     /// For each member with its own key.
     #[default]
     Member = 0,
+    /// Updates to groups with one key for all members of the comtree, all else as with
+    /// [`Downlink::Member`].
+    Group = 1,
     /// Not at all.
     None = 2,
+}
+
+impl Downlink {
+    /// All of them, in the order of their numbers.
+    pub const ALL: &'static [Downlink] = &[Downlink::Member, Downlink::Group, Downlink::None];
+
+    /// Whether many receivers are sent the same bytes.
+    pub const fn is_shared(self) -> bool {
+        !matches!(self, Downlink::Member)
+    }
 }
 
 /// The session's number, address and parameters, in the handshake's second message.
@@ -329,18 +351,14 @@ impl Joined {
         let (session, address) = (SessionId::new(fields.u32()?), Address(fields.u32()?));
         let (features, max_datagram) = (fields.u32()?, fields.u16()?);
         let [suite, downlink] = fields.array()?;
-        let is_it = |one: &Suite| *one as u8 == suite;
+        let is_it = |one: &&Downlink| **one as u8 == downlink;
         Ok(Joined {
             session,
             address,
             features,
             max_datagram,
-            suite: Suite::ALL.iter().copied().find(is_it).ok_or(WireError::Field("suite"))?,
-            downlink: match downlink {
-                0 => Downlink::Member,
-                2 => Downlink::None,
-                _ => return Err(WireError::Field("downlink")),
-            },
+            suite: Suite::from_number(suite)?,
+            downlink: *Downlink::ALL.iter().find(is_it).ok_or(WireError::Field("downlink"))?,
             lifetime_ms: fields.u32()?,
             keepalive_ms: fields.u32()?,
             subscription_ms: fields.u32()?,
@@ -436,7 +454,7 @@ mod tests {
         let mut bytes = [0; JOINED_LEN];
         assert!(Joined::decode(&bytes).is_ok());
         assert!((0..JOINED_LEN).all(|short| Joined::decode(&bytes[..short]).is_err()));
-        for (at, taken, field) in [(14, &[0, 1][..], "suite"), (15, &[0, 2][..], "downlink")] {
+        for (at, taken, field) in [(14, &[0, 1][..], "suite"), (15, &[0, 1, 2][..], "downlink")] {
             for value in 0..=u8::MAX {
                 bytes[at] = value;
                 let expected =
@@ -452,7 +470,7 @@ mod tests {
 
         #[test]
         fn session_packets_survive_the_wire(
-            nonce: u64, cookie: Tag, suite: bool, clear: bool, reason: u8, address: u32, times: [u32; 4],
+            nonce: u64, cookie: Tag, suite: bool, downlink in 0..3usize, reason: u8, address: u32, times: [u32; 4],
             max_datagram: u16, session: u32, relay_key: [u8; 32],
             token in proptest::collection::vec(any::<u8>(), 0..=MAX_TOKEN_LEN),
         ) {
@@ -476,7 +494,7 @@ mod tests {
             let joined = Joined {
                 session: SessionId::new(session), address: Address(address), features: times[3],
                 max_datagram, suite: Suite::ALL[usize::from(suite)],
-                downlink: if clear { Downlink::None } else { Downlink::Member },
+                downlink: Downlink::ALL[downlink],
                 lifetime_ms: times[0], keepalive_ms: times[1], subscription_ms: times[2],
                 path_stamp: nonce,
             };

@@ -79,6 +79,10 @@ kinds! {
     Request = 0x20,
     /// The relay's answer to a request.
     Response = 0x21,
+    /// A key by which updates to groups are sealed for all members of a comtree.
+    GroupKey = 0x24,
+    /// The newest of those keys that the participant has; if there is another, it asks for it.
+    GroupKeyHeld = 0x25,
 }
 
 /// Who a packet is of: it stands in the first byte, so that the kernel can bring strangers' packets to
@@ -92,6 +96,8 @@ pub enum Class {
     Session = 1,
     /// Of a session, sealed with its keys from the ninth byte on.
     Sealed = 2,
+    /// Updates to groups, sealed alike for all members of a comtree with its group key.
+    Group = 3,
 }
 
 impl Kind {

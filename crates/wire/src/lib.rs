@@ -11,6 +11,7 @@ mod busy;
 mod drop_reason;
 mod error;
 mod fields;
+mod group_key;
 mod handshake;
 mod header;
 mod link;
@@ -27,6 +28,7 @@ pub use address::{Address, Comtree, Group, Level, NoSuchGroup};
 pub use busy::Busy;
 pub use drop_reason::DropReason;
 pub use error::WireError;
+pub use group_key::{GroupKey, GroupKeyHeld, GroupKeyNumber};
 pub use handshake::{
     Connect, Connected, Cookie, Downlink, Hello, Join, Joined, MAX_JOIN_LEN, MAX_TOKEN_LEN,
     Refused, Suite, TAG_LEN, Tag,

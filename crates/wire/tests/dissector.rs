@@ -10,14 +10,15 @@ mod cases;
 mod tshark;
 
 use canopy_wire::{
-    Address, Busy, Challenge, Class, Connect, Connected, Cookie, Flags, Header, Hello, Keepalive,
-    Kind, Leave, Level, MAX_DATAGRAM, NumberedRequest, Packet, Rebind, Record, Refused, Response,
-    Subscribe, SubscribeAck, Unknown, VERSION, WireError,
+    Address, Busy, Challenge, Class, Connect, Connected, Cookie, Flags, GroupKey, GroupKeyHeld,
+    Header, Hello, Keepalive, Kind, Leave, Level, MAX_DATAGRAM, NumberedRequest, Packet, Rebind,
+    Record, Refused, Response, Subscribe, SubscribeAck, Unknown, VERSION, WireError,
 };
 use cases::{
-    COMTREE, COUNT_AT, FLAGS_AT, KIND_AT, LEAST_SEALED, SEALED, SESSION, altered, foreign_cases,
-    handshake_cases, malformed_cases, published, records, refused_cases, relayed, request_cases,
-    sealed, sealed_cases, session_cases, subscribe_cases, unknown_cases, update_cases, written,
+    COMTREE, COUNT_AT, FLAGS_AT, KIND_AT, LEAST_SEALED, SEALED, SEALED_FOR_GROUP, SESSION, altered,
+    foreign_cases, handshake_cases, malformed_cases, published, records, refused_cases, relayed,
+    request_cases, sealed, sealed_cases, sealed_for_group, session_cases, subscribe_cases,
+    unknown_cases, update_cases, written,
 };
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -169,7 +170,8 @@ fn a_packet_cut_by_the_capture_is_not_called_malformed() {
         println!("skipped: {why}");
         return;
     }
-    let packets = [intact_packets(), vec![sealed(b"a secret")]].concat();
+    let sealed = [sealed(b"a secret"), sealed_for_group(b"a secret")];
+    let packets = [intact_packets(), sealed.to_vec()].concat();
     let mut frames = Vec::new();
     for packet in &packets {
         for captured in 1..packet.len() {
@@ -193,7 +195,8 @@ fn the_heuristic_leaves_alone_what_is_not_canopys() {
         sealed(&LEAST_SEALED),
         altered(published(), 0, 0x90),
         altered(published(), 0, VERSION | Class::Stranger as u8),
-        altered(published(), 0, VERSION | 3),
+        altered(published(), 0, VERSION | 4),
+        sealed_for_group(&LEAST_SEALED[1..]),
         altered(published(), 0, 0xc8),
         altered(published(), KIND_AT, 0x02),
         altered(published(), FLAGS_AT, 1),
@@ -318,7 +321,7 @@ fn hostile_datagrams() -> Vec<Vec<u8>> {
             all.push(altered(long, KIND_AT, 0x7f));
         }
     }
-    all.retain(|datagram| datagram[0] != SEALED);
+    all.retain(|datagram| ![SEALED, SEALED_FOR_GROUP].contains(&datagram[0]));
     all
 }
 
@@ -386,5 +389,7 @@ fn decode(datagram: &[u8]) -> Result<(), WireError> {
         Kind::Request => NumberedRequest::decode(&packet).map(drop),
         Kind::Response => Response::decode(&packet).map(drop),
         Kind::Busy => Busy::decode(&packet).map(drop),
+        Kind::GroupKey => GroupKey::decode(&packet).map(drop),
+        Kind::GroupKeyHeld => GroupKeyHeld::decode(&packet).map(drop),
     }
 }

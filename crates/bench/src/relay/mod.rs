@@ -47,7 +47,8 @@ pub(crate) struct RelayBench {
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1",
           value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: Vec<u16>,
-    /// How the relay protects what it sends to participants: with each member's key, or not at all.
+    /// How the relay protects what it sends to participants: with each member's key, with one key for
+    /// all, or not at all.
     /// Several are measured in turn within each round
     #[arg(long, value_name = "KEYS", value_delimiter = ',', default_value = "member")]
     keys: Vec<Keys>,

@@ -12,6 +12,8 @@ use std::time::Duration;
 pub(crate) enum Keys {
     /// Not at all: one datagram's bytes for all.
     None,
+    /// Once, with one key for all participants.
+    Group,
     /// For each participant with its own key.
     Member,
 }

@@ -4,7 +4,7 @@ use super::sources::{ComtreeTable, Sources, within};
 use super::{parse_downlink, parse_world};
 use anyhow::{anyhow, bail};
 use canopy_relay::{ComtreeConfig, FIRST_ENDPOINT, MAX_COMTREES};
-use canopy_wire::{Comtree, Downlink};
+use canopy_wire::{Comtree, Downlink, Suite};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
@@ -28,7 +28,7 @@ pub(super) fn check_comtrees(
     let tables = sources.comtree_tables();
     let Some(first) = tables.first() else {
         let ids = sources.numbers("comtrees", &[1])?.check(parse_ids)?;
-        let config = |id| defaults.config(id);
+        let config = |id| with_suite(defaults.config(id));
         return Ok(ids.into_iter().map(config).collect());
     };
     if let Some(place) = sources.place("comtrees") {
@@ -65,7 +65,7 @@ fn check_table(
     if let Some(endpoints) = table.text("endpoints") {
         config.endpoints = endpoints.check(|text| parse_endpoints(&text, threads))?;
     }
-    Ok(config)
+    Ok(with_suite(config))
 }
 
 impl Defaults {
@@ -76,6 +76,14 @@ impl Defaults {
             ..ComtreeConfig::new(comtree, self.site)
         }
     }
+}
+
+/// The cipher that this processor is good at, where all members of a comtree have one.
+fn with_suite(config: ComtreeConfig) -> ComtreeConfig {
+    if config.downlink == Downlink::Group && !canopy_net::has_aes() {
+        return ComtreeConfig { group_suite: Suite::ChaCha20Poly1305, ..config };
+    }
+    config
 }
 
 fn parse_ids(ids: Vec<i64>) -> Result<Vec<Comtree>, String> {

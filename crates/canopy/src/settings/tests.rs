@@ -84,10 +84,10 @@ const MISTAKES: &[(&str, &str)] = &[
     ("[server]\nport = 3", ":1: there is no table [server]; there are [relay], [limits] and [[comtree]]"),
     ("relay = 3", ":1: relay is a table; write [relay] on a line, once, and its keys below"),
     ("[[relay]]", ":1: relay is a table; write [relay] on a line, once, and its keys below"),
-    ("[relay]\ndownlink = \"some\"", ":2: downlink: \"some\" is no way to protect updates; choose member or none"),
     ("[limits]\nmember_up_bits = -1", ":2: member_up_bits: -1 is out of range; choose 0 to 1000000000000"),
     ("[limits]\nsessions_per_ip = \"off\"", ":2: sessions_per_ip: \"off\" cannot be its value; give a whole number without quotes"),
     ("[relay]\nhandshakes_per_ip = 3", ":2: handshakes_per_ip belongs in [limits]"),
+    ("[relay]\ndownlink = \"some\"", ":2: downlink: \"some\" is no way to protect updates; choose member, group or none"),
     // No TOML.
     ("[relay]\nmode = periodic", ":2: this is no TOML: "),
     ("[relay]\nsite = 1\nsite = 2", ":3: this is no TOML: duplicate key"),
@@ -110,8 +110,8 @@ fn a_comtree_has_the_site_and_addresses_of_its_table_or_else_the_relays() {
     let comtrees = resolve(text, RelayArgs::default()).unwrap().node.comtrees;
     let downlink = Downlink::None;
     let world = "arena".to_owned();
-    let second =
-        ComtreeConfig { comtree: Comtree(9), site: 8, endpoints: 100..=299, downlink, world };
+    let ninth = ComtreeConfig::new(Comtree(9), 8);
+    let second = ComtreeConfig { endpoints: 100..=299, downlink, world, ..ninth };
     assert_eq!(comtrees, [ComtreeConfig::new(Comtree(3), 7), second]);
     let args = || RelayArgs { comtrees: vec!["4".into(), "5".into()], ..<_>::default() };
     let comtrees = resolve("[relay]\nsite = 7\ncomtrees = [1]", args()).unwrap().node.comtrees;

@@ -7,8 +7,8 @@ use crate::ports::{DatagramClass, Peer, PeerClass, Shape};
 use crate::siblings::Told;
 use canopy_session::{Answer, Knock, Proof, SessionIndex, Terms, refuse};
 use canopy_wire::{
-    Address, Comtree, Connect, DropReason, Join, MAX_DATAGRAM, Packet, Path, RefusedReason, Suite,
-    Time,
+    Address, Comtree, Connect, DropReason, GroupKeyHeld, GroupKeyNumber, Join, MAX_DATAGRAM,
+    Packet, Path, RefusedReason, Suite, Time,
 };
 
 /// Somebody who has proved its path and wants a session.
@@ -96,6 +96,12 @@ impl Relay {
         let token = rights.as_ref().map(|rights| rights.token());
         if token.is_some_and(|token| self.is_used_since(token, proof)) {
             return Err(DropReason::Stale);
+        }
+        // What is sealed for all, all must be able to open.
+        let group_suite = self.comtrees.get(index).group_keys.as_ref().map(|keys| keys.suite());
+        if group_suite.is_some_and(|suite| suites & suite.bit() == 0) {
+            let (reason, drop) = (RefusedReason::Credentials, DropReason::BadCredentials);
+            return self.refuse_for(&applicant, reason, drop);
         }
         let datagrams = DatagramClass::of(max_datagram.min(self.max_datagram));
         let terms = Terms {
@@ -204,6 +210,14 @@ impl Relay {
         self.count_in(session, path.remote.ip());
         self.sweep_at.get_or_insert(now + SWEEP_EVERY);
         self.push_welcome(session, path);
+        // Right behind it, so that the participant need not ask; if there is no room, it does.
+        let none = GroupKeyNumber::NONE;
+        if self.replies.room().is_some()
+            && let Err(reason) =
+                self.give_keys(path, port, GroupKeyHeld { newest: none, lacks: none })
+        {
+            self.counters.drop(reason);
+        }
         true
     }
 

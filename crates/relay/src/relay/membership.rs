@@ -22,6 +22,7 @@ impl Relay {
             Kind::Request => self.take_request(now, from, packet),
             Kind::Cookie | Kind::Connected | Kind::Refused => self.take_answer(now, from, packet),
             Kind::KeepaliveAck => self.take_keepalive_ack(now, from, packet),
+            Kind::GroupKeyHeld => self.take_held_key(now, from, packet),
             _ => Err(DropReason::UnexpectedKind),
         }
     }
@@ -76,6 +77,9 @@ impl Relay {
         self.reply(from, answer.bytes());
         if let Some(ended) = evicted {
             self.end(ended);
+        }
+        if let Some((session, _)) = self.sessions.at(from) {
+            self.give_keys_again(session, from);
         }
         self.tell_of_move(from);
         Ok(())
@@ -132,8 +136,8 @@ impl Relay {
             self.by_token.remove(&rights.token());
         }
         if let Peer::Participant(_) = port.peer {
-            entry.participants -= 1;
             entry.addresses.give_back(port.address);
+            self.comtrees.member_left(port.comtree_index, port.held_key);
             self.note(Notice::Left { comtree: port.comtree, address: port.address });
         }
         Some(port)

@@ -3,6 +3,7 @@
 mod apply;
 mod intake;
 mod joining;
+mod keys;
 mod limits;
 mod links;
 mod membership;
@@ -29,7 +30,8 @@ use canopy_session::{
 };
 use canopy_token::UnixTime;
 use canopy_wire::{
-    Address, Class, Comtree, DropReason, Excess, Kind, Packet, Path, Sealed, Tag, Time, WireError,
+    Address, Class, Comtree, DropReason, Excess, GroupKey, Kind, Packet, Path, Sealed, Tag, Time,
+    WireError,
 };
 use core::net::IpAddr;
 use core::time::Duration;
@@ -193,6 +195,9 @@ pub struct Relay {
     /// The last tick that is over; at most one flush a tick.
     ticked: Time,
     sweep_at: Option<Time>,
+    /// When there is something to do about group keys by itself.
+    keys_at: Option<Time>,
+    round: keys::Round,
     is_draining: bool,
     /// While draining: the next session to be told.
     notify: SessionIndex,
@@ -256,9 +261,14 @@ impl Relay {
             flush_at: None,
             ticked: Time::ZERO,
             sweep_at: None,
+            keys_at: None,
+            round: keys::Round::FIRST,
             is_draining: false,
             notify: 0,
         };
+        if config.log_keys {
+            relay.comtrees.key_maker.log();
+        }
         for comtree in config.comtrees {
             // Which of them it could not take, its owner sees in `comtrees`.
             let _ = relay.add_comtree(&comtree);
@@ -313,6 +323,11 @@ impl Relay {
     /// The keys of a session that was opened, if they are to be told.
     pub fn poll_key_log(&mut self) -> Option<LoggedKeys> {
         self.sessions.poll_key_log()
+    }
+
+    /// The next group key that was made, if they are to be told.
+    pub fn poll_group_key_log(&mut self) -> Option<GroupKey> {
+        self.comtrees.key_maker.poll_log()
     }
 
     /// Takes a datagram from the network. What is sealed is opened where it lies.
@@ -370,9 +385,14 @@ impl Relay {
     }
 
     /// Does what is due at `now`: calls neighbours and keeps their links alive, sweeps a part of the
-    /// tables, tells participants of a drain.
+    /// tables, tells participants of a drain, gives out group keys.
     pub fn handle_timeout(&mut self, now: Time) {
         self.drive_links(now);
+        self.sweep(now);
+        self.renew_keys(now);
+    }
+
+    fn sweep(&mut self, now: Time) {
         if self.sweep_at.is_none_or(|at| now < at) {
             return;
         }
@@ -400,7 +420,10 @@ impl Relay {
         // Where another thread is too slow to be told, the next sweep tries again.
         let to_tell = (self.table.changes_to_tell() > 0 && self.siblings.room_for_interests() > 0)
             .then_some(Time::ZERO);
-        [self.flush_at, self.sweep_at, to_tell, self.links_due()].into_iter().flatten().min()
+        [self.flush_at, self.sweep_at, self.keys_due(), to_tell, self.links_due()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Whether updates wait for a tick, so that the socket is better read at leisure than at
@@ -462,6 +485,10 @@ impl Relay {
             }
         }
         self.pending.clear();
+        // 4. A group key that has sealed much is renewed before it is used up.
+        if self.comtrees.take_wants_keys() {
+            self.keys_at = Some(now + Duration::from_millis(1));
+        }
     }
 
     /// Counts a drop, on the relay and on the comtree, if it carries that.

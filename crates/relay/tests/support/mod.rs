@@ -7,11 +7,12 @@ use canopy_relay::{
     Relay, RelayConfig, Siblings, TableLimits,
 };
 use canopy_session::{
-    Event, Keyring, LoggedKeys, PublicKey, Session, SessionConfig, SessionLimits, State,
+    Event, GroupOpener, Keyring, LoggedKeys, PublicKey, Session, SessionConfig, SessionLimits,
+    State,
 };
 use canopy_wire::{
-    Address, Class, Comtree, Downlink, DropReason, Flags, Group, Header, Kind, Level, Path, Record,
-    SAFE_DATAGRAM, Sealed, SessionId, Time, VERSION, encode_update,
+    Address, Class, Comtree, Downlink, DropReason, Flags, Group, GroupKeyNumber, Header, Kind,
+    Level, Path, Record, SAFE_DATAGRAM, Sealed, SessionId, Time, VERSION, encode_update,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,8 +21,10 @@ use std::time::Duration;
 pub(crate) const COMTREE: Comtree = Comtree(1);
 pub(crate) const OTHER_COMTREE: Comtree = Comtree(2);
 pub(crate) const TICK: Duration = Duration::from_millis(50);
-/// Each receiver's copy sealed, or one copy for all in cleartext.
-pub(crate) const DOWNLINKS: [Downlink; 2] = [Downlink::Member, Downlink::None];
+/// Each receiver's copy sealed, one copy for all in cleartext, or one copy sealed for all.
+pub(crate) const DOWNLINKS: [Downlink; 3] = [Downlink::Member, Downlink::None, Downlink::Group];
+/// Those with which a receiver's own updates are filler in its copy.
+pub(crate) const WITH_FILLER: [Downlink; 2] = [Downlink::Member, Downlink::None];
 pub(crate) const PERIODIC: Mode = Mode::Periodic { tick: TICK };
 
 /// One participant, and what reached it.
@@ -70,6 +73,8 @@ pub(crate) struct World {
     pub(crate) captured: Option<Vec<Vec<u8>>>,
     /// By data thread and session: the keys of those who joined.
     keys: BTreeMap<(usize, SessionId), LoggedKeys>,
+    /// The group keys of each data thread.
+    group_keys: Vec<(usize, GroupOpener)>,
 }
 
 pub(crate) fn ip_port(participant: usize) -> SocketAddr {
@@ -117,6 +122,11 @@ pub(crate) fn with_downlink(mut config: RelayConfig, downlink: Downlink) -> Rela
 /// The same relay on comtrees whose updates are in cleartext, so that receivers share bursts.
 pub(crate) fn sharing(mode: Mode) -> RelayConfig {
     with_downlink(config(mode), Downlink::None)
+}
+
+/// Whether a datagram says that it is sealed for all members of a comtree.
+pub(crate) fn is_of_group(datagram: &[u8]) -> bool {
+    datagram.first() == Some(&(VERSION | Class::Group as u8))
 }
 
 pub(crate) fn is_sealed(datagram: &[u8]) -> bool {
@@ -183,6 +193,7 @@ impl World {
             datagrams: 0,
             captured: None,
             keys: BTreeMap::new(),
+            group_keys: Vec::new(),
         }
     }
 
@@ -340,7 +351,8 @@ impl World {
                 received.push(Received { src, dst, series, level, payload: payload.to_vec() });
             });
             // What is sealed for a session that it has left comes too late.
-            let is_late = is_sealed(datagram) && participant.session.state() != State::Connected;
+            let is_late = (is_sealed(datagram) || is_of_group(datagram))
+                && participant.session.state() != State::Connected;
             assert!(result.is_ok() || is_late, "{result:?}");
         } else if let Some(thread) = (0..self.threads.len()).find(|one| at(path_of_thread(*one))) {
             self.arrive(thread, path_of_thread(from), datagram);
@@ -375,11 +387,26 @@ impl World {
     /// The packet in a datagram that a data thread sent.
     pub(crate) fn open(&mut self, thread: usize, datagram: &[u8]) -> Vec<u8> {
         let mut copy = datagram.to_vec();
+        if is_of_group(datagram) {
+            return self.open_of_group(thread, datagram).expect("there is such a key");
+        }
         if !is_sealed(datagram) {
             return copy;
         }
         let keys = self.keys(thread, session_of(datagram));
         keys.from_relay.open(&mut copy, false).unwrap().to_vec()
+    }
+
+    /// The packet in a datagram that a data thread sealed for all members of a comtree.
+    pub(crate) fn open_of_group(&mut self, thread: usize, datagram: &[u8]) -> Option<Vec<u8>> {
+        for (number, relay) in self.threads.iter_mut().enumerate() {
+            while let Some(key) = relay.poll_group_key_log() {
+                self.group_keys.push((number, GroupOpener::new(&key)));
+            }
+        }
+        let mut of_thread = self.group_keys.iter().filter(|(number, _)| *number == thread);
+        let number = GroupKeyNumber::of(datagram);
+        of_thread.find(|(_, key)| Some(key.number()) == number)?.1.peek(datagram)
     }
 
     /// The packet in a datagram that a participant sent.

@@ -1,12 +1,13 @@
 //! How a participant joins: hello, cookie, connect, connected, or a refusal.
 
+use super::group_keys::GroupKeys;
 use super::{Call, Event, Keys, MAX_BACKOFF, REMEMBERED, Session, SessionConfig, State};
 use crate::noise::{FIRST_MORE, Initiator, Prologue};
 use crate::seal::{Opener, Sealer};
 use crate::sessions::REBIND_STAMP;
 use canopy_wire::{
-    Comtree, Connect, Connected, Cookie, Hello, Join, Joined, LinkJoin, MAX_DATAGRAM, MAX_JOIN_LEN,
-    Refused, RefusedReason, SAFE_DATAGRAM, Time, WireError,
+    Comtree, Connect, Connected, Cookie, Downlink, Hello, Join, Joined, LinkJoin, MAX_DATAGRAM,
+    MAX_JOIN_LEN, Refused, RefusedReason, SAFE_DATAGRAM, Time, WireError,
 };
 use core::time::Duration;
 
@@ -115,6 +116,10 @@ impl Session {
         self.path_stamp = joined.path_stamp;
         self.answered = REBIND_STAMP;
         self.downlink = joined.downlink;
+        self.group_keys = match joined.downlink {
+            Downlink::Group => GroupKeys::awaited(now),
+            Downlink::Member | Downlink::None => GroupKeys::default(),
+        };
         let agreed = joined.max_datagram.min(self.config.max_datagram);
         self.max_datagram = usize::from(agreed).clamp(SAFE_DATAGRAM, MAX_DATAGRAM);
         let millis = |ms: u32| Duration::from_millis(ms.max(1).into());

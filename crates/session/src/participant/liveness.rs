@@ -60,9 +60,15 @@ impl Session {
             let stamp = now.as_nanos().max(REBIND_STAMP + 1);
             let keepalive = Keepalive { stamp, path_stamp: self.path_stamp };
             keepalive.encode(comtree, id, out)?
+        } else if let Some(held) = self.group_keys.poll(now) {
+            held.encode(comtree, id, out)?
         } else {
-            let route = (comtree, id, self.max_datagram);
-            match self.subscriptions.poll_transmit(now, self.refresh, route, out)? {
+            let (route, refresh) = ((comtree, id, self.max_datagram), self.refresh);
+            let subscribe = match self.may_subscribe() {
+                true => self.subscriptions.poll_transmit(now, refresh, route, out)?,
+                false => None,
+            };
+            match subscribe {
                 Some(len) => len,
                 None => match self.requests.poll_transmit(now, (comtree, id), out)? {
                     Some(len) => len,

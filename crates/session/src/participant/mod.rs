@@ -4,6 +4,7 @@
 
 mod asking;
 mod calling;
+mod group_keys;
 mod joining;
 mod liveness;
 
@@ -14,12 +15,13 @@ use crate::sessions::REBIND_STAMP;
 use crate::subscriptions::{Settled, Subscriptions};
 pub use calling::{Call, LinkKeys};
 use canopy_wire::{
-    Address, Busy, Challenge, Class, Comtree, Connected, Cookie, Downlink, Flags, Group, Header,
-    Keepalive, Kind, Leave, LeaveReason, Level, MAX_TOKEN_LEN, MAX_UPDATE, Packet, Record, Refused,
-    RefusedReason, RequestStatus, Response, SAFE_DATAGRAM, SEAL_LEN, Sealed, SessionId,
-    SubscribeAck, SubscribeRefusal, Suite, Tag, Time, Unknown, WireError, encode_update,
+    Address, Busy, Challenge, Class, Comtree, Connected, Cookie, Downlink, Flags, Group, GroupKey,
+    Header, Keepalive, Kind, Leave, LeaveReason, Level, MAX_TOKEN_LEN, MAX_UPDATE, Packet, Record,
+    Refused, RefusedReason, RequestStatus, Response, SAFE_DATAGRAM, SEAL_LEN, Sealed, SessionId,
+    SubscribeAck, SubscribeRefusal, Suite, Tag, Time, Unknown, VERSION, WireError, encode_update,
 };
 use core::time::Duration;
+use group_keys::GroupKeys;
 use liveness::{Doubt, Rebinding};
 use std::collections::VecDeque;
 
@@ -184,6 +186,7 @@ pub struct Session {
     path_stamp: u64,
     max_datagram: usize,
     downlink: Downlink,
+    group_keys: GroupKeys,
     doubt: Option<Doubt>,
     /// What the handshake took for a round trip.
     first_round_trip: Duration,
@@ -231,6 +234,7 @@ impl Session {
             path_stamp: 0,
             max_datagram: SAFE_DATAGRAM,
             downlink: Downlink::Member,
+            group_keys: GroupKeys::default(),
             doubt: None,
             first_round_trip: MAX_BACKOFF,
             series: 0,
@@ -284,6 +288,12 @@ impl Session {
     /// relay may send what is for many to its publisher too.
     pub fn echoes(&self) -> u64 {
         self.echoes
+    }
+
+    /// Datagrams that were dropped because the group key that they were sealed with had not arrived
+    /// yet, or is one of the past. The relay is asked for a key that is not there.
+    pub fn keyless(&self) -> u64 {
+        self.group_keys.keyless()
     }
 
     /// The last measured round trip to the relay.
@@ -386,17 +396,19 @@ impl Session {
         let asked = match self.state {
             State::Closed => return None,
             State::Connected => {
-                [self.subscriptions.due(), self.requests.due()].into_iter().flatten().min()
+                let subscriptions = self.subscriptions.due().filter(|_| self.may_subscribe());
+                [subscriptions, self.requests.due()].into_iter().flatten().min()
             }
             _ => None,
         };
+        let group_keys = self.group_keys.due().filter(|_| self.state == State::Connected);
         let doubt = self.doubt.filter(|_| self.state == State::Connected).map(|doubt| doubt.due);
         let farewell = self.farewell.then_some(Time::ZERO);
         let proof = match self.rebinding {
             Rebinding::Challenged { due, .. } => Some(due),
             Rebinding::Settled | Rebinding::Proved { .. } => None,
         };
-        [Some(self.due), asked, farewell, proof, doubt].into_iter().flatten().min()
+        [Some(self.due), asked, group_keys, farewell, proof, doubt].into_iter().flatten().min()
     }
 
     /// Handles a datagram from the relay, which is opened where it lies; `deliver` is called for each
@@ -409,13 +421,15 @@ impl Session {
         &mut self,
         now: Time,
         datagram: &mut [u8],
-        mut deliver: impl FnMut(Update<'_>),
+        deliver: impl FnMut(Update<'_>),
     ) -> Result<(), WireError> {
         let sealed = Sealed::of(datagram);
         let is_sealed = sealed.is_some();
         let packet = if let Some(Sealed { session, .. }) = sealed {
             let opened = self.open(session, datagram);
             Packet::new_checked(opened.ok_or(WireError::Field("seal"))?)?
+        } else if datagram.first() == Some(&(VERSION | Class::Group as u8)) {
+            return self.handle_of_group(now, datagram, deliver);
         } else {
             match Packet::new_checked(datagram) {
                 Err(WireError::Version(version)) => {
@@ -435,17 +449,50 @@ impl Session {
             if !is_sealed && !may_be_clear {
                 return Err(WireError::Field("seal"));
             }
-            for record in packet.updates()? {
-                let Record { flags, src, series, dst, level, payload } = record;
-                let update = Update { src, dst, series, level, payload, packet: packet.payload() };
-                self.deliver(update, flags, &mut deliver);
-            }
+            self.deliver_all(&packet, |_| true, deliver)?;
         } else if is_sealed {
             self.handle_sealed(now, &packet)?;
         }
         if is_sealed {
             self.heard = self.heard.max(now);
             self.doubt = None;
+        }
+        Ok(())
+    }
+
+    /// Handles what was sealed for all members of the comtree. Any member could have made it: so it is
+    /// no sign of life of the relay, and it carries nothing but updates to groups.
+    fn handle_of_group(
+        &mut self,
+        now: Time,
+        datagram: &mut [u8],
+        deliver: impl FnMut(Update<'_>),
+    ) -> Result<(), WireError> {
+        if self.downlink != Downlink::Group || self.state != State::Connected {
+            return Err(WireError::Field("seal"));
+        }
+        // What nobody has a key for is counted.
+        let Some(opened) = self.group_keys.open(now, datagram) else { return Ok(()) };
+        let packet = Packet::new_checked(opened.map_err(|_| WireError::Field("seal"))?)?;
+        if packet.header().comtree != self.config.comtree || packet.header().kind != Kind::Updates {
+            return Err(WireError::Field("kind"));
+        }
+        self.deliver_all(&packet, Address::is_group, deliver)
+    }
+
+    /// Hands the updates of a packet to the application, those to which it may bring any.
+    fn deliver_all(
+        &mut self,
+        packet: &Packet<'_>,
+        may_go_to: impl Fn(Address) -> bool,
+        mut deliver: impl FnMut(Update<'_>),
+    ) -> Result<(), WireError> {
+        for record in packet.updates()? {
+            let Record { flags, src, series, dst, level, payload } = record;
+            let update = Update { src, dst, series, level, payload, packet: packet.payload() };
+            if may_go_to(dst) {
+                self.deliver(update, flags, &mut deliver);
+            }
         }
         Ok(())
     }
@@ -478,6 +525,9 @@ impl Session {
             Kind::SubscribeAck if self.state == State::Connected => {
                 self.handle_subscribe_ack(&SubscribeAck::new_checked(packet)?);
             }
+            Kind::GroupKey if self.downlink == Downlink::Group => {
+                self.group_keys.learn(now, &GroupKey::decode(packet)?);
+            }
             Kind::Challenge if self.state == State::Connected => {
                 self.handle_challenge(Challenge::decode(packet)?, now);
             }
@@ -494,6 +544,11 @@ impl Session {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Whether updates could be read that are subscribed to.
+    fn may_subscribe(&self) -> bool {
+        self.downlink != Downlink::Group || self.group_keys.is_there()
     }
 
     /// Hands an update to the application. A relay may send what goes to many to its publisher too.

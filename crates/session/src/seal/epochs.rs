@@ -1,4 +1,4 @@
-//! Keys by epoch: a key seals no more than [`PACKETS_PER_EPOCH`] packets. The number of a packet says
+//! Keys by epoch: a key seals no more than [`PACKETS_PER_KEY`] packets. The number of a packet says
 //! which epoch it is of, so both sides change keys without a word and without a gap, and whoever
 //! learns a key does not learn those before it.
 
@@ -15,6 +15,9 @@ use ring::hkdf::{HKDF_SHA256, KeyType, Prk};
 const EPOCH_BITS: u32 = 22;
 #[cfg(test)]
 const EPOCH_BITS: u32 = 12;
+
+/// Packets that one key seals at most.
+pub(super) const PACKETS_PER_KEY: u64 = 1 << EPOCH_BITS;
 
 /// The epoch that a packet's number belongs to.
 pub(super) fn epoch_of(number: u64) -> u64 {

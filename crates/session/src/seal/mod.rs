@@ -6,12 +6,15 @@
 //! number is ever used twice under one key, and a receiver knows what it has seen.
 
 mod epochs;
+mod group;
 mod window;
 
 use canopy_wire::{CLEAR_LEN, Class, SEAL_LEN, Suite, VERSION};
 use epochs::{EpochKey, Ladder};
 use ring::aead::{Aad, Tag};
 use window::ReplayWindow;
+
+pub use group::{GroupKeyMaker, GroupOpener, GroupSealer};
 
 /// A secret from which keys are made: one for each direction.
 pub(crate) type Secret = [u8; 32];

@@ -18,6 +18,14 @@ impl ReplayWindow {
         ReplayWindow { end: 0, words: [0; WORDS] }
     }
 
+    /// A window in which all that came before `first` counts as seen.
+    pub(crate) fn starting_at(first: u64) -> ReplayWindow {
+        let mut window = ReplayWindow { end: first, words: [u64::MAX; WORDS] };
+        // Of the word that `first` is in, nothing from there on.
+        window.words[word_of(first)] = bit_of(first) - 1;
+        window
+    }
+
     /// The whole number of which a packet carries the lower half: the one nearest to what is
     /// expected next.
     pub(crate) fn full(&self, low: u32) -> u64 {
@@ -86,6 +94,21 @@ mod tests {
             assert_eq!(window.full(number as u32), number);
             window.note(number);
             assert_eq!(window.full((number as u32).wrapping_sub(100)), number - 100);
+        }
+    }
+
+    #[test]
+    fn what_came_before_the_first_counts_as_seen() {
+        for first in [0, 1, 63, 64, 65, 1_000, 5_000, 5_056, 1 << 33] {
+            let mut window = ReplayWindow::starting_at(first);
+            assert!((first.saturating_sub(3_000)..first).all(|number| window.has(number)));
+            for number in [first + 1, first, first + 70, first + 63] {
+                assert!(!window.has(number), "{number} from {first} on");
+                window.note(number);
+                assert!(window.has(number));
+            }
+            assert!((first.saturating_sub(900)..first).all(|number| window.has(number)));
+            assert!(!window.has(first + 2) && !window.has(first + 69));
         }
     }
 

@@ -3,10 +3,11 @@
 use crate::tshark::{DECODED_AS_PORT, EXPERT, NAMED_PORT, OTHER_PORT};
 use canopy_wire::{
     Address, Busy, CLEAR_LEN, Challenge, Change, Class, Comtree, Connect, Connected, Cookie,
-    Excess, Flags, Group, HEADER_LEN, Header, Hello, Keepalive, Kind, Leave, LeaveReason, Level,
-    MAX_DATAGRAM, NumberedRequest, Rebind, Record, Refused, RefusedReason, Request, RequestStatus,
-    Response, Restriction, SEAL_LEN, SessionId, SubscribeAckWriter, SubscribeRefusal,
-    SubscribeWriter, Unknown, UpdatesWriter, VERSION, Verdict, WireError, encode_update,
+    Excess, Flags, Group, GroupKey, GroupKeyHeld, GroupKeyNumber, HEADER_LEN, Header, Hello,
+    Keepalive, Kind, Leave, LeaveReason, Level, MAX_DATAGRAM, NumberedRequest, Rebind, Record,
+    Refused, RefusedReason, Request, RequestStatus, Response, Restriction, SEAL_LEN, SessionId,
+    SubscribeAckWriter, SubscribeRefusal, SubscribeWriter, Suite, Unknown, UpdatesWriter, VERSION,
+    Verdict, WireError, encode_update,
 };
 
 /// Places in the base header.
@@ -382,6 +383,26 @@ pub(crate) fn session_cases() -> Vec<Case> {
                 ("canopy.busy.dropped", "77"),
             ],
         ),
+        case(
+            written(|out| group_key(Suite::ChaCha20Poly1305).encode(COMTREE, SESSION, out)),
+            "Group-key, comtree 9, session 70007, key 70007, from 300 on",
+            &[
+                ("canopy.kind", "0x24"),
+                ("canopy.group_key.number", "70007"),
+                ("canopy.group_key.suite", "1"),
+                ("canopy.group_key.first", "300"),
+            ],
+        ),
+        case(
+            longer(written(|out| held().encode(COMTREE, SESSION, out))),
+            "Group-key-held, comtree 9, session 70007, has 16777215, lacks 7",
+            &[
+                ("canopy.kind", "0x25"),
+                ("canopy.group_key.number", "16777215"),
+                ("canopy.group_key.lacks", "7"),
+                ("canopy.ignored", "010203"),
+            ],
+        ),
     ]
 }
 
@@ -416,14 +437,30 @@ pub(crate) fn request_cases() -> Vec<Case> {
     ]
 }
 
+pub(crate) fn group_key(suite: Suite) -> GroupKey {
+    GroupKey { number: GroupKeyNumber::new(70_007), suite, first: 300, secret: [0xab; 32] }
+}
+
+pub(crate) fn held() -> GroupKeyHeld {
+    GroupKeyHeld { newest: GroupKeyNumber::NONE, lacks: GroupKeyNumber::new(7) }
+}
+
 /// The first byte of sealed packets: without their keys no decoder reads them.
 pub(crate) const SEALED: u8 = VERSION | Class::Sealed as u8;
+
+/// The first byte of what is sealed for all members of a comtree.
+pub(crate) const SEALED_FOR_GROUP: u8 = VERSION | Class::Group as u8;
 
 /// A packet of session 70007 with counter 12: so much is clear, the rest could be anything.
 pub(crate) fn sealed(ciphertext: &[u8]) -> Vec<u8> {
     let header = Header { counter: 12, ..Header::new(Kind::Updates, SESSION, COMTREE) };
     let clear = altered(header.encode(0)[..CLEAR_LEN].to_vec(), 0, SEALED);
     [&clear, ciphertext, &[0xef; SEAL_LEN]].concat()
+}
+
+/// The same with group key 70007.
+pub(crate) fn sealed_for_group(ciphertext: &[u8]) -> Vec<u8> {
+    altered(sealed(ciphertext), 0, SEALED_FOR_GROUP)
 }
 
 /// The least that can be sealed: the rest of the header.
@@ -450,6 +487,19 @@ pub(crate) fn sealed_cases() -> Vec<Case> {
             "100203040506070809",
         ),
         of(&LEAST_SEALED, "Sealed, session 70007, counter 12, 8 bytes", "1020304050607080"),
+        case(
+            sealed_for_group(&LEAST_SEALED),
+            "Sealed for a group, key 70007, counter 12, 8 bytes",
+            &[
+                ("canopy.first", "0x8b"),
+                ("canopy.class", "3"),
+                ("canopy.group_key", "70007"),
+                ("canopy.session", ""),
+                ("canopy.counter", "12"),
+                ("canopy.sealed", "1020304050607080"),
+                ("canopy.tag", "efefefefefefefefefefefefefefefef"),
+            ],
+        ),
     ]
 }
 
@@ -482,9 +532,19 @@ pub(crate) fn malformed_cases() -> Vec<Case> {
             "class 0, a packet of this kind has 1",
         ),
         malformed(
-            of_class(3),
+            of_class(4),
             "Updates, comtree 9, session 70007",
-            "class 3, a packet of this kind has 1",
+            "class 4, a packet of this kind has 1",
+        ),
+        malformed(sealed_for_group(&LEAST_SEALED[1..]), "Sealed for a group", "31 bytes"),
+        malformed(
+            altered(
+                written(|out| group_key(Suite::Aes128Gcm).encode(COMTREE, SESSION, out)),
+                20,
+                2,
+            ),
+            "Group-key, comtree 9, session 70007, key 70007, from 300 on",
+            "suite 2",
         ),
         malformed(sealed(&LEAST_SEALED[1..]), "Sealed", "31 bytes"),
         malformed(relayed[..end - 1].to_vec(), TOLD, "record 7 runs over the end"),
