@@ -46,7 +46,7 @@ local UPDATES, SUBSCRIBE, SUBSCRIBE_ACK = 0x01, 0x03, 0x04
 local ROUTE_REPLY = 0x08
 local HELLO, COOKIE, CONNECT, CONNECTED, REFUSED = 0x10, 0x11, 0x12, 0x13, 0x14
 local KEEPALIVE, KEEPALIVE_ACK, LEAVE, LEFT = 0x15, 0x16, 0x17, 0x18
-local CHALLENGE, REBIND, UNKNOWN = 0x19, 0x1a, 0x1b
+local CHALLENGE, REBIND, UNKNOWN, GONE = 0x19, 0x1a, 0x1b, 0x1c
 local REQUEST, RESPONSE = 0x20, 0x21
 local BUSY = 0x1d
 local GROUP_KEY, GROUP_KEY_HELD = 0x24, 0x25
@@ -68,6 +68,7 @@ local KINDS = {
   [CHALLENGE] = "Challenge",
   [REBIND] = "Rebind",
   [UNKNOWN] = "Unknown",
+  [GONE] = "Gone",
   [REQUEST] = "Request",
   [RESPONSE] = "Response",
   [BUSY] = "Busy",
@@ -232,6 +233,7 @@ local f = {
   unknown_echo = ProtoField.uint64("canopy.unknown.echo", "Echo", base.HEX),
   excess = ProtoField.uint8("canopy.busy.what", "Too much of", base.DEC, EXCESSES),
   dropped = ProtoField.uint32("canopy.busy.dropped", "Dropped"),
+  gone = ProtoField.uint32("canopy.gone.address", "Address", base.HEX),
 }
 canopy.fields = f
 
@@ -696,6 +698,9 @@ local BODIES = {
   end),
   [UNKNOWN] = fixed(8, { { f.unknown_echo, 8 } }, function(ranges)
     return "echo " .. hex(ranges[1])
+  end),
+  [GONE] = fixed(4, { { f.gone, 4 } }, function(ranges)
+    return address_text(ranges[1]:uint())
   end),
   [REQUEST] = dissect_request,
   [RESPONSE] = fixed(5, { { f.sequence, 4 }, { f.status, 1 } }, function(ranges)

@@ -6,7 +6,9 @@ use crate::host::{Host, ip_port};
 use crate::input::{Input, MAX_STEPS, steps};
 use crate::is_sealed;
 use crate::participant::Participant;
-use canopy_relay::{Budgets, ComtreeConfig, Gate, Mode, Places, RelayConfig, TableLimits};
+use canopy_relay::{
+    ADDRESS_REST, Budgets, ComtreeConfig, Gate, Mode, Places, RelayConfig, TableLimits,
+};
 use canopy_session::{Identity, SessionConfig, SessionLimits, State};
 use canopy_wire::{Comtree, Downlink, Flags, Group, Level, SAFE_DATAGRAM, Suite, Time};
 use std::collections::VecDeque;
@@ -105,6 +107,8 @@ fn relay_config(bits: u8) -> RelayConfig {
         places: Places::new(PLACES as u32),
         max_sessions: PLACES as u32,
         max_datagram: SAFE_DATAGRAM as u16,
+        address_rest: ADDRESS_REST,
+        life: None,
         log_keys: true,
         limits: SessionLimits::default(),
         budgets: Budgets::default(),

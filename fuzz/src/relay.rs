@@ -5,7 +5,7 @@ use crate::host::{Host, ip_port};
 use crate::input::{Input, MAX_STEPS, steps};
 use crate::participant::Participant;
 use canopy_relay::{
-    Budgets, ComtreeConfig, Counters, Gate, Mode, Places, RelayConfig, TableLimits,
+    ADDRESS_REST, Budgets, ComtreeConfig, Counters, Gate, Mode, Places, RelayConfig, TableLimits,
 };
 use canopy_session::{SessionConfig, SessionLimits, State};
 use canopy_wire::{
@@ -129,6 +129,8 @@ fn config(bits: u8) -> RelayConfig {
         places: Places::new(max_sessions),
         max_sessions,
         max_datagram: if is(LONG) { MAX_DATAGRAM } else { SAFE_DATAGRAM } as u16,
+        address_rest: ADDRESS_REST,
+        life: None,
         log_keys: true,
         limits: SessionLimits::default(),
         budgets,

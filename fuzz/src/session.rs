@@ -367,7 +367,8 @@ fn opened(
         subscription: millis(how >> 4),
     };
     let (thread, threads) = (parameter.into(), 256);
-    let config = SessionsConfig { max_sessions: 1, thread, threads, log_keys: true, limits };
+    let config =
+        SessionsConfig { max_sessions: 1, thread, threads, unix_zero: 0, log_keys: true, limits };
     // All draw other keys.
     let mut sessions = Sessions::new(config, keyring(), &[number; 16]);
     let knock = sessions.knock(connect).ok()?;

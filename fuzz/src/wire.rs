@@ -4,11 +4,11 @@
 use canopy_session::GroupOpener;
 use canopy_wire::{
     Address, Before, Busy, Challenge, Change, Class, Comtree, Connect, Connected, Cookie,
-    DropReason, Flags, Group, GroupKey, GroupKeyHeld, HEADER_LEN, Header, Hello, Join, Joined,
-    Keepalive, Kind, Leave, Level, MAX_DATAGRAM, MAX_JOIN_LEN, MAX_RECORDS, MAX_TOKEN_LEN,
-    MAX_UPDATE, Packet, Rebind, Record, Refused, RefusedReason, SAFE_DATAGRAM, SEAL_LEN, SessionId,
-    Subscribe, SubscribeAck, SubscribeAckWriter, SubscribeRefusal, SubscribeWriter, Suite, TAG_LEN,
-    Unknown, UpdatesWriter, VERSION, WireError,
+    DropReason, Flags, Gone, Group, GroupKey, GroupKeyHeld, HEADER_LEN, Header, Hello, Join,
+    Joined, Keepalive, Kind, Leave, Level, MAX_DATAGRAM, MAX_JOIN_LEN, MAX_RECORDS, MAX_TICKET_LEN,
+    MAX_TOKEN_LEN, MAX_UPDATE, Packet, Rebind, Record, Refused, RefusedReason, SAFE_DATAGRAM,
+    SEAL_LEN, SessionId, Subscribe, SubscribeAck, SubscribeAckWriter, SubscribeRefusal,
+    SubscribeWriter, Suite, TAG_LEN, Unknown, UpdatesWriter, VERSION, WireError,
 };
 use std::fmt::Debug;
 
@@ -351,6 +351,11 @@ pub fn handshake(datagram: &[u8]) {
                 it.encode(comtree, session, out)
             });
         }
+        Kind::Gone => {
+            survives(&packet, Form::of(4), Gone::decode, |it, out| {
+                it.encode(comtree, session, out)
+            });
+        }
         _ => {}
     }
 }
@@ -432,7 +437,7 @@ fn join(body: &[u8]) {
         None => Some(WireError::TooShort { have: HEADER_LEN + body.len(), need: HEADER_LEN + 14 }),
         Some(len) if len > MAX_TOKEN_LEN => Some(WireError::Field("token")),
         Some(len) if 14 + len > body.len() => Some(WireError::Length),
-        Some(_) => None,
+        Some(len) => ticket_fault(&body[14 + len..]),
     };
     let join = match Join::decode(body) {
         Ok(join) => join,
@@ -445,10 +450,26 @@ fn join(body: &[u8]) {
     assert!(HEADER_LEN + BEFORE_JOIN + FIRST_MORE + len <= SAFE_DATAGRAM);
     assert!(join.encode(&mut out[..len - 1]).is_err());
     assert_eq!(Join::decode(&out[..len]), Ok(join));
-    let mut canonical = body[..len].to_vec();
+    let mut canonical = said(body, len);
     // The reserved byte behind the suites.
     canonical[11] = 0;
     assert_eq!(out[..len], canonical);
+}
+
+/// What is wrong with the ticket at the end of a join or joined, where none may be.
+fn ticket_fault(behind: &[u8]) -> Option<WireError> {
+    match behind {
+        [] => None,
+        [len, ..] if usize::from(*len) > MAX_TICKET_LEN => Some(WireError::Field("ticket")),
+        [len, ticket @ ..] => (ticket.len() < usize::from(*len)).then_some(WireError::Length),
+    }
+}
+
+/// The first bytes, with a 0 in place of a ticket that was left out.
+fn said(body: &[u8], len: usize) -> Vec<u8> {
+    let mut said = body[..len.min(body.len())].to_vec();
+    said.resize(len, 0);
+    said
 }
 
 /// The payload of a connected's message.
@@ -459,7 +480,7 @@ fn joined(body: &[u8]) {
         }
         _ if body[14] > 1 => Some(WireError::Field("suite")),
         _ if body[15] > 2 => Some(WireError::Field("downlink")),
-        _ => None,
+        _ => ticket_fault(&body[36..]),
     };
     let joined = match Joined::decode(body) {
         Ok(joined) => joined,
@@ -471,7 +492,7 @@ fn joined(body: &[u8]) {
     let mut out = [0; MAX_JOIN_LEN];
     let len = joined.encode(&mut out).unwrap();
     assert_eq!(Joined::decode(&out[..len]), Ok(joined));
-    let mut canonical = body[..len].to_vec();
+    let mut canonical = said(body, len);
     // The session's number has three bytes.
     canonical[0] = 0;
     assert_eq!(out[..len], canonical);
@@ -492,7 +513,7 @@ fn decode_as_anything(packet: &Packet<'_>) {
     let _ = (Hello::decode(packet), Cookie::decode(packet), Connect::decode(packet));
     let _ = (Connected::decode(packet), Refused::decode(packet), Leave::decode(packet));
     let _ = (Keepalive::decode(packet), Challenge::decode(packet), Rebind::decode(packet));
-    let _ = (GroupKey::decode(packet), GroupKeyHeld::decode(packet));
+    let _ = (GroupKey::decode(packet), GroupKeyHeld::decode(packet), Gone::decode(packet));
     let _ = (Unknown::decode(packet), packet.updates().map(Iterator::count));
     let _ = (Join::decode(packet.payload()), Joined::decode(packet.payload()));
     let _ = Subscribe::new_checked(packet).map(|subscribe| subscribe.changes().count());

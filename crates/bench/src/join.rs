@@ -9,8 +9,8 @@ use anyhow::{Context, bail, ensure};
 use canopy_net::thread_cpu_time;
 use canopy_output::{print_line, print_note};
 use canopy_relay::{
-    Budgets, ComtreeConfig, Gate, Mode, Places, Relay, RelayConfig, Siblings, TableLimits, Trust,
-    UnixTime,
+    ADDRESS_REST, Budgets, ComtreeConfig, Gate, Mode, Places, Relay, RelayConfig, Siblings,
+    TableLimits, Trust, UnixTime,
 };
 use canopy_session::{Identity, Keyring, Session, SessionConfig, SessionLimits, State};
 use canopy_token::{
@@ -196,6 +196,8 @@ fn relay(trust: Option<Arc<Trust>>, participants: u32) -> Relay {
         places: Places::new(participants),
         max_sessions: participants,
         max_datagram: SAFE_DATAGRAM as u16,
+        address_rest: ADDRESS_REST,
+        life: None,
         log_keys: false,
         limits: SessionLimits::default(),
         tables: TableLimits::default(),

@@ -15,7 +15,8 @@ use anyhow::{Context, bail, ensure};
 use canopy_net::{SocketOptions, process_cpu_time, thread_cpu_time};
 use canopy_output::{print_line, print_note};
 use canopy_relay::{
-    Budgets, ComtreeConfig, Gate, Mode, Places, Relay, RelayConfig, Siblings, TableLimits,
+    ADDRESS_REST, Budgets, ComtreeConfig, Gate, Mode, Places, Relay, RelayConfig, Siblings,
+    TableLimits,
 };
 use canopy_session::{Keyring, Session, SessionLimits, State};
 use canopy_wire::{
@@ -175,6 +176,8 @@ fn relay() -> Relay {
         places: Places::new(PARTICIPANTS as u32),
         max_sessions: PARTICIPANTS as u32,
         max_datagram: MAX_DATAGRAM as u16,
+        address_rest: ADDRESS_REST,
+        life: None,
         log_keys: false,
         limits: SessionLimits::default(),
         tables: TableLimits { max_new_groups_per_participant: u32::MAX, ..TableLimits::default() },

@@ -150,6 +150,7 @@ impl Walker {
                 Event::Connected(_)
                 | Event::Busy(_)
                 | Event::Rebound
+                | Event::Gone(_)
                 | Event::Closed
                 | Event::SentAway(_)
                 | Event::Answered(..) => {}

@@ -220,6 +220,8 @@ impl RelaySettings {
             max_sessions: sources.number("max_sessions", 1..=room, 10_000.min(room))? as u32,
             identity: None,
             trust: None,
+            life: None,
+            address_rest: limits::check_rest(&sources)?,
             max_datagram: sources.number("max_datagram", DATAGRAMS, SAFE_DATAGRAM as u64)? as u16,
             tables: check_tables(&sources)?,
             budgets: check_budgets(&sources)?,
@@ -247,10 +249,12 @@ impl RelaySettings {
         self.key.as_deref()
     }
 
-    /// Reads the relay's secret key, or makes it if there is none yet, and whose tokens it takes.
+    /// Reads the relay's secret key, or makes it if there is none yet, and counts its start; and reads
+    /// whose tokens it takes.
     pub(crate) fn open_keys(&mut self) -> anyhow::Result<()> {
         if let Some(path) = &self.key {
             self.node.identity = Some(key::load_or_make(path)?);
+            self.node.life = Some(key::next_life(path)?);
         }
         if let Some(path) = &self.trust {
             self.node.trust = Some(Arc::new(crate::trust::read(path)?));

@@ -176,7 +176,8 @@ struct Avatar {
 
 struct Server {
     world: Client,
-    /// Holds within an epoch: after a reconnection the addresses may be others'.
+    /// By address: the relay gives nobody one that was another's a moment ago. For the longer run,
+    /// whoever is silent is forgotten.
     avatars: BTreeMap<Participant, Avatar>,
     joined: u32,
     tick: u64,
@@ -198,7 +199,13 @@ impl Server {
                     Err(error) => return Err(error.into()),
                 },
                 incoming = self.world.next() => match incoming {
-                    Some(Incoming::Event(Event::Connected { .. })) => self.avatars.clear(),
+                    // A relay that does not know us knows none of the players either.
+                    Some(Incoming::Event(Event::Connected { kept_address: false, .. })) => {
+                        self.avatars.clear();
+                    }
+                    Some(Incoming::Event(Event::Gone { participant, .. })) => {
+                        self.avatars.remove(&participant);
+                    }
                     Some(Incoming::Update(update)) => self.hear(&update),
                     Some(_) => {}
                     None => return Ok(()),
@@ -304,7 +311,9 @@ impl Player {
                 _ = tick.tick() => self.act()?,
                 _ = look.tick() => println!("{}", self.report()),
                 incoming = self.world.next() => match incoming {
-                    Some(Incoming::Event(Event::Connected { .. })) => self.server = None,
+                    Some(Incoming::Event(Event::Connected { .. } | Event::Gone { .. })) => {
+                        self.server = None;
+                    }
                     Some(Incoming::Update(update)) => self.hear(update),
                     Some(_) => {}
                     None => break,

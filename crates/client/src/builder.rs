@@ -2,7 +2,7 @@
 
 use crate::member::{Member, MemberConfig};
 use crate::relays::{RelayName, Relays};
-use crate::{ClientKey, ConnectError, PollClient, RelayKey};
+use crate::{ClientKey, ConnectError, PollClient, RelayKey, Resumption};
 use canopy_net::Clock;
 use canopy_wire::{Comtree, MAX_TOKEN_LEN, SAFE_DATAGRAM};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -44,6 +44,7 @@ pub struct ClientBuilder {
     key: Option<ClientKey>,
     token: String,
     trusts_any_relay: bool,
+    resumption: Option<Resumption>,
     max_datagram: u16,
     receive_queue: usize,
     receive_offload: bool,
@@ -59,6 +60,7 @@ impl ClientBuilder {
             key: None,
             token: String::new(),
             trusts_any_relay: false,
+            resumption: None,
             max_datagram: SAFE_DATAGRAM as u16,
             receive_queue: DEFAULT_RECEIVE_QUEUE,
             receive_offload: true,
@@ -105,6 +107,28 @@ impl ClientBuilder {
     /// everything: for networks that nobody else is on.
     pub fn trust_any_relay(self) -> ClientBuilder {
         ClientBuilder { trusts_any_relay: true, ..self }
+    }
+
+    /// Comes back as who an earlier client was, maybe in another process: under its address, if the
+    /// relay can still give it. It brings its key along; another that is given with
+    /// [`ClientBuilder::key`] makes it useless. [`Event::Connected`](crate::Event::Connected) says whether it did.
+    ///
+    /// ```no_run
+    /// use canopy_client::{PollClient, Resumption};
+    ///
+    /// let mut builder = PollClient::builder("relay.example:4040");
+    /// if let Ok(kept) = std::fs::read("player.resumption") {
+    ///     builder = builder.resume(Resumption::try_from(&kept[..])?);
+    /// }
+    /// let world = builder.connect_blocking()?;
+    /// if let Some(resumption) = world.resumption() {
+    ///     // Where nobody else can read it.
+    ///     std::fs::write("player.resumption", resumption.to_bytes())?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn resume(self, resumption: Resumption) -> ClientBuilder {
+        ClientBuilder { resumption: Some(resumption), ..self }
     }
 
     /// The longest datagram in bytes that the path to the relay takes: 1,232 unless set, which every
@@ -213,6 +237,7 @@ impl ClientBuilder {
             relay_key: self.relay_key.map(|RelayKey(key)| key),
             identity: self.key.as_ref().map(ClientKey::identity),
             token: self.token.clone(),
+            resumption: self.resumption.clone(),
             max_datagram: self.max_datagram,
             receive_queue: self.receive_queue,
             receive_offload: self.receive_offload,

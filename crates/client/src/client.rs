@@ -5,7 +5,7 @@ use crate::inbox::Inbox;
 use crate::member::Member;
 use crate::{
     Acknowledgement, Answer, ClientBuilder, Epoch, Event, Incoming, Outgoing, Participant,
-    PublishError, Stats, Update,
+    PublishError, Resumption, Stats, Update,
 };
 use canopy_wire::{Group, Level, Restriction, Verdict};
 use futures_core::Stream;
@@ -261,10 +261,17 @@ impl Client {
         UpdateStream { client: self.clone() }
     }
 
-    /// Who this client is; `None` while not connected. After a reconnection it may be somebody
-    /// else: see [`Participant`].
+    /// Who this client is; `None` while not connected. [`Event::Connected`] says whether that has
+    /// changed.
     pub fn participant(&self) -> Option<Participant> {
         self.shared().lock().participant()
+    }
+
+    /// With what this client, or another process, comes back later under the same address: see
+    /// [`ClientBuilder::resume`]. Ask for it again after each [`Event::Connected`]; `None` before the
+    /// first.
+    pub fn resumption(&self) -> Option<Resumption> {
+        self.shared().lock().resumption()
     }
 
     /// The number of the present session, or of the last one while not connected.

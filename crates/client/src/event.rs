@@ -25,8 +25,9 @@ pub enum Incoming {
 /// let mut players = HashMap::new();
 /// while let Some(incoming) = world.next().await {
 ///     match incoming {
-///         // Addresses from before may be others' now.
-///         Incoming::Event(Event::Connected { .. }) => players.clear(),
+///         // Another relay, or one that has forgotten: addresses from before may be others' now.
+///         Incoming::Event(Event::Connected { kept_address: false, .. }) => players.clear(),
+///         Incoming::Event(Event::Gone { participant, .. }) => _ = players.remove(&participant),
 ///         Incoming::Update(update) => _ = players.insert(update.from, update.payload),
 ///         _ => {}
 ///     }
@@ -40,8 +41,12 @@ pub enum Event {
     /// of the new epoch come after this.
     #[non_exhaustive]
     Connected {
-        /// The client's own address, which may be another than before.
+        /// The client's own address.
         participant: Participant,
+        /// Whether that is the one of the epoch before, or of the
+        /// [`Resumption`](crate::Resumption) that the client began with: to others it is who it was.
+        /// False at first.
+        kept_address: bool,
         /// The number of the session.
         epoch: Epoch,
     },
@@ -66,6 +71,13 @@ pub enum Event {
         what: Excess,
         /// Datagrams and updates that were dropped since it was last told.
         dropped: u32,
+    },
+    /// Nobody is at the address that something was sent to; it reached no one. Of many such sends
+    /// in a second the relay tells a few.
+    #[non_exhaustive]
+    Gone {
+        /// The address. For some minutes yet it is nobody else's.
+        participant: Participant,
     },
     /// The client's ip:port has changed, and the relay has confirmed that it knows the new one.
     Rebound,

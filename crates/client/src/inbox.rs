@@ -156,7 +156,11 @@ mod tests {
     }
 
     fn connected(epoch: Epoch) -> Event {
-        Event::Connected { participant: Participant::new(1, 9).unwrap(), epoch }
+        Event::Connected {
+            participant: Participant::new(1, 9).unwrap(),
+            kept_address: false,
+            epoch,
+        }
     }
 
     #[test]

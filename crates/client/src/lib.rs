@@ -39,8 +39,11 @@
 //!   those of one publisher normally keep their order. An update has at most [`MAX_UPDATE`] bytes.
 //! - **Publishing is `Ok` when the kernel has the update**, and stays so for a relay that has gone,
 //!   until missing keepalives show it: up to 6 s with a relay's usual settings.
-//! - **An address may be another's after a reconnection.** Every update carries the [`Epoch`] in
-//!   which its publisher's address holds; see [`Participant`] for what protects from it.
+//! - **A client keeps its address**, over reconnections by itself, and over an end of its process
+//!   with a [`Resumption`]. [`Event::Connected`] says whether it did.
+//! - **An address that somebody left rests** for ten minutes, unless the relay is set otherwise,
+//!   before it is another's; what is sent there until then reaches nobody, and [`Event::Gone`] says
+//!   so. See [`Participant`] for what this promises, and what protects where it does not.
 //! - **Updates and events come in one order**, so that nothing of a new session is read before its
 //!   [`Event::Connected`].
 //! - **What is sent is sealed** between the client and its relay. Who the relay is must be known, by
@@ -85,6 +88,7 @@ mod relay_key;
 mod relay_socket;
 mod relays;
 mod reports;
+mod resumption;
 mod subscriptions;
 mod update;
 
@@ -107,4 +111,5 @@ pub use event::{Event, Incoming, Stats};
 pub use participant::{Epoch, NoSuchParticipant, Participant};
 pub use poll::PollClient;
 pub use relay_key::{NoRelayKey, RelayKey};
+pub use resumption::{NoResumption, Resumption};
 pub use update::{Outgoing, Update};

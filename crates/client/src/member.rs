@@ -9,7 +9,7 @@ use crate::inbox::Inbox;
 use crate::relay_socket::RelaySocket;
 use crate::relays::{self, Relays};
 use crate::reports::Reports;
-use crate::{ConnectError, Epoch, Outgoing, Participant, PublishError, Stats};
+use crate::{ConnectError, Epoch, Outgoing, Participant, PublishError, Resumption, Stats};
 use bytes::Bytes;
 use canopy_net::{Receiver, Socket};
 use canopy_session::{Identity, PublicKey, Session, SessionConfig, SessionError, State, Update};
@@ -39,6 +39,7 @@ pub(crate) struct MemberConfig {
     pub(crate) relay_key: Option<PublicKey>,
     pub(crate) identity: Option<Identity>,
     pub(crate) token: String,
+    pub(crate) resumption: Option<Resumption>,
     pub(crate) max_datagram: u16,
     pub(crate) receive_queue: usize,
     pub(crate) receive_offload: bool,
@@ -64,6 +65,7 @@ impl Member {
         let mut seed = [0; 16];
         getrandom::fill(&mut seed).map_err(|error| ConnectError::Random(error.into()))?;
         let comtree = config.comtree;
+        let resumption = config.resumption.as_ref();
         let relay_socket = loop {
             let relay = relays.current();
             match RelaySocket::open(now, relay, config.receive_offload) {
@@ -75,15 +77,16 @@ impl Member {
         Ok(Member {
             session: Session::new(SessionConfig {
                 relay_key: config.relay_key,
-                identity: config.identity.clone(),
+                identity: config.identity.clone().or(resumption.map(|one| one.identity.clone())),
                 token: config.token.clone().into_bytes(),
+                ticket: resumption.map(|one| one.ticket).unwrap_or_default(),
                 max_datagram: config.max_datagram,
                 ..SessionConfig::new(comtree, seed)
             }),
             comtree,
             relays,
             relay_socket,
-            reports: Reports::new(config.receive_queue),
+            reports: Reports::new(config.receive_queue, resumption.map(|one| one.participant)),
             abandoned: false,
         })
     }
@@ -308,6 +311,13 @@ impl Member {
     pub(crate) fn participant(&self) -> Option<Participant> {
         let connected = self.session.state() == State::Connected;
         connected.then(|| Participant::of(self.session.address())).flatten()
+    }
+
+    /// With what it comes back as who it is, or was last; `None` if it was nobody yet.
+    pub(crate) fn resumption(&self) -> Option<Resumption> {
+        let participant = self.reports.participant()?;
+        let (identity, ticket) = (self.session.identity().clone(), self.session.ticket());
+        Some(Resumption { identity, ticket, participant })
     }
 
     pub(crate) fn epoch(&self) -> Epoch {

@@ -18,8 +18,14 @@ pub(crate) struct Pair {
 impl Pair {
     pub(crate) fn new() -> Pair {
         let limits = SessionLimits::default();
-        let config =
-            SessionsConfig { max_sessions: 1, thread: 0, threads: 1, log_keys: false, limits };
+        let config = SessionsConfig {
+            max_sessions: 1,
+            thread: 0,
+            threads: 1,
+            unix_zero: 0,
+            log_keys: false,
+            limits,
+        };
         let mut pair = Pair {
             session: Session::new(SessionConfig::new(COMTREE, [3; 16])),
             relay: Sessions::new(config, Keyring::new([1; 16]), &[2; 16]),

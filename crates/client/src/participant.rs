@@ -7,11 +7,15 @@ use std::str::FromStr;
 /// The address of one participant: where an update comes from, and where
 /// [`send_to`](crate::PollClient::send_to) sends to. It is never a group and never nobody.
 ///
-/// **An address is lent, not owned.** A relay does not give it to another participant for as long
-/// as it can avoid that. But a relay that was restarted has forgotten whose it was and gives out
-/// the same addresses anew, so after a reconnection a remembered address may be somebody else's.
-/// What protects from it: key what you remember by [`Epoch`] too, or forget it at
-/// [`Event::Connected`](crate::Event::Connected); answer with
+/// **An address is lent, not owned.** Who leaves may have it back; nobody else is given it for ten
+/// minutes, unless the relay is set otherwise, and what is sent to it meanwhile reaches nobody
+/// ([`Event::Gone`](crate::Event::Gone)). So within that time an address that was not known before is
+/// a new member's. A relay that is restarted, and keeps its key in a file, gives everyone their
+/// address back and begins elsewhere with those of newcomers. But it has forgotten which addresses
+/// were resting, a relay without such a file knows nobody again, and another relay never did: then
+/// the client's own address changes as well, which `kept_address` of
+/// [`Event::Connected`](crate::Event::Connected) tells. What always protects: key what you remember
+/// by [`Epoch`] too, or forget it at `Connected`; answer with
 /// [`reply_to`](crate::PollClient::reply_to), or publish with
 /// [`Outgoing::only_in`](crate::Outgoing::only_in), which refuse an address of an earlier epoch.
 ///
@@ -32,7 +36,8 @@ use std::str::FromStr;
 pub struct Participant(Address);
 
 /// Which of a client's sessions with its relays something belongs to: 1 for the first, one more
-/// with each reconnection. Addresses of participants hold within one epoch.
+/// with each reconnection. Addresses of participants hold within one epoch, and mostly longer: see
+/// [`Participant`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(u64);
 

@@ -3,7 +3,7 @@
 use crate::member::Member;
 use crate::{
     Acknowledgement, Answer, ClientBuilder, ConnectError, Epoch, Event, Incoming, Outgoing,
-    Participant, PublishError, Stats, Update,
+    Participant, PublishError, Resumption, Stats, Update,
 };
 use canopy_net::{Clock, Receiver, Waker, wait_readable};
 use canopy_wire::{Group, Level, Restriction, Time, Verdict};
@@ -245,10 +245,17 @@ impl PollClient {
         self.member.leave();
     }
 
-    /// Who this client is; `None` while not connected. After a reconnection it may be somebody
-    /// else: see [`Participant`].
+    /// Who this client is; `None` while not connected. [`Event::Connected`] says whether that has
+    /// changed.
     pub fn participant(&self) -> Option<Participant> {
         self.member.participant()
+    }
+
+    /// With what this client, or another process, comes back later under the same address: see
+    /// [`ClientBuilder::resume`]. Ask for it again after each [`Event::Connected`]; `None` before the
+    /// first.
+    pub fn resumption(&self) -> Option<Resumption> {
+        self.member.resumption()
     }
 
     /// The number of the present session, or of the last one while not connected.

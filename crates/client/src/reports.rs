@@ -15,18 +15,22 @@ pub(crate) struct Reports {
     pub(crate) answers: Answers,
     pub(crate) stats: Stats,
     epoch: Epoch,
+    /// Who the client is, or was last.
+    participant: Option<Participant>,
     /// What a relay has answered, until the driver has looked at it.
     refused: Option<RefusedReason>,
 }
 
 impl Reports {
-    pub(crate) fn new(receive_queue: usize) -> Reports {
+    /// `participant` is who the client was, if it comes back.
+    pub(crate) fn new(receive_queue: usize, participant: Option<Participant>) -> Reports {
         Reports {
             inbox: Inbox::new(receive_queue),
             subscriptions: Subscriptions::default(),
             answers: Answers::default(),
             stats: Stats::default(),
             epoch: Epoch::default(),
+            participant,
             refused: None,
         }
     }
@@ -34,6 +38,11 @@ impl Reports {
     /// Which session this is, or was.
     pub(crate) fn epoch(&self) -> Epoch {
         self.epoch
+    }
+
+    /// Who the client is, or was last.
+    pub(crate) fn participant(&self) -> Option<Participant> {
+        self.participant
     }
 
     pub(crate) fn take_refusal(&mut self) -> Option<RefusedReason> {
@@ -86,6 +95,9 @@ impl Reports {
             Happened::Answered(number, status) => self.answers.answered(number, status),
             Happened::Rebound => return Some(Event::Rebound),
             Happened::Busy(Busy { what, dropped }) => return Some(Event::Busy { what, dropped }),
+            Happened::Gone(address) => {
+                return Participant::of(address).map(|participant| Event::Gone { participant });
+            }
             Happened::Subscribed(group, level) => self.subscriptions.subscribed(group, level),
             Happened::Unsubscribed(group) => self.subscriptions.unsubscribed(group),
             Happened::SubscriptionRefused(group, reason) => {
@@ -106,6 +118,7 @@ impl Reports {
             return None;
         };
         self.stats.connects += 1;
-        Some(Event::Connected { participant, epoch: self.epoch })
+        let kept_address = self.participant.replace(participant) == Some(participant);
+        Some(Event::Connected { participant, kept_address, epoch: self.epoch })
     }
 }

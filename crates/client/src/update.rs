@@ -22,7 +22,7 @@ pub struct Update {
     /// most 1.5 kB, for as long as one of them is kept.
     pub payload: Bytes,
     /// The client's session in which it came. [`Update::from`] means its publisher within this
-    /// epoch; later the address may be another's.
+    /// epoch; later the address may be another's, see [`Participant`].
     pub epoch: Epoch,
 }
 

@@ -451,7 +451,9 @@ fn updates_in(packet: &Packet<'_>) -> Result<u64, WireError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use canopy_relay::{Budgets, ComtreeConfig, Gate, Mode, Places, RelayConfig, Siblings};
+    use canopy_relay::{
+        ADDRESS_REST, Budgets, ComtreeConfig, Gate, Mode, Places, RelayConfig, Siblings,
+    };
     use canopy_session::{GroupKeyMaker, Keyring, Session, SessionConfig, SessionLimits};
     use canopy_wire::{
         Flags, Group, Header, Hello, Level, MAX_DATAGRAM, Record, SAFE_DATAGRAM, Suite, Time,
@@ -467,6 +469,8 @@ mod tests {
             places: Places::new(2),
             max_sessions: 2,
             max_datagram: SAFE_DATAGRAM as u16,
+            address_rest: ADDRESS_REST,
+            life: None,
             log_keys: true,
             limits: SessionLimits::default(),
             tables: TableLimits::default(),

@@ -102,6 +102,7 @@ impl Standing {
             Event::Rebound | Event::Busy(_) => {}
             // What follows is told too: that the session is lost or closed.
             Event::SentAway(_) | Event::Answered(..) => {}
+            Event::Gone(_) => {}
         }
     }
 

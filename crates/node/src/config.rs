@@ -1,7 +1,7 @@
 //! What a relay is made from.
 
 use canopy_engines::EngineChoice;
-use canopy_relay::{Budgets, ComtreeConfig, GateLimits, Mode, TableLimits, Trust};
+use canopy_relay::{ADDRESS_REST, Budgets, ComtreeConfig, GateLimits, Mode, TableLimits, Trust};
 use canopy_session::{Identity, SessionLimits};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -32,6 +32,10 @@ pub struct NodeConfig {
     pub identity: Option<Identity>,
     /// Whose tokens let in; if none, whoever comes is let in.
     pub trust: Option<Arc<Trust>>,
+    /// Which of this identity's starts it is, if they are counted: see [`RelayConfig::life`](canopy_relay::RelayConfig::life).
+    pub life: Option<u32>,
+    /// How long the address of a participant that left is given to nobody else.
+    pub address_rest: Duration,
     /// The longest datagram in bytes that the network here takes.
     pub max_datagram: u16,
     /// The size of each data thread's tables.
@@ -64,6 +68,8 @@ impl NodeConfig {
             max_sessions: 10_000,
             identity: None,
             trust: None,
+            life: None,
+            address_rest: ADDRESS_REST,
             max_datagram: canopy_wire::SAFE_DATAGRAM as u16,
             tables: TableLimits::default(),
             budgets: Budgets::NONE,

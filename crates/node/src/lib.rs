@@ -229,6 +229,8 @@ fn relays(
                 places: places.clone(),
                 max_sessions: settings.max_sessions,
                 max_datagram: settings.max_datagram,
+                address_rest: settings.address_rest,
+                life: settings.life,
                 log_keys: false,
                 limits: settings.session_limits,
                 tables: settings.tables,

@@ -1,13 +1,13 @@
 //! The comtrees that a relay carries: they come, change and go while it runs.
 
+use crate::addresses::{AddressPool, Share};
 use crate::group_keys::GroupKeys;
 use crate::meters::UpMeter;
 use canopy_session::{GroupKeyMaker, GroupSealer, KeyedState};
-use canopy_wire::{Address, Comtree, Downlink, GroupKeyNumber, Suite, Tag, Time};
+use canopy_wire::{Comtree, Downlink, GroupKeyNumber, Suite, Tag, Time};
 use core::hash::BuildHasher;
 use core::ops::RangeInclusive;
 use hashbrown::HashTable;
-use std::collections::VecDeque;
 
 /// The number of a comtree's place in the table.
 pub(crate) type ComtreeIndex = u32;
@@ -92,6 +92,9 @@ pub struct ComtreeStatus {
     pub counters: ComtreeCounters,
 }
 
+/// From one addition of a comtree to the next: the fraction of √2, in parts of 2³².
+const ANOTHER_START: u32 = 0x6a09_e667;
+
 pub(crate) struct ComtreeEntry {
     pub(crate) id: Comtree,
     pub(crate) addresses: AddressPool,
@@ -121,22 +124,23 @@ pub(crate) struct Comtrees {
     entries: Vec<ComtreeEntry>,
     by_id: HashTable<ComtreeIndex>,
     hash: KeyedState,
-    thread: u16,
-    threads: u16,
+    share: Share,
+    /// How many comtrees were removed.
+    removed: u32,
     pub(crate) key_maker: GroupKeyMaker,
     /// There may be something to do about group keys.
     wants_keys: bool,
 }
 
 impl Comtrees {
-    pub(crate) fn new(thread: u16, threads: u16, key: &Tag) -> Comtrees {
+    pub(crate) fn new(share: Share, key: &Tag) -> Comtrees {
         Comtrees {
             entries: Vec::new(),
             by_id: HashTable::new(),
             hash: KeyedState::new(key),
-            thread,
-            threads,
-            key_maker: GroupKeyMaker::new(key, thread, threads),
+            share,
+            removed: 0,
+            key_maker: GroupKeyMaker::new(key, share.thread, share.threads),
             wants_keys: false,
         }
     }
@@ -158,15 +162,16 @@ impl Comtrees {
         self.entries.iter().filter(|entry| entry.live)
     }
 
-    /// Adds a comtree that is not there yet; false if there is no room. `start` says with which
-    /// of its addresses it begins.
-    pub(crate) fn add(&mut self, config: &ComtreeConfig, start: u32, meter: UpMeter) -> bool {
+    /// Adds a comtree that is not there yet; false if there is no room.
+    pub(crate) fn add(&mut self, config: &ComtreeConfig, meter: UpMeter) -> bool {
         let is_group = config.downlink == Downlink::Group;
         let group_keys =
             is_group.then(|| Box::new(GroupKeys::new(config.group_suite, &mut self.key_maker)));
+        // A comtree that comes back has forgotten whose its addresses were.
+        let start = self.share.start.wrapping_add(self.removed.wrapping_mul(ANOTHER_START));
         let entry = ComtreeEntry {
             id: config.comtree,
-            addresses: AddressPool::new(config, self.thread, self.threads, start),
+            addresses: AddressPool::new(config, &Share { start, ..self.share }),
             downlink: config.downlink,
             world: config.world.as_str().into(),
             group_keys,
@@ -201,6 +206,7 @@ impl Comtrees {
         }
         self.entries[index as usize].live = false;
         self.entries[index as usize].group_keys = None;
+        self.removed = self.removed.wrapping_add(1);
     }
 
     /// A participant is a member no more, that had said that it has this group key.
@@ -271,95 +277,4 @@ pub(crate) struct KeysAdvanced {
     pub(crate) is_giving: bool,
     /// When there is something to do by itself.
     pub(crate) due: Option<Time>,
-}
-
-/// The addresses of a comtree that a data thread gives out. The kernel steers a datagram to its
-/// thread by its source endpoint modulo the number of threads, so each thread gives out those of
-/// its own remainder.
-pub(crate) struct AddressPool {
-    site: u16,
-    first: u32,
-    step: u32,
-    count: u32,
-    /// Where the numbers begin: another place after every start, so that whoever still uses an
-    /// address of the relay's last life seldom meets its new owner.
-    start: u32,
-    /// How many were given out for the first time.
-    fresh: u32,
-    /// Those that came back, the longest free first: an address rests as long as it can.
-    returned: VecDeque<u16>,
-}
-
-impl AddressPool {
-    fn new(config: &ComtreeConfig, thread: u16, threads: u16, start: u32) -> AddressPool {
-        let (step, thread) = (u32::from(threads), u32::from(thread));
-        let least = u32::from((*config.endpoints.start()).max(FIRST_ENDPOINT));
-        let last = u32::from(*config.endpoints.end());
-        let first = least + (thread + step - least % step) % step;
-        let count = if first > last { 0 } else { (last - first) / step + 1 };
-        let start = start.checked_rem(count).unwrap_or(0);
-        AddressPool {
-            site: config.site,
-            first,
-            step,
-            count,
-            start,
-            fresh: 0,
-            returned: VecDeque::new(),
-        }
-    }
-
-    pub(crate) fn site(&self) -> u16 {
-        self.site & 0x7fff
-    }
-
-    pub(crate) fn take(&mut self) -> Option<Address> {
-        let endpoint = if self.fresh < self.count {
-            let number = (self.start + self.fresh) % self.count;
-            self.fresh += 1;
-            (self.first + number * self.step) as u16
-        } else {
-            self.returned.pop_front()?
-        };
-        Some(Address::unicast(self.site, endpoint))
-    }
-
-    pub(crate) fn give_back(&mut self, address: Address) {
-        self.returned.push_back(address.endpoint());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeSet;
-
-    #[test]
-    fn the_threads_share_the_range_without_overlap_and_leave_none_out() {
-        for threads in [1, 2, 3, 64] {
-            let config = ComtreeConfig { endpoints: 60..=300, ..ComtreeConfig::new(Comtree(1), 5) };
-            let mut given = BTreeSet::new();
-            for thread in 0..threads {
-                let mut pool = AddressPool::new(&config, thread, threads, 1000);
-                while let Some(address) = pool.take() {
-                    assert_eq!(address.endpoint() % threads, thread);
-                    assert_eq!(address.site(), 5);
-                    assert!(given.insert(address.endpoint()), "{address} was given out twice");
-                }
-            }
-            assert_eq!(given, (FIRST_ENDPOINT..=300).collect::<BTreeSet<_>>());
-        }
-    }
-
-    #[test]
-    fn an_address_rests_as_long_as_it_can() {
-        let config = ComtreeConfig { endpoints: 64..=67, ..ComtreeConfig::new(Comtree(1), 1) };
-        let mut pool = AddressPool::new(&config, 0, 1, 2);
-        let taken: Vec<_> = (0..3).filter_map(|_| pool.take()).collect();
-        assert_eq!(taken.iter().map(|a| a.endpoint()).collect::<Vec<_>>(), [66, 67, 64]);
-        pool.give_back(taken[1]);
-        pool.give_back(taken[0]);
-        let next: Vec<_> = core::iter::from_fn(|| pool.take()).map(Address::endpoint).collect();
-        assert_eq!(next, [65, 67, 66]);
-    }
 }

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod addresses;
 mod bucket;
 mod burst;
 mod changes;
@@ -34,6 +35,7 @@ mod subscriptions;
 mod turn;
 
 pub use access::{TokenRefusal, Trust};
+pub use addresses::ADDRESS_REST;
 pub use canopy_batch::SendBatch;
 pub use canopy_token::UnixTime;
 pub use changes::{BranchConfig, Change, LinkConfig, Refusal};

@@ -6,6 +6,7 @@
 
 use crate::NONE;
 use crate::access::Rights;
+use crate::addresses::Owner;
 use crate::comtrees::ComtreeIndex;
 use canopy_session::SessionIndex;
 use canopy_wire::{Address, Comtree, GroupKeyNumber, MAX_DATAGRAM, RequestStatus, SAFE_DATAGRAM};
@@ -79,6 +80,8 @@ pub(crate) struct Shape {
     pub(crate) datagrams: DatagramClass,
 }
 
+const _: () = assert!(size_of::<Port>() == 64);
+
 /// The last subscribe packet of a port.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LastSubscribe {
@@ -99,6 +102,8 @@ pub(crate) struct Port {
     pub(crate) comtree_index: ComtreeIndex,
     /// The participant's address, or the neighbour relay's own.
     pub(crate) address: Address,
+    /// Whose the address is, if it is a participant's.
+    pub(crate) owner: Owner,
     pub(crate) last_subscribe: LastSubscribe,
     /// The number of the last request, 0 before the first, and what became of it.
     pub(crate) last_request: (u32, RequestStatus),
@@ -138,6 +143,7 @@ impl Ports {
             comtree: Comtree(0),
             comtree_index: NONE,
             address: Address::UNSPECIFIED,
+            owner: Owner::default(),
             last_subscribe: LastSubscribe::default(),
             last_request: (0, RequestStatus::Done),
             rights: None,
@@ -247,6 +253,7 @@ impl Ports {
             comtree: comtree.0,
             comtree_index: comtree.1,
             address,
+            owner: Owner::default(),
             last_subscribe: LastSubscribe::default(),
             last_request: (0, RequestStatus::Done),
             rights: None,

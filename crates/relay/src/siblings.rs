@@ -34,6 +34,7 @@ const CONNECT: u64 = 3;
 const TOKEN_USED: u64 = 4;
 const VERDICT: u64 = 5;
 const CONDUCT: u64 = 6;
+const GONE: u64 = 7;
 
 /// What a data thread tells the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,15 +43,25 @@ pub(crate) enum Told<'a> {
     Interest { comtree: Comtree, group: Group, wanted: Option<Level> },
     /// A session there holds this path by that proof: whoever held it by an older one has lost it.
     Moved { path: Path, proof: Proof },
-    /// Somebody who has proved its path wants to join, and the threads that were asked so far have
-    /// no address or place left.
-    Connect { path: Path, asked: u16, datagram: &'a [u8] },
+    /// Somebody who has proved its path wants to join.
+    Connect { path: Path, passed: Passed, datagram: &'a [u8] },
     /// A session there joined by this token and that proof: whoever joined by it before has lost it.
     TokenUsed { token: TokenId, proof: Proof },
     /// What a server says of a member that the other thread serves.
     Verdict { comtree: Comtree, address: Address, verdict: Verdict },
     /// What a server has said of the bearer of a token.
     Conduct { token: TokenId, ends: Time, verdict: Verdict },
+    /// Nobody is at an address to which a participant there has sent.
+    Gone { comtree: Comtree, sender: Address, address: Address },
+}
+
+/// Why a data thread passes on a connect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Passed {
+    /// Data threads that were asked in turn, and have no address or no place left.
+    pub(crate) asked: u16,
+    /// Before that it was brought to the thread whose the address is that it wants.
+    pub(crate) was_brought: bool,
 }
 
 /// A data thread's ends of the logs between it and the others.
@@ -150,9 +161,19 @@ impl Siblings {
         self.write(told, to & others, 0)
     }
 
-    /// Tells one other thread something. Returns whether there was room.
+    /// Tells one of the others. Returns whether there was room.
     pub(crate) fn tell_one(&mut self, thread: u16, told: Told<'_>) -> bool {
         self.write(told, 1 << thread & self.others(), 0)
+    }
+
+    /// Tells one of the others what nobody relies on. It takes no room from what must be heard.
+    pub(crate) fn mention(&mut self, thread: u16, told: Told<'_>) {
+        self.write(told, 1 << thread & self.others(), URGENT_WORDS);
+    }
+
+    /// The thread that is asked after this one.
+    pub(crate) fn next_thread(&self) -> u16 {
+        (self.thread + 1) % self.threads
     }
 
     /// How many interests can be told right now.
@@ -282,8 +303,11 @@ fn encode(told: &Told<'_>) -> ([u64; MOST_CONTROL_WORDS], usize) {
             words[3..8].copy_from_slice(&encode_path(path));
             8
         }
-        Told::Connect { path, asked, datagram } => {
-            words[0] = CONNECT | u64::from(*asked) << 8 | (datagram.len() as u64) << 32;
+        Told::Connect { path, passed: Passed { asked, was_brought }, datagram } => {
+            words[0] = CONNECT
+                | u64::from(*asked) << 8
+                | u64::from(*was_brought) << 24
+                | (datagram.len() as u64) << 32;
             words[1..CONNECT_HEAD].copy_from_slice(&encode_path(path));
             CONNECT_HEAD + pack(datagram, &mut words[CONNECT_HEAD..])
         }
@@ -302,6 +326,11 @@ fn encode(told: &Told<'_>) -> ([u64; MOST_CONTROL_WORDS], usize) {
             let all = [CONDUCT | kind << 8, token.0, ends.as_nanos(), groups];
             words[..4].copy_from_slice(&all);
             4
+        }
+        Told::Gone { comtree, sender, address } => {
+            words[0] = GONE | u64::from(comtree.0) << 32;
+            words[1] = u64::from(sender.0) << 32 | u64::from(address.0);
+            2
         }
     };
     (words, len)
@@ -346,7 +375,12 @@ fn decode<'a>(words: &[u64], bytes: &'a mut [u8]) -> Option<Told<'a>> {
             let path = decode_path(words.get(1..CONNECT_HEAD)?.try_into().ok()?);
             unpack(&words[CONNECT_HEAD..], bytes);
             let datagram = bytes.get(..(head >> 32) as usize)?;
-            Some(Told::Connect { path, asked: (head >> 8) as u16, datagram })
+            let passed = Passed { asked: (head >> 8) as u16, was_brought: head >> 24 & 1 == 1 };
+            Some(Told::Connect { path, passed, datagram })
+        }
+        GONE => {
+            let (sender, address) = (Address((value >> 32) as u32), Address(value as u32));
+            Some(Told::Gone { comtree, sender, address })
         }
         TOKEN_USED => Some(Told::TokenUsed { token: TokenId(*words.get(3)?), proof: proof()? }),
         VERDICT => {
@@ -429,12 +463,15 @@ mod tests {
             Told::Interest { comtree, group: Group::new(Group::MAX), wanted: Some(Level(255)) },
             Told::Interest { comtree, group: Group::new(0), wanted: Some(Level(0)) },
             Told::Interest { comtree, group: Group::new(3), wanted: None },
+            Told::Gone { comtree, sender: Address(u32::MAX), address: Address(7) },
         ];
         for path in paths {
             let proof = Proof { at: Time::from_millis(77), nonce: u64::MAX };
             all.push(Told::Moved { path, proof });
-            all.push(Told::Connect { path, asked: 63, datagram: &longest });
-            all.push(Told::Connect { path, asked: 0, datagram: b"short" });
+            let passed = Passed { asked: 63, was_brought: false };
+            all.push(Told::Connect { path, passed, datagram: &longest });
+            let passed = Passed { asked: 0, was_brought: true };
+            all.push(Told::Connect { path, passed, datagram: b"short" });
         }
         for told in all {
             let (words, len) = encode(&told);

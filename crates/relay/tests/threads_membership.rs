@@ -165,7 +165,7 @@ fn number_and_address_of_a_session_name_its_thread() {
 #[test]
 fn a_thread_without_addresses_passes_the_applicant_on() {
     for threads in [2, 3, 4, 64] {
-        let mut config = config(Mode::Immediate);
+        let mut config = RelayConfig { address_rest: Duration::ZERO, ..config(Mode::Immediate) };
         let last = 63 + threads;
         config.comtrees =
             vec![ComtreeConfig { endpoints: 64..=last, ..ComtreeConfig::new(COMTREE, 1) }];

@@ -14,6 +14,7 @@ mod seal;
 mod sessions;
 mod subscriptions;
 mod tag;
+mod ticket;
 
 pub use answer::{Answer, refuse, unknown};
 pub use noise::{Identity, PublicKey, derive};

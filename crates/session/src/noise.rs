@@ -36,6 +36,11 @@ impl Identity {
         Identity { private, public }
     }
 
+    /// The private key: whoever has it can pose as its owner.
+    pub fn private(&self) -> &[u8; 32] {
+        &self.private
+    }
+
     /// The public key, by which others know its owner.
     pub fn public(&self) -> &PublicKey {
         &self.public

@@ -1,6 +1,7 @@
 //! Keyed hashing: cookies, proofs and secrets, and the seeded hasher of the tables.
 
 use crate::noise::{Identity, derive};
+use crate::ticket::TicketOffice;
 use canopy_wire::{Path, SessionId, Tag, Time};
 use core::hash::{BuildHasher, Hasher};
 use core::net::IpAddr;
@@ -15,12 +16,13 @@ const CLOCK_SLACK: Duration = Duration::from_secs(1);
 /// A cookie's front: when it was made, in microseconds modulo 2³². The rest is the keyed hash.
 const COOKIE_TIME_LEN: usize = 4;
 
-/// A relay's secret keys: the one that it makes cookies with, and the one that it is known by. All
-/// data threads of a relay share them, so that any of them can check what another made.
+/// A relay's secret keys: the one that it makes cookies with, the one that it is known by, and what
+/// it makes tickets with, which follows from the latter. All data threads of a relay share them, so that any of them can check what another made.
 #[derive(Clone)]
 pub struct Keyring {
     key: Tag,
     identity: Identity,
+    pub(crate) tickets: TicketOffice,
 }
 
 /// What a cookie is bound to, so that one kind never passes for another.
@@ -50,7 +52,8 @@ impl Keyring {
         let mut cookies = Tag::default();
         let len = cookies.len();
         cookies.copy_from_slice(&derive(&key, b"canopy cookies")[..len]);
-        Keyring { key: cookies, identity }
+        let tickets = TicketOffice::new(&identity);
+        Keyring { key: cookies, identity, tickets }
     }
 
     /// Who the relay is.

@@ -44,6 +44,7 @@ impl Table {
             max_sessions: 2_000,
             thread: THREAD,
             threads: THREADS,
+            unix_zero: 0,
             log_keys: true,
             limits: limits(),
         };

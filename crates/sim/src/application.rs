@@ -28,8 +28,15 @@ impl World<'_> {
         if is_taken || self.rng.random_bool(0.5) {
             self.move_in(number);
         }
+        // Every other time it has kept nothing.
+        let remembers = (self.tallies.crashes + self.tallies.leaves).is_multiple_of(2);
         let participant = &mut self.participants[number];
+        let was = participant.was.take().filter(|_| remembers);
+        participant.wanted = was.as_ref().map(|(_, _, address)| *address);
+        let (identity, ticket) = was.map(|(identity, ticket, _)| (identity, ticket)).unzip();
         let session = SessionConfig {
+            identity,
+            ticket: ticket.unwrap_or_default(),
             max_datagram: self.scenario.paths_take[number],
             ..SessionConfig::new(participant.comtree, self.rng.random())
         };
@@ -218,6 +225,20 @@ impl World<'_> {
             Event::Closed => self.go(number),
             _ => {}
         }
+        if let Event::Connected(address) = event {
+            self.check_identity(number, address);
+        }
+    }
+
+    /// Who brings a ticket has the address of before. Where there was no place, the data thread that
+    /// has one by then may be another than the one whose the address is.
+    fn check_identity(&mut self, number: usize, address: Address) {
+        let wanted = self.participants[number].wanted.replace(address);
+        let may_be_full = self.scenario.max_sessions as usize <= self.participants.len();
+        if let Some(wanted) = wanted.filter(|wanted| *wanted != address && !may_be_full) {
+            let what = format!("participant {number} was {wanted} and is {address}");
+            self.oracle.broken(format!("{}: {what}", self.now));
+        }
     }
 
     fn plan_wake(&mut self, number: usize) {
@@ -243,8 +264,7 @@ impl World<'_> {
     /// The application is gone, and comes back after a while.
     fn go(&mut self, number: usize) {
         let participant = &mut self.participants[number];
-        participant.session = None;
-        participant.wake_at = None;
+        participant.end_session();
         self.bindings.remove(&participant.ip_port);
         self.oracle.vanish(self.now, number);
         let longest = if self.rng.random_bool(0.5) { 200 } else { 5000 };

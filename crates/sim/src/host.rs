@@ -2,12 +2,12 @@
 //! the very [`canopy_relay::Turn`] that the daemon's threads run.
 
 use crate::scenario::Scenario;
-use canopy_judge::{Books, Limits, Page};
+use canopy_judge::{Books, Limits, Page, Seats};
 use canopy_relay::{
-    Budgets, Change, ComtreeConfig, Counters, Gate, GateLimits, Losses, Medium, Places, Relay,
-    RelayConfig, SendBatch, Siblings, Turn, Wait,
+    ADDRESS_REST, Budgets, Change, ComtreeConfig, Counters, Gate, GateLimits, Losses, Medium,
+    Places, Relay, RelayConfig, SendBatch, Siblings, Turn, UnixTime, Wait,
 };
-use canopy_session::Keyring;
+use canopy_session::{Identity, Keyring};
 use canopy_wire::{Class, Comtree, Path, Tag, Time, VERSION};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -20,6 +20,9 @@ use std::time::Duration;
 
 /// Datagrams that one receive call brings.
 const RECEIVE_SLOTS: usize = 32;
+
+/// When a run begins.
+const UNIX_ZERO: UnixTime = UnixTime(1_800_000_000);
 
 /// A datagram that waits in a data thread's socket.
 pub(crate) struct Waiting {
@@ -124,6 +127,10 @@ pub(crate) struct Host {
     comtrees: Vec<Comtree>,
     threads: Vec<Thread>,
     books: Books,
+    /// Whose addresses are, in all its lives.
+    seats: Seats,
+    /// Its key is in a file.
+    identity: Identity,
     /// The totals of relays that are no more.
     retired: Counters,
     /// Counts its starts and stops; even while it is up.
@@ -138,6 +145,8 @@ impl Host {
             comtrees,
             threads: Vec::new(),
             books: Books::new(limits(scenario)),
+            seats: Seats::new(ADDRESS_REST),
+            identity: Identity::new([42; 32]),
             retired: Counters::default(),
             epoch: 1,
         };
@@ -183,7 +192,7 @@ impl Host {
     pub(crate) fn start(&mut self) {
         self.epoch += 1;
         self.books = Books::new(limits(&self.scenario));
-        let keys = Keyring::new(self.rng.random::<Tag>());
+        let keys = Keyring::with_identity(self.rng.random::<Tag>(), self.identity.clone());
         let places = Places::new(self.scenario.max_sessions);
         let gate = Gate::new(GateLimits::default(), &[6; 16]);
         for siblings in Siblings::mesh(self.scenario.threads) {
@@ -272,6 +281,8 @@ impl Host {
         let Ok(to_wake) = thread.turn.run(now, &mut sockets);
         let Sockets { mut page, mut done, .. } = sockets;
         while let Some(keys) = thread.turn.relay_mut().poll_key_log() {
+            let verdict = self.seats.opened(now, &keys);
+            done.broken.extend(verdict.err());
             self.books.opened(keys);
         }
         while let Some(key) = thread.turn.relay_mut().poll_group_key_log() {
@@ -302,10 +313,12 @@ impl Host {
             mode: self.scenario.mode,
             comtrees: self.comtrees.iter().map(comtree).collect(),
             trust: None,
-            origin: canopy_relay::UnixTime(0),
+            origin: UNIX_ZERO,
             places: places.clone(),
             max_sessions: self.scenario.max_sessions,
             max_datagram: self.scenario.relay_takes,
+            address_rest: ADDRESS_REST,
+            life: Some(self.epoch),
             log_keys: true,
             limits: self.scenario.limits,
             tables: self.scenario.tables,

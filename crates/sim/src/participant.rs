@@ -2,8 +2,8 @@
 //! what is near.
 
 use crate::scenario::Habits;
-use canopy_session::{Session, State};
-use canopy_wire::{Comtree, Group, Level, Time};
+use canopy_session::{Identity, Session, State};
+use canopy_wire::{Address, Comtree, Group, Level, Ticket, Time};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
@@ -22,6 +22,10 @@ pub(crate) struct Participant {
     /// `None` while its application does not run.
     pub(crate) session: Option<Session>,
     pub(crate) ip_port: SocketAddr,
+    /// Who it was when its application ended: its key pair, its ticket, and its address.
+    pub(crate) was: Option<(Identity, Ticket, Address)>,
+    /// The address that it has or had, and brings a ticket for.
+    pub(crate) wanted: Option<Address>,
     /// It tries what is not allowed.
     pub(crate) is_insider: bool,
     /// When its session asked to be polled.
@@ -41,6 +45,8 @@ impl Participant {
             comtree,
             session: None,
             ip_port: SocketAddr::from(([0, 0, 0, 0], 0)),
+            was: None,
+            wanted: None,
             is_insider,
             wake_at: None,
             bindings: 0,
@@ -56,6 +62,15 @@ impl Participant {
 
     pub(crate) fn is_connected(&self) -> bool {
         self.session.as_ref().is_some_and(|session| session.state() == State::Connected)
+    }
+
+    /// Its application ends. What it writes down of its session, it may have when it starts again.
+    pub(crate) fn end_session(&mut self) {
+        // `wanted` is its address by now, or the one that it did not come to ask for.
+        if let Some((session, address)) = self.session.take().zip(self.wanted) {
+            self.was = Some((session.identity().clone(), session.ticket(), address));
+        }
+        self.wake_at = None;
     }
 
     /// Moves to an ip:port that no one ever had.

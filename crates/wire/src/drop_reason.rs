@@ -108,6 +108,9 @@ drop_reasons! {
     ReceiveQueueFull => "receive_queue_full",
     /// The same, of the socket for those who have no session.
     StrangersQueueFull => "strangers_queue_full",
+    /// All free addresses of the comtree rest, because their last owners left not long ago; the
+    /// participant was refused.
+    AddressesResting => "addresses_resting",
 }
 
 #[cfg(test)]

@@ -14,6 +14,9 @@ pub const TAG_LEN: usize = 16;
 /// The longest token in bytes that a connect can carry: with it, a connect fits a safe datagram.
 pub const MAX_TOKEN_LEN: usize = 1000;
 
+/// The longest ticket in bytes.
+pub const MAX_TICKET_LEN: usize = 32;
+
 /// A cookie, or a key that cookies are made with.
 pub type Tag = [u8; TAG_LEN];
 
@@ -94,6 +97,36 @@ pub struct Join<'a> {
     pub suites: u8,
     /// The access token; empty without one.
     pub token: &'a [u8],
+    /// The ticket of an earlier session whose address is wanted back; empty without one.
+    pub ticket: &'a [u8],
+}
+
+/// With what a participant gets its address back in a later session. Its bytes mean something to
+/// relays alone.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ticket {
+    len: u8,
+    bytes: [u8; MAX_TICKET_LEN],
+}
+
+impl Ticket {
+    /// A ticket of these bytes, which may be none; `None` if they are more than [`MAX_TICKET_LEN`].
+    pub fn new(bytes: &[u8]) -> Option<Ticket> {
+        let mut ticket = Ticket { len: u8::try_from(bytes.len()).ok()?, ..Ticket::default() };
+        ticket.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(ticket)
+    }
+
+    /// Its bytes; none if there is no ticket.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len.into()]
+    }
+}
+
+impl core::fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Ticket({} bytes)", self.len)
+    }
 }
 
 /// The relay's answer to a right [`Connect`]: the session is open.
@@ -152,6 +185,8 @@ pub struct Joined {
     pub subscription_ms: u32,
     /// What the first keepalive brings back.
     pub path_stamp: u64,
+    /// What brings the address back in a later session.
+    pub ticket: Ticket,
 }
 
 /// The relay does not take the participant.
@@ -170,7 +205,7 @@ const KIND_AT: usize = 8;
 /// As long as the cookie that answers it.
 const HELLO_LEN: usize = 8 + TAG_LEN + 32;
 /// The longest payload of either message of the handshake.
-pub const MAX_JOIN_LEN: usize = JOIN_FIXED + MAX_TOKEN_LEN;
+pub const MAX_JOIN_LEN: usize = JOIN_FIXED + MAX_TOKEN_LEN + 1 + MAX_TICKET_LEN;
 const JOIN_FIXED: usize = 4 + 4 + 2 + 2 + 2;
 const JOINED_LEN: usize = 4 + 4 + 4 + 2 + 2 + 3 * 4 + 8;
 
@@ -259,28 +294,33 @@ impl<'a> Join<'a> {
     /// Writes it into `out` and returns its length, at most [`MAX_JOIN_LEN`].
     ///
     /// # Errors
-    /// [`WireError::Field`] if the token is longer than [`MAX_TOKEN_LEN`], [`WireError::Length`]
-    /// if `out` is too short.
+    /// [`WireError::Field`] if the token is longer than [`MAX_TOKEN_LEN`] or the ticket than
+    /// [`MAX_TICKET_LEN`], [`WireError::Length`] if `out` is too short.
     pub fn encode(&self, out: &mut [u8]) -> Result<usize, WireError> {
         if self.token.len() > MAX_TOKEN_LEN {
             return Err(WireError::Field("token"));
         }
-        let fields: [&[u8]; 6] = [
+        if self.ticket.len() > MAX_TICKET_LEN {
+            return Err(WireError::Field("ticket"));
+        }
+        let fields: [&[u8]; 8] = [
             &self.comtree.0.to_be_bytes(),
             &self.features.to_be_bytes(),
             &self.max_datagram.to_be_bytes(),
             &[self.suites, 0],
             &(self.token.len() as u16).to_be_bytes(),
             self.token,
+            &[self.ticket.len() as u8],
+            self.ticket,
         ];
         concatenate(&fields, 0, out)
     }
 
-    /// Reads it. Bytes behind it are ignored.
+    /// Reads it; a ticket may be left out. Bytes behind it are ignored.
     ///
     /// # Errors
     /// [`WireError::TooShort`], [`WireError::Length`], [`WireError::Field`] for a token longer than
-    /// [`MAX_TOKEN_LEN`].
+    /// [`MAX_TOKEN_LEN`] or a ticket longer than [`MAX_TICKET_LEN`].
     pub fn decode(bytes: &'a [u8]) -> Result<Join<'a>, WireError> {
         Ok(Join::decode_front(bytes)?.0)
     }
@@ -297,7 +337,8 @@ impl<'a> Join<'a> {
         }
         let cut = fields.0.split_at_checked(token_len.into());
         let (token, behind) = cut.ok_or(WireError::Length)?;
-        Ok((Join { comtree, features, max_datagram, suites, token }, behind))
+        let (ticket, behind) = counted(behind, "ticket")?;
+        Ok((Join { comtree, features, max_datagram, suites, token, ticket }, behind))
     }
 }
 
@@ -327,7 +368,7 @@ impl Joined {
     /// # Errors
     /// [`WireError::Length`] if `out` is too short.
     pub fn encode(&self, out: &mut [u8]) -> Result<usize, WireError> {
-        let fields: [&[u8]; 9] = [
+        let fields: [&[u8]; 11] = [
             &self.session.number().to_be_bytes(),
             &self.address.0.to_be_bytes(),
             &self.features.to_be_bytes(),
@@ -337,15 +378,17 @@ impl Joined {
             &self.keepalive_ms.to_be_bytes(),
             &self.subscription_ms.to_be_bytes(),
             &self.path_stamp.to_be_bytes(),
+            &[self.ticket.len],
+            self.ticket.bytes(),
         ];
         concatenate(&fields, 0, out)
     }
 
-    /// Reads it. Bytes behind it are ignored.
+    /// Reads it; a ticket may be left out. Bytes behind it are ignored.
     ///
     /// # Errors
-    /// [`WireError::TooShort`], or [`WireError::Field`] for a suite or a downlink that does not
-    /// exist.
+    /// [`WireError::TooShort`], [`WireError::Length`], or [`WireError::Field`] for a suite or a
+    /// downlink that does not exist, or a ticket longer than [`MAX_TICKET_LEN`].
     pub fn decode(bytes: &[u8]) -> Result<Joined, WireError> {
         let mut fields = Fields::of(bytes, JOINED_LEN)?;
         let (session, address) = (SessionId::new(fields.u32()?), Address(fields.u32()?));
@@ -363,8 +406,20 @@ impl Joined {
             keepalive_ms: fields.u32()?,
             subscription_ms: fields.u32()?,
             path_stamp: fields.u64()?,
+            ticket: Ticket::new(counted(fields.0, "ticket")?.0).unwrap_or_default(),
         })
     }
+}
+
+/// Bytes behind one that says how many there are, at most [`MAX_TICKET_LEN`], and what follows; none
+/// where nothing is left.
+fn counted<'a>(bytes: &'a [u8], field: &'static str) -> Result<(&'a [u8], &'a [u8]), WireError> {
+    let Some((len, rest)) = bytes.split_first() else { return Ok((&[], &[])) };
+    let len = usize::from(*len);
+    if len > MAX_TICKET_LEN {
+        return Err(WireError::Field(field));
+    }
+    rest.split_at_checked(len).ok_or(WireError::Length)
 }
 
 impl Refused {
@@ -399,7 +454,9 @@ impl Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Challenge, Keepalive, Leave, LeaveReason, MAX_DATAGRAM, Rebind, Unknown, seeded};
+    use crate::{
+        Challenge, Gone, Keepalive, Leave, LeaveReason, MAX_DATAGRAM, Rebind, Unknown, seeded,
+    };
     use proptest::prelude::*;
 
     const COMTREE: Comtree = Comtree(5);
@@ -435,22 +492,39 @@ mod tests {
 
     #[test]
     fn a_join_or_joined_with_a_fault_is_refused() {
-        let join =
-            Join { comtree: COMTREE, features: 0, max_datagram: 1232, suites: 3, token: b"key" };
+        let join = Join {
+            comtree: COMTREE,
+            features: 0,
+            max_datagram: 1232,
+            suites: 3,
+            token: b"key",
+            ticket: b"seat",
+        };
         let mut bytes = [0; MAX_JOIN_LEN + 1];
         let len = join.encode(&mut bytes).unwrap();
         for short in 0..JOIN_FIXED {
             let expected = WireError::TooShort { have: HEADER_LEN + short, need: HEADER_LEN + 14 };
             assert_eq!(Join::decode(&bytes[..short]), Err(expected));
         }
-        for short in JOIN_FIXED..len {
+        let without_ticket = JOIN_FIXED + join.token.len();
+        for short in (JOIN_FIXED..len).filter(|short| *short != without_ticket) {
             assert_eq!(Join::decode(&bytes[..short]), Err(WireError::Length));
         }
+        assert_eq!(Join::decode(&bytes[..without_ticket]), Ok(Join { ticket: b"", ..join }));
+        bytes[without_ticket] = MAX_TICKET_LEN as u8 + 1;
+        assert_eq!(Join::decode(&bytes), Err(WireError::Field("ticket")));
+        let ticket = &[0; MAX_TICKET_LEN + 1];
+        assert_eq!(Join { ticket, ..join }.encode(&mut bytes), Err(WireError::Field("ticket")));
         bytes[12..14].copy_from_slice(&1001_u16.to_be_bytes());
         assert_eq!(Join::decode(&bytes), Err(WireError::Field("token")));
         let token = &[0; MAX_TOKEN_LEN + 1];
         assert_eq!(Join { token, ..join }.encode(&mut bytes), Err(WireError::Field("token")));
 
+        let mut longer = [0; JOINED_LEN + 1];
+        longer[JOINED_LEN] = 1;
+        assert_eq!(Joined::decode(&longer), Err(WireError::Length));
+        longer[JOINED_LEN] = MAX_TICKET_LEN as u8 + 1;
+        assert_eq!(Joined::decode(&longer), Err(WireError::Field("ticket")));
         let mut bytes = [0; JOINED_LEN];
         assert!(Joined::decode(&bytes).is_ok());
         assert!((0..JOINED_LEN).all(|short| Joined::decode(&bytes[..short]).is_err()));
@@ -473,6 +547,7 @@ mod tests {
             nonce: u64, cookie: Tag, suite: bool, downlink in 0..3usize, reason: u8, address: u32, times: [u32; 4],
             max_datagram: u16, session: u32, relay_key: [u8; 32],
             token in proptest::collection::vec(any::<u8>(), 0..=MAX_TOKEN_LEN),
+            ticket in proptest::collection::vec(any::<u8>(), 0..=MAX_TICKET_LEN),
         ) {
             let mut out = [0; MAX_DATAGRAM];
             let hello = Hello { nonce };
@@ -482,8 +557,9 @@ mod tests {
             let len = answer.encode(COMTREE, &mut out).unwrap();
             prop_assert_eq!(Cookie::decode(&packet(&out, len)).unwrap(), answer);
             let suites = reason;
-            let join =
-                Join { comtree: COMTREE, features: times[3], max_datagram, suites, token: &token };
+            let (comtree, features) = (COMTREE, times[3]);
+            let (token, ticket) = (&token[..], &ticket[..]);
+            let join = Join { comtree, features, max_datagram, suites, token, ticket };
             let mut message = [0; MAX_JOIN_LEN];
             let len = join.encode(&mut message).unwrap();
             prop_assert_eq!(Join::decode(&message[..len]).unwrap(), join);
@@ -496,7 +572,7 @@ mod tests {
                 max_datagram, suite: Suite::ALL[usize::from(suite)],
                 downlink: Downlink::ALL[downlink],
                 lifetime_ms: times[0], keepalive_ms: times[1], subscription_ms: times[2],
-                path_stamp: nonce,
+                path_stamp: nonce, ticket: Ticket::new(ticket).unwrap(),
             };
             let mut message = [0; MAX_JOIN_LEN];
             let len = joined.encode(&mut message).unwrap();
@@ -519,6 +595,9 @@ mod tests {
             let unknown = Unknown { echo: nonce };
             let len = unknown.encode(COMTREE, SESSION, &mut out).unwrap();
             prop_assert_eq!(Unknown::decode(&packet(&out, len)).unwrap(), unknown);
+            let gone = Gone { address: Address(address) };
+            let len = gone.encode(COMTREE, SESSION, &mut out).unwrap();
+            prop_assert_eq!(Gone::decode(&packet(&out, len)).unwrap(), gone);
             let rebind = Rebind { cookie };
             let len = rebind.encode(COMTREE, SESSION, &mut out).unwrap();
             prop_assert_eq!(Rebind::decode(&packet(&out, len)).unwrap(), rebind);
@@ -532,7 +611,7 @@ mod tests {
             let packet = packet(&out, len);
             let _ = (Hello::decode(&packet), Cookie::decode(&packet), Connect::decode(&packet));
             let _ = (Join::decode(&body), Joined::decode(&body), Connected::decode(&packet), Refused::decode(&packet), Leave::decode(&packet));
-            let _ = (Unknown::decode(&packet), Keepalive::decode(&packet), Challenge::decode(&packet), Rebind::decode(&packet));
+            let _ = (Unknown::decode(&packet), Keepalive::decode(&packet), Challenge::decode(&packet), Rebind::decode(&packet), Gone::decode(&packet));
         }
     }
 }

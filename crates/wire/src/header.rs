@@ -73,6 +73,8 @@ kinds! {
     Rebind = 0x1a,
     /// The relay knows no such session.
     Unknown = 0x1b,
+    /// The relay has nobody at the address that something was sent to.
+    Gone = 0x1c,
     /// The relay drops a part of what a member sends.
     Busy = 0x1d,
     /// A member asks for something beyond updates and subscriptions.

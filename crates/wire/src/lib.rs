@@ -30,15 +30,15 @@ pub use drop_reason::DropReason;
 pub use error::WireError;
 pub use group_key::{GroupKey, GroupKeyHeld, GroupKeyNumber};
 pub use handshake::{
-    Connect, Connected, Cookie, Downlink, Hello, Join, Joined, MAX_JOIN_LEN, MAX_TOKEN_LEN,
-    Refused, Suite, TAG_LEN, Tag,
+    Connect, Connected, Cookie, Downlink, Hello, Join, Joined, MAX_JOIN_LEN, MAX_TICKET_LEN,
+    MAX_TOKEN_LEN, Refused, Suite, TAG_LEN, Tag, Ticket,
 };
 pub use header::{
     CLEAR_LEN, Class, DEFAULT_HOP_LIMIT, HEADER_LEN, Header, Kind, MAX_DATAGRAM, MAX_UPDATE,
     Packet, SAFE_DATAGRAM, SEAL_LEN, SessionId, VERSION,
 };
 pub use link::LinkJoin;
-pub use liveness::{Challenge, Keepalive, Leave, Rebind, Unknown};
+pub use liveness::{Challenge, Gone, Keepalive, Leave, Rebind, Unknown};
 pub use path::Path;
 pub use reason::{Excess, LeaveReason, RefusedReason, RequestStatus, SubscribeRefusal};
 pub use record::{

@@ -4,7 +4,7 @@ use crate::fields::{Fields, concatenate};
 use crate::{Comtree, Join, SessionId, WireError};
 
 /// What a relay asks its neighbour for, in the handshake's first message. It reads as a [`Join`] of
-/// comtree 0 with the feature [`LinkJoin::FEATURE`], behind whose token there are the link's fields.
+/// comtree 0 with the feature [`LinkJoin::FEATURE`], behind whose ticket there are the link's fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkJoin {
     /// The number that the neighbour's packets are to carry: a session of the relay that asks.
@@ -30,7 +30,8 @@ impl LinkJoin {
     pub fn encode(&self, out: &mut [u8]) -> Result<usize, WireError> {
         let LinkJoin { session, thread, max_datagram, suites } = *self;
         let (comtree, features) = (Comtree(0), LinkJoin::FEATURE);
-        let len = Join { comtree, features, max_datagram, suites, token: &[] }.encode(out)?;
+        let len = Join { comtree, features, max_datagram, suites, token: &[], ticket: &[] }
+            .encode(out)?;
         let fields: [&[u8]; 2] = [&session.number().to_be_bytes(), &thread.to_be_bytes()];
         Ok(len + concatenate(&fields, FIELDS_LEN, &mut out[len..])?)
     }
@@ -78,8 +79,14 @@ mod tests {
 
     #[test]
     fn a_participants_join_asks_for_no_link() {
-        let join =
-            Join { comtree: Comtree(1), features: 1, max_datagram: 1232, suites: 3, token: b"abc" };
+        let join = Join {
+            comtree: Comtree(1),
+            features: 1,
+            max_datagram: 1232,
+            suites: 3,
+            token: b"abc",
+            ticket: b"",
+        };
         let mut out = [0; 64];
         let len = join.encode(&mut out).unwrap();
         assert_eq!(LinkJoin::decode(&out[..len]), Ok(None));

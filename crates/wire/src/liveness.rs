@@ -1,10 +1,11 @@
-//! The packets with which a session lives and ends: keepalive, unknown, leave, challenge, rebind.
+//! The packets with which a session lives and ends: keepalive, unknown, gone, leave, challenge, rebind.
 //!
 //! No challenge is longer than the packet that it answers: a keepalive is as long.
 
 use crate::fields::{Fields, encode};
 use crate::{
-    Comtree, HEADER_LEN, Header, Kind, LeaveReason, Packet, SessionId, TAG_LEN, Tag, WireError,
+    Address, Comtree, HEADER_LEN, Header, Kind, LeaveReason, Packet, SessionId, TAG_LEN, Tag,
+    WireError,
 };
 
 /// A sign of life, and its echo.
@@ -22,6 +23,13 @@ pub struct Keepalive {
 pub struct Unknown {
     /// The first 8 bytes of what was sealed in that packet: who has not seen it cannot answer.
     pub echo: u64,
+}
+
+/// What was sent to an address alone reached nobody: nobody is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gone {
+    /// The address.
+    pub address: Address,
 }
 
 /// Either side ends the session.
@@ -108,6 +116,30 @@ impl Unknown {
     /// [`WireError::TooShort`].
     pub fn decode(packet: &Packet<'_>) -> Result<Unknown, WireError> {
         Ok(Unknown { echo: Fields::new(packet, 8)?.u64()? })
+    }
+}
+
+impl Gone {
+    /// Writes the packet into `out` and returns its length.
+    ///
+    /// # Errors
+    /// [`WireError::Length`] if `out` is too short.
+    pub fn encode(
+        &self,
+        comtree: Comtree,
+        session: SessionId,
+        out: &mut [u8],
+    ) -> Result<usize, WireError> {
+        let header = Header::new(Kind::Gone, session, comtree);
+        encode(&header, &[&self.address.0.to_be_bytes()], 0, out)
+    }
+
+    /// Reads the packet's body.
+    ///
+    /// # Errors
+    /// [`WireError::TooShort`].
+    pub fn decode(packet: &Packet<'_>) -> Result<Gone, WireError> {
+        Ok(Gone { address: Address(Fields::new(packet, 4)?.u32()?) })
     }
 }
 

@@ -63,7 +63,7 @@ reasons! {
         ThrownOut = 2,
         /// Its token has ended or was revoked, or the key that signed it is trusted no more.
         Revoked = 3,
-        /// Its token was used by a newer session.
+        /// Its token or its ticket was used by a newer session.
         Elsewhere = 4,
     }
 

@@ -10,9 +10,10 @@ mod cases;
 mod tshark;
 
 use canopy_wire::{
-    Address, Busy, Challenge, Class, Connect, Connected, Cookie, Flags, GroupKey, GroupKeyHeld,
-    Header, Hello, Keepalive, Kind, Leave, Level, MAX_DATAGRAM, NumberedRequest, Packet, Rebind,
-    Record, Refused, Response, Subscribe, SubscribeAck, Unknown, VERSION, WireError,
+    Address, Busy, Challenge, Class, Connect, Connected, Cookie, Flags, Gone, GroupKey,
+    GroupKeyHeld, Header, Hello, Keepalive, Kind, Leave, Level, MAX_DATAGRAM, NumberedRequest,
+    Packet, Rebind, Record, Refused, Response, Subscribe, SubscribeAck, Unknown, VERSION,
+    WireError,
 };
 use cases::{
     COMTREE, COUNT_AT, FLAGS_AT, KIND_AT, LEAST_SEALED, SEALED, SEALED_FOR_GROUP, SESSION, altered,
@@ -391,5 +392,6 @@ fn decode(datagram: &[u8]) -> Result<(), WireError> {
         Kind::Busy => Busy::decode(&packet).map(drop),
         Kind::GroupKey => GroupKey::decode(&packet).map(drop),
         Kind::GroupKeyHeld => GroupKeyHeld::decode(&packet).map(drop),
+        Kind::Gone => Gone::decode(&packet).map(drop),
     }
 }

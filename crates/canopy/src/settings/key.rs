@@ -1,11 +1,11 @@
-//! The relay's key: a file that outlives its starts.
+//! The relay's key, and how often it was started: two files that outlive its starts.
 
 use anyhow::{Context, bail};
 use canopy_session::Identity;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What stands before the secret, so that nobody takes it for something that may be shown.
 const PREFIX: &str = "canopy-relay-secret:";
@@ -52,6 +52,42 @@ fn parse(text: &str) -> anyhow::Result<Identity> {
     }
 }
 
+/// The number of this start of the relay whose key is in `key`, counted in a file beside it. It is
+/// on the disk when this returns, so that no two starts have the same, whatever ends them.
+pub(super) fn next_life(key: &Path) -> anyhow::Result<u32> {
+    let path = beside(key, ".life");
+    let shown = path.display();
+    let last = match fs::read_to_string(&path) {
+        Ok(text) => text.trim().parse::<u32>().with_context(|| {
+            format!("{shown} holds no count of the relay's starts; remove it to count anew")
+        })?,
+        Err(error) if error.kind() == ErrorKind::NotFound => 0,
+        Err(error) => return Err(error).with_context(|| format!("cannot read {shown}")),
+    };
+    let life = last.wrapping_add(1);
+    write_whole(&path, life).with_context(|| {
+        format!("cannot count the relay's start in {shown}; its folder must be writable")
+    })?;
+    Ok(life)
+}
+
+/// Replaces the file at once: there is no moment without a number in it.
+fn write_whole(path: &Path, life: u32) -> std::io::Result<()> {
+    let fresh = beside(path, ".new");
+    let mut file = File::create(&fresh)?;
+    writeln!(file, "{life}")?;
+    file.sync_all()?;
+    fs::rename(&fresh, path)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
 fn hex(bytes: &[u8; 32]) -> String {
     canopy_client::RelayKey::new(*bytes).to_string()
 }
@@ -73,5 +109,21 @@ mod tests {
         assert!(error.contains("holds no relay's key") && error.contains("remove it"), "{error}");
         let error = load_or_make(&folder.path().join("no/such/relay.key")).unwrap_err();
         assert!(format!("{error:#}").contains("cannot make the relay's key file"));
+    }
+
+    #[test]
+    fn every_start_has_a_number_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let (key, count) = (folder.path().join("relay.key"), folder.path().join("relay.key.life"));
+        assert_eq!([(); 3].map(|()| next_life(&key).unwrap()), [1, 2, 3]);
+        // Nothing else is left behind.
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        fs::write(&count, u32::MAX.to_string()).unwrap();
+        assert_eq!(next_life(&key).unwrap(), 0);
+        fs::write(&count, "many").unwrap();
+        let error = format!("{:#}", next_life(&key).unwrap_err());
+        assert!(error.contains("relay.key.life holds no count") && error.contains("remove it"));
+        let error = next_life(&folder.path().join("no/such/relay.key")).unwrap_err();
+        assert!(format!("{error:#}").contains("cannot count the relay's start"), "{error:#}");
     }
 }

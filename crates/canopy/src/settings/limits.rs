@@ -3,10 +3,12 @@
 
 use super::sources::Sources;
 use anyhow::bail;
-use canopy_relay::{Budget, Budgets, GateLimits, TableLimits};
+use canopy_relay::{ADDRESS_REST, Budget, Budgets, GateLimits, TableLimits};
 use canopy_session::SessionLimits;
 use clap::Args;
 use std::time::Duration;
+
+const HOUR: u64 = 3_600_000;
 
 /// Flags for the limits, which few need.
 #[derive(Args, Clone, Debug, Default)]
@@ -174,6 +176,15 @@ pub(super) struct LimitArgs {
         allow_negative_numbers = true
     )]
     subscription_lifetime_ms: Option<String>,
+    /// How long the address of a participant that left is given to nobody else [default: 600000]
+    #[arg(
+        long,
+        value_name = "MS",
+        env = "CANOPY_ADDRESS_REST_MS",
+        hide_env_values = true,
+        allow_negative_numbers = true
+    )]
+    address_rest_ms: Option<String>,
     /// How long participants may take to leave when the relay stops [default: 5000]
     #[arg(
         long,
@@ -187,7 +198,7 @@ pub(super) struct LimitArgs {
 
 impl LimitArgs {
     /// What was given, by the key that the file has for it.
-    pub(super) fn by_key(&self) -> [(&'static str, &Option<String>); 19] {
+    pub(super) fn by_key(&self) -> [(&'static str, &Option<String>); 20] {
         [
             ("max_sessions", &self.max_sessions),
             ("max_datagram", &self.max_datagram),
@@ -207,9 +218,15 @@ impl LimitArgs {
             ("session_lifetime_ms", &self.session_lifetime_ms),
             ("keepalive_ms", &self.keepalive_ms),
             ("subscription_lifetime_ms", &self.subscription_lifetime_ms),
+            ("address_rest_ms", &self.address_rest_ms),
             ("drain_ms", &self.drain_ms),
         ]
     }
+}
+
+/// How long an address rests.
+pub(super) fn check_rest(sources: &Sources) -> anyhow::Result<Duration> {
+    millis(sources, "address_rest_ms", 0, HOUR, ADDRESS_REST)
 }
 
 pub(super) fn check_tables(sources: &Sources) -> anyhow::Result<TableLimits> {
@@ -230,7 +247,6 @@ pub(super) fn check_tables(sources: &Sources) -> anyhow::Result<TableLimits> {
 }
 
 pub(super) fn check_lifetimes(sources: &Sources) -> anyhow::Result<SessionLimits> {
-    const HOUR: u64 = 3_600_000;
     let default = SessionLimits::default();
     let lifetimes = SessionLimits {
         lifetime: millis(sources, "session_lifetime_ms", 10, HOUR, default.lifetime)?,

@@ -64,6 +64,7 @@ const SETTINGS: &[Setting] = &[
     Setting { table: "limits", key: "session_lifetime_ms", form: Number, example: "10000" },
     Setting { table: "limits", key: "keepalive_ms", form: Number, example: "2000" },
     Setting { table: "limits", key: "subscription_lifetime_ms", form: Number, example: "60000" },
+    Setting { table: "limits", key: "address_rest_ms", form: Number, example: "600000" },
     Setting { table: "limits", key: "drain_ms", form: Number, example: "5000" },
 ];
 

@@ -37,8 +37,14 @@ impl Script {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();
         let limits = SessionLimits::default();
-        let config =
-            SessionsConfig { max_sessions: 99, thread: 0, threads: 1, log_keys: false, limits };
+        let config = SessionsConfig {
+            max_sessions: 99,
+            thread: 0,
+            threads: 1,
+            unix_zero: 0,
+            log_keys: false,
+            limits,
+        };
         Script {
             socket,
             sessions: Sessions::new(config, Keyring::new([1; 16]), &[2; 16]),
@@ -151,6 +157,7 @@ fn config() -> MemberConfig {
         token: String::new(),
         comtree: COMTREE,
         relay_key: None,
+        resumption: None,
         max_datagram,
         receive_queue: 100,
         receive_offload: true,

@@ -15,9 +15,9 @@ impl Relay {
     pub fn apply(&mut self, now: Time, change: Change) -> Result<(), Refusal> {
         match change {
             Change::AddComtree(config) => self.add_comtree(&config),
-            Change::RemoveComtree(comtree) => self.remove_comtree(comtree),
+            Change::RemoveComtree(comtree) => self.remove_comtree(now, comtree),
             Change::AddLink(config) => self.add_link(now, config),
-            Change::RemoveLink { key, .. } => self.remove_link(&key),
+            Change::RemoveLink { key, .. } => self.remove_link(now, &key),
             Change::AddBranch(config) => self.add_branch(now, &config),
             Change::RemoveBranch { comtree, neighbour } => {
                 let unknown = Refusal::UnknownAddress(comtree, neighbour);
@@ -27,7 +27,7 @@ impl Relay {
                 if !is_branch {
                     return Err(unknown);
                 }
-                self.close(port);
+                self.close(now, port);
                 Ok(())
             }
             Change::LimitSubscriptions(most) => {
@@ -40,13 +40,13 @@ impl Relay {
                 Ok(())
             }
             Change::Trust { trust, origin } => {
-                self.replace_trust(trust, origin);
+                self.replace_trust(now, trust, origin);
                 Ok(())
             }
             Change::ThrowOut { comtree, address } => {
                 let unknown = Refusal::UnknownAddress(comtree, address);
                 let port = self.ports.find(comtree, address).ok_or(unknown)?;
-                if !self.send_away(port, LeaveReason::ThrownOut) {
+                if !self.send_away(now, port, LeaveReason::ThrownOut) {
                     return Err(unknown);
                 }
                 Ok(())
@@ -85,21 +85,21 @@ impl Relay {
             return Err(Refusal::NoEndpoints(config.comtree));
         }
         let meter = UpMeter::new(&self.budgets.comtree);
-        if !self.comtrees.add(config, self.first_address, meter) {
+        if !self.comtrees.add(config, meter) {
             return Err(Refusal::TooManyComtrees);
         }
         self.table.deal(self.comtrees.live().count() as u32);
         Ok(())
     }
 
-    fn remove_comtree(&mut self, comtree: Comtree) -> Result<(), Refusal> {
+    fn remove_comtree(&mut self, now: Time, comtree: Comtree) -> Result<(), Refusal> {
         let index = self.comtrees.find(comtree).ok_or(Refusal::UnknownComtree(comtree))?;
         for port in 0..self.ports.high_water() {
             let is_on_it = self.ports.get(port).is_some_and(|port| {
                 port.comtree_index == index && !matches!(port.peer, Peer::Sibling(_))
             });
-            if is_on_it && !self.send_away(port, LeaveReason::Draining) {
-                self.close(port);
+            if is_on_it && !self.send_away(now, port, LeaveReason::Draining) {
+                self.close(now, port);
             }
         }
         self.comtrees.remove(index);
@@ -108,14 +108,14 @@ impl Relay {
     }
 
     /// Tells a participant to go, and forgets it. False if the port is no participant's.
-    pub(super) fn send_away(&mut self, port: PortIndex, reason: LeaveReason) -> bool {
+    pub(super) fn send_away(&mut self, now: Time, port: PortIndex, reason: LeaveReason) -> bool {
         let Some(Peer::Participant(session)) = self.ports.get(port).map(|port| port.peer) else {
             return false;
         };
         if let Some(path) = self.sessions.path(session) {
             self.dismiss(port, path, reason);
         }
-        self.leave(port);
+        self.leave(now, port);
         true
     }
 

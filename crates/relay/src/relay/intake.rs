@@ -5,6 +5,7 @@ use super::{Mode, Relay};
 use crate::NONE;
 use crate::pending::{Update, Waiting};
 use crate::ports::{PeerClass, PortIndex};
+use crate::siblings::Told;
 use canopy_session::{Answer, SessionIndex};
 use canopy_wire::{
     Address, Comtree, DropReason, Flags, Header, MAX_UPDATE, Packet, Path, Record, Time,
@@ -36,6 +37,9 @@ impl Relay {
             let charged = self.charge_update(now, port);
             if let Err(reason) = charged.and_then(|()| self.publish(now, port, header, &record)) {
                 self.drop_on(header.comtree, reason);
+                if reason == DropReason::UnknownDestination {
+                    self.tell_gone(now, port, record.dst);
+                }
             }
         }
         Ok(())
@@ -141,7 +145,24 @@ impl Relay {
         let accepted = Accepted { update: *update, origin: NONE, may_pass: false };
         if let Err(reason) = self.deliver(now, accepted) {
             self.drop_on(update.comtree, reason);
+            let sender = self.thread_of(update.comtree, update.src);
+            let is_gone = reason == DropReason::UnknownDestination;
+            if let Some(thread) = sender.filter(|_| is_gone && self.gone.take(&super::GONE, now, 1))
+            {
+                let Update { comtree, src: sender, dst: address, .. } = *update;
+                self.siblings.mention(thread, Told::Gone { comtree, sender, address });
+            }
         }
+    }
+
+    /// Tells a participant that nobody is at an address that it has sent to, but not too often.
+    pub(super) fn tell_gone(&mut self, now: Time, sender: PortIndex, address: Address) {
+        let Some(session) = self.session_of(sender) else { return };
+        let Some(path) = self.sessions.path(session) else { return };
+        let Some(comtree) = self.ports.get(sender).map(|port| port.comtree) else { return };
+        let mut answer = Answer::new();
+        self.sessions.gone(now, session, comtree, address, &mut answer);
+        self.reply(path, answer.bytes());
     }
 
     /// Passes an update to the data threads that want it, and queues it for the receivers here.

@@ -2,14 +2,16 @@
 
 use super::{MAX_PASSED_ON, Notice, Relay, SWEEP_EVERY};
 use crate::access::Rights;
+use crate::addresses::{NoAddress, Owner};
 use crate::comtrees::ComtreeIndex;
 use crate::ports::{DatagramClass, Peer, PeerClass, Shape};
-use crate::siblings::Told;
+use crate::siblings::{Passed, Told};
 use canopy_session::{Answer, Knock, Proof, SessionIndex, Terms, refuse};
 use canopy_wire::{
-    Address, Comtree, Connect, DropReason, GroupKeyHeld, GroupKeyNumber, Join, MAX_DATAGRAM,
-    Packet, Path, RefusedReason, Suite, Time,
+    Address, Comtree, Connect, DropReason, GroupKeyHeld, GroupKeyNumber, Join, LeaveReason,
+    MAX_DATAGRAM, Packet, Path, RefusedReason, Suite, Time,
 };
+use core::hash::BuildHasher;
 
 /// Somebody who has proved its path and wants a session.
 #[derive(Clone, Copy)]
@@ -17,8 +19,7 @@ pub(super) struct Applicant<'a> {
     connect: Connect<'a>,
     pub(super) path: Path,
     pub(super) proof: Proof,
-    /// Data threads that had no address left, or no place.
-    pub(super) asked: u16,
+    pub(super) passed: Passed,
     pub(super) now: Time,
 }
 
@@ -29,6 +30,7 @@ struct Entry {
     knock: Knock,
     terms: Terms,
     rights: Option<Box<Rights>>,
+    owner: Owner,
 }
 
 impl Relay {
@@ -44,17 +46,17 @@ impl Relay {
         Ok(())
     }
 
-    /// Takes a connect that came here, or that `asked` other data threads have passed on.
+    /// Takes a connect that came here, or that another data thread has passed on.
     pub(super) fn take_connect(
         &mut self,
         now: Time,
         path: Path,
         packet: &Packet<'_>,
-        asked: u16,
+        passed: Passed,
     ) -> Result<(), DropReason> {
         // What costs least comes first: the cookie, what is known of the path, then the message.
         let (connect, proof) = self.sessions.prove(now, path, packet)?;
-        let applicant = Applicant { connect, path, proof, asked, now };
+        let applicant = Applicant { connect, path, proof, passed, now };
         if self.is_draining {
             return self.refuse_for(&applicant, RefusedReason::Draining, DropReason::Draining);
         }
@@ -67,7 +69,7 @@ impl Relay {
             return Err(DropReason::Stale);
         }
         // What the first data thread has let pass is not counted again.
-        if asked == 0 {
+        if passed == Passed::default() {
             self.pass_the_gate(&applicant)?;
         }
         let Ok(knock) = self.sessions.knock(&connect) else {
@@ -86,6 +88,11 @@ impl Relay {
             let (reason, drop) = (RefusedReason::UnknownComtree, DropReason::UnknownComtree);
             return self.refuse_for(&applicant, reason, drop);
         };
+        let wanted = self.sessions.seat_of(now, &knock);
+        let elsewhere = wanted.and_then(|address| self.thread_of(comtree, address));
+        if let Some(thread) = elsewhere.filter(|_| passed == Passed::default()) {
+            return self.bring_to(thread, &applicant);
+        }
         let rights = match self.rights_of(now, &join, knock.participant(), index) {
             Ok(rights) => rights,
             Err(why) => {
@@ -105,14 +112,16 @@ impl Relay {
         }
         let datagrams = DatagramClass::of(max_datagram.min(self.max_datagram));
         let terms = Terms {
-            address: Address::UNSPECIFIED,
+            // What it wants; what it gets is settled when there is a place.
+            address: wanted.unwrap_or(Address::UNSPECIFIED),
             suite,
             downlink: self.comtrees.get(index).downlink,
             max_datagram: datagrams.max_datagram() as u16,
             // None beyond the base protocol exists yet.
             features: 0,
         };
-        self.make_room(now, &applicant, Entry { comtree, index, knock, terms, rights })
+        let owner = self.owners.hash_one(knock.participant());
+        self.make_room(now, &applicant, Entry { comtree, index, knock, terms, rights, owner })
     }
 
     /// The participant sent connect twice: its answer was lost, or is late.
@@ -160,22 +169,39 @@ impl Relay {
         let Applicant { path, proof, .. } = *applicant;
         if let Some((older, _)) = self.sessions.at(path) {
             let ended = self.sessions.end(older);
-            self.end(ended);
+            self.end(now, ended);
         }
         // Sent twice, and passed on before: another data thread may have made it a member since, and
         // there must not be two of it.
-        if self.passed_on.contains(&(proof.nonce, path)) || !self.places.take() {
-            // If there is no place, one of them may be the applicant's own, on another data thread.
-            return self.ask_next_thread(applicant);
+        if self.passed_on.contains(&(proof.nonce, path)) {
+            return self.ask_next_thread(applicant, DropReason::SessionsFull);
         }
-        let Entry { comtree, index, .. } = entry;
-        let Some(address) = self.comtrees.get_mut(index).addresses.take() else {
-            self.places.give_back();
-            return self.ask_next_thread(applicant);
+        let Entry { comtree, index, owner, .. } = entry;
+        let wanted = entry.terms.address;
+        self.relieve(now, (comtree, wanted), owner, proof)?;
+        if !self.places.take() {
+            // One of them may be the applicant's own, on another data thread.
+            return self.ask_next_thread(applicant, DropReason::SessionsFull);
+        }
+        let addresses = &mut self.comtrees.get_mut(index).addresses;
+        let taken = match addresses.take_this(now, wanted, owner) {
+            true => Ok(wanted),
+            false => addresses.take(now),
+        };
+        let address = match taken {
+            Ok(address) => address,
+            Err(why) => {
+                self.places.give_back();
+                let reason = match why {
+                    NoAddress::AllTaken => DropReason::SessionsFull,
+                    NoAddress::AllResting => DropReason::AddressesResting,
+                };
+                return self.ask_next_thread(applicant, reason);
+            }
         };
         entry.terms.address = address;
         if !self.let_in(now, applicant, entry) {
-            self.comtrees.get_mut(index).addresses.give_back(address);
+            self.comtrees.get_mut(index).addresses.give_back(now, address, owner);
             self.places.give_back();
             return self.refuse_for(applicant, RefusedReason::Full, DropReason::SessionsFull);
         }
@@ -184,10 +210,35 @@ impl Relay {
         Ok(())
     }
 
+    /// Ends the applicant's own older session that has the address which it wants: whoever shakes
+    /// hands last is who has an identity. An applicant that proved its path before that session did
+    /// is a late copy.
+    fn relieve(
+        &mut self,
+        now: Time,
+        (comtree, address): (Comtree, Address),
+        owner: Owner,
+        proof: Proof,
+    ) -> Result<(), DropReason> {
+        let Some(port) = self.ports.find(comtree, address) else { return Ok(()) };
+        let Some(session) = self.session_of(port) else { return Ok(()) };
+        if self.ports.get(port).is_none_or(|port| port.owner != owner) {
+            return Ok(());
+        }
+        if self.sessions.proof(session).is_some_and(|newer| newer > proof) {
+            return Err(DropReason::Stale);
+        }
+        if let Some(path) = self.sessions.path(session) {
+            self.dismiss(port, path, LeaveReason::Elsewhere);
+        }
+        self.leave(now, port);
+        Ok(())
+    }
+
     /// Opens a session with a port on a comtree, and answers. False if a table is full.
     fn let_in(&mut self, now: Time, applicant: &Applicant<'_>, entry: Entry) -> bool {
         let Applicant { path, proof, .. } = *applicant;
-        let Entry { comtree, index, knock, terms, rights } = entry;
+        let Entry { comtree, index, knock, terms, rights, owner } = entry;
         let Some(session) = self.sessions.open(now, path, proof, knock, &terms) else {
             return false;
         };
@@ -199,8 +250,11 @@ impl Relay {
             let _ = self.sessions.end(session);
             return false;
         };
+        if let Some(port) = self.ports.get_mut(port) {
+            port.owner = owner;
+        }
         if let Some(rights) = rights {
-            self.take_token_from_others(rights.token(), proof);
+            self.take_token_from_others(now, rights.token(), proof);
             self.by_token.insert(rights.token(), port);
             self.set_budget(port, rights.budget(self.budgets.member));
             self.ports.give_rights(port, rights);
@@ -221,16 +275,26 @@ impl Relay {
         true
     }
 
+    /// Passes an applicant on to the data thread whose the address is that it wants.
+    fn bring_to(&mut self, thread: u16, applicant: &Applicant<'_>) -> Result<(), DropReason> {
+        self.hand_on(applicant, thread, Passed { was_brought: true, ..applicant.passed })
+    }
+
     /// The addresses of a comtree are the data threads', the places are the relay's: while there
     /// is a place, some thread has an address. And while there is none, some thread may have an
-    /// older session at the applicant's path, which it ends.
-    fn ask_next_thread(&mut self, applicant: &Applicant<'_>) -> Result<(), DropReason> {
-        let Applicant { path, proof, asked, .. } = *applicant;
-        let threads = self.siblings.threads();
-        if asked + 1 >= threads {
-            return self.refuse_for(applicant, RefusedReason::Full, DropReason::SessionsFull);
+    /// older session at the applicant's path, which it ends. Whom all have been asked for in vain, is
+    /// refused for `reason`.
+    fn ask_next_thread(
+        &mut self,
+        applicant: &Applicant<'_>,
+        reason: DropReason,
+    ) -> Result<(), DropReason> {
+        let Applicant { path, proof, passed, .. } = *applicant;
+        let next = Passed { asked: passed.asked + 1, ..passed };
+        if next.asked >= self.siblings.threads() {
+            return self.refuse_for(applicant, RefusedReason::Full, reason);
         }
-        self.hand_on(applicant, (self.siblings.thread() + 1) % threads)?;
+        self.hand_on(applicant, self.siblings.next_thread(), next)?;
         let passed = (proof.nonce, path);
         if !self.passed_on.contains(&passed) {
             if self.passed_on.len() == MAX_PASSED_ON {
@@ -246,11 +310,12 @@ impl Relay {
         &mut self,
         applicant: &Applicant<'_>,
         thread: u16,
+        passed: Passed,
     ) -> Result<(), DropReason> {
-        let Applicant { connect, path, asked, .. } = *applicant;
+        let Applicant { connect, path, .. } = *applicant;
         let mut datagram = [0; MAX_DATAGRAM];
         let len = connect.encode(&mut datagram)?;
-        let told = Told::Connect { path, asked: asked + 1, datagram: &datagram[..len] };
+        let told = Told::Connect { path, passed, datagram: &datagram[..len] };
         if !self.siblings.tell_one(thread, told) {
             return self.refuse_for(applicant, RefusedReason::Full, DropReason::SessionsFull);
         }

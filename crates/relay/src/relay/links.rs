@@ -5,6 +5,7 @@ use super::joining::Applicant;
 use super::{Relay, SWEEP_EVERY};
 use crate::changes::{LinkConfig, Refusal};
 use crate::ports::{DatagramClass, LastSubscribe};
+use crate::siblings::Passed;
 use canopy_session::{
     Answer, Call, Knock, PublicKey, Session, SessionConfig, SessionIndex, Terms, derive,
 };
@@ -60,12 +61,12 @@ impl Relay {
         Ok(())
     }
 
-    pub(super) fn remove_link(&mut self, key: &PublicKey) -> Result<(), Refusal> {
+    pub(super) fn remove_link(&mut self, now: Time, key: &PublicKey) -> Result<(), Refusal> {
         let is_it = |link: &Link| link.config.key == *key;
         let number = self.links.iter().position(is_it).ok_or(Refusal::UnknownLink)?;
         let Link { session, .. } = self.links.swap_remove(number);
         for branch in self.ports.of_link(session).collect::<Vec<_>>() {
-            self.close(branch);
+            self.close(now, branch);
         }
         self.ports.mark_link(session, false);
         self.sessions.remove_link(session);
@@ -222,8 +223,8 @@ impl Relay {
         join: LinkJoin,
     ) -> Result<(), DropReason> {
         let thread = join.thread % self.siblings.threads();
-        if thread != self.siblings.thread() && applicant.asked == 0 {
-            return self.hand_on(applicant, thread);
+        if thread != self.siblings.thread() && applicant.passed == Passed::default() {
+            return self.hand_on(applicant, thread, Passed { was_brought: true, asked: 0 });
         }
         let key = knock.participant();
         let is_it = |link: &Link| link.call.is_none() && Some(link.config.key) == key;

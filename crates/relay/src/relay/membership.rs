@@ -2,7 +2,7 @@
 
 use super::{Notice, Relay};
 use crate::ports::{Peer, PortIndex};
-use crate::siblings::Told;
+use crate::siblings::{Passed, Told};
 use canopy_session::{Answer, Ended, SessionIndex};
 use canopy_wire::{DropReason, Kind, Leave, LeaveReason, Packet, Path, Time};
 
@@ -15,7 +15,7 @@ impl Relay {
     ) -> Result<(), DropReason> {
         match packet.header().kind {
             Kind::Hello => self.take_hello(now, from, packet),
-            Kind::Connect => self.take_connect(now, from, packet, 0),
+            Kind::Connect => self.take_connect(now, from, packet, Passed::default()),
             Kind::Keepalive => self.take_keepalive(now, from, packet),
             Kind::Leave => self.take_leave(now, from, packet),
             Kind::Rebind => self.take_rebind(now, from, packet),
@@ -62,7 +62,7 @@ impl Relay {
         let mut answer = Answer::new();
         self.sessions.left(session, packet.header().comtree, &mut answer);
         self.reply(from, answer.bytes());
-        self.leave(port);
+        self.leave(now, port);
         Ok(())
     }
 
@@ -76,7 +76,7 @@ impl Relay {
         let evicted = self.sessions.rebind(now, from, packet, &mut answer)?;
         self.reply(from, answer.bytes());
         if let Some(ended) = evicted {
-            self.end(ended);
+            self.end(now, ended);
         }
         if let Some((session, _)) = self.sessions.at(from) {
             self.give_keys_again(session, from);
@@ -95,18 +95,18 @@ impl Relay {
     }
 
     /// A participant is a member no more. Its session goes with its last membership.
-    pub(super) fn leave(&mut self, port: PortIndex) {
-        let Some(port) = self.close(port) else { return };
+    pub(super) fn leave(&mut self, now: Time, port: PortIndex) {
+        let Some(port) = self.close(now, port) else { return };
         if let Peer::Participant(session) = port.peer
             && self.ports.of_session(session).next().is_none()
         {
             let ended = self.sessions.end(session);
-            self.end(ended);
+            self.end(now, ended);
         }
     }
 
     /// A session is no more: so are its memberships.
-    pub(super) fn end(&mut self, ended: Ended) {
+    pub(super) fn end(&mut self, now: Time, ended: Ended) {
         let Ended(session) = ended;
         if self.ports.is_link(session) {
             // Its branches stay, and what is for them is counted as unreachable.
@@ -118,12 +118,12 @@ impl Relay {
         loop {
             let port = self.ports.of_session(session).next();
             let Some(port) = port else { break };
-            self.close(port);
+            self.close(now, port);
         }
     }
 
     /// Closes a port, with all that was subscribed through it and waits for it.
-    pub(super) fn close(&mut self, index: PortIndex) -> Option<crate::ports::Port> {
+    pub(super) fn close(&mut self, now: Time, index: PortIndex) -> Option<crate::ports::Port> {
         let port = self.ports.close(index)?;
         self.table.remove_all(index);
         let gone = self.pending.forget(index);
@@ -136,7 +136,7 @@ impl Relay {
             self.by_token.remove(&rights.token());
         }
         if let Peer::Participant(_) = port.peer {
-            entry.addresses.give_back(port.address);
+            entry.addresses.give_back(now, port.address, port.owner);
             self.comtrees.member_left(port.comtree_index, port.held_key);
             self.note(Notice::Left { comtree: port.comtree, address: port.address });
         }

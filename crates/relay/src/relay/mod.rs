@@ -12,6 +12,7 @@ mod subscribe;
 mod threads;
 
 use crate::access::{Conducts, TokenId, TokenRefusal, Trust};
+use crate::addresses::{Share, start_of_life};
 use crate::bucket::{Bucket, Rate};
 use crate::comtrees::{ComtreeConfig, ComtreeStatus, Comtrees};
 use crate::counters::Counters;
@@ -26,7 +27,8 @@ use crate::siblings::Siblings;
 use crate::subscriptions::{Most, SubscriptionTable, TableLimits};
 use canopy_batch::SendBatch;
 use canopy_session::{
-    Keyring, LoggedKeys, MAX_LINKS, SessionIndex, SessionLimits, Sessions, SessionsConfig, derive,
+    KeyedState, Keyring, LoggedKeys, MAX_LINKS, SessionIndex, SessionLimits, Sessions,
+    SessionsConfig, derive,
 };
 use canopy_token::UnixTime;
 use canopy_wire::{
@@ -70,6 +72,12 @@ pub struct RelayConfig {
     /// The longest datagram in bytes that the relay's own network takes, from
     /// [`SAFE_DATAGRAM`](canopy_wire::SAFE_DATAGRAM) to [`MAX_DATAGRAM`](canopy_wire::MAX_DATAGRAM).
     pub max_datagram: u16,
+    /// How long the address of a participant that left is given to nobody else; unless there is a
+    /// reason, [`ADDRESS_REST`](crate::ADDRESS_REST).
+    pub address_rest: Duration,
+    /// Which of the relay's lives this is, if it keeps count: then newcomers get other addresses than
+    /// in the lives before. Without it, they begin somewhere at random.
+    pub life: Option<u32>,
     /// Whether to tell the sessions' keys ([`Relay::poll_key_log`]), for tests that read what it
     /// sends.
     pub log_keys: bool,
@@ -143,6 +151,8 @@ const MAX_NOTICES: usize = 256;
 const MAX_PASSED_ON: usize = 512;
 /// Handshakes that fail, a second: beyond, only who comes from a quiet prefix is let in.
 const FAILED_HANDSHAKES: Rate = Rate::new(1000, 1000);
+/// Told to the other data threads of who is gone: 1,000 a second, and what a moment brings.
+pub(super) const GONE: Rate = Rate::new(1000, 64);
 /// Addresses that can be muted at a time.
 const MAX_MUTED: usize = 64;
 
@@ -189,8 +199,9 @@ pub struct Relay {
     notices: VecDeque<Notice>,
     muted: Vec<(IpAddr, Time)>,
     unreachable: Vec<IpAddr>,
-    /// Where each comtree's addresses begin.
-    first_address: u32,
+    owners: KeyedState,
+    /// How fast senders on other data threads are told of who is gone.
+    gone: Bucket,
     flush_at: Option<Time>,
     /// The last tick that is over; at most one flush a tick.
     ticked: Time,
@@ -215,10 +226,17 @@ impl Relay {
             max_sessions: config.max_sessions,
             thread: siblings.thread(),
             threads,
+            unix_zero: config.origin.0,
             log_keys: config.log_keys,
             limits: config.limits,
         };
         let [a, b, c, d, ..] = derive(table_key, b"canopy addresses");
+        let share = Share {
+            thread: siblings.thread(),
+            threads,
+            start: config.life.map_or(u32::from_be_bytes([a, b, c, d]), start_of_life),
+            rest: config.address_rest,
+        };
         let mut relay = Relay {
             mode: config.mode,
             subscription_lifetime: config.limits.subscription,
@@ -233,7 +251,7 @@ impl Relay {
             conducts: Conducts::default(),
             token_sweep: 0,
             places: config.places,
-            comtrees: Comtrees::new(siblings.thread(), threads, table_key),
+            comtrees: Comtrees::new(share, table_key),
             sessions: Sessions::new(sessions, keys, table_key),
             ports: Ports::new(sibling_ports, config.max_sessions + MAX_LINKS, max_ports),
             links: Vec::new(),
@@ -257,7 +275,8 @@ impl Relay {
             notices: VecDeque::with_capacity(MAX_NOTICES),
             muted: Vec::with_capacity(MAX_MUTED),
             unreachable: Vec::with_capacity(MAX_MUTED),
-            first_address: u32::from_be_bytes([a, b, c, d]),
+            owners: KeyedState::new(table_key),
+            gone: Bucket::default(),
             flush_at: None,
             ticked: Time::ZERO,
             sweep_at: None,
@@ -399,7 +418,7 @@ impl Relay {
         let mut budget = self.sessions.high_water() / SESSION_SWEEPS + 1;
         while let Some(ended) = self.sessions.expire(now, &mut budget) {
             self.counters.sessions_expired += u64::from(!self.ports.is_link(ended.0));
-            self.end(ended);
+            self.end(now, ended);
         }
         let budget = self.table.high_water() / SUBSCRIPTION_SWEEPS + 1;
         self.counters.subscriptions_expired += self.table.expire(now, budget);

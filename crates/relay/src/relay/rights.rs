@@ -59,8 +59,8 @@ impl Relay {
     }
 
     /// Whoever joined by this token before has lost it, here and on the other data threads.
-    pub(super) fn take_token_from_others(&mut self, token: TokenId, proof: Proof) {
-        self.end_older_by_token(token, proof);
+    pub(super) fn take_token_from_others(&mut self, now: Time, token: TokenId, proof: Proof) {
+        self.end_older_by_token(now, token, proof);
         self.tell_of_token(token, proof);
     }
 
@@ -71,21 +71,21 @@ impl Relay {
     }
 
     /// Another data thread has let somebody in by a token.
-    pub(super) fn hear_of_token(&mut self, token: TokenId, proof: Proof) {
+    pub(super) fn hear_of_token(&mut self, now: Time, token: TokenId, proof: Proof) {
         // The other may not have known yet of a newer session here.
-        if let Some(newer) = self.end_older_by_token(token, proof) {
+        if let Some(newer) = self.end_older_by_token(now, token, proof) {
             self.tell_of_token(token, newer);
         }
     }
 
     /// Ends the session that joined by a token, unless by a newer proof, which it returns. Of two
     /// with one proof, which only their owner can bring about, both end.
-    fn end_older_by_token(&mut self, token: TokenId, proof: Proof) -> Option<Proof> {
+    fn end_older_by_token(&mut self, now: Time, token: TokenId, proof: Proof) -> Option<Proof> {
         let (port, own) = self.proof_by_token(token)?;
         if own > proof {
             return Some(own);
         }
-        self.send_away(port, LeaveReason::Elsewhere);
+        self.send_away(now, port, LeaveReason::Elsewhere);
         None
     }
 
@@ -94,12 +94,12 @@ impl Relay {
     }
 
     /// Believes other keys from now on. Whose token is taken no more is sent away.
-    pub(super) fn replace_trust(&mut self, trust: Arc<Trust>, origin: UnixTime) {
+    pub(super) fn replace_trust(&mut self, now: Time, trust: Arc<Trust>, origin: UnixTime) {
         for port in 0..self.ports.high_water() {
             let is_out = self.session_of(port).is_some()
                 && !self.rights(port).is_some_and(|rights| rights.is_trusted(&trust));
             if is_out {
-                self.send_away(port, LeaveReason::Revoked);
+                self.send_away(now, port, LeaveReason::Revoked);
             }
         }
         (self.trust, self.origin) = (Some(trust), origin);
@@ -119,7 +119,7 @@ impl Relay {
             self.token_sweep = (self.token_sweep + 1) % ports;
             let port = self.token_sweep;
             if self.rights(port).is_some_and(|rights| rights.ends() <= now) {
-                self.send_away(port, LeaveReason::Revoked);
+                self.send_away(now, port, LeaveReason::Revoked);
             }
         }
     }
@@ -182,7 +182,7 @@ impl Relay {
         else {
             return refused;
         };
-        let join = Join { comtree, features: 0, max_datagram: 0, suites: 0, token };
+        let join = Join { comtree, features: 0, max_datagram: 0, suites: 0, token, ticket: &[] };
         let rights = match self.rights_of(now, &join, key, index) {
             Ok(Some(rights)) => rights,
             Ok(None) => return RequestStatus::Done,
@@ -198,7 +198,7 @@ impl Relay {
         if let Some(before) = self.ports.get(port).and_then(|port| port.rights.as_ref()) {
             self.by_token.remove(&before.token());
         }
-        self.take_token_from_others(rights.token(), proof);
+        self.take_token_from_others(now, rights.token(), proof);
         self.by_token.insert(rights.token(), port);
         self.give_rights(port, rights);
         RequestStatus::Done
@@ -251,7 +251,7 @@ impl Relay {
             return true;
         };
         if *is_thrown_out {
-            self.send_away(port, LeaveReason::ThrownOut);
+            self.send_away(now, port, LeaveReason::ThrownOut);
         } else if let Some(rights) = self.rights(port) {
             let mut rights = Box::new(rights.clone());
             rights.restrict(restrictions);

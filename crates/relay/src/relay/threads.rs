@@ -67,13 +67,13 @@ impl Relay {
             }
             Told::Moved { path, proof } => {
                 if let Some(ended) = self.sessions.end_older(path, proof) {
-                    self.end(ended);
+                    self.end(now, ended);
                 } else if self.sessions.proof_of(path).is_some_and(|own| own > proof) {
                     // The other had not joined yet when it was told of the newer session here.
                     self.tell_of_move(path);
                 }
             }
-            Told::TokenUsed { token, proof } => self.hear_of_token(token, proof),
+            Told::TokenUsed { token, proof } => self.hear_of_token(now, token, proof),
             // A member that is not there, or no room: nobody waits for the answer.
             Told::Verdict { comtree, address, verdict } => {
                 let _ = self.take_verdict(now, comtree, address, verdict);
@@ -81,11 +81,16 @@ impl Relay {
             Told::Conduct { token, ends, verdict } => {
                 let _ = self.hear_of_conduct(now, token, ends, verdict);
             }
-            Told::Connect { path, asked, datagram } => {
+            Told::Connect { path, passed, datagram } => {
                 let packet = Packet::new_checked(datagram).map_err(DropReason::from);
-                let taken = packet.and_then(|packet| self.take_connect(now, path, &packet, asked));
+                let taken = packet.and_then(|packet| self.take_connect(now, path, &packet, passed));
                 if let Err(reason) = taken {
                     self.counters.drop(reason);
+                }
+            }
+            Told::Gone { comtree, sender, address } => {
+                if let Some(port) = self.ports.find(comtree, sender) {
+                    self.tell_gone(now, port, address);
                 }
             }
         }

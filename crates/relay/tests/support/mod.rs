@@ -3,8 +3,8 @@
 #![allow(dead_code)] // Each test file uses a part of it.
 
 use canopy_relay::{
-    BranchConfig, Budgets, Change, ComtreeConfig, Gate, GateLimits, LinkConfig, Mode, Places,
-    Relay, RelayConfig, Siblings, TableLimits,
+    ADDRESS_REST, BranchConfig, Budgets, Change, ComtreeConfig, Gate, GateLimits, LinkConfig, Mode,
+    Places, Relay, RelayConfig, Siblings, TableLimits,
 };
 use canopy_session::{
     Event, GroupOpener, Keyring, LoggedKeys, PublicKey, Session, SessionConfig, SessionLimits,
@@ -99,6 +99,8 @@ pub(crate) fn config(mode: Mode) -> RelayConfig {
         places: Places::new(1000),
         max_sessions: 1000,
         max_datagram: SAFE_DATAGRAM as u16,
+        address_rest: ADDRESS_REST,
+        life: None,
         log_keys: true,
         limits: SessionLimits::default(),
         tables: TableLimits { max_groups: 1 << 12, ..TableLimits::default() },
@@ -206,6 +208,27 @@ impl World {
             self.relay_of.push((first, threads.into()));
         }
         first
+    }
+
+    /// The relay is killed, and starts anew with the same key.
+    pub(crate) fn restart(&mut self, config: RelayConfig) {
+        for (number, siblings) in Siblings::mesh(self.threads.len() as u16).into_iter().enumerate()
+        {
+            let keys = Keyring::new([1; 16]);
+            self.threads[number] = Relay::new(config.clone(), siblings, keys, &[3; 16]);
+        }
+    }
+
+    /// Lets time pass, in steps in which everyone does what is due.
+    pub(crate) fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.now = (self.now + Duration::from_millis(20)).min(end);
+            for thread in &mut self.threads {
+                thread.handle_timeout(self.now);
+            }
+            self.settle();
+        }
     }
 
     /// Adds a participant that will ask a data thread; it joins when the world settles.

@@ -54,7 +54,8 @@ impl Session {
     /// Writes the first message; a repeated connect brings the same one.
     pub(super) fn begin_handshake(&mut self) -> Result<(), WireError> {
         let SessionConfig { comtree, max_datagram, suites, .. } = self.config;
-        let join = Join { comtree, features: 0, max_datagram, suites, token: &self.config.token };
+        let (token, ticket) = (&self.config.token[..], self.ticket.bytes());
+        let join = Join { comtree, features: 0, max_datagram, suites, token, ticket };
         let mut payload = [0; MAX_JOIN_LEN];
         let len = match self.config.call {
             Some(Call { session, thread, .. }) => {
@@ -113,6 +114,7 @@ impl Session {
         }));
         self.id = joined.session;
         self.address = joined.address;
+        self.ticket = joined.ticket;
         self.path_stamp = joined.path_stamp;
         self.answered = REBIND_STAMP;
         self.downlink = joined.downlink;

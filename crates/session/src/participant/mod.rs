@@ -15,10 +15,11 @@ use crate::sessions::REBIND_STAMP;
 use crate::subscriptions::{Settled, Subscriptions};
 pub use calling::{Call, LinkKeys};
 use canopy_wire::{
-    Address, Busy, Challenge, Class, Comtree, Connected, Cookie, Downlink, Flags, Group, GroupKey,
-    Header, Keepalive, Kind, Leave, LeaveReason, Level, MAX_TOKEN_LEN, MAX_UPDATE, Packet, Record,
-    Refused, RefusedReason, RequestStatus, Response, SAFE_DATAGRAM, SEAL_LEN, Sealed, SessionId,
-    SubscribeAck, SubscribeRefusal, Suite, Tag, Time, Unknown, VERSION, WireError, encode_update,
+    Address, Busy, Challenge, Class, Comtree, Connected, Cookie, Downlink, Flags, Gone, Group,
+    GroupKey, Header, Keepalive, Kind, Leave, LeaveReason, Level, MAX_TOKEN_LEN, MAX_UPDATE,
+    Packet, Record, Refused, RefusedReason, RequestStatus, Response, SAFE_DATAGRAM, SEAL_LEN,
+    Sealed, SessionId, SubscribeAck, SubscribeRefusal, Suite, Tag, Ticket, Time, Unknown, VERSION,
+    WireError, encode_update,
 };
 use core::time::Duration;
 use group_keys::GroupKeys;
@@ -39,6 +40,9 @@ pub struct SessionConfig {
     pub identity: Option<Identity>,
     /// The access token; empty without one.
     pub token: Vec<u8>,
+    /// The ticket of an earlier session of the same [identity](SessionConfig::identity), whose
+    /// address is wanted back. Later sessions bring the one of the session before.
+    pub ticket: Ticket,
     /// The suites that this host is good at, a [bit](Suite::bit) each.
     pub suites: u8,
     /// The longest datagram in bytes that the path to the relay takes, from [`SAFE_DATAGRAM`] to
@@ -57,6 +61,7 @@ impl SessionConfig {
             relay_key: None,
             identity: None,
             token: Vec::new(),
+            ticket: Ticket::default(),
             suites: Suite::Aes128Gcm.bit() | Suite::ChaCha20Poly1305.bit(),
             max_datagram: SAFE_DATAGRAM as u16,
             call: None,
@@ -103,6 +108,9 @@ pub enum Event {
     Rebound,
     /// The relay drops a part of what the participant sends. It tells so once a second at most.
     Busy(Busy),
+    /// Nobody is at this address, to which something was sent: it reached no one. Not every update
+    /// that reaches no one is told of.
+    Gone(Address),
     /// The session was left.
     Closed,
 }
@@ -183,6 +191,7 @@ pub struct Session {
     id: SessionId,
     keys: Option<Box<Keys>>,
     address: Address,
+    ticket: Ticket,
     path_stamp: u64,
     max_datagram: usize,
     downlink: Downlink,
@@ -221,6 +230,7 @@ impl Session {
         Session {
             identity: config.identity.clone().unwrap_or(fresh),
             random,
+            ticket: config.ticket,
             config,
             state: State::Greeting,
             nonce: 0,
@@ -264,6 +274,17 @@ impl Session {
     /// The participant's address, unspecified before it is connected.
     pub fn address(&self) -> Address {
         self.address
+    }
+
+    /// Who the participant is.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// What brings the participant's address back in a later session, together with its
+    /// [identity](Session::identity).
+    pub fn ticket(&self) -> Ticket {
+        self.ticket
     }
 
     /// The number that the relay gave the session; its packets carry it.
@@ -539,6 +560,10 @@ impl Session {
             }
             Kind::Busy if self.state == State::Connected => {
                 self.tell(Event::Busy(Busy::decode(packet)?));
+            }
+            Kind::Gone if self.state == State::Connected => {
+                let Gone { address } = Gone::decode(packet)?;
+                self.tell(Event::Gone(address));
             }
             Kind::Left if self.state == State::Leaving => self.close(),
             _ => {}

@@ -40,7 +40,7 @@ impl Sessions {
         let is_link = true;
         self.put(link, Slot { path, nonce, proof, heard: now, live: true, is_link });
         let (welcome, challenged) = (None, None);
-        let keys = Keys { sealer, opener, peer, participant, welcome, challenged };
+        let keys = Keys { sealer, opener, peer, participant, welcome, challenged, told_gone: None };
         self.secrets[link as usize] = Some(keys);
     }
 

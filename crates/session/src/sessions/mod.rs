@@ -11,7 +11,7 @@ use crate::noise::{Identity, PublicKey, SeededRandom};
 use crate::seal::{OpenError, Opener, Sealer};
 use crate::tag::{COOKIE_LIFETIME, KeyedState, Keyring};
 use canopy_wire::{
-    Address, Busy, Challenge, Comtree, Downlink, DropReason, Header, Joined, Keepalive, Kind,
+    Address, Busy, Challenge, Comtree, Downlink, DropReason, Gone, Header, Joined, Keepalive, Kind,
     Leave, LeaveReason, Packet, Path, Rebind, SEAL_LEN, SessionId, Suite, Tag, Time, WireError,
 };
 use core::hash::BuildHasher;
@@ -59,6 +59,8 @@ pub struct SessionsConfig {
     pub thread: u16,
     /// How many data threads there are.
     pub threads: u16,
+    /// The Unix time in seconds at [`Time::ZERO`]: tickets outlive a relay, and so its own clock.
+    pub unix_zero: u64,
     /// Whether to tell the sessions' keys ([`Sessions::poll_key_log`]), for tests.
     pub log_keys: bool,
     /// How long things live.
@@ -136,6 +138,8 @@ struct Keys {
     challenged: Option<Time>,
     /// The key that its participant, or the neighbour, is known by.
     participant: Option<PublicKey>,
+    /// When it was last told that somebody is gone.
+    told_gone: Option<Time>,
 }
 
 /// The keys of a session, told to whoever checks what its two sides send: a test.
@@ -147,6 +151,8 @@ pub struct LoggedKeys {
     pub nonce: u64,
     /// The comtree that it joined.
     pub comtree: Comtree,
+    /// The key that its participant is known by.
+    pub participant: PublicKey,
     /// What its participant was told.
     pub joined: Joined,
     /// Opens what the participant sends.
@@ -157,6 +163,10 @@ pub struct LoggedKeys {
 
 /// Between challenges of one session: a copy of each of its packets may come by another path.
 const CHALLENGE_PAUSE: Duration = Duration::from_millis(50);
+
+/// Between two packets that tell a session of somebody who is gone: whoever sends to many who are
+/// gone hears of four a second.
+const GONE_PAUSE: Duration = Duration::from_millis(250);
 
 /// A session that is no more: what else hung on it must go too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -387,6 +397,30 @@ impl Sessions {
         self.write_sealed(session, answer, |out| busy.encode(comtree, id, out));
     }
 
+    /// Tells a participant that there is nobody at an address that it has sent to. No answer if it
+    /// was told so of another a moment ago.
+    pub fn gone(
+        &mut self,
+        now: Time,
+        session: SessionIndex,
+        comtree: Comtree,
+        address: Address,
+        answer: &mut Answer,
+    ) {
+        let id = self.id(session);
+        let Some(Some(keys)) = self.secrets.get_mut(session as usize) else { return };
+        if keys.told_gone.is_none_or(|at| now.since(at) >= GONE_PAUSE) {
+            keys.told_gone = Some(now);
+            let gone = Gone { address };
+            answer.write_sealed(&mut keys.sealer, keys.peer, |out| gone.encode(comtree, id, out));
+        }
+    }
+
+    /// The Unix time in seconds.
+    fn unix(&self, now: Time) -> u64 {
+        self.config.unix_zero + now.as_nanos() / 1_000_000_000
+    }
+
     fn path_stamp(&self, now: Time, session: SessionIndex, path: Path) -> u64 {
         self.keys.path_stamp(self.period(now), path, self.id(session))
     }
@@ -479,7 +513,12 @@ impl Sessions {
 
     /// By which proof the session at a path holds it.
     pub fn proof_of(&self, path: Path) -> Option<Proof> {
-        self.at(path).map(|(session, _)| self.slots[session as usize].proof)
+        self.at(path).and_then(|(session, _)| self.proof(session))
+    }
+
+    /// By which proof a session holds its path.
+    pub fn proof(&self, session: SessionIndex) -> Option<Proof> {
+        self.slot(session).map(|slot| slot.proof)
     }
 
     /// Ends the session at a path that another data thread's session has proved later, by `proof`.

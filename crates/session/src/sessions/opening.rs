@@ -4,9 +4,10 @@ use super::{Keys, LoggedKeys, Proof, SessionIndex, Sessions, Slot, Terms};
 use crate::answer::Answer;
 use crate::noise::{Prologue, PublicKey, Responder, SECOND_MORE};
 use crate::seal::{Opener, Sealer};
+use crate::ticket::Seat;
 use canopy_wire::{
-    Connect, Connected, Cookie, DropReason, Hello, Join, Joined, LinkJoin, MAX_JOIN_LEN, Packet,
-    Path, Time, WireError,
+    Address, Connect, Connected, Cookie, DropReason, Hello, Join, Joined, LinkJoin, MAX_JOIN_LEN,
+    Packet, Path, Time, WireError,
 };
 use core::time::Duration;
 
@@ -99,6 +100,14 @@ impl Sessions {
         Ok(Knock { responder, payload, len })
     }
 
+    /// The address that an applicant proves by its ticket to have had on the comtree that it asks
+    /// for. Whether somebody else has it now, its relay must see.
+    pub fn seat_of(&self, now: Time, knock: &Knock) -> Option<Address> {
+        let Join { comtree, ticket, .. } = knock.join().ok()?;
+        let participant = knock.participant()?;
+        self.keys.tickets.read(ticket, comtree, &participant, self.unix(now))
+    }
+
     /// Opens a session at a path that has none; `None` if every place is taken.
     pub fn open(
         &mut self,
@@ -153,6 +162,9 @@ impl Sessions {
         nonce: u64,
         terms: &Terms,
     ) -> Option<Keys> {
+        let comtree = knock.join().ok()?.comtree;
+        let participant = knock.participant()?;
+        let seat = Seat { comtree, address: terms.address, participant: &participant };
         let limits = &self.config.limits;
         let millis = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
         let joined = Joined {
@@ -166,8 +178,8 @@ impl Sessions {
             keepalive_ms: millis(limits.keepalive),
             subscription_ms: millis(limits.subscription),
             path_stamp: self.path_stamp(now, session, path),
+            ticket: self.keys.tickets.make(&seat, self.unix(now)),
         };
-        let (comtree, participant) = (knock.join().ok()?.comtree, knock.participant());
         let (mut payload, mut message) = ([0; Answer::ROOM], [0; Answer::ROOM + SECOND_MORE]);
         let len = joined.encode(&mut payload).ok()?;
         let (len, secrets) = knock.responder.finish(&payload[..len], &mut message)?;
@@ -178,6 +190,7 @@ impl Sessions {
                 session: joined.session,
                 nonce,
                 comtree,
+                participant,
                 joined,
                 from_participant: Opener::new(terms.suite, &secrets.from_participant),
                 from_relay: Opener::new(terms.suite, &secrets.from_relay),
@@ -189,7 +202,8 @@ impl Sessions {
             welcome: Some(welcome.bytes().into()),
             peer: joined.session,
             challenged: None,
-            participant,
+            participant: Some(participant),
+            told_gone: None,
         })
     }
 

@@ -83,6 +83,7 @@ impl Pair {
             max_sessions: 1,
             thread: ID.number() as u16,
             threads: ID.number() as u16 + 1,
+            unix_zero: UNIX_ZERO,
             log_keys: true,
             limits: SessionLimits { keepalive: KEEPALIVE, ..SessionLimits::default() },
         };
@@ -249,6 +250,9 @@ pub(crate) fn nonce_of(datagram: &[u8]) -> u64 {
     }
 }
 
+/// The Unix time in seconds at which the relay's clock begins.
+pub(crate) const UNIX_ZERO: u64 = 1_800_000_000;
+
 /// A cookie that nobody made.
 pub(crate) const NO_COOKIE: Tag = [1; 16];
 
@@ -259,6 +263,7 @@ pub(crate) const JOIN: Join<'static> = Join {
     max_datagram: SAFE_DATAGRAM as u16,
     suites: Suite::Aes128Gcm.bit() | Suite::ChaCha20Poly1305.bit(),
     token: &[],
+    ticket: &[],
 };
 
 /// What the messages of a handshake are bound to: the version, and the connect that the first is in.

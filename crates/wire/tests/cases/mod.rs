@@ -3,7 +3,7 @@
 use crate::tshark::{DECODED_AS_PORT, EXPERT, NAMED_PORT, OTHER_PORT};
 use canopy_wire::{
     Address, Busy, CLEAR_LEN, Challenge, Change, Class, Comtree, Connect, Connected, Cookie,
-    Excess, Flags, Group, GroupKey, GroupKeyHeld, GroupKeyNumber, HEADER_LEN, Header, Hello,
+    Excess, Flags, Gone, Group, GroupKey, GroupKeyHeld, GroupKeyNumber, HEADER_LEN, Header, Hello,
     Keepalive, Kind, Leave, LeaveReason, Level, MAX_DATAGRAM, NumberedRequest, Rebind, Record,
     Refused, RefusedReason, Request, RequestStatus, Response, Restriction, SEAL_LEN, SessionId,
     SubscribeAckWriter, SubscribeRefusal, SubscribeWriter, Suite, Unknown, UpdatesWriter, VERSION,
@@ -16,6 +16,7 @@ pub(crate) const COUNT_AT: usize = 10;
 pub(crate) const FLAGS_AT: usize = 11;
 
 pub(crate) const COMTREE: Comtree = Comtree(9);
+const GONE: Address = Address::unicast(1, 66);
 pub(crate) const SESSION: SessionId = SessionId::new(70_007);
 const SENDER: Address = Address::unicast(1, 2);
 const RECEIVER: Address = Address::unicast(1, 5);
@@ -400,6 +401,14 @@ pub(crate) fn session_cases() -> Vec<Case> {
                 ("canopy.kind", "0x25"),
                 ("canopy.group_key.number", "16777215"),
                 ("canopy.group_key.lacks", "7"),
+            ],
+        ),
+        case(
+            longer(written(|out| Gone { address: GONE }.encode(COMTREE, SESSION, out))),
+            "Gone, comtree 9, session 70007, 1.66",
+            &[
+                ("canopy.kind", "0x1c"),
+                ("canopy.gone.address", "0x00010042"),
                 ("canopy.ignored", "010203"),
             ],
         ),
