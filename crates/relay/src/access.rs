@@ -77,6 +77,7 @@ pub(crate) struct Rights {
     subscribe: Scope,
     unicast: Unicast,
     is_server: bool,
+    address: Option<Address>,
     budget: canopy_token::Budget,
     restrictions: Vec<Restriction>,
     token: TokenId,
@@ -98,6 +99,7 @@ impl Rights {
             subscribe,
             unicast,
             is_server: grant.roles.contains(&Role::Server),
+            address: grant.address,
             budget: grant.budget,
             restrictions: Vec::new(),
             token: TokenId::of(&id),
@@ -121,6 +123,11 @@ impl Rights {
             down_packets: granted(self.budget.down_packets, all.down_packets),
             down_bits: granted(self.budget.down_bits, all.down_bits),
         }
+    }
+
+    /// The address that the token names for its bearer.
+    pub(crate) fn address(&self) -> Option<Address> {
+        self.address
     }
 
     /// When the token ends.

@@ -42,6 +42,8 @@ pub(crate) enum NoAddress {
     AllTaken,
     /// Those that nobody has rest for their last owners.
     AllResting,
+    /// The one that was asked for is another's, or not this thread's to give.
+    Anothers,
 }
 
 /// An address that was given back.
@@ -136,8 +138,32 @@ impl AddressPool {
         is_free
     }
 
-    /// An address whose owner is gone; it rests from now on.
+    /// Whether a participant of a site may have an address, in the range of newcomers or beyond it.
+    pub(crate) fn may_have(site: u16, address: Address) -> bool {
+        address.site() == site & 0x7fff && address.endpoint() >= FIRST_ENDPOINT
+    }
+
+    /// Takes this very address for whom a token names it, even if it rests for another. Nobody may
+    /// have it. False if it is not this thread's to give.
+    pub(crate) fn take_pinned(&mut self, address: Address) -> bool {
+        let endpoint = address.endpoint();
+        let is_here = Self::may_have(self.site, address)
+            && u32::from(endpoint) % self.step == self.first % self.step;
+        if let Some(number) = self.number(address).filter(|_| is_here) {
+            self.wake(endpoint);
+            if (number + self.count - self.start) % self.count >= self.fresh {
+                self.early.insert(endpoint);
+            }
+        }
+        is_here
+    }
+
+    /// An address whose owner is gone; it rests from now on. Those beyond the range of newcomers need
+    /// no rest.
     pub(crate) fn give_back(&mut self, now: Time, address: Address, owner: Owner) {
+        if self.number(address).is_none() {
+            return;
+        }
         let (endpoint, order) = (address.endpoint(), self.next_order);
         self.next_order += 1;
         self.resting.insert(endpoint, Resting { owner, since: now, order });
@@ -245,6 +271,21 @@ mod tests {
         assert_eq!(pool.take(seconds(600)), Ok(address(66)));
         assert_eq!(pool.take(seconds(600)), Err(NoAddress::AllTaken));
         assert!(pool.early.is_empty());
+    }
+
+    #[test]
+    fn a_pinned_address_is_taken_whoever_it_rests_for_and_no_newcomer_gets_it() {
+        let mut pool = pool(64..=67, ALONE);
+        let address = |endpoint| Address::unicast(5, endpoint);
+        assert!(pool.take_pinned(address(65)));
+        pool.give_back(seconds(1), address(65), ALICE);
+        assert!(pool.take_pinned(address(65)), "it rests for Alice, and a token names it");
+        assert!(pool.take_pinned(address(1000)), "beyond what newcomers get");
+        pool.give_back(seconds(1), address(1000), ALICE);
+        assert_eq!(all_of(&mut pool), [64, 66, 67]);
+        assert_eq!(pool.take(seconds(9999)), Err(NoAddress::AllTaken));
+        let foreign = [address(63), Address::unicast(6, 65), Address(1 << 31 | 65)];
+        assert!(foreign.iter().all(|address| !pool.take_pinned(*address)));
     }
 
     #[test]

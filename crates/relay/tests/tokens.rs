@@ -501,3 +501,46 @@ fn a_tokens_budget_holds_until_another_token_changes_it() {
     world.now = world.now + Duration::from_secs(1);
     assert_eq!(publish(&mut world, 30), 20);
 }
+
+/// By a token that pins an address of the relay's site.
+fn pinned(number: u8, endpoint: u16) -> Claims {
+    let mut claims = claims(number);
+    claims.grant.address = Some(Address::unicast(1, endpoint));
+    claims
+}
+
+#[test]
+fn a_token_that_names_an_address_brings_it_whichever_thread_is_asked() {
+    for threads in [1, 3] {
+        let mut world = guarded_world(threads);
+        for (number, endpoint) in [(1, 64), (2, 65), (3, 66), (4, 9000)] {
+            let member = come(&mut world, 0, number, &pinned(number, endpoint));
+            assert_eq!(world.address(member), Address::unicast(1, endpoint), "{threads} threads");
+        }
+        // Again, after it has left, and over its own session.
+        world.participants[0].session.leave();
+        world.settle();
+        for _ in 0..2 {
+            let again = come(&mut world, usize::from(threads) - 1, 1, &pinned(1, 64));
+            assert_eq!(world.address(again), Address::unicast(1, 64));
+        }
+        assert_eq!(world.sessions(), 4);
+    }
+}
+
+#[test]
+fn an_address_that_somebody_has_or_that_is_of_another_site_is_refused() {
+    for threads in [1, 2] {
+        let mut world = guarded_world(threads);
+        come(&mut world, 0, 1, &pinned(1, 65));
+        let mut elsewhere = claims(3);
+        elsewhere.grant.address = Some(Address::unicast(2, 65));
+        for claims in [pinned(2, 65), elsewhere, pinned(4, 63)] {
+            let number = claims.subject.trim_start_matches("player-").parse().unwrap();
+            let refused = come(&mut world, 0, number, &claims);
+            let events = world.events(refused);
+            assert!(events.contains(&Event::Refused(RefusedReason::AddressTaken)), "{events:?}");
+        }
+        assert_eq!((world.sessions(), world.dropped(DropReason::AddressTaken)), (1, 3));
+    }
+}

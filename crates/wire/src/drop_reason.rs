@@ -54,6 +54,8 @@ drop_reasons! {
     Stale => "stale",
     /// A connect with no security suite that this relay takes.
     BadCredentials => "bad_credentials",
+    /// A connect whose token names an address that somebody else has, or that is not this relay's.
+    AddressTaken => "address_taken",
     /// A connect or a request without a token that this relay takes.
     BadToken => "bad_token",
     /// An update to a group, or at a level, that its publisher's token does not grant.

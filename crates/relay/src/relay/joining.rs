@@ -2,7 +2,7 @@
 
 use super::{MAX_PASSED_ON, Notice, Relay, SWEEP_EVERY};
 use crate::access::Rights;
-use crate::addresses::{NoAddress, Owner};
+use crate::addresses::{AddressPool, NoAddress, Owner};
 use crate::comtrees::ComtreeIndex;
 use crate::ports::{DatagramClass, Peer, PeerClass, Shape};
 use crate::siblings::{Passed, Told};
@@ -31,6 +31,8 @@ struct Entry {
     terms: Terms,
     rights: Option<Box<Rights>>,
     owner: Owner,
+    /// Its token names the address.
+    is_pinned: bool,
 }
 
 impl Relay {
@@ -78,50 +80,72 @@ impl Relay {
         if let Some(join) = knock.link_join()? {
             return self.take_call(now, &applicant, knock, join);
         }
-        let join = knock.join()?;
+        knock.join()?;
+        match self.entry_of(&applicant, knock) {
+            Ok(entry) => self.let_in_or_pass_on(&applicant, entry),
+            Err((reason, drop)) => self.refuse_for(&applicant, reason, drop),
+        }
+    }
+
+    /// What an applicant may be let in with, whose message was opened.
+    fn entry_of(
+        &mut self,
+        applicant: &Applicant<'_>,
+        knock: Knock,
+    ) -> Result<Entry, (RefusedReason, DropReason)> {
+        let Applicant { path, now, .. } = *applicant;
+        let malformed = (RefusedReason::Credentials, DropReason::Malformed);
+        let join = knock.join().map_err(|_| malformed)?;
         let Join { comtree, suites, max_datagram, .. } = join;
-        let Some(suite) = Suite::best_of(suites) else {
-            let (reason, drop) = (RefusedReason::Credentials, DropReason::BadCredentials);
-            return self.refuse_for(&applicant, reason, drop);
-        };
-        let Some(index) = self.comtrees.find(comtree) else {
-            let (reason, drop) = (RefusedReason::UnknownComtree, DropReason::UnknownComtree);
-            return self.refuse_for(&applicant, reason, drop);
-        };
-        let wanted = self.sessions.seat_of(now, &knock);
-        let elsewhere = wanted.and_then(|address| self.thread_of(comtree, address));
-        if let Some(thread) = elsewhere.filter(|_| passed == Passed::default()) {
-            return self.bring_to(thread, &applicant);
-        }
-        let rights = match self.rights_of(now, &join, knock.participant(), index) {
-            Ok(rights) => rights,
-            Err(why) => {
-                self.note(Notice::TokenRefused { comtree, path, why });
-                return self.refuse_for(&applicant, RefusedReason::Token, DropReason::BadToken);
-            }
-        };
-        let token = rights.as_ref().map(|rights| rights.token());
-        if token.is_some_and(|token| self.is_used_since(token, proof)) {
-            return Err(DropReason::Stale);
-        }
+        let index = self.comtrees.find(comtree);
+        let index = index.ok_or((RefusedReason::UnknownComtree, DropReason::UnknownComtree))?;
+        let entry = self.comtrees.get(index);
         // What is sealed for all, all must be able to open.
-        let group_suite = self.comtrees.get(index).group_keys.as_ref().map(|keys| keys.suite());
-        if group_suite.is_some_and(|suite| suites & suite.bit() == 0) {
-            let (reason, drop) = (RefusedReason::Credentials, DropReason::BadCredentials);
-            return self.refuse_for(&applicant, reason, drop);
+        let group_suite = entry.group_keys.as_ref().map(|keys| keys.suite());
+        let opens_all = group_suite.is_none_or(|suite| suites & suite.bit() != 0);
+        let suite = Suite::best_of(suites).filter(|_| opens_all);
+        let suite = suite.ok_or((RefusedReason::Credentials, DropReason::BadCredentials))?;
+        let (site, downlink) = (entry.addresses.site(), entry.downlink);
+        let rights = self.rights_of(now, &join, knock.participant(), index).map_err(|why| {
+            self.note(Notice::TokenRefused { comtree, path, why });
+            (RefusedReason::Token, DropReason::BadToken)
+        })?;
+        let pinned = rights.as_ref().and_then(|rights| rights.address());
+        if pinned.is_some_and(|address| !AddressPool::may_have(site, address)) {
+            return Err((RefusedReason::AddressTaken, DropReason::AddressTaken));
         }
+        let wanted = pinned.or_else(|| self.sessions.seat_of(now, &knock));
         let datagrams = DatagramClass::of(max_datagram.min(self.max_datagram));
         let terms = Terms {
             // What it wants; what it gets is settled when there is a place.
             address: wanted.unwrap_or(Address::UNSPECIFIED),
             suite,
-            downlink: self.comtrees.get(index).downlink,
+            downlink,
             max_datagram: datagrams.max_datagram() as u16,
             // None beyond the base protocol exists yet.
             features: 0,
         };
         let owner = self.owners.hash_one(knock.participant());
-        self.make_room(now, &applicant, Entry { comtree, index, knock, terms, rights, owner })
+        let is_pinned = pinned.is_some();
+        Ok(Entry { comtree, index, knock, terms, rights, owner, is_pinned })
+    }
+
+    /// Lets an applicant in, or hands it on to the data thread whose the address is that it wants.
+    fn let_in_or_pass_on(
+        &mut self,
+        applicant: &Applicant<'_>,
+        entry: Entry,
+    ) -> Result<(), DropReason> {
+        let Applicant { proof, passed, now, .. } = *applicant;
+        let token = entry.rights.as_ref().map(|rights| rights.token());
+        if token.is_some_and(|token| self.is_used_since(token, proof)) {
+            return Err(DropReason::Stale);
+        }
+        let elsewhere = self.thread_of(entry.comtree, entry.terms.address);
+        match elsewhere.filter(|_| passed == Passed::default()) {
+            Some(thread) => self.bring_to(thread, applicant),
+            None => self.make_room(now, applicant, entry),
+        }
     }
 
     /// The participant sent connect twice: its answer was lost, or is late.
@@ -176,27 +200,40 @@ impl Relay {
         if self.passed_on.contains(&(proof.nonce, path)) {
             return self.ask_next_thread(applicant, DropReason::SessionsFull);
         }
-        let Entry { comtree, index, owner, .. } = entry;
+        let Entry { comtree, index, owner, is_pinned, .. } = entry;
         let wanted = entry.terms.address;
         self.relieve(now, (comtree, wanted), owner, proof)?;
         if !self.places.take() {
             // One of them may be the applicant's own, on another data thread.
             return self.ask_next_thread(applicant, DropReason::SessionsFull);
         }
+        let is_taken = self.ports.find(comtree, wanted).is_some();
         let addresses = &mut self.comtrees.get_mut(index).addresses;
-        let taken = match addresses.take_this(now, wanted, owner) {
-            true => Ok(wanted),
-            false => addresses.take(now),
+        let taken = if is_pinned {
+            let is_its = !is_taken && addresses.take_pinned(wanted);
+            is_its.then_some(wanted).ok_or(NoAddress::Anothers)
+        } else if addresses.take_this(now, wanted, owner) {
+            Ok(wanted)
+        } else {
+            addresses.take(now)
         };
         let address = match taken {
             Ok(address) => address,
             Err(why) => {
                 self.places.give_back();
-                let reason = match why {
-                    NoAddress::AllTaken => DropReason::SessionsFull,
-                    NoAddress::AllResting => DropReason::AddressesResting,
+                return match why {
+                    NoAddress::AllTaken => {
+                        self.ask_next_thread(applicant, DropReason::SessionsFull)
+                    }
+                    NoAddress::AllResting => {
+                        self.ask_next_thread(applicant, DropReason::AddressesResting)
+                    }
+                    NoAddress::Anothers => {
+                        let (reason, drop) =
+                            (RefusedReason::AddressTaken, DropReason::AddressTaken);
+                        self.refuse_for(applicant, reason, drop)
+                    }
                 };
-                return self.ask_next_thread(applicant, reason);
             }
         };
         entry.terms.address = address;
@@ -238,7 +275,7 @@ impl Relay {
     /// Opens a session with a port on a comtree, and answers. False if a table is full.
     fn let_in(&mut self, now: Time, applicant: &Applicant<'_>, entry: Entry) -> bool {
         let Applicant { path, proof, .. } = *applicant;
-        let Entry { comtree, index, knock, terms, rights, owner } = entry;
+        let Entry { comtree, index, knock, terms, rights, owner, .. } = entry;
         let Some(session) = self.sessions.open(now, path, proof, knock, &terms) else {
             return false;
         };
