@@ -6,6 +6,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)] // They panic when nobody reads.
 
 mod capacity;
+mod flood;
 mod footprint;
 mod groupcast;
 mod join;
@@ -41,6 +42,8 @@ enum What {
     Subscribe(subscribe::SubscribeBench),
     /// Participants that one core of a relay lets in within a second
     Join(join::JoinBench),
+    /// What floods cost an honest crowd
+    Flood(flood::FloodBench),
     /// Memory and idle processor time of a relay with many clients
     Footprint(footprint::FootprintBench),
     /// Time to choose a tree by every method, and to provision one change in a large tree
@@ -48,6 +51,9 @@ enum What {
     /// The naive reflector: recvfrom, then sendto per member
     #[command(hide = true)]
     Reflector(reflector::Reflector),
+    /// Who floods
+    #[command(hide = true)]
+    Attacker(flood::Attacker),
 }
 
 /// A flag that is on or off.
@@ -97,9 +103,11 @@ impl BenchCommand {
             What::Groupcast(bench) => bench.run(),
             What::Subscribe(bench) => bench.run(),
             What::Join(bench) => bench.run(),
+            What::Flood(bench) => bench.run(),
             What::Footprint(bench) => bench.run(),
             What::Plan(bench) => bench.run(),
             What::Reflector(reflector) => reflector.run(),
+            What::Attacker(attacker) => attacker.run(),
         }
     }
 }

@@ -41,6 +41,15 @@ pub fn pin_thread(processor: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
+/// Lets other processes go first from now on: by so many steps of niceness, 1 to 19.
+///
+/// # Errors
+/// What the kernel says.
+pub fn be_nice(steps: u8) -> io::Result<()> {
+    rustix::process::nice(steps.into())?;
+    Ok(())
+}
+
 /// Processor time of the calling thread, in nanosecond resolution.
 pub fn thread_cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);

@@ -1,0 +1,194 @@
+//! `canopy bench flood`: what a flood costs an honest crowd on another comtree.
+//!
+//! A crowd walks through a real relay process, and an oracle judges every delivery. In the middle
+//! half of the walk an attacker, a process of its own, floods the relay in one of several ways.
+
+mod attacker;
+
+use crate::Processors;
+use crate::relay::Server;
+use anyhow::{Context, ensure};
+pub(crate) use attacker::Attacker;
+use attacker::{Attack, Offered};
+use canopy_bots::{CrowdConfig, Generated, Grid, Report, Trace};
+use canopy_net::{end_with_parent, process_cpu_time};
+use canopy_output::{print_line, print_note};
+use canopy_wire::Comtree;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// Walks a crowd through a relay, quietly and under floods, and tells what each flood cost it: missing
+/// deliveries, lost sessions, and the ages of updates against the quiet walk's. The relay has one
+/// data thread on a processor of its own and its usual settings; crowd and attacker share another.
+/// Ends with 1 if a flood cost a delivery that was due, or a session.
+#[derive(Args)]
+pub(crate) struct FloodBench {
+    /// The floods; all unless given
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    attack: Vec<Attack>,
+    /// Seconds of each walk; the flood lasts for the middle half
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(4..=600))]
+    seconds: u32,
+    /// Walkers, if they are generated
+    #[arg(long, default_value_t = 110, value_parser = clap::value_parser!(u32).range(2..=1000))]
+    walkers: u32,
+    /// Walk this recorded crowd, as fast as it was recorded
+    #[arg(long, value_name = "FILE[.csv|.csv.gz]", conflicts_with = "walkers")]
+    trace: Option<PathBuf>,
+    /// Print the rows as JSON, one a line
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct FloodRow {
+    /// The flood, or `quiet`.
+    attack: &'static str,
+    /// What the attacker sent.
+    #[serde(flatten)]
+    offered: Offered,
+    deliveries: u64,
+    missing: u64,
+    duplicates: u64,
+    unexpected: u64,
+    out_of_order: u64,
+    updates_unsent: u64,
+    reconnects: u64,
+    age_p50_us: u64,
+    age_p99_us: u64,
+    /// Against the quiet walk's.
+    age_p99_ratio: f64,
+    /// Of one processor, over the whole walk.
+    relay_cpu_share: f64,
+}
+
+/// Area for each walker, square metres, so that some thirty are in sight.
+const AREA_PER_WALKER: f64 = 1.6;
+const UPDATES_PER_SECOND: f64 = 16.0;
+/// The attacker's comtree; the crowd's is another.
+const COMTREES: &str = "1,2";
+/// Who unsubscribes so soon after an update was published may miss it.
+const SETTLE: Duration = Duration::from_millis(350);
+
+impl FloodBench {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let processors = Processors::take()?;
+        let trace = match &self.trace {
+            Some(path) => Trace::read(path)?,
+            None => Trace::generate(&Generated {
+                seed: 1,
+                walkers: self.walkers,
+                side: (AREA_PER_WALKER * f64::from(self.walkers)).sqrt(),
+                seconds: f64::from(self.seconds),
+                rate: UPDATES_PER_SECOND,
+            }),
+        };
+        let attacks = match &self.attack[..] {
+            [] => Attack::value_variants(),
+            some => some,
+        };
+        let quiet = self.walk(&trace, None, processors.relay_on[0])?;
+        let mut is_harmless = true;
+        let tell = |row: &FloodRow| {
+            print_line(if self.json { serde_json::to_string(row)? } else { row.in_words() })
+                .context("standard output")
+        };
+        tell(&quiet)?;
+        for attack in attacks {
+            let mut row = self.walk(&trace, Some(*attack), processors.relay_on[0])?;
+            row.age_p99_ratio = row.age_p99_us as f64 / quiet.age_p99_us.max(1) as f64;
+            is_harmless &= row.missing == 0 && row.updates_unsent == 0 && row.reconnects == 0;
+            tell(&row)?;
+        }
+        Ok(if is_harmless { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    fn walk(
+        &self,
+        trace: &Trace,
+        attack: Option<Attack>,
+        relay_on: usize,
+    ) -> anyhow::Result<FloodRow> {
+        let name = attack.map_or("quiet", Attack::name);
+        print_note(format_args!("{name}: {:.0} s", trace.seconds()));
+        let pin = relay_on.to_string();
+        let server =
+            Server::start_relay(&["--threads", "1", "--pin", &pin, "--comtree", COMTREES])?;
+        let cpu = process_cpu_time(server.process())?;
+        let attacker = attack.map(|attack| {
+            let length = trace.seconds();
+            start(attack, &server, (length / 4.0, length / 2.0))
+        });
+        let config = CrowdConfig {
+            relay: server.address,
+            comtree: Comtree(1),
+            issuer: None,
+            speed: 1.0,
+            grid: Grid::new(2.0, 4.0)?,
+            bytes: 100,
+            settle: SETTLE,
+        };
+        let report = canopy_bots::run(&config, trace, None, &AtomicBool::new(false), |_| ())?;
+        let cpu = process_cpu_time(server.process())?.saturating_sub(cpu);
+        let offered = match attacker.transpose()? {
+            Some(attacker) => offered_by(attacker)?,
+            None => Offered::default(),
+        };
+        Ok(FloodRow::new(name, offered, &report, cpu))
+    }
+}
+
+/// Starts an attacker that waits, floods, tells what it has sent, and ends.
+fn start(attack: Attack, server: &Server, (wait, length): (f64, f64)) -> anyhow::Result<Child> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["bench", "attacker", "--what", attack.name()]);
+    command.args(["--relay", &server.address.to_string()]);
+    command.args(["--wait", &wait.to_string(), "--seconds", &length.to_string()]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    end_with_parent(&mut command).spawn().context("cannot start the attacker")
+}
+
+fn offered_by(attacker: Child) -> anyhow::Result<Offered> {
+    let output = attacker.wait_with_output()?;
+    ensure!(output.status.success(), "the attacker failed");
+    serde_json::from_slice(&output.stdout).context("the attacker did not say what it has sent")
+}
+
+impl FloodRow {
+    fn new(attack: &'static str, offered: Offered, report: &Report, cpu: Duration) -> FloodRow {
+        let verdict = &report.verdict;
+        FloodRow {
+            attack,
+            offered,
+            deliveries: verdict.delivered,
+            missing: verdict.missing,
+            duplicates: verdict.duplicates,
+            unexpected: verdict.unexpected,
+            out_of_order: verdict.out_of_order,
+            updates_unsent: report.updates_unsent,
+            reconnects: report.reconnects,
+            age_p50_us: report.age_us.p50,
+            age_p99_us: report.age_us.p99,
+            age_p99_ratio: 1.0,
+            relay_cpu_share: cpu.as_secs_f64() / report.seconds,
+        }
+    }
+
+    fn in_words(&self) -> String {
+        let FloodRow { attack, offered, missing, reconnects, .. } = self;
+        format!(
+            "{attack:<9} {:>9.0} packets/s, {:>6.0} Mbit/s: missing {missing} of {}, {reconnects} \
+             sessions lost, age p99 {} µs ({:.2} × quiet), relay {:.0} % of a processor",
+            offered.packets_per_second,
+            offered.megabits_per_second,
+            self.deliveries + missing,
+            self.age_p99_us,
+            self.age_p99_ratio,
+            self.relay_cpu_share * 100.0,
+        )
+    }
+}
