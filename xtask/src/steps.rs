@@ -44,7 +44,11 @@ pub(crate) const ALL: [Step; 12] = [
     Step { name: "dissector", what: "tshark reads our packets", run: dissector },
     Step { name: "browser", what: "the web console in Chromium", run: browser },
     Step { name: "deny", what: "licences, advisories and sources of dependencies", run: deny },
-    Step { name: "bench", what: "the relay bench runs and its rows parse", run: bench },
+    Step {
+        name: "bench",
+        what: "the benches of relay and joins run and their rows parse",
+        run: bench,
+    },
 ];
 
 /// Integration tests of the steps below, so the `test` step passes them by.
@@ -147,8 +151,11 @@ fn bench(job: &mut Job<'_>) -> Result<()> {
     build_release(job)?;
     let mut command = Command::new(job.workspace.canopy());
     command.args(["bench", "relay", "--quick", "--json"]);
-    let rows = sim::rows(&job.read(command)?)?;
-    job.note(&format!("{} rows", rows.len()));
+    let mut rows = sim::rows(&job.read(command)?)?.len();
+    let mut command = Command::new(job.workspace.canopy());
+    command.args(["bench", "join", "--rounds", "1", "--participants", "50", "--json"]);
+    rows += sim::rows(&job.read(command)?)?.len();
+    job.note(&format!("{rows} rows"));
     Ok(())
 }
 

@@ -388,3 +388,32 @@ fn the_demo_has_a_picture() {
     }
     assert!(get(address, "/").contains("<title>"));
 }
+
+#[test]
+fn floods_are_measured_against_a_quiet_walk() {
+    let output = run(&[
+        "bench",
+        "flood",
+        "--seconds",
+        "4",
+        "--walkers",
+        "20",
+        "--attack",
+        "groups",
+        "--json",
+    ]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    if said.contains("needs two processors") {
+        return println!("skipped: {said}");
+    }
+    let rows = String::from_utf8_lossy(&output.stdout).into_owned();
+    let rows: Vec<Value> = rows.lines().map(|row| serde_json::from_str(row).unwrap()).collect();
+    let [quiet, groups] = &rows[..] else { panic!("{rows:?}: {said}") };
+    assert_eq!((&quiet["attack"], &groups["attack"]), (&"quiet".into(), &"groups".into()));
+    assert!(groups["packets_per_second"].as_f64() > Some(500.0), "{groups}");
+    // Who opens more groups than one may is refused: the flood reached the relay.
+    assert!(groups["drops"]["subscriptions_full"].as_u64() > Some(0), "{groups}");
+    for row in &rows {
+        assert!(row["deliveries"].as_u64() > Some(0), "{row}");
+    }
+}

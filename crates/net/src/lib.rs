@@ -26,8 +26,8 @@ pub use listener::{SEND_BUFFER, ThreadSockets, listen};
 pub use options::set_receive_buffer;
 pub use outlet::{Outlet, Retry};
 pub use processor::{
-    available_processors, be_nice, end_with_parent, has_aes, pin_thread, process_cpu_time,
-    raise_open_files, thread_cpu_time,
+    ask_to_end, available_processors, be_nice, end_with_parent, has_aes, pin_thread,
+    process_cpu_time, raise_open_files, thread_cpu_time,
 };
 pub use readiness::Readiness;
 pub use receive::Receiver;

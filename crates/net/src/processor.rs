@@ -1,13 +1,14 @@
 //! Processors, and the time spent on them.
 
 use rustix::process::{
-    Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit,
+    Pid, Resource, Rlimit, Signal, getrlimit, kill_process, nice, set_parent_process_death_signal,
+    setrlimit,
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 /// The processors that this process may run on, by number.
@@ -41,12 +42,20 @@ pub fn pin_thread(processor: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
+/// Asks a process that this one has started to end (`SIGTERM`).
+///
+/// # Errors
+/// If it has ended already.
+pub fn ask_to_end(child: &Child) -> io::Result<()> {
+    Ok(kill_process(Pid::from_child(child), Signal::TERM)?)
+}
+
 /// Lets other processes go first from now on: by so many steps of niceness, 1 to 19.
 ///
 /// # Errors
 /// What the kernel says.
 pub fn be_nice(steps: u8) -> io::Result<()> {
-    rustix::process::nice(steps.into())?;
+    nice(steps.into())?;
     Ok(())
 }
 

@@ -16,6 +16,7 @@ use canopy_output::{print_line, print_note};
 use canopy_wire::Comtree;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::AtomicBool;
@@ -64,6 +65,8 @@ struct FloodRow {
     age_p99_ratio: f64,
     /// Of one processor, over the whole walk.
     relay_cpu_share: f64,
+    /// What the relay dropped, by reason.
+    drops: BTreeMap<String, u64>,
 }
 
 /// Area for each walker, square metres, so that some thirty are in sight.
@@ -138,7 +141,7 @@ impl FloodBench {
             Some(attacker) => offered_by(attacker)?,
             None => Offered::default(),
         };
-        Ok(FloodRow::new(name, offered, &report, cpu))
+        Ok(FloodRow::new(name, offered, &report, cpu, server.stop()?))
     }
 }
 
@@ -159,7 +162,13 @@ fn offered_by(attacker: Child) -> anyhow::Result<Offered> {
 }
 
 impl FloodRow {
-    fn new(attack: &'static str, offered: Offered, report: &Report, cpu: Duration) -> FloodRow {
+    fn new(
+        attack: &'static str,
+        offered: Offered,
+        report: &Report,
+        cpu: Duration,
+        drops: BTreeMap<String, u64>,
+    ) -> FloodRow {
         let verdict = &report.verdict;
         FloodRow {
             attack,
@@ -175,6 +184,7 @@ impl FloodRow {
             age_p99_us: report.age_us.p99,
             age_p99_ratio: 1.0,
             relay_cpu_share: cpu.as_secs_f64() / report.seconds,
+            drops,
         }
     }
 
@@ -182,13 +192,14 @@ impl FloodRow {
         let FloodRow { attack, offered, missing, reconnects, .. } = self;
         format!(
             "{attack:<9} {:>9.0} packets/s, {:>6.0} Mbit/s: missing {missing} of {}, {reconnects} \
-             sessions lost, age p99 {} µs ({:.2} × quiet), relay {:.0} % of a processor",
+             sessions lost, age p99 {} µs ({:.2} × quiet), relay {:.0} % of a processor, dropped {:?}",
             offered.packets_per_second,
             offered.megabits_per_second,
             self.deliveries + missing,
             self.age_p99_us,
             self.age_p99_ratio,
             self.relay_cpu_share * 100.0,
+            self.drops,
         )
     }
 }

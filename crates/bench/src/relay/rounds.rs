@@ -7,9 +7,10 @@ use super::report::{Ages, Row};
 use crate::flag_value;
 use crate::noise::{Steal, median};
 use anyhow::{Context, bail};
-use canopy_net::end_with_parent;
+use canopy_net::{ask_to_end, end_with_parent};
 use hdrhistogram::Histogram;
-use std::io::{BufRead, BufReader};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -35,7 +36,7 @@ pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     /// The send engine that it uses.
     engine: String,
-    _stdout: BufReader<ChildStdout>,
+    stdout: BufReader<ChildStdout>,
 }
 
 impl Server {
@@ -80,7 +81,17 @@ impl Server {
             bail!("the server did not say where it listens");
         };
         let engine = line["engines"][0]["engine"].as_str().unwrap_or_default().to_owned();
-        Ok(Server { child, address, engine, _stdout: stdout })
+        Ok(Server { child, address, engine, stdout })
+    }
+
+    /// Ends a relay in order, and returns what it counted as dropped, by reason.
+    pub(crate) fn stop(mut self) -> anyhow::Result<BTreeMap<String, u64>> {
+        ask_to_end(&self.child)?;
+        let mut said = String::new();
+        self.stdout.read_to_string(&mut said)?;
+        let last = said.lines().last().context("the relay says nothing of what it did")?;
+        let mut last: serde_json::Value = serde_json::from_str(last)?;
+        Ok(serde_json::from_value(last["totals"]["drops"].take())?)
     }
 
     pub(crate) fn process(&self) -> u32 {
