@@ -2,12 +2,13 @@
 //! checks).
 
 use crate::meters::Budget;
+use canopy_session::{PublicKey, derive};
 use canopy_token::{
     CLOCK_SKEW, Claims, ComtreeGrant, KeyId, KeySet, Revocations, Role, Scope, TokenError, Unicast,
     UnixTime, Verified,
 };
 use canopy_wire::{Acts, Address, Comtree, DropReason, Group, Level, Restriction, Time, Verdict};
-use core::fmt;
+use core::fmt::{self, Write as _};
 use std::collections::BTreeMap;
 
 /// Whose tokens a relay takes, and which of them no more.
@@ -46,7 +47,14 @@ impl fmt::Display for TokenRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             TokenRefusal::Missing => f.write_str("it brought no token"),
-            TokenRefusal::Invalid(error) => write!(f, "its token is not taken: {error}"),
+            // What it says may be anybody's words, and is not to look like another line of a log.
+            TokenRefusal::Invalid(error) => {
+                f.write_str("its token is not taken: ")?;
+                error.to_string().chars().try_for_each(|c| match c.is_control() {
+                    true => write!(f, "{}", c.escape_default()),
+                    false => f.write_char(c),
+                })
+            }
             TokenRefusal::OtherKey => f.write_str("its token is for the owner of another key"),
             TokenRefusal::OtherWorld(world) => write!(f, "its token is for the world {world:?}"),
             TokenRefusal::OtherComtree(Comtree(id)) => {
@@ -57,16 +65,16 @@ impl fmt::Display for TokenRefusal {
     }
 }
 
-/// A token's identifier, shortened to what data threads tell each other. Whoever issues tokens
-/// chooses the identifiers, so two that are alike are its own doing.
+/// A token's identifier and the key that it is for, shortened to what data threads tell each other.
+/// Whoever issues tokens chooses the identifiers: so two of the same name are one for the owner of one
+/// key alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TokenId(pub(crate) u64);
 
 impl TokenId {
-    fn of(id: &str) -> TokenId {
-        // FNV-1a.
-        let hash = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        TokenId(id.bytes().fold(0xcbf2_9ce4_8422_2325, hash))
+    fn of(client_key: &PublicKey, id: &str) -> TokenId {
+        let [a, b, c, d, e, f, g, h, ..] = derive(client_key, id.as_bytes());
+        TokenId(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
     }
 }
 
@@ -90,7 +98,8 @@ pub(crate) struct Rights {
 impl Rights {
     /// What a token grants on a comtree, if it grants anything there.
     pub(crate) fn new(origin: UnixTime, verified: Verified, comtree: Comtree) -> Option<Rights> {
-        let Verified { claims: Claims { id, expires, mut grant, .. }, key } = verified;
+        let Verified { claims, key } = verified;
+        let Claims { id, expires, client_key, mut grant, .. } = claims;
         let at = grant.comtrees.iter().position(|one| one.comtree == comtree)?;
         let ComtreeGrant { publish, subscribe, unicast, .. } = grant.comtrees.swap_remove(at);
         let seconds = expires.after(CLOCK_SKEW).0.saturating_sub(origin.0);
@@ -102,7 +111,7 @@ impl Rights {
             address: grant.address,
             budget: grant.budget,
             restrictions: Vec::new(),
-            token: TokenId::of(&id),
+            token: TokenId::of(&client_key, &id),
             id: id.into(),
             key,
             ends: Time::from_nanos(seconds.saturating_mul(1_000_000_000)),
