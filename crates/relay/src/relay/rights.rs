@@ -195,20 +195,41 @@ impl Relay {
         };
         let proof = self.path_of_member(port).and_then(|path| self.sessions.proof_of(path));
         let Some(proof) = proof else { return refused };
-        if let Some(before) = self.ports.get(port).and_then(|port| port.rights.as_ref()) {
-            self.by_token.remove(&before.token());
+        let (token, ends) = (rights.token(), rights.ends());
+        let is_newer = |(other, own): (PortIndex, Proof)| other != port && own >= proof;
+        if self.proof_by_token(token).is_some_and(is_newer) {
+            return refused;
         }
-        self.take_token_from_others(now, rights.token(), proof);
-        self.by_token.insert(rights.token(), port);
+        let before = self.rights(port).map(|before| before.token());
+        if let Some(before) = before.filter(|before| *before != token) {
+            if !self.keep_blame(now, before, token, ends) {
+                return RequestStatus::Full;
+            }
+            self.by_token.remove(&before);
+        }
+        self.take_token_from_others(now, token, proof);
+        self.by_token.insert(token, port);
+        self.set_budget(port, rights.budget(self.budgets.member));
         self.give_rights(port, rights);
+        // What was said of its bearer before goes on.
+        self.follow_conduct(now, token);
         RequestStatus::Done
+    }
+
+    /// What servers have said of the bearer of a token is said of another token of its, too. False if
+    /// there is no room.
+    fn keep_blame(&mut self, now: Time, before: TokenId, token: TokenId, ends: Time) -> bool {
+        let conduct = self.conducts.of(before);
+        let restrictions = conduct.map(|conduct| conduct.restrictions.clone()).unwrap_or_default();
+        restrictions.into_iter().all(|restriction| {
+            self.blame(now, token, ends, Verdict::Restrict(restriction)) == RequestStatus::Done
+        })
     }
 
     /// A member may do this from now on; subscriptions beyond it end.
     fn give_rights(&mut self, index: PortIndex, rights: Box<Rights>) {
         self.table
             .keep_of_port(index, |group, level| rights.check_subscription(group, level).is_ok());
-        self.set_budget(index, rights.budget(self.budgets.member));
         self.ports.give_rights(index, rights);
     }
 
@@ -225,13 +246,18 @@ impl Relay {
             return RequestStatus::UnknownAddress;
         };
         let (token, ends) = (rights.token(), rights.ends());
-        if !self.hear_of_conduct(now, token, ends, verdict) {
-            return RequestStatus::Full;
-        }
+        self.blame(now, token, ends, verdict)
+    }
+
+    /// Notes what a server has said of the bearer of a token, on the other data threads and here.
+    /// Unless all are told nothing happens, so that the server may say it again.
+    fn blame(&mut self, now: Time, token: TokenId, ends: Time, verdict: Verdict) -> RequestStatus {
         if !self.siblings.tell(Told::Conduct { token, ends, verdict }) {
             self.counters.drop(DropReason::SiblingsFull);
+            return RequestStatus::Full;
         }
-        RequestStatus::Done
+        let is_noted = self.hear_of_conduct(now, token, ends, verdict);
+        if is_noted { RequestStatus::Done } else { RequestStatus::Full }
     }
 
     /// Notes what a server has said of the bearer of a token, who may be here. False if there is
@@ -243,12 +269,18 @@ impl Relay {
         ends: Time,
         verdict: Verdict,
     ) -> bool {
-        if !self.conducts.note(now, token, ends, verdict) {
-            return false;
+        let is_noted = self.conducts.note(now, token, ends, verdict);
+        if is_noted {
+            self.follow_conduct(now, token);
         }
-        let Some(port) = self.by_token.get(&token).copied() else { return true };
+        is_noted
+    }
+
+    /// Does with the bearer of a token, who may be here, what servers have said.
+    fn follow_conduct(&mut self, now: Time, token: TokenId) {
+        let Some(port) = self.by_token.get(&token).copied() else { return };
         let Some(Conduct { is_thrown_out, restrictions, .. }) = self.conducts.of(token) else {
-            return true;
+            return;
         };
         if *is_thrown_out {
             self.send_away(now, port, LeaveReason::ThrownOut);
@@ -257,6 +289,5 @@ impl Relay {
             rights.restrict(restrictions);
             self.give_rights(port, rights);
         }
-        true
     }
 }

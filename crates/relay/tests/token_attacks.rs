@@ -1,0 +1,197 @@
+//! Attacks of members who have more than one token, or who issue tokens with a delegated key.
+
+mod support;
+
+use canopy_relay::{Mode, Notice, RelayConfig, Trust, UnixTime};
+use canopy_session::{Event, Identity, SessionConfig, State};
+use canopy_token::{
+    Claims, ComtreeGrant, Delegation, Grant, KeySet, Revocations, Role, Scope, SigningKey, Unicast,
+};
+use canopy_wire::{
+    Address, DropReason, Flags, LeaveReason, Level, RefusedReason, RequestStatus, Restriction,
+    Verdict,
+};
+use std::sync::Arc;
+use std::time::Duration;
+use support::{COMTREE, World, config};
+
+const DAY: UnixTime = UnixTime(1_800_000_000);
+const SERVER: u8 = 1;
+const MEMBER: u8 = 2;
+
+fn issuer() -> SigningKey {
+    SigningKey::from_seed([1; 32])
+}
+
+fn delegate() -> SigningKey {
+    SigningKey::from_seed([2; 32])
+}
+
+/// Everything on the first comtree for whoever has this number, by a token of this name.
+fn claims(number: u8, id: &str) -> Claims {
+    let all = || Scope { groups: vec!["0-9".parse().unwrap()], level: Level(1) };
+    let (publish, subscribe, unicast) = (all(), all(), Unicast::Anybody);
+    Claims {
+        subject: format!("player-{number}"),
+        id: id.to_owned(),
+        expires: DAY.after(3600),
+        not_before: None,
+        client_key: *Identity::new([number; 32]).public(),
+        grant: Grant {
+            world: "main".to_owned(),
+            address: None,
+            comtrees: vec![ComtreeGrant { comtree: COMTREE, publish, subscribe, unicast }],
+            budget: Default::default(),
+            roles: if number == SERVER { vec![Role::Server] } else { Vec::new() },
+        },
+    }
+}
+
+fn guarded(threads: u16) -> World {
+    let delegation = Delegation {
+        key: delegate().public().clone(),
+        expires: DAY.after(86_400),
+        longest_s: 7200,
+        ceiling: claims(0, "").grant,
+    };
+    let delegation = issuer().delegate(&delegation).unwrap();
+    let keys = KeySet::new([issuer().public().clone()], &[&delegation], DAY).unwrap();
+    let trust = Some(Arc::new(Trust { keys, revoked: Revocations::new(1) }));
+    World::with_threads(RelayConfig { trust, origin: DAY, ..config(Mode::Immediate) }, threads)
+}
+
+fn come_with(world: &mut World, asks: usize, number: u8, token: String) -> usize {
+    world.now = world.now + Duration::from_millis(1);
+    let participant = world.add_session(
+        asks,
+        SessionConfig {
+            identity: Some(Identity::new([number; 32])),
+            token: token.into_bytes(),
+            ..SessionConfig::new(COMTREE, [number; 16])
+        },
+    );
+    world.settle();
+    participant
+}
+
+fn come(world: &mut World, asks: usize, number: u8, id: &str) -> usize {
+    come_with(world, asks, number, issuer().issue(&claims(number, id)).unwrap())
+}
+
+fn renew(world: &mut World, participant: usize, number: u8, id: &str) -> RequestStatus {
+    let token = issuer().issue(&claims(number, id)).unwrap().into_bytes();
+    let request = world.participants[participant].session.set_token(token).unwrap().unwrap();
+    status_of(world, participant, request)
+}
+
+fn judge(world: &mut World, server: usize, whom: Address, verdict: Verdict) -> RequestStatus {
+    let request = world.participants[server].session.judge(whom, verdict).unwrap();
+    status_of(world, server, request)
+}
+
+fn status_of(world: &mut World, asker: usize, request: u64) -> RequestStatus {
+    world.settle();
+    let answer = |event| match event {
+        Event::Answered(answered, status) if answered == request => Some(status),
+        _ => None,
+    };
+    world.events(asker).into_iter().find_map(answer).expect("it is answered")
+}
+
+fn is_connected(world: &World, participant: usize) -> bool {
+    world.participants[participant].session.state() == State::Connected
+}
+
+/// Whoever has two sessions renews the older by the token of the newer, so that a verdict on the newer
+/// hits the older.
+#[test]
+fn a_token_that_a_newer_session_has_renews_no_older_one() {
+    let mut world = guarded(1);
+    let server = come(&mut world, 0, SERVER, "server");
+    let older = come(&mut world, 0, MEMBER, "one");
+    let newer = come(&mut world, 0, MEMBER, "two");
+    assert_eq!(renew(&mut world, older, MEMBER, "two"), RequestStatus::Token);
+    let whom = world.address(newer);
+    assert_eq!(judge(&mut world, server, whom, Verdict::ThrowOut), RequestStatus::Done);
+    assert!(world.events(newer).contains(&Event::SentAway(LeaveReason::ThrownOut)));
+    assert!(is_connected(&world, older), "nobody has said anything of it");
+}
+
+/// The other way round the newer session takes the older one's token, as a newer join would.
+#[test]
+fn a_token_that_an_older_session_has_renews_a_newer_one() {
+    for threads in [1, 2] {
+        let mut world = guarded(threads);
+        let older = come(&mut world, 0, MEMBER, "one");
+        let newer = come(&mut world, usize::from(threads) - 1, MEMBER, "two");
+        assert_eq!(renew(&mut world, newer, MEMBER, "one"), RequestStatus::Done);
+        assert!(world.events(older).contains(&Event::SentAway(LeaveReason::Elsewhere)));
+        assert!(is_connected(&world, newer) && world.sessions() == 1, "{threads} threads");
+    }
+}
+
+/// A muted member goes on by another token of its own; and leaves, and comes back with that one.
+#[test]
+fn renewal_takes_no_restriction_away() {
+    for threads in [1, 2] {
+        let mut world = guarded(threads);
+        let server = come(&mut world, 0, SERVER, "server");
+        let other = usize::from(threads) - 1;
+        let member = come(&mut world, other, MEMBER, "one");
+        world.subscribe(server, 3, 0);
+        let whom = world.address(member);
+        let mute = Verdict::Restrict(Restriction::MUTE);
+        assert_eq!(judge(&mut world, server, whom, mute), RequestStatus::Done);
+        assert_eq!(renew(&mut world, member, MEMBER, "two"), RequestStatus::Done);
+        world.publish(member, 3, 0, Flags(0), b"muted");
+        world.settle();
+        let again = come(&mut world, 0, MEMBER, "two");
+        world.publish(again, 3, 0, Flags(0), b"muted");
+        world.settle();
+        assert!(world.payloads(server).is_empty());
+        assert_eq!(world.dropped(DropReason::Restricted), 2);
+        // What was said of it can be taken back.
+        let whom = world.address(again);
+        let restore = Verdict::Restore(Restriction::MUTE);
+        assert_eq!(judge(&mut world, server, whom, restore), RequestStatus::Done);
+        world.publish(again, 3, 0, Flags(0), b"heard");
+        world.settle();
+        assert_eq!(world.payloads(server), [b"heard"]);
+    }
+}
+
+/// Who may issue tokens gives one of them the name of somebody else's.
+#[test]
+fn a_delegated_keys_token_of_the_same_name_ends_and_blames_nobody_else() {
+    for threads in [1, 2] {
+        let mut world = guarded(threads);
+        let server = come(&mut world, 0, SERVER, "server");
+        let victim = come(&mut world, 0, MEMBER, "one");
+        let token = delegate().issue(&claims(3, "one")).unwrap();
+        let attacker = come_with(&mut world, usize::from(threads) - 1, 3, token);
+        assert!(is_connected(&world, attacker) && is_connected(&world, victim));
+        let whom = world.address(attacker);
+        assert_eq!(judge(&mut world, server, whom, Verdict::ThrowOut), RequestStatus::Done);
+        assert!(is_connected(&world, victim));
+        let again = come(&mut world, 0, MEMBER, "one");
+        assert!(is_connected(&world, again));
+    }
+}
+
+/// What a token says is read before its signature is checked, and the reason goes to the log.
+#[test]
+fn a_forged_token_writes_no_lines_of_its_own_into_the_log() {
+    let mut world = guarded(1);
+    let token = issuer().issue(&claims(MEMBER, "one")).unwrap();
+    let front = token.rsplit_once('.').unwrap().0;
+    // {"kid":"k\n2026-11-22 INFO all is well\u001b[2J"}
+    let footer = "eyJraWQiOiJrXG4yMDI2LTExLTIyIElORk8gYWxsIGlzIHdlbGxcdTAwMWJbMkoifQ";
+    let forged = come_with(&mut world, 0, MEMBER, format!("{front}.{footer}"));
+    assert!(world.events(forged).contains(&Event::Refused(RefusedReason::Token)));
+    let Some(Notice::TokenRefused { why, .. }) = world.relay_mut().poll_notice() else {
+        panic!("it is in the log");
+    };
+    let line = why.to_string();
+    assert!(line.contains("INFO all is well"), "{line:?}");
+    assert!(!line.contains(char::is_control), "{line:?}");
+}
