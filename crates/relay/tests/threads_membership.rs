@@ -8,7 +8,7 @@ use canopy_session::{Event, Session, SessionConfig, State};
 use canopy_wire::{DropReason, Flags, Path, RefusedReason, Time};
 use std::collections::BTreeSet;
 use std::time::Duration;
-use support::{COMTREE, World, config, ip_port};
+use support::{COMTREE, World, at_site, config, ip_port};
 
 /// Lets a session join a data thread, without the others hearing of it yet.
 fn join_alone(thread: &mut Relay, session: &mut Session, now: Time, path: Path) {
@@ -239,4 +239,14 @@ fn who_comes_back_to_a_full_relay_gets_its_own_place() {
     assert_eq!(world.sessions(), 1);
     let stranger = world.join(0);
     assert_ne!(world.participants[stranger].session.state(), State::Connected);
+}
+
+/// No address and the first of site 0 are the same number.
+#[test]
+fn at_site_0_too_whoever_wants_no_address_stays_with_the_thread_that_it_asked() {
+    let mut world = World::with_threads(at_site(Mode::Immediate, 0), 3);
+    for thread in 0..3 {
+        let number = world.join(thread);
+        assert_eq!(world.thread_of(number), thread);
+    }
 }

@@ -141,7 +141,9 @@ impl Relay {
         if token.is_some_and(|token| self.is_used_since(token, proof)) {
             return Err(DropReason::Stale);
         }
-        let elsewhere = self.thread_of(entry.comtree, entry.terms.address);
+        // No address reads as one of site 0.
+        let wanted = Some(entry.terms.address).filter(|it| *it != Address::UNSPECIFIED);
+        let elsewhere = wanted.and_then(|wanted| self.thread_of(entry.comtree, wanted));
         match elsewhere.filter(|_| passed == Passed::default()) {
             Some(thread) => self.bring_to(thread, applicant),
             None => self.make_room(now, applicant, entry),
