@@ -77,10 +77,11 @@ impl Relay {
         let Ok(knock) = self.sessions.knock(&connect) else {
             return self.refuse_for(&applicant, RefusedReason::Key, DropReason::Forged);
         };
-        if let Some(join) = knock.link_join()? {
+        let link_join = knock.link_join().inspect_err(|_| self.note_failure(now))?;
+        if let Some(join) = link_join {
             return self.take_call(now, &applicant, knock, join);
         }
-        knock.join()?;
+        knock.join().inspect_err(|_| self.note_failure(now))?;
         match self.entry_of(&applicant, knock) {
             Ok(entry) => self.let_in_or_pass_on(&applicant, entry),
             Err((reason, drop)) => self.refuse_for(&applicant, reason, drop),
@@ -368,7 +369,8 @@ impl Relay {
         reason: RefusedReason,
         drop: DropReason,
     ) -> Result<(), DropReason> {
-        if matches!(drop, DropReason::Forged | DropReason::BadToken) {
+        // All others have cost a key agreement for nothing.
+        if drop != DropReason::Draining {
             self.note_failure(applicant.now);
         }
         let mut answer = Answer::new();

@@ -46,6 +46,8 @@ impl Relay {
         if noted.ok_or(DropReason::UnexpectedKind)? {
             port.held_key = held.newest;
         }
+        // Each may cost as much as the answer to a keepalive.
+        self.charge_keepalive(now, index)?;
         self.give_keys(from, index, held)
     }
 

@@ -72,6 +72,13 @@ impl Relay {
         from: Path,
         packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
+        // A proof that was taken already is answered again, as often as a keepalive.
+        let header = packet.header();
+        if let Ok(session) = self.sessions.admit(from, header.session)
+            && let Some(port) = self.ports.of_member(session, header.comtree)
+        {
+            self.charge_keepalive(now, port)?;
+        }
         let mut answer = Answer::new();
         let evicted = self.sessions.rebind(now, from, packet, &mut answer)?;
         self.reply(from, answer.bytes());
