@@ -10,7 +10,7 @@ use canopy_session::KeyedState;
 use canopy_wire::{Tag, Time};
 use core::hash::BuildHasher;
 use core::net::{IpAddr, SocketAddr};
-use core::sync::atomic::{AtomicU16, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 /// What may come from one place of the network. 0 is no limit, and what comes from the relay's own
@@ -74,7 +74,7 @@ struct Tables {
     ips: Rates,
     prefixes: Rates,
     ip_ports: Rates,
-    sessions: Box<[AtomicU16]>,
+    sessions: Box<[AtomicU32]>,
 }
 
 /// Every hash has one entry in each row.
@@ -109,7 +109,7 @@ impl Gate {
             ips: rates(limits.handshakes_per_ip, 2),
             prefixes: rates(limits.handshakes_per_prefix, 4),
             ip_ports: rates(limits.replies_per_ip_port, 2),
-            sessions: (0..sessions).map(|_| AtomicU16::new(0)).collect(),
+            sessions: (0..sessions).map(|_| AtomicU32::new(0)).collect(),
         }))
     }
 
@@ -170,7 +170,7 @@ impl Gate {
 impl Tables {
     fn sessions_of(&self, hash: u64) -> u32 {
         let counts = entries(hash).map(|at| self.sessions[at].load(Ordering::Relaxed));
-        counts.min().unwrap_or_default().into()
+        counts.min().unwrap_or_default()
     }
 }
 
@@ -290,6 +290,15 @@ mod tests {
             let _ = gate.enter(ip("127.0.0.1"));
         }
         assert!(!gate.is_full(ip("127.0.0.1")) && !Gate::open().is_full(here));
+    }
+
+    #[test]
+    fn a_limit_of_many_sessions_holds_too() {
+        let sessions_per_ip = 70_000;
+        let gate = Gate::new(GateLimits { sessions_per_ip, ..GateLimits::NONE }, &[4; 16]);
+        let here = ip("198.51.100.7");
+        (0..sessions_per_ip).for_each(|_| drop(gate.enter(here)));
+        assert!(gate.is_full(here));
     }
 
     /// From 300 ips of as many prefixes, each with more than it may.
