@@ -25,6 +25,8 @@ const DATA_WORDS: usize = 1 << 18;
 const CONTROL_WORDS: usize = 1 << 16;
 /// Words that are kept for what is told before interests: who moved, who asks for a place.
 const URGENT_WORDS: u64 = 1 << 12;
+/// Those of them that no connect takes, which may be sent again: what servers say must be heard.
+const LAST_WORDS: u64 = 1 << 11;
 /// Records taken from one log in a turn.
 const MAX_TAKEN: usize = 1 << 14;
 
@@ -161,9 +163,9 @@ impl Siblings {
         self.write(told, to & others, 0)
     }
 
-    /// Tells one of the others. Returns whether there was room.
-    pub(crate) fn tell_one(&mut self, thread: u16, told: Told<'_>) -> bool {
-        self.write(told, 1 << thread & self.others(), 0)
+    /// Hands a connect on to one of the others. Returns whether there was room.
+    pub(crate) fn hand_on(&mut self, thread: u16, connect: Told<'_>) -> bool {
+        self.write(connect, 1 << thread & self.others(), LAST_WORDS)
     }
 
     /// Tells one of the others what nobody relies on. It takes no room from what must be heard.
@@ -465,6 +467,15 @@ mod tests {
             Told::Interest { comtree, group: Group::new(3), wanted: None },
             Told::Gone { comtree, sender: Address(u32::MAX), address: Address(7) },
         ];
+        let (token, ends) = (TokenId(u64::MAX), Time::from_nanos(u64::MAX));
+        let (first, last) = (Group::new(Group::MAX - 1), Group::new(Group::MAX));
+        let some = Restriction { acts: Acts(u8::MAX), first, last };
+        for verdict in [Verdict::ThrowOut, Verdict::Restrict(some), Verdict::Restore(some)] {
+            all.push(Told::Verdict { comtree, address: Address(u32::MAX), verdict });
+            all.push(Told::Conduct { token, ends, verdict });
+        }
+        let proof = Proof { at: Time::from_millis(77), nonce: u64::MAX };
+        all.push(Told::TokenUsed { token, proof });
         for path in paths {
             let proof = Proof { at: Time::from_millis(77), nonce: u64::MAX };
             all.push(Told::Moved { path, proof });
@@ -477,6 +488,18 @@ mod tests {
             let (words, len) = encode(&told);
             assert_eq!(decode(&words[..len], &mut [0; 1456]), Some(told));
         }
+    }
+
+    #[test]
+    fn a_flood_of_connects_leaves_room_for_what_servers_say() {
+        let mut threads = Siblings::mesh(2);
+        let path = Path::from(SocketAddr::from(([127, 0, 0, 1], 9)));
+        let (passed, datagram) = (Passed::default(), &[7; 400][..]);
+        while threads[0].hand_on(1, Told::Connect { path, passed, datagram }) {}
+        let (token, ends) = (TokenId(1), Time::from_millis(1));
+        let told = Told::Conduct { token, ends, verdict: Verdict::ThrowOut };
+        let heard = (0..300).filter(|_| threads[0].tell(told)).count();
+        assert_eq!(heard, 300);
     }
 
     #[test]

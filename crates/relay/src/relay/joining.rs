@@ -356,7 +356,7 @@ impl Relay {
         let mut datagram = [0; MAX_DATAGRAM];
         let len = connect.encode(&mut datagram)?;
         let told = Told::Connect { path, passed, datagram: &datagram[..len] };
-        if !self.siblings.tell_one(thread, told) {
+        if !self.siblings.hand_on(thread, told) {
             return self.refuse_for(applicant, RefusedReason::Full, DropReason::SessionsFull);
         }
         self.counters.connects_passed += 1;
