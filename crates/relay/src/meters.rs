@@ -73,8 +73,10 @@ const CHANGES_AT_ONCE: u64 = 8192;
 /// Keepalives of a session: twice as many as the shortest interval brings.
 const KEEPALIVES: Rate = Rate::new(200, 100);
 
-/// Requests of a session: each may have a signature that is to be checked.
+/// What requests of a session cost: a renewal has a signature that is to be checked, and all
+/// subscriptions are looked at anew.
 const REQUESTS: Rate = Rate::new(50, 50);
+pub(crate) const RENEWAL_COST: u64 = 10;
 
 /// What may be sent to the relay by somebody.
 #[derive(Clone, Copy, Debug, Default)]
@@ -118,6 +120,8 @@ pub(crate) struct Meter {
     updates: u64,
     bytes: u64,
     budget: Budget,
+    /// Whether whoever runs the relay has said so: then no token of the member's changes it.
+    is_fixed: bool,
     changes: Bucket,
     keepalives: Bucket,
     requests: Bucket,
@@ -173,13 +177,18 @@ impl Meters {
         self.meters[index] = Meter { up, budget, looked_at: now, ..Meter::default() };
     }
 
-    /// The peer of a port may send so much from now on.
+    /// The peer of a port may send so much from now on, unless its budget was fixed.
     pub(crate) fn set_budget(&mut self, port: PortIndex, budget: Budget) {
-        if let Some(meter) = self.meters.get_mut(port as usize) {
-            // What is in the buckets stays, so that no change of budgets fills them.
-            let UpMeter { packet_bucket, bit_bucket, .. } = meter.up;
-            meter.up = UpMeter { packet_bucket, bit_bucket, ..UpMeter::new(&budget) };
-            meter.budget = budget;
+        if let Some(meter) = self.get_mut(port).filter(|meter| !meter.is_fixed) {
+            meter.set_budget(budget);
+        }
+    }
+
+    /// The peer of a port may send so much from now on, whatever its tokens say.
+    pub(crate) fn fix_budget(&mut self, port: PortIndex, budget: Budget) {
+        if let Some(meter) = self.get_mut(port) {
+            meter.set_budget(budget);
+            meter.is_fixed = true;
         }
     }
 
@@ -248,6 +257,13 @@ impl Meters {
 }
 
 impl Meter {
+    fn set_budget(&mut self, budget: Budget) {
+        // What is in the buckets stays, so that no change of budgets fills them.
+        let UpMeter { packet_bucket, bit_bucket, .. } = self.up;
+        self.up = UpMeter { packet_bucket, bit_bucket, ..UpMeter::new(&budget) };
+        self.budget = budget;
+    }
+
     /// Counts a datagram of updates, and takes it from the budget.
     #[inline]
     pub(crate) fn take_datagram(&mut self, now: Time, bytes: usize, updates: u8) -> bool {
@@ -266,8 +282,8 @@ impl Meter {
         self.keepalives.take(&KEEPALIVES, now, 1)
     }
 
-    pub(crate) fn take_request(&mut self, now: Time) -> bool {
-        self.requests.take(&REQUESTS, now, 1)
+    pub(crate) fn take_request(&mut self, now: Time, cost: u64) -> bool {
+        self.requests.take(&REQUESTS, now, cost)
     }
 
     /// Something of this member's was dropped.

@@ -2,14 +2,14 @@
 
 mod support;
 
-use canopy_relay::{Mode, Notice, RelayConfig, Trust, UnixTime};
+use canopy_relay::{Budget, Change, Mode, Notice, RelayConfig, Trust, UnixTime};
 use canopy_session::{Event, Identity, SessionConfig, State};
 use canopy_token::{
     Claims, ComtreeGrant, Delegation, Grant, KeySet, Revocations, Role, Scope, SigningKey, Unicast,
 };
 use canopy_wire::{
-    Address, DropReason, Flags, LeaveReason, Level, RefusedReason, RequestStatus, Restriction,
-    Verdict,
+    Address, DropReason, Flags, LeaveReason, Level, NumberedRequest, RefusedReason, Request,
+    RequestStatus, Restriction, Verdict, next_sequence,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -176,6 +176,41 @@ fn a_delegated_keys_token_of_the_same_name_ends_and_blames_nobody_else() {
         let again = come(&mut world, 0, MEMBER, "one");
         assert!(is_connected(&world, again));
     }
+}
+
+/// Whoever runs the relay has given a member a budget; the member renews its token.
+#[test]
+fn renewal_brings_no_other_budget_than_the_relay_was_told() {
+    let mut world = guarded(1);
+    let member = come(&mut world, 0, MEMBER, "one");
+    let (comtree, address, now) = (COMTREE, world.address(member), world.now);
+    let budget = Budget { up_bits: 100_000, ..Budget::default() };
+    world.relay_mut().apply(now, Change::SetBudget { comtree, address, budget }).unwrap();
+    assert_eq!(renew(&mut world, member, MEMBER, "two"), RequestStatus::Done);
+    (0..30).for_each(|_| world.publish(member, 3, 0, Flags(0), &[1; 1000]));
+    assert_eq!(world.dropped(DropReason::OverBudget), 18);
+}
+
+#[test]
+fn a_flood_of_renewals_has_few_signatures_checked() {
+    let mut world = guarded(1);
+    let member = come(&mut world, 0, MEMBER, "one");
+    let (id, mut out, mut sequence) = (world.participants[member].session.id(), [0; 1500], 0);
+    let token = delegate().issue(&claims(3, "anothers")).unwrap();
+    for _ in 0..1000 {
+        let next = next_sequence(sequence);
+        let request = Request::Renew(token.as_bytes());
+        let request = NumberedRequest { sequence: next, request };
+        let len = request.encode(COMTREE, id, &mut out).unwrap();
+        let checked = world.dropped(DropReason::BadToken);
+        world.send(member, &out[..len]);
+        let is_taken = world.dropped(DropReason::BadToken) > checked;
+        sequence = if is_taken { next } else { sequence };
+        world.settle();
+        world.now = world.now + Duration::from_millis(1);
+    }
+    let checked = world.dropped(DropReason::BadToken);
+    assert!((5..=10).contains(&checked), "{checked}");
 }
 
 /// What a token says is read before its signature is checked, and the reason goes to the log.

@@ -55,7 +55,7 @@ impl Relay {
                 let unknown = Refusal::UnknownAddress(comtree, address);
                 let port = self.ports.find(comtree, address).ok_or(unknown)?;
                 self.session_of(port).ok_or(unknown)?;
-                self.set_budget(port, budget);
+                self.meters.fix_budget(port, budget);
                 Ok(())
             }
             Change::Mute { ip, until } => {

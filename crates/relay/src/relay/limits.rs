@@ -89,9 +89,14 @@ impl Relay {
         Err(self.over_limit(now, port, Excess::Keepalives, DropReason::OverBudget))
     }
 
-    /// Takes a request: it may cost the check of a signature.
-    pub(super) fn charge_request(&mut self, now: Time, port: PortIndex) -> Result<(), DropReason> {
-        if self.meters.get_mut(port).is_none_or(|meter| meter.take_request(now)) {
+    /// Takes a request that costs so much.
+    pub(super) fn charge_request(
+        &mut self,
+        now: Time,
+        port: PortIndex,
+        cost: u64,
+    ) -> Result<(), DropReason> {
+        if self.meters.get_mut(port).is_none_or(|meter| meter.take_request(now, cost)) {
             return Ok(());
         }
         Err(self.over_limit(now, port, Excess::Requests, DropReason::OverBudget))

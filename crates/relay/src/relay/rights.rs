@@ -3,6 +3,7 @@
 use super::{Notice, Relay, SESSION_SWEEPS};
 use crate::access::{Conduct, Rights, TokenId, TokenRefusal, Trust, time_of_day};
 use crate::comtrees::ComtreeIndex;
+use crate::meters::RENEWAL_COST;
 use crate::ports::PortIndex;
 use crate::siblings::Told;
 use canopy_session::{Proof, PublicKey};
@@ -140,7 +141,8 @@ impl Relay {
         if !repeats && sequence != next_sequence(last) {
             return Err(DropReason::RequestOrder);
         }
-        self.charge_request(now, index)?;
+        let is_renewal = matches!(request, Request::Renew(_)) && !repeats;
+        self.charge_request(now, index, if is_renewal { RENEWAL_COST } else { 1 })?;
         let status = if repeats { done } else { self.answer(now, index, request) };
         if let Some(port) = self.ports.get_mut(index) {
             port.last_request = (sequence, status);
