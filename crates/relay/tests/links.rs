@@ -3,7 +3,9 @@
 
 mod support;
 
-use canopy_relay::{BranchConfig, Change, LinkConfig, Mode, Relay, Siblings};
+use canopy_relay::{
+    BranchConfig, Change, Gate, GateLimits, LinkConfig, Mode, Relay, RelayConfig, Siblings,
+};
 use canopy_session::{Call, Identity, PublicKey, Session, SessionConfig, State};
 use canopy_wire::{
     Address, Change as Subscription, DropReason, Flags, Group, Header, Keepalive, Kind, Leave,
@@ -50,6 +52,28 @@ fn tell_of_other(world: &mut World, relay: usize) {
 
 fn is_up(world: &World) -> [bool; 2] {
     [0, 1].map(|relay| world.threads[relay].is_linked(&world.key_of(1 - relay)))
+}
+
+/// Somebody at the neighbour's ip, such as another host of its network, has all the sessions there.
+#[test]
+fn whoever_shares_the_neighbours_ip_keeps_no_link_down() {
+    let limits = GateLimits { sessions_per_ip: 3, ..GateLimits::default() };
+    let gate = Gate::new(limits, &[3; 16]);
+    let mut world = World::empty();
+    world.add_relay(at_site(Mode::Immediate, 1), 1);
+    world.add_relay(RelayConfig { gate, ..at_site(Mode::Immediate, 2) }, 1);
+    for port in 0..4 {
+        let number = world.add_participant(1, COMTREE);
+        let Path { remote, .. } = path_of_thread(0);
+        world.participants[number].path = SocketAddr::from((remote.ip(), 5000 + port)).into();
+    }
+    world.settle();
+    assert_eq!((world.sessions(), world.dropped(DropReason::TooManySessions)), (3, 1));
+    for relay in [1, 0] {
+        tell_of_other(&mut world, relay);
+    }
+    world.settle();
+    assert_eq!(is_up(&world), [true; 2]);
 }
 
 /// The second relay wants the group of the first.

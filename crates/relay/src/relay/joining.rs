@@ -82,6 +82,11 @@ impl Relay {
             return self.take_call(now, &applicant, knock, join);
         }
         knock.join().inspect_err(|_| self.note_failure(now))?;
+        // A neighbour needs no such place: whoever shares its ip must not keep its link down.
+        if passed == Passed::default() && !self.may_have_a_session(path) {
+            let (reason, drop) = (RefusedReason::TooMany, DropReason::TooManySessions);
+            return self.refuse_for(&applicant, reason, drop);
+        }
         match self.entry_of(&applicant, knock) {
             Ok(entry) => self.let_in_or_pass_on(&applicant, entry),
             Err((reason, drop)) => self.refuse_for(&applicant, reason, drop),
@@ -173,17 +178,13 @@ impl Relay {
     /// Turns away those of whom too many come from one place, before they cost a key agreement.
     fn pass_the_gate(&mut self, applicant: &Applicant<'_>) -> Result<(), DropReason> {
         let Applicant { path, proof, now, .. } = *applicant;
-        let drop = if !self.may_have_a_session(path) {
-            DropReason::TooManySessions
-        } else if !self.may_shake_hands(now, path) {
-            DropReason::TooManyHandshakes
-        } else {
+        if self.may_shake_hands(now, path) {
             return Ok(());
-        };
+        }
         let mut answer = Answer::new();
         refuse(proof.nonce, Comtree(0), RefusedReason::TooMany, &mut answer);
         self.reply_to_stranger(now, path, answer.bytes());
-        Err(drop)
+        Err(DropReason::TooManyHandshakes)
     }
 
     /// Takes a place and an address for an applicant, and lets it in; or asks the next data thread.
