@@ -3,7 +3,7 @@
 mod support;
 
 use canopy_relay::{Budget, Change, Mode, Notice, RelayConfig, Trust, UnixTime};
-use canopy_session::{Event, Identity, SessionConfig, State};
+use canopy_session::{Event, Identity, Session, SessionConfig, State};
 use canopy_token::{
     Claims, ComtreeGrant, Delegation, Grant, KeySet, Revocations, Role, Scope, SigningKey, Unicast,
 };
@@ -11,6 +11,7 @@ use canopy_wire::{
     Address, DropReason, Flags, LeaveReason, Level, NumberedRequest, RefusedReason, Request,
     RequestStatus, Restriction, Verdict, next_sequence,
 };
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use support::{COMTREE, World, config};
@@ -157,6 +158,39 @@ fn renewal_takes_no_restriction_away() {
         world.publish(again, 3, 0, Flags(0), b"heard");
         world.settle();
         assert_eq!(world.payloads(server), [b"heard"]);
+    }
+}
+
+/// A member repeats its connect until there is no room to tell the other data thread of a verdict.
+#[test]
+fn a_flood_between_data_threads_loses_no_verdict() {
+    let mut world = guarded(2);
+    let server = come(&mut world, 0, SERVER, "server");
+    let member = come(&mut world, 0, MEMBER, "one");
+    // Somebody whose connect is answered again and again, and each time the other thread is told.
+    let token = issuer().issue(&claims(3, "three")).unwrap().into_bytes();
+    let identity = Some(Identity::new([3; 32]));
+    let repeater = SessionConfig { identity, token, ..SessionConfig::new(COMTREE, [3; 16]) };
+    let (mut repeater, mut out) = (Session::new(repeater), [0; 1500]);
+    let path = SocketAddr::from(([127, 0, 0, 1], 60_000));
+    let len = repeater.poll_transmit(world.now, &mut out).unwrap();
+    world.arrive(0, path, &out[..len]);
+    let mut cookie = world.collect(0).remove(0).bytes;
+    repeater.handle_datagram(world.now, &mut cookie, |_| ()).unwrap();
+    let len = repeater.poll_transmit(world.now, &mut out).unwrap();
+    for _ in 0..7000 {
+        world.arrive(0, path, &out[..len]);
+        world.collect(0);
+    }
+    assert!(world.dropped(DropReason::SiblingsFull) > 0, "there is no room");
+    let whom = world.address(member);
+    let request = world.participants[server].session.judge(whom, Verdict::ThrowOut).unwrap();
+    world.send_from(server);
+    assert_eq!(status_of(&mut world, server, request), RequestStatus::Done);
+    world.pass(Duration::from_millis(200));
+    for thread in [0, 1] {
+        let again = come(&mut world, thread, MEMBER, "one");
+        assert!(world.events(again).contains(&Event::Refused(RefusedReason::Token)));
     }
 }
 

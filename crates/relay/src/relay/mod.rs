@@ -23,7 +23,7 @@ use crate::pending::{Audience, MAX_PENDING_BYTES, Pending};
 use crate::places::Places;
 use crate::ports::{PortIndex, Ports};
 use crate::replies::{Replies, STRANGERS};
-use crate::siblings::Siblings;
+use crate::siblings::{Siblings, Told};
 use crate::subscriptions::{Most, SubscriptionTable, TableLimits};
 use canopy_batch::SendBatch;
 use canopy_session::{
@@ -153,6 +153,8 @@ const MAX_PASSED_ON: usize = 512;
 const FAILED_HANDSHAKES: Rate = Rate::new(1000, 1000);
 /// Told to the other data threads of who is gone: 1,000 a second, and what a moment brings.
 pub(super) const GONE: Rate = Rate::new(1000, 64);
+/// Verdicts, and tokens that are used, that wait until the other data threads can be told.
+const MAX_UNSAID: usize = 1024;
 /// Addresses that can be muted at a time.
 const MAX_MUTED: usize = 64;
 
@@ -169,6 +171,8 @@ pub struct Relay {
     /// The members by their tokens, and what servers have said of their bearers.
     by_token: BTreeMap<TokenId, PortIndex>,
     conducts: Conducts,
+    /// What the other data threads have not been told of tokens yet.
+    unsaid: VecDeque<Told<'static>>,
     /// The port that was last looked at for a token that has ended.
     token_sweep: PortIndex,
     places: Places,
@@ -249,6 +253,7 @@ impl Relay {
             origin: config.origin,
             by_token: BTreeMap::new(),
             conducts: Conducts::default(),
+            unsaid: VecDeque::new(),
             token_sweep: 0,
             places: config.places,
             comtrees: Comtrees::new(share, table_key),
@@ -423,6 +428,7 @@ impl Relay {
         let budget = self.table.high_water() / SUBSCRIPTION_SWEEPS + 1;
         self.counters.subscriptions_expired += self.table.expire(now, budget);
         self.end_by_tokens(now);
+        self.say_all();
         self.unmute(now);
         self.look_at_talkers(now);
         self.notify_draining();
@@ -430,6 +436,7 @@ impl Relay {
             && self.table.live() == 0
             && self.table.changes_to_tell() == 0
             && self.muted.is_empty()
+            && self.unsaid.is_empty()
             && self.links.is_empty();
         self.sweep_at = (!idle).then_some(now + SWEEP_EVERY);
     }

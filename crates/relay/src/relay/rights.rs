@@ -1,6 +1,6 @@
 //! Tokens: who is let in by them, how long they hold, and what servers say of their bearers.
 
-use super::{Notice, Relay, SESSION_SWEEPS};
+use super::{MAX_UNSAID, Notice, Relay, SESSION_SWEEPS};
 use crate::access::{Conduct, Rights, TokenId, TokenRefusal, Trust, time_of_day};
 use crate::comtrees::ComtreeIndex;
 use crate::meters::RENEWAL_COST;
@@ -66,9 +66,7 @@ impl Relay {
     }
 
     fn tell_of_token(&mut self, token: TokenId, proof: Proof) {
-        if !self.siblings.tell(Told::TokenUsed { token, proof }) {
-            self.counters.drop(DropReason::SiblingsFull);
-        }
+        self.say(Told::TokenUsed { token, proof });
     }
 
     /// Another data thread has let somebody in by a token.
@@ -251,15 +249,33 @@ impl Relay {
         self.blame(now, token, ends, verdict)
     }
 
-    /// Notes what a server has said of the bearer of a token, on the other data threads and here.
-    /// Unless all are told nothing happens, so that the server may say it again.
+    /// Notes what a server has said of the bearer of a token, here and on the other data threads.
     fn blame(&mut self, now: Time, token: TokenId, ends: Time, verdict: Verdict) -> RequestStatus {
-        if !self.siblings.tell(Told::Conduct { token, ends, verdict }) {
-            self.counters.drop(DropReason::SiblingsFull);
+        let has_room = self.unsaid.len() < MAX_UNSAID;
+        if !has_room || !self.hear_of_conduct(now, token, ends, verdict) {
             return RequestStatus::Full;
         }
-        let is_noted = self.hear_of_conduct(now, token, ends, verdict);
-        if is_noted { RequestStatus::Done } else { RequestStatus::Full }
+        self.say(Told::Conduct { token, ends, verdict });
+        RequestStatus::Done
+    }
+
+    /// Tells the other data threads of a token, now or when there is room.
+    fn say(&mut self, told: Told<'static>) {
+        if self.unsaid.len() >= MAX_UNSAID {
+            return self.counters.drop(DropReason::SiblingsFull);
+        }
+        self.unsaid.push_back(told);
+        self.say_all();
+    }
+
+    /// Tells the other data threads what they have not been told of tokens, as far as there is room;
+    /// the next sweep goes on.
+    pub(super) fn say_all(&mut self) {
+        while let Some(told) = self.unsaid.front()
+            && self.siblings.tell(*told)
+        {
+            self.unsaid.pop_front();
+        }
     }
 
     /// Notes what a server has said of the bearer of a token, who may be here. False if there is
