@@ -95,3 +95,28 @@ fn a_flood_of_handshakes_for_nothing_from_many_prefixes_is_a_flood_of_bad_ones()
     assert!(failed < 2400, "{failed}");
     assert_eq!(failed + world.dropped(DropReason::TooManyHandshakes), 3200);
 }
+
+/// Many join and leave, so that nobody is remembered for long. Then a copy of somebody's connect comes.
+#[test]
+fn a_flood_of_departures_brings_no_old_connect_back() {
+    let mut world = World::of(limited(), 0);
+    world.captured = Some(Vec::new());
+    let left = world.join(0);
+    let sent = world.captured.take().unwrap();
+    let connect = sent.into_iter().find(|datagram| kind_of(datagram) == Some(Kind::Connect));
+    let (connect, path) = (connect.unwrap(), world.participants[left].path);
+    world.participants[left].session.leave();
+    world.settle();
+    for _ in 0..1100 {
+        world.now = world.now + 5 * MILLI;
+        let next = world.join(0);
+        world.participants[next].session.leave();
+        world.settle();
+    }
+    world.arrive(0, path, &connect);
+    assert_eq!((world.sessions(), world.dropped(DropReason::Stale)), (0, 1));
+}
+
+fn kind_of(datagram: &[u8]) -> Option<Kind> {
+    Packet::new_checked(datagram).ok().map(|packet| packet.header().kind)
+}

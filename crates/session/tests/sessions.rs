@@ -197,20 +197,28 @@ fn a_session_that_left_is_remembered_as_long_as_its_cookie_is_taken() {
     }
 }
 
+/// Those of which there is no room to remember each are remembered together, so that some others
+/// whose proof is as old count as such, and nobody whose proof is new.
 #[test]
-fn paths_that_were_left_cost_bounded_memory() {
+fn paths_that_were_left_are_remembered_in_bounded_memory() {
     let mut table = Table::new();
     let first = table.join(at(1), 9);
     let proof = table.sessions.proof_of(at(1)).unwrap();
     table.end(first.session);
-    let mut later = 0;
-    while table.sessions.is_stale(at(1), proof) {
-        later += 1;
-        assert!(later < 10_000, "it is remembered whoever leaves after it");
+    for later in 1..=5_000 {
+        table.pass(Duration::from_millis(1));
         let member = table.join(at(1 + later), 9);
         table.end(member.session);
+        assert!(table.sessions.is_stale(at(1), proof), "{later} have left after it");
     }
-    assert_eq!(later, 1_024);
+    let others = (6_000..16_000).filter(|port| table.sessions.is_stale(at(*port), proof)).count();
+    assert!((5_000..7_500).contains(&others), "{others} share an entry with one that left");
+    table.pass(Duration::from_millis(1));
+    for port in 1..10_000 {
+        let connect = table.greet(at(port), 1);
+        let newer = table.prove(at(port), &connect).unwrap();
+        assert!(!table.sessions.is_stale(at(port), newer), "{port} is new");
+    }
 }
 
 #[test]

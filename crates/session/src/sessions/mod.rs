@@ -173,8 +173,10 @@ const GONE_PAUSE: Duration = Duration::from_millis(250);
 #[must_use]
 pub struct Ended(pub SessionIndex);
 
-/// How many of the sessions that left their paths soon are remembered.
+/// How many of the sessions that left their paths soon are remembered one by one.
 const MAX_LEFT: usize = 1024;
+/// Of those before, the latest proof of many paths is.
+const LEFT_BEFORE: usize = 4096;
 
 /// The participants of one data thread.
 ///
@@ -197,6 +199,8 @@ pub struct Sessions {
     sweep: SessionIndex,
     /// Paths that a session has left although its cookie was still taken, and their proofs.
     left: VecDeque<(Path, Proof)>,
+    /// By the hash of a path: when those were proved that were left before these.
+    left_before: Box<[Option<Time>]>,
     /// When the last cookie was brought back.
     now: Time,
     key_log: VecDeque<LoggedKeys>,
@@ -220,6 +224,7 @@ impl Sessions {
             live: 0,
             sweep: 0,
             left: VecDeque::with_capacity(MAX_LEFT),
+            left_before: vec![None; LEFT_BEFORE].into(),
             now: Time::ZERO,
             key_log: VecDeque::new(),
         }
@@ -547,11 +552,22 @@ impl Sessions {
     fn remember(&mut self, session: SessionIndex) {
         let slot = &self.slots[session as usize];
         if self.now.since(slot.proof.at) <= COOKIE_LIFETIME {
-            if self.left.len() == MAX_LEFT {
-                self.left.pop_front();
+            if self.left.len() == MAX_LEFT
+                && let Some((path, proof)) = self.left.pop_front()
+            {
+                // Whoever shares the entry, and was proved earlier, must ask for another cookie.
+                let before = &mut self.left_before[self.hash.hash_one(path) as usize % LEFT_BEFORE];
+                *before = (*before).max(Some(proof.at));
             }
+            let slot = &self.slots[session as usize];
             self.left.push_back((slot.path, slot.proof));
         }
+    }
+
+    /// Whether a session that this proof opened has left the path already, or may have.
+    fn has_left(&self, path: Path, proof: Proof) -> bool {
+        self.left.iter().any(|(left, by)| *left == path && proof <= *by)
+            || self.left_before[self.hash.hash_one(path) as usize % LEFT_BEFORE] >= Some(proof.at)
     }
 
     fn slot(&self, session: SessionIndex) -> Option<&Slot> {

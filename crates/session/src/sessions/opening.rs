@@ -83,7 +83,7 @@ impl Sessions {
     pub fn is_stale(&self, path: Path, proof: Proof) -> bool {
         match self.at(path) {
             Some((session, _)) => proof <= self.slots[session as usize].proof,
-            None => self.left.iter().any(|(left, by)| *left == path && proof <= *by),
+            None => self.has_left(path, proof),
         }
     }
 
