@@ -32,6 +32,7 @@ mod replies;
 mod shares;
 mod siblings;
 mod subscriptions;
+mod told;
 mod turn;
 
 pub use access::{TokenRefusal, Trust};

@@ -5,7 +5,7 @@ use super::{Mode, Relay};
 use crate::NONE;
 use crate::pending::{Update, Waiting};
 use crate::ports::{PeerClass, PortIndex};
-use crate::siblings::Told;
+use crate::told::Told;
 use canopy_session::{Answer, SessionIndex};
 use canopy_wire::{
     Address, Comtree, DropReason, Flags, Header, MAX_UPDATE, Packet, Path, Record, Time,

@@ -5,7 +5,7 @@ use crate::access::Rights;
 use crate::addresses::{AddressPool, NoAddress, Owner};
 use crate::comtrees::ComtreeIndex;
 use crate::ports::{DatagramClass, Peer, PeerClass, Shape};
-use crate::siblings::{Passed, Told};
+use crate::told::{Passed, Told};
 use canopy_session::{Answer, Knock, Proof, SessionIndex, Terms, refuse};
 use canopy_wire::{
     Address, Comtree, Connect, DropReason, GroupKeyHeld, GroupKeyNumber, Join, LeaveReason,

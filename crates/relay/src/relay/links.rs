@@ -5,7 +5,7 @@ use super::joining::Applicant;
 use super::{Relay, SWEEP_EVERY};
 use crate::changes::{LinkConfig, Refusal};
 use crate::ports::{DatagramClass, LastSubscribe};
-use crate::siblings::Passed;
+use crate::told::Passed;
 use canopy_session::{
     Answer, Call, Knock, PublicKey, Session, SessionConfig, SessionIndex, Terms, derive,
 };

@@ -2,7 +2,7 @@
 
 use super::{Notice, Relay};
 use crate::ports::{Peer, PortIndex};
-use crate::siblings::{Passed, Told};
+use crate::told::{Passed, Told};
 use canopy_session::{Answer, Ended, SessionIndex};
 use canopy_wire::{DropReason, Kind, Leave, LeaveReason, Packet, Path, Time};
 

@@ -1,6 +1,7 @@
 //! The relay of one data thread: verbs over ports, subscriptions and fan-out.
 
 mod apply;
+mod config;
 mod intake;
 mod joining;
 mod keys;
@@ -11,10 +12,9 @@ mod rights;
 mod subscribe;
 mod threads;
 
-use crate::access::{Conducts, TokenId, TokenRefusal, Trust};
-use crate::addresses::{Share, start_of_life};
+use crate::access::{Conducts, TokenId, Trust};
 use crate::bucket::{Bucket, Rate};
-use crate::comtrees::{ComtreeConfig, ComtreeStatus, Comtrees};
+use crate::comtrees::{ComtreeStatus, Comtrees};
 use crate::counters::Counters;
 use crate::fanout::{Books, Fanout, Tables};
 use crate::gate::{Counted, Gate};
@@ -23,120 +23,21 @@ use crate::pending::{Audience, MAX_PENDING_BYTES, Pending};
 use crate::places::Places;
 use crate::ports::{PortIndex, Ports};
 use crate::replies::{Replies, STRANGERS};
-use crate::siblings::{Siblings, Told};
-use crate::subscriptions::{Most, SubscriptionTable, TableLimits};
+use crate::siblings::Siblings;
+use crate::subscriptions::{Most, SubscriptionTable};
+use crate::told::Told;
 use canopy_batch::SendBatch;
-use canopy_session::{
-    KeyedState, Keyring, LoggedKeys, MAX_LINKS, SessionIndex, SessionLimits, Sessions,
-    SessionsConfig, derive,
-};
+use canopy_session::{KeyedState, Keyring, LoggedKeys, MAX_LINKS, SessionIndex, Sessions, derive};
 use canopy_token::UnixTime;
 use canopy_wire::{
-    Address, Class, Comtree, DropReason, Excess, GroupKey, Kind, Packet, Path, Sealed, Tag, Time,
-    WireError,
+    Class, Comtree, DropReason, GroupKey, Kind, Packet, Path, Sealed, Tag, Time, WireError,
 };
+pub use config::{Mode, Notice, RelayConfig};
 use core::net::IpAddr;
 use core::time::Duration;
 use links::Link;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-
-/// When updates leave (groupcast §3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// As soon as the receive batch that brought them has been read.
-    Immediate,
-    /// Every tick, a receiver's updates of the tick together.
-    Periodic {
-        /// The time between flushes.
-        tick: Duration,
-    },
-}
-
-/// What a data thread's relay is made from.
-#[derive(Clone, Debug)]
-pub struct RelayConfig {
-    /// When updates leave.
-    pub mode: Mode,
-    /// The comtrees that it carries at first.
-    pub comtrees: Vec<ComtreeConfig>,
-    /// Whose tokens let in; if none, whoever comes is let in.
-    pub trust: Option<Arc<Trust>>,
-    /// The time of day when the relay's [`Time`] was zero: tokens begin and end by that.
-    pub origin: UnixTime,
-    /// The places for participants, which the relay's data threads share.
-    pub places: Places,
-    /// The most sessions of this data thread: at least as many as there are places, or it refuses
-    /// before they are taken.
-    pub max_sessions: u32,
-    /// The longest datagram in bytes that the relay's own network takes, from
-    /// [`SAFE_DATAGRAM`](canopy_wire::SAFE_DATAGRAM) to [`MAX_DATAGRAM`](canopy_wire::MAX_DATAGRAM).
-    pub max_datagram: u16,
-    /// How long the address of a participant that left is given to nobody else; unless there is a
-    /// reason, [`ADDRESS_REST`](crate::ADDRESS_REST).
-    pub address_rest: Duration,
-    /// Which of the relay's lives this is, if it keeps count: then newcomers get other addresses than
-    /// in the lives before. Without it, they begin somewhere at random.
-    pub life: Option<u32>,
-    /// Whether to tell the sessions' keys ([`Relay::poll_key_log`]), for tests that read what it
-    /// sends.
-    pub log_keys: bool,
-    /// How long sessions and subscriptions live.
-    pub limits: SessionLimits,
-    /// The size of its tables.
-    pub tables: TableLimits,
-    /// What participants may send.
-    pub budgets: Budgets,
-    /// What one place of the network may cost, which the relay's data threads count together.
-    pub gate: Gate,
-    /// At least so many receivers of the same updates are sent the same bytes, their own updates
-    /// among them, which they drop: that is what engines that clone need. If none, every
-    /// participant is spared its own.
-    pub smallest_set: Option<u32>,
-}
-
-/// Something that whoever runs a relay may want to log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Notice {
-    /// A participant joined.
-    Joined {
-        /// The comtree.
-        comtree: Comtree,
-        /// Its address there.
-        address: Address,
-        /// Where it is.
-        path: Path,
-    },
-    /// Somebody was not let in by the token that it brought.
-    TokenRefused {
-        /// The comtree that it asked for.
-        comtree: Comtree,
-        /// Where it is.
-        path: Path,
-        /// Why.
-        why: TokenRefusal,
-    },
-    /// A participant is no longer there.
-    Left {
-        /// The comtree.
-        comtree: Comtree,
-        /// Its address there.
-        address: Address,
-    },
-    /// A participant sends more than it may, or its comtree's participants do; told every few
-    /// seconds of each.
-    OverLimit {
-        /// The comtree.
-        comtree: Comtree,
-        /// Its address there.
-        address: Address,
-        /// Where it is.
-        path: Path,
-        /// What there is too much of.
-        what: Excess,
-    },
-}
 
 /// Expired sessions and subscriptions are looked for this often, a part of the tables each time.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
@@ -226,28 +127,12 @@ impl Relay {
         let sibling_ports = if threads > 1 { threads } else { 0 };
         let max_ports = config.max_sessions.saturating_add(MORE_PORTS);
         let max_pairs = config.tables.max_subscriptions.saturating_add(max_ports);
-        let sessions = SessionsConfig {
-            max_sessions: config.max_sessions,
-            thread: siblings.thread(),
-            threads,
-            unix_zero: config.origin.0,
-            log_keys: config.log_keys,
-            limits: config.limits,
-        };
-        let [a, b, c, d, ..] = derive(table_key, b"canopy addresses");
-        let share = Share {
-            thread: siblings.thread(),
-            threads,
-            start: config.life.map_or(u32::from_be_bytes([a, b, c, d]), start_of_life),
-            rest: config.address_rest,
-        };
+        let sessions = config.sessions(&siblings);
+        let share = config.share(&siblings, table_key);
         let mut relay = Relay {
             mode: config.mode,
             subscription_lifetime: config.limits.subscription,
-            most_of_participant: Most {
-                subscriptions: config.tables.max_subscriptions_per_participant,
-                new_groups: config.tables.max_new_groups_per_participant,
-            },
+            most_of_participant: config.most_of_participant(),
             max_datagram: config.max_datagram,
             trust: config.trust,
             origin: config.origin,

@@ -5,7 +5,7 @@ use crate::access::{Conduct, Rights, TokenId, TokenRefusal, Trust, time_of_day};
 use crate::comtrees::ComtreeIndex;
 use crate::meters::RENEWAL_COST;
 use crate::ports::PortIndex;
-use crate::siblings::Told;
+use crate::told::Told;
 use canopy_session::{Proof, PublicKey};
 use canopy_token::{TokenError, UnixTime};
 use canopy_wire::{
@@ -290,6 +290,9 @@ impl Relay {
         let is_noted = self.conducts.note(now, token, ends, verdict);
         if is_noted {
             self.follow_conduct(now, token);
+        } else if let (Verdict::ThrowOut, Some(port)) = (verdict, self.by_token.get(&token)) {
+            // It may come back, but not stay.
+            self.send_away(now, *port, LeaveReason::ThrownOut);
         }
         is_noted
     }

@@ -2,12 +2,45 @@
 //! as often as it is repeated.
 
 use super::Relay;
-use crate::ports::{LastSubscribe, PeerClass};
-use crate::subscriptions::Most;
+use crate::ports::{LastSubscribe, PeerClass, PortIndex};
+use crate::subscriptions::{Most, SubscriptionTable};
 use canopy_wire::{
     Change, Comtree, DropReason, Packet, Path, Subscribe, SubscribeAckWriter, SubscribeRefusal,
     Time, next_sequence,
 };
+
+/// Whose subscriptions change.
+struct Subscriber {
+    port: PortIndex,
+    most: Most,
+    /// The packet comes again, and some of it was refused before.
+    was_refused: bool,
+}
+
+impl Subscriber {
+    fn change(
+        &self,
+        table: &mut SubscriptionTable,
+        comtree: Comtree,
+        change: Change,
+        expires: Time,
+    ) -> Result<(), SubscribeRefusal> {
+        let Subscriber { port, most, was_refused } = *self;
+        match change {
+            // A repeated packet renews what it added, for its sender counts from the answer. What was
+            // refused stays so even if there would be room by now: its sender may have heard the
+            // refusal already.
+            Change::Add(group, _) if was_refused && !table.contains(port, comtree, group) => {
+                Err(table.would_refuse(port, most, (comtree, group)))
+            }
+            Change::Add(group, level) => table.add((port, most), comtree, group, level, expires),
+            Change::Drop(group) => {
+                table.remove(port, comtree, group);
+                Ok(())
+            }
+        }
+    }
+}
 
 impl Relay {
     pub(super) fn take_subscribe(
@@ -51,26 +84,9 @@ impl Relay {
                 not_allowed += 1;
                 continue;
             }
-            let result = match change {
-                // A repeated packet renews what it added, for its sender counts from the answer.
-                // What was refused stays so even if there would be room by now: its sender may
-                // have heard the refusal already.
-                Change::Add(group, _)
-                    if repeats
-                        && last.refused
-                        && !self.table.contains(index, header.comtree, group) =>
-                {
-                    Err(self.table.would_refuse(index, most, (header.comtree, group)))
-                }
-                Change::Add(group, level) => {
-                    self.table.add((index, most), header.comtree, group, level, expires)
-                }
-                Change::Drop(group) => {
-                    self.table.remove(index, header.comtree, group);
-                    Ok(())
-                }
-            };
-            if let Err(reason) = result {
+            let subscriber = Subscriber { port: index, most, was_refused: repeats && last.refused };
+            let changed = subscriber.change(&mut self.table, header.comtree, change, expires);
+            if let Err(reason) = changed {
                 writer.push(change.group(), reason);
                 let is_new = reason == SubscribeRefusal::NewGroups;
                 *(if is_new { &mut new_groups } else { &mut refused }) += 1;

@@ -1,7 +1,7 @@
 //! What a data thread hears from the others, and tells them.
 
 use super::Relay;
-use crate::siblings::Told;
+use crate::told::Told;
 use canopy_wire::{DropReason, Packet, Time};
 
 impl Relay {

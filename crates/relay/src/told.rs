@@ -1,0 +1,271 @@
+//! What a data thread tells the others beside updates, and its form in the control log.
+
+use crate::access::TokenId;
+use canopy_session::Proof;
+use canopy_wire::{
+    Acts, Address, Comtree, Group, Level, MAX_DATAGRAM, Path, Restriction, Time, Verdict,
+};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+const INTEREST: u64 = 1;
+const MOVED: u64 = 2;
+const CONNECT: u64 = 3;
+const TOKEN_USED: u64 = 4;
+const VERDICT: u64 = 5;
+const CONDUCT: u64 = 6;
+const GONE: u64 = 7;
+
+/// What a data thread tells the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told<'a> {
+    /// It wants a group's updates up to this level from now on, or none.
+    Interest { comtree: Comtree, group: Group, wanted: Option<Level> },
+    /// A session there holds this path by that proof: whoever held it by an older one has lost it.
+    Moved { path: Path, proof: Proof },
+    /// Somebody who has proved its path wants to join.
+    Connect { path: Path, passed: Passed, datagram: &'a [u8] },
+    /// A session there joined by this token and that proof: whoever joined by it before has lost it.
+    TokenUsed { token: TokenId, proof: Proof },
+    /// What a server says of a member that the other thread serves.
+    Verdict { comtree: Comtree, address: Address, verdict: Verdict },
+    /// What a server has said of the bearer of a token.
+    Conduct { token: TokenId, ends: Time, verdict: Verdict },
+    /// Nobody is at an address to which a participant there has sent.
+    Gone { comtree: Comtree, sender: Address, address: Address },
+}
+
+/// Why a data thread passes on a connect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Passed {
+    /// Data threads that were asked in turn, and have no address or no place left.
+    pub(crate) asked: u16,
+    /// Before that it was brought to the thread whose the address is that it wants.
+    pub(crate) was_brought: bool,
+}
+
+/// Writes bytes into words; returns how many words.
+pub(crate) fn pack(bytes: &[u8], words: &mut [u64]) -> usize {
+    let (chunks, rest) = bytes.as_chunks::<8>();
+    for (word, chunk) in words.iter_mut().zip(chunks) {
+        *word = u64::from_le_bytes(*chunk);
+    }
+    if !rest.is_empty() {
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        words[chunks.len()] = u64::from_le_bytes(last);
+    }
+    bytes.len().div_ceil(8)
+}
+
+/// Writes words back into bytes.
+pub(crate) fn unpack(words: &[u64], bytes: &mut [u8]) {
+    for (chunk, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *chunk = word.to_le_bytes();
+    }
+}
+
+pub(crate) const MOST_CONTROL_WORDS: usize = CONNECT_HEAD + MAX_DATAGRAM.div_ceil(8);
+/// Words before the datagram of a connect.
+const CONNECT_HEAD: usize = 6;
+
+pub(crate) fn encode(told: &Told<'_>) -> ([u64; MOST_CONTROL_WORDS], usize) {
+    let mut words = [0; MOST_CONTROL_WORDS];
+    let len = match told {
+        Told::Interest { comtree, group, wanted } => {
+            let wanted = wanted.map_or(0, |level| u64::from(level.0) + 1);
+            words[0] = INTEREST | wanted << 8 | u64::from(comtree.0) << 32;
+            words[1] = group.number().into();
+            2
+        }
+        Told::Moved { path, proof } => {
+            words[0] = MOVED;
+            words[1..3].copy_from_slice(&[proof.at.as_nanos(), proof.nonce]);
+            words[3..8].copy_from_slice(&encode_path(path));
+            8
+        }
+        Told::Connect { path, passed: Passed { asked, was_brought }, datagram } => {
+            words[0] = CONNECT
+                | u64::from(*asked) << 8
+                | u64::from(*was_brought) << 24
+                | (datagram.len() as u64) << 32;
+            words[1..CONNECT_HEAD].copy_from_slice(&encode_path(path));
+            CONNECT_HEAD + pack(datagram, &mut words[CONNECT_HEAD..])
+        }
+        Told::TokenUsed { token, proof } => {
+            words[..4].copy_from_slice(&[TOKEN_USED, proof.at.as_nanos(), proof.nonce, token.0]);
+            4
+        }
+        Told::Verdict { comtree, address, verdict } => {
+            let (kind, groups) = encode_verdict(verdict);
+            let head = VERDICT | kind << 8 | u64::from(comtree.0) << 32;
+            words[..3].copy_from_slice(&[head, address.0.into(), groups]);
+            3
+        }
+        Told::Conduct { token, ends, verdict } => {
+            let (kind, groups) = encode_verdict(verdict);
+            let all = [CONDUCT | kind << 8, token.0, ends.as_nanos(), groups];
+            words[..4].copy_from_slice(&all);
+            4
+        }
+        Told::Gone { comtree, sender, address } => {
+            words[0] = GONE | u64::from(comtree.0) << 32;
+            words[1] = u64::from(sender.0) << 32 | u64::from(address.0);
+            2
+        }
+    };
+    (words, len)
+}
+
+/// A verdict: its kind and its acts, a byte each, and its groups.
+fn encode_verdict(verdict: &Verdict) -> (u64, u64) {
+    let of = |kind, Restriction { acts, first, last }: &Restriction| {
+        let groups = u64::from(first.number()) << 32 | u64::from(last.number());
+        (kind | u64::from(acts.0) << 8, groups)
+    };
+    match verdict {
+        Verdict::ThrowOut => (0, 0),
+        Verdict::Restrict(restriction) => of(1, restriction),
+        Verdict::Restore(restriction) => of(2, restriction),
+    }
+}
+
+fn decode_verdict(kind: u64, groups: u64) -> Verdict {
+    let group = |word: u64| Group::from_low_bits(word as u32);
+    let acts = Acts((kind >> 8) as u8);
+    let restriction = Restriction { acts, first: group(groups >> 32), last: group(groups) };
+    match kind & 0xff {
+        0 => Verdict::ThrowOut,
+        1 => Verdict::Restrict(restriction),
+        _ => Verdict::Restore(restriction),
+    }
+}
+
+pub(crate) fn decode<'a>(words: &[u64], bytes: &'a mut [u8]) -> Option<Told<'a>> {
+    let (head, value) = (*words.first()?, *words.get(1)?);
+    let comtree = Comtree((head >> 32) as u32);
+    let path = || words.get(3..8)?.try_into().ok().map(decode_path);
+    let proof = || Some(Proof { at: Time::from_nanos(value), nonce: *words.get(2)? });
+    match head & 0xff {
+        INTEREST => {
+            let wanted = (head >> 8 & 0xffff).checked_sub(1).map(|level| Level(level as u8));
+            Some(Told::Interest { comtree, group: Group::from_low_bits(value as u32), wanted })
+        }
+        MOVED => Some(Told::Moved { path: path()?, proof: proof()? }),
+        CONNECT => {
+            let path = decode_path(words.get(1..CONNECT_HEAD)?.try_into().ok()?);
+            unpack(&words[CONNECT_HEAD..], bytes);
+            let datagram = bytes.get(..(head >> 32) as usize)?;
+            let passed = Passed { asked: (head >> 8) as u16, was_brought: head >> 24 & 1 == 1 };
+            Some(Told::Connect { path, passed, datagram })
+        }
+        GONE => {
+            let (sender, address) = (Address((value >> 32) as u32), Address(value as u32));
+            Some(Told::Gone { comtree, sender, address })
+        }
+        TOKEN_USED => Some(Told::TokenUsed { token: TokenId(*words.get(3)?), proof: proof()? }),
+        VERDICT => {
+            let verdict = decode_verdict(head >> 8 & 0xffff, *words.get(2)?);
+            Some(Told::Verdict { comtree, address: Address(value as u32), verdict })
+        }
+        CONDUCT => {
+            let ends = Time::from_nanos(*words.get(2)?);
+            let verdict = decode_verdict(head >> 8 & 0xffff, *words.get(3)?);
+            Some(Told::Conduct { token: TokenId(value), ends, verdict })
+        }
+        _ => None,
+    }
+}
+
+const REMOTE_IS_V6: u64 = 1 << 48;
+const HAS_LOCAL: u64 = 1 << 49;
+const LOCAL_IS_V6: u64 = 1 << 50;
+
+fn encode_path(path: &Path) -> [u64; 5] {
+    let (remote, is_v6) = encode_ip(path.remote.ip());
+    let mut rest = u64::from(path.remote.port());
+    rest |= if is_v6 { REMOTE_IS_V6 } else { 0 };
+    if let SocketAddr::V6(v6) = path.remote {
+        rest |= u64::from(v6.scope_id()) << 16;
+    }
+    let mut local = [0; 2];
+    if let Some(ip) = path.local {
+        let (words, is_v6) = encode_ip(ip);
+        local = words;
+        rest |= HAS_LOCAL | if is_v6 { LOCAL_IS_V6 } else { 0 };
+    }
+    [remote[0], remote[1], rest, local[0], local[1]]
+}
+
+fn decode_path(words: [u64; 5]) -> Path {
+    let [remote_high, remote_low, rest, local_high, local_low] = words;
+    let port = rest as u16;
+    let remote = match decode_ip([remote_high, remote_low], rest & REMOTE_IS_V6 != 0) {
+        IpAddr::V4(ip) => SocketAddr::from((ip, port)),
+        IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, (rest >> 16) as u32).into(),
+    };
+    let local = decode_ip([local_high, local_low], rest & LOCAL_IS_V6 != 0);
+    Path { remote, local: (rest & HAS_LOCAL != 0).then_some(local) }
+}
+
+fn encode_ip(ip: IpAddr) -> ([u64; 2], bool) {
+    match ip {
+        IpAddr::V4(ip) => ([0, u64::from(ip.to_bits())], false),
+        IpAddr::V6(ip) => ([(ip.to_bits() >> 64) as u64, ip.to_bits() as u64], true),
+    }
+}
+
+fn decode_ip(words: [u64; 2], is_v6: bool) -> IpAddr {
+    if is_v6 {
+        Ipv6Addr::from_bits(u128::from(words[0]) << 64 | u128::from(words[1])).into()
+    } else {
+        Ipv4Addr::from_bits(words[1] as u32).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use canopy_wire::MAX_DATAGRAM;
+
+    #[test]
+    fn what_is_told_arrives_as_it_was() {
+        let local = "fe80::1".parse().ok();
+        let paths = [
+            Path::from(SocketAddr::from(([127, 0, 0, 1], 9))),
+            Path { remote: "[2001:db8::7]:4040".parse().unwrap(), local },
+            Path {
+                remote: SocketAddrV6::new("fe80::2".parse().unwrap(), 1, 0, 7).into(),
+                local: Some(Ipv4Addr::LOCALHOST.into()),
+            },
+        ];
+        let comtree = Comtree(u32::MAX);
+        let longest: Vec<u8> = (0..MAX_DATAGRAM).map(|byte| byte as u8).collect();
+        let mut all = vec![
+            Told::Interest { comtree, group: Group::new(Group::MAX), wanted: Some(Level(255)) },
+            Told::Interest { comtree, group: Group::new(0), wanted: Some(Level(0)) },
+            Told::Interest { comtree, group: Group::new(3), wanted: None },
+            Told::Gone { comtree, sender: Address(u32::MAX), address: Address(7) },
+        ];
+        let (token, ends) = (TokenId(u64::MAX), Time::from_nanos(u64::MAX));
+        let (first, last) = (Group::new(Group::MAX - 1), Group::new(Group::MAX));
+        let some = Restriction { acts: Acts(u8::MAX), first, last };
+        for verdict in [Verdict::ThrowOut, Verdict::Restrict(some), Verdict::Restore(some)] {
+            all.push(Told::Verdict { comtree, address: Address(u32::MAX), verdict });
+            all.push(Told::Conduct { token, ends, verdict });
+        }
+        let proof = Proof { at: Time::from_millis(77), nonce: u64::MAX };
+        all.push(Told::TokenUsed { token, proof });
+        for path in paths {
+            let proof = Proof { at: Time::from_millis(77), nonce: u64::MAX };
+            all.push(Told::Moved { path, proof });
+            let passed = Passed { asked: 63, was_brought: false };
+            all.push(Told::Connect { path, passed, datagram: &longest });
+            let passed = Passed { asked: 0, was_brought: true };
+            all.push(Told::Connect { path, passed, datagram: b"short" });
+        }
+        for told in all {
+            let (words, len) = encode(&told);
+            assert_eq!(decode(&words[..len], &mut [0; 1456]), Some(told));
+        }
+    }
+}
