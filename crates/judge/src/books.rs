@@ -1,8 +1,10 @@
 //! The books on one start of a relay: every datagram is accepted or counted as a drop, what is
-//! sealed is accepted once, counters add up, tables stay within their limits, what the relay sends parses, is for the session that is
-//! there and no longer than agreed with it, and an ip:port that has not brought back a cookie is
-//! sent no more bytes than came from it.
+//! sealed is accepted once, counters add up, tables stay within their limits, what the relay sends
+//! parses, is for the session that is there and no longer than agreed with it, an ip:port that has
+//! not brought back a cookie is sent no more bytes than came from it, and whom a server has
+//! restricted or thrown out is so.
 
+use crate::conduct::{Conducts, Nonce};
 use canopy_relay::{Counters, Relay, TableLimits};
 use canopy_session::{GroupOpener, LoggedKeys};
 use canopy_wire::{
@@ -56,12 +58,16 @@ pub struct Books {
     accepted: BTreeSet<Tag>,
     /// By which the relay seals for all members of a comtree.
     group_keys: Vec<GroupOpener>,
+    /// The session that was given an address last.
+    by_address: BTreeMap<(Comtree, Address), Nonce>,
+    conducts: Conducts,
 }
 
 /// What the relay told a participant of its session.
 #[derive(Clone, Copy, Debug)]
 struct Agreed {
     id: SessionId,
+    nonce: Nonce,
     comtree: Comtree,
     address: Address,
     max_datagram: u16,
@@ -91,9 +97,9 @@ const LEAST_UNKNOWN: usize = 24;
 
 impl Agreed {
     fn with(keys: &LoggedKeys) -> Agreed {
-        let LoggedKeys { session: id, comtree, joined, .. } = *keys;
+        let LoggedKeys { session: id, nonce, comtree, joined, .. } = *keys;
         let Joined { address, max_datagram, downlink, .. } = joined;
-        Agreed { id, comtree, address, max_datagram, downlink }
+        Agreed { id, nonce, comtree, address, max_datagram, downlink }
     }
 }
 
@@ -114,11 +120,14 @@ impl Books {
             keys: BTreeMap::new(),
             accepted: BTreeSet::new(),
             group_keys: Vec::new(),
+            by_address: BTreeMap::new(),
+            conducts: Conducts::default(),
         }
     }
 
     /// The relay has opened a session, with these keys.
     pub fn opened(&mut self, keys: LoggedKeys) {
+        self.by_address.insert((keys.comtree, keys.joined.address), keys.nonce);
         self.keys.entry(keys.session).or_default().push(keys);
     }
 
@@ -134,14 +143,21 @@ impl Books {
             let mut of_number = self.group_keys.iter().filter(|key| key.number() == number);
             return of_number.find_map(|key| key.peek(datagram)).map(Cow::Owned);
         }
-        let Some(Sealed { session: id, .. }) = Sealed::of(datagram) else {
+        if !is_sealed(datagram) {
             return Some(Cow::Borrowed(datagram));
-        };
+        }
+        self.unseal(datagram, from_relay).map(|(_, read)| Cow::Owned(read))
+    }
+
+    /// What is sealed in a datagram, and for which session.
+    fn unseal(&self, datagram: &[u8], from_relay: bool) -> Option<(&LoggedKeys, Vec<u8>)> {
+        let Sealed { session: id, .. } = Sealed::of(datagram)?;
         let opened = |keys: &LoggedKeys| match from_relay {
             true => keys.from_relay.peek(datagram),
             false => keys.from_participant.peek(datagram),
         };
-        self.keys.get(&id)?.iter().rev().find_map(opened).map(Cow::Owned)
+        let mut of_number = self.keys.get(&id)?.iter().rev();
+        of_number.find_map(|keys| Some((keys, opened(keys)?)))
     }
 
     /// A datagram from an ip:port was handled, and the counters moved from `before` to `after`.
@@ -172,6 +188,37 @@ impl Books {
         page.unanswered += u64::from(wants_answer && moved.replies_full == 0);
         if is_sealed(datagram) && moved.is_accepted() && !self.is_first(datagram, read.as_deref()) {
             return Err(format!("a sealed datagram from {from} was accepted a second time"));
+        }
+        // Another data thread hears of a verdict later than its server is answered.
+        if self.limits.one_session { self.judged(from, datagram, &moved) } else { Ok(()) }
+    }
+
+    /// Holds what was accepted of a session to what servers have said of it, and notes what it asks.
+    fn judged(&mut self, from: SocketAddr, datagram: &[u8], moved: &Moved) -> Verdict {
+        let Some((keys, read)) = self.unseal(datagram, false) else { return Ok(()) };
+        let Ok(packet) = Packet::new_checked(&read) else { return Ok(()) };
+        let LoggedKeys { nonce, comtree, .. } = *keys;
+        if self.conducts.is_thrown_out(nonce) && moved.is_accepted() {
+            return Err(format!("what {from} sent was accepted, whom a server had thrown out"));
+        }
+        match packet.header().kind {
+            Kind::Updates => {
+                let allowed = packet.updates().map_or(0, |all| {
+                    all.filter(|one| self.conducts.may_publish(nonce, one)).count() as u64
+                });
+                if moved.updates > allowed {
+                    let accepted = moved.updates;
+                    return Err(format!(
+                        "of updates from {from} {accepted} were accepted where servers leave {allowed}"
+                    ));
+                }
+            }
+            Kind::Request if moved.drops == moved.dropped(DropReason::UnknownDestination) => {
+                let by_address = &self.by_address;
+                let of_address = |whom| by_address.get(&(comtree, whom)).copied();
+                self.conducts.asks(nonce, &packet, of_address);
+            }
+            _ => {}
         }
         Ok(())
     }
@@ -219,9 +266,17 @@ impl Books {
         if !matches!(kind, Kind::Updates | Kind::Busy | Kind::GroupKey) {
             page.unanswered = page.unanswered.saturating_sub(1);
         }
+        if kind == Kind::Response && self.limits.one_session {
+            let asker = self.unseal(datagram, true).map(|(keys, _)| keys.nonce);
+            if asker.is_some_and(|asker| !self.conducts.answers(asker, &packet)) {
+                return Err(format!("{to} asked twice and was answered in two ways"));
+            }
+        }
+        let Some(account) = self.accounts.get(&to) else { return Ok(()) };
         // A reply that there was no room for may have told of the session.
         if self.limits.one_session && counters.dropped(DropReason::RepliesFull) == 0 {
-            return account.expects(to, &packet, datagram[0] & CLASS_BITS);
+            account.expects(to, &packet, datagram[0] & CLASS_BITS)?;
+            return account.may_hear(to, &packet, &self.conducts);
         }
         Ok(())
     }
@@ -292,6 +347,19 @@ impl Account {
             _ => None,
         };
         self.cookies.extend(cookie);
+    }
+
+    /// A session is sent nothing that a server has taken from it.
+    fn may_hear(&self, to: SocketAddr, packet: &Packet<'_>, conducts: &Conducts) -> Verdict {
+        let (Some(agreed), Ok(mut updates)) = (self.session, packet.updates()) else {
+            return Ok(());
+        };
+        match updates.find(|one| !conducts.may_hear(agreed.nonce, one)) {
+            Some(one) => {
+                Err(format!("{to} was sent an update to {:?}, which servers forbid", one.dst))
+            }
+            None => Ok(()),
+        }
     }
 
     /// What a session is sent is for the one that is there: updates of its comtree, to a group or to
@@ -408,6 +476,15 @@ impl Moved {
                 let is_refused = (drops, changes) == (1, 0);
                 (updates == 0 && (is_refused || is_applied)).then_some(!is_refused)
             }
+            // A request that is refused is answered too, unless its asker may not ask at all.
+            Kind::Request => {
+                let drops = drops - self.dropped(DropReason::UnknownDestination);
+                let refused = [DropReason::RequestNotAllowed, DropReason::BadToken];
+                let is_answered = drops == 0 || refused.iter().any(|one| self.dropped(*one) == 1);
+                (drops <= 1 && (updates, changes) == (0, 0)).then_some(is_answered)
+            }
+            // Whoever brings no good token is told so.
+            Kind::Connect if self.is_one_drop(DropReason::BadToken) => Some(true),
             // It is answered only if there is a newer key.
             Kind::GroupKeyHeld => (drops <= 1 && (updates, changes) == (0, 0)).then_some(false),
             _ => {
@@ -591,6 +668,7 @@ mod tests {
         (account.bytes_in, account.is_proved) = (60, true);
         account.session = Some(Agreed {
             id: SessionId::new(5),
+            nonce: 1,
             comtree: Comtree(1),
             address: Address::unicast(1, 7),
             max_datagram: SAFE_DATAGRAM as u16,

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod books;
+mod conduct;
 mod interest;
 mod oracle;
 mod rules;
