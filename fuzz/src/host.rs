@@ -56,14 +56,21 @@ impl Host {
         sum
     }
 
+    /// The sessions of all data threads.
+    pub(crate) fn sessions(&self) -> u32 {
+        self.threads.iter().map(|thread| thread.relay.sessions()).sum()
+    }
+
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         self.threads.iter().filter_map(|thread| thread.relay.poll_timeout()).min()
     }
 
-    pub(crate) fn drain(&mut self, now: Time) {
+    /// Makes a change on all data threads, as the shell does.
+    pub(crate) fn apply(&mut self, now: Time, change: impl Fn() -> Change) {
         for thread in &mut self.threads {
-            thread.relay.apply(now, Change::Drain).unwrap();
+            thread.relay.apply(now, change()).unwrap();
         }
+        self.handle_siblings(now);
     }
 
     /// A datagram arrives: at the data thread that its session has, or at the one behind that.

@@ -6,6 +6,7 @@ use crate::host::{Host, ip_port};
 use crate::input::{Input, MAX_STEPS, steps};
 use crate::is_sealed;
 use crate::participant::Participant;
+use crate::tokens::{DAY, Form, trust};
 use canopy_relay::{
     ADDRESS_REST, Budgets, ComtreeConfig, Gate, Mode, Places, RelayConfig, TableLimits,
 };
@@ -25,6 +26,9 @@ const OPEN: u8 = 4;
 const ONE_KEY: u8 = 0x10;
 /// The participant takes the second suite only.
 const SECOND_SUITE: u8 = 8;
+/// The relay asks for a token; and the participant's is one that it does not take.
+const GUARDED: u8 = 0x20;
+const UNTRUSTED: u8 = 0x40;
 
 const COMTREE: Comtree = Comtree(1);
 /// The participant is at one of these ip:ports; whatever comes from or goes to another, a stranger
@@ -56,6 +60,9 @@ steps! {
     Move,
     /// What is under way arrives, and what is said to that, until both are silent.
     Settle,
+    /// A byte, by which it is the one or the other: the participant goes on by that token, if it has
+    /// had one that the relay takes.
+    Renew,
 }
 
 /// A datagram and the place of the participant that has sent it or is to get it.
@@ -85,10 +92,15 @@ pub fn joining(input: &[u8]) {
         let Some(step) = input.step(STEPS) else { break };
         meeting.take(step, &mut input);
         meeting.say();
-        assert!(bits & KNOWS_ANOTHER == 0 || !meeting.is_connected(), "with another's key");
+        assert!(may_find(bits) || !meeting.is_connected(), "with another's key, or a bad token");
     }
     let found = meeting.recover();
-    assert_eq!(found, bits & KNOWS_ANOTHER == 0, "an update came back after all: {found}");
+    assert_eq!(found, may_find(bits), "an update came back after all: {found}");
+}
+
+/// Whether the two are to find each other.
+fn may_find(bits: u8) -> bool {
+    bits & KNOWS_ANOTHER == 0 && bits & (GUARDED | UNTRUSTED) != GUARDED | UNTRUSTED
 }
 
 fn relay_config(bits: u8) -> RelayConfig {
@@ -101,9 +113,9 @@ fn relay_config(bits: u8) -> RelayConfig {
     RelayConfig {
         mode: Mode::Immediate,
         comtrees: vec![ComtreeConfig { downlink, group_suite, ..ComtreeConfig::new(COMTREE, 1) }],
+        trust: (bits & GUARDED != 0).then(|| trust(0, false)),
+        origin: DAY,
         // More than one, for the participant may leave sessions behind where it was.
-        trust: None,
-        origin: canopy_relay::UnixTime(0),
         places: Places::new(PLACES as u32),
         max_sessions: PLACES as u32,
         max_datagram: SAFE_DATAGRAM as u16,
@@ -137,7 +149,12 @@ fn session_config(bits: u8, relay: &Identity) -> SessionConfig {
 impl Meeting {
     fn new(bits: u8) -> Meeting {
         let host = Host::new(&relay_config(bits), 1);
-        let mut participant = Participant::new(session_config(bits, &host.identity()));
+        let config = session_config(bits, &host.identity());
+        let mut participant = match (bits & GUARDED, bits & UNTRUSTED) {
+            (0, _) => Participant::new(config),
+            (_, 0) => Participant::with_token(config, 0, Form::Usual),
+            _ => Participant::with_token(config, 0, Form::Forged),
+        };
         participant.session.subscribe(group(), Level(0));
         Meeting {
             host,
@@ -181,6 +198,12 @@ impl Meeting {
             }
             Step::Move => self.place = input.below(PLACES),
             Step::Settle => self.settle(),
+            Step::Renew => {
+                let form = [Form::Usual, Form::Again][input.below(2)];
+                if !self.participant.granted().is_empty() {
+                    self.participant.renew(0, form);
+                }
+            }
         }
     }
 

@@ -10,6 +10,7 @@ mod participant;
 mod relay;
 mod session;
 mod token;
+mod tokens;
 mod wire;
 
 pub use joining::joining;

@@ -1,14 +1,17 @@
 //! A [`Session`] that is held to its promises at every call.
 
 use crate::is_sealed;
-use canopy_session::{Event, Session, SessionConfig, SessionError, State, Update};
+use crate::tokens::{Form, bear, token};
+use canopy_session::{Event, RequestNumber, Session, SessionConfig, SessionError, State, Update};
+use canopy_token::ComtreeGrant;
 use canopy_wire::{
-    Address, Comtree, Flags, Kind, Level, MAX_DATAGRAM, MAX_UPDATE, Packet, Record, SessionId,
-    Time, WireError,
+    Address, Comtree, Flags, Kind, Level, MAX_DATAGRAM, MAX_UPDATE, Packet, Record, RequestStatus,
+    SessionId, Time, Verdict, WireError,
 };
+use std::collections::BTreeSet;
 
 /// What a participant sends besides updates.
-const SAID: [Kind; 7] = [
+const SAID: [Kind; 8] = [
     Kind::Hello,
     Kind::Connect,
     Kind::Keepalive,
@@ -16,19 +19,35 @@ const SAID: [Kind; 7] = [
     Kind::Leave,
     Kind::Rebind,
     Kind::GroupKeyHeld,
+    Kind::Request,
 ];
 /// What of it is not sealed.
 const SAID_IN_CLEAR: [Kind; 2] = [Kind::Hello, Kind::Connect];
-/// A rebind, a keepalive, a held key and a subscribe; no other state has more to say at once.
-const MAX_PACKETS_AT_ONCE: usize = 4;
+/// A rebind, a keepalive, a held key, a subscribe and a request; no other state has more to say at once.
+const MAX_PACKETS_AT_ONCE: usize = 5;
 
 /// Opens what a participant has sealed, with the keys that its relay has.
 pub(crate) type Opener<'a> = &'a dyn Fn(&[u8]) -> Option<Vec<u8>>;
 
 pub(crate) struct Participant {
     pub(crate) session: Session,
+    /// Which of the bearers of tokens it is, if any.
+    bearer: Option<usize>,
+    /// What the tokens of its own grant on its comtree that it has brought, where a relay takes them.
+    granted: Vec<ComtreeGrant>,
+    /// One of them lets it judge others.
+    is_server: bool,
     comtree: Comtree,
     closed: bool,
+    /// Its requests to judge somebody.
+    judged: BTreeSet<RequestNumber>,
+}
+
+/// An update that was heard.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heard {
+    pub(crate) dst: Address,
+    pub(crate) level: Level,
 }
 
 /// Where a session stands, as far as it shows.
@@ -56,7 +75,50 @@ impl Standing {
 impl Participant {
     pub(crate) fn new(config: SessionConfig) -> Participant {
         let comtree = config.comtree;
-        Participant { session: Session::new(config), comtree, closed: false }
+        let session = Session::new(config);
+        Participant {
+            session,
+            bearer: None,
+            granted: Vec::new(),
+            is_server: false,
+            comtree,
+            closed: false,
+            judged: BTreeSet::new(),
+        }
+    }
+
+    /// A bearer of tokens, who brings this one of its own.
+    pub(crate) fn with_token(config: SessionConfig, bearer: usize, form: Form) -> Participant {
+        let mut participant = Participant::new(bear(config, bearer, form));
+        participant.bearer = Some(bearer);
+        participant.is_granted(bearer, form);
+        participant
+    }
+
+    /// It brings a token from now on, which may be another's. Returns what that grants it.
+    pub(crate) fn renew(&mut self, bearer: usize, form: Form) -> Option<ComtreeGrant> {
+        if self.session.state() == State::Greeting {
+            // It has brought nothing yet that could still be taken.
+            self.granted.clear();
+            self.is_server = false;
+        }
+        // If too many requests wait, the relay is not asked, but it is brought the next time.
+        let _ = self.session.set_token(token(bearer, form).text.clone());
+        self.is_granted(bearer, form)
+    }
+
+    fn is_granted(&mut self, bearer: usize, form: Form) -> Option<ComtreeGrant> {
+        let is_own = self.bearer == Some(bearer);
+        let grant = token(bearer, form).grant.clone();
+        let grant = grant.filter(|grant| is_own && grant.comtree == self.comtree)?;
+        self.is_server |= token(bearer, form).is_servers;
+        self.granted.push(grant.clone());
+        Some(grant)
+    }
+
+    /// What its tokens have granted it so far.
+    pub(crate) fn granted(&self) -> &[ComtreeGrant] {
+        &self.granted
     }
 
     /// Everything that it wants sent at `now`.
@@ -94,13 +156,24 @@ impl Participant {
         }
     }
 
-    /// Hears a datagram. Returns the updates in it.
+    /// Hears a datagram. Returns how many updates are in it.
     pub(crate) fn hear(&mut self, now: Time, datagram: &[u8]) -> Result<usize, WireError> {
+        self.hear_each(now, datagram, |_| {})
+    }
+
+    /// The same, and hands over each update.
+    pub(crate) fn hear_each(
+        &mut self,
+        now: Time,
+        datagram: &[u8],
+        mut each: impl FnMut(Heard),
+    ) -> Result<usize, WireError> {
         let before = self.standing();
         let mut updates = 0;
         let deliver = |update: Update<'_>| {
             assert!(update.payload.len() < MAX_DATAGRAM);
             updates += 1;
+            each(Heard { dst: update.dst, level: update.level });
         };
         let heard = self.session.handle_datagram(now, &mut datagram.to_vec(), deliver);
         assert!(updates == 0 || before.state == State::Connected, "an update outside of a session");
@@ -149,6 +222,11 @@ impl Participant {
         Some(out)
     }
 
+    /// Asks the relay to do something with a member.
+    pub(crate) fn judge(&mut self, whom: Address, verdict: Verdict) {
+        self.judged.extend(self.session.judge(whom, verdict));
+    }
+
     pub(crate) fn leave(&mut self) {
         self.session.leave();
         assert!(matches!(self.session.state(), State::Leaving | State::Closed));
@@ -170,6 +248,10 @@ impl Participant {
         while let Some(event) = self.session.poll_event() {
             assert!(!self.closed, "{event:?} of a session that was left");
             self.closed = event == Event::Closed;
+            if let Event::Answered(number, RequestStatus::Done) = event {
+                let is_allowed = self.is_server || !self.judged.contains(&number);
+                assert!(is_allowed, "a verdict of who is no server");
+            }
         }
         assert_eq!(self.closed, self.session.state() == State::Closed);
     }

@@ -4,10 +4,13 @@
 use crate::host::{Host, ip_port};
 use crate::input::{Input, MAX_STEPS, steps};
 use crate::participant::Participant;
+use crate::tokens::{BEARERS, DAY, FORMS, Form, check_grants, trust, verdict};
 use canopy_relay::{
-    ADDRESS_REST, Budgets, ComtreeConfig, Counters, Gate, Mode, Places, RelayConfig, TableLimits,
+    ADDRESS_REST, Budgets, Change, ComtreeConfig, Counters, Gate, Mode, Places, RelayConfig,
+    TableLimits,
 };
 use canopy_session::{SessionConfig, SessionLimits, State};
+use canopy_token::ComtreeGrant;
 use canopy_wire::{
     Address, Comtree, Downlink, Flags, Group, Header, Kind, Level, MAX_DATAGRAM, MAX_UPDATE,
     Record, SAFE_DATAGRAM, SEAL_LEN, SessionId, Time, UpdatesWriter,
@@ -25,10 +28,11 @@ const LONG: u8 = 8;
 /// What the relay sends to the participants of the first comtree, or of the second, is not sealed for
 /// each.
 const OPEN: [u8; 2] = [0x10, 0x20];
-/// Where it is not, it is sealed with one key for all.
+/// Where it is not, it is sealed with one key for all. Where all is sealed for each, the relay asks
+/// for tokens instead ([`is_guarded`]).
 const ONE_KEY: u8 = 0x40;
 /// From two receivers on the relay sends all the same bytes, as for a clone engine, where they are
-/// not sealed.
+/// not sealed for each. Where it asks for tokens, all is sealed with one key for all.
 const SETS: u8 = 0x80;
 
 const TICK: Duration = Duration::from_millis(50);
@@ -39,6 +43,9 @@ const PARTICIPANTS: usize = 4;
 const OVERHEARD: usize = 16;
 /// A stranger's datagram with this bit in its place comes to another data thread than it is for.
 const ASTRAY: u8 = 0x80;
+const OTHER_KEY: u8 = 0x80;
+/// The tokens that the participants have at first.
+const FIRST_FORMS: [Form; PARTICIPANTS] = [Form::Server, Form::Server, Form::Usual, Form::Narrow];
 
 steps! {
     /// Datagrams move until no one has any.
@@ -75,6 +82,16 @@ steps! {
     /// Participant, place, kind, comtree, records, byte: that many bytes follow, a body that the
     /// participant seals.
     Abuse,
+    /// Participant, whose, [`Form`]: it goes on by that token.
+    Renew,
+    /// Participant, [`World::destination`], [`verdict`]: it asks the relay to do that with a member.
+    Judge,
+    /// Participant, who, [`Form`]: its process is no more. Another one begins in its place, as a
+    /// bearer of tokens, and with the ticket of the one before.
+    Restart,
+    /// A bit for each bearer: its usual token is revoked. With [`OTHER_KEY`], the relay believes
+    /// another key only.
+    Trust,
 }
 
 /// A relay through everything that the input makes happen.
@@ -94,14 +111,21 @@ pub struct Run {
 pub fn run_relay(input: &[u8]) -> Run {
     let mut input = Input::new(input);
     let bits = input.byte();
-    let mut world = World::new(&config(bits), if bits & TWO_THREADS == 0 { 1 } else { 2 });
+    let threads = if bits & TWO_THREADS == 0 { 1 } else { 2 };
+    let mut world = World::new(&config(bits), threads);
     for _ in 0..MAX_STEPS {
         let Some(step) = input.step(STEPS) else { break };
         world.take(step, &mut input);
+        assert!(!world.believes_nobody || world.host.sessions() == 0, "believed after all");
     }
     world.fall_silent();
     let counters = world.host.counters();
     Run { counters, packets: world.packets }
+}
+
+/// Whether the relay asks for tokens, by an input's first byte.
+fn is_guarded(bits: u8) -> bool {
+    bits & (OPEN[0] | OPEN[1] | ONE_KEY) == ONE_KEY
 }
 
 fn config(bits: u8) -> RelayConfig {
@@ -114,7 +138,8 @@ fn config(bits: u8) -> RelayConfig {
         budgets.member.up_bits = 20_000;
     }
     let comtree = |number: usize| {
-        let downlink = match (is(OPEN[number]), is(ONE_KEY)) {
+        let is_open = if is_guarded(bits) { is(SETS) } else { is(OPEN[number]) };
+        let downlink = match (is_open, is(ONE_KEY)) {
             (false, _) => Downlink::Member,
             (true, false) => Downlink::None,
             (true, true) => Downlink::Group,
@@ -124,8 +149,8 @@ fn config(bits: u8) -> RelayConfig {
     RelayConfig {
         mode: if is(PERIODIC) { Mode::Periodic { tick: TICK } } else { Mode::Immediate },
         comtrees: [0, 1].map(comtree).to_vec(),
-        trust: None,
-        origin: canopy_relay::UnixTime(0),
+        trust: is_guarded(bits).then(|| trust(0, false)),
+        origin: DAY,
         places: Places::new(max_sessions),
         max_sessions,
         max_datagram: if is(LONG) { MAX_DATAGRAM } else { SAFE_DATAGRAM } as u16,
@@ -152,6 +177,10 @@ struct World {
     /// With the number of its place.
     participants: Vec<(Participant, usize)>,
     born: u8,
+    /// What tokens have granted anybody so far, if the relay asks for tokens.
+    granted: Option<Vec<ComtreeGrant>>,
+    /// The relay believes a key that has signed nothing.
+    believes_nobody: bool,
     overheard: VecDeque<Vec<u8>>,
     packets: BTreeMap<u8, Vec<u8>>,
 }
@@ -163,6 +192,8 @@ impl World {
             now: Time::from_millis(1),
             participants: Vec::new(),
             born: 0,
+            granted: config.trust.is_some().then(Vec::new),
+            believes_nobody: false,
             overheard: VecDeque::new(),
             packets: BTreeMap::new(),
         };
@@ -178,7 +209,11 @@ impl World {
         self.born = self.born.wrapping_add(1);
         let max_datagram = [SAFE_DATAGRAM, MAX_DATAGRAM][number / 2 % 2] as u16;
         let config = SessionConfig::new(comtree_of(number), [self.born; 16]);
-        Participant::new(SessionConfig { max_datagram, ..config })
+        let config = SessionConfig { max_datagram, ..config };
+        let Some(granted) = &mut self.granted else { return Participant::new(config) };
+        let participant = Participant::with_token(config, number, FIRST_FORMS[number]);
+        granted.extend_from_slice(participant.granted());
+        participant
     }
 
     fn take(&mut self, step: Step, input: &mut Input<'_>) {
@@ -220,7 +255,21 @@ impl World {
                 self.reach(usize::from(place) % PLACES, &datagram, is_astray);
             }
             Step::Abuse => self.abuse(input),
-            Step::Drain => self.host.drain(self.now),
+            Step::Drain => self.host.apply(self.now, || Change::Drain),
+            Step::Renew => self.renew(input),
+            Step::Judge => {
+                let (number, whom) = (input.below(PARTICIPANTS), input.byte());
+                let whom = self.destination(whom);
+                self.participants[number].0.judge(whom, verdict(input));
+            }
+            Step::Restart => self.restart(input),
+            Step::Trust => {
+                let byte = input.byte();
+                self.believes_nobody = byte & OTHER_KEY != 0;
+                let trust = trust(byte, self.believes_nobody);
+                let change = || Change::Trust { trust: trust.clone(), origin: DAY };
+                self.host.apply(self.now, change);
+            }
         }
     }
 
@@ -306,6 +355,28 @@ impl World {
         }
     }
 
+    fn renew(&mut self, input: &mut Input<'_>) {
+        let (number, bearer) = (input.below(PARTICIPANTS), input.below(BEARERS));
+        let form = FORMS[input.below(FORMS.len())];
+        let grant = self.participants[number].0.renew(bearer, form);
+        self.granted.iter_mut().for_each(|granted| granted.extend(grant.clone()));
+    }
+
+    fn restart(&mut self, input: &mut Input<'_>) {
+        let (number, bearer) = (input.below(PARTICIPANTS), input.below(BEARERS));
+        let form = FORMS[input.below(FORMS.len())];
+        self.born = self.born.wrapping_add(1);
+        let config = SessionConfig {
+            ticket: self.participants[number].0.session.ticket(),
+            ..SessionConfig::new(comtree_of(number), [self.born; 16])
+        };
+        let participant = Participant::with_token(config, bearer, form);
+        self.granted
+            .iter_mut()
+            .for_each(|granted| granted.extend_from_slice(participant.granted()));
+        self.participants[number].0 = participant;
+    }
+
     fn wait(&mut self, time: Duration) {
         self.now = self.now + time;
         self.host.handle_timeout(self.now);
@@ -380,11 +451,16 @@ impl World {
     }
 
     fn transmit(&mut self) {
+        let mut heard = Vec::new();
         for (to, datagram) in self.host.transmit(self.now) {
             for (participant, place) in &mut self.participants {
                 if ip_port(*place) == to {
+                    heard.clear();
                     // What is for someone else who was here is none of its business.
-                    let _ = participant.hear(self.now, &datagram);
+                    let _ = participant.hear_each(self.now, &datagram, |one| heard.push(one));
+                    if let Some(granted) = &self.granted {
+                        check_grants(participant, &heard, granted);
+                    }
                 }
             }
             self.keep(&datagram, true);

@@ -10,10 +10,12 @@ use canopy_session::{
     SessionsConfig, State, Terms,
 };
 use canopy_wire::{
-    Address, CLEAR_LEN, Challenge, Class, Comtree, Connect, Connected, Cookie, Downlink, Flags,
-    Group, Header, Hello, Keepalive, Kind, Leave, LeaveReason, Level, MAX_DATAGRAM, MAX_UPDATE,
-    Packet, Record, Refused, RefusedReason, SEAL_LEN, SessionId, Subscribe, SubscribeAckWriter,
-    SubscribeRefusal, Suite, Time, Unknown, VERSION, WireError, encode_update,
+    Address, Busy, CLEAR_LEN, Challenge, Class, Comtree, Connect, Connected, Cookie, Downlink,
+    Excess, Flags, Gone, Group, Header, Hello, Keepalive, Kind, Leave, LeaveReason, Level,
+    MAX_DATAGRAM, MAX_TOKEN_LEN, MAX_UPDATE, NumberedRequest, Packet, Record, Refused,
+    RefusedReason, RequestStatus, Response, Restriction, SEAL_LEN, SessionId, Subscribe,
+    SubscribeAckWriter, SubscribeRefusal, Suite, Time, Unknown, VERSION, Verdict, WireError,
+    encode_update,
 };
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -26,6 +28,8 @@ const MAX_HANDSHAKES: usize = 4;
 const IN_CLEAR: u8 = 0x80;
 /// The bit of a notice's first byte that says that it is of group keys.
 const OF_GROUP_KEYS: u8 = 0x40;
+/// The bit of it that says that it is of what a member has done.
+const OF_MEMBERS: u8 = 0x20;
 /// The bit of an alteration's first byte that says that it is made behind the seal.
 const BEHIND_SEAL: u8 = 0x10;
 
@@ -52,6 +56,8 @@ steps! {
     /// Group, level, length in units of eight.
     Publish,
     Leave,
+    /// How: odd, it goes on by another token; else it asks the relay to do something with a member.
+    Ask,
 }
 
 /// What a relay has of a session, from the time when it has taken the connect.
@@ -187,6 +193,17 @@ impl Connection {
                 assert_eq!(packet.is_some(), connected && payload.len() <= MAX_UPDATE);
             }
             Step::Leave => self.participant.leave(),
+            Step::Ask => {
+                let how = input.byte();
+                if how & 1 != 0 {
+                    // If too many requests wait already, the next handshake brings it.
+                    let _ = self.participant.session.set_token(vec![how; MAX_TOKEN_LEN]);
+                } else {
+                    let whom = Address::unicast(1, how.into());
+                    let mute = Verdict::Restrict(Restriction::MUTE);
+                    let _ = self.participant.session.judge(whom, mute);
+                }
+            }
         }
     }
 
@@ -264,7 +281,7 @@ impl Connection {
                 written(|out| Cookie { nonce, cookie, relay_key }.encode(COMTREE, out))
             }
             Kind::Connect => self.connected(&Connect::decode(&packet).unwrap(), how, parameter),
-            Kind::Keepalive | Kind::Rebind | Kind::Subscribe if how % 4 == 1 => {
+            Kind::Keepalive | Kind::Rebind | Kind::Subscribe | Kind::Request if how % 4 == 1 => {
                 let echo = self.said[CLEAR_LEN..].first_chunk().unwrap();
                 let unknown = Unknown { echo: u64::from_be_bytes(*echo) };
                 written(|out| unknown.encode(COMTREE, own, out))
@@ -279,6 +296,11 @@ impl Connection {
                 written(|out| moved.encode_ack(COMTREE, own, out))
             }
             Kind::Subscribe => subscribe_ack(&packet, parameter),
+            Kind::Request => {
+                let NumberedRequest { sequence, .. } = NumberedRequest::decode(&packet).unwrap();
+                let status = RequestStatus::from_number(parameter);
+                written(|out| Response { sequence, status }.encode(COMTREE, own, out))
+            }
             _ => written(|out| Leave::encode_left(COMTREE, own, out)),
         }
     }
@@ -310,6 +332,7 @@ impl Connection {
 
     fn notice(&mut self, which: u8, parameter: u8) -> Vec<u8> {
         let own = self.participant.session.id();
+        let leave = Leave { reason: LeaveReason::from_number(parameter) };
         let draining = Leave { reason: LeaveReason::Draining };
         let header = Header::new(Kind::Updates, SessionId::NONE, COMTREE);
         let group = Group::new(parameter.into()).address();
@@ -320,6 +343,14 @@ impl Connection {
         };
         if which & OF_GROUP_KEYS != 0 {
             return self.of_group_keys(which, parameter, &update);
+        }
+        if which & OF_MEMBERS != 0 {
+            let (what, address) = (Excess::from_number(parameter), Address(parameter.into()));
+            return match which & 3 {
+                0 => written(|out| leave.encode(COMTREE, own, out)),
+                1 => written(|out| Gone { address }.encode(COMTREE, own, out)),
+                _ => written(|out| Busy { what, dropped: 1 }.encode(COMTREE, own, out)),
+            };
         }
         match (which & !IN_CLEAR) % 3 {
             0 => written(|out| Challenge { cookie: [parameter; 16] }.encode(COMTREE, own, out)),

@@ -6,9 +6,10 @@ use canopy_wire::{
     Address, Before, Busy, Challenge, Change, Class, Comtree, Connect, Connected, Cookie,
     DropReason, Flags, Gone, Group, GroupKey, GroupKeyHeld, HEADER_LEN, Header, Hello, Join,
     Joined, Keepalive, Kind, Leave, Level, MAX_DATAGRAM, MAX_JOIN_LEN, MAX_RECORDS, MAX_TICKET_LEN,
-    MAX_TOKEN_LEN, MAX_UPDATE, Packet, Rebind, Record, Refused, RefusedReason, SAFE_DATAGRAM,
-    SEAL_LEN, SessionId, Subscribe, SubscribeAck, SubscribeAckWriter, SubscribeRefusal,
-    SubscribeWriter, Suite, TAG_LEN, Unknown, UpdatesWriter, VERSION, WireError,
+    MAX_TOKEN_LEN, MAX_UPDATE, NumberedRequest, Packet, Rebind, Record, Refused, RefusedReason,
+    Request, Response, SAFE_DATAGRAM, SEAL_LEN, SessionId, Subscribe, SubscribeAck,
+    SubscribeAckWriter, SubscribeRefusal, SubscribeWriter, Suite, TAG_LEN, Unknown, UpdatesWriter,
+    VERSION, WireError,
 };
 use std::fmt::Debug;
 
@@ -260,6 +261,8 @@ fn refusals(body: &[u8]) -> Option<Vec<(Group, SubscribeRefusal)>> {
         let reason = match rest[0] {
             1 => SubscribeRefusal::Table,
             2 => SubscribeRefusal::Participant,
+            3 => SubscribeRefusal::NotAllowed,
+            4 => SubscribeRefusal::NewGroups,
             other => SubscribeRefusal::Other(other),
         };
         let groups = rest.get(4..end)?.chunks(4);
@@ -347,7 +350,16 @@ pub fn handshake(datagram: &[u8]) {
             });
         }
         Kind::Busy => {
-            survives(&packet, Form::of(8), Busy::decode, |it, out| {
+            // Three bytes behind the first are reserved.
+            let form = Form { need: 8, told: 1 };
+            let encode = |it: &Busy, out: &mut [u8]| it.encode(comtree, session, out);
+            if let Some(busy) = survives(&packet, form, Busy::decode, encode) {
+                assert_eq!(busy.dropped, word(&packet.payload()[4..8]));
+            }
+        }
+        Kind::Request => request(&packet),
+        Kind::Response => {
+            survives(&packet, Form::of(5), Response::decode, |it, out| {
                 it.encode(comtree, session, out)
             });
         }
@@ -498,6 +510,38 @@ fn joined(body: &[u8]) {
     assert_eq!(out[..len], canonical);
 }
 
+/// What a member asks for.
+fn request(packet: &Packet<'_>) {
+    let (body, what) = (packet.payload(), packet.payload().get(4).copied().unwrap_or_default());
+    let fault = if body.len() < 20 {
+        Some(WireError::TooShort { have: HEADER_LEN + body.len(), need: HEADER_LEN + 20 })
+    } else {
+        let token_len = word(&body[6..8]) as usize;
+        let [first, last] = [&body[12..16], &body[16..20]].map(|it| Group::from_low_bits(word(it)));
+        match what {
+            _ if token_len > MAX_TOKEN_LEN => Some(WireError::Field("token")),
+            _ if 20 + token_len > body.len() => Some(WireError::Length),
+            _ if first > last => Some(WireError::Field("groups")),
+            1..=4 => None,
+            _ => Some(WireError::Field("request")),
+        }
+    };
+    let asked = match NumberedRequest::decode(packet) {
+        Ok(asked) => asked,
+        Err(error) => return assert_eq!(Some(error), fault),
+    };
+    assert_eq!((fault, asked.sequence), (None, word(&body[..4])));
+    assert_eq!(matches!(asked.request, Request::Renew(_)), what == 1);
+    let Header { comtree, session, .. } = *packet.header();
+    let mut out = [0; MAX_DATAGRAM];
+    let len = asked.encode(comtree, session, &mut out).unwrap();
+    // What a request of its kind does not have is left out.
+    assert!(len <= packet.datagram_len());
+    let written = Packet::new_checked(&out[..len]).unwrap();
+    assert_eq!(NumberedRequest::decode(&written), Ok(asked));
+    assert!(asked.encode(comtree, session, &mut out[..len - 1]).is_err());
+}
+
 /// Whoever is told a key opens what is sealed with it, once.
 fn group_key(key: &GroupKey, body: &[u8]) {
     assert_eq!((key.suite as u8, key.first), (body[4], word(&body[8..12])));
@@ -514,6 +558,7 @@ fn decode_as_anything(packet: &Packet<'_>) {
     let _ = (Connected::decode(packet), Refused::decode(packet), Leave::decode(packet));
     let _ = (Keepalive::decode(packet), Challenge::decode(packet), Rebind::decode(packet));
     let _ = (GroupKey::decode(packet), GroupKeyHeld::decode(packet), Gone::decode(packet));
+    let _ = (NumberedRequest::decode(packet), Response::decode(packet), Busy::decode(packet));
     let _ = (Unknown::decode(packet), packet.updates().map(Iterator::count));
     let _ = (Join::decode(packet.payload()), Joined::decode(packet.payload()));
     let _ = Subscribe::new_checked(packet).map(|subscribe| subscribe.changes().count());

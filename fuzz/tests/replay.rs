@@ -9,14 +9,14 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
 /// A corpus stays small enough to be read: what fuzzing finds on the way is not committed.
-const MAX_FILES: usize = 48;
+const MAX_FILES: usize = 64;
 const MAX_BYTES: u64 = 1500;
 /// So much of a packet holds all its fields.
 const FIRST_BYTES: usize = 80;
 /// Counters that some input of the relay's moves, and reasons for which it drops something.
 const REACHED: [&str; 5] =
     ["deliveries_out", "echoes_out", "padding_bytes_out", "segmented_sends", "sessions_expired"];
-const REASONS: [DropReason; 12] = [
+const REASONS: [DropReason; 20] = [
     DropReason::Malformed,
     DropReason::Version,
     DropReason::UnexpectedKind,
@@ -29,6 +29,14 @@ const REASONS: [DropReason; 12] = [
     DropReason::Stale,
     DropReason::SubscribeOrder,
     DropReason::RepliesFull,
+    DropReason::BadToken,
+    DropReason::PublishNotAllowed,
+    DropReason::UnicastNotAllowed,
+    DropReason::SubscribeNotAllowed,
+    DropReason::Restricted,
+    DropReason::RequestNotAllowed,
+    DropReason::RequestOrder,
+    DropReason::OverBudget,
 ];
 
 fn root() -> &'static Path {
