@@ -1,7 +1,7 @@
 //! A [`Session`] that is held to its promises at every call.
 
 use crate::is_sealed;
-use crate::tokens::{Form, bear, token};
+use crate::tokens::{Form, PLACE, bear, token};
 use canopy_session::{Event, RequestNumber, Session, SessionConfig, SessionError, State, Update};
 use canopy_token::ComtreeGrant;
 use canopy_wire::{
@@ -37,6 +37,8 @@ pub(crate) struct Participant {
     granted: Vec<ComtreeGrant>,
     /// One of them lets it judge others.
     is_server: bool,
+    /// All of them name this address.
+    placed: Option<Address>,
     comtree: Comtree,
     closed: bool,
     /// Its requests to judge somebody.
@@ -81,6 +83,7 @@ impl Participant {
             bearer: None,
             granted: Vec::new(),
             is_server: false,
+            placed: None,
             comtree,
             closed: false,
             judged: BTreeSet::new(),
@@ -91,12 +94,14 @@ impl Participant {
     pub(crate) fn with_token(config: SessionConfig, bearer: usize, form: Form) -> Participant {
         let mut participant = Participant::new(bear(config, bearer, form));
         participant.bearer = Some(bearer);
+        participant.placed = (form == Form::Placed).then_some(PLACE);
         participant.is_granted(bearer, form);
         participant
     }
 
     /// It brings a token from now on, which may be another's. Returns what that grants it.
     pub(crate) fn renew(&mut self, bearer: usize, form: Form) -> Option<ComtreeGrant> {
+        self.placed = self.placed.filter(|_| form == Form::Placed);
         if self.session.state() == State::Greeting {
             // It has brought nothing yet that could still be taken.
             self.granted.clear();
@@ -114,6 +119,11 @@ impl Participant {
         self.is_server |= token(bearer, form).is_servers;
         self.granted.push(grant.clone());
         Some(grant)
+    }
+
+    /// Where its tokens place it.
+    pub(crate) fn placed(&self) -> Option<Address> {
+        self.placed
     }
 
     /// What its tokens have granted it so far.

@@ -8,7 +8,7 @@ use canopy_session::{Identity, SessionConfig, State};
 use canopy_token::{
     Budget, Claims, ComtreeGrant, Grant, KeySet, Revocations, Role, Scope, SigningKey, Unicast,
 };
-use canopy_wire::{Acts, Comtree, Group, Level, Restriction, Verdict};
+use canopy_wire::{Acts, Address, Comtree, Group, Level, Restriction, Verdict};
 use std::sync::{Arc, LazyLock};
 
 /// The time of day when a relay starts.
@@ -40,6 +40,8 @@ pub(crate) enum Form {
     Forged,
     /// None at all.
     Missing,
+    /// As usual, and it names its bearer's address: the same for all of a comtree.
+    Placed,
 }
 
 /// New ones go to the end, for the corpus has the numbers.
@@ -53,7 +55,11 @@ pub(crate) const FORMS: &[Form] = &[
     Form::OtherWorld,
     Form::Forged,
     Form::Missing,
+    Form::Placed,
 ];
+
+/// The address that tokens name which name one.
+pub(crate) const PLACE: Address = Address::unicast(1, 70);
 
 /// A token, and what it grants where it is believed.
 #[derive(Debug)]
@@ -96,6 +102,8 @@ pub(crate) fn trust(revoked: u8, is_other_key: bool) -> Arc<Trust> {
 pub(crate) fn check_grants(participant: &Participant, heard: &[Heard], all: &[ComtreeGrant]) {
     let is_in = participant.session.state() == State::Connected;
     assert!(!is_in || !participant.granted().is_empty(), "let in without a token");
+    let place = participant.placed().filter(|_| is_in);
+    assert!(place.is_none_or(|place| place == participant.session.address()), "elsewhere");
     for Heard { dst, level } in heard {
         let Some(comtree) = participant.granted().first().map(|grant| grant.comtree) else { break };
         let mut own = participant.granted().iter();
@@ -166,7 +174,7 @@ fn sign(bearer: usize, form: Form) -> Token {
         client_key: *identities()[bearer].public(),
         grant: Grant {
             world: if form == Form::OtherWorld { "elsewhere" } else { "main" }.to_owned(),
-            address: None,
+            address: (form == Form::Placed).then_some(PLACE),
             comtrees: vec![grant.clone()],
             budget: Budget { up_bits: is_narrow.then_some(20_000), ..Budget::default() },
             roles: is_servers.then_some(Role::Server).into_iter().collect(),

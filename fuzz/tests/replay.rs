@@ -16,7 +16,7 @@ const FIRST_BYTES: usize = 80;
 /// Counters that some input of the relay's moves, and reasons for which it drops something.
 const REACHED: [&str; 5] =
     ["deliveries_out", "echoes_out", "padding_bytes_out", "segmented_sends", "sessions_expired"];
-const REASONS: [DropReason; 20] = [
+const REASONS: [DropReason; 21] = [
     DropReason::Malformed,
     DropReason::Version,
     DropReason::UnexpectedKind,
@@ -37,6 +37,7 @@ const REASONS: [DropReason; 20] = [
     DropReason::RequestNotAllowed,
     DropReason::RequestOrder,
     DropReason::OverBudget,
+    DropReason::AddressTaken,
 ];
 
 fn root() -> &'static Path {
