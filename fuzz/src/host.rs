@@ -89,10 +89,14 @@ impl Host {
 
     /// Time has come to `now`.
     pub(crate) fn handle_timeout(&mut self, now: Time) {
-        for thread in &mut self.threads {
-            thread.relay.handle_timeout(now);
-        }
+        // What one data thread tells gives another something to do, which takes it a turn more.
         self.handle_siblings(now);
+        for _ in 0..self.threads.len() {
+            for thread in &mut self.threads {
+                thread.relay.handle_timeout(now);
+            }
+            self.handle_siblings(now);
+        }
     }
 
     /// What one data thread tells and passes, the others take.

@@ -88,7 +88,7 @@ pub(crate) fn bear(config: SessionConfig, bearer: usize, form: Form) -> SessionC
 /// What a relay believes: the one key, and of the bearers' usual tokens all but those `revoked`, a
 /// bit each; or another key, and so nobody who comes.
 pub(crate) fn trust(revoked: u8, is_other_key: bool) -> Arc<Trust> {
-    let key = signing_key(is_other_key).public().clone();
+    let key = signing_key(if is_other_key { 2 } else { 0 }).public().clone();
     let keys = KeySet::new([key], &[], DAY).expect("no delegations");
     let mut all = Revocations::new(BEARERS);
     for bearer in (0..BEARERS).filter(|bearer| revoked >> bearer & 1 != 0) {
@@ -142,10 +142,11 @@ fn identities() -> &'static [Identity; BEARERS] {
     &IDENTITIES
 }
 
-fn signing_key(is_other: bool) -> &'static SigningKey {
-    static KEYS: LazyLock<[SigningKey; 2]> =
-        LazyLock::new(|| [[1; 32], [2; 32]].map(SigningKey::from_seed));
-    &KEYS[usize::from(is_other)]
+/// The keys that a relay believes, that forgers have, and that nobody signs with.
+fn signing_key(which: usize) -> &'static SigningKey {
+    static KEYS: LazyLock<[SigningKey; 3]> =
+        LazyLock::new(|| [[1; 32], [2; 32], [3; 32]].map(SigningKey::from_seed));
+    &KEYS[which]
 }
 
 fn identifier(bearer: usize, form: Form) -> String {
@@ -183,7 +184,9 @@ fn sign(bearer: usize, form: Form) -> Token {
     let is_never_taken = [Form::OtherComtree, Form::OtherWorld, Form::Forged, Form::Missing];
     let text = match form {
         Form::Missing => String::new(),
-        _ => signing_key(form == Form::Forged).issue(&claims).expect("it is within the limits"),
+        _ => signing_key((form == Form::Forged).into())
+            .issue(&claims)
+            .expect("it is within the limits"),
     };
     let is_taken = !is_never_taken.contains(&form);
     Token { text: text.into_bytes(), grant: is_taken.then_some(grant), is_servers }
