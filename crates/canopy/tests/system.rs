@@ -411,8 +411,8 @@ fn floods_are_measured_against_a_quiet_walk() {
     let [quiet, groups] = &rows[..] else { panic!("{rows:?}: {said}") };
     assert_eq!((&quiet["attack"], &groups["attack"]), (&"quiet".into(), &"groups".into()));
     assert!(groups["packets_per_second"].as_f64() > Some(500.0), "{groups}");
-    // Who opens more groups than one may is refused: the flood reached the relay.
-    assert!(groups["drops"]["subscriptions_full"].as_u64() > Some(0), "{groups}");
+    // More changes come than one may make: the flood reached the relay.
+    assert!(groups["drops"]["subscribe_rate"].as_u64() > Some(0), "{groups}");
     for row in &rows {
         assert!(row["deliveries"].as_u64() > Some(0), "{row}");
     }

@@ -35,7 +35,7 @@ pub struct RelayConfig {
     pub comtrees: Vec<ComtreeConfig>,
     /// Whose tokens let in; if none, whoever comes is let in.
     pub trust: Option<Arc<Trust>>,
-    /// The time of day when the relay's [`Time`] was zero: tokens begin and end by that.
+    /// The time of day when the relay's [`Time`](canopy_wire::Time) was zero: tokens begin and end by that.
     pub origin: UnixTime,
     /// The places for participants, which the relay's data threads share.
     pub places: Places,
@@ -51,7 +51,7 @@ pub struct RelayConfig {
     /// Which of the relay's lives this is, if it keeps count: then newcomers get other addresses than
     /// in the lives before. Without it, they begin somewhere at random.
     pub life: Option<u32>,
-    /// Whether to tell the sessions' keys ([`Relay::poll_key_log`]), for tests that read what it
+    /// Whether to tell the sessions' keys ([`Relay::poll_key_log`](super::Relay::poll_key_log)), for tests that read what it
     /// sends.
     pub log_keys: bool,
     /// How long sessions and subscriptions live.
