@@ -10,7 +10,7 @@
 use crate::Processors;
 use crate::members::{Heard, Member, Members, session};
 use crate::noise::median;
-use crate::relay::Server;
+use crate::relay::{Server, UNLIMITED};
 use anyhow::{Context, bail, ensure};
 use canopy_net::{SocketOptions, process_cpu_time, thread_cpu_time};
 use canopy_output::{print_line, print_note};
@@ -124,7 +124,8 @@ impl SubscribeBench {
 
     fn through_the_socket(&self, changes: u32, relay_on: usize) -> anyhow::Result<Vec<f64>> {
         let pin = relay_on.to_string();
-        let server = Server::start_relay(&["--threads", "1", "--pin", &pin])?;
+        let flags = ["--threads", "1", "--pin", &pin];
+        let server = Server::start_relay(&[&flags[..], &UNLIMITED].concat())?;
         let mut members = Members::new(65_535, false)?;
         let from = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         for number in 0..PARTICIPANTS {

@@ -192,6 +192,13 @@ impl Meters {
         }
     }
 
+    /// More of a member's was dropped because it is over a limit.
+    pub(crate) fn count_dropped(&mut self, port: PortIndex, count: u64) {
+        if let Some(meter) = self.get_mut(port) {
+            meter.dropped += count;
+        }
+    }
+
     pub(crate) fn get_mut(&mut self, port: PortIndex) -> Option<&mut Meter> {
         self.meters.get_mut(port as usize)
     }

@@ -18,7 +18,7 @@ use clap::Args;
 use place::Place;
 use plan::{Keys, Plan};
 use report::Row;
-pub(crate) use rounds::Server;
+pub(crate) use rounds::{Server, UNLIMITED};
 use std::process::ExitCode;
 use std::time::Duration;
 

@@ -30,6 +30,10 @@ struct Ours {
     pairs: Vec<(Measured, Measured)>,
 }
 
+/// One member of a bench may bring a relay all that it can take.
+pub(crate) const UNLIMITED: [&str; 6] =
+    ["--member-up-packets", "0", "--member-up-bits", "0", "--subscription-changes", "0"];
+
 /// A relay or reflector process, ended when dropped.
 pub(crate) struct Server {
     child: Child,
@@ -55,7 +59,7 @@ impl Server {
                 let (threads, pins) = (plan.threads.to_string(), plan.pins(plan.threads));
                 command.args(["--threads", &threads, "--pin", &pins, "--engine", &engine]);
                 command.args(["--mode", &mode, "--tick-ms", &tick]);
-                command.args(["--downlink", &flag_value(keys)]);
+                command.args(["--downlink", &flag_value(keys)]).args(UNLIMITED);
             }
         }
         Server::spawn(plan.place.host_server(&mut command))

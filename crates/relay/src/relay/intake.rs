@@ -30,12 +30,18 @@ impl Relay {
     ) -> Result<(), DropReason> {
         let port = self.admit(now, from, packet)?;
         let header = packet.header();
-        let updates = packet.updates()?;
+        let mut updates = packet.updates()?;
         self.charge_datagram(now, port, packet)?;
-        for record in updates {
+        while let Some(record) = updates.next() {
+            if let Err(reason) = self.charge_update(now, port) {
+                // At this moment there is nothing for the others either.
+                let others = updates.count() as u64;
+                self.meters.count_dropped(port, others);
+                self.drop_many_on(header.comtree, reason, 1 + others);
+                break;
+            }
             // One bad record does not cost the others.
-            let charged = self.charge_update(now, port);
-            if let Err(reason) = charged.and_then(|()| self.publish(now, port, header, &record)) {
+            if let Err(reason) = self.publish(now, port, header, &record) {
                 self.drop_on(header.comtree, reason);
                 if reason == DropReason::UnknownDestination {
                     self.tell_gone(now, port, record.dst);

@@ -404,9 +404,13 @@ impl Relay {
 
     /// Counts a drop, on the relay and on the comtree, if it carries that.
     fn drop_on(&mut self, comtree: Comtree, reason: DropReason) {
-        self.counters.drop(reason);
+        self.drop_many_on(comtree, reason, 1);
+    }
+
+    fn drop_many_on(&mut self, comtree: Comtree, reason: DropReason, count: u64) {
+        self.count_drops(reason, count);
         if let Some(index) = self.comtrees.find(comtree) {
-            self.comtrees.get_mut(index).counters.drops += 1;
+            self.comtrees.get_mut(index).counters.drops += count;
         }
     }
 
