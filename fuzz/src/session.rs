@@ -193,17 +193,18 @@ impl Connection {
                 assert_eq!(packet.is_some(), connected && payload.len() <= MAX_UPDATE);
             }
             Step::Leave => self.participant.leave(),
-            Step::Ask => {
-                let how = input.byte();
-                if how & 1 != 0 {
-                    // If too many requests wait already, the next handshake brings it.
-                    let _ = self.participant.session.set_token(vec![how; MAX_TOKEN_LEN]);
-                } else {
-                    let whom = Address::unicast(1, how.into());
-                    let mute = Verdict::Restrict(Restriction::MUTE);
-                    let _ = self.participant.session.judge(whom, mute);
-                }
-            }
+            Step::Ask => self.ask(input.byte()),
+        }
+    }
+
+    fn ask(&mut self, how: u8) {
+        if how & 1 != 0 {
+            // If too many requests wait already, the next handshake brings it.
+            let _ = self.participant.session.set_token(vec![how; MAX_TOKEN_LEN]);
+        } else {
+            let whom = Address::unicast(1, how.into());
+            let mute = Verdict::Restrict(Restriction::MUTE);
+            let _ = self.participant.session.judge(whom, mute);
         }
     }
 

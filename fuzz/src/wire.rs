@@ -278,8 +278,7 @@ pub fn handshake(datagram: &[u8]) {
     let nonce = Hello::nonce_of_any_version(datagram);
     let Ok(packet) = Packet::new_checked(datagram) else { return };
     decode_as_anything(&packet);
-    let Header { comtree, session, .. } = *packet.header();
-    let len = datagram.len();
+    let (comtree, len) = (packet.header().comtree, datagram.len());
     match packet.header().kind {
         Kind::Hello => {
             let form = Form { need: 56, told: 8 };
@@ -305,47 +304,63 @@ pub fn handshake(datagram: &[u8]) {
         Kind::Refused => {
             survives(&packet, Form::of(9), Refused::decode, |it, out| it.encode(comtree, out));
         }
+        _ => in_session(&packet, len),
+    }
+}
+
+/// A packet of somebody who has a session, or had one.
+fn in_session(packet: &Packet<'_>, len: usize) {
+    let Header { comtree, session, .. } = *packet.header();
+    match packet.header().kind {
         Kind::Keepalive => {
             let encode = |it: &Keepalive, out: &mut [u8]| it.encode(comtree, session, out);
-            if let Some(alive) = survives(&packet, Form::of(16), Keepalive::decode, encode) {
+            if let Some(alive) = survives(packet, Form::of(16), Keepalive::decode, encode) {
                 assert!(longest_answer_to_keepalive(&alive) <= len, "an answer longer than it");
             }
         }
         Kind::KeepaliveAck => {
-            survives(&packet, Form::of(16), Keepalive::decode, |it, out| {
+            survives(packet, Form::of(16), Keepalive::decode, |it, out| {
                 it.encode_ack(comtree, session, out)
             });
         }
         Kind::Leave => {
-            survives(&packet, Form::of(1), Leave::decode, |it, out| {
+            survives(packet, Form::of(1), Leave::decode, |it, out| {
                 it.encode(comtree, session, out)
             });
         }
         Kind::Challenge => {
             let encode = |it: &Challenge, out: &mut [u8]| it.encode(comtree, session, out);
-            survives(&packet, Form::of(16), Challenge::decode, encode);
+            survives(packet, Form::of(16), Challenge::decode, encode);
         }
         Kind::Rebind => {
-            survives(&packet, Form::of(16), Rebind::decode, |it, out| {
-                it.encode(comtree, session, out)
-            });
-        }
-        Kind::GroupKey => {
-            // Of the key's number three bytes count, and three others are reserved.
-            let form = Form { need: 44, told: 0 };
-            if let Some(key) = survives(&packet, form, GroupKey::decode, |it, out| {
-                it.encode(comtree, session, out)
-            }) {
-                group_key(&key, packet.payload());
-            }
-        }
-        Kind::GroupKeyHeld => {
-            survives(&packet, Form { need: 8, told: 0 }, GroupKeyHeld::decode, |it, out| {
+            survives(packet, Form::of(16), Rebind::decode, |it, out| {
                 it.encode(comtree, session, out)
             });
         }
         Kind::Unknown => {
-            survives(&packet, Form::of(8), Unknown::decode, |it, out| {
+            survives(packet, Form::of(8), Unknown::decode, |it, out| {
+                it.encode(comtree, session, out)
+            });
+        }
+        _ => asked_or_told(packet),
+    }
+}
+
+/// What a member asks for, and what it is told beside answers.
+fn asked_or_told(packet: &Packet<'_>) {
+    let Header { comtree, session, .. } = *packet.header();
+    match packet.header().kind {
+        Kind::GroupKey => {
+            // Of the key's number three bytes count, and three others are reserved.
+            let form = Form { need: 44, told: 0 };
+            if let Some(key) =
+                survives(packet, form, GroupKey::decode, |it, out| it.encode(comtree, session, out))
+            {
+                group_key(&key, packet.payload());
+            }
+        }
+        Kind::GroupKeyHeld => {
+            survives(packet, Form { need: 8, told: 0 }, GroupKeyHeld::decode, |it, out| {
                 it.encode(comtree, session, out)
             });
         }
@@ -353,20 +368,18 @@ pub fn handshake(datagram: &[u8]) {
             // Three bytes behind the first are reserved.
             let form = Form { need: 8, told: 1 };
             let encode = |it: &Busy, out: &mut [u8]| it.encode(comtree, session, out);
-            if let Some(busy) = survives(&packet, form, Busy::decode, encode) {
+            if let Some(busy) = survives(packet, form, Busy::decode, encode) {
                 assert_eq!(busy.dropped, word(&packet.payload()[4..8]));
             }
         }
-        Kind::Request => request(&packet),
+        Kind::Request => request(packet),
         Kind::Response => {
-            survives(&packet, Form::of(5), Response::decode, |it, out| {
+            survives(packet, Form::of(5), Response::decode, |it, out| {
                 it.encode(comtree, session, out)
             });
         }
         Kind::Gone => {
-            survives(&packet, Form::of(4), Gone::decode, |it, out| {
-                it.encode(comtree, session, out)
-            });
+            survives(packet, Form::of(4), Gone::decode, |it, out| it.encode(comtree, session, out));
         }
         _ => {}
     }

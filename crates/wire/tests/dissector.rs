@@ -17,9 +17,9 @@ use canopy_wire::{
 };
 use cases::{
     COMTREE, COUNT_AT, FLAGS_AT, KIND_AT, LEAST_SEALED, SEALED, SEALED_FOR_GROUP, SESSION, altered,
-    foreign_cases, handshake_cases, malformed_cases, published, records, refused_cases, relayed,
-    request_cases, sealed, sealed_cases, sealed_for_group, session_cases, subscribe_cases,
-    unknown_cases, update_cases, written,
+    foreign_cases, handshake_cases, malformed_cases, notice_cases, published, records,
+    refused_cases, relayed, request_cases, sealed, sealed_cases, sealed_for_group, session_cases,
+    subscribe_cases, unknown_cases, update_cases, written,
 };
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -37,6 +37,7 @@ fn tshark_shows_what_the_encoders_wrote() {
     cases.extend(handshake_cases());
     cases.extend(refused_cases());
     cases.extend(session_cases());
+    cases.extend(notice_cases());
     cases.extend(request_cases());
     cases.extend(unknown_cases());
     for kind in Kind::ALL {
@@ -279,6 +280,7 @@ fn intact_packets() -> Vec<Vec<u8>> {
         handshake_cases(),
         refused_cases(),
         session_cases(),
+        notice_cases(),
         request_cases(),
     ];
     cases.into_iter().flatten().map(|case| case.datagram).collect()

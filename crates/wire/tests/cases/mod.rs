@@ -372,6 +372,13 @@ pub(crate) fn session_cases() -> Vec<Case> {
             "Unknown, comtree 9, session 70007, echo 0011223344556677",
             &[("canopy.kind", "0x1b"), ("canopy.unknown.echo", "0x0011223344556677")],
         ),
+    ]
+}
+
+/// What members are told beside answers, and what they say to it.
+pub(crate) fn notice_cases() -> Vec<Case> {
+    let longer = |packet| [packet, vec![1, 2, 3]].concat();
+    vec![
         case(
             written(|out| {
                 Busy { what: Excess::Subscriptions, dropped: 77 }.encode(COMTREE, SESSION, out)
