@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod curve;
 mod noise;
 mod participant;
 mod requests;

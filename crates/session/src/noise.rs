@@ -1,6 +1,7 @@
 //! The handshake's keys: Noise IK. The participant knows the relay's public key beforehand, sends
 //! its own and what it asks for in the first message, and has the session's keys with the second.
 
+use crate::curve::Curve;
 use crate::seal::Secret;
 use canopy_wire::{TAG_LEN, Tag, VERSION};
 use ring::hmac;
@@ -28,11 +29,7 @@ pub struct Identity {
 impl Identity {
     /// The pair of a private key: 32 random bytes.
     pub fn new(private: [u8; 32]) -> Identity {
-        let mut public = [0; 32];
-        if let Some(mut curve) = DefaultResolver.resolve_dh(&DHChoice::Curve25519) {
-            curve.set(&private);
-            public.copy_from_slice(curve.pubkey());
-        }
+        let public = Curve::new(private).public();
         Identity { private, public }
     }
 
@@ -108,7 +105,10 @@ impl CryptoResolver for Resolver {
     }
 
     fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
-        DefaultResolver.resolve_dh(choice)
+        match choice {
+            DHChoice::Curve25519 => Some(Box::new(Curve::default())),
+            _ => None,
+        }
     }
 
     fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
