@@ -3,7 +3,8 @@
 
 use super::cases::{Case, Scenario};
 use crate::members::{Heard, Members, session};
-use canopy_net::{SocketOptions, process_cpu_time};
+use anyhow::Context;
+use canopy_net::{Socket, SocketOptions, process_cpu_time};
 use canopy_wire::{Flags, Group, Level, MAX_DATAGRAM, Time};
 use hdrhistogram::Histogram;
 use rand::{RngExt, SeedableRng};
@@ -230,19 +231,20 @@ impl Load {
         }
     }
 
-    /// Publishes `count` updates, in one segmented send if there are several.
+    /// Publishes `count` updates, in as few segmented sends as there are runs of one length: a
+    /// record's series takes more bytes the higher it is.
     fn publish(&mut self, member: usize, count: u32, now: Time) -> anyhow::Result<()> {
         let mut payload = [0; MAX_DATAGRAM];
         let payload = &mut payload[..self.case.bytes];
         payload[..8].copy_from_slice(&now.as_nanos().to_be_bytes());
         let member = &mut self.members.list[member];
         let mut datagrams = [0; (IN_FLIGHT as usize) * 1100];
-        let mut len = 0;
+        let (mut len, mut segment) = (0, 0);
         for _ in 0..count {
             payload[8..12].copy_from_slice(&self.sequence.to_be_bytes());
             self.arrivals.missing[self.sequence as usize % RING] = self.case.n as u32;
             self.sequence = self.sequence.wrapping_add(1);
-            len += match &mut member.session {
+            let one = match &mut member.session {
                 Some(session) => {
                     let group = Group::new(GROUP).address();
                     session.publish(group, Level(0), Flags(0), payload, &mut datagrams[len..])?
@@ -252,13 +254,16 @@ impl Load {
                     payload.len()
                 }
             };
+            if one != segment && len > 0 {
+                send_run(&member.socket, &datagrams[..len], segment)?;
+                datagrams.copy_within(len..len + one, 0);
+                len = 0;
+            }
+            segment = one;
+            len += one;
         }
         self.published += u64::from(count);
-        match count {
-            1 => member.socket.send(&datagrams[..len])?,
-            _ => member.socket.send_segments(&datagrams[..len], (len / count as usize) as u16)?,
-        }
-        Ok(())
+        send_run(&member.socket, &datagrams[..len], segment)
     }
 
     /// Lets the sessions speak from time to time.
@@ -274,6 +279,16 @@ impl Load {
     fn drain(&mut self, limit: Duration) -> anyhow::Result<()> {
         self.members.receive(limit, |heard| self.arrivals.hear(heard))
     }
+}
+
+/// Sends datagrams of one length.
+fn send_run(socket: &Socket, datagrams: &[u8], length: usize) -> anyhow::Result<()> {
+    let sent = if datagrams.len() == length {
+        socket.send(datagrams)
+    } else {
+        socket.send_segments(datagrams, length as u16)
+    };
+    sent.context("the load cannot send")
 }
 
 /// When in a period each of `count` participants publishes: spread at random, in order of time.

@@ -5,6 +5,7 @@ use super::plan::Keys;
 use crate::flag_value;
 use crate::table::{Column, table};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// Ages of updates at their receivers.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -45,6 +46,8 @@ pub(crate) struct Row {
     pub(crate) rounds_discarded: usize,
     /// UDP payload that the relay sends for each byte of updates that arrives.
     pub(crate) wire_bytes_per_payload_byte: f64,
+    /// What the relay dropped, by reason, from its start to its end.
+    pub(crate) drops: BTreeMap<String, u64>,
 }
 
 impl Row {

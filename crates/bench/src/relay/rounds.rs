@@ -156,11 +156,11 @@ pub(super) fn measure(case: &Case, plan: &Plan) -> anyhow::Result<Vec<Row>> {
     if rounds == 0 {
         bail!("all {discarded} rounds had more than 5 % steal; try again on a quieter machine");
     }
-    Ok(all.iter().map(|ours| summarise(case, plan, ours, discarded as usize)).collect())
+    all.into_iter().map(|ours| summarise(case, plan, ours, discarded as usize)).collect()
 }
 
-fn summarise(case: &Case, plan: &Plan, ours: &Ours, discarded: usize) -> Row {
-    let pairs = &ours.pairs;
+fn summarise(case: &Case, plan: &Plan, ours: Ours, discarded: usize) -> anyhow::Result<Row> {
+    let Ours { keys, server, pairs, .. } = ours;
     let ratios: Vec<f64> = pairs.iter().map(|(ours, naive)| naive.cost() / ours.cost()).collect();
     let mut ages: Histogram<u64> = pairs[0].0.ages.clone();
     for (ours, _) in &pairs[1..] {
@@ -175,10 +175,10 @@ fn summarise(case: &Case, plan: &Plan, ours: &Ours, discarded: usize) -> Row {
         let lost: u64 = pairs.iter().map(|pair| pick(pair).lost()).sum();
         lost as f64 / expected.max(1) as f64
     };
-    Row {
+    Ok(Row {
         case: *case,
-        engine: ours.server.engine.clone(),
-        keys: ours.keys,
+        engine: server.engine.clone(),
+        keys,
         threads: plan.threads,
         rounds: pairs.len(),
         seconds: plan.measured.as_secs_f64(),
@@ -199,5 +199,6 @@ fn summarise(case: &Case, plan: &Plan, ours: &Ours, discarded: usize) -> Row {
         wire_bytes_per_payload_byte: median(
             &pairs.iter().map(|(ours, _)| ours.wire_bytes_per_payload_byte).collect::<Vec<_>>(),
         ),
-    }
+        drops: server.stop()?,
+    })
 }
