@@ -1,6 +1,6 @@
 //! Somebody who floods a relay: a stranger, or a member of a comtree where nobody else is.
 
-use crate::members::Members;
+use crate::members::{Member, Members};
 use anyhow::Context;
 use canopy_net::{Socket, SocketOptions};
 use canopy_output::print_line;
@@ -12,7 +12,7 @@ use canopy_wire::{
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -84,6 +84,10 @@ pub(crate) struct Attacker {
     /// Seconds of the flood
     #[arg(long)]
     seconds: f64,
+    /// Send it to a socket that nobody reads: what is left is what the attacker itself takes from its
+    /// host
+    #[arg(long)]
+    elsewhere: bool,
 }
 
 const NICE: u8 = 15;
@@ -92,6 +96,7 @@ const BEAT: Duration = Duration::from_millis(1);
 /// The most datagrams of a segmented send.
 const SEGMENTS: usize = 32;
 const PORTS: usize = 200;
+const FROM: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const COMTREE: Comtree = Comtree(2);
 /// What each of several members wants.
 const GROUPS: u32 = 4096;
@@ -101,6 +106,9 @@ impl Attacker {
         // The crowd shares the processor, and is not what is flooded.
         canopy_net::be_nice(NICE)?;
         let mut flood = Flood::prepare(self.what, self.relay)?;
+        if self.elsewhere {
+            flood.turn_away()?;
+        }
         std::thread::sleep(Duration::from_secs_f64(self.wait));
         let (started, mut sent, mut bytes) = (Instant::now(), 0, 0);
         loop {
@@ -114,7 +122,9 @@ impl Attacker {
                 sent += more;
                 bytes += long;
             }
-            flood.tend()?;
+            if !self.elsewhere {
+                flood.tend()?;
+            }
             std::thread::sleep(BEAT);
         }
         let seconds = started.elapsed().as_secs_f64();
@@ -133,27 +143,47 @@ struct Flood {
     /// Whose turn it is.
     turn: usize,
     nonce: u64,
+    /// A packet of updates that is sealed again and again: writing it anew takes more than the crowd
+    /// leaves the attacker.
+    updates: Vec<u8>,
     /// What is sent at once.
     burst: Vec<u8>,
+    /// Where a flood ends that is turned away from the relay.
+    unread: Option<Socket>,
 }
 
 impl Flood {
     fn prepare(what: Attack, relay: SocketAddr) -> anyhow::Result<Flood> {
         let options = SocketOptions { receive_offload: false, ..SocketOptions::default() };
-        let from = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let mut members = Members::new(MAX_DATAGRAM + 1, false)?;
         for number in 0..what.members() {
             let session = SessionConfig::new(COMTREE, [number as u8; 16]);
-            members.add([from, relay], &options, Some(Session::new(session)), true)?;
+            members.add([FROM, relay], &options, Some(Session::new(session)), true)?;
         }
         members.join(|_| ())?;
         let ports = if what.members() > 0 { 0 } else { PORTS };
         let open = |_| {
-            let socket = Socket::bind(from, &options)?;
+            let socket = Socket::bind(FROM, &options)?;
             socket.connect(relay).map(|()| socket)
         };
         let sockets = (0..ports).map(open).collect::<Result<_, _>>()?;
-        Ok(Flood { sockets, members, turn: 0, nonce: 0, burst: Vec::new() })
+        let updates = match what {
+            Attack::Publish => short_updates(&members.list[0])?,
+            _ => Vec::new(),
+        };
+        let (turn, nonce, burst, unread) = (0, 0, Vec::new(), None);
+        Ok(Flood { sockets, members, turn, nonce, updates, burst, unread })
+    }
+
+    /// Sends what is to come to a socket that nobody reads.
+    fn turn_away(&mut self) -> anyhow::Result<()> {
+        let unread = Socket::bind(FROM, &SocketOptions::default())?;
+        let members = self.members.list.iter().map(|member| &member.socket);
+        members
+            .chain(&self.sockets)
+            .try_for_each(|socket| socket.connect(unread.local_address()))?;
+        self.unread = Some(unread);
+        Ok(())
     }
 
     /// Sends up to so many datagrams; returns how many, and their bytes.
@@ -198,20 +228,15 @@ impl Flood {
                 len
             }
             Attack::Hello => Hello { nonce: self.nonce }.encode(Comtree(0), out)?,
-            Attack::Publish => self.write_updates(out)?,
+            Attack::Publish => self.seal_updates(out)?,
             Attack::Groups | Attack::Subscribe => self.write_changes(out)?,
         })
     }
 
-    /// As many short updates as fit.
-    fn write_updates(&mut self, out: &mut [u8]) -> anyhow::Result<usize> {
-        let number = self.turn % self.members.list.len();
-        let session = self.members.list[number].session.as_mut().context("it has none")?;
-        let header = Header::new(Kind::Updates, session.id(), COMTREE);
-        let mut writer = UpdatesWriter::new(out, SAFE_DATAGRAM)?;
-        let group = Group::new(7).address();
-        while writer.push(&Record::new(group, session.take_series(1), &[0; 3])) {}
-        let len = writer.finish(&header);
+    fn seal_updates(&mut self, out: &mut [u8]) -> anyhow::Result<usize> {
+        let session = self.members.list[0].session.as_mut().context("it has none")?;
+        let len = self.updates.len();
+        out[..len].copy_from_slice(&self.updates);
         Ok(session.seal(out, len)?)
     }
 
@@ -235,4 +260,17 @@ impl Flood {
         self.members.turn(now)?;
         self.members.receive(Duration::ZERO, |_| ())
     }
+}
+
+/// A packet of as many short updates as fit.
+fn short_updates(member: &Member) -> anyhow::Result<Vec<u8>> {
+    let session = member.session.as_ref().context("the attacker has no session")?;
+    let mut out = [0; MAX_DATAGRAM];
+    let mut writer = UpdatesWriter::new(&mut out, SAFE_DATAGRAM)?;
+    let (group, mut series) = (Group::new(7).address(), 0);
+    while writer.push(&Record::new(group, series, &[0; 4])) {
+        series += 1;
+    }
+    let len = writer.finish(&Header::new(Kind::Updates, session.id(), COMTREE));
+    Ok(out[..len].to_vec())
 }

@@ -6,6 +6,7 @@
 mod attacker;
 
 use crate::Processors;
+use crate::noise::median;
 use crate::relay::Server;
 use anyhow::{Context, ensure};
 pub(crate) use attacker::Attacker;
@@ -24,8 +25,9 @@ use std::time::Duration;
 
 /// Walks a crowd through a relay, quietly and under floods, and tells what each flood cost it: missing
 /// deliveries, lost sessions, and the ages of updates against the quiet walk's. The relay has one
-/// data thread on a processor of its own and its usual settings; crowd and attacker share another.
-/// Ends with 1 if a flood cost a delivery that was due, or a session.
+/// data thread on a processor of its own and its usual settings; crowd and attacker share another. So
+/// the attacker costs the crowd something by itself: each flood is also sent to a socket that nobody
+/// reads. Ends with 1 if a flood cost a delivery that was due, or a session.
 #[derive(Args)]
 pub(crate) struct FloodBench {
     /// The floods; all unless given
@@ -34,6 +36,9 @@ pub(crate) struct FloodBench {
     /// Seconds of each walk; the flood lasts for the middle half
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(4..=600))]
     seconds: u32,
+    /// Rounds of all walks in turn; ages are medians over them, and what was lost is summed
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99))]
+    rounds: u32,
     /// Walkers, if they are generated
     #[arg(long, default_value_t = 110, value_parser = clap::value_parser!(u32).range(2..=1000))]
     walkers: u32,
@@ -45,11 +50,19 @@ pub(crate) struct FloodBench {
     json: bool,
 }
 
+/// What happens in the middle of a walk.
+#[derive(Clone, Copy)]
+struct Flood {
+    attack: Attack,
+    /// The relay is not what is flooded.
+    is_elsewhere: bool,
+}
+
 #[derive(Serialize)]
 struct FloodRow {
     /// The flood, or `quiet`.
     attack: &'static str,
-    /// What the attacker sent.
+    /// What the attacker sent in the last round.
     #[serde(flatten)]
     offered: Offered,
     deliveries: u64,
@@ -63,6 +76,8 @@ struct FloodRow {
     age_p99_us: u64,
     /// Against the quiet walk's.
     age_p99_ratio: f64,
+    /// The same ratio when the flood does not go to the relay.
+    age_p99_ratio_elsewhere: f64,
     /// Of one processor, over the whole walk.
     relay_cpu_share: f64,
     /// What the relay dropped, by reason.
@@ -94,18 +109,23 @@ impl FloodBench {
             [] => Attack::value_variants(),
             some => some,
         };
-        let quiet = self.walk(&trace, None, processors.relay_on[0])?;
+        let mut tallies: Vec<Tally> = attacks.iter().map(|_| Tally::default()).collect();
+        let mut quiet = Tally::default();
+        for round in 1..=self.rounds {
+            print_note(format_args!("round {round} of {}", self.rounds));
+            let walk = |flood| self.walk(&trace, flood, processors.relay_on[0]);
+            let quiet_age = quiet.add(walk(None)?, None);
+            for (attack, tally) in attacks.iter().zip(&mut tallies) {
+                let flood = |is_elsewhere| Flood { attack: *attack, is_elsewhere };
+                let elsewhere = walk(Some(flood(true)))?;
+                tally.add(walk(Some(flood(false)))?, Some((quiet_age, elsewhere.age_p99_us)));
+            }
+        }
         let mut is_harmless = true;
-        let tell = |row: &FloodRow| {
-            print_line(if self.json { serde_json::to_string(row)? } else { row.in_words() })
-                .context("standard output")
-        };
-        tell(&quiet)?;
-        for attack in attacks {
-            let mut row = self.walk(&trace, Some(*attack), processors.relay_on[0])?;
-            row.age_p99_ratio = row.age_p99_us as f64 / quiet.age_p99_us.max(1) as f64;
+        for tally in std::iter::once(quiet).chain(tallies) {
+            let row = tally.row().context("no walk was made")?;
             is_harmless &= row.missing == 0 && row.updates_unsent == 0 && row.reconnects == 0;
-            tell(&row)?;
+            print_line(if self.json { serde_json::to_string(&row)? } else { row.in_words() })?;
         }
         Ok(if is_harmless { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
@@ -113,18 +133,19 @@ impl FloodBench {
     fn walk(
         &self,
         trace: &Trace,
-        attack: Option<Attack>,
+        flood: Option<Flood>,
         relay_on: usize,
     ) -> anyhow::Result<FloodRow> {
-        let name = attack.map_or("quiet", Attack::name);
-        print_note(format_args!("{name}: {:.0} s", trace.seconds()));
+        let name = flood.map_or("quiet", |flood| flood.attack.name());
+        let place = if flood.is_some_and(|flood| flood.is_elsewhere) { " elsewhere" } else { "" };
+        print_note(format_args!("{name}{place}: {:.0} s", trace.seconds()));
         let pin = relay_on.to_string();
         let server =
             Server::start_relay(&["--threads", "1", "--pin", &pin, "--comtree", COMTREES])?;
         let cpu = process_cpu_time(server.process())?;
-        let attacker = attack.map(|attack| {
+        let attacker = flood.map(|flood| {
             let length = trace.seconds();
-            start(attack, &server, (length / 4.0, length / 2.0))
+            flood.start(&server, (length / 4.0, length / 2.0))
         });
         let config = CrowdConfig {
             relay: server.address,
@@ -145,14 +166,66 @@ impl FloodBench {
     }
 }
 
-/// Starts an attacker that waits, floods, tells what it has sent, and ends.
-fn start(attack: Attack, server: &Server, (wait, length): (f64, f64)) -> anyhow::Result<Child> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(["bench", "attacker", "--what", attack.name()]);
-    command.args(["--relay", &server.address.to_string()]);
-    command.args(["--wait", &wait.to_string(), "--seconds", &length.to_string()]);
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
-    end_with_parent(&mut command).spawn().context("cannot start the attacker")
+impl Flood {
+    /// Starts an attacker that waits, floods, tells what it has sent, and ends.
+    fn start(self, server: &Server, (wait, length): (f64, f64)) -> anyhow::Result<Child> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["bench", "attacker", "--what", self.attack.name()]);
+        command.args(["--relay", &server.address.to_string()]);
+        command.args(["--wait", &wait.to_string(), "--seconds", &length.to_string()]);
+        if self.is_elsewhere {
+            command.arg("--elsewhere");
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        end_with_parent(&mut command).spawn().context("cannot start the attacker")
+    }
+}
+
+/// The walks under one flood.
+#[derive(Default)]
+struct Tally {
+    walks: Vec<FloodRow>,
+}
+
+impl Tally {
+    /// Adds a walk, with the ages of the round's quiet walk and of the one whose flood went elsewhere.
+    /// Returns this one's age.
+    fn add(&mut self, mut walk: FloodRow, others: Option<(u64, u64)>) -> u64 {
+        let age = walk.age_p99_us;
+        if let Some((quiet, elsewhere)) = others {
+            let quiet = quiet.max(1) as f64;
+            walk.age_p99_ratio = age as f64 / quiet;
+            walk.age_p99_ratio_elsewhere = elsewhere as f64 / quiet;
+        }
+        self.walks.push(walk);
+        age
+    }
+
+    /// All of them as one; none if there are none.
+    fn row(mut self) -> Option<FloodRow> {
+        let middle =
+            |pick: fn(&FloodRow) -> f64| median(&self.walks.iter().map(pick).collect::<Vec<_>>());
+        let age_p50_us = middle(|walk| walk.age_p50_us as f64) as u64;
+        let age_p99_us = middle(|walk| walk.age_p99_us as f64) as u64;
+        let age_p99_ratio = middle(|walk| walk.age_p99_ratio);
+        let age_p99_ratio_elsewhere = middle(|walk| walk.age_p99_ratio_elsewhere);
+        let relay_cpu_share = middle(|walk| walk.relay_cpu_share);
+        let mut row = self.walks.pop()?;
+        for walk in self.walks {
+            row.deliveries += walk.deliveries;
+            row.missing += walk.missing;
+            row.duplicates += walk.duplicates;
+            row.unexpected += walk.unexpected;
+            row.out_of_order += walk.out_of_order;
+            row.updates_unsent += walk.updates_unsent;
+            row.reconnects += walk.reconnects;
+            for (reason, dropped) in walk.drops {
+                *row.drops.entry(reason).or_default() += dropped;
+            }
+        }
+        let ages = FloodRow { age_p50_us, age_p99_us, age_p99_ratio, ..row };
+        Some(FloodRow { age_p99_ratio_elsewhere, relay_cpu_share, ..ages })
+    }
 }
 
 fn offered_by(attacker: Child) -> anyhow::Result<Offered> {
@@ -183,6 +256,7 @@ impl FloodRow {
             age_p50_us: report.age_us.p50,
             age_p99_us: report.age_us.p99,
             age_p99_ratio: 1.0,
+            age_p99_ratio_elsewhere: 1.0,
             relay_cpu_share: cpu.as_secs_f64() / report.seconds,
             drops,
         }
@@ -192,12 +266,14 @@ impl FloodRow {
         let FloodRow { attack, offered, missing, reconnects, .. } = self;
         format!(
             "{attack:<9} {:>9.0} packets/s, {:>6.0} Mbit/s: missing {missing} of {}, {reconnects} \
-             sessions lost, age p99 {} µs ({:.2} × quiet), relay {:.0} % of a processor, dropped {:?}",
+             sessions lost, age p99 {} µs ({:.2} × quiet; {:.2} × if the flood goes elsewhere), relay \
+             {:.0} % of a processor, dropped {:?}",
             offered.packets_per_second,
             offered.megabits_per_second,
             self.deliveries + missing,
             self.age_p99_us,
             self.age_p99_ratio,
+            self.age_p99_ratio_elsewhere,
             self.relay_cpu_share * 100.0,
             self.drops,
         )

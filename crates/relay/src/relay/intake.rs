@@ -30,8 +30,9 @@ impl Relay {
     ) -> Result<(), DropReason> {
         let port = self.admit(now, from, packet)?;
         let header = packet.header();
-        let mut updates = packet.updates()?;
+        // Whoever is over its budget does not have its records read either.
         self.charge_datagram(now, port, packet)?;
+        let mut updates = packet.updates()?;
         while let Some(record) = updates.next() {
             if let Err(reason) = self.charge_update(now, port) {
                 // At this moment there is nothing for the others either.
