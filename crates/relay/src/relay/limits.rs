@@ -147,6 +147,12 @@ impl Relay {
         self.sessions.at(path).is_some() || !self.gate.is_full(path.remote.ip())
     }
 
+    /// Somebody at a path had a key agreement for a message, a token or a comtree that is none.
+    pub(super) fn note_false(&mut self, now: Time, path: Path) {
+        self.gate.handshake_was_false(now, path.remote.ip());
+        self.note_failure(now);
+    }
+
     /// A handshake failed after it had cost a key agreement.
     pub(super) fn note_failure(&mut self, now: Time) {
         let _ = self.failed_handshakes.take(&FAILED_HANDSHAKES, now, 1);
