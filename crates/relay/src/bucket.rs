@@ -48,6 +48,11 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
+    /// One that nobody has taken from will be full then.
+    pub(crate) fn full_at(time: Time) -> Bucket {
+        Bucket { full_at: time.as_nanos() }
+    }
+
     /// Takes `cost` units, if the bucket holds them.
     #[inline]
     pub(crate) fn take(&mut self, rate: &Rate, now: Time, cost: u64) -> bool {

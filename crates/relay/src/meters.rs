@@ -70,6 +70,9 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 const NOTE_EVERY: Duration = Duration::from_secs(5);
 /// Changes of subscriptions at once: a participant that joins again asks for all that it had.
 const CHANGES_AT_ONCE: u64 = 8192;
+/// Of the second's worth that buckets hold beside a datagram, what a newcomer's lack. An ip opens some 32 sessions a
+/// second at most.
+const SPENT_AT_FIRST: Duration = Duration::from_millis(31_000 / 32);
 /// Keepalives of a session: twice as many as the shortest interval brings.
 const KEEPALIVES: Rate = Rate::new(200, 100);
 
@@ -90,13 +93,19 @@ pub(crate) struct UpMeter {
 impl UpMeter {
     pub(crate) fn new(budget: &Budget) -> UpMeter {
         // One datagram fits, however low the rate is.
-        let packets_at_once = budget.up_packets.max(MAX_RECORDS as u64);
-        let bits_at_once = budget.up_bits.max(16 * MAX_DATAGRAM as u64);
+        let packets_at_once = budget.up_packets + MAX_RECORDS as u64;
+        let bits_at_once = budget.up_bits + 8 * MAX_DATAGRAM as u64;
         UpMeter {
             packets: Rate::new(budget.up_packets, packets_at_once),
             bits: Rate::new(budget.up_bits, bits_at_once),
             ..UpMeter::default()
         }
+    }
+
+    /// With little in its buckets, so that nobody has more by joining again and again.
+    fn nearly_spent(self, now: Time) -> UpMeter {
+        let spent = Bucket::full_at(now + SPENT_AT_FIRST);
+        UpMeter { packet_bucket: spent, bit_bucket: spent, ..self }
     }
 
     /// Takes a datagram's bytes.
@@ -173,7 +182,7 @@ impl Meters {
         if index >= self.meters.len() {
             self.meters.resize(index + 1, Meter::default());
         }
-        let up = UpMeter::new(&budget);
+        let up = UpMeter::new(&budget).nearly_spent(now);
         self.meters[index] = Meter { up, budget, looked_at: now, ..Meter::default() };
     }
 

@@ -194,8 +194,9 @@ fn a_comtree_beyond_its_budget_does_not_stop_another() {
         let (datagram, _) = bundle(&mut world, 2, OTHER_COMTREE);
         world.arrive(0, ip_port(2), &datagram);
     }
-    assert_eq!(world.relay().counters().updates_in, 1000);
-    assert_eq!(world.dropped(DropReason::ComtreeOverBudget), 20 * 119 - 1000);
+    // A second's worth and a datagram.
+    assert_eq!(world.relay().counters().updates_in, 1255);
+    assert_eq!(world.dropped(DropReason::ComtreeOverBudget), 20 * 119 - 1255);
     world.publish(0, 7, 0, Flags(0), b"x");
     world.settle();
     assert_eq!(world.payloads(1), [b"x"]);
@@ -212,21 +213,48 @@ fn a_member_has_the_budget_that_it_was_given() {
     let change = Change::SetBudget { comtree, address, budget };
     let now = world.now;
     world.relay_mut().apply(now, change.clone()).unwrap();
-    // 1,000 bytes, and what stands around them: 12 datagrams are 100,000 bits.
+    world.now = world.now + Duration::from_secs(2);
+    // 1,000 bytes, and what stands around them: 12 datagrams are 100,000 bits, and one of 1,452 bytes
+    // may be more.
     for _ in 0..30 {
         world.publish(0, 7, 0, Flags(0), &[1; 1000]);
     }
     world.settle();
-    assert_eq!((world.payloads(1).len(), world.dropped(DropReason::OverBudget)), (12, 18));
+    assert_eq!((world.payloads(1).len(), world.dropped(DropReason::OverBudget)), (13, 17));
     world.now = world.now + Duration::from_millis(500);
     for _ in 0..30 {
         world.publish(0, 7, 0, Flags(0), &[1; 1000]);
     }
     world.settle();
-    assert_eq!(world.payloads(1).len(), 18, "half a second brings half as many");
+    assert_eq!(world.payloads(1).len(), 19, "half a second brings half as many");
     world.participants[0].session.leave();
     world.settle();
     assert!(world.relay_mut().apply(now, change).is_err(), "nobody has the address");
+}
+
+/// Whoever joins again and again would have a second's worth each time.
+#[test]
+fn joining_again_fills_no_budget() {
+    let mut limited = config(Mode::Immediate);
+    limited.budgets.member.up_packets = 3200;
+    let mut world = World::of(limited, 0);
+    let start = world.now;
+    while world.now < start + Duration::from_secs(2) {
+        let number = add_at(&mut world, ATTACKER, COMTREE);
+        world.settle();
+        for _ in 0..8 {
+            let (datagram, _) = bundle(&mut world, number, COMTREE);
+            world.arrive(0, world.participants[number].path, &datagram);
+        }
+        world.participants[number].session.leave();
+        world.settle();
+        // As often as one ip may.
+        world.now = world.now + Duration::from_secs(1) / 32;
+    }
+    let taken = world.relay().counters().updates_in;
+    // A second's worth each time were 204,800.
+    assert!((3200..24_000).contains(&taken), "{taken}");
+    assert!(world.dropped(DropReason::OverBudget) > 0);
 }
 
 /// H1: 17 sessions of one ip filled the group table in 40 ms; then another comtree got nothing.
