@@ -2,77 +2,26 @@
 
 mod support;
 
-use canopy_relay::{Budget, Change, Mode, Notice, RelayConfig, Trust, UnixTime};
-use canopy_session::{Event, Identity, Session, SessionConfig, State};
-use canopy_token::{
-    Claims, ComtreeGrant, Delegation, Grant, KeySet, Revocations, Role, Scope, SigningKey, Unicast,
-};
+use canopy_relay::{Budget, Change, Notice};
+use canopy_session::{Event, Session, SessionConfig, State};
+use canopy_token::{Claims, Grant, Role};
 use canopy_wire::{
-    Address, DropReason, Flags, LeaveReason, Level, NumberedRequest, RefusedReason, Request,
-    RequestStatus, Restriction, Verdict, next_sequence,
+    DropReason, Flags, LeaveReason, NumberedRequest, RefusedReason, Request, RequestStatus,
+    Restriction, Verdict, next_sequence,
 };
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
-use support::{COMTREE, World, config};
+use support::tokens::{come_with, delegate, guarded_world, identity, issuer, judge, status_of};
+use support::{COMTREE, World, tokens};
 
-const DAY: UnixTime = UnixTime(1_800_000_000);
 const SERVER: u8 = 1;
 const MEMBER: u8 = 2;
 
-fn issuer() -> SigningKey {
-    SigningKey::from_seed([1; 32])
-}
-
-fn delegate() -> SigningKey {
-    SigningKey::from_seed([2; 32])
-}
-
-/// Everything on the first comtree for whoever has this number, by a token of this name.
+/// For whoever has this number, by a token of this name.
 fn claims(number: u8, id: &str) -> Claims {
-    let all = || Scope { groups: vec!["0-9".parse().unwrap()], level: Level(1) };
-    let (publish, subscribe, unicast) = (all(), all(), Unicast::Anybody);
-    Claims {
-        subject: format!("player-{number}"),
-        id: id.to_owned(),
-        expires: DAY.after(3600),
-        not_before: None,
-        client_key: *Identity::new([number; 32]).public(),
-        grant: Grant {
-            world: "main".to_owned(),
-            address: None,
-            comtrees: vec![ComtreeGrant { comtree: COMTREE, publish, subscribe, unicast }],
-            budget: Default::default(),
-            roles: if number == SERVER { vec![Role::Server] } else { Vec::new() },
-        },
-    }
-}
-
-fn guarded(threads: u16) -> World {
-    let delegation = Delegation {
-        key: delegate().public().clone(),
-        expires: DAY.after(86_400),
-        longest_s: 7200,
-        ceiling: claims(0, "").grant,
-    };
-    let delegation = issuer().delegate(&delegation).unwrap();
-    let keys = KeySet::new([issuer().public().clone()], &[&delegation], DAY).unwrap();
-    let trust = Some(Arc::new(Trust { keys, revoked: Revocations::new(1) }));
-    World::with_threads(RelayConfig { trust, origin: DAY, ..config(Mode::Immediate) }, threads)
-}
-
-fn come_with(world: &mut World, asks: usize, number: u8, token: String) -> usize {
-    world.now = world.now + Duration::from_millis(1);
-    let participant = world.add_session(
-        asks,
-        SessionConfig {
-            identity: Some(Identity::new([number; 32])),
-            token: token.into_bytes(),
-            ..SessionConfig::new(COMTREE, [number; 16])
-        },
-    );
-    world.settle();
-    participant
+    let claims = tokens::claims(number);
+    let roles = if number == SERVER { vec![Role::Server] } else { Vec::new() };
+    Claims { id: id.to_owned(), grant: Grant { roles, ..claims.grant }, ..claims }
 }
 
 fn come(world: &mut World, asks: usize, number: u8, id: &str) -> usize {
@@ -85,20 +34,6 @@ fn renew(world: &mut World, participant: usize, number: u8, id: &str) -> Request
     status_of(world, participant, request)
 }
 
-fn judge(world: &mut World, server: usize, whom: Address, verdict: Verdict) -> RequestStatus {
-    let request = world.participants[server].session.judge(whom, verdict).unwrap();
-    status_of(world, server, request)
-}
-
-fn status_of(world: &mut World, asker: usize, request: u64) -> RequestStatus {
-    world.settle();
-    let answer = |event| match event {
-        Event::Answered(answered, status) if answered == request => Some(status),
-        _ => None,
-    };
-    world.events(asker).into_iter().find_map(answer).expect("it is answered")
-}
-
 fn is_connected(world: &World, participant: usize) -> bool {
     world.participants[participant].session.state() == State::Connected
 }
@@ -107,7 +42,7 @@ fn is_connected(world: &World, participant: usize) -> bool {
 /// hits the older.
 #[test]
 fn a_token_that_a_newer_session_has_renews_no_older_one() {
-    let mut world = guarded(1);
+    let mut world = guarded_world(1);
     let server = come(&mut world, 0, SERVER, "server");
     let older = come(&mut world, 0, MEMBER, "one");
     let newer = come(&mut world, 0, MEMBER, "two");
@@ -122,7 +57,7 @@ fn a_token_that_a_newer_session_has_renews_no_older_one() {
 #[test]
 fn a_token_that_an_older_session_has_renews_a_newer_one() {
     for threads in [1, 2] {
-        let mut world = guarded(threads);
+        let mut world = guarded_world(threads);
         let older = come(&mut world, 0, MEMBER, "one");
         let newer = come(&mut world, usize::from(threads) - 1, MEMBER, "two");
         assert_eq!(renew(&mut world, newer, MEMBER, "one"), RequestStatus::Done);
@@ -135,7 +70,7 @@ fn a_token_that_an_older_session_has_renews_a_newer_one() {
 #[test]
 fn renewal_takes_no_restriction_away() {
     for threads in [1, 2] {
-        let mut world = guarded(threads);
+        let mut world = guarded_world(threads);
         let server = come(&mut world, 0, SERVER, "server");
         let other = usize::from(threads) - 1;
         let member = come(&mut world, other, MEMBER, "one");
@@ -164,12 +99,12 @@ fn renewal_takes_no_restriction_away() {
 /// A member repeats its connect until there is no room to tell the other data thread of a verdict.
 #[test]
 fn a_flood_between_data_threads_loses_no_verdict() {
-    let mut world = guarded(2);
+    let mut world = guarded_world(2);
     let server = come(&mut world, 0, SERVER, "server");
     let member = come(&mut world, 0, MEMBER, "one");
     // Somebody whose connect is answered again and again, and each time the other thread is told.
     let token = issuer().issue(&claims(3, "three")).unwrap().into_bytes();
-    let identity = Some(Identity::new([3; 32]));
+    let identity = Some(identity(3));
     let repeater = SessionConfig { identity, token, ..SessionConfig::new(COMTREE, [3; 16]) };
     let (mut repeater, mut out) = (Session::new(repeater), [0; 1500]);
     let path = SocketAddr::from(([127, 0, 0, 1], 60_000));
@@ -198,7 +133,7 @@ fn a_flood_between_data_threads_loses_no_verdict() {
 #[test]
 fn a_delegated_keys_token_of_the_same_name_ends_and_blames_nobody_else() {
     for threads in [1, 2] {
-        let mut world = guarded(threads);
+        let mut world = guarded_world(threads);
         let server = come(&mut world, 0, SERVER, "server");
         let victim = come(&mut world, 0, MEMBER, "one");
         let token = delegate().issue(&claims(3, "one")).unwrap();
@@ -215,19 +150,21 @@ fn a_delegated_keys_token_of_the_same_name_ends_and_blames_nobody_else() {
 /// Whoever runs the relay has given a member a budget; the member renews its token.
 #[test]
 fn renewal_brings_no_other_budget_than_the_relay_was_told() {
-    let mut world = guarded(1);
+    let mut world = guarded_world(1);
     let member = come(&mut world, 0, MEMBER, "one");
     let (comtree, address, now) = (COMTREE, world.address(member), world.now);
     let budget = Budget { up_bits: 100_000, ..Budget::default() };
     world.relay_mut().apply(now, Change::SetBudget { comtree, address, budget }).unwrap();
     assert_eq!(renew(&mut world, member, MEMBER, "two"), RequestStatus::Done);
+    // A newcomer has little at first.
+    world.now = world.now + Duration::from_secs(2);
     (0..30).for_each(|_| world.publish(member, 3, 0, Flags(0), &[1; 1000]));
-    assert_eq!(world.dropped(DropReason::OverBudget), 18);
+    assert_eq!(world.dropped(DropReason::OverBudget), 17);
 }
 
 #[test]
 fn a_flood_of_renewals_has_few_signatures_checked() {
-    let mut world = guarded(1);
+    let mut world = guarded_world(1);
     let member = come(&mut world, 0, MEMBER, "one");
     let (id, mut out, mut sequence) = (world.participants[member].session.id(), [0; 1500], 0);
     let token = delegate().issue(&claims(3, "anothers")).unwrap();
@@ -250,7 +187,7 @@ fn a_flood_of_renewals_has_few_signatures_checked() {
 /// What a token says is read before its signature is checked, and the reason goes to the log.
 #[test]
 fn a_forged_token_writes_no_lines_of_its_own_into_the_log() {
-    let mut world = guarded(1);
+    let mut world = guarded_world(1);
     let token = issuer().issue(&claims(MEMBER, "one")).unwrap();
     let front = token.rsplit_once('.').unwrap().0;
     // {"kid":"k\n2026-11-22 INFO all is well\u001b[2J"}

@@ -3,109 +3,20 @@
 
 mod support;
 
-use canopy_relay::{Change, Mode, Notice, RelayConfig, TokenRefusal, Trust, UnixTime};
-use canopy_session::{Event, Identity, SessionConfig, State};
-use canopy_token::{
-    Claims, ComtreeGrant, Delegation, Grant, KeySet, Revocations, Role, Scope, SigningKey,
-    TokenError, Unicast,
-};
+use canopy_relay::{Change, Mode, Notice, TokenRefusal, Trust, UnixTime};
+use canopy_session::{Event, SessionConfig, State};
+use canopy_token::{Claims, KeySet, Revocations, SigningKey, TokenError, Unicast};
 use canopy_wire::{
     Acts, Address, DropReason, Flags, Group, LeaveReason, Level, RefusedReason, RequestStatus,
     Restriction, SubscribeRefusal, Verdict,
 };
 use std::sync::Arc;
 use std::time::Duration;
-use support::{COMTREE, OTHER_COMTREE, World, config};
-
-/// The time of day when the worlds begin.
-const DAY: UnixTime = UnixTime(1_800_000_000);
-
-fn issuer() -> SigningKey {
-    SigningKey::from_seed([1; 32])
-}
-
-fn delegate() -> SigningKey {
-    SigningKey::from_seed([2; 32])
-}
-
-fn groups(range: &str, level: u8) -> Scope {
-    Scope { groups: vec![range.parse().unwrap()], level: Level(level) }
-}
-
-/// Who has this number has a key of its own.
-fn identity(number: u8) -> Identity {
-    Identity::new([number; 32])
-}
-
-/// Groups 0 to 9 on the first comtree, and unicast to everybody, for an hour.
-fn claims(number: u8) -> Claims {
-    let comtree = ComtreeGrant {
-        comtree: COMTREE,
-        publish: groups("0-9", 1),
-        subscribe: groups("0-9", 1),
-        unicast: Unicast::Anybody,
-    };
-    Claims {
-        subject: format!("player-{number}"),
-        id: format!("token-{number}"),
-        expires: DAY.after(3600),
-        not_before: None,
-        client_key: *identity(number).public(),
-        grant: Grant {
-            world: "main".to_owned(),
-            address: None,
-            comtrees: vec![comtree],
-            budget: Default::default(),
-            roles: Vec::new(),
-        },
-    }
-}
-
-fn server_claims(number: u8) -> Claims {
-    let mut claims = claims(number);
-    claims.grant.roles = vec![Role::Server];
-    claims
-}
-
-fn trust(revoked: &[&str]) -> Arc<Trust> {
-    let ceiling = Grant { comtrees: claims(0).grant.comtrees, ..claims(0).grant };
-    let delegation = Delegation {
-        key: delegate().public().clone(),
-        expires: DAY.after(86_400),
-        longest_s: 7200,
-        ceiling,
-    };
-    let delegation = issuer().delegate(&delegation).unwrap();
-    let keys = KeySet::new([issuer().public().clone()], &[&delegation], DAY).unwrap();
-    let mut all = Revocations::new(16);
-    revoked.iter().for_each(|id| all.add(id, DAY.after(3600), DAY).unwrap());
-    Arc::new(Trust { keys, revoked: all })
-}
-
-fn guarded() -> RelayConfig {
-    RelayConfig { trust: Some(trust(&[])), origin: DAY, ..config(Mode::Immediate) }
-}
-
-fn guarded_world(threads: u16) -> World {
-    World::with_threads(guarded(), threads)
-}
-
-fn session(number: u8, token: String) -> SessionConfig {
-    SessionConfig {
-        identity: Some(identity(number)),
-        token: token.into_bytes(),
-        ..SessionConfig::new(COMTREE, [number; 16])
-    }
-}
-
-/// Somebody with this number comes with these claims, signed by the issuer.
-fn come(world: &mut World, asks: usize, number: u8, claims: &Claims) -> usize {
-    let token = issuer().issue(claims).unwrap();
-    world.now = world.now + Duration::from_millis(1);
-    let participant = world.add_session(asks, session(number, token));
-    world.settle();
-    participant
-}
+use support::tokens::{
+    DAY, claims, come, delegate, groups, guarded_world, issuer, judge, server_claims, session,
+    trust,
+};
+use support::{COMTREE, OTHER_COMTREE, World};
 
 fn notices(world: &mut World, thread: usize) -> Vec<Notice> {
     std::iter::from_fn(|| world.threads[thread].poll_notice()).collect()
@@ -355,16 +266,6 @@ fn renewal_takes_what_the_new_token_does_not_grant() {
     assert_eq!(world.payloads(member), [b"four"]);
 }
 
-fn judge(world: &mut World, server: usize, whom: Address, verdict: Verdict) -> RequestStatus {
-    let number = world.participants[server].session.judge(whom, verdict).unwrap();
-    world.settle();
-    let answer = |event| match event {
-        Event::Answered(answered, status) if answered == number => Some(status),
-        _ => None,
-    };
-    world.events(server).into_iter().find_map(answer).expect("it is answered")
-}
-
 #[test]
 fn a_server_mutes_and_restores_a_member() {
     for threads in [1, 2] {
@@ -484,22 +385,24 @@ fn a_tokens_budget_holds_until_another_token_changes_it() {
     let publisher = come(&mut world, 0, 1, &modest);
     let hearer = come(&mut world, 0, 2, &claims(2));
     world.subscribe(hearer, 7, 0);
+    // A newcomer has little at first.
+    world.now = world.now + Duration::from_secs(2);
     let publish = |world: &mut World, count: usize| {
         (0..count).for_each(|_| world.publish(publisher, 7, 0, Flags(0), &[1; 900]));
         world.settle();
         world.payloads(hearer).len()
     };
-    assert_eq!(publish(&mut world, 30), 10, "80,000 bits are ten such datagrams");
-    assert_eq!(world.dropped(DropReason::OverBudget), 20);
+    assert_eq!(publish(&mut world, 30), 12, "80,000 bits and a datagram's are twelve of these");
+    assert_eq!(world.dropped(DropReason::OverBudget), 18);
     let mut richer = modest.clone();
     richer.id = "richer".to_owned();
     richer.grant.budget.up_packets = None;
     let token = issuer().issue(&richer).unwrap().into_bytes();
     world.participants[publisher].session.set_token(token).unwrap();
     world.settle();
-    assert_eq!(publish(&mut world, 30), 10, "it has used up its bits");
+    assert_eq!(publish(&mut world, 30), 12, "it has used up its bits");
     world.now = world.now + Duration::from_secs(1);
-    assert_eq!(publish(&mut world, 30), 20);
+    assert_eq!(publish(&mut world, 30), 22);
 }
 
 /// By a token that pins an address of the relay's site.

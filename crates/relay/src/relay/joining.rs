@@ -5,7 +5,7 @@ use crate::access::Rights;
 use crate::addresses::{AddressPool, NoAddress, Owner};
 use crate::comtrees::ComtreeIndex;
 use crate::ports::{DatagramClass, Peer, PeerClass, Shape};
-use crate::replies::TURNED_AWAY;
+use crate::replies::{STRANGERS, TURNED_AWAY};
 use crate::told::{Passed, Told};
 use canopy_session::{Answer, Knock, Proof, SessionIndex, Terms, refuse};
 use canopy_wire::{
@@ -43,6 +43,11 @@ impl Relay {
         from: Path,
         packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
+        // What is not answered anyway costs no cookie.
+        if !self.strangers.holds_one(&STRANGERS, now) {
+            self.counters.drop(DropReason::RepliesFull);
+            return Ok(());
+        }
         let mut answer = Answer::new();
         self.sessions.hello(now, from, packet, &mut answer)?;
         self.reply_to_stranger(now, from, answer.bytes());

@@ -2,6 +2,8 @@
 //! test says so.
 #![allow(dead_code)] // Each test file uses a part of it.
 
+pub(crate) mod tokens;
+
 use canopy_relay::{
     ADDRESS_REST, BranchConfig, Budgets, Change, ComtreeConfig, Gate, GateLimits, LinkConfig, Mode,
     Places, Relay, RelayConfig, Siblings, TableLimits,

@@ -3,16 +3,18 @@
 //! Before a path has brought back a cookie it costs no memory and is sent no more bytes than
 //! it sent. Never sends by itself: every call fills at most one [`Answer`].
 
+mod answering;
 mod links;
 mod opening;
+mod types;
 
 use crate::answer::Answer;
 use crate::noise::{Identity, PublicKey, SeededRandom};
 use crate::seal::{OpenError, Opener, Sealer};
 use crate::tag::{COOKIE_LIFETIME, KeyedState, Keyring};
 use canopy_wire::{
-    Address, Busy, Challenge, Comtree, Downlink, DropReason, Gone, Header, Joined, Keepalive, Kind,
-    Leave, LeaveReason, Packet, Path, Rebind, SEAL_LEN, SessionId, Suite, Tag, Time, WireError,
+    Challenge, DropReason, Header, Keepalive, Kind, Packet, Path, Rebind, SEAL_LEN, SessionId, Tag,
+    Time,
 };
 use core::hash::BuildHasher;
 use core::net::{Ipv4Addr, SocketAddr};
@@ -22,75 +24,13 @@ use std::collections::VecDeque;
 
 pub use links::MAX_LINKS;
 pub use opening::Knock;
+pub use types::{LoggedKeys, Proof, SessionLimits, SessionsConfig, Terms};
 
 /// The number of a session's place in the table.
 pub type SessionIndex = u32;
 
 /// The stamp with which a relay answers a proof that it takes; no keepalive carries it.
 pub(crate) const REBIND_STAMP: u64 = 0;
-
-/// How long things live.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SessionLimits {
-    /// A session ends after so long without a sign of life from its participant.
-    pub lifetime: Duration,
-    /// Participants are asked to send a keepalive this often.
-    pub keepalive: Duration,
-    /// A subscription ends after so long without a refresh.
-    pub subscription: Duration,
-}
-
-impl Default for SessionLimits {
-    fn default() -> SessionLimits {
-        SessionLimits {
-            lifetime: Duration::from_secs(10),
-            keepalive: Duration::from_secs(2),
-            subscription: Duration::from_secs(60),
-        }
-    }
-}
-
-/// What a table of sessions is made from.
-#[derive(Clone, Debug)]
-pub struct SessionsConfig {
-    /// The most sessions at a time, in this table.
-    pub max_sessions: u32,
-    /// The number of its data thread.
-    pub thread: u16,
-    /// How many data threads there are.
-    pub threads: u16,
-    /// The Unix time in seconds at [`Time::ZERO`]: tickets outlive a relay, and so its own clock.
-    pub unix_zero: u64,
-    /// Whether to tell the sessions' keys ([`Sessions::poll_key_log`]), for tests.
-    pub log_keys: bool,
-    /// How long things live.
-    pub limits: SessionLimits,
-}
-
-/// When a path was proved, and by whom: of two proofs of one path the later counts, so that late
-/// copies of the earlier change nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Proof {
-    /// When the relay made the cookie that was brought back.
-    pub at: Time,
-    /// The nonce of the handshake.
-    pub nonce: u64,
-}
-
-/// What is agreed with a participant when its session opens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
-    /// Its address on the comtree that it joins.
-    pub address: Address,
-    /// The cipher of the session's packets.
-    pub suite: Suite,
-    /// How updates to it are protected.
-    pub downlink: Downlink,
-    /// The longest datagram in bytes that either side sends.
-    pub max_datagram: u16,
-    /// What is used beyond the base protocol, a bit each.
-    pub features: u32,
-}
 
 /// One participant whose return path is proved. What every packet is checked by is in the first
 /// cache line: between two packets of a participant the memory is seldom near.
@@ -142,31 +82,8 @@ struct Keys {
     told_gone: Option<Time>,
 }
 
-/// The keys of a session, told to whoever checks what its two sides send: a test.
-#[derive(Debug)]
-pub struct LoggedKeys {
-    /// Whose.
-    pub session: SessionId,
-    /// The nonce of its handshake.
-    pub nonce: u64,
-    /// The comtree that it joined.
-    pub comtree: Comtree,
-    /// The key that its participant is known by.
-    pub participant: PublicKey,
-    /// What its participant was told.
-    pub joined: Joined,
-    /// Opens what the participant sends.
-    pub from_participant: Opener,
-    /// Opens what the relay sends.
-    pub from_relay: Opener,
-}
-
 /// Between challenges of one session: a copy of each of its packets may come by another path.
 const CHALLENGE_PAUSE: Duration = Duration::from_millis(50);
-
-/// Between two packets that tell a session of somebody who is gone: whoever sends to many who are
-/// gone hears of four a second.
-const GONE_PAUSE: Duration = Duration::from_millis(250);
 
 /// A session that is no more: what else hung on it must go too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -334,91 +251,6 @@ impl Sessions {
         let keys = self.secrets.get_mut(session as usize)?.as_mut()?;
         datagram.get_mut(1..4)?.copy_from_slice(&keys.peer.number().to_be_bytes()[1..]);
         (datagram.len() >= len + SEAL_LEN).then(|| keys.sealer.seal(datagram, len))
-    }
-
-    /// Answers a keepalive. Only one that brings back what the relay sent lately to the session's
-    /// path is a sign of life: anyone can write another's ip:port on a packet.
-    ///
-    /// # Errors
-    /// If it is malformed.
-    pub fn keepalive(
-        &mut self,
-        now: Time,
-        session: SessionIndex,
-        packet: &Packet<'_>,
-        answer: &mut Answer,
-    ) -> Result<(), DropReason> {
-        let Keepalive { stamp, path_stamp } = Keepalive::decode(packet)?;
-        let Some(path) = self.path(session) else { return Err(DropReason::UnknownSource) };
-        let (id, period) = (self.id(session), self.period(now));
-        let is_recent = |period| self.keys.path_stamp(period, path, id) == path_stamp;
-        if is_recent(period) || is_recent(period.saturating_sub(1)) {
-            self.slots[session as usize].heard = now;
-        }
-        let echo = Keepalive { stamp, path_stamp: self.path_stamp(now, session, path) };
-        let comtree = packet.header().comtree;
-        self.write_sealed(session, answer, |out| echo.encode_ack(comtree, id, out));
-        Ok(())
-    }
-
-    fn write_sealed(
-        &mut self,
-        session: SessionIndex,
-        answer: &mut Answer,
-        encode: impl FnOnce(&mut [u8]) -> Result<usize, WireError>,
-    ) {
-        if let Some(Some(keys)) = self.secrets.get_mut(session as usize) {
-            answer.write_sealed(&mut keys.sealer, keys.peer, encode);
-        }
-    }
-
-    /// Tells a participant that it has left.
-    pub fn left(&mut self, session: SessionIndex, comtree: Comtree, answer: &mut Answer) {
-        let id = self.id(session);
-        self.write_sealed(session, answer, |out| Leave::encode_left(comtree, id, out));
-    }
-
-    /// Tells a participant that its session ends, and why.
-    pub fn dismiss(
-        &mut self,
-        session: SessionIndex,
-        comtree: Comtree,
-        reason: LeaveReason,
-        answer: &mut Answer,
-    ) {
-        let id = self.id(session);
-        self.write_sealed(session, answer, |out| Leave { reason }.encode(comtree, id, out));
-    }
-
-    /// Tells a participant that a part of what it sends is dropped.
-    pub fn busy(
-        &mut self,
-        session: SessionIndex,
-        comtree: Comtree,
-        busy: &Busy,
-        answer: &mut Answer,
-    ) {
-        let id = self.id(session);
-        self.write_sealed(session, answer, |out| busy.encode(comtree, id, out));
-    }
-
-    /// Tells a participant that there is nobody at an address that it has sent to. No answer if it
-    /// was told so of another a moment ago.
-    pub fn gone(
-        &mut self,
-        now: Time,
-        session: SessionIndex,
-        comtree: Comtree,
-        address: Address,
-        answer: &mut Answer,
-    ) {
-        let id = self.id(session);
-        let Some(Some(keys)) = self.secrets.get_mut(session as usize) else { return };
-        if keys.told_gone.is_none_or(|at| now.since(at) >= GONE_PAUSE) {
-            keys.told_gone = Some(now);
-            let gone = Gone { address };
-            answer.write_sealed(&mut keys.sealer, keys.peer, |out| gone.encode(comtree, id, out));
-        }
     }
 
     /// The Unix time in seconds.

@@ -1,0 +1,125 @@
+//! What an ip:port and the relay have sent each other, and what was agreed between them.
+
+use super::Verdict;
+use crate::conduct::{Conducts, Nonce};
+use canopy_session::LoggedKeys;
+use canopy_wire::{
+    Address, Challenge, Class, Comtree, Connected, Cookie, Downlink, Joined, Kind, Packet,
+    SEAL_LEN, SessionId, Tag,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+/// What the relay told a participant of its session.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Agreed {
+    pub(super) id: SessionId,
+    pub(super) nonce: Nonce,
+    pub(super) comtree: Comtree,
+    pub(super) address: Address,
+    pub(super) max_datagram: u16,
+    pub(super) downlink: Downlink,
+}
+
+/// What an ip:port and the relay have sent each other.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    pub(super) bytes_in: u64,
+    pub(super) bytes_out: u64,
+    /// The cookies that it was sent.
+    pub(super) cookies: BTreeSet<Tag>,
+    /// It brought one of them back.
+    pub(super) is_proved: bool,
+    /// The session that it was told of last.
+    pub(super) session: Option<Agreed>,
+}
+
+impl Agreed {
+    pub(super) fn with(keys: &LoggedKeys) -> Agreed {
+        let LoggedKeys { session: id, nonce, comtree, joined, .. } = *keys;
+        let Joined { address, max_datagram, downlink, .. } = joined;
+        Agreed { id, nonce, comtree, address, max_datagram, downlink }
+    }
+}
+
+impl Account {
+    /// Notes what the relay tells of cookies and sessions.
+    pub(super) fn hear(
+        &mut self,
+        packet: &Packet<'_>,
+        keys: &BTreeMap<SessionId, Vec<LoggedKeys>>,
+        sessions: &mut BTreeMap<SessionId, Agreed>,
+    ) {
+        let id = packet.header().session;
+        let cookie = match packet.header().kind {
+            Kind::Cookie => Cookie::decode(packet).ok().map(|cookie| cookie.cookie),
+            Kind::Challenge => Challenge::decode(packet).ok().map(|challenge| challenge.cookie),
+            Kind::Connected => {
+                let nonce = Connected::decode(packet).ok().map(|connected| connected.nonce);
+                let keys = keys.values().flatten().find(|keys| Some(keys.nonce) == nonce);
+                self.session = keys.map(Agreed::with);
+                sessions.extend(self.session.map(|agreed| (agreed.id, agreed)));
+                None
+            }
+            Kind::KeepaliveAck => {
+                // It stayed, or has moved here.
+                self.session = sessions.get(&id).copied();
+                None
+            }
+            _ => None,
+        };
+        self.cookies.extend(cookie);
+    }
+
+    /// A session is sent nothing that a server has taken from it.
+    pub(super) fn may_hear(
+        &self,
+        to: SocketAddr,
+        packet: &Packet<'_>,
+        conducts: &Conducts,
+    ) -> Verdict {
+        let (Some(agreed), Ok(mut updates)) = (self.session, packet.updates()) else {
+            return Ok(());
+        };
+        match updates.find(|one| !conducts.may_hear(agreed.nonce, one)) {
+            Some(one) => {
+                Err(format!("{to} was sent an update to {:?}, which servers forbid", one.dst))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// What a session is sent is for the one that is there: updates of its comtree, to a group or to
+    /// itself, and acknowledgements under its number. None is longer than agreed, with room for a seal.
+    pub(super) fn expects(&self, to: SocketAddr, packet: &Packet<'_>, class: u8) -> Verdict {
+        let header = packet.header();
+        if !matches!(header.kind, Kind::Updates | Kind::SubscribeAck) {
+            return Ok(());
+        }
+        let Some(agreed) = self.session else {
+            return Err(format!("{to} was sent {:?} and has no session", header.kind));
+        };
+        // What all members can read, or everybody, is for all; and there only, the same goes to many.
+        let is_to_many = class != Class::Sealed as u8;
+        let is_ours =
+            |dst: Address| dst.is_group() || (dst == agreed.address && class != Class::Group as u8);
+        let is_for_it = packet.updates().is_ok_and(|mut all| all.all(|one| is_ours(one.dst)));
+        let is_its_number = header.session == if is_to_many { SessionId::NONE } else { agreed.id };
+        let is_right = match (header.kind, agreed.downlink) {
+            (Kind::Updates, Downlink::None) => class == Class::Session as u8,
+            (Kind::Updates, Downlink::Group) => class != Class::Session as u8,
+            _ => class == Class::Sealed as u8,
+        };
+        if !is_right {
+            return Err(format!("{to} has {agreed:?}, and {:?} of class {class}", header.kind));
+        }
+        if header.comtree != agreed.comtree || !is_for_it || !is_its_number {
+            return Err(format!("{to} has {agreed:?} and was sent another's {:?}", header.kind));
+        }
+        let (len, most) = (packet.datagram_len() + SEAL_LEN, agreed.max_datagram);
+        if len > usize::from(most) {
+            return Err(format!("{to} was sent {len} bytes, seal included, where {most} may be"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,320 @@
+//! The books on one start of a relay: every datagram is accepted or counted as a drop, what is
+//! sealed is accepted once, counters add up, tables stay within their limits, what the relay sends
+//! parses, is for the session that is there and no longer than agreed with it, an ip:port that has
+//! not brought back a cookie is sent no more bytes than came from it, and whom a server has
+//! restricted or thrown out is so.
+
+mod account;
+mod moved;
+#[cfg(test)]
+mod tests;
+
+use crate::conduct::{Conducts, Nonce};
+use account::{Account, Agreed};
+use canopy_relay::{Counters, Relay, TableLimits};
+use canopy_session::{GroupOpener, LoggedKeys};
+use canopy_wire::{
+    Address, Class, Comtree, Connect, DropReason, GroupKey, GroupKeyNumber, Kind, Packet, Rebind,
+    Sealed, SessionId, Tag, VERSION, WireError,
+};
+use moved::Moved;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+/// What a relay's data threads are limited to.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The most sessions of a data thread.
+    pub max_sessions: u32,
+    /// The size of a data thread's tables.
+    pub tables: TableLimits,
+    /// An ip:port has at most one session at a time. With several data threads it may have one on
+    /// each, until the thread with the older one hears of the newer.
+    pub one_session: bool,
+}
+
+/// A page of the books: what one turn of a data thread read and sent, as counted outside. Begun
+/// before the turn, and closed by [`Books::turn_ends`].
+#[derive(Debug)]
+pub struct Page {
+    before: Counters,
+    sent: Sent,
+    /// Datagrams that were accepted and are to be answered.
+    unanswered: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sent {
+    datagrams: u64,
+    bytes: u64,
+    updates: u64,
+}
+
+/// The books on one start of a relay, with all its data threads.
+#[derive(Debug)]
+pub struct Books {
+    limits: Limits,
+    accounts: BTreeMap<SocketAddr, Account>,
+    /// What was agreed with the latest session of each number.
+    sessions: BTreeMap<SessionId, Agreed>,
+    /// The keys of the sessions of each number, the latest last.
+    keys: BTreeMap<SessionId, Vec<LoggedKeys>>,
+    /// The tags of the sealed packets that were accepted. No two packets have the same.
+    accepted: BTreeSet<Tag>,
+    /// By which the relay seals for all members of a comtree.
+    group_keys: Vec<GroupOpener>,
+    /// The session that was given an address last.
+    by_address: BTreeMap<(Comtree, Address), Nonce>,
+    conducts: Conducts,
+}
+
+type Verdict = Result<(), String>;
+
+/// Of the first byte, those that say whose a packet is.
+const CLASS_BITS: u8 = 7;
+
+impl Page {
+    /// A turn begins.
+    pub fn begin(relay: &Relay) -> Page {
+        Page { before: relay.counters().clone(), sent: Sent::default(), unanswered: 0 }
+    }
+}
+
+impl Books {
+    /// The books on a relay that was just started.
+    pub fn new(limits: Limits) -> Books {
+        Books {
+            limits,
+            accounts: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            accepted: BTreeSet::new(),
+            group_keys: Vec::new(),
+            by_address: BTreeMap::new(),
+            conducts: Conducts::default(),
+        }
+    }
+
+    /// The relay has opened a session, with these keys.
+    pub fn opened(&mut self, keys: LoggedKeys) {
+        self.by_address.insert((keys.comtree, keys.joined.address), keys.nonce);
+        self.keys.entry(keys.session).or_default().push(keys);
+    }
+
+    /// The relay has made a key for all members of a comtree.
+    pub fn made(&mut self, key: &GroupKey) {
+        self.group_keys.push(GroupOpener::new(key));
+    }
+
+    /// What a datagram says: itself, or what is sealed in it. `None` if nobody can open it.
+    pub fn read<'a>(&self, datagram: &'a [u8], from_relay: bool) -> Option<Cow<'a, [u8]>> {
+        if from_relay && is_of(Class::Group, datagram) {
+            let number = GroupKeyNumber::of(datagram)?;
+            let mut of_number = self.group_keys.iter().filter(|key| key.number() == number);
+            return of_number.find_map(|key| key.peek(datagram)).map(Cow::Owned);
+        }
+        if !is_sealed(datagram) {
+            return Some(Cow::Borrowed(datagram));
+        }
+        self.unseal(datagram, from_relay).map(|(_, read)| Cow::Owned(read))
+    }
+
+    /// What is sealed in a datagram, and for which session.
+    fn unseal(&self, datagram: &[u8], from_relay: bool) -> Option<(&LoggedKeys, Vec<u8>)> {
+        let Sealed { session: id, .. } = Sealed::of(datagram)?;
+        let opened = |keys: &LoggedKeys| match from_relay {
+            true => keys.from_relay.peek(datagram),
+            false => keys.from_participant.peek(datagram),
+        };
+        let mut of_number = self.keys.get(&id)?.iter().rev();
+        of_number.find_map(|keys| Some((keys, opened(keys)?)))
+    }
+
+    /// A datagram from an ip:port was handled, and the counters moved from `before` to `after`.
+    ///
+    /// # Errors
+    /// It is neither accepted nor dropped for a reason, or both; or it was accepted before.
+    pub fn handled(
+        &mut self,
+        page: &mut Page,
+        from: SocketAddr,
+        datagram: &[u8],
+        (before, after): (&Counters, &Counters),
+    ) -> Verdict {
+        let read = self.read(datagram, false);
+        let account = self.accounts.entry(from).or_default();
+        account.bytes_in += datagram.len() as u64;
+        if let Some(cookie) = read.as_deref().and_then(cookie_brought_back) {
+            account.is_proved |= account.cookies.contains(&cookie);
+        }
+        let is_counted = after.datagrams_in == before.datagrams_in + 1
+            && after.bytes_in == before.bytes_in + datagram.len() as u64;
+        let moved = Moved::between(before, after);
+        let Some(wants_answer) =
+            moved.accounts_for(datagram, read.as_deref()).filter(|_| is_counted)
+        else {
+            return Err(refused("a datagram", from, datagram, &moved));
+        };
+        page.unanswered += u64::from(wants_answer && moved.replies_full == 0);
+        if is_sealed(datagram) && moved.is_accepted() && !self.is_first(datagram, read.as_deref()) {
+            return Err(format!("a sealed datagram from {from} was accepted a second time"));
+        }
+        // Another data thread hears of a verdict later than its server is answered.
+        if self.limits.one_session { self.judged(from, datagram, &moved) } else { Ok(()) }
+    }
+
+    /// Holds what was accepted of a session to what servers have said of it, and notes what it asks.
+    fn judged(&mut self, from: SocketAddr, datagram: &[u8], moved: &Moved) -> Verdict {
+        let Some((keys, read)) = self.unseal(datagram, false) else { return Ok(()) };
+        let Ok(packet) = Packet::new_checked(&read) else { return Ok(()) };
+        let LoggedKeys { nonce, comtree, .. } = *keys;
+        if self.conducts.is_thrown_out(nonce) && moved.is_accepted() {
+            return Err(format!("what {from} sent was accepted, whom a server had thrown out"));
+        }
+        match packet.header().kind {
+            Kind::Updates => {
+                let allowed = packet.updates().map_or(0, |all| {
+                    all.filter(|one| self.conducts.may_publish(nonce, one)).count() as u64
+                });
+                if moved.updates > allowed {
+                    let accepted = moved.updates;
+                    return Err(format!(
+                        "of updates from {from} {accepted} were accepted where servers leave {allowed}"
+                    ));
+                }
+            }
+            Kind::Request if moved.drops == moved.dropped(DropReason::UnknownDestination) => {
+                let by_address = &self.by_address;
+                let of_address = |whom| by_address.get(&(comtree, whom)).copied();
+                self.conducts.asks(nonce, &packet, of_address);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Whether a sealed datagram that was accepted had not been before. A rebind comes before its path
+    /// is proved, so its number is not noted, and each copy of it is accepted: the cookie in it counts.
+    fn is_first(&mut self, datagram: &[u8], read: Option<&[u8]>) -> bool {
+        let packet = read.and_then(|read| Packet::new_checked(read).ok());
+        let is_rebind = packet.is_some_and(|packet| packet.header().kind == Kind::Rebind);
+        let is_new = datagram.last_chunk().is_none_or(|tag| self.accepted.insert(*tag));
+        is_new || is_rebind
+    }
+
+    /// The relay sends a datagram.
+    ///
+    /// # Errors
+    /// It does not parse, is not for the session there, or is more than an ip:port may be sent.
+    pub fn sends(
+        &mut self,
+        page: &mut Page,
+        to: SocketAddr,
+        datagram: &[u8],
+        counters: &Counters,
+    ) -> Verdict {
+        let read = self.read(datagram, true);
+        let read = read.ok_or_else(|| format!("the relay sent {to} what nobody can open"))?;
+        let packet = Packet::new_checked(&read)
+            .map_err(|error| format!("the relay sent {to} what is no packet: {error}"))?;
+        let updates = updates_in(&packet)
+            .map_err(|error| format!("the relay sent {to} updates that are none: {error}"))?;
+        page.sent.datagrams += 1;
+        page.sent.bytes += datagram.len() as u64;
+        page.sent.updates += updates;
+        let account = self.accounts.entry(to).or_default();
+        account.bytes_out += datagram.len() as u64;
+        account.hear(&packet, &self.keys, &mut self.sessions);
+        let kind = packet.header().kind;
+        let Account { bytes_in, bytes_out, .. } = *account;
+        if !account.is_proved && bytes_out > bytes_in {
+            return Err(format!(
+                "{to}, which proved nothing, was sent {bytes_out} bytes for {bytes_in} (last: {kind:?})"
+            ));
+        }
+        // That a part of what it sends is dropped, a participant is told beside all answers.
+        if !matches!(kind, Kind::Updates | Kind::Busy | Kind::GroupKey) {
+            page.unanswered = page.unanswered.saturating_sub(1);
+        }
+        if kind == Kind::Response && self.limits.one_session {
+            let asker = self.unseal(datagram, true).map(|(keys, _)| keys.nonce);
+            if asker.is_some_and(|asker| !self.conducts.answers(asker, &packet)) {
+                return Err(format!("{to} asked twice and was answered in two ways"));
+            }
+        }
+        let Some(account) = self.accounts.get(&to) else { return Ok(()) };
+        // A reply that there was no room for may have told of the session.
+        if self.limits.one_session && counters.dropped(DropReason::RepliesFull) == 0 {
+            account.expects(to, &packet, datagram[0] & CLASS_BITS)?;
+            return account.may_hear(to, &packet, &self.conducts);
+        }
+        Ok(())
+    }
+
+    /// A turn is over: the relay has sent what was due.
+    ///
+    /// # Errors
+    /// Its counters are not what was sent, a question has no answer, or a table is over its limit.
+    pub fn turn_ends(&self, relay: &Relay, page: &Page) -> Verdict {
+        let (before, after) = (&page.before, relay.counters());
+        // What a set is sent is the same for all of it, so publishers get their own back: an echo
+        // is an update on the wire, though not a delivery.
+        let updates = |counters: &Counters| counters.deliveries_out + counters.echoes_out;
+        let counted = Sent {
+            datagrams: after.datagrams_out - before.datagrams_out,
+            bytes: after.bytes_out - before.bytes_out,
+            updates: updates(after) - updates(before),
+        };
+        if counted != page.sent {
+            return Err(format!("the relay counted {counted:?} where it sent {:?}", page.sent));
+        }
+        if page.unanswered > 0 {
+            return Err(format!("{} datagrams were accepted and not answered", page.unanswered));
+        }
+        let tables = &self.limits.tables;
+        let each = tables.max_subscriptions_per_participant;
+        let sizes = [relay.sessions(), relay.subscriptions(), relay.groups()];
+        let [sessions, subscriptions, _] = sizes;
+        let limits = [self.limits.max_sessions, tables.max_subscriptions, tables.max_groups];
+        let is_over = sizes.iter().zip(limits).any(|(size, limit)| *size > limit);
+        if is_over || u64::from(subscriptions) > u64::from(sessions) * u64::from(each) {
+            return Err(format!("sessions, subscriptions, groups {sizes:?} exceed {limits:?}"));
+        }
+        let (opened, ended) = (after.sessions_opened, after.sessions_ended);
+        if u64::from(sessions) != opened - ended || after.sessions_expired > ended {
+            return Err(format!(
+                "{opened} sessions opened, {ended} ended, and there are {sessions}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn refused(what: &str, from: SocketAddr, datagram: &[u8], moved: &Moved) -> String {
+    let kind = Packet::new_checked(datagram).map(|packet| packet.header().kind);
+    format!("{what} ({kind:?}) from {from} is neither accepted nor counted as a drop: {moved:?}")
+}
+
+fn cookie_brought_back(datagram: &[u8]) -> Option<Tag> {
+    let packet = Packet::new_checked(datagram).ok()?;
+    match packet.header().kind {
+        Kind::Connect => Connect::decode(&packet).ok().map(|connect| connect.cookie),
+        Kind::Rebind => Rebind::decode(&packet).ok().map(|rebind| rebind.cookie),
+        _ => None,
+    }
+}
+
+fn is_sealed(datagram: &[u8]) -> bool {
+    Sealed::of(datagram).is_some()
+}
+
+/// Whether a datagram says that it is of a class.
+fn is_of(class: Class, datagram: &[u8]) -> bool {
+    datagram.first() == Some(&(VERSION | class as u8))
+}
+
+/// How many updates a packet carries.
+fn updates_in(packet: &Packet<'_>) -> Result<u64, WireError> {
+    Ok(packet.updates()?.count() as u64)
+}

@@ -1,0 +1,213 @@
+use super::*;
+use canopy_relay::{
+    ADDRESS_REST, Budgets, ComtreeConfig, Gate, Mode, Places, RelayConfig, Siblings,
+};
+use canopy_session::{GroupKeyMaker, Keyring, Session, SessionConfig, SessionLimits};
+use canopy_wire::{
+    Downlink, Flags, Group, Header, Hello, Level, MAX_DATAGRAM, Record, SAFE_DATAGRAM, SEAL_LEN,
+    Suite, Time, encode_update,
+};
+
+fn relay() -> Relay {
+    let config = RelayConfig {
+        mode: Mode::Immediate,
+        comtrees: vec![ComtreeConfig::new(Comtree(1), 1)],
+        trust: None,
+        origin: canopy_relay::UnixTime(0),
+        places: Places::new(2),
+        max_sessions: 2,
+        max_datagram: SAFE_DATAGRAM as u16,
+        address_rest: ADDRESS_REST,
+        life: None,
+        log_keys: true,
+        limits: SessionLimits::default(),
+        tables: TableLimits::default(),
+        budgets: Budgets::default(),
+        gate: Gate::open(),
+        smallest_set: None,
+    };
+    Relay::new(config, Siblings::alone(), Keyring::new([1; 16]), &[2; 16])
+}
+
+fn books() -> Books {
+    let tables = TableLimits::default();
+    Books::new(Limits { max_sessions: 2, tables, one_session: true })
+}
+
+fn stranger() -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, 7], 7))
+}
+
+fn hello() -> Vec<u8> {
+    let mut out = [0; 100];
+    let len = Hello { nonce: 1 }.encode(Comtree(1), &mut out).unwrap();
+    out[..len].to_vec()
+}
+
+/// A relay is greeted; what it answers is noted if `noted`.
+fn greeted(noted: bool) -> Verdict {
+    let (mut relay, mut books) = (relay(), books());
+    let mut page = Page::begin(&relay);
+    let before = relay.counters().clone();
+    relay.handle_datagram(Time::ZERO, stranger(), &mut hello());
+    books.handled(&mut page, stranger(), &hello(), (&before, relay.counters()))?;
+    let mut sent = Vec::new();
+    relay.transmit(Time::ZERO, |batch| {
+        for transmit in batch.transmits() {
+            sent.push(batch.parts(transmit).flatten().copied().collect::<Vec<u8>>());
+        }
+    });
+    assert_eq!(sent.len(), 1);
+    if noted {
+        books.sends(&mut page, stranger(), &sent[0], relay.counters())?;
+    }
+    books.turn_ends(&relay, &page)
+}
+
+#[test]
+fn a_send_that_was_not_counted_or_not_made_is_found() {
+    assert_eq!(greeted(true), Ok(()));
+    assert!(greeted(false).unwrap_err().contains("the relay counted"));
+}
+
+#[test]
+fn a_datagram_that_is_not_counted_is_found() {
+    let (counters, mut page) = (Counters::default(), Page::begin(&relay()));
+    let moved = (&counters, &counters);
+    assert!(books().handled(&mut page, stranger(), &hello(), moved).is_err());
+    let mut after = counters.clone();
+    (after.datagrams_in, after.bytes_in) = (1, 3);
+    assert!(books().handled(&mut page, stranger(), b"abc", (&counters, &after)).is_err());
+    after.drop(DropReason::Version);
+    assert_eq!(books().handled(&mut page, stranger(), b"abc", (&counters, &after)), Ok(()));
+}
+
+#[test]
+fn what_is_sealed_for_no_session_is_to_be_answered() {
+    let (mut relay, mut books) = (relay(), books());
+    let (mut page, before) = (Page::begin(&relay), relay.counters().clone());
+    let mut sealed = [7; 40];
+    sealed[0] = VERSION | Class::Sealed as u8;
+    relay.handle_datagram(Time::ZERO, stranger(), &mut sealed.clone());
+    let moved = (&before, relay.counters());
+    assert_eq!(books.handled(&mut page, stranger(), &sealed, moved), Ok(()));
+    let error = books.turn_ends(&relay, &page).unwrap_err();
+    assert!(error.contains("not answered"), "{error}");
+}
+
+#[test]
+fn what_is_sealed_and_accepted_a_second_time_is_found() {
+    let (mut relay, mut books) = (relay(), books());
+    let mut session = Session::new(SessionConfig::new(Comtree(1), [3; 16]));
+    let mut out = [0; MAX_DATAGRAM];
+    while let Some(len) = session.poll_transmit(Time::ZERO, &mut out) {
+        relay.handle_datagram(Time::ZERO, stranger(), &mut out[..len]);
+        relay.transmit(Time::ZERO, |batch| {
+            for transmit in batch.transmits() {
+                let mut said: Vec<u8> = batch.parts(transmit).flatten().copied().collect();
+                session.handle_datagram(Time::ZERO, &mut said, |_| {}).unwrap();
+            }
+        });
+    }
+    books.opened(relay.poll_key_log().unwrap());
+    let dst = Group::new(3).address();
+    let len = session.publish(dst, Level(0), Flags(0), b"an update", &mut out).unwrap();
+    let (mut page, before) = (Page::begin(&relay), relay.counters().clone());
+    relay.handle_datagram(Time::ZERO, stranger(), &mut out[..len].to_vec());
+    let moved = (&before, relay.counters());
+    assert_eq!(books.handled(&mut page, stranger(), &out[..len], moved), Ok(()));
+    let error = books.handled(&mut page, stranger(), &out[..len], moved).unwrap_err();
+    assert!(error.contains("a second time"), "{error}");
+}
+
+#[test]
+fn more_than_came_is_not_sent_to_who_proved_nothing() {
+    let error = sent(&mut books(), &hello()).unwrap_err();
+    assert!(error.contains("proved nothing"), "{error}");
+}
+
+fn sent(books: &mut Books, datagram: &[u8]) -> Verdict {
+    let page = &mut Page::begin(&relay());
+    books.sends(page, stranger(), datagram, &Counters::default())
+}
+
+/// The books on a relay that has told someone of session 5, which may be sent 1,232 bytes, and of
+/// whose updates nothing is sealed.
+fn books_on_a_session() -> Books {
+    let mut books = books();
+    let account = books.accounts.entry(stranger()).or_default();
+    (account.bytes_in, account.is_proved) = (60, true);
+    account.session = Some(Agreed {
+        id: SessionId::new(5),
+        nonce: 1,
+        comtree: Comtree(1),
+        address: Address::unicast(1, 7),
+        max_datagram: SAFE_DATAGRAM as u16,
+        downlink: Downlink::None,
+    });
+    books
+}
+
+fn update(comtree: u32, dst: Address, session: SessionId) -> Vec<u8> {
+    let mut out = [0; MAX_DATAGRAM];
+    let header = Header::new(Kind::Updates, session, Comtree(comtree));
+    let len = encode_update(&header, &Record::new(dst, 0, b"an update"), &mut out).unwrap();
+    out[..len].to_vec()
+}
+
+#[test]
+fn what_is_not_for_the_session_there_is_found() {
+    let (own, group) = (Address::unicast(1, 7), Group::new(3).address());
+    let mut books = books_on_a_session();
+    for dst in [own, group] {
+        assert_eq!(sent(&mut books, &update(1, dst, SessionId::NONE)), Ok(()));
+    }
+    let wrong = [
+        update(1, Address::unicast(1, 8), SessionId::NONE),
+        update(2, group, SessionId::NONE),
+        update(1, group, SessionId::new(5)),
+    ];
+    for datagram in wrong {
+        let error = sent(&mut books, &datagram).unwrap_err();
+        assert!(error.contains("another's"), "{error}");
+    }
+    // Acknowledgements are sealed always.
+    let stray = Header::new(Kind::SubscribeAck, SessionId::new(5), Comtree(1));
+    let error = sent(&mut books, &[&stray.encode(0)[..], &[0; 4]].concat()).unwrap_err();
+    assert!(error.contains("of class 1"), "{error}");
+}
+
+#[test]
+fn what_all_members_could_read_is_for_all() {
+    let mut books = books_on_a_session();
+    let account = books.accounts.get_mut(&stranger()).unwrap();
+    account.session = account.session.map(|it| Agreed { downlink: Downlink::Group, ..it });
+    let mut sealer = GroupKeyMaker::new(&[1; 16], 0, 1).make(Suite::Aes128Gcm);
+    let mut sealed = |dst| {
+        let mut datagram = update(1, dst, SessionId::NONE);
+        datagram.resize(datagram.len() + SEAL_LEN, 0);
+        assert!(sealer.seal(&mut datagram));
+        datagram
+    };
+    let (to_all, to_one) = (sealed(Group::new(3).address()), sealed(Address::unicast(1, 7)));
+    let error = sent(&mut books, &to_all).unwrap_err();
+    assert!(error.contains("nobody can open"), "{error}");
+    books.made(&sealer.to_tell());
+    assert_eq!(sent(&mut books, &to_all), Ok(()));
+    let error = sent(&mut books, &to_one).unwrap_err();
+    assert!(error.contains("another's"), "{error}");
+    let clear = update(1, Group::new(3).address(), SessionId::NONE);
+    let error = sent(&mut books, &clear).unwrap_err();
+    assert!(error.contains("of class 1"), "{error}");
+}
+
+#[test]
+fn a_longer_datagram_than_agreed_is_found() {
+    let mut books = books_on_a_session();
+    let mut datagram = update(1, Group::new(3).address(), SessionId::NONE);
+    datagram.resize(SAFE_DATAGRAM - SEAL_LEN, 0);
+    assert_eq!(sent(&mut books, &datagram), Ok(()));
+    datagram.push(0);
+    let error = sent(&mut books, &datagram).unwrap_err();
+    assert!(error.contains("1233 bytes"), "{error}");
+}

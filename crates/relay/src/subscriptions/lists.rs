@@ -1,0 +1,293 @@
+//! The table's entries: how they are linked with each other and found again.
+
+use super::SubscriptionTable;
+use crate::NONE;
+use crate::comtrees::ComtreeIndex;
+use crate::ports::{PortIndex, fold};
+use canopy_session::KeyedState;
+use canopy_wire::{Comtree, Group, Level};
+
+/// A group's members are looked through while there are no more than this, and looked up in an index
+/// otherwise. Most groups are small, and changing one that is not indexed costs a third less.
+const FEW_MEMBERS: u32 = 8;
+
+/// A port's part of the table.
+#[derive(Clone, Copy, Default)]
+pub(super) struct OfPort {
+    pub(super) newest: u32,
+    pub(super) count: u32,
+    /// How many of its subscriptions are to groups that nobody had before it.
+    pub(super) new_groups: u32,
+    pub(super) comtree: ComtreeIndex,
+}
+
+/// Aligned, so that none lies in two cache lines: whoever changes a subscription waits for memory
+/// more than for anything else.
+#[repr(align(32))]
+pub(super) struct GroupEntry {
+    pub(super) comtree: Comtree,
+    pub(super) group: Group,
+    /// The lists of members: participants and branches, and the relay's other data threads. The
+    /// first is the next free entry where nobody uses this one.
+    pub(super) first: u32,
+    pub(super) first_sibling: u32,
+    /// The number of the group's target while updates wait for it, otherwise [`NONE`].
+    pub(super) target: u32,
+    /// The level up to which the members want updates, or a higher one, and what the other data threads
+    /// were told of it.
+    pub(super) wanted: Wanted,
+    pub(super) told: Wanted,
+    /// Whether the group is in the list of those to tell of.
+    pub(super) is_to_tell: bool,
+    /// How many members the first list has, and whether they are indexed: once there were too many
+    /// to look through, until none is left.
+    pub(super) members: u32,
+    pub(super) is_indexed: bool,
+}
+
+impl GroupEntry {
+    /// The hash of comtree and group, from which the hash of every subscription is made.
+    fn hash(&self, state: &KeyedState) -> u64 {
+        state.hash_pair(self.comtree.0, self.group.number())
+    }
+}
+
+/// The highest level that somebody wants; `None` if nobody wants any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Wanted(pub(super) Option<Level>);
+
+/// Aligned for the same reason.
+#[repr(align(32))]
+pub(super) struct Subscription {
+    pub(super) group: u32,
+    /// [`NONE`] where there is none.
+    pub(super) port: PortIndex,
+    pub(super) next_of_group: u32,
+    pub(super) prev_of_group: u32,
+    pub(super) next_of_port: u32,
+    pub(super) prev_of_port: u32,
+    /// Deciseconds since the origin.
+    pub(super) expires: u32,
+    pub(super) level: Level,
+    /// Whether nobody had the group before.
+    pub(super) is_first: bool,
+}
+
+/// Where the subscription of a port to a group with many members is. Whoever looks for it touches
+/// nothing else.
+pub(super) struct Pair {
+    pub(super) port: PortIndex,
+    pub(super) group: u32,
+    pub(super) subscription: u32,
+}
+
+impl SubscriptionTable {
+    pub(super) fn find_hashed(&self, hash: u64, comtree: Comtree, group: Group) -> Option<u32> {
+        let same = |index: &u32| {
+            let entry = &self.groups[*index as usize];
+            entry.group == group && entry.comtree == comtree
+        };
+        self.by_group.find(hash, same).copied()
+    }
+
+    pub(super) fn open_group(&mut self, hash: u64, comtree: Comtree, group: Group) -> Option<u32> {
+        let entry = GroupEntry {
+            comtree,
+            group,
+            first: NONE,
+            first_sibling: NONE,
+            target: NONE,
+            wanted: Wanted::default(),
+            told: Wanted::default(),
+            is_to_tell: false,
+            members: 0,
+            is_indexed: false,
+        };
+        let index = if self.free_group != NONE {
+            let index = self.free_group;
+            self.free_group = self.groups[index as usize].first;
+            self.groups[index as usize] = entry;
+            index
+        } else if (self.groups.len() as u32) < self.max_groups {
+            self.groups.push(entry);
+            self.groups.len() as u32 - 1
+        } else {
+            return None;
+        };
+        let (groups, state) = (&self.groups, &self.hash);
+        let hash_of = |index: &u32| groups[*index as usize].hash(state);
+        self.by_group.insert_unique(hash, index, hash_of);
+        Some(index)
+    }
+
+    pub(super) fn release_if_unused(&mut self, group: u32) {
+        let entry = &self.groups[group as usize];
+        let is_unused = entry.first == NONE
+            && entry.first_sibling == NONE
+            && entry.target == NONE
+            && !entry.is_to_tell;
+        if !is_unused {
+            return;
+        }
+        if let Ok(found) = self.by_group.find_entry(entry.hash(&self.hash), |index| *index == group)
+        {
+            found.remove();
+        }
+        self.groups[group as usize].first = self.free_group;
+        self.free_group = group;
+    }
+
+    pub(super) fn find_pair(&self, port: PortIndex, group: u32) -> Option<u32> {
+        let entry = &self.groups[group as usize];
+        let is_sibling = port < self.siblings;
+        if !is_sibling && entry.is_indexed {
+            let hash = pair_hash(entry.hash(&self.hash), port);
+            let found = self.by_pair.find(hash, |pair| pair.port == port && pair.group == group);
+            return found.map(|pair| pair.subscription);
+        }
+        let mut member = if is_sibling { entry.first_sibling } else { entry.first };
+        while let Some(subscription) = self.subscriptions.get(member as usize) {
+            if subscription.port == port {
+                return Some(member);
+            }
+            member = subscription.next_of_group;
+        }
+        None
+    }
+
+    /// Indexes a new member of a group, if the group has too many to look through; all of them when
+    /// it comes to that.
+    fn index_pair(&mut self, group: u32, subscription: u32) {
+        let entry = &mut self.groups[group as usize];
+        let to_index = match entry.members {
+            0..=FEW_MEMBERS if !entry.is_indexed => return,
+            _ if entry.is_indexed => 1,
+            all => all,
+        };
+        entry.is_indexed = true;
+        let (groups, state, mut index) = (&self.groups, &self.hash, subscription);
+        for _ in 0..to_index {
+            let Subscription { port, next_of_group, .. } = self.subscriptions[index as usize];
+            let hash_of =
+                |pair: &Pair| pair_hash(groups[pair.group as usize].hash(state), pair.port);
+            let pair = Pair { port, group, subscription: index };
+            self.by_pair.insert_unique(hash_of(&pair), pair, hash_of);
+            index = next_of_group;
+        }
+    }
+
+    pub(super) fn link(&mut self, port: PortIndex, group: u32, level: Level, expires: u32) -> u32 {
+        let is_sibling = port < self.siblings;
+        let entry = &mut self.groups[group as usize];
+        let first = if is_sibling { &mut entry.first_sibling } else { &mut entry.first };
+        let of_port = &mut self.of_port[port as usize];
+        let is_first = !is_sibling && *first == NONE;
+        let subscription = Subscription {
+            group,
+            port,
+            next_of_group: *first,
+            prev_of_group: NONE,
+            next_of_port: of_port.newest,
+            prev_of_port: NONE,
+            expires,
+            level,
+            is_first,
+        };
+        let (after_in_group, after_of_port) = (*first, of_port.newest);
+        let index = match self.free_subscription {
+            NONE => self.subscriptions.len() as u32,
+            free => free,
+        };
+        *first = index;
+        of_port.newest = index;
+        of_port.count += 1;
+        of_port.new_groups += u32::from(is_first);
+        let comtree = of_port.comtree;
+        entry.members += u32::from(!is_sibling);
+        if !is_sibling {
+            self.of_comtrees.take(comtree);
+        }
+        if is_first {
+            self.groups_of_comtrees.take(comtree);
+        }
+        if index == self.free_subscription {
+            self.free_subscription = self.subscriptions[index as usize].next_of_group;
+            self.subscriptions[index as usize] = subscription;
+        } else {
+            self.subscriptions.push(subscription);
+        }
+        if let Some(after) = self.subscriptions.get_mut(after_in_group as usize) {
+            after.prev_of_group = index;
+        }
+        if let Some(after) = self.subscriptions.get_mut(after_of_port as usize) {
+            after.prev_of_port = index;
+        }
+        if !is_sibling {
+            self.index_pair(group, index);
+        }
+        index
+    }
+
+    pub(super) fn unlink(&mut self, index: u32) {
+        let Subscription {
+            group,
+            port,
+            next_of_group,
+            prev_of_group,
+            next_of_port,
+            prev_of_port,
+            is_first,
+            ..
+        } = self.subscriptions[index as usize];
+        let is_sibling = port < self.siblings;
+        let entry = &mut self.groups[group as usize];
+        let first = if is_sibling { &mut entry.first_sibling } else { &mut entry.first };
+        match self.subscriptions.get_mut(prev_of_group as usize) {
+            Some(before) => before.next_of_group = next_of_group,
+            None => *first = next_of_group,
+        }
+        let is_empty = *first == NONE;
+        if !is_sibling {
+            entry.members -= 1;
+            if entry.is_indexed {
+                let hash = pair_hash(entry.hash(&self.hash), port);
+                if let Ok(pair) = self.by_pair.find_entry(hash, |pair| pair.subscription == index) {
+                    pair.remove();
+                }
+                entry.is_indexed = entry.members > 0;
+            }
+        }
+        if let Some(after) = self.subscriptions.get_mut(next_of_group as usize) {
+            after.prev_of_group = prev_of_group;
+        }
+        match self.subscriptions.get_mut(prev_of_port as usize) {
+            Some(before) => before.next_of_port = next_of_port,
+            None => self.of_port[port as usize].newest = next_of_port,
+        }
+        if let Some(after) = self.subscriptions.get_mut(next_of_port as usize) {
+            after.prev_of_port = prev_of_port;
+        }
+        self.subscriptions[index as usize].port = NONE;
+        self.subscriptions[index as usize].next_of_group = self.free_subscription;
+        self.free_subscription = index;
+        let of_port = &mut self.of_port[port as usize];
+        of_port.count -= 1;
+        of_port.new_groups -= u32::from(is_first);
+        let comtree = of_port.comtree;
+        if !is_sibling {
+            self.of_comtrees.give_back(comtree);
+            if is_empty {
+                self.groups_of_comtrees.give_back(comtree);
+            }
+            if is_empty && self.siblings > 1 {
+                self.set_wanted(group, Wanted(None));
+            }
+        }
+        self.release_if_unused(group);
+    }
+}
+
+/// The hash of a port's subscription to the group that hashes to `group`, which is keyed already.
+fn pair_hash(group: u64, port: PortIndex) -> u64 {
+    fold(group ^ u64::from(port).rotate_left(32))
+}

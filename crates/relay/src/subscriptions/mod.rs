@@ -1,0 +1,326 @@
+//! Who is subscribed to what: groups, each with a list of members; ports, each with a list of
+//! groups. Bounded, soft state: what is not refreshed is swept.
+//!
+//! The relay's other data threads are members like any other port, but in a list of their own: what
+//! they want is passed to them when it arrives, what others want waits for the flush.
+
+mod limits;
+mod lists;
+#[cfg(test)]
+mod tests;
+
+use crate::NONE;
+use crate::comtrees::ComtreeIndex;
+use crate::ports::PortIndex;
+use crate::shares::Shares;
+use canopy_session::KeyedState;
+use canopy_wire::{Comtree, Group, Level, SubscribeRefusal, Tag, Time};
+use hashbrown::HashTable;
+pub(crate) use limits::Most;
+pub use limits::TableLimits;
+use lists::{GroupEntry, OfPort, Pair, Subscription, Wanted};
+
+/// The most groups that a table can be made for, of all data threads together.
+const MOST_GROUPS: u32 = 1 << 28;
+/// When a sibling's subscription ends: it is told when it does.
+const NEVER: u32 = u32::MAX;
+
+/// Who is subscribed to what.
+pub(crate) struct SubscriptionTable {
+    /// Ports below this are the relay's data threads.
+    siblings: u32,
+    groups: Vec<GroupEntry>,
+    max_groups: u32,
+    free_group: u32,
+    subscriptions: Vec<Subscription>,
+    free_subscription: u32,
+    /// What participants and branches have: their subscriptions, and the groups of these.
+    of_comtrees: Shares,
+    groups_of_comtrees: Shares,
+    of_port: Vec<OfPort>,
+    /// The indexes grow as they fill, on the way of a subscribe, never of an update: their entries
+    /// are scattered, so reserved they would soon be resident whole.
+    by_group: HashTable<u32>,
+    by_pair: HashTable<Pair>,
+    hash: KeyedState,
+    sweep: u32,
+    /// Groups of which the other data threads are to be told.
+    to_tell: Vec<u32>,
+}
+
+impl SubscriptionTable {
+    /// A table for ports numbered below `max_ports`, of which the first `siblings` are data
+    /// threads. What those subscribe to has places of its own.
+    pub(crate) fn new(
+        limits: TableLimits,
+        siblings: u16,
+        max_ports: u32,
+        key: &Tag,
+    ) -> SubscriptionTable {
+        let siblings = u32::from(siblings);
+        let max_groups = limits.max_groups.saturating_mul(siblings.max(1)).min(MOST_GROUPS);
+        let others = limits.max_groups.saturating_mul(siblings.saturating_sub(1)).min(MOST_GROUPS);
+        let max_subscriptions = limits.max_subscriptions.saturating_add(others);
+        SubscriptionTable {
+            siblings,
+            groups: Vec::with_capacity(max_groups as usize),
+            max_groups,
+            free_group: NONE,
+            subscriptions: Vec::with_capacity(max_subscriptions as usize),
+            free_subscription: NONE,
+            of_comtrees: Shares::new(limits.max_subscriptions),
+            groups_of_comtrees: Shares::new(limits.max_groups),
+            of_port: vec![OfPort { newest: NONE, ..OfPort::default() }; max_ports as usize],
+            by_group: HashTable::new(),
+            by_pair: HashTable::new(),
+            hash: KeyedState::new(key),
+            sweep: 0,
+            to_tell: Vec::with_capacity(if siblings > 1 { max_groups as usize } else { 0 }),
+        }
+    }
+
+    /// How many subscriptions participants and branches have.
+    pub(crate) fn live(&self) -> u32 {
+        self.of_comtrees.total()
+    }
+
+    /// How many groups they are subscribed to.
+    pub(crate) fn live_groups(&self) -> u32 {
+        self.groups_of_comtrees.total()
+    }
+
+    /// So many comtrees share the table from now on.
+    pub(crate) fn deal(&mut self, comtrees: u32) {
+        self.of_comtrees.deal(comtrees);
+        self.groups_of_comtrees.deal(comtrees);
+    }
+
+    /// A port is opened, on a comtree; it has no subscriptions.
+    pub(crate) fn open_port(&mut self, port: PortIndex, comtree: ComtreeIndex) {
+        self.of_port[port as usize].comtree = comtree;
+    }
+
+    /// The group's index, if it has subscribers or updates waiting.
+    pub(crate) fn find_group(&self, comtree: Comtree, group: Group) -> Option<u32> {
+        self.find_hashed(self.hash.hash_pair(comtree.0, group.number()), comtree, group)
+    }
+
+    /// Whether a group has members that wait for the flush.
+    pub(crate) fn has_members(&self, group: u32) -> bool {
+        self.groups[group as usize].first != NONE
+    }
+
+    /// The participants and branches of a group with their levels, latest first.
+    pub(crate) fn members(&self, group: u32) -> impl Iterator<Item = (PortIndex, Level)> + '_ {
+        self.list(self.groups[group as usize].first)
+    }
+
+    /// Which of the relay's other data threads want a group's updates of a level, a bit for each.
+    pub(crate) fn siblings_that_want(&self, group: u32, level: Level) -> u64 {
+        self.list(self.groups[group as usize].first_sibling)
+            .filter(|(_, wanted)| *wanted >= level)
+            .fold(0, |mask, (sibling, _)| mask | 1 << sibling)
+    }
+
+    fn list(&self, first: u32) -> impl Iterator<Item = (PortIndex, Level)> + '_ {
+        core::iter::successors(self.subscriptions.get(first as usize), |member| {
+            self.subscriptions.get(member.next_of_group as usize)
+        })
+        .map(|member| (member.port, member.level))
+    }
+
+    /// Where the group remembers its target of this flush.
+    pub(crate) fn target_mut(&mut self, group: u32) -> &mut u32 {
+        &mut self.groups[group as usize].target
+    }
+
+    /// The flush is over: the group has no target, and goes if it has no subscribers either.
+    pub(crate) fn forget_target(&mut self, group: u32) {
+        self.groups[group as usize].target = NONE;
+        self.release_if_unused(group);
+    }
+
+    /// Subscribes a participant or a branch, which may have at most so many, or refreshes.
+    pub(crate) fn add(
+        &mut self,
+        (port, most): (PortIndex, Most),
+        comtree: Comtree,
+        group: Group,
+        level: Level,
+        expires: Time,
+    ) -> Result<(), SubscribeRefusal> {
+        self.insert((port, most), (comtree, group), level, deciseconds(expires))
+    }
+
+    /// Subscribes another data thread of the relay, until it says otherwise.
+    pub(crate) fn add_sibling(
+        &mut self,
+        port: PortIndex,
+        comtree: Comtree,
+        group: Group,
+        level: Level,
+    ) -> Result<(), SubscribeRefusal> {
+        self.insert((port, Most::ANYTHING), (comtree, group), level, NEVER)
+    }
+
+    /// Why a port that may have at most so many was refused a subscription.
+    pub(crate) fn would_refuse(
+        &self,
+        port: PortIndex,
+        most: Most,
+        (comtree, group): (Comtree, Group),
+    ) -> SubscribeRefusal {
+        let is_first = self.find_group(comtree, group).is_none_or(|known| !self.has_members(known));
+        self.may_add(port, most, is_first).err().unwrap_or(SubscribeRefusal::Table)
+    }
+
+    /// Whether a port may have one more subscription, which is the first to its group or not.
+    fn may_add(&self, port: PortIndex, most: Most, is_first: bool) -> Result<(), SubscribeRefusal> {
+        let of_port = &self.of_port[port as usize];
+        if of_port.count >= most.subscriptions {
+            return Err(SubscribeRefusal::Participant);
+        }
+        if is_first && of_port.new_groups >= most.new_groups {
+            return Err(SubscribeRefusal::NewGroups);
+        }
+        let has_room = self.of_comtrees.has_room(of_port.comtree)
+            && (!is_first || self.groups_of_comtrees.has_room(of_port.comtree));
+        has_room.then_some(()).ok_or(SubscribeRefusal::Table)
+    }
+
+    fn insert(
+        &mut self,
+        (port, most): (PortIndex, Most),
+        (comtree, group): (Comtree, Group),
+        level: Level,
+        expires: u32,
+    ) -> Result<(), SubscribeRefusal> {
+        let hash = self.hash.hash_pair(comtree.0, group.number());
+        let known = self.find_hashed(hash, comtree, group);
+        let is_sibling = port < self.siblings;
+        if let Some(existing) = known.and_then(|known| self.find_pair(port, known)) {
+            let subscription = &mut self.subscriptions[existing as usize];
+            subscription.level = level;
+            subscription.expires = expires;
+            self.note_wanted(existing);
+            return Ok(());
+        }
+        if !is_sibling {
+            let is_first = known.is_none_or(|known| !self.has_members(known));
+            self.may_add(port, most, is_first)?;
+        }
+        let group = match known {
+            Some(known) => known,
+            None => self.open_group(hash, comtree, group).ok_or(SubscribeRefusal::Table)?,
+        };
+        let subscription = self.link(port, group, level, expires);
+        self.note_wanted(subscription);
+        Ok(())
+    }
+
+    /// Whether the port is subscribed to the group.
+    pub(crate) fn contains(&self, port: PortIndex, comtree: Comtree, group: Group) -> bool {
+        self.find_group(comtree, group).is_some_and(|group| self.find_pair(port, group).is_some())
+    }
+
+    /// Unsubscribes; nothing happens if there is no such subscription.
+    pub(crate) fn remove(&mut self, port: PortIndex, comtree: Comtree, group: Group) {
+        let group = self.find_group(comtree, group);
+        if let Some(subscription) = group.and_then(|group| self.find_pair(port, group)) {
+            self.unlink(subscription);
+        }
+    }
+
+    /// Ends all subscriptions of a port.
+    pub(crate) fn remove_all(&mut self, port: PortIndex) {
+        while self.of_port[port as usize].newest != NONE {
+            self.unlink(self.of_port[port as usize].newest);
+        }
+    }
+
+    /// Ends the subscriptions of a port that are not to be kept.
+    pub(crate) fn keep_of_port(
+        &mut self,
+        port: PortIndex,
+        mut keep: impl FnMut(Group, Level) -> bool,
+    ) {
+        let mut next = self.of_port[port as usize].newest;
+        while next != NONE {
+            let this = next;
+            let Subscription { group, level, next_of_port, .. } = self.subscriptions[this as usize];
+            next = next_of_port;
+            if !keep(self.groups[group as usize].group, level) {
+                self.unlink(this);
+            }
+        }
+    }
+
+    /// Looks at up to `budget` subscriptions, starting where the last call stopped, and ends those
+    /// that were not refreshed. Returns how many.
+    pub(crate) fn expire(&mut self, now: Time, budget: u32) -> u64 {
+        let now = deciseconds(now);
+        let mut expired = 0;
+        for _ in 0..budget.min(self.subscriptions.len() as u32) {
+            self.sweep = (self.sweep + 1) % self.subscriptions.len() as u32;
+            let subscription = &self.subscriptions[self.sweep as usize];
+            if subscription.port != NONE && subscription.expires < now {
+                self.unlink(self.sweep);
+                expired += 1;
+            }
+        }
+        expired
+    }
+
+    /// How many places have ever been in use.
+    pub(crate) fn high_water(&self) -> u32 {
+        self.subscriptions.len() as u32
+    }
+
+    /// How many groups the other data threads are to be told of.
+    pub(crate) fn changes_to_tell(&self) -> usize {
+        self.to_tell.len()
+    }
+
+    /// The next group of which the other data threads are to be told, with the highest level that
+    /// somebody here wants, if anybody wants it.
+    pub(crate) fn next_to_tell(&mut self) -> Option<(Comtree, Group, Option<Level>)> {
+        loop {
+            let index = self.to_tell.pop()?;
+            let entry = &mut self.groups[index as usize];
+            entry.is_to_tell = false;
+            let has_changed = entry.wanted != entry.told;
+            entry.told = entry.wanted;
+            let news = (entry.comtree, entry.group, entry.wanted.0);
+            self.release_if_unused(index);
+            if has_changed {
+                return Some(news);
+            }
+        }
+    }
+
+    /// Raises what the group's members want to the level of this subscription. It only falls when the
+    /// last member has gone, because the second highest level would have to be searched for. Until
+    /// then this thread may be passed updates that none of its members' levels lets through.
+    fn note_wanted(&mut self, subscription: u32) {
+        if self.siblings > 1 {
+            let Subscription { group, port, level, .. } = self.subscriptions[subscription as usize];
+            if port >= self.siblings {
+                let wanted = self.groups[group as usize].wanted.max(Wanted(Some(level)));
+                self.set_wanted(group, wanted);
+            }
+        }
+    }
+
+    fn set_wanted(&mut self, group: u32, wanted: Wanted) {
+        let entry = &mut self.groups[group as usize];
+        entry.wanted = wanted;
+        if wanted != entry.told && !entry.is_to_tell {
+            entry.is_to_tell = true;
+            self.to_tell.push(group);
+        }
+    }
+}
+
+fn deciseconds(time: Time) -> u32 {
+    (time.as_nanos() / 100_000_000) as u32
+}

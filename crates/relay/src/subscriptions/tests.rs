@@ -1,0 +1,114 @@
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const COMTREE: Comtree = Comtree(1);
+const KEY: Tag = [3; 16];
+
+fn table(max_groups: u32, max_subscriptions: u32) -> SubscriptionTable {
+    let limits = TableLimits { max_groups, max_subscriptions, ..TableLimits::default() };
+    SubscriptionTable::new(limits, 0, 24, &KEY)
+}
+
+fn at_most(subscriptions: u32) -> Most {
+    Most { subscriptions, ..Most::ANYTHING }
+}
+
+fn members(table: &SubscriptionTable, group: u32) -> Vec<(PortIndex, Level)> {
+    let found = table.find_group(COMTREE, Group::new(group));
+    let mut members: Vec<_> = found.map_or(Vec::new(), |found| table.members(found).collect());
+    members.sort_unstable();
+    members
+}
+
+#[test]
+fn a_full_table_refuses_and_stays_whole() {
+    let mut table = table(2, 3);
+    let mut add = |port, group| {
+        table.add((port, at_most(2)), COMTREE, Group::new(group), Level(0), Time::from_millis(1000))
+    };
+    assert_eq!(add(0, 1), Ok(()));
+    assert_eq!(add(0, 2), Ok(()));
+    assert_eq!(add(0, 3), Err(SubscribeRefusal::Participant));
+    assert_eq!(add(1, 3), Err(SubscribeRefusal::Table), "no third group");
+    assert_eq!(add(1, 1), Ok(()));
+    assert_eq!(add(2, 1), Err(SubscribeRefusal::Table), "no fourth subscription");
+    assert_eq!(add(1, 1), Ok(()), "a refresh needs no room");
+    assert_eq!((table.live(), table.live_groups()), (3, 2));
+}
+
+#[test]
+fn a_group_with_updates_waiting_is_not_given_to_another() {
+    let mut table = table(4, 4);
+    table.add((0, at_most(9)), COMTREE, Group::new(1), Level(0), Time::ZERO).unwrap();
+    let group = table.find_group(COMTREE, Group::new(1)).unwrap();
+    *table.target_mut(group) = 0;
+    table.remove(0, COMTREE, Group::new(1));
+    table.add((0, at_most(9)), COMTREE, Group::new(2), Level(0), Time::ZERO).unwrap();
+    assert_ne!(table.find_group(COMTREE, Group::new(2)), Some(group));
+    table.forget_target(group);
+    assert_eq!(table.find_group(COMTREE, Group::new(1)), None);
+}
+
+#[test]
+fn what_is_not_refreshed_expires() {
+    let mut table = table(8, 8);
+    for group in 0..4 {
+        let expires = Time::from_millis(1000 + 1000 * u64::from(group % 2));
+        table.add((0, at_most(9)), COMTREE, Group::new(group), Level(0), expires).unwrap();
+    }
+    assert_eq!(table.expire(Time::from_millis(1500), 8), 2);
+    assert_eq!(table.live(), 2);
+    assert_eq!(members(&table, 1).len(), 1);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Add(PortIndex, u32, u8),
+    Remove(PortIndex, u32),
+    RemoveAll(PortIndex),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0u32..24, 0u32..6, 0u8..3).prop_map(|(s, g, l)| Step::Add(s, g, l)),
+        3 => (0u32..24, 0u32..6).prop_map(|(s, g)| Step::Remove(s, g)),
+        1 => (0u32..24).prop_map(Step::RemoveAll),
+    ]
+}
+
+fn config() -> ProptestConfig {
+    let rng_seed = proptest::test_runner::RngSeed::Fixed(0x50b);
+    ProptestConfig { rng_seed, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(config())]
+    #[test]
+    fn the_table_is_a_map(steps in proptest::collection::vec(step(), 0..400)) {
+        let mut table = table(8, 256);
+        let mut model = BTreeMap::new();
+        for step in steps {
+            match step {
+                Step::Add(port, group, level) => {
+                    table.add((port, at_most(64)), COMTREE, Group::new(group), Level(level), Time::ZERO).unwrap();
+                    model.insert((group, port), Level(level));
+                }
+                Step::Remove(port, group) => {
+                    table.remove(port, COMTREE, Group::new(group));
+                    model.remove(&(group, port));
+                }
+                Step::RemoveAll(port) => {
+                    table.remove_all(port);
+                    model.retain(|(_, s), _| *s != port);
+                }
+            }
+        }
+        for group in 0..6 {
+            let expected: Vec<_> = model.range((group, 0)..(group + 1, 0))
+                .map(|((_, port), level)| (*port, *level)).collect();
+            prop_assert_eq!(members(&table, group), expected);
+        }
+        prop_assert_eq!(table.live() as usize, model.len());
+    }
+}
