@@ -83,13 +83,6 @@ impl SharedBucket {
         rate.unit == 0 || self.0.try_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
     }
 
-    /// Takes so many units, whether the bucket holds them or not: what is missing has to come in first.
-    pub(crate) fn charge(&self, rate: &Rate, now: Time, cost: u64) {
-        let _ = self.0.try_update(Ordering::Relaxed, Ordering::Relaxed, |full_at| {
-            Some(full_at.max(now.as_nanos()).saturating_add(rate.unit.saturating_mul(cost) / PARTS))
-        });
-    }
-
     /// Whether three quarters of it or more are there.
     pub(crate) fn is_mostly_full(&self, rate: &Rate, now: Time) -> bool {
         self.0.load(Ordering::Relaxed).saturating_sub(now.as_nanos()) <= rate.burst / 4

@@ -81,9 +81,6 @@ struct Tables {
 const ROWS: u64 = 4;
 const COLUMNS: u64 = 1 << 12;
 
-/// Handshakes that a false one counts for.
-const FALSE_COST: u64 = 8;
-
 /// A bucket for each of many places of the network.
 #[derive(Debug)]
 struct Rates {
@@ -134,17 +131,6 @@ impl Gate {
             return Handshake::TooMany;
         }
         if is_quiet { Handshake::Quiet } else { Handshake::Crowded }
-    }
-
-    /// A handshake from an ip had cost a key agreement and was false, as nobody honest is for long: it
-    /// counts for several.
-    pub(crate) fn handshake_was_false(&self, now: Time, ip: IpAddr) {
-        let Tables { hash, ips, prefixes, .. } = &*self.0;
-        if is_exempt(ip) {
-            return;
-        }
-        ips.charge(hash.hash_one(Place::ip(ip)), now, FALSE_COST - 1);
-        prefixes.charge(hash.hash_one(Place::prefix(ip)), now, FALSE_COST - 1);
     }
 
     /// Whether one more answer may be sent to somebody without a session.
@@ -198,13 +184,6 @@ impl Rates {
     fn take(&self, hash: u64, now: Time) -> bool {
         let take = |any, at: usize| self.buckets[at].take(&self.rate, now) || any;
         self.buckets.is_empty() || entries(hash).fold(false, take)
-    }
-
-    /// Takes more from every bucket of a hash, which may owe it.
-    fn charge(&self, hash: u64, now: Time, cost: u64) {
-        if !self.buckets.is_empty() {
-            entries(hash).for_each(|at| self.buckets[at].charge(&self.rate, now, cost));
-        }
     }
 
     /// Whether hardly any were taken lately.
@@ -296,24 +275,6 @@ mod tests {
         }
         assert_eq!(gate.handshake(now, from), Handshake::Crowded);
         assert_eq!(gate.handshake(now, ip("203.0.113.2")), Handshake::Quiet);
-    }
-
-    #[test]
-    fn a_false_one_counts_for_several() {
-        let (gate, now) = (gate(), Time::from_millis(5));
-        let from = ip("203.0.113.1");
-        assert_eq!(gate.handshake(now, from), Handshake::Quiet);
-        gate.handshake_was_false(now, from);
-        assert_eq!(gate.handshake(now, from), Handshake::Crowded);
-        assert_eq!(handshakes(&gate, now, "203.0.113.1"), 20 - 9);
-        // The /24 has had 20 of its 80.
-        (0..10).for_each(|_| gate.handshake_was_false(now, from));
-        assert_eq!(handshakes(&gate, now, "203.0.113.2"), 0);
-        assert_eq!(handshakes(&gate, Time::from_millis(505), "203.0.113.2"), 0, "it owes 10");
-        assert_eq!(handshakes(&gate, Time::from_millis(1005), "203.0.113.2"), 10);
-        assert_eq!(handshakes(&gate, now, "203.0.114.1"), 20);
-        (0..1000).for_each(|_| gate.handshake_was_false(now, ip("127.0.0.1")));
-        assert_eq!(handshakes(&gate, now, "127.0.0.1"), 1000);
     }
 
     #[test]

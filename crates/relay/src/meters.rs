@@ -8,9 +8,10 @@ use core::time::Duration;
 /// The most that is sent, in both directions (the four numbers of Forest §3.4.2). 0 is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Budget {
-    /// Updates a second to the relay; as many at once.
+    /// Updates a second to the relay; as many at once, and a datagram's.
     pub up_packets: u64,
-    /// Bits a second to the relay, in updates' datagrams, of UDP payload; as many at once.
+    /// Bits a second to the relay, in updates' datagrams, of UDP payload; as many at once, and a
+    /// datagram's.
     pub up_bits: u64,
     /// Updates a second from the relay. It is kept, and nothing follows from it yet.
     pub down_packets: u64,
@@ -70,9 +71,9 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 const NOTE_EVERY: Duration = Duration::from_secs(5);
 /// Changes of subscriptions at once: a participant that joins again asks for all that it had.
 const CHANGES_AT_ONCE: u64 = 8192;
-/// Of the second's worth that buckets hold beside a datagram, what a newcomer's lack. An ip opens some 32 sessions a
-/// second at most.
-const SPENT_AT_FIRST: Duration = Duration::from_millis(31_000 / 32);
+/// Of the second's worth that a bucket holds beside a datagram, a newcomer lacks so much. It is left
+/// what a server needs for its first ticks.
+const SPENT_AT_FIRST: Duration = Duration::from_millis(875);
 /// Keepalives of a session: twice as many as the shortest interval brings.
 const KEEPALIVES: Rate = Rate::new(200, 100);
 
@@ -93,8 +94,8 @@ pub(crate) struct UpMeter {
 impl UpMeter {
     pub(crate) fn new(budget: &Budget) -> UpMeter {
         // One datagram fits, however low the rate is.
-        let packets_at_once = budget.up_packets + MAX_RECORDS as u64;
-        let bits_at_once = budget.up_bits + 8 * MAX_DATAGRAM as u64;
+        let packets_at_once = budget.up_packets.saturating_add(MAX_RECORDS as u64);
+        let bits_at_once = budget.up_bits.saturating_add(8 * MAX_DATAGRAM as u64);
         UpMeter {
             packets: Rate::new(budget.up_packets, packets_at_once),
             bits: Rate::new(budget.up_bits, bits_at_once),
@@ -102,7 +103,7 @@ impl UpMeter {
         }
     }
 
-    /// With little in its buckets, so that nobody has more by joining again and again.
+    /// With little in its buckets, or whoever joins again would have a second's worth each time.
     fn nearly_spent(self, now: Time) -> UpMeter {
         let spent = Bucket::full_at(now + SPENT_AT_FIRST);
         UpMeter { packet_bucket: spent, bit_bucket: spent, ..self }
@@ -335,6 +336,13 @@ mod tests {
         assert_eq!(told, [1, 10, 10]);
         assert!(!meter.over_limit(Time::from_millis(4_000)).note);
         assert!(meter.over_limit(Time::from_millis(5_001)).note);
+    }
+
+    #[test]
+    fn the_highest_budget_is_one() {
+        let budget = Budget { up_packets: u64::MAX, up_bits: u64::MAX, ..Budget::default() };
+        let mut meter = UpMeter::new(&budget).nearly_spent(Time::ZERO);
+        assert!(meter.take_update(Time::ZERO) && meter.take_bytes(Time::ZERO, MAX_DATAGRAM));
     }
 
     #[test]

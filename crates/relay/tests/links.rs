@@ -54,26 +54,32 @@ fn is_up(world: &World) -> [bool; 2] {
     [0, 1].map(|relay| world.threads[relay].is_linked(&world.key_of(1 - relay)))
 }
 
-/// Somebody at the neighbour's ip, such as another host of its network, has all the sessions there.
+/// Somebody at the neighbour's ip, such as another host of its network, has all the sessions there, or
+/// all the handshakes.
 #[test]
 fn whoever_shares_the_neighbours_ip_keeps_no_link_down() {
-    let limits = GateLimits { sessions_per_ip: 3, ..GateLimits::default() };
-    let gate = Gate::new(limits, &[3; 16]);
-    let mut world = World::empty();
-    world.add_relay(at_site(Mode::Immediate, 1), 1);
-    world.add_relay(RelayConfig { gate, ..at_site(Mode::Immediate, 2) }, 1);
-    for port in 0..4 {
-        let number = world.add_participant(1, COMTREE);
-        let Path { remote, .. } = path_of_thread(0);
-        world.participants[number].path = SocketAddr::from((remote.ip(), 5000 + port)).into();
+    let sessions = GateLimits { sessions_per_ip: 3, ..GateLimits::NONE };
+    let handshakes = GateLimits { handshakes_per_ip: 3, ..GateLimits::NONE };
+    for (limits, let_in, reason) in
+        [(sessions, 3, DropReason::TooManySessions), (handshakes, 6, DropReason::TooManyHandshakes)]
+    {
+        let gate = Gate::new(limits, &[3; 16]);
+        let mut world = World::empty();
+        world.add_relay(at_site(Mode::Immediate, 1), 1);
+        world.add_relay(RelayConfig { gate, ..at_site(Mode::Immediate, 2) }, 1);
+        for port in 0..7 {
+            let number = world.add_participant(1, COMTREE);
+            let Path { remote, .. } = path_of_thread(0);
+            world.participants[number].path = SocketAddr::from((remote.ip(), 5000 + port)).into();
+        }
+        world.settle();
+        assert_eq!((world.sessions(), world.dropped(reason)), (let_in, 7 - let_in as u64));
+        for relay in [1, 0] {
+            tell_of_other(&mut world, relay);
+        }
+        world.settle();
+        assert_eq!(is_up(&world), [true; 2]);
     }
-    world.settle();
-    assert_eq!((world.sessions(), world.dropped(DropReason::TooManySessions)), (3, 1));
-    for relay in [1, 0] {
-        tell_of_other(&mut world, relay);
-    }
-    world.settle();
-    assert_eq!(is_up(&world), [true; 2]);
 }
 
 /// The second relay wants the group of the first.

@@ -1,10 +1,9 @@
 //! X25519: the key agreement of the handshake. Four of them are most of what a join costs, so they
-//! are left to verified assembly where the processor can run it, and to portable code elsewhere.
+//! are left to verified assembly where there is some and the processor can run it, and to portable
+//! code elsewhere.
 
 use crate::noise::PublicKey;
 use curve25519_dalek::MontgomeryPoint;
-use graviola::key_agreement::x25519;
-use graviola::util::is_cpu_supported;
 use snow::Error;
 use snow::types::{Dh, Random};
 
@@ -19,9 +18,11 @@ pub(crate) struct Curve {
 
 impl Curve {
     pub(crate) fn new(private: [u8; LEN]) -> Curve {
-        let public =
-            if is_cpu_supported() { assembly::public(&private) } else { portable::public(private) };
-        Curve { private, public }
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        if assembly::is_possible() {
+            return Curve { private, public: assembly::public(&private) };
+        }
+        Curve { private, public: portable::public(private) }
     }
 
     /// The public key.
@@ -32,11 +33,11 @@ impl Curve {
     /// The secret that it shares with the owner of a public key; none with a key that makes it the
     /// same for all, which nobody draws by chance (RFC 7748, section 6.1).
     fn agree(&self, public: PublicKey) -> Option<[u8; LEN]> {
-        if is_cpu_supported() {
-            assembly::agree(&self.private, &public)
-        } else {
-            portable::agree(self.private, public)
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        if assembly::is_possible() {
+            return assembly::agree(&self.private, &public);
         }
+        portable::agree(self.private, public)
     }
 }
 
@@ -81,9 +82,15 @@ impl Dh for Curve {
     }
 }
 
-/// Panics where the processor is not supported.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod assembly {
-    use super::{LEN, PublicKey, x25519};
+    use super::{LEN, PublicKey};
+    use graviola::key_agreement::x25519;
+
+    /// Whether the processor has what the rest needs, which panics otherwise.
+    pub(super) fn is_possible() -> bool {
+        graviola::util::is_cpu_supported()
+    }
 
     pub(super) fn public(private: &[u8; LEN]) -> PublicKey {
         x25519::StaticPrivateKey::from_array(private).public_key().as_bytes()
@@ -155,13 +162,9 @@ mod tests {
         /// Whoever has an old processor talks with whoever has a new one.
         #[test]
         fn both_implementations_agree(private: [u8; LEN], public: PublicKey) {
-            if is_cpu_supported() {
-                prop_assert_eq!(assembly::public(&private), portable::public(private));
-                prop_assert_eq!(
-                    assembly::agree(&private, &public),
-                    portable::agree(private, public)
-                );
-            }
+            let curve = Curve::new(private);
+            prop_assert_eq!(curve.public(), portable::public(private));
+            prop_assert_eq!(curve.agree(public), portable::agree(private, public));
         }
     }
 }

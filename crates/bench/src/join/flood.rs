@@ -8,8 +8,10 @@ use canopy_wire::{MAX_DATAGRAM, Time};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// In the relay's time.
+/// In the relay's time. What a place may do at once is over when counting begins.
+const LEAD: Duration = Duration::from_secs(4);
 const LENGTH: Duration = Duration::from_secs(2);
+const MILLISECOND: Duration = Duration::from_millis(1);
 const CONNECTS_A_MILLISECOND: usize = 50;
 const IPS: u32 = 4096;
 
@@ -32,15 +34,22 @@ pub(super) fn join_all(
         now = now + Duration::from_micros(200);
         intruders.push(Intruder::new(number, &mut relay, now)?);
     }
-    let (start, mut joined) = (now, 0);
-    let (mut joining, mut flooding) = (Duration::ZERO, Duration::ZERO);
     let mut repeated = intruders.iter().cycle();
-    while now.since(start) < LENGTH {
-        for Intruder { from, connect } in repeated.by_ref().take(CONNECTS_A_MILLISECOND) {
-            flooding += bring(&mut relay, now, *from, &mut connect.clone()).0;
-        }
-        now = now + Duration::from_millis(1);
-        let due = now.since(start).as_secs_f64() / LENGTH.as_secs_f64();
+    let mut flood = |relay: &mut Relay, now| {
+        let connects = repeated.by_ref().take(CONNECTS_A_MILLISECOND);
+        let connects = connects.map(|Intruder { from, connect }| (*from, connect.clone()));
+        bring(relay, now, &mut connects.collect::<Vec<_>>()).0
+    };
+    let counts_at = now + LEAD;
+    while now < counts_at {
+        now = now + MILLISECOND;
+        flood(&mut relay, now);
+    }
+    let (mut joined, mut joining, mut flooding) = (0, Duration::ZERO, Duration::ZERO);
+    while now.since(counts_at) < LENGTH {
+        now = now + MILLISECOND;
+        flooding += flood(&mut relay, now);
+        let due = now.since(counts_at).as_secs_f64() / LENGTH.as_secs_f64();
         let due = ((due * applicants.len() as f64) as usize).min(applicants.len());
         for applicant in &applicants[joined..due] {
             joining += applicant.join(&mut relay, now)?;

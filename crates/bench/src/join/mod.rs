@@ -247,22 +247,23 @@ fn exchange(
 ) -> anyhow::Result<Duration> {
     let mut out = [0; MAX_DATAGRAM];
     let len = session.poll_transmit(now, &mut out).context("a participant has nothing to say")?;
-    let (spent, mut answers) = bring(relay, now, from, &mut out[..len]);
+    let (spent, mut answers) = bring(relay, now, &mut [(from, out[..len].to_vec())]);
     let Some(mut answer) = answers.pop() else { bail!("the relay does not answer") };
     session.handle_datagram(now, &mut answer, |_| ())?;
     Ok(spent)
 }
 
-/// Brings the relay a datagram. Returns its time, and what it answers.
+/// Brings the relay datagrams in one turn. Returns its time, and what it answers.
 fn bring(
     relay: &mut Relay,
     now: Time,
-    from: SocketAddr,
-    datagram: &mut [u8],
+    datagrams: &mut [(SocketAddr, Vec<u8>)],
 ) -> (Duration, Vec<Vec<u8>>) {
     let mut answers = Vec::new();
     let started = thread_cpu_time();
-    relay.handle_datagram(now, from, datagram);
+    for (from, datagram) in datagrams {
+        relay.handle_datagram(now, *from, datagram);
+    }
     relay.transmit(now, |batch| {
         for reply in batch.transmits() {
             answers.push(batch.parts(reply).collect::<Vec<_>>().concat());

@@ -83,11 +83,11 @@ impl Relay {
         let Ok(knock) = self.sessions.knock(&connect) else {
             return self.refuse_for(&applicant, RefusedReason::Key, DropReason::Forged);
         };
-        let link_join = knock.link_join().inspect_err(|_| self.note_false(now, path))?;
+        let link_join = knock.link_join().inspect_err(|_| self.note_failure(now))?;
         if let Some(join) = link_join {
             return self.take_call(now, &applicant, knock, join);
         }
-        knock.join().inspect_err(|_| self.note_false(now, path))?;
+        knock.join().inspect_err(|_| self.note_failure(now))?;
         // A neighbour needs no such place: whoever shares its ip must not keep its link down.
         if passed == Passed::default() && !self.may_have_a_session(path) {
             let (reason, drop) = (RefusedReason::TooMany, DropReason::TooManySessions);
@@ -187,10 +187,11 @@ impl Relay {
         if self.may_shake_hands(now, path) {
             return Ok(());
         }
-        if self.turned_away.take(&TURNED_AWAY, now, 1) {
+        // One ip:port cannot take what others may be told.
+        if self.gate.may_answer(now, path.remote) && self.turned_away.take(&TURNED_AWAY, now, 1) {
             let mut answer = Answer::new();
             refuse(proof.nonce, Comtree(0), RefusedReason::TooMany, &mut answer);
-            self.reply_to_stranger(now, path, answer.bytes());
+            self.push_to_stranger(now, path, answer.bytes());
         }
         Err(DropReason::TooManyHandshakes)
     }
@@ -378,15 +379,9 @@ impl Relay {
         reason: RefusedReason,
         drop: DropReason,
     ) -> Result<(), DropReason> {
-        match reason {
-            RefusedReason::Draining => {}
-            // Nobody honest goes on so.
-            RefusedReason::Key
-            | RefusedReason::Credentials
-            | RefusedReason::Token
-            | RefusedReason::UnknownComtree => self.note_false(applicant.now, applicant.path),
-            // It has cost a key agreement for nothing all the same.
-            _ => self.note_failure(applicant.now),
+        // All others have cost a key agreement for nothing.
+        if drop != DropReason::Draining {
+            self.note_failure(applicant.now);
         }
         let mut answer = Answer::new();
         refuse(applicant.proof.nonce, Comtree(0), reason, &mut answer);

@@ -133,8 +133,12 @@ impl Relay {
     }
 
     /// Whether a key agreement may be spent on whoever is at a path: there is a limit for its ip and
-    /// for its prefix, and while many handshakes fail, those go first whose prefix is quiet.
+    /// for its prefix, and while many handshakes fail, those go first whose prefix is quiet. Nobody
+    /// near a neighbour keeps its link down.
     pub(super) fn may_shake_hands(&mut self, now: Time, path: Path) -> bool {
+        if self.is_neighbour(path) {
+            return true;
+        }
         match self.gate.handshake(now, path.remote.ip()) {
             Handshake::Quiet => true,
             Handshake::Crowded => self.failed_handshakes.holds_one(&FAILED_HANDSHAKES, now),
@@ -145,12 +149,6 @@ impl Relay {
     /// Whether an ip may have one more session, unless it has one at this path already.
     pub(super) fn may_have_a_session(&self, path: Path) -> bool {
         self.sessions.at(path).is_some() || !self.gate.is_full(path.remote.ip())
-    }
-
-    /// Somebody at a path had a key agreement for a message, a token or a comtree that is none.
-    pub(super) fn note_false(&mut self, now: Time, path: Path) {
-        self.gate.handshake_was_false(now, path.remote.ip());
-        self.note_failure(now);
     }
 
     /// A handshake failed after it had cost a key agreement.

@@ -77,6 +77,11 @@ impl Relay {
         self.links.iter().find(|link| link.config.key == *key)
     }
 
+    /// Whether a neighbour is to be found there.
+    pub(super) fn is_neighbour(&self, path: Path) -> bool {
+        self.links.iter().any(|link| link.config.path.remote == path.remote)
+    }
+
     /// Whether the link with a neighbour is up.
     pub fn is_linked(&self, key: &PublicKey) -> bool {
         self.link_with(key).is_some_and(|link| self.sessions.path(link.session).is_some())

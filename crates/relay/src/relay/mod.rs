@@ -440,6 +440,11 @@ impl Relay {
         if !self.gate.may_answer(now, to.remote) {
             return self.counters.drop(DropReason::RepliesRate);
         }
+        self.push_to_stranger(now, to, datagram);
+    }
+
+    /// Answers somebody who may be answered, at the rate of all strangers.
+    fn push_to_stranger(&mut self, now: Time, to: Path, datagram: &[u8]) {
         let may = self.strangers.take(&STRANGERS, now, 1);
         if !may || !self.replies_to_strangers.push_copy(to, datagram) {
             self.counters.drop(DropReason::RepliesFull);
