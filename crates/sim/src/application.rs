@@ -6,8 +6,8 @@ use crate::world::{Step, World, updates_in};
 use canopy_judge::{Carriage, Publish, Received};
 use canopy_session::{Event, Session, SessionConfig};
 use canopy_wire::{
-    Address, Flags, Group, Header, Kind, Level, MAX_DATAGRAM, Packet, Record, SEAL_LEN, SessionId,
-    Time, UpdatesWriter, WireError,
+    Address, Flags, Group, GroupKey, GroupKeyNumber, Header, Kind, Level, MAX_DATAGRAM, Packet,
+    Record, SEAL_LEN, SessionId, Time, UpdatesWriter, WireError,
 };
 use rand::RngExt;
 use std::borrow::Cow;
@@ -41,6 +41,7 @@ impl World<'_> {
             ..SessionConfig::new(participant.comtree, self.rng.random())
         };
         participant.session = Some(Session::new(session));
+        participant.keys_told.clear();
         participant.enter(self.now, &self.scenario.habits, &mut self.rng);
         self.bindings.insert(participant.ip_port, number);
         self.look_around(number);
@@ -161,7 +162,14 @@ impl World<'_> {
         });
         let is_anothers = self.oracle.is_for_predecessor(number, carriage.sent);
         let is_keyless = session.keyless() > keyless && !is_anothers;
-        if is_keyless && !corrupted && !carriage.copy {
+        let keys_told = &mut self.participants[number].keys_told;
+        keys_told.extend(read.as_deref().and_then(told_key).map(|key| (key, carriage.sent)));
+        // What was sealed before a key was told is not for whoever was told it.
+        let is_before_key = GroupKeyNumber::of(bytes).is_some_and(|key| {
+            keys_told.iter().any(|told| told.0 == key && carriage.sent <= told.1)
+        });
+        let is_unreadable = is_keyless || (is_before_key && taken.is_err());
+        if is_unreadable && !corrupted && !carriage.copy {
             // The key was lost, or is still under way.
             self.tallies.keyless += 1;
             self.oracle.lost(self.now, number, &read.as_deref().map_or(Vec::new(), updates_in));
@@ -370,6 +378,13 @@ impl World<'_> {
 fn is_for_sessions(datagram: &[u8]) -> bool {
     let kinds = [Kind::Updates, Kind::SubscribeAck];
     Packet::new_checked(datagram).is_ok_and(|packet| kinds.contains(&packet.header().kind))
+}
+
+/// The group key that a packet tells.
+fn told_key(datagram: &[u8]) -> Option<GroupKeyNumber> {
+    let packet = Packet::new_checked(datagram).ok()?;
+    let is_told = packet.header().kind == Kind::GroupKey;
+    is_told.then(|| GroupKey::decode(&packet).map(|key| key.number).ok())?
 }
 
 /// Whether the relay acknowledges something to a session.

@@ -3,7 +3,7 @@
 
 use crate::scenario::Habits;
 use canopy_session::{Identity, Session, State};
-use canopy_wire::{Address, Comtree, Group, Level, Ticket, Time};
+use canopy_wire::{Address, Comtree, Group, GroupKeyNumber, Level, Ticket, Time};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
@@ -30,6 +30,8 @@ pub(crate) struct Participant {
     pub(crate) is_insider: bool,
     /// When its session asked to be polled.
     pub(crate) wake_at: Option<Time>,
+    /// The group keys that it was told, and when each was sent.
+    pub(crate) keys_told: Vec<(GroupKeyNumber, Time)>,
     bindings: u16,
     place: [f64; 2],
     goal: [f64; 2],
@@ -49,6 +51,7 @@ impl Participant {
             wanted: None,
             is_insider,
             wake_at: None,
+            keys_told: Vec::new(),
             bindings: 0,
             place: [0.0; 2],
             goal: [0.0; 2],
