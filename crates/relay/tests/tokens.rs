@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use support::tokens::{
     DAY, claims, come, delegate, groups, guarded_world, issuer, judge, server_claims, session,
-    trust,
+    status_of, trust,
 };
 use support::{COMTREE, OTHER_COMTREE, World};
 
@@ -234,6 +234,28 @@ fn a_session_ends_with_its_token_unless_that_is_renewed() {
     wait(&mut world, 10);
     assert!(world.events(ended).contains(&Event::SentAway(LeaveReason::Revoked)));
     assert_eq!(world.events(renewed), [], "nothing has happened to it");
+    assert_eq!(world.sessions(), 1);
+}
+
+/// It would end its own session as that of somebody else with its token, and whoever had its place
+/// next would be sent away with the token's bearer.
+#[test]
+fn a_member_that_renews_by_the_token_that_it_has_stays() {
+    let mut world = guarded_world(1);
+    let member = come(&mut world, 0, 1, &claims(1));
+    let token = issuer().issue(&claims(1)).unwrap().into_bytes();
+    for _ in 0..2 {
+        let session = &mut world.participants[member].session;
+        let request = session.set_token(token.clone()).unwrap().unwrap();
+        assert_eq!(status_of(&mut world, member, request), RequestStatus::Done);
+    }
+    assert_eq!(
+        (world.participants[member].session.state(), world.sessions()),
+        (State::Connected, 1)
+    );
+    world.participants[member].session.leave();
+    world.settle();
+    come(&mut world, 0, 1, &claims(1));
     assert_eq!(world.sessions(), 1);
 }
 

@@ -207,8 +207,11 @@ impl Relay {
             }
             self.by_token.remove(&before);
         }
-        self.take_token_from_others(now, token, proof);
-        self.by_token.insert(token, port);
+        // By the token that it has already it takes nothing from anybody.
+        if before != Some(token) {
+            self.take_token_from_others(now, token, proof);
+            self.by_token.insert(token, port);
+        }
         self.set_budget(port, rights.budget(self.budgets.member));
         self.give_rights(port, rights);
         // What was said of its bearer before goes on.
