@@ -95,7 +95,7 @@ pub enum CrowdError {
     )]
     Unreachable(SocketAddr),
     /// The relay takes nobody.
-    #[error("the relay refused the walkers: {0:?}; see its limits and comtrees")]
+    #[error("the relay refused the walkers: {:?}; {}", .0, remedy(*.0))]
     Refused(RefusedReason),
     /// There are not enough descriptors for a socket each.
     #[error(
@@ -110,6 +110,16 @@ pub enum CrowdError {
     /// The system says no.
     #[error("a walker's socket failed")]
     Socket(#[from] io::Error),
+}
+
+fn remedy(reason: RefusedReason) -> &'static str {
+    match reason {
+        RefusedReason::Token => {
+            "give a signing key that it trusts (--token-key) and the comtree's world (--world); its log \
+             says what is wrong with their tokens, which are good for seven days"
+        }
+        _ => "see its limits and comtrees",
+    }
 }
 
 /// How far a run is.

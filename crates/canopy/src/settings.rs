@@ -6,7 +6,7 @@ pub(crate) mod key;
 mod limits;
 mod sources;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use canopy_engines::{ENGINE_FOLDER, EngineChoice};
 use canopy_node::{DEFAULT_RECEIVE_BUFFER, NodeConfig};
 use canopy_relay::{DEFAULT_WORLD, FIRST_ENDPOINT, Mode};
@@ -202,7 +202,14 @@ impl RelaySettings {
         let world = sources.text("world", DEFAULT_WORLD).check(parse_world)?;
         let trust = Some(PathBuf::from(sources.text("trust", "").value()))
             .filter(|path| !path.as_os_str().is_empty());
-        let is_guarded = trust.is_some() || sources.switch("open")?;
+        let is_open = sources.switch("open")?;
+        if let Some(place) = sources.place("open").filter(|_| is_open && trust.is_some()) {
+            bail!(
+                "{place}: this lets in whoever comes, but trust only who has a token of a trusted key; \
+                 leave one of the two out"
+            );
+        }
+        let is_guarded = trust.is_some() || is_open;
         let comtrees = check_comtrees(&sources, &Defaults { site, downlink, world }, threads)?;
         let is_clear = comtrees.iter().any(|comtree| comtree.downlink == Downlink::None);
         let may_be_reached = Reach { is_guarded, is_clear: is_clear && !insecure };

@@ -4,7 +4,8 @@ use crate::output::{print_line, print_note};
 use crate::serve::Signals;
 use anyhow::{Context, bail};
 use canopy_client::{
-    Client, Comtree, Event, Group, Level, Outgoing, PublishError, RelayKey, Update,
+    Client, Comtree, Event, Group, LeaveReason, Level, Outgoing, PublishError, RefusedReason,
+    RelayKey, Update,
 };
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
@@ -31,7 +32,13 @@ struct RelayArgs {
     )]
     relay: String,
     /// The relay's key, which it tells when it starts; needed for a relay on another machine
-    #[arg(long, value_name = "KEY", env = "CANOPY_RELAY_KEY", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "CANOPY_RELAY_KEY",
+        hide_env_values = true,
+        allow_hyphen_values = true
+    )]
     relay_key: Option<RelayKey>,
     /// Speak with any relay that answers, even an impostor
     #[arg(long, conflicts_with = "relay_key")]
@@ -88,7 +95,8 @@ fn group_parser() -> RangedU64ValueParser<u32> {
     RangedU64ValueParser::new().range(0..1 << 31)
 }
 
-/// Publishes updates to a group: one text, or each line of stdin.
+/// Publishes updates to a group: one text, or each line of stdin. The relay drops what is beyond a
+/// limit, which it tells, or beyond the token, which only its metrics tell.
 #[derive(Args)]
 pub(crate) struct PubCommand {
     /// The group
@@ -120,6 +128,10 @@ impl PubCommand {
         loop {
             let line = tokio::select! {
                 line = lines.recv() => line,
+                Some(event) = client.next_event() => {
+                    tell(&event);
+                    continue;
+                }
                 () = signals.next() => None,
             };
             let Some(line) = line else { break };
@@ -131,7 +143,7 @@ impl PubCommand {
         }
         // Datagrams leave in order: once the relay has confirmed this, it has had the updates too.
         client.leave().await;
-        print_note(format_args!("published {published} to group {}", self.group));
+        print_note(format_args!("sent {published} to group {}", self.group));
         Ok(ExitCode::SUCCESS)
     }
 
@@ -210,12 +222,19 @@ impl SubCommand {
         let mut left = self.count.unwrap_or(u64::MAX);
         while left > 0 {
             tokio::select! {
+                // Events say why nothing comes any more.
+                biased;
+                Some(event) = client.next_event() => {
+                    if let Some(end) = end_of(&event) {
+                        bail!("the relay has ended the session: {end}");
+                    }
+                    tell(&event);
+                }
                 update = client.recv() => {
-                    let Some(update) = update else { break };
+                    let Some(update) = update else { bail!("the session has ended") };
                     print_line(if self.json { as_json(&update) } else { in_words(&update) })?;
                     left -= 1;
                 }
-                event = client.next_event() => tell(event),
                 () = signals.next() => break,
             }
         }
@@ -224,23 +243,36 @@ impl SubCommand {
     }
 }
 
-fn tell(event: Option<Event>) {
+/// Why a session is over for good, if it is.
+fn end_of(event: &Event) -> Option<&'static str> {
     match event {
-        Some(Event::Lost) => print_note("the relay is lost; trying again"),
-        Some(Event::Connected { participant, .. }) => {
+        Event::SentAway(LeaveReason::Revoked) => {
+            Some("the token has ended or was revoked, or its key is trusted no more")
+        }
+        Event::SentAway(LeaveReason::ThrownOut) => Some("a server has thrown this participant out"),
+        Event::SentAway(LeaveReason::Elsewhere) => Some("the token is in use elsewhere now"),
+        Event::Refused(RefusedReason::Token) => Some("it takes the token no more"),
+        _ => None,
+    }
+}
+
+fn tell(event: &Event) {
+    match event {
+        Event::Lost => print_note("the relay is lost; trying again"),
+        Event::Connected { participant, .. } => {
             print_note(format_args!("connected as {participant}"));
         }
-        Some(Event::SentAway(reason)) => {
+        Event::SentAway(reason) => {
             print_note(format_args!("the relay ends the session: {reason:?}"));
         }
-        Some(Event::Refused(reason)) => {
+        Event::Refused(reason) => {
             print_note(format_args!("the relay refuses: {reason:?}; asking again"));
         }
-        Some(Event::SubscriptionsRefused(groups)) => {
+        Event::SubscriptionsRefused(groups) => {
             let groups: Vec<_> = groups.iter().map(|(group, _)| group).collect();
             print_note(format_args!("the relay has no room any more for {groups:?}"));
         }
-        Some(Event::Busy { what, dropped, .. }) => {
+        Event::Busy { what, dropped, .. } => {
             print_note(format_args!("the relay dropped {dropped}: too much ({what:?}); send less"));
         }
         _ => {}
@@ -284,6 +316,10 @@ pub(crate) struct PingCommand {
     /// Time from one to the next
     #[arg(long, value_name = "MS", default_value_t = 100)]
     interval_ms: u64,
+    /// The group to use, where a token grants only some: for publishing and for subscribing
+    /// [default: one from 2147418112 to 2147483647]
+    #[arg(long, value_name = "GROUP", value_parser = group_parser())]
+    group: Option<u32>,
     /// Print one JSON object at the end, in place of lines
     #[arg(long)]
     json: bool,
@@ -303,8 +339,8 @@ impl PingCommand {
         let mut signals = Signals::listen()?;
         let client = self.relay.connect().await?;
         // A group that nobody else is likely to use, and that no other ping uses.
-        let group =
-            Group::new(0x7fff_0000 | u32::from(RandomState::new().build_hasher().finish() as u16));
+        let random = || 0x7fff_0000 | u32::from(RandomState::new().build_hasher().finish() as u16);
+        let group = Group::new(self.group.unwrap_or_else(random));
         client.subscribe(group, Level(0)).await?;
         let mut interval = tokio::time::interval(Duration::from_millis(self.interval_ms.max(1)));
         let mut trips = Trips::default();

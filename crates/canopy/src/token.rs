@@ -12,6 +12,7 @@ use canopy_token::{
 use canopy_wire::{Address, Comtree, Level};
 use clap::{Args, Subcommand};
 use serde_json::json;
+use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -118,8 +119,8 @@ struct IssueCommand {
     #[arg(long, value_name = "NAME")]
     subject: String,
     /// The client's public key (X25519, base64url): whoever uses the token must have its secret
-    #[arg(long, value_name = "KEY", value_parser = parse_client_key)]
-    client_key: [u8; 32],
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
+    client_key: String,
     /// How long it is good for
     #[arg(long, value_name = "N", default_value_t = 60)]
     minutes: u32,
@@ -135,7 +136,7 @@ struct DelegateCommand {
     key: PathBuf,
     /// The public key that may sign from now on
     #[arg(long, value_name = "KEY")]
-    to_key: PublicKey,
+    to_key: String,
     #[command(flatten)]
     ceiling: GrantArgs,
     /// How long it may sign, days
@@ -153,7 +154,7 @@ struct InspectCommand {
     token: String,
     /// A public key that is trusted, k4.public.…; may be given several times
     #[arg(long, value_name = "KEY", conflicts_with = "trust_file")]
-    trust: Vec<PublicKey>,
+    trust: Vec<String>,
     /// The trust file of a relay
     #[arg(long, value_name = "FILE", conflicts_with = "delegation")]
     trust_file: Option<PathBuf>,
@@ -171,7 +172,13 @@ struct RevokeCommand {
     #[arg(value_name = "TOKEN", required_unless_present = "id")]
     token: Option<String>,
     /// The token's identifier (jti), where the token itself is not at hand
-    #[arg(long, value_name = "ID", conflicts_with = "token", requires = "expires")]
+    #[arg(
+        long,
+        value_name = "ID",
+        conflicts_with = "token",
+        requires = "expires",
+        allow_hyphen_values = true
+    )]
     id: Option<String>,
     /// When that token ends, like 2026-11-21T20:00:00Z; until then it is kept in the file
     #[arg(long, value_name = "TIME", requires = "id")]
@@ -289,10 +296,13 @@ impl IssueCommand {
             id,
             expires: now.after(u64::from(self.minutes) * 60),
             not_before: None,
-            client_key: self.client_key,
+            client_key: public_key("--client-key", &self.client_key, parse_client_key)?,
             grant: self.grant.grant(),
         };
         let token = key.issue(&claims)?;
+        if claims.grant.comtrees.iter().all(is_nothing) {
+            print_note("the token grants nothing; see --publish, --subscribe and --to");
+        }
         if self.json {
             let told = json!({ "token": token, "id": claims.id, "expires": claims.expires });
             print_line(told)?;
@@ -306,7 +316,7 @@ impl IssueCommand {
 impl DelegateCommand {
     fn run(self) -> anyhow::Result<ExitCode> {
         let delegation = Delegation {
-            key: self.to_key,
+            key: public_key("--to-key", &self.to_key, str::parse)?,
             expires: now()?.after(u64::from(self.days) * 24 * 3600),
             longest_s: u64::from(self.minutes) * 60,
             ceiling: self.ceiling.grant(),
@@ -323,7 +333,9 @@ impl InspectCommand {
             Some(path) => trust::read(path)?,
             None => {
                 let delegations: Vec<&str> = self.delegation.iter().map(String::as_str).collect();
-                let keys = KeySet::new(self.trust, &delegations, now).context("--delegation")?;
+                let keys = self.trust.iter().map(|key| public_key("--trust", key, str::parse));
+                let keys = keys.collect::<Result<Vec<PublicKey>, _>>()?;
+                let keys = KeySet::new(keys, &delegations, now).context("--delegation")?;
                 Trust { keys, revoked: Revocations::new(0) }
             }
         };
@@ -349,6 +361,23 @@ fn one_address(text: &str) -> Result<Address, String> {
         Unicast::Only(address) => Ok(address),
         _ => Err("give one address, such as 1.64".to_owned()),
     }
+}
+
+fn is_nothing(grant: &ComtreeGrant) -> bool {
+    let ComtreeGrant { publish, subscribe, unicast, .. } = grant;
+    publish.groups.is_empty() && subscribe.groups.is_empty() && *unicast == Unicast::Nobody
+}
+
+/// A public key that a flag gives. What is in its place may be a secret, which no error repeats.
+fn public_key<T, E: Display>(
+    flag: &str,
+    text: &str,
+    parse: impl Fn(&str) -> Result<T, E>,
+) -> anyhow::Result<T> {
+    if text.contains("secret") {
+        bail!("{flag}: that is a secret key; give the public one that was printed with it");
+    }
+    parse(text).map_err(|error| anyhow!("{flag}: {error}"))
 }
 
 /// A token as it was given, or from standard input.

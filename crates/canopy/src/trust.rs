@@ -6,8 +6,8 @@ use canopy_node::{Health, RelayWatch};
 use canopy_relay::Trust;
 use canopy_token::{KeySet, PublicKey, Revocations, UnixTime};
 use serde::Deserialize;
-use std::fs::{self, Metadata};
-use std::io::Write;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -73,8 +73,13 @@ fn parse(text: &str) -> anyhow::Result<Trust> {
 }
 
 /// Adds a revocation to a trust file, which is replaced in one step. False if it was there already.
+/// Of several at once each waits for the one before.
 pub(crate) fn revoke(path: &Path, id: &str, expires: UnixTime) -> anyhow::Result<bool> {
+    // A link stays one.
+    let path = &fs::canonicalize(path)
+        .with_context(|| format!("cannot find the trust file {}", path.display()))?;
     let shown = path.display();
+    let _lock = lock(path).with_context(|| format!("cannot lock the trust file {shown}"))?;
     if read(path)?.revoked.contains(id) {
         return Ok(false);
     }
@@ -83,8 +88,7 @@ pub(crate) fn revoke(path: &Path, id: &str, expires: UnixTime) -> anyhow::Result
     let after =
         format!("{}\n\n[[revoked]]\nid = {id}\nexpires = \"{expires}\"\n", before.trim_end());
     parse(&after).with_context(|| format!("nothing was added to {shown}"))?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
+    let folder = path.parent().unwrap_or(Path::new("/"));
     let written = tempfile::NamedTempFile::new_in(folder).and_then(|mut file| {
         file.write_all(after.as_bytes())?;
         file.as_file().set_permissions(fs::metadata(path)?.permissions())?;
@@ -93,6 +97,17 @@ pub(crate) fn revoke(path: &Path, id: &str, expires: UnixTime) -> anyhow::Result
     });
     written.with_context(|| format!("cannot write the trust file {shown}"))?;
     Ok(true)
+}
+
+/// Locks the file that is at a path; it may have been replaced while its lock was waited for.
+fn lock(path: &Path) -> io::Result<File> {
+    loop {
+        let file = File::open(path)?;
+        file.lock()?;
+        if file.metadata()?.ino() == fs::metadata(path)?.ino() {
+            return Ok(file);
+        }
+    }
 }
 
 fn now() -> UnixTime {
@@ -164,6 +179,23 @@ mod tests {
         assert!(trust.revoked.contains("player \"17\"") && trust.revoked.contains("another"));
         assert_eq!(trust.revoked.len(), 2);
         assert!(fs::read_to_string(&path).unwrap().starts_with("# ours\n"));
+    }
+
+    #[test]
+    fn revocations_at_once_are_all_kept_and_a_link_stays_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("trust.toml"), folder.path().join("link"));
+        fs::write(&path, format!("keys = [{:?}]", key())).unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let expires = now().after(3600);
+        std::thread::scope(|scope| {
+            for number in 0..16 {
+                let path = if number % 2 == 0 { &path } else { &link };
+                scope.spawn(move || assert!(revoke(path, &number.to_string(), expires).unwrap()));
+            }
+        });
+        assert_eq!(read(&path).unwrap().revoked.len(), 16);
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub fn parse_client_key(text: &str) -> Result<[u8; 32], String> {
     use base64::Engine;
     let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(text);
     let key = bytes.ok().and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
-    key.ok_or_else(|| format!("{text:?} is no key; give 32 bytes as base64url, 43 characters"))
+    key.ok_or_else(|| "that is no key; give 32 bytes as base64url, 43 characters".to_owned())
 }
 
 /// The claim `cnf`.

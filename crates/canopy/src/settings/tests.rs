@@ -87,6 +87,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("[limits]\nmember_up_bits = -1", ":2: member_up_bits: -1 is out of range; choose 0 to 1000000000000"),
     ("[limits]\nsessions_per_ip = \"off\"", ":2: sessions_per_ip: \"off\" cannot be its value; give a whole number without quotes"),
     ("[relay]\nhandshakes_per_ip = 3", ":2: handshakes_per_ip belongs in [limits]"),
+    ("[relay]\nopen = true\ntrust = \"x\"", ":2: open: this lets in whoever comes, but trust only"),
     ("[relay]\ndownlink = \"some\"", ":2: downlink: \"some\" is no way to protect updates; choose member, group or none"),
     // No TOML.
     ("[relay]\nmode = periodic", ":2: this is no TOML: "),
