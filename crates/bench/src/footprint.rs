@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 /// Connects clients to a real relay process, subscribes them, and leaves it idle: memory by the
-/// growth of its resident set, processor time by the kernel's account of it. Ends with 1 if either
+/// growth of its resident memory, processor time by the kernel's account of it. Ends with 1 if either
 /// is more than promised.
 #[derive(Args)]
 pub(crate) struct FootprintBench {
@@ -35,7 +35,8 @@ pub(crate) struct FootprintBench {
 struct Footprint {
     clients: u32,
     subscriptions: u64,
-    /// Growth of the relay's resident set after the first clients, which touch what all share, bytes.
+    /// Growth of the relay's resident memory, without its code, after the first clients, which touch
+    /// what all share, bytes.
     memory_bytes: u64,
     /// The promise: 4 KiB for each further client and 64 bytes for each of its subscriptions.
     memory_allowed_bytes: u64,
@@ -129,13 +130,14 @@ impl Footprint {
     }
 }
 
-/// The resident set of a process.
+/// The resident memory of a process that is its own: not its code, of which the kernel brings in as
+/// much at a time as it likes.
 fn resident_bytes(process: u32) -> anyhow::Result<u64> {
     let path = format!("/proc/{process}/status");
     let status = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    Ok(kib.with_context(|| format!("{path} has no VmRSS"))? * 1024)
+    Ok(kib.with_context(|| format!("{path} has no RssAnon"))? * 1024)
 }
 
 #[cfg(test)]
