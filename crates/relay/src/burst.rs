@@ -225,12 +225,14 @@ impl Burst {
     ) {
         let start = bytes.len();
         let (mut hops, mut before) = (u8::MAX, Before::FIRST);
-        // Other relays do not see ECHO: it was settled where the update came in.
-        let passed_on = if class == PeerClass::Participant { Flags::ECHO } else { Flags(0) };
         bytes.resize(start + HEADER_LEN, 0);
         for number in &self.records[numbers.clone()] {
             let mut head = head_of(pending, *number);
-            head.flags.0 &= passed_on.0;
+            if class != PeerClass::Participant {
+                // Echo was settled where the update came in.
+                let asks = pending.records[*number as usize].asks_route;
+                head.flags = if asks { Flags::ROUTE_REQUEST } else { Flags(0) };
+            }
             let (head, head_len) = head.encode(&mut before);
             let record = &mut pending.records[*number as usize];
             record.at = bytes.len() as u32;

@@ -24,19 +24,48 @@ pub struct LinkConfig {
     pub calls: bool,
 }
 
+/// What a neighbour is to a relay on a comtree (Forest §3.3). A relay that has no parent is in the
+/// core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BranchRole {
+    /// The way to the core: it gets every update to a group, and is told what is wanted here.
+    Parent,
+    /// Both relays are in the core, which is a subtree: each gets every update to a group.
+    Core,
+    /// Both are in a meshed core, whose relays hear each other directly: it gets every update to a
+    /// group that did not come from another of them (federated games §3.1).
+    CorePeer,
+    /// Its way to the core leads here: it gets the groups that it has subscribed to.
+    Child,
+}
+
+impl BranchRole {
+    /// Whether the neighbour gets every update to a group, without having asked for it.
+    pub fn gets_everything(self) -> bool {
+        self != BranchRole::Child
+    }
+}
+
+/// Which branch of a data thread: there is at most one over each link on each comtree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BranchId {
+    /// The comtree.
+    pub comtree: Comtree,
+    /// The neighbour's key.
+    pub link: PublicKey,
+    /// The data thread that has the link with it, as in [`LinkConfig::thread`].
+    pub thread: u16,
+}
+
 /// A branch of a comtree, as it is given to a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BranchConfig {
-    /// The comtree.
-    pub comtree: Comtree,
-    /// The neighbour relay's own address on it, with the number of the link's data thread as its
-    /// endpoint.
-    pub neighbour: Address,
-    /// The neighbour's key: the branch is over the link with it.
-    pub link: PublicKey,
-    /// Whether the neighbour is a core peer: one of a meshed core, whose members hear each other
-    /// directly (federated games §3.1).
-    pub is_core_peer: bool,
+    /// Which.
+    pub id: BranchId,
+    /// What the neighbour is to this relay.
+    pub role: BranchRole,
+    /// The neighbour's site on the comtree. The relays of a site are a subtree (Forest §3.2).
+    pub site: u16,
 }
 
 /// One change to a running data thread.
@@ -59,11 +88,13 @@ pub enum Change {
     /// Send to, and take from, a neighbour relay on a comtree.
     AddBranch(BranchConfig),
     /// The end of a branch.
-    RemoveBranch {
-        /// Its comtree.
-        comtree: Comtree,
-        /// Its neighbour's own address.
-        neighbour: Address,
+    RemoveBranch(BranchId),
+    /// The neighbour is something else to this relay from now on: the core has moved, or grown.
+    SetBranchRole {
+        /// Which branch.
+        branch: BranchId,
+        /// What the neighbour is now.
+        role: BranchRole,
     },
     /// The most subscriptions of a participant; what it has it keeps.
     LimitSubscriptions(u32),
@@ -112,11 +143,13 @@ impl Change {
     pub fn thread(&self, threads: u16) -> Option<u16> {
         let threads = threads.max(1);
         let address = match self {
-            Change::AddLink(LinkConfig { thread, .. }) | Change::RemoveLink { thread, .. } => {
+            Change::AddLink(LinkConfig { thread, .. })
+            | Change::RemoveLink { thread, .. }
+            | Change::AddBranch(BranchConfig { id: BranchId { thread, .. }, .. })
+            | Change::RemoveBranch(BranchId { thread, .. })
+            | Change::SetBranchRole { branch: BranchId { thread, .. }, .. } => {
                 return Some(thread % threads);
             }
-            Change::AddBranch(branch) => branch.neighbour,
-            Change::RemoveBranch { neighbour, .. } => *neighbour,
             Change::ThrowOut { address, .. } | Change::SetBudget { address, .. } => *address,
             _ => return None,
         };
@@ -136,13 +169,15 @@ pub enum Refusal {
     TooManyComtrees,
     /// The range of endpoint numbers is empty once the relay's own are left out.
     NoEndpoints(Comtree),
-    /// Somebody has the address on that comtree already, or there is no room for another port.
-    AddressTaken(Comtree, Address),
-    /// A neighbour's own address has an endpoint number below [`FIRST_ENDPOINT`].
-    NoRelayAddress(Address),
-    /// A neighbour has the relay's own site: what it brings could not be told from what its own
-    /// participants send.
-    OwnSite(Address),
+    /// There is a branch over that link on the comtree already, or no room for another port.
+    BranchExists(Comtree),
+    /// There is no branch over that link on the comtree.
+    UnknownBranch(Comtree),
+    /// A relay has one parent, or is in the core: not both, and not two parents.
+    RoleConflict(Comtree),
+    /// Another branch leads to that site already, which is not this relay's own: the site's relays
+    /// would not be a subtree, and nobody could tell which way leads to whom.
+    SiteDivided(Comtree, u16),
     /// Nobody has the address on that comtree.
     UnknownAddress(Comtree, Address),
     /// As many addresses are muted as can be.
@@ -174,19 +209,23 @@ impl core::fmt::Display for Refusal {
                 "comtree {id} has no endpoint numbers for participants; give it some from \
                  {FIRST_ENDPOINT} on"
             ),
-            Refusal::AddressTaken(Comtree(id), address) => write!(
+            Refusal::BranchExists(Comtree(id)) => write!(
                 f,
-                "{address} on comtree {id} is taken, or there is no room for another port; \
-                 choose another address or remove a branch"
+                "comtree {id} has a branch over that link already, or there is no room for another \
+                 port; remove one first"
             ),
-            Refusal::NoRelayAddress(address) => write!(
+            Refusal::UnknownBranch(Comtree(id)) => {
+                write!(f, "comtree {id} has no branch over that link; add it first")
+            }
+            Refusal::RoleConflict(Comtree(id)) => write!(
                 f,
-                "{address} is no relay's own address; those have endpoint numbers below \
-                 {FIRST_ENDPOINT}"
+                "on comtree {id} this relay has a parent, or is in the core: a relay has one parent, \
+                 and none if it is in the core; change the other branch first"
             ),
-            Refusal::OwnSite(address) => write!(
+            Refusal::SiteDivided(Comtree(id), site) => write!(
                 f,
-                "{address} is of this relay's own site; give the neighbour a site of its own"
+                "on comtree {id} another branch leads to site {site} already; join the relays of \
+                 that site with each other, or give one of them a site of its own"
             ),
             Refusal::UnknownAddress(Comtree(id), address) => {
                 write!(

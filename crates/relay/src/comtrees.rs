@@ -3,6 +3,8 @@
 use crate::addresses::{AddressPool, Share};
 use crate::group_keys::GroupKeys;
 use crate::meters::UpMeter;
+use crate::ports::PortIndex;
+use crate::tree::Tree;
 use canopy_session::{GroupKeyMaker, GroupSealer, KeyedState};
 use canopy_wire::{Comtree, Downlink, GroupKeyNumber, Suite, Tag, Time};
 use core::hash::BuildHasher;
@@ -107,6 +109,7 @@ pub(crate) struct ComtreeEntry {
     /// What its participants may send together.
     pub(crate) meter: UpMeter,
     pub(crate) beyond_half: BeyondHalf,
+    pub(crate) tree: Tree,
     live: bool,
 }
 
@@ -162,6 +165,17 @@ impl Comtrees {
         self.entries.iter().filter(|entry| entry.live)
     }
 
+    /// The branches of a comtree whose neighbours get every update to a group; none if the index is
+    /// [`NONE`].
+    #[inline]
+    pub(crate) fn everything(&self, index: ComtreeIndex) -> &[PortIndex] {
+        self.entries.get(index as usize).map_or(&[], |entry| entry.tree.everything())
+    }
+
+    pub(crate) fn live_mut(&mut self) -> impl Iterator<Item = &mut ComtreeEntry> {
+        self.entries.iter_mut().filter(|entry| entry.live)
+    }
+
     /// Adds a comtree that is not there yet; false if there is no room.
     pub(crate) fn add(&mut self, config: &ComtreeConfig, meter: UpMeter) -> bool {
         let is_group = config.downlink == Downlink::Group;
@@ -179,6 +193,7 @@ impl Comtrees {
             counters: ComtreeCounters::default(),
             meter,
             beyond_half: BeyondHalf::default(),
+            tree: Tree::new(),
             live: true,
         };
         let index = match self.entries.iter().position(|entry| !entry.live) {

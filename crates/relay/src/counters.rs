@@ -62,6 +62,10 @@ counters! {
     segmented_sends,
     #[doc = "Subscription changes taken, repeated ones included."]
     subscription_changes,
+    #[doc = "Subscription changes asked of parents, refreshes included."]
+    subscriptions_asked,
+    #[doc = "Subscriptions that parents refused."]
+    subscriptions_refused_above,
     #[doc = "Subscriptions that expired without a refresh."]
     subscriptions_expired,
     #[doc = "Connects passed to another data thread of the relay, as this one had no place or address left."]
@@ -76,6 +80,18 @@ counters! {
     group_keys_made,
     #[doc = "Group keys sent to participants, repeated ones included."]
     group_keys_given,
+    #[doc = "Ways to endpoints and sites learned from what passed."]
+    routes_learned,
+    #[doc = "Ways that lead over another branch than before."]
+    routes_moved,
+    #[doc = "Ways forgotten because nothing came from there for long."]
+    routes_expired,
+    #[doc = "Ways that could not be learned because the table was full."]
+    routes_refused,
+    #[doc = "Copies of updates sent to branches because the way was not known, which ask for it."]
+    route_requests,
+    #[doc = "Answers sent to whoever asked for a way."]
+    route_replies,
     #[doc = "Flushes: ticks in periodic mode, receive batches in immediate mode."]
     flushes,
 }

@@ -138,7 +138,7 @@ impl Fanout {
     ) {
         let mut out = Outbox { batch, send };
         // 1. Receivers of the same updates become cohorts.
-        self.find_cohorts(pending, tables);
+        self.find_cohorts(pending, tables, books.comtrees);
         for node in self.cohorts.nodes() {
             if self.cohorts.first_member(node) == NONE {
                 continue;
@@ -174,7 +174,7 @@ impl Fanout {
     }
 
     /// Sorts the receivers of all pending updates into cohorts.
-    fn find_cohorts(&mut self, pending: &Pending, tables: &Tables<'_>) {
+    fn find_cohorts(&mut self, pending: &Pending, tables: &Tables<'_>, comtrees: &Comtrees) {
         for (number, target) in (0..).zip(&pending.targets) {
             match target.audience {
                 Audience::Nobody => {}
@@ -183,11 +183,17 @@ impl Fanout {
                         self.cohorts.add(port, shape, number, Level(u8::MAX));
                     }
                 }
+                Audience::Tree => self.add_tree(target.comtree, number, tables, comtrees),
                 Audience::Group(group) => {
+                    let everything = comtrees.everything(target.comtree);
+                    self.add_tree(target.comtree, number, tables, comtrees);
                     for (port, level) in tables.table.members(group) {
                         let Some(shape) = tables.ports.get(port).map(|port| port.shape) else {
                             continue;
                         };
+                        if !everything.is_empty() && everything.contains(&port) {
+                            continue;
+                        }
                         if level >= target.highest {
                             // All levels that let everything through are one.
                             self.cohorts.add(port, shape, number, Level(u8::MAX));
@@ -199,6 +205,15 @@ impl Fanout {
             }
         }
         self.cohorts.seal();
+    }
+
+    /// Adds a target's receivers that get every update to a group.
+    fn add_tree(&mut self, comtree: u32, target: u32, tables: &Tables<'_>, comtrees: &Comtrees) {
+        for port in comtrees.everything(comtree) {
+            if let Some(shape) = tables.ports.get(*port).map(|port| port.shape) {
+                self.cohorts.add(*port, shape, target, Level(u8::MAX));
+            }
+        }
     }
 
     /// Whether a cohort's members are all sent the same bytes, for an engine that clones them. Relays

@@ -27,19 +27,23 @@ mod meters;
 mod pending;
 mod places;
 mod ports;
+mod pulse;
 mod relay;
 mod replies;
+mod routes;
 mod shares;
 mod siblings;
+mod status;
 mod subscriptions;
 mod told;
+mod tree;
 mod turn;
 
 pub use access::{TokenRefusal, Trust};
 pub use addresses::ADDRESS_REST;
 pub use canopy_batch::SendBatch;
 pub use canopy_token::UnixTime;
-pub use changes::{BranchConfig, Change, LinkConfig, Refusal};
+pub use changes::{BranchConfig, BranchId, BranchRole, Change, LinkConfig, Refusal};
 pub use comtrees::{
     ComtreeConfig, ComtreeCounters, ComtreeStatus, DEFAULT_WORLD, FIRST_ENDPOINT, MAX_COMTREES,
 };
@@ -49,6 +53,7 @@ pub use meters::{Budget, Budgets, MAX_TALKERS, Talker};
 pub use places::Places;
 pub use relay::{Mode, Notice, Relay, RelayConfig};
 pub use siblings::{MAX_THREADS, Siblings};
+pub use status::{BranchStatus, GroupStatus, LinkStatus, RouteStatus, Via};
 pub use subscriptions::TableLimits;
 pub use turn::{Losses, Medium, Turn, Wait};
 

@@ -1,6 +1,7 @@
 //! Updates that were accepted and wait for the next flush, grouped by what they were sent to.
 
 use crate::NONE;
+use crate::comtrees::ComtreeIndex;
 use crate::ports::PortIndex;
 use canopy_wire::{Address, Comtree, Flags, Level};
 
@@ -22,6 +23,8 @@ pub(crate) struct Update<'a> {
     pub(crate) hops: u8,
     /// Whether it came from a core peer, and so goes to no other.
     pub(crate) from_core_peer: bool,
+    /// Whether relays that get it are asked for the way to its destination.
+    pub(crate) asks_route: bool,
     pub(crate) payload: &'a [u8],
 }
 
@@ -31,6 +34,7 @@ pub(crate) struct Waiting {
     /// The port that it came from, to which it does not go back; [`NONE`] if it may.
     pub(crate) origin: PortIndex,
     pub(crate) from_core_peer: bool,
+    pub(crate) asks_route: bool,
     pub(crate) hops: u8,
     pub(crate) src: Address,
     pub(crate) dst: Address,
@@ -51,8 +55,10 @@ pub(crate) struct Waiting {
 /// What updates are sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Audience {
-    /// The subscribers of the group with this index.
+    /// The subscribers of the group with this index, and the neighbours that get everything.
     Group(u32),
+    /// Neighbours that get everything, of a group that nobody else here wants.
+    Tree,
     /// One port.
     Port(PortIndex),
     /// A port that was closed.
@@ -63,6 +69,8 @@ pub(crate) enum Audience {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     pub(crate) audience: Audience,
+    /// Of a group's: the comtree.
+    pub(crate) comtree: ComtreeIndex,
     pub(crate) lowest: Level,
     pub(crate) highest: Level,
     first: u32,
@@ -101,10 +109,14 @@ impl Pending {
         self.records.len() < MAX_PENDING_RECORDS && self.bytes.len() + len <= MAX_PENDING_BYTES
     }
 
-    /// The target of a group, of which the table remembers the number, or a new one.
-    pub(crate) fn target_of_group(&mut self, group: u32, remembered: &mut u32) -> u32 {
+    /// The target of a group on a comtree, of which the number is remembered elsewhere, or a new one.
+    pub(crate) fn target_of_group(
+        &mut self,
+        (audience, comtree): (Audience, ComtreeIndex),
+        remembered: &mut u32,
+    ) -> u32 {
         if *remembered == NONE {
-            *remembered = self.open_target(Audience::Group(group));
+            *remembered = self.open_target(audience, comtree);
         }
         *remembered
     }
@@ -112,15 +124,15 @@ impl Pending {
     /// The target of a port as the receiver of unicast.
     pub(crate) fn target_of_port(&mut self, port: PortIndex) -> u32 {
         if self.target_of_port[port as usize] == NONE {
-            let target = self.open_target(Audience::Port(port));
+            let target = self.open_target(Audience::Port(port), NONE);
             self.target_of_port[port as usize] = target;
         }
         self.target_of_port[port as usize]
     }
 
-    fn open_target(&mut self, audience: Audience) -> u32 {
+    fn open_target(&mut self, audience: Audience, comtree: ComtreeIndex) -> u32 {
         let (lowest, highest) = (Level(u8::MAX), Level(0));
-        self.targets.push(Target { audience, lowest, highest, first: NONE, last: NONE });
+        self.targets.push(Target { audience, comtree, lowest, highest, first: NONE, last: NONE });
         self.targets.len() as u32 - 1
     }
 
@@ -177,6 +189,16 @@ impl Pending {
         self.of_target(target).count() as u64
     }
 
+    /// A comtree is no more: what waits for its tree goes to no one.
+    pub(crate) fn forget_comtree(&mut self, comtree: ComtreeIndex) {
+        for target in self.targets.iter_mut().filter(|target| target.comtree == comtree) {
+            target.comtree = NONE;
+            if target.audience == Audience::Tree {
+                target.audience = Audience::Nobody;
+            }
+        }
+    }
+
     pub(crate) fn clear(&mut self) {
         for record in &self.records {
             if let Some(newest) = self.newest_of_origin.get_mut(record.origin as usize) {
@@ -200,6 +222,7 @@ impl Waiting {
         Waiting {
             origin,
             from_core_peer: update.from_core_peer,
+            asks_route: update.asks_route,
             hops: update.hops,
             src: update.src,
             dst: update.dst,

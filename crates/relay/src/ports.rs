@@ -100,7 +100,7 @@ pub(crate) struct Port {
     /// Its comtree, by identifier and by place in the table. Both are without meaning for a sibling.
     pub(crate) comtree: Comtree,
     pub(crate) comtree_index: ComtreeIndex,
-    /// The participant's address, or the neighbour relay's own.
+    /// The participant's address; of a branch, the neighbour's site.
     pub(crate) address: Address,
     /// Whose the address is, if it is a participant's.
     pub(crate) owner: Owner,
@@ -244,7 +244,8 @@ impl Ports {
         comtree: (Comtree, ComtreeIndex),
         address: Address,
     ) -> Option<PortIndex> {
-        if self.find(comtree.0, address).is_some() {
+        let is_branch = matches!(peer, Peer::Branch(_));
+        if !is_branch && self.find(comtree.0, address).is_some() {
             return None;
         }
         let mut port = Port {
@@ -277,7 +278,11 @@ impl Ports {
         };
         match peer {
             Peer::Participant(session) => self.first_of_session[session as usize] = index,
-            Peer::Branch(_) => self.index_branch(index),
+            // Nobody sends to a relay itself.
+            Peer::Branch(_) => {
+                self.index_branch(index);
+                return Some(index);
+            }
             Peer::Sibling(_) => {}
         }
         let ports = &self.ports;

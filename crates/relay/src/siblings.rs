@@ -104,6 +104,7 @@ impl Siblings {
             | u64::from(update.flags.0) << 8
             | u64::from(update.hops) << 16
             | u64::from(update.from_core_peer) << 24
+            | u64::from(update.asks_route) << 25
             | (update.payload.len() as u64) << 32;
         words[1] = u64::from(update.comtree.0) << 32 | u64::from(update.src.0);
         words[2] = u64::from(update.series) << 32 | u64::from(update.dst.0);
@@ -209,6 +210,7 @@ impl Incoming {
                         level: Level(*head as u8),
                         hops: (head >> 16) as u8,
                         from_core_peer: head >> 24 & 1 == 1,
+                        asks_route: head >> 25 & 1 == 1,
                         payload: &bytes[..len],
                     });
                     if !goes_on {
@@ -245,6 +247,7 @@ mod tests {
             level: Level(3),
             hops: 31,
             from_core_peer: true,
+            asks_route: true,
             payload: &payload[..len],
         };
         for len in [0, 1, 8, 100, MAX_UPDATE] {

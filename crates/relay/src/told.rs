@@ -1,9 +1,11 @@
 //! What a data thread tells the others beside updates, and its form in the control log.
 
 use crate::access::TokenId;
+use crate::tree::Reach;
 use canopy_session::Proof;
 use canopy_wire::{
-    Acts, Address, Comtree, Group, Level, MAX_DATAGRAM, Path, Restriction, Time, Verdict,
+    Acts, Address, Comtree, Group, Level, MAX_DATAGRAM, Path, Restriction, RouteReply, Time,
+    Verdict,
 };
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -14,6 +16,9 @@ const TOKEN_USED: u64 = 4;
 const VERDICT: u64 = 5;
 const CONDUCT: u64 = 6;
 const GONE: u64 = 7;
+const REACH: u64 = 8;
+const ROUTE: u64 = 9;
+const ROUTE_REPLY: u64 = 10;
 
 /// What a data thread tells the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +37,12 @@ pub(crate) enum Told<'a> {
     Conduct { token: TokenId, ends: Time, verdict: Verdict },
     /// Nobody is at an address to which a participant there has sent.
     Gone { comtree: Comtree, sender: Address, address: Address },
+    /// What branches of a comtree it has from now on.
+    Reach { comtree: Comtree, reach: Reach },
+    /// The way to an endpoint, or to a site, leads to it from now on, or does so no more.
+    Route { comtree: Comtree, to: Address, is_here: bool },
+    /// An answer for whoever asked for a route, to be sent on over a branch there.
+    RouteReply { comtree: Comtree, reply: RouteReply },
 }
 
 /// Why a data thread passes on a connect.
@@ -112,6 +123,21 @@ pub(crate) fn encode(told: &Told<'_>) -> ([u64; MOST_CONTROL_WORDS], usize) {
             words[1] = u64::from(sender.0) << 32 | u64::from(address.0);
             2
         }
+        Told::Reach { comtree, reach } => {
+            words[0] = REACH | u64::from(reach.0) << 8 | u64::from(comtree.0) << 32;
+            2
+        }
+        Told::Route { comtree, to, is_here } => {
+            words[0] = ROUTE | u64::from(*is_here) << 8 | u64::from(comtree.0) << 32;
+            words[1] = to.0.into();
+            2
+        }
+        Told::RouteReply { comtree, reply: RouteReply { to, about, is_there, hops } } => {
+            let (is_there, hops) = (u64::from(*is_there) << 8, u64::from(*hops) << 16);
+            words[0] = ROUTE_REPLY | is_there | hops | u64::from(comtree.0) << 32;
+            words[1] = u64::from(to.0) << 32 | u64::from(about.0);
+            2
+        }
     };
     (words, len)
 }
@@ -161,6 +187,17 @@ pub(crate) fn decode<'a>(words: &[u64], bytes: &'a mut [u8]) -> Option<Told<'a>>
         GONE => {
             let (sender, address) = (Address((value >> 32) as u32), Address(value as u32));
             Some(Told::Gone { comtree, sender, address })
+        }
+        REACH => Some(Told::Reach { comtree, reach: Reach((head >> 8) as u8) }),
+        ROUTE => {
+            let (to, is_here) = (Address(value as u32), head >> 8 & 1 == 1);
+            Some(Told::Route { comtree, to, is_here })
+        }
+        ROUTE_REPLY => {
+            let (to, about) = (Address((value >> 32) as u32), Address(value as u32));
+            let (is_there, hops) = (head >> 8 & 1 == 1, (head >> 16) as u8);
+            let reply = RouteReply { to, about, is_there, hops };
+            Some(Told::RouteReply { comtree, reply })
         }
         TOKEN_USED => Some(Told::TokenUsed { token: TokenId(*words.get(3)?), proof: proof()? }),
         VERDICT => {
@@ -245,7 +282,15 @@ mod tests {
             Told::Interest { comtree, group: Group::new(0), wanted: Some(Level(0)) },
             Told::Interest { comtree, group: Group::new(3), wanted: None },
             Told::Gone { comtree, sender: Address(u32::MAX), address: Address(7) },
+            Told::Reach { comtree, reach: Reach(7) },
+            Told::Route { comtree, to: Address(u32::MAX >> 1), is_here: true },
+            Told::Route { comtree, to: Address(0), is_here: false },
         ];
+        for is_there in [false, true] {
+            let (to, about) = (Address(u32::MAX >> 1), Address(9));
+            let reply = RouteReply { to, about, is_there, hops: u8::MAX };
+            all.push(Told::RouteReply { comtree, reply });
+        }
         let (token, ends) = (TokenId(u64::MAX), Time::from_nanos(u64::MAX));
         let (first, last) = (Group::new(Group::MAX - 1), Group::new(Group::MAX));
         let some = Restriction { acts: Acts(u8::MAX), first, last };

@@ -2,11 +2,10 @@
 
 mod support;
 
-use canopy_relay::{BranchConfig, Change, ComtreeConfig, Mode, RelayConfig};
+use canopy_relay::{BranchId, BranchRole, Change, ComtreeConfig, Mode, RelayConfig};
 use canopy_wire::{
-    Address, Change as Subscription, Comtree, DropReason, Flags, Group, Header, Kind, Level,
-    MAX_DATAGRAM, MAX_UPDATE, Packet, Record, SAFE_DATAGRAM, SEAL_LEN, SessionId, SubscribeWriter,
-    UpdatesWriter,
+    Address, Change as Subscription, DropReason, Flags, Group, Header, Kind, MAX_DATAGRAM,
+    MAX_UPDATE, Packet, Record, SAFE_DATAGRAM, SEAL_LEN, SessionId, SubscribeWriter, UpdatesWriter,
 };
 use std::net::SocketAddr;
 use support::{
@@ -37,28 +36,13 @@ fn own_address(relay: usize) -> Address {
     Address::unicast(relay as u16 + 1, 0)
 }
 
-/// Joins two relays; each wants the group from the other.
-fn join(world: &mut World, one: usize, other: usize, is_core_peer: bool) {
-    let ends = [(one, one as u16 + 1), (other, other as u16 + 1)];
-    world.link(COMTREE, ends, is_core_peer);
-    wants(world, one, other, COMTREE, 9);
-    wants(world, other, one, COMTREE, 9);
-}
+const CORE: [BranchRole; 2] = [BranchRole::Core; 2];
+const CORE_PEERS: [BranchRole; 2] = [BranchRole::CorePeer; 2];
 
-/// What a relay's control plane will do: it subscribes at its neighbour.
-fn wants(world: &mut World, relay: usize, at: usize, comtree: Comtree, level: u8) {
-    send_subscribe(world, relay, at, comtree, level);
-}
-
-fn send_subscribe(world: &mut World, from: usize, at: usize, comtree: Comtree, level: u8) {
-    let mut out = [0; 1500];
-    let mut writer = SubscribeWriter::new(&mut out, 1, SAFE_DATAGRAM).unwrap();
-    assert!(writer.push(Subscription::Add(Group::new(GROUP), Level(level))));
-    let len = writer.finish(comtree, SessionId::NONE);
-    send_over_link(world, from, at, &out[..len]);
-    let acks = world.collect(at);
-    assert_eq!(acks.len(), 1, "the branch is answered");
-    assert_eq!(acks[0].to, path_of_thread(from).remote);
+/// Joins two relays that are both in the core.
+fn join(world: &mut World, one: usize, other: usize, roles: [BranchRole; 2]) {
+    world.link(COMTREE, [(one, one as u16 + 1), (other, other as u16 + 1)], roles);
+    world.settle();
 }
 
 /// A relay sends its neighbour a packet.
@@ -72,8 +56,8 @@ fn send_over_link(world: &mut World, from: usize, to: usize, packet: &[u8]) {
 /// A line of three.
 fn line(mode: Mode) -> World {
     let mut world = relays(mode, 3);
-    join(&mut world, 0, 1, false);
-    join(&mut world, 1, 2, false);
+    join(&mut world, 0, 1, CORE);
+    join(&mut world, 1, 2, CORE);
     world
 }
 
@@ -169,7 +153,7 @@ fn branches_are_never_a_set() {
         };
         let mut world = relays_with(4, with_sets);
         for leaf in 1..4 {
-            join(&mut world, 0, leaf, false);
+            join(&mut world, 0, leaf, CORE);
         }
         for leaf in [1, 2] {
             world.publish(leaf, GROUP, 0, Flags(0), b"from a leaf");
@@ -216,17 +200,16 @@ fn the_hop_limit_of_a_datagram_is_the_least_of_its_updates() {
 fn an_update_dies_in_a_ring() {
     let mut world = relays(Mode::Immediate, 4);
     for (one, next) in [(0, 1), (1, 2), (2, 0)] {
-        world.link(COMTREE, [(one, one as u16 + 1), (next, next as u16 + 1)], false);
-        wants(&mut world, next, one, COMTREE, 9);
+        world.link(COMTREE, [(one, one as u16 + 1), (next, next as u16 + 1)], CORE);
     }
-    join(&mut world, 0, 3, false);
+    join(&mut world, 0, 3, CORE);
     publish_with_hops(&mut world, 3, 31, b"round and round");
     world.settle();
-    assert_eq!(counts(&world)[..3].iter().sum::<usize>(), 30, "one hop each");
+    assert_eq!(counts(&world)[..3].iter().sum::<usize>(), 59, "one hop each, both ways round");
     // The first relay of the ring also offers it to the fourth again and again, whose own it is.
     let spoofed = world.dropped(DropReason::SpoofedSource);
-    assert_eq!(world.dropped(DropReason::HopLimit), 1);
-    assert_eq!(spoofed, 9, "it came by the first relay again so often");
+    assert_eq!(world.dropped(DropReason::HopLimit), 2);
+    assert_eq!(spoofed, 18, "it came by the first relay again so often");
 }
 
 #[test]
@@ -265,13 +248,9 @@ fn a_publishers_series_passes_unchanged_over_threads_and_branches() {
         // The branch is on the second thread of the first relay.
         world.link_threads([1, 2]);
         for (here, there, site) in [(1, 2, 2), (2, 1, 1)] {
-            let (neighbour, link) = (Address::unicast(site, 0), world.key_of(there));
-            let branch = BranchConfig { comtree: COMTREE, neighbour, link, is_core_peer: false };
-            let now = world.now;
-            world.threads[here].apply(now, Change::AddBranch(branch)).unwrap();
+            world.add_branch(COMTREE, here, (there, site), BranchRole::Core);
         }
-        send_subscribe(&mut world, 2, 1, COMTREE, 9);
-        send_subscribe(&mut world, 1, 2, COMTREE, 9);
+        world.settle();
         let mut expected = Vec::new();
         // It begins near the end of the numbers, and some are never sent.
         let mut next: u16 = world.participants[0].session.take_series(65_530).wrapping_add(65_530);
@@ -301,7 +280,7 @@ fn a_branch_gets_datagrams_as_long_as_the_relays_network_takes() {
         let long =
             |site| RelayConfig { max_datagram: max_datagram as u16, ..at_site(PERIODIC, site) };
         let mut world = relays_with(2, long);
-        join(&mut world, 0, 1, false);
+        join(&mut world, 0, 1, CORE);
         for update in 0..100 {
             world.publish(0, GROUP, 0, Flags(0), &[update; 100]);
         }
@@ -323,7 +302,7 @@ fn a_branch_gets_datagrams_as_long_as_the_relays_network_takes() {
 fn what_came_by_a_branch_is_filler_in_what_it_shares_with_others() {
     let mut world = relays(PERIODIC, 4);
     for leaf in 1..4 {
-        join(&mut world, 0, leaf, false);
+        join(&mut world, 0, leaf, CORE);
     }
     for update in 0..30 {
         let publisher = if update % 15 == 7 { 1 } else { 0 };
@@ -449,27 +428,24 @@ fn assert_everybody_hears_everybody(world: &mut World, shape: &str) {
 fn core_peers_do_not_forward_to_core_peers() {
     let mut world = relays(Mode::Immediate, 4);
     for (one, other) in [(0, 1), (1, 2), (2, 0)] {
-        join(&mut world, one, other, true);
+        join(&mut world, one, other, CORE_PEERS);
     }
-    join(&mut world, 1, 3, false);
+    join(&mut world, 1, 3, CORE);
     assert_everybody_hears_everybody(&mut world, "a mesh and a tree");
 }
 
 /// The data threads of a relay are core peers of each other, and of its other core peers.
 #[test]
 fn a_relay_of_two_threads_has_its_branches_on_either() {
-    for is_core_peer in [true, false] {
+    for role in [BranchRole::CorePeer, BranchRole::Core] {
         let mut world = World::empty();
         for (site, threads) in [(1, 2), (2, 1), (3, 1)] {
             world.add_relay(at_site(Mode::Immediate, site), threads);
         }
         // Relay 1 is threads 0 and 1; relays 2 and 3 are threads 2 and 3.
-        let of_thread = |thread: usize| match thread {
-            0 | 1 => Address::unicast(1, thread as u16),
-            _ => Address::unicast(thread as u16, 0),
-        };
+        let site_of = |thread: usize| thread.max(1) as u16;
         let mut branches = vec![(0, 2), (1, 3)];
-        if is_core_peer {
+        if role == BranchRole::CorePeer {
             branches.push((2, 3));
         }
         for thread in 0..4 {
@@ -479,39 +455,35 @@ fn a_relay_of_two_threads_has_its_branches_on_either() {
         for (one, other) in branches {
             world.link_threads([one, other]);
             for (here, there) in [(one, other), (other, one)] {
-                let (neighbour, link) = (of_thread(there), world.key_of(there));
-                let branch = BranchConfig { comtree: COMTREE, neighbour, link, is_core_peer };
-                let now = world.now;
-                world.threads[here].apply(now, Change::AddBranch(branch)).unwrap();
-            }
-            for (here, there) in [(one, other), (other, one)] {
-                send_subscribe(&mut world, there, here, COMTREE, 9);
+                world.add_branch(COMTREE, here, (there, site_of(there)), role);
             }
         }
         world.settle();
-        assert_everybody_hears_everybody(&mut world, &format!("core peers: {is_core_peer}"));
+        assert_everybody_hears_everybody(&mut world, &format!("{role:?}"));
         // What passes between data threads is no hop.
         for number in 0..4 {
             world.participants[number].received.clear();
         }
         publish_with_hops(&mut world, 1, 2, b"x");
         world.settle();
-        assert_eq!(counts(&world), [1, 0, 1, 1], "core: {is_core_peer}");
+        assert_eq!(counts(&world), [1, 0, 1, 1], "{role:?}");
     }
 }
 
 #[test]
 fn a_branch_gets_no_higher_level_than_it_wants() {
     let mut world = relays(Mode::Immediate, 2);
-    world.link(COMTREE, [(0, 1), (1, 2)], false);
-    wants(&mut world, 1, 0, COMTREE, 2);
+    world.subscribe(1, GROUP, 2);
+    world.link(COMTREE, [(0, 1), (1, 2)], [BranchRole::Child, BranchRole::Parent]);
+    world.settle();
     for level in 0..6 {
         world.publish(0, GROUP, level, Flags(0), &[level]);
         world.publish(1, GROUP, level, Flags(0), &[level]);
     }
     world.settle();
     assert_eq!(world.payloads(1), [[0], [1], [2]]);
-    assert!(world.payloads(0).is_empty(), "it wants nothing from there");
+    let all: Vec<_> = (0..6).map(|level| vec![level]).collect();
+    assert_eq!(world.payloads(0), all, "towards the core goes everything");
 }
 
 #[test]
@@ -529,10 +501,9 @@ fn a_links_branches_are_apart_by_comtree() {
             world.subscribe(number, GROUP, 9);
         }
     }
-    world.link(COMTREE, [(0, 1), (1, 2)], false);
-    world.link(OTHER_COMTREE, [(0, 11), (1, 12)], false);
-    wants(&mut world, 1, 0, COMTREE, 9);
-    send_subscribe(&mut world, 1, 0, OTHER_COMTREE, 9);
+    world.link(COMTREE, [(0, 1), (1, 2)], CORE);
+    world.link(OTHER_COMTREE, [(0, 11), (1, 12)], CORE);
+    world.settle();
     world.publish(0, GROUP, 0, Flags(0), b"one");
     world.publish(1, GROUP, 0, Flags(0), b"two");
     world.now = world.now.next_multiple(support::TICK);
@@ -554,9 +525,9 @@ fn a_links_branches_are_apart_by_comtree() {
 fn after_its_end_a_branch_gets_and_brings_nothing() {
     let mut world = line(PERIODIC);
     world.publish(0, GROUP, 0, Flags(0), b"waits");
-    let (now, neighbour) = (world.now, own_address(1));
-    let end = Change::RemoveBranch { comtree: COMTREE, neighbour };
-    world.threads[0].apply(now, end).unwrap();
+    let (now, link) = (world.now, world.key_of(1));
+    let id = BranchId { comtree: COMTREE, link, thread: 0 };
+    world.threads[0].apply(now, Change::RemoveBranch(id)).unwrap();
     world.publish(1, GROUP, 0, Flags(0), b"comes from nobody");
     world.tick();
     world.tick();

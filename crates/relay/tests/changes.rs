@@ -3,8 +3,8 @@
 mod support;
 
 use canopy_relay::{
-    BranchConfig, Change, ComtreeConfig, FIRST_ENDPOINT, LinkConfig, MAX_COMTREES, Mode, Notice,
-    Places, Refusal, RelayConfig,
+    BranchConfig, BranchId, BranchRole, Change, ComtreeConfig, LinkConfig, MAX_COMTREES, Mode,
+    Notice, Places, Refusal, RelayConfig,
 };
 use canopy_session::{Event, Keyring, MAX_LINKS, PublicKey, State};
 use canopy_wire::{
@@ -33,12 +33,13 @@ fn link_with(key: PublicKey) -> Change {
     Change::AddLink(LinkConfig { key, path: path_of_thread(9), thread: 0, calls: false })
 }
 
-fn branch(comtree: Comtree, neighbour: Address) -> Change {
-    Change::AddBranch(BranchConfig { comtree, neighbour, link: NEIGHBOUR, is_core_peer: false })
+fn branch_over(comtree: Comtree, link: PublicKey, role: BranchRole, site: u16) -> Change {
+    let id = BranchId { comtree, link, thread: 0 };
+    Change::AddBranch(BranchConfig { id, role, site })
 }
 
-fn neighbour() -> Address {
-    Address::unicast(9, 0)
+fn branch(comtree: Comtree) -> Change {
+    branch_over(comtree, NEIGHBOUR, BranchRole::Core, 9)
 }
 
 /// Lets time pass in steps, with all that is due.
@@ -67,52 +68,39 @@ fn move_to(world: &mut World, number: usize, last: u8) {
 fn what_cannot_be_is_refused_with_a_remedy_and_changes_nothing() {
     let mut world = World::new(Mode::Immediate, 1);
     let own_key = world.key_of(0);
-    let to_a_stranger = Change::AddBranch(BranchConfig {
-        comtree: COMTREE,
-        neighbour: neighbour(),
-        link: NEIGHBOUR,
-        is_core_peer: false,
-    });
-    assert_eq!(apply(&mut world, to_a_stranger), Err(Refusal::UnknownLink));
+    const ANOTHER: PublicKey = [10; 32];
+    assert_eq!(apply(&mut world, branch(COMTREE)), Err(Refusal::UnknownLink));
     apply(&mut world, link_with(NEIGHBOUR)).unwrap();
-    apply(&mut world, branch(COMTREE, neighbour())).unwrap();
-    let participant = world.address(0);
+    apply(&mut world, link_with(ANOTHER)).unwrap();
+    apply(&mut world, branch(COMTREE)).unwrap();
     let unknown = Comtree(99);
     let nobody = Address::unicast(8, 8);
-    let no_relay = Address::unicast(9, FIRST_ENDPOINT);
     let with = |comtree, endpoints| {
         Change::AddComtree(ComtreeConfig { endpoints, ..ComtreeConfig::new(comtree, 1) })
     };
-    let remove_branch = |neighbour| Change::RemoveBranch { comtree: COMTREE, neighbour };
+    let id = |comtree, link| BranchId { comtree, link, thread: 0 };
+    let another = |role, site| branch_over(COMTREE, ANOTHER, role, site);
+    let remove_branch = |link| Change::RemoveBranch(id(COMTREE, link));
+    let set_role = |link, role| Change::SetBranchRole { branch: id(COMTREE, link), role };
     let throw_out = |address| Change::ThrowOut { comtree: COMTREE, address };
-    let own_site = Address::unicast(1, 3);
     #[allow(clippy::reversed_empty_ranges)] // The mistake that is to be refused.
     let reversed = 200..=100;
     let cases = [
         (with(COMTREE, 64..=99), Refusal::ComtreeExists(COMTREE), "remove it first"),
         (Change::RemoveComtree(unknown), Refusal::UnknownComtree(unknown), "add it first"),
-        (branch(unknown, neighbour()), Refusal::UnknownComtree(unknown), "add it first"),
+        (branch(unknown), Refusal::UnknownComtree(unknown), "add it first"),
         (with(unknown, 0..=63), Refusal::NoEndpoints(unknown), "give it some from 64 on"),
         (with(unknown, reversed), Refusal::NoEndpoints(unknown), "give it some from 64 on"),
-        (
-            branch(COMTREE, neighbour()),
-            Refusal::AddressTaken(COMTREE, neighbour()),
-            "choose another address",
-        ),
-        (branch(COMTREE, no_relay), Refusal::NoRelayAddress(no_relay), "numbers below 64"),
-        (
-            branch(COMTREE, support::group(1)),
-            Refusal::NoRelayAddress(support::group(1)),
-            "numbers below 64",
-        ),
-        (branch(COMTREE, own_site), Refusal::OwnSite(own_site), "a site of its own"),
-        (remove_branch(nobody), Refusal::UnknownAddress(COMTREE, nobody), "may have left"),
-        (remove_branch(participant), Refusal::UnknownAddress(COMTREE, participant), "may have"),
+        (branch(COMTREE), Refusal::BranchExists(COMTREE), "remove one first"),
+        (another(BranchRole::Parent, 8), Refusal::RoleConflict(COMTREE), "change the other branch"),
+        (another(BranchRole::Child, 9), Refusal::SiteDivided(COMTREE, 9), "a site of its own"),
+        (remove_branch(ANOTHER), Refusal::UnknownBranch(COMTREE), "add it first"),
+        (set_role(ANOTHER, BranchRole::Core), Refusal::UnknownBranch(COMTREE), "add it first"),
+        (remove_branch([8; 32]), Refusal::UnknownLink, "add it first"),
         (link_with(NEIGHBOUR), Refusal::LinkExists, "remove it first"),
         (link_with(own_key), Refusal::OwnKey, "a key of its own"),
         (Change::RemoveLink { key: [8; 32], thread: 0 }, Refusal::UnknownLink, "add it first"),
         (throw_out(nobody), Refusal::UnknownAddress(COMTREE, nobody), "may have left"),
-        (throw_out(neighbour()), Refusal::UnknownAddress(COMTREE, neighbour()), "may have left"),
     ];
     let before: Vec<_> = world.relay().comtrees().collect();
     for (change, refusal, remedy) in cases {
@@ -122,12 +110,19 @@ fn what_cannot_be_is_refused_with_a_remedy_and_changes_nothing() {
         assert_eq!(world.relay().comtrees().collect::<Vec<_>>(), before, "{name}");
         assert_eq!(world.relay().sessions(), 1, "{name}");
     }
-    apply(&mut world, remove_branch(neighbour())).unwrap();
+    // One parent, and none in the core.
+    apply(&mut world, set_role(NEIGHBOUR, BranchRole::Parent)).unwrap();
+    apply(&mut world, another(BranchRole::Child, 8)).unwrap();
+    for role in [BranchRole::Parent, BranchRole::Core, BranchRole::CorePeer] {
+        let refused = apply(&mut world, set_role(ANOTHER, role));
+        assert_eq!(refused, Err(Refusal::RoleConflict(COMTREE)), "{role:?}");
+    }
+    apply(&mut world, remove_branch(NEIGHBOUR)).unwrap();
+    apply(&mut world, set_role(ANOTHER, BranchRole::Parent)).unwrap();
     // With a link its branches go.
-    apply(&mut world, branch(COMTREE, neighbour())).unwrap();
-    apply(&mut world, Change::RemoveLink { key: NEIGHBOUR, thread: 0 }).unwrap();
-    let unknown = Refusal::UnknownAddress(COMTREE, neighbour());
-    assert_eq!(apply(&mut world, remove_branch(neighbour())), Err(unknown));
+    apply(&mut world, Change::RemoveLink { key: ANOTHER, thread: 0 }).unwrap();
+    assert_eq!(world.relay().branches().count(), 0);
+    apply(&mut world, branch(COMTREE)).unwrap();
 }
 
 #[test]
@@ -161,17 +156,20 @@ fn comtrees_ports_and_mutes_are_bounded() {
     world.settle();
     assert_eq!(world.relay().sessions(), 1);
 
-    let addresses = |site| (0..64).map(move |endpoint| Address::unicast(site, endpoint));
-    let mut refusals = (2..100)
-        .flat_map(addresses)
-        .filter_map(|address| apply(&mut world, branch(COMTREE, address)).err());
-    let refused = refusals.next().expect("ports are bounded");
-    assert!(matches!(refused, Refusal::AddressTaken(COMTREE, _)), "{refused}");
-    assert!(refused.to_string().contains("remove a branch"), "{refused}");
-    drop(refusals);
-    let neighbour = Address::unicast(2, 0);
-    apply(&mut world, Change::RemoveBranch { comtree: COMTREE, neighbour }).unwrap();
-    apply(&mut world, branch(COMTREE, neighbour)).unwrap();
+    let comtrees: Vec<_> = world.relay().comtrees().map(|one| one.comtree).collect();
+    let links = (1..MAX_LINKS).map(|number| [&number.to_be_bytes()[..], &[7; 28]].concat());
+    let pairs = links.flat_map(|key| comtrees.iter().map(move |comtree| (*comtree, key.clone())));
+    let to = |(comtree, key): (Comtree, Vec<u8>)| {
+        branch_over(comtree, key.try_into().unwrap(), BranchRole::CorePeer, 9)
+    };
+    let refused = pairs.clone().find_map(|pair| apply(&mut world, to(pair)).err());
+    let refused = refused.expect("ports are bounded");
+    assert!(matches!(refused, Refusal::BranchExists(_)), "{refused}");
+    assert!(refused.to_string().contains("remove one first"), "{refused}");
+    let link = [&1u32.to_be_bytes()[..], &[7; 28]].concat().try_into().unwrap();
+    let first = BranchId { comtree: comtrees[0], link, thread: 0 };
+    apply(&mut world, Change::RemoveBranch(first)).unwrap();
+    apply(&mut world, branch_over(comtrees[0], link, BranchRole::CorePeer, 9)).unwrap();
 
     let until = world.now + SECOND;
     for last in 0..64 {
@@ -215,7 +213,7 @@ fn a_comtree_goes_with_all_that_hangs_on_it() {
     world.settle();
     world.subscribe_all(7, 0);
     apply(&mut world, link_with(NEIGHBOUR)).unwrap();
-    apply(&mut world, branch(COMTREE, neighbour())).unwrap();
+    apply(&mut world, branch(COMTREE)).unwrap();
     world.publish(0, 7, 0, Flags(0), b"gone");
     world.publish_to(0, world.address(1), 0, Flags(0), b"gone too");
     world.publish(2, 7, 0, Flags(0), b"stays");

@@ -4,12 +4,13 @@
 mod support;
 
 use canopy_relay::{
-    BranchConfig, Change, Gate, GateLimits, LinkConfig, Mode, Relay, RelayConfig, Siblings,
+    BranchConfig, BranchId, BranchRole, Change, Gate, GateLimits, LinkConfig, Mode, Relay,
+    RelayConfig, Siblings,
 };
 use canopy_session::{Call, Identity, PublicKey, Session, SessionConfig, State};
 use canopy_wire::{
-    Address, Change as Subscription, DropReason, Flags, Group, Header, Keepalive, Kind, Leave,
-    LeaveReason, Level, Path, RefusedReason, SAFE_DATAGRAM, SessionId, SubscribeWriter, Time,
+    DropReason, Flags, Header, Keepalive, Kind, Leave, LeaveReason, Path, RefusedReason, SessionId,
+    Time,
 };
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,7 +23,7 @@ const GROUP: u32 = 7;
 const STEP: Duration = Duration::from_millis(50);
 
 /// Two relays that are told of each other, and of a branch of a comtree. The first calls; nothing of
-/// that has been carried yet. A participant on each wants the group, and so does the second relay.
+/// that has been carried yet. A participant on each wants the group. The first relay is the core.
 fn two() -> World {
     let mut world = World::empty();
     for site in [1, 2] {
@@ -43,8 +44,12 @@ fn tell_of_other(world: &mut World, relay: usize) {
     let key = world.key_of(other);
     let path = path_of_thread(other);
     let link = LinkConfig { key, path, thread: 0, calls: relay == 0 };
-    let neighbour = Address::unicast(other as u16 + 1, 0);
-    let branch = BranchConfig { comtree: COMTREE, neighbour, link: key, is_core_peer: false };
+    let id = BranchId { comtree: COMTREE, link: key, thread: 0 };
+    let branch = BranchConfig {
+        id,
+        role: [BranchRole::Parent, BranchRole::Child][other],
+        site: other as u16 + 1,
+    };
     for change in [Change::AddLink(link), Change::AddBranch(branch)] {
         world.threads[relay].apply(now, change).unwrap();
     }
@@ -82,19 +87,6 @@ fn whoever_shares_the_neighbours_ip_keeps_no_link_down() {
     }
 }
 
-/// The second relay wants the group of the first.
-fn subscribe(world: &mut World) {
-    let mut out = [0; 200];
-    let mut writer = SubscribeWriter::new(&mut out, 1, SAFE_DATAGRAM).unwrap();
-    assert!(writer.push(Subscription::Add(Group::new(GROUP), Level(9))));
-    let len = writer.finish(COMTREE, SessionId::NONE);
-    let key = world.key_of(0);
-    assert!(world.threads[1].send_over_link(&key, &out[..len]));
-    let sent = world.collect(1);
-    world.carry(1, sent);
-    assert_eq!(world.collect(0).len(), 1, "it is answered");
-}
-
 /// What the first relay's participant publishes, and how much of it reached the second's.
 fn publish(world: &mut World) -> usize {
     let before = world.participants[1].received.len();
@@ -128,7 +120,6 @@ fn a_link_is_up_when_both_sides_have_proved_their_keys_and_stays_up() {
     assert_eq!(is_up(&world), [false, false]);
     world.settle();
     assert_eq!(is_up(&world), [true, true]);
-    subscribe(&mut world);
     assert_eq!(publish(&mut world), 1);
     // Twice as long as a session lives without a sign of life.
     for participant in 0..2 {
@@ -136,9 +127,10 @@ fn a_link_is_up_when_both_sides_have_proved_their_keys_and_stays_up() {
     }
     pass(&mut world, Duration::from_secs(20));
     assert_eq!(is_up(&world), [true, true]);
-    let calls = world.sum(|counters| counters.datagrams_in);
+    let before = world.sum(|counters| counters.datagrams_in);
     pass(&mut world, Duration::from_secs(1));
-    assert_eq!(world.sum(|counters| counters.datagrams_in) - calls, 4, "two keepalives, answered");
+    let hellos = world.sum(|counters| counters.datagrams_in) - before;
+    assert!((26..=44).contains(&hellos), "{hellos}, of both sides");
     assert_eq!(world.sessions(), 0, "a link is no participant");
 }
 
@@ -146,7 +138,6 @@ fn a_link_is_up_when_both_sides_have_proved_their_keys_and_stays_up() {
 fn what_goes_over_a_link_cannot_be_read() {
     let mut world = two();
     world.settle();
-    subscribe(&mut world);
     world.captured = Some(Vec::new());
     assert_eq!(publish(&mut world), 1);
     let captured = world.captured.take().unwrap();
@@ -221,8 +212,8 @@ fn whoever_stands_in_the_neighbours_place_never_becomes_a_link() {
     world.threads[1].apply(now, Change::AddLink(link)).unwrap();
     pass(&mut world, Duration::from_secs(10));
     assert_eq!(is_up(&world), [false, false]);
-    assert!(world.dropped(DropReason::Forged) >= 3, "each call, with a pause in between");
-    assert!(world.dropped(DropReason::Forged) <= 5, "each call, with a pause in between");
+    let calls = world.dropped(DropReason::Forged);
+    assert!((10..=25).contains(&calls), "{calls}: each call, with a pause in between");
 }
 
 #[test]
@@ -249,7 +240,6 @@ fn late_copies_of_a_handshake_change_nothing() {
     // From elsewhere the cookie is none.
     world.arrive(1, SocketAddr::from(([10, 66, 6, 6], 4748)), &connect);
     assert_eq!(world.dropped(DropReason::BadCookie), 1);
-    subscribe(&mut world);
     assert_eq!(publish(&mut world), 1);
 }
 
@@ -257,7 +247,6 @@ fn late_copies_of_a_handshake_change_nothing() {
 fn altered_and_repeated_packets_of_a_link_are_dropped() {
     let mut world = two();
     world.settle();
-    subscribe(&mut world);
     world.publish(0, GROUP, 0, Flags(0), b"once");
     let sent = world.collect(0);
     let to_neighbour: Vec<u8> = sent[0].datagrams().next().unwrap().to_vec();
@@ -285,7 +274,6 @@ fn a_link_comes_back_after_either_side_starts_anew() {
     for relay in [0, 1] {
         let mut world = two();
         world.settle();
-        subscribe(&mut world);
         pass(&mut world, Duration::from_secs(3));
         let config = at_site(Mode::Immediate, relay as u16 + 1);
         world.threads[relay] = Relay::new(config, Siblings::alone(), keyring(relay), &[3; 16]);
@@ -293,7 +281,6 @@ fn a_link_comes_back_after_either_side_starts_anew() {
         // Who calls does so at once; who is called is called when it has been silent for long enough.
         pass(&mut world, Duration::from_millis(if relay == 0 { 50 } else { 2_000 }));
         assert_eq!(is_up(&world), [true, true], "relay {relay} anew");
-        subscribe(&mut world);
         // Its participant finds out by itself, at the latest by its keepalives.
         pass(&mut world, Duration::from_secs(9));
         for number in [0, 1] {
@@ -308,7 +295,6 @@ fn a_link_comes_back_after_either_side_starts_anew() {
 fn what_is_for_a_link_that_is_down_is_counted() {
     let mut world = two();
     world.settle();
-    subscribe(&mut world);
     // From now on nothing reaches the neighbour: it is called in vain.
     for _ in 0..50 {
         world.now = world.now + STEP;

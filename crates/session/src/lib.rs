@@ -23,7 +23,7 @@ pub use participant::{Call, Event, LinkKeys, Session, SessionConfig, SessionErro
 pub use requests::RequestNumber;
 pub use seal::{GroupKeyMaker, GroupOpener, GroupSealer, OpenError, Opener};
 pub use sessions::{
-    Ended, Knock, LoggedKeys, MAX_LINKS, Proof, SessionIndex, SessionLimits, Sessions,
+    Ended, Knock, LinkTraffic, LoggedKeys, MAX_LINKS, Proof, SessionIndex, SessionLimits, Sessions,
     SessionsConfig, Terms,
 };
 pub use tag::{KeyedState, Keyring};

@@ -379,6 +379,7 @@ fn draw_max_sessions(participants: u32, fullness: Fullness, rng: &mut ChaCha8Rng
 
 fn draw_tables(participants: u32, fullness: Fullness, rng: &mut ChaCha8Rng) -> TableLimits {
     let mut tables = TableLimits {
+        max_routes: 1 << 12,
         max_groups: 4096,
         max_subscriptions: 1 << 16,
         max_subscriptions_per_participant: 1024,

@@ -34,7 +34,7 @@ drop_reasons! {
     /// Longer than the largest datagram.
     Oversized => "oversized",
     /// A session that nobody has: before the handshake, or after expiry; or a neighbour relay that
-    /// has no branch here.
+    /// has no branch on the comtree.
     UnknownSource => "unknown_source",
     /// A session that is at another path, perhaps because it has moved; or an update in another's
     /// name.
@@ -43,6 +43,10 @@ drop_reasons! {
     UnknownComtree => "unknown_comtree",
     /// A unicast address that nobody has on the comtree, or whose owner left before the flush.
     UnknownDestination => "unknown_destination",
+    /// A unicast that was sent to all branches, because a relay did not know the way: this is not it.
+    NotThisWay => "not_this_way",
+    /// A unicast whose way is not known, and too many such are asked for already.
+    RouteRequests => "route_requests",
     /// A cookie that this relay did not make, or made too long ago, or for another path.
     BadCookie => "bad_cookie",
     /// A packet that was not sealed with its session's key, or was altered; or a connect whose

@@ -47,8 +47,10 @@ kinds! {
     Subscribe = 0x03,
     /// Answer to a subscribe: what was applied, and what was refused.
     SubscribeAck = 0x04,
-    /// Where an address is (Forest §3.1); reserved for relays that learn routes.
+    /// A relay's answer to an update that asks for a route (Forest §3.1).
     RouteReply = 0x08,
+    /// A relay's sign of life on a link.
+    LinkHello = 0x09,
     /// First packet of a participant.
     Hello = 0x10,
     /// The relay's stateless answer to a hello.

@@ -16,6 +16,7 @@ mod handshake;
 mod header;
 mod link;
 mod liveness;
+mod overlay;
 mod path;
 mod reason;
 mod record;
@@ -39,6 +40,7 @@ pub use header::{
 };
 pub use link::LinkJoin;
 pub use liveness::{Challenge, Gone, Keepalive, Leave, Rebind, Unknown};
+pub use overlay::{LinkHello, RouteReply};
 pub use path::Path;
 pub use reason::{Excess, LeaveReason, RefusedReason, RequestStatus, SubscribeRefusal};
 pub use record::{

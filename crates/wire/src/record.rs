@@ -13,8 +13,11 @@ pub const MAX_RECORDS: usize = u8::MAX as usize;
 pub struct Flags(pub u8);
 
 impl Flags {
-    /// The publisher wants its own update back if it is subscribed.
+    /// From a participant: it wants its own update back if it is subscribed.
     pub const ECHO: Flags = Flags(0x40);
+    /// From a relay, where echo has no meaning: the relay does not know the way to the update's
+    /// destination, and asks for it (Forest §3.1).
+    pub const ROUTE_REQUEST: Flags = Flags(0x40);
     /// The record is filler and carries no update.
     pub const FILLER: Flags = Flags(0x80);
 

@@ -153,6 +153,11 @@ impl<'a> SubscribeWriter<'a> {
         Ok(SubscribeWriter { sections: SectionWriter::new(out, sequence, max_datagram)? })
     }
 
+    /// Whether any change more fits, of whatever operation and level.
+    pub fn has_room(&self) -> bool {
+        self.sections.len + SECTION_LEN + 4 <= self.sections.out.len()
+    }
+
     /// Adds a change. Returns whether it fitted. Changes of one operation and level that follow
     /// each other share a section.
     pub fn push(&mut self, change: Change) -> bool {

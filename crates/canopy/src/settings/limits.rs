@@ -50,6 +50,16 @@ pub(super) struct LimitArgs {
         allow_negative_numbers = true
     )]
     max_subscriptions: Option<String>,
+    /// The most ways to endpoints and sites behind other relays that are learned, for each data thread
+    /// [default: 131072]
+    #[arg(
+        long,
+        value_name = "N",
+        env = "CANOPY_MAX_ROUTES",
+        hide_env_values = true,
+        allow_negative_numbers = true
+    )]
+    max_routes: Option<String>,
     /// The most subscriptions of one participant [default: 4096]
     #[arg(
         long,
@@ -198,12 +208,13 @@ pub(super) struct LimitArgs {
 
 impl LimitArgs {
     /// What was given, by the key that the file has for it.
-    pub(super) fn by_key(&self) -> [(&'static str, &Option<String>); 20] {
+    pub(super) fn by_key(&self) -> [(&'static str, &Option<String>); 21] {
         [
             ("max_sessions", &self.max_sessions),
             ("max_datagram", &self.max_datagram),
             ("max_groups", &self.max_groups),
             ("max_subscriptions", &self.max_subscriptions),
+            ("max_routes", &self.max_routes),
             ("max_subscriptions_per_participant", &self.max_subscriptions_per_participant),
             ("max_new_groups_per_participant", &self.max_new_groups_per_participant),
             ("member_up_packets", &self.member_up_packets),
@@ -235,6 +246,7 @@ pub(super) fn check_tables(sources: &Sources) -> anyhow::Result<TableLimits> {
     Ok(TableLimits {
         max_groups: table("max_groups", default.max_groups)? as u32,
         max_subscriptions: table("max_subscriptions", default.max_subscriptions)? as u32,
+        max_routes: table("max_routes", default.max_routes)? as u32,
         max_subscriptions_per_participant: table(
             "max_subscriptions_per_participant",
             default.max_subscriptions_per_participant,

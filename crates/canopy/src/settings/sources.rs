@@ -50,6 +50,7 @@ const SETTINGS: &[Setting] = &[
     Setting { table: "limits", key: "max_datagram", form: Number, example: "1232" },
     Setting { table: "limits", key: "max_groups", form: Number, example: "65536" },
     Setting { table: "limits", key: "max_subscriptions", form: Number, example: "262144" },
+    Setting { table: "limits", key: "max_routes", form: Number, example: "131072" },
     Setting { table: "limits", key: "max_subscriptions_per_participant", form: Number, example: "4096" },
     Setting { table: "limits", key: "max_new_groups_per_participant", form: Number, example: "1024" },
     Setting { table: "limits", key: "member_up_packets", form: Number, example: "50000" },

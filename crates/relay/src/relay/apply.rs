@@ -1,10 +1,10 @@
 //! Changes that are not traffic.
 
 use super::{MAX_MUTED, Relay, SWEEP_EVERY};
-use crate::changes::{BranchConfig, Change, Refusal};
+use crate::changes::{Change, Refusal};
 use crate::comtrees::{ComtreeConfig, FIRST_ENDPOINT};
 use crate::meters::UpMeter;
-use crate::ports::{Peer, PeerClass, PortIndex, Shape};
+use crate::ports::{Peer, PortIndex};
 use canopy_wire::{Comtree, LeaveReason, Time};
 
 impl Relay {
@@ -19,17 +19,8 @@ impl Relay {
             Change::AddLink(config) => self.add_link(now, config),
             Change::RemoveLink { key, .. } => self.remove_link(now, &key),
             Change::AddBranch(config) => self.add_branch(now, &config),
-            Change::RemoveBranch { comtree, neighbour } => {
-                let unknown = Refusal::UnknownAddress(comtree, neighbour);
-                let port = self.ports.find(comtree, neighbour).ok_or(unknown)?;
-                let is_branch =
-                    self.ports.get(port).is_some_and(|port| matches!(port.peer, Peer::Branch(_)));
-                if !is_branch {
-                    return Err(unknown);
-                }
-                self.close(now, port);
-                Ok(())
-            }
+            Change::RemoveBranch(id) => self.remove_branch(now, &id),
+            Change::SetBranchRole { branch, role } => self.set_branch_role(now, &branch, role),
             Change::LimitSubscriptions(most) => {
                 self.most_of_participant.subscriptions = most;
                 Ok(())
@@ -88,8 +79,15 @@ impl Relay {
         if !self.comtrees.add(config, meter) {
             return Err(Refusal::TooManyComtrees);
         }
-        self.table.deal(self.comtrees.live().count() as u32);
+        self.deal();
         Ok(())
+    }
+
+    /// The comtrees share the tables.
+    fn deal(&mut self) {
+        let comtrees = self.comtrees.live().count() as u32;
+        self.table.deal(comtrees);
+        self.routes.deal(comtrees);
     }
 
     fn remove_comtree(&mut self, now: Time, comtree: Comtree) -> Result<(), Refusal> {
@@ -102,8 +100,10 @@ impl Relay {
                 self.close(now, port);
             }
         }
+        self.routes.retain(|route| route.comtree != comtree);
+        self.pending.forget_comtree(index);
         self.comtrees.remove(index);
-        self.table.deal(self.comtrees.live().count() as u32);
+        self.deal();
         Ok(())
     }
 
@@ -117,27 +117,6 @@ impl Relay {
         }
         self.leave(now, port);
         true
-    }
-
-    fn add_branch(&mut self, now: Time, config: &BranchConfig) -> Result<(), Refusal> {
-        let BranchConfig { comtree, neighbour, link, is_core_peer } = *config;
-        let index = self.comtrees.find(comtree).ok_or(Refusal::UnknownComtree(comtree))?;
-        if neighbour.is_group() || neighbour.endpoint() >= FIRST_ENDPOINT {
-            return Err(Refusal::NoRelayAddress(neighbour));
-        }
-        if neighbour.site() == self.comtrees.get(index).addresses.site() {
-            return Err(Refusal::OwnSite(neighbour));
-        }
-        let class = if is_core_peer { PeerClass::CorePeer } else { PeerClass::TreeNeighbour };
-        let taken = Refusal::AddressTaken(comtree, neighbour);
-        if self.ports.find(comtree, neighbour).is_some() {
-            return Err(taken);
-        }
-        let link = self.link_with(&link).ok_or(Refusal::UnknownLink)?;
-        let shape = Shape { class, datagrams: link.datagrams };
-        let peer = Peer::Branch(link.session);
-        let port = self.open_port(now, peer, shape, (comtree, index), neighbour);
-        port.map(drop).ok_or(taken)
     }
 
     /// Lets those be sent to again whose time is over.

@@ -8,7 +8,7 @@ use crate::meters::Budgets;
 use crate::places::Places;
 use crate::siblings::Siblings;
 use crate::subscriptions::{Most, TableLimits};
-use canopy_session::{SessionLimits, SessionsConfig, derive};
+use canopy_session::{PublicKey, SessionLimits, SessionsConfig, derive};
 use canopy_token::UnixTime;
 use canopy_wire::{Address, Comtree, Excess, Path, Tag};
 use core::time::Duration;
@@ -120,6 +120,16 @@ pub enum Notice {
         path: Path,
         /// Why.
         why: TokenRefusal,
+    },
+    /// A link has come up: both relays have proved their keys.
+    LinkUp {
+        /// The neighbour's key.
+        key: PublicKey,
+    },
+    /// A link is down: the neighbour is not heard any more, or does not hear.
+    LinkDown {
+        /// The neighbour's key.
+        key: PublicKey,
     },
     /// A participant is no longer there.
     Left {

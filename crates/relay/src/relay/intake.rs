@@ -3,9 +3,10 @@
 
 use super::{Mode, Relay};
 use crate::NONE;
-use crate::pending::{Update, Waiting};
+use crate::comtrees::ComtreeIndex;
+use crate::pending::{Audience, Update, Waiting};
 use crate::ports::{PeerClass, PortIndex};
-use crate::told::Told;
+use crate::tree::Reach;
 use canopy_session::{Answer, SessionIndex};
 use canopy_wire::{
     Address, Comtree, DropReason, Flags, Header, MAX_UPDATE, Packet, Path, Record, Time,
@@ -13,12 +14,14 @@ use canopy_wire::{
 
 /// An update that was accepted, wherever it came from.
 #[derive(Clone, Copy)]
-struct Accepted<'a> {
-    update: Update<'a>,
+pub(super) struct Accepted<'a> {
+    pub(super) update: Update<'a>,
+    /// Its comtree.
+    pub(super) index: ComtreeIndex,
     /// The port that it came from, to which it does not go back; [`NONE`] if it may.
-    origin: PortIndex,
+    pub(super) origin: PortIndex,
     /// Whether the other data threads may want it: not if it came from one of them.
-    may_pass: bool,
+    pub(super) may_pass: bool,
 }
 
 impl Relay {
@@ -44,9 +47,6 @@ impl Relay {
             // One bad record does not cost the others.
             if let Err(reason) = self.publish(now, port, header, &record) {
                 self.drop_on(header.comtree, reason);
-                if reason == DropReason::UnknownDestination {
-                    self.tell_gone(now, port, record.dst);
-                }
             }
         }
         Ok(())
@@ -103,18 +103,17 @@ impl Relay {
         let port = self.ports.get(index).ok_or(DropReason::UnknownSource)?;
         let (class, comtree_index) = (port.shape.class, port.comtree_index);
         let is_own = class == PeerClass::Participant;
-        let may_say = if is_own {
-            record.src == Address::UNSPECIFIED || record.src == port.address
-        } else {
-            // A branch brings what others sent, but nothing of whom this relay serves itself.
-            let own_site = self.comtrees.get(comtree_index).addresses.site();
-            !record.src.is_group() && record.src.site() != own_site
-        };
-        if !may_say {
+        let src = if is_own { port.address } else { record.src };
+        if is_own && record.src != Address::UNSPECIFIED && record.src != src {
             return Err(DropReason::SpoofedSource);
         }
         if let Some(rights) = &port.rights {
             rights.check_update(record.dst, record.level)?;
+        }
+        // A branch brings what others sent, but nothing of whom this relay serves itself.
+        let comtree = (header.comtree, comtree_index);
+        if !is_own && !self.learn_source(now, comtree, index, src) {
+            return Err(DropReason::SpoofedSource);
         }
         // The hop limit falls at every relay, so what loops dies.
         let hops = header.hop_limit.checked_sub(1).ok_or(DropReason::HopLimit)?;
@@ -125,18 +124,20 @@ impl Relay {
         let echo = is_own && record.flags.contains(Flags::ECHO);
         let update = Update {
             comtree: header.comtree,
-            src: if is_own { port.address } else { record.src },
+            src,
             series: record.series,
             dst: record.dst,
             flags: if echo { Flags::ECHO } else { Flags(0) },
             level: record.level,
             hops,
             from_core_peer: class == PeerClass::CorePeer,
+            asks_route: !is_own && record.flags.contains(Flags::ROUTE_REQUEST),
             payload: record.payload,
         };
         let origin = if echo { NONE } else { index };
-        let accepted = Accepted { update, origin, may_pass: true };
-        self.deliver(now, accepted)?;
+        let accepted = Accepted { update, index: comtree_index, origin, may_pass: true };
+        self.deliver(now, accepted)
+            .inspect_err(|reason| self.undelivered(now, *reason, &update))?;
         if is_own {
             self.counters.updates_in += 1;
             let counters = &mut self.comtrees.get_mut(comtree_index).counters;
@@ -149,16 +150,21 @@ impl Relay {
     /// Takes an update that another data thread accepted.
     pub(super) fn take_passed(&mut self, now: Time, update: &Update<'_>) {
         self.counters.updates_taken += 1;
-        let accepted = Accepted { update: *update, origin: NONE, may_pass: false };
+        let Some(index) = self.comtrees.find(update.comtree) else {
+            return self.counters.drop(DropReason::UnknownComtree);
+        };
+        let accepted = Accepted { update: *update, index, origin: NONE, may_pass: false };
         if let Err(reason) = self.deliver(now, accepted) {
             self.drop_on(update.comtree, reason);
-            let sender = self.thread_of(update.comtree, update.src);
-            let is_gone = reason == DropReason::UnknownDestination;
-            if let Some(thread) = sender.filter(|_| is_gone && self.gone.take(&super::GONE, now, 1))
-            {
-                let Update { comtree, src: sender, dst: address, .. } = *update;
-                self.siblings.mention(thread, Told::Gone { comtree, sender, address });
-            }
+            self.undelivered(now, reason, update);
+        }
+    }
+
+    /// What was to go to one endpoint goes nowhere.
+    fn undelivered(&mut self, now: Time, reason: DropReason, update: &Update<'_>) {
+        // Whoever asked for the way hears from others that nobody answers.
+        if reason == DropReason::UnknownDestination {
+            self.tell_nobody(now, update);
         }
     }
 
@@ -172,44 +178,41 @@ impl Relay {
         self.reply(path, answer.bytes());
     }
 
-    /// Passes an update to the data threads that want it, and queues it for the receivers here.
+    /// Passes an update to the data threads that want it, and queues it for the receivers here: whoever
+    /// has subscribed to its group, and neighbours towards the core and in it (Forest §3.3).
     fn deliver(&mut self, now: Time, accepted: Accepted<'_>) -> Result<(), DropReason> {
-        let Accepted { update, origin, may_pass } = accepted;
+        let Accepted { update, index, origin, may_pass } = accepted;
         let Some(group) = update.dst.group() else {
             return self.deliver_to_one(now, accepted);
         };
-        let Some(group) = self.table.find_group(update.comtree, group) else {
-            self.counters.updates_without_subscriber += u64::from(may_pass);
-            return Ok(());
-        };
+        let group = self.table.find_group(update.comtree, group);
+        let tree = &mut self.comtrees.get_mut(index).tree;
+        let goes_on = tree.everything().iter().any(|port| *port != origin);
+        let mut wanting = 0;
         if may_pass {
-            let wanting = self.table.siblings_that_want(group, update.level);
-            if wanting != 0 {
-                self.pass(wanting, &update);
+            wanting = tree.siblings_with(Reach::EVERYTHING);
+            wanting |= group.map_or(0, |group| self.table.siblings_that_want(group, update.level));
+        }
+        if wanting != 0 {
+            self.pass(wanting, &update);
+        }
+        let members = group.filter(|group| self.table.has_members(*group));
+        if members.is_none() && !goes_on {
+            self.counters.updates_without_subscriber += u64::from(may_pass && wanting == 0);
+            return Ok(());
+        }
+        self.find_room(update.comtree, update.payload.len())?;
+        let target = match members {
+            Some(group) => {
+                let remembered = self.table.target_mut(group);
+                self.pending.target_of_group((Audience::Group(group), index), remembered)
             }
-        }
-        if !self.table.has_members(group) {
-            return Ok(());
-        }
-        self.find_room(update.comtree, update.payload.len())?;
-        let remembered = self.table.target_mut(group);
-        let target = self.pending.target_of_group(group, remembered);
+            None => {
+                let remembered = &mut self.comtrees.get_mut(index).tree.target;
+                self.pending.target_of_group((Audience::Tree, index), remembered)
+            }
+        };
         self.queue(now, target, origin, &update);
-        Ok(())
-    }
-
-    fn deliver_to_one(&mut self, now: Time, accepted: Accepted<'_>) -> Result<(), DropReason> {
-        let Accepted { update, may_pass, .. } = accepted;
-        if let Some(thread) = self.thread_of(update.comtree, update.dst).filter(|_| may_pass) {
-            self.pass(1 << thread, &update);
-            return Ok(());
-        }
-        let port = self.ports.find(update.comtree, update.dst);
-        let port = port.ok_or(DropReason::UnknownDestination)?;
-        self.find_room(update.comtree, update.payload.len())?;
-        let target = self.pending.target_of_port(port);
-        // A unicast goes to whoever it names, its sender too.
-        self.queue(now, target, NONE, &update);
         Ok(())
     }
 
@@ -220,14 +223,14 @@ impl Relay {
         (address.site() == own_site && thread != self.siblings.thread()).then_some(thread)
     }
 
-    fn pass(&mut self, to: u64, update: &Update<'_>) {
+    pub(super) fn pass(&mut self, to: u64, update: &Update<'_>) {
         // Only this thread sends an update back to its publisher.
         let update = Update { flags: Flags(0), ..*update };
         self.siblings.pass(to, &update);
         self.counters.updates_passed += u64::from(to.count_ones());
     }
 
-    fn queue(&mut self, now: Time, target: u32, origin: PortIndex, update: &Update<'_>) {
+    pub(super) fn queue(&mut self, now: Time, target: u32, origin: PortIndex, update: &Update<'_>) {
         self.pending.push(target, Waiting::new(origin, update), update.payload);
         self.flush_at.get_or_insert(match self.mode {
             Mode::Immediate => now,

@@ -310,6 +310,7 @@ impl Relay {
             self.ports.give_rights(port, rights);
         }
         self.comtrees.get_mut(index).participants += 1;
+        self.arrived_here(comtree, terms.address);
         self.counters.sessions_opened += 1;
         self.count_in(session, path.remote.ip());
         self.sweep_at.get_or_insert(now + SWEEP_EVERY);

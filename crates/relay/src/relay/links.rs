@@ -1,23 +1,27 @@
-//! Links to neighbour relays. Of the two one calls, as a participant would, and keeps the link alive;
-//! the other is called. From the handshake on both have the link as a session of their own.
+//! Links to neighbour relays. Of the two one calls, as a participant would; the other is called. Both
+//! send signs of life. From the handshake on both have the link as a session of their own.
 
 use super::joining::Applicant;
-use super::{Relay, SWEEP_EVERY};
+use super::{Notice, Relay, SWEEP_EVERY};
 use crate::changes::{LinkConfig, Refusal};
-use crate::ports::{DatagramClass, LastSubscribe};
+use crate::ports::{DatagramClass, fold};
+use crate::pulse::Pulse;
+use crate::status::LinkStatus;
 use crate::told::Passed;
 use canopy_session::{
-    Answer, Call, Knock, PublicKey, Session, SessionConfig, SessionIndex, Terms, derive,
+    Call, Knock, PublicKey, Session, SessionConfig, SessionIndex, Sessions, Terms, derive,
 };
 use canopy_wire::{
-    Address, Comtree, Downlink, DropReason, Kind, LinkJoin, Packet, Path, RefusedReason, Suite,
-    Time,
+    Address, Comtree, Downlink, DropReason, Kind, LinkHello, LinkJoin, Packet, Path, RefusedReason,
+    Suite, Time,
 };
 use core::time::Duration;
 
-/// Who calls sends a keepalive this often, and calls anew when so many stay unanswered.
-const KEEPALIVE: Duration = Duration::from_millis(500);
-const LOST_AFTER: u32 = 3;
+/// Links are looked at this often at least while one is up; whoever comes later was late itself.
+const LOOK_EVERY: Duration = Duration::from_millis(75);
+
+/// Room for a hello and its seal.
+const HELLO_ROOM: usize = 64;
 
 /// A link with a neighbour, up or down.
 pub(crate) struct Link {
@@ -26,13 +30,42 @@ pub(crate) struct Link {
     pub(super) session: SessionIndex,
     /// The handshake, if this side calls.
     call: Option<Session>,
-    keepalive_at: Time,
-    /// Keepalives since the last answer.
-    unanswered: u32,
-    /// What the next one brings back.
-    path_stamp: u64,
+    pulse: Pulse,
+    /// How often it has come up.
+    ups: u32,
     /// How long the datagrams are that both sides take.
     pub(super) datagrams: DatagramClass,
+}
+
+impl Link {
+    pub(super) fn key(&self) -> &PublicKey {
+        &self.config.key
+    }
+
+    pub(super) fn round_trip(&self) -> Option<Duration> {
+        self.pulse.round_trip
+    }
+
+    /// How it stands, with these sessions.
+    pub(super) fn status(&self, sessions: &Sessions) -> LinkStatus {
+        let path = sessions.path(self.session);
+        let LinkConfig { key, thread, calls, .. } = self.config;
+        let Pulse { round_trip, loss_in, loss_out, bits_in, bits_out, .. } = self.pulse;
+        LinkStatus {
+            key,
+            thread,
+            remote: path.unwrap_or(self.config.path).remote,
+            calls,
+            is_up: path.is_some(),
+            ups: self.ups,
+            round_trip,
+            loss_in,
+            loss_out,
+            bits_in: if path.is_some() { bits_in } else { 0 },
+            bits_out: if path.is_some() { bits_out } else { 0 },
+            max_datagram: self.datagrams.max_datagram() as u16,
+        }
+    }
 }
 
 impl Relay {
@@ -51,9 +84,8 @@ impl Relay {
             config,
             session,
             call,
-            keepalive_at: now,
-            unanswered: 0,
-            path_stamp: 0,
+            pulse: Pulse::begin(now),
+            ups: 0,
             datagrams,
         });
         self.sweep_at.get_or_insert(now + SWEEP_EVERY);
@@ -88,9 +120,14 @@ impl Relay {
     }
 
     /// Sends a neighbour a packet that was laid out as if it were for cleartext: what the control
-    /// plane has to say, such as what it subscribes to. False if the link is down or there is no room.
+    /// plane has to say. False if the link is down or there is no room.
     pub fn send_over_link(&mut self, key: &PublicKey, packet: &[u8]) -> bool {
-        let Some(session) = self.link_with(key).map(|link| link.session) else { return false };
+        let session = self.link_with(key).map(|link| link.session);
+        session.is_some_and(|session| self.send_over(session, packet))
+    }
+
+    /// The same, by the link's session.
+    pub(super) fn send_over(&mut self, session: SessionIndex, packet: &[u8]) -> bool {
         let Some(path) = self.sessions.path(session) else { return false };
         let Some(room) = self.replies.room() else { return false };
         let Some(place) = room.get_mut(..packet.len()) else { return false };
@@ -98,6 +135,10 @@ impl Relay {
         let Some(len) = self.sessions.seal(session, room, packet.len()) else { return false };
         self.replies.push(path, len);
         true
+    }
+
+    pub(super) fn link_at(&self, session: SessionIndex) -> Option<&Link> {
+        self.links.iter().find(|link| link.session == session)
     }
 
     fn new_call(&mut self, config: &LinkConfig, session: SessionIndex) -> Session {
@@ -132,40 +173,66 @@ impl Relay {
     pub(super) fn links_due(&self) -> Option<Time> {
         let due = |link: &Link| {
             let is_up = self.sessions.path(link.session).is_some();
-            let call = link.call.as_ref()?;
-            if is_up { Some(link.keepalive_at) } else { call.poll_timeout() }
+            if is_up { Some(link.pulse.due()) } else { link.call.as_ref()?.poll_timeout() }
         };
         self.links.iter().filter_map(due).min()
     }
 
-    /// Calls the neighbours whose links are down, and keeps the others alive.
+    /// Calls the neighbours whose links are down, and sends the others signs of life.
     pub(super) fn drive_links(&mut self, now: Time) {
+        if self.links.is_empty() {
+            return;
+        }
+        let late = now.since(self.links_looked_at).saturating_sub(LOOK_EVERY);
+        self.links_looked_at = now;
         for number in 0..self.links.len() {
+            if !late.is_zero() {
+                self.links[number].pulse.forgive(late);
+            }
             self.drive_link(now, number);
         }
     }
 
     fn drive_link(&mut self, now: Time, number: usize) {
         let link = &mut self.links[number];
-        let (session, Some(call)) = (link.session, &mut link.call) else { return };
-        if let Some(path) = self.sessions.path(session) {
-            if now < link.keepalive_at {
+        let (session, key) = (link.session, link.config.key);
+        if self.sessions.path(session).is_some() {
+            if !link.pulse.is_lost(now) {
+                let (traffic, jitter) = (self.sessions.link_traffic(session), now.as_nanos());
+                let mut packet = [0; HELLO_ROOM];
+                if let Some(hello) = link.pulse.hello(now, fold(jitter), traffic)
+                    && let Ok(len) = hello.encode(&mut packet)
+                {
+                    self.send_over(session, &packet[..len]);
+                }
                 return;
             }
-            if link.unanswered < LOST_AFTER {
-                link.unanswered += 1;
-                link.keepalive_at = now + KEEPALIVE;
-                let mut answer = Answer::new();
-                self.sessions.write_keepalive(now, session, link.path_stamp, &mut answer);
-                return self.reply(path, answer.bytes());
-            }
-            // The neighbour has been silent for too long, or does not know the link any more.
+            // The neighbour has been silent for too long, or does not hear this relay.
             let _ = self.sessions.end(session);
+            self.note(Notice::LinkDown { key });
         }
+        let link = &mut self.links[number];
+        let Some(call) = &mut link.call else { return };
         while let Some(room) = self.replies.room() {
             let Some(len) = call.poll_transmit(now, room) else { break };
             self.replies.push(link.config.path, len);
         }
+    }
+
+    /// Takes a neighbour's sign of life.
+    pub(super) fn take_link_hello(
+        &mut self,
+        now: Time,
+        from: Path,
+        packet: &Packet<'_>,
+    ) -> Result<(), DropReason> {
+        let session = self.admit_session(now, from, packet)?;
+        let link = self.links.iter_mut().find(|link| link.session == session);
+        let link = link.ok_or(DropReason::UnexpectedKind)?;
+        let hello = LinkHello::decode(packet)?;
+        link.pulse.take(now, &hello, self.sessions.link_traffic(session));
+        self.sessions.heard_on_link(now, session);
+        Ok(())
     }
 
     /// Takes an answer to one of this relay's calls.
@@ -192,12 +259,9 @@ impl Relay {
         })?;
         while call.poll_event().is_some() {}
         if let Some(keys) = call.take_link() {
-            let (max_datagram, path_stamp) = (keys.max_datagram, keys.path_stamp);
+            let max_datagram = keys.max_datagram;
             self.sessions.link_up(now, session, from, keys);
-            let link = &mut self.links[number];
-            // At once, so that the neighbour knows that its answer has arrived.
-            (link.keepalive_at, link.unanswered, link.path_stamp) = (now, 0, path_stamp);
-            self.begin_link(number, max_datagram);
+            self.begin_link(now, number, max_datagram);
         }
         self.drive_link(now, number);
         Ok(())
@@ -205,17 +269,21 @@ impl Relay {
 
     /// A link has new keys. Whatever was agreed with the ones before is agreed anew; what was
     /// subscribed lasts until it expires.
-    fn begin_link(&mut self, number: usize, max_datagram: u16) {
+    fn begin_link(&mut self, now: Time, number: usize, max_datagram: u16) {
         let link = &mut self.links[number];
-        let session = link.session;
+        let (session, key) = (link.session, link.config.key);
+        // A hello leaves at once, so that the other side knows that it was heard.
+        link.pulse = Pulse::begin(now);
+        link.ups += 1;
         link.datagrams = DatagramClass::of(max_datagram);
         let datagrams = link.datagrams;
         for branch in self.ports.of_link(session).collect::<Vec<_>>() {
             if let Some(port) = self.ports.get_mut(branch) {
                 port.shape.datagrams = datagrams;
-                port.last_subscribe = LastSubscribe::default();
             }
         }
+        self.begin_downstream(session);
+        self.note(Notice::LinkUp { key });
     }
 
     /// Takes the call of a relay that says it is a neighbour, if this data thread is the one that it
@@ -249,24 +317,9 @@ impl Relay {
         };
         let proved = (applicant.path, applicant.proof);
         if self.sessions.answer_call(now, session, proved, (knock, join), &terms)? {
-            self.begin_link(number, terms.max_datagram);
+            self.begin_link(now, number, terms.max_datagram);
         }
         self.push_welcome(session, applicant.path);
-        Ok(())
-    }
-
-    /// Takes the answer to a link's keepalive.
-    pub(super) fn take_keepalive_ack(
-        &mut self,
-        now: Time,
-        from: Path,
-        packet: &Packet<'_>,
-    ) -> Result<(), DropReason> {
-        let session = self.admit_session(now, from, packet)?;
-        let called = |link: &&mut Link| link.session == session && link.call.is_some();
-        let link = self.links.iter_mut().find(called).ok_or(DropReason::UnexpectedKind)?;
-        link.path_stamp = self.sessions.keepalive_ack(now, session, packet)?;
-        link.unanswered = 0;
         Ok(())
     }
 }

@@ -21,7 +21,9 @@ impl Relay {
             Kind::Rebind => self.take_rebind(now, from, packet),
             Kind::Request => self.take_request(now, from, packet),
             Kind::Cookie | Kind::Connected | Kind::Refused => self.take_answer(now, from, packet),
-            Kind::KeepaliveAck => self.take_keepalive_ack(now, from, packet),
+            Kind::LinkHello => self.take_link_hello(now, from, packet),
+            Kind::SubscribeAck => self.take_subscribe_ack(now, from, packet),
+            Kind::RouteReply => self.take_route_reply(now, from, packet),
             Kind::GroupKeyHeld => self.take_held_key(now, from, packet),
             _ => Err(DropReason::UnexpectedKind),
         }
@@ -34,10 +36,11 @@ impl Relay {
         packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
         let session = self.admit_session(now, from, packet)?;
-        if !self.ports.is_link(session) {
-            let port = self.port_of(session, packet.header().comtree)?;
-            self.charge_keepalive(now, port)?;
+        if self.ports.is_link(session) {
+            return Err(DropReason::UnexpectedKind);
         }
+        let port = self.port_of(session, packet.header().comtree)?;
+        self.charge_keepalive(now, port)?;
         let mut answer = Answer::new();
         self.sessions.keepalive(now, session, packet, &mut answer)?;
         self.reply(from, answer.bytes());
@@ -142,10 +145,14 @@ impl Relay {
         {
             self.by_token.remove(&rights.token());
         }
-        if let Peer::Participant(_) = port.peer {
+        if let Peer::Branch(_) = port.peer {
+            self.windows.remove(&index);
+            self.branch_closed(now, port.comtree_index, index);
+        } else if let Peer::Participant(_) = port.peer {
             entry.addresses.give_back(now, port.address, port.owner);
             self.comtrees.member_left(port.comtree_index, port.held_key);
             self.note(Notice::Left { comtree: port.comtree, address: port.address });
+            self.left_site(port.comtree_index, port.address);
         }
         Some(port)
     }

@@ -1,7 +1,9 @@
 //! The relay of one data thread: verbs over ports, subscriptions and fan-out.
 
 mod apply;
+mod branches;
 mod config;
+mod downstream;
 mod intake;
 mod joining;
 mod keys;
@@ -9,8 +11,11 @@ mod limits;
 mod links;
 mod membership;
 mod rights;
+mod routing;
+mod standing;
 mod subscribe;
 mod threads;
+mod upstream;
 
 use crate::access::{Conducts, TokenId, Trust};
 use crate::bucket::{Bucket, Rate};
@@ -19,10 +24,11 @@ use crate::counters::Counters;
 use crate::fanout::{Books, Fanout, Tables};
 use crate::gate::{Counted, Gate};
 use crate::meters::{Budgets, Meters};
-use crate::pending::{Audience, MAX_PENDING_BYTES, Pending};
+use crate::pending::{Audience, MAX_PENDING_BYTES, MAX_PENDING_RECORDS, Pending};
 use crate::places::Places;
 use crate::ports::{PortIndex, Ports};
 use crate::replies::{Replies, STRANGERS};
+use crate::routes::Routes;
 use crate::siblings::Siblings;
 use crate::subscriptions::{Most, SubscriptionTable};
 use crate::told::Told;
@@ -30,24 +36,30 @@ use canopy_batch::SendBatch;
 use canopy_session::{KeyedState, Keyring, LoggedKeys, MAX_LINKS, SessionIndex, Sessions, derive};
 use canopy_token::UnixTime;
 use canopy_wire::{
-    Class, Comtree, DropReason, GroupKey, Kind, Packet, Path, Sealed, Tag, Time, WireError,
+    Address, Class, Comtree, DropReason, GroupKey, Kind, Packet, Path, Sealed, Tag, Time, WireError,
 };
 pub use config::{Mode, Notice, RelayConfig};
 use core::net::IpAddr;
 use core::time::Duration;
+use downstream::SubscribeWindow;
 use links::Link;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use upstream::Upstream;
 
 /// Expired sessions and subscriptions are looked for this often, a part of the tables each time.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
 /// Every session is looked at once a second, every subscription once in ten.
 const SESSION_SWEEPS: u32 = 10;
 const SUBSCRIPTION_SWEEPS: u32 = 100;
+/// Every route is looked at once in ten seconds.
+const ROUTE_SWEEPS: u32 = 100;
 /// Ports beside those of participants: branches, other data threads, second memberships.
 const MORE_PORTS: u32 = 4096;
 /// Notices that wait to be fetched; later ones are not kept.
 const MAX_NOTICES: usize = 256;
+/// Before the first source was learned.
+const NOBODY: (PortIndex, Address) = (crate::NONE, Address::UNSPECIFIED);
 /// Connects that are remembered as passed to another data thread, the latest ones.
 const MAX_PASSED_ON: usize = 512;
 /// Handshakes that fail, a second: beyond, only who comes from a quiet prefix is let in.
@@ -81,9 +93,21 @@ pub struct Relay {
     sessions: Sessions,
     ports: Ports,
     links: Vec<Link>,
+    links_looked_at: Time,
     /// From which the calls of links draw.
     call_seed: [u8; 32],
     table: SubscriptionTable,
+    routes: Routes,
+    /// The branch and the source that were learned last.
+    learned: (PortIndex, Address),
+    /// Addresses to which nobody knew the way, and since when they have been asked for.
+    asked: BTreeMap<(Comtree, Address), Time>,
+    asks: Bucket,
+    upstreams: Vec<Upstream>,
+    /// By branch.
+    windows: BTreeMap<PortIndex, SubscribeWindow>,
+    /// Other data threads do not know yet which branches are here.
+    reach_to_tell: bool,
     siblings: Siblings,
     pending: Pending,
     fanout: Fanout,
@@ -127,7 +151,10 @@ impl Relay {
         let threads = siblings.threads();
         let sibling_ports = if threads > 1 { threads } else { 0 };
         let max_ports = config.max_sessions.saturating_add(MORE_PORTS);
-        let max_pairs = config.tables.max_subscriptions.saturating_add(max_ports);
+        // What goes to neighbours that get everything needs no subscription.
+        let to_neighbours = MAX_PENDING_RECORDS as u32;
+        let max_pairs =
+            config.tables.max_subscriptions.saturating_add(max_ports).saturating_add(to_neighbours);
         let sessions = config.sessions(&siblings);
         let share = config.share(&siblings, table_key);
         let mut relay = Relay {
@@ -146,8 +173,16 @@ impl Relay {
             sessions: Sessions::new(sessions, keys, table_key),
             ports: Ports::new(sibling_ports, config.max_sessions + MAX_LINKS, max_ports),
             links: Vec::new(),
+            links_looked_at: Time::ZERO,
             call_seed: derive(table_key, b"canopy calls"),
             table: SubscriptionTable::new(config.tables, sibling_ports, max_ports, table_key),
+            routes: Routes::new(config.tables.max_routes, table_key),
+            learned: NOBODY,
+            asked: BTreeMap::new(),
+            asks: Bucket::default(),
+            upstreams: Vec::new(),
+            windows: BTreeMap::new(),
+            reach_to_tell: false,
             siblings,
             pending: Pending::new(max_ports),
             fanout: Fanout::new(max_ports, max_pairs, config.smallest_set),
@@ -315,6 +350,8 @@ impl Relay {
         let budget = self.table.high_water() / SUBSCRIPTION_SWEEPS + 1;
         self.counters.subscriptions_expired += self.table.expire(now, budget);
         self.end_by_tokens(now);
+        self.sweep_routes(now);
+        self.sweep_upstreams();
         self.say_all();
         self.unmute(now);
         self.look_at_talkers(now);
@@ -323,6 +360,8 @@ impl Relay {
             && self.table.live() == 0
             && self.table.changes_to_tell() == 0
             && self.muted.is_empty()
+            && self.routes.len() == 0
+            && self.asked.is_empty()
             && self.unsaid.is_empty()
             && self.links.is_empty();
         self.sweep_at = (!idle).then_some(now + SWEEP_EVERY);
@@ -333,7 +372,8 @@ impl Relay {
         // Where another thread is too slow to be told, the next sweep tries again.
         let to_tell = (self.table.changes_to_tell() > 0 && self.siblings.room_for_interests() > 0)
             .then_some(Time::ZERO);
-        [self.flush_at, self.sweep_at, self.keys_due(), to_tell, self.links_due()]
+        let upstreams = self.upstreams_due();
+        [self.flush_at, self.sweep_at, self.keys_due(), to_tell, self.links_due(), upstreams]
             .into_iter()
             .flatten()
             .min()
@@ -356,6 +396,8 @@ impl Relay {
     pub fn transmit(&mut self, now: Time, mut send: impl FnMut(&SendBatch)) {
         // Interests that have ended. New ones were told already, before their subscribes were answered.
         self.tell_siblings();
+        self.tell_reach();
+        self.drive_upstreams(now);
         let due = self.flush_at.is_some_and(|at| at <= now) || self.pending.is_half_full();
         if let Mode::Periodic { tick } = self.mode {
             self.ticked = now.last_multiple(tick);
@@ -393,8 +435,10 @@ impl Relay {
         self.fanout.send_all(&mut self.pending, &mut tables, &mut books, batch, send);
         // 3. A group's target is gone with the flush, and a group without subscribers with it.
         for target in &self.pending.targets {
-            if let Audience::Group(group) = target.audience {
-                self.table.forget_target(group);
+            match target.audience {
+                Audience::Group(group) => self.table.forget_target(group),
+                Audience::Tree => self.comtrees.get_mut(target.comtree).tree.target = crate::NONE,
+                Audience::Port(_) | Audience::Nobody => {}
             }
         }
         self.pending.clear();

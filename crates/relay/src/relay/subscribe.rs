@@ -1,8 +1,8 @@
-//! The receiving side of subscriptions: one packet in flight for each port, applied once, answered
-//! as often as it is repeated.
+//! The receiving side of participants' subscriptions: one packet in flight for each, applied once,
+//! answered as often as it is repeated.
 
 use super::Relay;
-use crate::ports::{LastSubscribe, PeerClass, PortIndex};
+use crate::ports::{LastSubscribe, PortIndex};
 use crate::subscriptions::{Most, SubscriptionTable};
 use canopy_wire::{
     Change, Comtree, DropReason, Packet, Path, Subscribe, SubscribeAckWriter, SubscribeRefusal,
@@ -52,11 +52,11 @@ impl Relay {
         let header = packet.header();
         let index = self.admit(now, from, packet)?;
         let subscribe = Subscribe::new_checked(packet)?;
+        if self.windows.contains_key(&index) {
+            return self.take_from_branch(now, (from, index), header.comtree, &subscribe);
+        }
         let port = self.ports.get_mut(index).ok_or(DropReason::UnknownSource)?;
-        let most = match port.shape.class {
-            PeerClass::Participant => self.most_of_participant,
-            PeerClass::TreeNeighbour | PeerClass::CorePeer => Most::ANYTHING,
-        };
+        let most = self.most_of_participant;
         let (last, max_datagram) = (port.last_subscribe, port.shape.datagrams.max_datagram());
         let sequence = subscribe.sequence();
         let repeats = sequence == last.sequence && last.sequence != 0;

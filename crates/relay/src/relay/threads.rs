@@ -88,6 +88,11 @@ impl Relay {
                     self.counters.drop(reason);
                 }
             }
+            Told::Reach { comtree, reach } => self.hear_of_reach(comtree, thread, reach),
+            Told::Route { comtree, to, is_here } => {
+                self.hear_of_route(thread, comtree, to, is_here)
+            }
+            Told::RouteReply { comtree, reply } => self.hear_route_reply(now, comtree, reply),
             Told::Gone { comtree, sender, address } => {
                 if let Some(port) = self.ports.find(comtree, sender) {
                     self.tell_gone(now, port, address);

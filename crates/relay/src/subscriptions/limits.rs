@@ -7,6 +7,8 @@ pub struct TableLimits {
     pub max_groups: u32,
     /// The most subscriptions.
     pub max_subscriptions: u32,
+    /// The most ways to endpoints and sites that are learned.
+    pub max_routes: u32,
     /// The most subscriptions of one participant.
     pub max_subscriptions_per_participant: u32,
     /// The most groups that one participant may be the first to subscribe to, as long as it stays
@@ -19,6 +21,7 @@ impl Default for TableLimits {
         TableLimits {
             max_groups: 1 << 16,
             max_subscriptions: 1 << 18,
+            max_routes: 1 << 17,
             max_subscriptions_per_participant: 4096,
             max_new_groups_per_participant: 1024,
         }

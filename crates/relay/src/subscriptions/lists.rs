@@ -9,7 +9,7 @@ use canopy_wire::{Comtree, Group, Level};
 
 /// A group's members are looked through while there are no more than this, and looked up in an index
 /// otherwise. Most groups are small, and changing one that is not indexed costs a third less.
-const FEW_MEMBERS: u32 = 8;
+pub(super) const FEW_MEMBERS: u32 = 8;
 
 /// A port's part of the table.
 #[derive(Clone, Copy, Default)]
@@ -37,13 +37,43 @@ pub(super) struct GroupEntry {
     /// were told of it.
     pub(super) wanted: Wanted,
     pub(super) told: Wanted,
-    /// Whether the group is in the list of those to tell of.
-    pub(super) is_to_tell: bool,
-    /// How many members the first list has, and whether they are indexed: once there were too many
-    /// to look through, until none is left.
+    /// Up to which level the parent was asked for the group's updates, if at all.
+    pub(super) asked: Wanted,
+    /// How many members the first list has.
     pub(super) members: u32,
-    pub(super) is_indexed: bool,
+    pub(super) marks: Marks,
 }
+
+/// What is so of a group: a bit for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Marks(u8);
+
+impl Marks {
+    /// It is in the list of those of which other data threads are to be told.
+    pub(super) const TO_TELL: Marks = Marks(1);
+    /// Its members are indexed: once there were too many to look through, until none is left.
+    pub(super) const INDEXED: Marks = Marks(2);
+    /// It is in the list of those that the parent may have to be asked for.
+    pub(super) const TO_ASK: Marks = Marks(4);
+    /// The parent has not acknowledged yet what it was asked last.
+    pub(super) const ASKING: Marks = Marks(8);
+    /// The parent is to be asked again, even if nothing has changed.
+    pub(super) const REFRESH: Marks = Marks(16);
+
+    pub(super) fn has(self, any_of: Marks) -> bool {
+        self.0 & any_of.0 != 0
+    }
+
+    pub(super) fn set(&mut self, mark: Marks, on: bool) {
+        self.0 = if on { self.0 | mark.0 } else { self.0 & !mark.0 };
+    }
+
+    pub(super) const fn or(self, other: Marks) -> Marks {
+        Marks(self.0 | other.0)
+    }
+}
+
+const _: () = assert!(size_of::<GroupEntry>() == 32);
 
 impl GroupEntry {
     /// The hash of comtree and group, from which the hash of every subscription is made.
@@ -99,9 +129,9 @@ impl SubscriptionTable {
             target: NONE,
             wanted: Wanted::default(),
             told: Wanted::default(),
-            is_to_tell: false,
+            asked: Wanted::default(),
             members: 0,
-            is_indexed: false,
+            marks: Marks::default(),
         };
         let index = if self.free_group != NONE {
             let index = self.free_group;
@@ -125,7 +155,8 @@ impl SubscriptionTable {
         let is_unused = entry.first == NONE
             && entry.first_sibling == NONE
             && entry.target == NONE
-            && !entry.is_to_tell;
+            && entry.asked == Wanted::default()
+            && !entry.marks.has(Marks::TO_TELL.or(Marks::TO_ASK).or(Marks::ASKING));
         if !is_unused {
             return;
         }
@@ -140,7 +171,7 @@ impl SubscriptionTable {
     pub(super) fn find_pair(&self, port: PortIndex, group: u32) -> Option<u32> {
         let entry = &self.groups[group as usize];
         let is_sibling = port < self.siblings;
-        if !is_sibling && entry.is_indexed {
+        if !is_sibling && entry.marks.has(Marks::INDEXED) {
             let hash = pair_hash(entry.hash(&self.hash), port);
             let found = self.by_pair.find(hash, |pair| pair.port == port && pair.group == group);
             return found.map(|pair| pair.subscription);
@@ -160,11 +191,11 @@ impl SubscriptionTable {
     fn index_pair(&mut self, group: u32, subscription: u32) {
         let entry = &mut self.groups[group as usize];
         let to_index = match entry.members {
-            0..=FEW_MEMBERS if !entry.is_indexed => return,
-            _ if entry.is_indexed => 1,
+            0..=FEW_MEMBERS if !entry.marks.has(Marks::INDEXED) => return,
+            _ if entry.marks.has(Marks::INDEXED) => 1,
             all => all,
         };
-        entry.is_indexed = true;
+        entry.marks.set(Marks::INDEXED, true);
         let (groups, state, mut index) = (&self.groups, &self.hash, subscription);
         for _ in 0..to_index {
             let Subscription { port, next_of_group, .. } = self.subscriptions[index as usize];
@@ -237,6 +268,7 @@ impl SubscriptionTable {
             next_of_port,
             prev_of_port,
             is_first,
+            level,
             ..
         } = self.subscriptions[index as usize];
         let is_sibling = port < self.siblings;
@@ -249,12 +281,12 @@ impl SubscriptionTable {
         let is_empty = *first == NONE;
         if !is_sibling {
             entry.members -= 1;
-            if entry.is_indexed {
+            if entry.marks.has(Marks::INDEXED) {
                 let hash = pair_hash(entry.hash(&self.hash), port);
                 if let Ok(pair) = self.by_pair.find_entry(hash, |pair| pair.subscription == index) {
                     pair.remove();
                 }
-                entry.is_indexed = entry.members > 0;
+                entry.marks.set(Marks::INDEXED, entry.members > 0);
             }
         }
         if let Some(after) = self.subscriptions.get_mut(next_of_group as usize) {
@@ -279,10 +311,8 @@ impl SubscriptionTable {
             if is_empty {
                 self.groups_of_comtrees.give_back(comtree);
             }
-            if is_empty && self.siblings > 1 {
-                self.set_wanted(group, Wanted(None));
-            }
         }
+        self.member_gone(group, is_sibling, level);
         self.release_if_unused(group);
     }
 }

@@ -8,6 +8,7 @@ mod limits;
 mod lists;
 #[cfg(test)]
 mod tests;
+mod upwards;
 
 use crate::NONE;
 use crate::comtrees::ComtreeIndex;
@@ -18,7 +19,9 @@ use canopy_wire::{Comtree, Group, Level, SubscribeRefusal, Tag, Time};
 use hashbrown::HashTable;
 pub(crate) use limits::Most;
 pub use limits::TableLimits;
-use lists::{GroupEntry, OfPort, Pair, Subscription, Wanted};
+use lists::{FEW_MEMBERS, GroupEntry, Marks, OfPort, Pair, Subscription, Wanted};
+pub(crate) use upwards::GroupIndex;
+use upwards::Upwards;
 
 /// The most groups that a table can be made for, of all data threads together.
 const MOST_GROUPS: u32 = 1 << 28;
@@ -46,6 +49,8 @@ pub(crate) struct SubscriptionTable {
     sweep: u32,
     /// Groups of which the other data threads are to be told.
     to_tell: Vec<u32>,
+    /// The comtrees of which this data thread has the branch towards the core, in order.
+    upwards: Vec<Upwards>,
 }
 
 impl SubscriptionTable {
@@ -76,6 +81,7 @@ impl SubscriptionTable {
             hash: KeyedState::new(key),
             sweep: 0,
             to_tell: Vec::with_capacity(if siblings > 1 { max_groups as usize } else { 0 }),
+            upwards: Vec::new(),
         }
     }
 
@@ -113,6 +119,20 @@ impl SubscriptionTable {
     /// The participants and branches of a group with their levels, latest first.
     pub(crate) fn members(&self, group: u32) -> impl Iterator<Item = (PortIndex, Level)> + '_ {
         self.list(self.groups[group as usize].first)
+    }
+
+    /// The groups that somebody here is subscribed to, with their numbers.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = (Comtree, Group, u32)> + '_ {
+        let subscribed = self.by_group.iter().filter(|index| self.has_members(**index));
+        subscribed.map(|index| {
+            let entry = &self.groups[*index as usize];
+            (entry.comtree, entry.group, *index)
+        })
+    }
+
+    /// How many groups a port is subscribed to.
+    pub(crate) fn count_of(&self, port: PortIndex) -> u32 {
+        self.of_port[port as usize].count
     }
 
     /// Which of the relay's other data threads want a group's updates of a level, a bit for each.
@@ -200,9 +220,11 @@ impl SubscriptionTable {
         let is_sibling = port < self.siblings;
         if let Some(existing) = known.and_then(|known| self.find_pair(port, known)) {
             let subscription = &mut self.subscriptions[existing as usize];
-            subscription.level = level;
             subscription.expires = expires;
-            self.note_wanted(existing);
+            let before = core::mem::replace(&mut subscription.level, level);
+            if before != level {
+                self.level_changed(existing, before);
+            }
             return Ok(());
         }
         if !is_sibling {
@@ -214,8 +236,19 @@ impl SubscriptionTable {
             None => self.open_group(hash, comtree, group).ok_or(SubscribeRefusal::Table)?,
         };
         let subscription = self.link(port, group, level, expires);
-        self.note_wanted(subscription);
+        self.member_came(subscription);
         Ok(())
+    }
+
+    /// Up to which level the port is subscribed to the group, if it is.
+    pub(crate) fn level_of(
+        &self,
+        port: PortIndex,
+        comtree: Comtree,
+        group: Group,
+    ) -> Option<Level> {
+        let subscription = self.find_pair(port, self.find_group(comtree, group)?)?;
+        Some(self.subscriptions[subscription as usize].level)
     }
 
     /// Whether the port is subscribed to the group.
@@ -287,7 +320,7 @@ impl SubscriptionTable {
         loop {
             let index = self.to_tell.pop()?;
             let entry = &mut self.groups[index as usize];
-            entry.is_to_tell = false;
+            entry.marks.set(Marks::TO_TELL, false);
             let has_changed = entry.wanted != entry.told;
             entry.told = entry.wanted;
             let news = (entry.comtree, entry.group, entry.wanted.0);
@@ -298,26 +331,60 @@ impl SubscriptionTable {
         }
     }
 
-    /// Raises what the group's members want to the level of this subscription. It only falls when the
-    /// last member has gone, because the second highest level would have to be searched for. Until
-    /// then this thread may be passed updates that none of its members' levels lets through.
-    fn note_wanted(&mut self, subscription: u32) {
-        if self.siblings > 1 {
+    /// Whether anybody is told what the members of groups want.
+    fn says_what_is_wanted(&self) -> bool {
+        self.siblings > 1 || !self.upwards.is_empty()
+    }
+
+    /// A group has a member more.
+    fn member_came(&mut self, subscription: u32) {
+        if self.says_what_is_wanted() {
             let Subscription { group, port, level, .. } = self.subscriptions[subscription as usize];
-            if port >= self.siblings {
-                let wanted = self.groups[group as usize].wanted.max(Wanted(Some(level)));
-                self.set_wanted(group, wanted);
+            if port < self.siblings {
+                return self.note_asked(group);
             }
+            let wanted = self.groups[group as usize].wanted;
+            self.set_wanted(group, wanted.max(Wanted(Some(level))));
         }
+    }
+
+    /// A member's level is another than before.
+    fn level_changed(&mut self, subscription: u32, before: Level) {
+        self.member_came(subscription);
+        let Subscription { group, port, .. } = self.subscriptions[subscription as usize];
+        self.member_gone(group, port < self.siblings, before);
+    }
+
+    /// A group has a member less, or one whose level was this.
+    fn member_gone(&mut self, group: u32, is_sibling: bool, level: Level) {
+        if !self.says_what_is_wanted() {
+            return;
+        }
+        if is_sibling {
+            return self.note_asked(group);
+        }
+        let entry = &self.groups[group as usize];
+        // Among many, whoever wants the most now would have to be searched for: that waits until the
+        // parent is asked again anyway. Until then some updates come that no member's level lets through.
+        if entry.wanted == Wanted(Some(level)) && entry.members <= FEW_MEMBERS {
+            let wanted = self.highest(group);
+            self.set_wanted(group, wanted);
+        }
+    }
+
+    /// The highest level that a participant or a branch wants.
+    fn highest(&self, group: u32) -> Wanted {
+        Wanted(self.members(group).map(|(_, level)| level).max())
     }
 
     fn set_wanted(&mut self, group: u32, wanted: Wanted) {
         let entry = &mut self.groups[group as usize];
         entry.wanted = wanted;
-        if wanted != entry.told && !entry.is_to_tell {
-            entry.is_to_tell = true;
+        if self.siblings > 1 && wanted != entry.told && !entry.marks.has(Marks::TO_TELL) {
+            entry.marks.set(Marks::TO_TELL, true);
             self.to_tell.push(group);
         }
+        self.note_asked(group);
     }
 }
 

@@ -5,8 +5,8 @@
 pub(crate) mod tokens;
 
 use canopy_relay::{
-    ADDRESS_REST, BranchConfig, Budgets, Change, ComtreeConfig, Gate, GateLimits, LinkConfig, Mode,
-    Places, Relay, RelayConfig, Siblings, TableLimits,
+    ADDRESS_REST, BranchConfig, BranchId, BranchRole, Budgets, Change, ComtreeConfig, Gate,
+    GateLimits, LinkConfig, Mode, Places, Relay, RelayConfig, Siblings, TableLimits,
 };
 use canopy_session::{
     Event, GroupOpener, Keyring, LoggedKeys, PublicKey, Session, SessionConfig, SessionLimits,
@@ -601,13 +601,29 @@ impl World {
     }
 
     /// Joins two relays of one data thread by a branch of a comtree.
-    pub(crate) fn link(&mut self, comtree: Comtree, ends: [(usize, u16); 2], is_core_peer: bool) {
+    pub(crate) fn link(
+        &mut self,
+        comtree: Comtree,
+        ends: [(usize, u16); 2],
+        roles: [BranchRole; 2],
+    ) {
         let [one, other] = ends;
         self.link_threads([one.0, other.0]);
-        for ((here, _), (there, site)) in [(one, other), (other, one)] {
-            let (neighbour, link) = (Address::unicast(site, 0), self.key_of(there));
-            let branch = BranchConfig { comtree, neighbour, link, is_core_peer };
-            self.threads[here].apply(self.now, Change::AddBranch(branch)).unwrap();
+        for ((here, _), (there, site), role) in [(one, other, roles[0]), (other, one, roles[1])] {
+            self.add_branch(comtree, here, (there, site), role);
         }
+    }
+
+    /// A data thread has a branch to another relay's, at that site; their link is there already.
+    pub(crate) fn add_branch(
+        &mut self,
+        comtree: Comtree,
+        here: usize,
+        (there, site): (usize, u16),
+        role: BranchRole,
+    ) {
+        let id = BranchId { comtree, link: self.key_of(there), thread: 0 };
+        let branch = BranchConfig { id, role, site };
+        self.threads[here].apply(self.now, Change::AddBranch(branch)).unwrap();
     }
 }

@@ -26,8 +26,6 @@ pub struct LinkKeys {
     pub(crate) peer: SessionId,
     pub(crate) neighbour: Option<PublicKey>,
     pub(crate) nonce: u64,
-    /// What the first keepalive brings back.
-    pub path_stamp: u64,
     /// The longest datagram in bytes that either side sends.
     pub max_datagram: u16,
 }
@@ -73,7 +71,6 @@ impl Session {
             opener,
             peer: self.id,
             neighbour: self.config.relay_key,
-            path_stamp: self.path_stamp,
             nonce: self.nonce,
             max_datagram: self.max_datagram as u16,
         })

@@ -1,7 +1,7 @@
 //! How a participant joins: hello, cookie, connect, connected, or a refusal.
 
 use super::group_keys::GroupKeys;
-use super::{Call, Event, Keys, MAX_BACKOFF, REMEMBERED, Session, SessionConfig, State};
+use super::{Call, Event, Keys, REMEMBERED, Session, SessionConfig, State};
 use crate::noise::{FIRST_MORE, Initiator, Prologue};
 use crate::seal::{Opener, Sealer};
 use crate::sessions::REBIND_STAMP;
@@ -103,7 +103,7 @@ impl Session {
         });
         let joined = joined.inspect_err(|_| {
             // A relay of another release. It may be replaced.
-            self.enter(State::Greeting, now + MAX_BACKOFF);
+            self.enter(State::Greeting, now + self.max_backoff());
         })?;
         let secrets = initiator.finish();
         self.keys = Some(Box::new(Keys {
@@ -155,7 +155,7 @@ impl Session {
         if !waiting || refused.nonce != self.nonce {
             return;
         }
-        self.enter(State::Greeting, now + MAX_BACKOFF);
+        self.enter(State::Greeting, now + self.max_backoff());
         self.tell(Event::Refused(refused.reason));
     }
 

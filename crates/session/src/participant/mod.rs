@@ -29,6 +29,7 @@ pub use types::{Event, SessionConfig, SessionError, State, Update};
 /// Between repetitions of a handshake packet; doubles up to [`MAX_BACKOFF`].
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(3);
+const MAX_CALL_BACKOFF: Duration = Duration::from_millis(500);
 /// Repetitions of a leave.
 const LEAVE_TRIES: u32 = 3;
 /// Events that wait to be polled; more than one acknowledgement can cause.
@@ -363,7 +364,12 @@ impl Session {
     }
 
     fn back_off(&mut self, now: Time) {
-        self.due = now + (FIRST_BACKOFF * (1 << self.tries.min(5))).min(MAX_BACKOFF);
+        self.due = now + (FIRST_BACKOFF * (1 << self.tries.min(5))).min(self.max_backoff());
         self.tries += 1;
+    }
+
+    /// The longest pause between two tries. Many wait for a link, and few relays call one.
+    fn max_backoff(&self) -> Duration {
+        if self.config.call.is_some() { MAX_CALL_BACKOFF } else { MAX_BACKOFF }
     }
 }

@@ -3,12 +3,24 @@
 //! No index by path knows it: other links, and participants, may share its ip:port.
 
 use super::{Ended, Keys, Knock, Proof, SessionIndex, Sessions, Slot, Terms};
-use crate::answer::Answer;
 use crate::participant::LinkKeys;
-use canopy_wire::{Comtree, DropReason, Keepalive, LinkJoin, Packet, Path, Time};
+use canopy_wire::{DropReason, LinkJoin, Path, Time};
 
 /// The most links of a data thread.
 pub const MAX_LINKS: u32 = 256;
+
+/// What has passed over a link since it came up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkTraffic {
+    /// Packets that were sealed for the neighbour.
+    pub sealed: u32,
+    /// Packets of the neighbour's that were opened.
+    pub opened: u32,
+    /// Bytes of those that were opened, without their seals.
+    pub bytes_in: u64,
+    /// Bytes of those that were sealed.
+    pub bytes_out: u64,
+}
 
 impl Sessions {
     /// Takes a place for a link, which is down at first; `None` if there are [`MAX_LINKS`] already.
@@ -37,8 +49,7 @@ impl Sessions {
     pub fn link_up(&mut self, now: Time, link: SessionIndex, path: Path, keys: LinkKeys) {
         let LinkKeys { sealer, opener, peer, neighbour: participant, nonce, .. } = keys;
         let proof = Proof { at: now, nonce };
-        let is_link = true;
-        self.put(link, Slot { path, nonce, proof, heard: now, live: true, is_link });
+        self.put(link, Slot { path, proof, nonce, heard: now, live: true, ..Slot::of_link() });
         let (welcome, challenged) = (None, None);
         let keys = Keys { sealer, opener, peer, participant, welcome, challenged, told_gone: None };
         self.secrets[link as usize] = Some(keys);
@@ -68,39 +79,19 @@ impl Sessions {
         }
         let keys = self.make_keys(now, path, link, knock, proof.nonce, terms);
         let keys = keys.ok_or(DropReason::Malformed)?;
-        let (nonce, is_link) = (proof.nonce, true);
-        self.put(link, Slot { path, nonce, proof, heard: now, live: true, is_link });
+        let nonce = proof.nonce;
+        self.put(link, Slot { path, proof, nonce, heard: now, live: true, ..Slot::of_link() });
         self.secrets[link as usize] = Some(Keys { peer: join.session, ..keys });
         Ok(true)
     }
 
-    /// Writes the keepalive of the side that called, which brings back the neighbour's last path
-    /// stamp.
-    pub fn write_keepalive(
-        &mut self,
-        now: Time,
-        link: SessionIndex,
-        path_stamp: u64,
-        answer: &mut Answer,
-    ) {
-        let to = self.id(link);
-        let keepalive = Keepalive { stamp: now.as_nanos().max(1), path_stamp };
-        self.write_sealed(link, answer, |out| keepalive.encode(Comtree(0), to, out));
+    /// What has passed over a link since it came up.
+    pub fn link_traffic(&self, link: SessionIndex) -> LinkTraffic {
+        self.slots[link as usize].traffic
     }
 
-    /// Takes the answer to a keepalive of the side that called: the neighbour is there. Returns what
-    /// the next keepalive brings back.
-    ///
-    /// # Errors
-    /// If it is malformed.
-    pub fn keepalive_ack(
-        &mut self,
-        now: Time,
-        link: SessionIndex,
-        packet: &Packet<'_>,
-    ) -> Result<u64, DropReason> {
-        let Keepalive { path_stamp, .. } = Keepalive::decode(packet)?;
+    /// The neighbour has given a sign of life.
+    pub fn heard_on_link(&mut self, now: Time, link: SessionIndex) {
         self.slots[link as usize].heard = now;
-        Ok(path_stamp)
     }
 }

@@ -22,7 +22,7 @@ use core::time::Duration;
 use hashbrown::HashTable;
 use std::collections::VecDeque;
 
-pub use links::MAX_LINKS;
+pub use links::{LinkTraffic, MAX_LINKS};
 pub use opening::Knock;
 pub use types::{LoggedKeys, Proof, SessionLimits, SessionsConfig, Terms};
 
@@ -46,9 +46,11 @@ struct Slot {
     proof: Proof,
     /// The nonce of its connect.
     nonce: u64,
+    /// If it is a link's: what has passed over it since it came up.
+    traffic: LinkTraffic,
 }
 
-const _: () = assert!(core::mem::offset_of!(Slot, live) < 64);
+const _: () = assert!(core::mem::offset_of!(Slot, live) < 64 && size_of::<Slot>() == 128);
 
 impl Slot {
     /// The place of a link that was never up.
@@ -61,6 +63,7 @@ impl Slot {
             heard: Time::ZERO,
             proof: Proof { at: Time::ZERO, nonce: 0 },
             nonce: 0,
+            traffic: LinkTraffic::default(),
         }
     }
 }
@@ -236,6 +239,11 @@ impl Sessions {
         if is_its_path && keys.welcome.is_some() {
             keys.welcome = None;
         }
+        let slot = &mut self.slots[session as usize];
+        if slot.is_link {
+            slot.traffic.opened += 1;
+            slot.traffic.bytes_in += packet.len() as u64;
+        }
         Ok(packet)
     }
 
@@ -250,7 +258,15 @@ impl Sessions {
     ) -> Option<usize> {
         let keys = self.secrets.get_mut(session as usize)?.as_mut()?;
         datagram.get_mut(1..4)?.copy_from_slice(&keys.peer.number().to_be_bytes()[1..]);
-        (datagram.len() >= len + SEAL_LEN).then(|| keys.sealer.seal(datagram, len))
+        if datagram.len() < len + SEAL_LEN {
+            return None;
+        }
+        let slot = &mut self.slots[session as usize];
+        if slot.is_link {
+            slot.traffic.sealed += 1;
+            slot.traffic.bytes_out += (len + SEAL_LEN) as u64;
+        }
+        Some(keys.sealer.seal(datagram, len))
     }
 
     /// The Unix time in seconds.

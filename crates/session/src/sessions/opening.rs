@@ -1,6 +1,6 @@
 //! Strangers become sessions: hello, cookie, connect, connected.
 
-use super::{Keys, LoggedKeys, Proof, SessionIndex, Sessions, Slot, Terms};
+use super::{Keys, LinkTraffic, LoggedKeys, Proof, SessionIndex, Sessions, Slot, Terms};
 use crate::answer::Answer;
 use crate::noise::{Prologue, PublicKey, Responder, SECOND_MORE};
 use crate::seal::{Opener, Sealer};
@@ -129,7 +129,8 @@ impl Sessions {
             return None;
         };
         let nonce = proof.nonce;
-        self.put(session, Slot { path, nonce, proof, heard: now, live: true, is_link: false });
+        let (heard, traffic) = (now, LinkTraffic::default());
+        self.put(session, Slot { path, live: true, is_link: false, heard, proof, nonce, traffic });
         self.secrets[session as usize] = Some(keys);
         self.index(session);
         self.live += 1;

@@ -1,0 +1,212 @@
+//! Whether two relays hear each other over a link, and how well: hellos in both directions, as in BFD
+//! (RFC 5880).
+
+use canopy_session::LinkTraffic;
+use canopy_wire::{LinkHello, Time};
+use core::time::Duration;
+
+/// A hello leaves this often, more or less a quarter.
+const HELLO_EVERY: Duration = Duration::from_millis(50);
+/// A link is down when nothing was heard for so long, or nothing that shows that the neighbour hears
+/// this relay: four hellos in a row, and a part of the fifth.
+const LOST_AFTER: Duration = Duration::from_millis(225);
+/// A link that has just come up is given so long: the first answer takes a round trip.
+const FIRST_ANSWER: Duration = Duration::from_secs(1);
+/// Rates and losses are of this time, smoothed.
+const MEASURE_EVERY: Duration = Duration::from_secs(1);
+
+/// A link's sign of life on both sides, as one of them sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pulse {
+    hello_at: Time,
+    /// Until when the neighbour must be heard again, and must show again that it hears.
+    heard_until: Time,
+    echoed_until: Time,
+    /// The neighbour's last stamp, and when it arrived.
+    stamp: (u64, Time),
+    /// The last of our own that came back.
+    echo: u64,
+    pub(crate) round_trip: Option<Duration>,
+    measured: Measured,
+    pub(crate) loss_in: f32,
+    pub(crate) loss_out: f32,
+    pub(crate) bits_in: u64,
+    pub(crate) bits_out: u64,
+}
+
+/// How things stood when they were last measured.
+#[derive(Clone, Copy, Debug, Default)]
+struct Measured {
+    at: Time,
+    /// How many packets the neighbour had sealed.
+    sent: u32,
+    traffic: LinkTraffic,
+}
+
+impl Pulse {
+    /// A link that has come up.
+    pub(crate) fn begin(now: Time) -> Pulse {
+        Pulse {
+            hello_at: now,
+            heard_until: now + FIRST_ANSWER,
+            echoed_until: now + FIRST_ANSWER,
+            stamp: (0, now),
+            echo: 0,
+            round_trip: None,
+            measured: Measured { at: now, ..Measured::default() },
+            loss_in: 0.0,
+            loss_out: 0.0,
+            bits_in: 0,
+            bits_out: 0,
+        }
+    }
+
+    /// When there is something to do next.
+    pub(crate) fn due(&self) -> Time {
+        self.hello_at.min(self.heard_until).min(self.echoed_until)
+    }
+
+    /// Whether the neighbour is not heard any more, or does not hear.
+    pub(crate) fn is_lost(&self, now: Time) -> bool {
+        now >= self.heard_until || now >= self.echoed_until
+    }
+
+    /// This relay itself had no time for so long: what has arrived meanwhile is still to be read.
+    pub(crate) fn forgive(&mut self, late: Duration) {
+        self.heard_until = self.heard_until + late;
+        self.echoed_until = self.echoed_until + late;
+    }
+
+    /// The hello that is due, if one is. `jitter` is any number.
+    pub(crate) fn hello(
+        &mut self,
+        now: Time,
+        jitter: u64,
+        traffic: LinkTraffic,
+    ) -> Option<LinkHello> {
+        if now < self.hello_at {
+            return None;
+        }
+        let part = HELLO_EVERY / 4;
+        self.hello_at = now + HELLO_EVERY - part + part * (jitter % 3) as u32;
+        let (echo, at) = self.stamp;
+        Some(LinkHello {
+            stamp: now.as_nanos().max(1),
+            echo,
+            held: now.since(at).as_micros() as u32,
+            sent: traffic.sealed.wrapping_add(1),
+            loss: (self.loss_in * f32::from(u16::MAX)) as u16,
+        })
+    }
+
+    /// Takes the neighbour's.
+    pub(crate) fn take(&mut self, now: Time, hello: &LinkHello, traffic: LinkTraffic) {
+        if hello.stamp <= self.stamp.0 {
+            // It was overtaken.
+            return;
+        }
+        self.stamp = (hello.stamp, now);
+        self.heard_until = self.heard_until.max(now + LOST_AFTER);
+        if hello.echo > self.echo && hello.echo <= now.as_nanos() {
+            self.echo = hello.echo;
+            self.echoed_until = self.echoed_until.max(now + LOST_AFTER);
+            let there_and_back = now.since(Time::from_nanos(hello.echo));
+            let sample = there_and_back.saturating_sub(Duration::from_micros(hello.held.into()));
+            self.round_trip =
+                Some(self.round_trip.map_or(sample, |smooth| (smooth * 7 + sample) / 8));
+        }
+        self.loss_out = f32::from(hello.loss) / f32::from(u16::MAX);
+        self.measure(now, hello.sent, traffic);
+    }
+
+    fn measure(&mut self, now: Time, sent: u32, traffic: LinkTraffic) {
+        let Measured { at, sent: sent_before, traffic: before } = self.measured;
+        let time = now.since(at);
+        if time < MEASURE_EVERY {
+            return;
+        }
+        let of_neighbour = sent.wrapping_sub(sent_before);
+        let opened = traffic.opened.wrapping_sub(before.opened);
+        let lost = of_neighbour.saturating_sub(opened) as f32 / of_neighbour.max(1) as f32;
+        self.loss_in = (self.loss_in * 3.0 + lost) / 4.0;
+        let rate = |bytes: u64| (bytes as f64 * 8.0 / time.as_secs_f64()) as u64;
+        self.bits_in = rate(traffic.bytes_in - before.bytes_in);
+        self.bits_out = rate(traffic.bytes_out - before.bytes_out);
+        self.measured = Measured { at: now, sent, traffic };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two sides with a way of so many milliseconds between them, on which one hello in `one_in` is
+    /// lost each way; from `cut` on the second hears nothing any more. Returns both, and when each
+    /// found the link lost.
+    fn run(way: u64, one_in: u64, cut: u64, until: u64) -> ([Pulse; 2], [Option<u64>; 2]) {
+        let mut sides = [Pulse::begin(Time::ZERO); 2];
+        let (mut traffic, mut lost) = ([LinkTraffic::default(); 2], [None; 2]);
+        let (mut on_the_way, mut count) = (Vec::new(), 0u64);
+        for milli in 1..until {
+            let now = Time::from_millis(milli);
+            for side in 0..2 {
+                if let Some(hello) = sides[side].hello(now, milli, traffic[side]) {
+                    traffic[side].sealed += 1;
+                    count += 1;
+                    let is_cut = side == 0 && milli >= cut;
+                    if !is_cut && !count.is_multiple_of(one_in) {
+                        on_the_way.push((milli + way, 1 - side, hello));
+                    }
+                }
+                let arrived: Vec<_> =
+                    on_the_way.extract_if(.., |(at, to, _)| *at <= milli && *to == side).collect();
+                for (_, _, hello) in arrived {
+                    traffic[side].opened += 1;
+                    sides[side].take(now, &hello, traffic[side]);
+                }
+                if sides[side].is_lost(now) {
+                    lost[side].get_or_insert(milli);
+                }
+            }
+        }
+        (sides, lost)
+    }
+
+    #[test]
+    fn a_link_that_works_stays_and_is_measured() {
+        for way in [0, 5, 100] {
+            let (sides, lost) = run(way, 5, u64::MAX, 20_000);
+            assert_eq!(lost, [None, None], "{way} ms");
+            for side in sides {
+                let round_trip = side.round_trip.unwrap().as_millis() as u64;
+                assert!((2 * way..=2 * way + 2).contains(&round_trip), "{round_trip} of {way}");
+                assert!((0.1..0.3).contains(&side.loss_in), "{side:?}");
+                assert!((0.1..0.3).contains(&side.loss_out), "{side:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn both_sides_know_within_300_ms_that_one_of_them_hears_nothing() {
+        for way in [0, 5, 30] {
+            let (_, lost) = run(way, u64::MAX, 5_000, 6_000);
+            for at in lost {
+                let after = at.unwrap() - 5_000;
+                assert!((150..=300 + 2 * way).contains(&after), "{after} ms, way {way}");
+            }
+        }
+    }
+
+    #[test]
+    fn who_was_late_itself_forgives() {
+        let mut pulse = Pulse::begin(Time::ZERO);
+        pulse.take(
+            Time::from_millis(2000),
+            &LinkHello { stamp: 1, ..LinkHello::default() },
+            LinkTraffic::default(),
+        );
+        pulse.forgive(Duration::from_secs(5));
+        assert!(!pulse.is_lost(Time::from_millis(5000)));
+        assert!(pulse.is_lost(Time::from_millis(8000)));
+    }
+}

@@ -1,0 +1,129 @@
+//! Branches of comtrees: they come, go, and change what their neighbours are to the relay; and what
+//! the relay's other data threads must know of them.
+
+use super::Relay;
+use super::downstream::SubscribeWindow;
+use crate::changes::{BranchConfig, BranchId, BranchRole, Refusal};
+use crate::comtrees::ComtreeIndex;
+use crate::ports::{Peer, PeerClass, PortIndex, Shape};
+use crate::told::Told;
+use crate::tree::Branch;
+use canopy_wire::{Address, Comtree, Time};
+
+impl BranchRole {
+    fn class(self) -> PeerClass {
+        match self {
+            BranchRole::CorePeer => PeerClass::CorePeer,
+            BranchRole::Parent | BranchRole::Core | BranchRole::Child => PeerClass::TreeNeighbour,
+        }
+    }
+}
+
+impl Relay {
+    pub(super) fn add_branch(&mut self, now: Time, config: &BranchConfig) -> Result<(), Refusal> {
+        let BranchConfig { id: BranchId { comtree, link, .. }, role, site } = *config;
+        let index = self.comtrees.find(comtree).ok_or(Refusal::UnknownComtree(comtree))?;
+        let link = self.link_with(&link).ok_or(Refusal::UnknownLink)?;
+        let (session, datagrams) = (link.session, link.datagrams);
+        if self.ports.of_member(session, comtree).is_some() {
+            return Err(Refusal::BranchExists(comtree));
+        }
+        let entry = self.comtrees.get(index);
+        if !entry.tree.allows(role, None) {
+            return Err(Refusal::RoleConflict(comtree));
+        }
+        let is_foreign = site != entry.addresses.site() && role != BranchRole::CorePeer;
+        if is_foreign && entry.tree.leads_to_site(site) {
+            return Err(Refusal::SiteDivided(comtree, site));
+        }
+        let shape = Shape { class: role.class(), datagrams };
+        let address = Address::unicast(site, 0);
+        let port = self.open_port(now, Peer::Branch(session), shape, (comtree, index), address);
+        let port = port.ok_or(Refusal::BranchExists(comtree))?;
+        self.windows.insert(port, SubscribeWindow::default());
+        self.comtrees.get_mut(index).tree.add(Branch { port, role, site });
+        self.branch_changed(now, index);
+        Ok(())
+    }
+
+    pub(super) fn remove_branch(&mut self, now: Time, id: &BranchId) -> Result<(), Refusal> {
+        let port = self.branch_of(id)?;
+        self.close(now, port);
+        Ok(())
+    }
+
+    pub(super) fn set_branch_role(
+        &mut self,
+        now: Time,
+        id: &BranchId,
+        role: BranchRole,
+    ) -> Result<(), Refusal> {
+        let port = self.branch_of(id)?;
+        let index = self.comtrees.find(id.comtree).ok_or(Refusal::UnknownComtree(id.comtree))?;
+        if !self.comtrees.get(index).tree.allows(role, Some(port)) {
+            return Err(Refusal::RoleConflict(id.comtree));
+        }
+        if role.gets_everything() {
+            // What it has subscribed to is a part of everything.
+            self.table.remove_all(port);
+        }
+        if let Some(port) = self.ports.get_mut(port) {
+            port.shape.class = role.class();
+        }
+        self.comtrees.get_mut(index).tree.set_role(port, role);
+        self.branch_changed(now, index);
+        Ok(())
+    }
+
+    fn branch_of(&self, id: &BranchId) -> Result<PortIndex, Refusal> {
+        let link = self.link_with(&id.link).ok_or(Refusal::UnknownLink)?;
+        let port = self.ports.of_member(link.session, id.comtree);
+        port.ok_or(Refusal::UnknownBranch(id.comtree))
+    }
+
+    /// A branch's port was closed.
+    pub(super) fn branch_closed(&mut self, now: Time, index: ComtreeIndex, port: PortIndex) {
+        self.comtrees.get_mut(index).tree.remove(port);
+        self.forget_routes_over(port);
+        self.branch_changed(now, index);
+    }
+
+    /// A comtree's branches have changed: the other data threads are told, and what is wanted here is
+    /// asked for where the core is now.
+    fn branch_changed(&mut self, now: Time, index: ComtreeIndex) {
+        self.reach_to_tell = true;
+        self.tell_reach();
+        self.follow_parent(now, index);
+    }
+
+    /// Tells the other data threads which comtrees have branches here, as far as they do not know.
+    pub(super) fn tell_reach(&mut self) {
+        if !self.reach_to_tell {
+            return;
+        }
+        self.reach_to_tell = false;
+        for entry in self.comtrees.live_mut() {
+            let reach = entry.tree.reach(entry.addresses.site());
+            if reach == entry.tree.told {
+                continue;
+            }
+            if self.siblings.tell(Told::Reach { comtree: entry.id, reach }) {
+                entry.tree.told = reach;
+            } else {
+                // They are slow; the next flush tries again.
+                self.reach_to_tell = true;
+            }
+        }
+    }
+
+    pub(super) fn hear_of_reach(
+        &mut self,
+        comtree: Comtree,
+        thread: u16,
+        reach: crate::tree::Reach,
+    ) {
+        if let Some(index) = self.comtrees.find(comtree) {
+            self.comtrees.get_mut(index).tree.hear(thread, reach);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The receiving side of branches' subscriptions: several packets in flight, each applied once, in
+//! whatever order they come, answered as often as they are repeated.
+
+use super::Relay;
+use super::upstream::WINDOW;
+use crate::ports::PortIndex;
+use crate::subscriptions::Most;
+use canopy_session::SessionIndex;
+use canopy_wire::{
+    Change, Comtree, DropReason, Path, SessionId, Subscribe, SubscribeAckWriter, SubscribeRefusal,
+    Time,
+};
+
+/// Which of a branch's last subscribe packets were applied.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SubscribeWindow {
+    /// The highest number; 0 before the first.
+    newest: u32,
+    /// That and those before it, a bit for each.
+    applied: u64,
+}
+
+const _: () = assert!(WINDOW == u64::BITS as usize);
+
+impl SubscribeWindow {
+    /// Whether the packet with this number was applied.
+    ///
+    /// # Errors
+    /// [`DropReason::SubscribeOrder`] if it is too old to tell.
+    fn has(&self, sequence: u32) -> Result<bool, DropReason> {
+        match self.newest.checked_sub(sequence) {
+            None => Ok(false),
+            Some(behind) if behind < u64::BITS => Ok(self.applied >> behind & 1 == 1),
+            Some(_) => Err(DropReason::SubscribeOrder),
+        }
+    }
+
+    fn note(&mut self, sequence: u32) {
+        if let Some(ahead) = sequence.checked_sub(self.newest) {
+            self.applied = self.applied.checked_shl(ahead).unwrap_or(0);
+            self.newest = sequence;
+        }
+        self.applied |= 1 << (self.newest - sequence);
+    }
+}
+
+impl Relay {
+    /// Takes what a neighbour wants on a comtree. If the neighbour gets everything anyway, it is
+    /// acknowledged and no more.
+    pub(super) fn take_from_branch(
+        &mut self,
+        now: Time,
+        (from, port): (Path, PortIndex),
+        comtree: Comtree,
+        subscribe: &Subscribe<'_>,
+    ) -> Result<(), DropReason> {
+        let sequence = subscribe.sequence();
+        let there = self.ports.get(port).ok_or(DropReason::UnknownSource)?;
+        let (index, most) = (there.comtree_index, there.shape.datagrams.max_datagram());
+        let window = self.windows.get(&port).copied().unwrap_or_default();
+        let repeats = window.has(sequence)?;
+        // Without an answer it is sent again: then the other data threads may have caught up.
+        if !self.can_tell(subscribe.changes().count()) {
+            return Err(DropReason::SiblingsFull);
+        }
+        let room = self.replies.room().ok_or(DropReason::RepliesFull)?;
+        let mut writer = SubscribeAckWriter::new(room, sequence, most)?;
+        let is_child = self.comtrees.get(index).tree.everything().iter().all(|one| *one != port);
+        let expires = now + self.subscription_lifetime;
+        let (whose, mut refused) = ((port, Most::ANYTHING), 0);
+        for change in subscribe.changes().filter(|_| is_child) {
+            self.counters.subscription_changes += 1;
+            let table = &mut self.table;
+            let changed = match change {
+                // By the time that a copy comes, something newer may have been applied. So it renews
+                // what is there, and what is not was refused.
+                Change::Add(group, level) if repeats => {
+                    match table.level_of(port, comtree, group) {
+                        Some(now) if now == level => {
+                            table.add(whose, comtree, group, level, expires)
+                        }
+                        Some(_) => Ok(()),
+                        None => Err(SubscribeRefusal::Table),
+                    }
+                }
+                Change::Add(group, level) => table.add(whose, comtree, group, level, expires),
+                Change::Drop(_) if repeats => Ok(()),
+                Change::Drop(group) => {
+                    table.remove(port, comtree, group);
+                    Ok(())
+                }
+            };
+            if let Err(reason) = changed {
+                writer.push(change.group(), reason);
+                refused += 1;
+            }
+        }
+        let len = writer.finish(comtree, SessionId::NONE);
+        self.push_reply(from, port, len)?;
+        if !repeats {
+            if let Some(window) = self.windows.get_mut(&port) {
+                window.note(sequence);
+            }
+            self.drop_many_on(comtree, DropReason::SubscriptionsFull, refused);
+        }
+        self.sweep_at.get_or_insert(now + super::SWEEP_EVERY);
+        if self.table.changes_to_tell() > 0 {
+            self.tell_siblings();
+        }
+        Ok(())
+    }
+
+    /// A link has new keys, and its packets new numbers.
+    pub(super) fn begin_downstream(&mut self, session: SessionIndex) {
+        for port in self.ports.of_link(session).collect::<Vec<_>>() {
+            if let Some(window) = self.windows.get_mut(&port) {
+                *window = SubscribeWindow::default();
+            }
+            self.begin_upstream(port);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_applied_is_known_in_whatever_order_it_came() {
+        let mut window = SubscribeWindow::default();
+        for sequence in [1, 3, 2, 70, 40] {
+            assert_eq!(window.has(sequence), Ok(false), "{sequence}");
+            window.note(sequence);
+            assert_eq!(window.has(sequence), Ok(true), "{sequence}");
+        }
+        assert_eq!(window.has(7), Ok(false));
+        assert_eq!(window.has(6), Err(DropReason::SubscribeOrder));
+        assert_eq!(window.has(71), Ok(false));
+    }
+}

@@ -1,0 +1,71 @@
+//! How the relay's part of the overlay stands, for whoever runs it.
+
+use super::Relay;
+use crate::changes::BranchId;
+use crate::ports::Peer;
+use crate::status::{BranchStatus, GroupStatus, LinkStatus, RouteStatus, Via};
+use canopy_wire::{Level, Time};
+
+impl Relay {
+    /// How its links stand.
+    pub fn links(&self) -> impl Iterator<Item = LinkStatus> + '_ {
+        self.links.iter().map(|link| link.status(&self.sessions))
+    }
+
+    /// How the branches of its comtrees stand.
+    pub fn branches(&self) -> impl Iterator<Item = BranchStatus> + '_ {
+        let of_comtree = |entry: &'_ crate::comtrees::ComtreeEntry| {
+            let comtree = entry.id;
+            entry.tree.branches().to_vec().into_iter().map(move |branch| (comtree, branch))
+        };
+        self.comtrees.live().flat_map(of_comtree).filter_map(|(comtree, branch)| {
+            let link = self.link_at(self.link_of(branch.port)?)?.status(&self.sessions);
+            let (subscribes, unacknowledged) = self.asked_over(branch.port);
+            Some(BranchStatus {
+                id: BranchId { comtree, link: link.key, thread: link.thread },
+                role: branch.role,
+                site: branch.site,
+                is_up: link.is_up,
+                subscribed: self.table.count_of(branch.port),
+                subscribes,
+                unacknowledged,
+            })
+        })
+    }
+
+    /// How many ways to endpoints and sites it has learned.
+    pub fn routes(&self) -> u32 {
+        self.routes.len()
+    }
+
+    /// The ways that it has learned, up to so many of them.
+    pub fn list_routes(&self, now: Time, most: usize) -> Vec<RouteStatus> {
+        let status = |route: &crate::routes::Route| {
+            let via = match self.ports.get(route.port)?.peer {
+                Peer::Branch(session) => Via::Branch(*self.link_at(session)?.key()),
+                Peer::Sibling(thread) => Via::Thread(thread),
+                Peer::Participant(_) => return None,
+            };
+            let heard = route.heard().map(|at| now.since(at));
+            Some(RouteStatus { comtree: route.comtree, to: route.to, via, heard })
+        };
+        self.routes.iter().filter_map(status).take(most).collect()
+    }
+
+    /// The groups that somebody here is subscribed to, up to so many of them.
+    pub fn list_groups(&self, most: usize) -> Vec<GroupStatus> {
+        let mut listed = Vec::new();
+        for (comtree, group, index) in self.table.groups().take(most) {
+            let mut status =
+                GroupStatus { comtree, group, participants: 0, branches: 0, highest: Level(0) };
+            for (port, level) in self.table.members(index) {
+                let peer = self.ports.get(port).map(|port| port.peer);
+                status.participants += u32::from(matches!(peer, Some(Peer::Participant(_))));
+                status.branches += u32::from(matches!(peer, Some(Peer::Branch(_))));
+                status.highest = status.highest.max(level);
+            }
+            listed.push(status);
+        }
+        listed
+    }
+}

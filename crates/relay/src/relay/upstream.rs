@@ -1,0 +1,233 @@
+//! Subscriptions on their way to the core (Forest §3.3): what participants, branches and other data
+//! threads want is asked of the parent, many groups to a packet, several packets at a time.
+//!
+//! No two packets on the way name one group. So it does not matter in which order they arrive, and
+//! one that comes again changes nothing.
+
+use super::Relay;
+use crate::comtrees::ComtreeIndex;
+use crate::ports::PortIndex;
+use crate::subscriptions::GroupIndex;
+use canopy_session::SessionIndex;
+use canopy_wire::{Comtree, DropReason, Packet, Path, SubscribeAck, SubscribeWriter, Time};
+use core::time::Duration;
+use std::collections::VecDeque;
+
+/// Subscribe packets that wait for their acknowledgement at a time.
+pub(super) const WINDOW: usize = 64;
+/// A packet is sent again after the round trip of the link, twice, and this.
+const RESEND_AFTER: Duration = Duration::from_millis(100);
+/// It waits at most so long, however often it was sent.
+const RESEND_AT_MOST: Duration = Duration::from_secs(2);
+/// In a subscription's lifetime the parent is asked again so often.
+const REFRESHES: u32 = 4;
+
+/// A comtree's subscriptions at its parent.
+pub(super) struct Upstream {
+    comtree: Comtree,
+    /// The branch.
+    pub(super) port: PortIndex,
+    /// The number of the packet that was made last.
+    sequence: u32,
+    /// Packets that are not acknowledged, the oldest first.
+    in_flight: VecDeque<Flight>,
+}
+
+/// A packet that waits for its acknowledgement.
+struct Flight {
+    sequence: u32,
+    groups: Vec<GroupIndex>,
+    resend_at: Time,
+    tries: u32,
+}
+
+impl Relay {
+    /// The comtree's parent may be another than before, or none.
+    pub(super) fn follow_parent(&mut self, now: Time, index: ComtreeIndex) {
+        let entry = self.comtrees.get(index);
+        let (comtree, parent) = (entry.id, entry.tree.parent());
+        let place = self.upstreams.iter().position(|upstream| upstream.comtree == comtree);
+        if place.map(|place| self.upstreams[place].port) == parent {
+            return;
+        }
+        if let Some(place) = place {
+            self.upstreams.swap_remove(place);
+            self.table.set_upwards(comtree, false);
+        }
+        if let Some(port) = parent {
+            self.table.set_upwards(comtree, true);
+            let in_flight = VecDeque::new();
+            self.upstreams.push(Upstream { comtree, port, sequence: 0, in_flight });
+            self.sweep_at.get_or_insert(now + super::SWEEP_EVERY);
+        }
+    }
+
+    /// A link has new keys: what was on its way to the parent over it is lost, and whoever is there
+    /// may have forgotten everything.
+    pub(super) fn begin_upstream(&mut self, port: PortIndex) {
+        let Some(place) = self.upstreams.iter().position(|upstream| upstream.port == port) else {
+            return;
+        };
+        let upstream = &mut self.upstreams[place];
+        upstream.sequence = 0;
+        upstream.in_flight.clear();
+        let comtree = upstream.comtree;
+        self.table.ask_again(comtree);
+    }
+
+    /// When [`Relay::drive_upstreams`] has something to do next.
+    pub(super) fn upstreams_due(&self) -> Option<Time> {
+        let due = |upstream: &Upstream| {
+            self.link_of(upstream.port).filter(|session| self.sessions.path(*session).is_some())?;
+            let has_news = self.table.to_ask(upstream.comtree) > 0;
+            if has_news && upstream.in_flight.len() < WINDOW {
+                return Some(Time::ZERO);
+            }
+            upstream.in_flight.iter().map(|flight| flight.resend_at).min()
+        };
+        self.upstreams.iter().filter_map(due).min()
+    }
+
+    /// Sends parents what is wanted, and again what they have not acknowledged.
+    pub(super) fn drive_upstreams(&mut self, now: Time) {
+        for place in 0..self.upstreams.len() {
+            let Some(session) = self.link_of(self.upstreams[place].port) else { continue };
+            if self.sessions.path(session).is_none() {
+                continue;
+            }
+            self.resend(now, place, session);
+            while self.ask_more(now, place, session) {}
+        }
+    }
+
+    /// The session of the link that a branch is over.
+    pub(super) fn link_of(&self, port: PortIndex) -> Option<SessionIndex> {
+        self.ports.get(port)?.peer.session()
+    }
+
+    fn resend(&mut self, now: Time, place: usize, session: SessionIndex) {
+        let wait = self.resend_after(session);
+        for number in 0..self.upstreams[place].in_flight.len() {
+            let Upstream { comtree, port, .. } = self.upstreams[place];
+            let flight = &mut self.upstreams[place].in_flight[number];
+            if flight.resend_at > now {
+                continue;
+            }
+            flight.tries += 1;
+            flight.resend_at = now + (wait * (1 << flight.tries.min(5))).min(RESEND_AT_MOST);
+            let (sequence, groups) = (flight.sequence, core::mem::take(&mut flight.groups));
+            let changes = groups.iter().map(|group| self.table.change_asked(*group));
+            let most = self.datagrams_of(port);
+            let packet = self.replies.room().and_then(|room| {
+                let mut writer = SubscribeWriter::new(room, sequence, most).ok()?;
+                changes.for_each(|change| {
+                    writer.push(change);
+                });
+                Some(writer.finish(comtree, canopy_wire::SessionId::NONE))
+            });
+            self.upstreams[place].in_flight[number].groups = groups;
+            match packet {
+                Some(len) => self.push_subscribe(session, len),
+                None => return self.counters.drop(DropReason::RepliesFull),
+            }
+        }
+    }
+
+    /// Sends one packet of what the parent is to hear. False if there is nothing more, or no room.
+    fn ask_more(&mut self, now: Time, place: usize, session: SessionIndex) -> bool {
+        let Upstream { comtree, port, sequence, ref in_flight, .. } = self.upstreams[place];
+        // Those on the way span no more numbers than the parent remembers.
+        let oldest = in_flight.front().map_or(sequence + 1, |flight| flight.sequence);
+        let is_full = in_flight.len() >= WINDOW || sequence + 1 - oldest >= WINDOW as u32;
+        if is_full || self.table.to_ask(comtree) == 0 {
+            return false;
+        }
+        let (most, wait) = (self.datagrams_of(port), self.resend_after(session));
+        let sequence = sequence + 1;
+        let Some(room) = self.replies.room() else { return false };
+        let Ok(mut writer) = SubscribeWriter::new(room, sequence, most) else { return false };
+        let mut groups = Vec::new();
+        // Each change takes four bytes, and eight where it is of another kind than the one before.
+        while writer.has_room()
+            && let Some((group, change)) = self.table.next_to_ask(comtree)
+        {
+            writer.push(change);
+            groups.push(group);
+        }
+        if groups.is_empty() {
+            return false;
+        }
+        let len = writer.finish(comtree, canopy_wire::SessionId::NONE);
+        self.counters.subscriptions_asked += groups.len() as u64;
+        self.push_subscribe(session, len);
+        let flight = Flight { sequence, groups, resend_at: now + wait, tries: 0 };
+        self.upstreams[place].sequence = sequence;
+        self.upstreams[place].in_flight.push_back(flight);
+        true
+    }
+
+    fn push_subscribe(&mut self, session: SessionIndex, len: usize) {
+        let Some(path) = self.sessions.path(session) else { return };
+        let sealed = self.replies.room().and_then(|room| self.sessions.seal(session, room, len));
+        match sealed {
+            Some(len) => self.replies.push(path, len),
+            None => self.counters.drop(DropReason::RepliesFull),
+        }
+    }
+
+    fn datagrams_of(&self, port: PortIndex) -> usize {
+        self.ports.get(port).map_or(0, |port| port.shape.datagrams.max_datagram())
+    }
+
+    fn resend_after(&self, session: SessionIndex) -> Duration {
+        let round_trip = self.link_at(session).and_then(|link| link.round_trip());
+        RESEND_AFTER + 2 * round_trip.unwrap_or_default()
+    }
+
+    /// Takes the parent's acknowledgement.
+    pub(super) fn take_subscribe_ack(
+        &mut self,
+        now: Time,
+        from: Path,
+        packet: &Packet<'_>,
+    ) -> Result<(), DropReason> {
+        let port = self.admit(now, from, packet)?;
+        let place = self.upstreams.iter().position(|upstream| upstream.port == port);
+        let upstream = &mut self.upstreams[place.ok_or(DropReason::UnexpectedKind)?];
+        let ack = SubscribeAck::new_checked(packet)?;
+        let is_it = |flight: &Flight| flight.sequence == ack.sequence();
+        // An answer may come twice, when the packet was sent twice.
+        let Some(number) = upstream.in_flight.iter().position(is_it) else { return Ok(()) };
+        let Some(flight) = upstream.in_flight.remove(number) else { return Ok(()) };
+        let has_refused = ack.refused().next().is_some();
+        for group in flight.groups {
+            self.table.acknowledged(group, |group| has_refused && ack.refusal_of(group).is_some());
+        }
+        if has_refused {
+            self.counters.subscriptions_refused_above += ack.refused().count() as u64;
+        }
+        Ok(())
+    }
+
+    /// Asks parents again for a part of what is wanted, so that it does not expire there.
+    pub(super) fn sweep_upstreams(&mut self) {
+        let rounds = self.subscription_lifetime.as_millis() as u32
+            / REFRESHES
+            / super::SWEEP_EVERY.as_millis() as u32;
+        let budget = self.table.groups_high_water() / rounds.max(1) + 1;
+        for place in 0..self.upstreams.len() {
+            let comtree = self.upstreams[place].comtree;
+            self.table.refresh_asked(comtree, budget);
+        }
+    }
+
+    /// For a parent's branch: the groups that it was asked for, and the changes that it has not
+    /// acknowledged.
+    pub(super) fn asked_over(&self, port: PortIndex) -> (u32, u32) {
+        let of_port = |upstream: &&Upstream| upstream.port == port;
+        self.upstreams.iter().find(of_port).map_or((0, 0), |upstream| {
+            let waiting: usize = upstream.in_flight.iter().map(|flight| flight.groups.len()).sum();
+            (self.table.asked(upstream.comtree), waiting as u32)
+        })
+    }
+}

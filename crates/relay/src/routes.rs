@@ -1,0 +1,299 @@
+//! Which way leads to whom (Forest §3.1–3.2): learned from what passes, in two levels. An endpoint of
+//! the relay's own site has a route of its own; all of another site have one together. Bounded,
+//! shared out by comtree, soft state: what nothing came from for a while is forgotten.
+
+use crate::NONE;
+use crate::comtrees::ComtreeIndex;
+use crate::ports::PortIndex;
+use crate::shares::Shares;
+use canopy_session::KeyedState;
+use canopy_wire::{Address, Comtree, Tag, Time};
+use core::time::Duration;
+use hashbrown::HashTable;
+
+/// A route from which nothing has come for so long is forgotten.
+pub(crate) const ROUTE_LIFETIME: Duration = Duration::from_secs(30);
+/// When another data thread's route ends: it is told when it does.
+const NEVER: u32 = u32::MAX;
+
+/// The way to an endpoint or to a site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Route {
+    pub(crate) comtree: Comtree,
+    comtree_index: ComtreeIndex,
+    /// An endpoint of the relay's own site; or endpoint 0 of another site, for all of it.
+    pub(crate) to: Address,
+    /// A branch, or another data thread.
+    pub(crate) port: PortIndex,
+    /// When something came from there last, in deciseconds; [`NEVER`] if another data thread knows.
+    heard: u32,
+}
+
+impl Route {
+    /// When something came from there last; `None` if another data thread knows.
+    pub(crate) fn heard(&self) -> Option<Time> {
+        (self.heard != NEVER).then(|| Time::from_millis(u64::from(self.heard) * 100))
+    }
+}
+
+/// What became of a route that was noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Noted {
+    /// It was known.
+    Known,
+    /// It is new.
+    New,
+    /// It led elsewhere before.
+    Moved,
+    /// There is no room for it.
+    Full,
+}
+
+/// All routes of a data thread.
+pub(crate) struct Routes {
+    entries: Vec<Route>,
+    by_key: HashTable<u32>,
+    hash: KeyedState,
+    room: Shares,
+    sweep: u32,
+}
+
+impl Routes {
+    pub(crate) fn new(most: u32, key: &Tag) -> Routes {
+        Routes {
+            entries: Vec::with_capacity(most as usize),
+            by_key: HashTable::new(),
+            hash: KeyedState::new(key),
+            room: Shares::new(most),
+            sweep: 0,
+        }
+    }
+
+    /// So many comtrees share the table from now on.
+    pub(crate) fn deal(&mut self, comtrees: u32) {
+        self.room.deal(comtrees);
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Route> {
+        self.entries.iter()
+    }
+
+    fn index_of(&self, comtree: Comtree, to: Address) -> Option<u32> {
+        let same = |index: &u32| {
+            let route = &self.entries[*index as usize];
+            route.to == to && route.comtree == comtree
+        };
+        self.by_key.find(self.hash.hash_pair(comtree.0, to.0), same).copied()
+    }
+
+    /// The port that leads there.
+    #[inline]
+    pub(crate) fn find(&self, comtree: Comtree, to: Address) -> Option<PortIndex> {
+        Some(self.entries[self.index_of(comtree, to)? as usize].port)
+    }
+
+    /// Something came from there over this branch.
+    #[inline]
+    pub(crate) fn note(
+        &mut self,
+        now: Time,
+        comtree: (Comtree, ComtreeIndex),
+        to: Address,
+        port: PortIndex,
+    ) -> Noted {
+        self.put(comtree, to, port, deciseconds(now))
+    }
+
+    /// Another data thread knows the way there, until it says otherwise.
+    pub(crate) fn note_sibling(
+        &mut self,
+        comtree: (Comtree, ComtreeIndex),
+        to: Address,
+        port: PortIndex,
+    ) -> Noted {
+        self.put(comtree, to, port, NEVER)
+    }
+
+    fn put(
+        &mut self,
+        (comtree, comtree_index): (Comtree, ComtreeIndex),
+        to: Address,
+        port: PortIndex,
+        heard: u32,
+    ) -> Noted {
+        if let Some(index) = self.index_of(comtree, to) {
+            let route = &mut self.entries[index as usize];
+            if route.heard != heard {
+                route.heard = heard;
+            }
+            if route.port == port {
+                return Noted::Known;
+            }
+            route.port = port;
+            return Noted::Moved;
+        }
+        if !self.room.has_room(comtree_index) {
+            return Noted::Full;
+        }
+        self.room.take(comtree_index);
+        let index = self.entries.len() as u32;
+        self.entries.push(Route { comtree, comtree_index, to, port, heard });
+        let (entries, hash) = (&self.entries, &self.hash);
+        let hash_of = |index: &u32| {
+            let route = &entries[*index as usize];
+            hash.hash_pair(route.comtree.0, route.to.0)
+        };
+        self.by_key.insert_unique(hash_of(&index), index, hash_of);
+        Noted::New
+    }
+
+    /// Forgets the way there, if it leads over this port, or over any if that is [`NONE`]. Returns
+    /// what it was.
+    pub(crate) fn forget(
+        &mut self,
+        comtree: Comtree,
+        to: Address,
+        port: PortIndex,
+    ) -> Option<Route> {
+        let index = self.index_of(comtree, to)?;
+        let route = self.entries[index as usize];
+        (port == NONE || route.port == port).then(|| self.remove(index))
+    }
+
+    /// Forgets every route for which `ends` says so, and shows it first.
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&Route) -> bool) {
+        let mut index = 0;
+        while let Some(route) = self.entries.get(index as usize) {
+            if keep(route) {
+                index += 1;
+            } else {
+                self.remove(index);
+            }
+        }
+    }
+
+    /// Looks at up to `budget` routes, starting where the last call stopped, and forgets those from
+    /// which nothing came for [`ROUTE_LIFETIME`] and for which `may_end` says yes.
+    pub(crate) fn expire(
+        &mut self,
+        now: Time,
+        budget: u32,
+        mut may_end: impl FnMut(&Route) -> bool,
+    ) {
+        let lifetime = ROUTE_LIFETIME.as_millis() as u32 / 100;
+        let now = deciseconds(now);
+        for _ in 0..budget.min(self.len()) {
+            self.sweep = if self.sweep + 1 < self.len() { self.sweep + 1 } else { 0 };
+            let Some(route) = self.entries.get(self.sweep as usize) else { return };
+            let is_old = route.heard != NEVER && now > route.heard.saturating_add(lifetime);
+            if is_old && may_end(route) {
+                self.remove(self.sweep);
+            }
+        }
+    }
+
+    fn remove(&mut self, index: u32) -> Route {
+        let hash_of = |route: &Route| self.hash.hash_pair(route.comtree.0, route.to.0);
+        let hash = hash_of(&self.entries[index as usize]);
+        if let Ok(entry) = self.by_key.find_entry(hash, |found| *found == index) {
+            entry.remove();
+        }
+        let last = self.entries.len() as u32 - 1;
+        if last != index
+            && let Some(entry) =
+                self.by_key.find_mut(hash_of(&self.entries[last as usize]), |found| *found == last)
+        {
+            // The last one takes its place.
+            *entry = index;
+        }
+        let route = self.entries.swap_remove(index as usize);
+        self.room.give_back(route.comtree_index);
+        route
+    }
+}
+
+fn deciseconds(time: Time) -> u32 {
+    (time.as_nanos() / 100_000_000) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    const COMTREE: (Comtree, ComtreeIndex) = (Comtree(7), 0);
+
+    #[test]
+    fn a_route_lives_as_long_as_something_comes_from_there() {
+        let mut routes = Routes::new(8, &[1; 16]);
+        let (quiet, busy) = (Address::unicast(3, 0), Address::unicast(4, 0));
+        let told = Address::unicast(5, 0);
+        for second in 0..40 {
+            let now = Time::from_millis(second * 1000);
+            if second == 0 {
+                assert_eq!(routes.note(now, COMTREE, quiet, 1), Noted::New);
+                assert_eq!(routes.note_sibling(COMTREE, told, 0), Noted::New);
+            }
+            routes.note(now, COMTREE, busy, 2);
+            routes.expire(now, 8, |_| true);
+        }
+        let found = [quiet, busy, told].map(|to| routes.find(COMTREE.0, to));
+        assert_eq!(found, [None, Some(2), Some(0)]);
+    }
+
+    #[test]
+    fn a_full_table_keeps_what_it_knows() {
+        let mut routes = Routes::new(2, &[1; 16]);
+        let to = |site| Address::unicast(site, 0);
+        for site in 1..=2 {
+            assert_eq!(routes.note(Time::ZERO, COMTREE, to(site), 5), Noted::New);
+        }
+        assert_eq!(routes.note(Time::ZERO, COMTREE, to(3), 5), Noted::Full);
+        assert_eq!(routes.note(Time::ZERO, COMTREE, to(1), 6), Noted::Moved);
+        assert_eq!(routes.find(COMTREE.0, to(1)), Some(6));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            rng_seed: proptest::test_runner::RngSeed::Fixed(0x707e),
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+        #[test]
+        fn the_table_is_a_map(steps in proptest::collection::vec((0u8..4, 0u32..12, 0u32..4), 0..300)) {
+            let mut routes = Routes::new(64, &[2; 16]);
+            let mut model = BTreeMap::new();
+            for (what, to, port) in steps {
+                let address = Address(to);
+                match what {
+                    0 | 1 => {
+                        let noted = routes.note(Time::ZERO, COMTREE, address, port);
+                        let expected = match model.insert(to, port) {
+                            None => Noted::New,
+                            Some(before) if before == port => Noted::Known,
+                            Some(_) => Noted::Moved,
+                        };
+                        prop_assert_eq!(noted, expected);
+                    }
+                    2 => {
+                        routes.forget(COMTREE.0, address, NONE);
+                        model.remove(&to);
+                    }
+                    _ => {
+                        routes.retain(|route| route.port != port);
+                        model.retain(|_, other| *other != port);
+                    }
+                }
+                prop_assert_eq!(routes.len() as usize, model.len());
+            }
+            for to in 0..12 {
+                prop_assert_eq!(routes.find(COMTREE.0, Address(to)), model.get(&to).copied());
+            }
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! What is asked for at the next relay towards the core, so that updates come here (Forest §3.3): the
+//! highest level that anybody behind this relay wants of a group, participants, branches and other
+//! data threads.
+
+use super::SubscriptionTable;
+use super::lists::{Marks, Wanted};
+use canopy_wire::{Change, Comtree, Group, Level};
+use std::collections::VecDeque;
+
+/// The number of a group's place in the table. It stays the group's as long as the parent has not
+/// acknowledged what it was asked.
+pub(crate) type GroupIndex = u32;
+
+/// A comtree of which this data thread has the branch towards the core.
+pub(super) struct Upwards {
+    comtree: Comtree,
+    /// Groups of which the parent may want to hear.
+    to_ask: VecDeque<GroupIndex>,
+    /// Where the next round of refreshes goes on.
+    refresh: GroupIndex,
+    /// Groups that the parent was asked for.
+    asked: u32,
+}
+
+impl SubscriptionTable {
+    fn upwards_of(&mut self, comtree: Comtree) -> Option<&mut Upwards> {
+        let found = self.upwards.binary_search_by_key(&comtree, |upwards| upwards.comtree);
+        found.ok().map(|number| &mut self.upwards[number])
+    }
+
+    /// From now on a comtree's groups are asked for at the parent, or no more.
+    pub(crate) fn set_upwards(&mut self, comtree: Comtree, is_wanted: bool) {
+        let place = self.upwards.binary_search_by_key(&comtree, |upwards| upwards.comtree);
+        match (place, is_wanted) {
+            (Err(place), true) => {
+                let upwards = Upwards { comtree, to_ask: VecDeque::new(), refresh: 0, asked: 0 };
+                self.upwards.insert(place, upwards);
+                self.each_group_of(comtree, |table, group| {
+                    let wanted = table.highest(group);
+                    table.set_wanted(group, wanted);
+                });
+            }
+            (Ok(place), false) => {
+                self.upwards.remove(place);
+                self.each_group_of(comtree, |table, group| {
+                    let entry = &mut table.groups[group as usize];
+                    entry.asked = Wanted::default();
+                    entry.marks.set(Marks::TO_ASK.or(Marks::ASKING).or(Marks::REFRESH), false);
+                    table.release_if_unused(group);
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// Goes over the groups of a comtree that are in use.
+    fn each_group_of(&mut self, comtree: Comtree, mut each: impl FnMut(&mut Self, GroupIndex)) {
+        let groups: Vec<GroupIndex> = self
+            .by_group
+            .iter()
+            .copied()
+            .filter(|group| self.groups[*group as usize].comtree == comtree)
+            .collect();
+        for group in groups {
+            each(self, group);
+        }
+    }
+
+    /// What is wanted of a group behind this relay.
+    fn wanted_upwards(&self, group: GroupIndex) -> Wanted {
+        let entry = &self.groups[group as usize];
+        let siblings = self.list(entry.first_sibling).map(|(_, level)| level).max();
+        entry.wanted.max(Wanted(siblings))
+    }
+
+    /// What is wanted of a group may be another than what the parent was asked.
+    pub(super) fn note_asked(&mut self, group: GroupIndex) {
+        if self.upwards.is_empty() {
+            return;
+        }
+        let entry = &self.groups[group as usize];
+        if entry.marks.has(Marks::TO_ASK.or(Marks::ASKING)) {
+            // It is looked at later anyway.
+            return;
+        }
+        if self.wanted_upwards(group) != self.groups[group as usize].asked {
+            self.list_to_ask(group);
+        }
+    }
+
+    fn list_to_ask(&mut self, group: GroupIndex) {
+        let entry = &mut self.groups[group as usize];
+        let comtree = entry.comtree;
+        let found = self.upwards.binary_search_by_key(&comtree, |upwards| upwards.comtree);
+        if let Ok(number) = found {
+            entry.marks.set(Marks::TO_ASK, true);
+            self.upwards[number].to_ask.push_back(group);
+        }
+    }
+
+    /// How many groups of a comtree the parent may want to hear of.
+    pub(crate) fn to_ask(&self, comtree: Comtree) -> usize {
+        let found = self.upwards.binary_search_by_key(&comtree, |upwards| upwards.comtree);
+        found.map_or(0, |number| self.upwards[number].to_ask.len())
+    }
+
+    /// How many groups of a comtree the parent was asked for.
+    pub(crate) fn asked(&self, comtree: Comtree) -> u32 {
+        let found = self.upwards.binary_search_by_key(&comtree, |upwards| upwards.comtree);
+        found.map_or(0, |number| self.upwards[number].asked)
+    }
+
+    /// The next change for the parent. Until it is acknowledged, no other change of that group is.
+    pub(crate) fn next_to_ask(&mut self, comtree: Comtree) -> Option<(GroupIndex, Change)> {
+        loop {
+            let group = self.upwards_of(comtree)?.to_ask.pop_front()?;
+            let wanted = self.wanted_upwards(group);
+            let entry = &mut self.groups[group as usize];
+            entry.marks.set(Marks::TO_ASK, false);
+            let is_refresh = entry.marks.has(Marks::REFRESH);
+            entry.marks.set(Marks::REFRESH, false);
+            let before = core::mem::replace(&mut entry.asked, wanted);
+            if before == wanted && !(is_refresh && wanted != Wanted::default()) {
+                self.release_if_unused(group);
+                continue;
+            }
+            entry.marks.set(Marks::ASKING, true);
+            self.count_asked(comtree, before, wanted);
+            return Some((group, self.change_asked(group)));
+        }
+    }
+
+    fn count_asked(&mut self, comtree: Comtree, before: Wanted, now: Wanted) {
+        if let Some(upwards) = self.upwards_of(comtree) {
+            upwards.asked += u32::from(now.0.is_some());
+            upwards.asked -= u32::from(before.0.is_some());
+        }
+    }
+
+    /// The change that the parent was asked last.
+    pub(crate) fn change_asked(&self, group: GroupIndex) -> Change {
+        let entry = &self.groups[group as usize];
+        match entry.asked.0 {
+            Some(level) => Change::Add(entry.group, level),
+            None => Change::Drop(entry.group),
+        }
+    }
+
+    /// The parent has acknowledged what it was asked last of a group. What it refused is asked for
+    /// again with the next round of refreshes.
+    pub(crate) fn acknowledged(&mut self, group: GroupIndex, refused: impl Fn(Group) -> bool) {
+        let entry = &mut self.groups[group as usize];
+        entry.marks.set(Marks::ASKING, false);
+        let (comtree, asked) = (entry.comtree, entry.asked);
+        if asked.0.is_some() && refused(entry.group) {
+            entry.asked = Wanted::default();
+            self.count_asked(comtree, asked, Wanted::default());
+            return self.release_if_unused(group);
+        }
+        self.note_asked(group);
+        self.release_if_unused(group);
+    }
+
+    /// The parent may have forgotten everything: it is asked again for all that is wanted, and told
+    /// again what is not. What was on the way to it is lost.
+    pub(crate) fn ask_again(&mut self, comtree: Comtree) {
+        self.each_group_of(comtree, |table, group| {
+            let entry = &mut table.groups[group as usize];
+            let was_asking = entry.marks.has(Marks::ASKING);
+            entry.marks.set(Marks::ASKING, false);
+            if was_asking && entry.asked == Wanted::default() {
+                // It was to be told that nobody wants it, and may not have heard.
+                entry.asked = Wanted(Some(Level(0)));
+                table.count_asked(comtree, Wanted::default(), Wanted(Some(Level(0))));
+            }
+            table.refresh_group(group);
+        });
+    }
+
+    /// Goes on with a round over the table, in which the parent is asked again for what is wanted,
+    /// so that it does not expire there: up to `budget` groups.
+    pub(crate) fn refresh_asked(&mut self, comtree: Comtree, budget: u32) {
+        let Some(upwards) = self.upwards_of(comtree) else { return };
+        let mut group = upwards.refresh;
+        for _ in 0..budget.min(self.groups.len() as u32) {
+            group = if group + 1 < self.groups.len() as u32 { group + 1 } else { 0 };
+            if self.groups[group as usize].comtree == comtree && self.is_in_use(group) {
+                let highest = self.highest(group);
+                self.set_wanted(group, highest);
+                self.refresh_group(group);
+            }
+        }
+        if let Some(upwards) = self.upwards_of(comtree) {
+            upwards.refresh = group;
+        }
+    }
+
+    /// How many groups the table has had at most.
+    pub(crate) fn groups_high_water(&self) -> u32 {
+        self.groups.len() as u32
+    }
+
+    fn is_in_use(&self, group: GroupIndex) -> bool {
+        let entry = &self.groups[group as usize];
+        entry.members > 0 || entry.first_sibling != crate::NONE || entry.asked.0.is_some()
+    }
+
+    fn refresh_group(&mut self, group: GroupIndex) {
+        let entry = &mut self.groups[group as usize];
+        if entry.marks.has(Marks::ASKING) {
+            return;
+        }
+        entry.marks.set(Marks::REFRESH, true);
+        if !entry.marks.has(Marks::TO_ASK) {
+            self.list_to_ask(group);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! A data thread's place in the tree of a comtree: which neighbours get every update to a group, and
+//! which other data threads have such neighbours.
+
+use crate::NONE;
+use crate::changes::BranchRole;
+use crate::ports::PortIndex;
+
+/// What a data thread has of a comtree's branches, as the others are told: a bit for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reach(pub(crate) u8);
+
+impl Reach {
+    /// A branch whose neighbour gets every update to a group.
+    pub(crate) const EVERYTHING: Reach = Reach(1);
+    /// Any branch.
+    pub(crate) const BRANCHES: Reach = Reach(2);
+    /// A branch to a relay of the same site.
+    pub(crate) const SITE: Reach = Reach(4);
+
+    pub(crate) fn has(self, other: Reach) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+/// A branch of the data thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Branch {
+    pub(crate) port: PortIndex,
+    pub(crate) role: BranchRole,
+    /// The neighbour's site.
+    pub(crate) site: u16,
+}
+
+/// A comtree's tree, as a data thread sees it.
+pub(crate) struct Tree {
+    branches: Vec<Branch>,
+    /// Those of them whose neighbours get every update to a group.
+    everything: Vec<PortIndex>,
+    /// What each other data thread has.
+    siblings: [u64; 3],
+    /// What the others were told of this one.
+    pub(crate) told: Reach,
+    /// The number of the target of updates to groups without members here, while some wait for a
+    /// flush; otherwise [`NONE`].
+    pub(crate) target: u32,
+}
+
+impl Tree {
+    pub(crate) fn new() -> Tree {
+        Tree {
+            branches: Vec::new(),
+            everything: Vec::new(),
+            siblings: [0; 3],
+            told: Reach::default(),
+            target: NONE,
+        }
+    }
+
+    pub(crate) fn branches(&self) -> &[Branch] {
+        &self.branches
+    }
+
+    pub(crate) fn branch(&self, port: PortIndex) -> Option<&Branch> {
+        self.branches.iter().find(|branch| branch.port == port)
+    }
+
+    /// The branches whose neighbours get every update to a group.
+    #[inline]
+    pub(crate) fn everything(&self) -> &[PortIndex] {
+        &self.everything
+    }
+
+    /// The branch towards the core.
+    pub(crate) fn parent(&self) -> Option<PortIndex> {
+        let is_parent = |branch: &&Branch| branch.role == BranchRole::Parent;
+        self.branches.iter().find(is_parent).map(|branch| branch.port)
+    }
+
+    /// Whether a neighbour other than the one at `but` can be this to the relay.
+    pub(crate) fn allows(&self, role: BranchRole, but: Option<PortIndex>) -> bool {
+        let mut others = self.branches.iter().filter(|branch| Some(branch.port) != but);
+        match role {
+            BranchRole::Child => true,
+            BranchRole::Parent => !others.any(|other| other.role.gets_everything()),
+            BranchRole::Core | BranchRole::CorePeer => {
+                !others.any(|other| other.role == BranchRole::Parent)
+            }
+        }
+    }
+
+    /// Whether a branch in a tree leads to that site already.
+    pub(crate) fn leads_to_site(&self, site: u16) -> bool {
+        let leads = |branch: &Branch| branch.site == site && branch.role != BranchRole::CorePeer;
+        self.branches.iter().any(leads)
+    }
+
+    pub(crate) fn add(&mut self, branch: Branch) {
+        self.branches.push(branch);
+        self.sort_out();
+    }
+
+    pub(crate) fn remove(&mut self, port: PortIndex) -> Option<Branch> {
+        let number = self.branches.iter().position(|branch| branch.port == port)?;
+        let branch = self.branches.swap_remove(number);
+        self.sort_out();
+        Some(branch)
+    }
+
+    pub(crate) fn set_role(&mut self, port: PortIndex, role: BranchRole) {
+        if let Some(branch) = self.branches.iter_mut().find(|branch| branch.port == port) {
+            branch.role = role;
+        }
+        self.sort_out();
+    }
+
+    fn sort_out(&mut self) {
+        self.everything.clear();
+        let gets = self.branches.iter().filter(|branch| branch.role.gets_everything());
+        self.everything.extend(gets.map(|branch| branch.port));
+    }
+
+    /// What this data thread has, on a comtree where the relay's site is `own_site`.
+    pub(crate) fn reach(&self, own_site: u16) -> Reach {
+        let mut reach = Reach::default();
+        for branch in &self.branches {
+            reach.0 |= Reach::BRANCHES.0;
+            reach.0 |= if branch.role.gets_everything() { Reach::EVERYTHING.0 } else { 0 };
+            reach.0 |= if branch.site == own_site { Reach::SITE.0 } else { 0 };
+        }
+        reach
+    }
+
+    /// Another data thread has said what it has.
+    pub(crate) fn hear(&mut self, thread: u16, reach: Reach) {
+        for (bit, threads) in self.siblings.iter_mut().enumerate() {
+            *threads &= !(1 << thread);
+            *threads |= u64::from(reach.0 >> bit & 1) << thread;
+        }
+    }
+
+    /// The other data threads that have any of this, a bit for each.
+    #[inline]
+    pub(crate) fn siblings_with(&self, reach: Reach) -> u64 {
+        self.siblings[reach.0.trailing_zeros() as usize]
+    }
+}
