@@ -193,7 +193,7 @@ impl Comtrees {
             counters: ComtreeCounters::default(),
             meter,
             beyond_half: BeyondHalf::default(),
-            tree: Tree::new(),
+            tree: Tree::new(config.site & 0x7fff),
             live: true,
         };
         let index = match self.entries.iter().position(|entry| !entry.live) {

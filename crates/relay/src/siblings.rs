@@ -133,6 +133,12 @@ impl Siblings {
         self.write(told, 1 << thread & self.others(), URGENT_WORDS);
     }
 
+    /// Tells all others that a way leads here, or does so no more. Returns whether there was room; who
+    /// did not hear of a way asks for it.
+    pub(crate) fn tell_route(&mut self, comtree: Comtree, to: Address, is_here: bool) -> bool {
+        self.write(Told::Route { comtree, to, is_here }, self.others(), URGENT_WORDS)
+    }
+
     /// The thread that is asked after this one.
     pub(crate) fn next_thread(&self) -> u16 {
         (self.thread + 1) % self.threads

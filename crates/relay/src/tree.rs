@@ -33,6 +33,10 @@ pub(crate) struct Branch {
 
 /// A comtree's tree, as a data thread sees it.
 pub(crate) struct Tree {
+    /// The relay's own site.
+    site: u16,
+    /// What this data thread has.
+    pub(crate) reach: Reach,
     branches: Vec<Branch>,
     /// Those of them whose neighbours get every update to a group.
     everything: Vec<PortIndex>,
@@ -46,8 +50,10 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    pub(crate) fn new() -> Tree {
+    pub(crate) fn new(site: u16) -> Tree {
         Tree {
+            site,
+            reach: Reach::default(),
             branches: Vec::new(),
             everything: Vec::new(),
             siblings: [0; 3],
@@ -117,17 +123,17 @@ impl Tree {
         self.everything.clear();
         let gets = self.branches.iter().filter(|branch| branch.role.gets_everything());
         self.everything.extend(gets.map(|branch| branch.port));
+        self.reach = Reach::default();
+        for branch in &self.branches {
+            self.reach.0 |= Reach::BRANCHES.0;
+            self.reach.0 |= if branch.role.gets_everything() { Reach::EVERYTHING.0 } else { 0 };
+            self.reach.0 |= if branch.site == self.site { Reach::SITE.0 } else { 0 };
+        }
     }
 
-    /// What this data thread has, on a comtree where the relay's site is `own_site`.
-    pub(crate) fn reach(&self, own_site: u16) -> Reach {
-        let mut reach = Reach::default();
-        for branch in &self.branches {
-            reach.0 |= Reach::BRANCHES.0;
-            reach.0 |= if branch.role.gets_everything() { Reach::EVERYTHING.0 } else { 0 };
-            reach.0 |= if branch.site == own_site { Reach::SITE.0 } else { 0 };
-        }
-        reach
+    /// Whether any data thread of the relay has this.
+    pub(crate) fn has_anywhere(&self, reach: Reach) -> bool {
+        self.reach.has(reach) || self.siblings_with(reach) != 0
     }
 
     /// Another data thread has said what it has.

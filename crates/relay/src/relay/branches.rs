@@ -103,7 +103,7 @@ impl Relay {
         }
         self.reach_to_tell = false;
         for entry in self.comtrees.live_mut() {
-            let reach = entry.tree.reach(entry.addresses.site());
+            let reach = entry.tree.reach;
             if reach == entry.tree.told {
                 continue;
             }

@@ -131,7 +131,9 @@ impl Relay {
             level: record.level,
             hops,
             from_core_peer: class == PeerClass::CorePeer,
-            asks_route: !is_own && record.flags.contains(Flags::ROUTE_REQUEST),
+            asks_route: !is_own
+                && !record.dst.is_group()
+                && record.flags.contains(Flags::ROUTE_REQUEST),
             payload: record.payload,
         };
         let origin = if echo { NONE } else { index };

@@ -77,6 +77,9 @@ impl Relay {
             return Err(Refusal::LinkExists);
         }
         let session = self.sessions.add_link().ok_or(Refusal::TooManyLinks)?;
+        if self.links.is_empty() {
+            self.links_looked_at = now;
+        }
         self.ports.mark_link(session, true);
         let call = config.calls.then(|| self.new_call(&config, session));
         let datagrams = DatagramClass::of(self.max_datagram);
@@ -195,7 +198,7 @@ impl Relay {
 
     fn drive_link(&mut self, now: Time, number: usize) {
         let link = &mut self.links[number];
-        let (session, key) = (link.session, link.config.key);
+        let session = link.session;
         if self.sessions.path(session).is_some() {
             if !link.pulse.is_lost(now) {
                 let (traffic, jitter) = (self.sessions.link_traffic(session), now.as_nanos());
@@ -208,8 +211,8 @@ impl Relay {
                 return;
             }
             // The neighbour has been silent for too long, or does not hear this relay.
-            let _ = self.sessions.end(session);
-            self.note(Notice::LinkDown { key });
+            let ended = self.sessions.end(session);
+            self.end(now, ended);
         }
         let link = &mut self.links[number];
         let Some(call) = &mut link.call else { return };

@@ -120,6 +120,10 @@ impl Relay {
         let Ended(session) = ended;
         if self.ports.is_link(session) {
             // Its branches stay, and what is for them is counted as unreachable.
+            self.pause_upstreams(session);
+            if let Some(key) = self.link_at(session).map(|link| *link.key()) {
+                self.note(Notice::LinkDown { key });
+            }
             return;
         }
         self.counters.sessions_ended += 1;

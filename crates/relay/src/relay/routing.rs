@@ -83,7 +83,7 @@ impl Relay {
                 self.counters.routes_moved += u64::from(!is_new);
                 self.sweep_at.get_or_insert(now + SWEEP_EVERY);
                 // Whoever cannot be told asks for the way as if nobody knew it.
-                self.siblings.tell(Told::Route { comtree: comtree.0, to, is_here: true });
+                self.siblings.tell_route(comtree.0, to, true);
             }
         }
     }
@@ -105,12 +105,17 @@ impl Relay {
         if let Some(port) = known {
             return self.send_along(now, port, accepted);
         }
-        let tree = &self.comtrees.get(index).tree;
-        let has_site = tree.told.has(Reach::SITE) || tree.siblings_with(Reach::SITE) != 0;
+        if !may_pass && !update.asks_route {
+            // The data thread that has passed it takes this for the way.
+            self.siblings.tell_route(update.comtree, to, false);
+        }
+        let has_site = self.comtrees.get(index).tree.has_anywhere(Reach::SITE);
         if is_own_site && !has_site {
             // Of this site there is this relay alone.
             let thread = self.thread_of(update.comtree, update.dst).filter(|_| may_pass);
             let thread = thread.ok_or(DropReason::UnknownDestination)?;
+            // Whether somebody is there or not, this is the way.
+            self.answer_route(now, index, &update, may_pass);
             self.pass(1 << thread, &Update { asks_route: false, ..update });
             return Ok(());
         }
@@ -233,10 +238,10 @@ impl Relay {
             return;
         }
         let (comtree, about) = (update.comtree, update.dst);
-        let (_, is_own_site) = self.route_key(index, about);
-        if !may_pass && is_own_site && self.ports.find(comtree, about).is_some() {
-            // The data thread that asks learns that it is here.
-            self.siblings.tell(Told::Route { comtree, to: about, is_here: true });
+        if !may_pass {
+            // The data thread that asks learns that the way leads here.
+            let (to, _) = self.route_key(index, about);
+            self.siblings.tell_route(comtree, to, true);
         }
         let reply = RouteReply { to: update.src, about, is_there: true, hops: DEFAULT_HOP_LIMIT };
         self.send_reply(now, (comtree, index), reply, true);
@@ -244,7 +249,10 @@ impl Relay {
 
     /// Nobody is where an update was to go: its sender is told, at a rate.
     pub(super) fn tell_nobody(&mut self, now: Time, update: &Update<'_>) {
-        if update.src == Address::UNSPECIFIED || !self.gone.take(&GONE, now, 1) {
+        if let Some(sender) = self.ports.find(update.comtree, update.src) {
+            return self.tell_gone(now, sender, update.dst);
+        }
+        if !self.gone.take(&GONE, now, 1) {
             return;
         }
         let Some(index) = self.comtrees.find(update.comtree) else { return };
@@ -354,7 +362,7 @@ impl Relay {
     /// The other data threads need not send here any more what goes there.
     pub(super) fn tell_forgotten(&mut self, comtree: Comtree, to: Address) {
         self.learned = super::NOBODY;
-        self.siblings.tell(Told::Route { comtree, to, is_here: false });
+        self.siblings.tell_route(comtree, to, false);
     }
 
     pub(super) fn forget_routes_over(&mut self, port: PortIndex) {
@@ -362,8 +370,7 @@ impl Relay {
         self.routes.retain(|route| {
             let keep = route.port != port;
             if !keep {
-                let (comtree, to) = (route.comtree, route.to);
-                siblings.tell(Told::Route { comtree, to, is_here: false });
+                siblings.tell_route(route.comtree, route.to, false);
             }
             keep
         });
@@ -374,7 +381,7 @@ impl Relay {
     /// not.
     pub(super) fn left_site(&mut self, index: ComtreeIndex, address: Address) {
         let entry = self.comtrees.get(index);
-        if entry.tree.siblings_with(Reach::SITE) != 0 || entry.tree.told.has(Reach::SITE) {
+        if entry.tree.has_anywhere(Reach::SITE) {
             self.tell_forgotten(entry.id, address);
         }
     }
@@ -393,9 +400,8 @@ impl Relay {
         let siblings = &mut self.siblings;
         let before = self.routes.len();
         self.routes.expire(now, budget, |route| {
-            let (comtree, to) = (route.comtree, route.to);
             // Without room to say so it stays until the next round.
-            siblings.tell(Told::Route { comtree, to, is_here: false })
+            siblings.tell_route(route.comtree, route.to, false)
         });
         self.learned = super::NOBODY;
         self.counters.routes_expired += u64::from(before - self.routes.len());

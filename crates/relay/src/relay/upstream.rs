@@ -58,6 +58,9 @@ impl Relay {
             self.table.set_upwards(comtree, true);
             let in_flight = VecDeque::new();
             self.upstreams.push(Upstream { comtree, port, sequence: 0, in_flight });
+            if self.link_of(port).is_some_and(|session| self.sessions.path(session).is_some()) {
+                self.table.resume_asking(comtree);
+            }
             self.sweep_at.get_or_insert(now + super::SWEEP_EVERY);
         }
     }
@@ -72,7 +75,17 @@ impl Relay {
         upstream.sequence = 0;
         upstream.in_flight.clear();
         let comtree = upstream.comtree;
-        self.table.ask_again(comtree);
+        self.table.resume_asking(comtree);
+    }
+
+    /// A link is down: nothing can be asked over it.
+    pub(super) fn pause_upstreams(&mut self, session: SessionIndex) {
+        for place in 0..self.upstreams.len() {
+            if self.link_of(self.upstreams[place].port) == Some(session) {
+                self.upstreams[place].in_flight.clear();
+                self.table.pause_asking(self.upstreams[place].comtree);
+            }
+        }
     }
 
     /// When [`Relay::drive_upstreams`] has something to do next.

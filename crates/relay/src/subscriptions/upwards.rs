@@ -4,7 +4,7 @@
 
 use super::SubscriptionTable;
 use super::lists::{Marks, Wanted};
-use canopy_wire::{Change, Comtree, Group, Level};
+use canopy_wire::{Change, Comtree, Group};
 use std::collections::VecDeque;
 
 /// The number of a group's place in the table. It stays the group's as long as the parent has not
@@ -20,6 +20,14 @@ pub(super) struct Upwards {
     refresh: GroupIndex,
     /// Groups that the parent was asked for.
     asked: u32,
+    /// Whether the link to the parent is up.
+    is_up: bool,
+}
+
+impl Upwards {
+    fn new(comtree: Comtree) -> Upwards {
+        Upwards { comtree, to_ask: VecDeque::new(), refresh: 0, asked: 0, is_up: false }
+    }
 }
 
 impl SubscriptionTable {
@@ -28,29 +36,42 @@ impl SubscriptionTable {
         found.ok().map(|number| &mut self.upwards[number])
     }
 
-    /// From now on a comtree's groups are asked for at the parent, or no more.
+    /// A comtree has a parent from now on, or none. It is asked once its link is up.
     pub(crate) fn set_upwards(&mut self, comtree: Comtree, is_wanted: bool) {
         let place = self.upwards.binary_search_by_key(&comtree, |upwards| upwards.comtree);
         match (place, is_wanted) {
-            (Err(place), true) => {
-                let upwards = Upwards { comtree, to_ask: VecDeque::new(), refresh: 0, asked: 0 };
-                self.upwards.insert(place, upwards);
-                self.each_group_of(comtree, |table, group| {
-                    let wanted = table.highest(group);
-                    table.set_wanted(group, wanted);
-                });
-            }
+            (Err(place), true) => self.upwards.insert(place, Upwards::new(comtree)),
             (Ok(place), false) => {
+                self.pause_asking(comtree);
                 self.upwards.remove(place);
-                self.each_group_of(comtree, |table, group| {
-                    let entry = &mut table.groups[group as usize];
-                    entry.asked = Wanted::default();
-                    entry.marks.set(Marks::TO_ASK.or(Marks::ASKING).or(Marks::REFRESH), false);
-                    table.release_if_unused(group);
-                });
             }
             _ => {}
         }
+    }
+
+    /// The link to the parent is up, and the parent may have forgotten everything: it is asked for all
+    /// that is wanted.
+    pub(crate) fn resume_asking(&mut self, comtree: Comtree) {
+        self.pause_asking(comtree);
+        if let Some(upwards) = self.upwards_of(comtree) {
+            upwards.is_up = true;
+            self.each_group_of(comtree, |table, group| {
+                let wanted = table.highest(group);
+                table.set_wanted(group, wanted);
+            });
+        }
+    }
+
+    /// The link to the parent is down. What it was asked for expires there, unless it is asked again.
+    pub(crate) fn pause_asking(&mut self, comtree: Comtree) {
+        let Some(upwards) = self.upwards_of(comtree) else { return };
+        *upwards = Upwards::new(comtree);
+        self.each_group_of(comtree, |table, group| {
+            let entry = &mut table.groups[group as usize];
+            entry.asked = Wanted::default();
+            entry.marks.set(Marks::TO_ASK.or(Marks::ASKING).or(Marks::REFRESH), false);
+            table.release_if_unused(group);
+        });
     }
 
     /// Goes over the groups of a comtree that are in use.
@@ -92,7 +113,9 @@ impl SubscriptionTable {
         let entry = &mut self.groups[group as usize];
         let comtree = entry.comtree;
         let found = self.upwards.binary_search_by_key(&comtree, |upwards| upwards.comtree);
-        if let Ok(number) = found {
+        if let Ok(number) = found
+            && self.upwards[number].is_up
+        {
             entry.marks.set(Marks::TO_ASK, true);
             self.upwards[number].to_ask.push_back(group);
         }
@@ -159,22 +182,6 @@ impl SubscriptionTable {
         }
         self.note_asked(group);
         self.release_if_unused(group);
-    }
-
-    /// The parent may have forgotten everything: it is asked again for all that is wanted, and told
-    /// again what is not. What was on the way to it is lost.
-    pub(crate) fn ask_again(&mut self, comtree: Comtree) {
-        self.each_group_of(comtree, |table, group| {
-            let entry = &mut table.groups[group as usize];
-            let was_asking = entry.marks.has(Marks::ASKING);
-            entry.marks.set(Marks::ASKING, false);
-            if was_asking && entry.asked == Wanted::default() {
-                // It was to be told that nobody wants it, and may not have heard.
-                entry.asked = Wanted(Some(Level(0)));
-                table.count_asked(comtree, Wanted::default(), Wanted(Some(Level(0))));
-            }
-            table.refresh_group(group);
-        });
     }
 
     /// Goes on with a round over the table, in which the parent is asked again for what is wanted,

@@ -583,6 +583,14 @@ impl World {
         assert!(self.threads[one].is_linked(&keys[1]) && self.threads[other].is_linked(&keys[0]));
     }
 
+    /// A relay of one data thread that has started anew is told of its link with another again; the one
+    /// that came first calls.
+    pub(crate) fn link_again(&mut self, here: usize, there: usize) {
+        let (key, path) = (self.key_of(there), path_of_thread(there));
+        let link = LinkConfig { key, path, thread: 0, calls: here < there };
+        self.threads[here].apply(self.now, Change::AddLink(link)).unwrap();
+    }
+
     /// The number of a data thread among its relay's.
     fn number_of(&self, thread: usize) -> u16 {
         (thread - self.relay_of[thread].0) as u16
