@@ -43,7 +43,7 @@ local GROUP_BIT = 0x80000000
 local NO_SESSION = 0xffffff
 
 local UPDATES, SUBSCRIBE, SUBSCRIBE_ACK = 0x01, 0x03, 0x04
-local ROUTE_REPLY = 0x08
+local ROUTE_REPLY, LINK_HELLO = 0x08, 0x09
 local HELLO, COOKIE, CONNECT, CONNECTED, REFUSED = 0x10, 0x11, 0x12, 0x13, 0x14
 local KEEPALIVE, KEEPALIVE_ACK, LEAVE, LEFT = 0x15, 0x16, 0x17, 0x18
 local CHALLENGE, REBIND, UNKNOWN, GONE = 0x19, 0x1a, 0x1b, 0x1c
@@ -56,6 +56,7 @@ local KINDS = {
   [SUBSCRIBE] = "Subscribe",
   [SUBSCRIBE_ACK] = "Subscribe-ack",
   [ROUTE_REPLY] = "Route-reply",
+  [LINK_HELLO] = "Link-hello",
   [HELLO] = "Hello",
   [COOKIE] = "Cookie",
   [CONNECT] = "Connect",
@@ -142,6 +143,7 @@ local REQUEST_STATUSES = {
   [3] = "token not taken",
   [4] = "full",
 }
+local ROUTE_ANSWERS = { [0] = "nobody has it", [1] = "this way leads there" }
 local REFUSED_REASONS = {
   [1] = "sessions full",
   [2] = "unknown comtree",
@@ -168,7 +170,6 @@ local f = {
   flags = ProtoField.uint8("canopy.flags", "Flags", base.HEX),
   comtree = ProtoField.uint32("canopy.comtree", "Comtree"),
   reserved = ProtoField.bytes("canopy.reserved", "Reserved"),
-  payload = ProtoField.bytes("canopy.payload", "Payload"),
   ignored = ProtoField.bytes("canopy.ignored", "Ignored bytes"),
   padding = ProtoField.bytes("canopy.padding", "Padding"),
   group = ProtoField.uint32("canopy.group", "Group", base.DEC, nil, 0x7fffffff),
@@ -187,7 +188,7 @@ local f = {
   ),
   level_same = ProtoField.bool("canopy.record.form.level_same", "Level as before", 8, nil, 0x10),
   length_same = ProtoField.bool("canopy.record.form.length_same", "Length as before", 8, nil, 0x20),
-  echo = ProtoField.bool("canopy.record.echo", "Echo", 8, nil, 0x40),
+  echo = ProtoField.bool("canopy.record.echo", "Echo or route-request", 8, nil, 0x40),
   filler = ProtoField.bool("canopy.record.filler", "Filler", 8, nil, 0x80),
   src = ProtoField.uint32("canopy.record.src", "Source", base.HEX),
   src_site = ProtoField.uint32("canopy.record.src.site", "Site", base.DEC, nil, 0x7fff0000),
@@ -234,6 +235,13 @@ local f = {
   excess = ProtoField.uint8("canopy.busy.what", "Too much of", base.DEC, EXCESSES),
   dropped = ProtoField.uint32("canopy.busy.dropped", "Dropped"),
   gone = ProtoField.uint32("canopy.gone.address", "Address", base.HEX),
+  hello_echo = ProtoField.uint64("canopy.link_hello.echo", "Echo"),
+  hello_held = ProtoField.uint32("canopy.link_hello.held", "Held (µs)"),
+  hello_sent = ProtoField.uint32("canopy.link_hello.sent", "Packets sent"),
+  hello_loss = ProtoField.uint16("canopy.link_hello.loss", "Loss (of 65535)"),
+  route_to = ProtoField.uint32("canopy.route_reply.to", "To", base.HEX),
+  route_about = ProtoField.uint32("canopy.route_reply.about", "About", base.HEX),
+  route_answer = ProtoField.uint8("canopy.route_reply.answer", "Answer", base.DEC, ROUTE_ANSWERS),
 }
 canopy.fields = f
 
@@ -655,19 +663,37 @@ local function dissect_request(cursor, tree)
   return said, nil
 end
 
-local function dissect_payload(cursor, tree)
-  local length = cursor:left()
-  if length > 0 then
-    tree:add(f.payload, cursor:take(length))
+local function say_route(ranges)
+  local asker, about = ranges[1]:uint(), ranges[2]:uint()
+  local answer = ROUTE_ANSWERS[ranges[3]:uint()] or "unknown"
+  return string.format("to %s about %s: %s", address_text(asker), address_text(about), answer)
+end
+
+local function find_route_fault(ranges)
+  if ranges[1]:uint() >= GROUP_BIT or ranges[2]:uint() >= GROUP_BIT then
+    return "a group in place of an address"
   end
-  return plural(length, "byte"), nil
+  local answer = ranges[3]:uint()
+  return not ROUTE_ANSWERS[answer] and string.format("answer %d", answer)
 end
 
 local BODIES = {
   [UPDATES] = dissect_updates,
   [SUBSCRIBE] = dissect_subscribe,
   [SUBSCRIBE_ACK] = dissect_subscribe_ack,
-  [ROUTE_REPLY] = dissect_payload,
+  [ROUTE_REPLY] = fixed(9, {
+    { f.route_to, 4 }, { f.route_about, 4 }, { f.route_answer, 1 },
+  }, say_route, find_route_fault),
+  [LINK_HELLO] = fixed(26, {
+    { f.stamp, 8 }, { f.hello_echo, 8 }, { f.hello_held, 4 }, { f.hello_sent, 4 },
+    { f.hello_loss, 2 },
+  }, function(ranges)
+    return string.format(
+      "stamp %s, echo %s after %d µs, %s sent, loss %.1f %%", tostring(ranges[1]:uint64()),
+      tostring(ranges[2]:uint64()), ranges[3]:uint(), plural(ranges[4]:uint(), "packet"),
+      ranges[5]:uint() * 100 / 0xffff
+    )
+  end),
   [HELLO] = fixed(HELLO_LEN - HEADER_LEN, { { f.nonce, 8 } }, say_nonce),
   [COOKIE] = fixed(56, { { f.nonce, 8 }, { f.cookie, 16 }, { f.relay_key, 32 } }, say_nonce),
   [CONNECT] = with_message(24, { { f.nonce, 8 }, { f.cookie, 16 } }),

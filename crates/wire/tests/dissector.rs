@@ -11,15 +11,15 @@ mod tshark;
 
 use canopy_wire::{
     Address, Busy, Challenge, Class, Connect, Connected, Cookie, Flags, Gone, GroupKey,
-    GroupKeyHeld, Header, Hello, Keepalive, Kind, Leave, Level, MAX_DATAGRAM, NumberedRequest,
-    Packet, Rebind, Record, Refused, Response, Subscribe, SubscribeAck, Unknown, VERSION,
-    WireError,
+    GroupKeyHeld, Header, Hello, Keepalive, Kind, Leave, Level, LinkHello, MAX_DATAGRAM,
+    NumberedRequest, Packet, Rebind, Record, Refused, Response, RouteReply, Subscribe,
+    SubscribeAck, Unknown, VERSION, WireError,
 };
 use cases::{
     COMTREE, COUNT_AT, FLAGS_AT, KIND_AT, LEAST_SEALED, SEALED, SEALED_FOR_GROUP, SESSION, altered,
-    foreign_cases, handshake_cases, malformed_cases, notice_cases, published, records,
-    refused_cases, relayed, request_cases, sealed, sealed_cases, sealed_for_group, session_cases,
-    subscribe_cases, unknown_cases, update_cases, written,
+    foreign_cases, handshake_cases, malformed_cases, malformed_overlay_cases, notice_cases,
+    overlay_cases, published, records, refused_cases, relayed, request_cases, sealed, sealed_cases,
+    sealed_for_group, session_cases, subscribe_cases, unknown_cases, update_cases, written,
 };
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -39,6 +39,7 @@ fn tshark_shows_what_the_encoders_wrote() {
     cases.extend(session_cases());
     cases.extend(notice_cases());
     cases.extend(request_cases());
+    cases.extend(overlay_cases());
     cases.extend(unknown_cases());
     for kind in Kind::ALL {
         let shown = cases.iter().any(|case| case.datagram[KIND_AT] == *kind as u8);
@@ -49,6 +50,7 @@ fn tshark_shows_what_the_encoders_wrote() {
         case.fields.extend(FAULTS.map(|fault| (fault, "")));
     }
     cases.extend(malformed_cases());
+    cases.extend(malformed_overlay_cases());
     cases.extend(foreign_cases());
 
     let mut names = vec!["_ws.col.Protocol", "_ws.col.Info"];
@@ -282,6 +284,7 @@ fn intact_packets() -> Vec<Vec<u8>> {
         session_cases(),
         notice_cases(),
         request_cases(),
+        overlay_cases(),
     ];
     cases.into_iter().flatten().map(|case| case.datagram).collect()
 }
@@ -375,10 +378,12 @@ fn drawn_datagrams() -> Vec<Vec<u8>> {
 fn decode(datagram: &[u8]) -> Result<(), WireError> {
     let packet = Packet::new_checked(datagram)?;
     match packet.header().kind {
-        Kind::RouteReply | Kind::Left => Ok(()),
+        Kind::Left => Ok(()),
         Kind::Updates => packet.updates().map(drop),
         Kind::Subscribe => Subscribe::new_checked(&packet).map(drop),
         Kind::SubscribeAck => SubscribeAck::new_checked(&packet).map(drop),
+        Kind::RouteReply => RouteReply::decode(&packet).map(drop),
+        Kind::LinkHello => LinkHello::decode(&packet).map(drop),
         Kind::Hello => Hello::decode(&packet).map(drop),
         Kind::Cookie => Cookie::decode(&packet).map(drop),
         Kind::Connect => Connect::decode(&packet).map(drop),

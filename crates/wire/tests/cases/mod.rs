@@ -1,5 +1,7 @@
 //! Packets as the encoders write them, whole and with faults, and what tshark must say of each.
 
+mod overlay;
+
 use crate::tshark::{DECODED_AS_PORT, EXPERT, NAMED_PORT, OTHER_PORT};
 use canopy_wire::{
     Address, Busy, CLEAR_LEN, Challenge, Change, Class, Comtree, Connect, Connected, Cookie,
@@ -9,6 +11,7 @@ use canopy_wire::{
     SubscribeAckWriter, SubscribeRefusal, SubscribeWriter, Suite, Unknown, UpdatesWriter, VERSION,
     Verdict, WireError, encode_update,
 };
+pub(crate) use overlay::{malformed_overlay_cases, overlay_cases};
 
 /// Places in the base header.
 pub(crate) const KIND_AT: usize = 8;
@@ -147,13 +150,6 @@ pub(crate) fn update_cases() -> Vec<Case> {
             relayed(&[]),
             "Updates, comtree 9, 0 updates",
             &[("canopy.updates", "0"), ("canopy.record.form", "")],
-        ),
-        case(
-            written(|out| {
-                Header::new(Kind::RouteReply, SESSION, COMTREE).encode_packet(b"to", out)
-            }),
-            "Route-reply, comtree 9, session 70007, 2 bytes",
-            &[("canopy.kind", "0x08"), ("canopy.payload", "746f")],
         ),
     ]
 }
