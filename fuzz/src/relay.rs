@@ -166,6 +166,7 @@ fn config(bits: u8) -> RelayConfig {
             max_subscriptions,
             max_subscriptions_per_participant: max_subscriptions / 3 + 1,
             max_new_groups_per_participant: 3,
+            max_routes: 8,
         },
     }
 }

@@ -5,11 +5,11 @@ use canopy_session::GroupOpener;
 use canopy_wire::{
     Address, Before, Busy, Challenge, Change, Class, Comtree, Connect, Connected, Cookie,
     DropReason, Flags, Gone, Group, GroupKey, GroupKeyHeld, HEADER_LEN, Header, Hello, Join,
-    Joined, Keepalive, Kind, Leave, Level, MAX_DATAGRAM, MAX_JOIN_LEN, MAX_RECORDS, MAX_TICKET_LEN,
-    MAX_TOKEN_LEN, MAX_UPDATE, NumberedRequest, Packet, Rebind, Record, Refused, RefusedReason,
-    Request, Response, SAFE_DATAGRAM, SEAL_LEN, SessionId, Subscribe, SubscribeAck,
-    SubscribeAckWriter, SubscribeRefusal, SubscribeWriter, Suite, TAG_LEN, Unknown, UpdatesWriter,
-    VERSION, WireError,
+    Joined, Keepalive, Kind, Leave, Level, LinkHello, MAX_DATAGRAM, MAX_JOIN_LEN, MAX_RECORDS,
+    MAX_TICKET_LEN, MAX_TOKEN_LEN, MAX_UPDATE, NumberedRequest, Packet, Rebind, Record, Refused,
+    RefusedReason, Request, Response, RouteReply, SAFE_DATAGRAM, SEAL_LEN, SessionId, Subscribe,
+    SubscribeAck, SubscribeAckWriter, SubscribeRefusal, SubscribeWriter, Suite, TAG_LEN, Unknown,
+    UpdatesWriter, VERSION, WireError,
 };
 use std::fmt::Debug;
 
@@ -381,6 +381,24 @@ fn asked_or_told(packet: &Packet<'_>) {
         Kind::Gone => {
             survives(packet, Form::of(4), Gone::decode, |it, out| it.encode(comtree, session, out));
         }
+        _ => between_relays(packet),
+    }
+}
+
+/// What relays tell each other over a link.
+fn between_relays(packet: &Packet<'_>) {
+    let comtree = packet.header().comtree;
+    match packet.header().kind {
+        Kind::LinkHello => {
+            survives(packet, Form::of(26), LinkHello::decode, LinkHello::encode);
+        }
+        Kind::RouteReply => {
+            let encode = |it: &RouteReply, out: &mut [u8]| it.encode(comtree, out);
+            if let Some(reply) = survives(packet, Form::of(9), RouteReply::decode, encode) {
+                assert!(!reply.to.is_group() && !reply.about.is_group());
+                assert_eq!(reply.hops, packet.header().hop_limit);
+            }
+        }
         _ => {}
     }
 }
@@ -572,6 +590,7 @@ fn decode_as_anything(packet: &Packet<'_>) {
     let _ = (Keepalive::decode(packet), Challenge::decode(packet), Rebind::decode(packet));
     let _ = (GroupKey::decode(packet), GroupKeyHeld::decode(packet), Gone::decode(packet));
     let _ = (NumberedRequest::decode(packet), Response::decode(packet), Busy::decode(packet));
+    let _ = (LinkHello::decode(packet), RouteReply::decode(packet));
     let _ = (Unknown::decode(packet), packet.updates().map(Iterator::count));
     let _ = (Join::decode(packet.payload()), Joined::decode(packet.payload()));
     let _ = Subscribe::new_checked(packet).map(|subscribe| subscribe.changes().count());
