@@ -239,6 +239,7 @@ local f = {
   hello_held = ProtoField.uint32("canopy.link_hello.held", "Held (µs)"),
   hello_sent = ProtoField.uint32("canopy.link_hello.sent", "Packets sent"),
   hello_loss = ProtoField.uint16("canopy.link_hello.loss", "Loss (of 65535)"),
+  hello_lifetime = ProtoField.uint32("canopy.link_hello.lifetime", "Lifetime of subscriptions (ms)"),
   route_to = ProtoField.uint32("canopy.route_reply.to", "To", base.HEX),
   route_about = ProtoField.uint32("canopy.route_reply.about", "About", base.HEX),
   route_answer = ProtoField.uint8("canopy.route_reply.answer", "Answer", base.DEC, ROUTE_ANSWERS),
@@ -684,9 +685,9 @@ local BODIES = {
   [ROUTE_REPLY] = fixed(9, {
     { f.route_to, 4 }, { f.route_about, 4 }, { f.route_answer, 1 },
   }, say_route, find_route_fault),
-  [LINK_HELLO] = fixed(26, {
+  [LINK_HELLO] = fixed(30, {
     { f.stamp, 8 }, { f.hello_echo, 8 }, { f.hello_held, 4 }, { f.hello_sent, 4 },
-    { f.hello_loss, 2 },
+    { f.hello_loss, 2 }, { f.hello_lifetime, 4 },
   }, function(ranges)
     return string.format(
       "stamp %s, echo %s after %d µs, %s sent, loss %.1f %%", tostring(ranges[1]:uint64()),

@@ -90,6 +90,8 @@ counters! {
     routes_refused,
     #[doc = "Copies of updates sent to branches because the way was not known, which ask for it."]
     route_requests,
+    #[doc = "Of those copies, the ones that ended at a relay that leads nowhere else."]
+    route_requests_ended,
     #[doc = "Answers sent to whoever asked for a way."]
     route_replies,
     #[doc = "Flushes: ticks in periodic mode, receive batches in immediate mode."]

@@ -33,6 +33,11 @@ impl Tables<'_> {
         self.ports.get(port)?.peer.session()
     }
 
+    fn is_relay(&self, port: PortIndex) -> bool {
+        let class = self.ports.get(port).map(|port| port.shape.class);
+        class.is_some_and(|class| class != PeerClass::Participant)
+    }
+
     fn is_unreachable(&self, path: Path) -> bool {
         // A socket for both families shows IPv4 as a part of IPv6.
         let remote = || path.remote.ip().to_canonical();
@@ -320,6 +325,11 @@ impl Fanout {
             Own::Everything => return,
             Own::Many => return self.apart.push(receiver),
         };
+        if !fillers.parts().is_empty() && tables.is_relay(receiver) {
+            // A datagram's hop limit is the least of its updates: what goes one way must not have the
+            // limit of what goes the other.
+            return self.apart.push(receiver);
+        }
         let updates = (self.burst.updates() - fillers.parts().len()) as u64;
         let Some(path) = tables.path(receiver) else {
             // A participant that left since its updates arrived was counted then. A link that is down

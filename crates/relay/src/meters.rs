@@ -82,6 +82,10 @@ const KEEPALIVES: Rate = Rate::new(200, 100);
 const REQUESTS: Rate = Rate::new(50, 50);
 pub(crate) const RENEWAL_COST: u64 = 10;
 
+/// Addresses of which a member makes the relay ask for the way: a server that starts asks for all of its
+/// clients.
+const ASKS: Rate = Rate::new(200, 800);
+
 /// What may be sent to the relay by somebody.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct UpMeter {
@@ -135,6 +139,7 @@ pub(crate) struct Meter {
     changes: Bucket,
     keepalives: Bucket,
     requests: Bucket,
+    asks: Bucket,
     /// What was dropped because it was over a limit; and how much of it the member was told.
     dropped: u64,
     told: u64,
@@ -220,6 +225,11 @@ impl Meters {
         self.get_mut(port).is_none_or(|meter| meter.changes.take(&rate, now, cost))
     }
 
+    /// Whether a member may make the relay ask for the way to an address.
+    pub(crate) fn take_ask(&mut self, port: PortIndex, now: Time) -> bool {
+        self.get_mut(port).is_none_or(|meter| meter.take_ask(now))
+    }
+
     /// Those who sent the most in the last second.
     pub(crate) fn talkers(&self) -> &[Talker] {
         &self.talkers
@@ -301,6 +311,11 @@ impl Meter {
 
     pub(crate) fn take_request(&mut self, now: Time, cost: u64) -> bool {
         self.requests.take(&REQUESTS, now, cost)
+    }
+
+    /// Takes a question for the way to an address.
+    pub(crate) fn take_ask(&mut self, now: Time) -> bool {
+        self.asks.take(&ASKS, now, 1)
     }
 
     /// Something of this member's was dropped.

@@ -11,7 +11,7 @@ const HELLO_EVERY: Duration = Duration::from_millis(50);
 /// this relay: four hellos in a row, and a part of the fifth.
 const LOST_AFTER: Duration = Duration::from_millis(225);
 /// A link that has just come up is given so long: the first answer takes a round trip.
-const FIRST_ANSWER: Duration = Duration::from_secs(1);
+const FIRST_ANSWER: Duration = Duration::from_secs(2);
 /// Rates and losses are of this time, smoothed.
 const MEASURE_EVERY: Duration = Duration::from_secs(1);
 
@@ -27,6 +27,8 @@ pub(crate) struct Pulse {
     /// The last of our own that came back.
     echo: u64,
     pub(crate) round_trip: Option<Duration>,
+    /// How long a subscription lives at the neighbour.
+    pub(crate) lifetime: Option<Duration>,
     measured: Measured,
     pub(crate) loss_in: f32,
     pub(crate) loss_out: f32,
@@ -53,6 +55,7 @@ impl Pulse {
             stamp: (0, now),
             echo: 0,
             round_trip: None,
+            lifetime: None,
             measured: Measured { at: now, ..Measured::default() },
             loss_in: 0.0,
             loss_out: 0.0,
@@ -96,6 +99,7 @@ impl Pulse {
             held: now.since(at).as_micros() as u32,
             sent: traffic.sealed.wrapping_add(1),
             loss: (self.loss_in * f32::from(u16::MAX)) as u16,
+            lifetime: 0,
         })
     }
 
@@ -114,6 +118,9 @@ impl Pulse {
             let sample = there_and_back.saturating_sub(Duration::from_micros(hello.held.into()));
             self.round_trip =
                 Some(self.round_trip.map_or(sample, |smooth| (smooth * 7 + sample) / 8));
+        }
+        if hello.lifetime > 0 {
+            self.lifetime = Some(Duration::from_millis(hello.lifetime.into()));
         }
         self.loss_out = f32::from(hello.loss) / f32::from(u16::MAX);
         self.measure(now, hello.sent, traffic);

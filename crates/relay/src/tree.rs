@@ -2,8 +2,11 @@
 //! which other data threads have such neighbours.
 
 use crate::NONE;
+use crate::bucket::Bucket;
 use crate::changes::BranchRole;
 use crate::ports::PortIndex;
+use canopy_wire::{Address, Time};
+use std::collections::BTreeMap;
 
 /// What a data thread has of a comtree's branches, as the others are told: a bit for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,6 +45,9 @@ pub(crate) struct Tree {
     everything: Vec<PortIndex>,
     /// What each other data thread has.
     siblings: [u64; 3],
+    /// Addresses to which nobody here knew the way, and since when they have been asked for.
+    pub(crate) asked: BTreeMap<Address, Time>,
+    pub(crate) asks: Bucket,
     /// What the others were told of this one.
     pub(crate) told: Reach,
     /// The number of the target of updates to groups without members here, while some wait for a
@@ -57,6 +63,8 @@ impl Tree {
             branches: Vec::new(),
             everything: Vec::new(),
             siblings: [0; 3],
+            asked: BTreeMap::new(),
+            asks: Bucket::default(),
             told: Reach::default(),
             target: NONE,
         }

@@ -169,6 +169,29 @@ fn what_is_wanted_is_asked_of_the_new_parent() {
     assert_heard_by(&mut world, 0, 0, &[2]);
 }
 
+/// A neighbour is the parent, then is not, then is again, while the link stays up.
+#[test]
+fn a_parent_that_comes_back_is_asked_with_numbers_that_go_on() {
+    let mut world = line(2);
+    let set = |world: &mut World, role| {
+        let branch = BranchId { comtree: COMTREE, link: world.key_of(0), thread: 0 };
+        let now = world.now;
+        world.threads[1].apply(now, Change::SetBranchRole { branch, role }).unwrap();
+        world.settle();
+    };
+    for round in 0..200 {
+        world.subscribe(1, round, 1);
+    }
+    set(&mut world, BranchRole::Core);
+    set(&mut world, BranchRole::Parent);
+    world.subscribe(1, GROUP + 1000, 3);
+    for group in 0..100 {
+        world.unsubscribe(1, group);
+    }
+    assert_eq!(world.threads[0].groups(), 101);
+    assert_eq!(world.dropped(DropReason::SubscribeOrder), 0);
+}
+
 #[test]
 fn a_parent_that_starts_anew_learns_everything_again() {
     let mut world = line(3);

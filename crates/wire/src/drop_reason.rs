@@ -43,7 +43,8 @@ drop_reasons! {
     UnknownComtree => "unknown_comtree",
     /// A unicast address that nobody has on the comtree, or whose owner left before the flush.
     UnknownDestination => "unknown_destination",
-    /// A unicast that was sent to all branches, because a relay did not know the way: this is not it.
+    /// A unicast, or an answer, that is to go on where no way leads: back where it came from, from one core
+    /// peer to another, or to whoever has been forgotten.
     NotThisWay => "not_this_way",
     /// A unicast whose way is not known, and too many such are asked for already.
     RouteRequests => "route_requests",

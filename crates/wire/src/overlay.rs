@@ -17,6 +17,8 @@ pub struct LinkHello {
     pub sent: u32,
     /// The share of the neighbour's packets that were lost on the way to the sender, in parts of 65,535.
     pub loss: u16,
+    /// How long a subscription lives at the sender without a refresh, in milliseconds.
+    pub lifetime: u32,
 }
 
 /// The answer to whoever has sent an update that asks for a route (Forest §3.1). It travels from relay
@@ -34,7 +36,7 @@ pub struct RouteReply {
 }
 
 impl LinkHello {
-    const LEN: usize = 26;
+    const LEN: usize = 30;
 
     /// Writes the packet into `out` and returns its length.
     ///
@@ -42,13 +44,14 @@ impl LinkHello {
     /// [`WireError::Length`] if `out` is too short.
     pub fn encode(&self, out: &mut [u8]) -> Result<usize, WireError> {
         let header = Header::new(Kind::LinkHello, SessionId::NONE, Comtree(0));
-        let LinkHello { stamp, echo, held, sent, loss } = self;
-        let fields: [&[u8]; 5] = [
+        let LinkHello { stamp, echo, held, sent, loss, lifetime } = self;
+        let fields: [&[u8]; 6] = [
             &stamp.to_be_bytes(),
             &echo.to_be_bytes(),
             &held.to_be_bytes(),
             &sent.to_be_bytes(),
             &loss.to_be_bytes(),
+            &lifetime.to_be_bytes(),
         ];
         encode(&header, &fields, LinkHello::LEN, out)
     }
@@ -65,6 +68,7 @@ impl LinkHello {
             held: fields.u32()?,
             sent: fields.u32()?,
             loss: fields.u16()?,
+            lifetime: fields.u32()?,
         })
     }
 }
@@ -115,11 +119,11 @@ mod tests {
 
         #[test]
         fn what_relays_tell_each_other_survives_the_wire(
-            stamp: u64, echo: u64, held: u32, sent: u32, loss: u16,
+            stamp: u64, echo: u64, held: u32, sent: u32, loss: u16, lifetime: u32,
             to in 0..1u32 << 31, about in 0..1u32 << 31, is_there: bool, hops: u8,
         ) {
             let mut out = [0xff; 64];
-            let hello = LinkHello { stamp, echo, held, sent, loss };
+            let hello = LinkHello { stamp, echo, held, sent, loss, lifetime };
             let len = hello.encode(&mut out).unwrap();
             prop_assert_eq!(LinkHello::decode(&Packet::new_checked(&out[..len]).unwrap()), Ok(hello));
             let reply = RouteReply { to: Address(to), about: Address(about), is_there, hops };

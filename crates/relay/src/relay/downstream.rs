@@ -14,7 +14,7 @@ use canopy_wire::{
 /// Which of a branch's last subscribe packets were applied.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SubscribeWindow {
-    /// The highest number; 0 before the first.
+    /// The number that is ahead of all others, modulo 2³²; 0 before the first.
     newest: u32,
     /// That and those before it, a bit for each.
     applied: u64,
@@ -28,19 +28,20 @@ impl SubscribeWindow {
     /// # Errors
     /// [`DropReason::SubscribeOrder`] if it is too old to tell.
     fn has(&self, sequence: u32) -> Result<bool, DropReason> {
-        match self.newest.checked_sub(sequence) {
-            None => Ok(false),
-            Some(behind) if behind < u64::BITS => Ok(self.applied >> behind & 1 == 1),
-            Some(_) => Err(DropReason::SubscribeOrder),
+        match self.newest.wrapping_sub(sequence) {
+            behind if behind < u64::BITS => Ok(self.applied >> behind & 1 == 1),
+            behind if behind > u32::MAX / 2 => Ok(false),
+            _ => Err(DropReason::SubscribeOrder),
         }
     }
 
     fn note(&mut self, sequence: u32) {
-        if let Some(ahead) = sequence.checked_sub(self.newest) {
+        let ahead = sequence.wrapping_sub(self.newest);
+        if ahead <= u32::MAX / 2 {
             self.applied = self.applied.checked_shl(ahead).unwrap_or(0);
             self.newest = sequence;
         }
-        self.applied |= 1 << (self.newest - sequence);
+        self.applied |= 1 << self.newest.wrapping_sub(sequence);
     }
 }
 
@@ -136,5 +137,11 @@ mod tests {
         assert_eq!(window.has(7), Ok(false));
         assert_eq!(window.has(6), Err(DropReason::SubscribeOrder));
         assert_eq!(window.has(71), Ok(false));
+        // The numbers begin anew behind the last one.
+        for sequence in [u32::MAX / 2, u32::MAX - 1, u32::MAX, 1, 0] {
+            assert_eq!(window.has(sequence), Ok(false), "{sequence}");
+            window.note(sequence);
+        }
+        assert_eq!(window.has(u32::MAX), Ok(true));
     }
 }

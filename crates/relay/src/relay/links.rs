@@ -42,6 +42,11 @@ impl Link {
         &self.config.key
     }
 
+    /// How long a subscription lives at the neighbour without a refresh, if it has said so.
+    pub(super) fn lifetime(&self) -> Option<Duration> {
+        self.pulse.lifetime
+    }
+
     pub(super) fn round_trip(&self) -> Option<Duration> {
         self.pulse.round_trip
     }
@@ -103,6 +108,7 @@ impl Relay {
         for branch in self.ports.of_link(session).collect::<Vec<_>>() {
             self.close(now, branch);
         }
+        self.last_asked.retain(|(of, _), _| *of != session);
         self.ports.mark_link(session, false);
         self.sessions.remove_link(session);
         Ok(())
@@ -197,15 +203,16 @@ impl Relay {
     }
 
     fn drive_link(&mut self, now: Time, number: usize) {
+        let lifetime = self.subscription_lifetime.as_millis() as u32;
         let link = &mut self.links[number];
         let session = link.session;
         if self.sessions.path(session).is_some() {
             if !link.pulse.is_lost(now) {
                 let (traffic, jitter) = (self.sessions.link_traffic(session), now.as_nanos());
                 let mut packet = [0; HELLO_ROOM];
-                if let Some(hello) = link.pulse.hello(now, fold(jitter), traffic)
-                    && let Ok(len) = hello.encode(&mut packet)
-                {
+                let hello = link.pulse.hello(now, fold(jitter), traffic);
+                let hello = hello.map(|hello| LinkHello { lifetime, ..hello });
+                if let Some(Ok(len)) = hello.map(|hello| hello.encode(&mut packet)) {
                     self.send_over(session, &packet[..len]);
                 }
                 return;

@@ -100,10 +100,9 @@ pub struct Relay {
     routes: Routes,
     /// The branch and the source that were learned last.
     learned: (PortIndex, Address),
-    /// Addresses to which nobody knew the way, and since when they have been asked for.
-    asked: BTreeMap<(Comtree, Address), Time>,
-    asks: Bucket,
     upstreams: Vec<Upstream>,
+    /// By link and comtree that had a parent there: the number of the last packet that asked it.
+    last_asked: BTreeMap<(SessionIndex, Comtree), u32>,
     /// By branch.
     windows: BTreeMap<PortIndex, SubscribeWindow>,
     /// Other data threads do not know yet which branches are here.
@@ -178,9 +177,8 @@ impl Relay {
             table: SubscriptionTable::new(config.tables, sibling_ports, max_ports, table_key),
             routes: Routes::new(config.tables.max_routes, table_key),
             learned: NOBODY,
-            asked: BTreeMap::new(),
-            asks: Bucket::default(),
             upstreams: Vec::new(),
+            last_asked: BTreeMap::new(),
             windows: BTreeMap::new(),
             reach_to_tell: false,
             siblings,
@@ -361,7 +359,6 @@ impl Relay {
             && self.table.changes_to_tell() == 0
             && self.muted.is_empty()
             && self.routes.len() == 0
-            && self.asked.is_empty()
             && self.unsaid.is_empty()
             && self.links.is_empty();
         self.sweep_at = (!idle).then_some(now + SWEEP_EVERY);

@@ -13,9 +13,7 @@ use crate::ports::{Peer, PeerClass, PortIndex};
 use crate::routes::Noted;
 use crate::told::Told;
 use crate::tree::Reach;
-use canopy_wire::{
-    Address, Comtree, DEFAULT_HOP_LIMIT, DropReason, MAX_DATAGRAM, Packet, Path, RouteReply, Time,
-};
+use canopy_wire::{Address, Comtree, DropReason, MAX_DATAGRAM, Packet, Path, RouteReply, Time};
 use core::time::Duration;
 
 /// Updates to an address whose way is not known go to all branches for so long. Whoever has it has
@@ -23,10 +21,12 @@ use core::time::Duration;
 const REPLY_WAIT: Duration = Duration::from_secs(1);
 /// After that it counts as nobody's, until it is asked for again.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
-/// Addresses that are asked for at a time.
+/// Addresses of a comtree that are asked for at a time, and new ones a second.
 const MAX_ASKED: usize = 4096;
-/// New ones a second.
 const ASKS: Rate = Rate::new(1000, 1000);
+
+/// An answer follows known ways only, however long they are.
+const REPLY_HOPS: u8 = u8::MAX;
 
 impl Relay {
     /// What stands for an address in the routes: itself in the relay's own site, its site otherwise.
@@ -51,7 +51,10 @@ impl Relay {
             return true;
         }
         let (to, is_own_site) = self.route_key(index, src);
-        if src.is_group() || (is_own_site && !self.may_bring_own_site(comtree, index, port, src)) {
+        if src.is_group()
+            || src == Address::UNSPECIFIED
+            || (is_own_site && !self.may_bring_own_site(comtree, index, port, src))
+        {
             return false;
         }
         self.learned = (port, src);
@@ -162,7 +165,7 @@ impl Relay {
         let Accepted { update, index, origin, may_pass } = accepted;
         let was_asking = update.asks_route;
         if !was_asking {
-            self.may_ask(now, update.comtree, update.dst)?;
+            self.may_ask(now, index, &update)?;
         }
         let update = Update { asks_route: true, ..update };
         let entry = self.comtrees.get(index);
@@ -189,26 +192,38 @@ impl Relay {
             asked += 1;
         }
         if asked == 0 {
-            let is_last = DropReason::NotThisWay;
-            return Err(if was_asking { is_last } else { DropReason::UnknownDestination });
+            // Of the copies of an update that asks for the way, most end where nobody is.
+            self.counters.route_requests_ended += u64::from(was_asking);
+            return if was_asking { Ok(()) } else { Err(DropReason::UnknownDestination) };
         }
         self.counters.route_requests += asked;
         Ok(())
     }
 
-    /// Whether the way to an address may be asked for, by whoever first does not know it.
-    fn may_ask(&mut self, now: Time, comtree: Comtree, to: Address) -> Result<(), DropReason> {
-        match self.asked.get(&(comtree, to)).map(|since| now.since(*since)) {
+    /// Whether the way to an update's destination may be asked for, by whoever first does not know it.
+    fn may_ask(
+        &mut self,
+        now: Time,
+        index: ComtreeIndex,
+        update: &Update<'_>,
+    ) -> Result<(), DropReason> {
+        let tree = &mut self.comtrees.get_mut(index).tree;
+        if !tree.has_anywhere(Reach::BRANCHES) {
+            return Err(DropReason::UnknownDestination);
+        }
+        let since = tree.asked.get(&update.dst).map(|since| now.since(*since));
+        match since {
             Some(wait) if wait < REPLY_WAIT => return Ok(()),
             Some(wait) if wait < ASK_AGAIN => return Err(DropReason::UnknownDestination),
             _ => {}
         }
-        let is_known = self.asked.contains_key(&(comtree, to));
-        let has_room = is_known || self.asked.len() < MAX_ASKED;
-        if !has_room || !self.asks.take(&ASKS, now, 1) {
+        let sender = self.ports.find(update.comtree, update.src);
+        let may = sender.is_none_or(|sender| self.meters.take_ask(sender, now));
+        let has_room = since.is_some() || tree.asked.len() < MAX_ASKED;
+        if !may || !has_room || !tree.asks.take(&ASKS, now, 1) {
             return Err(DropReason::RouteRequests);
         }
-        self.asked.insert((comtree, to), now);
+        tree.asked.insert(update.dst, now);
         self.sweep_at.get_or_insert(now + SWEEP_EVERY);
         Ok(())
     }
@@ -243,7 +258,7 @@ impl Relay {
             let (to, _) = self.route_key(index, about);
             self.siblings.tell_route(comtree, to, true);
         }
-        let reply = RouteReply { to: update.src, about, is_there: true, hops: DEFAULT_HOP_LIMIT };
+        let reply = RouteReply { to: update.src, about, is_there: true, hops: REPLY_HOPS };
         self.send_reply(now, (comtree, index), reply, true);
     }
 
@@ -253,10 +268,10 @@ impl Relay {
             return self.tell_gone(now, sender, update.dst);
         }
         if !self.gone.take(&GONE, now, 1) {
-            return;
+            return self.drop_on(update.comtree, DropReason::RepliesRate);
         }
         let Some(index) = self.comtrees.find(update.comtree) else { return };
-        let hops = DEFAULT_HOP_LIMIT;
+        let hops = REPLY_HOPS;
         let reply = RouteReply { to: update.src, about: update.dst, is_there: false, hops };
         self.send_reply(now, (update.comtree, index), reply, true);
     }
@@ -283,7 +298,9 @@ impl Relay {
                 let mut packet = [0; MAX_DATAGRAM];
                 if let Ok(len) = reply.encode(comtree, &mut packet) {
                     self.counters.route_replies += 1;
-                    self.send_over(session, &packet[..len]);
+                    if !self.send_over(session, &packet[..len]) {
+                        self.drop_on(comtree, DropReason::RepliesFull);
+                    }
                 }
                 return;
             }
@@ -298,7 +315,9 @@ impl Relay {
             Some(thread) if way.is_some() => {
                 self.siblings.mention(thread, Told::RouteReply { comtree, reply });
             }
-            _ => {}
+            // To a participant there the answer to its update is nothing.
+            Some(_) => {}
+            None => self.drop_on(comtree, DropReason::NotThisWay),
         }
     }
 
@@ -323,14 +342,15 @@ impl Relay {
             if !self.learn_source(now, comtree, port, reply.about) {
                 return Err(DropReason::SpoofedSource);
             }
-            self.asked.remove(&(comtree.0, reply.about));
+            self.comtrees.get_mut(index).tree.asked.remove(&reply.about);
         } else if is_own_site {
             // It is not there any more; the next update asks all the others.
             if let Some(route) = self.routes.forget(comtree.0, to, port) {
                 self.tell_forgotten(route.comtree, route.to);
             }
-        } else {
-            self.asked.insert((comtree.0, reply.about), Time::ZERO.max(now - REPLY_WAIT));
+        } else if let Some(since) = self.comtrees.get_mut(index).tree.asked.get_mut(&reply.about) {
+            // Who asks need not wait any longer.
+            *since = (*since).min(now - REPLY_WAIT);
         }
         self.send_reply(now, comtree, RouteReply { hops, ..reply }, true);
         Ok(())
@@ -405,6 +425,8 @@ impl Relay {
         });
         self.learned = super::NOBODY;
         self.counters.routes_expired += u64::from(before - self.routes.len());
-        self.asked.retain(|_, since| now.since(*since) < ASK_AGAIN);
+        for entry in self.comtrees.live_mut() {
+            entry.tree.asked.retain(|_, since| now.since(*since) < ASK_AGAIN);
+        }
     }
 }

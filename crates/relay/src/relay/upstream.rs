@@ -4,7 +4,8 @@
 //! No two packets on the way name one group. So it does not matter in which order they arrive, and
 //! one that comes again changes nothing.
 
-use super::Relay;
+use super::links::Link;
+use super::{Relay, SWEEP_EVERY};
 use crate::comtrees::ComtreeIndex;
 use crate::ports::PortIndex;
 use crate::subscriptions::GroupIndex;
@@ -27,6 +28,8 @@ pub(super) struct Upstream {
     comtree: Comtree,
     /// The branch.
     pub(super) port: PortIndex,
+    /// The session of its link.
+    session: SessionIndex,
     /// The number of the packet that was made last.
     sequence: u32,
     /// Packets that are not acknowledged, the oldest first.
@@ -51,17 +54,22 @@ impl Relay {
             return;
         }
         if let Some(place) = place {
-            self.upstreams.swap_remove(place);
+            let Upstream { sequence, session, .. } = self.upstreams.swap_remove(place);
+            // It may be the parent again before the link has new keys.
+            self.last_asked.insert((session, comtree), sequence);
             self.table.set_upwards(comtree, false);
         }
-        if let Some(port) = parent {
+        if let Some(port) = parent
+            && let Some(session) = self.link_of(port)
+        {
             self.table.set_upwards(comtree, true);
+            let sequence = self.last_asked.remove(&(session, comtree)).unwrap_or(0);
             let in_flight = VecDeque::new();
-            self.upstreams.push(Upstream { comtree, port, sequence: 0, in_flight });
-            if self.link_of(port).is_some_and(|session| self.sessions.path(session).is_some()) {
+            self.upstreams.push(Upstream { comtree, port, session, sequence, in_flight });
+            if self.sessions.path(session).is_some() {
                 self.table.resume_asking(comtree);
             }
-            self.sweep_at.get_or_insert(now + super::SWEEP_EVERY);
+            self.sweep_at.get_or_insert(now + SWEEP_EVERY);
         }
     }
 
@@ -78,10 +86,11 @@ impl Relay {
         self.table.resume_asking(comtree);
     }
 
-    /// A link is down: nothing can be asked over it.
+    /// A link is down: nothing can be asked over it, and its next packets have new numbers.
     pub(super) fn pause_upstreams(&mut self, session: SessionIndex) {
+        self.last_asked.retain(|(of, _), _| *of != session);
         for place in 0..self.upstreams.len() {
-            if self.link_of(self.upstreams[place].port) == Some(session) {
+            if self.upstreams[place].session == session {
                 self.upstreams[place].in_flight.clear();
                 self.table.pause_asking(self.upstreams[place].comtree);
             }
@@ -91,7 +100,7 @@ impl Relay {
     /// When [`Relay::drive_upstreams`] has something to do next.
     pub(super) fn upstreams_due(&self) -> Option<Time> {
         let due = |upstream: &Upstream| {
-            self.link_of(upstream.port).filter(|session| self.sessions.path(*session).is_some())?;
+            self.sessions.path(upstream.session)?;
             let has_news = self.table.to_ask(upstream.comtree) > 0;
             if has_news && upstream.in_flight.len() < WINDOW {
                 return Some(Time::ZERO);
@@ -104,7 +113,7 @@ impl Relay {
     /// Sends parents what is wanted, and again what they have not acknowledged.
     pub(super) fn drive_upstreams(&mut self, now: Time) {
         for place in 0..self.upstreams.len() {
-            let Some(session) = self.link_of(self.upstreams[place].port) else { continue };
+            let session = self.upstreams[place].session;
             if self.sessions.path(session).is_none() {
                 continue;
             }
@@ -150,13 +159,13 @@ impl Relay {
     fn ask_more(&mut self, now: Time, place: usize, session: SessionIndex) -> bool {
         let Upstream { comtree, port, sequence, ref in_flight, .. } = self.upstreams[place];
         // Those on the way span no more numbers than the parent remembers.
-        let oldest = in_flight.front().map_or(sequence + 1, |flight| flight.sequence);
-        let is_full = in_flight.len() >= WINDOW || sequence + 1 - oldest >= WINDOW as u32;
+        let sequence = sequence.wrapping_add(1);
+        let oldest = in_flight.front().map_or(sequence, |flight| flight.sequence);
+        let is_full = in_flight.len() >= WINDOW || sequence.wrapping_sub(oldest) >= WINDOW as u32;
         if is_full || self.table.to_ask(comtree) == 0 {
             return false;
         }
         let (most, wait) = (self.datagrams_of(port), self.resend_after(session));
-        let sequence = sequence + 1;
         let Some(room) = self.replies.room() else { return false };
         let Ok(mut writer) = SubscribeWriter::new(room, sequence, most) else { return false };
         let mut groups = Vec::new();
@@ -224,12 +233,13 @@ impl Relay {
 
     /// Asks parents again for a part of what is wanted, so that it does not expire there.
     pub(super) fn sweep_upstreams(&mut self) {
-        let rounds = self.subscription_lifetime.as_millis() as u32
-            / REFRESHES
-            / super::SWEEP_EVERY.as_millis() as u32;
-        let budget = self.table.groups_high_water() / rounds.max(1) + 1;
         for place in 0..self.upstreams.len() {
-            let comtree = self.upstreams[place].comtree;
+            let Upstream { comtree, session, .. } = self.upstreams[place];
+            // What is asked lives as long as the parent says.
+            let lifetime = self.link_at(session).and_then(Link::lifetime);
+            let lifetime = lifetime.unwrap_or(self.subscription_lifetime);
+            let rounds = lifetime.as_millis() / u128::from(REFRESHES) / SWEEP_EVERY.as_millis();
+            let budget = self.table.groups_high_water() / (rounds as u32).max(1) + 1;
             self.table.refresh_asked(comtree, budget);
         }
     }

@@ -5,7 +5,8 @@ use super::{COMTREE, Case, ELSEWHERE, SENDER, altered, case, malformed, written}
 use canopy_wire::{HEADER_LEN, LinkHello, RouteReply};
 
 fn link_hello() -> Vec<u8> {
-    let hello = LinkHello { stamp: 1 << 40, echo: 77, held: 300, sent: 70, loss: 0x1fff };
+    let (loss, lifetime) = (0x1fff, 60_000);
+    let hello = LinkHello { stamp: 1 << 40, echo: 77, held: 300, sent: 70, loss, lifetime };
     written(|out| hello.encode(out))
 }
 
@@ -30,6 +31,7 @@ pub(crate) fn overlay_cases() -> Vec<Case> {
                 ("canopy.link_hello.held", "300"),
                 ("canopy.link_hello.sent", "70"),
                 ("canopy.link_hello.loss", "8191"),
+                ("canopy.link_hello.lifetime", "60000"),
                 ("canopy.ignored", ""),
             ],
         ),
@@ -72,9 +74,9 @@ pub(crate) fn malformed_overlay_cases() -> Vec<Case> {
             "answer 2",
         ),
         malformed(
-            link_hello()[..HEADER_LEN + 25].to_vec(),
+            link_hello()[..HEADER_LEN + 29].to_vec(),
             "Link-hello, comtree 0",
-            "body of 25 bytes, needs 26",
+            "body of 29 bytes, needs 30",
         ),
     ]
 }
