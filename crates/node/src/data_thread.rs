@@ -1,10 +1,12 @@
 //! One data thread: turn after turn, and between them what is not traffic.
 //!
-//! It takes no lock for a packet, allocates nothing after its start, and waits in one place only.
+//! It takes no lock for a packet, allocates nothing after its start but for whoever inspects it, and
+//! waits in one place only.
 //! The clone engines ask the kernel for routes and hardware addresses here too, once for each
 //! receiver every ten seconds or when they change.
 
 use crate::config::NodeConfig;
+use crate::inspect::Inspection;
 use crate::sockets::Sockets;
 use crate::watch::{Request, Shared, ThreadStatus};
 use canopy_net::{Clock, sleep_until, thread_cpu_time};
@@ -130,6 +132,10 @@ impl DataThread {
             let Ok(request) = self.requests.pop() else { return false };
             match request {
                 Request::Stop => return true,
+                Request::Inspect(answer) => {
+                    // Who asked may have given up waiting.
+                    let _ = answer.try_send(Inspection::of(self.turn.relay(), now));
+                }
                 Request::Change(change, answer) => {
                     if matches!(change, Change::Drain) {
                         self.drain_until.get_or_insert(now + self.drain_limit);
@@ -172,12 +178,10 @@ impl DataThread {
             self.untold = false;
             let relay = self.turn.relay();
             // The lists keep their memory.
-            let mut comtrees = std::mem::take(&mut slot.comtrees);
-            comtrees.clear();
-            comtrees.extend(relay.comtrees());
-            let mut talkers = std::mem::take(&mut slot.talkers);
-            talkers.clear();
-            talkers.extend(relay.talkers());
+            let comtrees = refill(&mut slot.comtrees, relay.comtrees());
+            let links = refill(&mut slot.links, relay.links());
+            let branches = refill(&mut slot.branches, relay.branches());
+            let talkers = refill(&mut slot.talkers, relay.talkers().iter().copied());
             *slot = ThreadStatus {
                 at: self.clock.now(),
                 counters: relay.counters().clone(),
@@ -185,6 +189,9 @@ impl DataThread {
                 subscriptions: relay.subscriptions(),
                 groups: relay.groups(),
                 comtrees,
+                links,
+                branches,
+                routes: relay.routes(),
                 talkers,
                 sent: self.sockets.sent,
                 sending: self.sockets.sending,
@@ -194,4 +201,12 @@ impl DataThread {
             };
         }
     }
+}
+
+/// A list's memory with other elements in it.
+fn refill<T>(list: &mut Vec<T>, elements: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut list = std::mem::take(list);
+    list.clear();
+    list.extend(elements);
+    list
 }

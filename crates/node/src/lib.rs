@@ -5,12 +5,14 @@
 
 mod config;
 mod data_thread;
+mod inspect;
 mod neighbours;
 mod report;
 mod sockets;
 mod watch;
 
 pub use config::{DEFAULT_RECEIVE_BUFFER, NodeConfig};
+pub use inspect::{Inspection, MAX_LISTED};
 pub use report::{RelayReport, TalkerReport, drops_of};
 pub use watch::{ChangeError, Command, Health, RelayWatch, ThreadStatus};
 

@@ -1,12 +1,15 @@
 //! Who watches over data threads: what they tell, and the queue through which everything that is
 //! not traffic reaches them.
 
+use crate::inspect::Inspection;
 use canopy_net::{Clock, SendReport, Waker};
 use canopy_relay::{
-    Change, ComtreeStatus, Counters, MAX_TALKERS, Refusal, Talker, Trust, UnixTime,
+    BranchStatus, Change, ComtreeStatus, Counters, LinkStatus, MAX_TALKERS, Refusal, Talker, Trust,
+    UnixTime,
 };
 use canopy_wire::Time;
 use core::cmp::Reverse;
+use core::ops::Range;
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -35,6 +38,12 @@ pub struct ThreadStatus {
     pub groups: u32,
     /// How its comtrees stand.
     pub comtrees: Vec<ComtreeStatus>,
+    /// How its links to neighbour relays stand.
+    pub links: Vec<LinkStatus>,
+    /// How its comtrees' branches stand.
+    pub branches: Vec<BranchStatus>,
+    /// Routes that it has learned, each on every data thread that uses it.
+    pub routes: u32,
     /// Who sent the most in the last second, the heaviest first.
     pub talkers: Vec<Talker>,
     /// What the send engine did.
@@ -65,6 +74,9 @@ impl ThreadStatus {
                 None => self.comtrees.push(*comtree),
             }
         }
+        self.links.extend(&other.links);
+        self.branches.extend(&other.branches);
+        self.routes += other.routes;
         self.talkers.extend(&other.talkers);
         self.talkers.sort_by_key(|talker| Reverse(talker.bits));
         self.talkers.truncate(MAX_TALKERS);
@@ -90,6 +102,7 @@ pub enum Command {
 /// What a data thread is asked to do.
 pub(crate) enum Request {
     Change(Change, SyncSender<Result<(), Refusal>>),
+    Inspect(SyncSender<Inspection>),
     Stop,
 }
 
@@ -229,14 +242,7 @@ impl RelayWatch {
             Some(thread) => usize::from(thread)..usize::from(thread) + 1,
             None => 0..threads,
         };
-        let mut answers: Vec<(usize, Receiver<_>)> = Vec::with_capacity(threads);
-        for thread in concerned {
-            let (answer, receiver) = sync_channel(1);
-            if !self.shared[thread].ask(Request::Change(change.clone(), answer)) {
-                return Err(ChangeError::NoAnswer(thread));
-            }
-            answers.push((thread, receiver));
-        }
+        let answers = self.ask(concerned, |answer| Request::Change(change.clone(), answer))?;
         let mut first = Ok(());
         for (thread, answer) in answers {
             let result = match answer.recv_timeout(ANSWER_LIMIT) {
@@ -248,6 +254,32 @@ impl RelayWatch {
             first = first.and(result);
         }
         first
+    }
+
+    /// Looks at the routes and groups of all data threads, and waits until they have told them.
+    ///
+    /// # Errors
+    /// If one of them does not answer.
+    pub fn inspect(&self) -> Result<Inspection, ChangeError> {
+        let answers = self.ask(0..self.shared.len(), Request::Inspect)?;
+        let told = answers.into_iter().map(|(thread, answer)| {
+            answer.recv_timeout(ANSWER_LIMIT).map_err(|_| ChangeError::NoAnswer(thread))
+        });
+        Ok(Inspection::merge(told.collect::<Result<Vec<_>, _>>()?))
+    }
+
+    /// Puts a request into the queues of these data threads. What they answer comes by what is returned.
+    fn ask<T>(
+        &self,
+        threads: Range<usize>,
+        request: impl Fn(SyncSender<T>) -> Request,
+    ) -> Result<Vec<(usize, Receiver<T>)>, ChangeError> {
+        let ask = |thread: usize| {
+            let (answer, receiver) = sync_channel(1);
+            let is_asked = self.shared[thread].ask(request(answer));
+            is_asked.then_some((thread, receiver)).ok_or(ChangeError::NoAnswer(thread))
+        };
+        threads.map(ask).collect()
     }
 
     /// Tells every data thread to end, in one way or the other.
