@@ -103,8 +103,8 @@ fn checks(settings: anyhow::Result<RelaySettings>) -> Vec<Check> {
     match settings {
         Ok(settings) => {
             checks.push(Check::ok("settings", settings.to_string()));
-            for unused in &settings.unused {
-                checks.push(Check::warning("settings", unused, "take it out, or change it"));
+            for warning in &settings.warnings {
+                checks.push(Check::warning("settings", warning, "take it out, or change it"));
             }
             checks.push(relay_key(settings.key_file(), settings.node.listen));
             checks.push(trusted_keys(settings.trust.as_deref(), settings.node.listen));

@@ -2,19 +2,23 @@
 //! valid. Nothing after this checks again.
 
 mod comtrees;
+mod file;
+mod fixed;
 pub(crate) mod key;
 mod limits;
+mod links;
 mod sources;
 
 use anyhow::{Context, bail};
 use canopy_engines::{ENGINE_FOLDER, EngineChoice};
 use canopy_node::{DEFAULT_RECEIVE_BUFFER, NodeConfig};
-use canopy_relay::{DEFAULT_WORLD, FIRST_ENDPOINT, Mode};
+use canopy_relay::{BranchConfig, DEFAULT_WORLD, FIRST_ENDPOINT, Mode};
 use canopy_token::MAX_NAME;
 use canopy_wire::{Downlink, MAX_DATAGRAM, SAFE_DATAGRAM};
 use clap::Args;
 use comtrees::{Defaults, MAX_SITE, check_comtrees};
 use limits::{LimitArgs, check_budgets, check_gate, check_lifetimes, check_tables, millis};
+use links::{Link, check_links};
 use sources::Sources;
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -167,8 +171,12 @@ pub(crate) struct RelaySettings {
     key: Option<PathBuf>,
     /// Where it stands whose tokens let in.
     pub(crate) trust: Option<PathBuf>,
-    /// What was given and does nothing, each with its place and a remedy.
-    pub(crate) unused: Vec<String>,
+    /// The links to neighbour relays.
+    pub(crate) links: Vec<Link>,
+    /// The branches of comtrees over them.
+    pub(crate) branches: Vec<BranchConfig>,
+    /// What was given and does nothing, or not what it should, each with its place and a remedy.
+    pub(crate) warnings: Vec<String>,
 }
 
 impl RelaySettings {
@@ -210,7 +218,9 @@ impl RelaySettings {
             );
         }
         let is_guarded = trust.is_some() || is_open;
-        let comtrees = check_comtrees(&sources, &Defaults { site, downlink, world }, threads)?;
+        let links = check_links(&sources)?;
+        let defaults = Defaults { site, downlink, world };
+        let (comtrees, branches) = check_comtrees(&sources, &defaults, threads, &links)?;
         let is_clear = comtrees.iter().any(|comtree| comtree.downlink == Downlink::None);
         let may_be_reached = Reach { is_guarded, is_clear: is_clear && !insecure };
         let node = NodeConfig {
@@ -238,11 +248,17 @@ impl RelaySettings {
             receive_buffer: args.receive_buffer.unwrap_or(DEFAULT_RECEIVE_BUFFER),
             pin: args.pin,
         };
+        let key = Some(PathBuf::from(sources.text("key", "").value()))
+            .filter(|path| !path.as_os_str().is_empty());
         Ok(RelaySettings {
-            unused: unused(&sources, &node),
-            key: Some(PathBuf::from(sources.text("key", "").value()))
-                .filter(|path| !path.as_os_str().is_empty()),
+            warnings: unused(&sources, &node)
+                .into_iter()
+                .chain(forgettable(&links, key.as_deref()))
+                .collect(),
+            key,
             trust,
+            links,
+            branches,
             node,
             console: sources.text("console", console).check(|text| parse_http(&text, insecure))?,
             metrics: sources.text("metrics", "off").check(|text| parse_http(&text, insecure))?,
@@ -296,6 +312,15 @@ fn unused(sources: &Sources, node: &NodeConfig) -> Vec<String> {
         ));
     }
     unused
+}
+
+/// A relay whose neighbours would not know it again.
+fn forgettable(links: &[Link], key: Option<&Path>) -> Option<String> {
+    let Link { place, .. } = links.first().filter(|_| key.is_none())?;
+    Some(format!(
+        "{place}: without a key file this relay has another key at each start, and its neighbours know \
+         it by its key; name a file with key"
+    ))
 }
 
 /// A way to protect updates, by its name.

@@ -1,9 +1,11 @@
-//! The comtrees that a relay is to carry: a list of ids, or a table for each.
+//! The comtrees that a relay is to carry: a list of ids, or a table for each, with its branches.
 
-use super::sources::{ComtreeTable, Sources, within};
+use super::file::Table;
+use super::links::{Link, check_branches};
+use super::sources::{Sources, within};
 use super::{parse_downlink, parse_world};
 use anyhow::{anyhow, bail};
-use canopy_relay::{ComtreeConfig, FIRST_ENDPOINT, MAX_COMTREES};
+use canopy_relay::{BranchConfig, ComtreeConfig, FIRST_ENDPOINT, MAX_COMTREES};
 use canopy_wire::{Comtree, Downlink, Suite};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -18,18 +20,19 @@ pub(super) struct Defaults {
     pub(super) world: String,
 }
 
-/// The comtrees by either form. Each data thread gives out its own part of the addresses, so
-/// none may be left without.
+/// The comtrees by either form, and their branches over the links. Each data thread gives out its own
+/// part of the addresses, so none may be left without.
 pub(super) fn check_comtrees(
     sources: &Sources,
     defaults: &Defaults,
     threads: u16,
-) -> anyhow::Result<Vec<ComtreeConfig>> {
+    links: &[Link],
+) -> anyhow::Result<(Vec<ComtreeConfig>, Vec<BranchConfig>)> {
     let tables = sources.comtree_tables();
     let Some(first) = tables.first() else {
         let ids = sources.numbers("comtrees", &[1])?.check(parse_ids)?;
         let config = |id| with_suite(defaults.config(id));
-        return Ok(ids.into_iter().map(config).collect());
+        return Ok((ids.into_iter().map(config).collect(), Vec::new()));
     };
     if let Some(place) = sources.place("comtrees") {
         bail!(
@@ -39,11 +42,17 @@ pub(super) fn check_comtrees(
     }
     check_count(tables.len()).map_err(|problem| anyhow!("{}: {problem}", first.place))?;
     let mut seen = BTreeSet::new();
-    tables.iter().map(|table| check_table(table, defaults, threads, &mut seen)).collect()
+    let (mut comtrees, mut branches) = (Vec::new(), Vec::new());
+    for table in tables {
+        let config = check_table(table, defaults, threads, &mut seen)?;
+        branches.extend(check_branches(table.tables("branches"), &config, links)?);
+        comtrees.push(config);
+    }
+    Ok((comtrees, branches))
 }
 
 fn check_table(
-    table: &ComtreeTable,
+    table: &Table,
     defaults: &Defaults,
     threads: u16,
     seen: &mut BTreeSet<i64>,

@@ -1,7 +1,7 @@
 //! What settings are taken, and how mistakes are explained.
 
 use super::*;
-use canopy_relay::ComtreeConfig;
+use canopy_relay::{BranchConfig, BranchId, BranchRole, ComtreeConfig, LinkConfig};
 use canopy_wire::Comtree;
 
 fn resolve(text: &str, args: RelayArgs) -> Result<RelaySettings, String> {
@@ -21,7 +21,7 @@ fn flags_win_over_the_file_over_the_default() {
     assert_eq!(settings.node.mode, Mode::Periodic { tick: Duration::from_millis(5) });
     assert_eq!(settings.node.listen.port(), 4040);
     assert_eq!(settings.node.tables.max_groups, 9);
-    assert_eq!(settings.unused, [""; 0]);
+    assert_eq!(settings.warnings, [""; 0]);
 }
 
 /// Files with one mistake each, and how the message goes on behind the file's name.
@@ -64,7 +64,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("[[comtree]]\nid = 1\nendpoints = \"64\"", ":3: endpoints: \"64\" is no range of endpoint numbers; write the first and the last"),
     ("[[comtree]]\nid = 1\nendpoints = 64", ":3: endpoints: 64 cannot be its value; give text in quotes, like endpoints = \"64-65535\""),
     ("[relay]\nthreads = 3\n[[comtree]]\nid = 1\nendpoints = \"64-65\"", ":5: endpoints: \"64-65\" is too short for 3 data threads, which need a number each; widen it, or lower threads"),
-    ("[[comtree]]\nid = 1\nendpoint = 3", ":3: there is no key endpoint in [[comtree]]; there are id, site and endpoints"),
+    ("[[comtree]]\nid = 1\nendpoint = 3", ":3: there is no key endpoint in [[comtree]]; there are id, site, downlink, world, endpoints and branches"),
     ("[comtree]\nid = 1", ":1: comtree is a list of tables; write [[comtree]] on a line for each, and its keys below"),
     ("comtree = [1]", ":1: comtree is a list of tables; write [[comtree]] on a line for each"),
     ("comtree = []\nrelay = 1", ":2: relay is a table"),
@@ -81,7 +81,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("[relay]\nticks = 3", ":2: there is no key ticks; tick_ms in [relay] may be meant"),
     ("[relay]\ntick-ms = 3", ":2: there is no key tick-ms; tick_ms in [relay] may be meant"),
     ("[relay]\npassword = 3", ":2: there is no key password in [relay]; the keys are listed in docs/settings.md"),
-    ("[server]\nport = 3", ":1: there is no table [server]; there are [relay], [limits] and [[comtree]]"),
+    ("[server]\nport = 3", ":1: there is no table [server]; there are [relay], [limits], [[comtree]] and [[link]]"),
     ("relay = 3", ":1: relay is a table; write [relay] on a line, once, and its keys below"),
     ("[[relay]]", ":1: relay is a table; write [relay] on a line, once, and its keys below"),
     ("[limits]\nmember_up_bits = -1", ":2: member_up_bits: -1 is out of range; choose 0 to 1000000000000"),
@@ -150,13 +150,13 @@ fn what_does_nothing_is_named() {
             "canopy.toml:3: engine_folder: engine gso uses nothing that was installed; choose",
         ),
     ] {
-        let unused = resolve(text, RelayArgs::default()).unwrap().unused;
-        assert!(unused.len() == 1 && unused[0].starts_with(expected), "{unused:?}");
+        let warnings = resolve(text, RelayArgs::default()).unwrap().warnings;
+        assert!(warnings.len() == 1 && warnings[0].starts_with(expected), "{warnings:?}");
     }
     for text in
         ["", "[relay]\ntick_ms = 20\nmode = \"periodic\"", "[relay]\nengine_folder = \"/x\""]
     {
-        assert_eq!(resolve(text, RelayArgs::default()).unwrap().unused, [""; 0], "{text}");
+        assert_eq!(resolve(text, RelayArgs::default()).unwrap().warnings, [""; 0], "{text}");
     }
 }
 
@@ -214,10 +214,162 @@ fn limits_have_defaults_and_zero_is_none() {
     assert_eq!(none.gate, canopy_relay::GateLimits::NONE);
 }
 
+/// A key of a relay, as text.
+const KEY: &str = "0101010101010101010101010101010101010101010101010101010101010101";
+
+/// A `[[link]]` of five lines to the relay whose key begins with `number`.
+fn link(number: u8) -> String {
+    let key = format!("{number:02x}{}", &KEY[2..]);
+    format!("[[link]]\nname = \"r{number}\"\nkey = \"{key}\"\naddress = \"10.0.0.2:4040\"\n\n")
+}
+
+/// A comtree with these branches; the third line is the first branch's.
+fn comtree(branches: &[&str]) -> String {
+    format!("[[comtree]]\nid = 1\nbranches = [{{ {} }}]\n", branches.join(" },\n{ "))
+}
+
+fn first_of(text: &str) -> String {
+    format!("[relay]\nkey = \"k\"\n{text}")
+}
+
+#[test]
+fn links_and_branches_become_what_the_relay_is_given() {
+    let text = format!(
+        "{}{}calls = false\nthread = 3\n{}",
+        link(7),
+        link(9).trim_end().to_owned() + "\n",
+        comtree(&[
+            "link = \"r7\", role = \"core\", site = 2",
+            "link = \"r9\", role = \"child\", site = 0",
+        ]),
+    );
+    let settings = resolve(&first_of(&text), RelayArgs::default()).unwrap();
+    assert_eq!(settings.warnings, [""; 0]);
+    let key = |number: u8| [&[number][..], &[1; 31]].concat().try_into().unwrap();
+    let own: [u8; 32] = key(8);
+    let links: Vec<_> = settings.links.iter().map(|link| link.config(&own).unwrap()).collect();
+    let path = SocketAddr::from(([10, 0, 0, 2], 4040)).into();
+    // Of two keys the smaller calls, unless it is said.
+    let seventh = LinkConfig { key: key(7), path, thread: 0, calls: false };
+    let ninth = LinkConfig { key: key(9), path, thread: 3, calls: false };
+    assert_eq!(links, [seventh, ninth]);
+    assert!(settings.links[0].config(&key(6)).unwrap().calls);
+    assert!(!settings.links[1].config(&key(6)).unwrap().calls);
+    let error = settings.links[0].config(&key(7)).unwrap_err().to_string();
+    assert!(error.starts_with("canopy.toml:3: key: that is this relay's own key"), "{error}");
+    let id =
+        |link: &LinkConfig| BranchId { comtree: Comtree(1), link: link.key, thread: link.thread };
+    let core = BranchConfig { id: id(&seventh), role: BranchRole::Core, site: 2 };
+    let child = BranchConfig { id: id(&ninth), role: BranchRole::Child, site: 0 };
+    assert_eq!(settings.branches, [core, child]);
+}
+
+#[test]
+fn a_relay_with_links_that_would_not_be_known_again_is_warned() {
+    let settings = resolve(&link(7), RelayArgs::default()).unwrap();
+    assert_eq!(settings.warnings.len(), 1);
+    let warning = &settings.warnings[0];
+    assert!(warning.starts_with("canopy.toml:1: without a key file"), "{warning}");
+}
+
+#[test]
+fn every_mistake_of_links_and_branches_has_a_place_and_a_remedy() {
+    let without = |word: &str| {
+        let text = link(1);
+        text.lines().filter(|line| !line.starts_with(word)).collect::<Vec<_>>().join("\n")
+    };
+    let with = |from: &str, to: &str| link(1).replace(from, to);
+    let branches = |branches: &[&str]| format!("{}{}{}", link(1), link(2), comtree(branches));
+    let parent = "link = \"r1\", role = \"parent\", site = 2";
+    let other = |role: &str, site: u16| format!("link = \"r2\", role = \"{role}\", site = {site}");
+    let conflict = ":14: role: on comtree 1 this relay has a parent, or is in the core";
+    #[rustfmt::skip]
+    let cases = [
+        (without("name"), ":1: this [[link]] has no name; give it one, like name = \"b\""),
+        (without("key"), ":1: this [[link]] has no key; give it one, like key = "),
+        (without("address"), ":1: this [[link]] has no address; give it one, like address = \"10.0.0.2:4040\""),
+        (with("r1", ""), ":2: name: \"\" is no name of a link; give one of 1 to 64"),
+        (with("r1", "a b"), ":2: name: \"a b\" is no name of a link"),
+        (with(&KEY[..9], ""), ":3: key: \"1111110101\" is no relay's key: it has 64"),
+        (with("10.0.0.2:4040", "b:1"), ":4: address: \"b:1\" is no address and port; write it like"),
+        (with("10.0.0.2:4040", "10.0.0.2:0"), ":4: address: nobody can be reached at 10.0.0.2:0; give"),
+        (with("10.0.0.2", "0.0.0.0"), ":4: address: nobody can be reached at 0.0.0.0:4040"),
+        (link(1).trim_end().to_owned() + "\nthread = 64", ":5: thread: 64 is out of range; choose 0 to 63"),
+        (link(1).trim_end().to_owned() + "\ncalls = 1", ":5: calls: 1 cannot be its value; give true or false"),
+        (link(1).trim_end().to_owned() + "\ncall = true", ":5: there is no key call in [[link]]; there are name, key, address, calls and thread"),
+        (link(1) + &link(2).replace("r2", "r1"), ":7: name: the link at canopy.toml:1 is named \"r1\" too; give"),
+        (link(1) + &link(1).replace("r1", "r2"), ":8: key: the link at canopy.toml:1 leads to the relay with this key already"),
+        ("link = 3".to_owned(), ":1: link is a list of tables; write [[link]] on a line for each"),
+        (branches(&["role = \"child\", site = 2"]), ":13: this branch has no link; give it one, like link = \"b\""),
+        (branches(&["link = \"r1\", site = 2"]), ":13: this branch has no role; give it one, like role = \"parent\""),
+        (branches(&["link = \"r1\", role = \"child\""]), ":13: this branch has no site; give it one, like site = 2"),
+        (branches(&[&parent.replace("r1", "r3")]), ":13: link: there is no [[link]] named \"r3\"; describe it"),
+        (branches(&[&parent.replace("parent", "root")]), ":13: role: \"root\" is nothing that a neighbour can be; choose parent, core, core-peer or child"),
+        (branches(&[&parent.replace('2', "32768")]), ":13: site: 32768 is out of range; choose 0 to 32767"),
+        (branches(&[&parent.replace("site", "sites")]), ":13: there is no key sites in branches; there are link, role and site"),
+        (branches(&[parent, &other("parent", 3)]), conflict),
+        (branches(&[parent, &other("core", 3)]), conflict),
+        (branches(&[parent, &other("core-peer", 3)]), conflict),
+        (branches(&[&other("core", 3), parent]), conflict),
+        (branches(&[parent, &other("child", 2)]), ":14: site: on comtree 1 another branch leads to site 2 already"),
+        (branches(&[parent, parent]), ":14: link: comtree 1 has a branch over link \"r1\" already; name each link once"),
+        ("[[comtree]]\nid = 1\nbranches = [1]".to_owned(), ":3: branches: this list cannot be its value; give a list of tables, like branches = [{ link"),
+        ("[[comtree]]\nid = 1\nbranches = true".to_owned(), ":3: branches: true cannot be its value; give a list of tables"),
+    ];
+    for (text, expected) in cases {
+        let error = resolve(&text, RelayArgs::default()).expect_err(&text);
+        assert!(error.starts_with(&format!("canopy.toml{expected}")), "{text} gives\n{error}");
+        assert!(!error.contains('\n'), "one line: {error}");
+    }
+    // Neighbours of the relay's own site are its subtree.
+    let own = [parent.replace('2', "1"), other("child", 1)];
+    assert!(resolve(&branches(&[&own[0], &own[1]]), RelayArgs::default()).is_ok());
+}
+
+#[test]
+fn what_a_running_relay_cannot_change_is_named() {
+    let settings = |text: &str| resolve(text, RelayArgs::default()).unwrap();
+    let before = settings("");
+    for (text, expected) in [
+        ("", vec![]),
+        ("[limits]\nmax_subscriptions_per_participant = 9", vec![]),
+        ("[relay]\nsite = 9\ncomtrees = [1, 2]", vec![]),
+        ("[relay]\nmode = \"periodic\"\ntick_ms = 9", vec!["mode"]),
+        ("[relay]\nlisten = \"127.0.0.1:9\"\n[limits]\ndrain_ms = 9", vec!["listen", "drain_ms"]),
+        (
+            "[relay]\nkey = \"k\"\ntrust = \"t\"\nmetrics = \"127.0.0.1:9\"",
+            vec!["key", "metrics", "trust"],
+        ),
+    ] {
+        assert_eq!(before.fixed(&settings(text)), expected, "{text}");
+    }
+    let ticks = |ms: u8| settings(&format!("[relay]\nmode = \"periodic\"\ntick_ms = {ms}"));
+    assert_eq!(ticks(5).fixed(&ticks(6)), ["tick_ms"]);
+    assert_eq!(
+        settings("[relay]\ntrust = \"t\"").fixed(&settings("[relay]\ntrust = \"u\"")),
+        [""; 0]
+    );
+}
+
+#[test]
+fn only_what_a_running_relay_changes_is_not_fixed() {
+    let before = resolve("", RelayArgs::default()).unwrap();
+    for setting in super::file::keys_of("limits") {
+        // A value that is valid for all of them, and nobody's default.
+        let text = format!("[limits]\n{setting} = 1300");
+        let after = resolve(&text, RelayArgs::default());
+        let after =
+            after.or_else(|_| resolve(&text.replace("1300", "20000"), RelayArgs::default()));
+        let fixed = before.fixed(&after.unwrap());
+        let changes = ["max_subscriptions_per_participant"].contains(&setting);
+        assert_eq!(fixed.is_empty(), changes, "{setting}");
+    }
+}
+
 #[test]
 fn the_page_lists_every_key() {
     let page = include_str!("../../../../docs/settings.md");
-    for key in super::sources::keys() {
+    for key in super::file::keys() {
         assert!(page.lines().any(|line| line.starts_with(&format!("{key} = "))), "no {key}");
     }
 }
