@@ -3,6 +3,7 @@
 use crate::bots::WalkArgs;
 use crate::console::Console;
 use crate::metrics;
+use crate::net;
 use crate::output::print_line;
 use crate::serve::{LogFormat, Signals, address_of, bind, serve_pages};
 use crate::settings::{RelayArgs, RelaySettings};
@@ -72,8 +73,8 @@ impl DemoCommand {
         let mut signals = Signals::listen()?;
         let mut settings = RelaySettings::resolve(self.relay.clone(), CONSOLE)?;
         settings.open_keys()?;
-        for unused in &settings.unused {
-            tracing::warn!("{unused}");
+        for warning in &settings.warnings {
+            tracing::warn!("{warning}");
         }
         let metrics = bind("metrics", settings.metrics).await?;
         let console = match settings.console {
@@ -87,9 +88,10 @@ impl DemoCommand {
         let config = CrowdConfig { issuer: Some(issuer), ..config };
         self.print_addresses(&trace, &relay, &console, &metrics)?;
         let view = View::new();
-        let pages = Console::of_relay(&settings, relay.address(), relay.watch())
+        let net = net::begin(&settings, &relay)?;
+        let pages = Console::of_relay(&settings, relay.address(), relay.watch(), net.clone())
             .with_crowd(Arc::clone(&view), self.walk.map(&trace));
-        serve_pages(metrics, metrics::router(relay.watch()));
+        serve_pages(metrics, metrics::router(relay.watch(), net));
         serve_pages(console, pages.router());
         let stop = Arc::new(AtomicBool::new(false));
         let stop_walking = Arc::clone(&stop);

@@ -13,6 +13,8 @@ mod demo;
 mod doctor;
 mod engine;
 mod metrics;
+mod net;
+mod page;
 mod plan;
 mod serve;
 mod settings;
@@ -37,6 +39,7 @@ use std::process::ExitCode;
     canopy pub 7 hello              publish to group 7\n  \
     canopy ping                     measure round trips through the relay\n  \
     canopy top 127.0.0.1:9090       who sends the relay with --metrics 127.0.0.1:9090 the most\n  \
+    canopy net show 127.0.0.1:9090  its links to other relays, its comtrees, routes and groups\n  \
     canopy bots --trace FILE --relay 127.0.0.1:4040\n                                  \
     walk a recorded crowd through it; every delivery is judged\n  \
     canopy plan tree --points 25 --send 1 --receive 8\n                                  \
@@ -75,6 +78,8 @@ enum Command {
     Doctor(Box<doctor::DoctorCommand>),
     /// See who sends a running relay the most
     Top(top::TopCommand),
+    /// See a running relay's links, comtrees, routes and groups
+    Net(net::NetCommand),
     /// Make signing keys, issue access tokens, look into them
     Token(token::TokenCommand),
     /// Measure what a delivery costs on this machine
@@ -93,6 +98,7 @@ fn main() -> ExitCode {
         Command::Plan(command) => command.run(),
         Command::Engine(command) => command.run(),
         Command::Top(command) => command.run(),
+        Command::Net(command) => command.run(),
         Command::Doctor(command) => command.run(),
         Command::Token(command) => command.run(),
         Command::Bench(command) => command.run(),

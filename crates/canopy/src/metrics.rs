@@ -1,13 +1,18 @@
-//! `/metrics` in the Prometheus text format, `/healthz`, and `/talkers`: who sends the most.
+//! `/metrics` in the Prometheus text format, `/healthz`, and `/talkers`: who sends the most; beside them
+//! `/net`.
 
+mod links;
+
+use crate::net::{self, SharedNet};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::{Json, Router};
 use canopy_node::{Health, RelayWatch, TalkerReport, ThreadStatus};
-use canopy_relay::{ComtreeCounters, ComtreeStatus, Talker};
-use canopy_wire::DropReason;
+use canopy_relay::{BranchStatus, ComtreeCounters, ComtreeStatus, Talker};
+use canopy_wire::{Comtree, DropReason};
+use links::LinkMetrics;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -18,15 +23,16 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Serves `/metrics`, `/healthz` and `/talkers` of a relay.
-pub(crate) fn router(watch: RelayWatch) -> Router {
+/// Serves `/metrics`, `/healthz`, `/talkers` and `/net` of a relay.
+pub(crate) fn router(watch: RelayWatch, net: SharedNet) -> Router {
     let started = SystemTime::now();
     let (health_of, talkers_of) = (watch.clone(), watch.clone());
+    let net_page = net::router(watch.clone(), net.clone());
     let metrics = move || async move {
         let headers =
             [(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")];
         let process = ProcessMetrics { started, resident_bytes: resident_bytes() };
-        (headers, exposition(watch.status(), process)).into_response()
+        (headers, exposition(watch.status(), &net, process)).into_response()
     };
     let health = move || async move { health(health_of.health()) };
     let talkers = move || async move {
@@ -38,6 +44,7 @@ pub(crate) fn router(watch: RelayWatch) -> Router {
         .route("/metrics", get(metrics))
         .route("/healthz", get(health))
         .route("/talkers", get(talkers))
+        .merge(net_page)
 }
 
 /// What a load balancer or a supervisor is told.
@@ -60,11 +67,12 @@ fn resident_bytes() -> Option<u64> {
 }
 
 /// The metrics as text.
-fn exposition(status: ThreadStatus, process: ProcessMetrics) -> String {
+fn exposition(status: ThreadStatus, net: &SharedNet, process: ProcessMetrics) -> String {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(process));
     let relay = registry.sub_registry_with_prefix("canopy_relay");
-    let comtrees = ComtreeMetrics::new(status.comtrees.clone());
+    let comtrees = ComtreeMetrics::new(status.comtrees.clone(), &status.branches);
+    relay.register_collector(Box::new(LinkMetrics::new(&status.links, net)));
     relay.register_collector(Box::new(TalkerMetrics(status.talkers.clone())));
     relay.register_collector(Box::new(RelayMetrics(status)));
     relay.register_collector(Box::new(comtrees));
@@ -144,6 +152,7 @@ impl Collector for RelayMetrics {
             ("sessions", "Participants connected", status.sessions),
             ("subscriptions", "Subscriptions held", status.subscriptions),
             ("groups", "Groups with subscribers", status.groups),
+            ("routes", "Routes learned, each on every data thread that uses it", status.routes),
             (
                 "send_engines_stopped",
                 "Data threads whose send engine sends in another way than its own",
@@ -196,22 +205,36 @@ const LABELLED_COMTREES: usize = 128;
 
 /// The comtrees by label.
 #[derive(Debug)]
-struct ComtreeMetrics(Vec<(String, u32, ComtreeCounters)>);
+struct ComtreeMetrics(Vec<LabelledComtree>);
+
+/// One comtree, or the sum of several.
+#[derive(Debug, Default)]
+struct LabelledComtree {
+    label: String,
+    participants: u32,
+    branches: u32,
+    counters: ComtreeCounters,
+}
 
 impl ComtreeMetrics {
     /// Those with the most deliveries have a label of their own; the others are summed.
-    fn new(mut comtrees: Vec<ComtreeStatus>) -> ComtreeMetrics {
+    fn new(mut comtrees: Vec<ComtreeStatus>, branches: &[BranchStatus]) -> ComtreeMetrics {
         comtrees.sort_by_key(|one| (Reverse(one.counters.deliveries_out), one.comtree));
         let others = comtrees.split_off(comtrees.len().min(LABELLED_COMTREES));
-        let mut labelled: Vec<_> = comtrees
-            .iter()
-            .map(|one| (one.comtree.0.to_string(), one.participants, one.counters))
-            .collect();
+        let of = |id: Comtree| branches.iter().filter(|one| one.id.comtree == id).count() as u32;
+        let labelled = comtrees.iter().map(|one| LabelledComtree {
+            label: one.comtree.0.to_string(),
+            participants: one.participants,
+            branches: of(one.comtree),
+            counters: one.counters,
+        });
+        let mut labelled: Vec<_> = labelled.collect();
         if !others.is_empty() {
-            let mut sum = ("other".to_owned(), 0, ComtreeCounters::default());
+            let mut sum = LabelledComtree { label: "other".to_owned(), ..<_>::default() };
             for one in others {
-                sum.1 += one.participants;
-                sum.2.add(&one.counters);
+                sum.participants += one.participants;
+                sum.branches += of(one.comtree);
+                sum.counters.add(&one.counters);
             }
             labelled.push(sum);
         }
@@ -221,13 +244,18 @@ impl ComtreeMetrics {
 
 impl Collector for ComtreeMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let help = "Participants on a comtree";
-        let gauge = MetricType::Gauge;
-        let mut family = encoder.encode_descriptor("comtree_participants", help, None, gauge)?;
-        for (label, participants, _) in &self.0 {
-            let labels = [("comtree", label.as_str())];
-            let metric = family.encode_family(&labels)?;
-            ConstGauge::new(i64::from(*participants)).encode(metric)?;
+        type Count = fn(&LabelledComtree) -> u32;
+        let counts: [(&str, &str, Count); 2] = [
+            ("comtree_participants", "Participants on a comtree", |one| one.participants),
+            ("comtree_branches", "Branches of a comtree to other relays", |one| one.branches),
+        ];
+        for (name, help, count) in counts {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for one in &self.0 {
+                let labels = [("comtree", one.label.as_str())];
+                let metric = family.encode_family(&labels)?;
+                ConstGauge::new(i64::from(count(one))).encode(metric)?;
+            }
         }
         type Total = fn(&ComtreeCounters) -> u64;
         let totals: [(&str, &str, Total); 5] = [
@@ -239,10 +267,10 @@ impl Collector for ComtreeMetrics {
         ];
         for (name, help, total) in totals {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (label, _, counters) in &self.0 {
-                let labels = [("comtree", label.as_str())];
+            for one in &self.0 {
+                let labels = [("comtree", one.label.as_str())];
                 let metric = family.encode_family(&labels)?;
-                ConstCounter::new(total(counters)).encode(metric)?;
+                ConstCounter::new(total(&one.counters)).encode(metric)?;
             }
         }
         Ok(())
@@ -252,7 +280,7 @@ impl Collector for ComtreeMetrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use canopy_wire::Comtree;
+    use canopy_relay::{BranchId, BranchRole};
 
     #[test]
     fn the_busiest_comtrees_have_labels_and_the_others_are_summed() {
@@ -266,10 +294,21 @@ mod tests {
             };
             ComtreeStatus { comtree: Comtree(id), participants: 3, counters }
         };
+        let branch = |id: u32| BranchStatus {
+            id: BranchId { comtree: Comtree(id), link: [1; 32], thread: 0 },
+            role: BranchRole::Child,
+            site: 2,
+            is_up: true,
+            subscribed: 0,
+            subscribes: 0,
+            unacknowledged: 0,
+        };
         let process = || ProcessMetrics { started: UNIX_EPOCH, resident_bytes: None };
         let text = |comtrees: u32| {
             let comtrees = (1..=comtrees).map(comtree).collect();
-            exposition(ThreadStatus { comtrees, ..ThreadStatus::default() }, process())
+            let branches = [1, 2, 2, 130].map(branch).to_vec();
+            let status = ThreadStatus { comtrees, branches, ..ThreadStatus::default() };
+            exposition(status, &SharedNet::default(), process())
         };
         let few = text(128);
         assert!(few.contains("_comtree_deliveries_out_total{comtree=\"1\"} 1\n"), "{few}");
@@ -278,6 +317,9 @@ mod tests {
         for line in [
             "participants{comtree=\"130\"} 3",
             "participants{comtree=\"other\"} 6",
+            "branches{comtree=\"130\"} 1",
+            "branches{comtree=\"3\"} 0",
+            "branches{comtree=\"other\"} 3",
             "updates_in_total{comtree=\"other\"} 2",
             "payload_bytes_in_total{comtree=\"other\"} 20",
             "deliveries_out_total{comtree=\"3\"} 3",
@@ -321,7 +363,8 @@ mod tests {
             dropped: 7,
         }];
         let started = UNIX_EPOCH + std::time::Duration::from_millis(1_500);
-        let text = exposition(status, ProcessMetrics { started, resident_bytes: Some(4096) });
+        let process = ProcessMetrics { started, resident_bytes: Some(4096) };
+        let text = exposition(status, &SharedNet::default(), process);
         let version = env!("CARGO_PKG_VERSION");
         for line in [
             format!("canopy_build_info{{version=\"{version}\"}} 1"),

@@ -2,9 +2,10 @@
 
 use crate::console::Console;
 use crate::metrics;
+use crate::net::{self, Reloads};
 use crate::output::{LogOutput, print_line};
 use crate::settings::{RelayArgs, RelaySettings};
-use crate::trust;
+use crate::trust::{self, TrustPath};
 use anyhow::{Context, bail};
 use axum::Router;
 use canopy_client::RelayKey;
@@ -28,7 +29,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 #[derive(Args)]
 #[command(
     after_help = "Serves until SIGTERM or SIGINT (Ctrl-C), then drains: takes no one new, tells the \
-    participants to go, and stops when they have gone or after --drain-ms; a second signal stops it at once.\n\n\
+    participants to go, and stops when they have gone or after --drain-ms; a second signal stops it at once. \
+    On SIGHUP it reads the settings again, and takes what can change while it runs.\n\n\
     Every setting has a flag, a variable and a key in the file; flags win over the environment, the \
     environment over the file. Logs go to stderr; CANOPY_LOG filters them, like 'debug' or 'canopy=debug'."
 )]
@@ -100,26 +102,28 @@ fn parse_filter(text: &str) -> anyhow::Result<EnvFilter> {
 
 impl RelayCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let mut settings = RelaySettings::resolve(self.relay, "off")?;
+        let mut settings = RelaySettings::resolve(self.relay.clone(), "off")?;
         self.log_format.start()?;
         settings.open_keys()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(serve(&settings, self.json))?;
+        runtime.block_on(serve(settings, self.relay, self.json))?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
-async fn serve(settings: &RelaySettings, json: bool) -> anyhow::Result<()> {
+async fn serve(settings: RelaySettings, args: RelayArgs, json: bool) -> anyhow::Result<()> {
     let signals = Signals::listen()?;
+    let hangups = signal(SignalKind::hangup())?;
     let metrics = bind("metrics", settings.metrics).await?;
     let console = bind("console", settings.console).await?;
     let relay = RunningRelay::start(&settings.node)?;
     let watch = relay.watch();
-    for unused in &settings.unused {
-        tracing::warn!("{unused}");
+    for warning in &settings.warnings {
+        tracing::warn!("{warning}");
     }
     let key = RelayKey::new(relay.key());
     tracing::info!(address = %relay.address(), %key, "serving: {settings}");
+    let net = net::begin(&settings, &relay)?;
     for EngineInUse { engine, threads, why } in relay.engines() {
         tracing::info!(threads, "send engine {engine}");
         tracing::debug!(threads, "send engine {engine}: {why}");
@@ -149,12 +153,16 @@ async fn serve(settings: &RelaySettings, json: bool) -> anyhow::Result<()> {
         });
         print_line(listening)?;
     }
-    let pages = Console::of_relay(settings, relay.address(), watch.clone());
-    serve_pages(metrics, metrics::router(watch.clone()));
+    let pages = Console::of_relay(&settings, relay.address(), watch.clone(), net.clone());
+    serve_pages(metrics, metrics::router(watch.clone(), net.clone()));
     serve_pages(console, pages.router());
-    if let Some(path) = &settings.trust {
+    let trust = settings.trust.clone().map(TrustPath::new);
+    if let Some(path) = &trust {
         trust::watch(path.clone(), watch.clone())?;
     }
+    let key = relay.key();
+    let reloads = Reloads { args, settings, net, trust, watch: watch.clone(), key };
+    tokio::spawn(reloads.follow(hangups));
     run_until_told(relay, signals).await?;
     let status = watch.status();
     tracing::info!(sessions = status.sessions, "stopped");

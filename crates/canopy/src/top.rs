@@ -1,13 +1,10 @@
 //! `canopy top`: who sends a running relay the most.
 
 use crate::output::print_line;
-use anyhow::{Context, bail};
-use axum::body::{Body, to_bytes};
-use axum::http::{StatusCode, Uri};
+use crate::page::ask;
+use anyhow::Context;
 use canopy_node::TalkerReport;
 use clap::Args;
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::TokioExecutor;
 use serde::Deserialize;
 use std::fmt::Write;
 use std::io::{IsTerminal, stdout};
@@ -16,8 +13,6 @@ use std::time::Duration;
 
 /// A relay looks once a second.
 const EVERY: Duration = Duration::from_secs(1);
-/// How long a relay may take to answer.
-const PATIENCE: Duration = Duration::from_secs(3);
 /// More than ten talkers can be long.
 const MAX_ANSWER: usize = 64 << 10;
 /// To the upper left corner of the terminal, and everything gone.
@@ -55,12 +50,12 @@ impl TopCommand {
     async fn watch(&self) -> anyhow::Result<()> {
         let is_screen = stdout().is_terminal() && !self.once && !self.json;
         loop {
-            let text = self.ask().await?;
+            let text = ask(&self.address, "talkers", MAX_ANSWER).await?;
             if self.json {
                 print_line(text.trim())?;
             } else {
-                let Talkers { talkers } =
-                    serde_json::from_str(&text).with_context(|| self.no_relay())?;
+                let Talkers { talkers } = serde_json::from_str(&text)
+                    .with_context(|| format!("what {} answers is no relay's", self.address))?;
                 let clear = if is_screen { CLEAR } else { "" };
                 print_line(format_args!("{clear}{}", table(&talkers).trim_end()))?;
             }
@@ -69,28 +64,6 @@ impl TopCommand {
             }
             tokio::time::sleep(EVERY).await;
         }
-    }
-
-    async fn ask(&self) -> anyhow::Result<String> {
-        let uri: Uri = format!("http://{}/talkers", self.address).parse().with_context(|| {
-            format!("{:?} is no address; write it like 127.0.0.1:8080", self.address)
-        })?;
-        let client = Client::builder(TokioExecutor::new()).build_http::<Body>();
-        let answer = tokio::time::timeout(PATIENCE, client.get(uri)).await;
-        let answer = answer.with_context(|| self.no_relay())?.with_context(|| self.no_relay())?;
-        if answer.status() != StatusCode::OK {
-            bail!("{} answers {}; {}", self.address, answer.status(), self.no_relay());
-        }
-        let bytes = to_bytes(Body::new(answer.into_body()), MAX_ANSWER).await?;
-        Ok(String::from_utf8(bytes.into())?)
-    }
-
-    fn no_relay(&self) -> String {
-        format!(
-            "no relay tells of its participants at {}; name the address of its metrics or console, \
-             which it serves with --metrics ADDR:PORT or --console ADDR:PORT",
-            self.address
-        )
     }
 }
 

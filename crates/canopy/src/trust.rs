@@ -10,7 +10,7 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How often the file is looked at: a revocation takes this long at most to reach the relay.
@@ -115,13 +115,32 @@ fn now() -> UnixTime {
     UnixTime(since.as_secs())
 }
 
+/// Which file it is that says whom a relay trusts: it can become another.
+#[derive(Clone, Debug)]
+pub(crate) struct TrustPath(Arc<Mutex<PathBuf>>);
+
+impl TrustPath {
+    pub(crate) fn new(path: PathBuf) -> TrustPath {
+        TrustPath(Arc::new(Mutex::new(path)))
+    }
+
+    pub(crate) fn get(&self) -> PathBuf {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set(&self, path: PathBuf) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = path;
+    }
+}
+
 /// Keeps a relay's trust as the file says, until the relay stops.
-pub(crate) fn watch(path: PathBuf, relay: RelayWatch) -> anyhow::Result<()> {
+pub(crate) fn watch(path: TrustPath, relay: RelayWatch) -> anyhow::Result<()> {
     let run = move || {
-        let mut seen = Some(State::of(&path));
+        let mut seen = Some(State::of(&path.get()));
         let mut origin = relay.origin();
         while relay.health() != Health::Draining {
             std::thread::sleep(LOOK_EVERY);
+            let path = path.get();
             let state = State::of(&path);
             // Whoever sets the clock changes which tokens have ended.
             let clock_was_set = relay.origin().0.abs_diff(origin.0) > 1;

@@ -6,6 +6,7 @@ mod feed;
 mod rates;
 
 use crate::metrics;
+use crate::net::SharedNet;
 use crate::settings::RelaySettings;
 use axum::Router;
 use axum::extract::{Query, State};
@@ -72,6 +73,7 @@ struct Bounds {
 pub(crate) struct Console {
     hello: Hello,
     relay: Option<RelayWatch>,
+    net: SharedNet,
     crowd: Option<Arc<View>>,
     rates: Arc<Mutex<Rates>>,
     started: Instant,
@@ -83,6 +85,7 @@ impl Console {
         settings: &RelaySettings,
         relay: SocketAddr,
         watch: RelayWatch,
+        net: SharedNet,
     ) -> Console {
         let (mode, tick_ms) = match settings.node.mode {
             Mode::Immediate => ("immediate", 0),
@@ -104,6 +107,7 @@ impl Console {
         Console {
             hello,
             relay: Some(watch),
+            net,
             crowd: None,
             rates: Arc::default(),
             started: Instant::now(),
@@ -142,8 +146,8 @@ impl Console {
             };
             router = router.route(path, get(asset));
         }
-        let metrics = self.relay.clone().map(metrics::router).unwrap_or_default();
-        router.with_state(self).merge(metrics)
+        let metrics = self.relay.clone().map(|relay| metrics::router(relay, self.net.clone()));
+        router.with_state(self).merge(metrics.unwrap_or_default())
     }
 }
 

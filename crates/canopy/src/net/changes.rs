@@ -1,0 +1,235 @@
+//! From what a relay has of the overlay to what it is to have, in an order in which the data plane
+//! takes every step.
+
+use super::Net;
+use canopy_relay::{BranchConfig, BranchRole, Change};
+
+/// The changes that make `after` of `before`, in order. At no step does a relay have a second parent,
+/// or a parent beside a neighbour in the core; and no step needs one that comes later:
+///
+/// 1. branches go, also those that are to be another's or over a link that changes;
+/// 2. links and comtrees go;
+/// 3. comtrees and links come;
+/// 4. branches that stay change their roles, the old parents first;
+/// 5. branches come.
+///
+/// A link that is another one now is taken away and added. So is a branch whose neighbour has another
+/// site. A comtree that is on both sides stays as it is.
+pub(crate) fn changes(before: &Net, after: &Net) -> Vec<Change> {
+    let mut changes = Vec::new();
+    if before.most_subscriptions != after.most_subscriptions {
+        changes.push(Change::LimitSubscriptions(after.most_subscriptions));
+    }
+    let stays = |branch: &BranchConfig| {
+        after.branches.get(&branch.id).is_some_and(|next| next.site == branch.site)
+            && before.links.get(&branch.id.link) == after.links.get(&branch.id.link)
+    };
+    let going = before.branches.values().filter(|branch| !stays(branch));
+    changes.extend(going.map(|branch| Change::RemoveBranch(branch.id)));
+    for (key, link) in &before.links {
+        if after.links.get(key) != Some(link) {
+            changes.push(Change::RemoveLink { key: *key, thread: link.thread });
+        }
+    }
+    let gone = before.comtrees.keys().filter(|id| !after.comtrees.contains_key(id));
+    changes.extend(gone.map(|id| Change::RemoveComtree(*id)));
+    let new = after.comtrees.iter().filter(|(id, _)| !before.comtrees.contains_key(id));
+    changes.extend(new.map(|(_, config)| Change::AddComtree(config.clone())));
+    for (key, link) in &after.links {
+        if before.links.get(key) != Some(link) {
+            changes.push(Change::AddLink(*link));
+        }
+    }
+    changes.extend(roles(before, after, stays));
+    let coming = after
+        .branches
+        .values()
+        .filter(|branch| before.branches.get(&branch.id).is_none_or(|old| !stays(old)));
+    changes.extend(coming.map(|branch| Change::AddBranch(*branch)));
+    changes
+}
+
+/// The new roles of the branches that stay. Who becomes a child comes first, because a relay may have
+/// any number of those; then an old parent that moves into the core; then the others.
+fn roles(before: &Net, after: &Net, stays: impl Fn(&BranchConfig) -> bool) -> Vec<Change> {
+    let next = |branch: &BranchConfig| after.branches.get(&branch.id).map(|next| next.role);
+    let mut turning: Vec<_> = before
+        .branches
+        .values()
+        .filter(|branch| stays(branch))
+        .filter_map(|branch| Some((branch, next(branch)?)))
+        .filter(|(branch, role)| branch.role != *role)
+        .collect();
+    turning.sort_by_key(|(branch, role)| match (branch.role, role) {
+        (_, BranchRole::Child) => 0,
+        (BranchRole::Parent, _) => 1,
+        _ => 2,
+    });
+    let change = |(branch, role): (&BranchConfig, BranchRole)| Change::SetBranchRole {
+        branch: branch.id,
+        role,
+    };
+    turning.into_iter().map(change).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use canopy_relay::{BranchId, ComtreeConfig, LinkConfig};
+    use canopy_wire::Comtree;
+    use std::net::SocketAddr;
+
+    const ROLES: [BranchRole; 4] =
+        [BranchRole::Parent, BranchRole::Core, BranchRole::CorePeer, BranchRole::Child];
+
+    fn link(number: u8, port: u16) -> LinkConfig {
+        let path = SocketAddr::from(([10, 0, 0, number], port)).into();
+        LinkConfig { key: [number; 32], path, thread: u16::from(number), calls: true }
+    }
+
+    fn branch(comtree: u32, number: u8, role: BranchRole, site: u16) -> BranchConfig {
+        let link = link(number, 1);
+        let id = BranchId { comtree: Comtree(comtree), link: link.key, thread: link.thread };
+        BranchConfig { id, role, site }
+    }
+
+    fn net(comtrees: &[u32], links: &[LinkConfig], branches: &[BranchConfig]) -> Net {
+        let comtree = |id: &u32| (Comtree(*id), ComtreeConfig::new(Comtree(*id), 1));
+        Net {
+            comtrees: comtrees.iter().map(comtree).collect(),
+            links: links.iter().map(|link| (link.key, *link)).collect(),
+            branches: branches.iter().map(|branch| (branch.id, *branch)).collect(),
+            ..Net::default()
+        }
+    }
+
+    /// Why the data plane would refuse to have this, if it would.
+    fn fault(net: &Net) -> Option<String> {
+        for comtree in net.comtrees.keys() {
+            let roles = || {
+                let on_it = net.branches.values().filter(|one| one.id.comtree == *comtree);
+                on_it.map(|branch| branch.role).filter(|role| *role != BranchRole::Child)
+            };
+            let parents = roles().filter(|role| *role == BranchRole::Parent).count();
+            if parents > 1 || parents == 1 && roles().count() > 1 {
+                return Some(format!("{:?} on {comtree:?}", roles().collect::<Vec<_>>()));
+            }
+            let mut sites: Vec<_> = net.branches.values().map(|b| (b.id.comtree, b.site)).collect();
+            sites.sort();
+            if sites.windows(2).any(|pair| pair[0] == pair[1]) {
+                return Some(format!("two branches to one site: {sites:?}"));
+            }
+        }
+        let loose = net.branches.keys().find(|id| {
+            !net.links.contains_key(&id.link) || !net.comtrees.contains_key(&id.comtree)
+        });
+        loose.map(|id| format!("{id:?} hangs on nothing"))
+    }
+
+    /// Goes step by step as the data plane would, and returns the steps.
+    fn go(before: &Net, after: &Net) -> Vec<Change> {
+        let steps = changes(before, after);
+        let mut net = before.clone();
+        for step in &steps {
+            let is_there = match step {
+                Change::AddComtree(config) => net.comtrees.contains_key(&config.comtree),
+                Change::AddLink(config) => net.links.contains_key(&config.key),
+                Change::AddBranch(config) => net.branches.contains_key(&config.id),
+                Change::RemoveComtree(id) => !net.comtrees.contains_key(id),
+                Change::RemoveLink { key, thread } => {
+                    net.links.get(key).map(|link| link.thread) != Some(*thread)
+                }
+                Change::RemoveBranch(id) | Change::SetBranchRole { branch: id, .. } => {
+                    !net.branches.contains_key(id)
+                }
+                _ => false,
+            };
+            assert!(!is_there, "{step:?} cannot be in {steps:#?}");
+            net.took(step);
+            assert_eq!(fault(&net), None, "after {step:?} of {steps:#?}");
+        }
+        assert_eq!(net, *after, "{steps:#?}");
+        steps
+    }
+
+    #[test]
+    fn every_change_of_roles_is_taken_step_by_step() {
+        let links = [1, 2, 3].map(|number| link(number, 1));
+        let role = |number: usize| number.checked_sub(1).map(|number| ROLES[number]);
+        let nets = (0..5 * 5 * 5).map(|number| {
+            let roles = [number % 5, number / 5 % 5, number / 25];
+            let branches = (1..).zip(roles).filter_map(|(link, number)| {
+                Some(branch(1, link, role(number)?, 10 + u16::from(link)))
+            });
+            net(&[1], &links, &branches.collect::<Vec<_>>())
+        });
+        let valid: Vec<_> = nets.filter(|net| fault(net).is_none()).collect();
+        // Without a parent 4³; with one of three, the other two are children or not there.
+        assert_eq!(valid.len(), 64 + 3 * 4);
+        for before in &valid {
+            for after in &valid {
+                let steps = go(before, after);
+                assert_eq!(steps.is_empty(), before == after);
+                let is_loss = |step: &Change| matches!(step, Change::RemoveBranch(_));
+                let lost = steps.iter().filter(|step| is_loss(step)).count();
+                let gone = before.branches.keys().filter(|id| !after.branches.contains_key(id));
+                assert_eq!(lost, gone.count(), "only what goes is taken away");
+            }
+        }
+    }
+
+    #[test]
+    fn comtrees_and_links_come_before_their_branches_and_go_after_them() {
+        let empty = net(&[], &[], &[]);
+        let child = BranchRole::Child;
+        let full = net(
+            &[1, 2],
+            &[link(1, 1), link(2, 1)],
+            &[
+                branch(1, 1, BranchRole::Parent, 11),
+                branch(1, 2, child, 12),
+                branch(2, 1, child, 11),
+            ],
+        );
+        assert_eq!(go(&empty, &full).len(), 7);
+        assert_eq!(go(&full, &empty).len(), 7);
+        assert_eq!(go(&full, &full).len(), 0);
+    }
+
+    #[test]
+    fn a_link_that_has_changed_goes_and_comes_with_its_branches() {
+        let branches = [branch(1, 1, BranchRole::Parent, 11), branch(1, 2, BranchRole::Child, 12)];
+        let before = net(&[1], &[link(1, 1), link(2, 1)], &branches);
+        let after = net(&[1], &[link(1, 2), link(2, 1)], &branches);
+        let steps = go(&before, &after);
+        assert!(
+            matches!(
+                steps[..],
+                [
+                    Change::RemoveBranch(_),
+                    Change::RemoveLink { .. },
+                    Change::AddLink(_),
+                    Change::AddBranch(BranchConfig { role: BranchRole::Parent, .. })
+                ]
+            ),
+            "{steps:?}"
+        );
+    }
+
+    #[test]
+    fn two_neighbours_can_change_their_sites() {
+        let with_sites = |first, second| {
+            let branches =
+                [branch(1, 1, BranchRole::Parent, first), branch(1, 2, BranchRole::Child, second)];
+            net(&[1], &[link(1, 1), link(2, 1)], &branches)
+        };
+        assert_eq!(go(&with_sites(11, 12), &with_sites(12, 11)).len(), 4);
+    }
+
+    #[test]
+    fn a_limit_changes_alone() {
+        let before = net(&[1], &[], &[]);
+        let after = Net { most_subscriptions: 9, ..before.clone() };
+        assert!(matches!(go(&before, &after)[..], [Change::LimitSubscriptions(9)]));
+    }
+}
