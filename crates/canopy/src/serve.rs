@@ -2,7 +2,7 @@
 
 use crate::console::Console;
 use crate::metrics;
-use crate::net::{self, Reloads};
+use crate::net::{self, Reloads, SharedNet};
 use crate::output::{LogOutput, print_line};
 use crate::settings::{RelayArgs, RelaySettings};
 use crate::trust::{self, TrustPath};
@@ -161,9 +161,9 @@ async fn serve(settings: RelaySettings, args: RelayArgs, json: bool) -> anyhow::
         trust::watch(path.clone(), watch.clone())?;
     }
     let key = relay.key();
-    let reloads = Reloads { args, settings, net, trust, watch: watch.clone(), key };
+    let reloads = Reloads { args, settings, net: net.clone(), trust, watch: watch.clone(), key };
     tokio::spawn(reloads.follow(hangups));
-    run_until_told(relay, signals).await?;
+    run_until_told(relay, net, signals).await?;
     let status = watch.status();
     tracing::info!(sessions = status.sessions, "stopped");
     if json {
@@ -174,11 +174,15 @@ async fn serve(settings: RelaySettings, args: RelayArgs, json: bool) -> anyhow::
 }
 
 /// Waits for a signal, then drains; a second signal stops at once.
-async fn run_until_told(mut relay: RunningRelay, mut signals: Signals) -> anyhow::Result<()> {
+async fn run_until_told(
+    mut relay: RunningRelay,
+    net: SharedNet,
+    mut signals: Signals,
+) -> anyhow::Result<()> {
     let watch = relay.watch();
     tokio::spawn(tell_of_engines(watch.clone()));
     if let Some(notices) = relay.take_notices() {
-        std::thread::spawn(|| tell_of_participants(notices));
+        std::thread::spawn(move || tell_of_notices(notices, &net));
     }
     let mut ended = tokio::task::spawn_blocking(move || relay.join());
     for command in [Command::Drain, Command::Stop] {
@@ -223,8 +227,8 @@ async fn tell_of_engines(watch: RelayWatch) {
 const REFUSALS_PER_SECOND: u32 = 10;
 
 /// Says at debug level who joins and leaves, and at info level who was not let in; warns of who is over
-/// a limit. Until the relay has ended.
-fn tell_of_participants(notices: Receiver<Notice>) {
+/// a limit, and of links that are down. Until the relay has ended.
+fn tell_of_notices(notices: Receiver<Notice>, net: &SharedNet) {
     let (mut second, mut told) = (Instant::now(), 0);
     for notice in notices {
         match notice {
@@ -241,6 +245,16 @@ fn tell_of_participants(notices: Receiver<Notice>) {
             }
             Notice::Joined { comtree, address, path } => {
                 tracing::debug!(comtree = comtree.0, %address, from = %path.remote, "joined");
+            }
+            Notice::LinkUp { key } => {
+                tracing::info!(link = net.name(&key), "the link is up");
+            }
+            Notice::LinkDown { key } => {
+                tracing::warn!(
+                    link = net.name(&key),
+                    "the link is down: the neighbour is not heard; it comes up again by itself. \
+                     `canopy net show` shows how links stand"
+                );
             }
             Notice::Left { comtree, address } => {
                 tracing::debug!(comtree = comtree.0, %address, "left");
