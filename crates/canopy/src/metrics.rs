@@ -20,6 +20,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -221,7 +222,11 @@ impl ComtreeMetrics {
     fn new(mut comtrees: Vec<ComtreeStatus>, branches: &[BranchStatus]) -> ComtreeMetrics {
         comtrees.sort_by_key(|one| (Reverse(one.counters.deliveries_out), one.comtree));
         let others = comtrees.split_off(comtrees.len().min(LABELLED_COMTREES));
-        let of = |id: Comtree| branches.iter().filter(|one| one.id.comtree == id).count() as u32;
+        let mut counts: BTreeMap<Comtree, u32> = BTreeMap::new();
+        for branch in branches {
+            *counts.entry(branch.id.comtree).or_default() += 1;
+        }
+        let of = |id: Comtree| counts.get(&id).copied().unwrap_or(0);
         let labelled = comtrees.iter().map(|one| LabelledComtree {
             label: one.comtree.0.to_string(),
             participants: one.participants,

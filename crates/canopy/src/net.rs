@@ -73,8 +73,9 @@ impl Net {
 
     /// Whether the relay is in a comtree's core: it is unless it has a parent there.
     fn is_core(&self, comtree: Comtree) -> bool {
-        let mut branches = self.branches.values().filter(|branch| branch.id.comtree == comtree);
-        branches.all(|branch| branch.role != BranchRole::Parent)
+        let id = |link, thread| BranchId { comtree, link, thread };
+        let mut on_it = self.branches.range(id([0; 32], 0)..=id([u8::MAX; 32], u16::MAX));
+        on_it.all(|(_, branch)| branch.role != BranchRole::Parent)
     }
 
     /// Notes a change that the data plane has taken.

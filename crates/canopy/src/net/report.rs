@@ -7,14 +7,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use canopy_client::RelayKey;
-use canopy_node::{Inspection, RelayWatch, ThreadStatus};
-use canopy_relay::{BranchStatus, GroupStatus, LinkStatus, RouteStatus, Via};
+use canopy_node::{ChangeError, Inspection, RelayWatch, ThreadStatus};
+use canopy_relay::{BranchStatus, ComtreeStatus, GroupStatus, LinkStatus, RouteStatus, Via};
 use canopy_wire::Comtree;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
-use tokio::sync::Mutex;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// How a relay's part of the overlay stands.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -107,16 +107,22 @@ pub(super) struct GroupReport {
     pub(super) level: u8,
 }
 
+/// How old what a page lists of routes and groups may be: so often at most do data threads copy them,
+/// however many look.
+const LISTED_EVERY: Duration = Duration::from_millis(250);
+
+/// What the data threads told when somebody last looked.
+type Last = Arc<Mutex<Option<(Instant, Inspection)>>>;
+
 /// Serves `/net` of a relay.
 pub(crate) fn router(watch: RelayWatch, net: SharedNet) -> Router {
-    // One at a time: every inspection makes the data threads copy.
-    let turn = Arc::new(Mutex::new(()));
+    let last = Last::default();
     let page = move || {
-        let (watch, net, turn) = (watch.clone(), net.clone(), Arc::clone(&turn));
+        let (watch, net, last) = (watch.clone(), net.clone(), Arc::clone(&last));
+        // It waits for the data threads.
+        let looking = tokio::task::spawn_blocking(move || look(&watch, &net, &last));
         async move {
-            let _turn = turn.lock().await;
-            // It waits for the data threads.
-            match tokio::task::spawn_blocking(move || look(&watch, &net)).await {
+            match looking.await {
                 Ok(Ok(report)) => Json(report).into_response(),
                 Ok(Err(error)) => unavailable(error.to_string()),
                 Err(_) => unavailable("the relay's overlay cannot be told".to_owned()),
@@ -130,9 +136,15 @@ fn unavailable(why: String) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, why + "\n").into_response()
 }
 
-fn look(watch: &RelayWatch, net: &SharedNet) -> anyhow::Result<NetReport> {
-    let inspection = watch.inspect()?;
-    Ok(NetReport::new(&watch.status(), &inspection, &net.get()))
+fn look(watch: &RelayWatch, net: &SharedNet, last: &Last) -> Result<NetReport, ChangeError> {
+    // Who comes meanwhile waits, and then takes the same.
+    let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+    if last.as_ref().is_none_or(|(at, _)| at.elapsed() >= LISTED_EVERY) {
+        *last = Some((Instant::now(), watch.inspect()?));
+    }
+    let listed = last.as_ref().map(|(_, inspection)| inspection.clone()).unwrap_or_default();
+    drop(last);
+    Ok(NetReport::new(&watch.status(), &listed, &net.get()))
 }
 
 impl NetReport {
@@ -140,15 +152,18 @@ impl NetReport {
         let mut links: Vec<_> =
             status.links.iter().map(|link| LinkReport::new(link, net)).collect();
         links.sort_by(|one, other| one.name.cmp(&other.name));
-        let comtree = |id: Comtree, participants: u32| {
-            let on_it = status.branches.iter().filter(|branch| branch.id.comtree == id);
-            let mut branches: Vec<_> = on_it.map(|one| BranchReport::new(one, net)).collect();
+        let mut branches: BTreeMap<Comtree, Vec<BranchReport>> = BTreeMap::new();
+        for branch in &status.branches {
+            branches.entry(branch.id.comtree).or_default().push(BranchReport::new(branch, net));
+        }
+        let comtree = |status: &ComtreeStatus| {
+            let ComtreeStatus { comtree: id, participants, .. } = *status;
+            let mut branches = branches.remove(&id).unwrap_or_default();
             branches.sort_by(|one, other| one.link.cmp(&other.link));
             let (site, core) = (net.site(id), net.is_core(id));
             ComtreeReport { id: id.0, site, core, participants, branches }
         };
-        let mut comtrees: Vec<_> =
-            status.comtrees.iter().map(|one| comtree(one.comtree, one.participants)).collect();
+        let mut comtrees: Vec<_> = status.comtrees.iter().map(comtree).collect();
         comtrees.sort_by_key(|comtree| comtree.id);
         NetReport {
             links,
@@ -226,7 +241,7 @@ impl From<&GroupStatus> for GroupReport {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use canopy_relay::{BranchConfig, BranchId, BranchRole, ComtreeConfig, ComtreeStatus};
+    use canopy_relay::{BranchConfig, BranchId, BranchRole, ComtreeConfig};
     use canopy_wire::{Address, Group, Level};
 
     const KEY: [u8; 32] = [0xab; 32];

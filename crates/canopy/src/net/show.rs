@@ -9,8 +9,7 @@ use clap::{Args, Subcommand};
 use std::fmt::Write;
 use std::process::ExitCode;
 
-/// Each entry of the lists that are cut has less than this, in bytes of JSON; so have comtrees, of
-/// which there may be as many, and their branches over each link.
+/// The longest answer in bytes: of a thousand comtrees with a branch over each of 256 links.
 const MAX_ANSWER: usize = 64 << 20;
 
 /// A relay's links to its neighbours, and what it knows of the overlay.
