@@ -46,10 +46,15 @@ impl Relay {
 
     /// Has it read other settings, and waits until it logs `wanted`. Returns that line.
     fn reload(&mut self, rest: &str, wanted: &str) -> String {
+        self.ask_to_reload(rest);
+        self.log(wanted)
+    }
+
+    /// Has it read other settings, and does not wait until it has.
+    fn ask_to_reload(&self, rest: &str) {
         fs::write(&self.file, format!("{}{rest}", self.head)).unwrap();
         let process = self.server.process().to_string();
         assert!(Command::new("kill").args(["-HUP", &process]).status().unwrap().success());
-        self.log(wanted)
     }
 
     /// Waits until it logs `wanted`.
@@ -92,26 +97,27 @@ fn delivers(from: &mut PollClient, to: &mut PollClient, group: u32) -> bool {
     false
 }
 
+/// One branch of comtree 1, on a relay with this site.
+fn comtree(site: u16, link: &str, role: &str, of_neighbour: u16) -> String {
+    format!(
+        "[[comtree]]\nid = 1\nsite = {site}\n\
+         branches = [{{ link = {link:?}, role = {role:?}, site = {of_neighbour} }}]\n"
+    )
+}
+
 #[test]
 fn relays_are_joined_and_parted_by_sighup_and_nobody_is_lost() {
     let folder = tempfile::tempdir().unwrap();
     let mut a = Relay::start(folder.path(), "a", "[[comtree]]\nid = 1\nsite = 1\n");
     let mut at_a = a.join(1);
-    let branch = |link: &str, role: &str, site: u16| {
-        format!("branches = [{{ link = {link:?}, role = {role:?}, site = {site} }}]\n")
-    };
-    let of_b = a.as_link("a", "calls = true")
-        + "[[comtree]]\nid = 1\nsite = 2\n"
-        + &branch("a", "parent", 1);
+    let of_b = a.as_link("a", "calls = true") + &comtree(2, "a", "parent", 1);
     let mut b = Relay::start(folder.path(), "b", &of_b);
     let mut at_b = b.join(1);
     // Nobody answers its call yet.
     b.net_until("\"up\":false,\"ups\":0");
 
     // The link and the branch come.
-    let link = b.as_link("b", "calls = false");
-    let comtree = "[[comtree]]\nid = 1\nsite = 1\n";
-    let joined = link.clone() + comtree + &branch("b", "child", 2);
+    let joined = b.as_link("b", "calls = false") + &comtree(1, "b", "child", 2);
     a.reload(&joined, "took the settings again changed=2");
     a.log("the link is up link=\"b\"");
     b.log("the link is up link=\"a\"");
@@ -159,7 +165,7 @@ fn relays_are_joined_and_parted_by_sighup_and_nobody_is_lost() {
     assert!(at_second.participant().is_some_and(|one| one.to_string().starts_with("5.")));
 
     // The link goes, and the other side hears so by itself.
-    a.reload(comtree, "took the settings again changed=3");
+    a.reload("[[comtree]]\nid = 1\nsite = 1\n", "took the settings again changed=3");
     b.log("the link is down");
     b.net_until("\"up\":false");
     let net = a.net();
@@ -172,6 +178,61 @@ fn relays_are_joined_and_parted_by_sighup_and_nobody_is_lost() {
     }
     drop((at_a, at_second));
     assert_eq!(a.server.terminate()["event"], "stopped");
+}
+
+#[test]
+fn neighbours_change_their_roles_without_the_loss_of_an_update() {
+    let folder = tempfile::tempdir().unwrap();
+    let a = Relay::start(folder.path(), "a", "[[comtree]]\nid = 1\nsite = 1\n");
+    let link_to_a = a.as_link("a", "calls = true");
+    let b = Relay::start(folder.path(), "b", &(link_to_a.clone() + &comtree(2, "a", "parent", 1)));
+    let link_to_b = b.as_link("b", "calls = false");
+    a.ask_to_reload(&(link_to_b.clone() + &comtree(1, "b", "child", 2)));
+    let mut clients = [a.join(1), b.join(1)];
+    let [at_a, at_b] = &mut clients;
+    assert!(delivers(at_a, at_b, 1) && delivers(at_b, at_a, 2));
+
+    // Both become core peers, then b becomes the parent of a. Who is to send more comes first.
+    let steps = [
+        (&a, link_to_b.clone() + &comtree(1, "b", "core-peer", 2), "\"role\":\"core-peer\""),
+        (&b, link_to_a.clone() + &comtree(2, "a", "core-peer", 1), "\"role\":\"core-peer\""),
+        (&a, link_to_b + &comtree(1, "b", "parent", 2), "\"role\":\"parent\""),
+    ];
+    let mut number = 0u32;
+    let mut send_some = |clients: &mut [PollClient; 2]| {
+        for _ in 0..50 {
+            number += 1;
+            let [at_a, at_b] = clients;
+            passes(at_a, at_b, 1, number);
+            passes(at_b, at_a, 2, number);
+        }
+    };
+    for (relay, settings, role) in steps {
+        relay.ask_to_reload(&settings);
+        let deadline = Instant::now() + PATIENCE;
+        while !get(relay.server.address("metrics"), "/net").contains(role) {
+            assert!(Instant::now() < deadline, "never {role}");
+            send_some(&mut clients);
+        }
+        send_some(&mut clients);
+    }
+}
+
+/// Publishes a number, which is the next of the group's that the other one gets.
+fn passes(from: &mut PollClient, to: &mut PollClient, group: u32, number: u32) {
+    let group = Group::try_from(group).unwrap();
+    from.publish(group, Level(0), &number.to_be_bytes()).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        assert!(Instant::now() < deadline, "update {number} to {group} is lost");
+        to.wait(Duration::from_millis(10));
+        match to.try_recv() {
+            // What is left of `delivers`.
+            Some(update) if update.payload[..] == *b"hello" => {}
+            Some(update) => return assert_eq!(update.payload[..], number.to_be_bytes()),
+            None => {}
+        }
+    }
 }
 
 #[test]

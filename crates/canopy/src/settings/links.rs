@@ -160,7 +160,9 @@ fn check_branch(
     })?;
     let site = site.check(|site| {
         let site = within(site, &(0..=MAX_SITE))? as u16;
-        let is_divided = site != comtree.site && before.iter().any(|branch| branch.site == site);
+        // The relays of a site that are core peers are joined with each other.
+        let leads = |branch: &BranchConfig| branch.site == site && in_tree(branch.role);
+        let is_divided = site != comtree.site && in_tree(role) && before.iter().any(leads);
         if is_divided {
             return Err(Refusal::SiteDivided(comtree.comtree, site).to_string());
         }
@@ -168,6 +170,11 @@ fn check_branch(
     })?;
     let id = BranchId { comtree: comtree.comtree, link: link.key, thread: link.thread };
     Ok(BranchConfig { id, role, site })
+}
+
+/// Whether a branch is a part of a tree: the way over it leads to whole sites.
+fn in_tree(role: BranchRole) -> bool {
+    role != BranchRole::CorePeer
 }
 
 /// Whether a relay with these branches may have another of that role: it has one parent, or is in the

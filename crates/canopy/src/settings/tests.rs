@@ -321,9 +321,11 @@ fn every_mistake_of_links_and_branches_has_a_place_and_a_remedy() {
         assert!(error.starts_with(&format!("canopy.toml{expected}")), "{text} gives\n{error}");
         assert!(!error.contains('\n'), "one line: {error}");
     }
-    // Neighbours of the relay's own site are its subtree.
-    let own = [parent.replace('2', "1"), other("child", 1)];
-    assert!(resolve(&branches(&[&own[0], &own[1]]), RelayArgs::default()).is_ok());
+    // Neighbours of the relay's own site are its subtree, and core peers of one site have links.
+    let peer = other("core-peer", 2);
+    for good in [[parent.replace('2', "1"), other("child", 1)], [peer.replace("r2", "r1"), peer]] {
+        assert!(resolve(&branches(&[&good[0], &good[1]]), RelayArgs::default()).is_ok());
+    }
 }
 
 #[test]
