@@ -208,8 +208,7 @@ impl RelaySettings {
         let site = sources.number("site", 0..=MAX_SITE, 1)? as u16;
         let downlink = sources.text("downlink", "member").check(|name| parse_downlink(&name))?;
         let world = sources.text("world", DEFAULT_WORLD).check(parse_world)?;
-        let trust = Some(PathBuf::from(sources.text("trust", "").value()))
-            .filter(|path| !path.as_os_str().is_empty());
+        let (key, trust) = (file(&sources, "key"), file(&sources, "trust"));
         let is_open = sources.switch("open")?;
         if let Some(place) = sources.place("open").filter(|_| is_open && trust.is_some()) {
             bail!(
@@ -248,8 +247,6 @@ impl RelaySettings {
             receive_buffer: args.receive_buffer.unwrap_or(DEFAULT_RECEIVE_BUFFER),
             pin: args.pin,
         };
-        let key = Some(PathBuf::from(sources.text("key", "").value()))
-            .filter(|path| !path.as_os_str().is_empty());
         Ok(RelaySettings {
             warnings: unused(&sources, &node)
                 .into_iter()
@@ -284,6 +281,12 @@ impl RelaySettings {
         }
         Ok(())
     }
+}
+
+/// A file, if one is named.
+fn file(sources: &Sources, key: &str) -> Option<PathBuf> {
+    let path = PathBuf::from(sources.text(key, "").value());
+    (!path.as_os_str().is_empty()).then_some(path)
 }
 
 /// What was given, and does nothing beside the other settings.

@@ -19,7 +19,9 @@ pub(crate) fn begin(settings: &RelaySettings, relay: &RunningRelay) -> anyhow::R
     let net = Net::of(settings, &relay.key())?;
     let watch = relay.watch();
     for change in changes(&Net::at_start(settings), &net) {
-        watch.apply(change.clone()).with_context(|| told(&change, &net))?;
+        let what = told(&change, &net);
+        tracing::debug!("{what}");
+        watch.apply(change).context(what)?;
     }
     let shared = SharedNet::default();
     shared.set(net);
