@@ -7,8 +7,8 @@ use core::time::Duration;
 
 /// A hello leaves this often, more or less a quarter.
 const HELLO_EVERY: Duration = Duration::from_millis(50);
-/// A link is down when nothing was heard for so long, or nothing that shows that the neighbour hears
-/// this relay: four hellos in a row, and a part of the fifth.
+/// A link is down when nothing was heard for so long, or when the neighbour says that it has heard
+/// nothing for so long: four hellos in a row, and a part of the fifth.
 const LOST_AFTER: Duration = Duration::from_millis(225);
 /// A link that has just come up is given so long: the first answer takes a round trip.
 const FIRST_ANSWER: Duration = Duration::from_secs(2);
@@ -19,9 +19,10 @@ const MEASURE_EVERY: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pulse {
     hello_at: Time,
-    /// Until when the neighbour must be heard again, and must show again that it hears.
+    /// Until when the neighbour must be heard again; and until when it must say that it hears, if its
+    /// last hello did not.
     heard_until: Time,
-    echoed_until: Time,
+    hears_until: Option<Time>,
     /// The neighbour's last stamp, and when it arrived.
     stamp: (u64, Time),
     /// The last of our own that came back.
@@ -51,7 +52,7 @@ impl Pulse {
         Pulse {
             hello_at: now,
             heard_until: now + FIRST_ANSWER,
-            echoed_until: now + FIRST_ANSWER,
+            hears_until: Some(now + FIRST_ANSWER),
             stamp: (0, now),
             echo: 0,
             round_trip: None,
@@ -66,18 +67,19 @@ impl Pulse {
 
     /// When there is something to do next.
     pub(crate) fn due(&self) -> Time {
-        self.hello_at.min(self.heard_until).min(self.echoed_until)
+        let hears_until = self.hears_until.unwrap_or(self.heard_until);
+        self.hello_at.min(self.heard_until).min(hears_until)
     }
 
     /// Whether the neighbour is not heard any more, or does not hear.
     pub(crate) fn is_lost(&self, now: Time) -> bool {
-        now >= self.heard_until || now >= self.echoed_until
+        now >= self.heard_until || self.hears_until.is_some_and(|until| now >= until)
     }
 
     /// This relay itself had no time for so long: what has arrived meanwhile is still to be read.
     pub(crate) fn forgive(&mut self, late: Duration) {
         self.heard_until = self.heard_until + late;
-        self.echoed_until = self.echoed_until + late;
+        self.hears_until = self.hears_until.map(|until| until + late);
     }
 
     /// The hello that is due, if one is. `jitter` is any number.
@@ -111,11 +113,15 @@ impl Pulse {
         }
         self.stamp = (hello.stamp, now);
         self.heard_until = self.heard_until.max(now + LOST_AFTER);
+        let held = Duration::from_micros(hello.held.into());
+        if hello.echo > 0 {
+            // It says how long it has heard nothing. So losses one way and the other do not add up.
+            self.hears_until = (held >= LOST_AFTER).then_some(now);
+        }
         if hello.echo > self.echo && hello.echo <= now.as_nanos() {
             self.echo = hello.echo;
-            self.echoed_until = self.echoed_until.max(now + LOST_AFTER);
             let there_and_back = now.since(Time::from_nanos(hello.echo));
-            let sample = there_and_back.saturating_sub(Duration::from_micros(hello.held.into()));
+            let sample = there_and_back.saturating_sub(held);
             self.round_trip =
                 Some(self.round_trip.map_or(sample, |smooth| (smooth * 7 + sample) / 8));
         }

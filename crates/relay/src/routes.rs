@@ -16,6 +16,15 @@ pub(crate) const ROUTE_LIFETIME: Duration = Duration::from_secs(30);
 /// When another data thread's route ends: it is told when it does.
 const NEVER: u32 = u32::MAX;
 
+/// What leads there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Way {
+    /// A branch, or another data thread.
+    pub(crate) port: PortIndex,
+    /// Whether the branch, here or at the other data thread, is to a core peer.
+    pub(crate) is_core_peer: bool,
+}
+
 /// The way to an endpoint or to a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
@@ -23,8 +32,7 @@ pub(crate) struct Route {
     comtree_index: ComtreeIndex,
     /// An endpoint of the relay's own site; or endpoint 0 of another site, for all of it.
     pub(crate) to: Address,
-    /// A branch, or another data thread.
-    pub(crate) port: PortIndex,
+    pub(crate) way: Way,
     /// When something came from there last, in deciseconds; [`NEVER`] if another data thread knows.
     heard: u32,
 }
@@ -90,10 +98,10 @@ impl Routes {
         self.by_key.find(self.hash.hash_pair(comtree.0, to.0), same).copied()
     }
 
-    /// The port that leads there.
+    /// What leads there.
     #[inline]
-    pub(crate) fn find(&self, comtree: Comtree, to: Address) -> Option<PortIndex> {
-        Some(self.entries[self.index_of(comtree, to)? as usize].port)
+    pub(crate) fn find(&self, comtree: Comtree, to: Address) -> Option<Way> {
+        Some(self.entries[self.index_of(comtree, to)? as usize].way)
     }
 
     /// Something came from there over this branch.
@@ -103,9 +111,9 @@ impl Routes {
         now: Time,
         comtree: (Comtree, ComtreeIndex),
         to: Address,
-        port: PortIndex,
+        way: Way,
     ) -> Noted {
-        self.put(comtree, to, port, deciseconds(now))
+        self.put(comtree, to, way, deciseconds(now))
     }
 
     /// Another data thread knows the way there, until it says otherwise.
@@ -113,16 +121,16 @@ impl Routes {
         &mut self,
         comtree: (Comtree, ComtreeIndex),
         to: Address,
-        port: PortIndex,
+        way: Way,
     ) -> Noted {
-        self.put(comtree, to, port, NEVER)
+        self.put(comtree, to, way, NEVER)
     }
 
     fn put(
         &mut self,
         (comtree, comtree_index): (Comtree, ComtreeIndex),
         to: Address,
-        port: PortIndex,
+        way: Way,
         heard: u32,
     ) -> Noted {
         if let Some(index) = self.index_of(comtree, to) {
@@ -130,10 +138,10 @@ impl Routes {
             if route.heard != heard {
                 route.heard = heard;
             }
-            if route.port == port {
+            if route.way == way {
                 return Noted::Known;
             }
-            route.port = port;
+            route.way = way;
             return Noted::Moved;
         }
         if !self.room.has_room(comtree_index) {
@@ -141,7 +149,7 @@ impl Routes {
         }
         self.room.take(comtree_index);
         let index = self.entries.len() as u32;
-        self.entries.push(Route { comtree, comtree_index, to, port, heard });
+        self.entries.push(Route { comtree, comtree_index, to, way, heard });
         let (entries, hash) = (&self.entries, &self.hash);
         let hash_of = |index: &u32| {
             let route = &entries[*index as usize];
@@ -161,7 +169,7 @@ impl Routes {
     ) -> Option<Route> {
         let index = self.index_of(comtree, to)?;
         let route = self.entries[index as usize];
-        (port == NONE || route.port == port).then(|| self.remove(index))
+        (port == NONE || route.way.port == port).then(|| self.remove(index))
     }
 
     /// Forgets every route for which `ends` says so, and shows it first.
@@ -228,6 +236,10 @@ mod tests {
 
     const COMTREE: (Comtree, ComtreeIndex) = (Comtree(7), 0);
 
+    fn over(port: PortIndex) -> Way {
+        Way { port, is_core_peer: false }
+    }
+
     #[test]
     fn a_route_lives_as_long_as_something_comes_from_there() {
         let mut routes = Routes::new(8, &[1; 16]);
@@ -236,14 +248,14 @@ mod tests {
         for second in 0..40 {
             let now = Time::from_millis(second * 1000);
             if second == 0 {
-                assert_eq!(routes.note(now, COMTREE, quiet, 1), Noted::New);
-                assert_eq!(routes.note_sibling(COMTREE, told, 0), Noted::New);
+                assert_eq!(routes.note(now, COMTREE, quiet, over(1)), Noted::New);
+                assert_eq!(routes.note_sibling(COMTREE, told, over(0)), Noted::New);
             }
-            routes.note(now, COMTREE, busy, 2);
+            routes.note(now, COMTREE, busy, over(2));
             routes.expire(now, 8, |_| true);
         }
         let found = [quiet, busy, told].map(|to| routes.find(COMTREE.0, to));
-        assert_eq!(found, [None, Some(2), Some(0)]);
+        assert_eq!(found, [None, Some(over(2)), Some(over(0))]);
     }
 
     #[test]
@@ -251,11 +263,11 @@ mod tests {
         let mut routes = Routes::new(2, &[1; 16]);
         let to = |site| Address::unicast(site, 0);
         for site in 1..=2 {
-            assert_eq!(routes.note(Time::ZERO, COMTREE, to(site), 5), Noted::New);
+            assert_eq!(routes.note(Time::ZERO, COMTREE, to(site), over(5)), Noted::New);
         }
-        assert_eq!(routes.note(Time::ZERO, COMTREE, to(3), 5), Noted::Full);
-        assert_eq!(routes.note(Time::ZERO, COMTREE, to(1), 6), Noted::Moved);
-        assert_eq!(routes.find(COMTREE.0, to(1)), Some(6));
+        assert_eq!(routes.note(Time::ZERO, COMTREE, to(3), over(5)), Noted::Full);
+        assert_eq!(routes.note(Time::ZERO, COMTREE, to(1), over(6)), Noted::Moved);
+        assert_eq!(routes.find(COMTREE.0, to(1)), Some(over(6)));
     }
 
     proptest! {
@@ -272,7 +284,7 @@ mod tests {
                 let address = Address(to);
                 match what {
                     0 | 1 => {
-                        let noted = routes.note(Time::ZERO, COMTREE, address, port);
+                        let noted = routes.note(Time::ZERO, COMTREE, address, over(port));
                         let expected = match model.insert(to, port) {
                             None => Noted::New,
                             Some(before) if before == port => Noted::Known,
@@ -285,14 +297,14 @@ mod tests {
                         model.remove(&to);
                     }
                     _ => {
-                        routes.retain(|route| route.port != port);
+                        routes.retain(|route| route.way.port != port);
                         model.retain(|_, other| *other != port);
                     }
                 }
                 prop_assert_eq!(routes.len() as usize, model.len());
             }
             for to in 0..12 {
-                prop_assert_eq!(routes.find(COMTREE.0, Address(to)), model.get(&to).copied());
+                prop_assert_eq!(routes.find(COMTREE.0, Address(to)), model.get(&to).copied().map(over));
             }
         }
     }

@@ -133,10 +133,15 @@ impl Siblings {
         self.write(told, 1 << thread & self.others(), URGENT_WORDS);
     }
 
-    /// Tells all others that a way leads here, or does so no more. Returns whether there was room; who
+    /// Tells all others that a way leads here, and whether to a core peer; or that none does any more. Returns whether there was room; who
     /// did not hear of a way asks for it.
-    pub(crate) fn tell_route(&mut self, comtree: Comtree, to: Address, is_here: bool) -> bool {
-        self.write(Told::Route { comtree, to, is_here }, self.others(), URGENT_WORDS)
+    pub(crate) fn tell_route(
+        &mut self,
+        comtree: Comtree,
+        to: Address,
+        leads: Option<bool>,
+    ) -> bool {
+        self.write(Told::Route { comtree, to, leads }, self.others(), URGENT_WORDS)
     }
 
     /// The thread that is asked after this one.

@@ -39,8 +39,9 @@ pub(crate) enum Told<'a> {
     Gone { comtree: Comtree, sender: Address, address: Address },
     /// What branches of a comtree it has from now on.
     Reach { comtree: Comtree, reach: Reach },
-    /// The way to an endpoint, or to a site, leads to it from now on, or does so no more.
-    Route { comtree: Comtree, to: Address, is_here: bool },
+    /// The way to an endpoint, or to a site, leads to it from now on, and to a core peer or not; or does
+    /// so no more.
+    Route { comtree: Comtree, to: Address, leads: Option<bool> },
     /// An answer for whoever asked for a route, to be sent on over a branch there.
     RouteReply { comtree: Comtree, reply: RouteReply },
 }
@@ -127,8 +128,9 @@ pub(crate) fn encode(told: &Told<'_>) -> ([u64; MOST_CONTROL_WORDS], usize) {
             words[0] = REACH | u64::from(reach.0) << 8 | u64::from(comtree.0) << 32;
             2
         }
-        Told::Route { comtree, to, is_here } => {
-            words[0] = ROUTE | u64::from(*is_here) << 8 | u64::from(comtree.0) << 32;
+        Told::Route { comtree, to, leads } => {
+            let leads = leads.map_or(0, |is_core_peer| 1 + u64::from(is_core_peer));
+            words[0] = ROUTE | leads << 8 | u64::from(comtree.0) << 32;
             words[1] = to.0.into();
             2
         }
@@ -190,8 +192,8 @@ pub(crate) fn decode<'a>(words: &[u64], bytes: &'a mut [u8]) -> Option<Told<'a>>
         }
         REACH => Some(Told::Reach { comtree, reach: Reach((head >> 8) as u8) }),
         ROUTE => {
-            let (to, is_here) = (Address(value as u32), head >> 8 & 1 == 1);
-            Some(Told::Route { comtree, to, is_here })
+            let leads = (head >> 8 & 3).checked_sub(1).map(|is_core_peer| is_core_peer == 1);
+            Some(Told::Route { comtree, to: Address(value as u32), leads })
         }
         ROUTE_REPLY => {
             let (to, about) = (Address((value >> 32) as u32), Address(value as u32));
@@ -283,8 +285,8 @@ mod tests {
             Told::Interest { comtree, group: Group::new(3), wanted: None },
             Told::Gone { comtree, sender: Address(u32::MAX), address: Address(7) },
             Told::Reach { comtree, reach: Reach(7) },
-            Told::Route { comtree, to: Address(u32::MAX >> 1), is_here: true },
-            Told::Route { comtree, to: Address(0), is_here: false },
+            Told::Route { comtree, to: Address(u32::MAX >> 1), leads: Some(true) },
+            Told::Route { comtree, to: Address(0), leads: None },
         ];
         for is_there in [false, true] {
             let (to, about) = (Address(u32::MAX >> 1), Address(9));

@@ -25,6 +25,14 @@ impl Reach {
     }
 }
 
+/// How the way to an address was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) since: Time,
+    /// By how many updates.
+    pub(crate) times: u32,
+}
+
 /// A branch of the data thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Branch {
@@ -45,8 +53,8 @@ pub(crate) struct Tree {
     everything: Vec<PortIndex>,
     /// What each other data thread has.
     siblings: [u64; 3],
-    /// Addresses to which nobody here knew the way, and since when they have been asked for.
-    pub(crate) asked: BTreeMap<Address, Time>,
+    /// Addresses to which nobody here knew the way.
+    pub(crate) asked: BTreeMap<Address, Asked>,
     pub(crate) asks: Bucket,
     /// What the others were told of this one.
     pub(crate) told: Reach,

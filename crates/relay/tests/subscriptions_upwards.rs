@@ -163,6 +163,10 @@ fn what_is_wanted_is_asked_of_the_new_parent() {
         role(&mut world, here, there, what);
     }
     assert_eq!(at(&world, 2), Some((1, 1, Level(3))));
+    for _ in 0..4 {
+        assert_heard_by(&mut world, 1, 0, &[0, 2]);
+        world.pass(Duration::from_secs(20));
+    }
     assert_eq!(at(&world, 0), Some((1, 0, Level(3))), "nobody is behind it any more");
     assert_heard_by(&mut world, 1, 0, &[0, 2]);
     assert_heard_by(&mut world, 2, 0, &[0]);

@@ -63,10 +63,6 @@ impl Relay {
         if !self.comtrees.get(index).tree.allows(role, Some(port)) {
             return Err(Refusal::RoleConflict(id.comtree));
         }
-        if role.gets_everything() {
-            // What it has subscribed to is a part of everything.
-            self.table.remove_all(port);
-        }
         if let Some(port) = self.ports.get_mut(port) {
             port.shape.class = role.class();
         }

@@ -46,8 +46,8 @@ impl SubscribeWindow {
 }
 
 impl Relay {
-    /// Takes what a neighbour wants on a comtree. If the neighbour gets everything anyway, it is
-    /// acknowledged and no more.
+    /// Takes what a neighbour wants on a comtree. If the neighbour gets everything anyway, that counts
+    /// once it is a child.
     pub(super) fn take_from_branch(
         &mut self,
         now: Time,
@@ -57,7 +57,7 @@ impl Relay {
     ) -> Result<(), DropReason> {
         let sequence = subscribe.sequence();
         let there = self.ports.get(port).ok_or(DropReason::UnknownSource)?;
-        let (index, most) = (there.comtree_index, there.shape.datagrams.max_datagram());
+        let most = there.shape.datagrams.max_datagram();
         let window = self.windows.get(&port).copied().unwrap_or_default();
         let repeats = window.has(sequence)?;
         // Without an answer it is sent again: then the other data threads may have caught up.
@@ -66,10 +66,9 @@ impl Relay {
         }
         let room = self.replies.room().ok_or(DropReason::RepliesFull)?;
         let mut writer = SubscribeAckWriter::new(room, sequence, most)?;
-        let is_child = self.comtrees.get(index).tree.everything().iter().all(|one| *one != port);
         let expires = now + self.subscription_lifetime;
         let (whose, mut refused) = ((port, Most::ANYTHING), 0);
-        for change in subscribe.changes().filter(|_| is_child) {
+        for change in subscribe.changes() {
             self.counters.subscription_changes += 1;
             let table = &mut self.table;
             let changed = match change {

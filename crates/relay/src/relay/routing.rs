@@ -10,15 +10,17 @@ use crate::changes::BranchRole;
 use crate::comtrees::ComtreeIndex;
 use crate::pending::Update;
 use crate::ports::{Peer, PeerClass, PortIndex};
-use crate::routes::Noted;
+use crate::routes::{Noted, Way};
 use crate::told::Told;
-use crate::tree::Reach;
+use crate::tree::{Asked, Branch, Reach};
 use canopy_wire::{Address, Comtree, DropReason, MAX_DATAGRAM, Packet, Path, RouteReply, Time};
 use core::time::Duration;
 
 /// Updates to an address whose way is not known go to all branches for so long. Whoever has it has
 /// answered by then.
 const REPLY_WAIT: Duration = Duration::from_secs(1);
+/// But so many must have asked, for one of them, or the answer, may be lost.
+const MIN_TIMES: u32 = 3;
 /// After that it counts as nobody's, until it is asked for again.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// Addresses of a comtree that are asked for at a time, and new ones a second.
@@ -72,12 +74,14 @@ impl Relay {
         src: Address,
     ) -> bool {
         let entry = self.comtrees.get(index);
-        let is_of_site = |branch: &crate::tree::Branch| branch.site == entry.addresses.site();
+        let is_of_site = |branch: &Branch| branch.site == entry.addresses.site();
         entry.tree.branch(port).is_some_and(is_of_site) && self.ports.find(comtree, src).is_none()
     }
 
     fn learn(&mut self, now: Time, comtree: (Comtree, ComtreeIndex), to: Address, port: PortIndex) {
-        match self.routes.note(now, comtree, to, port) {
+        let class = self.ports.get(port).map(|port| port.shape.class);
+        let way = Way { port, is_core_peer: class == Some(PeerClass::CorePeer) };
+        match self.routes.note(now, comtree, to, way) {
             Noted::Known => {}
             Noted::Full => self.counters.routes_refused += 1,
             noted @ (Noted::New | Noted::Moved) => {
@@ -86,7 +90,7 @@ impl Relay {
                 self.counters.routes_moved += u64::from(!is_new);
                 self.sweep_at.get_or_insert(now + SWEEP_EVERY);
                 // Whoever cannot be told asks for the way as if nobody knew it.
-                self.siblings.tell_route(comtree.0, to, true);
+                self.siblings.tell_route(comtree.0, to, Some(way.is_core_peer));
             }
         }
     }
@@ -104,13 +108,13 @@ impl Relay {
             return self.queue_for_one(now, port, NONE, &Update { asks_route: false, ..update });
         }
         let (to, is_own_site) = self.route_key(index, update.dst);
-        let known = self.routes.find(update.comtree, to).filter(|port| *port != origin);
-        if let Some(port) = known {
-            return self.send_along(now, port, accepted);
+        let known = self.routes.find(update.comtree, to).filter(|way| way.port != origin);
+        if let Some(way) = known {
+            return self.send_along(now, way, accepted);
         }
         if !may_pass && !update.asks_route {
             // The data thread that has passed it takes this for the way.
-            self.siblings.tell_route(update.comtree, to, false);
+            self.siblings.tell_route(update.comtree, to, None);
         }
         let has_site = self.comtrees.get(index).tree.has_anywhere(Reach::SITE);
         if is_own_site && !has_site {
@@ -129,12 +133,17 @@ impl Relay {
     fn send_along(
         &mut self,
         now: Time,
-        port: PortIndex,
+        way: Way,
         accepted: Accepted<'_>,
     ) -> Result<(), DropReason> {
         let Accepted { update, index, origin, may_pass } = accepted;
-        let there = self.ports.get(port).ok_or(DropReason::UnknownDestination)?;
-        let (peer, class) = (there.peer, there.shape.class);
+        let there = self.ports.get(way.port).ok_or(DropReason::UnknownDestination)?;
+        let peer = there.peer;
+        if update.from_core_peer && way.is_core_peer {
+            // Core peers do not forward to core peers; the other has been asked itself.
+            self.counters.route_requests_ended += u64::from(update.asks_route);
+            return if update.asks_route { Ok(()) } else { Err(DropReason::NotThisWay) };
+        }
         let plain = Update { asks_route: false, ..update };
         match peer {
             Peer::Sibling(thread) if may_pass => {
@@ -144,13 +153,9 @@ impl Relay {
             }
             // What another data thread has passed is not passed on.
             Peer::Sibling(_) => Err(DropReason::UnknownDestination),
-            // Core peers do not forward to core peers.
-            _ if update.from_core_peer && class == PeerClass::CorePeer => {
-                Err(DropReason::NotThisWay)
-            }
             _ => {
                 self.answer_route(now, index, &update, may_pass);
-                self.queue_for_one(now, port, origin, &plain)
+                self.queue_for_one(now, way.port, origin, &plain)
             }
         }
     }
@@ -211,19 +216,23 @@ impl Relay {
         if !tree.has_anywhere(Reach::BRANCHES) {
             return Err(DropReason::UnknownDestination);
         }
-        let since = tree.asked.get(&update.dst).map(|since| now.since(*since));
-        match since {
-            Some(wait) if wait < REPLY_WAIT => return Ok(()),
-            Some(wait) if wait < ASK_AGAIN => return Err(DropReason::UnknownDestination),
-            _ => {}
+        let before = tree.asked.get_mut(&update.dst);
+        let is_known = before.is_some();
+        if let Some(asked) = before.filter(|asked| now.since(asked.since) < ASK_AGAIN) {
+            // A question or its answer may be lost.
+            if now.since(asked.since) >= REPLY_WAIT && asked.times >= MIN_TIMES {
+                return Err(DropReason::UnknownDestination);
+            }
+            asked.times += 1;
+            return Ok(());
         }
         let sender = self.ports.find(update.comtree, update.src);
         let may = sender.is_none_or(|sender| self.meters.take_ask(sender, now));
-        let has_room = since.is_some() || tree.asked.len() < MAX_ASKED;
+        let has_room = is_known || tree.asked.len() < MAX_ASKED;
         if !may || !has_room || !tree.asks.take(&ASKS, now, 1) {
             return Err(DropReason::RouteRequests);
         }
-        tree.asked.insert(update.dst, now);
+        tree.asked.insert(update.dst, Asked { since: now, times: 1 });
         self.sweep_at.get_or_insert(now + SWEEP_EVERY);
         Ok(())
     }
@@ -256,7 +265,9 @@ impl Relay {
         if !may_pass {
             // The data thread that asks learns that the way leads here.
             let (to, _) = self.route_key(index, about);
-            self.siblings.tell_route(comtree, to, true);
+            let way = self.routes.find(comtree, to);
+            let is_core_peer = way.is_some_and(|way| way.is_core_peer);
+            self.siblings.tell_route(comtree, to, Some(is_core_peer));
         }
         let reply = RouteReply { to: update.src, about, is_there: true, hops: REPLY_HOPS };
         self.send_reply(now, (comtree, index), reply, true);
@@ -292,7 +303,7 @@ impl Relay {
             return;
         }
         let (to, _) = self.route_key(index, asker);
-        let way = self.routes.find(comtree, to).and_then(|port| self.ports.get(port));
+        let way = self.routes.find(comtree, to).and_then(|way| self.ports.get(way.port));
         let thread = match way.map(|port| port.peer) {
             Some(Peer::Branch(session)) => {
                 let mut packet = [0; MAX_DATAGRAM];
@@ -348,9 +359,9 @@ impl Relay {
             if let Some(route) = self.routes.forget(comtree.0, to, port) {
                 self.tell_forgotten(route.comtree, route.to);
             }
-        } else if let Some(since) = self.comtrees.get_mut(index).tree.asked.get_mut(&reply.about) {
+        } else if let Some(asked) = self.comtrees.get_mut(index).tree.asked.get_mut(&reply.about) {
             // Who asks need not wait any longer.
-            *since = (*since).min(now - REPLY_WAIT);
+            *asked = Asked { since: asked.since.min(now - REPLY_WAIT), times: MIN_TIMES };
         }
         self.send_reply(now, comtree, RouteReply { hops, ..reply }, true);
         Ok(())
@@ -368,13 +379,16 @@ impl Relay {
         thread: u16,
         comtree: Comtree,
         to: Address,
-        is_here: bool,
+        leads: Option<bool>,
     ) {
         let Some(index) = self.comtrees.find(comtree) else { return };
         let port = u32::from(thread);
-        if !is_here {
+        let Some(is_core_peer) = leads else {
             self.routes.forget(comtree, to, port);
-        } else if self.routes.note_sibling((comtree, index), to, port) == Noted::Full {
+            return;
+        };
+        let way = Way { port, is_core_peer };
+        if self.routes.note_sibling((comtree, index), to, way) == Noted::Full {
             self.counters.routes_refused += 1;
         }
     }
@@ -382,15 +396,15 @@ impl Relay {
     /// The other data threads need not send here any more what goes there.
     pub(super) fn tell_forgotten(&mut self, comtree: Comtree, to: Address) {
         self.learned = super::NOBODY;
-        self.siblings.tell_route(comtree, to, false);
+        self.siblings.tell_route(comtree, to, None);
     }
 
     pub(super) fn forget_routes_over(&mut self, port: PortIndex) {
         let siblings = &mut self.siblings;
         self.routes.retain(|route| {
-            let keep = route.port != port;
+            let keep = route.way.port != port;
             if !keep {
-                siblings.tell_route(route.comtree, route.to, false);
+                siblings.tell_route(route.comtree, route.to, None);
             }
             keep
         });
@@ -421,12 +435,12 @@ impl Relay {
         let before = self.routes.len();
         self.routes.expire(now, budget, |route| {
             // Without room to say so it stays until the next round.
-            siblings.tell_route(route.comtree, route.to, false)
+            siblings.tell_route(route.comtree, route.to, None)
         });
         self.learned = super::NOBODY;
         self.counters.routes_expired += u64::from(before - self.routes.len());
         for entry in self.comtrees.live_mut() {
-            entry.tree.asked.retain(|_, since| now.since(*since) < ASK_AGAIN);
+            entry.tree.asked.retain(|_, asked| now.since(asked.since) < ASK_AGAIN);
         }
     }
 }

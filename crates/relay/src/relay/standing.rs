@@ -6,6 +6,9 @@ use crate::ports::Peer;
 use crate::status::{BranchStatus, GroupStatus, LinkStatus, RouteStatus, Via};
 use canopy_wire::{Level, Time};
 
+/// Members of groups that are counted for one list, about.
+const MOST_MEMBERS: usize = 20_000;
+
 impl Relay {
     /// How its links stand.
     pub fn links(&self) -> impl Iterator<Item = LinkStatus> + '_ {
@@ -41,7 +44,7 @@ impl Relay {
     /// The ways that it has learned, up to so many of them.
     pub fn list_routes(&self, now: Time, most: usize) -> Vec<RouteStatus> {
         let status = |route: &crate::routes::Route| {
-            let via = match self.ports.get(route.port)?.peer {
+            let via = match self.ports.get(route.way.port)?.peer {
                 Peer::Branch(session) => Via::Branch(*self.link_at(session)?.key()),
                 Peer::Sibling(thread) => Via::Thread(thread),
                 Peer::Participant(_) => return None,
@@ -52,13 +55,18 @@ impl Relay {
         self.routes.iter().filter_map(status).take(most).collect()
     }
 
-    /// The groups that somebody here is subscribed to, up to so many of them.
+    /// The groups that somebody here is subscribed to, up to so many of them; fewer where they have many
+    /// members, so that the turn does not take long.
     pub fn list_groups(&self, most: usize) -> Vec<GroupStatus> {
-        let mut listed = Vec::new();
+        let (mut listed, mut looked_at) = (Vec::new(), 0);
         for (comtree, group, index) in self.table.groups().take(most) {
+            if looked_at > MOST_MEMBERS {
+                break;
+            }
             let mut status =
                 GroupStatus { comtree, group, participants: 0, branches: 0, highest: Level(0) };
             for (port, level) in self.table.members(index) {
+                looked_at += 1;
                 let peer = self.ports.get(port).map(|port| port.peer);
                 status.participants += u32::from(matches!(peer, Some(Peer::Participant(_))));
                 status.branches += u32::from(matches!(peer, Some(Peer::Branch(_))));

@@ -89,9 +89,7 @@ impl Relay {
                 }
             }
             Told::Reach { comtree, reach } => self.hear_of_reach(comtree, thread, reach),
-            Told::Route { comtree, to, is_here } => {
-                self.hear_of_route(thread, comtree, to, is_here)
-            }
+            Told::Route { comtree, to, leads } => self.hear_of_route(thread, comtree, to, leads),
             Told::RouteReply { comtree, reply } => self.hear_route_reply(now, comtree, reply),
             Told::Gone { comtree, sender, address } => {
                 if let Some(port) = self.ports.find(comtree, sender) {

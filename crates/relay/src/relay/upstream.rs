@@ -34,6 +34,8 @@ pub(super) struct Upstream {
     sequence: u32,
     /// Packets that are not acknowledged, the oldest first.
     in_flight: VecDeque<Flight>,
+    /// What of a group is still to be refreshed, in parts of a round.
+    to_refresh: u64,
 }
 
 /// A packet that waits for its acknowledgement.
@@ -65,7 +67,14 @@ impl Relay {
             self.table.set_upwards(comtree, true);
             let sequence = self.last_asked.remove(&(session, comtree)).unwrap_or(0);
             let in_flight = VecDeque::new();
-            self.upstreams.push(Upstream { comtree, port, session, sequence, in_flight });
+            self.upstreams.push(Upstream {
+                comtree,
+                port,
+                session,
+                sequence,
+                in_flight,
+                to_refresh: 0,
+            });
             if self.sessions.path(session).is_some() {
                 self.table.resume_asking(comtree);
             }
@@ -239,7 +248,11 @@ impl Relay {
             let lifetime = self.link_at(session).and_then(Link::lifetime);
             let lifetime = lifetime.unwrap_or(self.subscription_lifetime);
             let rounds = lifetime.as_millis() / u128::from(REFRESHES) / SWEEP_EVERY.as_millis();
-            let budget = self.table.groups_high_water() / (rounds as u32).max(1) + 1;
+            let rounds = (rounds as u64).max(1);
+            let to_refresh = &mut self.upstreams[place].to_refresh;
+            *to_refresh += u64::from(self.table.groups_high_water());
+            let budget = (*to_refresh / rounds) as u32;
+            *to_refresh %= rounds;
             self.table.refresh_asked(comtree, budget);
         }
     }
