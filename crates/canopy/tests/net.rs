@@ -197,6 +197,7 @@ fn neighbours_change_their_roles_without_the_loss_of_an_update() {
         (&a, link_to_b.clone() + &comtree(1, "b", "core-peer", 2), "\"role\":\"core-peer\""),
         (&b, link_to_a.clone() + &comtree(2, "a", "core-peer", 1), "\"role\":\"core-peer\""),
         (&a, link_to_b + &comtree(1, "b", "parent", 2), "\"role\":\"parent\""),
+        (&b, link_to_a + &comtree(2, "a", "child", 1), "\"role\":\"child\""),
     ];
     let mut number = 0u32;
     let mut send_some = |clients: &mut [PollClient; 2]| {
