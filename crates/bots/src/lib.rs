@@ -6,7 +6,9 @@
 //! arrive follows from the trace and from acknowledged subscriptions alone.
 #![forbid(unsafe_code)]
 
+mod config;
 mod driver;
+mod error;
 mod grid;
 mod issuer;
 mod position;
@@ -15,10 +17,12 @@ mod trace;
 mod view;
 mod walker;
 
-pub use driver::{COARSE_EVERY, CrowdConfig, CrowdError, Progress, run};
+pub use config::{CrowdConfig, DEFAULT_HOP, RelayTarget};
+pub use driver::{COARSE_EVERY, Progress, run};
+pub use error::CrowdError;
 pub use grid::{Cell, Grid, GridError};
 pub use issuer::Issuer;
 pub use position::{MIN_PAYLOAD, Position};
-pub use report::{Ages, Report, Verdict};
+pub use report::{Ages, RelayShare, Report, Verdict};
 pub use trace::{Generated, Row, Trace, TraceError};
 pub use view::{Heard, Snapshot, Totals, View, Viewer, Watch};

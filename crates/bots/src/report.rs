@@ -2,6 +2,7 @@
 
 use canopy_judge::Tally;
 use serde::Serialize;
+use std::net::SocketAddr;
 
 /// What the oracle says of updates and deliveries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -24,7 +25,8 @@ pub struct Verdict {
     pub unexpected: u64,
     /// Deliveries after a later update of the same publisher.
     pub out_of_order: u64,
-    /// Deliveries not made because the receiver was unsubscribing.
+    /// Deliveries not made because the receiver was unsubscribing, or its subscription on its
+    /// way to the publisher's relay.
     pub excused: u64,
 }
 
@@ -39,11 +41,22 @@ pub struct Ages {
     pub p999: u64,
 }
 
+/// One relay's part of a crowd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct RelayShare {
+    /// Where it is.
+    pub relay: SocketAddr,
+    /// Walkers that joined there.
+    pub walkers: u32,
+}
+
 /// What a crowd's run came to.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Walkers, each with a session and a socket.
     pub clients: u32,
+    /// Where they joined.
+    pub relays: Vec<RelayShare>,
     /// What the oracle says of updates and deliveries.
     #[serde(flatten)]
     pub verdict: Verdict,

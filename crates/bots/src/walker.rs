@@ -1,6 +1,7 @@
 //! One walker: a participant with a socket and a session of its own.
 
-use crate::driver::{CrowdConfig, CrowdError};
+use crate::config::{CrowdConfig, RelayTarget};
+use crate::error::CrowdError;
 use crate::grid::{Cell, Grid};
 use canopy_judge::Oracle;
 use canopy_net::{Readiness, Socket, SocketOptions};
@@ -18,6 +19,7 @@ pub(crate) struct Told {
     pub(crate) reconnects: u64,
     /// Of walkers that have left.
     pub(crate) echoes: u64,
+    /// What a walker's relay refused since this was last taken.
     pub(crate) refused: Option<RefusedReason>,
 }
 
@@ -31,6 +33,8 @@ struct Wish {
 /// One walker.
 pub(crate) struct Walker {
     pub(crate) number: u32,
+    /// The number of its relay.
+    pub(crate) relay: usize,
     pub(crate) socket: Socket,
     pub(crate) session: Session,
     /// Where it last published itself to be.
@@ -49,19 +53,22 @@ impl Walker {
         config: &CrowdConfig,
         readiness: &Readiness,
     ) -> Result<Walker, CrowdError> {
-        let CrowdConfig { relay, comtree, .. } = *config;
+        let comtree = config.comtree;
+        let relay = config.relay_of(number);
+        let RelayTarget { address, key } = config.relays[relay];
         let options = SocketOptions { receive_buffer: 1 << 20, ..SocketOptions::default() };
-        let any = if relay.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
         let any: SocketAddr =
             any.parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         let socket = Socket::bind(any, &options)?;
-        socket.connect(relay)?;
+        socket.connect(address)?;
         readiness.add(&socket, number.into())?;
         // Nonces need not be secret on one's own crowd, only different: the port is.
         let mut seed = [0x77; 16];
         seed[..4].copy_from_slice(&number.to_be_bytes());
         seed[4..6].copy_from_slice(&socket.local_address().port().to_be_bytes());
         let mut session = SessionConfig::new(comtree, seed);
+        session.relay_key = key;
         if let Some(issuer) = &config.issuer {
             let mut secret = [0; 32];
             getrandom::fill(&mut secret).map_err(io::Error::from)?;
@@ -71,7 +78,7 @@ impl Walker {
         }
         let session = Session::new(session);
         let cells = BTreeMap::new();
-        Ok(Walker { number, socket, session, at: None, cells, published: 0, timer: None })
+        Ok(Walker { number, relay, socket, session, at: None, cells, published: 0, timer: None })
     }
 
     /// Subscribes to the cells around a position and unsubscribes from those left behind.

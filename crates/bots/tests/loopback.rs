@@ -3,7 +3,7 @@
 
 mod meddler;
 
-use canopy_bots::{CrowdConfig, CrowdError, Generated, Grid, Report, Trace, run};
+use canopy_bots::{CrowdConfig, CrowdError, DEFAULT_HOP, Generated, Grid, Report, Trace, run};
 use canopy_relay::Mode;
 use canopy_wire::Comtree;
 use meddler::{Fault, Meddler, TestRelay};
@@ -17,13 +17,15 @@ const MODES: [Mode; 2] = [Mode::Immediate, Mode::Periodic { tick: TICK }];
 
 fn config(relay: SocketAddr) -> CrowdConfig {
     CrowdConfig {
-        relay,
+        relays: vec![relay.into()],
         issuer: None,
         comtree: Comtree(1),
         speed: 1.0,
         grid: Grid::new(2.0, 4.0).unwrap(),
         bytes: 100,
         settle: Duration::from_millis(250) + 2 * TICK,
+        hop: DEFAULT_HOP,
+        endures: false,
     }
 }
 
@@ -77,6 +79,40 @@ fn details_reach_only_who_is_near() {
     }
     let [one, two, one_periodic, two_periodic] = delivered[..] else { panic!("{delivered:?}") };
     assert!(two * 10 < one * 6 && two_periodic * 10 < one_periodic * 6, "{delivered:?}");
+}
+
+/// Two relays that nobody has joined: what goes from one to the other is missing, and only that.
+#[test]
+fn walkers_are_spread_and_what_does_not_cross_is_missing() {
+    let relays = [(); 2].map(|()| TestRelay::start(Mode::Immediate, 1, 200));
+    let targets = relays.iter().map(|relay| relay.address().into()).collect();
+    let config = CrowdConfig { relays: targets, ..config(relays[0].address()) };
+    let stop = AtomicBool::new(false);
+    let report = run(&config, &crowd(61, 3.0), None, &stop, |_| ()).unwrap();
+    let shares: Vec<_> = report.relays.iter().map(|share| (share.relay, share.walkers)).collect();
+    assert_eq!(shares, [(relays[0].address(), 31), (relays[1].address(), 30)]);
+    let verdict = report.verdict;
+    assert_eq!((verdict.duplicates, verdict.unexpected, verdict.out_of_order), (0, 0, 0));
+    // About half of what is due has its receiver at the other relay.
+    assert!(verdict.missing * 3 > verdict.expected, "{report:?}");
+    assert!(verdict.delivered * 3 > verdict.expected, "{report:?}");
+}
+
+#[test]
+fn a_relay_that_is_not_there_is_named_or_endured() {
+    let relay = TestRelay::start(Mode::Immediate, 1, 200);
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let nobody = silent.local_addr().unwrap();
+    let relays = vec![relay.address().into(), nobody.into()];
+    let config = CrowdConfig { relays, ..config(relay.address()) };
+    let stop = AtomicBool::new(false);
+    let trace = crowd(20, 6.0);
+    let error = run(&config, &trace, None, &stop, |_| ()).unwrap_err();
+    assert!(matches!(error, CrowdError::Unreachable(at) if at == nobody), "{error}");
+    let config = CrowdConfig { endures: true, ..config };
+    let report = run(&config, &trace, None, &stop, |_| ()).unwrap();
+    assert!(report.updates_unsent * 3 > trace.rows().len() as u64, "{report:?}");
+    assert_eq!(report.verdict.missing, 0, "those of the relay that is there lack nothing");
 }
 
 #[test]
@@ -136,7 +172,7 @@ fn a_relay_without_room_for_all_is_not_passed_over_in_silence() {
     let relay = TestRelay::start(Mode::Immediate, 1, 30);
     let stop = AtomicBool::new(false);
     let result = run(&config(relay.address()), &crowd(60, 3.0), None, &stop, |_| ());
-    assert!(matches!(result, Err(CrowdError::Refused(_))), "30 of 60 were refused: {result:?}");
+    assert!(matches!(result, Err(CrowdError::Refused { .. })), "30 of 60 were refused: {result:?}");
 }
 
 #[test]

@@ -5,11 +5,14 @@ use crate::output::{print_line, print_note};
 use crate::serve::Signals;
 use crate::token::read_signing_key;
 use anyhow::Context;
-use canopy_bots::{CrowdConfig, Grid, Issuer, Progress, Report, Totals, Trace};
+use canopy_bots::{
+    CrowdConfig, DEFAULT_HOP, Grid, Issuer, Progress, RelayTarget, Report, Totals, Trace,
+};
+use canopy_client::RelayKey;
 use canopy_relay::DEFAULT_WORLD;
 use canopy_wire::Comtree;
 use clap::Args;
-use std::net::SocketAddr;
+use std::net::ToSocketAddrs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -20,14 +23,22 @@ use std::time::Duration;
 /// to the group of its grid cell and keeps its subscriptions to the cells within the radius. The
 /// oracle judges every delivery from the trace and from acknowledged subscriptions alone; the exit
 /// status is 1 unless missing, duplicates and unexpected are all 0 and every update was sent.
+/// Several relays carry one world together: clients join them in turn, and what one client publishes
+/// must reach those who care at all the others.
 #[derive(Args)]
 pub(crate) struct BotsCommand {
     /// The trace: CSV with columns t,id,x,y, plain or .gz
     #[arg(long, value_name = "FILE[.csv|.csv.gz]")]
     trace: PathBuf,
-    /// The relay
-    #[arg(long, value_name = "ADDR:PORT", env = "CANOPY_RELAY")]
-    relay: SocketAddr,
+    /// A relay, with its key if it has to prove that; repeat for several
+    #[arg(
+        long = "relay",
+        value_name = "[KEY@]HOST:PORT",
+        env = "CANOPY_RELAY",
+        value_delimiter = ',',
+        required = true
+    )]
+    relays: Vec<String>,
     /// The comtree to join
     #[arg(long, value_name = "ID", default_value_t = 1)]
     comtree: u32,
@@ -71,6 +82,11 @@ pub(crate) struct WalkArgs {
     /// 250 and two of its ticks
     #[arg(long, value_name = "MS", default_value_t = 350)]
     settle_ms: u64,
+    /// What an update, or a subscription on its way to the core, takes at most from relay to relay:
+    /// each relay after the first counts as one such hop. Added to --settle-ms; and what another
+    /// relay's client publishes so soon after a subscription may be missed
+    #[arg(long, value_name = "MS", default_value_t = DEFAULT_HOP.as_millis() as u64)]
+    hop_ms: u64,
 }
 
 /// How far a client sees unless it is said, metres.
@@ -87,24 +103,26 @@ impl WalkArgs {
         self.radius.unwrap_or(RADIUS)
     }
 
-    /// The copies of the trace, and how they walk through a relay.
+    /// The copies of the trace, and how they walk through relays.
     pub(crate) fn prepare(
         &self,
         trace: Trace,
-        relay: SocketAddr,
+        relays: Vec<RelayTarget>,
         comtree: Comtree,
     ) -> anyhow::Result<(Trace, CrowdConfig)> {
         let grid = Grid::new(self.cell, self.radius())?;
         let grid = self.near.map_or(Ok(grid), |near| grid.with_near(near))?;
         let reach = 2.0 * (self.radius() + self.cell);
         let config = CrowdConfig {
-            relay,
+            relays,
             comtree,
             issuer: None,
             speed: self.speed,
             grid,
             bytes: self.bytes,
             settle: Duration::from_millis(self.settle_ms),
+            hop: Duration::from_millis(self.hop_ms),
+            endures: false,
         };
         config.check()?;
         Ok((trace.repeat(self.repeat, reach), config))
@@ -121,7 +139,8 @@ impl WalkArgs {
 impl BotsCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let trace = Trace::read(&self.trace)?;
-        let (trace, mut config) = self.walk.prepare(trace, self.relay, Comtree(self.comtree))?;
+        let relays = self.relays.iter().map(|name| find_relay(name)).collect::<Result<_, _>>()?;
+        let (trace, mut config) = self.walk.prepare(trace, relays, Comtree(self.comtree))?;
         if let Some(path) = &self.token_key {
             let key = read_signing_key("--token-key", path)?;
             config.issuer = Some(Issuer::new(key, self.world.clone()));
@@ -132,7 +151,7 @@ impl BotsCommand {
             trace.walkers(),
             trace.seconds() / self.walk.speed,
             self.walk.speed,
-            self.relay
+            self.relays.join(", ")
         ));
         let stop = stop_on_interrupt()?;
         let report = canopy_bots::run(&config, &trace, None, &stop, print_progress)?;
@@ -143,6 +162,23 @@ impl BotsCommand {
         }
         Ok(if report.is_flawless() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
+}
+
+/// A relay by its name, `HOST:PORT` or `KEY@HOST:PORT`.
+fn find_relay(text: &str) -> anyhow::Result<RelayTarget> {
+    let (key, name) = match text.split_once('@') {
+        Some((key, name)) => (Some(key), name),
+        None => (None, text),
+    };
+    let key = key.map(str::parse::<RelayKey>).transpose();
+    let key = key.with_context(|| format!("--relay {text}: a relay's key stands before the @"))?;
+    let mut found = name.to_socket_addrs().with_context(|| {
+        format!("--relay {text} cannot be found; write it like 127.0.0.1:4040 or host:4040")
+    })?;
+    let address = found.next();
+    let address =
+        address.with_context(|| format!("--relay {text} has no address; check the name"))?;
+    Ok(RelayTarget { address, key: key.map(RelayKey::to_bytes) })
 }
 
 /// A flag that SIGINT and SIGTERM set, so that the clients leave and the report is printed.
@@ -183,13 +219,14 @@ fn print_progress(progress: &Progress) {
 fn in_words(report: &Report) -> String {
     let Report { verdict, age_us, .. } = report;
     format!(
-        "{} clients, {} updates published in {:.1} s, {} subscriptions changed\n\
+        "{} clients{}, {} updates published in {:.1} s, {} subscriptions changed\n\
          deliveries: {} expected, {} made, {} missing, {} duplicates, {} unexpected, \
          {} out of order\n\
          age: p50 {} µs, p99 {} µs, p99.9 {} µs\n\
          {} updates not sent, {} subscriptions refused, {} sessions lost and made again, {} own \
          updates dropped{}",
         report.clients,
+        spread(report),
         verdict.published,
         report.seconds,
         report.subscriptions_changed,
@@ -208,4 +245,35 @@ fn in_words(report: &Report) -> String {
         report.echoes,
         report.findings.iter().map(|what| format!("\n  {what}")).collect::<String>(),
     )
+}
+
+/// Over which relays the clients were spread, if over several.
+fn spread(report: &Report) -> String {
+    match report.relays.len() {
+        1 => String::new(),
+        relays => format!(" at {relays} relays"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relay_is_named_by_its_host_and_perhaps_its_key() {
+        let key = "07".repeat(32);
+        let found = find_relay("127.0.0.1:4040").unwrap();
+        assert_eq!(found, RelayTarget { address: ([127, 0, 0, 1], 4040).into(), key: None });
+        assert_eq!(find_relay(&format!("{key}@[::1]:1")).unwrap().key, Some([7; 32]));
+        let found = find_relay("localhost:4040").unwrap().address;
+        assert!(found.ip().is_loopback() && found.port() == 4040, "{found}");
+        for (wrong, words) in [
+            ("127.0.0.1", "write it like"),
+            ("key@127.0.0.1:4040", "64 hexadecimal digits"),
+            ("@127.0.0.1:4040", "64 hexadecimal digits"),
+        ] {
+            let error = format!("{:#}", find_relay(wrong).unwrap_err());
+            assert!(error.contains(words) && error.contains(wrong), "{error}");
+        }
+    }
 }

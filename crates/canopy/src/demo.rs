@@ -84,7 +84,7 @@ impl DemoCommand {
         let issuer = trust_a_new_key(&mut settings)?;
         let relay = start_on_a_free_port(settings.clone())?;
         let comtree = settings.node.comtrees[0].comtree;
-        let (trace, config) = self.walk.prepare(trace, relay.address(), comtree)?;
+        let (trace, config) = self.walk.prepare(trace, vec![relay.address().into()], comtree)?;
         let config = CrowdConfig { issuer: Some(issuer), ..config };
         self.print_addresses(&trace, &relay, &console, &metrics)?;
         let view = View::new();

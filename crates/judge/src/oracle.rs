@@ -16,6 +16,7 @@ use crate::window::{Publish, Update, Window};
 use canopy_session::Event;
 use canopy_wire::{Address, Comtree, Group, Level, Time};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// Participants of whom one call of [`Oracle::judge`] asks whether they are stuck.
 const LOOKS: usize = 256;
@@ -81,6 +82,11 @@ impl Oracle {
     /// The sums so far.
     pub fn tally(&self) -> &Tally {
         &self.tally
+    }
+
+    /// A participant asks this relay, by number, from now on. Unless it is said, all have one relay.
+    pub fn reside(&mut self, participant: usize, relay: u32) {
+        self.standings[participant].relay = relay;
     }
 
     /// A participant's application starts.
@@ -457,10 +463,22 @@ impl Oracle {
             && match publish.dst.group() {
                 Some(group) => {
                     let confirmed = now - self.rules.unrefreshed;
-                    standing.certain(group, span, confirmed) >= Some(publish.level)
+                    let (published, until) = span;
+                    let known = (published - self.propagation(update, receiver), until);
+                    standing.certain(group, known, confirmed) >= Some(publish.level)
                 }
                 None => standing.has_address(publish.dst),
             }
+    }
+
+    /// How long before an update was published its receiver's subscription must have been
+    /// acknowledged, so that the publisher's relay, or one on the way from it, must know of it.
+    fn propagation(&self, update: &Update, receiver: usize) -> Duration {
+        let relay = |participant: usize| self.standings[participant].relay;
+        match relay(update.publish.publisher) == relay(receiver) {
+            true => Duration::ZERO,
+            false => self.rules.propagation,
+        }
     }
 
     fn unexpected(&mut self, now: Time, participant: usize, what: &str) {

@@ -12,6 +12,9 @@ pub struct Rules {
     /// A receiver whose subscription lasts so long after an update was published must get it;
     /// without this only if it lasts until the update is judged.
     pub settle: Option<Duration>,
+    /// How long after its acknowledgement a subscription may not be in force at other relays than the
+    /// subscriber's: it goes towards the core, relay by relay.
+    pub propagation: Duration,
     /// How long a session lives without a sign of life.
     pub lifetime: Duration,
     /// How long a subscription certainly lasts after its acknowledgement has arrived.
@@ -32,10 +35,25 @@ impl Rules {
             delivery: settle + patience,
             forgotten: settle + patience,
             settle: Some(settle),
+            propagation: Duration::ZERO,
             lifetime: Duration::MAX,
             unrefreshed: Duration::MAX,
             corruption: Duration::ZERO,
             patience: None,
+        }
+    }
+
+    /// The same for participants of several relays, where an update passes at most `hops` from relay
+    /// to relay, a subscription no more, and each hop takes either of them `hop` at most. What one
+    /// relay hands to its own participants is judged as before.
+    pub fn over(self, hops: u32, hop: Duration) -> Rules {
+        let way = hop * hops;
+        Rules {
+            delivery: self.delivery + way,
+            forgotten: self.forgotten + way,
+            settle: self.settle.map(|settle| settle + way),
+            propagation: way,
+            ..self
         }
     }
 }

@@ -10,6 +10,8 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Standing {
     pub(crate) comtree: Comtree,
+    /// The relay that it is a participant of, by number.
+    pub(crate) relay: u32,
     /// The number of its latest connection to the relay; 0 before the first.
     pub(crate) connection: u64,
     /// Its application runs and wants to be in the world.
@@ -53,6 +55,7 @@ impl Standing {
     pub(crate) fn new(comtree: Comtree) -> Standing {
         Standing {
             comtree,
+            relay: 0,
             connection: 0,
             present: false,
             connected: false,

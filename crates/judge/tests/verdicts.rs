@@ -19,7 +19,10 @@ fn address(participant: usize) -> Address {
 
 /// Participants 1 and 2 are subscribed to both groups; 0 and 3 are in the world.
 fn oracle() -> Oracle {
-    let rules = Rules::undisturbed(Duration::from_millis(100), Duration::from_secs(2));
+    in_the_world(Rules::undisturbed(Duration::from_millis(100), Duration::from_secs(2)))
+}
+
+fn in_the_world(rules: Rules) -> Oracle {
     let mut oracle = Oracle::new(rules, std::iter::repeat_n(Comtree(1), 4));
     for participant in 0..4 {
         oracle.appear(at(1), participant);
@@ -167,4 +170,23 @@ fn a_late_copy_is_no_delivery_of_what_is_forgotten() {
     assert_eq!(oracle.updates_held(), 0);
     deliver(&mut oracle, 5_001, &[1], update);
     assert_eq!(judged(oracle).unexpected, 1);
+}
+
+/// Participant 1 has another relay than 0, who publishes, and 2 has the same.
+#[test]
+fn a_subscription_takes_its_time_to_other_relays_and_no_longer() {
+    let rules = Rules::undisturbed(Duration::from_millis(100), Duration::from_secs(2));
+    let mut oracle = in_the_world(rules.over(2, Duration::from_millis(50)));
+    oracle.reside(1, 7);
+    // Both were acknowledged at 4 ms.
+    for (published, expected, missing) in [(50, 1, 1), (103, 2, 2), (104, 4, 4)] {
+        publish(&mut oracle, published, GROUP, LEVEL);
+        oracle.judge(at(published + 2201));
+        let tally = oracle.tally();
+        assert_eq!(
+            (tally.expected, tally.missing),
+            (expected, missing),
+            "published at {published}"
+        );
+    }
 }

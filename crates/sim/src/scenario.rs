@@ -204,6 +204,7 @@ impl Scenario {
             delivery,
             forgotten: way_up + delivery + self.turn * 4 + self.late_copies * 2 + SLACK,
             settle: None,
+            propagation: Duration::ZERO,
             lifetime: self.limits.lifetime,
             unrefreshed: self.limits.subscription.saturating_sub(way_down + EXPIRY_SLACK),
             corruption: corruption_lasts(&self.limits),

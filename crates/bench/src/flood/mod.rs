@@ -153,13 +153,15 @@ impl FloodBench {
             flood.start(&server, (length / 4.0, length / 2.0))
         });
         let config = CrowdConfig {
-            relay: server.address,
+            relays: vec![server.address.into()],
             comtree: Comtree(1),
             issuer: None,
             speed: 1.0,
             grid: Grid::new(2.0, 4.0)?,
             bytes: 100,
             settle: SETTLE,
+            hop: canopy_bots::DEFAULT_HOP,
+            endures: false,
         };
         let report = canopy_bots::run(&config, trace, None, &AtomicBool::new(false), |_| ())?;
         let cpu = process_cpu_time(server.process())?.saturating_sub(cpu);

@@ -1,0 +1,65 @@
+//! What arrives: received from the sockets, handed to the oracle, shown to viewers.
+
+use super::Crowd;
+use crate::error::CrowdError;
+use crate::grid::COARSE;
+use crate::position::Position;
+use crate::view::Heard;
+use canopy_judge::{Carriage, Received};
+use canopy_session::Update;
+use canopy_wire::Time;
+
+/// An update as a walker received it.
+pub(super) struct Arrival {
+    receiver: u32,
+    at: Time,
+    /// What it says; `None` if no walker publishes such a thing.
+    position: Option<Position>,
+    /// What else the oracle judges.
+    received: Received,
+}
+
+impl Crowd<'_> {
+    /// Takes what waits on a walker's socket. Judging it waits until all sockets are read: what
+    /// the oracle takes is no part of an update's age.
+    pub(super) fn receive(&mut self, number: u32) -> Result<(), CrowdError> {
+        let Some(walker) = &mut self.walkers[number as usize] else { return Ok(()) };
+        let (clock, arrivals) = (&self.clock, &mut self.arrivals);
+        // Read when the first is here: a clock read before would make them younger than they are.
+        let mut arrived = None;
+        let session = &mut walker.session;
+        self.receiver.receive(&walker.socket, |_, datagram| {
+            let now = *arrived.get_or_insert_with(|| clock.now());
+            let deliver = |update: Update<'_>| {
+                let Update { src, dst, level, payload, .. } = update;
+                let position = Position::decode(payload);
+                let received = Received { id: None, src, dst, level };
+                arrivals.push(Arrival { receiver: number, at: now, position, received });
+            };
+            // A datagram that is no packet delivers nothing: the oracle will miss what it held.
+            let _ = session.handle_datagram(now, datagram, deliver);
+        })?;
+        Ok(())
+    }
+
+    pub(super) fn judge_arrivals(&mut self) {
+        for Arrival { receiver, at, position, received } in self.arrivals.drain(..) {
+            let last = self.oracle.tally().published;
+            let id = position.and_then(|position| position.id(last));
+            let carriage = Carriage { sent: at, copy: false, overtaken: false };
+            self.oracle.received(at, receiver as usize, &Received { id, ..received }, carriage);
+            let Some(position) = position else { continue };
+            let age = at.since(position.published);
+            self.ages.record(age);
+            if self.watched.contains(&receiver) {
+                let Position { walker, x, y, .. } = position;
+                let receiver_has = self.walkers.get(receiver as usize).and_then(Option::as_ref);
+                let held = received.dst.group().zip(receiver_has);
+                let held = held.and_then(|(group, w)| w.level_held(&self.config.grid, group));
+                let level = held.unwrap_or(COARSE);
+                let heard = Heard { x, y, received: at, age, level };
+                self.heard.entry(receiver).or_default().push((walker, heard));
+            }
+        }
+    }
+}

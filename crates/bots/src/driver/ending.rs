@@ -1,0 +1,63 @@
+//! The end of a run: what is on its way is waited for, and everyone leaves.
+
+use super::Crowd;
+use crate::error::CrowdError;
+use crate::report::{Report, Verdict};
+use crate::trace::Trace;
+use canopy_wire::Time;
+use std::time::Duration;
+
+/// At the end, deliveries on their way are waited for; with several relays, so long and their way.
+const SETTLE_LIMIT: Duration = Duration::from_secs(2);
+
+impl Crowd<'_> {
+    /// When the end has been waited for long enough.
+    pub(super) fn settle_limit(&self) -> Time {
+        self.clock.now() + SETTLE_LIMIT + self.config.way()
+    }
+
+    /// Leaves in order, so that the relays have no session of this crowd any more. Who is about to
+    /// be connected is waited for: before that it does not know what to leave.
+    pub(super) fn leave(&mut self, limit: Time) -> Result<(), CrowdError> {
+        while self.walkers.iter().any(Option::is_some) && self.clock.now() < limit {
+            let now = self.clock.now();
+            for number in 0..self.walkers.len() as u32 {
+                let walker = self.walkers[number as usize].as_mut();
+                let Some(walker) = walker.filter(|walker| walker.may_leave()) else { continue };
+                walker.leave(now, &mut self.oracle);
+                self.turn(number, now);
+            }
+            self.turn_due(now);
+            self.serve(Some(limit))?;
+        }
+        Ok(())
+    }
+
+    /// Waits for what is on its way, leaves, and sums up.
+    pub(super) fn finish(mut self, trace: &Trace) -> Result<Report, CrowdError> {
+        let seconds = self.clock.now().since(self.schedule.start()).as_secs_f64();
+        let limit = self.settle_limit();
+        while !self.oracle.is_settled() && self.clock.now() < limit {
+            self.serve(Some(limit))?;
+            self.turn_due(self.clock.now());
+        }
+        self.oracle.judge_all(self.clock.now());
+        self.leave(limit)?;
+        let still_here = self.walkers.iter().flatten().map(|walker| walker.session.echoes());
+        Ok(Report {
+            clients: trace.walkers(),
+            relays: self.relays.shares(),
+            verdict: Verdict::new(self.oracle.tally()),
+            age_us: self.ages.all(),
+            subscriptions_changed: self.told.subscriptions_changed,
+            seconds,
+            updates_unsent: self.updates_unsent,
+            subscriptions_refused: self.told.subscriptions_refused,
+            reconnects: self.told.reconnects,
+            echoes: self.told.echoes + still_here.sum::<u64>(),
+            findings: self.oracle.tally().findings.clone(),
+            trace: trace.name().to_owned(),
+            speed: self.config.speed,
+        })
+    }
+}
