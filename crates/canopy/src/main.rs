@@ -1,7 +1,7 @@
 //! Canopy: the network layer for shared worlds, in one binary.
 //!
 //! `canopy relay` serves, `canopy pub`, `sub` and `ping` try it, `canopy bots` walks a recorded crowd through it under an oracle,
-//! `canopy demo` does both with a console, `canopy sim` replays a seeded world without a network,
+//! `canopy demo` does both with a console, `canopy lab` starts several relays on this machine, `canopy sim` replays a seeded world without a network,
 //! `canopy plan` sizes a deployment, `canopy engine` installs the kernel's side of the fast send
 //! engines, `canopy bench` measures.
 #![forbid(unsafe_code)]
@@ -12,6 +12,7 @@ mod console;
 mod demo;
 mod doctor;
 mod engine;
+mod lab;
 mod metrics;
 mod net;
 mod page;
@@ -42,6 +43,8 @@ use std::process::ExitCode;
     canopy net show 127.0.0.1:9090  its links to other relays, its comtrees, routes and groups\n  \
     canopy bots --trace FILE --relay 127.0.0.1:4040\n                                  \
     walk a recorded crowd through it; every delivery is judged\n  \
+    canopy lab net --relays 5 --shape star\n                                  \
+    five relays on this machine with one world over them\n  \
     canopy plan tree --points 25 --send 1 --receive 8\n                                  \
     the cheapest tree for a comtree, and the capacity of its links\n  \
     canopy engine install --device eth0\n                                  \
@@ -68,6 +71,8 @@ enum Command {
     Bots(bots::BotsCommand),
     /// A live crowd in the browser: relay, walkers and console on this machine
     Demo(Box<demo::DemoCommand>),
+    /// Start several relays on this machine, joined to one network
+    Lab(lab::LabCommand),
     /// Run a seeded world in virtual time, without a network
     Sim(simulate::SimCommand),
     /// Choose trees, provision capacity, estimate costs before anything is built
@@ -94,6 +99,7 @@ fn main() -> ExitCode {
         Command::Ping(command) => command.run(),
         Command::Bots(command) => command.run(),
         Command::Demo(command) => command.run(),
+        Command::Lab(command) => command.run(),
         Command::Sim(command) => command.run(),
         Command::Plan(command) => command.run(),
         Command::Engine(command) => command.run(),

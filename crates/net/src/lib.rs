@@ -26,7 +26,7 @@ pub use listener::{SEND_BUFFER, ThreadSockets, listen};
 pub use options::set_receive_buffer;
 pub use outlet::{Outlet, Retry};
 pub use processor::{
-    ask_to_end, available_processors, be_nice, end_with_parent, has_aes, pin_thread,
+    ask_to_end, ask_to_reload, available_processors, be_nice, end_with_parent, has_aes, pin_thread,
     process_cpu_time, raise_open_files, thread_cpu_time,
 };
 pub use readiness::Readiness;

@@ -50,6 +50,14 @@ pub fn ask_to_end(child: &Child) -> io::Result<()> {
     Ok(kill_process(Pid::from_child(child), Signal::TERM)?)
 }
 
+/// Asks a process that this one has started to read its settings again (`SIGHUP`).
+///
+/// # Errors
+/// If it has ended already.
+pub fn ask_to_reload(child: &Child) -> io::Result<()> {
+    Ok(kill_process(Pid::from_child(child), Signal::HUP)?)
+}
+
 /// Lets other processes go first from now on: by so many steps of niceness, 1 to 19.
 ///
 /// # Errors

@@ -1,0 +1,247 @@
+//! `canopy lab`: several relays on this machine, for trying things and for tests from outside.
+
+mod api;
+mod files;
+mod process;
+pub(crate) mod topology;
+
+use crate::output::{print_line, print_note};
+use crate::serve::Signals;
+use anyhow::bail;
+use api::links_of;
+use canopy_relay::DEFAULT_WORLD;
+use clap::{Args, Subcommand, ValueEnum};
+use files::{COMTREE, Known};
+use process::{RelayProcess, Serving, in_words};
+use serde::Serialize;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{SignalKind, signal};
+use topology::{Core, Shape, Topology};
+
+/// Relays on this machine alone.
+#[derive(Args)]
+pub(crate) struct LabCommand {
+    #[command(subcommand)]
+    what: LabWhat,
+}
+
+#[derive(Subcommand)]
+enum LabWhat {
+    /// Start relays on loopback, joined to one network with a world over all of them
+    Net(NetCommand),
+}
+
+/// Starts relays on loopback, each a process of its own, joined as is said, with one world over all of
+/// them. Once every link is up, prints where they are. Runs until it is stopped (Ctrl-C, SIGTERM), and
+/// ends them then. A relay that ends before is reported, and the others go on: kill any of them, and
+/// see what happens.
+#[derive(Args)]
+struct NetCommand {
+    /// How many relays, 1 to 64
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    relays: usize,
+    /// How they are joined
+    #[arg(long, value_name = "SHAPE", value_enum, default_value_t = Shape::Line)]
+    shape: Shape,
+    /// Which of them are the core, where every update to a group goes [default: one; of a mesh, mesh]
+    #[arg(long, value_name = "CORE", value_enum)]
+    core: Option<Core>,
+    /// Data threads of each relay
+    #[arg(long, value_name = "T", default_value_t = 1,
+          value_parser = clap::value_parser!(u16).range(1..=64))]
+    threads: u16,
+    /// When updates leave
+    #[arg(long, value_name = "MODE", value_enum, default_value_t = ModeName::Immediate)]
+    mode: ModeName,
+    /// Milliseconds between ticks in periodic mode
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    tick_ms: Option<u16>,
+    /// Print where the relays are as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ModeName {
+    Immediate,
+    Periodic,
+}
+
+/// How long relays may take until all links are up.
+const UP_LIMIT: Duration = Duration::from_secs(20);
+/// How often the relays are asked whether they are.
+const ASK_EVERY: Duration = Duration::from_millis(50);
+/// How long relays may take to end before they are killed.
+const END_LIMIT: Duration = Duration::from_secs(5);
+
+/// What is printed.
+#[derive(Serialize)]
+struct Lab {
+    relays: Vec<LabRelay>,
+    /// The world, by its name, and its comtree.
+    world: &'static str,
+    comtree: u32,
+}
+
+#[derive(Serialize)]
+struct LabRelay {
+    name: String,
+    pid: u32,
+    listen: SocketAddr,
+    api: SocketAddr,
+    key: String,
+}
+
+impl LabCommand {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        match self.what {
+            LabWhat::Net(net) => net.run(),
+        }
+    }
+}
+
+impl NetCommand {
+    fn run(self) -> anyhow::Result<ExitCode> {
+        let core = self.core.unwrap_or(self.shape.core());
+        let topology = Topology::new(self.relays, self.shape, core)?;
+        if self.tick_ms.is_some() && self.mode == ModeName::Immediate {
+            bail!("--tick-ms: immediate mode has no ticks; say --mode periodic, or leave this out");
+        }
+        // The relays are killed when the thread ends that started them: it is this one.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(self.serve(&topology))?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    async fn serve(&self, topology: &Topology) -> anyhow::Result<()> {
+        let mut signals = Signals::listen()?;
+        let mut child_ended = signal(SignalKind::child())?;
+        let folder = tempfile::Builder::new().prefix("canopy-lab-").tempdir()?;
+        let mut relays = Vec::new();
+        for relay in 0..topology.relays {
+            relays.push(RelayProcess::start(relay, folder.path(), &self.flags())?);
+        }
+        let serving = relays.iter_mut().map(RelayProcess::ready).collect::<Result<Vec<_>, _>>()?;
+        let known: Vec<Known> = serving.iter().map(|one| one.known.clone()).collect();
+        for (number, relay) in relays.iter().enumerate() {
+            relay.reload(&files::joined(topology, number, &known, self.threads))?;
+        }
+        tokio::select! {
+            up = all_up(topology, &mut relays, &serving) => up?,
+            () = signals.next() => return Ok(()),
+        }
+        self.tell(&relays, &serving)?;
+        loop {
+            tokio::select! {
+                _ = child_ended.recv() => tell_of_ended(&mut relays),
+                () = signals.next() => break,
+            }
+        }
+        end(&mut relays, &mut signals).await;
+        Ok(())
+    }
+
+    /// What each relay is started with.
+    fn flags(&self) -> Vec<String> {
+        let mode = self.mode.to_possible_value().map(|mode| mode.get_name().to_owned());
+        let mut flags = vec!["--threads".to_owned(), self.threads.to_string()];
+        flags.extend(["--mode".to_owned(), mode.unwrap_or_default()]);
+        if let Some(tick) = self.tick_ms {
+            flags.extend(["--tick-ms".to_owned(), tick.to_string()]);
+        }
+        flags
+    }
+
+    fn tell(&self, relays: &[RelayProcess], serving: &[Serving]) -> anyhow::Result<()> {
+        let relays = relays.iter().zip(serving).map(|(relay, Serving { known, api })| LabRelay {
+            name: relay.name.clone(),
+            pid: relay.process(),
+            listen: known.address,
+            api: *api,
+            key: known.key.clone(),
+        });
+        let lab = Lab { relays: relays.collect(), world: DEFAULT_WORLD, comtree: COMTREE };
+        if self.json {
+            return Ok(print_line(serde_json::to_string(&lab)?)?);
+        }
+        Ok(print_line(lab.in_words())?)
+    }
+}
+
+impl Lab {
+    fn in_words(&self) -> String {
+        let line = |relay: &LabRelay| {
+            let LabRelay { name, pid, listen, api, .. } = relay;
+            let (listen, api) = (listen.to_string(), format!("http://{api}/"));
+            format!("{name:<9} {listen:<21} process {pid:<8} console {api}\n")
+        };
+        let lines: String = self.relays.iter().map(line).collect();
+        let flags = self.relays.iter().map(|relay| format!(" --relay {}", relay.listen));
+        format!(
+            "{lines}All links are up. World {}, comtree {}. Walk a crowd through it (Ctrl-C here ends it):\n  \
+             canopy bots --trace FILE{}",
+            self.world,
+            self.comtree,
+            flags.collect::<String>()
+        )
+    }
+}
+
+/// Waits until every relay has its links, and each of them is up.
+///
+/// # Errors
+/// If one ends, or is not ready after [`UP_LIMIT`].
+async fn all_up(
+    topology: &Topology,
+    relays: &mut [RelayProcess],
+    serving: &[Serving],
+) -> anyhow::Result<()> {
+    let started = Instant::now();
+    for (number, relay) in relays.iter_mut().enumerate() {
+        let wanted = topology.branches(number).count();
+        loop {
+            if let Some(status) = relay.ended() {
+                bail!("{} {}; what it says above tells why", relay.name, in_words(status));
+            }
+            let links = links_of(serving[number].api).await;
+            if links.as_ref().is_ok_and(|links| links.are_up(wanted)) {
+                break;
+            }
+            if started.elapsed() > UP_LIMIT {
+                let said = match &links {
+                    Ok(links) => links.in_words(wanted),
+                    Err(error) => format!("{error:#}"),
+                };
+                bail!("{} is not ready after {} s: {said}", relay.name, UP_LIMIT.as_secs());
+            }
+            tokio::time::sleep(ASK_EVERY).await;
+        }
+    }
+    Ok(())
+}
+
+fn tell_of_ended(relays: &mut [RelayProcess]) {
+    for relay in relays {
+        if let Some(status) = relay.ended() {
+            let process = relay.process();
+            print_note(format_args!("{} (process {process}) {}", relay.name, in_words(status)));
+        }
+    }
+}
+
+/// Ends the relays in order; at once if another signal comes, or they take too long.
+async fn end(relays: &mut [RelayProcess], signals: &mut Signals) {
+    relays.iter().for_each(RelayProcess::ask_to_end);
+    let all_ended = async {
+        while relays.iter_mut().any(|relay| relay.ended().is_none() && relay.is_running()) {
+            tokio::time::sleep(ASK_EVERY).await;
+        }
+    };
+    tokio::select! {
+        () = all_ended => {}
+        () = signals.next() => {}
+        () = tokio::time::sleep(END_LIMIT) => {}
+    }
+}

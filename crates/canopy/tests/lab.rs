@@ -1,0 +1,118 @@
+//! `canopy lab net` and `canopy bots` over several relays: real processes, joined on loopback.
+
+mod support;
+
+use std::fmt::Write as _;
+use std::io::BufRead;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use support::{Server, run};
+
+/// A lab that is up.
+fn lab(flags: &[&str]) -> Server {
+    Server::start_telling(&[&["lab", "net", "--json"], flags].concat(), Stdio::piped())
+}
+
+/// Of each relay what stands under a key.
+fn of_relays(lab: &Server, key: &str) -> Vec<String> {
+    let relays = lab.ready["relays"].as_array().expect("a list of relays");
+    let text = |value: &serde_json::Value| match value {
+        serde_json::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    relays.iter().map(|relay| text(&relay[key])).collect()
+}
+
+/// Whether a process runs. One that has ended and was not waited for does not.
+fn runs(process: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+fn wait_until_ended(processes: &[String]) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while processes.iter().any(|process| runs(process)) {
+        assert!(Instant::now() < deadline, "some of {processes:?} still run");
+        std::thread::yield_now();
+    }
+}
+
+/// A trace of walkers that go round a small place, each at its own pace.
+fn trace(folder: &Path, walkers: u32, seconds: u32) -> String {
+    let mut text = "t,id,x,y\n".to_owned();
+    for step in 0..seconds * 10 {
+        for walker in 0..walkers {
+            let t = f64::from(step) / 10.0 + f64::from(walker) / 1000.0;
+            let turn = t * (0.1 + f64::from(walker % 5) / 20.0) + f64::from(walker);
+            let far = 3.0 + f64::from(walker % 4);
+            writeln!(text, "{t:.3},{walker},{:.3},{:.3}", far * turn.cos(), far * turn.sin())
+                .unwrap();
+        }
+    }
+    let path = folder.join("round.csv");
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_lab_reports_a_killed_relay_goes_on_and_leaves_nothing_behind() {
+    let mut lab = lab(&["--relays", "4", "--shape", "tree"]);
+    assert_eq!(of_relays(&lab, "name"), ["relay-1", "relay-2", "relay-3", "relay-4"]);
+    assert_eq!(lab.ready["world"], "main");
+    let processes = of_relays(&lab, "pid");
+    let logs = lab.logs();
+    assert!(Command::new("kill").args(["-KILL", &processes[1]]).status().unwrap().success());
+    let told = logs.lines().map_while(Result::ok).find(|line| line.contains("relay-2 (process"));
+    assert!(told.unwrap().contains("was ended by signal 9"));
+    assert!(runs(&processes[0]) && runs(&processes[2]) && runs(&processes[3]));
+    lab.ask_to_end();
+    wait_until_ended(&processes);
+}
+
+#[test]
+fn relays_end_with_a_lab_that_is_killed() {
+    let lab = lab(&["--relays", "2", "--shape", "star", "--core", "all"]);
+    let processes = of_relays(&lab, "pid");
+    lab.kill();
+    wait_until_ended(&processes);
+}
+
+#[test]
+fn what_does_not_go_together_is_explained() {
+    for (flags, words) in [
+        (&["--shape", "mesh", "--core", "one"][..], "choose --core mesh"),
+        (&["--shape", "line", "--core", "mesh"], "choose --shape mesh"),
+        (&["--relays", "0"], "choose 1 to 64"),
+        (&["--tick-ms", "50"], "say --mode periodic"),
+    ] {
+        let output = run(&[&["lab", "net"], flags].concat());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains(words), "{flags:?}: {said}");
+    }
+}
+
+/// Every delivery over every kind of network comes once, in order, to those who must get it.
+#[test]
+fn a_crowd_that_is_spread_over_relays_lacks_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = trace(folder.path(), 24, 6);
+    for flags in [
+        &["--relays", "3", "--shape", "line"][..],
+        &["--relays", "5", "--shape", "tree", "--core", "all"],
+        &["--relays", "4", "--shape", "mesh"],
+        &["--relays", "4", "--shape", "star", "--threads", "2", "--mode", "periodic"],
+    ] {
+        let lab = lab(flags);
+        let listen = of_relays(&lab, "listen").join(",");
+        let output = run(&["bots", "--trace", &trace, "--relay", &listen, "--json"]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect(&said);
+        assert!(output.status.success(), "{flags:?}: {report}\n{said}");
+        assert_eq!(report["relays"].as_array().unwrap().len(), listen.split(',').count());
+        assert!(report["deliveries_expected"].as_u64() > Some(1000), "{flags:?}: {report}");
+        let processes = of_relays(&lab, "pid");
+        lab.ask_to_end();
+        wait_until_ended(&processes);
+    }
+}
