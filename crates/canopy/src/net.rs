@@ -9,7 +9,7 @@ mod show;
 pub(crate) use changes::changes;
 pub(crate) use reload::{Reloads, begin};
 pub(crate) use report::router;
-pub(crate) use show::NetCommand;
+pub(crate) use show::{NetCommand, report_of};
 
 use crate::settings::RelaySettings;
 use canopy_client::RelayKey;

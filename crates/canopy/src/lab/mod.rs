@@ -1,14 +1,13 @@
 //! `canopy lab`: several relays on this machine, for trying things and for tests from outside.
 
-mod api;
 mod files;
 mod process;
 pub(crate) mod topology;
 
+use crate::net::report_of;
 use crate::output::{print_line, print_note};
 use crate::serve::Signals;
 use anyhow::bail;
-use api::links_of;
 use canopy_relay::DEFAULT_WORLD;
 use clap::{Args, Subcommand, ValueEnum};
 use files::{COMTREE, Known};
@@ -205,16 +204,13 @@ async fn all_up(
             if let Some(status) = relay.ended() {
                 bail!("{} {}; what it says above tells why", relay.name, in_words(status));
             }
-            let links = links_of(serving[number].api).await;
-            if links.as_ref().is_ok_and(|links| links.are_up(wanted)) {
-                break;
-            }
+            let lacks = match report_of(&serving[number].api.to_string()).await {
+                Ok(report) => report.lacks(COMTREE, wanted),
+                Err(error) => Some(format!("{error:#}")),
+            };
+            let Some(lacks) = lacks else { break };
             if started.elapsed() > UP_LIMIT {
-                let said = match &links {
-                    Ok(links) => links.in_words(wanted),
-                    Err(error) => format!("{error:#}"),
-                };
-                bail!("{} is not ready after {} s: {said}", relay.name, UP_LIMIT.as_secs());
+                bail!("{} is not ready after {} s: {lacks}", relay.name, UP_LIMIT.as_secs());
             }
             tokio::time::sleep(ASK_EVERY).await;
         }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// How a relay's part of the overlay stands.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct NetReport {
+pub(crate) struct NetReport {
     pub(super) links: Vec<LinkReport>,
     pub(super) comtrees: Vec<ComtreeReport>,
     pub(super) routes: Vec<RouteReport>,
@@ -173,6 +173,23 @@ impl NetReport {
             groups: inspection.groups.iter().map(GroupReport::from).collect(),
             groups_cut: inspection.groups_cut,
         }
+    }
+}
+
+impl NetReport {
+    /// What the relay lacks to be joined with so many neighbours on a comtree, in words; `None` if all
+    /// its links and branches are up.
+    pub(crate) fn lacks(&self, comtree: u32, neighbours: usize) -> Option<String> {
+        let down: Vec<&str> =
+            self.links.iter().filter(|link| !link.up).map(|link| &*link.name).collect();
+        if !down.is_empty() {
+            return Some(format!("down are the links with {}", down.join(", ")));
+        }
+        let on_it = self.comtrees.iter().filter(|one| one.id == comtree);
+        let branches = on_it.flat_map(|one| &one.branches).filter(|branch| branch.up).count();
+        let links = self.links.len();
+        (links != neighbours || branches != neighbours)
+            .then(|| format!("it has {links} links and {branches} branches of {neighbours}"))
     }
 }
 

@@ -48,14 +48,22 @@ impl NetCommand {
 
 impl ShowCommand {
     async fn show(&self) -> anyhow::Result<()> {
-        let text = ask(&self.address, "net", MAX_ANSWER).await?;
         if self.json {
+            let text = ask(&self.address, "net", MAX_ANSWER).await?;
             return Ok(print_line(text.trim())?);
         }
-        let report: NetReport = serde_json::from_str(&text)
-            .with_context(|| format!("what {} answers is no relay's", self.address))?;
+        let report = report_of(&self.address).await?;
         Ok(print_line(tables(&report).trim_end())?)
     }
+}
+
+/// How the overlay stands at the relay that serves its metrics or its console at `address`.
+///
+/// # Errors
+/// If no relay answers there, or otherwise than with its overlay.
+pub(crate) async fn report_of(address: &str) -> anyhow::Result<NetReport> {
+    let text = ask(address, "net", MAX_ANSWER).await?;
+    serde_json::from_str(&text).with_context(|| format!("what {address} answers is no relay's"))
 }
 
 /// All tables, one below the other. Writing to a String cannot fail.
