@@ -1,9 +1,10 @@
-// The console: joins the feed, the map and the numbers.
+// The console: joins the feed, the maps and the numbers.
 // Never draws, never parses, never decides which avatar to look through; those live in the modules it joins.
 
 import { Feed } from "./feed.js";
 import { WorldMap } from "./map.js";
 import { Panel } from "./panel.js";
+import { RelayMap } from "./relays.js";
 import { Scene } from "./scene.js";
 import { ViewerChoice } from "./viewer.js";
 
@@ -11,6 +12,7 @@ const at = (id) => document.getElementById(id);
 const scene = new Scene();
 const choice = new ViewerChoice(scene);
 const panel = new Panel(scene);
+const relays = new RelayMap(at("net"));
 const map = new WorldMap(at("map"), scene, {
   pick: (id) => look(() => choice.choose(id)),
   next: () => look(() => choice.chooseNext()),
@@ -44,6 +46,7 @@ function onFrame(frame) {
     announce();
   }
   panel.take(frame);
+  relays.take(frame);
   document.body.dataset.frames = String(++frames);
 }
 

@@ -56,7 +56,7 @@ pub struct Snapshot {
     pub now: Time,
     /// Walker, x, y in metres: where they last published themselves to be.
     pub avatars: Vec<(u32, f64, f64)>,
-    /// Those of them that have no session with their relay.
+    /// By relay, how many of them have no session with it.
     pub lost: Vec<u32>,
     /// Sums.
     pub totals: Totals,

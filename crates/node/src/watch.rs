@@ -59,8 +59,8 @@ pub struct ThreadStatus {
 }
 
 impl ThreadStatus {
-    /// Adds another thread's.
-    fn add(&mut self, other: &ThreadStatus) {
+    /// Adds another thread's, or another relay's.
+    pub fn add(&mut self, other: &ThreadStatus) {
         self.counters.add(&other.counters);
         self.sessions += other.sessions;
         self.subscriptions += other.subscriptions;

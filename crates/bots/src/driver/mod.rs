@@ -303,9 +303,10 @@ impl<'a> Crowd<'a> {
         self.watched = view.watched();
         let avatars = self.walkers.iter().flatten();
         let avatars = avatars.filter_map(|walker| walker.at.map(|[x, y]| (walker.number, x, y)));
+        let avatars = avatars.collect();
+        let mut lost = vec![0; self.config.relays.len()];
         let is_lost = |walker: &&Walker| walker.at.is_some() && !walker.is_connected();
-        let lost = self.walkers.iter().flatten().filter(is_lost).map(|walker| walker.number);
-        let (avatars, lost) = (avatars.collect(), lost.collect());
+        self.walkers.iter().flatten().filter(is_lost).for_each(|walker| lost[walker.relay] += 1);
         let snapshot = Snapshot { now, avatars, lost, totals: self.totals() };
         let walkers = &self.walkers;
         view.refresh(snapshot, std::mem::take(&mut self.heard), |number| {

@@ -2,6 +2,7 @@
 
 use super::Console;
 use super::rates::RelayRates;
+use super::relays::{RelaysFrame, RelaysView};
 use axum::response::sse::Event;
 use canopy_bots::{Snapshot, Totals, Watch};
 use futures_util::stream::{self, Stream};
@@ -26,7 +27,9 @@ struct Frame {
     avatars: Vec<(u32, f64, f64)>,
     viewer: Option<ViewerFrame>,
     crowd: Option<CrowdFrame>,
+    /// Of all relays of a demo together.
     relay: Option<RelayRates>,
+    net: Option<RelaysFrame>,
 }
 
 #[derive(Serialize)]
@@ -118,12 +121,17 @@ impl Feed {
     fn frame(&mut self) -> Frame {
         let tick_ms = self.console.hello.tick_ms;
         let snapshot = self.console.crowd.as_ref().map(|view| view.snapshot());
+        let relays = self.console.relays.as_ref();
+        let look = relays.map(RelaysView::look);
+        let lost = snapshot.as_ref().map_or(&[][..], |snapshot| &snapshot.lost);
+        let net = relays.zip(look.as_ref()).map(|(relays, look)| relays.frame(look, lost));
         Frame {
             t: self.console.started.elapsed().as_secs_f64(),
             viewer: self.viewer(),
             crowd: snapshot.as_ref().map(|snapshot| CrowdFrame::new(snapshot, tick_ms)),
             avatars: snapshot.map(|snapshot| snapshot.avatars).unwrap_or_default(),
-            relay: self.console.rates(),
+            relay: self.console.rates(look.as_ref()),
+            net,
         }
     }
 

@@ -1,10 +1,12 @@
 //! The console: a page, its modules, and a live stream of what happens.
 //!
-//! It only reads: the relay's status and the crowd's view. It never touches the data threads.
+//! It only reads: the status of relays and the crowd's view. It never touches the data threads.
 
 mod feed;
 mod rates;
+mod relays;
 
+use crate::demo::{DemoRelays, Look};
 use crate::metrics;
 use crate::net::SharedNet;
 use crate::settings::RelaySettings;
@@ -19,6 +21,7 @@ use canopy_node::RelayWatch;
 use canopy_relay::Mode;
 use feed::Feed;
 use rates::{Rates, RelayRates};
+use relays::RelaysView;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,6 +40,7 @@ const ASSETS: &[(&str, &str, &str)] = &[
     ("/charts.js", JS, include_str!("../../../../web/charts.js")),
     ("/panel.js", JS, include_str!("../../../../web/panel.js")),
     ("/format.js", JS, include_str!("../../../../web/format.js")),
+    ("/relays.js", JS, include_str!("../../../../web/relays.js")),
     ("/paint.js", JS, include_str!("../../../../web/paint.js")),
 ];
 const JS: &str = "text/javascript; charset=utf-8";
@@ -75,6 +79,8 @@ pub(crate) struct Console {
     relay: Option<RelayWatch>,
     net: SharedNet,
     crowd: Option<Arc<View>>,
+    /// The demo's relays.
+    relays: Option<RelaysView>,
     rates: Arc<Mutex<Rates>>,
     started: Instant,
 }
@@ -109,6 +115,7 @@ impl Console {
             relay: Some(watch),
             net,
             crowd: None,
+            relays: None,
             rates: Arc::default(),
             started: Instant::now(),
         }
@@ -127,9 +134,20 @@ impl Console {
         self
     }
 
-    fn rates(&self) -> Option<RelayRates> {
+    /// Adds the demo's relays, and with them their map.
+    pub(crate) fn with_relays(mut self, relays: Arc<DemoRelays>) -> Console {
+        self.relays = Some(RelaysView::new(relays));
+        self
+    }
+
+    fn rates(&self, look: Option<&Look>) -> Option<RelayRates> {
         let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        self.relay.as_ref().map(|relay| rates.read(relay))
+        let status = match (look, &self.relay) {
+            (Some(look), _) => look.all.clone(),
+            (None, Some(relay)) => relay.status(),
+            (None, None) => return None,
+        };
+        Some(rates.read(status))
     }
 
     /// The pages, the stream, and the relay's `/metrics`.

@@ -1,6 +1,6 @@
-//! The relay's totals as rates over the last second.
+//! Totals, of a relay or of several, as rates over the last second.
 
-use canopy_node::{RelayWatch, ThreadStatus, drops_of};
+use canopy_node::{ThreadStatus, drops_of};
 use canopy_wire::DropReason;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
@@ -41,9 +41,9 @@ pub(super) struct Rates {
 }
 
 impl Rates {
-    /// Reads the relay's status and compares it with a second ago.
-    pub(super) fn read(&mut self, relay: &RelayWatch) -> RelayRates {
-        let (now, status) = (Instant::now(), relay.status());
+    /// Compares a status with that of a second ago.
+    pub(super) fn read(&mut self, status: ThreadStatus) -> RelayRates {
+        let now = Instant::now();
         // Nobody has looked for a while: an average over that is not what happens now.
         if self.past.back().is_some_and(|(last, _)| now.duration_since(*last) > 2 * OVER) {
             self.past.clear();
@@ -61,6 +61,18 @@ impl Rates {
             rates: (over >= AT_LEAST).then(|| PerSecond::new(&status, before, over)),
             drops: drops_of(&status.counters),
         }
+    }
+}
+
+impl RelayRates {
+    /// Participants.
+    pub(super) fn clients(&self) -> u32 {
+        self.clients
+    }
+
+    /// Deliveries a second, as soon as there is time enough to tell.
+    pub(super) fn deliveries_per_s(&self) -> Option<f64> {
+        self.rates.as_ref().map(|rates| rates.deliveries_per_s)
     }
 }
 

@@ -1,16 +1,21 @@
-//! `canopy demo`: relay, crowd and console in one process, on loopback.
+//! `canopy demo`: relays, crowd and console in one process, on loopback.
+
+mod deeds;
+mod relays;
+
+pub(crate) use relays::{DemoRelays, Look};
 
 use crate::bots::WalkArgs;
 use crate::console::Console;
 use crate::metrics;
-use crate::net;
+use crate::net::SharedNet;
 use crate::output::print_line;
 use crate::serve::{LogFormat, Signals, address_of, bind, serve_pages};
 use crate::settings::{RelayArgs, RelaySettings};
 use crate::token::{now, random};
 use anyhow::{Context, bail};
-use canopy_bots::{CrowdConfig, Generated, Issuer, Trace, View};
-use canopy_node::{Command, RunningRelay};
+use canopy_bots::{CrowdConfig, Generated, Issuer, RelayTarget, Trace, View};
+use canopy_node::{NodeConfig, RunningRelay};
 use canopy_relay::Trust;
 use canopy_token::{KeySet, Revocations, SigningKey};
 use clap::Args;
@@ -21,8 +26,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::net::TcpListener;
 
-/// Starts a relay, a crowd and a console on this machine; prints the console's address. Needs no
-/// root. Ports are chosen free when taken. Ends with Ctrl-C.
+/// Starts relays, a crowd and a console on this machine; prints the console's address. The console has
+/// a map of the relays, where links can be cut and relays killed. Needs no root. Ports are chosen free when taken. Ends with Ctrl-C.
 #[derive(Args)]
 pub(crate) struct DemoCommand {
     /// Walk this trace, again and again, instead of generated walkers
@@ -32,6 +37,10 @@ pub(crate) struct DemoCommand {
     #[arg(long, value_name = "N", default_value_t = 120,
           value_parser = clap::value_parser!(u32).range(2..=2000))]
     walkers: u32,
+    /// How many relays carry the world
+    #[arg(long, value_name = "N", default_value_t = 5,
+          value_parser = clap::value_parser!(u16).range(1..=16))]
+    relays: u16,
     /// Print the addresses as one JSON object
     #[arg(long)]
     json: bool,
@@ -82,17 +91,23 @@ impl DemoCommand {
             None => None,
         };
         let issuer = trust_a_new_key(&mut settings)?;
-        let relay = start_on_a_free_port(settings.clone())?;
+        let relays = Arc::new(DemoRelays::start(&settings, self.relays.into())?);
+        relays.come_up().await;
+        let first = relays.first().context("there is no relay")?;
+        let addresses: Vec<SocketAddr> = relays.addresses().map(|(address, _)| address).collect();
         let comtree = settings.node.comtrees[0].comtree;
-        let (trace, config) = self.walk.prepare(trace, vec![relay.address().into()], comtree)?;
-        let config = CrowdConfig { issuer: Some(issuer), ..config };
-        self.print_addresses(&trace, &relay, &console, &metrics)?;
+        let targets =
+            relays.addresses().map(|(address, key)| RelayTarget { address, key: Some(key) });
+        let (trace, config) = self.walk.prepare(trace, targets.collect(), comtree)?;
+        let config = CrowdConfig { issuer: Some(issuer), endures: true, ..config };
+        self.print_addresses(&trace, &addresses, &console, &metrics)?;
         let view = View::new();
-        let net = net::begin(&settings, &relay)?;
-        let pages = Console::of_relay(&settings, relay.address(), relay.watch(), net.clone())
-            .with_crowd(Arc::clone(&view), self.walk.map(&trace));
-        serve_pages(metrics, metrics::router(relay.watch(), net));
-        serve_pages(console, pages.router());
+        let net = SharedNet::default();
+        let pages = Console::of_relay(&settings, addresses[0], first.clone(), net.clone())
+            .with_crowd(Arc::clone(&view), self.walk.map(&trace))
+            .with_relays(Arc::clone(&relays));
+        serve_pages(metrics, metrics::router(first, net));
+        serve_pages(console, pages.router().merge(deeds::router(Arc::clone(&relays))));
         let stop = Arc::new(AtomicBool::new(false));
         let stop_walking = Arc::clone(&stop);
         let mut walking =
@@ -104,27 +119,31 @@ impl DemoCommand {
                 walking.await
             }
         };
-        relay.watch().command(Command::Stop);
-        relay.join()?;
+        relays.stop()?;
         walked.context("the crowd was lost")?
     }
 
     fn print_addresses(
         &self,
         trace: &Trace,
-        relay: &RunningRelay,
+        relays: &[SocketAddr],
         console: &Option<TcpListener>,
         metrics: &Option<TcpListener>,
     ) -> anyhow::Result<()> {
-        let relay = relay.address();
         let url = address_of(console).map(|address| format!("http://{address}/"));
         if self.json {
             let metrics = address_of(metrics);
-            let addresses =
-                serde_json::json!({ "console": url, "relay": relay, "metrics": metrics });
+            let addresses = serde_json::json!({
+                "console": url, "relay": relays[0], "relays": relays, "metrics": metrics,
+            });
             return Ok(print_line(addresses)?);
         }
-        print_line(format_args!("{} in one world, through the relay at {relay}", trace.name()))?;
+        let relays = match relays {
+            [relay] => format!("the relay at {relay}"),
+            [first, ..] => format!("{} relays, the first at {first}", relays.len()),
+            [] => "no relay".to_owned(),
+        };
+        print_line(format_args!("{} in one world, through {relays}", trace.name()))?;
         match url {
             Some(url) => print_line(format_args!("Open {url}   (Ctrl-C ends it)"))?,
             None => print_line("No console is served   (Ctrl-C ends it)")?,
@@ -158,10 +177,10 @@ fn trust_a_new_key(settings: &mut RelaySettings) -> anyhow::Result<Issuer> {
     Ok(Issuer::new(key, world))
 }
 
-fn start_on_a_free_port(mut settings: RelaySettings) -> anyhow::Result<RunningRelay> {
-    RunningRelay::start(&settings.node).or_else(|_| {
-        settings.node.listen.set_port(0);
-        RunningRelay::start(&settings.node)
+fn start_on_a_free_port(config: &mut NodeConfig) -> anyhow::Result<RunningRelay> {
+    RunningRelay::start(config).or_else(|_| {
+        config.listen.set_port(0);
+        RunningRelay::start(config)
     })
 }
 
