@@ -132,13 +132,46 @@ fn the_console_shows_a_live_crowd() {
         println!("skipped: no chromedriver here; install Debian's chromium and chromium-driver");
         return;
     };
-    let demo = Server::start(&["demo", "--json", "--walkers", "60"]);
+    let demo = Server::start(&["demo", "--json", "--walkers", "60", "--relays", "1"]);
     assert!(demo.address("relay").ip().is_loopback());
     let url = demo.ready["console"].as_str().unwrap().to_owned();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         look(&driver, &url, "desk", (1280, 860)).await;
         look(&driver, &url, "phone", (390, 844)).await;
+    });
+}
+
+/// What is missing then depends on the host's load, and is not looked at here.
+#[test]
+fn the_console_draws_relays_and_cuts_a_link() {
+    let Some(driver) = Driver::start() else {
+        println!("skipped: no chromedriver here; install Debian's chromium and chromium-driver");
+        return;
+    };
+    let demo = Server::start(&["demo", "--json", "--walkers", "20", "--threads", "1"]);
+    let url = demo.ready["console"].as_str().unwrap().to_owned();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let profile = tempfile::tempdir().unwrap();
+        let page = driver.browser(profile.path().to_str().unwrap(), 1280, 1000).await;
+        page.goto(&url).await.unwrap();
+        let up = "return document.querySelectorAll('#net-map circle').length === 5 \
+                  && document.querySelectorAll('#net-map .down').length === 0";
+        until(&page, "five relays, all up", up).await;
+        let button = page.find(Locator::Css("#net-cut")).await.unwrap();
+        button.click().await.unwrap();
+        let cut = "return document.querySelectorAll('#net-map .down').length > 0 \
+                   && document.getElementById('net-cut').textContent === 'Mend'";
+        until(&page, "a link that is cut", cut).await;
+        let wide = "return document.documentElement.scrollWidth <= window.innerWidth";
+        until(&page, "no sideways scrolling", wide).await;
+        let picture = page.screenshot().await.unwrap();
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        std::fs::write(folder.join("console-relays.png"), picture).unwrap();
+        button.click().await.unwrap();
+        until(&page, "all up again", up).await;
+        page.close().await.unwrap();
     });
 }
 

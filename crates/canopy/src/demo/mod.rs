@@ -103,9 +103,11 @@ impl DemoCommand {
         self.print_addresses(&trace, &addresses, &console, &metrics)?;
         let view = View::new();
         let net = SharedNet::default();
-        let pages = Console::of_relay(&settings, addresses[0], first.clone(), net.clone())
-            .with_crowd(Arc::clone(&view), self.walk.map(&trace))
-            .with_relays(Arc::clone(&relays));
+        let mut pages = Console::of_relay(&settings, addresses[0], first.clone(), net.clone())
+            .with_crowd(Arc::clone(&view), self.walk.map(&trace));
+        if addresses.len() > 1 {
+            pages = pages.with_relays(Arc::clone(&relays));
+        }
         serve_pages(metrics, metrics::router(first, net));
         serve_pages(console, pages.router().merge(deeds::router(Arc::clone(&relays))));
         let stop = Arc::new(AtomicBool::new(false));
