@@ -7,7 +7,7 @@ use std::io::BufRead;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{Server, run};
+use support::{Server, canopy, run};
 
 /// A lab that is up.
 fn lab(flags: &[&str]) -> Server {
@@ -38,6 +38,14 @@ fn wait_until_ended(processes: &[String]) {
     }
 }
 
+/// Ends a lab in order, and waits until it has ended with all its relays.
+fn stop(lab: Server) {
+    let mut processes = of_relays(&lab, "pid");
+    processes.push(lab.process().to_string());
+    lab.ask_to_end();
+    wait_until_ended(&processes);
+}
+
 /// A trace of walkers that go round a small place, each at its own pace.
 fn trace(folder: &Path, walkers: u32, seconds: u32) -> String {
     let mut text = "t,id,x,y\n".to_owned();
@@ -66,13 +74,17 @@ fn a_lab_reports_a_killed_relay_goes_on_and_leaves_nothing_behind() {
     let told = logs.lines().map_while(Result::ok).find(|line| line.contains("relay-2 (process"));
     assert!(told.unwrap().contains("was ended by signal 9"));
     assert!(runs(&processes[0]) && runs(&processes[2]) && runs(&processes[3]));
-    lab.ask_to_end();
-    wait_until_ended(&processes);
+    stop(lab);
 }
 
 #[test]
 fn relays_end_with_a_lab_that_is_killed() {
-    let lab = lab(&["--relays", "2", "--shape", "star", "--core", "all"]);
+    // Who is killed cleans nothing up.
+    let folder = tempfile::tempdir().unwrap();
+    let mut command =
+        canopy(&["lab", "net", "--json", "--relays", "2", "--shape", "star", "--core", "all"]);
+    command.env("TMPDIR", folder.path()).stderr(Stdio::null());
+    let lab = Server::spawn(command);
     let processes = of_relays(&lab, "pid");
     lab.kill();
     wait_until_ended(&processes);
@@ -111,8 +123,6 @@ fn a_crowd_that_is_spread_over_relays_lacks_nothing() {
         assert!(output.status.success(), "{flags:?}: {report}\n{said}");
         assert_eq!(report["relays"].as_array().unwrap().len(), listen.split(',').count());
         assert!(report["deliveries_expected"].as_u64() > Some(1000), "{flags:?}: {report}");
-        let processes = of_relays(&lab, "pid");
-        lab.ask_to_end();
-        wait_until_ended(&processes);
+        stop(lab);
     }
 }
