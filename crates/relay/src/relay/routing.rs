@@ -151,7 +151,12 @@ impl Relay {
                 self.pass(1 << thread, &plain);
                 Ok(())
             }
-            // What another data thread has passed is not passed on.
+            // What another data thread has passed is not passed on: this is a dead end, and whether
+            // somebody is elsewhere is not known here.
+            Peer::Sibling(_) if update.asks_route => {
+                self.counters.route_requests_ended += 1;
+                Ok(())
+            }
             Peer::Sibling(_) => Err(DropReason::UnknownDestination),
             _ => {
                 self.answer_route(now, index, &update, may_pass);
