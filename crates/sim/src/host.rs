@@ -19,10 +19,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 /// Datagrams that one receive call brings.
-const RECEIVE_SLOTS: usize = 32;
+pub(crate) const RECEIVE_SLOTS: usize = 32;
 
 /// When a run begins.
-const UNIX_ZERO: UnixTime = UnixTime(1_800_000_000);
+pub(crate) const UNIX_ZERO: UnixTime = UnixTime(1_800_000_000);
 
 /// A datagram that waits in a data thread's socket.
 pub(crate) struct Waiting {
@@ -34,10 +34,10 @@ pub(crate) struct Waiting {
 }
 
 /// One data thread.
-struct Thread {
-    turn: Turn,
+pub(crate) struct Thread {
+    pub(crate) turn: Turn,
     /// What waits in its socket, and in the one for strangers.
-    inboxes: [VecDeque<Waiting>; 2],
+    pub(crate) inboxes: [VecDeque<Waiting>; 2],
     /// When its sockets are to be read next, if that is not at once.
     read_at: Time,
     busy_until: Time,
@@ -246,29 +246,20 @@ impl Host {
 
     /// Returns when a data thread wants its next turn by itself.
     pub(crate) fn next_turn(&mut self, number: usize) -> Option<Time> {
-        let thread = self.threads.get_mut(number)?;
-        match thread.turn.wait() {
-            Wait::Until(at) => thread.wants_turn(at),
-            // What was not read yet counts as arriving now.
-            Wait::Arrival(_) if thread.inboxes.iter().any(|inbox| !inbox.is_empty()) => {
-                thread.wants_turn(thread.read_at)
-            }
-            Wait::Arrival(due) => thread.wants_turn(due?),
-        }
+        self.threads.get_mut(number)?.next_turn()
     }
 
     /// Whether the turn that is due was not replaced by an earlier one.
     pub(crate) fn is_due(&self, now: Time, number: usize) -> bool {
-        self.threads.get(number).is_some_and(|thread| thread.turn_at == Some(now))
+        self.threads.get(number).is_some_and(|thread| thread.is_due(now))
     }
 
     /// A data thread has its turn.
     pub(crate) fn turn(&mut self, now: Time, number: usize) -> Done {
         let thread = &mut self.threads[number];
-        thread.turn_at = None;
         let stalls = self.scenario.stalls > 0.0 && self.rng.random_bool(self.scenario.stalls);
         let stall = if stalls { self.scenario.stall } else { Duration::ZERO };
-        thread.busy_until = now + self.scenario.turn + stall;
+        thread.begin_turn(now + self.scenario.turn + stall);
         let mut sockets = Sockets {
             inboxes: &mut thread.inboxes,
             received: VecDeque::new(),
@@ -295,10 +286,8 @@ impl Host {
         }
         done.broken.extend(self.books.turn_ends(relay, &page).err());
         done.to_wake = (0..64).filter(|other| to_wake & 1 << other != 0).collect();
-        thread.read_at = match thread.turn.wait() {
-            Wait::Until(at) => at,
-            Wait::Arrival(_) => now,
-        };
+        thread.end_turn(now);
+        let relay = thread.turn.relay();
         if relay.poll_timeout().is_some_and(|at| at <= now) {
             done.broken.push("the relay wants a turn although it just had one".into());
         }
@@ -330,7 +319,7 @@ impl Host {
 }
 
 impl Thread {
-    fn new(relay: Relay) -> Thread {
+    pub(crate) fn new(relay: Relay) -> Thread {
         Thread {
             turn: Turn::new(relay),
             inboxes: Default::default(),
@@ -340,8 +329,39 @@ impl Thread {
         }
     }
 
-    fn wants_to_read(&mut self, now: Time) -> Option<Time> {
+    /// Something arrives, or another thread wakes it. Returns when that wants a turn.
+    pub(crate) fn wants_to_read(&mut self, now: Time) -> Option<Time> {
         self.wants_turn(self.read_at.max(now))
+    }
+
+    /// Returns when it wants its next turn by itself.
+    pub(crate) fn next_turn(&mut self) -> Option<Time> {
+        match self.turn.wait() {
+            Wait::Until(at) => self.wants_turn(at),
+            // What was not read yet counts as arriving now.
+            Wait::Arrival(_) if self.inboxes.iter().any(|inbox| !inbox.is_empty()) => {
+                self.wants_turn(self.read_at)
+            }
+            Wait::Arrival(due) => self.wants_turn(due?),
+        }
+    }
+
+    /// Whether the turn that is due was not replaced by an earlier one.
+    pub(crate) fn is_due(&self, now: Time) -> bool {
+        self.turn_at == Some(now)
+    }
+
+    /// It has its turn, and no other before `busy_until`.
+    pub(crate) fn begin_turn(&mut self, busy_until: Time) {
+        self.turn_at = None;
+        self.busy_until = busy_until;
+    }
+
+    pub(crate) fn end_turn(&mut self, now: Time) {
+        self.read_at = match self.turn.wait() {
+            Wait::Until(at) => at,
+            Wait::Arrival(_) => now,
+        };
     }
 
     /// Asks for a turn, unless an earlier one is asked for already.
@@ -366,7 +386,7 @@ fn limits(scenario: &Scenario) -> Limits {
 /// The data thread that a datagram is for, and whether its socket for strangers gets it, as the
 /// kernel steers: by the number of its session, and by its class. What is too short for both goes to
 /// the first.
-fn steer(datagram: &[u8], threads: usize) -> (usize, bool) {
+pub(crate) fn steer(datagram: &[u8], threads: usize) -> (usize, bool) {
     let Some([first, number @ ..]) = datagram.first_chunk::<4>() else { return (0, false) };
     let number = number.iter().fold(0, |number, byte| number << 8 | usize::from(*byte));
     (number % threads, *first == VERSION | Class::Stranger as u8)

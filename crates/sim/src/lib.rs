@@ -6,6 +6,10 @@
 //! the applications did, what their sessions told them and what became of each datagram on the
 //! network; it never sees a table of the relay, and says what had to arrive, what may, what must
 //! not.
+//!
+//! [`run`] is the world of one relay with several data threads. [`run_overlay`] is the world of many
+//! relays: comtrees of every shape over their links, participants who move between them, links and
+//! relays that break.
 #![forbid(unsafe_code)]
 
 mod application;
@@ -13,6 +17,7 @@ mod config;
 mod host;
 mod hostile;
 mod network;
+mod overlay;
 mod participant;
 mod payload;
 mod report;
@@ -23,6 +28,9 @@ mod world;
 
 pub use config::SimConfig;
 pub use network::NetworkCounts;
+pub use overlay::{
+    MAX_RELAYS, OverlayConfig, OverlayReport, OverlaySabotage, run_overlay, run_overlay_with_tap,
+};
 pub use report::{RelayTotals, Report};
 pub use sabotage::Sabotage;
 pub use trace::Tap;

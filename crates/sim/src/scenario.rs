@@ -254,6 +254,7 @@ pub(crate) enum Stream {
     Host,
     Hostile,
     More,
+    Overlay,
 }
 
 pub(crate) fn stream(seed: u64, stream: Stream) -> ChaCha8Rng {

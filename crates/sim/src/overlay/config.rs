@@ -1,0 +1,65 @@
+//! What a run of many relays is asked for; all the rest is drawn from the seed.
+
+use crate::sabotage::Sabotage;
+use std::fmt::Write;
+
+/// Length of a run in virtual seconds, if nothing else is asked for.
+const DEFAULT_SECONDS: u32 = 30;
+
+/// The most relays of a run.
+pub const MAX_RELAYS: u32 = 50;
+
+/// What to simulate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OverlayConfig {
+    /// Decides everything that is not fixed here.
+    pub seed: u64,
+    /// How many relays, from 1 to [`MAX_RELAYS`].
+    pub relays: u32,
+    /// How many participants; drawn from the seed if not given.
+    pub participants: Option<u32>,
+    /// Virtual seconds until everyone leaves. In the last part of them nothing is broken any more.
+    pub seconds: u32,
+    /// Whether to go on until everything has expired after everyone has left; drawn from the seed if
+    /// not given.
+    pub expiry: Option<bool>,
+    /// A fault that the model is not told of: the proof that it can find one.
+    pub sabotage: Option<OverlaySabotage>,
+}
+
+/// A fault that the model is not told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OverlaySabotage {
+    /// Between relays and participants.
+    Access(Sabotage),
+    /// Every n-th datagram between relays is not sent.
+    DropOnLinks(u32),
+    /// The branches of the first comtree form a circle, if there are four relays at least.
+    Cycle,
+}
+
+impl OverlayConfig {
+    /// A run of a seed as `canopy sim --relays N --seed S` does it.
+    pub fn new(relays: u32, seed: u64) -> OverlayConfig {
+        OverlayConfig {
+            seed,
+            relays: relays.clamp(1, MAX_RELAYS),
+            participants: None,
+            seconds: DEFAULT_SECONDS,
+            expiry: None,
+            sabotage: None,
+        }
+    }
+
+    /// The one command that does this run again.
+    pub fn replay(&self) -> String {
+        let mut command = format!("canopy sim --relays {} --seed {}", self.relays, self.seed);
+        if let Some(participants) = self.participants {
+            let _ = write!(command, " --participants {participants}");
+        }
+        if self.seconds != DEFAULT_SECONDS {
+            let _ = write!(command, " --seconds {}", self.seconds);
+        }
+        command
+    }
+}

@@ -1,0 +1,339 @@
+//! The machine of one relay: its sockets, its data threads, its restarts.
+
+use super::scenario::Scenario;
+use super::shape::{Edge, Node};
+use crate::host::{RECEIVE_SLOTS, Thread, UNIX_ZERO, Waiting, steer};
+use canopy_relay::{
+    ADDRESS_REST, BranchConfig, BranchId, BranchRole, Budgets, Change, ComtreeConfig, Counters,
+    FIRST_ENDPOINT, Gate, GateLimits, LinkConfig, Losses, Medium, Places, Relay, RelayConfig,
+    SendBatch, Siblings, TableLimits,
+};
+use canopy_session::{Identity, Keyring, LoggedKeys, PublicKey, SessionLimits};
+use canopy_wire::{Comtree, Path, SAFE_DATAGRAM, Tag, Time};
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+/// The port of all relays.
+const PORT: u16 = 4747;
+/// Addresses that one relay gives out on a comtree.
+const ENDPOINTS: u16 = 1000;
+
+/// A datagram that is sent, and where to.
+pub(crate) type Sent = (SocketAddr, Rc<[u8]>);
+
+/// Where a relay is reached.
+pub(crate) fn ip_port(relay: usize) -> SocketAddr {
+    SocketAddr::from(([198, 18, 0, relay as u8 + 1], PORT))
+}
+
+/// Which relay is reached there.
+pub(crate) fn relay_at(ip_port: SocketAddr) -> Option<usize> {
+    match ip_port {
+        SocketAddr::V4(v4) => match v4.ip().octets() {
+            [198, 18, 0, number] => usize::from(number).checked_sub(1),
+            _ => None,
+        },
+        SocketAddr::V6(_) => None,
+    }
+}
+
+/// Who a relay is, in all its lives.
+pub(crate) fn identity(relay: usize) -> Identity {
+    Identity::new([relay as u8 + 1; 32])
+}
+
+/// What a turn of a data thread did.
+#[derive(Default)]
+pub(crate) struct Done {
+    pub(crate) sent: Vec<Sent>,
+    /// The other data threads that have something to take, a bit for each.
+    pub(crate) to_wake: u64,
+    /// The sessions that began.
+    pub(crate) opened: Vec<LoggedKeys>,
+    /// What must not be.
+    pub(crate) broken: Option<String>,
+}
+
+/// How much a relay holds, over all its data threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) sessions: u32,
+    pub(crate) subscriptions: u32,
+    pub(crate) groups: u32,
+    pub(crate) routes: u32,
+}
+
+/// What a turn reads from and sends through.
+struct Sockets<'a> {
+    inboxes: &'a mut [VecDeque<Waiting>; 2],
+    received: &'a mut VecDeque<Waiting>,
+    /// The datagram at hand.
+    opened: &'a mut Vec<u8>,
+    sent: Vec<Sent>,
+}
+
+impl Medium for Sockets<'_> {
+    type Error = Infallible;
+
+    fn receive(&mut self, strangers: bool) -> Result<bool, Infallible> {
+        let inbox = &mut self.inboxes[usize::from(strangers)];
+        let count = inbox.len().min(RECEIVE_SLOTS);
+        self.received.extend(inbox.drain(..count));
+        Ok(!inbox.is_empty())
+    }
+
+    fn next(&mut self) -> Option<(Path, &mut [u8])> {
+        let waiting = self.received.pop_front()?;
+        // It is opened where it lies, and there may be copies of it on the way.
+        self.opened.clear();
+        self.opened.extend_from_slice(&waiting.bytes);
+        Some((waiting.from.into(), self.opened))
+    }
+
+    fn send(&mut self, batch: &SendBatch) {
+        for transmit in batch.transmits() {
+            let bytes: Vec<u8> = batch.parts(transmit).flatten().copied().collect();
+            let datagrams = bytes.chunks(transmit.segment.max(1).into());
+            self.sent.extend(datagrams.map(|datagram| (transmit.to.remote, datagram.into())));
+        }
+    }
+
+    fn losses(&mut self) -> Losses {
+        Losses::default()
+    }
+}
+
+/// What a relay is told when it starts.
+struct Settings {
+    comtrees: Vec<ComtreeConfig>,
+    /// Links first, then branches.
+    changes: Vec<Change>,
+}
+
+pub(crate) struct Machine {
+    number: usize,
+    scenario: Rc<Scenario>,
+    settings: Settings,
+    rng: ChaCha8Rng,
+    threads: Vec<Thread>,
+    received: VecDeque<Waiting>,
+    opened: Vec<u8>,
+    /// The totals of relays that are no more.
+    retired: Counters,
+    /// Counts its starts and stops; odd while it is up.
+    epoch: u32,
+}
+
+impl Machine {
+    pub(crate) fn new(number: usize, scenario: &Rc<Scenario>, rng: ChaCha8Rng) -> Machine {
+        Machine {
+            number,
+            settings: settings(number, scenario),
+            scenario: Rc::clone(scenario),
+            rng,
+            threads: Vec::new(),
+            received: VecDeque::new(),
+            opened: Vec::new(),
+            retired: Counters::default(),
+            epoch: 0,
+        }
+    }
+
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        !self.threads.is_empty()
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        self.threads.len()
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        let mut sum = self.retired.clone();
+        for thread in &self.threads {
+            sum.add(thread.turn.relay().counters());
+        }
+        sum
+    }
+
+    pub(crate) fn held(&self) -> Held {
+        let sum = |count: fn(&Relay) -> u32| {
+            self.threads.iter().map(|thread| count(thread.turn.relay())).sum::<u32>()
+        };
+        Held {
+            sessions: sum(Relay::sessions),
+            subscriptions: sum(Relay::subscriptions),
+            groups: sum(Relay::groups),
+            routes: sum(Relay::routes),
+        }
+    }
+
+    /// The relay comes up, knowing no one but its neighbours. Returns what it refuses of its settings.
+    pub(crate) fn start(&mut self, now: Time) -> Vec<String> {
+        self.epoch += 1;
+        let keys = Keyring::with_identity(self.rng.random::<Tag>(), identity(self.number));
+        let max_sessions = self.scenario.participants as u32 * 2 + 16;
+        let places = Places::new(max_sessions);
+        let gate = Gate::new(GateLimits::default(), &[6; 16]);
+        let threads = self.scenario.threads[self.number];
+        for siblings in Siblings::mesh(threads) {
+            let table_key = self.rng.random::<Tag>();
+            let config = self.config(max_sessions, &places, &gate);
+            let relay = Relay::new(config, siblings, keys.clone(), &table_key);
+            self.threads.push(Thread::new(relay));
+        }
+        let mut refused = Vec::new();
+        for change in &self.settings.changes {
+            let only = change.thread(threads);
+            for (number, thread) in (0..).zip(&mut self.threads) {
+                if only.is_none_or(|only| only == number) {
+                    let applied = thread.turn.relay_mut().apply(now, change.clone());
+                    refused.extend(applied.err().map(|why| format!("{change:?}: {why}")));
+                }
+            }
+        }
+        refused
+    }
+
+    /// The relay goes down with all that it knew, and with what waited in its sockets.
+    pub(crate) fn stop(&mut self) {
+        self.retired = self.counters();
+        self.epoch += 1;
+        self.threads.clear();
+    }
+
+    /// A datagram arrives at the socket of its data thread. Returns when that wants a turn.
+    pub(crate) fn arrive(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        bytes: Rc<[u8]>,
+    ) -> Option<(usize, Time)> {
+        let (number, strangers) = steer(&bytes, self.threads.len());
+        let thread = &mut self.threads[number];
+        let waiting = Waiting { from, bytes, participant: None, corrupted: false };
+        thread.inboxes[usize::from(strangers)].push_back(waiting);
+        thread.wants_to_read(now).map(|at| (number, at))
+    }
+
+    /// A data thread is woken by another. Returns when it wants a turn.
+    pub(crate) fn wake(&mut self, now: Time, thread: usize) -> Option<Time> {
+        self.threads.get_mut(thread)?.wants_to_read(now)
+    }
+
+    /// Returns when a data thread wants its next turn by itself.
+    pub(crate) fn next_turn(&mut self, thread: usize) -> Option<Time> {
+        self.threads.get_mut(thread)?.next_turn()
+    }
+
+    /// Whether the turn that is due was not replaced by an earlier one.
+    pub(crate) fn is_due(&self, now: Time, thread: usize) -> bool {
+        self.threads.get(thread).is_some_and(|thread| thread.is_due(now))
+    }
+
+    /// A data thread has its turn.
+    pub(crate) fn turn(&mut self, now: Time, number: usize) -> Done {
+        let thread = &mut self.threads[number];
+        thread.begin_turn(now + self.scenario.turn);
+        let mut sockets = Sockets {
+            inboxes: &mut thread.inboxes,
+            received: &mut self.received,
+            opened: &mut self.opened,
+            sent: Vec::new(),
+        };
+        let Ok(to_wake) = thread.turn.run(now, &mut sockets);
+        let mut done = Done { sent: sockets.sent, to_wake, ..Done::default() };
+        let relay = thread.turn.relay_mut();
+        while let Some(keys) = relay.poll_key_log() {
+            done.opened.push(keys);
+        }
+        while relay.poll_notice().is_some() {}
+        if relay.poll_timeout().is_some_and(|at| at <= now) {
+            let what = "wants a turn although it just had one";
+            done.broken = Some(format!("relay {}, data thread {number}: {what}", self.number));
+        }
+        thread.end_turn(now);
+        done
+    }
+
+    fn config(&self, max_sessions: u32, places: &Places, gate: &Gate) -> RelayConfig {
+        RelayConfig {
+            mode: self.scenario.mode,
+            comtrees: self.settings.comtrees.clone(),
+            trust: None,
+            origin: UNIX_ZERO,
+            places: places.clone(),
+            max_sessions,
+            max_datagram: SAFE_DATAGRAM as u16,
+            address_rest: ADDRESS_REST,
+            life: Some(self.epoch),
+            log_keys: self.scenario.loses(),
+            limits: SessionLimits::default(),
+            tables: TableLimits {
+                max_groups: 1 << 12,
+                max_subscriptions: 1 << 14,
+                ..TableLimits::default()
+            },
+            budgets: Budgets::default(),
+            gate: gate.clone(),
+            smallest_set: None,
+        }
+    }
+}
+
+/// What a relay is told of its comtrees, links and branches.
+fn settings(number: usize, scenario: &Scenario) -> Settings {
+    let mut settings = Settings { comtrees: Vec::new(), changes: Vec::new() };
+    for (link, [a, b]) in scenario.links.ends().iter().enumerate() {
+        let (thread, first_calls) = scenario.calls[link];
+        let (other, calls) = match number {
+            _ if number == *a => (*b, first_calls),
+            _ if number == *b => (*a, !first_calls),
+            _ => continue,
+        };
+        let (key, path) = (key_of(other), ip_port(other).into());
+        settings.changes.push(Change::AddLink(LinkConfig { key, path, thread, calls }));
+    }
+    for tree in &scenario.trees {
+        let Some(Node { site, .. }) = &tree.nodes[number] else { continue };
+        let first = FIRST_ENDPOINT + number as u16 * ENDPOINTS;
+        settings.comtrees.push(ComtreeConfig {
+            downlink: scenario.downlink,
+            endpoints: first..=first + ENDPOINTS - 1,
+            ..ComtreeConfig::new(tree.comtree, *site)
+        });
+        for Edge { relays: [a, b], roles } in tree.edges() {
+            let (other, role) = match number {
+                _ if number == a => (b, roles[0]),
+                _ if number == b => (a, roles[1]),
+                _ => continue,
+            };
+            let Some(Node { site, .. }) = &tree.nodes[other] else { continue };
+            settings.changes.extend(branch(scenario, tree.comtree, (number, other), role, *site));
+        }
+    }
+    settings
+}
+
+fn branch(
+    scenario: &Scenario,
+    comtree: Comtree,
+    (relay, other): (usize, usize),
+    role: BranchRole,
+    site: u16,
+) -> Option<Change> {
+    let (link, _) = scenario.links.between(relay, other)?;
+    let id = BranchId { comtree, link: key_of(other), thread: scenario.calls[link].0 };
+    Some(Change::AddBranch(BranchConfig { id, role, site }))
+}
+
+fn key_of(relay: usize) -> PublicKey {
+    *identity(relay).public()
+}

@@ -1,0 +1,21 @@
+//! Many relays in one seeded world: trees of every shape with every kind of core, several comtrees
+//! over the same links, participants who move between relays, links and relays that break; and a
+//! model that says of each update who had to get it, who might and who must not.
+//!
+//! Every relay runs the code of the daemon's data threads, every participant that of the SDK.
+
+mod config;
+mod keys;
+mod machine;
+mod model;
+mod participant;
+mod people;
+mod queue;
+mod report;
+mod scenario;
+mod shape;
+mod world;
+
+pub use config::{MAX_RELAYS, OverlayConfig, OverlaySabotage};
+pub use report::OverlayReport;
+pub use world::{run_overlay, run_overlay_with_tap};

@@ -1,0 +1,315 @@
+//! The reference model of the overlay: who had to get an update, who might, who must not.
+//!
+//! It hears what the applications did, what their sessions told them, what the network lost and what
+//! was broken. It never sees a table of a relay. It knows the comtrees, and so the one way that an
+//! update has to take: what was lost on another way excuses nothing.
+
+mod interest;
+mod judging;
+
+use super::scenario::{Element, Fault, Patience, Scenario};
+use crate::network::Direction;
+use canopy_wire::{Address, Comtree, DEFAULT_HOP_LIMIT, Group, Level, Time};
+use interest::Interest;
+use judging::{Due, Update};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Findings that are told in words.
+const MAX_FINDINGS: usize = 20;
+
+/// What was found.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) published: u64,
+    pub(crate) unicasts: u64,
+    pub(crate) expected: u64,
+    /// What did not come because of a fault on its way.
+    pub(crate) excused: u64,
+    /// What did not come, and whose receiver left or changed its mind meanwhile.
+    pub(crate) unsettled: u64,
+    pub(crate) deliveries: u64,
+    pub(crate) missing: u64,
+    pub(crate) duplicates: u64,
+    pub(crate) unexpected: u64,
+    pub(crate) out_of_order: u64,
+    pub(crate) stuck: u64,
+    pub(crate) broken: u64,
+    pub(crate) findings: Vec<String>,
+}
+
+impl Tally {
+    pub(crate) fn find(&mut self, what: impl FnOnce() -> String) {
+        if self.findings.len() < MAX_FINDINGS {
+            self.findings.push(what());
+        }
+    }
+}
+
+/// A participant, as far as the model knows it.
+struct Seat {
+    comtree: Comtree,
+    relay: usize,
+    /// How often it has come and gone.
+    epoch: u32,
+    address: Address,
+    /// Since when it is connected.
+    connected: Option<Time>,
+    interests: BTreeMap<Group, Interest>,
+    /// The last update that it got from each publisher, in each of that one's epochs.
+    heard: BTreeMap<(usize, u32), u64>,
+}
+
+/// An update as its receiver's application gets it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Received {
+    /// Which one it is, if its bytes are those of one.
+    pub(crate) id: Option<u64>,
+    pub(crate) src: Address,
+    pub(crate) dst: Address,
+    pub(crate) level: Level,
+}
+
+pub(crate) struct Model {
+    scenario: Scenario,
+    patience: Patience,
+    seats: Vec<Seat>,
+    /// Who wants or wanted a group.
+    by_group: BTreeMap<(Comtree, Group), BTreeSet<usize>>,
+    /// Updates that are under way or were so lately.
+    updates: VecDeque<Update>,
+    /// The number of the first of them.
+    first: u64,
+    /// How many of them have been judged.
+    judged: usize,
+    faults: Vec<Fault>,
+    tally: Tally,
+}
+
+impl Model {
+    pub(crate) fn new(scenario: &Scenario, comtrees: impl Iterator<Item = Comtree>) -> Model {
+        let seat = |comtree| Seat {
+            comtree,
+            relay: 0,
+            epoch: 0,
+            address: Address::UNSPECIFIED,
+            connected: None,
+            interests: BTreeMap::new(),
+            heard: BTreeMap::new(),
+        };
+        let faults = scenario.faults.iter();
+        let recovered = |fault: &Fault| fault.until + scenario.patience.recover;
+        Model {
+            patience: scenario.patience,
+            seats: comtrees.map(seat).collect(),
+            by_group: BTreeMap::new(),
+            updates: VecDeque::new(),
+            first: 0,
+            judged: 0,
+            faults: faults.map(|fault| Fault { until: recovered(fault), ..*fault }).collect(),
+            tally: Tally::default(),
+            scenario: scenario.clone(),
+        }
+    }
+
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// What must always hold does not.
+    pub(crate) fn broken(&mut self, now: Time, what: impl FnOnce() -> String) {
+        self.tally.broken += 1;
+        self.tally.find(|| format!("{now}: {}", what()));
+    }
+
+    /// A participant's application starts, at a relay.
+    pub(crate) fn appear(&mut self, number: usize, relay: usize) {
+        let seat = &mut self.seats[number];
+        seat.relay = relay;
+        seat.epoch += 1;
+    }
+
+    /// A participant leaves or vanishes: nothing reaches it any more.
+    pub(crate) fn vanish(&mut self, number: usize) {
+        let seat = &mut self.seats[number];
+        seat.epoch += 1;
+        seat.connected = None;
+        seat.heard.clear();
+        for group in std::mem::take(&mut seat.interests).into_keys() {
+            if let Some(wanting) = self.by_group.get_mut(&(seat.comtree, group)) {
+                wanting.remove(&number);
+            }
+        }
+    }
+
+    /// A participant's session begins, perhaps anew.
+    pub(crate) fn connected(&mut self, now: Time, number: usize, address: Address) {
+        let seat = &mut self.seats[number];
+        seat.connected = Some(now);
+        seat.address = address;
+        seat.interests.values_mut().for_each(|interest| interest.reconnected(now));
+    }
+
+    /// A participant's session is over, as it says.
+    pub(crate) fn lost(&mut self, now: Time, number: usize) {
+        self.disconnect(number);
+        if self.scenario.is_clean() {
+            self.broken(now, || format!("participant {number} has lost its relay"));
+        }
+    }
+
+    /// A relay stops: it forgets everything.
+    pub(crate) fn relay_stopped(&mut self, relay: usize) {
+        for number in 0..self.seats.len() {
+            if self.seats[number].relay == relay {
+                self.disconnect(number);
+            }
+        }
+    }
+
+    fn disconnect(&mut self, number: usize) {
+        let seat = &mut self.seats[number];
+        seat.connected = None;
+        seat.interests.values_mut().for_each(Interest::weaken);
+    }
+
+    /// An application asks for a group's updates, or for none.
+    pub(crate) fn request(&mut self, now: Time, number: usize, group: Group, level: Option<Level>) {
+        let seat = &mut self.seats[number];
+        seat.interests.entry(group).or_default().request(now, level);
+        self.by_group.entry((seat.comtree, group)).or_default().insert(number);
+    }
+
+    /// A session tells that its relay has acknowledged.
+    pub(crate) fn acknowledged(
+        &mut self,
+        now: Time,
+        number: usize,
+        group: Group,
+        level: Option<Level>,
+    ) {
+        let seat = &mut self.seats[number];
+        let interest = seat.interests.get_mut(&group).filter(|_| seat.connected.is_some());
+        if let Some(interest) = interest {
+            interest.acknowledged(now, level);
+        }
+    }
+
+    /// An update is published; returns its number.
+    pub(crate) fn publish(
+        &mut self,
+        now: Time,
+        publisher: usize,
+        dst: Address,
+        level: Level,
+    ) -> u64 {
+        let due = match dst.group() {
+            Some(group) => self.due_in_group(now, publisher, group, level),
+            None => self.due_at(now, publisher, dst),
+        };
+        let seat = &self.seats[publisher];
+        // A relay that has started anew does not take what its old sessions send.
+        let is_taken = seat.connected.is_some();
+        self.tally.published += 1;
+        self.tally.unicasts += u64::from(!dst.is_group());
+        self.updates.push_back(Update {
+            at: now,
+            publisher: (publisher, seat.epoch),
+            src: seat.address,
+            dst,
+            level,
+            comtree: seat.comtree,
+            relay: seat.relay,
+            due: if is_taken { due } else { Vec::new() },
+            others: Vec::new(),
+            lost: Vec::new(),
+        });
+        self.first + self.updates.len() as u64 - 1
+    }
+
+    fn due_in_group(
+        &mut self,
+        now: Time,
+        publisher: usize,
+        group: Group,
+        level: Level,
+    ) -> Vec<Due> {
+        let Some(wanting) = self.by_group.get(&(self.seats[publisher].comtree, group)) else {
+            return Vec::new();
+        };
+        let mut due = Vec::new();
+        for number in wanting.iter().copied().filter(|number| *number != publisher) {
+            let seat = &mut self.seats[number];
+            let Some(interest) = seat.interests.get_mut(&group) else { continue };
+            let firm = interest.firm_at(now, self.patience.settle);
+            if firm.is_some_and(|firm| firm >= level) && seat.connected.is_some() {
+                let version = interest.version;
+                due.push(Due { number, epoch: seat.epoch, version, relay: seat.relay, got: false });
+            }
+        }
+        due
+    }
+
+    fn due_at(&self, now: Time, publisher: usize, dst: Address) -> Vec<Due> {
+        let comtree = self.seats[publisher].comtree;
+        let is_there = |seat: &Seat| {
+            seat.address == dst
+                && seat.comtree == comtree
+                && seat.connected.is_some_and(|since| since + self.patience.settle <= now)
+        };
+        let number = self.seats.iter().position(is_there).filter(|number| *number != publisher);
+        let number = number.filter(|number| self.reaches(publisher, *number));
+        let due = number.map(|number| {
+            let Seat { epoch, relay, .. } = self.seats[number];
+            Due { number, epoch, version: 0, relay, got: false }
+        });
+        due.into_iter().collect()
+    }
+
+    /// Whether the answer to who asks for the way to another comes so far.
+    fn reaches(&self, one: usize, other: usize) -> bool {
+        let (one, other) = (&self.seats[one], &self.seats[other]);
+        let tree = self.scenario.trees.iter().find(|tree| tree.comtree == one.comtree);
+        tree.is_some_and(|tree| {
+            let way = tree.path(&self.scenario.links, one.relay, other.relay);
+            way.len() < usize::from(DEFAULT_HOP_LIMIT) - 1
+        })
+    }
+
+    /// A datagram with these updates was lost on a wire.
+    pub(crate) fn lost_on(&mut self, wire: usize, direction: Direction, carried: &[u64]) {
+        for id in carried {
+            if let Some(update) = self.update(*id) {
+                update.lost.push((wire, direction));
+            }
+        }
+    }
+
+    fn update(&mut self, id: u64) -> Option<&mut Update> {
+        self.updates.get_mut(usize::try_from(id.checked_sub(self.first)?).ok()?)
+    }
+
+    /// Whether a participant is where it wants to be; told long after all is well.
+    pub(crate) fn check_settled(&mut self, now: Time) {
+        for number in 0..self.seats.len() {
+            let seat = &self.seats[number];
+            let waiting = seat.interests.iter().find(|(_, interest)| !interest.is_answered());
+            let what = match (seat.connected, waiting) {
+                (None, _) => "is not connected".to_owned(),
+                (_, Some((group, interest))) => {
+                    format!("waits for an answer on group {}: {interest:?}", group.number())
+                }
+                _ => continue,
+            };
+            self.tally.stuck += 1;
+            let relay = seat.relay;
+            self.tally.find(|| format!("{now}: participant {number} at relay {relay} {what}"));
+        }
+    }
+
+    /// Whether a relay or link was broken between two times, or not mended yet.
+    fn was_broken(&self, element: Element, from: Time, until: Time) -> bool {
+        let meets =
+            |fault: &Fault| fault.element == element && fault.from <= until && fault.until >= from;
+        self.faults.iter().any(meets)
+    }
+}

@@ -1,0 +1,347 @@
+//! Everything that a seed decides before the first datagram.
+
+use super::config::{OverlayConfig, OverlaySabotage};
+use super::shape::{Core, Links, Shape, Tree, draw};
+use crate::network::LinkModel;
+use crate::sabotage::Sabotage;
+use crate::scenario::{Stream, stream};
+use canopy_relay::Mode;
+use canopy_wire::{Downlink, Time};
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+use std::ops::Range;
+use std::time::Duration;
+
+/// What the network is like in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weather {
+    Clean,
+    Lossy,
+    Reordering,
+    Duplicating,
+    /// A little of everything.
+    Storm,
+}
+
+/// What breaks for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Element {
+    Relay(usize),
+    /// By its number in [`Links`].
+    Link(usize),
+}
+
+/// A relay that stops or a link that is cut, and comes back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    pub(crate) element: Element,
+    pub(crate) from: Time,
+    pub(crate) until: Time,
+}
+
+/// What participants do.
+#[derive(Clone, Debug)]
+pub(crate) struct Habits {
+    /// Groups of each comtree.
+    pub(crate) groups: u32,
+    /// How many of them one wants, at most.
+    pub(crate) wants: usize,
+    /// Milliseconds between changes of what one wants.
+    pub(crate) choose_ms: Range<u64>,
+    /// Milliseconds between updates of one participant.
+    pub(crate) publish_ms: Range<u64>,
+    /// The share of updates that go to one participant.
+    pub(crate) unicast: f64,
+    /// The longest payload.
+    pub(crate) longest: usize,
+    /// Milliseconds between moves to another relay; none if they stay.
+    pub(crate) roam_ms: Option<Range<u64>>,
+}
+
+/// How long things may take before they count.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// From the acknowledgement of a subscription until every relay has heard of it.
+    pub(crate) settle: Duration,
+    /// From an update's publication until its last delivery.
+    pub(crate) deliver: Duration,
+    /// From the end of a fault until what it broke is mended.
+    pub(crate) recover: Duration,
+}
+
+/// All that is fixed about a run.
+#[derive(Clone, Debug)]
+pub(crate) struct Scenario {
+    pub(crate) links: Links,
+    pub(crate) trees: Vec<Tree>,
+    /// Data threads of each relay.
+    pub(crate) threads: Vec<u16>,
+    /// Of each link: its data thread, and whether the relay with the smaller number calls.
+    pub(crate) calls: Vec<(u16, bool)>,
+    pub(crate) participants: usize,
+    pub(crate) habits: Habits,
+    pub(crate) weather: Weather,
+    /// The participants' access paths, then the links between relays.
+    pub(crate) wires: Vec<[LinkModel; 2]>,
+    pub(crate) downlink: Downlink,
+    pub(crate) mode: Mode,
+    /// What one turn of a data thread takes.
+    pub(crate) turn: Duration,
+    /// How long a data thread takes to wake when another has passed or told it something.
+    pub(crate) wake_delay: Duration,
+    pub(crate) late_copies: Duration,
+    pub(crate) hop_limit: u8,
+    pub(crate) faults: Vec<Fault>,
+    pub(crate) patience: Patience,
+    /// From here on nothing is broken any more.
+    pub(crate) calm_from: Time,
+    /// From here on nothing is published any more.
+    pub(crate) quiet_from: Time,
+    /// Everyone leaves.
+    pub(crate) leave_at: Time,
+    pub(crate) end: Time,
+    /// Whether everything has expired by the end.
+    pub(crate) expires: bool,
+}
+
+/// Nothing new happens for so long before everyone leaves, so that all that is on its way arrives.
+const QUIET: Duration = Duration::from_secs(3);
+/// After everyone has left, everything has expired after so long: a minute, and what it takes to
+/// look over the tables once.
+const EXPIRY: Duration = Duration::from_secs(60 + 11);
+/// The latest that a copy comes after the first.
+const LATEST_COPY: Duration = Duration::from_secs(2);
+/// In periodic mode the socket is read at most this often.
+const READ_EVERY: Duration = Duration::from_millis(5);
+/// Updates reach so many relays, more than any way is long.
+const FAR: u8 = 64;
+/// In a circle they go around this often at most.
+const AROUND: u8 = 12;
+/// Copies of one relay's sessions and those who come back.
+const MOST_PARTICIPANTS: u32 = 400;
+
+impl Scenario {
+    pub(crate) fn draw(config: &OverlayConfig) -> Scenario {
+        let rng = &mut stream(config.seed, Stream::Overlay);
+        let relays = config.relays as usize;
+        let (links, mut trees) = draw(relays, rng);
+        let links = cycle(config, links, &mut trees);
+        let drawn = (config.relays * rng.random_range(3..9)).clamp(6, MOST_PARTICIPANTS);
+        let participants = config.participants.unwrap_or(drawn).max(1) as usize;
+        let is_sabotaged = config.sabotage.is_some();
+        let weather = if is_sabotaged { Weather::Clean } else { draw_weather(rng) };
+        let is_slow = rng.random_bool(0.2);
+        let wires = 0..participants + links.ends().len();
+        let wires = wires.map(|_| draw_wire(weather, is_slow, rng)).collect();
+        let leave_at = Time::from_millis(u64::from(config.seconds.max(4)) * 1000);
+        let calm = Duration::from_secs(12).min(leave_at.since(Time::ZERO) / 2);
+        let calm_from = leave_at - calm;
+        let breaks = !is_sabotaged && rng.random_bool(0.4);
+        let expires = config.expiry.unwrap_or(rng.random_bool(0.2));
+        let mut scenario = Scenario {
+            threads: (0..relays).map(|_| draw_threads(relays, rng)).collect(),
+            calls: links.ends().iter().map(|_| (rng.random_range(0..4), rng.random())).collect(),
+            participants,
+            habits: draw_habits(rng),
+            weather,
+            wires,
+            downlink: match config.sabotage {
+                // A seal would stop most of what it does.
+                Some(OverlaySabotage::Access(_)) => Downlink::None,
+                _ => Downlink::Member,
+            },
+            mode: draw_mode(rng),
+            turn: Duration::from_micros(rng.random_range(10..200)),
+            wake_delay: Duration::from_micros(rng.random_range(1..100)),
+            late_copies: match weather {
+                Weather::Duplicating => LATEST_COPY,
+                _ => Duration::ZERO,
+            },
+            hop_limit: if is_cycle(config) { AROUND } else { FAR },
+            faults: if breaks { draw_faults(relays, &links, calm_from, rng) } else { Vec::new() },
+            patience: Patience {
+                settle: Duration::ZERO,
+                deliver: Duration::ZERO,
+                recover: Duration::ZERO,
+            },
+            calm_from,
+            quiet_from: leave_at - QUIET.min(calm / 2),
+            leave_at,
+            end: leave_at + if expires { EXPIRY } else { Duration::from_millis(500) },
+            expires,
+            links,
+            trees,
+        };
+        scenario.patience = scenario.patience();
+        scenario
+    }
+
+    pub(crate) fn seconds(&self) -> u64 {
+        self.leave_at.as_nanos() / 1_000_000_000
+    }
+
+    /// The wire of a link.
+    pub(crate) fn wire_of_link(&self, link: usize) -> usize {
+        self.participants + link
+    }
+
+    /// Whether nothing may keep an update from whoever is to have it.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.weather == Weather::Clean && self.faults.is_empty()
+    }
+
+    /// Whether datagrams vanish.
+    pub(crate) fn loses(&self) -> bool {
+        self.wires.iter().flatten().any(|way| way.loss > 0.0)
+    }
+
+    /// Whether the network keeps the order.
+    pub(crate) fn keeps_order(&self) -> bool {
+        // A late copy may be the only one that arrives where something is broken.
+        let late = !self.late_copies.is_zero() && !self.faults.is_empty();
+        !late && !self.wires.iter().flatten().any(LinkModel::reorders)
+    }
+
+    /// The longest way of a comtree, in links.
+    pub(crate) fn longest_way(&self) -> usize {
+        self.trees.iter().map(|tree| tree.diameter(&self.links)).max().unwrap_or(0)
+    }
+
+    fn patience(&self) -> Patience {
+        let slowest = self.wires.iter().flatten().map(LinkModel::worst).max().unwrap_or_default();
+        let waits = match self.mode {
+            Mode::Immediate => Duration::ZERO,
+            Mode::Periodic { tick } => tick + READ_EVERY,
+        };
+        let hops = self.longest_way() as u32 + 2;
+        // A relay may take a turn in each of two data threads, after those under way.
+        let hop = slowest + waits + (self.turn + self.wake_delay) * 6;
+        let deliver = hop * hops + Duration::from_millis(50);
+        let repeats = match self.weather {
+            Weather::Clean | Weather::Reordering | Weather::Duplicating => Duration::ZERO,
+            Weather::Lossy | Weather::Storm => Duration::from_secs(4),
+        };
+        Patience {
+            settle: deliver * 2 + repeats,
+            deliver: deliver + self.late_copies,
+            recover: deliver * 2 + repeats + Duration::from_secs(6),
+        }
+    }
+}
+
+fn is_cycle(config: &OverlayConfig) -> bool {
+    config.sabotage == Some(OverlaySabotage::Cycle)
+}
+
+/// For the sabotage: a line of relays, all of them core, of which the second and the last are joined.
+/// The first is outside the circle: whatever comes back to its publisher's own relay ends there.
+fn cycle(config: &OverlayConfig, mut links: Links, trees: &mut Vec<Tree>) -> Links {
+    if !is_cycle(config) {
+        return links;
+    }
+    trees.truncate(1);
+    let tree = &mut trees[0];
+    tree.core = Core::All;
+    tree.shape = Shape::Line;
+    for (relay, node) in tree.nodes.iter_mut().enumerate() {
+        if let Some(node) = node {
+            (node.parent, node.in_core, node.site) = (relay.checked_sub(1), true, relay as u16 + 1);
+        }
+    }
+    let last = tree.nodes.len() - 1;
+    (1..=last).for_each(|relay| links.add(relay - 1, relay));
+    if last > 2 {
+        links.add(1, last);
+        tree.shortcut = Some([1, last]);
+    }
+    links
+}
+
+fn draw_threads(relays: usize, rng: &mut ChaCha8Rng) -> u16 {
+    // Data threads take a few megabytes each.
+    let one_in = (relays / 6).max(2);
+    if rng.random_range(0..one_in) == 0 { rng.random_range(2..=3) } else { 1 }
+}
+
+fn draw_mode(rng: &mut ChaCha8Rng) -> Mode {
+    if rng.random_bool(0.6) {
+        return Mode::Immediate;
+    }
+    Mode::Periodic { tick: Duration::from_millis([10, 20, 50][rng.random_range(0..3)]) }
+}
+
+fn draw_weather(rng: &mut ChaCha8Rng) -> Weather {
+    match rng.random_range(0..8) {
+        0..4 => Weather::Clean,
+        4 => Weather::Lossy,
+        5 => Weather::Reordering,
+        6 => Weather::Duplicating,
+        _ => Weather::Storm,
+    }
+}
+
+fn draw_wire(weather: Weather, is_slow: bool, rng: &mut ChaCha8Rng) -> [LinkModel; 2] {
+    let longest = if is_slow { 20_000 } else { 2_000 };
+    let delay = Duration::from_micros(rng.random_range(50..longest));
+    [0, 1].map(|_| draw_way(weather, delay, rng))
+}
+
+fn draw_way(weather: Weather, delay: Duration, rng: &mut ChaCha8Rng) -> LinkModel {
+    let jitter = delay / 4;
+    let steady = LinkModel { delay, jitter, ..LinkModel::default() };
+    let detour = Duration::from_millis(rng.random_range(5..30));
+    let loss = rng.random_range(0.001..0.03);
+    let share = rng.random_range(0.01..0.1);
+    match weather {
+        Weather::Clean => steady,
+        Weather::Lossy => LinkModel { loss, ..steady },
+        Weather::Reordering => LinkModel { reorder: share, detour, ..steady },
+        Weather::Duplicating => LinkModel { duplicate: share, ..steady },
+        Weather::Storm => LinkModel { loss, reorder: share, detour, duplicate: share, ..steady },
+    }
+}
+
+fn draw_habits(rng: &mut ChaCha8Rng) -> Habits {
+    let groups = rng.random_range(1..40);
+    let fastest = rng.random_range(300..1500);
+    let restless = rng.random_range(3_000..15_000);
+    let fickle = rng.random_range(500..5_000);
+    Habits {
+        groups,
+        wants: rng.random_range(1..=groups.min(6)) as usize,
+        choose_ms: fickle..fickle * 4,
+        publish_ms: fastest..fastest * 3,
+        unicast: [0.0, 0.1, 0.2, 0.5][rng.random_range(0..4)],
+        longest: if rng.random_bool(0.1) { canopy_wire::MAX_UPDATE } else { 120 },
+        roam_ms: rng.random_bool(0.6).then_some(restless..restless * 3),
+    }
+}
+
+fn draw_faults(relays: usize, links: &Links, calm_from: Time, rng: &mut ChaCha8Rng) -> Vec<Fault> {
+    let count = rng.random_range(1..=2 + relays / 8);
+    // An element breaks once: faults of one that overlap would be one.
+    let mut faults: Vec<Fault> = Vec::new();
+    for _ in 0..count {
+        let is_link = !links.ends().is_empty() && rng.random_bool(0.5);
+        let element = match is_link {
+            true => Element::Link(rng.random_range(0..links.ends().len())),
+            false => Element::Relay(rng.random_range(0..relays)),
+        };
+        let first = 3_000;
+        let last = (calm_from.as_nanos() / 1_000_000).saturating_sub(2_500).max(first + 1);
+        let from = Time::from_millis(rng.random_range(first..last));
+        let until = from + Duration::from_millis(rng.random_range(10..2_500));
+        if faults.iter().all(|fault| fault.element != element) {
+            faults.push(Fault { element, from, until });
+        }
+    }
+    faults
+}
+
+/// Whether a sabotage is of this kind, on the way to a participant.
+pub(crate) fn access_sabotage(sabotage: Option<OverlaySabotage>) -> Option<Sabotage> {
+    match sabotage {
+        Some(OverlaySabotage::Access(sabotage)) => Some(sabotage),
+        _ => None,
+    }
+}

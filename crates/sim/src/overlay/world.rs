@@ -1,0 +1,396 @@
+//! The run: one queue of events in virtual time, and what each of them does.
+
+use super::config::{OverlayConfig, OverlaySabotage};
+use super::keys::Keys;
+use super::machine::{self, Held, Machine, Sent};
+use super::model::Model;
+use super::participant::{Participant, participant_at};
+use super::queue::{Datagram, Queue, Step};
+use super::report::OverlayReport;
+use super::scenario::{Element, Scenario, access_sabotage};
+use crate::network::{Direction, Fate, Loss, Network};
+use crate::sabotage::Saboteur;
+use crate::scenario::{Stream, stream};
+use crate::trace::{Tap, Trace};
+use crate::world::updates_in;
+use canopy_relay::Counters;
+use canopy_wire::Time;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// The model judges, and the relays' tables are looked at, this often.
+const JUDGE_EVERY: Duration = Duration::from_millis(500);
+
+/// Simulates one run of many relays and judges it.
+pub fn run_overlay(config: &OverlayConfig) -> OverlayReport {
+    run_overlay_with_tap(config, &mut |_, _, _, _| ())
+}
+
+/// Simulates one run of many relays and judges it, showing every datagram to `tap` as it arrives.
+pub fn run_overlay_with_tap(config: &OverlayConfig, tap: Tap<'_>) -> OverlayReport {
+    let mut world = World::new(config, tap);
+    world.begin();
+    while world.step() {}
+    world.report()
+}
+
+/// What happened, for the report.
+#[derive(Default)]
+pub(crate) struct Tallies {
+    pub(crate) moves: u32,
+    pub(crate) crashes: u32,
+    pub(crate) relay_restarts: u32,
+    pub(crate) link_cuts: u32,
+    /// How long applications ran, all together.
+    pub(crate) client_time: Duration,
+    /// The most that one relay held.
+    pub(crate) peak: Held,
+    /// Datagrams that left relays for others.
+    pub(crate) over_links: u32,
+}
+
+pub(crate) struct World<'a> {
+    pub(crate) config: OverlayConfig,
+    pub(crate) scenario: Rc<Scenario>,
+    pub(crate) now: Time,
+    pub(crate) rng: ChaCha8Rng,
+    pub(crate) participants: Vec<Participant>,
+    pub(crate) model: Model,
+    pub(crate) tallies: Tallies,
+    pub(crate) keys: Keys,
+    pub(crate) has_left: bool,
+    queue: Queue,
+    pub(crate) network: Network,
+    machines: Vec<Machine>,
+    /// Of each link, whether it is cut.
+    cut: Vec<bool>,
+    trace: Trace<'a>,
+    saboteur: Saboteur,
+}
+
+impl<'a> World<'a> {
+    fn new(config: &OverlayConfig, tap: Tap<'a>) -> World<'a> {
+        let scenario = Rc::new(Scenario::draw(config));
+        let mut rng = stream(config.seed, Stream::World);
+        let participants: Vec<_> = (0..scenario.participants)
+            .map(|number| {
+                let tree = &scenario.trees[number % scenario.trees.len()];
+                let relays: Vec<_> = tree.relays().collect();
+                let relay = relays[rng.random_range(0..relays.len())];
+                Participant::new(number, tree.comtree, relay)
+            })
+            .collect();
+        let comtrees = participants.iter().map(|one| one.comtree);
+        let mut host = stream(config.seed, Stream::Host);
+        let machines = 0..scenario.threads.len();
+        World {
+            config: config.clone(),
+            now: Time::from_millis(1),
+            model: Model::new(&scenario, comtrees),
+            participants,
+            tallies: Tallies::default(),
+            keys: Keys::new(&scenario),
+            has_left: false,
+            queue: Queue::default(),
+            network: Network::new(stream(config.seed, Stream::Network), &scenario.wires),
+            machines: machines
+                .map(|number| Machine::new(number, &scenario, ChaCha8Rng::from_seed(host.random())))
+                .collect(),
+            cut: vec![false; scenario.links.ends().len()],
+            trace: Trace::new(tap),
+            saboteur: Saboteur::new(access_sabotage(config.sabotage)),
+            rng,
+            scenario,
+        }
+    }
+
+    fn begin(&mut self) {
+        for relay in 0..self.machines.len() {
+            self.start(relay);
+        }
+        for participant in 0..self.participants.len() {
+            let at = Time::from_millis(self.rng.random_range(200..2000));
+            self.at(at, Step::Join(participant));
+            self.at(at, Step::Choose(participant));
+            self.at(at, Step::Publish(participant));
+            self.plan_roam(participant);
+        }
+        for number in 0..self.scenario.faults.len() {
+            let fault = self.scenario.faults[number];
+            self.at(fault.from, Step::Break(number));
+            self.at(fault.until, Step::Mend(number));
+        }
+        self.at(self.scenario.calm_from, Step::Heal);
+        self.at(self.scenario.leave_at, Step::LeaveAll);
+        self.at(self.now, Step::Judge);
+    }
+
+    pub(crate) fn at(&mut self, at: Time, step: Step) {
+        self.queue.plan(at, step);
+    }
+
+    pub(crate) fn after(&mut self, wait: Duration, step: Step) {
+        self.at(self.now + wait, step);
+    }
+
+    /// Does what happens next. Returns whether the run goes on.
+    fn step(&mut self) -> bool {
+        let Some((at, step)) = self.queue.next() else { return false };
+        if at > self.scenario.end {
+            self.queue.plan(at, step);
+            return false;
+        }
+        self.now = at;
+        match step {
+            Step::Arrive(datagram) => self.arrive(&datagram),
+            Step::WakeThread(relay, epoch, thread) => {
+                if self.machines[relay].epoch() == epoch {
+                    let turn = self.machines[relay].wake(at, thread);
+                    self.ask_for(relay, thread, turn);
+                }
+            }
+            Step::Turn(relay, thread) => self.turn(relay, thread),
+            Step::Wake(participant) => self.wake(participant),
+            Step::Join(participant) => self.join(participant),
+            Step::Roam(participant) => self.roam(participant),
+            Step::Choose(participant) => self.choose(participant),
+            Step::Publish(participant) => self.publish(participant),
+            Step::Judge => self.judge(),
+            Step::Break(fault) => self.break_down(self.scenario.faults[fault].element),
+            Step::Mend(fault) => self.mend(self.scenario.faults[fault].element),
+            Step::Heal => self.network.heal(),
+            Step::LeaveAll => self.leave_all(),
+        }
+        true
+    }
+
+    fn start(&mut self, relay: usize) {
+        let now = self.now;
+        for refused in self.machines[relay].start(now) {
+            self.model.broken(now, || format!("relay {relay} refuses {refused}"));
+        }
+        for thread in 0..self.machines[relay].threads() {
+            self.ask_for_timer(relay, thread);
+        }
+    }
+
+    fn break_down(&mut self, element: Element) {
+        match element {
+            Element::Relay(relay) => {
+                self.tallies.relay_restarts += 1;
+                self.machines[relay].stop();
+                self.model.relay_stopped(relay);
+            }
+            Element::Link(link) => {
+                self.tallies.link_cuts += 1;
+                self.cut[link] = true;
+            }
+        }
+    }
+
+    fn mend(&mut self, element: Element) {
+        match element {
+            Element::Relay(relay) => self.start(relay),
+            Element::Link(link) => self.cut[link] = false,
+        }
+    }
+
+    /// A participant sends a datagram to its relay.
+    pub(crate) fn send_up(&mut self, participant: usize, bytes: &[u8]) {
+        let Participant { ip_port: from, relay, .. } = self.participants[participant];
+        let to = machine::ip_port(relay);
+        let direction = Direction::Up;
+        self.carry(Datagram { from, to, bytes: bytes.into(), wire: participant, direction });
+    }
+
+    /// A relay sends a datagram, to a participant or to a neighbour.
+    fn send(&mut self, relay: usize, (to, bytes): Sent) {
+        let from = machine::ip_port(relay);
+        if let Some(neighbour) = machine::relay_at(to) {
+            let Some((link, direction)) = self.scenario.links.between(relay, neighbour) else {
+                self.model.broken(self.now, || format!("relay {relay} sends to {to}"));
+                return self.network.offer_nowhere(Loss::Unreachable);
+            };
+            self.tallies.over_links += 1;
+            let wire = self.scenario.wire_of_link(link);
+            let is_dropped = match self.config.sabotage {
+                Some(OverlaySabotage::DropOnLinks(one_in)) => {
+                    self.tallies.over_links.is_multiple_of(one_in)
+                }
+                _ => false,
+            };
+            if !is_dropped {
+                self.carry(Datagram { from, to, bytes, wire, direction });
+            }
+        } else {
+            self.send_down(from, to, bytes);
+        }
+    }
+
+    /// Between a relay and the access paths, where the fault sits that the model has to find.
+    fn send_down(&mut self, from: SocketAddr, to: SocketAddr, bytes: Rc<[u8]>) {
+        let is_sabotaged = access_sabotage(self.config.sabotage).is_some();
+        let carries_updates = is_sabotaged && !updates_in(&bytes).is_empty();
+        let (rng, participants) = (&mut self.rng, &self.participants);
+        let someone = || participants[rng.random_range(0..participants.len())].ip_port;
+        for (to, bytes) in self.saboteur.take(to, bytes, carries_updates, someone) {
+            let Some(wire) = participant_at(to).filter(|one| *one < self.participants.len()) else {
+                self.network.offer_nowhere(Loss::Unreachable);
+                continue;
+            };
+            let direction = Direction::Down;
+            self.carry(Datagram { from, to, bytes, wire, direction });
+        }
+    }
+
+    fn carry(&mut self, datagram: Datagram) {
+        let Datagram { wire, direction, ref bytes, .. } = datagram;
+        match self.network.offer(self.now, wire, direction, bytes.len()) {
+            Fate::Arrives { at, copy_at, .. } => {
+                if let Some(copy_at) = copy_at {
+                    let most =
+                        self.scenario.late_copies.min(self.scenario.calm_from.since(self.now));
+                    let late = self.network.copy_is_late(most);
+                    self.at(copy_at + late, Step::Arrive(datagram.clone()));
+                }
+                self.at(at, Step::Arrive(datagram));
+            }
+            Fate::Dropped(_) => {
+                let carried = self.keys.updates_in(wire, direction, bytes);
+                self.model.lost_on(wire, direction, &carried);
+            }
+        }
+    }
+
+    fn arrive(&mut self, datagram: &Datagram) {
+        let Datagram { from, to, bytes, wire, .. } = datagram;
+        let is_cut =
+            wire.checked_sub(self.scenario.participants).is_some_and(|link| self.cut[link]);
+        let relay = machine::relay_at(*to);
+        let is_there = match relay {
+            Some(relay) => self.machines[relay].is_up(),
+            None => self.participants[*wire].ip_port == *to,
+        };
+        if is_cut || !is_there {
+            return self.network.count_loss(Loss::Unreachable);
+        }
+        self.network.arrived();
+        self.trace.arrived(self.now, *from, *to, bytes);
+        match relay {
+            Some(relay) => {
+                let turn = self.machines[relay].arrive(self.now, *from, Rc::clone(bytes));
+                if let Some((thread, at)) = turn {
+                    self.at(at, Step::Turn(relay, thread));
+                }
+            }
+            None => self.deliver(*wire, bytes),
+        }
+    }
+
+    fn turn(&mut self, relay: usize, thread: usize) {
+        if !self.machines[relay].is_due(self.now, thread) {
+            return;
+        }
+        let done = self.machines[relay].turn(self.now, thread);
+        if let Some(what) = done.broken {
+            self.model.broken(self.now, || what);
+        }
+        for keys in done.opened {
+            self.keys.opened(&self.scenario, relay, keys);
+        }
+        let epoch = self.machines[relay].epoch();
+        for other in (0..self.machines[relay].threads()).filter(|one| done.to_wake & 1 << one != 0)
+        {
+            self.after(self.scenario.wake_delay, Step::WakeThread(relay, epoch, other));
+        }
+        for sent in done.sent {
+            self.send(relay, sent);
+        }
+        self.ask_for_timer(relay, thread);
+    }
+
+    fn ask_for_timer(&mut self, relay: usize, thread: usize) {
+        let next = self.machines[relay].next_turn(thread);
+        self.ask_for(relay, thread, next);
+    }
+
+    fn ask_for(&mut self, relay: usize, thread: usize, turn: Option<Time>) {
+        if let Some(at) = turn {
+            self.at(at, Step::Turn(relay, thread));
+        }
+    }
+
+    fn judge(&mut self) {
+        self.after(JUDGE_EVERY, Step::Judge);
+        self.model.judge(self.now);
+        for relay in 0..self.machines.len() {
+            let held = self.machines[relay].held();
+            self.check_held(relay, held);
+            let peak = &mut self.tallies.peak;
+            *peak = Held {
+                sessions: peak.sessions.max(held.sessions),
+                subscriptions: peak.subscriptions.max(held.subscriptions),
+                groups: peak.groups.max(held.groups),
+                routes: peak.routes.max(held.routes),
+            };
+        }
+    }
+
+    /// What a relay holds grows with what there is, not with what has happened.
+    fn check_held(&mut self, relay: usize, held: Held) {
+        let scenario = &self.scenario;
+        let threads = u32::from(scenario.threads[relay]);
+        let groups = scenario.habits.groups * scenario.trees.len() as u32;
+        let participants = scenario.participants as u32;
+        let branches = scenario.links.ends().len() as u32 * scenario.trees.len() as u32;
+        let subscribers = participants * 2 + branches + threads;
+        let relays = self.machines.len() as u32 * scenario.trees.len() as u32;
+        // An address that was left is known until its route has expired.
+        let most_routes =
+            threads * (relays + participants + self.tallies.moves + self.tallies.crashes);
+        let is_bounded = held.groups <= groups * threads
+            && held.subscriptions <= groups * subscribers * threads
+            && held.routes <= most_routes;
+        if !is_bounded {
+            self.model.broken(self.now, || format!("relay {relay} holds {held:?}"));
+        }
+    }
+
+    fn counters(&self) -> Counters {
+        let mut sum = Counters::default();
+        for machine in &self.machines {
+            sum.add(&machine.counters());
+        }
+        sum
+    }
+
+    fn report(mut self) -> OverlayReport {
+        self.model.judge(Time::from_nanos(u64::MAX));
+        if self.scenario.expires {
+            for relay in 0..self.machines.len() {
+                let held = self.machines[relay].held();
+                if held != Held::default() {
+                    let what =
+                        format!("relay {relay} still holds {held:?} after everyone has left");
+                    self.model.broken(self.now, || what);
+                }
+            }
+        }
+        let counts = self.network.counts().clone();
+        let gone = counts.delivered + counts.lost + counts.queue_dropped + counts.unreachable;
+        if counts.sent + counts.duplicated != gone + self.queue.on_the_way() {
+            self.model.broken(self.now, || format!("the network lost count: {counts:?}"));
+        }
+        let counters = self.counters();
+        if self.scenario.is_clean() {
+            let excused = self.model.tally().excused;
+            if excused > 0 {
+                self.model.broken(self.now, || format!("{excused} excused although nothing broke"));
+            }
+        }
+        OverlayReport::new(&self, &counters, self.trace.hash())
+    }
+}
