@@ -1,19 +1,25 @@
 //! `canopy sim`: a seeded world in virtual time.
 
 use crate::output::{print_line, print_note};
-use canopy_sim::{Report, SimConfig};
+use canopy_sim::{MAX_RELAYS, OverlayConfig, OverlayReport, Report, SimConfig};
 use clap::Args;
+use serde::Serialize;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 /// Runs the real relay and the real sessions on a seeded virtual network: participants join, walk,
 /// leave, crash and move to other addresses, the network loses and reorders, strangers attack, the
-/// relay restarts. A reference model says what had to be delivered. The same seed gives the same
+/// relay restarts. With --relays it is a world of many relays: comtrees of every shape over their
+/// links, participants who move between them, links that are cut. A reference model says what had to be delivered. The same seed gives the same
 /// run, to the bit: compare trace_hash. The exit status is 1 if anything was wrong.
 #[derive(Args)]
 pub(crate) struct SimCommand {
     /// Decides everything that is not fixed by another flag
     #[arg(long, value_name = "N")]
     seed: u64,
+    /// How many relays; without it, one relay in more detail, with hostile participants and strangers
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RELAYS)))]
+    relays: Option<u32>,
     /// How many participants; drawn from the seed if not given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     participants: Option<u32>,
@@ -27,6 +33,9 @@ pub(crate) struct SimCommand {
 
 impl SimCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        if let Some(relays) = self.relays {
+            return self.run_overlay(relays);
+        }
         let mut config = SimConfig::new(self.seed);
         config.participants = self.participants;
         config.seconds = self.seconds.unwrap_or(config.seconds);
@@ -36,14 +45,88 @@ impl SimCommand {
         } else {
             print_line(in_words(&report))?;
         }
-        Ok(match report.verdict() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(problem) => {
-                print_note(format_args!("{problem}"));
-                ExitCode::FAILURE
-            }
-        })
+        Ok(judged(report.verdict()))
     }
+
+    fn run_overlay(self, relays: u32) -> anyhow::Result<ExitCode> {
+        let mut config = OverlayConfig::new(relays, self.seed);
+        config.participants = self.participants;
+        config.seconds = self.seconds.unwrap_or(config.seconds);
+        let start = Instant::now();
+        let report = canopy_sim::run_overlay(&config);
+        let timed = Timed::new(&report, start.elapsed());
+        if self.json {
+            print_line(serde_json::to_string(&timed)?)?;
+        } else {
+            print_line(overlay_in_words(&timed))?;
+        }
+        Ok(judged(report.verdict()))
+    }
+}
+
+/// A report, and how long it took to come about.
+#[derive(Serialize)]
+struct Timed<'a> {
+    #[serde(flatten)]
+    report: &'a OverlayReport,
+    wall_seconds: f64,
+    /// Of one core: the simulation has one thread.
+    client_seconds_per_second: f64,
+}
+
+impl Timed<'_> {
+    fn new(report: &OverlayReport, took: Duration) -> Timed<'_> {
+        let wall_seconds = took.as_secs_f64();
+        let client_seconds_per_second = report.client_seconds / wall_seconds.max(1e-9);
+        Timed { report, wall_seconds, client_seconds_per_second }
+    }
+}
+
+fn judged(verdict: Result<(), String>) -> ExitCode {
+    match verdict {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            print_note(format_args!("{problem}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn overlay_in_words(timed: &Timed<'_>) -> String {
+    let report = timed.report;
+    format!(
+        "seed {}: {} relays with {} data threads and {} links, {} participants for {} s, {}, {}\n\
+         comtrees: {}\n\
+         {} updates published; deliveries: {} expected, {} made, {} excused, {} missing, {} \
+         duplicates, {} unexpected, {} out of order\n\
+         {} relay restarts, {} link cuts, {} leaves, {} crashes; at most {} routes in a relay\n\
+         {:.0} client-seconds a second\n\
+         trace hash {}",
+        report.seed,
+        report.relays,
+        report.threads,
+        report.links,
+        report.participants,
+        report.virtual_seconds,
+        report.mode,
+        report.weather,
+        report.comtrees.join("; "),
+        report.updates_published,
+        report.deliveries_expected,
+        report.deliveries,
+        report.deliveries_excused,
+        report.missing,
+        report.duplicates,
+        report.unexpected,
+        report.out_of_order,
+        report.relay_restarts,
+        report.link_cuts,
+        report.leaves,
+        report.crashes,
+        report.most_routes,
+        timed.client_seconds_per_second,
+        report.trace_hash,
+    )
 }
 
 fn in_words(report: &Report) -> String {
