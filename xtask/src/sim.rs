@@ -1,7 +1,7 @@
 //! What the `canopy` binary prints as JSON: simulation results and bench rows.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
+use std::fmt::{self, Display, Formatter};
 use std::process::Command;
 use std::time::Instant;
 
@@ -11,40 +11,65 @@ use serde_json::{Deserializer, Map, Value};
 use crate::job::Job;
 use crate::report::spoken;
 
-/// Runs every seed twice: the same seed must give the same trace, and no two seeds the same one.
-pub(crate) fn check_seeds(job: &mut Job<'_>, seeds: RangeInclusive<u64>) -> Result<()> {
-    let mut seen = BTreeMap::new();
-    for seed in seeds {
+/// A world of the simulator's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct World {
+    pub(crate) seed: u64,
+    /// How many relays; none is the world of one relay, in more detail.
+    pub(crate) relays: Option<u32>,
+}
+
+impl World {
+    fn args(self) -> Vec<String> {
+        let relays = self.relays.map(|relays| vec!["--relays".to_owned(), relays.to_string()]);
+        let seed = vec!["--seed".to_owned(), self.seed.to_string()];
+        [vec!["sim".to_owned()], relays.unwrap_or_default(), seed].concat()
+    }
+}
+
+impl Display for World {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "seed {}", self.seed)?;
+        self.relays.map_or(Ok(()), |relays| write!(f, " of {relays} relays"))
+    }
+}
+
+/// Runs every world twice: the same seed must give the same trace, and no two worlds the same one.
+pub(crate) fn check_worlds(
+    job: &mut Job<'_>,
+    worlds: impl IntoIterator<Item = World>,
+) -> Result<()> {
+    let mut seen: BTreeMap<String, World> = BTreeMap::new();
+    for world in worlds {
         let start = Instant::now();
-        let first = trace_hash(job, seed)?;
-        let second = trace_hash(job, seed)?;
+        let first = trace_hash(job, world)?;
+        let second = trace_hash(job, world)?;
         ensure!(
             first == second,
-            "seed {seed} is not deterministic: trace {first}, then {second}; replay: {}",
-            replay(seed)
+            "{world} is not deterministic: trace {first}, then {second}; replay: {}",
+            replay(world)
         );
-        if let Some(other) = seen.insert(first.clone(), seed) {
+        if let Some(other) = seen.insert(first.clone(), world) {
             bail!(
-                "seeds {other} and {seed} gave the same trace {first}: does the seed reach everything?"
+                "{other} and {world} gave the same trace {first}: does the seed reach everything?"
             );
         }
-        job.note(&format!("seed {seed}: trace {first}, twice, {}", spoken(start.elapsed())));
+        job.note(&format!("{world}: trace {first}, twice, {}", spoken(start.elapsed())));
     }
     Ok(())
 }
 
-/// Simulates one seed; hands back the hash of its trace.
-pub(crate) fn trace_hash(job: &mut Job<'_>, seed: u64) -> Result<String> {
+/// Simulates one world; hands back the hash of its trace.
+pub(crate) fn trace_hash(job: &mut Job<'_>, world: World) -> Result<String> {
     let mut command = Command::new(job.workspace.canopy());
-    command.args(["sim", "--seed", &seed.to_string(), "--json"]);
-    let text = job
-        .read(command)
-        .with_context(|| format!("seed {seed} failed; replay: {}", replay(seed)))?;
+    command.args(world.args()).arg("--json");
+    let text =
+        job.read(command).with_context(|| format!("{world} failed; replay: {}", replay(world)))?;
     let rows = rows(&text)?;
     let hash = rows.iter().find_map(|row| row.get("trace_hash")?.as_str());
-    hash.filter(|hash| !hash.is_empty())
-        .map(str::to_owned)
-        .with_context(|| format!("no trace_hash in what `canopy sim --seed {seed} --json` printed"))
+    hash.filter(|hash| !hash.is_empty()).map(str::to_owned).with_context(|| {
+        format!("no trace_hash in what `canopy {} --json` printed", world.args().join(" "))
+    })
 }
 
 /// The objects in a text of JSON, one after another.
@@ -58,13 +83,21 @@ pub(crate) fn rows(text: &str) -> Result<Vec<Map<String, Value>>> {
     Ok(rows)
 }
 
-fn replay(seed: u64) -> String {
-    format!("cargo run --release -p canopy -- sim --seed {seed}")
+fn replay(world: World) -> String {
+    format!("cargo run --release -p canopy -- {}", world.args().join(" "))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_world_is_replayed_by_what_runs_it() {
+        let one = World { seed: 3, relays: None };
+        assert_eq!(replay(one), "cargo run --release -p canopy -- sim --seed 3");
+        let many = World { seed: 3, relays: Some(20) };
+        assert_eq!(replay(many), "cargo run --release -p canopy -- sim --relays 20 --seed 3");
+    }
 
     #[test]
     fn rows_come_one_after_another() {

@@ -7,13 +7,15 @@ use anyhow::Result;
 use crate::fuzz::{self, fuzz};
 use crate::job::Job;
 use crate::report::spoken;
-use crate::sim::trace_hash;
+use crate::sim::{World, trace_hash};
 use crate::steps::build_release;
 use crate::tally::Tally;
 use crate::workspace::Workspace;
 
 /// After so many failing seeds more of them tell nothing new.
 const ENOUGH: usize = 10;
+/// Worlds have up to so many relays.
+const MOST_RELAYS: u64 = 50;
 /// Time to build, on top of the time that was asked for.
 const BUILD: Duration = Duration::from_secs(20 * 60);
 
@@ -63,7 +65,9 @@ fn seeds(
         if start.elapsed() >= time || failures.len() >= ENOUGH {
             break;
         }
-        match trace_hash(&mut job, seed) {
+        // Every other one is a world of many relays.
+        let relays = seed.is_multiple_of(2).then(|| 1 + (seed / 2 % MOST_RELAYS) as u32);
+        match trace_hash(&mut job, World { seed, relays }) {
             Ok(_) => tally += Tally::PASSED,
             Err(error) => {
                 job.note(&format!("{error:#}"));

@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use crate::bpf;
 use crate::job::Job;
 use crate::packages::on_path;
-use crate::sim;
+use crate::sim::{self, World};
 use crate::workspace::{Workspace, cargo};
 
 /// One step of the test command.
@@ -56,6 +56,9 @@ const OWN_STEP: [&str; 4] = ["system", "engine", "dissector", "browser"];
 
 /// As many seeds as tell chance from determinism in a minute or so; `cargo xtask soak` runs more.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=8;
+/// The same, of worlds of so many relays.
+const RELAYS: [u32; 5] = [2, 3, 5, 12, 30];
+const SEEDS_OF_RELAYS: u64 = 10;
 
 /// The steps as `--list` prints them.
 pub(crate) fn list() -> String {
@@ -112,7 +115,12 @@ fn fuzz(job: &mut Job<'_>) -> Result<()> {
 
 fn simulate(job: &mut Job<'_>) -> Result<()> {
     build_release(job)?;
-    sim::check_seeds(job, SEEDS)
+    let one = SEEDS.map(|seed| World { seed, relays: None });
+    let many = RELAYS.iter().flat_map(|relays| {
+        let seeds = 0..SEEDS_OF_RELAYS;
+        seeds.map(|seed| World { seed, relays: Some(*relays) })
+    });
+    sim::check_worlds(job, one.chain(many))
 }
 
 fn system(job: &mut Job<'_>) -> Result<()> {
