@@ -87,7 +87,7 @@ impl Relay {
     fn deal(&mut self) {
         let comtrees = self.comtrees.live().count() as u32;
         self.table.deal(comtrees);
-        self.routes.deal(comtrees);
+        self.overlay.routes.deal(comtrees);
     }
 
     fn remove_comtree(&mut self, now: Time, comtree: Comtree) -> Result<(), Refusal> {
@@ -100,7 +100,7 @@ impl Relay {
                 self.close(now, port);
             }
         }
-        self.routes.retain(|route| route.comtree != comtree);
+        self.overlay.routes.retain(|route| route.comtree != comtree);
         self.pending.forget_comtree(index);
         self.comtrees.remove(index);
         self.deal();

@@ -40,7 +40,7 @@ impl Relay {
         let address = Address::unicast(site, 0);
         let port = self.open_port(now, Peer::Branch(session), shape, (comtree, index), address);
         let port = port.ok_or(Refusal::BranchExists(comtree))?;
-        self.windows.insert(port, SubscribeWindow::default());
+        self.overlay.windows.insert(port, SubscribeWindow::default());
         self.comtrees.get_mut(index).tree.add(Branch { port, role, site });
         self.branch_changed(now, index);
         Ok(())
@@ -87,17 +87,17 @@ impl Relay {
     /// A comtree's branches have changed: the other data threads are told, and what is wanted here is
     /// asked for where the core is now.
     fn branch_changed(&mut self, now: Time, index: ComtreeIndex) {
-        self.reach_to_tell = true;
+        self.overlay.reach_to_tell = true;
         self.tell_reach();
         self.follow_parent(now, index);
     }
 
     /// Tells the other data threads which comtrees have branches here, as far as they do not know.
     pub(super) fn tell_reach(&mut self) {
-        if !self.reach_to_tell {
+        if !self.overlay.reach_to_tell {
             return;
         }
-        self.reach_to_tell = false;
+        self.overlay.reach_to_tell = false;
         for entry in self.comtrees.live_mut() {
             let reach = entry.tree.reach;
             if reach == entry.tree.told {
@@ -107,7 +107,7 @@ impl Relay {
                 entry.tree.told = reach;
             } else {
                 // They are slow; the next flush tries again.
-                self.reach_to_tell = true;
+                self.overlay.reach_to_tell = true;
             }
         }
     }

@@ -58,7 +58,7 @@ impl Relay {
         let sequence = subscribe.sequence();
         let there = self.ports.get(port).ok_or(DropReason::UnknownSource)?;
         let most = there.shape.datagrams.max_datagram();
-        let window = self.windows.get(&port).copied().unwrap_or_default();
+        let window = self.overlay.windows.get(&port).copied().unwrap_or_default();
         let repeats = window.has(sequence)?;
         // Without an answer it is sent again: then the other data threads may have caught up.
         if !self.can_tell(subscribe.changes().count()) {
@@ -98,7 +98,7 @@ impl Relay {
         let len = writer.finish(comtree, SessionId::NONE);
         self.push_reply(from, port, len)?;
         if !repeats {
-            if let Some(window) = self.windows.get_mut(&port) {
+            if let Some(window) = self.overlay.windows.get_mut(&port) {
                 window.note(sequence);
             }
             self.drop_many_on(comtree, DropReason::SubscriptionsFull, refused);
@@ -113,7 +113,7 @@ impl Relay {
     /// A link has new keys, and its packets new numbers.
     pub(super) fn begin_downstream(&mut self, session: SessionIndex) {
         for port in self.ports.of_link(session).collect::<Vec<_>>() {
-            if let Some(window) = self.windows.get_mut(&port) {
+            if let Some(window) = self.overlay.windows.get_mut(&port) {
                 *window = SubscribeWindow::default();
             }
             self.begin_upstream(port);

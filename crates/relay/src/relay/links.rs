@@ -108,7 +108,7 @@ impl Relay {
         for branch in self.ports.of_link(session).collect::<Vec<_>>() {
             self.close(now, branch);
         }
-        self.last_asked.retain(|(of, _), _| *of != session);
+        self.overlay.last_asked.retain(|(of, _), _| *of != session);
         self.ports.mark_link(session, false);
         self.sessions.remove_link(session);
         Ok(())

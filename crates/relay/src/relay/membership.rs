@@ -150,7 +150,7 @@ impl Relay {
             self.by_token.remove(&rights.token());
         }
         if let Peer::Branch(_) = port.peer {
-            self.windows.remove(&index);
+            self.overlay.windows.remove(&index);
             self.branch_closed(now, port.comtree_index, index);
         } else if let Peer::Participant(_) = port.peer {
             entry.addresses.give_back(now, port.address, port.owner);

@@ -1,5 +1,6 @@
 //! The relay of one data thread: verbs over ports, subscriptions and fan-out.
 
+mod answers;
 mod apply;
 mod branches;
 mod config;
@@ -10,6 +11,7 @@ mod keys;
 mod limits;
 mod links;
 mod membership;
+mod overlay;
 mod rights;
 mod routing;
 mod standing;
@@ -28,7 +30,6 @@ use crate::pending::{Audience, MAX_PENDING_BYTES, MAX_PENDING_RECORDS, Pending};
 use crate::places::Places;
 use crate::ports::{PortIndex, Ports};
 use crate::replies::{Replies, STRANGERS};
-use crate::routes::Routes;
 use crate::siblings::Siblings;
 use crate::subscriptions::{Most, SubscriptionTable};
 use crate::told::Told;
@@ -36,16 +37,15 @@ use canopy_batch::SendBatch;
 use canopy_session::{KeyedState, Keyring, LoggedKeys, MAX_LINKS, SessionIndex, Sessions, derive};
 use canopy_token::UnixTime;
 use canopy_wire::{
-    Address, Class, Comtree, DropReason, GroupKey, Kind, Packet, Path, Sealed, Tag, Time, WireError,
+    Class, Comtree, DropReason, GroupKey, Kind, Packet, Path, Sealed, Tag, Time, WireError,
 };
 pub use config::{Mode, Notice, RelayConfig};
 use core::net::IpAddr;
 use core::time::Duration;
-use downstream::SubscribeWindow;
 use links::Link;
+use overlay::Overlay;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use upstream::Upstream;
 
 /// Expired sessions and subscriptions are looked for this often, a part of the tables each time.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
@@ -58,8 +58,6 @@ const ROUTE_SWEEPS: u32 = 100;
 const MORE_PORTS: u32 = 4096;
 /// Notices that wait to be fetched; later ones are not kept.
 const MAX_NOTICES: usize = 256;
-/// Before the first source was learned.
-const NOBODY: (PortIndex, Address) = (crate::NONE, Address::UNSPECIFIED);
 /// Connects that are remembered as passed to another data thread, the latest ones.
 const MAX_PASSED_ON: usize = 512;
 /// Handshakes that fail, a second: beyond, only who comes from a quiet prefix is let in.
@@ -97,16 +95,7 @@ pub struct Relay {
     /// From which the calls of links draw.
     call_seed: [u8; 32],
     table: SubscriptionTable,
-    routes: Routes,
-    /// The branch and the source that were learned last.
-    learned: (PortIndex, Address),
-    upstreams: Vec<Upstream>,
-    /// By link and comtree that had a parent there: the number of the last packet that asked it.
-    last_asked: BTreeMap<(SessionIndex, Comtree), u32>,
-    /// By branch.
-    windows: BTreeMap<PortIndex, SubscribeWindow>,
-    /// Other data threads do not know yet which branches are here.
-    reach_to_tell: bool,
+    overlay: Overlay,
     siblings: Siblings,
     pending: Pending,
     fanout: Fanout,
@@ -175,12 +164,7 @@ impl Relay {
             links_looked_at: Time::ZERO,
             call_seed: derive(table_key, b"canopy calls"),
             table: SubscriptionTable::new(config.tables, sibling_ports, max_ports, table_key),
-            routes: Routes::new(config.tables.max_routes, table_key),
-            learned: NOBODY,
-            upstreams: Vec::new(),
-            last_asked: BTreeMap::new(),
-            windows: BTreeMap::new(),
-            reach_to_tell: false,
+            overlay: Overlay::new(config.tables.max_routes, table_key),
             siblings,
             pending: Pending::new(max_ports),
             fanout: Fanout::new(max_ports, max_pairs, config.smallest_set),
@@ -358,7 +342,7 @@ impl Relay {
             && self.table.live() == 0
             && self.table.changes_to_tell() == 0
             && self.muted.is_empty()
-            && self.routes.len() == 0
+            && self.overlay.routes.len() == 0
             && self.unsaid.is_empty()
             && self.links.is_empty();
         self.sweep_at = (!idle).then_some(now + SWEEP_EVERY);

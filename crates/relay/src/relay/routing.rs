@@ -3,7 +3,8 @@
 //! relay on the answer's way learns.
 
 use super::intake::Accepted;
-use super::{GONE, Relay, SWEEP_EVERY};
+use super::overlay::NOBODY;
+use super::{Relay, SWEEP_EVERY};
 use crate::NONE;
 use crate::bucket::Rate;
 use crate::changes::BranchRole;
@@ -11,28 +12,24 @@ use crate::comtrees::ComtreeIndex;
 use crate::pending::Update;
 use crate::ports::{Peer, PeerClass, PortIndex};
 use crate::routes::{Noted, Way};
-use crate::told::Told;
 use crate::tree::{Asked, Branch, Reach};
-use canopy_wire::{Address, Comtree, DropReason, MAX_DATAGRAM, Packet, Path, RouteReply, Time};
+use canopy_wire::{Address, Comtree, DropReason, Time};
 use core::time::Duration;
 
 /// Updates to an address whose way is not known go to all branches for so long. Whoever has it has
 /// answered by then.
-const REPLY_WAIT: Duration = Duration::from_secs(1);
+pub(super) const REPLY_WAIT: Duration = Duration::from_secs(1);
 /// But so many must have asked, for one of them, or the answer, may be lost.
-const MIN_TIMES: u32 = 3;
+pub(super) const MIN_TIMES: u32 = 3;
 /// After that it counts as nobody's, until it is asked for again.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// Addresses of a comtree that are asked for at a time, and new ones a second.
 const MAX_ASKED: usize = 4096;
 const ASKS: Rate = Rate::new(1000, 1000);
 
-/// An answer follows known ways only, however long they are.
-const REPLY_HOPS: u8 = u8::MAX;
-
 impl Relay {
     /// What stands for an address in the routes: itself in the relay's own site, its site otherwise.
-    fn route_key(&self, index: ComtreeIndex, address: Address) -> (Address, bool) {
+    pub(super) fn route_key(&self, index: ComtreeIndex, address: Address) -> (Address, bool) {
         let own_site = self.comtrees.get(index).addresses.site();
         let is_own_site = address.site() == own_site;
         (if is_own_site { address } else { Address::unicast(address.site(), 0) }, is_own_site)
@@ -49,7 +46,7 @@ impl Relay {
         src: Address,
     ) -> bool {
         // A bundle has many updates of one source.
-        if self.learned == (port, src) {
+        if self.overlay.learned == (port, src) {
             return true;
         }
         let (to, is_own_site) = self.route_key(index, src);
@@ -59,7 +56,7 @@ impl Relay {
         {
             return false;
         }
-        self.learned = (port, src);
+        self.overlay.learned = (port, src);
         self.learn(now, (comtree, index), to, port);
         true
     }
@@ -81,7 +78,7 @@ impl Relay {
     fn learn(&mut self, now: Time, comtree: (Comtree, ComtreeIndex), to: Address, port: PortIndex) {
         let class = self.ports.get(port).map(|port| port.shape.class);
         let way = Way { port, is_core_peer: class == Some(PeerClass::CorePeer) };
-        match self.routes.note(now, comtree, to, way) {
+        match self.overlay.routes.note(now, comtree, to, way) {
             Noted::Known => {}
             Noted::Full => self.counters.routes_refused += 1,
             noted @ (Noted::New | Noted::Moved) => {
@@ -108,7 +105,7 @@ impl Relay {
             return self.queue_for_one(now, port, NONE, &Update { asks_route: false, ..update });
         }
         let (to, is_own_site) = self.route_key(index, update.dst);
-        let known = self.routes.find(update.comtree, to).filter(|way| way.port != origin);
+        let known = self.overlay.routes.find(update.comtree, to).filter(|way| way.port != origin);
         if let Some(way) = known {
             return self.send_along(now, way, accepted);
         }
@@ -255,129 +252,6 @@ impl Relay {
         Ok(())
     }
 
-    /// Answers an update that asks for the way to its destination, which is known here.
-    fn answer_route(
-        &mut self,
-        now: Time,
-        index: ComtreeIndex,
-        update: &Update<'_>,
-        may_pass: bool,
-    ) {
-        if !update.asks_route {
-            return;
-        }
-        let (comtree, about) = (update.comtree, update.dst);
-        if !may_pass {
-            // The data thread that asks learns that the way leads here.
-            let (to, _) = self.route_key(index, about);
-            let way = self.routes.find(comtree, to);
-            let is_core_peer = way.is_some_and(|way| way.is_core_peer);
-            self.siblings.tell_route(comtree, to, Some(is_core_peer));
-        }
-        let reply = RouteReply { to: update.src, about, is_there: true, hops: REPLY_HOPS };
-        self.send_reply(now, (comtree, index), reply, true);
-    }
-
-    /// Nobody is where an update was to go: its sender is told, at a rate.
-    pub(super) fn tell_nobody(&mut self, now: Time, update: &Update<'_>) {
-        if let Some(sender) = self.ports.find(update.comtree, update.src) {
-            return self.tell_gone(now, sender, update.dst);
-        }
-        if !self.gone.take(&GONE, now, 1) {
-            return self.drop_on(update.comtree, DropReason::RepliesRate);
-        }
-        let Some(index) = self.comtrees.find(update.comtree) else { return };
-        let hops = REPLY_HOPS;
-        let reply = RouteReply { to: update.src, about: update.dst, is_there: false, hops };
-        self.send_reply(now, (update.comtree, index), reply, true);
-    }
-
-    /// Sends an answer on towards whoever has asked; if that is somebody here, it has arrived.
-    fn send_reply(
-        &mut self,
-        now: Time,
-        (comtree, index): (Comtree, ComtreeIndex),
-        reply: RouteReply,
-        may_pass: bool,
-    ) {
-        let RouteReply { to: asker, about, is_there, .. } = reply;
-        if let Some(port) = self.ports.find(comtree, asker) {
-            if !is_there {
-                self.tell_gone(now, port, about);
-            }
-            return;
-        }
-        let (to, _) = self.route_key(index, asker);
-        let way = self.routes.find(comtree, to).and_then(|way| self.ports.get(way.port));
-        let thread = match way.map(|port| port.peer) {
-            Some(Peer::Branch(session)) => {
-                let mut packet = [0; MAX_DATAGRAM];
-                if let Ok(len) = reply.encode(comtree, &mut packet) {
-                    self.counters.route_replies += 1;
-                    if !self.send_over(session, &packet[..len]) {
-                        self.drop_on(comtree, DropReason::RepliesFull);
-                    }
-                }
-                return;
-            }
-            Some(Peer::Sibling(thread)) => Some(thread),
-            _ => self.thread_of(comtree, asker),
-        };
-        match thread.filter(|_| may_pass) {
-            Some(thread) if !is_there && way.is_none() => {
-                let (sender, address) = (asker, about);
-                self.siblings.mention(thread, Told::Gone { comtree, sender, address });
-            }
-            Some(thread) if way.is_some() => {
-                self.siblings.mention(thread, Told::RouteReply { comtree, reply });
-            }
-            // To a participant there the answer to its update is nothing.
-            Some(_) => {}
-            None => self.drop_on(comtree, DropReason::NotThisWay),
-        }
-    }
-
-    /// Takes a neighbour's answer: it leads there, or it does not.
-    pub(super) fn take_route_reply(
-        &mut self,
-        now: Time,
-        from: Path,
-        packet: &Packet<'_>,
-    ) -> Result<(), DropReason> {
-        let port = self.admit(now, from, packet)?;
-        let there = self.ports.get(port).ok_or(DropReason::UnknownSource)?;
-        let (is_branch, index) = (matches!(there.peer, Peer::Branch(_)), there.comtree_index);
-        let comtree = (packet.header().comtree, index);
-        if !is_branch {
-            return Err(DropReason::UnexpectedKind);
-        }
-        let reply = RouteReply::decode(packet)?;
-        let hops = reply.hops.checked_sub(1).ok_or(DropReason::HopLimit)?;
-        let (to, is_own_site) = self.route_key(index, reply.about);
-        if reply.is_there {
-            if !self.learn_source(now, comtree, port, reply.about) {
-                return Err(DropReason::SpoofedSource);
-            }
-            self.comtrees.get_mut(index).tree.asked.remove(&reply.about);
-        } else if is_own_site {
-            // It is not there any more; the next update asks all the others.
-            if let Some(route) = self.routes.forget(comtree.0, to, port) {
-                self.tell_forgotten(route.comtree, route.to);
-            }
-        } else if let Some(asked) = self.comtrees.get_mut(index).tree.asked.get_mut(&reply.about) {
-            // Who asks need not wait any longer.
-            *asked = Asked { since: asked.since.min(now - REPLY_WAIT), times: MIN_TIMES };
-        }
-        self.send_reply(now, comtree, RouteReply { hops, ..reply }, true);
-        Ok(())
-    }
-
-    pub(super) fn hear_route_reply(&mut self, now: Time, comtree: Comtree, reply: RouteReply) {
-        if let Some(index) = self.comtrees.find(comtree) {
-            self.send_reply(now, (comtree, index), reply, false);
-        }
-    }
-
     /// Another data thread knows a way, or does so no more.
     pub(super) fn hear_of_route(
         &mut self,
@@ -389,31 +263,31 @@ impl Relay {
         let Some(index) = self.comtrees.find(comtree) else { return };
         let port = u32::from(thread);
         let Some(is_core_peer) = leads else {
-            self.routes.forget(comtree, to, port);
+            self.overlay.routes.forget(comtree, to, port);
             return;
         };
         let way = Way { port, is_core_peer };
-        if self.routes.note_sibling((comtree, index), to, way) == Noted::Full {
+        if self.overlay.routes.note_sibling((comtree, index), to, way) == Noted::Full {
             self.counters.routes_refused += 1;
         }
     }
 
     /// The other data threads need not send here any more what goes there.
     pub(super) fn tell_forgotten(&mut self, comtree: Comtree, to: Address) {
-        self.learned = super::NOBODY;
+        self.overlay.learned = NOBODY;
         self.siblings.tell_route(comtree, to, None);
     }
 
     pub(super) fn forget_routes_over(&mut self, port: PortIndex) {
         let siblings = &mut self.siblings;
-        self.routes.retain(|route| {
+        self.overlay.routes.retain(|route| {
             let keep = route.way.port != port;
             if !keep {
                 siblings.tell_route(route.comtree, route.to, None);
             }
             keep
         });
-        self.learned = super::NOBODY;
+        self.overlay.learned = NOBODY;
     }
 
     /// A participant has left an address: data threads that were told that it is here hear that it is
@@ -427,7 +301,7 @@ impl Relay {
 
     /// A participant has an address here now: no way leads there any more.
     pub(super) fn arrived_here(&mut self, comtree: Comtree, address: Address) {
-        if self.routes.forget(comtree, address, NONE).is_some() {
+        if self.overlay.routes.forget(comtree, address, NONE).is_some() {
             self.tell_forgotten(comtree, address);
         }
     }
@@ -435,15 +309,15 @@ impl Relay {
     /// Forgets ways from which nothing came for long, a part of them each time, and for what has been
     /// asked long ago.
     pub(super) fn sweep_routes(&mut self, now: Time) {
-        let budget = self.routes.len() / super::ROUTE_SWEEPS + 1;
+        let budget = self.overlay.routes.len() / super::ROUTE_SWEEPS + 1;
         let siblings = &mut self.siblings;
-        let before = self.routes.len();
-        self.routes.expire(now, budget, |route| {
+        let before = self.overlay.routes.len();
+        self.overlay.routes.expire(now, budget, |route| {
             // Without room to say so it stays until the next round.
             siblings.tell_route(route.comtree, route.to, None)
         });
-        self.learned = super::NOBODY;
-        self.counters.routes_expired += u64::from(before - self.routes.len());
+        self.overlay.learned = NOBODY;
+        self.counters.routes_expired += u64::from(before - self.overlay.routes.len());
         for entry in self.comtrees.live_mut() {
             entry.tree.asked.retain(|_, asked| now.since(asked.since) < ASK_AGAIN);
         }

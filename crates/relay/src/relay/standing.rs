@@ -38,7 +38,7 @@ impl Relay {
 
     /// How many ways to endpoints and sites it has learned.
     pub fn routes(&self) -> u32 {
-        self.routes.len()
+        self.overlay.routes.len()
     }
 
     /// The ways that it has learned, up to so many of them.
@@ -52,7 +52,7 @@ impl Relay {
             let heard = route.heard().map(|at| now.since(at));
             Some(RouteStatus { comtree: route.comtree, to: route.to, via, heard })
         };
-        self.routes.iter().filter_map(status).take(most).collect()
+        self.overlay.routes.iter().filter_map(status).take(most).collect()
     }
 
     /// The groups that somebody here is subscribed to, up to so many of them; fewer where they have many

@@ -52,7 +52,7 @@ impl Relay {
         let header = packet.header();
         let index = self.admit(now, from, packet)?;
         let subscribe = Subscribe::new_checked(packet)?;
-        if self.windows.contains_key(&index) {
+        if self.overlay.windows.contains_key(&index) {
             return self.take_from_branch(now, (from, index), header.comtree, &subscribe);
         }
         let port = self.ports.get_mut(index).ok_or(DropReason::UnknownSource)?;

@@ -51,23 +51,23 @@ impl Relay {
     pub(super) fn follow_parent(&mut self, now: Time, index: ComtreeIndex) {
         let entry = self.comtrees.get(index);
         let (comtree, parent) = (entry.id, entry.tree.parent());
-        let place = self.upstreams.iter().position(|upstream| upstream.comtree == comtree);
-        if place.map(|place| self.upstreams[place].port) == parent {
+        let place = self.overlay.upstreams.iter().position(|upstream| upstream.comtree == comtree);
+        if place.map(|place| self.overlay.upstreams[place].port) == parent {
             return;
         }
         if let Some(place) = place {
-            let Upstream { sequence, session, .. } = self.upstreams.swap_remove(place);
+            let Upstream { sequence, session, .. } = self.overlay.upstreams.swap_remove(place);
             // It may be the parent again before the link has new keys.
-            self.last_asked.insert((session, comtree), sequence);
+            self.overlay.last_asked.insert((session, comtree), sequence);
             self.table.set_upwards(comtree, false);
         }
         if let Some(port) = parent
             && let Some(session) = self.link_of(port)
         {
             self.table.set_upwards(comtree, true);
-            let sequence = self.last_asked.remove(&(session, comtree)).unwrap_or(0);
+            let sequence = self.overlay.last_asked.remove(&(session, comtree)).unwrap_or(0);
             let in_flight = VecDeque::new();
-            self.upstreams.push(Upstream {
+            self.overlay.upstreams.push(Upstream {
                 comtree,
                 port,
                 session,
@@ -85,10 +85,11 @@ impl Relay {
     /// A link has new keys: what was on its way to the parent over it is lost, and whoever is there
     /// may have forgotten everything.
     pub(super) fn begin_upstream(&mut self, port: PortIndex) {
-        let Some(place) = self.upstreams.iter().position(|upstream| upstream.port == port) else {
+        let Some(place) = self.overlay.upstreams.iter().position(|upstream| upstream.port == port)
+        else {
             return;
         };
-        let upstream = &mut self.upstreams[place];
+        let upstream = &mut self.overlay.upstreams[place];
         upstream.sequence = 0;
         upstream.in_flight.clear();
         let comtree = upstream.comtree;
@@ -97,11 +98,11 @@ impl Relay {
 
     /// A link is down: nothing can be asked over it, and its next packets have new numbers.
     pub(super) fn pause_upstreams(&mut self, session: SessionIndex) {
-        self.last_asked.retain(|(of, _), _| *of != session);
-        for place in 0..self.upstreams.len() {
-            if self.upstreams[place].session == session {
-                self.upstreams[place].in_flight.clear();
-                self.table.pause_asking(self.upstreams[place].comtree);
+        self.overlay.last_asked.retain(|(of, _), _| *of != session);
+        for place in 0..self.overlay.upstreams.len() {
+            if self.overlay.upstreams[place].session == session {
+                self.overlay.upstreams[place].in_flight.clear();
+                self.table.pause_asking(self.overlay.upstreams[place].comtree);
             }
         }
     }
@@ -116,13 +117,13 @@ impl Relay {
             }
             upstream.in_flight.iter().map(|flight| flight.resend_at).min()
         };
-        self.upstreams.iter().filter_map(due).min()
+        self.overlay.upstreams.iter().filter_map(due).min()
     }
 
     /// Sends parents what is wanted, and again what they have not acknowledged.
     pub(super) fn drive_upstreams(&mut self, now: Time) {
-        for place in 0..self.upstreams.len() {
-            let session = self.upstreams[place].session;
+        for place in 0..self.overlay.upstreams.len() {
+            let session = self.overlay.upstreams[place].session;
             if self.sessions.path(session).is_none() {
                 continue;
             }
@@ -138,9 +139,9 @@ impl Relay {
 
     fn resend(&mut self, now: Time, place: usize, session: SessionIndex) {
         let wait = self.resend_after(session);
-        for number in 0..self.upstreams[place].in_flight.len() {
-            let Upstream { comtree, port, .. } = self.upstreams[place];
-            let flight = &mut self.upstreams[place].in_flight[number];
+        for number in 0..self.overlay.upstreams[place].in_flight.len() {
+            let Upstream { comtree, port, .. } = self.overlay.upstreams[place];
+            let flight = &mut self.overlay.upstreams[place].in_flight[number];
             if flight.resend_at > now {
                 continue;
             }
@@ -156,7 +157,7 @@ impl Relay {
                 });
                 Some(writer.finish(comtree, canopy_wire::SessionId::NONE))
             });
-            self.upstreams[place].in_flight[number].groups = groups;
+            self.overlay.upstreams[place].in_flight[number].groups = groups;
             match packet {
                 Some(len) => self.push_subscribe(session, len),
                 None => return self.counters.drop(DropReason::RepliesFull),
@@ -166,7 +167,7 @@ impl Relay {
 
     /// Sends one packet of what the parent is to hear. False if there is nothing more, or no room.
     fn ask_more(&mut self, now: Time, place: usize, session: SessionIndex) -> bool {
-        let Upstream { comtree, port, sequence, ref in_flight, .. } = self.upstreams[place];
+        let Upstream { comtree, port, sequence, ref in_flight, .. } = self.overlay.upstreams[place];
         // Those on the way span no more numbers than the parent remembers.
         let sequence = sequence.wrapping_add(1);
         let oldest = in_flight.front().map_or(sequence, |flight| flight.sequence);
@@ -192,8 +193,8 @@ impl Relay {
         self.counters.subscriptions_asked += groups.len() as u64;
         self.push_subscribe(session, len);
         let flight = Flight { sequence, groups, resend_at: now + wait, tries: 0 };
-        self.upstreams[place].sequence = sequence;
-        self.upstreams[place].in_flight.push_back(flight);
+        self.overlay.upstreams[place].sequence = sequence;
+        self.overlay.upstreams[place].in_flight.push_back(flight);
         true
     }
 
@@ -223,8 +224,8 @@ impl Relay {
         packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
         let port = self.admit(now, from, packet)?;
-        let place = self.upstreams.iter().position(|upstream| upstream.port == port);
-        let upstream = &mut self.upstreams[place.ok_or(DropReason::UnexpectedKind)?];
+        let place = self.overlay.upstreams.iter().position(|upstream| upstream.port == port);
+        let upstream = &mut self.overlay.upstreams[place.ok_or(DropReason::UnexpectedKind)?];
         let ack = SubscribeAck::new_checked(packet)?;
         let is_it = |flight: &Flight| flight.sequence == ack.sequence();
         // An answer may come twice, when the packet was sent twice.
@@ -242,14 +243,14 @@ impl Relay {
 
     /// Asks parents again for a part of what is wanted, so that it does not expire there.
     pub(super) fn sweep_upstreams(&mut self) {
-        for place in 0..self.upstreams.len() {
-            let Upstream { comtree, session, .. } = self.upstreams[place];
+        for place in 0..self.overlay.upstreams.len() {
+            let Upstream { comtree, session, .. } = self.overlay.upstreams[place];
             // What is asked lives as long as the parent says.
             let lifetime = self.link_at(session).and_then(Link::lifetime);
             let lifetime = lifetime.unwrap_or(self.subscription_lifetime);
             let rounds = lifetime.as_millis() / u128::from(REFRESHES) / SWEEP_EVERY.as_millis();
             let rounds = (rounds as u64).max(1);
-            let to_refresh = &mut self.upstreams[place].to_refresh;
+            let to_refresh = &mut self.overlay.upstreams[place].to_refresh;
             *to_refresh += u64::from(self.table.groups_high_water());
             let budget = (*to_refresh / rounds) as u32;
             *to_refresh %= rounds;
@@ -261,7 +262,7 @@ impl Relay {
     /// acknowledged.
     pub(super) fn asked_over(&self, port: PortIndex) -> (u32, u32) {
         let of_port = |upstream: &&Upstream| upstream.port == port;
-        self.upstreams.iter().find(of_port).map_or((0, 0), |upstream| {
+        self.overlay.upstreams.iter().find(of_port).map_or((0, 0), |upstream| {
             let waiting: usize = upstream.in_flight.iter().map(|flight| flight.groups.len()).sum();
             (self.table.asked(upstream.comtree), waiting as u32)
         })

@@ -1,0 +1,40 @@
+//! What a data thread remembers of other relays, beside their links and the branches of comtrees.
+
+use super::downstream::SubscribeWindow;
+use super::upstream::Upstream;
+use crate::NONE;
+use crate::ports::PortIndex;
+use crate::routes::Routes;
+use canopy_session::SessionIndex;
+use canopy_wire::{Address, Comtree, Tag};
+use std::collections::BTreeMap;
+
+/// Before the first source was learned.
+pub(super) const NOBODY: (PortIndex, Address) = (NONE, Address::UNSPECIFIED);
+
+/// What is remembered of other relays.
+pub(super) struct Overlay {
+    pub(super) routes: Routes,
+    /// The branch and the source that were learned last.
+    pub(super) learned: (PortIndex, Address),
+    pub(super) upstreams: Vec<Upstream>,
+    /// By link and comtree that had a parent there: the number of the last packet that asked it.
+    pub(super) last_asked: BTreeMap<(SessionIndex, Comtree), u32>,
+    /// By branch.
+    pub(super) windows: BTreeMap<PortIndex, SubscribeWindow>,
+    /// Other data threads do not know yet which branches are here.
+    pub(super) reach_to_tell: bool,
+}
+
+impl Overlay {
+    pub(super) fn new(max_routes: u32, table_key: &Tag) -> Overlay {
+        Overlay {
+            routes: Routes::new(max_routes, table_key),
+            learned: NOBODY,
+            upstreams: Vec::new(),
+            last_asked: BTreeMap::new(),
+            windows: BTreeMap::new(),
+            reach_to_tell: false,
+        }
+    }
+}
