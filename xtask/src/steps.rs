@@ -58,7 +58,7 @@ const OWN_STEP: [&str; 4] = ["system", "engine", "dissector", "browser"];
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=8;
 /// The same, of worlds of so many relays.
 const RELAYS: [u32; 5] = [2, 3, 5, 12, 30];
-const SEEDS_OF_RELAYS: u64 = 10;
+const SEEDS_OF_RELAYS: u64 = 4;
 
 /// The steps as `--list` prints them.
 pub(crate) fn list() -> String {
