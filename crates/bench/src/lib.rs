@@ -16,6 +16,7 @@ mod noise;
 mod plan;
 mod reflector;
 mod relay;
+mod router;
 mod subscribe;
 mod table;
 
@@ -34,6 +35,8 @@ pub struct BenchCommand {
 enum What {
     /// The relay's processor time per delivery, against a naive reflector in the same rounds
     Relay(Box<relay::RelayBench>),
+    /// What passes through a relay from link to links, against bare reflectors
+    Router(Box<router::RouterBench>),
     /// How many users a relay carries: predicted from its costs, and found by raising the load
     Capacity(capacity::CapacityBench),
     /// What one payload to many receivers costs with each send engine, against a sendto each
@@ -51,6 +54,9 @@ enum What {
     /// The naive reflector: recvfrom, then sendto per member
     #[command(hide = true)]
     Reflector(reflector::Reflector),
+    /// The router under measurement, or a reflector in its place
+    #[command(hide = true)]
+    RouterSide(router::RouterSide),
     /// Who floods
     #[command(hide = true)]
     Attacker(flood::Attacker),
@@ -99,6 +105,7 @@ impl BenchCommand {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.what {
             What::Relay(bench) => bench.run(),
+            What::Router(bench) => bench.run(),
             What::Capacity(bench) => bench.run(),
             What::Groupcast(bench) => bench.run(),
             What::Subscribe(bench) => bench.run(),
@@ -107,6 +114,7 @@ impl BenchCommand {
             What::Footprint(bench) => bench.run(),
             What::Plan(bench) => bench.run(),
             What::Reflector(reflector) => reflector.run(),
+            What::RouterSide(side) => side.run(),
             What::Attacker(attacker) => attacker.run(),
         }
     }

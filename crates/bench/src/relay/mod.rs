@@ -15,10 +15,10 @@ use canopy_engines::{EngineChoice, EngineName};
 use canopy_output::{print_line, print_note};
 use cases::{Case, Filters};
 use clap::Args;
-use place::Place;
+pub(crate) use place::Place;
 use plan::{Keys, Plan};
 use report::Row;
-pub(crate) use rounds::{Server, UNLIMITED};
+pub(crate) use rounds::{Server, UNLIMITED, server_command};
 use std::process::ExitCode;
 use std::time::Duration;
 

@@ -11,8 +11,8 @@ use std::process::Command;
 
 /// Server and load, and what is between them.
 pub(crate) struct Place {
-    pub(super) server_ip: IpAddr,
-    pub(super) load_ip: IpAddr,
+    pub(crate) server_ip: IpAddr,
+    pub(crate) load_ip: IpAddr,
     hosts: Option<Hosts>,
 }
 
@@ -27,14 +27,14 @@ struct Hosts {
 }
 
 impl Place {
-    pub(super) fn loopback() -> Place {
+    pub(crate) fn loopback() -> Place {
         let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
         Place { server_ip: ip, load_ip: ip, hosts: None }
     }
 
     /// Makes the hosts and installs the clone engines. The far host's receive work is done by
     /// `load_on`.
-    pub(super) fn virtual_ethernet(load_on: usize) -> anyhow::Result<Place> {
+    pub(crate) fn virtual_ethernet(load_on: usize) -> anyhow::Result<Place> {
         let (near, far) = (Namespace::new()?, Namespace::new()?);
         Namespace::join(&near, &far)?;
         far.steer("far", load_on).context("the receive work cannot be steered")?;
@@ -55,13 +55,18 @@ impl Place {
         })
     }
 
+    /// Whether server and load are on two hosts.
+    pub(crate) fn is_netns(&self) -> bool {
+        self.hosts.is_some()
+    }
+
     /// Why the clone engines could not be installed, where they should have been.
-    pub(super) fn not_installed(&self) -> Option<&str> {
+    pub(crate) fn not_installed(&self) -> Option<&str> {
         self.hosts.as_ref().and_then(|hosts| hosts.not_installed.as_deref())
     }
 
     /// Why a relay here cannot have this engine, if it cannot.
-    pub(super) fn why_not(&self, engine: EngineChoice) -> anyhow::Result<Option<String>> {
+    pub(crate) fn why_not(&self, engine: EngineChoice) -> anyhow::Result<Option<String>> {
         if let (EngineChoice::Named(name), Some(why)) = (engine, self.not_installed())
             && name.clones()
         {
@@ -80,7 +85,7 @@ impl Place {
     }
 
     /// Runs the load's side where the load is.
-    pub(super) fn run<T: Send>(&self, load: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
+    pub(crate) fn run<T: Send>(&self, load: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
         match &self.hosts {
             None => Ok(load()),
             Some(hosts) => Ok(hosts.far.run(load)?),
@@ -88,7 +93,7 @@ impl Place {
     }
 
     /// Makes a command start where the server is.
-    pub(super) fn host_server<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+    pub(crate) fn host_server<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         match &self.hosts {
             None => command,
             Some(hosts) => hosts.near.host(command),
@@ -96,7 +101,7 @@ impl Place {
     }
 
     /// What the relay must be told to serve here.
-    pub(super) fn relay_flags(&self) -> Vec<String> {
+    pub(crate) fn relay_flags(&self) -> Vec<String> {
         let listen = ["--listen".to_owned(), format!("{}:0", self.server_ip)];
         let engines = self.hosts.iter().flat_map(|hosts| {
             let folder = hosts.folder.display().to_string();

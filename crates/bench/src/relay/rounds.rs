@@ -103,7 +103,8 @@ impl Server {
     }
 }
 
-fn server_command() -> anyhow::Result<Command> {
+/// The binary that this is part of, without the caller's settings.
+pub(crate) fn server_command() -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     // Nothing of the caller's settings changes what is measured.
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CANOPY_")) {

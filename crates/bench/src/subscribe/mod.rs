@@ -5,30 +5,32 @@
 //! packets; through the socket it is the relay as it is served, with the kernel's work for it. In
 //! memory each packet is another participant's than the one before, so that a change finds its part
 //! of the tables in no near cache; through the socket a participant's packets come several at a time, without
-//! which the load would be slower than the relay.
+//! which the load would be slower than the relay. Over a link it is what a relay's participants change
+//! that the next relay towards the core hears of ([`link`]).
 
-use crate::Processors;
-use crate::members::{Heard, Member, Members, session};
+mod delay;
+mod link;
+mod walk;
+
+use crate::members::{Members, session};
 use crate::noise::median;
 use crate::relay::{Server, UNLIMITED};
-use anyhow::{Context, bail, ensure};
+use crate::{Processors, flag_value};
+use anyhow::{bail, ensure};
 use canopy_net::{SocketOptions, process_cpu_time, thread_cpu_time};
 use canopy_output::{print_line, print_note};
 use canopy_relay::{
     ADDRESS_REST, Budgets, ComtreeConfig, Gate, Mode, Places, Relay, RelayConfig, Siblings,
     TableLimits,
 };
-use canopy_session::{Keyring, Session, SessionLimits, State};
-use canopy_wire::{
-    Change, Comtree, Group, Kind, Level, MAX_DATAGRAM, Packet, SessionId, SubscribeAck,
-    SubscribeWriter, Time,
-};
-use clap::Args;
+use canopy_session::{Keyring, SessionLimits, State};
+use canopy_wire::{Comtree, MAX_DATAGRAM, Time};
+use clap::{Args, ValueEnum};
 use serde::Serialize;
-use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use walk::{Walk, Walker};
 
 /// Changes in a packet: what the issue of the spine promises to fit, and the fewest.
 const CHANGES: [u32; 2] = [350, 1];
@@ -44,7 +46,9 @@ const LOST_AFTER: Duration = Duration::from_millis(100);
 
 /// Counts the subscription changes that one core of a relay applies and acknowledges in a second of
 /// its processor time: 256 participants walk through groups, 350 changes a packet and 1 a packet,
-/// in memory ('sealed') and through the socket of a real relay process.
+/// in memory ('sealed') and through the socket of a real relay process. Then, with every change of
+/// other groups, how many a second the next relay hears of over a link of 100 ms round trip, and
+/// whether both agree in the end.
 #[derive(Args)]
 pub(crate) struct SubscribeBench {
     /// Rounds of each row, of which the median is told
@@ -53,14 +57,33 @@ pub(crate) struct SubscribeBench {
     /// Seconds of each round
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
+    /// Changes a second that are offered over the link
+    #[arg(long, value_name = "N", default_value_t = 120_000,
+          value_parser = clap::value_parser!(u32).range(1_000..=10_000_000))]
+    link_rate: u32,
+    /// Only these rows
+    #[arg(long, value_name = "PATH", value_delimiter = ',')]
+    path: Vec<Through>,
     /// Print the rows as JSON, one a line
     #[arg(long)]
     json: bool,
 }
 
+/// What the changes pass through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+enum Through {
+    /// The data plane alone, in memory
+    Sealed,
+    /// The socket of a relay process
+    Socket,
+    /// A relay, and a link of 100 ms round trip to the next
+    Link,
+}
+
 #[derive(Serialize)]
 struct SubscribeRow {
-    path: &'static str,
+    path: Through,
     changes_per_packet: u32,
     changes_per_core_second: f64,
 }
@@ -71,11 +94,12 @@ impl SubscribeBench {
             bail!("--seconds {} is out of range; choose 0.05 to 60", self.seconds);
         }
         let relay_on = Processors::take()?.relay_on[0];
-        for path in ["sealed", "socket"] {
+        let is_wanted = |path| self.path.is_empty() || self.path.contains(&path);
+        for path in [Through::Sealed, Through::Socket].into_iter().filter(|path| is_wanted(*path)) {
             for changes in CHANGES {
-                print_note(format_args!("{path}, {changes} changes a packet"));
+                print_note(format_args!("{}, {changes} changes a packet", flag_value(path)));
                 let rounds = match path {
-                    "sealed" => self.in_memory(changes)?,
+                    Through::Sealed => self.in_memory(changes)?,
                     _ => self.through_the_socket(changes, relay_on)?,
                 };
                 let row = SubscribeRow {
@@ -85,6 +109,11 @@ impl SubscribeBench {
                 };
                 print_line(if self.json { serde_json::to_string(&row)? } else { row.in_words() })?;
             }
+        }
+        if is_wanted(Through::Link) {
+            print_note("link, 100 ms there and back");
+            let row = link::measure(self.link_rate, self.seconds, relay_on)?;
+            print_line(if self.json { serde_json::to_string(&row)? } else { row.in_words() })?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -140,11 +169,12 @@ impl SubscribeBench {
             idle: (0..PARTICIPANTS).collect(),
             in_flight: Vec::new(),
             packets: 0,
+            packets_a_send: PACKETS_A_SEND,
         };
         let mut rounds = Vec::new();
         for _ in 0..=self.rounds {
             let (cpu, packets) = (process_cpu_time(server.process())?, walk.packets);
-            walk.run(Duration::from_secs_f64(self.seconds))?;
+            walk.run(Duration::from_secs_f64(self.seconds), None)?;
             let cpu = process_cpu_time(server.process())?.saturating_sub(cpu);
             let changed = (walk.packets - packets) * u64::from(changes);
             rounds.push(changed as f64 / cpu.as_secs_f64());
@@ -157,7 +187,7 @@ impl SubscribeRow {
     fn in_words(&self) -> String {
         format!(
             "{:<7} {:>4} changes a packet: {:>8.2} M changes a core-second",
-            self.path,
+            flag_value(self.path),
             self.changes_per_packet,
             self.changes_per_core_second / 1e6
         )
@@ -215,169 +245,19 @@ fn ip_port(number: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], 1024 + number as u16))
 }
 
-/// A participant that walks through the groups.
-struct Walker {
-    ip_port: SocketAddr,
-    /// In memory; otherwise a member has it.
-    session: Option<Session>,
-    /// The first of its groups; after twice as many as it holds it is back there.
-    first: u32,
-    changes: u32,
-    /// The last packet that was sent, and the last that was acknowledged.
-    asked: u32,
-    acked: u32,
-}
-
-impl Walker {
-    fn new(number: usize, session: Option<Session>, changes: u32) -> Walker {
-        let first = number as u32 * HELD / 2;
-        Walker { ip_port: ip_port(number), session, first, changes, asked: 0, acked: 0 }
-    }
-
-    /// Writes the packet of this number; the first begins the subscriptions that it holds.
-    fn packet(&self, id: SessionId, sequence: u32, out: &mut [u8]) -> anyhow::Result<usize> {
-        let group = |number: u32| Group::new(self.first + number % (2 * HELD));
-        let (before, after) = match sequence {
-            1 => (0, 0),
-            // The walk comes back to where it was, and a number stays small.
-            _ => {
-                let before = (sequence - 2) % (4 * HELD) * self.changes;
-                (before, before + self.changes)
-            }
-        };
-        let drops = (before / 2..after / 2).map(|number| Change::Drop(group(number)));
-        let begun = if sequence == 1 { 0..HELD } else { 0..0 };
-        let adds = before.div_ceil(2) + HELD..after.div_ceil(2) + HELD;
-        let adds = begun.chain(adds).map(|number| Change::Add(group(number), Level(0)));
-        let mut writer = SubscribeWriter::new(out, sequence, MAX_DATAGRAM)?;
-        let fits = drops.chain(adds).all(|change| writer.push(change));
-        ensure!(fits, "{} changes do not fit a packet", self.changes);
-        Ok(writer.finish(COMTREE, id))
-    }
-
-    /// The same, sealed with the session's key.
-    fn sealed_packet(&mut self, sequence: u32, out: &mut [u8]) -> anyhow::Result<usize> {
-        let id = self.session.as_ref().map_or(SessionId::NONE, Session::id);
-        let len = self.packet(id, sequence, out)?;
-        let session = self.session.as_mut().context("in memory each has its session")?;
-        Ok(session.seal(out, len)?)
-    }
-
-    /// The packets that are not acknowledged, for one segmented send: their bytes and one's length.
-    fn unacknowledged(&self, session: &mut Session) -> anyhow::Result<(Vec<u8>, usize)> {
-        let (mut bytes, mut each) = (Vec::new(), 0);
-        for sequence in self.acked + 1..=self.asked {
-            let mut out = [0; MAX_DATAGRAM];
-            let len = self.packet(session.id(), sequence, &mut out)?;
-            each = session.seal(&mut out, len)?;
-            bytes.extend_from_slice(&out[..each]);
-        }
-        Ok((bytes, each))
-    }
-}
-
-/// All participants of a relay that is reached through sockets.
-struct Walk {
-    members: Members,
-    walkers: Vec<Walker>,
-    /// Those that wait for their turn, longest first.
-    idle: VecDeque<usize>,
-    /// Those that wait for the relay, and since when.
-    in_flight: Vec<(usize, Time)>,
-    /// Packets that were acknowledged.
-    packets: u64,
-}
-
-impl Walk {
-    fn run(&mut self, time: Duration) -> anyhow::Result<()> {
-        let start = self.members.clock.now();
-        while self.members.clock.now().since(start) < time {
-            while self.in_flight.len() < IN_FLIGHT
-                && let Some(number) = self.idle.pop_front()
-            {
-                let walker = &mut self.walkers[number];
-                // The first packet goes alone: it is longer than the others.
-                walker.asked += if walker.asked == 0 { 1 } else { PACKETS_A_SEND };
-                self.send(number)?;
-            }
-            let walkers = &mut self.walkers;
-            self.members.receive(LOST_AFTER / 20, |heard| {
-                if let Heard::Opened(number, packet) = heard
-                    && let Some(sequence) = acknowledged(packet)
-                {
-                    walkers[number].acked = walkers[number].acked.max(sequence);
-                }
-            })?;
-            let now = self.members.clock.now();
-            for (number, since) in std::mem::take(&mut self.in_flight) {
-                let walker = &self.walkers[number];
-                if walker.acked == walker.asked {
-                    self.packets += if walker.acked == 1 { 0 } else { u64::from(PACKETS_A_SEND) };
-                    self.idle.push_back(number);
-                } else if now.since(since) > LOST_AFTER {
-                    self.send(number)?;
-                } else {
-                    self.in_flight.push((number, since));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn send(&mut self, number: usize) -> anyhow::Result<()> {
-        let Member { socket, session, .. } = &mut self.members.list[number];
-        let session = session.as_mut().context("the participant has no session")?;
-        let (bytes, each) = self.walkers[number].unacknowledged(session)?;
-        socket
-            .send_segments(&bytes, each as u16)
-            .context("the kernel does not take a segmented send")?;
-        self.in_flight.push((number, self.members.clock.now()));
-        Ok(())
-    }
-}
-
-/// The number of the subscribe packet that a datagram acknowledges.
-fn acknowledged(datagram: &[u8]) -> Option<u32> {
-    let packet = Packet::new_checked(datagram).ok()?;
-    if packet.header().kind != Kind::SubscribeAck {
-        return None;
-    }
-    Some(SubscribeAck::new_checked(&packet).ok()?.sequence())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use canopy_wire::Subscribe;
-    use std::collections::BTreeSet;
-
-    #[test]
-    fn a_walker_always_holds_as_many_and_changes_what_it_says() {
-        for changes in CHANGES {
-            let walker = Walker::new(3, None, changes);
-            let mut held = BTreeSet::new();
-            for sequence in 1..=5 * HELD {
-                let mut out = [0; MAX_DATAGRAM];
-                let len = walker.packet(SessionId::new(7), sequence, &mut out).unwrap();
-                let packet = Packet::new_checked(&out[..len]).unwrap();
-                let subscribe = Subscribe::new_checked(&packet).unwrap();
-                let expected = if sequence == 1 { HELD } else { changes };
-                assert_eq!(subscribe.changes().count() as u32, expected);
-                for change in subscribe.changes() {
-                    let fits = match change {
-                        Change::Add(group, _) => held.insert(group),
-                        Change::Drop(group) => held.remove(&group),
-                    };
-                    assert!(fits, "{change:?} of packet {sequence}, {changes} at a time");
-                }
-                assert!((HELD..=HELD + 1).contains(&(held.len() as u32)));
-            }
-        }
-    }
 
     #[test]
     fn the_relay_in_memory_applies_every_change() {
-        let bench = SubscribeBench { rounds: 1, seconds: 0.05, json: false };
+        let bench = SubscribeBench {
+            rounds: 1,
+            seconds: 0.05,
+            link_rate: 1_000,
+            path: Vec::new(),
+            json: false,
+        };
         for changes in CHANGES {
             assert!(bench.in_memory(changes).unwrap()[0] > 0.0);
         }

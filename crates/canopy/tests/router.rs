@@ -1,0 +1,55 @@
+//! `canopy bench router` and `canopy bench subscribe` over a link, with the real binary.
+
+mod support;
+
+use serde_json::Value;
+use std::process::Output;
+use support::run;
+
+/// The lines of a bench; none where this machine cannot run it, although nothing is wrong with it.
+fn lines(output: &Output) -> Vec<Value> {
+    let said = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() && said.contains("two processors") {
+        println!("skipped: {said}");
+        return Vec::new();
+    }
+    assert!(output.status.success(), "{said}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().map(|line| serde_json::from_str(line).expect("a JSON object")).collect()
+}
+
+#[test]
+fn every_copy_that_passes_a_router_is_counted() {
+    for place in [&[][..], &["--loopback"]] {
+        let output = run(&[&["bench", "router", "--quick", "--json"], place].concat());
+        let (left_out, rows): (Vec<_>, Vec<_>) =
+            lines(&output).into_iter().partition(|line| line.get("left_out").is_some());
+        assert!(rows.is_empty() || rows.len() == 8, "{rows:?}");
+        for row in &rows {
+            for key in ["ns_per_copy", "copies_per_s", "ratio", "ratio_sealed"] {
+                assert!(row[key].as_f64() > Some(0.0), "{key}: {row}");
+            }
+            assert!(row["copies"].as_u64() > Some(0), "{row}");
+            assert_eq!((&row["keys"], &row["doubled"]), (&"link".into(), &0.into()), "{row}");
+            let is_netns = place.is_empty() && left_out.is_empty();
+            assert_eq!(row["place"], if is_netns { "netns" } else { "loopback" }, "{row}");
+            assert_eq!((&row["routes"], &row["lost"]), (&1_000.into(), &0.into()), "{row}");
+            // A load that got no time for a quarter of a second has lost a link in a round that does
+            // not count, where updates may have found no way.
+            if row["links_lost"] == 0 {
+                assert_eq!(row["drops"], serde_json::json!({}), "{row}");
+            }
+        }
+    }
+}
+
+#[test]
+fn no_change_of_a_subscription_is_lost_on_a_long_link() {
+    let bench = ["bench", "subscribe", "--path", "link", "--link-rate", "20000", "--json"];
+    for row in lines(&run(&bench)) {
+        assert_eq!((&row["path"], &row["round_trip_ms"]), (&"link".into(), &100.into()), "{row}");
+        assert!(row["changes_per_second"].as_f64() > Some(0.0), "{row}");
+        assert!(row["offered"].as_u64() > Some(0), "{row}");
+        assert_eq!((&row["missing"], &row["unexpected"]), (&0.into(), &0.into()), "{row}");
+    }
+}
