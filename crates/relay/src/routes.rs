@@ -35,12 +35,18 @@ pub(crate) struct Route {
     pub(crate) way: Way,
     /// When something came from there last, in deciseconds; [`NEVER`] if another data thread knows.
     heard: u32,
+    /// Its place in the list that is swept.
+    place: u32,
 }
 
 impl Route {
     /// When something came from there last; `None` if another data thread knows.
     pub(crate) fn heard(&self) -> Option<Time> {
         (self.heard != NEVER).then(|| Time::from_millis(u64::from(self.heard) * 100))
+    }
+
+    fn leads(&self, comtree: Comtree, to: Address) -> bool {
+        self.to == to && self.comtree == comtree
     }
 }
 
@@ -57,10 +63,12 @@ pub(crate) enum Noted {
     Full,
 }
 
-/// All routes of a data thread.
+/// All routes of a data thread. A route lies in the hash table itself, so that whoever looks for it
+/// waits for memory once.
 pub(crate) struct Routes {
-    entries: Vec<Route>,
-    by_key: HashTable<u32>,
+    table: HashTable<Route>,
+    /// Whose routes they are, in the order in which they are swept.
+    swept: Vec<(Comtree, Address)>,
     hash: KeyedState,
     room: Shares,
     sweep: u32,
@@ -69,8 +77,8 @@ pub(crate) struct Routes {
 impl Routes {
     pub(crate) fn new(most: u32, key: &Tag) -> Routes {
         Routes {
-            entries: Vec::with_capacity(most as usize),
-            by_key: HashTable::new(),
+            table: HashTable::new(),
+            swept: Vec::with_capacity(most as usize),
             hash: KeyedState::new(key),
             room: Shares::new(most),
             sweep: 0,
@@ -83,25 +91,22 @@ impl Routes {
     }
 
     pub(crate) fn len(&self) -> u32 {
-        self.entries.len() as u32
+        self.swept.len() as u32
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Route> {
-        self.entries.iter()
+        self.table.iter()
     }
 
-    fn index_of(&self, comtree: Comtree, to: Address) -> Option<u32> {
-        let same = |index: &u32| {
-            let route = &self.entries[*index as usize];
-            route.to == to && route.comtree == comtree
-        };
-        self.by_key.find(self.hash.hash_pair(comtree.0, to.0), same).copied()
+    fn hash(&self, comtree: Comtree, to: Address) -> u64 {
+        self.hash.hash_pair(comtree.0, to.0)
     }
 
     /// What leads there.
     #[inline]
     pub(crate) fn find(&self, comtree: Comtree, to: Address) -> Option<Way> {
-        Some(self.entries[self.index_of(comtree, to)? as usize].way)
+        let found = self.table.find(self.hash(comtree, to), |route| route.leads(comtree, to));
+        found.map(|route| route.way)
     }
 
     /// Something came from there over this branch.
@@ -133,8 +138,8 @@ impl Routes {
         way: Way,
         heard: u32,
     ) -> Noted {
-        if let Some(index) = self.index_of(comtree, to) {
-            let route = &mut self.entries[index as usize];
+        let hash = self.hash(comtree, to);
+        if let Some(route) = self.table.find_mut(hash, |route| route.leads(comtree, to)) {
             if route.heard != heard {
                 route.heard = heard;
             }
@@ -148,14 +153,12 @@ impl Routes {
             return Noted::Full;
         }
         self.room.take(comtree_index);
-        let index = self.entries.len() as u32;
-        self.entries.push(Route { comtree, comtree_index, to, way, heard });
-        let (entries, hash) = (&self.entries, &self.hash);
-        let hash_of = |index: &u32| {
-            let route = &entries[*index as usize];
-            hash.hash_pair(route.comtree.0, route.to.0)
-        };
-        self.by_key.insert_unique(hash_of(&index), index, hash_of);
+        let place = self.len();
+        self.swept.push((comtree, to));
+        let keyed = &self.hash;
+        let hash_of = |route: &Route| keyed.hash_pair(route.comtree.0, route.to.0);
+        let route = Route { comtree, comtree_index, to, way, heard, place };
+        self.table.insert_unique(hash, route, hash_of);
         Noted::New
     }
 
@@ -167,20 +170,20 @@ impl Routes {
         to: Address,
         port: PortIndex,
     ) -> Option<Route> {
-        let index = self.index_of(comtree, to)?;
-        let route = self.entries[index as usize];
-        (port == NONE || route.way.port == port).then(|| self.remove(index))
+        let way = self.find(comtree, to)?;
+        (port == NONE || way.port == port).then(|| self.remove(comtree, to)).flatten()
     }
 
-    /// Forgets every route for which `ends` says so, and shows it first.
+    /// Keeps the routes for which `keep` says so, and forgets the others.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&Route) -> bool) {
-        let mut index = 0;
-        while let Some(route) = self.entries.get(index as usize) {
-            if keep(route) {
-                index += 1;
-            } else {
-                self.remove(index);
-            }
+        let going: Vec<_> = self
+            .table
+            .iter()
+            .filter(|route| !keep(route))
+            .map(|route| (route.comtree, route.to))
+            .collect();
+        for (comtree, to) in going {
+            self.remove(comtree, to);
         }
     }
 
@@ -196,31 +199,31 @@ impl Routes {
         let now = deciseconds(now);
         for _ in 0..budget.min(self.len()) {
             self.sweep = if self.sweep + 1 < self.len() { self.sweep + 1 } else { 0 };
-            let Some(route) = self.entries.get(self.sweep as usize) else { return };
-            let is_old = route.heard != NEVER && now > route.heard.saturating_add(lifetime);
-            if is_old && may_end(route) {
-                self.remove(self.sweep);
+            let Some((comtree, to)) = self.swept.get(self.sweep as usize).copied() else { return };
+            let hash = self.hash(comtree, to);
+            let is_old =
+                |route: &&Route| route.heard != NEVER && now > route.heard.saturating_add(lifetime);
+            let route = self.table.find(hash, |route| route.leads(comtree, to)).filter(is_old);
+            if route.is_some_and(&mut may_end) {
+                self.remove(comtree, to);
             }
         }
     }
 
-    fn remove(&mut self, index: u32) -> Route {
-        let hash_of = |route: &Route| self.hash.hash_pair(route.comtree.0, route.to.0);
-        let hash = hash_of(&self.entries[index as usize]);
-        if let Ok(entry) = self.by_key.find_entry(hash, |found| *found == index) {
-            entry.remove();
+    fn remove(&mut self, comtree: Comtree, to: Address) -> Option<Route> {
+        let hash = self.hash(comtree, to);
+        let entry = self.table.find_entry(hash, |route| route.leads(comtree, to)).ok()?;
+        let (route, _) = entry.remove();
+        self.swept.swap_remove(route.place as usize);
+        // The last one takes its place.
+        if let Some((comtree, to)) = self.swept.get(route.place as usize).copied() {
+            let hash = self.hash(comtree, to);
+            if let Some(moved) = self.table.find_mut(hash, |route| route.leads(comtree, to)) {
+                moved.place = route.place;
+            }
         }
-        let last = self.entries.len() as u32 - 1;
-        if last != index
-            && let Some(entry) =
-                self.by_key.find_mut(hash_of(&self.entries[last as usize]), |found| *found == last)
-        {
-            // The last one takes its place.
-            *entry = index;
-        }
-        let route = self.entries.swap_remove(index as usize);
         self.room.give_back(route.comtree_index);
-        route
+        Some(route)
     }
 }
 
