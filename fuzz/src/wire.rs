@@ -390,7 +390,7 @@ fn between_relays(packet: &Packet<'_>) {
     let comtree = packet.header().comtree;
     match packet.header().kind {
         Kind::LinkHello => {
-            survives(packet, Form::of(26), LinkHello::decode, LinkHello::encode);
+            survives(packet, Form::of(30), LinkHello::decode, LinkHello::encode);
         }
         Kind::RouteReply => {
             let encode = |it: &RouteReply, out: &mut [u8]| it.encode(comtree, out);
