@@ -112,7 +112,8 @@ impl Pulse {
             return;
         }
         self.stamp = (hello.stamp, now);
-        self.heard_until = self.heard_until.max(now + LOST_AFTER);
+        // The first one ends the time that a link is given when it has come up.
+        self.heard_until = now + LOST_AFTER;
         let held = Duration::from_micros(hello.held.into());
         if hello.echo > 0 {
             // It says how long it has heard nothing. So losses one way and the other do not add up.
@@ -201,10 +202,11 @@ mod tests {
 
     #[test]
     fn both_sides_know_within_300_ms_that_one_of_them_hears_nothing() {
-        for way in [0, 5, 30] {
-            let (_, lost) = run(way, u64::MAX, 5_000, 6_000);
+        // Soon after it has come up, and later.
+        for (way, cut) in [0, 5, 30].into_iter().flat_map(|way| [(way, 200), (way, 5_000)]) {
+            let (_, lost) = run(way, u64::MAX, cut, cut + 1_000);
             for at in lost {
-                let after = at.unwrap() - 5_000;
+                let after = at.unwrap() - cut;
                 assert!((150..=300 + 2 * way).contains(&after), "{after} ms, way {way}");
             }
         }
