@@ -6,6 +6,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)] // They panic when nobody reads.
 
 mod capacity;
+mod chain;
 mod flood;
 mod footprint;
 mod groupcast;
@@ -37,6 +38,8 @@ enum What {
     Relay(Box<relay::RelayBench>),
     /// What passes through a relay from link to links, against bare reflectors
     Router(Box<router::RouterBench>),
+    /// What a delivery over a chain of relays costs, against a single relay in the same rounds
+    Chain(chain::ChainBench),
     /// How many users a relay carries: predicted from its costs, and found by raising the load
     Capacity(capacity::CapacityBench),
     /// What one payload to many receivers costs with each send engine, against a sendto each
@@ -106,6 +109,7 @@ impl BenchCommand {
         match self.what {
             What::Relay(bench) => bench.run(),
             What::Router(bench) => bench.run(),
+            What::Chain(bench) => bench.run(),
             What::Capacity(bench) => bench.run(),
             What::Groupcast(bench) => bench.run(),
             What::Subscribe(bench) => bench.run(),

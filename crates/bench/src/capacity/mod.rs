@@ -261,7 +261,7 @@ impl Trial<'_> {
             receivers_gro: true,
         };
         let from = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let mut load = Load::join(Side::Relay, &case, from, relay.address())?;
+        let mut load = Load::join(Side::Relay, &case, from, &[relay.address()])?;
         let time = Duration::from_secs_f64(self.bench.seconds);
         let softirq = || self.ksoftirqd.map_or(Duration::ZERO, process_cpu_time_of);
         let (started, load_cpu, softirq_before) = (Instant::now(), thread_cpu_time(), softirq());
@@ -272,7 +272,7 @@ impl Trial<'_> {
                     watch.status()
                 })
             });
-            let ran = load.run(std::process::id(), time);
+            let ran = load.run(&[std::process::id()], time);
             (ran, statuses.join().unwrap_or_default())
         });
         let load_cpu = thread_cpu_time().saturating_sub(load_cpu);

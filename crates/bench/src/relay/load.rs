@@ -105,12 +105,12 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Opens all sockets and joins.
+    /// Opens all sockets and joins: the members are dealt out to the servers in turn.
     pub(crate) fn join(
         side: Side,
         case: &Case,
         from: IpAddr,
-        server: SocketAddr,
+        servers: &[SocketAddr],
     ) -> anyhow::Result<Load> {
         let gro = case.receivers_gro;
         let options = SocketOptions { receive_offload: gro, ..SocketOptions::default() };
@@ -118,11 +118,11 @@ impl Load {
         let slot = if gro { 65_535 } else { MAX_DATAGRAM + 1 };
         let mut members = Members::new(slot, case.polls())?;
         let count = case.n + usize::from(case.scenario == Scenario::Ceiling);
-        for number in 0..count {
+        for (number, server) in (0..count).zip(servers.iter().cycle()) {
             let listens = number < case.n;
             let groups = listens.then_some(GROUP).into_iter();
             let session = (side == Side::Relay).then(|| session(number, groups));
-            members.add([SocketAddr::new(from, 0), server], &options, session, listens)?;
+            members.add([SocketAddr::new(from, 0), *server], &options, session, listens)?;
         }
         let mut load = Load {
             case: *case,
@@ -148,8 +148,13 @@ impl Load {
         self.members.join(|heard| self.arrivals.hear(heard))
     }
 
-    /// Runs one round against the server with this process number.
-    pub(crate) fn run(&mut self, process: u32, measured: Duration) -> anyhow::Result<Measured> {
+    /// Runs one round against the servers with these process numbers, whose processor time counts
+    /// together.
+    pub(crate) fn run(
+        &mut self,
+        processes: &[u32],
+        measured: Duration,
+    ) -> anyhow::Result<Measured> {
         self.keep_alive()?;
         let (load_for, receivers): (fn(&mut Load, Duration) -> _, _) = match self.case.scenario {
             Scenario::Crowd => (Load::crowd, self.case.n - 1),
@@ -157,12 +162,12 @@ impl Load {
         };
         let (published, arrived) = (self.published, self.arrivals.deliveries);
         load_for(self, WARM_UP)?;
-        let (cpu, deliveries) = (process_cpu_time(process)?, self.arrivals.deliveries);
+        let (cpu, deliveries) = (cpu_time(processes)?, self.arrivals.deliveries);
         let (bytes, payload) = (self.arrivals.bytes, self.arrivals.payload_bytes);
         self.arrivals.ages.reset();
         load_for(self, measured)?;
         let result = Measured {
-            cpu: process_cpu_time(process)?.saturating_sub(cpu),
+            cpu: cpu_time(processes)?.saturating_sub(cpu),
             deliveries: self.arrivals.deliveries - deliveries,
             ages: self.arrivals.ages.clone(),
             expected: 0,
@@ -279,6 +284,11 @@ impl Load {
     fn drain(&mut self, limit: Duration) -> anyhow::Result<()> {
         self.members.receive(limit, |heard| self.arrivals.hear(heard))
     }
+}
+
+/// Processor time of all these processes so far.
+fn cpu_time(processes: &[u32]) -> std::io::Result<Duration> {
+    processes.iter().map(|process| process_cpu_time(*process)).sum()
 }
 
 /// Sends datagrams of one length.

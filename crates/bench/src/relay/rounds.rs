@@ -103,7 +103,8 @@ impl Server {
     }
 }
 
-/// The binary that this is part of, without the caller's settings.
+/// This binary, to be started as a server, which is told nothing of the caller's settings and tells
+/// its caller where it listens.
 pub(crate) fn server_command() -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     // Nothing of the caller's settings changes what is measured.
@@ -124,7 +125,8 @@ impl Drop for Server {
 
 /// Measures one case, with each choice of keys in turn.
 pub(super) fn measure(case: &Case, plan: &Plan) -> anyhow::Result<Vec<Row>> {
-    let join = |side, server: &Server| Load::join(side, case, plan.place.load_ip, server.address);
+    let join =
+        |side, server: &Server| Load::join(side, case, plan.place.load_ip, &[server.address]);
     let start = |keys: &Keys| {
         let server = Server::start(ServerSide::Relay(*keys), case, plan)?;
         let load = join(Side::Relay, &server)?;
@@ -138,12 +140,12 @@ pub(super) fn measure(case: &Case, plan: &Plan) -> anyhow::Result<Vec<Row>> {
     while rounds < plan.rounds && discarded < 2 * plan.rounds {
         let before = Steal::read();
         // The idle sides stay alive: their participants answer between the rounds.
-        let naive = reflector_load.run(reflector.process(), plan.measured)?;
+        let naive = reflector_load.run(&[reflector.process()], plan.measured)?;
         let mut measured = Vec::new();
         for number in 0..all.len() {
             all.iter_mut().try_for_each(|ours| ours.load.keep_alive())?;
             let Ours { server, load, .. } = &mut all[number];
-            measured.push(load.run(server.process(), plan.measured)?);
+            measured.push(load.run(&[server.process()], plan.measured)?);
         }
         if before.disturbed() {
             discarded += 1;

@@ -31,7 +31,7 @@ pub(super) fn receivers_share(plan: &Plan) -> String {
 
 fn sample(case: &Case, plan: &Plan) -> anyhow::Result<f64> {
     let server = Server::start(ServerSide::Relay(Keys::Member), case, plan)?;
-    let mut load = Load::join(Side::Relay, case, plan.place.load_ip, server.address)?;
+    let mut load = Load::join(Side::Relay, case, plan.place.load_ip, &[server.address])?;
     let data = std::env::temp_dir().join(format!("canopy-softirq-{}.data", server.process()));
     let seconds = SAMPLED.as_secs().to_string();
     let recording = Command::new("perf")
@@ -42,7 +42,7 @@ fn sample(case: &Case, plan: &Plan) -> anyhow::Result<f64> {
         .stderr(Stdio::null())
         .spawn()
         .context("it needs perf (Debian's linux-perf)")?;
-    let ran = load.run(server.process(), SAMPLED);
+    let ran = load.run(&[server.process()], SAMPLED);
     let recorded = recording.wait_with_output()?;
     let script = Command::new("perf").args(["script", "-F", "ip,sym", "-i"]).arg(&data).output();
     // The samples are of no further use, whether or not they could be read.
