@@ -276,9 +276,7 @@ fn lacks_nothing(relays: usize, joins: &[Join]) {
 #[test]
 fn recorded_crowds_on_several_hosts_lack_nothing() {
     let Some(traces) = recorded_traces() else { return };
-    for (name, relays, joins) in
-        [("crossing-crowd", 3, line(3)), ("campus", 8, line(8)), ("corridor-flow", 8, tree(8))]
-    {
+    for (name, relays, joins) in [("crossing-crowd", 3, line(3)), ("corridor-flow", 8, tree(8))] {
         let Some(bed) = Bed::new(relays, &joins) else { return };
         let trace = Trace::read(&traces.join(format!("{name}.csv.gz"))).unwrap();
         let due = bed.walk(&from_the_middle(bed.folder.path(), &trace, 1.0));
@@ -309,8 +307,6 @@ fn lateness<T>(work: impl FnOnce() -> T) -> (Duration, T) {
 #[test]
 fn a_cut_cable_is_noticed_on_both_sides_and_mended_nothing_is_missing() {
     let Some(bed) = Bed::new(3, &line(3)) else { return };
-    let trace = round(bed.folder.path(), 24, 1);
-    bed.walk(&trace);
     // Between the second and the third; each of the two ends once, the other one as soon as the link
     // is up again.
     for (end, ups) in [(1, 1), (2, 2)] {
@@ -334,5 +330,5 @@ fn a_cut_cable_is_noticed_on_both_sides_and_mended_nothing_is_missing() {
             bed.relays[side].log("the link is up");
         }
     }
-    bed.walk(&trace);
+    bed.walk(&round(bed.folder.path(), 24, 1));
 }
