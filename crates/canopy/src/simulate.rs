@@ -99,7 +99,7 @@ fn overlay_in_words(timed: &Timed<'_>) -> String {
          comtrees: {}\n\
          {} updates published; deliveries: {} expected, {} made, {} excused, {} missing, {} \
          duplicates, {} unexpected, {} out of order\n\
-         {} relay restarts, {} link cuts, {} leaves, {} crashes; at most {} routes in a relay\n\
+         {} relay restarts, {} link cuts, {} links lost, {} leaves, {} crashes; at most {} routes in a relay\n\
          {:.0} client-seconds a second\n\
          trace hash {}",
         report.seed,
@@ -121,6 +121,7 @@ fn overlay_in_words(timed: &Timed<'_>) -> String {
         report.out_of_order,
         report.relay_restarts,
         report.link_cuts,
+        report.links_lost,
         report.leaves,
         report.crashes,
         report.most_routes,

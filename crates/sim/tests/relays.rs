@@ -56,6 +56,11 @@ fn seeds_of_relays_that_found_something_pass() {
     check(5, 28..29);
     // The least hop limit of all that a burst holds went to both neighbours.
     check(20, 127..128);
+    // A link whose signs of life were lost one each way counted as down.
+    check(35, 214..215);
+    // Four of them in a row were lost one way: what the link was to carry is excused until it is back.
+    let report = check(35, 1024..1025).remove(0);
+    assert!(report.links_lost > 0, "{report:?}");
     // A core peer said that it knows the way to another.
     check(20, 234..235);
 }

@@ -39,6 +39,14 @@ impl Keys {
         self.callers.insert(key, Caller::Participant(participant));
     }
 
+    /// The relay that has this key.
+    pub(crate) fn relay(&self, key: &PublicKey) -> Option<usize> {
+        match self.callers.get(key)? {
+            Caller::Relay(relay) => Some(*relay),
+            Caller::Participant(_) => None,
+        }
+    }
+
     /// A session has begun at a relay, or a link on the side that was called.
     pub(crate) fn opened(&mut self, scenario: &Scenario, relay: usize, keys: LoggedKeys) {
         let LoggedKeys { participant, from_participant, from_relay, .. } = keys;

@@ -5,8 +5,8 @@ use super::shape::{Edge, Node};
 use crate::host::{RECEIVE_SLOTS, Thread, UNIX_ZERO, Waiting, steer};
 use canopy_relay::{
     ADDRESS_REST, BranchConfig, BranchId, BranchRole, Budgets, Change, ComtreeConfig, Counters,
-    FIRST_ENDPOINT, Gate, GateLimits, LinkConfig, Losses, Medium, Places, Relay, RelayConfig,
-    SendBatch, Siblings, TableLimits,
+    FIRST_ENDPOINT, Gate, GateLimits, LinkConfig, Losses, Medium, Notice, Places, Relay,
+    RelayConfig, SendBatch, Siblings, TableLimits,
 };
 use canopy_session::{Identity, Keyring, LoggedKeys, PublicKey, SessionLimits};
 use canopy_wire::{Comtree, Path, SAFE_DATAGRAM, Tag, Time};
@@ -54,6 +54,8 @@ pub(crate) struct Done {
     pub(crate) to_wake: u64,
     /// The sessions that began.
     pub(crate) opened: Vec<LoggedKeys>,
+    /// The neighbours whose links came up or were found down.
+    pub(crate) links: Vec<(PublicKey, bool)>,
     /// What must not be.
     pub(crate) broken: Option<String>,
 }
@@ -254,7 +256,13 @@ impl Machine {
         while let Some(keys) = relay.poll_key_log() {
             done.opened.push(keys);
         }
-        while relay.poll_notice().is_some() {}
+        while let Some(notice) = relay.poll_notice() {
+            match notice {
+                Notice::LinkUp { key } => done.links.push((key, true)),
+                Notice::LinkDown { key } => done.links.push((key, false)),
+                _ => {}
+            }
+        }
         if relay.poll_timeout().is_some_and(|at| at <= now) {
             let what = "wants a turn although it just had one";
             done.broken = Some(format!("relay {}, data thread {number}: {what}", self.number));

@@ -4,7 +4,7 @@ use super::world::World;
 use crate::network::NetworkCounts;
 use crate::report::RelayTotals;
 use canopy_relay::{Counters, Mode};
-use canopy_wire::{DEFAULT_HOP_LIMIT, DropReason};
+use canopy_wire::DropReason;
 use serde::Serialize;
 
 /// The result of a run of many relays. The same configuration gives the same report.
@@ -66,6 +66,9 @@ pub struct OverlayReport {
     pub relay_restarts: u32,
     /// How often a link was cut.
     pub link_cuts: u32,
+    /// How often a relay found a link down although nothing had been cut or restarted: four signs of
+    /// life in a row were lost.
+    pub links_lost: u32,
     /// The most subscriptions that a relay held.
     pub most_subscriptions: u32,
     /// The most groups that a relay held.
@@ -90,9 +93,7 @@ impl OverlayReport {
     pub(super) fn new(world: &World<'_>, counters: &Counters, trace_hash: String) -> OverlayReport {
         let (scenario, tally, tallies) = (&world.scenario, world.model.tally(), &world.tallies);
         let died_of_hop_limit = counters.dropped(DropReason::HopLimit);
-        // Answers to who asks for a way come no farther.
-        let is_wide = scenario.longest_way() + 1 >= usize::from(DEFAULT_HOP_LIMIT);
-        let is_circle = died_of_hop_limit > 0 && (!is_wide || tally.unicasts == 0);
+        let is_circle = died_of_hop_limit > 0;
         let mut findings = tally.findings.clone();
         if is_circle {
             findings.push(format!(
@@ -139,6 +140,7 @@ impl OverlayReport {
             crashes: tallies.crashes,
             relay_restarts: tallies.relay_restarts,
             link_cuts: tallies.link_cuts,
+            links_lost: tally.links_lost,
             most_subscriptions: tallies.peak.subscriptions,
             most_groups: tallies.peak.groups,
             most_routes: tallies.peak.routes,

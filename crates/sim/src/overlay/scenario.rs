@@ -203,7 +203,7 @@ impl Scenario {
     }
 
     /// The longest way of a comtree, in links.
-    pub(crate) fn longest_way(&self) -> usize {
+    fn longest_way(&self) -> usize {
         self.trees.iter().map(|tree| tree.diameter(&self.links)).max().unwrap_or(0)
     }
 

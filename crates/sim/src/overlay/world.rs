@@ -301,6 +301,13 @@ impl<'a> World<'a> {
         for keys in done.opened {
             self.keys.opened(&self.scenario, relay, keys);
         }
+        for (key, is_up) in done.links {
+            let other = self.keys.relay(&key);
+            let link = other.and_then(|other| self.scenario.links.between(relay, other));
+            if let Some((link, side)) = link {
+                self.model.link_stands(self.now, link, side, is_up);
+            }
+        }
         let epoch = self.machines[relay].epoch();
         for other in (0..self.machines[relay].threads()).filter(|one| done.to_wake & 1 << one != 0)
         {

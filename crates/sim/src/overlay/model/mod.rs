@@ -6,12 +6,14 @@
 
 mod interest;
 mod judging;
+mod links;
 
 use super::scenario::{Element, Fault, Patience, Scenario};
 use crate::network::Direction;
-use canopy_wire::{Address, Comtree, DEFAULT_HOP_LIMIT, Group, Level, Time};
+use canopy_wire::{Address, Comtree, Group, Level, Time};
 use interest::Interest;
 use judging::{Due, Update};
+use links::Standing;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Findings that are told in words.
@@ -33,6 +35,8 @@ pub(crate) struct Tally {
     pub(crate) unexpected: u64,
     pub(crate) out_of_order: u64,
     pub(crate) stuck: u64,
+    /// Links that relays found down although nothing had been cut or restarted.
+    pub(crate) links_lost: u32,
     pub(crate) broken: u64,
     pub(crate) findings: Vec<String>,
 }
@@ -82,6 +86,8 @@ pub(crate) struct Model {
     /// How many of them have been judged.
     judged: usize,
     faults: Vec<Fault>,
+    /// By link.
+    standing: Vec<Standing>,
     tally: Tally,
 }
 
@@ -106,6 +112,7 @@ impl Model {
             first: 0,
             judged: 0,
             faults: faults.map(|fault| Fault { until: recovered(fault), ..*fault }).collect(),
+            standing: vec![Standing::default(); scenario.links.ends().len()],
             tally: Tally::default(),
             scenario: scenario.clone(),
         }
@@ -159,6 +166,7 @@ impl Model {
 
     /// A relay stops: it forgets everything.
     pub(crate) fn relay_stopped(&mut self, relay: usize) {
+        self.links_stopped(relay);
         for number in 0..self.seats.len() {
             if self.seats[number].relay == relay {
                 self.disconnect(number);
@@ -257,22 +265,11 @@ impl Model {
                 && seat.connected.is_some_and(|since| since + self.patience.settle <= now)
         };
         let number = self.seats.iter().position(is_there).filter(|number| *number != publisher);
-        let number = number.filter(|number| self.reaches(publisher, *number));
         let due = number.map(|number| {
             let Seat { epoch, relay, .. } = self.seats[number];
             Due { number, epoch, version: 0, relay, got: false }
         });
         due.into_iter().collect()
-    }
-
-    /// Whether the answer to who asks for the way to another comes so far.
-    fn reaches(&self, one: usize, other: usize) -> bool {
-        let (one, other) = (&self.seats[one], &self.seats[other]);
-        let tree = self.scenario.trees.iter().find(|tree| tree.comtree == one.comtree);
-        tree.is_some_and(|tree| {
-            let way = tree.path(&self.scenario.links, one.relay, other.relay);
-            way.len() < usize::from(DEFAULT_HOP_LIMIT) - 1
-        })
     }
 
     /// A datagram with these updates was lost on a wire.
