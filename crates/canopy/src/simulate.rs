@@ -1,8 +1,10 @@
 //! `canopy sim`: a seeded world in virtual time.
 
+mod scale;
+
 use crate::output::{print_line, print_note};
 use canopy_sim::{MAX_RELAYS, OverlayConfig, OverlayReport, Report, SimConfig};
-use clap::Args;
+use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -13,7 +15,23 @@ use std::time::{Duration, Instant};
 /// links, participants who move between them, links that are cut. A reference model says what had to be delivered. The same seed gives the same
 /// run, to the bit: compare trace_hash. The exit status is 1 if anything was wrong.
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct SimCommand {
+    #[command(subcommand)]
+    what: Option<What>,
+    #[command(flatten)]
+    world: Option<WorldArgs>,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// See what worlds of up to thousands of relays cost, against their size
+    Scale(scale::ScaleCommand),
+}
+
+/// One world of a seed.
+#[derive(Args)]
+struct WorldArgs {
     /// Decides everything that is not fixed by another flag
     #[arg(long, value_name = "N")]
     seed: u64,
@@ -33,6 +51,16 @@ pub(crate) struct SimCommand {
 
 impl SimCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        match (self.what, self.world) {
+            (Some(What::Scale(command)), _) => command.run(),
+            (None, Some(world)) => world.run(),
+            (None, None) => anyhow::bail!("--seed says which world to run"),
+        }
+    }
+}
+
+impl WorldArgs {
+    fn run(self) -> anyhow::Result<ExitCode> {
         if let Some(relays) = self.relays {
             return self.run_overlay(relays);
         }

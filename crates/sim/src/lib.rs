@@ -9,7 +9,8 @@
 //!
 //! [`run`] is the world of one relay with several data threads. [`run_overlay`] is the world of many
 //! relays: comtrees of every shape over their links, participants who move between them, links and
-//! relays that break.
+//! relays that break. [`run_scale`] is a world of up to thousands of relays in which nothing breaks: it
+//! tells what one costs against its size.
 #![forbid(unsafe_code)]
 
 mod application;
@@ -22,6 +23,7 @@ mod participant;
 mod payload;
 mod report;
 mod sabotage;
+mod scale;
 mod scenario;
 mod trace;
 mod world;
@@ -33,5 +35,6 @@ pub use overlay::{
 };
 pub use report::{RelayTotals, Report};
 pub use sabotage::Sabotage;
+pub use scale::{Gauge, ScaleConfig, ScaleCore, ScaleRow, exponent, run_scale};
 pub use trace::Tap;
 pub use world::{run, run_with_tap};

@@ -70,12 +70,12 @@ pub(crate) struct Held {
 }
 
 /// What a turn reads from and sends through.
-struct Sockets<'a> {
-    inboxes: &'a mut [VecDeque<Waiting>; 2],
-    received: &'a mut VecDeque<Waiting>,
+pub(crate) struct Sockets<'a> {
+    pub(crate) inboxes: &'a mut [VecDeque<Waiting>; 2],
+    pub(crate) received: &'a mut VecDeque<Waiting>,
     /// The datagram at hand.
-    opened: &'a mut Vec<u8>,
-    sent: Vec<Sent>,
+    pub(crate) opened: &'a mut Vec<u8>,
+    pub(crate) sent: Vec<Sent>,
 }
 
 impl Medium for Sockets<'_> {

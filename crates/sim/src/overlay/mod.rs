@@ -6,11 +6,11 @@
 
 mod config;
 mod keys;
-mod machine;
+pub(crate) mod machine;
 mod model;
 mod participant;
 mod people;
-mod queue;
+pub(crate) mod queue;
 mod report;
 mod scenario;
 mod shape;

@@ -40,52 +40,64 @@ pub(crate) struct Datagram {
     pub(crate) direction: Direction,
 }
 
-struct Entry {
+struct Entry<S> {
     at: Time,
     number: u64,
-    step: Step,
+    step: S,
 }
 
 /// The steps to come. Of those at the same time, the first that was planned comes first.
-#[derive(Default)]
-pub(crate) struct Queue {
-    entries: BinaryHeap<Reverse<Entry>>,
+pub(crate) struct Queue<S> {
+    entries: BinaryHeap<Reverse<Entry<S>>>,
     planned: u64,
 }
 
-impl Queue {
-    pub(crate) fn plan(&mut self, at: Time, step: Step) {
+impl<S> Default for Queue<S> {
+    fn default() -> Queue<S> {
+        Queue { entries: BinaryHeap::new(), planned: 0 }
+    }
+}
+
+impl<S> Queue<S> {
+    pub(crate) fn plan(&mut self, at: Time, step: S) {
         self.planned += 1;
         self.entries.push(Reverse(Entry { at, number: self.planned, step }));
     }
 
-    pub(crate) fn next(&mut self) -> Option<(Time, Step)> {
+    pub(crate) fn next(&mut self) -> Option<(Time, S)> {
         self.entries.pop().map(|Reverse(Entry { at, step, .. })| (at, step))
     }
 
+    /// When the next step is.
+    pub(crate) fn next_at(&self) -> Option<Time> {
+        self.entries.peek().map(|Reverse(entry)| entry.at)
+    }
+}
+
+impl Queue<Step> {
     /// How many datagrams are on their way.
     pub(crate) fn on_the_way(&self) -> u64 {
-        let is_datagram = |entry: &&Reverse<Entry>| matches!(entry.0.step, Step::Arrive(_));
+        let is_datagram = |entry: &&Reverse<Entry<Step>>| matches!(entry.0.step, Step::Arrive(_));
         self.entries.iter().filter(is_datagram).count() as u64
     }
 }
 
-impl Ord for Entry {
-    fn cmp(&self, other: &Entry) -> std::cmp::Ordering {
+impl<S> Ord for Entry<S> {
+    fn cmp(&self, other: &Entry<S>) -> std::cmp::Ordering {
         (self.at, self.number).cmp(&(other.at, other.number))
     }
 }
 
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Entry) -> Option<std::cmp::Ordering> {
+impl<S> PartialOrd for Entry<S> {
+    fn partial_cmp(&self, other: &Entry<S>) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Entry {
-    fn eq(&self, other: &Entry) -> bool {
+impl<S> PartialEq for Entry<S> {
+    fn eq(&self, other: &Entry<S>) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Entry {}
+impl<S> Eq for Entry<S> {}

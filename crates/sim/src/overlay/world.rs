@@ -62,7 +62,7 @@ pub(crate) struct World<'a> {
     pub(crate) tallies: Tallies,
     pub(crate) keys: Keys,
     pub(crate) has_left: bool,
-    queue: Queue,
+    queue: Queue<Step>,
     pub(crate) network: Network,
     machines: Vec<Machine>,
     /// Of each link, whether it is cut.

@@ -1,0 +1,35 @@
+//! A small world whose cost is counted: the sizes that matter are run by `canopy sim scale`.
+
+use canopy_sim::{Gauge, ScaleConfig, ScaleCore, run_scale};
+use std::time::Duration;
+
+/// Tells nothing.
+struct Blind;
+
+impl Gauge for Blind {
+    fn cpu(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn memory(&self) -> u64 {
+        0
+    }
+}
+
+#[test]
+fn routes_joins_and_subscriptions_of_a_small_world_cost_what_they_must() {
+    for core in [ScaleCore::One, ScaleCore::Subtree] {
+        let config = ScaleConfig { seed: 1, relays: 10, endpoints_per_relay: 4, core };
+        let row = run_scale(&config, &Blind, &mut |_| ()).unwrap();
+        // Every other site has one route, and every endpoint of the own site that is elsewhere.
+        assert!(row.sites >= 5 && row.routes_max < 2 * u32::from(row.sites), "{row:?}");
+        assert!(row.addresses_per_root <= 3.0, "{row:?}");
+        // Hello, challenge, connect, connected.
+        assert!((4.0..4.5).contains(&row.join_datagrams), "{row:?}");
+        assert!(
+            row.subscribe_relays >= 1.0 && row.subscribe_hops <= f64::from(row.depth),
+            "{row:?}"
+        );
+        assert!(row.deliveries > 0, "{row:?}");
+    }
+}
