@@ -1,13 +1,15 @@
 //! `canopy sim scale`: what worlds of relays cost against their size.
 
 use crate::output::{print_line, print_note};
+use anyhow::Context;
 use canopy_net::thread_cpu_time;
 use canopy_output::chart::{self, Chart, Curve, SeriesLabelPosition};
 use canopy_sim::{Gauge, ScaleConfig, ScaleCore, ScaleRow, exponent, run_scale};
-use clap::Args;
-use serde::Serialize;
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use std::fmt::{Display, Formatter};
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 /// Routes grow with the number of endpoints by this exponent at most.
@@ -16,7 +18,7 @@ const MOST_EXPONENT: f64 = 0.5;
 /// Builds worlds of growing size from the real relays and sessions, in virtual time without sockets, and
 /// tells what a relay holds and what a join, a first contact, a subscription and an update cost. Every
 /// participant joins, writes to another who answers, subscribes to four groups and publishes once;
-/// every delivery is counted. The exit status is 1 if something is missing, or if routes grow
+/// every delivery is counted. Each world has a process of its own, for its memory is measured. The exit status is 1 if something is missing, or if routes grow
 /// faster than the square root of the number of endpoints.
 #[derive(Args)]
 pub(crate) struct ScaleCommand {
@@ -26,6 +28,9 @@ pub(crate) struct ScaleCommand {
     /// Participants of each relay
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
     endpoints_per_relay: u16,
+    /// Which relays are the core
+    #[arg(long, value_name = "CORE,…", value_delimiter = ',', default_values_t = [Core::One, Core::Subtree])]
+    core: Vec<Core>,
     /// Decides how the relays are joined, and who writes to whom
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -37,9 +42,32 @@ pub(crate) struct ScaleCommand {
     json: bool,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+enum Core {
+    /// The one at the centre
+    One,
+    /// A subtree around the centre, of as many relays as the square root of all
+    Subtree,
+}
+
+impl Core {
+    fn of_world(self) -> ScaleCore {
+        match self {
+            Core::One => ScaleCore::One,
+            Core::Subtree => ScaleCore::Subtree,
+        }
+    }
+}
+
+impl Display for Core {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.of_world().name())
+    }
+}
+
 /// One world, and how long it took.
-#[derive(Clone, Serialize)]
-struct Timed {
+#[derive(Serialize, Deserialize)]
+struct World {
     #[serde(flatten)]
     row: ScaleRow,
     wall_seconds: f64,
@@ -85,54 +113,53 @@ impl ScaleCommand {
         let mut sizes = self.relays.clone();
         sizes.sort_unstable();
         sizes.dedup();
+        let plans: Vec<_> =
+            sizes.iter().flat_map(|relays| self.cores().map(|core| (*relays, core))).collect();
         let mut worlds = Vec::new();
-        for relays in sizes {
-            for core in [ScaleCore::One, ScaleCore::Subtree] {
-                let timed = self.run_world(relays, core)?;
-                if self.json {
-                    print_line(serde_json::to_string(&timed)?)?;
-                } else {
-                    print_line(in_words(&timed))?;
-                }
-                worlds.push(timed);
+        for (relays, core) in &plans {
+            let world = match plans.len() {
+                1 => self.run_world(*relays, *core)?,
+                _ => self.run_apart(*relays, *core)?,
+            };
+            if self.json {
+                print_line(serde_json::to_string(&world)?)?;
+            } else {
+                print_line(in_words(&world))?;
             }
+            worlds.push(world);
         }
-        let growths = [ScaleCore::One, ScaleCore::Subtree].map(|core| growth(&worlds, core));
-        let growths: Vec<_> = growths.into_iter().flatten().collect();
+        let growths: Vec<_> = self.cores().filter_map(|core| growth(&worlds, core)).collect();
         for growth in &growths {
             if self.json {
                 print_line(serde_json::to_string(growth)?)?;
             } else {
-                print_line(format_args!(
-                    "core {}: what a relay knows the way to grows with endpoints^{:.2} (its own \
-                     participants left out: ^{:.2}); at most {:.2} × their square root",
-                    growth.core.name(),
-                    growth.addresses_exponent,
-                    growth.routes_exponent,
-                    growth.most_per_root
-                ))?;
+                print_line(growth.in_words())?;
             }
         }
         if let Some(out) = &self.out {
-            chart::write_csv(
-                &out.join("scale.csv"),
-                &worlds.iter().map(Flat::of).collect::<Vec<_>>(),
-            )?;
+            let rows: Vec<_> = worlds.iter().map(|world| &world.row).collect();
+            chart::write_csv(&out.join("scale.csv"), &rows)?;
             for (name, chart) in charts(&worlds) {
                 chart.write(&out.join(name).with_extension("svg"))?;
             }
         }
         // A rounding off the root is still the root.
         let is_steep = |growth: &Growth| growth.addresses_exponent > MOST_EXPONENT + 0.005;
-        Ok(if growths.iter().any(is_steep) {
+        if growths.iter().any(is_steep) {
             print_note("routes grow faster than the square root of the number of endpoints");
-            ExitCode::FAILURE
-        } else {
-            ExitCode::SUCCESS
-        })
+            return Ok(ExitCode::FAILURE);
+        }
+        Ok(ExitCode::SUCCESS)
     }
 
-    fn run_world(&self, relays: u32, core: ScaleCore) -> anyhow::Result<Timed> {
+    fn cores(&self) -> impl Iterator<Item = ScaleCore> {
+        let mut cores = self.core.clone();
+        cores.sort_unstable();
+        cores.dedup();
+        cores.into_iter().map(Core::of_world)
+    }
+
+    fn run_world(&self, relays: u32, core: ScaleCore) -> anyhow::Result<World> {
         let endpoints_per_relay = self.endpoints_per_relay;
         let config = ScaleConfig { seed: self.seed, relays, endpoints_per_relay, core };
         let start = Instant::now();
@@ -141,11 +168,41 @@ impl ScaleCommand {
             print_note(format_args!("{relays} relays, core {core}: {part} ({seconds} s)"));
         };
         let row = run_scale(&config, &ThisProcess, &mut progress).map_err(anyhow::Error::msg)?;
-        Ok(Timed { row, wall_seconds: start.elapsed().as_secs_f64() })
+        Ok(World { row, wall_seconds: start.elapsed().as_secs_f64() })
+    }
+
+    /// Runs a world in a process of its own: what a world before it has left in this one's memory would
+    /// count for it.
+    fn run_apart(&self, relays: u32, core: ScaleCore) -> anyhow::Result<World> {
+        let own = std::env::current_exe().context("cannot find this program itself")?;
+        let output = Command::new(own)
+            .args(["sim", "scale", "--json", "--core", core.name()])
+            .args(["--relays", &relays.to_string(), "--seed", &self.seed.to_string()])
+            .args(["--endpoints-per-relay", &self.endpoints_per_relay.to_string()])
+            .stderr(Stdio::inherit())
+            .output()
+            .context("cannot start a process for a world")?;
+        let line = String::from_utf8_lossy(&output.stdout);
+        let line = line.lines().next().filter(|_| output.status.success());
+        let line = line.with_context(|| format!("the world of {relays} relays failed"))?;
+        serde_json::from_str(line).context("cannot read what a world's process said")
     }
 }
 
-fn growth(worlds: &[Timed], core: ScaleCore) -> Option<Growth> {
+impl Growth {
+    fn in_words(&self) -> String {
+        format!(
+            "core {}: what a relay knows the way to grows with endpoints^{:.2} (its own participants \
+             left out: ^{:.2}); at most {:.2} × their square root",
+            self.core.name(),
+            self.addresses_exponent,
+            self.routes_exponent,
+            self.most_per_root
+        )
+    }
+}
+
+fn growth(worlds: &[World], core: ScaleCore) -> Option<Growth> {
     let rows = worlds.iter().map(|world| &world.row).filter(|row| row.core == core);
     let points = |of: fn(&ScaleRow) -> u32| -> Vec<(f64, f64)> {
         rows.clone().map(|row| (row.endpoints.into(), of(row).into())).collect()
@@ -158,8 +215,8 @@ fn growth(worlds: &[Timed], core: ScaleCore) -> Option<Growth> {
     })
 }
 
-fn in_words(timed: &Timed) -> String {
-    let Timed { row, wall_seconds } = timed;
+fn in_words(world: &World) -> String {
+    let World { row, wall_seconds } = world;
     format!(
         "{} relays, {} endpoints, {} sites, core {} ({wall_seconds:.0} s)\n  \
          routes learned: {} in the median relay, {} at most\n  \
@@ -192,62 +249,11 @@ fn in_words(timed: &Timed) -> String {
     )
 }
 
-/// A row as a table has it, which knows no rows in rows.
-#[derive(Serialize)]
-struct Flat {
-    relays: u32,
-    endpoints: u32,
-    core: &'static str,
-    sites: u16,
-    routes_median: u32,
-    routes_max: u32,
-    addresses_max: u32,
-    join_datagrams: f64,
-    join_cpu_us: f64,
-    contact_copies: f64,
-    contact_cpu_us: f64,
-    subscribe_relays: f64,
-    subscribe_cpu_us: f64,
-    update_copies: f64,
-    delivery_cpu_us: f64,
-    memory_empty_kib: f64,
-    memory_kib: f64,
-    idle_cpu_us: f64,
-    wall_seconds: f64,
-}
-
-impl Flat {
-    fn of(timed: &Timed) -> Flat {
-        let Timed { row, wall_seconds } = timed;
-        Flat {
-            relays: row.relays,
-            endpoints: row.endpoints,
-            core: row.core.name(),
-            sites: row.sites,
-            routes_median: row.routes_median,
-            routes_max: row.routes_max,
-            addresses_max: row.addresses_max,
-            join_datagrams: row.join_datagrams,
-            join_cpu_us: row.join_cpu_us,
-            contact_copies: row.contact_copies,
-            contact_cpu_us: row.contact_cpu_us,
-            subscribe_relays: row.subscribe_relays,
-            subscribe_cpu_us: row.subscribe_cpu_us,
-            update_copies: row.update_copies,
-            delivery_cpu_us: row.delivery_cpu_us,
-            memory_empty_kib: row.memory_empty_kib,
-            memory_kib: row.memory_kib,
-            idle_cpu_us: row.idle_cpu_us,
-            wall_seconds: *wall_seconds,
-        }
-    }
-}
-
 /// What a curve shows of a row.
 type Shown = (&'static str, fn(&ScaleRow) -> f64);
 
 /// The pictures, by the names of their files.
-fn charts(worlds: &[Timed]) -> Vec<(&'static str, Chart<'static>)> {
+fn charts(worlds: &[World]) -> Vec<(&'static str, Chart<'static>)> {
     let picture = |title, y_label, shown: &[Shown]| Chart {
         title,
         x_label: "endpoints",
@@ -314,7 +320,7 @@ fn charts(worlds: &[Timed]) -> Vec<(&'static str, Chart<'static>)> {
 }
 
 /// A curve for each core and each thing that is shown.
-fn curves(worlds: &[Timed], shown: &[Shown]) -> Vec<Curve> {
+fn curves(worlds: &[World], shown: &[Shown]) -> Vec<Curve> {
     let mut curves = Vec::new();
     for (what, of) in shown {
         for core in [ScaleCore::One, ScaleCore::Subtree] {
@@ -331,7 +337,7 @@ fn curves(worlds: &[Timed], shown: &[Shown]) -> Vec<Curve> {
 }
 
 /// Twice the square root of the number of endpoints: as many sites as each has endpoints.
-fn roots(worlds: &[Timed]) -> Option<Curve> {
+fn roots(worlds: &[World]) -> Option<Curve> {
     const STEPS: i32 = 40;
     let ends = worlds.iter().map(|world| f64::from(world.row.endpoints));
     let (first, last) = (ends.clone().fold(f64::INFINITY, f64::min), ends.fold(0.0, f64::max));

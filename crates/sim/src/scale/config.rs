@@ -1,6 +1,6 @@
 //! What a world is to be like, and what tells its costs.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Groups that every participant subscribes to.
@@ -22,7 +22,7 @@ pub struct ScaleConfig {
 }
 
 /// Which relays of a world are its core.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScaleCore {
     /// The one at the centre.

@@ -2,11 +2,11 @@
 
 use super::config::ScaleCore;
 use super::world::World;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What one world cost. Processor time is that of all relays together, as the [`Gauge`](super::Gauge)
 /// tells it; what links cost by themselves is left out.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScaleRow {
     /// Relays.
     pub relays: u32,
