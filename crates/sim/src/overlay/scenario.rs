@@ -106,9 +106,8 @@ pub(crate) struct Scenario {
 
 /// Nothing new happens for so long before everyone leaves, so that all that is on its way arrives.
 const QUIET: Duration = Duration::from_secs(3);
-/// After everyone has left, everything has expired after so long: a minute, and what it takes to
-/// look over the tables once.
-const EXPIRY: Duration = Duration::from_secs(60 + 11);
+/// After everyone has left, everything has expired after so long.
+const EXPIRY: Duration = Duration::from_secs(60);
 /// The latest that a copy comes after the first.
 const LATEST_COPY: Duration = Duration::from_secs(2);
 /// In periodic mode the socket is read at most this often.
