@@ -6,7 +6,16 @@ use std::process::Command;
 fn small_worlds_are_measured_each_in_a_process_of_its_own_and_drawn() {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_canopy"))
-        .args(["sim", "scale", "--relays", "3,10", "--endpoints-per-relay", "20", "--json", "--out"])
+        .args([
+            "sim",
+            "scale",
+            "--relays",
+            "3,10",
+            "--endpoints-per-relay",
+            "20",
+            "--json",
+            "--out",
+        ])
         .arg(folder.path())
         .output()
         .unwrap();
