@@ -14,12 +14,15 @@ use std::time::{Duration, Instant};
 
 /// Routes grow with the number of endpoints by this exponent at most.
 const MOST_EXPONENT: f64 = 0.5;
+/// Over so large a range, for a site has whole relays, and one more makes a step.
+const RANGE: f64 = 10.0;
 
 /// Builds worlds of growing size from the real relays and sessions, in virtual time without sockets, and
 /// tells what a relay holds and what a join, a first contact, a subscription and an update cost. Every
 /// participant joins, writes to another who answers, subscribes to four groups and publishes once;
-/// every delivery is counted. Each world has a process of its own, for its memory is measured. The exit status is 1 if something is missing, or if routes grow
-/// faster than the square root of the number of endpoints.
+/// every delivery is counted. Each world has a process of its own, for its memory is measured. The
+/// exit status is 1 if something is missing, or if routes grow faster than the square root of the
+/// number of endpoints, where the largest world has at least ten times the endpoints of the smallest.
 #[derive(Args)]
 pub(crate) struct ScaleCommand {
     /// How many relays, world by world
@@ -83,6 +86,8 @@ struct Growth {
     routes_exponent: f64,
     /// The most addresses, in square roots of the number of endpoints.
     most_per_root: f64,
+    /// How many times the endpoints of the smallest world the largest has.
+    range: f64,
 }
 
 /// Reads the thread's clock, and the process's memory.
@@ -144,7 +149,9 @@ impl ScaleCommand {
             }
         }
         // A rounding off the root is still the root.
-        let is_steep = |growth: &Growth| growth.addresses_exponent > MOST_EXPONENT + 0.005;
+        let is_steep = |growth: &Growth| {
+            growth.range >= RANGE && growth.addresses_exponent > MOST_EXPONENT + 0.005
+        };
         if growths.iter().any(is_steep) {
             print_note("routes grow faster than the square root of the number of endpoints");
             return Ok(ExitCode::FAILURE);
@@ -207,8 +214,10 @@ fn growth(worlds: &[World], core: ScaleCore) -> Option<Growth> {
     let points = |of: fn(&ScaleRow) -> u32| -> Vec<(f64, f64)> {
         rows.clone().map(|row| (row.endpoints.into(), of(row).into())).collect()
     };
+    let endpoints = rows.clone().map(|row| f64::from(row.endpoints));
     Some(Growth {
         core,
+        range: endpoints.clone().fold(0.0, f64::max) / endpoints.fold(f64::INFINITY, f64::min),
         addresses_exponent: exponent(&points(|row| row.addresses_max))?,
         routes_exponent: exponent(&points(|row| row.routes_max)).unwrap_or(0.0),
         most_per_root: rows.clone().map(|row| row.addresses_per_root).fold(0.0, f64::max),

@@ -4,7 +4,7 @@ use super::config::{Gauge, ScaleConfig, WANTS};
 use super::machine::Keys;
 use super::row::{Routes, ScaleRow};
 use super::world::{Deed, Spent, World};
-use canopy_relay::Counters;
+use canopy_relay::{Counters, Relay};
 use std::time::Duration;
 
 /// Links come up within so long.
@@ -77,51 +77,72 @@ pub fn run_scale(
     let routes = Routes::of(&world);
     progress("subscriptions");
     let subscribe = part(&mut world, Deed::Subscribe, &idle);
-    let subscriptions = everyone * WANTS as u64;
-    check(&world, "subscriptions missing", subscriptions.saturating_sub(world.heard.subscribed))?;
+    let wants = everyone * WANTS as u64;
+    check(&world, "subscriptions missing", wants.saturating_sub(world.heard.subscribed))?;
     progress("updates");
     let publish = part(&mut world, Deed::Publish, &idle);
     let full = gauge.memory().saturating_sub(start);
     let deliveries = judge(&mut world)?;
+    let costs = Costs { join, ask, subscribe, publish, idle, routes, deliveries, empty, full };
+    Ok(costs.row(&world))
+}
 
-    let (each, links) = (everyone as f64, f64::from(config.relays - 1).max(1.0));
-    let contacts = ask.of(|counters| counters.updates_in);
-    let wants = subscriptions as f64;
-    let largest = |count: fn(&canopy_relay::Relay) -> u32| {
-        world.machines.iter().map(|machine| count(machine.relay())).max().unwrap_or(0)
-    };
-    Ok(ScaleRow {
-        relays: config.relays,
-        endpoints: world.endpoints(),
-        core: config.core,
-        sites: world.tree.sites,
-        depth: world.tree.depth(),
-        groups: world.groups,
-        routes_median: routes.median,
-        routes_max: routes.max,
-        addresses_median: routes.median + u32::from(config.endpoints_per_relay),
-        addresses_max: routes.max + u32::from(config.endpoints_per_relay),
-        addresses_per_root: f64::from(routes.max + u32::from(config.endpoints_per_relay))
-            / each.sqrt(),
-        join_datagrams: join.over_access as f64 / each,
-        join_link_datagrams: join.over_links / each,
-        join_cpu_us: join.cpu_us(each),
-        contact_copies: ask.of(|counters| counters.route_requests) / each,
-        contact_replies: ask.of(|counters| counters.route_replies) / each,
-        contact_cpu_us: ask.cpu_us(contacts),
-        subscribe_relays: subscribe.of(|counters| counters.subscription_changes) / wants,
-        subscribe_hops: subscribe.of(|counters| counters.subscriptions_asked) / wants,
-        subscribe_link_datagrams: subscribe.over_links / wants,
-        subscribe_cpu_us: subscribe.cpu_us(wants),
-        groups_max: largest(canopy_relay::Relay::groups),
-        subscriptions_max: largest(canopy_relay::Relay::subscriptions),
-        update_copies: publish.of(|counters| counters.deliveries_out) / each,
-        deliveries,
-        delivery_cpu_us: publish.cpu_us(deliveries as f64),
-        memory_empty_kib: (empty / 1024) as f64 / f64::from(config.relays),
-        memory_kib: (full / 1024) as f64 / f64::from(config.relays),
-        idle_cpu_us: idle.cpu.as_secs_f64() * 1e6 / IDLE.as_secs_f64() / links,
-    })
+/// What all parts of a run cost.
+struct Costs {
+    join: Cost,
+    ask: Cost,
+    subscribe: Cost,
+    publish: Cost,
+    idle: Spent,
+    routes: Routes,
+    deliveries: u64,
+    /// Bytes of all relays, before anyone joins and in the end.
+    empty: u64,
+    full: u64,
+}
+
+impl Costs {
+    fn row(&self, world: &World<'_>) -> ScaleRow {
+        let Costs { join, ask, subscribe, publish, routes, .. } = self;
+        let (relays, own) = (world.config.relays, u32::from(world.config.endpoints_per_relay));
+        let (each, wants) = (f64::from(world.endpoints()), f64::from(world.endpoints()) * WANTS as f64);
+        let links = f64::from(relays - 1).max(1.0);
+        let largest = |count: fn(&Relay) -> u32| {
+            world.machines.iter().map(|machine| count(machine.relay())).max().unwrap_or(0)
+        };
+        let kib_of_relay = |bytes: u64| bytes as f64 / 1024.0 / f64::from(relays);
+        ScaleRow {
+            relays,
+            endpoints: world.endpoints(),
+            core: world.config.core,
+            sites: world.tree.sites,
+            depth: world.tree.depth(),
+            groups: world.groups,
+            routes_median: routes.median,
+            routes_max: routes.max,
+            addresses_median: routes.median + own,
+            addresses_max: routes.max + own,
+            addresses_per_root: f64::from(routes.max + own) / each.sqrt(),
+            join_datagrams: join.over_access as f64 / each,
+            join_link_datagrams: join.over_links / each,
+            join_cpu_us: join.cpu_us(each),
+            contact_copies: ask.of(|counters| counters.route_requests) / each,
+            contact_replies: ask.of(|counters| counters.route_replies) / each,
+            contact_cpu_us: ask.cpu_us(ask.of(|counters| counters.updates_in)),
+            subscribe_relays: subscribe.of(|counters| counters.subscription_changes) / wants,
+            subscribe_hops: subscribe.of(|counters| counters.subscriptions_asked) / wants,
+            subscribe_link_datagrams: subscribe.over_links / wants,
+            subscribe_cpu_us: subscribe.cpu_us(wants),
+            groups_max: largest(Relay::groups),
+            subscriptions_max: largest(Relay::subscriptions),
+            update_copies: publish.of(|counters| counters.deliveries_out) / each,
+            deliveries: self.deliveries,
+            delivery_cpu_us: publish.cpu_us(self.deliveries as f64),
+            memory_empty_kib: kib_of_relay(self.empty),
+            memory_kib: kib_of_relay(self.full),
+            idle_cpu_us: self.idle.cpu.as_secs_f64() * 1e6 / IDLE.as_secs_f64() / links,
+        }
+    }
 }
 
 /// Everyone does something; what it cost.
