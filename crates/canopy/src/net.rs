@@ -7,7 +7,7 @@ mod report;
 mod show;
 
 pub(crate) use changes::changes;
-pub(crate) use reload::{Reloads, begin};
+pub(crate) use reload::{Reloads, begin, role_name};
 pub(crate) use report::router;
 pub(crate) use show::{NetCommand, report_of};
 

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{Server, canopy, get, get_until, recorded_traces};
+use support::{Server, canopy, get, get_until, recorded_traces, round_trace};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Both sides of a link notice within this that it is cut.
@@ -223,19 +223,9 @@ fn connect(hosts: [&Namespace; 2], device: &str, ips: [Ipv4Addr; 2]) -> io::Resu
     Ok(())
 }
 
-/// Walkers that go round a small place, each at its own pace.
+/// Walkers that go round a small place.
 fn round(folder: &Path, walkers: u32, seconds: u32) -> PathBuf {
-    let mut text = "t,id,x,y\n".to_owned();
-    for step in 0..seconds * 10 {
-        for walker in 0..walkers {
-            let t = f64::from(step) / 10.0 + f64::from(walker) / 1000.0;
-            let turn = t * (0.1 + f64::from(walker % 5) / 20.0) + f64::from(walker);
-            let far = 3.0 + f64::from(walker % 4);
-            writeln!(text, "{t:.3},{walker},{:.3},{:.3}", far * turn.cos(), far * turn.sin())
-                .unwrap();
-        }
-    }
-    write(folder, "round", &text)
+    write(folder, "round", &round_trace(walkers, seconds))
 }
 
 /// Some seconds from the middle of a recorded crowd.

@@ -2,12 +2,11 @@
 
 mod support;
 
-use std::fmt::Write as _;
 use std::io::BufRead;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{Server, canopy, run};
+use support::{Server, canopy, round_trace, run};
 
 /// A lab that is up.
 fn lab(flags: &[&str]) -> Server {
@@ -46,20 +45,10 @@ fn stop(lab: Server) {
     wait_until_ended(&processes);
 }
 
-/// A trace of walkers that go round a small place, each at its own pace.
+/// Walkers that go round a small place.
 fn trace(folder: &Path, walkers: u32, seconds: u32) -> String {
-    let mut text = "t,id,x,y\n".to_owned();
-    for step in 0..seconds * 10 {
-        for walker in 0..walkers {
-            let t = f64::from(step) / 10.0 + f64::from(walker) / 1000.0;
-            let turn = t * (0.1 + f64::from(walker % 5) / 20.0) + f64::from(walker);
-            let far = 3.0 + f64::from(walker % 4);
-            writeln!(text, "{t:.3},{walker},{:.3},{:.3}", far * turn.cos(), far * turn.sin())
-                .unwrap();
-        }
-    }
     let path = folder.join("round.csv");
-    std::fs::write(&path, text).unwrap();
+    std::fs::write(&path, round_trace(walkers, seconds)).unwrap();
     path.to_str().unwrap().to_owned()
 }
 

@@ -105,6 +105,29 @@ fn comtree(site: u16, link: &str, role: &str, of_neighbour: u16) -> String {
     )
 }
 
+/// The shell, its JSON and the metrics of a relay show its link and its branch to its child.
+fn assert_tools_show_the_branch_to_b(a: &Relay) {
+    let address = a.server.address("metrics").to_string();
+    let shown = run(&["net", "show", &address]);
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    let has = |words: &[&str]| {
+        shown.lines().any(|line| {
+            let line: Vec<_> = line.split_whitespace().collect();
+            line.starts_with(words)
+        })
+    };
+    assert!(has(&["b", "up"]) && has(&["1", "1", "yes", "1", "b", "child", "2", "up"]), "{shown}");
+    a.net_until("\"group\":8,\"participants\":0,\"branches\":1,\"level\":0");
+    let json = run(&["net", "show", &address, "--json"]);
+    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(json["routes_cut"], false, "{json}");
+    let metrics = get(a.server.address("metrics"), "/metrics");
+    for line in ["link_up{link=\"b\"} 1.0", "comtree_branches{comtree=\"1\"} 1"] {
+        let line = format!("canopy_relay_{line}");
+        assert!(metrics.lines().any(|one| one == line), "no {line} in {metrics}");
+    }
+}
+
 #[test]
 fn relays_are_joined_and_parted_by_sighup_and_nobody_is_lost() {
     let folder = tempfile::tempdir().unwrap();
@@ -130,26 +153,7 @@ fn relays_are_joined_and_parted_by_sighup_and_nobody_is_lost() {
     assert_eq!(net["comtrees"][0]["branches"][0]["role"], "parent");
     assert_eq!(a.net()["comtrees"][0]["core"], true);
 
-    // The tools show it.
-    let address = a.server.address("metrics").to_string();
-    let shown = run(&["net", "show", &address]);
-    let shown = String::from_utf8(shown.stdout).unwrap();
-    let has = |words: &[&str]| {
-        shown.lines().any(|line| {
-            let line: Vec<_> = line.split_whitespace().collect();
-            line.starts_with(words)
-        })
-    };
-    assert!(has(&["b", "up"]) && has(&["1", "1", "yes", "1", "b", "child", "2", "up"]), "{shown}");
-    a.net_until("\"group\":8,\"participants\":0,\"branches\":1,\"level\":0");
-    let json = run(&["net", "show", &address, "--json"]);
-    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
-    assert_eq!(json["routes_cut"], false, "{json}");
-    let metrics = get(a.server.address("metrics"), "/metrics");
-    for line in ["link_up{link=\"b\"} 1.0", "comtree_branches{comtree=\"1\"} 1"] {
-        let line = format!("canopy_relay_{line}");
-        assert!(metrics.lines().any(|one| one == line), "no {line} in {metrics}");
-    }
+    assert_tools_show_the_branch_to_b(&a);
 
     // A mistake changes nothing.
     let line = a.reload("[[comtree]]\nid = 1\nsite = 99999\n", "were not taken");

@@ -59,7 +59,7 @@ pub(super) fn run(
         ));
         let network = Network::start(&layout, processors)?;
         let report = walk(&network, &trace, bench.bytes.into(), layout.tick())?;
-        report.findings.iter().for_each(|finding| print_note(finding));
+        report.findings.iter().for_each(print_note);
         is_flawless &= report.is_flawless();
         let row = CrowdRow::new(&layout, &report, rows.first());
         if bench.json {

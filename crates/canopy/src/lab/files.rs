@@ -1,7 +1,7 @@
 //! What a relay of a lab is told in its settings file.
 
 use super::topology::{Branch, Topology};
-use canopy_relay::BranchRole;
+use crate::net::role_name;
 use std::fmt::Write;
 use std::net::SocketAddr;
 
@@ -52,15 +52,6 @@ pub(super) fn joined(topology: &Topology, relay: usize, known: &[Known], threads
         let _ = writeln!(text, "branches = [\n{}]", branches.concat());
     }
     text
-}
-
-fn role_name(role: BranchRole) -> &'static str {
-    match role {
-        BranchRole::Parent => "parent",
-        BranchRole::Core => "core",
-        BranchRole::CorePeer => "core-peer",
-        BranchRole::Child => "child",
-    }
 }
 
 #[cfg(test)]

@@ -173,7 +173,7 @@ fn told(change: &Change, net: &Net) -> String {
 }
 
 /// A role as the settings write it.
-pub(super) fn role_name(role: BranchRole) -> &'static str {
+pub(crate) fn role_name(role: BranchRole) -> &'static str {
     match role {
         BranchRole::Parent => "parent",
         BranchRole::Core => "core",

@@ -176,3 +176,18 @@ pub(crate) fn recorded_traces() -> Option<PathBuf> {
     }
     Some(beside)
 }
+
+/// A trace of walkers that go round a small place, each at its own pace, ten times a second.
+pub(crate) fn round_trace(walkers: u32, seconds: u32) -> String {
+    let mut text = "t,id,x,y\n".to_owned();
+    for step in 0..seconds * 10 {
+        for walker in 0..walkers {
+            let t = f64::from(step) / 10.0 + f64::from(walker) / 1000.0;
+            let turn = t * (0.1 + f64::from(walker % 5) / 20.0) + f64::from(walker);
+            let far = 3.0 + f64::from(walker % 4);
+            let (x, y) = (far * turn.cos(), far * turn.sin());
+            text.push_str(&format!("{t:.3},{walker},{x:.3},{y:.3}\n"));
+        }
+    }
+    text
+}

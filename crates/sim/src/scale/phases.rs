@@ -105,7 +105,8 @@ impl Costs {
     fn row(&self, world: &World<'_>) -> ScaleRow {
         let Costs { join, ask, subscribe, publish, routes, .. } = self;
         let (relays, own) = (world.config.relays, u32::from(world.config.endpoints_per_relay));
-        let (each, wants) = (f64::from(world.endpoints()), f64::from(world.endpoints()) * WANTS as f64);
+        let (each, wants) =
+            (f64::from(world.endpoints()), f64::from(world.endpoints()) * WANTS as f64);
         let links = f64::from(relays - 1).max(1.0);
         let largest = |count: fn(&Relay) -> u32| {
             world.machines.iter().map(|machine| count(machine.relay())).max().unwrap_or(0)
