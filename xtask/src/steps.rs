@@ -52,7 +52,7 @@ pub(crate) const ALL: [Step; 12] = [
 ];
 
 /// Integration tests of the steps below, so the `test` step passes them by.
-const OWN_STEP: [&str; 5] = ["system", "engine", "router", "dissector", "browser"];
+const OWN_STEP: [&str; 5] = ["system", "engine", "benches", "dissector", "browser"];
 
 /// As many seeds as tell chance from determinism in a minute or so; `cargo xtask soak` runs more.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=8;
@@ -125,7 +125,7 @@ fn simulate(job: &mut Job<'_>) -> Result<()> {
 
 fn system(job: &mut Job<'_>) -> Result<()> {
     build_release(job)?;
-    for name in ["system", "engine", "router"] {
+    for name in ["system", "engine", "benches"] {
         named_test(job, name, "2")?;
     }
     Ok(())

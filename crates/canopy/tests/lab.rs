@@ -121,32 +121,3 @@ fn a_crowd_that_is_spread_over_relays_lacks_nothing() {
         }
     });
 }
-
-#[test]
-fn a_chain_is_measured_against_a_single_relay() {
-    let crowd = ["--n", "12", "--rounds", "1", "--seconds", "0.3", "--gro", "off", "--json"];
-    let output = run(&[&["bench", "chain", "--mode", "periodic"], &crowd[..]].concat());
-    let said = String::from_utf8_lossy(&output.stderr);
-    if ["needs two processors", "5 % steal"].iter().any(|why| said.contains(why)) {
-        return println!("skipped: {said}");
-    }
-    let rows = String::from_utf8_lossy(&output.stdout).into_owned();
-    let rows: Vec<serde_json::Value> =
-        rows.lines().map(|row| serde_json::from_str(row).unwrap()).collect();
-    let networks = rows.iter().map(|row| format!("{} {}", row["relays"], row["core"]));
-    let expected = ["1 \"one\"", "3 \"one\"", "3 \"all\""];
-    assert_eq!(networks.collect::<Vec<_>>(), expected, "{said}");
-    for row in &rows {
-        assert!(row["deliveries"].as_u64() > Some(0) && row["ratio"].as_f64() > Some(0.0), "{row}");
-        assert_eq!(row["loss"], 0.0, "{row}");
-    }
-    // A single relay is what the others are compared with.
-    assert_eq!(rows[0]["ratio"], 1.0);
-
-    let folder = tempfile::tempdir().unwrap();
-    let trace = trace(folder.path(), 12, 1);
-    let output = run(&["bench", "chain", "--trace", &trace, "--core", "one", "--json"]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    let rows = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success() && rows.lines().count() == 2, "{rows}\n{said}");
-}

@@ -1,10 +1,11 @@
-//! `canopy bench router` and `canopy bench subscribe` over a link, with the real binary.
+//! Benches of several relays, with the real binary: `bench router`, `bench chain`, and `bench subscribe`
+//! over a link.
 
 mod support;
 
 use serde_json::Value;
 use std::process::Output;
-use support::run;
+use support::{round_trace, run};
 
 /// The lines of a bench; none where this machine cannot run it, although nothing is wrong with it.
 fn lines(output: &Output) -> Vec<Value> {
@@ -52,4 +53,35 @@ fn no_change_of_a_subscription_is_lost_on_a_long_link() {
         assert!(row["offered"].as_u64() > Some(0), "{row}");
         assert_eq!((&row["missing"], &row["unexpected"]), (&0.into(), &0.into()), "{row}");
     }
+}
+
+#[test]
+fn a_chain_is_measured_against_a_single_relay() {
+    let crowd = ["--n", "12", "--rounds", "1", "--seconds", "0.3", "--gro", "off", "--json"];
+    let output = run(&[&["bench", "chain", "--mode", "periodic"], &crowd[..]].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    if ["needs two processors", "5 % steal"].iter().any(|why| said.contains(why)) {
+        return println!("skipped: {said}");
+    }
+    let rows = String::from_utf8_lossy(&output.stdout).into_owned();
+    let rows: Vec<serde_json::Value> =
+        rows.lines().map(|row| serde_json::from_str(row).unwrap()).collect();
+    let networks = rows.iter().map(|row| format!("{} {}", row["relays"], row["core"]));
+    let expected = ["1 \"one\"", "3 \"one\"", "3 \"all\""];
+    assert_eq!(networks.collect::<Vec<_>>(), expected, "{said}");
+    for row in &rows {
+        assert!(row["deliveries"].as_u64() > Some(0) && row["ratio"].as_f64() > Some(0.0), "{row}");
+        assert_eq!(row["loss"], 0.0, "{row}");
+    }
+    // A single relay is what the others are compared with.
+    assert_eq!(rows[0]["ratio"], 1.0);
+
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("round.csv");
+    std::fs::write(&trace, round_trace(12, 1)).unwrap();
+    let trace = trace.to_str().unwrap();
+    let output = run(&["bench", "chain", "--trace", trace, "--core", "one", "--json"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let rows = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && rows.lines().count() == 2, "{rows}\n{said}");
 }
