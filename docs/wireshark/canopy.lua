@@ -39,6 +39,9 @@ local FIRST_BITS = 2
 local NONCE_AT, REASON_AT, HELLO_LEN = 16, 24, 72
 local MAX_DATAGRAM = 1452
 local SECTION_LEN = 4
+-- What a section says of each group: four bytes, and five where the operation gives weights.
+local GROUP_LEN = 4
+local WEIGHTED_LEN = { [2] = 5 }
 local GROUP_BIT = 0x80000000
 local NO_SESSION = 0xffffff
 
@@ -50,6 +53,7 @@ local CHALLENGE, REBIND, UNKNOWN, GONE = 0x19, 0x1a, 0x1b, 0x1c
 local REQUEST, RESPONSE = 0x20, 0x21
 local BUSY = 0x1d
 local GROUP_KEY, GROUP_KEY_HELD = 0x24, 0x25
+local PROBE, REPORT = 0x28, 0x29
 
 local KINDS = {
   [UPDATES] = "Updates",
@@ -75,6 +79,8 @@ local KINDS = {
   [BUSY] = "Busy",
   [GROUP_KEY] = "Group-key",
   [GROUP_KEY_HELD] = "Group-key-held",
+  [PROBE] = "Probe",
+  [REPORT] = "Report",
 }
 
 local STRANGER, SESSION, SEALED, GROUP = 0, 1, 2, 3
@@ -113,7 +119,8 @@ local DESTINATION_FORMS = {
 local SOURCE_WIDTH = { [0] = 4, [1] = 2, [2] = 0, [3] = 0 }
 local DESTINATION_WIDTH = { [0] = 4, [1] = 2, [2] = 0 }
 
-local OPERATIONS = { [0] = "Drop", [1] = "Add" }
+local OPERATIONS = { [0] = "Drop", [1] = "Add", [2] = "Add with weights" }
+local DROP, ADD, ADD_WEIGHTED = 0, 1, 2
 local SUBSCRIBE_REFUSALS = {
   [1] = "table full",
   [2] = "participant's share full",
@@ -127,6 +134,7 @@ local EXCESSES = {
   [4] = "keepalives",
   [5] = "requests",
 }
+local BOUNDS = { [0] = "nothing", [1] = "admission", [2] = "wish", [3] = "path" }
 local LEAVE_REASONS = {
   [0] = "done",
   [1] = "draining",
@@ -187,7 +195,7 @@ local f = {
     "canopy.record.form.destination", "Destination", base.DEC, DESTINATION_FORMS, 0x0c
   ),
   level_same = ProtoField.bool("canopy.record.form.level_same", "Level as before", 8, nil, 0x10),
-  length_same = ProtoField.bool("canopy.record.form.length_same", "Length as before", 8, nil, 0x20),
+  length_same = ProtoField.bool("canopy.record.form.length_same", "Length, weight and object as before", 8, nil, 0x20),
   echo = ProtoField.bool("canopy.record.echo", "Echo or route-request", 8, nil, 0x40),
   filler = ProtoField.bool("canopy.record.filler", "Filler", 8, nil, 0x80),
   src = ProtoField.uint32("canopy.record.src", "Source", base.HEX),
@@ -199,6 +207,8 @@ local f = {
   dst_endpoint = ProtoField.uint32("canopy.record.dst.endpoint", "Endpoint", base.DEC, nil, 0xffff),
   level = ProtoField.uint8("canopy.record.level", "Level"),
   length = ProtoField.uint16("canopy.record.length", "Length"),
+  weight = ProtoField.uint8("canopy.record.weight", "Weight"),
+  object = ProtoField.uint16("canopy.record.object", "Object"),
   record_payload = ProtoField.bytes("canopy.record.payload", "Payload"),
   updates = ProtoField.uint16("canopy.updates", "Updates"),
   fillers = ProtoField.uint16("canopy.fillers", "Filler records"),
@@ -207,6 +217,7 @@ local f = {
   section = ProtoField.none("canopy.section", "Section"),
   operation = ProtoField.uint8("canopy.section.operation", "Operation", base.DEC, OPERATIONS),
   section_level = ProtoField.uint8("canopy.section.level", "Level"),
+  section_weight = ProtoField.uint8("canopy.section.weight", "Weight"),
   section_count = ProtoField.uint16("canopy.section.count", "Groups"),
   table_full = ProtoField.uint8("canopy.section.reason", "Reason", base.DEC, SUBSCRIBE_REFUSALS),
 
@@ -234,6 +245,18 @@ local f = {
   unknown_echo = ProtoField.uint64("canopy.unknown.echo", "Echo", base.HEX),
   excess = ProtoField.uint8("canopy.busy.what", "Too much of", base.DEC, EXCESSES),
   dropped = ProtoField.uint32("canopy.busy.dropped", "Dropped"),
+  probe_number = ProtoField.uint32("canopy.probe.number", "Number of the probe"),
+  probe_clock = ProtoField.uint32("canopy.probe.clock", "Relay's clock (µs)"),
+  traffic_datagrams = ProtoField.uint32("canopy.traffic.datagrams", "Datagrams with updates"),
+  traffic_bytes = ProtoField.uint32("canopy.traffic.bytes", "Their bytes"),
+  probe_share = ProtoField.uint16("canopy.probe.share", "Updates sent (of 1000)"),
+  probe_because = ProtoField.uint8("canopy.probe.because", "Bounded by", base.DEC, BOUNDS),
+  probe_left_out = ProtoField.uint32("canopy.probe.left_out", "Updates left out"),
+  probe_budget = ProtoField.uint64("canopy.probe.budget", "Budget (bit/s)"),
+  report_clock = ProtoField.uint32("canopy.report.own_clock", "Participant's clock (µs)"),
+  report_held = ProtoField.uint32("canopy.report.held", "Held (µs)"),
+  report_updates = ProtoField.uint32("canopy.report.updates", "Updates asked for (1/s)"),
+  report_bits = ProtoField.uint64("canopy.report.bits", "Bits asked for (bit/s)"),
   gone = ProtoField.uint32("canopy.gone.address", "Address", base.HEX),
   hello_echo = ProtoField.uint64("canopy.link_hello.echo", "Echo"),
   hello_held = ProtoField.uint32("canopy.link_hello.held", "Held (µs)"),
@@ -362,7 +385,29 @@ local function add_fixed(cursor, tree, need, layout)
 end
 
 -- Before the first record of a packet.
-local FIRST_BEFORE = { src = 0, series = 0xffff, dst = 0, level = 0, length = 0 }
+local FIRST_BEFORE = {
+  src = 0, series = 0xffff, dst = 0, level = 0, length = 0, weight = 128, object = 0,
+}
+-- A length of two bytes has 13 bits. The others say that it has two bytes, and what follows it.
+local LENGTH_END = 0x2000
+local WEIGHT_BIT, OBJECT_BIT = 1, 2
+
+-- Reads what stands behind a length of two bytes. Returns what is wrong, if anything is.
+local function read_behind_length(cursor, head)
+  if not head.length or head.length:len() < 2 then
+    return nil
+  end
+  for _, entry in ipairs({ { "weight", WEIGHT_BIT, 1 }, { "object", OBJECT_BIT, 2 } }) do
+    local name, bit, width = entry[1], entry[2], entry[3]
+    if head.length:bitfield(bit, 1) == 1 then
+      if width > cursor:left() then
+        return "ends inside its head"
+      end
+      head[name] = cursor:take(width)
+    end
+  end
+  return nil
+end
 
 -- Reads a record's head. Returns the ranges of the fields that stand in it, and what is wrong.
 local function read_head(cursor)
@@ -391,7 +436,7 @@ local function read_head(cursor)
       head[name] = cursor:take(width)
     end
   end
-  return head, nil
+  return head, read_behind_length(cursor, head)
 end
 
 -- A record's values: what stands in its head, and for the rest what the record before it says.
@@ -407,7 +452,7 @@ local function resolve(head, before)
   end
   local length = before.length
   if head.length then
-    length = head.length:uint() % 0x8000
+    length = head.length:uint() % LENGTH_END
   end
   return {
     src = address("src"),
@@ -415,6 +460,8 @@ local function resolve(head, before)
     dst = address("dst"),
     level = head.level and head.level:uint() or before.level,
     length = length,
+    weight = head.weight and head.weight:uint() or before.weight,
+    object = head.object and head.object:uint() or before.object,
     is_filler = head.form:bitfield(0, 1) == 1,
   }
 end
@@ -428,11 +475,19 @@ local function add_form(item, form)
   end
 end
 
+-- Weight and object are told where they are not what most updates have.
 local function record_text(record)
-  return string.format(
+  local text = string.format(
     "%s → %s, level %d, series %d, %s", record.src == 0 and "sender" or address_text(record.src),
     address_text(record.dst), record.level, record.series, plural(record.length, "byte")
   )
+  if record.weight ~= FIRST_BEFORE.weight then
+    text = text .. string.format(", weight %d", record.weight)
+  end
+  if record.object ~= FIRST_BEFORE.object then
+    text = text .. string.format(", object %d", record.object)
+  end
+  return text
 end
 
 -- Adds the record at the cursor. Returns its values, or what is wrong.
@@ -460,6 +515,8 @@ local function add_record(cursor, tree, number, before)
   add_address(item, DST, head.dst, record.dst)
   add_resolved(item, f.level, head.level, record.level)
   add_resolved(item, f.length, head.length, record.length)
+  add_resolved(item, f.weight, head.weight, record.weight)
+  add_resolved(item, f.object, head.object, record.object)
   if shown > 0 then
     item:add(f.record_payload, cursor:take(shown))
   end
@@ -500,22 +557,27 @@ end
 
 -- A section: two bytes that say what happens to its groups, how many they are, the groups.
 -- `add_head` adds the two bytes and returns what they say, as a number and as text, and what is
--- wrong with them. Returns the number and the count of groups, or what is wrong.
-local function add_section(cursor, tree, add_head)
+-- wrong with them. `longer` has the first bytes of sections whose groups have weights, and how long
+-- each of these is. Returns the number and the count of groups, or what is wrong.
+local function add_section(cursor, tree, add_head, longer)
   if cursor:left() < SECTION_LEN then
     return nil, 0, cursor:fault(tree, "a section ends inside its header")
   end
   local start = cursor.at
   local count = cursor.tvb(start + 2, 2):uint()
-  local whole = SECTION_LEN + count * 4 <= cursor:left()
-  local shown = whole and count or math.floor((cursor:left() - SECTION_LEN) / 4)
+  local len = longer[cursor.tvb(start, 1):uint()] or GROUP_LEN
+  local whole = SECTION_LEN + count * len <= cursor:left()
+  local shown = whole and count or math.floor((cursor:left() - SECTION_LEN) / len)
 
-  local item = tree:add(f.section, cursor.tvb(start, SECTION_LEN + shown * 4))
+  local item = tree:add(f.section, cursor.tvb(start, SECTION_LEN + shown * len))
   local what, text, fault = add_head(cursor, item, plural(count, "group"))
   item:set_text(text)
   item:add(f.section_count, cursor:take(2))
   for _ = 1, shown do
-    item:add(f.group, cursor:take(4))
+    local group = item:add(f.group, cursor:take(GROUP_LEN))
+    if len > GROUP_LEN then
+      group:add(f.section_weight, cursor:take(len - GROUP_LEN))
+    end
   end
   if not whole and not fault then
     fault = cursor:fault(item, "a section runs over the end")
@@ -528,14 +590,14 @@ end
 
 -- The sequence number and the sections that tile the rest. `take` is told what each section says
 -- and how many groups it has. Returns the Info text of the number, or what is wrong.
-local function add_sections(cursor, tree, add_head, take)
+local function add_sections(cursor, tree, add_head, longer, take)
   local ranges, fault = add_fixed(cursor, tree, 4, { { f.sequence, 4 } })
   if fault then
     return "", fault
   end
   while cursor:left() > 0 and not fault do
     local what, count
-    what, count, fault = add_section(cursor, tree, add_head)
+    what, count, fault = add_section(cursor, tree, add_head, longer)
     if what then
       take(what, count)
     end
@@ -549,7 +611,8 @@ local function add_change(cursor, item, groups)
   item:add(f.operation, operation)
   item:add(f.section_level, level)
   local name = OPERATIONS[operation:uint()]
-  local at_level = operation:uint() == 1 and string.format(" at level %d", level:uint()) or ""
+  local adds = operation:uint() == ADD or operation:uint() == ADD_WEIGHTED
+  local at_level = adds and string.format(" at level %d", level:uint()) or ""
   local text = string.format("%s %s%s", name or "Unknown operation on", groups, at_level)
   local fault
   if not name then
@@ -559,14 +622,16 @@ local function add_change(cursor, item, groups)
 end
 
 local function dissect_subscribe(cursor, tree)
-  local changes = { [0] = 0, [1] = 0 }
-  local number, fault = add_sections(cursor, tree, add_change, function(operation, count)
+  local changes = { [DROP] = 0, [ADD] = 0, [ADD_WEIGHTED] = 0 }
+  local count_change = function(operation, count)
     changes[operation] = changes[operation] + count
-  end)
+  end
+  local number, fault = add_sections(cursor, tree, add_change, WEIGHTED_LEN, count_change)
   if number == "" then
     return "", fault
   end
-  return string.format("%s, add %d, drop %d", number, changes[1], changes[0]), fault
+  local adds = changes[ADD] + changes[ADD_WEIGHTED]
+  return string.format("%s, add %d, drop %d", number, adds, changes[DROP]), fault
 end
 
 local function reason_text(reasons, number)
@@ -583,7 +648,7 @@ end
 
 local function dissect_subscribe_ack(cursor, tree)
   local reasons, counts = {}, {}
-  local info, fault = add_sections(cursor, tree, add_refusal, function(reason, count)
+  local info, fault = add_sections(cursor, tree, add_refusal, {}, function(reason, count)
     if not counts[reason] then
       table.insert(reasons, reason)
     end
@@ -722,6 +787,29 @@ local BODIES = {
   end),
   [GROUP_KEY_HELD] = fixed(8, { { f.key_number, 4 }, { f.key_lacks, 4 } }, function(ranges)
     return string.format("has %d, lacks %d", ranges[1]:uint(), ranges[2]:uint())
+  end),
+  [PROBE] = fixed(32, {
+    { f.probe_number, 4 }, { f.probe_clock, 4 }, { f.traffic_datagrams, 4 },
+    { f.traffic_bytes, 4 }, { f.probe_share, 2 }, { f.probe_because, 1 }, { f.reserved, 1 },
+    { f.probe_left_out, 4 }, { f.probe_budget, 8 },
+  }, function(ranges)
+    return string.format(
+      "number %d, %s sent, %.1f %% of updates, budget %s bit/s by %s", ranges[1]:uint(),
+      plural(ranges[3]:uint(), "datagram"), ranges[5]:uint() / 10,
+      tostring(ranges[9]:uint64()), reason_text(BOUNDS, ranges[6]:uint())
+    )
+  end, function(ranges)
+    local share = ranges[5]:uint()
+    return share > 1000 and string.format("a share of %d", share)
+  end),
+  [REPORT] = fixed(36, {
+    { f.probe_number, 4 }, { f.probe_clock, 4 }, { f.report_clock, 4 }, { f.report_held, 4 },
+    { f.traffic_datagrams, 4 }, { f.traffic_bytes, 4 }, { f.report_updates, 4 },
+    { f.report_bits, 8 },
+  }, function(ranges)
+    return string.format(
+      "number %d, %s received", ranges[1]:uint(), plural(ranges[5]:uint(), "datagram")
+    )
   end),
   [UNKNOWN] = fixed(8, { { f.unknown_echo, 8 } }, function(ranges)
     return "echo " .. hex(ranges[1])

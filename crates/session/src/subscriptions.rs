@@ -4,7 +4,7 @@
 
 use canopy_wire::{
     Change, Comtree, Group, Level, SessionId, SubscribeAck, SubscribeRefusal, SubscribeWriter,
-    Time, WireError, next_sequence,
+    Time, Weight, WireError, next_sequence,
 };
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ struct Outstanding {
 
 #[derive(Default)]
 pub(crate) struct Subscriptions {
-    wanted: BTreeMap<Group, Level>,
+    wanted: BTreeMap<Group, (Level, Weight)>,
     /// Changes to send, by group: the latest wins.
     queued: BTreeMap<Group, Change>,
     outstanding: Option<Outstanding>,
@@ -35,9 +35,9 @@ pub(crate) struct Subscriptions {
 }
 
 impl Subscriptions {
-    pub(crate) fn add(&mut self, group: Group, level: Level) {
-        if self.wanted.insert(group, level) != Some(level) {
-            self.queued.insert(group, Change::Add(group, level));
+    pub(crate) fn add(&mut self, group: Group, level: Level, weight: Weight) {
+        if self.wanted.insert(group, (level, weight)) != Some((level, weight)) {
+            self.queued.insert(group, Change::add(group, level, weight));
         }
     }
 
@@ -65,7 +65,10 @@ impl Subscriptions {
     }
 
     fn adds_of_all(&self) -> BTreeMap<Group, Change> {
-        self.wanted.iter().map(|(group, level)| (*group, Change::Add(*group, *level))).collect()
+        let add = |(group, wanted): (&Group, &(Level, Weight))| {
+            (*group, Change::add(*group, wanted.0, wanted.1))
+        };
+        self.wanted.iter().map(add).collect()
     }
 
     /// When [`Subscriptions::poll_transmit`] will have something, if nothing else happens.
@@ -126,6 +129,7 @@ impl Subscriptions {
         sorted.sort_by_key(|change| match change {
             Change::Drop(group) => (0, Level(0), *group),
             Change::Add(group, level) => (1, *level, *group),
+            Change::AddWeighted(group, level, _) => (2, *level, *group),
         });
         for change in sorted {
             if !writer.push(change) {
@@ -144,18 +148,17 @@ impl Subscriptions {
         let answers_it = |o: &mut Outstanding| o.sequence == ack.sequence();
         let Some(outstanding) = self.outstanding.take_if(answers_it) else { return };
         for change in outstanding.changes {
-            settled(match change {
-                Change::Drop(group) => Settled::Dropped(group),
-                Change::Add(group, level) => match ack.refusal_of(group) {
-                    None => Settled::Added(group, level),
-                    Some(reason) => {
-                        // A refused subscription is the application's to ask for again.
-                        if !self.queued.contains_key(&group) {
-                            self.wanted.remove(&group);
-                        }
-                        Settled::Refused(group, reason)
+            let group = change.group();
+            settled(match (change.wanted(), ack.refusal_of(group)) {
+                (None, _) => Settled::Dropped(group),
+                (Some((level, _)), None) => Settled::Added(group, level),
+                (Some(_), Some(reason)) => {
+                    // A refused subscription is the application's to ask for again.
+                    if !self.queued.contains_key(&group) {
+                        self.wanted.remove(&group);
                     }
-                },
+                    Settled::Refused(group, reason)
+                }
             });
         }
     }

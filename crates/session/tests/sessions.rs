@@ -7,8 +7,8 @@ use canopy_session::{
     SessionsConfig, unknown,
 };
 use canopy_wire::{
-    Challenge, Connect, DropReason, HEADER_LEN, Header, Keepalive, Kind, Path, Rebind, SEAL_LEN,
-    SessionId, Tag, Time, Unknown,
+    Challenge, Connect, DropReason, HEADER_LEN, Header, Keepalive, Kind, Lane, Path, Rebind,
+    SEAL_LEN, SessionId, Tag, Time, Unknown,
 };
 use std::time::Duration;
 use support::{COMTREE, JOIN, TERMS, at, connect_with, cookie_for, is_sealed, opened, packet};
@@ -423,13 +423,16 @@ fn a_session_is_admitted_by_its_number_and_path() {
     let mut table = Table::new();
     let [first, second] = [(1, 9), (2, 8)].map(|(port, nonce)| table.join(at(port), nonce));
     let [id, other] = [first, second].map(|member| member.id);
-    assert_eq!((id, other), (SessionId::at(0, THREAD, THREADS), SessionId::at(1, THREAD, THREADS)));
+    let number = |place, thread| SessionId::at(place, Lane::of(COMTREE), thread, THREADS);
+    assert_eq!((id, other), (number(0, THREAD), number(1, THREAD)));
     assert_eq!(table.sessions.admit(at(1), id), Ok(first.session));
     assert_eq!(table.sessions.admit(at(2), id), Err(DropReason::SpoofedSource));
     // The same place on the other data threads, a place that nobody has had, and no session.
-    let elsewhere = [0, 2].map(|thread| SessionId::at(0, thread, THREADS));
-    let nobody = [SessionId::at(2, THREAD, THREADS), SessionId::NONE];
-    for id in elsewhere.into_iter().chain(nobody) {
+    let elsewhere = [0, 2].map(|thread| number(0, thread));
+    let nobody = [number(2, THREAD), SessionId::NONE];
+    // The same place in another lane: nobody gets into that by another's number.
+    let lanes = Lane::all().filter(|lane| *lane != Lane::of(COMTREE)).map(|lane| id.in_lane(lane));
+    for id in elsewhere.into_iter().chain(nobody).chain(lanes) {
         assert_eq!(table.sessions.admit(at(1), id), Err(DropReason::UnknownSource), "{id:?}");
     }
     table.end(first.session);

@@ -105,6 +105,11 @@ drop_reasons! {
     RepliesFull => "replies_full",
     /// A data thread was too slow to take what another passed to it, or to hear what it told.
     SiblingsFull => "siblings_full",
+    /// An update that a receiver's budget did not hold: a newer one of its flow took its place, or there
+    /// was no room for it to wait.
+    Thinned => "thinned",
+    /// An update that waited for a receiver's budget until newer ones needed its room.
+    WaitedTooLong => "waited_too_long",
     /// The kernel refused a datagram.
     SendFailed => "send_failed",
     /// As much as can was waiting for a full device queue already.
@@ -118,6 +123,8 @@ drop_reasons! {
     /// All free addresses of the comtree rest, because their last owners left not long ago; the
     /// participant was refused.
     AddressesResting => "addresses_resting",
+    /// A report on a probe that was not sent, or is long past, or that tells of more than was sent.
+    BadReport => "bad_report",
 }
 
 #[cfg(test)]

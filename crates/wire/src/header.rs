@@ -1,6 +1,6 @@
 //! The base header that every packet starts with, and the checked view of a packet.
 
-use crate::{Comtree, Record, Records, WireError};
+use crate::{Comtree, Lane, Record, Records, WireError};
 
 /// First byte of every packet, without its class: two bits, `10`, that tell it from QUIC on the
 /// same port (RFC 9443), and three of version. The last three are the packet's [`Class`].
@@ -87,6 +87,10 @@ kinds! {
     GroupKey = 0x24,
     /// The newest of those keys that the participant has; if there is another, it asks for it.
     GroupKeyHeld = 0x25,
+    /// The relay asks what has arrived, and tells the participant its thinning.
+    Probe = 0x28,
+    /// The participant's answer to a probe, and what it asks for.
+    Report = 0x29,
 }
 
 /// Who a packet is of: it stands in the first byte, so that the kernel can bring strangers' packets to
@@ -120,14 +124,14 @@ impl Kind {
 }
 
 /// The number of a session, given out by the relay: 24 bits that say which data thread serves it,
-/// and which of that thread's places it has.
+/// which of that thread's places it has, and in which [`Lane`] its packets are received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(u32);
 
 impl SessionId {
     /// No session: in what is sent to many at once.
     pub const NONE: SessionId = SessionId(0xff_ffff);
-    /// How many sessions a relay can number.
+    /// How many numbers a relay has for its sessions.
     pub const COUNT: u32 = SessionId::NONE.0;
 
     /// The session with this number; bits above the 24th are ignored.
@@ -135,9 +139,15 @@ impl SessionId {
         SessionId(number & 0xff_ffff)
     }
 
-    /// The session at a place of a data thread, one of `threads`.
-    pub const fn at(place: u32, thread: u16, threads: u16) -> SessionId {
-        SessionId::new(place * threads as u32 + thread as u32)
+    /// The session at a place of a data thread, one of `threads`, which is received in `lane`.
+    pub const fn at(place: u32, lane: Lane, thread: u16, threads: u16) -> SessionId {
+        let before_lane = place * threads as u32 + thread as u32;
+        SessionId::new(before_lane << Lane::BITS | lane.number() as u32)
+    }
+
+    /// How many places each of `threads` data threads can number: 32,767 of 64.
+    pub const fn places(threads: u16) -> u32 {
+        (SessionId::COUNT >> Lane::BITS) / threads as u32
     }
 
     /// Its number.
@@ -147,7 +157,22 @@ impl SessionId {
 
     /// Its place on its data thread, one of `threads`.
     pub const fn place(self, threads: u16) -> u32 {
-        self.0 / threads as u32
+        (self.0 >> Lane::BITS) / threads as u32
+    }
+
+    /// Its data thread, one of `threads`.
+    pub const fn thread(self, threads: u16) -> u16 {
+        ((self.0 >> Lane::BITS) % threads as u32) as u16
+    }
+
+    /// In which lane its packets are received.
+    pub const fn lane(self) -> Lane {
+        Lane::new(self.0 as u8)
+    }
+
+    /// The same place of the same data thread, in another lane.
+    pub const fn in_lane(self, lane: Lane) -> SessionId {
+        SessionId(self.0 >> Lane::BITS << Lane::BITS | lane.number() as u32)
     }
 }
 
@@ -328,17 +353,6 @@ mod tests {
         assert_eq!(Packet::new_checked(&bytes).unwrap_err(), WireError::Version(0xC1));
     }
 
-    #[test]
-    fn a_session_id_names_thread_and_place() {
-        for threads in [1, 2, 3, 64] {
-            for (place, thread) in [(0, 0), (5, threads - 1), (100_000, 0)] {
-                let session = SessionId::at(place, thread, threads);
-                assert_eq!(session.place(threads), place);
-                assert_eq!(session.number() % u32::from(threads), u32::from(thread));
-            }
-        }
-    }
-
     proptest! {
         #![proptest_config(seeded())]
 
@@ -357,6 +371,20 @@ mod tests {
             prop_assert_eq!(packet.header(), &header);
             prop_assert_eq!(packet.payload(), &payload[..]);
             prop_assert_eq!(packet.datagram_len(), len);
+        }
+
+        #[test]
+        fn a_session_id_names_thread_lane_and_place(
+            threads in 1u16..=64, thread: u16, lane: u8, other: u8, place: u32,
+        ) {
+            let (thread, place) = (thread % threads, place % SessionId::places(threads));
+            let (lane, other) = (Lane::new(lane), Lane::new(other));
+            let session = SessionId::at(place, lane, thread, threads);
+            prop_assert_ne!(session, SessionId::NONE);
+            prop_assert_eq!(session.place(threads), place);
+            prop_assert_eq!((session.thread(threads), session.lane()), (thread, lane));
+            let moved = session.in_lane(other);
+            prop_assert_eq!(moved, SessionId::at(place, other, thread, threads));
         }
 
         #[test]

@@ -14,16 +14,19 @@ mod fields;
 mod group_key;
 mod handshake;
 mod header;
+mod lane;
 mod link;
 mod liveness;
 mod overlay;
 mod path;
+mod path_report;
 mod reason;
 mod record;
 mod request;
 mod sealed;
 mod subscribe;
 mod time;
+mod weight;
 
 pub use address::{Address, Comtree, Group, Level, NoSuchGroup};
 pub use busy::Busy;
@@ -38,11 +41,13 @@ pub use header::{
     CLEAR_LEN, Class, DEFAULT_HOP_LIMIT, HEADER_LEN, Header, Kind, MAX_DATAGRAM, MAX_UPDATE,
     Packet, SAFE_DATAGRAM, SEAL_LEN, SessionId, VERSION,
 };
+pub use lane::Lane;
 pub use link::LinkJoin;
 pub use liveness::{Challenge, Gone, Keepalive, Leave, Rebind, Unknown};
 pub use overlay::{LinkHello, RouteReply};
 pub use path::Path;
-pub use reason::{Excess, LeaveReason, RefusedReason, RequestStatus, SubscribeRefusal};
+pub use path_report::{Asked, Probe, Report, Thinning, Traffic};
+pub use reason::{Bound, Excess, LeaveReason, RefusedReason, RequestStatus, SubscribeRefusal};
 pub use record::{
     Before, Flags, MAX_RECORD_HEAD, MAX_RECORDS, Record, RecordHead, Records, UpdatesWriter,
     encode_update,
@@ -54,6 +59,7 @@ pub use subscribe::{
     next_sequence,
 };
 pub use time::Time;
+pub use weight::Weight;
 
 /// Property tests draw the same cases in every run.
 #[cfg(test)]

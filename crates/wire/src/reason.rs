@@ -81,6 +81,18 @@ reasons! {
         Requests = 5,
     }
 
+    /// What bounds the budget of a receiver: the least of three.
+    Bound {
+        /// It has no budget.
+        Nothing = 0,
+        /// What it was admitted for.
+        Admitted = 1,
+        /// What it asked for.
+        Asked = 2,
+        /// What its path bears.
+        Path = 3,
+    }
+
     /// Why a relay refuses a subscription.
     SubscribeRefusal {
         /// The relay's table of groups or subscriptions is full.
@@ -120,6 +132,7 @@ mod tests {
             assert_eq!(SubscribeRefusal::from_number(number).number(), number);
             assert_eq!(RequestStatus::from_number(number).number(), number);
             assert_eq!(Excess::from_number(number).number(), number);
+            assert_eq!(Bound::from_number(number).number(), number);
         }
         let named = |number| !matches!(RefusedReason::from_number(number), RefusedReason::Other(_));
         assert_eq!((0..=u8::MAX).filter(|number| named(*number)).count(), RefusedReason::ALL.len());

@@ -1,10 +1,12 @@
 //! Records: the updates of a packet, each with a short head that leaves out what the record before
 //! it says already.
 
-use crate::{Address, HEADER_LEN, Header, Level, MAX_DATAGRAM, MAX_UPDATE, SEAL_LEN, WireError};
+use crate::{
+    Address, HEADER_LEN, Header, Level, MAX_DATAGRAM, MAX_UPDATE, SEAL_LEN, Weight, WireError,
+};
 
 /// The longest head of a record in bytes.
-pub const MAX_RECORD_HEAD: usize = 14;
+pub const MAX_RECORD_HEAD: usize = 17;
 /// The most records of a packet.
 pub const MAX_RECORDS: usize = u8::MAX as usize;
 
@@ -47,10 +49,18 @@ mod form {
     pub(super) const DESTINATION: u8 = 3 << 2;
     /// The level is the one before; otherwise one byte.
     pub(super) const LEVEL_SAME: u8 = 1 << 4;
-    /// The length is the one before; otherwise one or two bytes.
+    /// Length, weight and object are the ones before; otherwise one to five bytes.
     pub(super) const LENGTH_SAME: u8 = 1 << 5;
     pub(super) const FLAGS: u8 = 3 << 6;
 }
+
+/// Two bytes say the length, of which these bits are none.
+const LONG_LENGTH: u16 = 1 << 15;
+/// A byte with the weight follows the two of the length; otherwise the weight is the one before.
+const WEIGHT_FOLLOWS: u16 = 1 << 14;
+/// Then come two bytes with the object; otherwise that is the one before.
+const OBJECT_FOLLOWS: u16 = 1 << 13;
+const LENGTH: u16 = OBJECT_FOLLOWS - 1;
 
 /// What a record says of its update beside the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +76,11 @@ pub struct RecordHead {
     pub dst: Address,
     /// Its level.
     pub level: Level,
+    /// How much it matters to its publisher.
+    pub weight: Weight,
+    /// Which of its publisher's objects it is about. What is about one object, in one group, is a *flow*:
+    /// where there is no room for everything, a flow's newest update is what counts.
+    pub object: u16,
     /// How many bytes it has.
     pub len: u16,
 }
@@ -77,6 +92,8 @@ pub struct Before {
     series: u16,
     dst: Address,
     level: Level,
+    weight: Weight,
+    object: u16,
     len: u16,
 }
 
@@ -87,6 +104,8 @@ impl Before {
         series: u16::MAX,
         dst: Address::UNSPECIFIED,
         level: Level(0),
+        weight: Weight::ONE,
+        object: 0,
         len: 0,
     };
 }
@@ -110,30 +129,44 @@ impl RecordHead {
             form::DESTINATION_FULL
         };
         let level = if self.level == before.level { form::LEVEL_SAME } else { 0 };
-        let length = if self.len == before.len { form::LENGTH_SAME } else { 0 };
+        let is_same = self.len == before.len && self.more(before) == 0;
+        let length = if is_same { form::LENGTH_SAME } else { 0 };
         source | destination | level | length
+    }
+
+    /// What follows the length: the bits that say so.
+    fn more(&self, before: &Before) -> u16 {
+        let weight = if self.weight == before.weight { 0 } else { WEIGHT_FOLLOWS };
+        let object = if self.object == before.object { 0 } else { OBJECT_FOLLOWS };
+        weight | object
     }
 
     /// The length of the head behind the record `before`, which becomes this one.
     #[inline]
     pub fn len_behind(&self, before: &mut Before) -> usize {
         let forms = self.forms(before);
+        let more = self.more(before);
         *before = self.to_before();
         let source = [6, 4, 2, 0][usize::from(forms & form::SOURCE)];
         let destination = [4, 2, 0, 0][usize::from(forms & form::DESTINATION) >> 2];
         let level = usize::from(forms & form::LEVEL_SAME == 0);
         let length = match forms & form::LENGTH_SAME {
-            0 => 1 + usize::from(self.len > 0x7f),
+            0 if more == 0 => 1 + usize::from(self.len > 0x7f),
+            0 => {
+                2 + usize::from(more & WEIGHT_FOLLOWS != 0)
+                    + 2 * usize::from(more & OBJECT_FOLLOWS != 0)
+            }
             _ => 0,
         };
         1 + source + destination + level + length
     }
 
     /// Writes the head behind the record `before`, which becomes this one. Returns its bytes and
-    /// how many of them count. The length must be below 2¹⁵.
+    /// how many of them count. The length must be below 2¹³.
     #[inline]
     pub fn encode(&self, before: &mut Before) -> ([u8; MAX_RECORD_HEAD], usize) {
         let forms = self.forms(before);
+        let more = self.more(before);
         *before = self.to_before();
         let mut out = [0; MAX_RECORD_HEAD];
         out[0] = forms | self.flags.0 & form::FLAGS;
@@ -160,16 +193,22 @@ impl RecordHead {
         }
         if forms & form::LENGTH_SAME == 0 {
             match self.len {
-                0..=0x7f => put(&[self.len as u8]),
-                _ => put(&(self.len | 0x8000).to_be_bytes()),
+                0..=0x7f if more == 0 => put(&[self.len as u8]),
+                _ => put(&(self.len | LONG_LENGTH | more).to_be_bytes()),
+            }
+            if more & WEIGHT_FOLLOWS != 0 {
+                put(&[self.weight.0]);
+            }
+            if more & OBJECT_FOLLOWS != 0 {
+                put(&self.object.to_be_bytes());
             }
         }
         (out, len)
     }
 
     fn to_before(self) -> Before {
-        let RecordHead { src, series, dst, level, len, .. } = self;
-        Before { src, series, dst, level, len }
+        let RecordHead { src, series, dst, level, weight, object, len, .. } = self;
+        Before { src, series, dst, level, weight, object, len }
     }
 }
 
@@ -186,21 +225,27 @@ pub struct Record<'a> {
     pub dst: Address,
     /// The update's level.
     pub level: Level,
+    /// How much it matters to its publisher.
+    pub weight: Weight,
+    /// Which of its publisher's objects it is about. What is about one object, in one group, is a *flow*:
+    /// where there is no room for everything, a flow's newest update is what counts.
+    pub object: u16,
     /// Its bytes.
     pub payload: &'a [u8],
 }
 
 impl<'a> Record<'a> {
-    /// An update of the sender's own, at level 0 and without flags.
+    /// An update of the sender's own, at level 0, of weight 1 and without flags.
     pub const fn new(dst: Address, series: u16, payload: &'a [u8]) -> Record<'a> {
         let (flags, src, level) = (Flags(0), Address::UNSPECIFIED, Level(0));
-        Record { flags, src, series, dst, level, payload }
+        Record { flags, src, series, dst, level, weight: Weight::ONE, object: 0, payload }
     }
 
     /// What it says beside its bytes.
     pub fn head(&self) -> RecordHead {
-        let Record { flags, src, series, dst, level, payload } = *self;
-        RecordHead { flags, src, series, dst, level, len: payload.len() as u16 }
+        let Record { flags, src, series, dst, level, weight, object, payload } = *self;
+        let len = payload.len() as u16;
+        RecordHead { flags, src, series, dst, level, weight, object, len }
     }
 
     pub(crate) fn is_filler(&self) -> bool {
@@ -219,6 +264,8 @@ impl<'a> Record<'a> {
             series: before.series.wrapping_add(1),
             dst: before.dst,
             level: before.level,
+            weight: before.weight,
+            object: before.object,
             len: before.len,
         };
         match forms & form::SOURCE {
@@ -244,13 +291,21 @@ impl<'a> Record<'a> {
             head.len = u16::from(first);
             if first > 0x7f {
                 let [second] = take(&mut rest)?;
-                head.len = u16::from_be_bytes([first & 0x7f, second]);
+                let long = u16::from_be_bytes([first, second]);
+                head.len = long & LENGTH;
+                if long & WEIGHT_FOLLOWS != 0 {
+                    let [weight] = take(&mut rest)?;
+                    head.weight = Weight(weight);
+                }
+                if long & OBJECT_FOLLOWS != 0 {
+                    head.object = u16::from_be_bytes(take(&mut rest)?);
+                }
             }
         }
         let (payload, rest) = rest.split_at_checked(head.len.into()).ok_or(WireError::Length)?;
         *before = head.to_before();
-        let RecordHead { flags, src, series, dst, level, .. } = head;
-        Ok((Record { flags, src, series, dst, level, payload }, rest))
+        let RecordHead { flags, src, series, dst, level, weight, object, .. } = head;
+        Ok((Record { flags, src, series, dst, level, weight, object, payload }, rest))
     }
 }
 
@@ -476,15 +531,17 @@ mod tests {
             records in proptest::collection::vec(
                 (prop_oneof![Just(5_u32), 0..0x2_0000_u32, any::<u32>()], prop_oneof![Just(8_u16), any::<u16>()],
                  prop_oneof![Just(1_u32 << 31), 0x8000_0000..0x8002_0000_u32, any::<u32>()], 0_u8..3,
-                 prop_oneof![Just(3_usize), 120..140_usize], 0_u8..2),
+                 prop_oneof![Just(3_usize), 120..140_usize],
+                 (0_u8..2, prop_oneof![Just(Weight::ONE), any::<u8>().prop_map(Weight)],
+                  prop_oneof![Just(0_u16), any::<u16>()])),
                 0..9,
             ),
             hop_limit: u8,
         ) {
             let payload = [7; 140];
-            let records: Vec<_> = records.iter().map(|(src, series, dst, level, len, echo)| Record {
+            let records: Vec<_> = records.iter().map(|(src, series, dst, level, len, (echo, weight, object))| Record {
                 flags: Flags(echo * Flags::ECHO.0), src: Address(*src), series: *series,
-                dst: Address(*dst), level: Level(*level), payload: &payload[..*len],
+                dst: Address(*dst), level: Level(*level), weight: *weight, object: *object, payload: &payload[..*len],
             }).collect();
             let mut out = [0; MAX_DATAGRAM];
             let mut writer = UpdatesWriter::new(&mut out, MAX_DATAGRAM).unwrap();

@@ -1,11 +1,12 @@
 //! Subscription changes, hundreds to a packet, and their acknowledgement.
 //!
 //! Both packets carry a sequence number and sections; a section lists groups, of four bytes each,
-//! to which the same happens: "add at this level", "drop", "refused for this reason".
+//! to which the same happens: "add at this level", "drop", "refused for this reason". Where groups are
+//! added with weights, each has a fifth byte.
 
 use crate::{
     Comtree, Group, HEADER_LEN, Header, Kind, Level, MAX_DATAGRAM, Packet, SEAL_LEN, SessionId,
-    SubscribeRefusal, WireError,
+    SubscribeRefusal, Weight, WireError,
 };
 
 /// Changes that fit the longest packet when they share an operation and a level.
@@ -18,12 +19,19 @@ const SECTION_LEN: usize = 4;
 const SECTIONS_AT: usize = HEADER_LEN + SEQUENCE_LEN;
 const DROP: u8 = 0;
 const ADD: u8 = 1;
+const ADD_WEIGHTED: u8 = 2;
+/// A group in a section, without and with its weight.
+const GROUP_LEN: usize = 4;
+const WEIGHTED_LEN: usize = 5;
 
 /// One change of a participant's subscriptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Change {
-    /// Subscribe to the group at the level; replaces the level of an earlier subscription.
+    /// Subscribe to the group at the level, with the weight 1; replaces level and weight of an earlier
+    /// subscription.
     Add(Group, Level),
+    /// The same with another weight.
+    AddWeighted(Group, Level, Weight),
     /// Unsubscribe from the group.
     Drop(Group),
 }
@@ -32,13 +40,31 @@ impl Change {
     /// The group that changes.
     pub const fn group(self) -> Group {
         match self {
-            Change::Add(group, _) | Change::Drop(group) => group,
+            Change::Add(group, _) | Change::AddWeighted(group, ..) | Change::Drop(group) => group,
+        }
+    }
+
+    /// The change by which a group is wanted at a level with a weight.
+    pub fn add(group: Group, level: Level, weight: Weight) -> Change {
+        match weight {
+            Weight::ONE => Change::Add(group, level),
+            _ => Change::AddWeighted(group, level, weight),
+        }
+    }
+
+    /// The level and the weight at which the group is wanted from now on; `None` if it is not.
+    pub const fn wanted(self) -> Option<(Level, Weight)> {
+        match self {
+            Change::Add(_, level) => Some((level, Weight::ONE)),
+            Change::AddWeighted(_, level, weight) => Some((level, weight)),
+            Change::Drop(_) => None,
         }
     }
 
     const fn section(self) -> [u8; 2] {
         match self {
             Change::Add(_, level) => [ADD, level.0],
+            Change::AddWeighted(_, level, _) => [ADD_WEIGHTED, level.0],
             Change::Drop(_) => [DROP, 0],
         }
     }
@@ -64,8 +90,8 @@ impl<'a> Subscribe<'a> {
     /// [`WireError::TooShort`], [`WireError::Length`], or [`WireError::Field`] for an unknown
     /// operation.
     pub fn new_checked(packet: &Packet<'a>) -> Result<Subscribe<'a>, WireError> {
-        let (sequence, sections) = sections_of(packet)?;
-        if sections.clone().any(|section| section.key[0] > ADD) {
+        let (sequence, sections) = sections_of(packet, true)?;
+        if sections.clone().any(|section| section.key[0] > ADD_WEIGHTED) {
             return Err(WireError::Field("operation"));
         }
         Ok(Subscribe { sequence, sections })
@@ -79,9 +105,13 @@ impl<'a> Subscribe<'a> {
     /// The changes, in order.
     pub fn changes(&self) -> impl Iterator<Item = Change> + use<'a> {
         self.sections.clone().flat_map(|Section { key: [operation, level], groups }| {
-            groups_of(groups).map(move |group| match operation {
-                ADD => Change::Add(group, Level(level)),
-                _ => Change::Drop(group),
+            let (entry, level) = (entry_len(true, operation), Level(level));
+            groups.chunks_exact(entry).map(move |entry| match (operation, entry) {
+                (ADD_WEIGHTED, [group @ .., weight]) => {
+                    Change::AddWeighted(group_of(group), level, Weight(*weight))
+                }
+                (ADD, group) => Change::Add(group_of(group), level),
+                (_, group) => Change::Drop(group_of(group)),
             })
         })
     }
@@ -98,6 +128,13 @@ struct Section<'a> {
 #[derive(Clone, Debug)]
 struct Sections<'a> {
     rest: &'a [u8],
+    /// Whether they are of changes, which may have weights.
+    of_changes: bool,
+}
+
+/// The length of what a section of such a key says of each group.
+const fn entry_len(of_changes: bool, key: u8) -> usize {
+    if of_changes && key == ADD_WEIGHTED { WEIGHTED_LEN } else { GROUP_LEN }
 }
 
 impl<'a> Iterator for Sections<'a> {
@@ -106,19 +143,23 @@ impl<'a> Iterator for Sections<'a> {
     fn next(&mut self) -> Option<Section<'a>> {
         let (head, rest) = self.rest.split_first_chunk::<SECTION_LEN>()?;
         let count = usize::from(u16::from_be_bytes([head[2], head[3]]));
-        let (groups, rest) = rest.split_at_checked(count * 4)?;
+        let entry = entry_len(self.of_changes, head[0]);
+        let (groups, rest) = rest.split_at_checked(count * entry)?;
         self.rest = rest;
         Some(Section { key: [head[0], head[1]], groups })
     }
 }
 
 /// The sequence number of a packet, and its sections, which have been checked to tile the rest.
-fn sections_of<'a>(packet: &Packet<'a>) -> Result<(u32, Sections<'a>), WireError> {
+fn sections_of<'a>(
+    packet: &Packet<'a>,
+    of_changes: bool,
+) -> Result<(u32, Sections<'a>), WireError> {
     let payload = packet.payload();
     let have = HEADER_LEN + payload.len();
     let short = WireError::TooShort { have, need: SECTIONS_AT };
     let (sequence, rest) = payload.split_first_chunk::<SEQUENCE_LEN>().ok_or(short)?;
-    let sections = Sections { rest };
+    let sections = Sections { rest, of_changes };
     let mut all = sections.clone();
     while all.next().is_some() {}
     if all.rest.is_empty() {
@@ -128,10 +169,9 @@ fn sections_of<'a>(packet: &Packet<'a>) -> Result<(u32, Sections<'a>), WireError
     }
 }
 
-fn groups_of(bytes: &[u8]) -> impl Iterator<Item = Group> + use<'_> {
-    bytes
-        .chunks_exact(4)
-        .map(|g| Group::from_low_bits(u32::from_be_bytes([g[0], g[1], g[2], g[3]])))
+/// The group whose four bytes these are.
+fn group_of(bytes: &[u8]) -> Group {
+    Group::from_low_bits(bytes.iter().fold(0, |bits, byte| bits << 8 | u32::from(*byte)))
 }
 
 /// Writes a subscribe packet change by change into a buffer of the caller's.
@@ -155,13 +195,17 @@ impl<'a> SubscribeWriter<'a> {
 
     /// Whether any change more fits, of whatever operation and level.
     pub fn has_room(&self) -> bool {
-        self.sections.len + SECTION_LEN + 4 <= self.sections.out.len()
+        self.sections.len + SECTION_LEN + WEIGHTED_LEN <= self.sections.out.len()
     }
 
     /// Adds a change. Returns whether it fitted. Changes of one operation and level that follow
     /// each other share a section.
     pub fn push(&mut self, change: Change) -> bool {
-        self.sections.push(change.section(), change.group())
+        let weight = match change {
+            Change::AddWeighted(_, _, weight) => Some(weight),
+            _ => None,
+        };
+        self.sections.push(change.section(), change.group(), weight)
     }
 
     /// Writes the base header and returns the packet's length.
@@ -183,7 +227,7 @@ impl<'a> SubscribeAck<'a> {
     /// # Errors
     /// [`WireError::TooShort`], [`WireError::Length`].
     pub fn new_checked(packet: &Packet<'a>) -> Result<SubscribeAck<'a>, WireError> {
-        let (sequence, sections) = sections_of(packet)?;
+        let (sequence, sections) = sections_of(packet, false)?;
         Ok(SubscribeAck { sequence, sections })
     }
 
@@ -195,7 +239,8 @@ impl<'a> SubscribeAck<'a> {
     /// The groups that were refused, in order, and why.
     pub fn refused(&self) -> impl Iterator<Item = (Group, SubscribeRefusal)> + use<'a> {
         self.sections.clone().flat_map(|Section { key: [reason, _], groups }| {
-            groups_of(groups).map(move |group| (group, SubscribeRefusal::from_number(reason)))
+            let reason = SubscribeRefusal::from_number(reason);
+            groups.chunks_exact(GROUP_LEN).map(move |group| (group_of(group), reason))
         })
     }
 
@@ -230,9 +275,9 @@ impl<'a> SubscribeAckWriter<'a> {
     /// That a group is refused matters more than why: one that has no room for a section of its own
     /// joins the last section, and when that is full too, the last two sections become one.
     pub fn push(&mut self, group: Group, reason: SubscribeRefusal) -> bool {
-        self.sections.push([reason.number(), 0], group)
-            || self.sections.push_to_last(group)
-            || (self.sections.merge_last() && self.sections.push_to_last(group))
+        self.sections.push([reason.number(), 0], group, None)
+            || self.sections.push_to_last(group, None)
+            || (self.sections.merge_last() && self.sections.push_to_last(group, None))
     }
 
     /// Writes the headers and returns the packet's length.
@@ -263,37 +308,43 @@ impl<'a> SectionWriter<'a> {
         Ok(SectionWriter { out, len: SECTIONS_AT, last: None })
     }
 
-    /// Adds a group to the last section if that is of this `key`, else to a new one.
-    fn push(&mut self, key: [u8; 2], group: Group) -> bool {
+    /// Adds a group, perhaps with its weight, to the last section if that is of this `key`, else to a
+    /// new one.
+    fn push(&mut self, key: [u8; 2], group: Group, weight: Option<Weight>) -> bool {
         if self.last.is_some_and(|(_, last, _)| last == key) {
-            return self.push_to_last(group);
+            return self.push_to_last(group, weight);
         }
-        if self.len + SECTION_LEN + 4 > self.out.len() {
+        if self.len + SECTION_LEN + GROUP_LEN + usize::from(weight.is_some()) > self.out.len() {
             return false;
         }
         self.last = Some((self.len, key, 0));
         self.len += SECTION_LEN;
-        self.push_to_last(group)
+        self.push_to_last(group, weight)
     }
 
-    fn push_to_last(&mut self, group: Group) -> bool {
+    fn push_to_last(&mut self, group: Group, weight: Option<Weight>) -> bool {
         let Some((at, key, count)) = self.last else { return false };
-        let Some(place) = self.out.get_mut(self.len..self.len + 4) else { return false };
-        place.copy_from_slice(&group.number().to_be_bytes());
-        self.len += 4;
+        let end = self.len + GROUP_LEN + usize::from(weight.is_some());
+        let Some(place) = self.out.get_mut(self.len..end) else { return false };
+        place[..GROUP_LEN].copy_from_slice(&group.number().to_be_bytes());
+        if let Some(weight) = weight {
+            place[GROUP_LEN] = weight.0;
+        }
+        self.len = end;
         self.set_last(at, key, count + 1);
         true
     }
 
-    /// Makes the last section a part of the one before it, which frees the room of its header.
+    /// Makes the last section of an ack a part of the one before it, which frees the room of its header.
     /// Returns whether there was one before it.
     fn merge_last(&mut self) -> bool {
         let Some((last_at, _, last_count)) = self.last else { return false };
         let mut at = SECTIONS_AT;
-        for Section { key, groups } in (Sections { rest: &self.out[SECTIONS_AT..last_at] }) {
+        let rest = &self.out[SECTIONS_AT..last_at];
+        for Section { key, groups } in (Sections { rest, of_changes: false }) {
             let end = at + SECTION_LEN + groups.len();
             if end == last_at {
-                let count = (groups.len() / 4) as u16;
+                let count = (groups.len() / GROUP_LEN) as u16;
                 self.out.copy_within(last_at + SECTION_LEN..self.len, last_at);
                 self.len -= SECTION_LEN;
                 self.set_last(at, key, count + last_count);
@@ -382,6 +433,11 @@ mod tests {
     fn change() -> impl Strategy<Value = Change> {
         prop_oneof![
             (0..=Group::MAX, 0u8..3).prop_map(|(g, l)| Change::Add(Group::new(g), Level(l))),
+            (0..=Group::MAX, 0u8..3, any::<u8>()).prop_map(|(g, l, w)| Change::AddWeighted(
+                Group::new(g),
+                Level(l),
+                Weight(w)
+            )),
             (0..=Group::MAX).prop_map(|g| Change::Drop(Group::new(g))),
         ]
     }
@@ -390,7 +446,7 @@ mod tests {
         #![proptest_config(seeded())]
 
         #[test]
-        fn changes_survive_the_wire(changes in proptest::collection::vec(change(), 0..170), sequence: u32) {
+        fn changes_survive_the_wire(changes in proptest::collection::vec(change(), 0..150), sequence: u32) {
             let mut out = [0; MAX_DATAGRAM];
             let mut writer = SubscribeWriter::new(&mut out, sequence, MAX_DATAGRAM).unwrap();
             for change in &changes {

@@ -12,14 +12,15 @@ mod tshark;
 use canopy_wire::{
     Address, Busy, Challenge, Class, Connect, Connected, Cookie, Flags, Gone, GroupKey,
     GroupKeyHeld, Header, Hello, Keepalive, Kind, Leave, Level, LinkHello, MAX_DATAGRAM,
-    NumberedRequest, Packet, Rebind, Record, Refused, Response, RouteReply, Subscribe,
-    SubscribeAck, Unknown, VERSION, WireError,
+    NumberedRequest, Packet, Probe, Rebind, Record, Refused, Report, Response, RouteReply,
+    Subscribe, SubscribeAck, Unknown, VERSION, Weight, WireError,
 };
 use cases::{
     COMTREE, COUNT_AT, FLAGS_AT, KIND_AT, LEAST_SEALED, SEALED, SEALED_FOR_GROUP, SESSION, altered,
-    foreign_cases, handshake_cases, malformed_cases, malformed_overlay_cases, notice_cases,
-    overlay_cases, published, records, refused_cases, relayed, request_cases, sealed, sealed_cases,
-    sealed_for_group, session_cases, subscribe_cases, unknown_cases, update_cases, written,
+    foreign_cases, handshake_cases, malformed_cases, malformed_overlay_cases, malformed_path_cases,
+    notice_cases, overlay_cases, path_cases, published, records, refused_cases, relayed,
+    request_cases, sealed, sealed_cases, sealed_for_group, session_cases, subscribe_cases,
+    unknown_cases, update_cases, weighed, written,
 };
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -40,6 +41,7 @@ fn tshark_shows_what_the_encoders_wrote() {
     cases.extend(notice_cases());
     cases.extend(request_cases());
     cases.extend(overlay_cases());
+    cases.extend(path_cases());
     cases.extend(unknown_cases());
     for kind in Kind::ALL {
         let shown = cases.iter().any(|case| case.datagram[KIND_AT] == *kind as u8);
@@ -51,6 +53,7 @@ fn tshark_shows_what_the_encoders_wrote() {
     }
     cases.extend(malformed_cases());
     cases.extend(malformed_overlay_cases());
+    cases.extend(malformed_path_cases());
     cases.extend(foreign_cases());
 
     let mut names = vec!["_ws.col.Protocol", "_ws.col.Info"];
@@ -102,30 +105,40 @@ fn what_a_record_leaves_out_is_marked_as_generated() {
         println!("skipped: {why}");
         return;
     }
+    let all = vec!["Source", "Series", "Destination", "Level", "Length", "Weight", "Object"];
+    let shown = tshark::tree(&relayed(&weighed()));
+    let but_one = |told| [&all[..4], &[told]].concat();
+    let expected = [vec!["Level"], all.clone(), but_one("Weight"), but_one("Object")];
+    assert_eq!(generated(&shown), expected, "{shown}");
+
     let shown = tshark::tree(&relayed(&records()));
-    let of_records = shown.split("\n    Record ").skip(1);
-    let generated: Vec<Vec<&str>> = of_records
-        .map(|record| {
-            let fields = record.lines().filter_map(|line| line.strip_prefix("        ["));
-            fields.map(|field| field.split(':').next().unwrap()).collect()
-        })
-        .collect();
-    let all = vec!["Source", "Series", "Destination", "Level", "Length"];
     let expected = [
         vec!["Level"],
-        all.clone(),
+        all[..5].to_vec(),
         vec!["Source"],
         vec!["Destination", "Level", "Length"],
         vec!["Source", "Series"],
         vec!["Level"],
-        all,
-    ];
-    assert_eq!(generated, expected, "{shown}");
+        all[..5].to_vec(),
+    ]
+    .map(|fields| [&fields[..], &["Weight", "Object"]].concat());
+    assert_eq!(generated(&shown), expected, "{shown}");
     assert!(
         shown.contains("Destination: 0x80000008 (group 8, its upper half from the record before)")
     );
     assert!(shown.contains("[Source: 0x00010002 (1.2)]"), "{shown}");
     assert!(shown.contains("Session: 16777215 (none)"), "{shown}");
+}
+
+/// The fields of each record that are marked so.
+fn generated(shown: &str) -> Vec<Vec<&str>> {
+    let of_records = shown.split("\n    Record ").skip(1);
+    of_records
+        .map(|record| {
+            let fields = record.lines().filter_map(|line| line.strip_prefix("        ["));
+            fields.map(|field| field.split(':').next().unwrap()).collect()
+        })
+        .collect()
 }
 
 #[test]
@@ -225,13 +238,15 @@ const HEADER: [&str; 6] = [
     "canopy.hop_limit",
     "canopy.comtree",
 ];
-const RECORD: [&str; 7] = [
+const RECORD: [&str; 9] = [
     "canopy.record.form",
     "canopy.record.src",
     "canopy.record.series",
     "canopy.record.dst",
     "canopy.record.level",
     "canopy.record.length",
+    "canopy.record.weight",
+    "canopy.record.object",
     "canopy.record.payload",
 ];
 
@@ -248,10 +263,10 @@ fn nonce_of_any_version(datagram: &[u8]) -> String {
 
 /// An update in words.
 fn told(update: &Record<'_>) -> String {
-    let Record { flags, src, series, dst, level, payload } = update;
+    let Record { flags, src, series, dst, level, weight, object, payload } = update;
     let payload: String = payload.iter().map(|byte| format!("{byte:02x}")).collect();
-    let (flags, src, dst, level) = (flags.0, src.0, dst.0, level.0);
-    format!("{flags:#04x} {src:#010x} {series} {dst:#010x} {level} {payload}")
+    let (flags, src, dst, level, weight) = (flags.0, src.0, dst.0, level.0, weight.0);
+    format!("{flags:#04x} {src:#010x} {series} {dst:#010x} {level} {weight} {object} {payload}")
 }
 
 /// The updates among the records that tshark shows, in the same words.
@@ -260,16 +275,18 @@ fn shown_updates(columns: &[String]) -> Vec<String> {
     let mut column = || columns.next().unwrap();
     let (forms, mut sources, mut series) = (column(), column(), column());
     let (mut destinations, mut levels, mut lengths) = (column(), column(), column());
-    let mut payloads = column();
+    let (mut weights, mut objects, mut payloads) = (column(), column(), column());
     let mut updates = Vec::new();
     for form in forms.map(from_hex) {
         let (src, series) = (sources.next().unwrap(), series.next().unwrap());
         let (dst, level) = (destinations.next().unwrap(), levels.next().unwrap());
+        let (weight, object) = (weights.next().unwrap(), objects.next().unwrap());
         let is_empty = lengths.next() == Some("0");
         let payload = if is_empty { "" } else { payloads.next().unwrap() };
         if form & u32::from(Flags::FILLER.0) == 0 {
             let flags = form & u32::from(Flags::ECHO.0);
-            updates.push(format!("{flags:#04x} {src} {series} {dst} {level} {payload}"));
+            let to = format!("{src} {series} {dst} {level}");
+            updates.push(format!("{flags:#04x} {to} {weight} {object} {payload}"));
         }
     }
     updates
@@ -285,6 +302,7 @@ fn intact_packets() -> Vec<Vec<u8>> {
         notice_cases(),
         request_cases(),
         overlay_cases(),
+        path_cases(),
     ];
     cases.into_iter().flatten().map(|case| case.datagram).collect()
 }
@@ -340,7 +358,7 @@ fn drawn_datagrams() -> Vec<Vec<u8>> {
         prop_oneof![Just(5_u32), 0..0x2_0000_u32, any::<u32>()],
         prop_oneof![Just(8_u16), Just(9_u16), any::<u16>()],
         prop_oneof![Just(1_u32 << 31), 0x8000_0000..0x8002_0000_u32, any::<u32>()],
-        0_u8..3,
+        (0_u8..3, prop_oneof![Just(128), 127..130_u8], prop_oneof![Just(0_u16), any::<u16>()]),
         prop_oneof![
             Just(vec![7; 3]),
             proptest::collection::vec(any::<u8>(), 0..3),
@@ -349,20 +367,20 @@ fn drawn_datagrams() -> Vec<Vec<u8>> {
     );
     let records = proptest::collection::vec(record, 0..9);
     // Bytes of which many are forms that say little, and short lengths.
-    let byte = prop_oneof![any::<u8>(), Just(0x2b_u8), Just(0x3b_u8), 0..8_u8];
+    let byte = prop_oneof![any::<u8>(), Just(0x2b_u8), Just(0x3b_u8), 0..8_u8, Just(0xe0_u8)];
     let body = (0..9_u8, proptest::collection::vec(byte, 0..90));
     let mut all = Vec::new();
     for _ in 0..1000 {
         let drawn = records.new_tree(&mut runner).unwrap().current();
         let records: Vec<Record<'_>> = drawn
             .iter()
-            .map(|(flags, src, series, dst, level, payload)| Record {
+            .map(|(flags, src, series, dst, (level, weight, object), payload)| Record {
                 flags: *flags,
                 src: Address(*src),
-                series: *series,
-                dst: Address(*dst),
                 level: Level(*level),
-                payload,
+                weight: Weight(*weight),
+                object: *object,
+                ..Record::new(Address(*dst), *series, payload)
             })
             .collect();
         all.push(relayed(&records));
@@ -399,6 +417,8 @@ fn decode(datagram: &[u8]) -> Result<(), WireError> {
         Kind::Busy => Busy::decode(&packet).map(drop),
         Kind::GroupKey => GroupKey::decode(&packet).map(drop),
         Kind::GroupKeyHeld => GroupKeyHeld::decode(&packet).map(drop),
+        Kind::Probe => Probe::decode(&packet).map(drop),
+        Kind::Report => Report::decode(&packet).map(drop),
         Kind::Gone => Gone::decode(&packet).map(drop),
     }
 }

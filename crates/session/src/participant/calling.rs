@@ -34,11 +34,13 @@ impl Call {
     /// A nonce by which the answers, which carry its low bits, are steered to the data thread that
     /// calls.
     pub(super) fn steered(self, nonce: u64) -> u64 {
-        let threads = u64::from(self.threads.max(1));
-        // One bit less than a session's number has: what is added never reaches the next.
-        let low = nonce & u64::from(SessionId::COUNT >> 1);
-        let own = u64::from(self.session.number()) % threads;
-        (nonce & !u64::from(SessionId::COUNT)) | (low - low % threads + own)
+        let threads = self.threads.max(1);
+        let drawn = SessionId::new(nonce as u32);
+        // One place less than there are, so that it is never the number of no session.
+        let place = drawn.place(threads) % (SessionId::places(threads) - 1).max(1);
+        let own = self.session.thread(threads);
+        let low = SessionId::at(place, drawn.lane(), own, threads);
+        (nonce & !u64::from(SessionId::COUNT)) | u64::from(low.number())
     }
 }
 
@@ -80,12 +82,13 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use canopy_wire::Lane;
 
     #[test]
     fn answers_are_steered_to_the_data_thread_that_calls() {
         for threads in [1, 2, 3, 7, 64] {
             for own in [0, threads - 1] {
-                let session = SessionId::at(5, own, threads);
+                let session = SessionId::at(5, Lane::CONTROL, own, threads);
                 let call = Call { session, threads, thread: 0 };
                 for nonce in
                     [0, 1, 0xff_ffff, 0x7f_ffff, 0x80_0000, u64::MAX, 0x0123_4567_89ab_cdef]
@@ -93,7 +96,7 @@ mod tests {
                     let steered = call.steered(nonce);
                     assert_eq!(steered >> 24, nonce >> 24, "the rest stays as it was drawn");
                     let low = SessionId::new(steered as u32);
-                    assert_eq!(low.number() % u32::from(threads), own.into(), "{nonce:x}");
+                    assert_eq!(low.thread(threads), own, "{nonce:x}");
                     assert_ne!(low, SessionId::NONE);
                 }
             }

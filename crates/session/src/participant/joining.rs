@@ -134,6 +134,7 @@ impl Session {
         self.enter(State::Connected, now + self.keepalive);
         self.subscriptions.restart();
         self.restart_requests();
+        self.reporting.restart();
         self.tell(Event::Connected(self.address));
         Ok(())
     }

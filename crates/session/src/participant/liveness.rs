@@ -60,6 +60,8 @@ impl Session {
             let stamp = now.as_nanos().max(REBIND_STAMP + 1);
             let keepalive = Keepalive { stamp, path_stamp: self.path_stamp };
             keepalive.encode(comtree, id, out)?
+        } else if let Some(len) = self.transmit_report(out)? {
+            len
         } else if let Some(held) = self.group_keys.poll(now) {
             held.encode(comtree, id, out)?
         } else {

@@ -8,6 +8,7 @@ mod group_keys;
 mod joining;
 mod liveness;
 mod receiving;
+mod reporting;
 mod types;
 
 use crate::noise::{Identity, Initiator, PublicKey, SeededRandom};
@@ -18,11 +19,13 @@ use crate::subscriptions::Subscriptions;
 pub use calling::{Call, LinkKeys};
 use canopy_wire::{
     Address, Downlink, Flags, Group, Header, Kind, Leave, LeaveReason, Level, MAX_UPDATE, Record,
-    SAFE_DATAGRAM, SEAL_LEN, Sealed, SessionId, Tag, Ticket, Time, WireError, encode_update,
+    SAFE_DATAGRAM, SEAL_LEN, Sealed, SessionId, Tag, Ticket, Time, Weight, WireError,
+    encode_update,
 };
 use core::time::Duration;
 use group_keys::GroupKeys;
 use liveness::{Doubt, Rebinding};
+use reporting::Reporting;
 use std::collections::VecDeque;
 pub use types::{Event, SessionConfig, SessionError, State, Update};
 
@@ -89,6 +92,7 @@ pub struct Session {
     farewell: bool,
     subscriptions: Subscriptions,
     requests: Requests,
+    reporting: Reporting,
     events: VecDeque<Event>,
     events_lost: u64,
     echoes: u64,
@@ -132,6 +136,7 @@ impl Session {
             farewell: false,
             subscriptions: Subscriptions::default(),
             requests: Requests::default(),
+            reporting: Reporting::default(),
             events: VecDeque::new(),
             events_lost: 0,
             echoes: 0,
@@ -201,7 +206,13 @@ impl Session {
 
     /// Wants the group's updates of level ≤ `level`. [`Event::Subscribed`] tells when they come.
     pub fn subscribe(&mut self, group: Group, level: Level) {
-        self.subscriptions.add(group, level);
+        self.subscribe_with(group, level, Weight::ONE);
+    }
+
+    /// Wants the group's updates of level ≤ `level`, which have so much weight where not all that is
+    /// wanted can be sent.
+    pub fn subscribe_with(&mut self, group: Group, level: Level, weight: Weight) {
+        self.subscriptions.add(group, level, weight);
     }
 
     /// Wants no more of the group.
@@ -222,13 +233,25 @@ impl Session {
         payload: &[u8],
         out: &mut [u8],
     ) -> Result<usize, SessionError> {
+        self.publish_record(&Record { flags, level, ..Record::new(dst, 0, payload) }, out)
+    }
+
+    /// The same with all that an update may say. Its source and its number are the session's.
+    ///
+    /// # Errors
+    /// Those of [`Session::publish`].
+    pub fn publish_record(
+        &mut self,
+        record: &Record<'_>,
+        out: &mut [u8],
+    ) -> Result<usize, SessionError> {
         if self.state != State::Connected {
             return Err(SessionError::NotConnected);
         }
-        if payload.len() > MAX_UPDATE {
-            return Err(SessionError::TooLong(payload.len()));
+        if record.payload.len() > MAX_UPDATE {
+            return Err(SessionError::TooLong(record.payload.len()));
         }
-        let record = Record { flags, level, ..Record::new(dst, self.series, payload) };
+        let record = Record { src: Address::UNSPECIFIED, series: self.series, ..*record };
         let header = Header::new(Kind::Updates, self.id, self.config.comtree);
         let len = encode_update(&header, &record, out)?;
         let len = self.seal(out, len)?;
@@ -290,7 +313,8 @@ impl Session {
             State::Closed => return None,
             State::Connected => {
                 let subscriptions = self.subscriptions.due().filter(|_| self.may_subscribe());
-                [subscriptions, self.requests.due()].into_iter().flatten().min()
+                let asked = [subscriptions, self.requests.due(), self.reporting.due()];
+                asked.into_iter().flatten().min()
             }
             _ => None,
         };

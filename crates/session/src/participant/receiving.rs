@@ -4,8 +4,8 @@ use super::{Event, Session, State, Update};
 use crate::subscriptions::Settled;
 use canopy_wire::{
     Address, Busy, Challenge, Class, Connected, Cookie, Downlink, Flags, Gone, GroupKey, Keepalive,
-    Kind, Leave, Packet, Record, Refused, Response, Sealed, SessionId, SubscribeAck, Time, Unknown,
-    VERSION, WireError,
+    Kind, Leave, Packet, Probe, Record, Refused, Response, Sealed, SessionId, SubscribeAck, Time,
+    Unknown, VERSION, WireError,
 };
 
 impl Session {
@@ -21,7 +21,7 @@ impl Session {
         datagram: &mut [u8],
         deliver: impl FnMut(Update<'_>),
     ) -> Result<(), WireError> {
-        let sealed = Sealed::of(datagram);
+        let (sealed, len) = (Sealed::of(datagram), datagram.len());
         let is_sealed = sealed.is_some();
         let packet = if let Some(Sealed { session, .. }) = sealed {
             let opened = self.open(session, datagram);
@@ -47,6 +47,7 @@ impl Session {
             if !is_sealed && !may_be_clear {
                 return Err(WireError::Field("seal"));
             }
+            self.reporting.received(len);
             self.deliver_all(&packet, |_| true, deliver)?;
         } else if is_sealed {
             self.handle_sealed(now, &packet)?;
@@ -69,12 +70,17 @@ impl Session {
         if self.downlink != Downlink::Group || self.state != State::Connected {
             return Err(WireError::Field("seal"));
         }
-        // What nobody has a key for is counted.
-        let Some(opened) = self.group_keys.open(now, datagram) else { return Ok(()) };
+        let len = datagram.len();
+        // What nobody has a key for is counted, and has arrived all the same.
+        let Some(opened) = self.group_keys.open(now, datagram) else {
+            self.reporting.received(len);
+            return Ok(());
+        };
         let packet = Packet::new_checked(opened.map_err(|_| WireError::Field("seal"))?)?;
         if packet.header().comtree != self.config.comtree || packet.header().kind != Kind::Updates {
             return Err(WireError::Field("kind"));
         }
+        self.reporting.received(len);
         self.deliver_all(&packet, Address::is_group, deliver)
     }
 
@@ -86,8 +92,9 @@ impl Session {
         mut deliver: impl FnMut(Update<'_>),
     ) -> Result<(), WireError> {
         for record in packet.updates()? {
-            let Record { flags, src, series, dst, level, payload } = record;
-            let update = Update { src, dst, series, level, payload, packet: packet.payload() };
+            let Record { flags, src, series, dst, level, weight, object, payload } = record;
+            let packet = packet.payload();
+            let update = Update { src, dst, series, level, weight, object, payload, packet };
             if may_go_to(dst) {
                 self.deliver(update, flags, &mut deliver);
             }
@@ -141,6 +148,9 @@ impl Session {
             }
             Kind::Busy if self.state == State::Connected => {
                 self.tell(Event::Busy(Busy::decode(packet)?));
+            }
+            Kind::Probe if self.state == State::Connected => {
+                self.handle_probe(now, &Probe::decode(packet)?);
             }
             Kind::Gone if self.state == State::Connected => {
                 let Gone { address } = Gone::decode(packet)?;

@@ -5,7 +5,8 @@ use crate::noise::{Identity, PublicKey};
 use crate::requests::RequestNumber;
 use canopy_wire::{
     Address, Busy, Comtree, Group, LeaveReason, Level, MAX_TOKEN_LEN, MAX_UPDATE, RefusedReason,
-    RequestStatus, SAFE_DATAGRAM, SubscribeRefusal, Suite, Tag, Ticket, WireError,
+    RequestStatus, SAFE_DATAGRAM, SubscribeRefusal, Suite, Tag, Thinning, Ticket, Weight,
+    WireError,
 };
 
 /// What a session is opened with.
@@ -90,6 +91,10 @@ pub enum Event {
     Rebound,
     /// The relay drops a part of what the participant sends. It tells so once a second at most.
     Busy(Busy),
+    /// How much of what is meant for the participant the relay sends has changed noticeably, or what
+    /// bounds it. [`Thinning::left_out`] is of the time since the last such event. It is told once a
+    /// second at most.
+    Thinned(Thinning),
     /// Nobody is at this address, to which something was sent: it reached no one. Not every update
     /// that reaches no one is told of.
     Gone(Address),
@@ -105,10 +110,15 @@ pub struct Update<'a> {
     /// The group or the endpoint that it was sent to.
     pub dst: Address,
     /// Its number among its publisher's updates, modulo 2¹⁶. A gap is a loss if all groups that its
-    /// publisher sends to are subscribed to; the same number again is a copy that the network made.
+    /// publisher sends to are subscribed to and the relay left nothing out for want of room; the same
+    /// number again is a copy that the network made.
     pub series: u16,
     /// Its level.
     pub level: Level,
+    /// How much it matters to its publisher.
+    pub weight: Weight,
+    /// Which of its publisher's objects it is about.
+    pub object: u16,
     /// Its bytes.
     pub payload: &'a [u8],
     /// The packet that it came in, of whose bytes its own are a part: who keeps the updates of a

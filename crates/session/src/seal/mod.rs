@@ -9,7 +9,7 @@ mod epochs;
 mod group;
 mod window;
 
-use canopy_wire::{CLEAR_LEN, Class, SEAL_LEN, Suite, VERSION};
+use canopy_wire::{CLEAR_LEN, Class, Lane, SEAL_LEN, Suite, VERSION};
 use epochs::{EpochKey, Ladder};
 use ring::aead::{Aad, Tag};
 use window::ReplayWindow;
@@ -46,6 +46,10 @@ pub struct Opener {
     /// in the second of the next. Few sessions live to see one.
     neighbour: Option<Box<EpochKey>>,
     window: ReplayWindow,
+    /// Of a link: what was seen in each lane. One that is flooded is read far behind another, and its
+    /// packets are not old for that. No packet can change lanes, for its session's number is
+    /// authenticated.
+    lanes: Option<Box<[ReplayWindow; Lane::COUNT as usize]>>,
 }
 
 impl Sealer {
@@ -81,7 +85,13 @@ impl Opener {
     pub(crate) fn new(suite: Suite, secret: &Secret) -> Opener {
         let mut ladder = Ladder::new(suite, secret);
         let key = ladder.climb();
-        Opener { ladder, key, neighbour: None, window: ReplayWindow::new() }
+        Opener { ladder, key, neighbour: None, window: ReplayWindow::new(), lanes: None }
+    }
+
+    /// Opens a link's packets, whose lanes are read one far behind another.
+    pub(crate) fn by_lane(self) -> Opener {
+        let lanes = core::array::from_fn(|_| ReplayWindow::new());
+        Opener { lanes: Some(Box::new(lanes)), ..self }
     }
 
     /// Opens a sealed datagram where it lies. What is returned is the packet in cleartext. `may_note`
@@ -97,12 +107,19 @@ impl Opener {
         may_note: bool,
     ) -> Result<&'a mut [u8], OpenError> {
         let number = self.number_of(datagram).ok_or(OpenError::Forged)?;
-        if self.window.has(number) {
+        let lane = usize::from(lane_of(datagram).number());
+        if self.lanes.as_ref().map_or(&self.window, |lanes| &lanes[lane]).has(number) {
             return Err(OpenError::Replayed);
         }
         let packet = self.decrypt(number, datagram).ok_or(OpenError::Forged)?;
         if may_note {
-            self.window.note(number);
+            match &mut self.lanes {
+                Some(lanes) => {
+                    lanes[lane].note(number);
+                    self.window.reach(number);
+                }
+                None => self.window.note(number),
+            }
             self.follow(number);
         }
         Ok(packet)
@@ -156,6 +173,12 @@ impl Opener {
             self.neighbour = Some(Box::new(self.ladder.climb()));
         }
     }
+}
+
+/// In which lane a sealed datagram is received.
+#[inline]
+fn lane_of(datagram: &[u8]) -> Lane {
+    Lane::new(datagram.get(3).copied().unwrap_or_default())
 }
 
 #[cfg(test)]

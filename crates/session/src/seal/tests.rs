@@ -133,3 +133,27 @@ proptest! {
         }
     }
 }
+
+/// A lane that is flooded is read thousands of packets behind another.
+#[test]
+fn of_a_link_each_lane_has_a_window_of_its_own() {
+    let (mut sealer, opener) = pair(Suite::Aes128Gcm);
+    let mut opener = opener.by_lane();
+    let sealed: Vec<Vec<u8>> = (0..6_000u32)
+        .map(|number| {
+            let mut packet = vec![0; 40];
+            packet[3] = u8::from(number % 4_000 == 3_999);
+            let len = sealer.seal(&mut packet, 24);
+            packet.truncate(len);
+            packet
+        })
+        .collect();
+    let (quiet, flooded): (Vec<_>, Vec<_>) = sealed.iter().partition(|packet| packet[3] == 1);
+    for packet in quiet.iter().chain(&flooded) {
+        assert!(opener.open(&mut packet.to_vec(), true).is_ok());
+        assert_eq!(opener.open(&mut packet.to_vec(), true).unwrap_err(), OpenError::Replayed);
+    }
+    let mut moved = flooded[100].clone();
+    moved[3] = 2;
+    assert_eq!(opener.open(&mut moved, true).unwrap_err(), OpenError::Forged);
+}

@@ -44,6 +44,12 @@ impl ReplayWindow {
         is_old || (number < self.end && self.words[word_of(number)] & bit_of(number) != 0)
     }
 
+    /// Goes on to a packet that another window has noted: only [`ReplayWindow::full`] means anything
+    /// from then on.
+    pub(crate) fn reach(&mut self, number: u64) {
+        self.end = self.end.max(number + 1);
+    }
+
     /// Notes a packet that has not been seen.
     pub(crate) fn note(&mut self, number: u64) {
         if number >= self.end {

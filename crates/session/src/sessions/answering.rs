@@ -32,7 +32,7 @@ impl Sessions {
         if is_recent(period) || is_recent(period.saturating_sub(1)) {
             self.slots[session as usize].heard = now;
         }
-        let echo = Keepalive { stamp, path_stamp: self.path_stamp(now, session, path) };
+        let echo = Keepalive { stamp, path_stamp: self.path_stamp(now, id, path) };
         let comtree = packet.header().comtree;
         self.write_sealed(session, answer, |out| echo.encode_ack(comtree, id, out));
         Ok(())

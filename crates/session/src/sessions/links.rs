@@ -51,6 +51,7 @@ impl Sessions {
         let proof = Proof { at: now, nonce };
         self.put(link, Slot { path, proof, nonce, heard: now, live: true, ..Slot::of_link() });
         let (welcome, challenged) = (None, None);
+        let opener = opener.by_lane();
         let keys = Keys { sealer, opener, peer, participant, welcome, challenged, told_gone: None };
         self.secrets[link as usize] = Some(keys);
     }
@@ -81,7 +82,8 @@ impl Sessions {
         let keys = keys.ok_or(DropReason::Malformed)?;
         let nonce = proof.nonce;
         self.put(link, Slot { path, proof, nonce, heard: now, live: true, ..Slot::of_link() });
-        self.secrets[link as usize] = Some(Keys { peer: join.session, ..keys });
+        self.secrets[link as usize] =
+            Some(Keys { peer: join.session, opener: keys.opener.by_lane(), ..keys });
         Ok(true)
     }
 

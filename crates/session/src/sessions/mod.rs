@@ -13,8 +13,8 @@ use crate::noise::{Identity, PublicKey, SeededRandom};
 use crate::seal::{OpenError, Opener, Sealer};
 use crate::tag::{COOKIE_LIFETIME, KeyedState, Keyring};
 use canopy_wire::{
-    Challenge, DropReason, Header, Keepalive, Kind, Packet, Path, Rebind, SEAL_LEN, SessionId, Tag,
-    Time,
+    Challenge, Comtree, DropReason, Header, Keepalive, Kind, Lane, Packet, Path, Rebind, SEAL_LEN,
+    SessionId, Tag, Time,
 };
 use core::hash::BuildHasher;
 use core::net::{Ipv4Addr, SocketAddr};
@@ -41,6 +41,8 @@ struct Slot {
     live: bool,
     /// Whether it is a link's, whose place stays the link's while that is down.
     is_link: bool,
+    /// In which its packets are received; a neighbour chooses the lane for each.
+    lane: Lane,
     heard: Time,
     /// The proof of its path: by the session's connect, or by a later rebind.
     proof: Proof,
@@ -60,6 +62,7 @@ impl Slot {
             path: nowhere.into(),
             live: false,
             is_link: true,
+            lane: Lane::CONTROL,
             heard: Time::ZERO,
             proof: Proof { at: Time::ZERO, nonce: 0 },
             nonce: 0,
@@ -182,14 +185,21 @@ impl Sessions {
 
     /// The number that a session's packets carry.
     pub fn id(&self, session: SessionIndex) -> SessionId {
-        SessionId::at(session, self.config.thread, self.config.threads)
+        self.id_in(session, self.slots[session as usize].lane)
     }
 
-    /// The place of the session with this number, if it is this thread's.
+    /// The number of whoever has this place and is received in this lane.
+    fn id_in(&self, session: SessionIndex, lane: Lane) -> SessionId {
+        SessionId::at(session, lane, self.config.thread, self.config.threads)
+    }
+
+    /// The place of the session with this number, if it is this thread's. A link has a number in each
+    /// lane.
     fn find(&self, id: SessionId) -> Option<SessionIndex> {
         let place = id.place(self.config.threads);
-        let is_here = self.slot(place).is_some() && self.id(place) == id;
-        is_here.then_some(place)
+        let slot = self.slot(place)?;
+        let lane = if slot.is_link { id.lane() } else { slot.lane };
+        (self.id_in(place, lane) == id).then_some(place)
     }
 
     /// The session at a path, and the nonce that it was opened with.
@@ -257,11 +267,15 @@ impl Sessions {
         len: usize,
     ) -> Option<usize> {
         let keys = self.secrets.get_mut(session as usize)?.as_mut()?;
-        datagram.get_mut(1..4)?.copy_from_slice(&keys.peer.number().to_be_bytes()[1..]);
+        let slot = &mut self.slots[session as usize];
+        let mut peer = keys.peer;
+        if slot.is_link {
+            peer = peer.in_lane(lane_on_link(datagram));
+        }
+        datagram.get_mut(1..4)?.copy_from_slice(&peer.number().to_be_bytes()[1..]);
         if datagram.len() < len + SEAL_LEN {
             return None;
         }
-        let slot = &mut self.slots[session as usize];
         if slot.is_link {
             slot.traffic.sealed += 1;
             slot.traffic.bytes_out += (len + SEAL_LEN) as u64;
@@ -274,8 +288,8 @@ impl Sessions {
         self.config.unix_zero + now.as_nanos() / 1_000_000_000
     }
 
-    fn path_stamp(&self, now: Time, session: SessionIndex, path: Path) -> u64 {
-        self.keys.path_stamp(self.period(now), path, self.id(session))
+    fn path_stamp(&self, now: Time, id: SessionId, path: Path) -> u64 {
+        self.keys.path_stamp(self.period(now), path, id)
     }
 
     /// Path stamps of this period and of the last are taken: keepalives come more often than that.
@@ -343,7 +357,7 @@ impl Sessions {
         slot.proof = proof;
         slot.heard = now;
         self.index(session);
-        let path_stamp = self.path_stamp(now, session, from);
+        let path_stamp = self.path_stamp(now, id, from);
         let moved = Keepalive { stamp: REBIND_STAMP, path_stamp };
         self.write_sealed(session, answer, |out| moved.encode_ack(comtree, id, out));
         Ok(ended)
@@ -433,5 +447,16 @@ impl Sessions {
         if let Ok(entry) = self.by_path.find_entry(hash, |found| *found == session) {
             entry.remove();
         }
+    }
+}
+
+/// In which lane the neighbour receives the packet that is laid out in `datagram`.
+#[inline]
+fn lane_on_link(datagram: &[u8]) -> Lane {
+    let is_of_updates = datagram.get(8) == Some(&(Kind::Updates as u8));
+    let comtree = datagram.get(12..16).and_then(|bytes| bytes.first_chunk());
+    match comtree {
+        Some(comtree) if is_of_updates => Lane::of(Comtree(u32::from_be_bytes(*comtree))),
+        _ => Lane::CONTROL,
     }
 }

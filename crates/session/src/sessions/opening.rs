@@ -6,8 +6,8 @@ use crate::noise::{Prologue, PublicKey, Responder, SECOND_MORE};
 use crate::seal::{Opener, Sealer};
 use crate::ticket::Seat;
 use canopy_wire::{
-    Address, Connect, Connected, Cookie, DropReason, Hello, Join, Joined, LinkJoin, MAX_JOIN_LEN,
-    Packet, Path, Time, WireError,
+    Address, Connect, Connected, Cookie, DropReason, Hello, Join, Joined, Lane, LinkJoin,
+    MAX_JOIN_LEN, Packet, Path, SessionId, Time, WireError,
 };
 use core::time::Duration;
 
@@ -121,6 +121,8 @@ impl Sessions {
             return None;
         }
         let fresh = self.high_water();
+        // Who joins several comtrees stays in the lane of the first.
+        let lane = Lane::of(knock.join().ok()?.comtree);
         let session = self.take_place(self.config.max_sessions + self.links)?;
         let Some(keys) = self.make_keys(now, path, session, knock, proof.nonce, terms) else {
             if session != fresh {
@@ -130,7 +132,8 @@ impl Sessions {
         };
         let nonce = proof.nonce;
         let (heard, traffic) = (now, LinkTraffic::default());
-        self.put(session, Slot { path, live: true, is_link: false, heard, proof, nonce, traffic });
+        let (live, is_link) = (true, false);
+        self.put(session, Slot { path, live, is_link, lane, heard, proof, nonce, traffic });
         self.secrets[session as usize] = Some(keys);
         self.index(session);
         self.live += 1;
@@ -140,6 +143,7 @@ impl Sessions {
     /// A place that nobody has: a fresh one, if there are fewer than `most`.
     pub(super) fn take_place(&mut self, most: u32) -> Option<SessionIndex> {
         let fresh = self.high_water();
+        let most = most.min(SessionId::places(self.config.threads));
         if fresh < most { Some(fresh) } else { self.free.pop_front() }
     }
 
@@ -164,12 +168,13 @@ impl Sessions {
         terms: &Terms,
     ) -> Option<Keys> {
         let comtree = knock.join().ok()?.comtree;
+        let id = self.id_in(session, Lane::of(comtree));
         let participant = knock.participant()?;
         let seat = Seat { comtree, address: terms.address, participant: &participant };
         let limits = &self.config.limits;
         let millis = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
         let joined = Joined {
-            session: self.id(session),
+            session: id,
             address: terms.address,
             features: terms.features,
             max_datagram: terms.max_datagram,
@@ -178,7 +183,7 @@ impl Sessions {
             lifetime_ms: millis(limits.lifetime),
             keepalive_ms: millis(limits.keepalive),
             subscription_ms: millis(limits.subscription),
-            path_stamp: self.path_stamp(now, session, path),
+            path_stamp: self.path_stamp(now, id, path),
             ticket: self.keys.tickets.make(&seat, self.unix(now)),
         };
         let (mut payload, mut message) = ([0; Answer::ROOM], [0; Answer::ROOM + SECOND_MORE]);

@@ -7,8 +7,8 @@ use canopy_session::{
 };
 use canopy_wire::{
     Address, CLEAR_LEN, Comtree, Connect, Cookie, Downlink, DropReason, Hello, Join, Keepalive,
-    Kind, MAX_DATAGRAM, Packet, Path, SAFE_DATAGRAM, Sealed, SessionId, Suite, Tag, Time, Unknown,
-    VERSION, WireError,
+    Kind, Lane, MAX_DATAGRAM, Packet, Path, SAFE_DATAGRAM, Sealed, SessionId, Suite, Tag, Time,
+    Unknown, VERSION, WireError,
 };
 use snow::Builder;
 use snow::params::{CipherChoice, DHChoice, HashChoice};
@@ -19,7 +19,9 @@ use std::time::Duration;
 
 pub(crate) const COMTREE: Comtree = Comtree(1);
 /// The relay's number for the session.
-pub(crate) const ID: SessionId = SessionId::new(0x0abc);
+pub(crate) const ID: SessionId = SessionId::at(PLACE, Lane::of(COMTREE), THREAD, THREAD + 1);
+/// The data thread that has it, the last of the relay's.
+const THREAD: u16 = 63;
 pub(crate) const KEEPALIVE: Duration = Duration::from_secs(2);
 /// The only place that the relay has.
 const PLACE: SessionIndex = 0;
@@ -81,8 +83,8 @@ impl Pair {
     pub(crate) fn with(config: SessionConfig, keyring: Keyring) -> Pair {
         let table = SessionsConfig {
             max_sessions: 1,
-            thread: ID.number() as u16,
-            threads: ID.number() as u16 + 1,
+            thread: THREAD,
+            threads: THREAD + 1,
             unix_zero: UNIX_ZERO,
             log_keys: true,
             limits: SessionLimits { keepalive: KEEPALIVE, ..SessionLimits::default() },

@@ -1,6 +1,7 @@
 //! Packets as the encoders write them, whole and with faults, and what tshark must say of each.
 
 mod overlay;
+mod paths;
 
 use crate::tshark::{DECODED_AS_PORT, EXPERT, NAMED_PORT, OTHER_PORT};
 use canopy_wire::{
@@ -9,9 +10,10 @@ use canopy_wire::{
     Keepalive, Kind, Leave, LeaveReason, Level, MAX_DATAGRAM, NumberedRequest, Rebind, Record,
     Refused, RefusedReason, Request, RequestStatus, Response, Restriction, SEAL_LEN, SessionId,
     SubscribeAckWriter, SubscribeRefusal, SubscribeWriter, Suite, Unknown, UpdatesWriter, VERSION,
-    Verdict, WireError, encode_update,
+    Verdict, Weight, WireError, encode_update,
 };
 pub(crate) use overlay::{malformed_overlay_cases, overlay_cases};
+pub(crate) use paths::{malformed_path_cases, path_cases};
 
 /// Places in the base header.
 pub(crate) const KIND_AT: usize = 8;
@@ -77,6 +79,18 @@ pub(crate) fn records() -> [Record<'static>; 7] {
     ]
 }
 
+/// Updates about objects of different weights: one that says both, one that says neither, and one of
+/// each.
+pub(crate) fn weighed() -> [Record<'static>; 4] {
+    let of = |series, weight, object| Record {
+        src: SENDER,
+        weight: Weight(weight),
+        object,
+        ..Record::new(Group::new(7).address(), series, b"abc")
+    };
+    [of(500, 200, 3), of(501, 200, 3), of(502, 200, 0x1004), of(503, 128, 0x1004)]
+}
+
 /// What a relay sends to many.
 pub(crate) fn relayed(records: &[Record<'_>]) -> Vec<u8> {
     written(|out| {
@@ -91,6 +105,8 @@ fn subscribe() -> Vec<u8> {
         let mut writer = SubscribeWriter::new(out, 4, MAX_DATAGRAM)?;
         assert!(writer.push(Change::Add(Group::new(7), Level(2))));
         assert!(writer.push(Change::Add(Group::new(Group::MAX), Level(2))));
+        assert!(writer.push(Change::AddWeighted(Group::new(9), Level(1), Weight(200))));
+        assert!(writer.push(Change::AddWeighted(Group::new(10), Level(1), Weight::LEAST)));
         assert!(writer.push(Change::Drop(Group::new(8))));
         Ok(writer.finish(COMTREE, SESSION))
     })
@@ -141,11 +157,31 @@ pub(crate) fn update_cases() -> Vec<Case> {
                 ("canopy.group", "7"),
                 ("canopy.record.level", "3"),
                 ("canopy.record.length", "5"),
+                ("canopy.record.weight", "128"),
+                ("canopy.record.object", "0"),
                 ("canopy.record.payload", "68656c6c6f"),
                 ("canopy.padding", ""),
             ],
         ),
         relayed_case(),
+        case(
+            relayed(&weighed()[2..3]),
+            "Updates, comtree 9, 1.2 → group 7, level 0, series 502, 3 bytes, weight 200, \
+             object 4100",
+            &[("canopy.record.weight", "200"), ("canopy.record.object", "4100")],
+        ),
+        case(
+            relayed(&weighed()),
+            "Updates, comtree 9, 4 updates",
+            &[
+                ("canopy.record.form", "0x10|0x3b|0x1b|0x1b"),
+                ("canopy.record.length", "3|3|3|3"),
+                ("canopy.record.weight", "200|200|200|128"),
+                ("canopy.record.object", "3|3|4100|4100"),
+                ("canopy.record.payload", "616263|616263|616263|616263"),
+                ("canopy.padding", ""),
+            ],
+        ),
         case(
             relayed(&[]),
             "Updates, comtree 9, 0 updates",
@@ -192,14 +228,15 @@ pub(crate) fn subscribe_cases() -> Vec<Case> {
     vec![
         case(
             subscribe(),
-            "Subscribe, comtree 9, session 70007, #4, add 2, drop 1",
+            "Subscribe, comtree 9, session 70007, #4, add 4, drop 1",
             &[
                 ("canopy.kind", "0x03"),
                 ("canopy.sequence", "4"),
-                ("canopy.section.operation", "1|0"),
-                ("canopy.section.level", "2|0"),
-                ("canopy.section.count", "2|1"),
-                ("canopy.group", "7|2147483647|8"),
+                ("canopy.section.operation", "1|2|0"),
+                ("canopy.section.level", "2|1|0"),
+                ("canopy.section.count", "2|2|1"),
+                ("canopy.section.weight", "200|0"),
+                ("canopy.group", "7|2147483647|9|10|8"),
             ],
         ),
         case(
@@ -531,7 +568,11 @@ pub(crate) fn malformed_cases() -> Vec<Case> {
     let relayed = relayed(&records());
     let end = relayed.len();
     // The first record's length, behind its form, source, series and destination, and of two bytes.
-    let overrun = altered(relayed.clone(), HEADER_LEN + 11, 0xff);
+    let overrun = altered(relayed.clone(), HEADER_LEN + 11, 0x9f);
+    // Its weight and its object would come next.
+    let weighed = self::relayed(&weighed());
+    let without_weight = weighed[..HEADER_LEN + 13].to_vec();
+    let without_object = weighed[..HEADER_LEN + 15].to_vec();
     let no_form = altered(relayed.clone(), HEADER_LEN, 0x1c);
     let mut short_hello = written(|out| Hello { nonce: NONCE }.encode(COMTREE, out));
     short_hello.pop();
@@ -563,6 +604,8 @@ pub(crate) fn malformed_cases() -> Vec<Case> {
         malformed(overrun, NONE_TOLD, "record 1 runs over the end"),
         malformed(relayed[..end - 4].to_vec(), TOLD, "record 7 is missing"),
         malformed(relayed[..HEADER_LEN + 9].to_vec(), NONE_TOLD, "record 1 ends inside its head"),
+        malformed(without_weight, NONE_TOLD, "record 1 ends inside its head"),
+        malformed(without_object, NONE_TOLD, "record 1 ends inside its head"),
         malformed(no_form, NONE_TOLD, "record 1 has a destination of form 3"),
         malformed(altered(relayed, FLAGS_AT, 4), "Updates, comtree 9", "flags 0x04"),
         malformed(short_hello, "Hello, comtree 9", "body of 55 bytes, needs 56"),
