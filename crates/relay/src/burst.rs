@@ -92,6 +92,16 @@ impl Burst {
         &self.runs
     }
 
+    /// The numbers of its updates.
+    pub(crate) fn records(&self) -> &[u32] {
+        &self.records
+    }
+
+    /// How many bytes it has, without seals that are yet to come.
+    pub(crate) fn bytes(&self) -> usize {
+        self.runs.iter().map(|run| (run.part.end - run.part.start) as usize).sum()
+    }
+
     pub(crate) fn datagrams(&self) -> usize {
         self.cuts.len()
     }
@@ -148,6 +158,25 @@ impl Burst {
         }
         for number in &self.records {
             pending.records[*number as usize].burst = self.number;
+        }
+    }
+
+    /// Chooses these updates, in order of arrival, but for those that came from `exclude`.
+    pub(crate) fn take(
+        &mut self,
+        pending: &mut Pending,
+        numbers: &[u32],
+        exclude: Option<PortIndex>,
+    ) {
+        self.number = self.number.wrapping_add(1) % u32::MAX;
+        self.records.clear();
+        self.exhausted.clear();
+        for number in numbers {
+            let record = &mut pending.records[*number as usize];
+            if exclude != Some(record.origin) {
+                record.burst = self.number;
+                self.records.push(*number);
+            }
         }
     }
 
@@ -296,6 +325,8 @@ fn head_of(pending: &Pending, number: u32) -> RecordHead {
         series: record.series,
         dst: record.dst,
         level: record.level,
+        weight: record.weight,
+        object: record.object,
         len: record.len,
     }
 }

@@ -3,6 +3,7 @@
 use crate::access::Trust;
 use crate::comtrees::{ComtreeConfig, FIRST_ENDPOINT, MAX_COMTREES};
 use crate::meters::Budget;
+use crate::thin::Down;
 use canopy_session::{Keyring, MAX_LINKS, PublicKey};
 use canopy_token::UnixTime;
 use canopy_wire::{Address, Comtree, Path, Time};
@@ -125,6 +126,40 @@ pub enum Change {
         /// Its budget.
         budget: Budget,
     },
+    /// What the participants of a comtree may send, and be sent, together from now on, on one data thread.
+    SetComtreeBudget {
+        /// The comtree.
+        comtree: Comtree,
+        /// Its budget.
+        budget: Budget,
+    },
+    /// What a neighbour may send over a branch from now on, and be sent. A branch that was just added has
+    /// no limits.
+    SetBranchBudget {
+        /// Which branch.
+        branch: BranchId,
+        /// Its budget.
+        budget: Budget,
+    },
+    /// What this relay may send over a link from now on, control packets included. A link that was just
+    /// added has no limits.
+    SetLinkCapacity {
+        /// The neighbour's key.
+        key: PublicKey,
+        /// The data thread that has the link.
+        thread: u16,
+        /// Bits of UDP payload and updates a second; 0 is no limit.
+        capacity: Down,
+    },
+    /// What a branch is sent of a link's capacity, if it is offered as much, whatever the others are
+    /// offered. What is left is shared in the same proportions. Where the guarantees are more than the
+    /// capacity, they are its proportions only.
+    SetBranchGuarantee {
+        /// Which branch.
+        branch: BranchId,
+        /// Bits a second; 0 is none, and an equal part of what the others' guarantees leave.
+        bits: u64,
+    },
     /// Nothing that is sent to this address arrives: send nothing there until `until`, so that it
     /// takes nobody else's room in the kernel's queues.
     Mute {
@@ -145,9 +180,12 @@ impl Change {
         let address = match self {
             Change::AddLink(LinkConfig { thread, .. })
             | Change::RemoveLink { thread, .. }
+            | Change::SetLinkCapacity { thread, .. }
             | Change::AddBranch(BranchConfig { id: BranchId { thread, .. }, .. })
             | Change::RemoveBranch(BranchId { thread, .. })
-            | Change::SetBranchRole { branch: BranchId { thread, .. }, .. } => {
+            | Change::SetBranchRole { branch: BranchId { thread, .. }, .. }
+            | Change::SetBranchBudget { branch: BranchId { thread, .. }, .. }
+            | Change::SetBranchGuarantee { branch: BranchId { thread, .. }, .. } => {
                 return Some(thread % threads);
             }
             Change::ThrowOut { address, .. } | Change::SetBudget { address, .. } => *address,

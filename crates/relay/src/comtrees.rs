@@ -4,6 +4,7 @@ use crate::addresses::{AddressPool, Share};
 use crate::group_keys::GroupKeys;
 use crate::meters::UpMeter;
 use crate::ports::PortIndex;
+use crate::thin::Fairness;
 use crate::tree::Tree;
 use canopy_session::{GroupKeyMaker, GroupSealer, KeyedState};
 use canopy_wire::{Comtree, Downlink, GroupKeyNumber, Suite, Tag, Time};
@@ -38,6 +39,8 @@ pub struct ComtreeConfig {
     /// With downlink group, the cipher of what is sealed for all members; who does not take it is
     /// refused.
     pub group_suite: Suite,
+    /// What receivers get that cannot be sent everything.
+    pub fairness: Fairness,
 }
 
 /// The world of comtrees of which nothing else is said.
@@ -53,6 +56,7 @@ impl ComtreeConfig {
             downlink: Downlink::Member,
             world: DEFAULT_WORLD.to_owned(),
             group_suite: Suite::Aes128Gcm,
+            fairness: Fairness::default(),
         }
     }
 }
@@ -101,6 +105,7 @@ pub(crate) struct ComtreeEntry {
     pub(crate) id: Comtree,
     pub(crate) addresses: AddressPool,
     pub(crate) downlink: Downlink,
+    pub(crate) fairness: Fairness,
     pub(crate) world: Box<str>,
     /// With downlink group.
     pub(crate) group_keys: Option<Box<GroupKeys>>,
@@ -187,6 +192,7 @@ impl Comtrees {
             id: config.comtree,
             addresses: AddressPool::new(config, &Share { start, ..self.share }),
             downlink: config.downlink,
+            fairness: config.fairness,
             world: config.world.as_str().into(),
             group_keys,
             participants: 0,

@@ -78,6 +78,10 @@ counters! {
     sessions_expired,
     #[doc = "Group keys made after the first of a comtree: somebody left, or the one in use had sealed much."]
     group_keys_made,
+    #[doc = "Probes sent to participants, of the paths to them."]
+    probes_out,
+    #[doc = "Reports taken from participants, of what has arrived and what they ask for."]
+    reports_in,
     #[doc = "Group keys sent to participants, repeated ones included."]
     group_keys_given,
     #[doc = "Ways to endpoints and sites learned from what passed."]

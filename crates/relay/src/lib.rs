@@ -4,7 +4,8 @@
 //! [`Relay::handle_datagram`], time in through [`Relay::handle_timeout`], datagrams out through
 //! [`Relay::transmit`], and everything that is not traffic through [`Relay::apply`]. An update's way
 //! is straight: check → port → group → pending; then, when the mode says so, pending → cohorts of
-//! receivers → one burst per cohort → a [`SendBatch`]. Nothing on that way allocates, waits or logs;
+//! receivers → one burst per cohort → a [`SendBatch`]. Nothing on that way waits or logs, and nothing
+//! allocates but the tables of receivers that cannot be sent everything, which grow as they fill;
 //! every table is bounded, and what is let go is counted under its [`canopy_wire::DropReason`].
 //!
 //! [`Turn`] is the order in which a data thread does all this: the daemon's threads and the
@@ -24,17 +25,20 @@ mod gate;
 mod group_keys;
 mod log;
 mod meters;
+mod path;
 mod pending;
 mod places;
 mod ports;
 mod pulse;
 mod relay;
 mod replies;
+mod rounds;
 mod routes;
 mod shares;
 mod siblings;
 mod status;
 mod subscriptions;
+mod thin;
 mod told;
 mod tree;
 mod turn;
@@ -49,13 +53,15 @@ pub use comtrees::{
 };
 pub use counters::Counters;
 pub use gate::{Gate, GateLimits};
-pub use meters::{Budget, Budgets, MAX_TALKERS, Talker};
+pub use meters::{Budget, Budgets, MAX_TALKERS, PathShare, Talker};
 pub use places::Places;
 pub use relay::{Mode, Notice, Relay, RelayConfig};
+pub use rounds::Lanes;
 pub use siblings::{MAX_THREADS, Siblings};
 pub use status::{BranchStatus, GroupStatus, LinkStatus, RouteStatus, Via};
 pub use subscriptions::TableLimits;
-pub use turn::{Losses, Medium, Turn, Wait};
+pub use thin::{Down, Fairness};
+pub use turn::{Inlet, Losses, Medium, READ_EVERY, Ready, Turn, Wait};
 
 /// No index.
 const NONE: u32 = u32::MAX;

@@ -52,8 +52,10 @@ pub(crate) struct LogReader {
     reader: usize,
     at: u64,
     received: u64,
-    record: Box<[u64; MAX_WORDS]>,
 }
+
+/// Room for the record that is read last.
+pub(crate) type Record = [u64; MAX_WORDS];
 
 /// What a reader finds next.
 #[derive(Debug, PartialEq, Eq)]
@@ -73,13 +75,7 @@ pub(crate) fn log(words: usize, readers: u64) -> (LogWriter, Vec<LogReader>) {
         sent: [const { AtomicU64::new(0) }; MAX_READERS],
         read: [const { AtomicU64::new(0) }; MAX_READERS],
     });
-    let reader = |reader| LogReader {
-        ring: Arc::clone(&ring),
-        reader,
-        at: 0,
-        received: 0,
-        record: Box::new([0; MAX_WORDS]),
-    };
+    let reader = |reader| LogReader { ring: Arc::clone(&ring), reader, at: 0, received: 0 };
     let ends = (0..MAX_READERS).filter(|reader| readers & 1 << reader != 0).map(reader).collect();
     (LogWriter { ring, at: 0, readers }, ends)
 }
@@ -149,14 +145,16 @@ impl LogReader {
         self.end() == self.at
     }
 
-    /// The next record for this reader before `end`.
-    pub(crate) fn next(&mut self, end: u64) -> Option<Found<'_>> {
+    /// The next record for this reader before `end`, in `record`.
+    pub(crate) fn next<'a>(&mut self, end: u64, record: &'a mut Record) -> Option<Found<'a>> {
         while self.at < end {
-            let Some((len, mask)) = self.copy() else { return self.catch_up().map(Found::Lost) };
+            let Some((len, mask)) = self.copy(record) else {
+                return self.catch_up().map(Found::Lost);
+            };
             self.at += LogWriter::cost(len);
             if mask & 1 << self.reader != 0 {
                 self.received += 1;
-                return Some(Found::Record(&self.record[..len]));
+                return Some(Found::Record(&record[..len]));
             }
         }
         self.ring.read[self.reader].store(self.at, Ordering::Release);
@@ -165,11 +163,11 @@ impl LogReader {
 
     /// Copies the record at hand, if it is for this reader, and returns its length and whom it is
     /// for; `None` if the writer has begun to write over it.
-    fn copy(&mut self) -> Option<(usize, u64)> {
+    fn copy(&mut self, record: &mut Record) -> Option<(usize, u64)> {
         let len = (self.ring.word(self.at).load(Ordering::Relaxed) as usize).min(MAX_WORDS);
         let mask = self.ring.word(self.at + 1).load(Ordering::Relaxed);
         if mask & 1 << self.reader != 0 {
-            for (at, word) in (self.at + HEAD_WORDS..).zip(&mut self.record[..len]) {
+            for (at, word) in (self.at + HEAD_WORDS..).zip(&mut record[..len]) {
                 *word = self.ring.word(at).load(Ordering::Relaxed);
             }
         }
@@ -229,6 +227,7 @@ mod tests {
         #[test]
         fn every_record_is_read_or_counted(steps in proptest::collection::vec(step(), 0..200)) {
             let (mut writer, mut readers) = log(128, 0b111);
+            let mut room = [0; MAX_WORDS];
             let mut model: Vec<VecDeque<Vec<u64>>> = vec![VecDeque::new(); 3];
             let mut number = 0;
             for step in steps {
@@ -246,7 +245,7 @@ mod tests {
                     Step::Read { reader, most } => {
                         let end = readers[reader].end();
                         for _ in 0..most {
-                            match readers[reader].next(end) {
+                            match readers[reader].next(end, &mut room) {
                                 None => break,
                                 Some(Found::Lost(lost)) => drop(model[reader].drain(..lost as usize)),
                                 Some(Found::Record(record)) => {
@@ -260,7 +259,7 @@ mod tests {
             }
             for (reader, queue) in readers.iter_mut().zip(&mut model) {
                 let end = reader.end();
-                while let Some(found) = reader.next(end) {
+                while let Some(found) = reader.next(end, &mut room) {
                     match found {
                         Found::Lost(lost) => drop(queue.drain(..lost as usize)),
                         Found::Record(record) => {
@@ -278,7 +277,7 @@ mod tests {
     fn whoever_looks_for_room_loses_nothing() {
         let (mut writer, mut readers) = log(64, 0b11);
         let mut written = 0u64;
-        let mut read = [0u64; 2];
+        let (mut read, mut room) = ([0u64; 2], [0; MAX_WORDS]);
         for round in 0..1000 {
             while writer.room() >= LogWriter::cost(3) {
                 writer.push(0b11, &[written, written, written]);
@@ -286,7 +285,7 @@ mod tests {
             }
             let reader = round % 2;
             let end = readers[reader].end();
-            while let Some(found) = readers[reader].next(end) {
+            while let Some(found) = readers[reader].next(end, &mut room) {
                 assert_eq!(found, Found::Record(&[read[reader]; 3]));
                 read[reader] += 1;
             }

@@ -2,7 +2,8 @@
 
 use crate::bucket::{Bucket, Rate};
 use crate::ports::PortIndex;
-use canopy_wire::{Address, Comtree, MAX_DATAGRAM, MAX_RECORDS, Path, Time};
+use crate::thin::Down;
+use canopy_wire::{Address, Bound, Comtree, MAX_DATAGRAM, MAX_RECORDS, Path, Time};
 use core::time::Duration;
 
 /// The most that is sent, in both directions (the four numbers of Forest §3.4.2). 0 is no limit.
@@ -13,9 +14,9 @@ pub struct Budget {
     /// Bits a second to the relay, in updates' datagrams, of UDP payload; as many at once, and a
     /// datagram's.
     pub up_bits: u64,
-    /// Updates a second from the relay. It is kept, and nothing follows from it yet.
+    /// Updates a second from the relay.
     pub down_packets: u64,
-    /// Bits a second from the relay. It is kept, and nothing follows from it yet.
+    /// Bits a second from the relay, of UDP payload with headers and seals.
     pub down_bits: u64,
 }
 
@@ -24,16 +25,36 @@ pub struct Budget {
 pub struct Budgets {
     /// Of a participant on a comtree.
     pub member: Budget,
-    /// Of all participants of a comtree together, on one data thread.
+    /// Of all participants of a comtree together, on one data thread. What they are sent of it they share:
+    /// none is sent more than another, but what one does not want is the others'.
     pub comtree: Budget,
     /// Changes of subscriptions a second of a participant; 0 is no limit.
     pub subscription_changes: u32,
+    /// Whose paths are asked how much they bear, which is a budget too.
+    pub paths: PathShare,
+}
+
+/// Whose paths are asked how much they bear.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PathShare {
+    /// All participants'.
+    All,
+    /// Those of participants on other hosts: nothing stands between two processes of one.
+    #[default]
+    BeyondHost,
+    /// Nobody's. Then what is sent may be more than a path bears; only where the network is one's own.
+    Off,
 }
 
 impl Default for Budgets {
     fn default() -> Budgets {
         let member = Budget { up_packets: 50_000, up_bits: 100_000_000, ..Budget::default() };
-        Budgets { member, comtree: Budget::default(), subscription_changes: 20_000 }
+        Budgets {
+            member,
+            comtree: Budget::default(),
+            subscription_changes: 20_000,
+            paths: PathShare::default(),
+        }
     }
 }
 
@@ -41,7 +62,7 @@ impl Budgets {
     /// No limits.
     pub const NONE: Budgets = {
         let none = Budget { up_packets: 0, up_bits: 0, down_packets: 0, down_bits: 0 };
-        Budgets { member: none, comtree: none, subscription_changes: 0 }
+        Budgets { member: none, comtree: none, subscription_changes: 0, paths: PathShare::Off }
     };
 }
 
@@ -113,6 +134,13 @@ impl UpMeter {
         UpMeter { packet_bucket: spent, bit_bucket: spent, ..self }
     }
 
+    /// So much may be sent from now on. What is in the buckets stays, so that no change of budgets
+    /// fills them.
+    pub(crate) fn set_budget(&mut self, budget: &Budget) {
+        let UpMeter { packet_bucket, bit_bucket, .. } = *self;
+        *self = UpMeter { packet_bucket, bit_bucket, ..UpMeter::new(budget) };
+    }
+
     /// Takes a datagram's bytes.
     #[inline]
     pub(crate) fn take_bytes(&mut self, now: Time, bytes: usize) -> bool {
@@ -134,6 +162,9 @@ pub(crate) struct Meter {
     updates: u64,
     bytes: u64,
     budget: Budget,
+    /// The most that it wants to be sent, and what its path bears in bits a second; 0 is no limit.
+    asked: Down,
+    path_bits: u64,
     /// Whether whoever runs the relay has said so: then no token of the member's changes it.
     is_fixed: bool,
     changes: Bucket,
@@ -205,6 +236,44 @@ impl Meters {
             meter.set_budget(budget);
             meter.is_fixed = true;
         }
+    }
+
+    /// The peer of a port wants to be sent no more than this.
+    pub(crate) fn set_asked(&mut self, port: PortIndex, asked: Down) {
+        if let Some(meter) = self.get_mut(port) {
+            meter.asked = asked;
+        }
+    }
+
+    /// The path to the peer of a port bears so many bits a second; 0 is no limit.
+    pub(crate) fn set_path(&mut self, port: PortIndex, bits: u64) {
+        if let Some(meter) = self.get_mut(port) {
+            meter.path_bits = bits;
+        }
+    }
+
+    /// What the peer of a port may be sent: the least of what it was admitted for, what it asks for,
+    /// and what its path bears.
+    pub(crate) fn down_of(&self, port: PortIndex) -> Down {
+        self.down_and_why(port).0
+    }
+
+    /// The same, and what bounds its bits; or its updates, if nothing bounds those.
+    pub(crate) fn down_and_why(&self, port: PortIndex) -> (Down, Bound) {
+        let Some(meter) = self.meters.get(port as usize) else {
+            return (Down::default(), Bound::Nothing);
+        };
+        let admitted = Down { updates: meter.budget.down_packets, bits: meter.budget.down_bits };
+        let path = Down { updates: 0, bits: meter.path_bits };
+        let down = admitted.least(meter.asked).least(path);
+        let bounds =
+            [(admitted, Bound::Admitted), (meter.asked, Bound::Asked), (path, Bound::Path)];
+        let is_bound = |(one, _): &&(Down, Bound)| match down {
+            Down { updates: 0, bits: 0 } => false,
+            Down { updates, bits: 0 } => one.updates == updates,
+            Down { bits, .. } => one.bits == bits,
+        };
+        (down, bounds.iter().find(is_bound).map_or(Bound::Nothing, |(_, bound)| *bound))
     }
 
     /// More of a member's was dropped because it is over a limit.
@@ -285,9 +354,7 @@ impl Meters {
 
 impl Meter {
     fn set_budget(&mut self, budget: Budget) {
-        // What is in the buckets stays, so that no change of budgets fills them.
-        let UpMeter { packet_bucket, bit_bucket, .. } = self.up;
-        self.up = UpMeter { packet_bucket, bit_bucket, ..UpMeter::new(&budget) };
+        self.up.set_budget(&budget);
         self.budget = budget;
     }
 
@@ -358,6 +425,27 @@ mod tests {
         let budget = Budget { up_packets: u64::MAX, up_bits: u64::MAX, ..Budget::default() };
         let mut meter = UpMeter::new(&budget).nearly_spent(Time::ZERO);
         assert!(meter.take_update(Time::ZERO) && meter.take_bytes(Time::ZERO, MAX_DATAGRAM));
+    }
+
+    #[test]
+    fn a_receiver_may_be_sent_the_least_of_three() {
+        let mut meters = Meters::new(2, 0);
+        meters.open(0, Budget::default(), Time::ZERO);
+        let found = |meters: &Meters| (meters.down_of(0), meters.down_and_why(0).1);
+        let down = |updates, bits| Down { updates, bits };
+        assert_eq!(found(&meters), (down(0, 0), Bound::Nothing));
+        meters.set_asked(0, down(30, 0));
+        assert_eq!(found(&meters), (down(30, 0), Bound::Asked));
+        meters.set_path(0, 2_000);
+        assert_eq!(found(&meters), (down(30, 2_000), Bound::Path));
+        meters.set_budget(0, Budget { down_packets: 50, down_bits: 1_000, ..Budget::default() });
+        assert_eq!(found(&meters), (down(30, 1_000), Bound::Admitted));
+        meters.set_asked(0, down(0, 999));
+        assert_eq!(found(&meters), (down(50, 999), Bound::Asked));
+        // Whoever opens the port next asks for nothing yet.
+        meters.open(0, Budget::default(), Time::ZERO);
+        assert_eq!(found(&meters), (down(0, 0), Bound::Nothing));
+        assert_eq!(meters.down_and_why(7), (down(0, 0), Bound::Nothing));
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use crate::NONE;
 use crate::comtrees::ComtreeIndex;
 use crate::ports::PortIndex;
-use canopy_wire::{Address, Comtree, Flags, Level};
+use crate::thin::{FlowId, LogNumber, NOTHING};
+use canopy_wire::{Address, Comtree, Flags, Level, Weight};
 
 /// The most payload bytes that can wait for a flush.
 pub(crate) const MAX_PENDING_BYTES: usize = 4 << 20;
@@ -19,6 +20,8 @@ pub(crate) struct Update<'a> {
     pub(crate) dst: Address,
     pub(crate) flags: Flags,
     pub(crate) level: Level,
+    pub(crate) weight: Weight,
+    pub(crate) object: u16,
     /// How many relays it may pass from here on.
     pub(crate) hops: u8,
     /// Whether it came from a core peer, and so goes to no other.
@@ -42,8 +45,14 @@ pub(crate) struct Waiting {
     pub(crate) len: u16,
     pub(crate) flags: Flags,
     pub(crate) level: Level,
+    pub(crate) weight: Weight,
+    pub(crate) object: u16,
     /// The length of the head that its record has there.
     pub(crate) head_len: u8,
+    /// For limited receivers: where it is kept, and its flow with its share of its group's weight, which
+    /// is 0 until it is known.
+    pub(crate) log: LogNumber,
+    pub(crate) flow: (FlowId, f32),
     start: u32,
     next_of_target: u32,
     next_of_origin: u32,
@@ -155,6 +164,52 @@ impl Pending {
         self.records.push(update);
     }
 
+    /// Appends an update that no target has: whoever gets it is chosen already. There must be room.
+    /// Returns its number.
+    pub(crate) fn push_alone(&mut self, update: Waiting, payload: &[u8]) -> u32 {
+        let number = self.records.len() as u32;
+        let mut update = Waiting {
+            start: self.bytes.len() as u32,
+            next_of_target: NONE,
+            next_of_origin: NONE,
+            burst: NONE,
+            ..update
+        };
+        self.bytes.extend_from_slice(payload);
+        if let Some(newest) = self.newest_of_origin.get_mut(update.origin as usize) {
+            update.next_of_origin = core::mem::replace(newest, number);
+        }
+        self.records.push(update);
+        number
+    }
+
+    /// How much there is.
+    pub(crate) fn mark(&self) -> (usize, usize) {
+        (self.records.len(), self.bytes.len())
+    }
+
+    /// Takes out what was appended alone since there was so much.
+    pub(crate) fn return_to(&mut self, (records, bytes): (usize, usize)) {
+        while self.records.len() > records
+            && let Some(record) = self.records.pop()
+        {
+            if let Some(newest) = self.newest_of_origin.get_mut(record.origin as usize) {
+                *newest = record.next_of_origin;
+            }
+        }
+        self.bytes.truncate(bytes);
+    }
+
+    /// The number of a target's first update.
+    pub(crate) fn first_of(&self, target: u32) -> u32 {
+        self.targets[target as usize].first
+    }
+
+    /// The number of the update behind another of the same target, or [`NONE`].
+    pub(crate) fn next_of(&self, number: u32) -> u32 {
+        self.records[number as usize].next_of_target
+    }
+
     /// The numbers of a target's updates, in order of arrival.
     pub(crate) fn of_target(&self, target: u32) -> impl Iterator<Item = u32> + '_ {
         let first = self.targets[target as usize].first;
@@ -230,7 +285,11 @@ impl Waiting {
             len: update.payload.len() as u16,
             flags: update.flags,
             level: update.level,
+            weight: update.weight,
+            object: update.object,
             head_len: 0,
+            log: NOTHING,
+            flow: (0, 0.0),
             start: 0,
             next_of_target: NONE,
             next_of_origin: NONE,

@@ -1,20 +1,24 @@
 //! What passes between the data threads of a relay.
 //!
-//! Each thread writes two logs that all others read. In the *control* log it says what it listens
-//! to and who has moved; there it waits for room, so that nothing is lost. In the *data* log it
+//! Each thread writes logs that all others read. In the *control* log it says what it listens
+//! to and who has moved; there it waits for room, so that nothing is lost. In its *data logs* it
 //! passes updates to the threads that listen; there the newest counts, and whoever is too slow
-//! loses what it did not read, counted. So memory grows with the number of threads, not with its
-//! square, and what passes is typed: no datagram is parsed twice.
+//! loses what it did not read, counted. There is one for each lane, and they are read in turns, so a flood
+//! on one comtree takes no room of others between data threads either. So memory grows with the number of
+//! threads, not with its square, and what passes is typed: no datagram is parsed twice.
 
-use crate::log::{Found, LogReader, LogWriter, MAX_READERS, log};
+use crate::log::{Found, LogReader, LogWriter, MAX_READERS, MAX_WORDS, Record, log};
 use crate::pending::Update;
 use crate::told::{Told, decode, encode, pack, unpack};
-use canopy_wire::{Address, Comtree, Flags, Level, MAX_DATAGRAM, MAX_UPDATE};
+use canopy_wire::{Address, Comtree, Flags, Lane, Level, MAX_DATAGRAM, MAX_UPDATE, Weight};
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
 /// The most data threads of a relay.
 pub const MAX_THREADS: u16 = MAX_READERS as u16;
 
-/// Words of a thread's data log: 2 MiB, some 14,000 updates of 100 bytes.
+/// Words of each of a thread's data logs: 2 MiB, some 14,000 updates of 100 bytes. Memory is touched where a
+/// log is written.
 const DATA_WORDS: usize = 1 << 18;
 /// Words of a thread's control log: 512 KiB, some 16,000 changes.
 const CONTROL_WORDS: usize = 1 << 16;
@@ -24,6 +28,8 @@ const URGENT_WORDS: u64 = 1 << 12;
 const LAST_WORDS: u64 = 1 << 11;
 /// Records taken from one log in a turn.
 const MAX_TAKEN: usize = 1 << 14;
+/// Updates taken from one data log before the others are looked at.
+const TAKEN_AT_ONCE: usize = 64;
 
 /// A data thread's ends of the logs between it and the others.
 pub struct Siblings {
@@ -36,15 +42,25 @@ pub struct Siblings {
 }
 
 struct Logs {
-    data: LogWriter,
+    /// By lane.
+    data: Vec<LogWriter>,
+    /// Counts the updates in all of them.
+    passed: Arc<AtomicU64>,
     control: LogWriter,
 }
 
 /// What comes from one other thread.
 pub(crate) struct Incoming {
     pub(crate) thread: u16,
-    data: LogReader,
+    /// By lane.
+    data: Vec<LogReader>,
+    /// How many updates it has passed, and how many it had when all of them were read last.
+    passed: Arc<AtomicU64>,
+    seen: u64,
+    /// The lane that is read next.
+    lane: usize,
     control: LogReader,
+    record: Box<Record>,
 }
 
 impl Siblings {
@@ -65,13 +81,34 @@ impl Siblings {
             (0..threads).map(|thread| Siblings { thread, threads, ..Siblings::alone() }).collect();
         for thread in 0..threads {
             let others = all & !(1 << thread);
-            let (data, from_data) = log(DATA_WORDS, others);
+            let passed = Arc::default();
             let (control, from_control) = log(CONTROL_WORDS, others);
-            meshed[usize::from(thread)].logs = Some(Logs { data, control });
             let readers = meshed.iter_mut().filter(|reader| reader.thread != thread);
-            for ((data, control), reader) in from_data.into_iter().zip(from_control).zip(readers) {
-                reader.from.push(Incoming { thread, data, control });
+            for (control, reader) in from_control.into_iter().zip(readers) {
+                let (data, passed) = (Vec::new(), Arc::clone(&passed));
+                let record = Box::new([0; MAX_WORDS]);
+                reader.from.push(Incoming {
+                    thread,
+                    data,
+                    passed,
+                    seen: 0,
+                    lane: 0,
+                    control,
+                    record,
+                });
             }
+            let mut data = Vec::new();
+            for _ in Lane::all() {
+                let (writer, from_data) = log(DATA_WORDS, others);
+                data.push(writer);
+                let incoming = meshed.iter_mut().filter_map(|reader| {
+                    reader.from.last_mut().filter(|incoming| incoming.thread == thread)
+                });
+                for (reader, incoming) in from_data.into_iter().zip(incoming) {
+                    incoming.data.push(reader);
+                }
+            }
+            meshed[usize::from(thread)].logs = Some(Logs { data, passed, control });
         }
         meshed
     }
@@ -88,7 +125,7 @@ impl Siblings {
 
     /// Whether the others have told or passed nothing that was not taken.
     pub fn is_empty(&self) -> bool {
-        self.from.iter().all(|one| one.data.is_empty() && one.control.is_empty())
+        self.from.iter().all(|one| !one.has_updates() && one.control.is_empty())
     }
 
     /// The threads that have something to take since the last call, a bit for each.
@@ -105,11 +142,18 @@ impl Siblings {
             | u64::from(update.hops) << 16
             | u64::from(update.from_core_peer) << 24
             | u64::from(update.asks_route) << 25
+            | u64::from(update.weight.0) << 48
             | (update.payload.len() as u64) << 32;
         words[1] = u64::from(update.comtree.0) << 32 | u64::from(update.src.0);
-        words[2] = u64::from(update.series) << 32 | u64::from(update.dst.0);
+        words[2] = u64::from(update.object) << 48
+            | u64::from(update.series) << 32
+            | u64::from(update.dst.0);
         let len = 3 + pack(update.payload, &mut words[3..]);
-        logs.data.push(mask, &words[..len]);
+        let lane = usize::from(Lane::of(update.comtree).number());
+        logs.data[lane].push(mask, &words[..len]);
+        // Whoever sees this finds the record.
+        let passed = logs.passed.load(Ordering::Relaxed);
+        logs.passed.store(passed + 1, Ordering::Release);
         self.to_wake |= mask;
     }
 
@@ -191,7 +235,7 @@ impl Incoming {
         let end = self.control.end();
         let mut bytes = [0; MAX_DATAGRAM.next_multiple_of(8)];
         for _ in 0..MAX_TAKEN {
-            match self.control.next(end) {
+            match self.control.next(end, &mut self.record) {
                 // Its writer waits for room, so nothing is lost.
                 Some(Found::Record(words)) => {
                     decode(words, &mut bytes).into_iter().for_each(&mut take);
@@ -201,40 +245,90 @@ impl Incoming {
         }
     }
 
-    /// Calls `take` for each update that the thread has passed, until it returns false. Returns how
-    /// many are lost.
+    /// Whether the thread has passed any update since all of them were read.
+    fn has_updates(&self) -> bool {
+        self.passed.load(Ordering::Acquire) != self.seen
+    }
+
+    /// Calls `take` for each update that the thread has passed, lane by lane in turns, until it returns false.
+    /// Returns how many are lost.
     pub(crate) fn read_data(&mut self, mut take: impl FnMut(&Update<'_>) -> bool) -> u64 {
-        let end = self.data.end();
-        let mut lost = 0;
+        if !self.has_updates() {
+            return 0;
+        }
+        let passed = self.passed.load(Ordering::Acquire);
+        let (mut lost, mut idle) = (0, 0);
+        for _ in 0..self.data.len() * MAX_TAKEN / TAKEN_AT_ONCE {
+            let read = self.read_lane(&mut take);
+            lost += read.lost;
+            self.lane = (self.lane + 1) % self.data.len();
+            if !read.goes_on {
+                return lost;
+            }
+            idle = if read.is_done { idle + 1 } else { 0 };
+            if idle == self.data.len() {
+                if self.data.iter().all(LogReader::is_empty) {
+                    self.seen = passed;
+                }
+                return lost;
+            }
+        }
+        lost
+    }
+
+    /// Reads some updates of the lane that is next.
+    fn read_lane(&mut self, take: &mut impl FnMut(&Update<'_>) -> bool) -> Read {
+        let Incoming { data, lane, record, .. } = self;
+        let log = &mut data[*lane];
+        let end = log.end();
+        let mut read = Read { lost: 0, is_done: log.is_empty(), goes_on: true };
+        if read.is_done {
+            return read;
+        }
         let mut bytes = [0; MAX_UPDATE.next_multiple_of(8)];
-        for _ in 0..MAX_TAKEN {
-            match self.data.next(end) {
+        for _ in 0..TAKEN_AT_ONCE {
+            match log.next(end, record) {
                 Some(Found::Record([head, from, dst, payload @ ..])) => {
-                    let len = ((head >> 32) as usize).min(payload.len() * 8).min(MAX_UPDATE);
+                    let len =
+                        usize::from((head >> 32) as u16).min(payload.len() * 8).min(MAX_UPDATE);
                     unpack(payload, &mut bytes);
-                    let goes_on = take(&Update {
+                    read.goes_on = take(&Update {
                         comtree: Comtree((from >> 32) as u32),
                         src: Address(*from as u32),
                         series: (dst >> 32) as u16,
                         dst: Address(*dst as u32),
                         flags: Flags((head >> 8) as u8),
                         level: Level(*head as u8),
+                        weight: Weight((head >> 48) as u8),
+                        object: (dst >> 48) as u16,
                         hops: (head >> 16) as u8,
                         from_core_peer: head >> 24 & 1 == 1,
                         asks_route: head >> 25 & 1 == 1,
                         payload: &bytes[..len],
                     });
-                    if !goes_on {
-                        break;
+                    if !read.goes_on {
+                        return read;
                     }
                 }
                 Some(Found::Record(_)) => {}
-                Some(Found::Lost(more)) => lost += more,
-                None => break,
+                Some(Found::Lost(more)) => read.lost += more,
+                None => {
+                    read.is_done = true;
+                    return read;
+                }
             }
         }
-        lost
+        read
     }
+}
+
+/// What came of reading some updates of a lane.
+struct Read {
+    lost: u64,
+    /// Whether nothing more can be taken of it now.
+    is_done: bool,
+    /// Whether the taker has room for more.
+    goes_on: bool,
 }
 
 #[cfg(test)]
@@ -256,6 +350,8 @@ mod tests {
             dst: Address(9),
             flags: Flags(0),
             level: Level(3),
+            weight: Weight(0xfd),
+            object: 0xfffd,
             hops: 31,
             from_core_peer: true,
             asks_route: true,

@@ -52,6 +52,12 @@ pub struct BranchStatus {
     pub subscribes: u32,
     /// Of those, changes that the parent has not acknowledged yet.
     pub unacknowledged: u32,
+    /// Bits a second of updates that are there for the neighbour, smoothed.
+    pub bits_offered: u64,
+    /// Bits a second of updates that the neighbour is sent, smoothed.
+    pub bits_out: u64,
+    /// Bits a second that it may be sent now, of a link whose capacity is known; 0 is no limit.
+    pub bits_allowed: u64,
 }
 
 /// The way to what is not at this data thread.

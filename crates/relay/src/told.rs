@@ -5,7 +5,7 @@ use crate::tree::Reach;
 use canopy_session::Proof;
 use canopy_wire::{
     Acts, Address, Comtree, Group, Level, MAX_DATAGRAM, Path, Restriction, RouteReply, Time,
-    Verdict,
+    Verdict, Weight,
 };
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -24,7 +24,7 @@ const ROUTE_REPLY: u64 = 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told<'a> {
     /// It wants a group's updates up to this level from now on, or none.
-    Interest { comtree: Comtree, group: Group, wanted: Option<Level> },
+    Interest { comtree: Comtree, group: Group, wanted: Option<(Level, Weight)> },
     /// A session there holds this path by that proof: whoever held it by an older one has lost it.
     Moved { path: Path, proof: Proof },
     /// Somebody who has proved its path wants to join.
@@ -84,9 +84,10 @@ pub(crate) fn encode(told: &Told<'_>) -> ([u64; MOST_CONTROL_WORDS], usize) {
     let mut words = [0; MOST_CONTROL_WORDS];
     let len = match told {
         Told::Interest { comtree, group, wanted } => {
-            let wanted = wanted.map_or(0, |level| u64::from(level.0) + 1);
-            words[0] = INTEREST | wanted << 8 | u64::from(comtree.0) << 32;
-            words[1] = group.number().into();
+            let level = wanted.map_or(0, |(level, _)| u64::from(level.0) + 1);
+            let weight = wanted.map_or(0, |(_, weight)| u64::from(weight.0));
+            words[0] = INTEREST | level << 8 | u64::from(comtree.0) << 32;
+            words[1] = weight << 32 | u64::from(group.number());
             2
         }
         Told::Moved { path, proof } => {
@@ -175,7 +176,9 @@ pub(crate) fn decode<'a>(words: &[u64], bytes: &'a mut [u8]) -> Option<Told<'a>>
     let proof = || Some(Proof { at: Time::from_nanos(value), nonce: *words.get(2)? });
     match head & 0xff {
         INTEREST => {
-            let wanted = (head >> 8 & 0xffff).checked_sub(1).map(|level| Level(level as u8));
+            let weight = Weight((value >> 32) as u8);
+            let level = (head >> 8 & 0xffff).checked_sub(1);
+            let wanted = level.map(|level| (Level(level as u8), weight));
             Some(Told::Interest { comtree, group: Group::from_low_bits(value as u32), wanted })
         }
         MOVED => Some(Told::Moved { path: path()?, proof: proof()? }),
@@ -280,8 +283,12 @@ mod tests {
         let comtree = Comtree(u32::MAX);
         let longest: Vec<u8> = (0..MAX_DATAGRAM).map(|byte| byte as u8).collect();
         let mut all = vec![
-            Told::Interest { comtree, group: Group::new(Group::MAX), wanted: Some(Level(255)) },
-            Told::Interest { comtree, group: Group::new(0), wanted: Some(Level(0)) },
+            Told::Interest {
+                comtree,
+                group: Group::new(Group::MAX),
+                wanted: Some((Level(255), Weight(3))),
+            },
+            Told::Interest { comtree, group: Group::new(0), wanted: Some((Level(0), Weight::ONE)) },
             Told::Interest { comtree, group: Group::new(3), wanted: None },
             Told::Gone { comtree, sender: Address(u32::MAX), address: Address(7) },
             Told::Reach { comtree, reach: Reach(7) },

@@ -2,31 +2,81 @@
 //! afterwards. Pure: the daemon's threads and the simulator run the same.
 
 use crate::relay::{Mode, Relay};
+use crate::rounds::{Lanes, Rounds};
 use canopy_batch::SendBatch;
-use canopy_wire::{DropReason, Path, Time};
+use canopy_wire::{DropReason, Lane, Path, Time};
 use core::time::Duration;
 
-/// In periodic mode sockets are read at least this often, so that acks don't wait for the tick.
-const READ_EVERY: Duration = Duration::from_millis(5);
+/// In periodic mode sockets are read at least this often while there is traffic, so that acks don't
+/// wait for the tick. Every read wakes the processor, which costs more than a few datagrams do.
+pub const READ_EVERY: Duration = Duration::from_micros(12_500);
+/// The same after a read that brought much, so that receive buffers and logs of other data threads
+/// hold what comes meanwhile.
+const READ_MUCH_EVERY: Duration = Duration::from_millis(5);
+/// What a read may bring, and the next still be put off: of the longest datagrams, a third of what
+/// Linux grants a socket that may not ask for more.
+const LITTLE: u64 = 64;
+/// The same where reads are frequent already: at [`READ_EVERY`] it would be a good half of the above.
+const LITTLE_OFTEN: u64 = 16;
+/// How long reads stay frequent after a full receive buffer has lost something: it holds less than
+/// was thought.
+const HURRY: Duration = Duration::from_secs(10);
 /// Receive calls of one turn, whose datagrams leave together. Also how often a turn takes what other
 /// data threads passed, if that is more than can wait for one flush.
 const MAX_RECEIVES: usize = 16;
+
+/// One of the sockets that a data thread receives by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inlet {
+    /// What sessions send that are received in this lane.
+    Lane(Lane),
+    /// What those send who have no session.
+    Strangers,
+}
+
+impl Inlet {
+    /// How many a data thread has.
+    pub const COUNT: usize = Lane::COUNT as usize + 1;
+
+    /// Its number, below [`Inlet::COUNT`]: a lane has its own.
+    pub fn index(self) -> usize {
+        match self {
+            Inlet::Lane(lane) => lane.number().into(),
+            Inlet::Strangers => Lane::COUNT.into(),
+        }
+    }
+}
+
+/// The inlets that have something to read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// Of sessions.
+    pub lanes: Lanes,
+    /// Whether the one of strangers has.
+    pub strangers: bool,
+}
 
 /// What a turn needs from outside.
 pub trait Medium {
     /// Why it cannot go on.
     type Error;
 
-    /// Receives what waits, as much as fits; [`Medium::next`] then hands it out. `strangers`
-    /// chooses the socket of those who have no session, of which one call brings a few dozen at
-    /// most. Returns whether more may wait.
+    /// Looks which inlets have something to read that was not received yet. Never waits.
     ///
     /// # Errors
     /// If nothing can be received any more.
-    fn receive(&mut self, strangers: bool) -> Result<bool, Self::Error>;
+    fn ready(&mut self) -> Result<Ready, Self::Error>;
 
-    /// The next datagram that was received, which is opened where it lies, and where it came from.
-    fn next(&mut self) -> Option<(Path, &mut [u8])>;
+    /// Receives what waits at an inlet, as much as fits; [`Medium::next`] then hands it out. Of
+    /// strangers one call brings a few dozen at most. Returns whether more may wait.
+    ///
+    /// # Errors
+    /// If nothing can be received any more.
+    fn receive(&mut self, inlet: Inlet) -> Result<bool, Self::Error>;
+
+    /// The next datagram that was received at an inlet, which is opened where it lies, and where it
+    /// came from. What is not taken in one turn is there in the next.
+    fn next(&mut self, inlet: Inlet) -> Option<(Path, &mut [u8])>;
 
     /// Sends a batch. Never waits: what is not taken now is kept for later, or lost and counted.
     fn send(&mut self, batch: &SendBatch);
@@ -63,21 +113,39 @@ pub enum Wait {
 /// A relay in the rhythm of its turns.
 pub struct Turn {
     relay: Relay,
-    /// How often to read at leisure; `None` in immediate mode.
-    read_every: Option<Duration>,
-    /// Whether to read at leisure instead of at every arrival: with traffic in periodic mode.
-    is_leisurely: bool,
+    pace: Pace,
+    /// Until then every read counts as one that brought much.
+    hurries_until: Time,
     began: Time,
+    rounds: Rounds,
+    /// What those who have no session sent may wait still.
+    strangers: bool,
+    /// Datagrams and updates of other data threads that this read brought. Turns that follow at once
+    /// because lanes have a backlog are one read.
+    brought: u64,
+}
+
+/// When a data thread looks at its sockets again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pace {
+    /// At every arrival, and when something is due.
+    Arrivals,
+    /// With traffic in periodic mode: at least so often, whatever arrives or is due before.
+    Leisure(Duration),
 }
 
 impl Turn {
     /// The rhythm of a relay's mode.
     pub fn new(relay: Relay) -> Turn {
-        let read_every = match relay.mode() {
-            Mode::Immediate => None,
-            Mode::Periodic { tick } => Some(tick.min(READ_EVERY)),
-        };
-        Turn { relay, read_every, is_leisurely: false, began: Time::ZERO }
+        Turn {
+            relay,
+            pace: Pace::Arrivals,
+            hurries_until: Time::ZERO,
+            began: Time::ZERO,
+            rounds: Rounds::default(),
+            strangers: false,
+            brought: 0,
+        }
     }
 
     /// The relay.
@@ -92,15 +160,18 @@ impl Turn {
 
     /// Whether to look at arrivals before the next turn is due: not if it reads at leisure.
     pub fn wait(&self) -> Wait {
-        let due = self.relay.poll_timeout();
-        match self.read_every.filter(|_| self.is_leisurely) {
-            Some(read_every) => {
-                // Counted from when this turn began: one that took longer is followed by the next
-                // at once.
-                let read_at = self.began.next_multiple(read_every);
-                Wait::Until(due.map_or(read_at, |due| due.min(read_at)))
+        if !self.rounds.backlog().is_empty() {
+            return Wait::Until(self.began);
+        }
+        match (self.pace, self.relay.mode()) {
+            // Counted from when this turn began: one that took longer is followed by the next at
+            // once. Timers wait for the read, or each hello of a link would be another wake-up; but what
+            // limited receivers are sent is spaced by its own measure.
+            (Pace::Leisure(every), Mode::Periodic { tick }) => {
+                let read = next_part(self.began, tick, every);
+                Wait::Until(self.relay.limited_due().map_or(read, |due| due.min(read)))
             }
-            None => Wait::Arrival(due),
+            _ => Wait::Arrival(self.relay.poll_timeout()),
         }
     }
 
@@ -112,6 +183,7 @@ impl Turn {
     pub fn run<M: Medium>(&mut self, now: Time, medium: &mut M) -> Result<u64, M::Error> {
         self.began = now;
         let relay = &mut self.relay;
+        let taken = relay.counters().updates_taken;
         // 1. What other data threads want, and what they accepted.
         for _ in 0..MAX_RECEIVES {
             if relay.handle_siblings(now) {
@@ -119,29 +191,18 @@ impl Turn {
             }
             relay.transmit(now, |batch| medium.send(batch));
         }
-        // 2. Receive batch → check → tables → pending. A publisher may react to a subscription that
-        //    another data thread has just acknowledged. So what the others told is read after the
-        //    datagrams have been received and before they are handled: it is there by then.
-        let mut has_received = false;
-        for _ in 0..MAX_RECEIVES {
-            let more = medium.receive(false)?;
-            relay.handle_control_of_siblings(now);
-            while handle_next(relay, now, medium) {
-                has_received = true;
-                if relay.is_filling_up() {
-                    relay.transmit(now, |batch| medium.send(batch));
-                }
-            }
-            if !more {
-                break;
-            }
-        }
+        // 2. Receive batch → check → tables → pending, lane by lane.
+        self.brought += self.read_lanes(now, medium)?;
         // 3. Strangers come last, and only one receive batch of them: a flood of hellos may cost
         //    strangers their answer, never a session.
-        medium.receive(true)?;
-        while handle_next(relay, now, medium) {
-            has_received = true;
+        let mut more_strangers = false;
+        if core::mem::take(&mut self.strangers) {
+            more_strangers = medium.receive(Inlet::Strangers)?;
+            while handle_next(&mut self.relay, now, Inlet::Strangers, medium).is_some() {
+                self.brought += 1;
+            }
         }
+        let relay = &mut self.relay;
         // 4. Time.
         relay.handle_timeout(now);
         // 5. Pending → fan-out → send batch.
@@ -151,16 +212,125 @@ impl Turn {
         relay.count_drops(DropReason::StrangersQueueFull, losses.strangers_queue_full);
         relay.count_drops(DropReason::SendQueueFull, losses.send_queue_full);
         relay.count_drops(DropReason::SendFailed, losses.send_failed);
-        self.is_leisurely = self.read_every.is_some() && (has_received || relay.is_collecting());
-        Ok(relay.take_wakes())
+        if losses.receive_queue_full + losses.strangers_queue_full > 0 {
+            self.hurries_until = now + HURRY;
+        }
+        self.brought += relay.counters().updates_taken - taken;
+        if self.rounds.backlog().is_empty() {
+            let hurries = more_strangers || now < self.hurries_until;
+            let brought = core::mem::take(&mut self.brought);
+            self.pace = self.pace.after(&self.relay, brought, hurries);
+        }
+        Ok(self.relay.take_wakes())
+    }
+
+    /// Reads the lanes in rounds, until all are empty or the turn is over: after so many receive
+    /// calls, or a round in which several lanes had something. What waits for the flush must leave
+    /// then, so that a flood does not make the others wait for its own. Returns how many datagrams
+    /// have come.
+    fn read_lanes<M: Medium>(&mut self, now: Time, medium: &mut M) -> Result<u64, M::Error> {
+        let (mut calls, mut received) = (MAX_RECEIVES, 0);
+        loop {
+            // Looked at before each round: who was quiet may have something by now.
+            let ready = medium.ready()?;
+            self.rounds.wake(ready.lanes);
+            self.strangers |= ready.strangers;
+            let is_shared = self.rounds.backlog().are_several();
+            if is_shared {
+                calls = usize::MAX;
+            }
+            for lane in self.rounds.next_round() {
+                received += self.read_lane(now, lane, &mut calls, medium)?;
+            }
+            if self.rounds.backlog().is_empty() || is_shared || calls == 0 {
+                return Ok(received);
+            }
+        }
+    }
+
+    /// Reads a lane for a quantum, with so many receive calls at most. Returns how many datagrams
+    /// have come.
+    fn read_lane<M: Medium>(
+        &mut self,
+        now: Time,
+        lane: Lane,
+        calls: &mut usize,
+        medium: &mut M,
+    ) -> Result<u64, M::Error> {
+        let Turn { relay, rounds, .. } = self;
+        let (mut received, mut more) = (0, true);
+        rounds.begin(lane);
+        while rounds.lasts(lane) {
+            if let Some(bytes) = handle_next(relay, now, Inlet::Lane(lane), medium) {
+                received += 1;
+                rounds.charge(lane, bytes);
+                if relay.is_filling_up() {
+                    relay.transmit(now, |batch| medium.send(batch));
+                }
+                continue;
+            }
+            if !more {
+                rounds.emptied(lane);
+                break;
+            }
+            if *calls == 0 {
+                break;
+            }
+            *calls -= 1;
+            more = medium.receive(Inlet::Lane(lane))?;
+            // A publisher may react to a subscription that another data thread has just acknowledged.
+            // So what the others told is read after the datagrams have been received and before they
+            // are handled: it is there by then.
+            relay.handle_control_of_siblings(now);
+        }
+        Ok(received)
     }
 }
 
-/// Handles the next datagram that was received. Returns whether there was one.
-fn handle_next<M: Medium>(relay: &mut Relay, now: Time, medium: &mut M) -> bool {
+impl Pace {
+    /// How to go on after a read that brought so many datagrams and updates of other data threads.
+    fn after(self, relay: &Relay, brought: u64, hurries: bool) -> Pace {
+        let is_periodic = matches!(relay.mode(), Mode::Periodic { .. });
+        if !is_periodic || (brought == 0 && !relay.is_collecting()) {
+            return Pace::Arrivals;
+        }
+        let little = if self == Pace::Leisure(READ_MUCH_EVERY) { LITTLE_OFTEN } else { LITTLE };
+        let is_much = hurries || brought > little;
+        Pace::Leisure(if is_much { READ_MUCH_EVERY } else { READ_EVERY })
+    }
+}
+
+/// The first point after `now` that ends a part of a tick, which has as few equal parts as there can be
+/// of at most `longest`. So a tick is always such a point, and what arrives until then leaves with it.
+fn next_part(now: Time, tick: Duration, longest: Duration) -> Time {
+    let tick_began = now.last_multiple(tick);
+    let (parts, tick) = (parts_of(tick, longest), tick.as_nanos().max(1));
+    let next = now.since(tick_began).as_nanos() * parts / tick + 1;
+    tick_began + Duration::from_nanos((tick * next).div_ceil(parts) as u64)
+}
+
+/// The time between two such points.
+pub(crate) fn part_of(tick: Duration, longest: Duration) -> Duration {
+    Duration::from_nanos((tick.as_nanos() / parts_of(tick, longest)).max(1) as u64)
+}
+
+fn parts_of(tick: Duration, longest: Duration) -> u128 {
+    tick.as_nanos().max(1).div_ceil(longest.as_nanos())
+}
+
+/// Handles the next datagram that was received at an inlet. Returns how long it was, if there was
+/// one.
+#[inline]
+fn handle_next<M: Medium>(
+    relay: &mut Relay,
+    now: Time,
+    inlet: Inlet,
+    medium: &mut M,
+) -> Option<usize> {
     medium.observe(relay);
-    let Some((from, datagram)) = medium.next() else { return false };
+    let (from, datagram) = medium.next(inlet)?;
+    let len = datagram.len();
     relay.handle_datagram(now, from, datagram);
     medium.observe(relay);
-    true
+    Some(len)
 }

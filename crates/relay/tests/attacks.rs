@@ -511,6 +511,10 @@ fn captured_life(
         if step == 15 {
             world.participants[0].path = ip_port(100).into();
         }
+        let now = world.now;
+        if step == 10 {
+            world.relay_mut().handle_timeout(now);
+        }
         world.tick();
     }
     world.unsubscribe(0, groups[0]);
@@ -536,7 +540,8 @@ fn captured_life(
         opened.truncate(datagram.len() - SEAL_LEN);
         kinds.insert((Packet::new_checked(&opened).unwrap().header().kind, is_relays));
     }
-    let up = [Kind::Updates, Kind::Subscribe, Kind::Keepalive, Kind::Leave, Kind::Rebind];
+    let up =
+        [Kind::Updates, Kind::Subscribe, Kind::Keepalive, Kind::Leave, Kind::Rebind, Kind::Report];
     let down = [
         Kind::Updates,
         Kind::SubscribeAck,
@@ -544,6 +549,7 @@ fn captured_life(
         Kind::Leave,
         Kind::Left,
         Kind::Challenge,
+        Kind::Probe,
     ];
     let expected = up.map(|kind| (kind, false)).into_iter().chain(down.map(|kind| (kind, true)));
     assert_eq!(kinds, expected.collect(), "all kinds are among what was captured");

@@ -2,7 +2,9 @@
 
 mod support;
 
-use canopy_relay::{BranchId, BranchRole, Change, ComtreeConfig, Mode, RelayConfig};
+use canopy_relay::{
+    BranchId, BranchRole, Budget, Change, ComtreeConfig, Mode, Refusal, RelayConfig,
+};
 use canopy_wire::{
     Address, Change as Subscription, DropReason, Flags, Group, Header, Kind, MAX_DATAGRAM,
     MAX_UPDATE, Packet, Record, SAFE_DATAGRAM, SEAL_LEN, SessionId, SubscribeWriter, UpdatesWriter,
@@ -526,4 +528,29 @@ fn after_its_end_a_branch_gets_and_brings_nothing() {
     assert_eq!(counts(&world), [0, 0, 1]);
     assert_eq!(world.dropped(DropReason::UnknownSource), 1);
     assert_eq!(world.threads[0].subscriptions(), 1, "its own participant's");
+}
+
+/// What comes over a branch is limited as what a participant sends, and from then on only.
+#[test]
+fn a_branch_has_a_budget_that_can_be_set() {
+    let mut world = line(Mode::Immediate);
+    let branch = BranchId { comtree: COMTREE, link: world.key_of(0), thread: 0 };
+    let budget = Budget { up_packets: 1, ..Budget::default() };
+    let now = world.now;
+    world.threads[1].apply(now, Change::SetBranchBudget { branch, budget }).unwrap();
+    let published = 600;
+    for _ in 0..published {
+        world.publish(0, GROUP, 0, Flags(0), b"x");
+        world.settle();
+    }
+    let over = world.dropped(DropReason::OverBudget) as usize;
+    let came = world.participants[1].received.len();
+    assert!(over > 300 && came + over == published, "{came} came, {over} were dropped");
+    // What others send over the other branch is not concerned.
+    world.publish(2, GROUP, 0, Flags(0), b"y");
+    world.settle();
+    assert_eq!(world.participants[1].received.len(), came + 1);
+    let unknown = BranchId { comtree: OTHER_COMTREE, ..branch };
+    let refused = world.threads[1].apply(now, Change::SetBranchBudget { branch: unknown, budget });
+    assert_eq!(refused, Err(Refusal::UnknownBranch(OTHER_COMTREE)));
 }

@@ -7,7 +7,7 @@ use canopy_session::SessionConfig;
 use canopy_wire::{
     Address, CLEAR_LEN, Downlink, DropReason, Flags, Group, HEADER_LEN, Header, Kind, Level,
     MAX_DATAGRAM, MAX_RECORDS, MAX_UPDATE, Packet, Record, SAFE_DATAGRAM, SEAL_LEN, SessionId,
-    UpdatesWriter,
+    UpdatesWriter, Weight,
 };
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -274,6 +274,8 @@ fn assert_own_is_filler(downlink: Downlink, own: &[usize]) {
                 dst: group(7 + place as u32 / 20),
                 series: series as u16,
                 level: Level(place as u8 / 10),
+                weight: Weight::ONE,
+                object: 0,
                 payload: payload(place),
             };
             assert_eq!(*one, expected, "{own:?}, participant {number}");
@@ -388,6 +390,8 @@ struct Publish {
     /// The second group, or the first.
     second: bool,
     level: u8,
+    weight: u8,
+    object: u16,
     echo: bool,
     len: usize,
 }
@@ -395,8 +399,20 @@ struct Publish {
 fn publish(publishers: usize) -> impl Strategy<Value = Publish> {
     let len = prop_oneof![6 => 0..80usize, 3 => Just(20), 1 => 0..=MAX_UPDATE];
     let level = prop_oneof![3 => Just(0), 1 => 0..10u8];
-    (0..publishers, any::<bool>(), level, prop::bool::weighted(0.1), len)
-        .prop_map(|(number, second, level, echo, len)| Publish { number, second, level, echo, len })
+    let weight = prop_oneof![4 => Just(Weight::ONE.0), 1 => any::<u8>()];
+    let object = prop_oneof![4 => Just(0), 2 => 0..3u16, 1 => any::<u16>()];
+    let head = (0..publishers, any::<bool>(), level, weight, object);
+    (head, prop::bool::weighted(0.1), len).prop_map(
+        |((number, second, level, weight, object), echo, len)| Publish {
+            number,
+            second,
+            level,
+            weight,
+            object,
+            echo,
+            len,
+        },
+    )
 }
 
 fn rules() -> ProptestConfig {
@@ -427,14 +443,13 @@ proptest! {
             let payload: Vec<u8> = (0..one.len).map(|at| (update + at) as u8).collect();
             let flags = if one.echo { Flags::ECHO } else { Flags(0) };
             let to = 7 + u32::from(one.second);
-            world.publish(number, to, one.level, flags, &payload);
-            let received = Received {
-                src: world.address(number),
-                dst: Group::new(to).address(),
-                series: series[number],
-                level: Level(one.level),
-                payload,
-            };
+            let (dst, level) = (Group::new(to).address(), Level(one.level));
+            let (weight, object) = (Weight(one.weight), one.object);
+            let record = Record { flags, level, weight, object, ..Record::new(dst, 0, &payload) };
+            world.publish_record(number, record);
+            let src = world.address(number);
+            let series_of = series[number];
+            let received = Received { src, dst, series: series_of, level, weight, object, payload };
             series[number] = series[number].wrapping_add(1);
             for (receiver, expected) in expected.iter_mut().enumerate() {
                 if receiver != number || one.echo {

@@ -3,8 +3,8 @@
 mod support;
 
 use canopy_relay::{
-    BranchConfig, BranchId, BranchRole, Change, ComtreeConfig, LinkConfig, MAX_COMTREES, Mode,
-    Notice, Places, Refusal, RelayConfig,
+    BranchConfig, BranchId, BranchRole, Budget, Change, ComtreeConfig, LinkConfig, MAX_COMTREES,
+    Mode, Notice, Places, Refusal, RelayConfig,
 };
 use canopy_session::{Event, Keyring, MAX_LINKS, PublicKey, State};
 use canopy_wire::{
@@ -447,4 +447,27 @@ fn assert_counters_add_up(config: RelayConfig) {
     // The one answer tells who sent to nobody.
     let answers = (HEADER_LEN + 4 + SEAL_LEN) as u64;
     assert_eq!(bytes + answers, after.bytes_out - before.bytes_out);
+}
+
+#[test]
+fn a_comtrees_budget_changes_while_it_is_used() {
+    let mut world = World::new(Mode::Immediate, 2);
+    world.subscribe_all(7, 0);
+    let budget = Budget { up_packets: 1, ..Budget::default() };
+    apply(&mut world, Change::SetComtreeBudget { comtree: COMTREE, budget }).unwrap();
+    let publish = |world: &mut World| {
+        for _ in 0..600 {
+            world.publish(0, 7, 0, Flags(0), b"x");
+            world.settle();
+        }
+        (world.participants[1].received.len(), world.dropped(DropReason::ComtreeOverBudget))
+    };
+    let (came, over) = publish(&mut world);
+    assert!(over > 300 && came as u64 + over == 600, "{came} came, {over} were dropped");
+    let budget = Budget::default();
+    apply(&mut world, Change::SetComtreeBudget { comtree: COMTREE, budget }).unwrap();
+    assert_eq!(publish(&mut world), (came + 600, over), "without a limit all come");
+    let comtree = Comtree(99);
+    let refused = apply(&mut world, Change::SetComtreeBudget { comtree, budget });
+    assert_eq!(refused, Err(Refusal::UnknownComtree(comtree)));
 }

@@ -317,7 +317,7 @@ fn a_late_copy_that_is_passed_on_opens_nothing_either() {
     let answers = hand.bring(&mut world.threads[1], now, &[]);
     hand.hears(now, &answers);
     assert_eq!(world.threads[1].sessions(), 1, "thread 0 had no address left");
-    assert_eq!(hand.session.id().number() % 2, 1, "the number says who serves it");
+    assert_eq!(hand.session.id().thread(2), 1, "the number says who serves it");
     hand.session.leave();
     hand.talks(&mut world.threads[1], now);
     assert_eq!(world.sessions(), 1);

@@ -4,13 +4,13 @@
 mod support;
 
 use canopy_relay::{
-    Budget, Budgets, Change, Gate, GateLimits, Losses, Medium, Mode, Notice, RelayConfig,
-    SendBatch, Talker, Turn,
+    Budget, Budgets, Change, Gate, GateLimits, Inlet, Lanes, Losses, Medium, Mode, Notice, Ready,
+    RelayConfig, SendBatch, Talker, Turn,
 };
 use canopy_session::{Event, Session, SessionConfig, State};
 use canopy_wire::{
     Busy, Change as Subscription, Comtree, DropReason, Excess, Flags, Group, Header, Hello,
-    Keepalive, Kind, Level, Path, Record, RefusedReason, SAFE_DATAGRAM, SubscribeRefusal,
+    Keepalive, Kind, Lane, Level, Path, Record, RefusedReason, SAFE_DATAGRAM, SubscribeRefusal,
     SubscribeWriter, Time, UpdatesWriter, next_sequence,
 };
 use std::collections::VecDeque;
@@ -74,11 +74,17 @@ struct Wire {
 impl Medium for Wire {
     type Error = std::convert::Infallible;
 
-    fn receive(&mut self, _strangers: bool) -> Result<bool, Self::Error> {
+    fn ready(&mut self) -> Result<Ready, Self::Error> {
+        let has_some = !self.waiting.is_empty();
+        let lanes = if has_some { Lanes::NONE.with(Lane::of(COMTREE)) } else { Lanes::NONE };
+        Ok(Ready { lanes, strangers: false })
+    }
+
+    fn receive(&mut self, _: Inlet) -> Result<bool, Self::Error> {
         Ok(false)
     }
 
-    fn next(&mut self) -> Option<(Path, &mut [u8])> {
+    fn next(&mut self, _: Inlet) -> Option<(Path, &mut [u8])> {
         self.at_hand = self.waiting.pop_front();
         self.at_hand.as_mut().map(|(path, datagram)| (*path, &mut datagram[..]))
     }

@@ -372,7 +372,7 @@ impl Steered {
             for (from, to, mut datagram) in moved {
                 let relay = usize::from(to == Steered::ip_port(1));
                 let threads = self.relays[relay].len();
-                let thread = session_of(&datagram).number() as usize % threads;
+                let thread = usize::from(session_of(&datagram).thread(threads as u16));
                 let path: Path = Steered::ip_port(from).into();
                 self.relays[relay][thread].handle_datagram(now, path, &mut datagram);
             }

@@ -69,7 +69,12 @@ fn it_stops_where_somebody_is_subscribed_already() {
     world.subscribe(2, GROUP, 5);
     let asked = world.threads[1].counters().subscriptions_asked;
     world.subscribe(3, GROUP, 4);
-    assert_eq!(world.threads[1].counters().subscriptions_asked, asked, "the core knows");
+    let asked_again = world.threads[1].counters().subscriptions_asked;
+    assert_eq!(asked_again, asked + 1, "the core hears that the group weighs twice as much");
+    world.subscribe(1, GROUP, 4);
+    let asked = world.threads[1].counters().subscriptions_asked;
+    assert_eq!(asked, asked_again, "and of the next one with the next refresh");
+    world.unsubscribe(1, GROUP);
     assert_eq!(at(&world, 2), Some((1, 1, Level(5))));
     assert_heard_by(&mut world, 0, 4, &[2, 3]);
     // Whoever is left wants less.

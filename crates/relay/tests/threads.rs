@@ -9,7 +9,7 @@ use canopy_wire::{
     Address, DropReason, Flags, Group, Header, Kind, Level, Packet, Record, SAFE_DATAGRAM,
     UpdatesWriter,
 };
-use support::{COMTREE, PERIODIC, World, config};
+use support::{COMTREE, OTHER_COMTREE, PERIODIC, World, config};
 
 fn taken(world: &World) -> Vec<u64> {
     world.threads.iter().map(|thread| thread.counters().updates_taken).collect()
@@ -226,6 +226,39 @@ fn a_slow_thread_loses_counted_updates_and_nobody_elses() {
     assert_eq!(counters(0).updates_passed, 2 * published as u64);
     assert_eq!(counters(1).updates_taken, published as u64);
     assert_eq!(counters(2).updates_taken + lost, published as u64);
+    assert_eq!(world.dropped(DropReason::PendingFull), 0);
+}
+
+/// A flood on one comtree overtakes a thread that sleeps. What was passed of a comtree of another lane is all there
+/// when it wakes.
+#[test]
+fn a_flood_between_threads_loses_nothing_of_other_lanes() {
+    let mut world = World::on_each_thread(Mode::Immediate, 2);
+    let victims = [0, 1].map(|thread| {
+        let number = world.add_participant(thread, OTHER_COMTREE);
+        world.settle();
+        assert_eq!(world.thread_of(number), thread);
+        number
+    });
+    world.subscribe(1, 7, 0);
+    world.subscribe(victims[1], 7, 0);
+    let mut said = Vec::new();
+    for step in 0..20_000_u32 {
+        world.publish(0, 7, 0, Flags(0), &step.to_be_bytes().repeat(25));
+        if step % 500 == 0 {
+            world.publish(victims[0], 7, 0, Flags(0), &step.to_be_bytes());
+            said.push(step.to_be_bytes().to_vec());
+        }
+    }
+    // Thread 1 looks once, as far as what it takes finds room.
+    world.run(1);
+    let got: Vec<_> = world.payloads(victims[1]).iter().map(|one| one.to_vec()).collect();
+    assert_eq!(got, said);
+    world.settle();
+    let lost = world.dropped(DropReason::SiblingsFull);
+    assert!(lost > 0, "the log must be too small for this test");
+    assert_eq!(world.payloads(1).len() as u64 + lost, 20_000);
+    assert_eq!(world.payloads(victims[1]).len(), said.len());
     assert_eq!(world.dropped(DropReason::PendingFull), 0);
 }
 

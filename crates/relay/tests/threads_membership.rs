@@ -5,7 +5,7 @@ mod support;
 
 use canopy_relay::{ComtreeConfig, Mode, Places, Relay, RelayConfig};
 use canopy_session::{Event, Session, SessionConfig, State};
-use canopy_wire::{DropReason, Flags, Path, RefusedReason, Time};
+use canopy_wire::{DropReason, Flags, Lane, Path, RefusedReason, SessionId, Time};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use support::{COMTREE, World, at_site, config, ip_port};
@@ -152,13 +152,14 @@ fn number_and_address_of_a_session_name_its_thread() {
             let asks = joined % usize::from(threads);
             let number = world.join(asks);
             let session = &world.participants[number].session;
-            let named = [session.id().number(), session.address().endpoint().into()];
-            assert_eq!(named.map(|name| name as usize % usize::from(threads)), [asks; 2]);
+            let named = [session.id().thread(threads), session.address().endpoint() % threads];
+            assert_eq!(named.map(usize::from), [asks; 2]);
             assert!(numbers.insert(session.id()), "{:?} is another's", session.id());
         }
         // Places are taken one after the other, so that numbers stay small.
-        let highest = numbers.last().unwrap().number();
-        assert_eq!(highest, 3 * u32::from(threads) - 1, "{threads} threads");
+        let highest = *numbers.last().unwrap();
+        let last = SessionId::at(2, Lane::of(COMTREE), threads - 1, threads);
+        assert_eq!(highest, last, "{threads} threads");
     }
 }
 

@@ -3,10 +3,12 @@
 mod support;
 
 use canopy_batch::SendBatch;
-use canopy_relay::{Losses, Medium, Mode, Relay, Turn, Wait};
-use canopy_wire::{Comtree, DropReason, Flags, Group, Header, Hello, Keepalive, Level, Path, Time};
+use canopy_relay::{Inlet, Lanes, Losses, Medium, Mode, READ_EVERY, Ready, Relay, Turn, Wait};
+use canopy_wire::{
+    Comtree, DropReason, Flags, Group, Header, Hello, Keepalive, Lane, Level, Path, Time,
+};
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,10 +16,14 @@ use support::{COMTREE, OTHER_COMTREE, PERIODIC, Sent, TICK, World, config};
 
 type Datagram = (Path, Vec<u8>);
 
+/// The lane of most participants.
+const LANE: Lane = Lane::of(COMTREE);
+
 /// What a medium was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
     Receive,
+    ReceiveIn(Lane),
     ReceiveStrangers,
     /// A batch with this many sends.
     Send(usize),
@@ -28,12 +34,14 @@ enum Call {
 #[derive(Default)]
 struct Script {
     batches: VecDeque<Vec<Datagram>>,
+    /// The same of other lanes than [`LANE`].
+    others: BTreeMap<Lane, VecDeque<Vec<Datagram>>>,
     strangers: VecDeque<Vec<Datagram>>,
     /// Whether more is said to wait even when there is none.
     is_endless: bool,
     /// The next receive call fails.
     is_broken: bool,
-    at_hand: VecDeque<Datagram>,
+    at_hand: [VecDeque<Datagram>; Inlet::COUNT],
     handed_out: Option<Datagram>,
     calls: Vec<Call>,
     sent: Vec<Sent>,
@@ -45,22 +53,39 @@ struct Script {
 impl Medium for Script {
     type Error = &'static str;
 
-    fn receive(&mut self, strangers: bool) -> Result<bool, &'static str> {
-        assert!(self.at_hand.is_empty(), "what was received is not handed out yet");
+    fn ready(&mut self) -> Result<Ready, &'static str> {
         if self.is_broken {
             return Err("broken");
         }
+        let in_lane = |lanes: Lanes, lane| {
+            let has_some = lane == LANE && (!self.batches.is_empty() || self.is_endless)
+                || self.others.contains_key(&lane);
+            if has_some { lanes.with(lane) } else { lanes }
+        };
+        let lanes = Lane::all().fold(Lanes::NONE, in_lane);
+        Ok(Ready { lanes, strangers: !self.strangers.is_empty() })
+    }
+
+    fn receive(&mut self, inlet: Inlet) -> Result<bool, &'static str> {
+        let at_hand = &mut self.at_hand[inlet.index()];
+        assert!(at_hand.is_empty(), "what was received is not handed out yet");
         if let Some(meanwhile) = &mut self.meanwhile {
             meanwhile();
         }
-        self.calls.push(if strangers { Call::ReceiveStrangers } else { Call::Receive });
-        let batches = if strangers { &mut self.strangers } else { &mut self.batches };
-        self.at_hand = batches.pop_front().unwrap_or_default().into();
-        Ok(self.is_endless || !batches.is_empty())
+        let (call, batches) = match inlet {
+            Inlet::Strangers => (Call::ReceiveStrangers, &mut self.strangers),
+            Inlet::Lane(LANE) => (Call::Receive, &mut self.batches),
+            Inlet::Lane(lane) => (Call::ReceiveIn(lane), self.others.entry(lane).or_default()),
+        };
+        self.calls.push(call);
+        *at_hand = batches.pop_front().unwrap_or_default().into();
+        let more = self.is_endless || !batches.is_empty();
+        self.others.retain(|_, batches| !batches.is_empty());
+        Ok(more)
     }
 
-    fn next(&mut self) -> Option<(Path, &mut [u8])> {
-        self.handed_out = self.at_hand.pop_front();
+    fn next(&mut self, inlet: Inlet) -> Option<(Path, &mut [u8])> {
+        self.handed_out = self.at_hand[inlet.index()].pop_front();
         self.handed_out.as_mut().map(|(path, datagram)| (*path, &mut datagram[..]))
     }
 
@@ -113,10 +138,13 @@ fn bring(world: &mut World, medium: &mut Script) {
     world.carry(0, sent);
 }
 
-/// Two participants that are subscribed.
+/// Two participants that are subscribed, and have reported on their first probes.
 fn two(mode: Mode) -> World {
     let mut world = World::new(mode, 2);
     world.subscribe_all(7, 0);
+    let now = world.now;
+    world.relay_mut().handle_timeout(now);
+    world.settle();
     world
 }
 
@@ -137,7 +165,7 @@ fn a_turn_reads_its_sessions_then_strangers_and_then_sends_all_together() {
     assert_eq!(turn.relay().counters().flushes, 1, "both receive batches leave together");
     medium.calls.clear();
     turn.run(world.now, &mut medium).unwrap();
-    assert_eq!(medium.calls, [Call::Receive, Call::ReceiveStrangers, Call::Send(1), Call::Losses]);
+    assert_eq!(medium.calls, [Call::ReceiveStrangers, Call::Send(1), Call::Losses]);
     bring(&mut world, &mut medium);
     assert_eq!((world.payloads(0), world.payloads(1)), (vec![&b"x"[..]], vec![&b"x"[..]]));
 }
@@ -308,21 +336,139 @@ fn with_traffic_a_periodic_relay_reads_at_leisure() {
     assert!(matches!(turn.wait(), Wait::Arrival(Some(_))), "nothing has come");
     medium.batches.push_back(batch);
     turn.run(at(1001), &mut medium).unwrap();
-    assert_eq!(turn.wait(), Wait::Until(at(1005)));
     // Nothing more comes, but an update waits for the tick.
-    for millis in (1005..1050).step_by(5) {
-        assert_eq!(turn.wait(), Wait::Until(at(millis)));
-        turn.run(at(millis), &mut medium).unwrap();
-        assert!(medium.sent.is_empty(), "at {millis}");
+    for part in 1..4 {
+        let read_at = at(1000) + READ_EVERY * part;
+        assert_eq!(turn.wait(), Wait::Until(read_at));
+        turn.run(read_at, &mut medium).unwrap();
+        assert!(medium.sent.is_empty(), "at {read_at:?}");
     }
+    assert_eq!(turn.wait(), Wait::Until(at(1050)));
     turn.run(at(1050), &mut medium).unwrap();
     assert_eq!(medium.sent.len(), 1);
     assert!(matches!(turn.wait(), Wait::Arrival(Some(_))), "the wait is over");
 }
 
+/// What arrives between two reads must find room until the second.
+#[test]
+fn a_periodic_relay_reads_often_while_reads_bring_much() {
+    let mut world = two(PERIODIC);
+    let mut some = |count: u8| (0..count).map(|_| update(&mut world, 0, COMTREE, b"x")).collect();
+    // What comes after so many microseconds, and when the next read is.
+    let turns: [(Vec<_>, _, _); 7] = [
+        (some(64), 0, Some(12_500)),
+        (some(65), 12_500, Some(15_000)),
+        (some(65), 15_000, Some(20_000)),
+        // That would be more than 40 in 12.5 ms.
+        (some(17), 20_000, Some(25_000)),
+        (some(16), 25_000, Some(37_500)),
+        // An update waits for the tick.
+        (some(0), 37_500, Some(50_000)),
+        (some(0), 50_000, None),
+    ];
+    let mut turn = turn(&mut world);
+    let mut medium = Script::default();
+    turn.run(at(999), &mut medium).unwrap();
+    let after = |micros| at(1000) + Duration::from_micros(micros);
+    for (batch, micros, next) in turns {
+        let came = batch.len();
+        medium.batches.push_back(batch);
+        turn.run(after(micros), &mut medium).unwrap();
+        let until = match turn.wait() {
+            Wait::Until(until) => Some(until),
+            Wait::Arrival(_) => None,
+        };
+        assert_eq!(until, next.map(after), "{came} after {micros} µs");
+    }
+}
+
+/// One receive batch of them is taken in a turn, so their rate is that of the turns.
+#[test]
+fn strangers_who_must_wait_are_read_often() {
+    let mut world = two(PERIODIC);
+    let strangers = [vec![hello(1)], vec![hello(2)]].into();
+    let mut turn = turn(&mut world);
+    let mut medium = Script { strangers, ..Script::default() };
+    turn.run(at(1000), &mut medium).unwrap();
+    assert_eq!(turn.wait(), Wait::Until(at(1005)));
+    turn.run(at(1005), &mut medium).unwrap();
+    assert_eq!(turn.wait(), Wait::Until(at(1000) + READ_EVERY));
+}
+
+#[test]
+fn a_full_receive_buffer_is_read_often_for_ten_seconds() {
+    for strangers in [false, true] {
+        let mut world = two(PERIODIC);
+        let mut updates = [(); 3].map(|()| vec![update(&mut world, 0, COMTREE, b"x")]).into_iter();
+        let mut turn = turn(&mut world);
+        let mut medium = Script::default();
+        medium.losses.receive_queue_full = u64::from(!strangers);
+        medium.losses.strangers_queue_full = u64::from(strangers);
+        let after = |millis: u64| [at(1000 + millis), at(1005 + millis)];
+        for [now, until] in [after(0), after(9_995)] {
+            medium.batches.extend(updates.next());
+            turn.run(now, &mut medium).unwrap();
+            assert_eq!(turn.wait(), Wait::Until(until));
+        }
+        medium.batches.extend(updates.next());
+        turn.run(at(11_000), &mut medium).unwrap();
+        assert_eq!(turn.wait(), Wait::Until(at(11_000) + READ_EVERY));
+    }
+}
+
+/// What other data threads pass lies in logs that are not endless either.
+#[test]
+fn what_other_threads_pass_is_read_as_often() {
+    for (passed, until) in [(64, at(1012) + Duration::from_micros(500)), (65, at(1005))] {
+        let mut world = World::with_threads(config(PERIODIC), 2);
+        for thread in 0..2 {
+            world.join(thread);
+        }
+        world.subscribe(0, 7, 0);
+        for step in 0..passed {
+            world.publish(1, 7, 0, Flags(0), &[step]);
+        }
+        let mut turn = turn(&mut world);
+        turn.run(at(1001), &mut Script::default()).unwrap();
+        assert_eq!(turn.relay().counters().updates_taken, u64::from(passed));
+        assert_eq!(turn.wait(), Wait::Until(until), "{passed} updates");
+    }
+}
+
+#[test]
+fn a_tick_is_read_in_as_few_equal_parts_as_there_can_be() {
+    for (tick, began, micros) in [(12, 1001, 8_000), (20, 1001, 10_000), (36, 1010, 20_000)] {
+        let mut world = two(Mode::Periodic { tick: Duration::from_millis(tick) });
+        let datagram = update(&mut world, 0, COMTREE, b"x");
+        let mut turn = turn(&mut world);
+        let mut medium = Script { batches: [vec![datagram]].into(), ..Script::default() };
+        turn.run(at(began), &mut medium).unwrap();
+        let expected = at(1000) + Duration::from_micros(micros);
+        assert_eq!(turn.wait(), Wait::Until(expected), "a tick of {tick} ms");
+    }
+}
+
+/// The sweep of the tables is due every 100 ms, counted from when there was something to sweep.
+#[test]
+fn at_leisure_timers_wait_for_the_next_read() {
+    let mut world = two(PERIODIC);
+    let [first, second] = [(); 2].map(|()| update(&mut world, 0, COMTREE, b"x"));
+    let mut turn = turn(&mut world);
+    let mut medium = Script::default();
+    turn.run(at(1001), &mut medium).unwrap();
+    let Wait::Arrival(Some(due)) = turn.wait() else { panic!("{:?}", turn.wait()) };
+    assert_eq!(due, at(1101));
+    medium.batches.push_back(vec![first]);
+    turn.run(at(1090), &mut medium).unwrap();
+    medium.batches.push_back(vec![second]);
+    turn.run(at(1100), &mut medium).unwrap();
+    assert_eq!(turn.wait(), Wait::Until(at(1100) + READ_EVERY));
+}
+
 #[test]
 fn a_tick_is_not_missed_for_leisure() {
-    for (tick, began, until) in [(2, 1001, 1002), (7, 1006, 1008), (50, 1049, 1050)] {
+    let times = [(2, 1001, 1002), (7, 1006, 1008), (20, 1015, 1020), (30, 1019, 1020)];
+    for (tick, began, until) in times.into_iter().chain([(50, 1049, 1050), (999, 1990, 1998)]) {
         let mode = Mode::Periodic { tick: Duration::from_millis(tick) };
         let mut world = two(mode);
         let datagram = update(&mut world, 0, COMTREE, b"x");
@@ -349,7 +495,7 @@ fn a_turn_longer_than_a_tick_is_made_up_for_once() {
     medium.batches.push_back(vec![first]);
     turn.run(at(1001), &mut medium).unwrap();
     // It took 179 ms: what it is to wait for is over.
-    assert_eq!(turn.wait(), Wait::Until(at(1005)));
+    assert_eq!(turn.wait(), Wait::Until(at(1000) + READ_EVERY));
     medium.batches.push_back(vec![second]);
     turn.run(at(1180), &mut medium).unwrap();
     assert_eq!((turn.relay().counters().flushes, medium.sent.len()), (1, 1));
@@ -357,7 +503,64 @@ fn a_turn_longer_than_a_tick_is_made_up_for_once() {
     medium.batches.push_back(vec![third]);
     turn.run(at(1181), &mut medium).unwrap();
     turn.run(at(1199), &mut medium).unwrap();
-    assert_eq!(medium.sent.len(), 1);
+    assert_eq!(turn.relay().counters().flushes, 1);
     turn.run(at(1200), &mut medium).unwrap();
-    assert_eq!((turn.relay().counters().flushes, medium.sent.len()), (2, 2));
+    assert_eq!(turn.relay().counters().flushes, 2);
+}
+
+/// Turns that follow at once because lanes have a backlog are one read.
+#[test]
+fn what_several_turns_bring_at_once_counts_together() {
+    const OTHER: Lane = Lane::of(OTHER_COMTREE);
+    for (count, until) in [(64, at(1000) + READ_EVERY), (65, at(1005))] {
+        let mut world = two(PERIODIC);
+        world.add_participant(0, OTHER_COMTREE);
+        world.settle();
+        let one = update(&mut world, 0, COMTREE, b"x");
+        let others = (1..count).map(|_| update(&mut world, 2, OTHER_COMTREE, &[7; 1000]));
+        let others = BTreeMap::from([(OTHER, [others.collect()].into())]);
+        let mut turn = turn(&mut world);
+        let mut medium = Script { batches: [vec![one]].into(), others, ..Script::default() };
+        turn.run(at(1000), &mut medium).unwrap();
+        assert_eq!(turn.wait(), Wait::Until(at(1000)), "a quantum of the other lane was read");
+        turn.run(at(1000), &mut medium).unwrap();
+        assert_eq!(turn.relay().counters().updates_in, count, "both turns together");
+        assert_eq!(turn.wait(), Wait::Until(until), "{count} came");
+    }
+}
+
+/// Another lane has more than a turn can read. Who has little is read after a quantum of it, and the
+/// turn ends, so that nothing waits for what the flood has sent.
+#[test]
+fn a_lane_with_an_endless_backlog_delays_no_other_by_more_than_a_quantum() {
+    const FLOODED: Lane = Lane::of(OTHER_COMTREE);
+    let mut world = World::new(Mode::Immediate, 2);
+    for _ in 0..2 {
+        world.add_participant(0, OTHER_COMTREE);
+    }
+    world.settle();
+    world.subscribe_all(7, 0);
+    let flood = (0..100)
+        .map(|_| (0..32).map(|_| update(&mut world, 2, OTHER_COMTREE, &[9; 100])).collect());
+    let flood: VecDeque<Vec<Datagram>> = flood.collect();
+    let honest: Vec<_> = (0..20).map(|_| update(&mut world, 0, COMTREE, b"x")).collect();
+    let mut turn = turn(&mut world);
+    let others = BTreeMap::from([(FLOODED, flood)]);
+    let mut medium = Script { others, ..Script::default() };
+    let mut before = 0;
+    for (number, datagram) in honest.into_iter().enumerate() {
+        medium.batches.push_back(vec![datagram]);
+        turn.run(world.now, &mut medium).unwrap();
+        let counters = turn.relay().counters();
+        let of_flood = counters.updates_in - 1 - number as u64 - before;
+        before += of_flood;
+        assert!(of_flood * 350 < (32 << 10) + 1500, "{of_flood} in turn {number}");
+        assert!(of_flood > 0, "and the flood has what is its own");
+        assert!(
+            matches!(turn.wait(), Wait::Until(at) if at <= world.now),
+            "the rest follows at once"
+        );
+    }
+    bring(&mut world, &mut medium);
+    assert_eq!(world.payloads(1).len(), 20, "each came with its turn");
 }

@@ -3,9 +3,11 @@
 use super::{MAX_MUTED, Relay, SWEEP_EVERY};
 use crate::changes::{Change, Refusal};
 use crate::comtrees::{ComtreeConfig, FIRST_ENDPOINT};
-use crate::meters::UpMeter;
+use crate::meters::{Budget, UpMeter};
 use crate::ports::{Peer, PortIndex};
+use crate::thin::Down;
 use canopy_wire::{Comtree, LeaveReason, Time};
+use core::net::IpAddr;
 
 impl Relay {
     /// Applies a change.
@@ -46,26 +48,44 @@ impl Relay {
                 let unknown = Refusal::UnknownAddress(comtree, address);
                 let port = self.ports.find(comtree, address).ok_or(unknown)?;
                 self.session_of(port).ok_or(unknown)?;
-                self.meters.fix_budget(port, budget);
+                self.fix_budget(port, budget);
                 Ok(())
             }
-            Change::Mute { ip, until } => {
-                let ip = ip.to_canonical();
-                self.muted.retain(|(muted, _)| *muted != ip);
-                if self.muted.len() >= MAX_MUTED {
-                    return Err(Refusal::TooManyMuted);
-                }
-                self.muted.push((ip, until));
-                self.unmute(now);
-                self.sweep_at.get_or_insert(now + SWEEP_EVERY);
+            Change::SetComtreeBudget { comtree, budget } => {
+                let index = self.comtrees.find(comtree);
+                let index = index.ok_or(Refusal::UnknownComtree(comtree))?;
+                self.set_comtree_budget(index, &budget);
                 Ok(())
             }
+            Change::SetBranchBudget { branch, budget } => {
+                let port = self.branch_of(&branch)?;
+                self.fix_budget(port, budget);
+                Ok(())
+            }
+            Change::SetLinkCapacity { key, capacity, .. } => {
+                self.set_link_capacity(now, &key, capacity)
+            }
+            Change::SetBranchGuarantee { branch, bits } => {
+                self.set_branch_guarantee(now, &branch, bits)
+            }
+            Change::Mute { ip, until } => self.mute(now, ip.to_canonical(), until),
             Change::Drain => {
                 self.is_draining = true;
                 self.sweep_at = Some(now);
                 Ok(())
             }
         }
+    }
+
+    fn mute(&mut self, now: Time, ip: IpAddr, until: Time) -> Result<(), Refusal> {
+        self.muted.retain(|(muted, _)| *muted != ip);
+        if self.muted.len() >= MAX_MUTED {
+            return Err(Refusal::TooManyMuted);
+        }
+        self.muted.push((ip, until));
+        self.unmute(now);
+        self.sweep_at.get_or_insert(now + SWEEP_EVERY);
+        Ok(())
     }
 
     pub(super) fn add_comtree(&mut self, config: &ComtreeConfig) -> Result<(), Refusal> {
@@ -78,6 +98,10 @@ impl Relay {
         let meter = UpMeter::new(&self.budgets.comtree);
         if !self.comtrees.add(config, meter) {
             return Err(Refusal::TooManyComtrees);
+        }
+        if let Some(index) = self.comtrees.find(config.comtree) {
+            let Budget { down_packets: updates, down_bits: bits, .. } = self.budgets.comtree;
+            self.thinning.set_comtree_budget(index, Down { updates, bits });
         }
         self.deal();
         Ok(())
@@ -103,6 +127,7 @@ impl Relay {
         self.overlay.routes.retain(|route| route.comtree != comtree);
         self.pending.forget_comtree(index);
         self.comtrees.remove(index);
+        self.thinning.set_comtree_budget(index, Down::NONE);
         self.deal();
         Ok(())
     }

@@ -40,6 +40,8 @@ impl Relay {
         let address = Address::unicast(site, 0);
         let port = self.open_port(now, Peer::Branch(session), shape, (comtree, index), address);
         let port = port.ok_or(Refusal::BranchExists(comtree))?;
+        self.thinning.links.add_branch(session, port);
+        self.share_links(now);
         self.overlay.windows.insert(port, SubscribeWindow::default());
         self.comtrees.get_mut(index).tree.add(Branch { port, role, site });
         self.branch_changed(now, index);
@@ -71,7 +73,7 @@ impl Relay {
         Ok(())
     }
 
-    fn branch_of(&self, id: &BranchId) -> Result<PortIndex, Refusal> {
+    pub(super) fn branch_of(&self, id: &BranchId) -> Result<PortIndex, Refusal> {
         let link = self.link_with(&id.link).ok_or(Refusal::UnknownLink)?;
         let port = self.ports.of_member(link.session, id.comtree);
         port.ok_or(Refusal::UnknownBranch(id.comtree))

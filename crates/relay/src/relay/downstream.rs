@@ -7,8 +7,7 @@ use crate::ports::PortIndex;
 use crate::subscriptions::Most;
 use canopy_session::SessionIndex;
 use canopy_wire::{
-    Change, Comtree, DropReason, Path, SessionId, Subscribe, SubscribeAckWriter, SubscribeRefusal,
-    Time,
+    Comtree, DropReason, Path, SessionId, Subscribe, SubscribeAckWriter, SubscribeRefusal, Time,
 };
 
 /// Which of a branch's last subscribe packets were applied.
@@ -71,27 +70,24 @@ impl Relay {
         for change in subscribe.changes() {
             self.counters.subscription_changes += 1;
             let table = &mut self.table;
-            let changed = match change {
+            let group = change.group();
+            let changed = match change.wanted() {
                 // By the time that a copy comes, something newer may have been applied. So it renews
                 // what is there, and what is not was refused.
-                Change::Add(group, level) if repeats => {
-                    match table.level_of(port, comtree, group) {
-                        Some(now) if now == level => {
-                            table.add(whose, comtree, group, level, expires)
-                        }
-                        Some(_) => Ok(()),
-                        None => Err(SubscribeRefusal::Table),
-                    }
-                }
-                Change::Add(group, level) => table.add(whose, comtree, group, level, expires),
-                Change::Drop(_) if repeats => Ok(()),
-                Change::Drop(group) => {
+                Some(wanted) if repeats => match table.wanted_by(port, comtree, group) {
+                    Some(now) if now == wanted => table.add(whose, comtree, group, wanted, expires),
+                    Some(_) => Ok(()),
+                    None => Err(SubscribeRefusal::Table),
+                },
+                Some(wanted) => table.add(whose, comtree, group, wanted, expires),
+                None if repeats => Ok(()),
+                None => {
                     table.remove(port, comtree, group);
                     Ok(())
                 }
             };
             if let Err(reason) = changed {
-                writer.push(change.group(), reason);
+                writer.push(group, reason);
                 refused += 1;
             }
         }

@@ -129,6 +129,8 @@ impl Relay {
             dst: record.dst,
             flags: if echo { Flags::ECHO } else { Flags(0) },
             level: record.level,
+            weight: record.weight,
+            object: record.object,
             hops,
             from_core_peer: class == PeerClass::CorePeer,
             asks_route: !is_own

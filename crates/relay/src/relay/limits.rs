@@ -7,8 +7,11 @@ use crate::gate::{Counted, Handshake};
 use crate::meters::{Budget, Overdue, Talker};
 use crate::pending::{MAX_PENDING_BYTES, MAX_PENDING_RECORDS};
 use crate::ports::{Peer, PortIndex, Shape};
+use crate::thin::Down;
 use canopy_session::{Answer, SessionIndex};
-use canopy_wire::{Address, Busy, Comtree, DropReason, Excess, Packet, Path, SEAL_LEN, Time};
+use canopy_wire::{
+    Address, Bound, Busy, Comtree, DropReason, Excess, Packet, Path, SEAL_LEN, Time,
+};
 use core::net::IpAddr;
 
 /// Members over a limit that are named in the log, a second: a crowd of them must not fill it.
@@ -25,6 +28,34 @@ impl Relay {
     /// The peer of a port may send so much from now on.
     pub(super) fn set_budget(&mut self, port: PortIndex, budget: Budget) {
         self.meters.set_budget(port, budget);
+        self.budget_changed(port);
+    }
+
+    /// The peer of a port may send and be sent so much from now on, whatever its tokens say.
+    pub(super) fn fix_budget(&mut self, port: PortIndex, budget: Budget) {
+        self.meters.fix_budget(port, budget);
+        self.budget_changed(port);
+    }
+
+    /// What a port may be sent may have changed.
+    pub(super) fn budget_changed(&mut self, port: PortIndex) {
+        let share = self.thinning.links.share_of(port);
+        self.thinning.set_down(port, self.meters.down_of(port).least(share));
+    }
+
+    /// The participants of a comtree may send, and be sent, so much together from now on.
+    pub(super) fn set_comtree_budget(&mut self, comtree: ComtreeIndex, budget: &Budget) {
+        self.comtrees.get_mut(comtree).meter.set_budget(budget);
+        let down = Down { updates: budget.down_packets, bits: budget.down_bits };
+        self.thinning.set_comtree_budget(comtree, down);
+    }
+
+    /// What a port may be sent, and what bounds it.
+    pub(super) fn down_and_why(&self, port: PortIndex) -> (Down, Bound) {
+        let (own, because) = self.meters.down_and_why(port);
+        let down = own.least(self.thinning.comtrees.limit_of(port));
+        // What a comtree has was settled by who runs the relay, as what a member was admitted for.
+        (down, if down == own { because } else { Bound::Admitted })
     }
 
     /// Takes a datagram of updates from its member's budget and its comtree's.
@@ -172,8 +203,8 @@ impl Relay {
         }
     }
 
-    /// Opens a port, whose peer may send what all may unless it is told otherwise. Of a relay nothing
-    /// is limited: whoever sends to it has a limit there.
+    /// Opens a port, whose peer may send what all may unless it is told otherwise. A branch has no
+    /// limit at first: whoever sends to the neighbour has one there.
     pub(super) fn open_port(
         &mut self,
         now: Time,
@@ -188,6 +219,11 @@ impl Relay {
             Peer::Branch(_) | Peer::Sibling(_) => Budget::default(),
         };
         self.meters.open(port, budget, now);
+        if let Peer::Participant(_) = peer {
+            self.thinning.enter(port, comtree.1);
+        }
+        self.budget_changed(port);
+        self.paths.open(port);
         self.table.open_port(port, comtree.1);
         Some(port)
     }

@@ -86,6 +86,7 @@ impl Relay {
             self.links_looked_at = now;
         }
         self.ports.mark_link(session, true);
+        self.thinning.links.add_link(session);
         let call = config.calls.then(|| self.new_call(&config, session));
         let datagrams = DatagramClass::of(self.max_datagram);
         self.links.push(Link {
@@ -110,6 +111,7 @@ impl Relay {
         }
         self.overlay.last_asked.retain(|(of, _), _| *of != session);
         self.ports.mark_link(session, false);
+        self.thinning.links.remove_link(session);
         self.sessions.remove_link(session);
         Ok(())
     }

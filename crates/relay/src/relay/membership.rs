@@ -25,6 +25,7 @@ impl Relay {
             Kind::SubscribeAck => self.take_subscribe_ack(now, from, packet),
             Kind::RouteReply => self.take_route_reply(now, from, packet),
             Kind::GroupKeyHeld => self.take_held_key(now, from, packet),
+            Kind::Report => self.take_report(now, from, packet),
             _ => Err(DropReason::UnexpectedKind),
         }
     }
@@ -90,6 +91,7 @@ impl Relay {
         }
         if let Some((session, _)) = self.sessions.at(from) {
             self.give_keys_again(session, from);
+            self.restart_paths(session);
         }
         self.tell_of_move(from);
         Ok(())
@@ -140,6 +142,8 @@ impl Relay {
     pub(super) fn close(&mut self, now: Time, index: PortIndex) -> Option<crate::ports::Port> {
         let port = self.ports.close(index)?;
         self.table.remove_all(index);
+        self.thinning.forget(index);
+        self.paths.close(index);
         let gone = self.pending.forget(index);
         self.counters.drops[DropReason::UnknownDestination as usize] += gone;
         let entry = self.comtrees.get_mut(port.comtree_index);

@@ -12,8 +12,10 @@ mod limits;
 mod links;
 mod membership;
 mod overlay;
+mod paths;
 mod rights;
 mod routing;
+mod shaping;
 mod standing;
 mod subscribe;
 mod threads;
@@ -26,12 +28,14 @@ use crate::counters::Counters;
 use crate::fanout::{Books, Fanout, Tables};
 use crate::gate::{Counted, Gate};
 use crate::meters::{Budgets, Meters};
+use crate::path::Paths;
 use crate::pending::{Audience, MAX_PENDING_BYTES, MAX_PENDING_RECORDS, Pending};
 use crate::places::Places;
 use crate::ports::{PortIndex, Ports};
 use crate::replies::{Replies, STRANGERS};
 use crate::siblings::Siblings;
 use crate::subscriptions::{Most, SubscriptionTable};
+use crate::thin::Thinning;
 use crate::told::Told;
 use canopy_batch::SendBatch;
 use canopy_session::{KeyedState, Keyring, LoggedKeys, MAX_LINKS, SessionIndex, Sessions, derive};
@@ -99,6 +103,7 @@ pub struct Relay {
     siblings: Siblings,
     pending: Pending,
     fanout: Fanout,
+    thinning: Thinning,
     batch: SendBatch,
     replies: Replies,
     replies_to_strangers: Replies,
@@ -108,7 +113,10 @@ pub struct Relay {
     over_limit_notes: Bucket,
     budgets: Budgets,
     meters: Meters,
+    paths: Paths,
     gate: Gate,
+    /// The branches whose shares of their links have just changed.
+    shares_changed: Vec<PortIndex>,
     /// By session: where it was counted when it was opened.
     counted: Vec<Counted>,
     /// By nonce and path: connects that were passed to another data thread.
@@ -168,6 +176,7 @@ impl Relay {
             siblings,
             pending: Pending::new(max_ports),
             fanout: Fanout::new(max_ports, max_pairs, config.smallest_set),
+            thinning: Thinning::new(config.mode, config.tables.max_flow_pairs),
             batch: SendBatch::with_room(2 * MAX_PENDING_BYTES),
             replies: Replies::new(),
             replies_to_strangers: Replies::new(),
@@ -177,7 +186,9 @@ impl Relay {
             over_limit_notes: Bucket::default(),
             budgets: config.budgets,
             meters: Meters::new(max_ports, config.budgets.subscription_changes),
+            paths: Paths::new(max_ports),
             gate: config.gate,
+            shares_changed: Vec::new(),
             counted: Vec::with_capacity(config.max_sessions as usize),
             passed_on: VecDeque::with_capacity(MAX_PASSED_ON),
             counters: Counters::default(),
@@ -232,6 +243,11 @@ impl Relay {
     /// How many groups they are subscribed to.
     pub fn groups(&self) -> u32 {
         self.table.live_groups()
+    }
+
+    /// How many updates wait for receivers that cannot be sent everything, for all of them together.
+    pub fn waiting_updates(&self) -> u64 {
+        self.thinning.waiting()
     }
 
     /// How each of its comtrees stands.
@@ -313,11 +329,13 @@ impl Relay {
     }
 
     /// Does what is due at `now`: calls neighbours and keeps their links alive, sweeps a part of the
-    /// tables, tells participants of a drain, gives out group keys.
+    /// tables, tells participants of a drain, gives out group keys, asks what has arrived.
     pub fn handle_timeout(&mut self, now: Time) {
         self.drive_links(now);
+        self.review_shares(now);
         self.sweep(now);
         self.renew_keys(now);
+        self.send_probes(now);
     }
 
     fn sweep(&mut self, now: Time) {
@@ -333,6 +351,7 @@ impl Relay {
         self.counters.subscriptions_expired += self.table.expire(now, budget);
         self.end_by_tokens(now);
         self.sweep_routes(now);
+        self.thinning.sweep(now);
         self.sweep_upstreams();
         self.say_all();
         self.unmute(now);
@@ -354,10 +373,25 @@ impl Relay {
         let to_tell = (self.table.changes_to_tell() > 0 && self.siblings.room_for_interests() > 0)
             .then_some(Time::ZERO);
         let upstreams = self.upstreams_due();
-        [self.flush_at, self.sweep_at, self.keys_due(), to_tell, self.links_due(), upstreams]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            self.flush_at,
+            self.sweep_at,
+            self.keys_due(),
+            to_tell,
+            self.links_due(),
+            self.review_due(),
+            upstreams,
+            self.limited_due(),
+            self.paths.poll_timeout(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// When it is to be looked next at what waits for receivers that cannot be sent everything.
+    pub(crate) fn limited_due(&self) -> Option<Time> {
+        self.thinning.due()
     }
 
     /// Whether updates wait for a tick, so that the socket is better read at leisure than at
@@ -379,7 +413,8 @@ impl Relay {
         self.tell_siblings();
         self.tell_reach();
         self.drive_upstreams(now);
-        let due = self.flush_at.is_some_and(|at| at <= now) || self.pending.is_half_full();
+        let is_flush = self.flush_at.is_some_and(|at| at <= now) || self.pending.is_half_full();
+        let due = is_flush || self.thinning.is_due(now);
         if let Mode::Periodic { tick } = self.mode {
             self.ticked = now.last_multiple(tick);
         }
@@ -403,18 +438,37 @@ impl Relay {
             }
             return;
         }
-        // 2. Updates.
-        self.flush_at = None;
-        counters.flushes += 1;
+        let sessions = &self.sessions;
+        self.thinning.sync_links(now, |link| sessions.link_traffic(link).bytes_out);
+        // 2. Updates. What waits for limited receivers may be due when what waits for the tick is not.
         let mut tables = Tables {
-            table: &self.table,
+            table: &mut self.table,
             ports: &self.ports,
             sessions: &mut self.sessions,
+            paths: &mut self.paths,
             unreachable: &self.unreachable,
+            thinning: &mut self.thinning,
+            now,
         };
         let mut books = Books { counters, comtrees: &mut self.comtrees };
-        self.fanout.send_all(&mut self.pending, &mut tables, &mut books, batch, send);
-        // 3. A group's target is gone with the flush, and a group without subscribers with it.
+        if is_flush {
+            self.flush_at = None;
+            books.counters.flushes += 1;
+            self.fanout.send_all(&mut self.pending, &mut tables, &mut books, batch, send);
+            self.forget_targets();
+        } else {
+            let pending = &mut self.pending;
+            self.fanout.send_to_limited(pending, &mut tables, &mut books, batch, send);
+        }
+        self.paths.flushed(now);
+        // 3. A group key that has sealed much is renewed before it is used up.
+        if self.comtrees.take_wants_keys() {
+            self.keys_at = Some(now + Duration::from_millis(1));
+        }
+    }
+
+    /// A group's target is gone with the flush, and a group without subscribers with it.
+    fn forget_targets(&mut self) {
         for target in &self.pending.targets {
             match target.audience {
                 Audience::Group(group) => self.table.forget_target(group),
@@ -423,10 +477,6 @@ impl Relay {
             }
         }
         self.pending.clear();
-        // 4. A group key that has sealed much is renewed before it is used up.
-        if self.comtrees.take_wants_keys() {
-            self.keys_at = Some(now + Duration::from_millis(1));
-        }
     }
 
     /// Counts a drop, on the relay and on the comtree, if it carries that.

@@ -24,6 +24,7 @@ impl Relay {
         self.comtrees.live().flat_map(of_comtree).filter_map(|(comtree, branch)| {
             let link = self.link_at(self.link_of(branch.port)?)?.status(&self.sessions);
             let (subscribes, unacknowledged) = self.asked_over(branch.port);
+            let load = self.thinning.links.load_of(branch.port);
             Some(BranchStatus {
                 id: BranchId { comtree, link: link.key, thread: link.thread },
                 role: branch.role,
@@ -32,6 +33,9 @@ impl Relay {
                 subscribed: self.table.count_of(branch.port),
                 subscribes,
                 unacknowledged,
+                bits_offered: load.offered,
+                bits_out: load.sent,
+                bits_allowed: load.allowed,
             })
         })
     }
@@ -65,7 +69,7 @@ impl Relay {
             }
             let mut status =
                 GroupStatus { comtree, group, participants: 0, branches: 0, highest: Level(0) };
-            for (port, level) in self.table.members(index) {
+            for (port, level, _) in self.table.members(index) {
                 looked_at += 1;
                 let peer = self.ports.get(port).map(|port| port.peer);
                 status.participants += u32::from(matches!(peer, Some(Peer::Participant(_))));

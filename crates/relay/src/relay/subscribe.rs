@@ -26,15 +26,16 @@ impl Subscriber {
         expires: Time,
     ) -> Result<(), SubscribeRefusal> {
         let Subscriber { port, most, was_refused } = *self;
-        match change {
+        let group = change.group();
+        match change.wanted() {
             // A repeated packet renews what it added, for its sender counts from the answer. What was
             // refused stays so even if there would be room by now: its sender may have heard the
             // refusal already.
-            Change::Add(group, _) if was_refused && !table.contains(port, comtree, group) => {
+            Some(_) if was_refused && !table.contains(port, comtree, group) => {
                 Err(table.would_refuse(port, most, (comtree, group)))
             }
-            Change::Add(group, level) => table.add((port, most), comtree, group, level, expires),
-            Change::Drop(group) => {
+            Some(wanted) => table.add((port, most), comtree, group, wanted, expires),
+            None => {
                 table.remove(port, comtree, group);
                 Ok(())
             }
@@ -75,7 +76,8 @@ impl Relay {
         let (mut refused, mut new_groups, mut not_allowed) = (0, 0, 0);
         for change in subscribe.changes() {
             self.counters.subscription_changes += 1;
-            if let (Change::Add(group, level), Some(rights)) = (change, rights)
+            let group = change.group();
+            if let (Some((level, _)), Some(rights)) = (change.wanted(), rights)
                 && let Err(reason) = rights.check_subscription(group, level)
             {
                 self.table.remove(index, header.comtree, group);
@@ -87,7 +89,7 @@ impl Relay {
             let subscriber = Subscriber { port: index, most, was_refused: repeats && last.refused };
             let changed = subscriber.change(&mut self.table, header.comtree, change, expires);
             if let Err(reason) = changed {
-                writer.push(change.group(), reason);
+                writer.push(group, reason);
                 let is_new = reason == SubscribeRefusal::NewGroups;
                 *(if is_new { &mut new_groups } else { &mut refused }) += 1;
             }
@@ -97,6 +99,7 @@ impl Relay {
         if let Some(port) = self.ports.get_mut(index) {
             port.last_subscribe = LastSubscribe { sequence, refused: refused + new_groups > 0 };
         }
+        self.begin_path(index);
         if !repeats {
             self.counters.drops[DropReason::SubscriptionsFull as usize] += refused;
             self.counters.drops[DropReason::NewGroups as usize] += new_groups;

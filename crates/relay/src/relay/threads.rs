@@ -57,9 +57,9 @@ impl Relay {
             Told::Interest { comtree, group, wanted } => {
                 let port = u32::from(thread);
                 match wanted {
-                    Some(level) => {
+                    Some(wanted) => {
                         // It has room for whatever all the others can have.
-                        let added = self.table.add_sibling(port, comtree, group, level);
+                        let added = self.table.add_sibling(port, comtree, group, wanted);
                         debug_assert!(added.is_ok(), "a sibling's interest is refused");
                     }
                     None => self.table.remove(port, comtree, group),

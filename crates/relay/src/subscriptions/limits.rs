@@ -14,6 +14,8 @@ pub struct TableLimits {
     /// The most groups that one participant may be the first to subscribe to, as long as it stays
     /// subscribed.
     pub max_new_groups_per_participant: u32,
+    /// The most pairs of a receiver that cannot be sent everything and a flow that it wants.
+    pub max_flow_pairs: u32,
 }
 
 impl Default for TableLimits {
@@ -24,6 +26,7 @@ impl Default for TableLimits {
             max_routes: 1 << 17,
             max_subscriptions_per_participant: 4096,
             max_new_groups_per_participant: 1024,
+            max_flow_pairs: 1 << 20,
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::NONE;
 use crate::comtrees::ComtreeIndex;
 use crate::ports::{PortIndex, fold};
 use canopy_session::KeyedState;
-use canopy_wire::{Comtree, Group, Level};
+use canopy_wire::{Comtree, Group, Level, Weight};
 
 /// A group's members are looked through while there are no more than this, and looked up in an index
 /// otherwise. Most groups are small, and changing one that is not indexed costs a third less.
@@ -19,6 +19,9 @@ pub(super) struct OfPort {
     /// How many of its subscriptions are to groups that nobody had before it.
     pub(super) new_groups: u32,
     pub(super) comtree: ComtreeIndex,
+    /// All of its subscriptions in brief, and whether they have changed since.
+    pub(super) interests: u64,
+    pub(super) has_changed: bool,
 }
 
 /// Aligned, so that none lies in two cache lines: whoever changes a subscription waits for memory
@@ -39,6 +42,8 @@ pub(super) struct GroupEntry {
     pub(super) told: Wanted,
     /// Up to which level the parent was asked for the group's updates, if at all.
     pub(super) asked: Wanted,
+    /// With what weight.
+    pub(super) asked_weight: Weight,
     /// How many members the first list has.
     pub(super) members: u32,
     pub(super) marks: Marks,
@@ -99,6 +104,8 @@ pub(super) struct Subscription {
     /// Deciseconds since the origin.
     pub(super) expires: u32,
     pub(super) level: Level,
+    /// How much the group matters to the subscriber.
+    pub(super) weight: Weight,
     /// Whether nobody had the group before.
     pub(super) is_first: bool,
 }
@@ -130,6 +137,7 @@ impl SubscriptionTable {
             wanted: Wanted::default(),
             told: Wanted::default(),
             asked: Wanted::default(),
+            asked_weight: Weight::ONE,
             members: 0,
             marks: Marks::default(),
         };
@@ -207,7 +215,13 @@ impl SubscriptionTable {
         }
     }
 
-    pub(super) fn link(&mut self, port: PortIndex, group: u32, level: Level, expires: u32) -> u32 {
+    pub(super) fn link(
+        &mut self,
+        port: PortIndex,
+        group: u32,
+        (level, weight): (Level, Weight),
+        expires: u32,
+    ) -> u32 {
         let is_sibling = port < self.siblings;
         let entry = &mut self.groups[group as usize];
         let first = if is_sibling { &mut entry.first_sibling } else { &mut entry.first };
@@ -222,6 +236,7 @@ impl SubscriptionTable {
             prev_of_port: NONE,
             expires,
             level,
+            weight,
             is_first,
         };
         let (after_in_group, after_of_port) = (*first, of_port.newest);
@@ -231,6 +246,7 @@ impl SubscriptionTable {
         };
         *first = index;
         of_port.newest = index;
+        of_port.has_changed = true;
         of_port.count += 1;
         of_port.new_groups += u32::from(is_first);
         let comtree = of_port.comtree;
@@ -303,6 +319,7 @@ impl SubscriptionTable {
         self.subscriptions[index as usize].next_of_group = self.free_subscription;
         self.free_subscription = index;
         let of_port = &mut self.of_port[port as usize];
+        of_port.has_changed = true;
         of_port.count -= 1;
         of_port.new_groups -= u32::from(is_first);
         let comtree = of_port.comtree;

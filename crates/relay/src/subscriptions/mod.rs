@@ -15,7 +15,7 @@ use crate::comtrees::ComtreeIndex;
 use crate::ports::PortIndex;
 use crate::shares::Shares;
 use canopy_session::KeyedState;
-use canopy_wire::{Comtree, Group, Level, SubscribeRefusal, Tag, Time};
+use canopy_wire::{Comtree, Group, Level, SubscribeRefusal, Tag, Time, Weight};
 use hashbrown::HashTable;
 pub(crate) use limits::Most;
 pub use limits::TableLimits;
@@ -27,6 +27,9 @@ use upwards::Upwards;
 const MOST_GROUPS: u32 = 1 << 28;
 /// When a sibling's subscription ends: it is told when it does.
 const NEVER: u32 = u32::MAX;
+
+/// Up to which level somebody wants a group, and what it weighs, if anybody does.
+pub(crate) type Interest = Option<(Level, Weight)>;
 
 /// Who is subscribed to what.
 pub(crate) struct SubscriptionTable {
@@ -49,6 +52,10 @@ pub(crate) struct SubscriptionTable {
     sweep: u32,
     /// Groups of which the other data threads are to be told.
     to_tell: Vec<u32>,
+    /// By group: what they were told of the weights of its members.
+    told_weights: Vec<Weight>,
+    /// Changes of weights, of which those to large groups are looked at now and then only.
+    weights_changed: u32,
     /// The comtrees of which this data thread has the branch towards the core, in order.
     upwards: Vec<Upwards>,
 }
@@ -81,6 +88,8 @@ impl SubscriptionTable {
             hash: KeyedState::new(key),
             sweep: 0,
             to_tell: Vec::with_capacity(if siblings > 1 { max_groups as usize } else { 0 }),
+            told_weights: Vec::new(),
+            weights_changed: 0,
             upwards: Vec::new(),
         }
     }
@@ -116,8 +125,11 @@ impl SubscriptionTable {
         self.groups[group as usize].first != NONE
     }
 
-    /// The participants and branches of a group with their levels, latest first.
-    pub(crate) fn members(&self, group: u32) -> impl Iterator<Item = (PortIndex, Level)> + '_ {
+    /// The participants and branches of a group with their levels and weights, latest first.
+    pub(crate) fn members(
+        &self,
+        group: u32,
+    ) -> impl Iterator<Item = (PortIndex, Level, Weight)> + '_ {
         self.list(self.groups[group as usize].first)
     }
 
@@ -130,6 +142,25 @@ impl SubscriptionTable {
         })
     }
 
+    /// What a port is subscribed to, with levels and weights, in brief: the same for ports that are
+    /// subscribed alike. It is keyed, so that nobody can choose subscriptions that look like another's.
+    pub(crate) fn interests(&mut self, port: PortIndex) -> u64 {
+        let of_port = &self.of_port[port as usize];
+        if !of_port.has_changed {
+            return of_port.interests;
+        }
+        let (mut interests, mut next) = (0, of_port.newest);
+        while let Some(one) = self.subscriptions.get(next as usize) {
+            let wanted = u32::from(one.level.0) << 8 | u32::from(one.weight.0);
+            let hash = self.hash.hash_pair(one.group, wanted);
+            interests = u64::wrapping_add(interests, hash);
+            next = one.next_of_port;
+        }
+        let of_port = &mut self.of_port[port as usize];
+        (of_port.interests, of_port.has_changed) = (interests, false);
+        interests
+    }
+
     /// How many groups a port is subscribed to.
     pub(crate) fn count_of(&self, port: PortIndex) -> u32 {
         self.of_port[port as usize].count
@@ -138,15 +169,15 @@ impl SubscriptionTable {
     /// Which of the relay's other data threads want a group's updates of a level, a bit for each.
     pub(crate) fn siblings_that_want(&self, group: u32, level: Level) -> u64 {
         self.list(self.groups[group as usize].first_sibling)
-            .filter(|(_, wanted)| *wanted >= level)
-            .fold(0, |mask, (sibling, _)| mask | 1 << sibling)
+            .filter(|(_, wanted, _)| *wanted >= level)
+            .fold(0, |mask, (sibling, ..)| mask | 1 << sibling)
     }
 
-    fn list(&self, first: u32) -> impl Iterator<Item = (PortIndex, Level)> + '_ {
+    fn list(&self, first: u32) -> impl Iterator<Item = (PortIndex, Level, Weight)> + '_ {
         core::iter::successors(self.subscriptions.get(first as usize), |member| {
             self.subscriptions.get(member.next_of_group as usize)
         })
-        .map(|member| (member.port, member.level))
+        .map(|member| (member.port, member.level, member.weight))
     }
 
     /// Where the group remembers its target of this flush.
@@ -166,10 +197,10 @@ impl SubscriptionTable {
         (port, most): (PortIndex, Most),
         comtree: Comtree,
         group: Group,
-        level: Level,
+        wanted: (Level, Weight),
         expires: Time,
     ) -> Result<(), SubscribeRefusal> {
-        self.insert((port, most), (comtree, group), level, deciseconds(expires))
+        self.insert((port, most), (comtree, group), wanted, deciseconds(expires))
     }
 
     /// Subscribes another data thread of the relay, until it says otherwise.
@@ -178,9 +209,9 @@ impl SubscriptionTable {
         port: PortIndex,
         comtree: Comtree,
         group: Group,
-        level: Level,
+        wanted: (Level, Weight),
     ) -> Result<(), SubscribeRefusal> {
-        self.insert((port, Most::ANYTHING), (comtree, group), level, NEVER)
+        self.insert((port, Most::ANYTHING), (comtree, group), wanted, NEVER)
     }
 
     /// Why a port that may have at most so many was refused a subscription.
@@ -212,7 +243,7 @@ impl SubscriptionTable {
         &mut self,
         (port, most): (PortIndex, Most),
         (comtree, group): (Comtree, Group),
-        level: Level,
+        (level, weight): (Level, Weight),
         expires: u32,
     ) -> Result<(), SubscribeRefusal> {
         let hash = self.hash.hash_pair(comtree.0, group.number());
@@ -221,9 +252,16 @@ impl SubscriptionTable {
         if let Some(existing) = known.and_then(|known| self.find_pair(port, known)) {
             let subscription = &mut self.subscriptions[existing as usize];
             subscription.expires = expires;
+            let weight_before = core::mem::replace(&mut subscription.weight, weight);
             let before = core::mem::replace(&mut subscription.level, level);
+            if weight_before != weight || before != level {
+                self.of_port[port as usize].has_changed = true;
+            }
             if before != level {
                 self.level_changed(existing, before);
+            }
+            if weight_before != weight {
+                self.weight_changed(self.subscriptions[existing as usize].group);
             }
             return Ok(());
         }
@@ -235,20 +273,21 @@ impl SubscriptionTable {
             Some(known) => known,
             None => self.open_group(hash, comtree, group).ok_or(SubscribeRefusal::Table)?,
         };
-        let subscription = self.link(port, group, level, expires);
+        let subscription = self.link(port, group, (level, weight), expires);
         self.member_came(subscription);
         Ok(())
     }
 
-    /// Up to which level the port is subscribed to the group, if it is.
-    pub(crate) fn level_of(
+    /// Up to which level, and with what weight, the port is subscribed to the group, if it is.
+    pub(crate) fn wanted_by(
         &self,
         port: PortIndex,
         comtree: Comtree,
         group: Group,
-    ) -> Option<Level> {
+    ) -> Option<(Level, Weight)> {
         let subscription = self.find_pair(port, self.find_group(comtree, group)?)?;
-        Some(self.subscriptions[subscription as usize].level)
+        let Subscription { level, weight, .. } = self.subscriptions[subscription as usize];
+        Some((level, weight))
     }
 
     /// Whether the port is subscribed to the group.
@@ -315,15 +354,18 @@ impl SubscriptionTable {
     }
 
     /// The next group of which the other data threads are to be told, with the highest level that
-    /// somebody here wants, if anybody wants it.
-    pub(crate) fn next_to_tell(&mut self) -> Option<(Comtree, Group, Option<Level>)> {
+    /// somebody here wants and the sum of the weights, if anybody wants it.
+    pub(crate) fn next_to_tell(&mut self) -> Option<(Comtree, Group, Interest)> {
         loop {
             let index = self.to_tell.pop()?;
+            let weight = self.weight_of_members(index);
+            let told = core::mem::replace(self.told_weight(index), weight);
             let entry = &mut self.groups[index as usize];
             entry.marks.set(Marks::TO_TELL, false);
-            let has_changed = entry.wanted != entry.told;
+            let has_changed =
+                entry.wanted != entry.told || entry.wanted.0.is_some() && weight.is_far_from(told);
             entry.told = entry.wanted;
-            let news = (entry.comtree, entry.group, entry.wanted.0);
+            let news = (entry.comtree, entry.group, entry.wanted.0.map(|level| (level, weight)));
             self.release_if_unused(index);
             if has_changed {
                 return Some(news);
@@ -341,10 +383,12 @@ impl SubscriptionTable {
         if self.says_what_is_wanted() {
             let Subscription { group, port, level, .. } = self.subscriptions[subscription as usize];
             if port < self.siblings {
-                return self.note_asked(group);
+                self.note_asked(group);
+            } else {
+                let wanted = self.groups[group as usize].wanted;
+                self.set_wanted(group, wanted.max(Wanted(Some(level))));
             }
-            let wanted = self.groups[group as usize].wanted;
-            self.set_wanted(group, wanted.max(Wanted(Some(level))));
+            self.weight_changed(group);
         }
     }
 
@@ -360,6 +404,7 @@ impl SubscriptionTable {
         if !self.says_what_is_wanted() {
             return;
         }
+        self.weight_changed(group);
         if is_sibling {
             return self.note_asked(group);
         }
@@ -374,17 +419,70 @@ impl SubscriptionTable {
 
     /// The highest level that a participant or a branch wants.
     fn highest(&self, group: u32) -> Wanted {
-        Wanted(self.members(group).map(|(_, level)| level).max())
+        Wanted(self.members(group).map(|(_, level, _)| level).max())
     }
 
     fn set_wanted(&mut self, group: u32, wanted: Wanted) {
         let entry = &mut self.groups[group as usize];
         entry.wanted = wanted;
-        if self.siblings > 1 && wanted != entry.told && !entry.marks.has(Marks::TO_TELL) {
+        if self.siblings > 1 && wanted != entry.told {
+            self.list_to_tell(group);
+        }
+        self.note_asked(group);
+    }
+
+    fn list_to_tell(&mut self, group: u32) {
+        let entry = &mut self.groups[group as usize];
+        if !entry.marks.has(Marks::TO_TELL) {
             entry.marks.set(Marks::TO_TELL, true);
             self.to_tell.push(group);
         }
-        self.note_asked(group);
+    }
+
+    /// What the members of a group weigh together is another than before, perhaps. Whoever is told of it
+    /// hears so once it is far from what was told. Of many members that is added up now and then only.
+    fn weight_changed(&mut self, group: u32) {
+        if !self.says_what_is_wanted() {
+            return;
+        }
+        self.weights_changed = self.weights_changed.wrapping_add(1);
+        let members = self.groups[group as usize].members;
+        if members > FEW_MEMBERS && !self.weights_changed.is_multiple_of(members / FEW_MEMBERS) {
+            return;
+        }
+        if self.siblings > 1 && members > 0 {
+            let weight = self.weight_of_members(group);
+            if weight.is_far_from(*self.told_weight(group)) {
+                self.list_to_tell(group);
+            }
+        }
+        self.note_weight_asked(group);
+    }
+
+    /// What the participants and branches that are members of a group weigh together.
+    fn weight_of_members(&self, group: u32) -> Weight {
+        self.sum_of_weights(self.groups[group as usize].first, 0.0)
+    }
+
+    /// The sum of the weights of a list of members, and of what is there already.
+    fn sum_of_weights(&self, first: u32, more: f32) -> Weight {
+        let mut sum = more;
+        for (_, _, weight) in self.list(first) {
+            if weight.is_important() {
+                return weight;
+            }
+            sum += weight.value();
+        }
+        Weight::nearest(sum)
+    }
+
+    /// What the other data threads were told that the members of a group weigh.
+    fn told_weight(&mut self, group: u32) -> &mut Weight {
+        let group = group as usize;
+        if group >= self.told_weights.len() {
+            self.told_weights.resize(group + 1, Weight::ONE);
+        }
+        &mut self.told_weights[group]
     }
 }
 

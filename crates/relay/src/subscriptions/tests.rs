@@ -14,18 +14,29 @@ fn at_most(subscriptions: u32) -> Most {
     Most { subscriptions, ..Most::ANYTHING }
 }
 
-fn members(table: &SubscriptionTable, group: u32) -> Vec<(PortIndex, Level)> {
+/// A level, with the weight that subscriptions have unless they say another.
+fn at(level: u8) -> (Level, Weight) {
+    (Level(level), Weight::ONE)
+}
+
+/// The members of a group by port, with their levels and weights.
+fn weighted_members(table: &SubscriptionTable, group: u32) -> Vec<(PortIndex, Level, Weight)> {
     let found = table.find_group(COMTREE, Group::new(group));
     let mut members: Vec<_> = found.map_or(Vec::new(), |found| table.members(found).collect());
     members.sort_unstable();
     members
 }
 
+fn members(table: &SubscriptionTable, group: u32) -> Vec<(PortIndex, Level)> {
+    let members = weighted_members(table, group);
+    members.into_iter().map(|(port, level, _)| (port, level)).collect()
+}
+
 #[test]
 fn a_full_table_refuses_and_stays_whole() {
     let mut table = table(2, 3);
     let mut add = |port, group| {
-        table.add((port, at_most(2)), COMTREE, Group::new(group), Level(0), Time::from_millis(1000))
+        table.add((port, at_most(2)), COMTREE, Group::new(group), at(0), Time::from_millis(1000))
     };
     assert_eq!(add(0, 1), Ok(()));
     assert_eq!(add(0, 2), Ok(()));
@@ -40,11 +51,11 @@ fn a_full_table_refuses_and_stays_whole() {
 #[test]
 fn a_group_with_updates_waiting_is_not_given_to_another() {
     let mut table = table(4, 4);
-    table.add((0, at_most(9)), COMTREE, Group::new(1), Level(0), Time::ZERO).unwrap();
+    table.add((0, at_most(9)), COMTREE, Group::new(1), at(0), Time::ZERO).unwrap();
     let group = table.find_group(COMTREE, Group::new(1)).unwrap();
     *table.target_mut(group) = 0;
     table.remove(0, COMTREE, Group::new(1));
-    table.add((0, at_most(9)), COMTREE, Group::new(2), Level(0), Time::ZERO).unwrap();
+    table.add((0, at_most(9)), COMTREE, Group::new(2), at(0), Time::ZERO).unwrap();
     assert_ne!(table.find_group(COMTREE, Group::new(2)), Some(group));
     table.forget_target(group);
     assert_eq!(table.find_group(COMTREE, Group::new(1)), None);
@@ -55,7 +66,7 @@ fn what_is_not_refreshed_expires() {
     let mut table = table(8, 8);
     for group in 0..4 {
         let expires = Time::from_millis(1000 + 1000 * u64::from(group % 2));
-        table.add((0, at_most(9)), COMTREE, Group::new(group), Level(0), expires).unwrap();
+        table.add((0, at_most(9)), COMTREE, Group::new(group), at(0), expires).unwrap();
     }
     assert_eq!(table.expire(Time::from_millis(1500), 8), 2);
     assert_eq!(table.live(), 2);
@@ -64,14 +75,14 @@ fn what_is_not_refreshed_expires() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Add(PortIndex, u32, u8),
+    Add(PortIndex, u32, (u8, u8)),
     Remove(PortIndex, u32),
     RemoveAll(PortIndex),
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        4 => (0u32..24, 0u32..6, 0u8..3).prop_map(|(s, g, l)| Step::Add(s, g, l)),
+        4 => (0u32..24, 0u32..6, (0u8..3, 126u8..130)).prop_map(|(s, g, w)| Step::Add(s, g, w)),
         3 => (0u32..24, 0u32..6).prop_map(|(s, g)| Step::Remove(s, g)),
         1 => (0u32..24).prop_map(Step::RemoveAll),
     ]
@@ -90,9 +101,11 @@ proptest! {
         let mut model = BTreeMap::new();
         for step in steps {
             match step {
-                Step::Add(port, group, level) => {
-                    table.add((port, at_most(64)), COMTREE, Group::new(group), Level(level), Time::ZERO).unwrap();
-                    model.insert((group, port), Level(level));
+                Step::Add(port, group, (level, weight)) => {
+                    let (wanted, group_of) = ((Level(level), Weight(weight)), Group::new(group));
+                    table.add((port, at_most(64)), COMTREE, group_of, wanted, Time::ZERO).unwrap();
+                    prop_assert_eq!(table.wanted_by(port, COMTREE, group_of), Some(wanted));
+                    model.insert((group, port), wanted);
                 }
                 Step::Remove(port, group) => {
                     table.remove(port, COMTREE, Group::new(group));
@@ -106,8 +119,8 @@ proptest! {
         }
         for group in 0..6 {
             let expected: Vec<_> = model.range((group, 0)..(group + 1, 0))
-                .map(|((_, port), level)| (*port, *level)).collect();
-            prop_assert_eq!(members(&table, group), expected);
+                .map(|((_, port), (level, weight))| (*port, *level, *weight)).collect();
+            prop_assert_eq!(weighted_members(&table, group), expected);
         }
         prop_assert_eq!(table.live() as usize, model.len());
     }

@@ -4,7 +4,7 @@
 
 use super::SubscriptionTable;
 use super::lists::{Marks, Wanted};
-use canopy_wire::{Change, Comtree, Group};
+use canopy_wire::{Change, Comtree, Group, Weight};
 use std::collections::VecDeque;
 
 /// The number of a group's place in the table. It stays the group's as long as the parent has not
@@ -90,8 +90,35 @@ impl SubscriptionTable {
     /// What is wanted of a group behind this relay.
     fn wanted_upwards(&self, group: GroupIndex) -> Wanted {
         let entry = &self.groups[group as usize];
-        let siblings = self.list(entry.first_sibling).map(|(_, level)| level).max();
+        let siblings = self.list(entry.first_sibling).map(|(_, level, _)| level).max();
         entry.wanted.max(Wanted(siblings))
+    }
+
+    /// What that weighs: the sum behind this relay, so that fairness holds over hops (Meru §4.4).
+    fn weight_upwards(&self, group: GroupIndex) -> Weight {
+        let entry = &self.groups[group as usize];
+        let siblings = self.list(entry.first_sibling).map(|(_, _, weight)| weight);
+        let mut more = 0.0;
+        for weight in siblings {
+            if weight.is_important() {
+                return weight;
+            }
+            more += weight.value();
+        }
+        self.sum_of_weights(entry.first, more)
+    }
+
+    /// What a group weighs may be another than what the parent was asked.
+    pub(super) fn note_weight_asked(&mut self, group: GroupIndex) {
+        let entry = &self.groups[group as usize];
+        let is_listed = entry.marks.has(Marks::TO_ASK.or(Marks::ASKING));
+        if self.upwards.is_empty() || is_listed || entry.asked.0.is_none() {
+            return;
+        }
+        if self.weight_upwards(group).is_far_from(self.groups[group as usize].asked_weight) {
+            self.groups[group as usize].marks.set(Marks::REFRESH, true);
+            self.list_to_ask(group);
+        }
     }
 
     /// What is wanted of a group may be another than what the parent was asked.
@@ -148,6 +175,7 @@ impl SubscriptionTable {
                 continue;
             }
             entry.marks.set(Marks::ASKING, true);
+            self.groups[group as usize].asked_weight = self.weight_upwards(group);
             self.count_asked(comtree, before, wanted);
             return Some((group, self.change_asked(group)));
         }
@@ -164,7 +192,7 @@ impl SubscriptionTable {
     pub(crate) fn change_asked(&self, group: GroupIndex) -> Change {
         let entry = &self.groups[group as usize];
         match entry.asked.0 {
-            Some(level) => Change::Add(entry.group, level),
+            Some(level) => Change::add(entry.group, level, entry.asked_weight),
             None => Change::Drop(entry.group),
         }
     }
@@ -181,6 +209,7 @@ impl SubscriptionTable {
             return self.release_if_unused(group);
         }
         self.note_asked(group);
+        self.note_weight_asked(group);
         self.release_if_unused(group);
     }
 

@@ -2,11 +2,12 @@
 //! test says so.
 #![allow(dead_code)] // Each test file uses a part of it.
 
+pub(crate) mod thinning;
 pub(crate) mod tokens;
 
 use canopy_relay::{
     ADDRESS_REST, BranchConfig, BranchId, BranchRole, Budgets, Change, ComtreeConfig, Gate,
-    GateLimits, LinkConfig, Mode, Places, Relay, RelayConfig, Siblings, TableLimits,
+    GateLimits, LinkConfig, Mode, PathShare, Places, Relay, RelayConfig, Siblings, TableLimits,
 };
 use canopy_session::{
     Event, GroupOpener, Keyring, LoggedKeys, PublicKey, Session, SessionConfig, SessionLimits,
@@ -14,7 +15,7 @@ use canopy_session::{
 };
 use canopy_wire::{
     Address, Class, Comtree, Downlink, DropReason, Flags, Group, GroupKeyNumber, Header, Kind,
-    Level, Path, Record, SAFE_DATAGRAM, Sealed, SessionId, Time, VERSION, encode_update,
+    Level, Path, Record, SAFE_DATAGRAM, Sealed, SessionId, Time, VERSION, Weight, encode_update,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -32,6 +33,7 @@ pub(crate) const PERIODIC: Mode = Mode::Periodic { tick: TICK };
 /// One participant, and what reached it.
 pub(crate) struct Participant {
     pub(crate) session: Session,
+    pub(crate) comtree: Comtree,
     pub(crate) path: Path,
     /// The data thread that it asks; after that its session's number decides.
     pub(crate) asks: usize,
@@ -44,6 +46,8 @@ pub(crate) struct Received {
     pub(crate) dst: Address,
     pub(crate) series: u16,
     pub(crate) level: Level,
+    pub(crate) weight: Weight,
+    pub(crate) object: u16,
     pub(crate) payload: Vec<u8>,
 }
 
@@ -106,7 +110,7 @@ pub(crate) fn config(mode: Mode) -> RelayConfig {
         log_keys: true,
         limits: SessionLimits::default(),
         tables: TableLimits { max_groups: 1 << 12, ..TableLimits::default() },
-        budgets: Budgets::NONE,
+        budgets: Budgets { paths: PathShare::All, ..Budgets::NONE },
         gate: Gate::new(GateLimits::default(), &[3; 16]),
         smallest_set: None,
     }
@@ -242,8 +246,9 @@ impl World {
 
     pub(crate) fn add_session(&mut self, asks: usize, config: SessionConfig) -> usize {
         let number = self.participants.len();
-        let (session, path) = (Session::new(config), ip_port(number).into());
-        self.participants.push(Participant { session, path, asks, received: Vec::new() });
+        let (comtree, path) = (config.comtree, ip_port(number).into());
+        let session = Session::new(config);
+        self.participants.push(Participant { session, comtree, path, asks, received: Vec::new() });
         number
     }
 
@@ -269,13 +274,13 @@ impl World {
         }
         assert!(is_sealed(datagram), "a participant sends nothing else");
         let (first, threads) = self.relay_of[asks];
-        first + session_of(datagram).number() as usize % threads
+        first + usize::from(session_of(datagram).thread(threads as u16))
     }
 
     /// The data thread that serves a participant.
     pub(crate) fn thread_of(&self, number: usize) -> usize {
         let (first, threads) = self.relay_of[self.participants[number].asks];
-        first + self.participants[number].session.id().number() as usize % threads
+        first + usize::from(self.participants[number].session.id().thread(threads as u16))
     }
 
     /// Moves datagrams both ways, and what passes between data threads, until there is no more.
@@ -372,8 +377,10 @@ impl World {
             let received = &mut participant.received;
             let mut copy = datagram.to_vec();
             let result = participant.session.handle_datagram(self.now, &mut copy, |update| {
-                let canopy_session::Update { src, dst, series, level, payload, .. } = update;
-                received.push(Received { src, dst, series, level, payload: payload.to_vec() });
+                let canopy_session::Update { src, dst, series, level, .. } = update;
+                let canopy_session::Update { weight, object, payload, .. } = update;
+                let payload = payload.to_vec();
+                received.push(Received { src, dst, series, level, weight, object, payload });
             });
             // What is sealed for a session that it has left comes too late.
             let is_late = (is_sealed(datagram) || is_of_group(datagram))
@@ -481,6 +488,17 @@ impl World {
         let (header, mut out) = (header(Header::new(Kind::Updates, id, COMTREE)), [0; 1500]);
         let len = encode_update(&header, &Record::new(group(7), 0, payload), &mut out).unwrap();
         out[..len].to_vec()
+    }
+
+    /// An update of a participant's on the first comtree reaches its data thread as it is here, but for
+    /// its number, which is the next of its series.
+    pub(crate) fn publish_record(&mut self, number: usize, record: Record<'_>) {
+        let session = &mut self.participants[number].session;
+        let header = Header::new(Kind::Updates, session.id(), COMTREE);
+        let record = Record { series: session.take_series(1), ..record };
+        let mut out = [0; 1500];
+        let len = encode_update(&header, &record, &mut out).unwrap();
+        self.send(number, &out[..len]);
     }
 
     pub(crate) fn subscribe(&mut self, number: usize, group: u32, level: u8) {

@@ -1,25 +1,35 @@
 //! A flush: pending updates become cohorts, bursts and sends.
 
+mod limited;
+mod send;
+
 use crate::NONE;
-use crate::burst::{Burst, Fillers, Own, Run};
+use crate::burst::{Burst, Fillers, Own};
 use crate::cohorts::Cohorts;
 use crate::comtrees::Comtrees;
 use crate::counters::Counters;
+use crate::path::Paths;
 use crate::pending::{Audience, MAX_PENDING_BYTES, Pending};
 use crate::ports::{PeerClass, PortIndex, Ports};
 use crate::subscriptions::SubscriptionTable;
-use canopy_batch::{MAX_PARTS_PER_TRANSMIT, Part, SendBatch};
-use canopy_session::{GroupSealer, SessionIndex, Sessions};
-use canopy_wire::{Downlink, DropReason, Flags, Level, Path, SEAL_LEN};
+use crate::thin::Thinning;
+use canopy_batch::{Part, SendBatch};
+use canopy_session::{SessionIndex, Sessions};
+use canopy_wire::{Downlink, DropReason, Level, Path, SEAL_LEN, Time, Traffic, Weight};
 use core::net::IpAddr;
+use send::{push_run, seal_all, seal_run};
 
 /// What a flush reads of the relay.
 pub(crate) struct Tables<'a> {
-    pub(crate) table: &'a SubscriptionTable,
+    pub(crate) table: &'a mut SubscriptionTable,
     pub(crate) ports: &'a Ports,
     pub(crate) sessions: &'a mut Sessions,
+    /// Where it is noted what each receiver was sent.
+    pub(crate) paths: &'a mut Paths,
     /// Addresses to which nothing can be sent right now.
     pub(crate) unreachable: &'a [IpAddr],
+    pub(crate) thinning: &'a mut Thinning,
+    pub(crate) now: Time,
 }
 
 impl Tables<'_> {
@@ -84,6 +94,10 @@ pub(crate) struct Fanout {
     plain: Vec<u8>,
     /// How the burst at work is sealed.
     sealed: Sealed,
+    /// The limited receivers of the target at work.
+    limited: Vec<(PortIndex, Level, Weight)>,
+    /// The updates that a row is sent.
+    chosen: Vec<u32>,
 }
 
 /// How the copies of a burst are sealed.
@@ -95,6 +109,15 @@ enum Sealed {
     ForEach,
     /// Once with the comtree's key: they share the bytes to the last.
     ForAll,
+}
+
+/// A receiver's copy of a burst.
+struct Copy {
+    path: Path,
+    /// What is its own.
+    fillers: Fillers,
+    /// What is not.
+    updates: u64,
 }
 
 /// A batch that is sent whenever it is full.
@@ -123,6 +146,8 @@ impl Fanout {
             filler: None,
             plain: Vec::with_capacity(2 * MAX_PENDING_BYTES),
             sealed: Sealed::Not,
+            limited: Vec::with_capacity(max_ports as usize),
+            chosen: Vec::new(),
         }
     }
 
@@ -142,8 +167,8 @@ impl Fanout {
         send: impl FnMut(&SendBatch),
     ) {
         let mut out = Outbox { batch, send };
-        // 1. Receivers of the same updates become cohorts.
-        self.find_cohorts(pending, tables, books.comtrees);
+        // 1. Receivers of the same updates become cohorts, but for those who cannot be sent everything.
+        self.find_cohorts(pending, tables, books);
         for node in self.cohorts.nodes() {
             if self.cohorts.first_member(node) == NONE {
                 continue;
@@ -172,52 +197,102 @@ impl Fanout {
             counters.bytes_out += after.bytes - before.bytes;
             counters.drops += after.drops - before.drops;
         }
+        self.cohorts.clear();
+        // 5. Limited receivers get what it is the turn of.
+        self.end(pending, tables, books, &mut out);
+    }
+
+    /// Sends limited receivers what it is the turn of; what is pending stays.
+    pub(crate) fn send_to_limited(
+        &mut self,
+        pending: &mut Pending,
+        tables: &mut Tables<'_>,
+        books: &mut Books<'_>,
+        batch: &mut SendBatch,
+        send: impl FnMut(&SendBatch),
+    ) {
+        self.end(pending, tables, books, &mut Outbox { batch, send });
+    }
+
+    fn end<F: FnMut(&SendBatch)>(
+        &mut self,
+        pending: &mut Pending,
+        tables: &mut Tables<'_>,
+        books: &mut Books<'_>,
+        out: &mut Outbox<'_, F>,
+    ) {
+        if tables.thinning.is_due(tables.now) {
+            self.serve_limited(pending, tables, books, out);
+        }
         out.send();
         out.batch.clear();
         self.filler = None;
-        self.cohorts.clear();
     }
 
-    /// Sorts the receivers of all pending updates into cohorts.
-    fn find_cohorts(&mut self, pending: &Pending, tables: &Tables<'_>, comtrees: &Comtrees) {
-        for (number, target) in (0..).zip(&pending.targets) {
+    /// Sorts the receivers of all pending updates into cohorts. What is for limited receivers waits with
+    /// them.
+    fn find_cohorts(
+        &mut self,
+        pending: &mut Pending,
+        tables: &mut Tables<'_>,
+        books: &mut Books<'_>,
+    ) {
+        tables.thinning.begin_flush();
+        for number in 0..pending.targets.len() as u32 {
+            let target = pending.targets[number as usize];
             match target.audience {
                 Audience::Nobody => {}
-                Audience::Port(port) => {
-                    if let Some(shape) = tables.ports.get(port).map(|port| port.shape) {
-                        self.cohorts.add(port, shape, number, Level(u8::MAX));
-                    }
-                }
-                Audience::Tree => self.add_tree(target.comtree, number, tables, comtrees),
+                Audience::Port(port) => self.add(port, number, (Level(u8::MAX), None), tables),
+                Audience::Tree => self.add_tree(target.comtree, number, tables, books.comtrees),
                 Audience::Group(group) => {
-                    let everything = comtrees.everything(target.comtree);
-                    self.add_tree(target.comtree, number, tables, comtrees);
-                    for (port, level) in tables.table.members(group) {
-                        let Some(shape) = tables.ports.get(port).map(|port| port.shape) else {
-                            continue;
-                        };
+                    self.add_tree(target.comtree, number, tables, books.comtrees);
+                    let everything = books.comtrees.everything(target.comtree);
+                    for (port, level, weight) in tables.table.members(group) {
                         if !everything.is_empty() && everything.contains(&port) {
                             continue;
                         }
                         if level >= target.highest {
                             // All levels that let everything through are one.
-                            self.cohorts.add(port, shape, number, Level(u8::MAX));
+                            self.add(port, number, (Level(u8::MAX), Some(weight)), tables);
                         } else if level >= target.lowest {
-                            self.cohorts.add(port, shape, number, level);
+                            self.add(port, number, (level, Some(weight)), tables);
                         }
                     }
                 }
             }
+            if !self.limited.is_empty() {
+                let is_for_one = matches!(target.audience, Audience::Port(_));
+                self.note_limited(number, is_for_one, tables);
+            }
         }
+        tables.thinning.tell_rows(tables.now, pending, |comtree, exhausted| {
+            books.counters.drops[DropReason::HopLimit as usize] += exhausted;
+            books.comtrees.get_mut(comtree).counters.drops += exhausted;
+        });
         self.cohorts.seal();
+    }
+
+    /// Adds a receiver of a target.
+    #[inline]
+    fn add(
+        &mut self,
+        port: PortIndex,
+        target: u32,
+        (level, weight): (Level, Option<Weight>),
+        tables: &Tables<'_>,
+    ) {
+        let Some(shape) = tables.ports.get(port).map(|port| port.shape) else { return };
+        if tables.thinning.is_limited(port) {
+            self.limited.push((port, level, weight.unwrap_or_default()));
+        } else {
+            self.cohorts.add(port, shape, target, level);
+        }
     }
 
     /// Adds a target's receivers that get every update to a group.
     fn add_tree(&mut self, comtree: u32, target: u32, tables: &Tables<'_>, comtrees: &Comtrees) {
         for port in comtrees.everything(comtree) {
-            if let Some(shape) = tables.ports.get(*port).map(|port| port.shape) {
-                self.cohorts.add(*port, shape, target, Level(u8::MAX));
-            }
+            self.add(*port, target, (Level(u8::MAX), None), tables);
         }
     }
 
@@ -242,26 +317,43 @@ impl Fanout {
         comtrees: &mut Comtrees,
         out: &mut Outbox<'_, F>,
     ) -> Option<u32> {
+        self.make_room(out);
+        let shape = self.cohorts.shape(node);
+        let first = self.cohorts.first_member(node);
+        self.burst.choose(pending, self.cohorts.targets(node), shape.class, exclude);
+        let is_shared = exclude.is_none() && self.is_shared(node, pending);
+        self.lay_out(first, is_shared, pending, tables, comtrees, out)
+    }
+
+    /// Lets the bytes of a heavy batch go, where no burst is at work.
+    fn make_room<F: FnMut(&SendBatch)>(&mut self, out: &mut Outbox<'_, F>) {
         if out.batch.is_heavy() {
-            // No burst is at work here, so its bytes may go.
             out.send();
             out.batch.clear();
             self.filler = None;
         }
-        let shape = self.cohorts.shape(node);
+    }
+
+    /// Lays the burst's updates out for a receiver and those who are sent the same: sealed once for all of
+    /// them, if they are several members of a comtree and share its key.
+    fn lay_out<F: FnMut(&SendBatch)>(
+        &mut self,
+        receiver: PortIndex,
+        is_shared: bool,
+        pending: &mut Pending,
+        tables: &Tables<'_>,
+        comtrees: &mut Comtrees,
+        out: &mut Outbox<'_, F>,
+    ) -> Option<u32> {
         // A port is on one comtree, so all its targets are, and so is its whole cohort.
-        let port = tables.ports.get(self.cohorts.first_member(node))?;
-        self.burst.choose(pending, self.cohorts.targets(node), shape.class, exclude);
+        let port = tables.ports.get(receiver)?;
         let downlink = comtrees.get(port.comtree_index).downlink;
-        self.sealed = match (shape.class, downlink) {
-            (PeerClass::Participant, Downlink::Member) => Sealed::ForEach,
-            (PeerClass::Participant, Downlink::Group) => {
-                self.for_all_or_each(node, exclude, pending)
-            }
+        self.sealed = match (port.shape.class, downlink) {
+            (PeerClass::Participant, Downlink::Group) if is_shared => Sealed::ForAll,
             (PeerClass::Participant, Downlink::None) => Sealed::Not,
             _ => Sealed::ForEach,
         };
-        let (burst, layout) = (&mut self.burst, (port.comtree, shape));
+        let (burst, layout) = (&mut self.burst, (port.comtree, port.shape));
         match self.sealed {
             Sealed::Not => burst.lay_out(pending, layout, 0, out.batch.bytes_mut()),
             Sealed::ForEach => {
@@ -279,25 +371,20 @@ impl Fanout {
         Some(port.comtree_index)
     }
 
-    /// Whose key seals a burst where all members share one: theirs, unless it is for one receiver, or
-    /// is for one endpoint's eyes in part. Receivers of unicast are cohorts of their own.
-    fn for_all_or_each(&self, node: u32, exclude: Option<PortIndex>, pending: &Pending) -> Sealed {
+    /// Whether a cohort's members may be sent bytes that were sealed for all: not if there is one only, or
+    /// if it is for one endpoint's eyes in part. Receivers of unicast are cohorts of their own.
+    fn is_shared(&self, node: u32, pending: &Pending) -> bool {
         let is_for_one = |(target, _): (u32, Level)| {
             matches!(pending.targets[target as usize].audience, Audience::Port(_))
         };
-        let is_alone = exclude.is_some() || self.cohorts.members_up_to(node, 2) < 2;
-        if is_alone || self.cohorts.targets(node).any(is_for_one) {
-            Sealed::ForEach
-        } else {
-            Sealed::ForAll
-        }
+        self.cohorts.members_up_to(node, 2) == 2 && !self.cohorts.targets(node).any(is_for_one)
     }
 
     /// Sends the burst to the members of a cohort, each without what came from it.
     fn send_to_each<F: FnMut(&SendBatch)>(
         &mut self,
         node: u32,
-        pending: &Pending,
+        pending: &mut Pending,
         tables: &mut Tables<'_>,
         counters: &mut Counters,
         out: &mut Outbox<'_, F>,
@@ -311,24 +398,51 @@ impl Fanout {
         }
     }
 
+    /// Sends the burst to a receiver that has an allowance for it; another is limited from now on.
     fn send_to_one<F: FnMut(&SendBatch)>(
         &mut self,
         receiver: PortIndex,
-        pending: &Pending,
+        pending: &mut Pending,
         tables: &mut Tables<'_>,
         counters: &mut Counters,
         out: &mut Outbox<'_, F>,
     ) {
+        let Some(copy) = self.copy_for(receiver, pending, tables, counters) else { return };
+        if !tables.thinning.fits(tables.now, receiver, (self.bytes_for_each(), copy.updates)) {
+            return self.limit(receiver, pending, tables);
+        }
+        self.push(receiver, &copy, tables, counters, out);
+    }
+
+    /// The bytes that each receiver is sent of the burst at work.
+    fn bytes_for_each(&self) -> u64 {
+        let seals =
+            if self.sealed == Sealed::ForEach { self.burst.datagrams() * SEAL_LEN } else { 0 };
+        (self.burst.bytes() + seals) as u64
+    }
+
+    /// A receiver's copy of the burst at work; `None` if it gets none, or another layout.
+    fn copy_for(
+        &mut self,
+        receiver: PortIndex,
+        pending: &Pending,
+        tables: &Tables<'_>,
+        counters: &mut Counters,
+    ) -> Option<Copy> {
         let fillers = match self.burst.own(pending, receiver) {
             Own::Absent => Fillers::default(),
             Own::Few(fillers) => fillers,
-            Own::Everything => return,
-            Own::Many => return self.apart.push(receiver),
+            Own::Everything => return None,
+            Own::Many => {
+                self.apart.push(receiver);
+                return None;
+            }
         };
         if !fillers.parts().is_empty() && tables.is_relay(receiver) {
             // A datagram's hop limit is the least of its updates: what goes one way must not have the
             // limit of what goes the other.
-            return self.apart.push(receiver);
+            self.apart.push(receiver);
+            return None;
         }
         let updates = (self.burst.updates() - fillers.parts().len()) as u64;
         let Some(path) = tables.path(receiver) else {
@@ -336,23 +450,40 @@ impl Fanout {
             // has its branches still.
             let is_down = tables.ports.get(receiver).is_some();
             counters.drops[DropReason::Unreachable as usize] += if is_down { updates } else { 0 };
-            return;
+            return None;
         };
         if tables.is_unreachable(path) {
             counters.drops[DropReason::Unreachable as usize] += updates;
-            return;
+            return None;
         }
+        Some(Copy { path, fillers, updates })
+    }
+
+    /// Puts a receiver's copy of the burst at work into the batch.
+    #[inline]
+    fn push<F: FnMut(&SendBatch)>(
+        &mut self,
+        receiver: PortIndex,
+        Copy { path, fillers, updates }: &Copy,
+        tables: &mut Tables<'_>,
+        counters: &mut Counters,
+        out: &mut Outbox<'_, F>,
+    ) {
         counters.deliveries_out += updates;
         counters.padding_bytes_out += u64::from(self.burst.padding());
+        let before = sent_so_far(counters);
         let session = tables.session(receiver).filter(|_| self.sealed == Sealed::ForEach);
         for run in self.burst.runs() {
             match session {
                 Some(session) => {
-                    seal_run(run, (path, session), &fillers, (&self.plain, tables), counters, out);
+                    let to = (*path, session);
+                    seal_run(run, to, fillers, (&self.plain, tables), counters, out);
                 }
-                None => push_run(run, path, &fillers, &mut self.filler, counters, out),
+                None => push_run(run, *path, fillers, &mut self.filler, counters, out),
             }
         }
+        let sent = sent_so_far(counters).since(before);
+        tables.paths.sent(receiver, *updates as u32, sent);
     }
 
     /// Sends the burst to the members of a set, what came from them included, which they drop. All
@@ -361,17 +492,22 @@ impl Fanout {
     fn send_to_set<F: FnMut(&SendBatch)>(
         &mut self,
         node: u32,
-        pending: &Pending,
+        pending: &mut Pending,
         tables: &mut Tables<'_>,
         counters: &mut Counters,
         out: &mut Outbox<'_, F>,
     ) {
         let is_set = self.is_set(node);
-        for (number, run) in self.burst.runs().iter().enumerate() {
+        for number in 0..self.burst.runs().len() {
+            let run = self.burst.runs()[number];
             let mut member = self.cohorts.first_member(node);
             while member != NONE {
                 let receiver = member;
                 member = self.cohorts.next_member(receiver);
+                if tables.thinning.is_limited(receiver) {
+                    // The first run was too much already.
+                    continue;
+                }
                 let own = self.burst.count_own(pending, receiver);
                 let others = self.burst.updates() - own;
                 // Whoever left since its updates arrived has no path: its copies end here.
@@ -388,113 +524,25 @@ impl Fanout {
                     continue;
                 }
                 if number == 0 {
+                    let cost = (self.bytes_for_each(), others as u64);
+                    if !tables.thinning.fits(tables.now, receiver, cost) {
+                        self.limit(receiver, pending, tables);
+                        continue;
+                    }
                     counters.deliveries_out += others as u64;
                     counters.echoes_out += own as u64;
                     counters.padding_bytes_out += u64::from(self.burst.padding());
                 }
-                push_run(run, path, &Fillers::default(), &mut self.filler, counters, out);
+                let before = sent_so_far(counters);
+                push_run(&run, path, &Fillers::default(), &mut self.filler, counters, out);
+                let updates = if number == 0 { others as u32 } else { 0 };
+                tables.paths.sent(receiver, updates, sent_so_far(counters).since(before));
             }
         }
     }
 }
 
-/// Seals the datagrams of a burst for all members of a comtree. The key has room for them.
-fn seal_all(burst: &Burst, sealer: &mut GroupSealer, bytes: &mut [u8]) {
-    for run in burst.runs() {
-        let datagrams = &mut bytes[run.part.start as usize..run.part.end as usize];
-        for datagram in datagrams.chunks_mut(run.segment.into()) {
-            let is_sealed = sealer.seal(datagram);
-            debug_assert!(is_sealed, "the key had room");
-        }
-    }
-}
-
-/// Adds one send: the run's bytes, in which the records that came from the receiver are marked as
-/// filler. Their bytes stay, for the records behind lean on their heads, and the rest is the
-/// receiver's own.
-fn push_run<F: FnMut(&SendBatch)>(
-    run: &Run,
-    to: Path,
-    fillers: &Fillers,
-    filler: &mut Option<(u8, Part)>,
-    counters: &mut Counters,
-    out: &mut Outbox<'_, F>,
-) {
-    if out.batch.is_full() {
-        out.send();
-    }
-    let mut parts = [Part { start: 0, end: 0 }; MAX_PARTS_PER_TRANSMIT];
-    let mut count = 0;
-    let mut add = |part: Part| {
-        parts[count] = part;
-        count += usize::from(part.start < part.end);
-    };
-    let mut at = run.part.start;
-    for own in fillers.parts() {
-        if (run.part.start..run.part.end).contains(&own.start) {
-            add(Part { start: at, end: own.start });
-            add(filler_of(own.start, filler, out.batch.bytes_mut()));
-            counters.padding_bytes_out += u64::from(own.end - own.start);
-            at = own.start + 1;
-        }
-    }
-    add(Part { start: at, end: run.part.end });
-    let transmit = out.batch.push(to, &parts[..count], run.segment);
-    counters.bytes_out += u64::from(transmit.len);
-    counters.datagrams_out += u64::from(transmit.datagrams());
-    counters.segmented_sends += u64::from(transmit.len > transmit.segment.into());
-}
-
-/// Adds one send of copies that are sealed for their receiver, datagram by datagram, in the batch's
-/// bytes. The records that came from the receiver are marked as filler first.
-fn seal_run<F: FnMut(&SendBatch)>(
-    run: &Run,
-    (to, session): (Path, SessionIndex),
-    fillers: &Fillers,
-    (plain, tables): (&[u8], &mut Tables<'_>),
-    counters: &mut Counters,
-    out: &mut Outbox<'_, F>,
-) {
-    if out.batch.is_full() || out.batch.bytes_mut().len() > SEALED_BYTES {
-        out.send();
-        out.batch.clear();
-    }
-    let (mut at, end) = (run.part.start as usize, run.part.end as usize);
-    let bytes = out.batch.bytes_mut();
-    let start = bytes.len();
-    while at < end {
-        let datagram = &plain[at..end.min(at + usize::from(run.segment))];
-        let begin = bytes.len();
-        bytes.extend_from_slice(datagram);
-        bytes.resize(bytes.len() + SEAL_LEN, 0);
-        for own in fillers.parts() {
-            let first = (own.start as usize).wrapping_sub(at);
-            if first < datagram.len() {
-                bytes[begin + first] |= Flags::FILLER.0;
-                counters.padding_bytes_out += u64::from(own.end - own.start);
-            }
-        }
-        // The session lives, for it has a path.
-        let _ = tables.sessions.seal(session, &mut bytes[begin..], datagram.len());
-        at += datagram.len();
-    }
-    let part = Part { start: start as u32, end: bytes.len() as u32 };
-    let transmit = out.batch.push(to, &[part], run.segment + SEAL_LEN as u16);
-    counters.bytes_out += u64::from(transmit.len);
-    counters.datagrams_out += u64::from(transmit.datagrams());
-    counters.segmented_sends += u64::from(transmit.len > transmit.segment.into());
-}
-
-/// The first byte of the record at `at`, marked as filler; most records of a burst begin alike, so
-/// the last one made is kept.
-fn filler_of(at: u32, made: &mut Option<(u8, Part)>, bytes: &mut Vec<u8>) -> Part {
-    let first = bytes[at as usize] | Flags::FILLER.0;
-    if let Some((_, part)) = made.filter(|(byte, _)| *byte == first) {
-        return part;
-    }
-    let start = bytes.len() as u32;
-    bytes.push(first);
-    let part = Part { start, end: start + 1 };
-    *made = Some((first, part));
-    part
+/// The datagrams that were sent, and their bytes; both wrap.
+fn sent_so_far(counters: &Counters) -> Traffic {
+    Traffic { datagrams: counters.datagrams_out as u32, bytes: counters.bytes_out as u32 }
 }

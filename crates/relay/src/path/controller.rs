@@ -1,0 +1,353 @@
+//! How much a path bears: a rate controller that learns from a receiver's reports, sans-IO.
+//!
+//! It has the parts of NADA (RFC 8698), with their names: one congestion signal of delay and loss
+//! (§4.2), a fast increase while there is no sign of congestion, and a gradual update otherwise
+//! (§4.3). Three things differ, because one set of numbers must do from 64 kbit/s to 50 Mbit/s while
+//! no more than a few tens of milliseconds wait on the path:
+//!
+//! - NADA's rates settle where the signal is `XREF · RMAX / r_ref`. Without an `RMAX` that fits the path,
+//!   that is a full queue or none. Here the signal that a rate aims at falls slowly with the
+//!   rate ([`aim`]): flows that share a queue still come to equal shares, as the slower one bears more.
+//! - Where the signal is higher than that, the rate follows what has arrived (`r_recv`), less a part
+//!   that lets the queue drain. While a queue stands, what arrives *is* what the path bears, so the rate is
+//!   right within one report of a change, and a cut is never taken twice.
+//! - What never empties its queue no longer knows how long an empty one takes. So the rate is lowered for
+//!   a moment when no empty queue was seen for some seconds (as LEDBAT++ and BBR do).
+
+use super::base_delay::BaseDelay;
+use canopy_wire::Time;
+use core::time::Duration;
+
+/// No path gets less, in bits a second: what a report each second and an update each second need
+/// (RFC 8085 §3.1.3 asks for a floor that is not zero).
+pub(crate) const LEAST_RATE: u64 = 16_000;
+/// Beyond this nothing is limited.
+pub(crate) const MOST_RATE: u64 = 10_000_000_000;
+/// What a new receiver may be sent from its first report on, like an initial window. It doubles with
+/// each report until there is a sign of congestion.
+pub(crate) const FIRST_RATE: u64 = 2_000_000;
+
+/// The least time without a sign of congestion before the rate increases fast (RFC 8698 `LOGWIN`).
+const LOGWIN: Duration = Duration::from_millis(500);
+/// A queue that is no sign of congestion (`QEPS`).
+const QEPS: f64 = 0.008;
+/// The queue that a fast increase may build until its effect is seen (`QBOUND`).
+const QBOUND: f64 = 0.030;
+/// The most that one report may increase the rate by (`GAMMA_MAX`).
+const GAMMA_MAX: f64 = 1.0;
+/// The first step of a fast increase; each is twice the one before.
+const GAMMA_FIRST: f64 = 0.03;
+/// The delay that counts for a loss of [`PLRREF`] (`DLOSS`).
+const DLOSS: f64 = 0.010;
+/// A loss below which there is hardly a signal (`PLRREF`): radio links lose as much without congestion.
+const PLRREF: f64 = 0.02;
+/// Of the loss the average over so many datagrams counts; it fades within so many seconds, and what is
+/// beyond so much makes no difference.
+const LOSS_MEMORY: f64 = 300.0;
+const LOSS_FADES: f64 = 1.0;
+const LOSS_MOST: f64 = 0.06;
+/// The delay is the least of so long (`DFILT`), at most of [`DELAYS`] reports.
+const DFILT: Duration = Duration::from_millis(120);
+const DELAYS: usize = 3;
+
+/// Delays differ by themselves: radio does it, and a busy machine. The average step between so many counts,
+/// so many times, and no step more than this.
+const NOISE_MOST: f64 = 0.030;
+const NOISE_MEMORY: f64 = 12.0;
+const NOISE_PART: f64 = 1.5;
+
+/// The signal that a rate of 1 Mbit/s aims at, in seconds, and the limits of it.
+const AIM_AT_1M: f64 = 0.017;
+const AIM_LEAST: f64 = 0.008;
+const AIM_MOST: f64 = 0.025;
+/// A queue that is longer than it should be is drained within so long.
+const DRAIN_WITHIN: f64 = 0.4;
+/// At most this part of the rate is given up for that.
+const MOST_CUT: f64 = 0.35;
+/// The gradual increase a second of a rate of 1 Mbit/s, as a part of it; slower rates grow faster.
+const GROWTH_AT_1M: f64 = 0.25;
+/// Without an empty queue for so long, the rate is lowered until there is one, or for so long.
+const EMPTY_EVERY: Duration = Duration::from_secs(8);
+const EMPTY_WITHIN: Duration = Duration::from_millis(700);
+const EMPTYING: f64 = 0.75;
+/// Of the most that arrived lately so much is forgotten in a second.
+const FADES: f64 = 0.3;
+/// Where less is sent than the rate allows, it is at most so many times what has arrived lately.
+const BEYOND_SEEN: f64 = 2.5;
+/// What is sent uses the rate if it is such a part of it.
+const USED: f64 = 0.7;
+/// Of what the path bore when its queue grew, so much is sent again once the queue is gone.
+const RECOVERED: f64 = 0.96;
+/// When the rate is so many times that without a sign of congestion, the path has become faster.
+const SURPASSED: f64 = 1.1;
+/// Reports that come at once are no reason to grow faster.
+const LEAST_LAG: f64 = 0.05;
+
+/// What a report says of the time since the one before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    /// When the report arrived.
+    pub(crate) now: Time,
+    /// From its probe's departure to its own arrival.
+    pub(crate) round_trip: Duration,
+    /// The participant's clock at the probe's arrival less the relay's at its departure, in
+    /// microseconds; wraps.
+    pub(crate) one_way: u32,
+    /// The probe may have waited at the participant for so long before it was seen: a game looks once in
+    /// each frame.
+    pub(crate) held: Duration,
+    /// How long after the probe before this one arrived, by the participant's clock.
+    pub(crate) within: Duration,
+    /// Bits that arrived in that time.
+    pub(crate) bits: u64,
+    /// Datagrams that were sent between the two probes.
+    pub(crate) sent: u32,
+    /// Of all that were sent before the probe, those that had not arrived before it; wraps.
+    pub(crate) missing: u32,
+}
+
+/// Of one receiver.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Controller {
+    /// `r_ref`, in bits a second.
+    rate: f64,
+    base: BaseDelay,
+    /// The last delays of the queue in seconds, and when they were seen.
+    delays: [(Time, f64); DELAYS],
+    /// How much the last delay was above the least one, in seconds, and by how much one differs from the
+    /// one before on average.
+    above: f64,
+    noise: f64,
+    /// Bits that arrived between the last two reports, and in how many seconds.
+    arrived: (f64, f64),
+    loss: f64,
+    /// What was missing by the last report, and what is known to be lost.
+    missing: u32,
+    lost: u32,
+    /// The next step of a fast increase, as a part of the rate.
+    gamma: f64,
+    /// The most that arrived lately, in bits a second; it fades.
+    most_seen: f64,
+    /// What the path bore when its queue was last too long, if the rate is lower since; otherwise 0.
+    bears: f64,
+    /// When there was the last sign of congestion, and the last empty queue.
+    congested_at: Time,
+    empty_at: Time,
+    /// Until when the rate is held low to see an empty queue.
+    emptying_until: Option<Time>,
+    /// Whether there has been a sign of congestion yet.
+    is_starting: bool,
+    halved_at: Time,
+    reported_at: Time,
+}
+
+impl Controller {
+    /// Of a receiver whose first report has arrived.
+    pub(crate) fn new(now: Time, one_way: u32, missing: u32) -> Controller {
+        Controller {
+            rate: FIRST_RATE as f64,
+            base: BaseDelay::new(now, one_way),
+            delays: [(now, 0.0); DELAYS],
+            above: 0.0,
+            noise: 0.0,
+            arrived: (0.0, 0.0),
+            loss: 0.0,
+            missing,
+            lost: missing,
+            gamma: GAMMA_FIRST,
+            most_seen: 0.0,
+            bears: 0.0,
+            congested_at: now,
+            empty_at: now,
+            emptying_until: None,
+            is_starting: true,
+            halved_at: now - Duration::from_secs(10),
+            reported_at: now,
+        }
+    }
+
+    /// Bits a second that the path bears, as far as is known.
+    pub(crate) fn rate(&self) -> u64 {
+        self.rate as u64
+    }
+
+    /// Since when there has been no sign of congestion.
+    pub(crate) fn calm_since(&self) -> Time {
+        self.congested_at
+    }
+
+    /// Takes a report (RFC 8698 §4.3).
+    pub(crate) fn report(&mut self, seen: &Seen) {
+        let now = seen.now;
+        let since = seconds(now.since(self.reported_at)).clamp(0.001, 2.0);
+        self.reported_at = now;
+        let r_recv = self.r_recv(seen);
+        self.most_seen = r_recv.max(self.most_seen * (1.0 - FADES * since.min(1.0)));
+        let (queue, stood) = self.queue(seen);
+        let has_lost = self.count_loss(seen, since);
+        let signal = queue + DLOSS * (self.loss / PLRREF).powi(2);
+        // What was lost before is answered already.
+        let sign = if has_lost { signal } else { queue };
+        let aim = aim(self.rate) + self.serialisation(seen) + NOISE_PART * self.noise;
+        if signal > QEPS.max(aim / 2.0) {
+            self.congested_at = now;
+            self.gamma = GAMMA_FIRST;
+        }
+        if self.above < aim / 4.0 {
+            self.empty_at = now;
+        }
+        // How long it takes until the effect of an increase is seen.
+        let lag = (seconds(seen.round_trip).min(2.0) + since).max(LEAST_LAG);
+        let gamma = (QBOUND / lag).min(self.gamma);
+        let is_used = r_recv > self.rate * USED;
+        if sign > aim {
+            self.cut(seen, r_recv, sign - aim, stood);
+        } else if self.is_emptying(now) {
+            // Kept as low as it is.
+        } else if self.rate < self.bears * RECOVERED {
+            if signal < aim / 2.0 {
+                self.rate = self.bears * RECOVERED;
+                self.congested_at = now;
+            }
+        } else if self.is_starting && self.congested_at < now {
+            self.ramp_up(r_recv, GAMMA_MAX);
+        } else if now.since(self.congested_at) >= LOGWIN && self.rate >= self.bears * SURPASSED {
+            self.ramp_up(r_recv, gamma);
+            self.gamma = (self.gamma * 2.0).min(GAMMA_MAX);
+        } else if is_used {
+            let growth = (GROWTH_AT_1M * (1e6 / self.rate).sqrt() * since).min(gamma);
+            let grown = self.rate * (1.0 + growth * (1.0 - signal / aim).max(0.0));
+            let steady = if stood { r_recv * (1.0 + (aim - signal) / DRAIN_WITHIN) } else { grown };
+            self.rate = grown.min(steady);
+        }
+        self.empty(now, r_recv, Duration::from_secs_f64(lag), is_used);
+        self.rate = self.rate.clamp(LEAST_RATE as f64, MOST_RATE as f64);
+    }
+
+    /// No report has arrived for several intervals while updates were sent (RFC 8085 §3.1.10's
+    /// circuit breaker): halves, of what is sent at `sent_rate`.
+    pub(crate) fn starve(&mut self, now: Time, sent_rate: u64) {
+        let halved = self.rate.min((sent_rate as f64).max(LEAST_RATE as f64)) / 2.0;
+        self.rate = halved.max(LEAST_RATE as f64);
+        self.congested_at = now;
+    }
+
+    /// Bits a second that arrived: since the last report, or since the one before it, if it is not certain
+    /// when the last probe arrived.
+    fn r_recv(&mut self, seen: &Seen) -> f64 {
+        let (bits, within) = (seen.bits as f64, seconds(seen.within).max(0.001));
+        let (bits_before, before) = core::mem::replace(&mut self.arrived, (bits, within));
+        if seen.held.is_zero() || before == 0.0 {
+            return bits / within;
+        }
+        (bits + bits_before) / (within + before)
+    }
+
+    /// How long the queue on the path is for certain, in seconds: the least of the last delays, without
+    /// what a probe may have waited at the participant. And whether it stood all the time since the
+    /// last report.
+    fn queue(&mut self, seen: &Seen) -> (f64, bool) {
+        let (now, held) = (seen.now, seconds(seen.held));
+        let above = f64::from(self.base.above(now, seen.one_way)) * 1e-6;
+        let before = core::mem::replace(&mut self.above, above);
+        // By a wait for one datagram two delays differ anyway.
+        let step = (above - before).abs() - held - 2.0 * self.serialisation(seen);
+        let step = step.clamp(0.0, NOISE_MOST);
+        self.noise += (step - self.noise) / NOISE_MEMORY;
+        let (delay, delay_before) = ((above - held).max(0.0), self.delays[0].1);
+        self.delays.rotate_right(1);
+        self.delays[0] = (now, delay);
+        let recent = self.delays.iter().filter(|(at, _)| now.since(*at) <= DFILT);
+        let queue = recent.fold(delay, |least, (_, delay)| least.min(*delay));
+        let stood = delay.min(delay_before) > QEPS || above.min(before) > QEPS + held / 2.0;
+        (queue, stood)
+    }
+
+    /// How long a datagram takes at the present rate, in seconds: a probe may have to wait for one.
+    fn serialisation(&self, seen: &Seen) -> f64 {
+        let datagram = seen.bits as f64 / f64::from(seen.sent.max(1));
+        (datagram / self.rate / 2.0).min(AIM_MOST)
+    }
+
+    /// Returns whether anything was lost since the last report (RFC 8698 §5.1.2).
+    fn count_loss(&mut self, seen: &Seen, since: f64) -> bool {
+        // What a probe has overtaken is there when the next one arrives.
+        let is_less = |one: u32, other: u32| one.wrapping_sub(other) as i32 <= 0;
+        let before = self.missing;
+        let least = if is_less(seen.missing, before) { seen.missing } else { before };
+        self.missing = seen.missing;
+        let lost = if is_less(least, self.lost) { 0 } else { least.wrapping_sub(self.lost) };
+        self.lost = self.lost.wrapping_add(lost);
+        let (sent, lost) = (f64::from(seen.sent.max(lost)), f64::from(lost));
+        self.loss *= (-since / LOSS_FADES).exp();
+        if sent > 0.0 {
+            let weight = 1.0 - (-sent / LOSS_MEMORY).exp();
+            self.loss = (self.loss + weight * (lost / sent - self.loss).max(0.0)).min(LOSS_MOST);
+        }
+        lost > 0.0
+    }
+
+    fn cut(&mut self, seen: &Seen, r_recv: f64, excess: f64, stood: bool) {
+        let part = (excess / DRAIN_WITHIN).min(MOST_CUT);
+        // While a queue stands, what arrives is what the path bears. Otherwise it may be less, because
+        // little was sent: half of the most that was seen is not doubted at once.
+        let bears = if stood { r_recv } else { r_recv.max(self.most_seen / 2.0) };
+        let mut lower = self.rate.min(bears * (1.0 - part));
+        let half = self.rate / 2.0;
+        if lower < half {
+            // What a report says is not what follows from the last cut, until that is a round trip ago.
+            if seen.now.since(self.halved_at) < seen.round_trip {
+                return;
+            }
+            self.halved_at = seen.now;
+            lower = half;
+        }
+        if stood || self.bears == 0.0 {
+            self.bears = if stood { r_recv } else { bears.min(self.rate) };
+        }
+        if core::mem::take(&mut self.is_starting) {
+            // Whoever has just come has taken what others had.
+            self.bears = self.bears.min(lower);
+        }
+        self.rate = lower;
+    }
+
+    /// There is no sign of congestion (RFC 8698 §4.3, accelerated ramp-up).
+    fn ramp_up(&mut self, r_recv: f64, gamma: f64) {
+        self.bears = 0.0;
+        let beyond = if r_recv > self.rate * USED {
+            (1.0 + gamma) * r_recv
+        } else {
+            // The rate was not put to the test.
+            (self.rate * (1.0 + gamma)).min(self.most_seen * BEYOND_SEEN)
+        };
+        self.rate = self.rate.max(beyond);
+    }
+
+    fn is_emptying(&self, now: Time) -> bool {
+        self.emptying_until.is_some_and(|until| now < until)
+    }
+
+    /// Lowers the rate for a moment, if it is time to see an empty queue.
+    fn empty(&mut self, now: Time, r_recv: f64, lag: Duration, is_used: bool) {
+        if let Some(until) = self.emptying_until {
+            if self.empty_at == now || now >= until {
+                self.emptying_until = None;
+                self.empty_at = now;
+                self.rate /= EMPTYING;
+            }
+        } else if is_used && now.since(self.empty_at) >= EMPTY_EVERY {
+            self.emptying_until = Some(now + EMPTY_WITHIN.max(lag * 2));
+            self.rate = self.rate.min(r_recv) * EMPTYING;
+        }
+    }
+}
+
+/// The signal in seconds at which a rate neither grows nor falls: the lower the rate, the higher.
+fn aim(rate: f64) -> f64 {
+    (AIM_AT_1M * (1e6 / rate).powf(0.25)).clamp(AIM_LEAST, AIM_MOST)
+}
+
+fn seconds(duration: Duration) -> f64 {
+    duration.as_secs_f64()
+}

@@ -1,0 +1,229 @@
+//! What the controller is held to: in simulated networks, and whatever is reported.
+
+use super::controller::{Controller, FIRST_RATE, LEAST_RATE, MOST_RATE, Seen};
+use super::simulation::{Outcome, Scene, run};
+use canopy_wire::Time;
+use core::time::Duration;
+use proptest::prelude::*;
+
+const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// From when on a scene of a minute is judged, as a share of it and in tenths of a second.
+const AFTER_5_S: (f64, usize) = (5.0 / 60.0, 50);
+/// The relay sends at once, or at its tick.
+const TICKS: [Duration; 2] = [Duration::ZERO, millis(50)];
+
+/// What waits at the bottleneck for 95 % of the time at most, in milliseconds, and how much of it is used.
+fn after_5_s(outcome: &Outcome) -> (f64, f64) {
+    (outcome.standing_p95(AFTER_5_S.0), outcome.utilisation(AFTER_5_S.1..595))
+}
+
+#[test]
+fn a_slow_path_never_stands_with_a_full_queue() {
+    for tick in TICKS {
+        for (round_trip, most) in [(5, 50.0), (40, 50.0), (100, 55.0), (200, 60.0)] {
+            let scene = Scene { tick, round_trip: millis(round_trip), ..Scene::ONE };
+            let (standing, used) = after_5_s(&run(scene, 1));
+            let what = format!("{round_trip} ms, tick {tick:?}: {standing:.1} ms, {used:.3}");
+            assert!(standing <= most && used >= 0.85, "{what}");
+        }
+    }
+}
+
+#[test]
+fn it_holds_from_256_kbit_to_50_mbit_and_where_one_in_a_hundred_is_lost() {
+    for (rate, most) in [(256_000, 60.0), (1_000_000, 50.0), (10_000_000, 50.0), (50_000_000, 50.0)]
+    {
+        for loss in [0, 10] {
+            let scene = Scene { rates: [rate; 3], demand: 5 * rate, loss, ..Scene::ONE };
+            let (standing, used) = after_5_s(&run(scene, 1));
+            let what = format!("{rate}, loss {loss}: {standing:.1} ms, {used:.3}");
+            assert!(standing <= most && used >= 0.85, "{what}");
+        }
+    }
+}
+
+/// Reports come once a second there, and a datagram takes some 20 ms.
+#[test]
+fn at_64_kbit_a_queue_is_short_too() {
+    for round_trip in [5, 40, 200] {
+        let (rates, demand) = ([64_000; 3], 320_000);
+        let scene = Scene { rates, demand, round_trip: millis(round_trip), ..Scene::ONE };
+        let (standing, used) = after_5_s(&run(scene, 1));
+        assert!(standing <= 90.0 && used >= 0.85, "{round_trip} ms: {standing:.1} ms, {used:.3}");
+    }
+}
+
+#[test]
+fn a_path_that_halves_or_doubles_is_followed_within_two_seconds() {
+    const M: u64 = 1_000_000;
+    for rates in [[M, M / 2, M], [M, 2 * M, M], [10 * M, 5 * M, 10 * M]] {
+        for tick in TICKS {
+            let demand = 5 * rates[0].max(rates[1]);
+            let outcome = run(Scene { rates, demand, tick, ..Scene::ONE }, 1);
+            for change in [200, 400] {
+                // From two seconds after it to five.
+                let (begin, end) = (change + 20, change + 50);
+                let used = outcome.utilisation(begin..end);
+                let standing = outcome.standing_p95_between(begin, end);
+                let what =
+                    format!("{rates:?}, tick {tick:?}, at {change}: {standing:.1}, {used:.3}");
+                assert!(standing <= 60.0 && used >= 0.85, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn ten_receivers_share_a_bottleneck() {
+    const M: u64 = 1_000_000;
+    for tick in TICKS {
+        for (rate, apart, demand) in
+            [(10 * M, 0, 5 * M), (10 * M, 2000, 5 * M), (5 * M, 1000, 20 * M)]
+        {
+            let (apart, time) = (millis(apart), Duration::from_secs(90));
+            let scene =
+                Scene { receivers: 10, rates: [rate; 3], demand, apart, tick, time, ..Scene::ONE };
+            let outcome = run(scene, 1);
+            let (fair, standing) = (outcome.fairness(450), outcome.standing_p95(0.5));
+            let what = format!("{rate} apart {apart:?} tick {tick:?}: {fair:.3}, {standing:.1} ms");
+            assert!(fair >= 0.9 && standing <= 50.0, "{what}");
+        }
+    }
+}
+
+/// A game looks at what has arrived once in each of its frames, and says so.
+#[test]
+fn a_game_that_looks_once_in_a_frame_gets_what_its_path_bears() {
+    for (rate, frame, most) in
+        [(1_000_000, 17, 50.0), (1_000_000, 33, 65.0), (10_000_000, 17, 50.0)]
+    {
+        for tick in TICKS {
+            let frame = millis(frame);
+            let scene = Scene { rates: [rate; 3], demand: 5 * rate, frame, tick, ..Scene::ONE };
+            let (standing, used) = after_5_s(&run(scene, 1));
+            let what = format!("{rate}, {frame:?}, tick {tick:?}: {standing:.1} ms, {used:.3}");
+            assert!(standing <= most && used >= 0.85, "{what}");
+        }
+    }
+}
+
+#[test]
+fn late_arrivals_that_overtake_each_other_do_not_look_like_congestion() {
+    let rates = [10_000_000; 3];
+    let scene = Scene { rates, demand: 50_000_000, jitter: millis(10), ..Scene::ONE };
+    let (standing, used) = after_5_s(&run(scene, 1));
+    assert!(standing <= 50.0 && used >= 0.85, "{standing:.1} ms, {used:.3}");
+}
+
+#[test]
+fn whoever_is_sent_less_than_its_path_bears_is_not_limited() {
+    for demand in [300_000, 3_000_000, 30_000_000] {
+        for (jitter, frame) in [(0, 0), (8, 0), (0, 17), (0, 33)] {
+            let (jitter, frame) = (millis(jitter), millis(frame));
+            let scene = Scene { rates: [100_000_000; 3], demand, jitter, frame, ..Scene::ONE };
+            let outcome = run(scene, 1);
+            let limits = &outcome.limits[0][30..];
+            let limited = limits.iter().filter(|limit| (1..demand).contains(*limit)).count();
+            assert!(limited <= 2, "{demand}, jitter {jitter:?}, frame {frame:?}: {limited}");
+        }
+    }
+}
+
+#[test]
+fn probes_are_half_a_percent() {
+    for (rate, most) in [(1_000_000, 0.005), (10_000_000, 0.005), (64_000, 0.01)] {
+        let scene = Scene { rates: [rate; 3], demand: 2 * rate, ..Scene::ONE };
+        let share = run(scene, 1).probe_share;
+        assert!(share <= most, "{rate}: {share}");
+    }
+}
+
+/// What may be reported.
+fn reports() -> impl Strategy<Value = Seen> {
+    let bits = prop_oneof![0..100_000_u64, any::<u64>()];
+    let delay = prop_oneof![0..300_000_u32, any::<u32>()];
+    let within = prop_oneof![20_000..1_200_000_u64, any::<u32>().prop_map(u64::from)];
+    (delay, within, bits, 0..1000_u32, any::<u32>(), 0..2000_u64).prop_map(
+        |(one_way, within, bits, sent, missing, round_trip)| Seen {
+            now: Time::ZERO,
+            round_trip: millis(round_trip),
+            one_way,
+            held: millis(round_trip / 40),
+            within: Duration::from_micros(within),
+            bits,
+            sent,
+            missing,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        rng_seed: proptest::test_runner::RngSeed::Fixed(1), ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn a_rate_is_a_number_within_its_limits_whatever_is_reported(
+        all in proptest::collection::vec((reports(), 0..3000_u64, any::<bool>()), 1..60),
+    ) {
+        let mut now = Time::from_millis(1);
+        let mut controller = Controller::new(now, 0, 0);
+        for (seen, after, starves) in all {
+            now = now + millis(after);
+            match starves {
+                true => controller.starve(now, seen.bits),
+                false => controller.report(&Seen { now, ..seen }),
+            }
+            prop_assert!((LEAST_RATE..=MOST_RATE).contains(&controller.rate()), "{controller:?}");
+        }
+    }
+
+    /// The longer a queue, the lower the rate; and a long one never raises it.
+    #[test]
+    fn a_longer_queue_never_makes_a_rate_higher(
+        before in 0..60_usize, bits in 10_000..2_000_000_u64, queue in 0..400_u32, more in 1..400_u32,
+    ) {
+        let mut now = Time::from_millis(1);
+        let mut calm = Controller::new(now, 0, 0);
+        let seen = |now, queue: u32| Seen {
+            now,
+            round_trip: millis(40),
+            one_way: queue * 1000,
+            held: Duration::ZERO,
+            within: millis(100),
+            bits,
+            sent: 10,
+            missing: 0,
+        };
+        for _ in 0..before {
+            now = now + millis(100);
+            calm.report(&seen(now, 0));
+        }
+        let was = calm.rate();
+        let mut congested = calm;
+        for _ in 0..3 {
+            now = now + millis(130);
+            calm.report(&seen(now, queue));
+            congested.report(&seen(now, queue + more));
+        }
+        prop_assert!(congested.rate() <= calm.rate().max(was));
+        if queue > 100 {
+            prop_assert!(calm.rate() <= was);
+        }
+    }
+}
+
+#[test]
+fn silence_halves_down_to_the_least() {
+    let mut controller = Controller::new(Time::ZERO, 0, 0);
+    assert_eq!(controller.rate(), FIRST_RATE);
+    controller.starve(Time::from_millis(500), 1_000_000);
+    assert_eq!(controller.rate(), 500_000);
+    for second in 1..20 {
+        controller.starve(Time::from_millis(1000 * second), 1_000_000);
+    }
+    assert_eq!(controller.rate(), LEAST_RATE);
+}

@@ -1,0 +1,242 @@
+//! How much a receiver may be sent: a token bucket whose tokens are time.
+
+use canopy_wire::{SAFE_DATAGRAM, Time};
+use core::time::Duration;
+
+/// What a receiver may be sent a second. 0 is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Down {
+    /// Bits a second of UDP payload, headers and seals included.
+    pub bits: u64,
+    /// Updates a second.
+    pub updates: u64,
+}
+
+impl Down {
+    /// No limit.
+    pub const NONE: Down = Down { bits: 0, updates: 0 };
+
+    /// Whether anything is limited.
+    pub fn is_limited(self) -> bool {
+        self != Down::NONE
+    }
+
+    /// The less of both, number by number.
+    pub fn least(self, other: Down) -> Down {
+        let least = |one: u64, other: u64| match (one, other) {
+            (0, limit) | (limit, 0) => limit,
+            (one, other) => one.min(other),
+        };
+        Down { bits: least(self.bits, other.bits), updates: least(self.updates, other.updates) }
+    }
+
+    /// Which part of a second's allowance some updates take, in nanoseconds: that of the number which
+    /// they use up first.
+    #[inline]
+    pub(crate) fn cost(self, bytes: u64, updates: u64) -> i64 {
+        let of = |amount: u64, limit: u64| match limit {
+            0 => 0,
+            limit => (amount.saturating_mul(SECOND) / limit).min(MOST_COST),
+        };
+        of(8 * bytes, self.bits).max(of(updates, self.updates)) as i64
+    }
+}
+
+const SECOND: u64 = 1_000_000_000;
+/// What takes longer than an hour takes an hour.
+pub(super) const MOST_COST: u64 = 3600 * SECOND;
+
+/// The cost of the datagram that an allowance may save up.
+pub(crate) fn spare(down: Down) -> i64 {
+    down.cost(SAFE_DATAGRAM as u64, 1)
+}
+
+/// Within this time, a receiver is sent no more than its budget holds, and one datagram.
+const BURST: Duration = Duration::from_millis(100);
+/// For that, what was spent counts for a little longer: a turn takes a while, so what one sends and what the
+/// next does are not always as far apart as the turns.
+pub(super) const WINDOW: Duration = Duration::from_millis(102);
+/// What is spent within so long counts as spent at once; rows are served more seldom.
+const AT_A_TIME: Duration = Duration::from_millis(8);
+/// As many of them as there may be in a window.
+const PARTS: usize = 16;
+
+/// What of its budget a receiver has left: nanoseconds of it. It grows as time goes by, up to a little
+/// more than what passes between two sends, and is negative for a while after a datagram that exceeds it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Allowance {
+    left: i64,
+    at: Time,
+    /// What could not be saved up, since it was last asked for.
+    lost: i64,
+    /// What was spent lately, and when, in microseconds of the relay's time; the place of the newest, and when
+    /// that began.
+    spent: [(u32, f32); PARTS],
+    newest: u8,
+    newest_began: Time,
+    spare: i64,
+    /// What is left and may not be spent now.
+    held: i64,
+}
+
+impl Allowance {
+    /// Takes note of the time. `every` is the time between two sends that bring much; `spare` is the cost
+    /// of one datagram, which is kept beyond it; what was spent a `window` ago counts no more.
+    #[inline]
+    pub(crate) fn advance(&mut self, now: Time, every: Duration, spare: i64, window: Duration) {
+        let passed = now.since(self.at).as_nanos().min(u128::from(MOST_COST)) as i64;
+        (self.at, self.spare) = (now, spare);
+        let (full, most) = (self.left + passed, every.as_nanos() as i64 + spare);
+        self.left = full.min(most);
+        self.lost += full - self.left;
+        let (now, window) = (micros(now), window.as_micros() as u32);
+        for (at, cost) in &mut self.spent {
+            if now.wrapping_sub(*at) >= window || passed >= WINDOW.as_nanos() as i64 {
+                *cost = 0.0;
+            }
+        }
+    }
+
+    /// A receiver with its own past is sent the same as those of this allowance from now on: what is left is no
+    /// more than it has left.
+    pub(crate) fn share_with(&mut self, newcomer: &Allowance) {
+        let passed = self.at.since(newcomer.at).as_nanos().min(u128::from(MOST_COST)) as i64;
+        let more = self.left - (newcomer.left + passed);
+        self.left -= more.max(0);
+        let (now, window) = (micros(self.at), WINDOW.as_micros() as u32);
+        let lately = newcomer.spent.iter().filter(|(at, _)| now.wrapping_sub(*at) < window);
+        let more: f32 = lately.map(|(_, cost)| cost).sum::<f32>() - self.spent_lately();
+        if more > 0.0 {
+            self.left += more as i64;
+            self.spend(more as i64);
+        }
+    }
+
+    fn spent_lately(&self) -> f32 {
+        self.spent.iter().map(|(_, cost)| cost).sum()
+    }
+
+    /// How much was left unused for so long that it could not be saved up, since the last call.
+    pub(crate) fn take_lost(&mut self) -> i64 {
+        core::mem::take(&mut self.lost)
+    }
+
+    /// What is left, in nanoseconds.
+    #[inline]
+    pub(crate) fn left(&self) -> i64 {
+        self.left.min(self.left_of_window()) - self.held
+    }
+
+    /// So much of what is left may not be spent until further notice.
+    pub(crate) fn hold(&mut self, held: i64) {
+        self.held = held;
+    }
+
+    /// What is left of what has been saved up, in nanoseconds.
+    pub(crate) fn saved(&self) -> i64 {
+        self.left
+    }
+
+    /// What is left of the window, in nanoseconds.
+    #[inline]
+    pub(crate) fn left_of_window(&self) -> i64 {
+        BURST.as_nanos() as i64 + self.spare - self.spent_lately() as i64
+    }
+
+    /// Spends, but owes no more than that `least` is left.
+    #[inline]
+    pub(crate) fn spend_down_to(&mut self, least: i64, cost: i64) {
+        self.spend(cost.min(self.left - least).max(0));
+    }
+
+    /// Spends; what is lacking will be made up for.
+    #[inline]
+    pub(crate) fn spend(&mut self, cost: i64) {
+        self.left -= cost;
+        if self.at.since(self.newest_began) >= AT_A_TIME {
+            self.newest_began = self.at;
+            self.newest = (self.newest + 1) % PARTS as u8;
+            self.spent[usize::from(self.newest)] = (micros(self.at), 0.0);
+        }
+        self.spent[usize::from(self.newest)].1 += cost as f32;
+    }
+}
+
+/// Wraps after more than an hour.
+fn micros(now: Time) -> u32 {
+    (now.as_nanos() / 1000) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_of_two_limits_counts_and_zero_is_none() {
+        let (one, other) = (Down { bits: 5, updates: 0 }, Down { bits: 7, updates: 3 });
+        assert_eq!(one.least(other), Down { bits: 5, updates: 3 });
+        assert_eq!(Down::NONE.least(Down::NONE), Down::NONE);
+        assert!(!Down::NONE.is_limited() && one.is_limited());
+    }
+
+    #[test]
+    fn an_update_costs_what_it_uses_up_first() {
+        let down = Down { bits: 8_000, updates: 10 };
+        assert_eq!(
+            down.cost(50, 1),
+            100_000_000,
+            "a tenth of the updates, a twentieth of the bits"
+        );
+        assert_eq!(down.cost(500, 1), 500_000_000);
+        assert_eq!(Down::NONE.cost(u64::MAX / 8, u64::MAX), 0);
+        assert_eq!(Down { bits: 1, updates: 1 }.cost(u64::MAX / 8, 1), MOST_COST as i64);
+    }
+
+    #[test]
+    fn who_comes_to_share_an_allowance_brings_its_own_past() {
+        let (down, every) = (Down { bits: 80_000, updates: 0 }, Duration::from_millis(25));
+        let at = |millis: u64, spent: u64| {
+            let mut allowance = Allowance::default();
+            allowance.advance(Time::from_millis(millis), every, spare(down), WINDOW);
+            allowance.spend(down.cost(spent, 1));
+            allowance
+        };
+        let (rested, mut busy) = (at(1_000, 0), at(1_000, 1_000));
+        let (left, of_window) = (busy.left(), busy.left_of_window());
+        busy.share_with(&rested);
+        assert_eq!((busy.left(), busy.left_of_window()), (left, of_window));
+        let mut rested = rested;
+        rested.share_with(&busy);
+        assert_eq!((rested.left(), rested.left_of_window()), (left, of_window));
+        // Long ago is over.
+        let mut later = at(2_000, 0);
+        let before = (later.left(), later.left_of_window());
+        later.share_with(&busy);
+        assert_eq!((later.left(), later.left_of_window()), before);
+    }
+
+    /// However a receiver is sent to, any 100 ms bring no more than their budget and one datagram.
+    #[test]
+    fn no_time_brings_more_than_its_budget_and_one_datagram() {
+        let every = Duration::from_millis(50);
+        let down = Down { bits: 80_000, updates: 0 };
+        let (datagram, update) = (1_000, 100);
+        let mut allowance = Allowance::default();
+        let mut sent = Vec::new();
+        for tick in 1..200_u64 {
+            // Nothing is wanted now and then, so that as much as can be is saved up.
+            let now = Time::from_millis(50 * tick);
+            allowance.advance(now, every, down.cost(datagram, 1), WINDOW);
+            let mut bytes = 0;
+            while tick % 7 > 2 && allowance.left() > 0 {
+                allowance.spend(down.cost(update, 1));
+                bytes += update;
+            }
+            sent.push(bytes);
+        }
+        let most = sent.windows(2).map(|two| two[0] + two[1]).max().unwrap();
+        assert!(most <= 1_000 + datagram, "{most}");
+        let least = sent.iter().skip(5).step_by(7).max().unwrap();
+        assert!(*least >= 500, "what the time brings is there to be spent: {least}");
+    }
+}

@@ -1,0 +1,458 @@
+//! Which limited receivers share a row, as they come, change what they want, and go.
+
+use super::Wanted;
+use super::allowance::{Allowance, Down};
+use super::flows::FlowId;
+use super::leftovers::{Leftover, Leftovers};
+use super::log::{Log, LogNumber};
+use super::row::Row;
+use crate::comtrees::ComtreeIndex;
+use crate::ports::{PortIndex, Shape, fold};
+use canopy_wire::Time;
+use hashbrown::HashTable;
+
+/// The number of a row.
+pub(crate) type RowIndex = u32;
+
+/// What is equal for all members of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RowKey {
+    /// Their subscriptions in brief, the comtree among them.
+    pub(crate) interests: u64,
+    pub(crate) shape: Shape,
+    pub(crate) down: Down,
+    /// The only member there may be, if it is so.
+    pub(crate) alone: Option<PortIndex>,
+}
+
+/// A row with its members.
+pub(crate) struct Entry {
+    pub(crate) row: Row,
+    /// On which all members are.
+    pub(crate) comtree: ComtreeIndex,
+    pub(crate) key: RowKey,
+    pub(crate) members: Vec<PortIndex>,
+    /// By member: the first update that it gets through this row.
+    since: Vec<LogNumber>,
+    /// Whether it ever had several members, or was theirs: then something of a member's own may wait.
+    was_shared: bool,
+    /// The members' subscriptions in brief, also of a row that nobody else may share.
+    pub(crate) interests: u64,
+    /// Whether something may wait that is wanted no more.
+    pub(crate) is_stale: bool,
+    pub(crate) allowance: Allowance,
+    /// When something had to wait last.
+    pub(crate) bound_at: Time,
+    /// What waits for single members from before they joined.
+    pub(crate) leftovers: Leftovers,
+    /// By member: updates that were left out for it, and not told of yet.
+    left_out: Vec<u32>,
+    /// What it wants of this flush, and the flush and the target that it wanted last.
+    wants: Vec<Wanted>,
+    told: (u64, u32),
+    /// Whether it is in the list of those for which something waits.
+    is_listed: bool,
+}
+
+impl Entry {
+    /// Whether anything waits.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.row.is_waiting() || !self.leftovers.is_empty()
+    }
+}
+
+/// The rows of a data thread.
+pub(crate) struct Rows {
+    entries: Vec<Entry>,
+    free: Vec<RowIndex>,
+    by_key: HashTable<RowIndex>,
+    /// Rows for which something waits.
+    listed: Vec<RowIndex>,
+    /// Rows that want something of this flush.
+    wanting: Vec<RowIndex>,
+    max_pairs: usize,
+    pairs: usize,
+    /// What was left out for members that have left their row, and not told of yet.
+    left_out_of_others: u64,
+}
+
+impl Rows {
+    /// Rows with so many pairs of a receiver and a flow at most.
+    pub(crate) fn new(max_pairs: u32) -> Rows {
+        Rows {
+            entries: Vec::new(),
+            free: Vec::new(),
+            by_key: HashTable::new(),
+            listed: Vec::new(),
+            wanting: Vec::new(),
+            max_pairs: max_pairs as usize,
+            pairs: 0,
+            left_out_of_others: 0,
+        }
+    }
+
+    pub(crate) fn get(&self, row: RowIndex) -> &Entry {
+        &self.entries[row as usize]
+    }
+
+    pub(crate) fn get_mut(&mut self, row: RowIndex) -> &mut Entry {
+        &mut self.entries[row as usize]
+    }
+
+    /// Whether there is room for another pair.
+    pub(crate) fn has_room(&self) -> bool {
+        self.pairs < self.max_pairs
+    }
+
+    /// A row has so many pairs more, or fewer, than before.
+    pub(crate) fn count_pairs(&mut self, before: usize, after: usize) {
+        self.pairs = self.pairs + after - before;
+    }
+
+    /// Something waits for a row from now on.
+    pub(crate) fn list(&mut self, row: RowIndex) {
+        if !core::mem::replace(&mut self.entries[row as usize].is_listed, true) {
+            self.listed.push(row);
+        }
+    }
+
+    /// The rows for which something waits, at the places of a list.
+    pub(crate) fn listed(&self, place: usize) -> Option<RowIndex> {
+        self.listed.get(place).copied()
+    }
+
+    /// How many updates wait, for all members together.
+    pub(crate) fn count_waiting(&self) -> u64 {
+        let waiting = |entry: &Entry| {
+            (entry.row.count_waiting() * entry.members.len() + entry.leftovers.len()) as u64
+        };
+        self.all_listed().map(|row| waiting(self.get(row))).sum()
+    }
+
+    /// All rows of the list.
+    pub(crate) fn all_listed(&self) -> impl Iterator<Item = RowIndex> + '_ {
+        self.listed.iter().copied()
+    }
+
+    /// Puts the list in another order.
+    pub(crate) fn sort_listed(&mut self, mut key: impl FnMut(&Entry) -> i64) {
+        let entries = &self.entries;
+        self.listed.sort_unstable_by_key(|row| key(&entries[*row as usize]));
+    }
+
+    /// Nothing waits any more for the row at a place of the list; another takes the place.
+    pub(crate) fn unlist(&mut self, place: usize) {
+        let row = self.listed.swap_remove(place);
+        self.entries[row as usize].is_listed = false;
+    }
+
+    /// A row wants the updates of a target in this flush; if several share it, once.
+    #[inline]
+    pub(crate) fn want(&mut self, row: RowIndex, flush: u64, wanted: Wanted) {
+        let entry = &mut self.entries[row as usize];
+        let told = (flush, wanted.target);
+        if core::mem::replace(&mut entry.told, told) == told {
+            return;
+        }
+        if entry.wants.is_empty() {
+            self.wanting.push(row);
+        }
+        entry.wants.push(wanted);
+    }
+
+    /// The next row that wants something of this flush, and what; the list's memory is to be returned.
+    pub(crate) fn next_wanting(&mut self) -> Option<(RowIndex, Vec<Wanted>)> {
+        let row = self.wanting.pop()?;
+        Some((row, core::mem::take(&mut self.entries[row as usize].wants)))
+    }
+
+    /// The memory of a list.
+    pub(crate) fn return_wants(&mut self, row: RowIndex, wants: Vec<Wanted>) {
+        self.entries[row as usize].wants = wants;
+    }
+
+    /// Whether what came from a port is the only member's own.
+    #[inline]
+    pub(crate) fn is_own(&self, row: RowIndex, origin: PortIndex) -> bool {
+        self.entries[row as usize].members == [origin]
+    }
+
+    /// An update is left out: for all members of a row but the one that it came from, and those who got it
+    /// before they became members.
+    pub(crate) fn leave_out(&mut self, row: RowIndex, update: LogNumber, log: &Log) {
+        let entry = &mut self.entries[row as usize];
+        let origin = if entry.was_shared { log.origin(update) } else { None };
+        for (place, left_out) in entry.left_out.iter_mut().enumerate() {
+            let is_for_it = entry.since[place] <= update && Some(entry.members[place]) != origin;
+            *left_out += u32::from(!entry.was_shared || is_for_it);
+        }
+    }
+
+    /// An update is left out for one member of a row.
+    pub(crate) fn leave_out_for(&mut self, row: RowIndex, port: PortIndex) {
+        let Entry { members, left_out, .. } = &mut self.entries[row as usize];
+        leave_out_of(members, left_out, port);
+    }
+
+    /// Something newer of a flow waits for a row: what its members brought along of it is left out.
+    #[inline]
+    pub(crate) fn replace_leftovers(&mut self, row: RowIndex, flow: FlowId) {
+        let Entry { leftovers, members, left_out, .. } = &mut self.entries[row as usize];
+        leftovers.replace(flow, |leftover| leave_out_of(members, left_out, leftover.port));
+    }
+
+    /// Leaves out what members brought along and want no more.
+    pub(crate) fn retain_leftovers(
+        &mut self,
+        row: RowIndex,
+        is_wanted: impl Fn(LogNumber) -> bool,
+    ) {
+        let Entry { leftovers, members, left_out, .. } = &mut self.entries[row as usize];
+        leftovers.retain(
+            |leftover| is_wanted(leftover.update),
+            |leftover| leave_out_of(members, left_out, leftover.port),
+        );
+    }
+
+    /// Takes what was left out for the members of a row, in their order. Returns the sum, with what was for
+    /// members of any row that have left it since.
+    pub(crate) fn take_left_out(&mut self, row: RowIndex, by_member: &mut Vec<u32>) -> u64 {
+        by_member.clear();
+        by_member.resize(self.entries[row as usize].members.len(), 0);
+        self.add_left_out(row, by_member) + core::mem::take(&mut self.left_out_of_others)
+    }
+
+    /// The same, added to what was taken before.
+    pub(crate) fn add_left_out(&mut self, row: RowIndex, by_member: &mut [u32]) -> u64 {
+        let mut sum = 0;
+        for (taken, left_out) in by_member.iter_mut().zip(&mut self.entries[row as usize].left_out)
+        {
+            sum += u64::from(*left_out);
+            *taken += core::mem::take(left_out);
+        }
+        sum
+    }
+
+    /// The first update that any member of a row gets through it.
+    pub(crate) fn since_of_all(&self, row: RowIndex) -> LogNumber {
+        self.entries[row as usize].since.iter().copied().min().unwrap_or(0)
+    }
+
+    /// The first update that a member of a row gets through it.
+    pub(crate) fn since(&self, row: RowIndex, port: PortIndex) -> LogNumber {
+        let entry = &self.entries[row as usize];
+        let place = entry.members.iter().position(|member| *member == port);
+        place.map_or(0, |place| entry.since[place])
+    }
+
+    /// A port becomes limited: it joins those of its mind, or has a row of its own. It has got whatever came
+    /// before `since`.
+    pub(crate) fn open(
+        &mut self,
+        (port, comtree): (PortIndex, ComtreeIndex),
+        key: &RowKey,
+        allowance: Allowance,
+        since: LogNumber,
+    ) -> RowIndex {
+        if let Some(row) = self.find(key) {
+            self.enter(row, port, since, &allowance);
+            return row;
+        }
+        self.insert((port, comtree), key, allowance, (Row::default(), since))
+    }
+
+    fn enter(&mut self, row: RowIndex, port: PortIndex, since: LogNumber, own: &Allowance) {
+        let entry = &mut self.entries[row as usize];
+        entry.allowance.share_with(own);
+        entry.members.push(port);
+        entry.since.push(since);
+        entry.left_out.push(0);
+        entry.was_shared = true;
+    }
+
+    /// The row of a port, which goes to another one if it is no longer of one mind with the others. There it
+    /// is told of everything from `since` on, and what waited for it before goes with it; so does what its row
+    /// wants of this flush, if it was among those who wanted it (`is_told`).
+    #[inline]
+    pub(crate) fn follow(
+        &mut self,
+        row: RowIndex,
+        port: PortIndex,
+        key: &RowKey,
+        news: (Time, LogNumber, bool, &Log),
+    ) -> RowIndex {
+        let entry = &self.entries[row as usize];
+        if entry.key == *key {
+            return row;
+        }
+        self.go_on(row, port, key, news)
+    }
+
+    fn go_on(
+        &mut self,
+        row: RowIndex,
+        port: PortIndex,
+        key: &RowKey,
+        (now, since, is_told, log): (Time, LogNumber, bool, &Log),
+    ) -> RowIndex {
+        let entry = &self.entries[row as usize];
+        let (is_alone, allowance) = (entry.members.len() == 1, entry.allowance);
+        let comtree = entry.comtree;
+        let was_since = self.since(row, port);
+        if let Some(other) = self.find(key) {
+            let is_due = |update: LogNumber| {
+                (was_since..since).contains(&update) && log.origin(update) != Some(port)
+            };
+            let mut brought = self.take_leftovers(row, port);
+            let waiting = self.entries[row as usize].row.all_waiting();
+            let own = waiting.filter(|(_, update, _)| is_due(*update));
+            brought.extend(own.map(|(flow, update, len)| Leftover { port, flow, update, len }));
+            self.leave(row, port);
+            self.enter(other, port, since, &allowance);
+            self.bring(now, other, brought);
+            return other;
+        }
+        if is_alone {
+            self.unindex(row);
+            self.entries[row as usize].key = *key;
+            self.index(row);
+            self.entries[row as usize].is_stale = true;
+            return row;
+        }
+        let copy = entry.row.clone();
+        // Others may want of this flush what this port wants no more.
+        let wants = is_told.then(|| (entry.wants.clone(), entry.told));
+        let brought = self.take_leftovers(row, port);
+        self.leave(row, port);
+        self.count_pairs(0, copy.pairs());
+        let own = self.insert((port, comtree), key, allowance, (copy, was_since));
+        let entry = &mut self.entries[own as usize];
+        (entry.was_shared, entry.is_stale) = (true, true);
+        if let Some((wants, told)) = wants {
+            (entry.wants, entry.told) = (wants, told);
+            if !entry.wants.is_empty() {
+                self.wanting.push(own);
+            }
+        }
+        self.bring(now, own, brought);
+        own
+    }
+
+    /// What a member has brought along to a row, to be taken on to another.
+    fn take_leftovers(&mut self, row: RowIndex, port: PortIndex) -> Vec<Leftover> {
+        let mut taken = Vec::new();
+        let leftovers = &mut self.entries[row as usize].leftovers;
+        leftovers.retain(|leftover| leftover.port != port, |leftover| taken.push(leftover));
+        taken
+    }
+
+    /// A new member of a row brings along what waits for it.
+    fn bring(&mut self, now: Time, row: RowIndex, brought: Vec<Leftover>) {
+        let entry = &mut self.entries[row as usize];
+        // Not all of it may be wanted still.
+        entry.is_stale |= !brought.is_empty();
+        for leftover in brought {
+            if !entry.leftovers.bring(now, leftover) {
+                leave_out_of(&entry.members, &mut entry.left_out, leftover.port);
+            }
+        }
+        self.list(row);
+    }
+
+    fn insert(
+        &mut self,
+        (port, comtree): (PortIndex, ComtreeIndex),
+        key: &RowKey,
+        allowance: Allowance,
+        (row, since): (Row, LogNumber),
+    ) -> RowIndex {
+        let entry = Entry {
+            row,
+            comtree,
+            key: *key,
+            members: vec![port],
+            since: vec![since],
+            was_shared: false,
+            interests: key.interests,
+            is_stale: false,
+            allowance,
+            bound_at: Time::ZERO,
+            leftovers: Leftovers::default(),
+            left_out: vec![0],
+            wants: Vec::new(),
+            told: (0, u32::MAX),
+            is_listed: false,
+        };
+        let index = match self.free.pop() {
+            Some(index) => {
+                // Its place in the list is taken by whoever has its number.
+                let is_listed = self.entries[index as usize].is_listed;
+                self.entries[index as usize] = Entry { is_listed, ..entry };
+                index
+            }
+            None => {
+                self.entries.push(entry);
+                self.entries.len() as u32 - 1
+            }
+        };
+        self.index(index);
+        index
+    }
+
+    /// A port may be sent so much from now on. Where it shares its row, that follows when it is told of the
+    /// next target.
+    pub(crate) fn set_down(&mut self, row: RowIndex, port: PortIndex, down: Down) {
+        if self.entries[row as usize].members == [port] {
+            self.unindex(row);
+            self.entries[row as usize].key.down = down;
+            self.index(row);
+        }
+    }
+
+    /// A port has another row from now on, or none.
+    pub(crate) fn leave(&mut self, row: RowIndex, port: PortIndex) {
+        let entry = &mut self.entries[row as usize];
+        if let Some(place) = entry.members.iter().position(|member| *member == port) {
+            entry.members.remove(place);
+            entry.since.remove(place);
+            self.left_out_of_others += u64::from(entry.left_out.remove(place));
+        }
+        entry.leftovers.retain(|leftover| leftover.port != port, drop);
+        if !entry.members.is_empty() {
+            return;
+        }
+        self.pairs -= entry.row.pairs();
+        entry.row = Row::default();
+        entry.wants.clear();
+        self.unindex(row);
+        self.free.push(row);
+    }
+
+    fn find(&self, key: &RowKey) -> Option<RowIndex> {
+        self.by_key.find(hash_of(key), |row| self.entries[*row as usize].key == *key).copied()
+    }
+
+    fn index(&mut self, row: RowIndex) {
+        let entries = &self.entries;
+        let hash = |row: &RowIndex| hash_of(&entries[*row as usize].key);
+        self.by_key.insert_unique(hash(&row), row, hash);
+    }
+
+    fn unindex(&mut self, row: RowIndex) {
+        let hash = hash_of(&self.entries[row as usize].key);
+        if let Ok(found) = self.by_key.find_entry(hash, |found| *found == row) {
+            found.remove();
+        }
+    }
+}
+
+fn leave_out_of(members: &[PortIndex], left_out: &mut [u32], port: PortIndex) {
+    if let Some(place) = members.iter().position(|member| *member == port) {
+        left_out[place] += 1;
+    }
+}
+
+fn hash_of(key: &RowKey) -> u64 {
+    let alone = key.alone.map_or(u64::MAX, u64::from);
+    fold(key.interests ^ fold(alone ^ key.down.bits.rotate_left(32) ^ key.down.updates))
+}

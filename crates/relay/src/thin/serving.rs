@@ -1,0 +1,217 @@
+//! What limited receivers are sent: whose turn it is, what is chosen for a row, and what that took.
+
+use super::Thinning;
+use super::allowance::{MOST_COST, spare};
+use super::row::Fairness;
+use super::rows::{Entry, RowIndex};
+use crate::NONE;
+use crate::pending::Pending;
+use crate::ports::{PeerClass, PortIndex};
+use canopy_wire::Time;
+use core::time::Duration;
+
+/// A receiver for whom nothing had to wait for so long is limited no more.
+const CALM: Duration = Duration::from_secs(2);
+
+/// What is due for the members of a row.
+pub(crate) struct Serving {
+    /// How much of the allowance was taken for it already.
+    estimate: i64,
+    /// Deliveries that were left out since the row was last served, and that were kept no more when their
+    /// turn came.
+    pub(crate) replaced: u64,
+    pub(crate) too_late: u64,
+}
+
+impl Thinning {
+    /// The updates that were left out for each member of the row that was served last, since it was served
+    /// before.
+    pub(crate) fn left_out(&self) -> &[u32] {
+        &self.left_out
+    }
+
+    /// The place, among updates that were chosen last, of the first that a member of a row gets.
+    pub(crate) fn first_for(&self, row: RowIndex, member: PortIndex) -> usize {
+        let since = self.rows.since(row, member);
+        self.taken.partition_point(|update| *update < since)
+    }
+
+    /// The rows for which something waits are to be served: over a shaped link, those go first that are the
+    /// furthest below their guarantees; of a comtree with a budget, those that have the most left.
+    pub(crate) fn begin_serving(&mut self, now: Time) {
+        self.looks.begin(now);
+        if !self.links.is_any_shaped() && !self.comtrees.is_any() {
+            return;
+        }
+        let mut place = 0;
+        while let Some(row) = self.rows.listed(place) {
+            if let Some(port) = self.rows.get(row).key.alone {
+                self.links.advance(now, self.at_once, port);
+            }
+            place += 1;
+        }
+        let unused = |entry: &Entry| match entry.key.alone {
+            Some(port) if entry.key.shape.class != PeerClass::Participant => {
+                -self.links.unused(port)
+            }
+            _ => -entry.allowance.left(),
+        };
+        self.rows.sort_listed(unused);
+    }
+
+    /// All rows for which something waits have been served.
+    pub(crate) fn end_serving(&mut self, now: Time) {
+        let classes = self.rows.all_listed().map(|row| self.rows.get(row).key.shape.class);
+        self.looks.end(now, classes);
+    }
+
+    /// The row at a place of the list of those for which something waits, and whether it is its time.
+    pub(crate) fn next_row(&mut self, place: usize) -> Option<(RowIndex, bool)> {
+        let row = self.rows.listed(place)?;
+        Some((row, self.looks.is_due(self.rows.get(row).key.shape.class)))
+    }
+
+    /// Chooses what a row is sent now. The updates are appended to `pending`, and their numbers there to
+    /// `numbers`, in the order in which they came.
+    pub(crate) fn serve(
+        &mut self,
+        (now, fairness): (Time, Fairness),
+        row: RowIndex,
+        pending: &mut Pending,
+        numbers: &mut Vec<u32>,
+    ) -> Serving {
+        let (at_once, down) = (self.at_once, self.down_of(row));
+        let entry = self.rows.get_mut(row);
+        let window = self.looks.window(entry.key.shape.class);
+        entry.allowance.advance(now, at_once, spare(down), window);
+        let before = entry.row.pairs();
+        self.chosen.clear();
+        let mut estimate = self.choose_leftovers(now, row, pending);
+        let entry = self.rows.get_mut(row);
+        let allowance = &mut entry.allowance;
+        if down.is_limited() {
+            // What the link or the comtree does not bear now is held back.
+            let room = match entry.key.alone {
+                _ if entry.key.shape.class == PeerClass::Participant => {
+                    self.comtrees.room(now, entry.comtree, (entry.members.len(), down))
+                }
+                Some(port) if self.links.is_any_shaped() => self.links.room_of(port, down),
+                _ => None,
+            };
+            let held = room.map_or(0, |room| allowance.left().saturating_sub(room));
+            let held = held.clamp(0, MOST_COST as i64);
+            allowance.hold(held);
+            estimate += entry.row.serve(now, (down, fairness), allowance, &mut self.chosen);
+            allowance.hold(0);
+        } else {
+            entry.row.empty(&mut self.chosen);
+        }
+        let after = entry.row.pairs();
+        if entry.is_waiting() {
+            entry.bound_at = now;
+        }
+        let replaced = self.rows.take_left_out(row, &mut self.left_out);
+        self.rows.count_pairs(before, after);
+        self.chosen.sort_unstable();
+        numbers.clear();
+        self.taken.clear();
+        // What waited for members that have left is for nobody.
+        let since = self.rows.since_of_all(row);
+        for update in self.chosen.iter().filter(|update| **update >= since) {
+            if let Some(number) = self.log.take_back(*update, pending) {
+                numbers.push(number);
+                self.taken.push(*update);
+            } else {
+                self.rows.leave_out(row, *update, &self.log);
+            }
+        }
+        let too_late = self.rows.add_left_out(row, &mut self.left_out);
+        Serving { estimate, replaced, too_late }
+    }
+
+    /// Takes back what goes to one member only. Returns how much of the allowance that is thought to take.
+    fn choose_leftovers(&mut self, now: Time, row: RowIndex, pending: &mut Pending) -> i64 {
+        let down = self.down_of(row);
+        let Thinning { rows, log, leftovers: (port, numbers), .. } = self;
+        (*port, _) = (NONE, numbers.clear());
+        let entry = rows.get_mut(row);
+        let (mut only, mut estimate) = (None, 0);
+        while !entry.leftovers.is_empty()
+            && (entry.allowance.left() > 0 || !down.is_limited())
+            && let Some(leftover) = entry.leftovers.next(now, only)
+        {
+            only = Some(leftover.port);
+            let Some(number) = log.take_back(leftover.update, pending) else {
+                rows.leave_out_for(row, leftover.port);
+                break;
+            };
+            let cost = down.cost(leftover.len.into(), 1);
+            entry.allowance.spend(cost);
+            estimate += cost;
+            *port = leftover.port;
+            numbers.push(number);
+        }
+        estimate
+    }
+
+    /// The updates of `pending` that only one member of the row that was served last is to get, and that
+    /// member; they are taken out.
+    pub(crate) fn take_leftovers(&mut self) -> (PortIndex, Vec<u32>) {
+        let (port, numbers) = &mut self.leftovers;
+        (*port, core::mem::take(numbers))
+    }
+
+    /// The memory of a list.
+    pub(crate) fn return_leftovers(&mut self, numbers: Vec<u32>) {
+        self.leftovers.1 = numbers;
+    }
+
+    /// What a row was sent took so many bytes for each member. Returns whether the row keeps its place in
+    /// the list.
+    pub(crate) fn served(
+        &mut self,
+        now: Time,
+        place: usize,
+        serving: &Serving,
+        (bytes, updates): (u64, u64),
+    ) -> bool {
+        let Some(row) = self.rows.listed(place) else { return false };
+        let down = self.down_of(row);
+        let entry = self.rows.get_mut(row);
+        let cost = down.cost(bytes, updates);
+        entry.allowance.spend(cost - serving.estimate);
+        entry.row.learn_cost(serving.estimate, cost);
+        if let Some(port) = entry.key.alone.filter(|_| self.links.is_any_shaped()) {
+            self.links.spend(port, (bytes, updates));
+        }
+        if entry.is_waiting() {
+            return true;
+        }
+        let is_calm = now.since(entry.bound_at) >= CALM;
+        self.rows.unlist(place);
+        if is_calm {
+            self.release(row);
+        }
+        false
+    }
+
+    /// The members of a row were sent so much together.
+    pub(crate) fn sent_together(&mut self, row: RowIndex, sent: (u64, u64)) {
+        let entry = self.rows.get(row);
+        if entry.key.shape.class == PeerClass::Participant {
+            self.comtrees.spend_together(entry.comtree, sent);
+        }
+    }
+
+    /// The members of a row are limited no more.
+    fn release(&mut self, row: RowIndex) {
+        while let Some(member) = self.rows.get(row).members.first().copied() {
+            let allowance = self.rows.get(row).allowance;
+            if let Some(receiver) = self.receivers.get_mut(member as usize) {
+                receiver.allowance = allowance;
+                self.limited[member as usize].row = None;
+            }
+            self.rows.leave(row, member);
+        }
+    }
+}
