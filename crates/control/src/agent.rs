@@ -1,0 +1,246 @@
+//! The controller's side of one relay: what the relay is to have, and the calls that make it so.
+
+use crate::model::RelayId;
+use crate::signal::{Answer, Call, Caller, Item, ItemKey, Message, Retry};
+use canopy_wire::Time;
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What was refused is tried again after this.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What became of an item at a relay.
+#[derive(Clone, Debug)]
+pub(crate) struct Settled {
+    pub(crate) key: ItemKey,
+    /// Up to which change of it.
+    pub(crate) version: u64,
+    /// Whether it is there, or gone.
+    pub(crate) is_there: bool,
+    pub(crate) result: Result<(), String>,
+}
+
+/// One relay's.
+#[derive(Clone, Debug)]
+pub(crate) struct Agent {
+    pub(crate) relay: RelayId,
+    controller: u32,
+    retry: Retry,
+    caller: Option<Caller>,
+    /// When it was last heard.
+    pub(crate) heard: Time,
+    /// What it is to have, each with the number of its last change.
+    wanted: BTreeMap<ItemKey, (u64, Item)>,
+    /// What is to be called, in the order in which a relay takes it.
+    queue: BTreeSet<(u8, ItemKey)>,
+    /// The number of the last change of what is to be removed.
+    removals: BTreeMap<ItemKey, u64>,
+    flying: BTreeMap<u64, (ItemKey, u64)>,
+    /// While it is asked what it has: what it has said so far.
+    listing: Option<BTreeSet<ItemKey>>,
+    refused: BTreeMap<ItemKey, Time>,
+}
+
+impl Agent {
+    pub(crate) fn new(relay: RelayId, controller: u32, retry: Retry, now: Time) -> Agent {
+        Agent {
+            relay,
+            controller,
+            retry,
+            caller: None,
+            heard: now,
+            wanted: BTreeMap::new(),
+            queue: BTreeSet::new(),
+            removals: BTreeMap::new(),
+            flying: BTreeMap::new(),
+            listing: None,
+            refused: BTreeMap::new(),
+        }
+    }
+
+    /// The relay is to have this, or nothing under this key.
+    pub(crate) fn want(&mut self, key: ItemKey, version: u64, item: Option<Item>) {
+        self.queue.remove(&rank(key, true));
+        self.queue.remove(&rank(key, false));
+        self.queue.insert(rank(key, item.is_some()));
+        match item {
+            Some(item) => {
+                self.removals.remove(&key);
+                self.wanted.insert(key, (version, item));
+            }
+            None => {
+                self.wanted.remove(&key);
+                self.removals.insert(key, version);
+            }
+        }
+    }
+
+    fn call_again(&mut self, key: ItemKey, version: u64) {
+        self.queue.insert(rank(key, self.wanted.contains_key(&key)));
+        self.keep_removal(key, version);
+    }
+
+    /// A removal that was called keeps its number until it is done.
+    fn keep_removal(&mut self, key: ItemKey, version: u64) {
+        if !self.wanted.contains_key(&key) {
+            let kept = self.removals.entry(key).or_insert(version);
+            *kept = version.max(*kept);
+        }
+    }
+
+    /// The relay beats, in this life. In a new one it is asked what it has.
+    pub(crate) fn hear(&mut self, now: Time, life: u32) {
+        if self.caller.as_ref().is_some_and(|caller| caller.relay() > life) {
+            return;
+        }
+        self.heard = now;
+        if self.caller.as_ref().is_some_and(|caller| caller.relay() == life) {
+            return;
+        }
+        let mut caller = Caller::new(self.controller, life, self.retry);
+        caller.call(now, Call::List(None));
+        self.caller = Some(caller);
+        // What was on its way to the life before may not have arrived.
+        for (_, (key, version)) in std::mem::take(&mut self.flying) {
+            self.call_again(key, version);
+        }
+        self.refused.clear();
+        self.listing = Some(BTreeSet::new());
+    }
+
+    /// Takes an answer; what is settled by it goes to `out`.
+    pub(crate) fn handle_answer(&mut self, now: Time, message: Message, out: &mut Vec<Settled>) {
+        let Message::Answer { controller, relay, number, answer } = message else { return };
+        let Some(caller) = &mut self.caller else { return };
+        let Some((call, answer)) = caller.handle_answer(controller, relay, number, answer) else {
+            return;
+        };
+        self.heard = now;
+        match (call, answer) {
+            (Call::List(_), Answer::Items(items, more)) => self.take_list(now, items, more, out),
+            (Call::List(after), _) => _ = caller.call(now, Call::List(after)),
+            (call, answer) => {
+                let Some((key, version)) = self.flying.remove(&number) else { return };
+                let result = match answer {
+                    Answer::Done => Ok(()),
+                    Answer::Refused(why) => Err(why),
+                    Answer::Items(..) => {
+                        Err("it answered something else than was asked".to_owned())
+                    }
+                };
+                if result.is_err() && !matches!((&call, key), (Call::Set(_), ItemKey::Member(..))) {
+                    self.refused.insert(key, now + AGAIN);
+                    self.keep_removal(key, version);
+                }
+                let is_there = matches!(call, Call::Set(_));
+                out.push(Settled { key, version, is_there, result });
+            }
+        }
+    }
+
+    /// Compares what the relay has with what it is to have.
+    fn take_list(&mut self, now: Time, items: Vec<Item>, more: bool, out: &mut Vec<Settled>) {
+        let Some(seen) = &mut self.listing else { return };
+        let last = items.last().map(Item::key);
+        for item in items {
+            let key = item.key();
+            seen.insert(key);
+            match self.wanted.get(&key) {
+                Some((version, wanted)) if *wanted == item => {
+                    self.queue.remove(&rank(key, true));
+                    out.push(Settled { key, version: *version, is_there: true, result: Ok(()) });
+                }
+                Some(_) => _ = self.queue.insert(rank(key, true)),
+                None => _ = self.queue.insert(rank(key, false)),
+            }
+        }
+        if let (Some(caller), Some(last), true) = (&mut self.caller, last, more) {
+            caller.call(now, Call::List(Some(last)));
+            return;
+        }
+        let missing = self.wanted.keys().filter(|key| !seen.contains(*key));
+        self.queue.extend(missing.map(|key| rank(*key, true)));
+        self.listing = None;
+    }
+
+    /// A message that is due.
+    pub(crate) fn poll_transmit(&mut self, now: Time) -> Option<Message> {
+        self.refill(now);
+        self.caller.as_mut()?.poll_transmit(now)
+    }
+
+    /// Makes calls of what waits, as many as can be on their way.
+    fn refill(&mut self, now: Time) {
+        let Some(caller) = &mut self.caller else { return };
+        if self.listing.is_some() {
+            return;
+        }
+        if !self.refused.is_empty() {
+            let wanted = &self.wanted;
+            let queue = &mut self.queue;
+            self.refused.retain(|key, at| {
+                if *at <= now {
+                    queue.insert(rank(*key, wanted.contains_key(key)));
+                }
+                *at > now
+            });
+        }
+        while caller.has_room() {
+            let Some((_, key)) = self.queue.pop_first() else { return };
+            let (version, call) = match self.wanted.get(&key) {
+                Some((version, item)) => (*version, Call::Set(item.clone())),
+                None => (self.removals.remove(&key).unwrap_or(0), Call::Remove(key)),
+            };
+            self.flying.insert(caller.call(now, call), (key, version));
+        }
+    }
+
+    /// When the next message is due.
+    pub(crate) fn poll_timeout(&self, now: Time) -> Option<Time> {
+        let caller = self.caller.as_ref()?;
+        let can_call = self.listing.is_none() && !self.queue.is_empty() && caller.has_room();
+        let at_once = can_call.then_some(now);
+        at_once.into_iter().chain(caller.poll_timeout()).chain(self.refused.values().copied()).min()
+    }
+
+    /// Whether the relay has what it is to have, as far as is known.
+    pub(crate) fn is_settled(&self) -> bool {
+        let is_idle = self.queue.is_empty() && self.flying.is_empty() && self.refused.is_empty();
+        is_idle && self.listing.is_none() && self.caller.is_some()
+    }
+
+    /// Whether the relay is to have this, as it is here.
+    pub(crate) fn wants(&self, item: &Item) -> bool {
+        self.wanted.get(&item.key()).is_some_and(|(_, wanted)| wanted == item)
+    }
+
+    /// Whether the relay is about to be told more of something.
+    pub(crate) fn has_more(&self, key: ItemKey) -> bool {
+        let is_queued = [true, false].iter().any(|is| self.queue.contains(&rank(key, *is)));
+        is_queued || self.flying.values().any(|(of, _)| *of == key)
+    }
+
+    /// What the relay is to have.
+    pub(crate) fn wanted(&self) -> impl Iterator<Item = &Item> {
+        self.wanted.values().map(|(_, item)| item)
+    }
+
+    /// How often calls were sent again, in this life of the relay.
+    pub(crate) fn repeats(&self) -> u64 {
+        self.caller.as_ref().map_or(0, Caller::repeats)
+    }
+}
+
+/// In which order a relay takes what waits: what needs something else after it, and what is to go
+/// before what it needs.
+fn rank(key: ItemKey, is_wanted: bool) -> (u8, ItemKey) {
+    let rank = match (key, is_wanted) {
+        (ItemKey::Member(..), false) => 0,
+        (ItemKey::Comtree(_), false) => 1,
+        (ItemKey::Link(_), true) => 2,
+        (ItemKey::Comtree(_), true) => 3,
+        (ItemKey::Member(..), true) => 4,
+        (ItemKey::Link(_), false) => 5,
+    };
+    (rank, key)
+}

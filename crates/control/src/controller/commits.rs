@@ -1,0 +1,163 @@
+//! What is committed, and what relays are told then.
+
+use super::{Controller, LIFE};
+use crate::model::RelayId;
+use crate::op::{Effect, Event, member_key};
+use crate::rollouts::Step;
+use crate::signal::{Item, ItemKey};
+use crate::storage::{Batch, Condition, Revision, StorageError, Table};
+use canopy_wire::{Address, Comtree, Time};
+use std::collections::BTreeSet;
+
+impl Controller {
+    /// The batch to be committed now: one at a time, and [`Controller::handle_commit`] says what
+    /// became of it.
+    pub fn poll_commit(&mut self, now: Time) -> Option<Batch> {
+        while self.committing.is_none() && !self.ops.is_empty() {
+            let mut writes = Vec::new();
+            let mut effects = Vec::new();
+            while let Some(op) = self.ops.front() {
+                if !writes.is_empty() && writes.len() + op.writes.len() >= Batch::MOST {
+                    break;
+                }
+                let Some(op) = self.ops.pop_front() else { break };
+                writes.extend(op.writes);
+                effects.extend(op.effects);
+            }
+            if writes.is_empty() {
+                self.apply(now, effects);
+                continue;
+            }
+            self.committing = Some(effects);
+            let key = LIFE.to_vec();
+            let fence = Condition { table: Table::Controller, key, revision: self.fence };
+            return Some(Batch { conditions: vec![fence], writes });
+        }
+        None
+    }
+
+    /// What became of the batch.
+    ///
+    /// # Errors
+    /// It was not committed, or nobody knows. Then the controller is to be dropped and started again.
+    pub fn handle_commit(
+        &mut self,
+        now: Time,
+        result: Result<Revision, StorageError>,
+    ) -> Result<(), StorageError> {
+        result?;
+        if let Some(effects) = self.committing.take() {
+            self.apply(now, effects);
+        }
+        Ok(())
+    }
+
+    pub(super) fn apply(&mut self, now: Time, effects: Vec<Effect>) {
+        let mut touched = BTreeSet::new();
+        for effect in effects {
+            match effect {
+                Effect::Link(relay, link, item) => self.want(relay, ItemKey::Link(link), 0, item),
+                Effect::Comtree(comtree, relay, item) => {
+                    self.step(comtree, Step::Comtree(relay, item));
+                }
+                Effect::Barrier(comtree) => {
+                    touched.insert(comtree);
+                    self.rollouts.entry(comtree).or_default().barrier();
+                }
+                Effect::Admit(comtree, relay, item) => {
+                    touched.insert(comtree);
+                    self.begin_admit(comtree, relay, item);
+                }
+                Effect::Dismiss(comtree, relay, address) => self.dismiss(comtree, relay, address),
+                Effect::Lost(relay) => {
+                    self.lost.insert(relay);
+                    self.rollouts.values_mut().for_each(|rollout| rollout.forget(relay));
+                    touched.extend(self.rollouts.keys().copied());
+                }
+                Effect::Found(relay) => {
+                    self.lost.remove(&relay);
+                    self.agents
+                        .values_mut()
+                        .filter(|a| a.relay == relay)
+                        .for_each(|a| a.heard = now);
+                }
+                Effect::Confirm(world, address) => {
+                    if !self.admitting.contains_key(&(world, address)) {
+                        self.events.push_back(Event::Admitted { world, address });
+                    }
+                }
+                Effect::Tell(event) => self.events.push_back(event),
+            }
+        }
+        touched.into_iter().for_each(|comtree| self.flush(comtree));
+    }
+
+    fn want(&mut self, relay: RelayId, key: ItemKey, version: u64, item: Option<Item>) {
+        if let Some(agent) = self.agents.get_mut(&relay) {
+            agent.want(key, version, item);
+        }
+    }
+
+    fn step(&mut self, comtree: Comtree, step: Step) {
+        let lost = matches!(&step, Step::Comtree(relay, _) if self.lost.contains(relay));
+        let mut now = Vec::new();
+        let rollout = self.rollouts.entry(comtree).or_default();
+        rollout.take(step, lost, &mut self.changes, &mut now);
+        self.take_steps(comtree, now);
+    }
+
+    fn take_steps(&mut self, comtree: Comtree, steps: Vec<(u64, Step)>) {
+        for (version, step) in steps {
+            match step {
+                Step::Comtree(relay, item) => {
+                    self.want(relay, ItemKey::Comtree(comtree), version, item);
+                }
+                Step::Member(relay, item) => self.want(relay, item.key(), version, Some(item)),
+            }
+        }
+    }
+
+    fn begin_admit(&mut self, comtree: Comtree, relay: RelayId, item: Item) {
+        let world = self.state.comtrees.get(&comtree).map(|running| running.world);
+        if let (Some(world), Item::Member { address, .. }) = (world, &item) {
+            self.admitting.entry((world, *address)).or_default().insert(comtree);
+        }
+        self.step(comtree, Step::Member(relay, item));
+    }
+
+    fn dismiss(&mut self, comtree: Comtree, relay: RelayId, address: Address) {
+        let Some(world) = self.state.comtrees.get(&comtree).map(|running| running.world) else {
+            return;
+        };
+        self.admitting.remove(&(world, address));
+        if let Some(rollout) = self.rollouts.get_mut(&comtree) {
+            rollout.dismiss(relay, address);
+        }
+        self.leaving.entry((world, address)).or_default().insert(comtree);
+        self.want(relay, member_key(comtree, address), 0, None);
+    }
+
+    /// What waits for a comtree goes on, if it can.
+    pub(super) fn flush(&mut self, comtree: Comtree) {
+        let mut steps = Vec::new();
+        if let Some(rollout) = self.rollouts.get_mut(&comtree) {
+            rollout.poll(|relay| self.lost.contains(&relay), &mut self.changes, &mut steps);
+            if rollout.is_settled() {
+                self.rollouts.remove(&comtree);
+            }
+        }
+        self.take_steps(comtree, steps);
+    }
+
+    /// A message for a relay.
+    pub fn poll_transmit(&mut self, now: Time) -> Option<(RelayId, Vec<u8>)> {
+        self.agents.values_mut().find_map(|agent| {
+            agent.poll_transmit(now).map(|message| (agent.relay, message.encode()))
+        })
+    }
+
+    /// Something to be told.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+}

@@ -1,0 +1,221 @@
+//! What relays say, and what time brings.
+
+use super::{Controller, REVIEW};
+use crate::agent::Settled;
+use crate::error::Refusal;
+use crate::model::{MemberState, RelayId, RelayState, WorldId};
+use crate::op::{Effect, Event, Op, member_key};
+use crate::rollouts::Rollout;
+use crate::signal::{ItemKey, Message};
+use crate::state::State;
+use canopy_wire::{Address, Comtree, Time};
+
+impl Controller {
+    /// Takes a message from a relay, which has proved that it is that one.
+    pub fn handle_message(&mut self, now: Time, relay: RelayId, bytes: &[u8]) {
+        let Ok(message) = Message::decode(bytes) else { return };
+        let Some(agent) = self.agents.get_mut(&relay) else { return };
+        match message {
+            Message::Beat { relay: life, links } => {
+                agent.hear(now, life);
+                self.found(relay);
+                links.into_iter().for_each(|report| self.state.report(now, relay, report));
+                self.review(now);
+            }
+            Message::Answer { .. } => {
+                let mut settled = Vec::new();
+                agent.handle_answer(now, message, &mut settled);
+                settled.into_iter().for_each(|settled| self.settle(now, relay, settled));
+            }
+            Message::Call { .. } => {}
+        }
+    }
+
+    /// A relay was heard.
+    fn found(&mut self, relay: RelayId) {
+        let state = self.state.relays.get(&relay).map(|relay| relay.state);
+        if matches!(state, Some(RelayState::Joining | RelayState::Gone)) {
+            let mut op = Op::default();
+            _ = self.state.set_relay(&mut op, relay, RelayState::Up);
+            op.effects.push(Effect::Found(relay));
+            op.tell(Event::RelayFound(relay));
+            self.ops.push_back(op);
+            self.repair();
+        }
+    }
+
+    fn settle(&mut self, now: Time, relay: RelayId, settled: Settled) {
+        let Settled { key, version, is_there, result } = settled;
+        match (key, result) {
+            (ItemKey::Link(_), _) => {}
+            (ItemKey::Comtree(comtree), Ok(())) => {
+                if let Some(rollout) = self.rollouts.get_mut(&comtree) {
+                    rollout.settle(relay, version);
+                }
+                self.flush(comtree);
+            }
+            (ItemKey::Comtree(comtree), Err(why)) => {
+                let waiting = self.rollouts.get(&comtree).map_or_else(Vec::new, Rollout::waiting);
+                for address in waiting {
+                    self.reject(comtree, address, relay, why.clone());
+                }
+            }
+            (ItemKey::Member(comtree, address), Ok(())) if is_there => {
+                self.member_is_there(comtree, address, relay);
+            }
+            (ItemKey::Member(comtree, address), Ok(())) => {
+                self.member_is_gone(now, comtree, address);
+            }
+            (ItemKey::Member(comtree, address), Err(why)) => {
+                if is_there {
+                    self.reject(comtree, address, relay, why);
+                }
+            }
+        }
+    }
+
+    fn member_is_there(&mut self, comtree: Comtree, address: Address, relay: RelayId) {
+        let key = member_key(comtree, address);
+        let has_more = self.agents.get(&relay).is_none_or(|agent| agent.has_more(key))
+            || self
+                .rollouts
+                .get(&comtree)
+                .is_some_and(|rollout| rollout.waiting().contains(&address));
+        let Some(world) = self.state.comtrees.get(&comtree).map(|running| running.world) else {
+            return;
+        };
+        if has_more {
+            return;
+        }
+        let Some(left) = self.admitting.get_mut(&(world, address)) else { return };
+        left.remove(&comtree);
+        if left.is_empty() {
+            self.admitting.remove(&(world, address));
+            self.events.push_back(Event::Admitted { world, address });
+            let mut op = Op::default();
+            if self.is_in_force(world, address) {
+                self.state.settle_limits(&mut op, world, address);
+            }
+            if !op.is_empty() {
+                self.ops.push_back(op);
+            }
+        }
+    }
+
+    /// Whether a member's relay holds it to its limits. It does not yet if they were changed and that
+    /// is not committed.
+    fn is_in_force(&self, world: WorldId, address: Address) -> bool {
+        let member = self.state.members.get(&(world, address));
+        let Some((member, of)) = member.zip(self.state.worlds.get(&world)) else { return false };
+        let Some(agent) = self.agents.get(&member.relay()) else { return false };
+        of.comtrees.iter().all(|comtree| agent.wants(&State::member_item(*comtree, member)))
+    }
+
+    fn member_is_gone(&mut self, now: Time, comtree: Comtree, address: Address) {
+        let Some(world) = self.state.comtrees.get(&comtree).map(|running| running.world) else {
+            return;
+        };
+        let Some(left) = self.leaving.get_mut(&(world, address)) else { return };
+        left.remove(&comtree);
+        if left.is_empty() {
+            self.leaving.remove(&(world, address));
+            let mut op = Op::default();
+            self.state.release(&mut op, now, world, address);
+            self.ops.push_back(op);
+        }
+    }
+
+    /// Rolls back: the relay was not able to let a member in.
+    fn reject(&mut self, comtree: Comtree, address: Address, relay: RelayId, why: String) {
+        let Some(world) = self.state.comtrees.get(&comtree).map(|running| running.world) else {
+            return;
+        };
+        let mut op = Op::default();
+        if self.state.leave(&mut op, world, address).is_err() {
+            return;
+        }
+        if let Ok(relay) = self.state.relay(relay) {
+            let why = Refusal::Relay { relay: relay.name.clone(), why };
+            op.tell(Event::Refused { world, address, why });
+        }
+        self.ops.push_back(op);
+    }
+
+    /// Takes the time: leases end, silent relays are given up, damped links come back.
+    pub fn handle_timeout(&mut self, now: Time) {
+        loop {
+            let mut op = Op::default();
+            if !self.state.expire(&mut op, now) {
+                break;
+            }
+            self.ops.push_back(op);
+        }
+        let silence = self.state.settings.silence;
+        let silent = self.agents.values().filter(|agent| agent.heard + silence <= now);
+        for relay in silent.map(|agent| agent.relay).collect::<Vec<_>>() {
+            if self.state.is_running(relay) {
+                self.lose(now, relay);
+            }
+        }
+        if now >= self.next_review {
+            self.review(now);
+        }
+    }
+
+    /// When it wants to know the time next.
+    pub fn poll_timeout(&self, now: Time) -> Time {
+        let silence = self.state.settings.silence;
+        let running = self.agents.values().filter(|agent| self.state.is_running(agent.relay));
+        let silent = running.map(|agent| agent.heard + silence);
+        let calls = self.agents.values().filter_map(|agent| agent.poll_timeout(now));
+        let ends = self.state.ends.first().map(|(until, ..)| *until);
+        silent.chain(calls).chain(ends).fold(self.next_review, Time::min)
+    }
+
+    /// Gives up a relay that is silent.
+    fn lose(&mut self, now: Time, relay: RelayId) {
+        let mut op = Op::default();
+        _ = self.state.set_relay(&mut op, relay, RelayState::Gone);
+        op.effects.push(Effect::Lost(relay));
+        op.tell(Event::RelayLost(relay));
+        self.ops.push_back(op);
+        self.give_up_members(now, relay);
+        self.repair();
+    }
+
+    pub(super) fn give_up_members(&mut self, now: Time, relay: RelayId) {
+        let there = self
+            .state
+            .members
+            .values()
+            .filter(|member| member.relay() == relay && member.state != MemberState::Resting);
+        for (world, address) in there.map(|m| (m.world, m.address)).collect::<Vec<_>>() {
+            let mut op = Op::default();
+            self.state.give_up(&mut op, now, world, address);
+            self.ops.push_back(op);
+        }
+    }
+
+    fn review(&mut self, now: Time) {
+        self.next_review = now + REVIEW;
+        let mut op = Op::default();
+        let has_changed = self.state.review_links(&mut op, now);
+        if !op.is_empty() {
+            self.ops.push_back(op);
+        }
+        if has_changed {
+            self.repair();
+        }
+    }
+
+    /// Gives all comtrees that lack something another tree, if there is one.
+    pub(super) fn repair(&mut self) {
+        for comtree in self.state.hit() {
+            let mut op = Op::default();
+            self.state.repair(&mut op, comtree);
+            if !op.is_empty() {
+                self.ops.push_back(op);
+            }
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The controller: what it is asked (here), what relays say (`heard`), what is committed and told to
+//! relays then (`commits`), and what it knows (`known`).
+
+mod commits;
+mod heard;
+mod known;
+
+use crate::admission::{Admission, Enter};
+use crate::agent::Agent;
+use crate::codec::Coded;
+use crate::error::{LoadError, Refusal};
+use crate::model::{LinkId, Relay, RelayId, RelayState, WorldId};
+use crate::name::Name;
+use crate::op::{Effect, Event, Op};
+use crate::repair::NewRelay;
+use crate::rollouts::Rollouts;
+use crate::signal::Retry;
+use crate::state::{Settings, State};
+use crate::storage::{Batch, Condition, Revision, Storage, Table, Write};
+use crate::worlds::NewWorld;
+use canopy_plan::{Limits, Rate};
+use canopy_wire::{Address, Comtree, Time};
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Where the number of the controller's life is.
+const LIFE: &[u8] = b"life";
+/// Links are looked at this often, whatever is reported.
+const REVIEW: Duration = Duration::from_secs(1);
+
+/// The controller, in one of its lives.
+///
+/// Time is counted from an origin that all its lives have in common, such as 1970. An operation is
+/// decided at once. Nothing of it shows outside, neither to relays nor as an [`Event`], before it is
+/// committed. If a commit fails the controller is to be dropped, and started from storage again.
+#[derive(Debug)]
+pub struct Controller {
+    state: State,
+    life: u32,
+    /// The commit that wrote the life. It fences off whoever ran before.
+    fence: Revision,
+    retry: Retry,
+    agents: BTreeMap<RelayId, Agent>,
+    rollouts: Rollouts,
+    /// How many changes of comtrees were told to relays.
+    changes: u64,
+    lost: BTreeSet<RelayId>,
+    ops: VecDeque<Op>,
+    committing: Option<Vec<Effect>>,
+    /// Members that a relay is about to let in, and on which comtrees.
+    admitting: BTreeMap<(WorldId, Address), BTreeSet<Comtree>>,
+    /// Members that a relay is about to send away.
+    leaving: BTreeMap<(WorldId, Address), BTreeSet<Comtree>>,
+    events: VecDeque<Event>,
+    next_review: Time,
+}
+
+impl Controller {
+    /// Starts a controller on a store: whoever ran on it before can write there no more.
+    ///
+    /// # Errors
+    /// Storage fails, or what it has cannot be read.
+    pub fn start(
+        settings: Settings,
+        retry: Retry,
+        now: Time,
+        storage: &mut impl Storage,
+    ) -> Result<Controller, LoadError> {
+        let found = storage.get(Table::Controller, LIFE)?;
+        let before = found.as_ref().map_or(Ok(0), |entry| u32::of_bytes(&entry.value));
+        let life = before.map_err(|error| LoadError::Contradiction(error.to_string()))? + 1;
+        let revision = found.map_or(Revision(0), |entry| entry.revision);
+        let key = LIFE.to_vec();
+        let value = Some(life.to_bytes());
+        let fence = storage.commit(&Batch {
+            conditions: vec![Condition { table: Table::Controller, key: key.clone(), revision }],
+            writes: vec![Write { table: Table::Controller, key, value }],
+        })?;
+        let state = State::load(settings, storage)?;
+        let agent = |relay: &RelayId| (*relay, Agent::new(*relay, life, retry, now));
+        let is_lost = |relay: &&Relay| relay.state == RelayState::Gone;
+        let mut controller = Controller {
+            agents: state.relays.keys().map(agent).collect(),
+            lost: state.relays.values().filter(is_lost).map(|relay| relay.id).collect(),
+            life,
+            fence,
+            retry,
+            rollouts: Rollouts::new(),
+            changes: 0,
+            ops: VecDeque::new(),
+            committing: None,
+            admitting: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            events: VecDeque::new(),
+            next_review: now,
+            state,
+        };
+        let effects = controller.state.all_effects();
+        controller.apply(now, effects);
+        controller.resume(now);
+        Ok(controller)
+    }
+
+    /// Goes on with what its life before has begun and not ended.
+    fn resume(&mut self, now: Time) {
+        for relay in self.lost.clone() {
+            self.give_up_members(now, relay);
+        }
+        let closing = self.state.worlds.values().filter(|world| world.closing);
+        for name in closing.map(|world| world.name.clone()).collect::<Vec<_>>() {
+            _ = self.delete_world(&name);
+        }
+        self.repair();
+    }
+
+    /// The number of its life.
+    pub fn life(&self) -> u32 {
+        self.life
+    }
+
+    /// Lets an endpoint whose credential was checked enter a world. What it gets is reserved at
+    /// once, and may be told to it with [`Event::Admitted`].
+    ///
+    /// # Errors
+    /// Why not; of several relays, what the nearest lacks.
+    pub fn enter(&mut self, now: Time, ask: &Enter) -> Result<Admission, Refusal> {
+        self.decide(|state, op| state.enter(op, now, ask))
+    }
+
+    /// Prolongs a member's lease. Returns until when.
+    ///
+    /// # Errors
+    /// Nobody has the address.
+    pub fn renew(&mut self, now: Time, world: WorldId, address: Address) -> Result<Time, Refusal> {
+        self.decide(|state, op| state.renew(op, now, world, address))
+    }
+
+    /// Changes what a member may send and receive.
+    ///
+    /// # Errors
+    /// Nobody has the address, or a link or relay has too little left.
+    pub fn modify(
+        &mut self,
+        world: WorldId,
+        address: Address,
+        limits: Limits,
+    ) -> Result<(), Refusal> {
+        self.decide(|state, op| state.modify(op, world, address, limits))
+    }
+
+    /// Sends a member away; [`Event::Left`] says when it is gone.
+    ///
+    /// # Errors
+    /// Nobody has the address.
+    pub fn leave(&mut self, world: WorldId, address: Address) -> Result<(), Refusal> {
+        self.decide(|state, op| state.leave(op, world, address))
+    }
+
+    /// Creates a world.
+    ///
+    /// # Errors
+    /// There is one of that name.
+    pub fn create_world(&mut self, new: NewWorld) -> Result<WorldId, Refusal> {
+        self.decide(|state, op| state.create_world(op, new))
+    }
+
+    /// Deletes a world: nobody enters any more, and all members are sent away.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub fn delete_world(&mut self, name: &Name) -> Result<(), Refusal> {
+        let id = self.state.world(name)?.id;
+        for address in self.decide(|state, op| state.close_world(op, name))? {
+            // Those who are leaving already, or rest, need not be told again.
+            _ = self.leave(id, address);
+        }
+        Ok(())
+    }
+
+    /// Takes a relay that registers: it gets the number that it had, or a new one.
+    ///
+    /// # Errors
+    /// A relay of that name has another key.
+    pub fn register(&mut self, now: Time, new: NewRelay) -> Result<RelayId, Refusal> {
+        let id = self.decide(|state, op| state.register(op, new))?;
+        let (life, retry) = (self.life, self.retry);
+        self.agents.entry(id).or_insert_with(|| Agent::new(id, life, retry, now));
+        Ok(id)
+    }
+
+    /// Joins two relays by a link of this rate each way.
+    ///
+    /// # Errors
+    /// There is no such relay, both are the same, or one has as many links as it can have.
+    pub fn add_link(
+        &mut self,
+        ends: [RelayId; 2],
+        rate: Rate,
+        delay_us: u32,
+    ) -> Result<LinkId, Refusal> {
+        self.decide(|state, op| state.add_link(op, ends, rate, delay_us))
+    }
+
+    /// Lets nobody new in at a relay, or again.
+    ///
+    /// # Errors
+    /// There is no such relay.
+    pub fn drain(&mut self, relay: RelayId, drains: bool) -> Result<(), Refusal> {
+        let state = if drains { RelayState::Draining } else { RelayState::Up };
+        self.decide(|of, op| match of.relay(relay)?.state {
+            RelayState::Up | RelayState::Draining => of.set_relay(op, relay, state),
+            _ => Err(Refusal::NoSuchRelay(of.relay_name(relay))),
+        })
+    }
+
+    /// Looks for a better tree for a comtree, and takes it if it gains enough. Returns why it did or
+    /// did not. What is on its way meanwhile may be lost: old branches end before new ones begin.
+    pub fn improve(&mut self, comtree: Comtree) -> String {
+        let mut op = Op::default();
+        let why = self.state.improve(&mut op, comtree);
+        self.ops.push_back(op);
+        why
+    }
+
+    fn decide<T>(
+        &mut self,
+        operation: impl FnOnce(&mut State, &mut Op) -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        let mut op = Op::default();
+        let result = operation(&mut self.state, &mut op)?;
+        if !op.is_empty() {
+            self.ops.push_back(op);
+        }
+        Ok(result)
+    }
+}

@@ -1,0 +1,106 @@
+//! Why the controller does not do what it is asked.
+
+use crate::name::{Name, NameError};
+use crate::storage::StorageError;
+
+/// Why something was refused. Nothing has changed then.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// A name is none.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// There is no world of that name.
+    #[error("there is no world {0}; create it first, or see which there are")]
+    NoSuchWorld(String),
+    /// There is a world of that name.
+    #[error("there is a world {0} already; choose another name")]
+    WorldExists(Name),
+    /// The world is being deleted.
+    #[error("the world {0} is being deleted; wait until it is gone, or enter another")]
+    Closing(Name),
+    /// There is no such relay.
+    #[error("there is no relay {0}; see which there are")]
+    NoSuchRelay(String),
+    /// A relay of that name has another key.
+    #[error(
+        "the relay {0} is known by another key; give this one another name, or remove that one first"
+    )]
+    OtherKey(Name),
+    /// There is no such link.
+    #[error("there is no link {0}; see which there are")]
+    NoSuchLink(u32),
+    /// A link from a relay to itself.
+    #[error("a link joins two relays; both ends are {0}")]
+    OwnLink(Name),
+    /// A relay has as many links as it can have.
+    #[error("the relay {0} has {MOST} links, as many as it can have; remove one first", MOST = crate::MOST_LINKS)]
+    TooManyLinks(Name),
+    /// All numbers of a kind were given.
+    #[error("all numbers for {0} were given; a new store begins anew")]
+    OutOfNumbers(&'static str),
+    /// None of the relays that were measured takes anybody.
+    #[error(
+        "none of the {0} relays that were measured takes members now; measure others, or add a relay"
+    )]
+    NoRelay(usize),
+    /// A relay has no address left for the world.
+    #[error(
+        "the relay {relay} has no address left for the world {world}; wait for one to rest, or take another relay"
+    )]
+    NoAddress {
+        /// Which relay.
+        relay: Name,
+        /// Which world.
+        world: Name,
+    },
+    /// Nobody has the address.
+    #[error("nobody has the address {address} in the world {world}; it may have left by now")]
+    NoSuchMember {
+        /// The address.
+        address: String,
+        /// The world.
+        world: String,
+    },
+    /// A relay or a link has too little left.
+    #[error(
+        "{what}: {asked} more is asked for, {free} is free; ask for less, or take another relay"
+    )]
+    Full {
+        /// The relay or the link, with its direction.
+        what: String,
+        /// What was asked for.
+        asked: String,
+        /// What is free.
+        free: String,
+    },
+    /// No path leads from a relay to those that are on the comtree.
+    #[error(
+        "no links that are up lead from the relay {relay} to the world {world}; join it to another relay, or wait for its links"
+    )]
+    Apart {
+        /// Which relay.
+        relay: Name,
+        /// Which world.
+        world: Name,
+    },
+    /// A relay did not do what it was told.
+    #[error("the relay {relay} refused: {why}")]
+    Relay {
+        /// Which.
+        relay: Name,
+        /// What it said.
+        why: String,
+    },
+}
+
+/// Why the controller cannot go on. It is to be loaded from storage again.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum LoadError {
+    /// Storage does not answer.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// Records contradict each other.
+    #[error("the records contradict each other: {0}; restore them from a copy")]
+    Contradiction(String),
+}

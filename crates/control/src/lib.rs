@@ -1,0 +1,50 @@
+//! The control plane: worlds that are admitted, placed, provisioned, signalled and repaired
+//! (Forest §2.2, §3.1, §3.4–3.5, §7).
+//!
+//! [`Controller`] decides, [`RelaySide`] executes, [`Storage`] keeps. All of it is sans-IO: messages,
+//! time and what became of a commit come in as arguments.
+//!
+//! ```text
+//!  enter, leave, …      ┌────────────┐  poll_commit ──▶ storage ──▶ handle_commit
+//!  ───────────────────▶ │ Controller │
+//!  ◀─── poll_event ──── └────────────┘ ◀── Call, Answer, Beat ──▶ RelaySide ──▶ the data plane
+//! ```
+#![forbid(unsafe_code)]
+
+mod admission;
+mod agent;
+mod codec;
+mod controller;
+mod damping;
+mod error;
+mod ledger;
+mod model;
+mod name;
+mod op;
+mod placement;
+mod relay_side;
+mod repair;
+mod rollouts;
+mod shape;
+pub mod signal;
+mod state;
+pub mod storage;
+mod worlds;
+
+pub use admission::{Admission, Enter};
+pub use codec::CodecError;
+pub use controller::Controller;
+pub use error::{LoadError, Refusal};
+pub use ledger::{Account, Lack};
+pub use model::{
+    Channel, ComtreeRecord, Core, Counters, Downlink, Key, Link, LinkId, Member, MemberState, Mode,
+    Owner, Relay, RelayId, RelayState, TreeHop, World, WorldId,
+};
+pub use name::{MAX_NAME, Name, NameError};
+pub use op::Event;
+pub use relay_side::{Applying, RelaySide};
+pub use repair::{MOST_LINKS, NewRelay};
+pub use signal::{Item, ItemKey, LinkReport, Message, Retry};
+pub use state::Settings;
+pub use storage::Storage;
+pub use worlds::{MOST_COMTREES, NewWorld};

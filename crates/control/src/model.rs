@@ -1,0 +1,291 @@
+//! What the controller knows and keeps: relays, links, worlds, comtrees, members.
+//!
+//! These are records, as they are stored. What follows from them, which is every reservation, is
+//! worked out anew when they are read, so that there is none that belongs to nobody.
+
+use crate::codec::{CodecError, Coded, Reader, coded, coded_enum};
+use crate::name::Name;
+use canopy_plan::{Limits, Rate};
+use canopy_wire::{Address, Comtree, Time};
+use core::net::SocketAddr;
+
+/// A relay's number, which is its site on every comtree: 1 to [`RelayId::MAX`]. A number is given
+/// once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RelayId(pub u16);
+
+impl RelayId {
+    /// The largest: a site has 15 bits (Forest §3.2).
+    pub const MAX: u16 = 0x7fff;
+}
+
+/// A link's number. A number is given once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub u32);
+
+/// A world's number. A number is given once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorldId(pub u32);
+
+/// By what a relay is known to others: its public key.
+pub type Key = [u8; 32];
+
+/// Who a member is, whatever its address: a digest of the credential that was checked. Whoever asks
+/// again with the same gets what it has.
+pub type Owner = [u8; 16];
+
+/// What a relay is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RelayState {
+    /// Registered, and not yet heard from by the neighbours.
+    Joining,
+    /// Carries comtrees, and takes members.
+    Up,
+    /// Carries comtrees, and takes no new members.
+    Draining,
+    /// Silent for so long that its members were given up.
+    Gone,
+}
+
+/// A relay.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Relay {
+    /// Its number, and its site.
+    pub id: RelayId,
+    /// Its name.
+    pub name: Name,
+    /// Its public key.
+    pub key: Key,
+    /// Where participants and neighbours reach it.
+    pub native: SocketAddr,
+    /// What it can send and receive altogether, a second.
+    pub uplink: Limits,
+    /// How many members it has room for.
+    pub places: u32,
+    /// What it is about.
+    pub state: RelayState,
+}
+
+/// A link between two relays.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Link {
+    /// Its number.
+    pub id: LinkId,
+    /// The relays at its ends. The first calls.
+    pub ends: [RelayId; 2],
+    /// What can be sent over it, each way.
+    pub rate: Rate,
+    /// The measured time one way, microseconds.
+    pub delay_us: u32,
+}
+
+impl Link {
+    /// The other end.
+    pub fn other(&self, end: RelayId) -> RelayId {
+        if self.ends[0] == end { self.ends[1] } else { self.ends[0] }
+    }
+}
+
+/// When updates leave a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// At once.
+    Immediate,
+    /// Every so many milliseconds.
+    Periodic(u16),
+}
+
+/// How updates to participants are protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Downlink {
+    /// Each copy with its receiver's key.
+    Member,
+    /// Once, with a key that all members have.
+    Group,
+    /// Not at all.
+    None,
+}
+
+/// Which relays of a comtree are its core (Forest §3.3).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Core {
+    /// The root of its tree.
+    Center,
+    /// The root and its neighbours.
+    CenterAndNeighbours,
+    /// All.
+    All,
+}
+
+/// A named family of groups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Channel {
+    /// Its name.
+    pub name: Name,
+    /// The first group.
+    pub first: u32,
+    /// How many groups there are, one after another.
+    pub groups: u32,
+}
+
+/// A shared space.
+#[derive(Clone, Debug, PartialEq)]
+pub struct World {
+    /// Its number.
+    pub id: WorldId,
+    /// Its name.
+    pub name: Name,
+    /// Its comtrees, in order.
+    pub comtrees: Vec<Comtree>,
+    /// Its channels.
+    pub channels: Vec<Channel>,
+    /// The highest level.
+    pub levels: u8,
+    /// When updates leave.
+    pub mode: Mode,
+    /// How they are protected.
+    pub downlink: Downlink,
+    /// The limits of a member that asks for none.
+    pub default: Limits,
+    /// The rule for the core of its comtrees.
+    pub core: Core,
+    /// Whether it is being deleted: nobody enters, and who is in leaves.
+    pub closing: bool,
+}
+
+/// How a relay hangs on its comtree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TreeHop {
+    /// The relay.
+    pub relay: RelayId,
+    /// The relay above, and the link that leads there; nothing at the root.
+    pub above: Option<(RelayId, LinkId)>,
+}
+
+/// A comtree of a world, with its tree over the links.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ComtreeRecord {
+    /// Its number on the wire.
+    pub id: Comtree,
+    /// Its world.
+    pub world: WorldId,
+    /// The tree, each relay after the one above it; nothing while it has no members.
+    pub tree: Vec<TreeHop>,
+}
+
+/// Where a membership stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberState {
+    /// It has a reservation, and its relay lets it in or is being told to.
+    Held,
+    /// Its relay is being told that it has left; the reservation lasts until the relay says so.
+    Leaving,
+    /// It has nothing any more but its address, which nobody else gets before [`Member::until`].
+    Resting,
+}
+
+/// An endpoint's lease in a world.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Member {
+    /// The world.
+    pub world: WorldId,
+    /// Its address on each of the world's comtrees: the relay's site, and an endpoint number.
+    pub address: Address,
+    /// Who it is.
+    pub owner: Owner,
+    /// What it sends and receives at most, on each comtree.
+    pub limits: Limits,
+    /// What is reserved for it: as much, or more as long as its relay may still let it do more.
+    pub reserved: Limits,
+    /// When its lease ends, or the rest of its address.
+    pub until: Time,
+    /// Where the membership stands.
+    pub state: MemberState,
+}
+
+impl Member {
+    /// The relay that serves it.
+    pub fn relay(&self) -> RelayId {
+        RelayId(self.address.site())
+    }
+}
+
+/// The numbers that are given next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counters {
+    /// Of relays.
+    pub relay: u16,
+    /// Of links.
+    pub link: u32,
+    /// Of worlds.
+    pub world: u32,
+    /// Of comtrees. The ones below [`Counters::FIRST_COMTREE`] are for control.
+    pub comtree: u32,
+}
+
+impl Counters {
+    /// The first comtree of a world.
+    pub const FIRST_COMTREE: u32 = 16;
+}
+
+impl Default for Counters {
+    fn default() -> Counters {
+        Counters { relay: 1, link: 1, world: 1, comtree: Counters::FIRST_COMTREE }
+    }
+}
+
+coded! {
+    RelayId { 0 }
+    LinkId { 0 }
+    WorldId { 0 }
+    Relay { id, name, key, native, uplink, places, state }
+    Link { id, ends, rate, delay_us }
+    Channel { name, first, groups }
+    World { id, name, comtrees, channels, levels, mode, downlink, default, core, closing }
+    TreeHop { relay, above }
+    ComtreeRecord { id, world, tree }
+    Member { world, address, owner, limits, reserved, until, state }
+    Counters { relay, link, world, comtree }
+}
+coded_enum!(RelayState { Joining = 0, Up = 1, Draining = 2, Gone = 3 });
+coded_enum!(Downlink { Member = 0, Group = 1, None = 2 });
+coded_enum!(Core { Center = 0, CenterAndNeighbours = 1, All = 2 });
+coded_enum!(MemberState { Held = 0, Leaving = 1, Resting = 2 });
+
+impl Coded for [RelayId; 2] {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.iter().for_each(|end| end.put(out));
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<[RelayId; 2], CodecError> {
+        Ok([RelayId::take(from)?, RelayId::take(from)?])
+    }
+}
+
+impl Coded for (RelayId, LinkId) {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+        self.1.put(out);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<(RelayId, LinkId), CodecError> {
+        Ok((RelayId::take(from)?, LinkId::take(from)?))
+    }
+}
+
+impl Coded for Mode {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Mode::Immediate => 0_u16,
+            Mode::Periodic(tick_ms) => *tick_ms,
+        }
+        .put(out);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Mode, CodecError> {
+        Ok(match u16::take(from)? {
+            0 => Mode::Immediate,
+            tick_ms => Mode::Periodic(tick_ms),
+        })
+    }
+}

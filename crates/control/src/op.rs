@@ -1,0 +1,106 @@
+//! What an operation writes, and what it has outside once that is committed.
+
+use crate::codec::Coded;
+use crate::error::Refusal;
+use crate::model::{LinkId, RelayId, WorldId};
+use crate::signal::{Item, ItemKey};
+use crate::storage::{Table, Write};
+use canopy_wire::{Address, Comtree};
+
+/// Something that the controller tells whoever runs it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A member's relay lets it in: its token may be given out.
+    Admitted {
+        /// The world.
+        world: WorldId,
+        /// Its address there.
+        address: Address,
+    },
+    /// A member that had a reservation is let in after all not.
+    Refused {
+        /// The world.
+        world: WorldId,
+        /// The address that it was to have.
+        address: Address,
+        /// Why.
+        why: Refusal,
+    },
+    /// A member has left, and nothing is reserved for it any more.
+    Left {
+        /// The world.
+        world: WorldId,
+        /// The address that it had.
+        address: Address,
+    },
+    /// A comtree has a new tree.
+    Reshaped {
+        /// Which.
+        comtree: Comtree,
+        /// Why.
+        why: String,
+    },
+    /// No tree can be had for a comtree; what stands of the old one goes on.
+    Broken {
+        /// Which.
+        comtree: Comtree,
+        /// Why, and what would help.
+        why: String,
+    },
+    /// A relay was silent for too long: its members were given up.
+    RelayLost(RelayId),
+    /// A relay is there, again or for the first time.
+    RelayFound(RelayId),
+    /// A link is not used for a while, because it comes and goes.
+    LinkDamped(LinkId),
+}
+
+/// What happens outside once the writes of an operation are committed.
+#[derive(Clone, Debug)]
+pub(crate) enum Effect {
+    /// A relay is to have a link, or not.
+    Link(RelayId, LinkId, Option<Item>),
+    /// A relay is to have a comtree as it is here, or not.
+    Comtree(Comtree, RelayId, Option<Item>),
+    /// What follows for the comtree waits until its relays have all of what came before.
+    Barrier(Comtree),
+    /// A relay is to let a member in, once all relays have what was reserved for it.
+    Admit(Comtree, RelayId, Item),
+    /// A relay is to send a member away.
+    Dismiss(Comtree, RelayId, Address),
+    /// A relay is waited for no more.
+    Lost(RelayId),
+    /// A relay is there again.
+    Found(RelayId),
+    /// A member is told that it is admitted, if it is and is not about to be.
+    Confirm(WorldId, Address),
+    /// Somebody is told.
+    Tell(Event),
+}
+
+/// Writes that are made together, and what they lead to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Op {
+    pub(crate) writes: Vec<Write>,
+    pub(crate) effects: Vec<Effect>,
+}
+
+impl Op {
+    /// Writes a record, or removes it.
+    pub(crate) fn write<T: Coded>(&mut self, table: Table, key: Vec<u8>, record: Option<&T>) {
+        self.writes.push(Write { table, key, value: record.map(Coded::to_bytes) });
+    }
+
+    pub(crate) fn tell(&mut self, event: Event) {
+        self.effects.push(Effect::Tell(event));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.writes.is_empty() && self.effects.is_empty()
+    }
+}
+
+/// What a member is known by at its relay.
+pub(crate) fn member_key(comtree: Comtree, address: Address) -> ItemKey {
+    ItemKey::Member(comtree, address)
+}

@@ -1,0 +1,259 @@
+//! Placing members on comtrees: provisioning, and growing a tree to a relay (Forest §3.4.2, §3.5).
+
+use crate::error::Refusal;
+use crate::ledger::{Account, Flow, Lack};
+use crate::model::{LinkId, RelayId, TreeHop, WorldId};
+use crate::op::{Effect, Op};
+use crate::shape::{Load, Shape};
+use crate::state::State;
+use canopy_plan::Limits;
+use canopy_wire::Comtree;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+
+/// So many paths to a tree are tried.
+const MOST_PATHS: usize = 4;
+
+/// Why a member finds no place.
+pub(crate) enum NoPlace {
+    Lack(Lack),
+    Apart,
+}
+
+impl State {
+    /// Changes what a relay's members are on all comtrees of a world: reserves it, or gives it back.
+    /// Where the relay is not on a tree yet, the tree grows to it. All of it is done, or nothing.
+    pub(crate) fn place(
+        &mut self,
+        op: &mut Op,
+        world: WorldId,
+        relay: RelayId,
+        change: impl Fn(Load) -> Load,
+        members: f64,
+    ) -> Result<(), Refusal> {
+        let places = [Flow::Members(relay, members)];
+        self.ledger.book(&places).map_err(|lack| self.refusal(lack))?;
+        let comtrees =
+            self.worlds.get(&world).map_or_else(Vec::new, |world| world.comtrees.clone());
+        let mut done: Vec<(Comtree, Option<Shape>)> = Vec::new();
+        let mut effects = Op::default();
+        for comtree in &comtrees {
+            // Only a world of several comtrees can have placed somebody on one and fail at another.
+            let before = (comtrees.len() > 1).then(|| self.shape_of(*comtree));
+            if let Err(no_place) = self.place_on(&mut effects, *comtree, relay, &change) {
+                done.into_iter().for_each(|(comtree, shape)| self.restore(comtree, shape));
+                self.ledger.enter(&places.map(Flow::inverse));
+                return Err(self.no_place(no_place, world, relay));
+            }
+            done.extend(before.map(|before| (*comtree, before)));
+        }
+        op.writes.append(&mut effects.writes);
+        op.effects.append(&mut effects.effects);
+        Ok(())
+    }
+
+    fn no_place(&self, no_place: NoPlace, world: WorldId, relay: RelayId) -> Refusal {
+        match (no_place, self.relays.get(&relay), self.worlds.get(&world)) {
+            (NoPlace::Lack(lack), ..) => self.refusal(lack),
+            (NoPlace::Apart, Some(relay), Some(world)) => {
+                Refusal::Apart { relay: relay.name.clone(), world: world.name.clone() }
+            }
+            _ => Refusal::NoSuchRelay(self.relay_name(relay)),
+        }
+    }
+
+    fn shape_of(&self, comtree: Comtree) -> Option<Shape> {
+        self.comtrees.get(&comtree)?.shape.clone()
+    }
+
+    fn restore(&mut self, comtree: Comtree, shape: Option<Shape>) {
+        let Some(running) = self.comtrees.get_mut(&comtree) else { return };
+        let after = std::mem::replace(&mut running.shape, shape);
+        let undone = after.iter().flat_map(Shape::flows).map(Flow::inverse);
+        let redone = running.shape.iter().flat_map(Shape::flows);
+        self.ledger.enter(&undone.chain(redone).collect::<Vec<_>>());
+    }
+
+    fn place_on(
+        &mut self,
+        op: &mut Op,
+        comtree: Comtree,
+        relay: RelayId,
+        change: &impl Fn(Load) -> Load,
+    ) -> Result<(), NoPlace> {
+        let Some(running) = self.comtrees.get_mut(&comtree) else { return Err(NoPlace::Apart) };
+        let Some(shape) = running.shape.as_mut().filter(|shape| shape.has(relay)) else {
+            return self.grow(op, comtree, relay, change((0, Limits::default())));
+        };
+        let before = shape.load(relay);
+        let (flows, relays) = shape.change(relay, change(before));
+        if let Err(lack) = self.ledger.book(&flows) {
+            shape.change(relay, before);
+            return Err(NoPlace::Lack(lack));
+        }
+        for at in relays {
+            op.effects.push(Effect::Comtree(comtree, at, self.comtree_item(comtree, at)));
+        }
+        Ok(())
+    }
+
+    /// Grows a tree to a relay that is not on it, by the shortest way over links that have room.
+    fn grow(
+        &mut self,
+        op: &mut Op,
+        comtree: Comtree,
+        relay: RelayId,
+        load: Load,
+    ) -> Result<(), NoPlace> {
+        let tree = self.hops_of(comtree);
+        let mut excluded = BTreeSet::new();
+        let mut lacked = NoPlace::Apart;
+        for _ in 0..MOST_PATHS {
+            let Some(path) = self.path_to(&tree, relay, &excluded) else { return Err(lacked) };
+            let hops = [tree.as_slice(), &path].concat();
+            let why = || format!("it grew to {}", self.relay_name(relay));
+            let why = why();
+            let loaded = |at: RelayId, before: Load| if at == relay { load } else { before };
+            match self.reshape(op, comtree, hops, loaded, why) {
+                Ok(()) => return Ok(()),
+                Err(lack) => {
+                    // A link of the way may be avoided, what is short elsewhere may not.
+                    let link = match lack.account {
+                        Account::Link(link, _) => Some(link),
+                        _ => None,
+                    };
+                    let own = path.iter().filter_map(|hop| Some(hop.above?.1));
+                    let avoidable = link.filter(|link| own.clone().any(|of| of == *link));
+                    lacked = NoPlace::Lack(lack);
+                    let Some(link) = avoidable else { return Err(lacked) };
+                    excluded.insert(link);
+                }
+            }
+        }
+        Err(lacked)
+    }
+
+    pub(crate) fn hops_of(&self, comtree: Comtree) -> Vec<TreeHop> {
+        let shape = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
+        shape.map_or_else(Vec::new, |shape| shape.hops().to_vec())
+    }
+
+    /// The shortest way from a relay to a tree, as hops that follow the tree's; over links that can
+    /// be used (Dijkstra, by delay, then by hops).
+    fn path_to(
+        &self,
+        tree: &[TreeHop],
+        relay: RelayId,
+        excluded: &BTreeSet<LinkId>,
+    ) -> Option<Vec<TreeHop>> {
+        if tree.is_empty() {
+            return Some(vec![TreeHop { relay, above: None }]);
+        }
+        let neighbours = self.neighbours(excluded);
+        let mut next: BTreeMap<RelayId, Option<(RelayId, LinkId)>> = BTreeMap::new();
+        let mut queue = BinaryHeap::from([(Reverse(0_u64), Reverse((relay, None)))]);
+        // From the relay outwards; the first of the tree that is reached is the nearest.
+        while let Some((Reverse(so_far), Reverse((at, from)))) = queue.pop() {
+            if next.contains_key(&at) {
+                continue;
+            }
+            next.insert(at, from);
+            if tree.iter().any(|hop| hop.relay == at) {
+                let mut hops = Vec::new();
+                let mut above = at;
+                while let Some(Some((below, link))) = next.get(&above).copied() {
+                    hops.push(TreeHop { relay: below, above: Some((above, link)) });
+                    above = below;
+                }
+                return Some(hops);
+            }
+            for (to, link, delay) in neighbours.get(&at).into_iter().flatten() {
+                queue.push((Reverse(so_far + delay + 1), Reverse((*to, Some((at, *link))))));
+            }
+        }
+        None
+    }
+
+    /// By relay: its neighbours over links that can be used, and how far they are.
+    fn neighbours(
+        &self,
+        excluded: &BTreeSet<LinkId>,
+    ) -> BTreeMap<RelayId, Vec<(RelayId, LinkId, u64)>> {
+        let mut neighbours: BTreeMap<RelayId, Vec<(RelayId, LinkId, u64)>> = BTreeMap::new();
+        for link in self.links.values() {
+            if excluded.contains(&link.id) || !self.is_usable(link.id) {
+                continue;
+            }
+            for end in link.ends {
+                let to = (link.other(end), link.id, u64::from(link.delay_us));
+                neighbours.entry(end).or_default().push(to);
+            }
+        }
+        neighbours
+    }
+
+    /// Gives a comtree another tree, and books what it needs instead of what the old one needed; or
+    /// changes nothing. `load` says what a relay's members are, from what they are so far.
+    pub(crate) fn reshape(
+        &mut self,
+        op: &mut Op,
+        comtree: Comtree,
+        hops: Vec<TreeHop>,
+        load: impl Fn(RelayId, Load) -> Load,
+        why: String,
+    ) -> Result<(), Lack> {
+        let Some(running) = self.comtrees.get_mut(&comtree) else { return Ok(()) };
+        let Some(world) = self.worlds.get(&running.world) else { return Ok(()) };
+        let old = &running.shape;
+        let of = |relay: RelayId| {
+            load(relay, old.as_ref().map_or_else(Load::default, |shape| shape.load(relay)))
+        };
+        let new = if hops.is_empty() { None } else { Shape::new(hops, &world.core, of).ok() };
+        let given = old.iter().flat_map(Shape::flows).map(Flow::inverse);
+        let taken = new.iter().flat_map(Shape::flows);
+        self.ledger.book(&given.chain(taken).collect::<Vec<_>>())?;
+        let old = std::mem::replace(&mut running.shape, new);
+        running.why = why;
+        running.broken = None;
+        self.save_comtree(op, comtree);
+        self.reshape_effects(op, comtree, old.as_ref());
+        Ok(())
+    }
+
+    /// What relays are told of a new tree. If links are left, they go first everywhere, and what is
+    /// new waits for that: old branches and new ones never form a circle.
+    fn reshape_effects(&self, op: &mut Op, comtree: Comtree, old: Option<&Shape>) {
+        let new = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
+        let links: BTreeSet<LinkId> = new.into_iter().flat_map(Shape::links).collect();
+        let relays_of = |shape: Option<&Shape>| -> BTreeSet<RelayId> {
+            shape.into_iter().flat_map(Shape::relays).collect()
+        };
+        let (before, after) = (relays_of(old), relays_of(new));
+        if let Some(old) = old
+            && old.links().any(|link| !links.contains(&link))
+        {
+            for relay in old.relays() {
+                let mut branches = old.branches(relay);
+                let all = branches.len();
+                branches.retain(|branch| links.contains(&branch.link));
+                if branches.len() < all {
+                    let item = self.comtree_base(comtree, relay, branches);
+                    op.effects.push(Effect::Comtree(comtree, relay, item));
+                }
+            }
+            op.effects.push(Effect::Barrier(comtree));
+        }
+        for relay in after.union(&before) {
+            let is_same = old.zip(new).is_some_and(|(old, new)| {
+                old.has(*relay) && new.has(*relay) && old.branches(*relay) == new.branches(*relay)
+            });
+            if !is_same {
+                op.effects.push(Effect::Comtree(
+                    comtree,
+                    *relay,
+                    self.comtree_item(comtree, *relay),
+                ));
+            }
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! Relays and links come, go and fail; comtrees get other trees (Forest §3.5).
+
+use crate::error::Refusal;
+use crate::ledger::{Account, Flow};
+use crate::model::{Key, Link, LinkId, Relay, RelayId, RelayState, TreeHop};
+use crate::name::Name;
+use crate::op::{Effect, Event, Op};
+use crate::shape::Shape;
+use crate::signal::LinkReport;
+use crate::state::{State, number};
+use crate::storage::Table;
+use canopy_plan::{
+    Choice, CoreRule, Demand, FIBRE_SPEED, Limits, Method, Network, Node, Rate, Request, Root,
+    choose,
+};
+use canopy_wire::{Comtree, Time};
+use core::net::SocketAddr;
+use std::collections::BTreeMap;
+
+/// The most links of a relay.
+pub const MOST_LINKS: usize = 128;
+
+/// A relay that registers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewRelay {
+    /// Its name.
+    pub name: Name,
+    /// Its public key.
+    pub key: Key,
+    /// Where it is reached.
+    pub native: SocketAddr,
+    /// What it can send and receive altogether.
+    pub uplink: Limits,
+    /// How many members it has room for.
+    pub places: u32,
+}
+
+/// Which way a tree is looked for.
+#[derive(Clone, Copy, PartialEq)]
+enum Aim {
+    /// What stands of the old tree stays.
+    Keep,
+    /// The least costly that is found.
+    Best,
+}
+
+impl State {
+    /// Takes a relay that registers. One that is known by its name and key gets the number that it
+    /// had, and what it says of itself now counts.
+    pub(crate) fn register(&mut self, op: &mut Op, new: NewRelay) -> Result<RelayId, Refusal> {
+        let NewRelay { name, key, native, uplink, places } = new;
+        let uplink = uplink.whole();
+        if let Some(known) = self.relay_names.get(&name).and_then(|id| self.relays.get(id)) {
+            if known.key != key {
+                return Err(Refusal::OtherKey(name));
+            }
+            let relay = Relay { native, uplink, places, ..known.clone() };
+            let id = relay.id;
+            self.save_relay(op, relay);
+            self.tell_ends(op, id);
+            return Ok(id);
+        }
+        let id = RelayId(self.counters.relay);
+        if id.0 > RelayId::MAX {
+            return Err(Refusal::OutOfNumbers("relays"));
+        }
+        self.counters.relay += 1;
+        self.save_counters(op);
+        let state = RelayState::Joining;
+        self.save_relay(op, Relay { id, name, key, native, uplink, places, state });
+        Ok(id)
+    }
+
+    /// Joins two relays.
+    pub(crate) fn add_link(
+        &mut self,
+        op: &mut Op,
+        ends: [RelayId; 2],
+        rate: Rate,
+        delay_us: u32,
+    ) -> Result<LinkId, Refusal> {
+        for end in ends {
+            let relay = self.relay(end)?;
+            if ends[0] == ends[1] {
+                return Err(Refusal::OwnLink(relay.name.clone()));
+            }
+            if self.links.values().filter(|link| link.ends.contains(&end)).count() >= MOST_LINKS {
+                return Err(Refusal::TooManyLinks(relay.name.clone()));
+            }
+        }
+        let id = LinkId(self.counters.link);
+        self.counters.link = id.0.checked_add(1).ok_or(Refusal::OutOfNumbers("links"))?;
+        self.save_counters(op);
+        let link =
+            Link { id, ends, rate: Limits { send: rate, receive: rate }.whole().send, delay_us };
+        op.write(Table::Links, number(id.0), Some(&link));
+        self.know_link(link);
+        self.tell_ends(op, ends[0]);
+        Ok(id)
+    }
+
+    /// Tells the ends of a relay's links what they are to have.
+    fn tell_ends(&self, op: &mut Op, relay: RelayId) {
+        for link in self.links.values().filter(|link| link.ends.contains(&relay)) {
+            let tell = |end: &RelayId| Effect::Link(*end, link.id, self.link_item(link, *end));
+            op.effects.extend(link.ends.iter().map(tell));
+        }
+    }
+
+    pub(crate) fn relay(&self, id: RelayId) -> Result<&Relay, Refusal> {
+        self.relays.get(&id).ok_or_else(|| Refusal::NoSuchRelay(id.0.to_string()))
+    }
+
+    /// Sets what a relay is about.
+    pub(crate) fn set_relay(
+        &mut self,
+        op: &mut Op,
+        id: RelayId,
+        state: RelayState,
+    ) -> Result<(), Refusal> {
+        let relay = Relay { state, ..self.relay(id)?.clone() };
+        self.save_relay(op, relay);
+        Ok(())
+    }
+
+    /// How a relay finds a link. Whatever it says of others' links is not believed.
+    pub(crate) fn report(&mut self, now: Time, relay: RelayId, report: LinkReport) {
+        let Some(link) = self.links.get_mut(&report.link) else { return };
+        if !link.ends.contains(&relay) {
+            return;
+        }
+        if report.delay_us > 0 {
+            link.delay_us = report.delay_us;
+        }
+        let health = self.health.entry(report.link).or_default();
+        if report.up {
+            health.deaf.remove(&relay);
+        } else {
+            let was_well = health.deaf.is_empty();
+            health.deaf.insert(relay);
+            if was_well {
+                health.damping.fail(now, self.settings.half_life);
+            }
+        }
+    }
+
+    /// Looks which links can be used now. Returns whether any has changed.
+    pub(crate) fn review_links(&mut self, op: &mut Op, now: Time) -> bool {
+        let half_life = self.settings.half_life;
+        let mut has_changed = false;
+        for (link, health) in &mut self.health {
+            let is_damped = health.damping.is_suppressed(now, half_life);
+            let is_usable = health.deaf.is_empty() && !is_damped;
+            if is_usable != health.was_usable {
+                has_changed = true;
+                if is_damped {
+                    op.tell(Event::LinkDamped(*link));
+                }
+            }
+            health.was_usable = is_usable;
+        }
+        has_changed
+    }
+
+    /// The comtrees that lack something: a link or relay that cannot be used, or a whole tree.
+    pub(crate) fn hit(&self) -> Vec<Comtree> {
+        let is_hit = |running: &crate::state::Running| {
+            let Some(shape) = &running.shape else { return false };
+            running.broken.is_some()
+                || shape.links().any(|link| !self.is_usable(link))
+                || shape.relays().any(|relay| !self.is_running(relay))
+        };
+        self.comtrees.iter().filter(|(_, running)| is_hit(running)).map(|(id, _)| *id).collect()
+    }
+
+    /// Gives a comtree that was hit another tree: what stands of the old one stays, if that fits.
+    pub(crate) fn repair(&mut self, op: &mut Op, comtree: Comtree) {
+        let mut why = "no other tree was found".to_owned();
+        for aim in [Aim::Keep, Aim::Best] {
+            let hops = match self.choose_tree(comtree, aim) {
+                Ok((hops, _)) => hops,
+                Err(problem) => {
+                    why = problem;
+                    continue;
+                }
+            };
+            let reason = "a link or relay of its tree failed".to_owned();
+            match self.reshape(op, comtree, hops, |_, load| load, reason.clone()) {
+                Ok(()) => return op.tell(Event::Reshaped { comtree, why: reason }),
+                Err(lack) => why = self.refusal(lack).to_string(),
+            }
+        }
+        if let Some(running) = self.comtrees.get_mut(&comtree)
+            && running.broken.as_ref() != Some(&why)
+        {
+            running.broken = Some(why.clone());
+            op.tell(Event::Broken { comtree, why });
+        }
+    }
+
+    /// Looks for a better tree, and takes it if it gains enough. Returns why it did or did not.
+    pub(crate) fn improve(&mut self, op: &mut Op, comtree: Comtree) -> String {
+        let now = self.cost_of(comtree);
+        let least = self.settings.least_gain;
+        let verdict = match self.choose_tree(comtree, Aim::Best) {
+            Err(problem) => problem,
+            Ok((hops, cost)) => {
+                let gain = if now > 0.0 { 1.0 - cost / now } else { 0.0 };
+                let percent = |share: f64| (share * 1000.0).round() / 10.0;
+                let (found, least_percent) = (percent(gain), percent(least));
+                if gain < least {
+                    format!(
+                        "it stays: the best tree found costs {found} % less, {least_percent} % are asked for"
+                    )
+                } else {
+                    let why = format!(
+                        "it was improved: the tree costs {found} % less than the one before"
+                    );
+                    match self.reshape(op, comtree, hops, |_, load| load, why.clone()) {
+                        Ok(()) => op.tell(Event::Reshaped { comtree, why: why.clone() }),
+                        Err(lack) => return format!("it stays: {}", self.refusal(lack)),
+                    }
+                    why
+                }
+            }
+        };
+        if let Some(running) = self.comtrees.get_mut(&comtree) {
+            running.why.clone_from(&verdict);
+        }
+        verdict
+    }
+
+    /// What a comtree costs: bits times length, both ways.
+    fn cost_of(&self, comtree: Comtree) -> f64 {
+        let shape = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
+        let flows = shape.map_or_else(Vec::new, Shape::flows);
+        let cost = |flow: &Flow| match flow {
+            Flow::Over(link, _, _, rate) => rate.bits * self.links.get(link).map_or(0.0, length),
+            _ => 0.0,
+        };
+        flows.iter().map(cost).sum()
+    }
+
+    /// A tree for a comtree over what can be used, and what it costs; or why there is none.
+    fn choose_tree(&self, comtree: Comtree, aim: Aim) -> Result<(Vec<TreeHop>, f64), String> {
+        let running = self.comtrees.get(&comtree).ok_or("there is no such comtree")?;
+        let shape = running.shape.as_ref().ok_or("it has no members")?;
+        let world = self.worlds.get(&running.world).ok_or("it has no world")?;
+        if shape.all_members() == 0 {
+            return Ok((Vec::new(), 0.0));
+        }
+        let relays: Vec<&Relay> =
+            self.relays.values().filter(|relay| self.is_running(relay.id)).collect();
+        let nodes: BTreeMap<RelayId, usize> =
+            relays.iter().enumerate().map(|(node, relay)| (relay.id, node)).collect();
+        let links: Vec<&Link> =
+            self.links.values().filter(|link| self.is_usable(link.id)).collect();
+        let network = self.network(&relays, &links, &nodes, shape, aim)?;
+        let mut endpoints = Vec::new();
+        for relay in shape.relays() {
+            let (count, limits) = shape.load(relay);
+            if count > 0 {
+                let lost = || format!("its relay {} cannot be used", self.relay_name(relay));
+                endpoints.push((*nodes.get(&relay).ok_or_else(lost)?, limits));
+            }
+        }
+        let core: CoreRule = world.core.rule();
+        let demand = Demand::new(&network, &endpoints, core).map_err(|error| error.to_string())?;
+        let method = if aim == Aim::Keep { Method::Mst } else { Method::Best };
+        let request = Request { method, root: Root::Best, stretch: 1.2, improve: false };
+        let Choice { tree, cost, .. } = choose(&demand, &request).map_err(|e| e.to_string())?;
+        let hop = |node: &usize| TreeHop {
+            relay: relays[*node].id,
+            above: tree.hop(*node).map(|(above, link)| (relays[above].id, links[link].id)),
+        };
+        Ok((tree.order().iter().map(hop).collect(), cost))
+    }
+
+    /// What can be used as `plan` sees it. What the comtree has itself is free for it.
+    fn network(
+        &self,
+        relays: &[&Relay],
+        links: &[&Link],
+        nodes: &BTreeMap<RelayId, usize>,
+        shape: &Shape,
+        aim: Aim,
+    ) -> Result<Network, String> {
+        let mut own: BTreeMap<(LinkId, RelayId), Rate> = BTreeMap::new();
+        for flow in shape.flows() {
+            if let Flow::Over(link, from, _, rate) = flow {
+                own.insert((link, from), rate);
+            }
+        }
+        let free = |link: LinkId, from: RelayId| {
+            let left = self.ledger.free(Account::Link(link, from));
+            let left = left + own.get(&(link, from)).copied().unwrap_or_default();
+            Rate { bits: left.bits.max(0.0), packets: left.packets.max(0.0) }
+        };
+        let kept: Vec<LinkId> = shape.links().collect();
+        let link = |link: &&Link| {
+            let is_kept = aim == Aim::Keep && kept.contains(&link.id);
+            canopy_plan::Link {
+                ends: link.ends.map(|end| nodes.get(&end).copied().unwrap_or(usize::MAX)),
+                length: if is_kept { 0.0 } else { length(link) },
+                free: link.ends.map(|end| free(link.id, end)),
+            }
+        };
+        let node =
+            |relay: &&Relay| Node { name: relay.name.to_string(), place: None, located: false };
+        let nodes = relays.iter().map(node).collect();
+        Network::new(nodes, links.iter().map(link).collect()).map_err(|error| error.to_string())
+    }
+}
+
+/// How long a link is for `plan`: as long as light in fibre takes for its delay. None is nothing.
+fn length(link: &Link) -> f64 {
+    (f64::from(link.delay_us) / 1000.0 * FIBRE_SPEED).max(1.0)
+}

@@ -1,0 +1,140 @@
+//! What of a comtree is on its way to its relays, and who waits for it.
+//!
+//! A member is let in only where all that was reserved for it is in force. So each change of a
+//! comtree at a relay has a number, and a member waits for the changes up to its own. Those who
+//! come together wait together; nobody waits for changes that come later. Where a tree loses a link,
+//! what follows waits at a barrier, so that old branches and new ones never form a circle.
+
+use crate::model::RelayId;
+use crate::signal::Item;
+use canopy_wire::{Address, Comtree};
+use std::collections::{BTreeMap, VecDeque};
+
+/// What a relay is to have next.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    Comtree(RelayId, Option<Item>),
+    Member(RelayId, Item),
+}
+
+/// One comtree's.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rollout {
+    /// The number of the last change. All rollouts count together: an answer to a change that was made
+    /// before this rollout began is not one to its own.
+    version: u64,
+    /// By relay: its last change, and the first that it may not have yet.
+    unsettled: BTreeMap<RelayId, (u64, u64)>,
+    /// What waits at a barrier; each list for the one before.
+    stages: VecDeque<Vec<Step>>,
+    /// Members who wait, in the order of the changes.
+    held_back: VecDeque<(u64, RelayId, Item)>,
+}
+
+impl Rollout {
+    /// Whether nothing is on its way and nobody waits.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.unsettled.is_empty() && self.stages.is_empty() && self.held_back.is_empty()
+    }
+
+    /// What follows waits for what came before.
+    pub(crate) fn barrier(&mut self) {
+        if !self.unsettled.is_empty() || !self.stages.is_empty() {
+            self.stages.push_back(Vec::new());
+        }
+    }
+
+    /// Takes a step. What is to be done now comes out of [`Rollout::poll`].
+    pub(crate) fn take(
+        &mut self,
+        step: Step,
+        is_lost: bool,
+        count: &mut u64,
+        out: &mut Vec<(u64, Step)>,
+    ) {
+        if let Some(stage) = self.stages.back_mut() {
+            stage.push(step);
+            return;
+        }
+        match step {
+            Step::Comtree(relay, item) => {
+                *count += 1;
+                self.version = *count;
+                if !is_lost {
+                    let entry = self.unsettled.entry(relay).or_insert((0, self.version));
+                    entry.0 = self.version;
+                }
+                out.push((self.version, Step::Comtree(relay, item)));
+            }
+            Step::Member(relay, item) => self.held_back.push_back((self.version, relay, item)),
+        }
+    }
+
+    /// A relay has everything up to this change.
+    pub(crate) fn settle(&mut self, relay: RelayId, version: u64) {
+        if let Some((last, first)) = self.unsettled.get_mut(&relay) {
+            if *last <= version {
+                self.unsettled.remove(&relay);
+            } else {
+                *first = (*first).max(version + 1);
+            }
+        }
+    }
+
+    /// A relay is waited for no more, and members there not at all.
+    pub(crate) fn forget(&mut self, relay: RelayId) {
+        self.unsettled.remove(&relay);
+        self.held_back.retain(|(_, at, _)| *at != relay);
+    }
+
+    /// A member waits no more.
+    pub(crate) fn dismiss(&mut self, relay: RelayId, address: Address) {
+        let is = |at: RelayId, item: &Item| {
+            at == relay && matches!(item, Item::Member { address: of, .. } if *of == address)
+        };
+        self.held_back.retain(|(_, at, item)| !is(*at, item));
+        for stage in &mut self.stages {
+            stage.retain(|step| !matches!(step, Step::Member(at, item) if is(*at, item)));
+        }
+    }
+
+    /// All members who wait.
+    pub(crate) fn waiting(&self) -> Vec<Address> {
+        let staged = self.stages.iter().flatten().filter_map(|step| match step {
+            Step::Member(_, item) => Some(item),
+            Step::Comtree(..) => None,
+        });
+        let items = self.held_back.iter().map(|(_, _, item)| item).chain(staged);
+        let address = |item: &Item| match item {
+            Item::Member { address, .. } => Some(*address),
+            _ => None,
+        };
+        items.filter_map(address).collect()
+    }
+
+    /// What is to be done now.
+    pub(crate) fn poll(
+        &mut self,
+        is_lost: impl Fn(RelayId) -> bool,
+        count: &mut u64,
+        out: &mut Vec<(u64, Step)>,
+    ) {
+        while self.unsettled.is_empty() {
+            let Some(stage) = self.stages.pop_front() else { break };
+            let later = std::mem::take(&mut self.stages);
+            for step in stage {
+                let lost = matches!(&step, Step::Comtree(relay, _) if is_lost(*relay));
+                self.take(step, lost, count, out);
+            }
+            self.stages = later;
+        }
+        let settled = self.unsettled.values().map(|(_, first)| *first).min().unwrap_or(u64::MAX);
+        while self.held_back.front().is_some_and(|(version, ..)| *version < settled) {
+            let Some((version, relay, item)) = self.held_back.pop_front() else { return };
+            out.push((version, Step::Member(relay, item)));
+        }
+    }
+}
+
+/// Those of all comtrees that have something on its way.
+pub(crate) type Rollouts = BTreeMap<Comtree, Rollout>;

@@ -1,0 +1,215 @@
+//! A comtree's tree over relays, and what is reserved for it on each link (Forest §3.4.2).
+//!
+//! `plan` provisions; this says which of its nodes is which relay.
+
+use crate::ledger::Flow;
+use crate::model::{Core, LinkId, RelayId, TreeHop};
+use crate::signal::{Branch, Role};
+use canopy_plan::{Capacity, CoreRule, Limits, Provisioning, Tree};
+use std::collections::BTreeMap;
+
+/// A tree with its reservations. It has at least one relay.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    /// By node.
+    hops: Vec<TreeHop>,
+    /// By node: the node above.
+    above: Vec<Option<usize>>,
+    nodes: BTreeMap<RelayId, usize>,
+    core: Vec<bool>,
+    provisioning: Provisioning,
+    /// By node: what is reserved on the link above.
+    reserved: Vec<Capacity>,
+    /// By node: how many members.
+    members: Vec<u32>,
+}
+
+/// A relay's members on a comtree: how many, and the sums of their limits.
+pub(crate) type Load = (u32, Limits);
+
+impl Core {
+    pub(crate) fn rule(&self) -> CoreRule {
+        match self {
+            Core::Center => CoreRule::Center,
+            Core::CenterAndNeighbours => CoreRule::CenterAndNeighbours,
+            Core::All => CoreRule::All,
+        }
+    }
+}
+
+impl Shape {
+    /// The shape of a tree with these members.
+    ///
+    /// # Errors
+    /// Why it is no tree.
+    pub(crate) fn new(
+        hops: Vec<TreeHop>,
+        core: &Core,
+        load: impl Fn(RelayId) -> Load,
+    ) -> Result<Shape, String> {
+        let nodes: BTreeMap<RelayId, usize> =
+            hops.iter().enumerate().map(|(node, hop)| (hop.relay, node)).collect();
+        if nodes.len() < hops.len() {
+            return Err("a relay is in the tree twice".to_owned());
+        }
+        let node_above = |hop: &TreeHop| match hop.above {
+            None => Ok(None),
+            Some((above, _)) => {
+                nodes.get(&above).copied().map(Some).ok_or("a relay hangs on nothing")
+            }
+        };
+        let above: Vec<Option<usize>> = hops.iter().map(node_above).collect::<Result<_, _>>()?;
+        let tree = Tree::from_parents(&above)?;
+        let is_core = core.rule().on(&tree);
+        let loads: Vec<Load> = hops.iter().map(|hop| load(hop.relay)).collect();
+        let limits = loads.iter().map(|(_, limits)| *limits).collect();
+        let provisioning = Provisioning::new(tree, limits, is_core.clone());
+        let reserved = (0..hops.len()).map(|node| provisioning.capacity(node)).collect();
+        let members = loads.iter().map(|(members, _)| *members).collect();
+        Ok(Shape { hops, above, nodes, core: is_core, provisioning, reserved, members })
+    }
+
+    /// The tree as it is stored.
+    pub(crate) fn hops(&self) -> &[TreeHop] {
+        &self.hops
+    }
+
+    /// The relays of the tree.
+    pub(crate) fn relays(&self) -> impl Iterator<Item = RelayId> + '_ {
+        self.hops.iter().map(|hop| hop.relay)
+    }
+
+    /// The links of the tree.
+    pub(crate) fn links(&self) -> impl Iterator<Item = LinkId> + '_ {
+        self.hops.iter().filter_map(|hop| hop.above.map(|(_, link)| link))
+    }
+
+    pub(crate) fn has(&self, relay: RelayId) -> bool {
+        self.nodes.contains_key(&relay)
+    }
+
+    /// What a relay's members are together.
+    pub(crate) fn load(&self, relay: RelayId) -> Load {
+        self.nodes.get(&relay).map_or((0, Limits::default()), |node| {
+            (self.members[*node], self.provisioning.limits(*node))
+        })
+    }
+
+    /// How many members there are on the comtree.
+    pub(crate) fn all_members(&self) -> u32 {
+        self.members.iter().sum()
+    }
+
+    /// All that is reserved for the comtree.
+    pub(crate) fn flows(&self) -> Vec<Flow> {
+        let mut flows = Vec::new();
+        for (node, hop) in self.hops.iter().enumerate() {
+            let limits = self.provisioning.limits(node);
+            flows.push(Flow::Up(hop.relay, limits.send));
+            flows.push(Flow::Down(hop.relay, limits.receive));
+            if let Some((above, link)) = hop.above {
+                let Capacity { up, down } = self.reserved[node];
+                flows.push(Flow::Over(link, hop.relay, above, up));
+                flows.push(Flow::Over(link, above, hop.relay, down));
+            }
+        }
+        flows
+    }
+
+    /// Changes a relay's members. Returns what is to be booked for it, and the relays one of whose
+    /// branches needs more or less than before. The relay must be in the tree.
+    pub(crate) fn change(&mut self, relay: RelayId, load: Load) -> (Vec<Flow>, Vec<RelayId>) {
+        let Some(node) = self.nodes.get(&relay).copied() else { return Default::default() };
+        let before = self.provisioning.limits(node);
+        let limits = load.1.whole();
+        let mut flows = vec![
+            Flow::Up(relay, limits.send - before.send),
+            Flow::Down(relay, limits.receive - before.receive),
+        ];
+        self.members[node] = load.0;
+        let mut relays = Vec::new();
+        for changed in self.provisioning.set_limits(node, limits).to_vec() {
+            let now = self.provisioning.capacity(changed);
+            let was = std::mem::replace(&mut self.reserved[changed], now);
+            let TreeHop { relay: below, above: Some((above, link)) } = self.hops[changed] else {
+                continue;
+            };
+            // One end sends so much more, and the other takes it.
+            relays.extend([below, above]);
+            if now.up != was.up {
+                flows.push(Flow::Over(link, below, above, now.up - was.up));
+            }
+            if now.down != was.down {
+                flows.push(Flow::Over(link, above, below, now.down - was.down));
+            }
+        }
+        relays.sort_unstable();
+        relays.dedup();
+        (flows, relays)
+    }
+
+    /// The tree without relays at its ends that have no members, or nothing if none has any; and
+    /// without a root that has none and one neighbour left.
+    pub(crate) fn pruned(&self) -> Vec<TreeHop> {
+        if self.all_members() == 0 {
+            return Vec::new();
+        }
+        let Ok(tree) = Tree::from_parents(&self.above) else { return self.hops.clone() };
+        let keep: Vec<bool> = self.members.iter().map(|members| *members > 0).collect();
+        let pruned = tree.pruned(&keep);
+        let hop = |node: &usize| {
+            let above = pruned.hop(*node).and(self.hops[*node].above);
+            TreeHop { relay: self.hops[*node].relay, above }
+        };
+        pruned.order().iter().map(hop).collect()
+    }
+
+    /// Whether a relay could be left out.
+    pub(crate) fn has_idle_end(&self) -> bool {
+        let mut neighbours = vec![0_u32; self.hops.len()];
+        for (node, above) in self.above.iter().enumerate() {
+            if let Some(above) = above {
+                neighbours[node] += 1;
+                neighbours[*above] += 1;
+            }
+        }
+        neighbours
+            .iter()
+            .zip(&self.members)
+            .any(|(neighbours, members)| *neighbours <= 1 && *members == 0)
+    }
+
+    /// The branches of a relay: what each neighbour is to it, and what is reserved towards it.
+    pub(crate) fn branches(&self, relay: RelayId) -> Vec<Branch> {
+        let Some(node) = self.nodes.get(&relay).copied() else { return Vec::new() };
+        let mut branches = Vec::new();
+        if let Some((above, link)) = self.hops[node].above {
+            let role = self.role(node, self.above[node].unwrap_or(node));
+            let Capacity { up, down } = self.reserved[node];
+            branches.push(Branch { link, site: above.0, role, send: up, receive: down });
+        }
+        for (below, hop) in self.hops.iter().enumerate() {
+            if self.above[below] == Some(node)
+                && let Some((_, link)) = hop.above
+            {
+                let Capacity { up, down } = self.reserved[below];
+                let role = self.role(node, below);
+                branches.push(Branch { link, site: hop.relay.0, role, send: down, receive: up });
+            }
+        }
+        branches.sort_by_key(|branch| branch.link);
+        branches
+    }
+
+    /// What a neighbour is to a node. The root is always in the core, so the way to the core leads
+    /// up.
+    fn role(&self, node: usize, neighbour: usize) -> Role {
+        if self.core[node] && self.core[neighbour] {
+            Role::Core
+        } else if self.above[node] == Some(neighbour) {
+            Role::Parent
+        } else {
+            Role::Child
+        }
+    }
+}

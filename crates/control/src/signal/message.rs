@@ -1,0 +1,380 @@
+//! What controller and relays say to each other.
+
+use crate::codec::{CodecError, Coded, Reader, coded, coded_enum};
+use crate::model::{Downlink, Key, LinkId, Mode};
+use canopy_plan::{Limits, Rate};
+use canopy_wire::{Address, Comtree};
+use core::net::SocketAddr;
+
+/// The version of these messages, their first byte.
+const VERSION: u8 = 1;
+
+/// What a relay can be told to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ItemKey {
+    /// A link.
+    Link(LinkId),
+    /// A comtree, with the relay's branches on it.
+    Comtree(Comtree),
+    /// A member.
+    Member(Comtree, Address),
+}
+
+/// Something that a relay has, as the controller wants it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Item {
+    /// A link with a neighbour.
+    Link {
+        /// Which.
+        id: LinkId,
+        /// The neighbour's key.
+        key: Key,
+        /// Where it is.
+        native: SocketAddr,
+        /// Whether this relay calls.
+        calls: bool,
+        /// What may be sent over it a second.
+        capacity: Rate,
+    },
+    /// A comtree.
+    Comtree {
+        /// Which.
+        id: Comtree,
+        /// The relay's site on it.
+        site: u16,
+        /// When updates leave.
+        mode: Mode,
+        /// How they are protected.
+        downlink: Downlink,
+        /// The highest level.
+        levels: u8,
+        /// The branches, in order of their links. They change together, so that a relay never has
+        /// two parents.
+        branches: Vec<Branch>,
+    },
+    /// Somebody who may come.
+    Member {
+        /// On which comtree.
+        comtree: Comtree,
+        /// With which address.
+        address: Address,
+        /// What it sends and receives at most.
+        limits: Limits,
+    },
+}
+
+/// A neighbour on a comtree.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Branch {
+    /// Over which link.
+    pub link: LinkId,
+    /// The neighbour's site.
+    pub site: u16,
+    /// What the neighbour is to this relay.
+    pub role: Role,
+    /// What is reserved towards the neighbour: the branch's guarantee.
+    pub send: Rate,
+    /// What is reserved from the neighbour: its budget.
+    pub receive: Rate,
+}
+
+/// What a neighbour is to a relay on a comtree (Forest §3.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The way to the core.
+    Parent,
+    /// Both are in the core.
+    Core,
+    /// Its way to the core leads here.
+    Child,
+}
+
+impl Item {
+    /// What it is known by.
+    pub fn key(&self) -> ItemKey {
+        match self {
+            Item::Link { id, .. } => ItemKey::Link(*id),
+            Item::Comtree { id, .. } => ItemKey::Comtree(*id),
+            Item::Member { comtree, address, .. } => ItemKey::Member(*comtree, *address),
+        }
+    }
+}
+
+/// What a relay is asked to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Call {
+    /// Have this, as it is here: create, or modify what is there.
+    Set(Item),
+    /// Have this no more; done at once if it is not there.
+    Remove(ItemKey),
+    /// Say what there is, behind this key.
+    List(Option<ItemKey>),
+}
+
+/// What became of it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// Done.
+    Done,
+    /// It was not done, and nothing has changed.
+    Refused(String),
+    /// What there is, and whether there is more.
+    Items(Vec<Item>, bool),
+}
+
+/// How a relay finds one of its links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkReport {
+    /// Which.
+    pub link: LinkId,
+    /// Whether the neighbour is heard.
+    pub up: bool,
+    /// The measured time one way, microseconds.
+    pub delay_us: u32,
+}
+
+/// A message. The lives are those of the two processes, counted by their starts: what is of
+/// another life is not meant for this one.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Message {
+    /// From the controller.
+    Call {
+        /// The controller's life.
+        controller: u32,
+        /// The life of the relay that it is for.
+        relay: u32,
+        /// The call's number, from 1 on.
+        number: u64,
+        /// All calls below this number are answered, and their answers need not be kept.
+        settled: u64,
+        /// The call.
+        call: Call,
+    },
+    /// From the relay.
+    Answer {
+        /// The life of the controller that it is for.
+        controller: u32,
+        /// The relay's life.
+        relay: u32,
+        /// The number of the call.
+        number: u64,
+        /// What became of it.
+        answer: Answer,
+    },
+    /// From the relay, every now and then: it is there.
+    Beat {
+        /// The relay's life.
+        relay: u32,
+        /// How it finds its links.
+        links: Vec<LinkReport>,
+    },
+}
+
+impl Message {
+    /// The longest message, bytes: a comtree with a branch over each of
+    /// [`MOST_LINKS`](crate::MOST_LINKS) links fits.
+    pub const MOST: usize = 8_192;
+
+    /// Its bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        self.put(&mut out);
+        out
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// Why the bytes are none.
+    pub fn decode(bytes: &[u8]) -> Result<Message, CodecError> {
+        if bytes.len() > Message::MOST {
+            return Err(CodecError::Value("length"));
+        }
+        match bytes.split_first() {
+            Some((&VERSION, rest)) => Message::of_bytes(rest),
+            Some(_) => Err(CodecError::Value("version")),
+            None => Err(CodecError::Short("version")),
+        }
+    }
+}
+
+coded! {
+    Branch { link, site, role, send, receive }
+    LinkReport { link, up, delay_us }
+}
+coded_enum!(Role { Parent = 0, Core = 1, Child = 2 });
+
+impl Coded for ItemKey {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            ItemKey::Link(id) => {
+                out.push(0);
+                id.put(out);
+            }
+            ItemKey::Comtree(id) => {
+                out.push(1);
+                id.put(out);
+            }
+            ItemKey::Member(comtree, address) => {
+                out.push(2);
+                comtree.put(out);
+                address.put(out);
+            }
+        }
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<ItemKey, CodecError> {
+        Ok(match from.array("item")? {
+            [0] => ItemKey::Link(Coded::take(from)?),
+            [1] => ItemKey::Comtree(Coded::take(from)?),
+            [2] => ItemKey::Member(Coded::take(from)?, Coded::take(from)?),
+            _ => return Err(CodecError::Value("item")),
+        })
+    }
+}
+
+impl Coded for Item {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.key().put(out);
+        match self {
+            Item::Link { id: _, key, native, calls, capacity } => {
+                key.put(out);
+                native.put(out);
+                calls.put(out);
+                capacity.put(out);
+            }
+            Item::Comtree { id: _, site, mode, downlink, levels, branches } => {
+                site.put(out);
+                mode.put(out);
+                downlink.put(out);
+                levels.put(out);
+                branches.put(out);
+            }
+            Item::Member { comtree: _, address: _, limits } => limits.put(out),
+        }
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Item, CodecError> {
+        Ok(match ItemKey::take(from)? {
+            ItemKey::Link(id) => Item::Link {
+                id,
+                key: Coded::take(from)?,
+                native: Coded::take(from)?,
+                calls: Coded::take(from)?,
+                capacity: Coded::take(from)?,
+            },
+            ItemKey::Comtree(id) => Item::Comtree {
+                id,
+                site: Coded::take(from)?,
+                mode: Coded::take(from)?,
+                downlink: Coded::take(from)?,
+                levels: Coded::take(from)?,
+                branches: Coded::take(from)?,
+            },
+            ItemKey::Member(comtree, address) => {
+                Item::Member { comtree, address, limits: Coded::take(from)? }
+            }
+        })
+    }
+}
+
+impl Coded for Call {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Call::Set(item) => {
+                out.push(0);
+                item.put(out);
+            }
+            Call::Remove(key) => {
+                out.push(1);
+                key.put(out);
+            }
+            Call::List(after) => {
+                out.push(2);
+                after.put(out);
+            }
+        }
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Call, CodecError> {
+        Ok(match from.array("call")? {
+            [0] => Call::Set(Coded::take(from)?),
+            [1] => Call::Remove(Coded::take(from)?),
+            [2] => Call::List(Coded::take(from)?),
+            _ => return Err(CodecError::Value("call")),
+        })
+    }
+}
+
+impl Coded for Answer {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Answer::Done => out.push(0),
+            Answer::Refused(why) => {
+                out.push(1);
+                why.put(out);
+            }
+            Answer::Items(items, more) => {
+                out.push(2);
+                items.put(out);
+                more.put(out);
+            }
+        }
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Answer, CodecError> {
+        Ok(match from.array("answer")? {
+            [0] => Answer::Done,
+            [1] => Answer::Refused(Coded::take(from)?),
+            [2] => Answer::Items(Coded::take(from)?, Coded::take(from)?),
+            _ => return Err(CodecError::Value("answer")),
+        })
+    }
+}
+
+impl Coded for Message {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Message::Call { controller, relay, number, settled, call } => {
+                out.push(0);
+                controller.put(out);
+                relay.put(out);
+                number.put(out);
+                settled.put(out);
+                call.put(out);
+            }
+            Message::Answer { controller, relay, number, answer } => {
+                out.push(1);
+                controller.put(out);
+                relay.put(out);
+                number.put(out);
+                answer.put(out);
+            }
+            Message::Beat { relay, links } => {
+                out.push(2);
+                relay.put(out);
+                links.put(out);
+            }
+        }
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Message, CodecError> {
+        Ok(match from.array("message")? {
+            [0] => Message::Call {
+                controller: Coded::take(from)?,
+                relay: Coded::take(from)?,
+                number: Coded::take(from)?,
+                settled: Coded::take(from)?,
+                call: Coded::take(from)?,
+            },
+            [1] => Message::Answer {
+                controller: Coded::take(from)?,
+                relay: Coded::take(from)?,
+                number: Coded::take(from)?,
+                answer: Coded::take(from)?,
+            },
+            [2] => Message::Beat { relay: Coded::take(from)?, links: Coded::take(from)? },
+            _ => return Err(CodecError::Value("message")),
+        })
+    }
+}

@@ -1,0 +1,18 @@
+//! Signalling: calls to relays that take effect at most once (DESIGN §6).
+//!
+//! The controller numbers its calls to a relay and repeats each until it is answered. The relay
+//! executes them in the order of their numbers, each once, and keeps its answers until the
+//! controller says that it has them. Numbers hold between one life of the controller and one of the
+//! relay: a relay that has started anew takes no call that was meant for its life before, and a
+//! controller that was replaced is heeded no more. Then the new pair begins with a [`Call::List`].
+
+mod callee;
+mod caller;
+mod message;
+
+pub use callee::{Callee, Ticket};
+pub use caller::{Caller, Retry};
+pub use message::{Answer, Branch, Call, Item, ItemKey, LinkReport, Message, Role};
+
+/// So many calls may be on their way to a relay.
+pub const WINDOW: u64 = 64;

@@ -1,0 +1,383 @@
+//! Everything that the controller knows, and the operations on it. An operation changes the state at
+//! once, and says what is to be written and done; see [`Op`].
+
+use crate::codec::Coded;
+use crate::damping::Damping;
+use crate::error::{LoadError, Refusal};
+use crate::ledger::{Account, Flow, Lack, Ledger};
+use crate::model::{
+    ComtreeRecord, Counters, Link, LinkId, Member, MemberState, Owner, Relay, RelayId, RelayState,
+    World, WorldId,
+};
+use crate::name::Name;
+use crate::op::{Effect, Op};
+use crate::shape::{Load, Shape};
+use crate::signal::{Branch, Item};
+use crate::storage::{Entry, Storage, StorageError, Table};
+use canopy_plan::Rate;
+use canopy_wire::{Address, Comtree, Time};
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How the controller does its work.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// The share of a link's or an uplink's rate that can be reserved, 0 to 1.
+    pub share: f64,
+    /// A member that does not renew its lease has left after this.
+    pub lease: Duration,
+    /// So long the address of one who has left is given to nobody else.
+    pub rest: Duration,
+    /// A relay that is silent for so long is given up.
+    pub silence: Duration,
+    /// In which time the penalty for a link's failures halves.
+    pub half_life: Duration,
+    /// A better tree is taken only if it costs less by this share.
+    pub least_gain: f64,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            share: 0.9,
+            lease: Duration::from_secs(60),
+            rest: Duration::from_secs(30),
+            silence: Duration::from_secs(2),
+            half_life: Duration::from_secs(15),
+            least_gain: 0.15,
+        }
+    }
+}
+
+/// A comtree as it runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Running {
+    pub(crate) world: WorldId,
+    /// Nothing while it has no members.
+    pub(crate) shape: Option<Shape>,
+    /// Why it has the tree that it has.
+    pub(crate) why: String,
+    /// Why it has no tree that is whole, if it has none.
+    pub(crate) broken: Option<String>,
+}
+
+/// How a link is found by its ends.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Health {
+    /// The ends that do not hear the other.
+    pub(crate) deaf: BTreeSet<RelayId>,
+    pub(crate) damping: Damping,
+    /// Whether it was usable when that was last looked at.
+    pub(crate) was_usable: bool,
+}
+
+/// The state.
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    pub(crate) settings: Settings,
+    pub(crate) counters: Counters,
+    pub(crate) relays: BTreeMap<RelayId, Relay>,
+    pub(crate) relay_names: BTreeMap<Name, RelayId>,
+    pub(crate) links: BTreeMap<LinkId, Link>,
+    pub(crate) health: BTreeMap<LinkId, Health>,
+    pub(crate) worlds: BTreeMap<WorldId, World>,
+    pub(crate) world_names: BTreeMap<Name, WorldId>,
+    pub(crate) comtrees: BTreeMap<Comtree, Running>,
+    pub(crate) members: BTreeMap<(WorldId, Address), Member>,
+    pub(crate) owners: BTreeMap<(WorldId, Owner), Address>,
+    /// The endpoint number that is tried next.
+    pub(crate) endpoints: BTreeMap<(WorldId, RelayId), u16>,
+    /// When leases and rests end.
+    pub(crate) ends: BTreeSet<(Time, WorldId, Address)>,
+    pub(crate) ledger: Ledger,
+}
+
+impl State {
+    pub(crate) fn new(settings: Settings) -> State {
+        State {
+            settings,
+            counters: Counters::default(),
+            relays: BTreeMap::new(),
+            relay_names: BTreeMap::new(),
+            links: BTreeMap::new(),
+            health: BTreeMap::new(),
+            worlds: BTreeMap::new(),
+            world_names: BTreeMap::new(),
+            comtrees: BTreeMap::new(),
+            members: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            endpoints: BTreeMap::new(),
+            ends: BTreeSet::new(),
+            ledger: Ledger::new(settings.share.clamp(0.0, 1.0)),
+        }
+    }
+
+    /// Reads everything from storage. Reservations are worked out from the members.
+    pub(crate) fn load(settings: Settings, storage: &impl Storage) -> Result<State, LoadError> {
+        let mut state = State::new(settings);
+        if let Some(entry) = storage.get(Table::Controller, COUNTERS)? {
+            state.counters = read(Table::Controller, &entry)?;
+        }
+        each(storage, Table::Relays, |relay: Relay| state.know_relay(relay))?;
+        each(storage, Table::Links, |link: Link| state.know_link(link))?;
+        each(storage, Table::Worlds, |world: World| state.know_world(world))?;
+        each(storage, Table::Members, |member: Member| state.know_member(member))?;
+        let loads = state.loads();
+        let mut comtrees = Vec::new();
+        each(storage, Table::Comtrees, |record: ComtreeRecord| comtrees.push(record))?;
+        for ComtreeRecord { id, world, tree } in comtrees {
+            let Some(of) = state.worlds.get(&world) else {
+                return Err(LoadError::Contradiction(format!("comtree {} has no world", id.0)));
+            };
+            if tree.is_empty() {
+                continue;
+            }
+            let load = |relay| loads.get(&(world, relay)).copied().unwrap_or_default();
+            let shape = Shape::new(tree, &of.core, load).map_err(LoadError::Contradiction)?;
+            state.ledger.enter(&shape.flows());
+            if let Some(running) = state.comtrees.get_mut(&id) {
+                running.shape = Some(shape);
+            }
+        }
+        for ((_, relay), (count, _)) in loads {
+            state.ledger.enter(&[Flow::Members(relay, f64::from(count))]);
+        }
+        Ok(state)
+    }
+
+    /// By world and relay: its members who have a reservation.
+    pub(crate) fn loads(&self) -> BTreeMap<(WorldId, RelayId), Load> {
+        let mut loads: BTreeMap<(WorldId, RelayId), Load> = BTreeMap::new();
+        for member in self.members.values().filter(|m| m.state != MemberState::Resting) {
+            let (count, sum) = loads.entry((member.world, member.relay())).or_default();
+            *count += 1;
+            *sum = *sum + member.reserved;
+        }
+        loads
+    }
+
+    pub(crate) fn know_relay(&mut self, relay: Relay) {
+        self.ledger.open_relay(&relay);
+        self.relay_names.insert(relay.name.clone(), relay.id);
+        self.relays.insert(relay.id, relay);
+    }
+
+    pub(crate) fn know_link(&mut self, link: Link) {
+        self.ledger.open_link(&link);
+        self.health.entry(link.id).or_default().was_usable = true;
+        self.links.insert(link.id, link);
+    }
+
+    pub(crate) fn know_world(&mut self, world: World) {
+        self.world_names.insert(world.name.clone(), world.id);
+        for comtree in &world.comtrees {
+            self.comtrees.entry(*comtree).or_insert_with(|| Running {
+                world: world.id,
+                shape: None,
+                why: "it has no members yet".to_owned(),
+                broken: None,
+            });
+        }
+        self.worlds.insert(world.id, world);
+    }
+
+    pub(crate) fn know_member(&mut self, member: Member) {
+        let key = (member.world, member.address);
+        if let Some(before) = self.members.get(&key) {
+            self.ends.remove(&(before.until, key.0, key.1));
+        }
+        // Who is leaving waits for the relay's word, not for a time.
+        if member.state != MemberState::Leaving {
+            self.ends.insert((member.until, key.0, key.1));
+        }
+        match member.state {
+            MemberState::Held => _ = self.owners.insert((key.0, member.owner), key.1),
+            _ => self.disown(&member),
+        }
+        self.members.insert(key, member);
+    }
+
+    fn disown(&mut self, member: &Member) {
+        if self.owners.get(&(member.world, member.owner)) == Some(&member.address) {
+            self.owners.remove(&(member.world, member.owner));
+        }
+    }
+
+    /// Writes a member, or removes it from storage and from here.
+    pub(crate) fn save_member(&mut self, op: &mut Op, member: Member) {
+        op.write(Table::Members, member_key(member.world, member.address), Some(&member));
+        self.know_member(member);
+    }
+
+    pub(crate) fn forget_member(&mut self, op: &mut Op, key: (WorldId, Address)) {
+        if let Some(member) = self.members.remove(&key) {
+            self.ends.remove(&(member.until, key.0, key.1));
+            self.disown(&member);
+            op.write::<Member>(Table::Members, member_key(key.0, key.1), None);
+        }
+    }
+
+    pub(crate) fn save_relay(&mut self, op: &mut Op, relay: Relay) {
+        op.write(Table::Relays, number(u32::from(relay.id.0)), Some(&relay));
+        self.know_relay(relay);
+    }
+
+    pub(crate) fn save_counters(&self, op: &mut Op) {
+        op.write(Table::Controller, COUNTERS.to_vec(), Some(&self.counters));
+    }
+
+    pub(crate) fn save_comtree(&self, op: &mut Op, id: Comtree) {
+        let Some(running) = self.comtrees.get(&id) else { return };
+        let tree = running.shape.as_ref().map_or_else(Vec::new, |shape| shape.hops().to_vec());
+        let record = ComtreeRecord { id, world: running.world, tree };
+        op.write(Table::Comtrees, number(id.0), Some(&record));
+    }
+
+    /// Whether members of a relay are served, and its links can be used.
+    pub(crate) fn is_running(&self, relay: RelayId) -> bool {
+        let state = self.relays.get(&relay).map(|relay| relay.state);
+        matches!(state, Some(RelayState::Up | RelayState::Draining))
+    }
+
+    /// Whether a link can be used.
+    pub(crate) fn is_usable(&self, link: LinkId) -> bool {
+        let is_well = self.health.get(&link).is_some_and(|health| health.was_usable);
+        is_well
+            && self
+                .links
+                .get(&link)
+                .is_some_and(|link| link.ends.iter().all(|e| self.is_running(*e)))
+    }
+
+    /// A relay's name, for people.
+    pub(crate) fn relay_name(&self, relay: RelayId) -> String {
+        self.relays.get(&relay).map_or_else(|| relay.0.to_string(), |relay| relay.name.to_string())
+    }
+
+    /// What is lacking, with names.
+    pub(crate) fn refusal(&self, lack: Lack) -> Refusal {
+        let what = match lack.account {
+            Account::Link(link, from) => {
+                let to = self.links.get(&link).map_or(from, |link| link.other(from));
+                let [from, to] = [from, to].map(|end| self.relay_name(end));
+                format!("the link {} from {from} to {to}", link.0)
+            }
+            Account::Out(relay) => format!("the uplink of {}, sending", self.relay_name(relay)),
+            Account::In(relay) => format!("the uplink of {}, receiving", self.relay_name(relay)),
+            Account::Places(relay) => format!("the places of {}", self.relay_name(relay)),
+        };
+        let is_places = matches!(lack.account, Account::Places(_));
+        let words = |rate: Rate| match (is_places, rate) {
+            (true, Rate { bits, .. }) => format!("{bits} places"),
+            (false, Rate { bits, packets }) => format!("{bits} bit/s and {packets} packets/s"),
+        };
+        let free = Rate { bits: lack.free.bits.max(0.0), packets: lack.free.packets.max(0.0) };
+        Refusal::Full { what, asked: words(lack.asked), free: words(free) }
+    }
+
+    /// A comtree as one of its relays is to have it; nothing if it is not on the tree.
+    pub(crate) fn comtree_item(&self, id: Comtree, relay: RelayId) -> Option<Item> {
+        let shape = self.comtrees.get(&id)?.shape.as_ref().filter(|shape| shape.has(relay))?;
+        self.comtree_base(id, relay, shape.branches(relay))
+    }
+
+    /// A comtree with these branches.
+    pub(crate) fn comtree_base(
+        &self,
+        id: Comtree,
+        relay: RelayId,
+        branches: Vec<Branch>,
+    ) -> Option<Item> {
+        let world = self.worlds.get(&self.comtrees.get(&id)?.world)?;
+        Some(Item::Comtree {
+            id,
+            site: relay.0,
+            mode: world.mode,
+            downlink: world.downlink,
+            levels: world.levels,
+            branches,
+        })
+    }
+
+    /// A link as one of its ends is to have it.
+    pub(crate) fn link_item(&self, link: &Link, end: RelayId) -> Option<Item> {
+        let other = self.relays.get(&link.other(end))?;
+        Some(Item::Link {
+            id: link.id,
+            key: other.key,
+            native: other.native,
+            calls: link.ends[0] == end,
+            capacity: link.rate,
+        })
+    }
+
+    /// A member as its relay is to have it.
+    pub(crate) fn member_item(comtree: Comtree, member: &Member) -> Item {
+        Item::Member { comtree, address: member.address, limits: member.limits }
+    }
+
+    /// Everything that relays are to have, for a controller that begins.
+    pub(crate) fn all_effects(&self) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        for link in self.links.values() {
+            let end = |end: &RelayId| Effect::Link(*end, link.id, self.link_item(link, *end));
+            effects.extend(link.ends.iter().map(end));
+        }
+        for (id, running) in &self.comtrees {
+            let relays = running.shape.iter().flat_map(Shape::relays);
+            let item = |relay| Effect::Comtree(*id, relay, self.comtree_item(*id, relay));
+            effects.extend(relays.map(item));
+        }
+        for member in self.members.values() {
+            let Some(world) = self.worlds.get(&member.world) else { continue };
+            let relay = member.relay();
+            effects.extend(world.comtrees.iter().filter_map(|comtree| match member.state {
+                MemberState::Held => {
+                    Some(Effect::Admit(*comtree, relay, State::member_item(*comtree, member)))
+                }
+                MemberState::Leaving => Some(Effect::Dismiss(*comtree, relay, member.address)),
+                MemberState::Resting => None,
+            }));
+        }
+        effects
+    }
+}
+
+/// Where the counters are.
+const COUNTERS: &[u8] = b"counters";
+
+/// A record's key by its number.
+pub(crate) fn number(number: u32) -> Vec<u8> {
+    number.to_be_bytes().to_vec()
+}
+
+/// A member's key: the members of a world are next to each other, and in it those of a relay.
+pub(crate) fn member_key(world: WorldId, address: Address) -> Vec<u8> {
+    [world.0.to_be_bytes(), address.0.to_be_bytes()].concat()
+}
+
+fn read<T: Coded>(table: Table, entry: &Entry) -> Result<T, StorageError> {
+    let unreadable =
+        |why: crate::CodecError| StorageError::Unreadable { table, why: why.to_string() };
+    T::of_bytes(&entry.value).map_err(unreadable)
+}
+
+/// Calls this with every record of a table.
+fn each<T: Coded>(
+    storage: &impl Storage,
+    table: Table,
+    mut know: impl FnMut(T),
+) -> Result<(), StorageError> {
+    const PAGE: usize = 1000;
+    let mut after: Option<Vec<u8>> = None;
+    loop {
+        let page = storage.list(table, &[], after.as_deref(), PAGE)?;
+        for entry in &page {
+            know(read(table, entry)?);
+        }
+        match page.last() {
+            Some(last) if page.len() == PAGE => after = Some(last.key.clone()),
+            _ => return Ok(()),
+        }
+    }
+}

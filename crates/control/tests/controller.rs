@@ -1,0 +1,270 @@
+//! The controller by its interface, with relays that answer at once.
+
+use canopy_control::storage::{MemoryStorage, Storage, StorageError};
+use canopy_control::{
+    Admission, Controller, Core, Downlink, Enter, Event, LinkId, LinkReport, Mode, Name, NewRelay,
+    NewWorld, Refusal, RelayId, RelaySide, Retry, Settings,
+};
+use canopy_plan::{Limits, Rate};
+use canopy_wire::Time;
+use core::time::Duration;
+
+struct Bed {
+    controller: Controller,
+    storage: MemoryStorage,
+    relays: Vec<(RelayId, RelaySide)>,
+    now: Time,
+}
+
+fn rate(bits: u32) -> Rate {
+    Rate { bits: f64::from(bits), packets: f64::from(bits) }
+}
+
+fn limits(send: u32, receive: u32) -> Limits {
+    Limits { send: rate(send), receive: rate(receive) }
+}
+
+fn world() -> Name {
+    Name::new("w").unwrap()
+}
+
+impl Bed {
+    /// Relays r0, r1, … with this uplink, joined by these links of 1 Mbit/s and so many microseconds.
+    fn new(relays: u16, uplink: u32, links: &[(usize, usize, u32)]) -> Bed {
+        let mut storage = MemoryStorage::default();
+        let now = Time::from_millis(1000);
+        let settings = Settings::default();
+        let mut controller =
+            Controller::start(settings, Retry::default(), now, &mut storage).unwrap();
+        let mut register = |number: u16| {
+            let new = NewRelay {
+                name: Name::new(&format!("r{number}")).unwrap(),
+                key: [number as u8; 32],
+                native: ([127, 0, 0, 1], 7000 + number).into(),
+                uplink: limits(uplink, uplink),
+                places: 2,
+            };
+            (controller.register(now, new).unwrap(), RelaySide::new(1))
+        };
+        let relays: Vec<_> = (0..relays).map(&mut register).collect();
+        for (from, to, delay) in links {
+            let ends = [relays[*from].0, relays[*to].0];
+            controller.add_link(ends, rate(1_000_000), *delay).unwrap();
+        }
+        let new = NewWorld {
+            name: world(),
+            comtrees: 1,
+            channels: Vec::new(),
+            levels: 1,
+            mode: Mode::Periodic(50),
+            downlink: Downlink::Member,
+            default: limits(1000, 1000),
+            core: Core::Center,
+        };
+        controller.create_world(new).unwrap();
+        let mut bed = Bed { controller, storage, relays, now };
+        bed.exchange();
+        bed
+    }
+
+    /// Carries everything until nobody has anything to say. Returns what was told.
+    fn exchange(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        for _ in 0..50 {
+            self.now = self.now + Duration::from_millis(10);
+            self.controller.handle_timeout(self.now);
+            while let Some(batch) = self.controller.poll_commit(self.now) {
+                let result = self.storage.commit(&batch);
+                self.controller.handle_commit(self.now, result).unwrap();
+            }
+            while let Some((to, bytes)) = self.controller.poll_transmit(self.now) {
+                self.relays[usize::from(to.0) - 1].1.handle_message(&bytes);
+            }
+            for (relay, side) in &mut self.relays {
+                side.handle_timeout(self.now);
+                while let Some(applying) = side.poll_apply() {
+                    side.applied(applying, Ok(()));
+                }
+                while let Some(bytes) = side.poll_transmit() {
+                    self.controller.handle_message(self.now, *relay, &bytes);
+                }
+            }
+            events.extend(core::iter::from_fn(|| self.controller.poll_event()));
+        }
+        events
+    }
+
+    /// An endpoint enters that is next to these relays, the nearest first.
+    fn enter(&mut self, owner: u8, near: &[usize], limits: Limits) -> Result<Admission, Refusal> {
+        let measured = near.iter().zip(1..).map(|(at, far)| (self.relays[*at].0, far * 1000));
+        let (owner, limits) = ([owner; 16], Some(limits));
+        let ask = Enter { world: world(), owner, limits, measured: measured.collect() };
+        self.controller.enter(self.now, &ask)
+    }
+
+    fn set_link(&mut self, link: u32, ends: [usize; 2], up: bool) {
+        for end in ends {
+            let report = LinkReport { link: LinkId(link), up, delay_us: 0 };
+            self.relays[end].1.set_link(self.now, report);
+        }
+    }
+
+    fn links_of_tree(&self) -> Vec<u32> {
+        let comtree = self.controller.world(&world()).unwrap().comtrees[0];
+        let hops = self.controller.tree(comtree);
+        let mut links: Vec<u32> = hops.iter().filter_map(|hop| Some(hop.above?.1.0)).collect();
+        links.sort_unstable();
+        links
+    }
+}
+
+#[test]
+fn the_nearest_relay_with_room_takes_whoever_enters() {
+    let mut bed = Bed::new(3, 10_000_000, &[(0, 1, 1000), (1, 2, 1000)]);
+    let relays: Vec<u16> = (0..4)
+        .map(|owner| bed.enter(owner, &[1, 0, 2], limits(1000, 1000)).unwrap().relay.0)
+        .collect();
+    assert_eq!(relays, [2, 2, 1, 1], "two places each");
+    let admitted = bed.exchange().into_iter().filter(|e| matches!(e, Event::Admitted { .. }));
+    assert_eq!(admitted.count(), 4);
+    let grant = bed.enter(0, &[2], limits(9, 9)).unwrap().grant;
+    assert_eq!(grant.budget.up_bits, Some(1000), "who asks again gets what it has");
+    assert_eq!(grant.address.unwrap().site(), 2);
+}
+
+#[test]
+fn a_refusal_names_what_is_full_what_was_asked_and_what_is_free() {
+    let mut bed = Bed::new(2, 10_000_000, &[(0, 1, 1000)]);
+    bed.enter(0, &[0], limits(600_000, 600_000)).unwrap();
+    bed.enter(1, &[1], limits(600_000, 600_000)).unwrap();
+    let refusal = bed.enter(2, &[1], limits(400_000, 400_000)).unwrap_err().to_string();
+    let expected = "the link 1 from r1 to r0: 400000 bit/s and 400000 packets/s more is asked for, \
+                    300000 bit/s and 300000 packets/s is free; ask for less, or take another relay";
+    assert_eq!(refusal, expected);
+    bed.enter(3, &[0, 1], limits(1, 1)).unwrap();
+    bed.enter(4, &[1], limits(1, 1)).unwrap();
+    let refusal = bed.enter(5, &[0], limits(1, 1)).unwrap_err().to_string();
+    assert!(refusal.starts_with("the places of r0: 1 places more is asked for, 0 places is free"));
+    let nobody = bed.enter(6, &[], limits(1, 1)).unwrap_err().to_string();
+    assert!(nobody.contains("measure others"), "{nobody}");
+}
+
+#[test]
+fn an_uplink_is_not_overbooked_either() {
+    let mut bed = Bed::new(1, 1_000_000, &[]);
+    bed.enter(0, &[0], limits(1, 800_000)).unwrap();
+    let refusal = bed.enter(1, &[0], limits(1, 100_001)).unwrap_err().to_string();
+    assert!(refusal.starts_with("the uplink of r0, sending: 100001 bit/s"), "{refusal}");
+    bed.enter(1, &[0], limits(1, 100_000)).unwrap();
+}
+
+#[test]
+fn who_drains_takes_nobody_new() {
+    let mut bed = Bed::new(2, 1_000_000, &[(0, 1, 1000)]);
+    bed.controller.drain(RelayId(1), true).unwrap();
+    assert_eq!(bed.enter(0, &[0, 1], limits(1, 1)).unwrap().relay, RelayId(2));
+    bed.controller.drain(RelayId(1), false).unwrap();
+    assert_eq!(bed.enter(1, &[0, 1], limits(1, 1)).unwrap().relay, RelayId(1));
+}
+
+/// A square: 1 r0–r1, 2 r1–r2, 3 r2–r3, 4 r3–r0.
+const SQUARE: [(usize, usize, u32); 4] = [(0, 1, 1000), (1, 2, 1000), (2, 3, 1000), (3, 0, 5000)];
+
+#[test]
+fn a_failed_link_is_gone_round_and_what_stands_stays() {
+    let mut bed = Bed::new(4, 10_000_000, &SQUARE);
+    (0..4).for_each(|at| _ = bed.enter(at as u8, &[at], limits(1000, 1000)).unwrap());
+    bed.exchange();
+    assert_eq!(bed.links_of_tree(), [1, 2, 3]);
+    bed.set_link(2, [1, 2], false);
+    let events = bed.exchange();
+    assert!(events.iter().any(|event| matches!(event, Event::Reshaped { .. })), "{events:?}");
+    assert_eq!(bed.links_of_tree(), [1, 3, 4]);
+    bed.set_link(4, [3, 0], false);
+    let events = bed.exchange();
+    assert!(events.iter().any(|event| matches!(event, Event::Broken { .. })), "{events:?}");
+    assert_eq!(bed.links_of_tree(), [1, 3, 4], "what stands goes on");
+    bed.set_link(2, [1, 2], true);
+    bed.exchange();
+    assert_eq!(bed.links_of_tree(), [1, 2, 3]);
+}
+
+#[test]
+fn a_link_that_flaps_is_left_out_for_a_while() {
+    let mut bed = Bed::new(4, 10_000_000, &SQUARE);
+    (0..4).for_each(|at| _ = bed.enter(at as u8, &[at], limits(1000, 1000)).unwrap());
+    let mut events = Vec::new();
+    for _ in 0..3 {
+        for up in [false, true] {
+            bed.set_link(2, [1, 2], up);
+            events.extend(bed.exchange());
+        }
+    }
+    assert!(events.contains(&Event::LinkDamped(LinkId(2))), "{events:?}");
+    assert_eq!(bed.links_of_tree(), [1, 3, 4], "it is up, and not used");
+}
+
+#[test]
+fn a_better_tree_is_taken_if_it_gains_enough_and_why_is_kept() {
+    let mut bed = Bed::new(4, 10_000_000, &SQUARE);
+    (0..4).for_each(|at| _ = bed.enter(at as u8, &[at], limits(1000, 1000)).unwrap());
+    bed.set_link(2, [1, 2], false);
+    bed.exchange();
+    let comtree = bed.controller.world(&world()).unwrap().comtrees[0];
+    bed.set_link(2, [1, 2], true);
+    bed.exchange();
+    assert_eq!(bed.links_of_tree(), [1, 3, 4], "nothing is moved for nothing");
+    let why = bed.controller.improve(comtree);
+    assert!(why.starts_with("it was improved: the tree costs"), "{why}");
+    assert_eq!(bed.links_of_tree(), [1, 2, 3]);
+    let why = bed.controller.improve(comtree);
+    assert!(why.starts_with("it stays: the best tree found costs 0 % less, 15 %"), "{why}");
+    assert_eq!(bed.controller.why(comtree).unwrap().0, why);
+}
+
+#[test]
+fn who_was_replaced_writes_nothing_and_is_heeded_no_more() {
+    let mut bed = Bed::new(1, 1_000_000, &[]);
+    bed.enter(0, &[0], limits(1, 1)).unwrap();
+    bed.exchange();
+    let settings = Settings::default();
+    let mut newer =
+        Controller::start(settings, Retry::default(), bed.now, &mut bed.storage).unwrap();
+    assert_eq!(newer.members().count(), 1, "what was committed is there");
+    bed.enter(1, &[0], limits(1, 1)).unwrap();
+    let batch = bed.controller.poll_commit(bed.now).unwrap();
+    let result = bed.storage.commit(&batch);
+    assert!(matches!(result, Err(StorageError::Conflict(_))));
+    assert!(bed.controller.handle_commit(bed.now, result).is_err());
+    // The relay has heard the newer one: calls of the older have no effect.
+    bed.now = bed.now + Duration::from_secs(1);
+    let side = &mut bed.relays[0].1;
+    side.handle_timeout(bed.now);
+    newer.handle_message(bed.now, RelayId(1), &side.poll_transmit().unwrap());
+    side.handle_message(&newer.poll_transmit(bed.now).unwrap().1);
+    let before = side.ignored();
+    let late = canopy_control::Message::Call {
+        controller: bed.controller.life(),
+        relay: 1,
+        number: 1,
+        settled: 1,
+        call: canopy_control::signal::Call::List(None),
+    };
+    side.handle_message(&late.encode());
+    assert_eq!(side.ignored(), before + 1);
+}
+
+#[test]
+fn a_relay_of_another_key_does_not_take_a_name() {
+    let mut bed = Bed::new(1, 1_000_000, &[]);
+    let new = |key: u8| NewRelay {
+        name: Name::new("r0").unwrap(),
+        key: [key; 32],
+        native: ([127, 0, 0, 1], 1).into(),
+        uplink: limits(1, 1),
+        places: 1,
+    };
+    assert_eq!(bed.controller.register(bed.now, new(0)), Ok(RelayId(1)));
+    let refusal = bed.controller.register(bed.now, new(9)).unwrap_err().to_string();
+    assert!(refusal.contains("is known by another key"), "{refusal}");
+}

@@ -1,0 +1,209 @@
+//! Traffic that wants to overflow: whatever endpoints send within their limits, and whoever they
+//! send it to, what was reserved carries it (Forest §3.4.2).
+
+use crate::reference::{capacities, capacities_by, limits, rule};
+use crate::relays::SimRelay;
+use crate::sim::{branches, relay_of};
+use canopy_control::signal::{Branch, Role};
+use canopy_control::{Controller, Core, Item, LinkId, RelayId, TreeHop};
+use canopy_plan::{Capacity, CoreRule, Limits, Tree};
+use canopy_wire::Comtree;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeMap;
+
+/// What traffic loads, by the node below a link: up and down.
+struct Loads<'a> {
+    parents: Vec<Option<usize>>,
+    core: Vec<bool>,
+    left: Vec<Limits>,
+    up: Vec<f64>,
+    down: Vec<f64>,
+    hops: &'a [TreeHop],
+}
+
+/// Random traffic on every comtree, of several kinds, each until nobody can send or receive more.
+pub(crate) fn check(controller: &Controller, seed: u64) {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    for world in controller.worlds() {
+        for comtree in &world.comtrees {
+            let hops = controller.tree(*comtree);
+            let limits = limits(controller, *comtree, &hops);
+            let reserved = capacities(&hops, &world.core, &limits);
+            for _ in 0..8 {
+                let mut loads = Loads::new(&hops, &world.core, &limits);
+                loads.fill(&mut rng);
+                loads.check(&reserved);
+            }
+            attack_each_link(&hops, &world.core, &limits, &reserved);
+        }
+    }
+}
+
+impl Loads<'_> {
+    fn new<'a>(hops: &'a [TreeHop], core: &Core, limits: &[Limits]) -> Loads<'a> {
+        let node = |relay| hops.iter().position(|hop| hop.relay == relay).unwrap();
+        let parents: Vec<Option<usize>> =
+            hops.iter().map(|hop| hop.above.map(|(above, _)| node(above))).collect();
+        let core = if hops.is_empty() { Vec::new() } else { core_of(&parents, core) };
+        let zeros = vec![0.0; hops.len()];
+        Loads { parents, core, left: limits.to_vec(), up: zeros.clone(), down: zeros, hops }
+    }
+
+    /// The links of a path, each by the node below and whether it is taken up.
+    fn path(&self, from: usize, to: usize) -> Vec<(usize, bool)> {
+        let way = |mut node: usize| {
+            let mut way = vec![node];
+            while let Some(above) = self.parents[node] {
+                way.push(above);
+                node = above;
+            }
+            way
+        };
+        let (from, to) = (way(from), way(to));
+        let shared = |node: &usize, other: &[usize]| other.contains(node);
+        let up = from.iter().filter(|node| !shared(node, &to)).map(|node| (*node, true));
+        up.chain(to.iter().filter(|node| !shared(node, &from)).map(|node| (*node, false))).collect()
+    }
+
+    /// An update for a group goes to the core, to all of it, and to whoever has subscribed: each
+    /// link that leads to one of them bears it once.
+    fn send(&mut self, from: usize, to: &[usize], bits: f64) {
+        let core: Vec<usize> = (0..self.core.len()).filter(|node| self.core[*node]).collect();
+        let mut links: Vec<(usize, bool)> =
+            core.iter().chain(to).flat_map(|to| self.path(from, *to)).collect();
+        links.sort_unstable();
+        links.dedup();
+        for (node, is_up) in links {
+            let load = if is_up { &mut self.up } else { &mut self.down };
+            load[node] += bits;
+        }
+        self.left[from].send.bits -= bits;
+        to.iter().for_each(|to| self.left[*to].receive.bits -= bits);
+    }
+
+    fn fill(&mut self, rng: &mut ChaCha8Rng) {
+        let nodes = self.left.len();
+        for _ in 0..nodes * 12 {
+            let from = rng.random_range(0..nodes);
+            let share = rng.random_range(0..3);
+            let to: Vec<usize> = (0..nodes).filter(|_| rng.random_range(0..3) >= share).collect();
+            let to: Vec<usize> =
+                to.into_iter().filter(|to| self.left[*to].receive.bits > 0.0).collect();
+            let room =
+                to.iter().map(|to| self.left[*to].receive.bits).fold(f64::INFINITY, f64::min);
+            let bits = self.left[from].send.bits.min(room);
+            let bits = if rng.random_range(0..2) == 0 { bits } else { (bits / 2.0).floor() };
+            self.send(from, &to, bits);
+        }
+    }
+
+    fn check(&self, reserved: &[Capacity]) {
+        for (node, capacity) in reserved.iter().enumerate() {
+            let fits = self.up[node] <= capacity.up.bits && self.down[node] <= capacity.down.bits;
+            assert!(fits, "below {:?}: {} and {}", self.hops[node], self.up[node], self.down[node]);
+        }
+    }
+}
+
+fn core_of(parents: &[Option<usize>], core: &Core) -> Vec<bool> {
+    rule(core).on(&Tree::from_parents(parents).unwrap())
+}
+
+/// The worst for each link: everyone on one side sends all it may to the other, until those are full.
+/// That needs every bit that is reserved, so nothing is reserved that could not be used.
+fn attack_each_link(hops: &[TreeHop], core: &Core, limits: &[Limits], reserved: &[Capacity]) {
+    for link in 0..hops.len() {
+        let mut loads = Loads::new(hops, core, limits);
+        if loads.parents[link].is_none() {
+            continue;
+        }
+        let is_below = |node: usize| loads.path(node, link).iter().all(|(_, up)| *up);
+        let (below, above): (Vec<usize>, Vec<usize>) =
+            (0..hops.len()).partition(|node| is_below(*node));
+        for (from, to) in [(&below, &above), (&above, &below)] {
+            let goes_to_core = to.iter().any(|node| loads.core[*node]);
+            for sender in from {
+                for receiver in to {
+                    let [send, receive] =
+                        [loads.left[*sender].send.bits, loads.left[*receiver].receive.bits];
+                    loads.send(*sender, &[*receiver], send.min(receive));
+                }
+                if goes_to_core {
+                    loads.send(*sender, &[], loads.left[*sender].send.bits);
+                }
+            }
+        }
+        loads.check(reserved);
+        let Capacity { up, down } = reserved[link];
+        assert_eq!((loads.up[link], loads.down[link]), (up.bits, down.bits), "no bit too many");
+    }
+}
+
+/// What is in force at the relays carries the members that are let in there now: towards the core all
+/// that they send, elsewhere as much as is received. A link is in force where both ends have it.
+pub(crate) fn check_in_force(controller: &Controller, relays: &[SimRelay], comtree: Comtree) {
+    let on = |relay: RelayId, link: LinkId| {
+        let of = relay_of(relays, relay).map(|relay| branches(relay, comtree)).unwrap_or_default();
+        of.into_iter().find(|branch| branch.link == link)
+    };
+    // A tree is kept in order from the root, so that its parts are in order too.
+    let mut parts: Vec<Vec<TreeHop>> = Vec::new();
+    for hop in controller.tree(comtree) {
+        let joined = hop
+            .above
+            .filter(|(above, link)| on(hop.relay, *link).is_some() && on(*above, *link).is_some());
+        let part = joined.and_then(|(above, _)| {
+            parts.iter_mut().find(|part| part.iter().any(|of| of.relay == above))
+        });
+        match part {
+            Some(part) => part.push(hop),
+            None => parts.push(vec![TreeHop { above: None, ..hop }]),
+        }
+    }
+    let mut with_members = 0;
+    for hops in parts {
+        let sums: Vec<Limits> = hops.iter().map(|hop| let_in(relays, comtree, hop.relay)).collect();
+        with_members += usize::from(sums.iter().any(|sum| *sum != Limits::default()));
+        let received = capacities_by(&hops, &CoreRule::None, &sums);
+        let sent = capacities_by(&hops, &CoreRule::All, &sums);
+        for (node, hop) in hops.iter().enumerate() {
+            let Some((above, link)) = hop.above else { continue };
+            let up = (hop.relay, received[node].up, sent[node].up);
+            let down = (above, received[node].down, sent[node].down);
+            for (from, received, sent) in [up, down] {
+                let Some(Branch { role, send, .. }) = on(from, link) else { continue };
+                let needed = if role == Role::Child { received } else { sent };
+                assert!(send.bits >= needed.bits, "{send:?} of {needed:?} on {link:?}");
+            }
+        }
+    }
+    assert!(with_members <= 1, "whoever is let in is joined with all others");
+}
+
+/// The links in force form no circle: an update would go round in it.
+pub(crate) fn check_no_circle(relays: &[SimRelay], comtree: Comtree) {
+    let mut ends: BTreeMap<LinkId, Vec<usize>> = BTreeMap::new();
+    for (at, relay) in relays.iter().enumerate() {
+        for branch in branches(relay, comtree) {
+            ends.entry(branch.link).or_default().push(at);
+        }
+    }
+    let mut part: Vec<usize> = (0..relays.len()).collect();
+    for (link, ends) in ends {
+        let [from, to] = ends[..] else { continue };
+        let (from, to) = (part[from], part[to]);
+        assert_ne!(from, to, "{link:?} closes a circle of comtree {}", comtree.0);
+        part.iter_mut().filter(|of| **of == from).for_each(|of| *of = to);
+    }
+}
+
+/// The sum of the limits of those whom a relay lets in now.
+fn let_in(relays: &[SimRelay], comtree: Comtree, relay: RelayId) -> Limits {
+    let side = relay_of(relays, relay).and_then(|relay| relay.side.as_ref());
+    let limits = |item: &Item| match item {
+        Item::Member { comtree: of, limits, .. } if *of == comtree => Some(*limits),
+        _ => None,
+    };
+    side.into_iter().flat_map(|side| side.items().values()).filter_map(limits).sum()
+}

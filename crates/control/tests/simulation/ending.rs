@@ -1,0 +1,90 @@
+//! What must hold once everything works again, and once everyone has left.
+
+use crate::reference::check_accounts;
+use crate::sim::{SETTINGS, Sim, settings};
+use canopy_control::storage::{Fault, Table};
+use canopy_control::{Controller, Item, ItemKey, MemberState, Retry};
+use canopy_plan::Rate;
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+impl Sim {
+    /// Everything works again from now on.
+    pub(crate) fn heal(&mut self) {
+        self.is_clear = true;
+        for relay in &mut self.relays {
+            relay.is_cut_off = false;
+            if relay.side.is_none() {
+                relay.restart();
+            }
+        }
+        self.links.iter_mut().for_each(|(_, _, is_up)| *is_up = true);
+        self.report_links();
+        self.storage.fail_after(u32::MAX, Fault::Before);
+        if self.controller.is_none() {
+            self.start_controller();
+        }
+        self.settle();
+    }
+
+    /// Goes on until everything is settled.
+    pub(crate) fn settle(&mut self) {
+        let latest = self.now + Duration::from_secs(30);
+        // Longer than any message is on its way, and any link is damped.
+        self.advance(self.now + Duration::from_secs(20));
+        while !self.controller.as_ref().is_some_and(Controller::is_settled) {
+            assert!(self.now < latest, "it settles");
+            self.advance(self.now + Duration::from_millis(100));
+        }
+    }
+
+    pub(crate) fn check_settled(&mut self) {
+        let controller = self.controller.as_ref().unwrap();
+        check_accounts(controller);
+        for relay in &self.relays {
+            let wanted: BTreeMap<ItemKey, Item> =
+                controller.wanted(relay.id).map(|item| (item.key(), item.clone())).collect();
+            let has = relay.side.as_ref().unwrap().items();
+            assert_eq!(has, &wanted, "relay {} has what it is to have", relay.id.0);
+        }
+        // A controller that starts from what is stored wants the same.
+        let mut storage = self.storage.clone();
+        let again =
+            Controller::start(settings(self.plan), Retry::default(), self.now, &mut storage)
+                .unwrap();
+        for relay in &self.relays {
+            let items = |of: &Controller| -> Vec<Item> { of.wanted(relay.id).cloned().collect() };
+            let is_member = |item: &Item| matches!(item, Item::Member { .. });
+            let (now, then) = (items(controller), items(&again));
+            let rest = |items: &[Item]| -> Vec<Item> {
+                items.iter().filter(|item| !is_member(item)).cloned().collect()
+            };
+            assert_eq!(rest(&now), rest(&then), "what is stored is what runs");
+        }
+        for (world, address) in &self.admitted {
+            let member = controller.members().find(|m| m.world == *world && m.address == *address);
+            let Some(member) = member.filter(|m| m.state == MemberState::Held) else { continue };
+            let side = self.relays.iter().find(|relay| relay.id == member.relay()).unwrap();
+            let items = side.side.as_ref().unwrap().items();
+            let is_there = |key: &ItemKey| matches!(key, ItemKey::Member(_, of) if of == address);
+            assert!(items.keys().any(is_there), "who was admitted and has not left is served");
+        }
+    }
+
+    /// Everyone's lease ends, every address has rested: nothing is left of anybody.
+    pub(crate) fn end(&mut self) {
+        self.advance(self.now + SETTINGS.lease + SETTINGS.lease + SETTINGS.rest + SETTINGS.rest);
+        self.settle();
+        let controller = self.controller.as_ref().unwrap();
+        assert_eq!(controller.members().count(), 0);
+        assert_eq!(self.storage.len(Table::Members), 0);
+        for (account, _, reserved) in controller.accounts() {
+            assert_eq!(reserved, Rate::ZERO, "{account:?} is an orphan's");
+        }
+        for relay in &self.relays {
+            let items = relay.side.as_ref().unwrap().items();
+            assert!(items.keys().all(|key| matches!(key, ItemKey::Link(_))), "{items:?}");
+        }
+        self.told.repeats += controller.repeats();
+    }
+}

@@ -1,0 +1,59 @@
+//! The controller and its relays in virtual time, on a network that loses, doubles, delays and
+//! reorders, with partitions and crashes of either side and of storage.
+//!
+//! A failing seed says how it is run again: `CONTROL_SEED=7 cargo test -p canopy-control --test
+//! simulation`. `CONTROL_SEEDS=5000` runs as many.
+
+mod adversary;
+mod carry;
+mod ending;
+mod reference;
+mod relays;
+mod scale;
+mod sim;
+
+use sim::{Plan, Sim};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs these seeds, or those that the environment asks for.
+fn run(plan: Plan, seeds: u64) {
+    let asked = |name: &str| option_env(name).and_then(|text| text.parse::<u64>().ok());
+    let seeds = match asked("CONTROL_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..asked("CONTROL_SEEDS").unwrap_or(seeds),
+    };
+    let mut told = sim::Told::default();
+    for seed in seeds {
+        let result = catch_unwind(AssertUnwindSafe(|| Sim::new(seed, plan).run()));
+        match result {
+            Ok(of) => told.add(of),
+            Err(_) => panic!(
+                "seed {seed} failed; again: CONTROL_SEED={seed} cargo test -p canopy-control --test simulation {plan:?}"
+            ),
+        }
+    }
+    println!("{plan:?}: {told:?}");
+    if asked("CONTROL_SEED").is_none() {
+        told.assert_everything_happened(plan);
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "a test may be told which seeds to run")]
+fn option_env(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+#[test]
+fn seeds_without_crashes_let_nobody_in_before_its_reservation() {
+    run(Plan::Calm, 40);
+}
+
+#[test]
+fn seeds_with_failing_links_and_relays_never_form_a_circle() {
+    run(Plan::Failing, 60);
+}
+
+#[test]
+fn seeds_with_crashes_and_failures_settle_without_orphans() {
+    run(Plan::Stormy, 120);
+}

@@ -1,0 +1,83 @@
+//! A relay of the simulation: the real control side, over a data plane that takes only what a real
+//! one takes.
+
+use canopy_control::signal::{Role, Ticket};
+use canopy_control::{Applying, Item, ItemKey, RelayId, RelaySide};
+use canopy_wire::Time;
+use std::collections::BTreeSet;
+
+pub(crate) struct SimRelay {
+    pub(crate) id: RelayId,
+    pub(crate) life: u32,
+    /// Nothing while it is down.
+    pub(crate) side: Option<RelaySide>,
+    /// What the data plane is about to apply.
+    pub(crate) applying: Option<(Time, Applying)>,
+    /// What it has executed in this life.
+    executed: BTreeSet<Ticket>,
+    pub(crate) is_cut_off: bool,
+}
+
+impl SimRelay {
+    pub(crate) fn new(id: RelayId) -> SimRelay {
+        SimRelay {
+            id,
+            life: 1,
+            side: Some(RelaySide::new(1)),
+            applying: None,
+            executed: BTreeSet::new(),
+            is_cut_off: false,
+        }
+    }
+
+    pub(crate) fn crash(&mut self) {
+        self.side = None;
+        self.applying = None;
+        self.executed.clear();
+    }
+
+    pub(crate) fn restart(&mut self) {
+        self.life += 1;
+        self.side = Some(RelaySide::new(self.life));
+    }
+
+    /// Answers what is due. Returns the key of what was changed.
+    pub(crate) fn apply(&mut self, refuse: bool) -> Option<ItemKey> {
+        let (_, applying) = self.applying.take()?;
+        let side = self.side.as_mut()?;
+        assert!(self.executed.insert(applying.ticket), "a call is executed once");
+        let key = applying.key();
+        let result = check(side, &applying, refuse);
+        let is_done = result.is_ok();
+        side.applied(applying, result);
+        is_done.then_some(key)
+    }
+}
+
+/// What a data plane refuses.
+fn check(side: &RelaySide, applying: &Applying, refuse: bool) -> Result<(), String> {
+    let has = |key: ItemKey| side.items().contains_key(&key);
+    match (&applying.after, applying.key()) {
+        (Some(Item::Comtree { branches, .. }), _) => {
+            let parents = branches.iter().filter(|branch| branch.role == Role::Parent).count();
+            let in_core = branches.iter().any(|branch| branch.role == Role::Core);
+            assert!(parents <= 1 && !(parents == 1 && in_core), "one parent, or in the core");
+            match branches.iter().find(|branch| !has(ItemKey::Link(branch.link))) {
+                Some(branch) => Err(format!("there is no link {}", branch.link.0)),
+                None => Ok(()),
+            }
+        }
+        (Some(Item::Member { comtree, .. }), _) if !has(ItemKey::Comtree(*comtree)) => {
+            Err("there is no such comtree".to_owned())
+        }
+        (Some(Item::Member { .. }), _) if refuse && applying.before.is_none() => {
+            Err("there is no place".to_owned())
+        }
+        (None, ItemKey::Comtree(id)) => {
+            let is_on_it = |key: &ItemKey| matches!(key, ItemKey::Member(of, _) if *of == id);
+            assert!(!side.items().keys().any(is_on_it), "members go before their comtree");
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,410 @@
+//! The driver: picks steps by a seed. `carry` takes them through time, `ending` checks what is left.
+
+use crate::adversary;
+use crate::reference::check_accounts;
+use crate::relays::SimRelay;
+use canopy_control::signal::Branch;
+use canopy_control::storage::{Batch, Fault, MemoryStorage, Storage};
+use canopy_control::{
+    Controller, Core, Downlink, Enter, Item, ItemKey, LinkId, LinkReport, MemberState, Mode, Name,
+    NewRelay, NewWorld, RelayId, Retry, Settings, WorldId,
+};
+use canopy_plan::{Limits, Rate};
+use canopy_wire::{Address, Comtree, Time};
+use core::time::Duration;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeMap;
+
+/// What may happen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Plan {
+    /// Messages are lost, doubled and reordered, relays refuse members.
+    Calm,
+    /// All that; links fail, relays crash, trees are improved.
+    Failing,
+    /// All that; the controller crashes, storage fails, messages do not pass.
+    Stormy,
+}
+
+/// What has happened.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) admitted: u32,
+    pub(crate) refused_at_once: u32,
+    pub(crate) rolled_back: u32,
+    pub(crate) left: u32,
+    pub(crate) reshaped: u32,
+    pub(crate) broken: u32,
+    pub(crate) relays_lost: u32,
+    pub(crate) controllers: u32,
+    pub(crate) commits_failed: u32,
+    pub(crate) repeats: u64,
+}
+
+impl Told {
+    pub(crate) fn add(&mut self, of: Told) {
+        self.admitted += of.admitted;
+        self.refused_at_once += of.refused_at_once;
+        self.rolled_back += of.rolled_back;
+        self.left += of.left;
+        self.reshaped += of.reshaped;
+        self.broken += of.broken;
+        self.relays_lost += of.relays_lost;
+        self.controllers += of.controllers;
+        self.commits_failed += of.commits_failed;
+        self.repeats += of.repeats;
+    }
+
+    /// A simulation in which nothing happens proves nothing.
+    pub(crate) fn assert_everything_happened(&self, plan: Plan) {
+        let calm = [self.admitted, self.refused_at_once, self.rolled_back, self.left];
+        let failing = [self.reshaped, self.broken, self.relays_lost];
+        let stormy = [self.controllers, self.commits_failed];
+        assert!(calm.iter().all(|count| *count > 0) && self.repeats > 0, "{self:?}");
+        assert!(plan == Plan::Calm || failing.iter().all(|count| *count > 0), "{self:?}");
+        assert!(plan != Plan::Stormy || stormy.iter().all(|count| *count > 0), "{self:?}");
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum To {
+    Controller(usize),
+    Relay(usize),
+}
+
+pub(crate) struct Sim {
+    pub(crate) rng: ChaCha8Rng,
+    pub(crate) plan: Plan,
+    pub(crate) now: Time,
+    pub(crate) controller: Option<Controller>,
+    pub(crate) storage: MemoryStorage,
+    pub(crate) commit: Option<(Time, Batch)>,
+    pub(crate) relays: Vec<SimRelay>,
+    pub(crate) links: Vec<(LinkId, [usize; 2], bool)>,
+    pub(crate) network: BTreeMap<(Time, u64), (To, Vec<u8>)>,
+    pub(crate) sent: u64,
+    pub(crate) is_clear: bool,
+    pub(crate) worlds: Vec<Name>,
+    pub(crate) admitted: Vec<(WorldId, Address)>,
+    pub(crate) told: Told,
+}
+
+/// A relay that is given up may be there all the same, so that is left to storms.
+pub(crate) fn settings(plan: Plan) -> Settings {
+    let silence = if plan == Plan::Calm { 20_000 } else { 1_200 };
+    Settings { silence: Duration::from_millis(silence), ..SETTINGS }
+}
+
+pub(crate) const SETTINGS: Settings = Settings {
+    share: 0.9,
+    lease: Duration::from_secs(40),
+    rest: Duration::from_secs(5),
+    silence: Duration::from_millis(1200),
+    half_life: Duration::from_secs(5),
+    least_gain: 0.15,
+};
+
+fn rate(bits: u32) -> Rate {
+    Rate { bits: f64::from(bits), packets: f64::from(bits / 100) }
+}
+
+impl Sim {
+    pub(crate) fn new(seed: u64, plan: Plan) -> Sim {
+        let mut storage = MemoryStorage::default();
+        let now = Time::from_millis(1_000);
+        let controller =
+            Controller::start(settings(plan), Retry::default(), now, &mut storage).unwrap();
+        let mut sim = Sim {
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            plan,
+            now,
+            controller: Some(controller),
+            storage,
+            commit: None,
+            relays: Vec::new(),
+            links: Vec::new(),
+            network: BTreeMap::new(),
+            sent: 0,
+            is_clear: true,
+            worlds: Vec::new(),
+            admitted: Vec::new(),
+            told: Told::default(),
+        };
+        sim.build();
+        sim.settle();
+        sim.is_clear = false;
+        sim
+    }
+
+    pub(crate) fn up_to(&mut self, most: usize) -> usize {
+        self.rng.random_range(0..most.max(1))
+    }
+
+    pub(crate) fn one_in(&mut self, of: usize) -> bool {
+        self.up_to(of) == 0
+    }
+
+    fn build(&mut self) {
+        let count = 2 + self.up_to(7);
+        let controller = self.controller.as_mut().unwrap();
+        for number in 0..count {
+            let new = NewRelay {
+                name: Name::new(&format!("r{number}")).unwrap(),
+                key: [number as u8; 32],
+                native: ([127, 0, 0, 1], 7000 + number as u16).into(),
+                uplink: Limits { send: rate(4_000_000), receive: rate(4_000_000) },
+                places: 30,
+            };
+            self.relays.push(SimRelay::new(controller.register(self.now, new).unwrap()));
+        }
+        // Its name and key bring a relay its number back.
+        for from in 1..count {
+            let to = self.up_to(from);
+            self.join(from, to);
+        }
+        for _ in 0..count {
+            let (from, to) = (self.up_to(count), self.up_to(count));
+            if from != to {
+                self.join(from, to);
+            }
+        }
+        (0..3).for_each(|number| self.create_world(number));
+    }
+
+    fn join(&mut self, from: usize, to: usize) {
+        let bits = 200_000 + self.up_to(800_000) as u32;
+        let delay = 1000 + self.up_to(30_000) as u32;
+        let ends = [from, to].map(|end| self.relays[end].id);
+        let controller = self.controller.as_mut().unwrap();
+        let link = controller.add_link(ends, rate(bits), delay).unwrap();
+        self.links.push((link, [from, to], true));
+    }
+
+    fn create_world(&mut self, number: usize) {
+        let name = Name::new(&format!("w{number}")).unwrap();
+        let core = match self.up_to(3) {
+            0 => Core::Center,
+            1 => Core::CenterAndNeighbours,
+            _ => Core::All,
+        };
+        let new = NewWorld {
+            name: name.clone(),
+            comtrees: 1 + self.up_to(2) as u8,
+            channels: Vec::new(),
+            levels: 2,
+            mode: Mode::Immediate,
+            downlink: Downlink::Member,
+            default: Limits { send: rate(5_000), receive: rate(20_000) },
+            core,
+        };
+        if let Some(controller) = &mut self.controller
+            && controller.create_world(new).is_ok()
+            && !self.worlds.contains(&name)
+        {
+            self.worlds.push(name);
+        }
+    }
+
+    pub(crate) fn run(mut self) -> Told {
+        for step in 0..150 {
+            if self.controller.is_none() && self.one_in(8) {
+                self.start_controller();
+            }
+            self.act();
+            let pause = Duration::from_millis(1 + self.up_to(120) as u64);
+            self.advance(self.now + pause);
+            if step % 10 == 0
+                && let Some(controller) = &self.controller
+            {
+                check_accounts(controller);
+            }
+        }
+        self.heal();
+        self.check_settled();
+        let seed = self.rng.random();
+        adversary::check(self.controller.as_ref().unwrap(), seed);
+        self.end();
+        self.told
+    }
+
+    fn act(&mut self) {
+        let most = match self.plan {
+            Plan::Calm => 14,
+            Plan::Failing => 18,
+            Plan::Stormy => 24,
+        };
+        match self.up_to(most) {
+            0..=6 => self.enter(),
+            7 | 8 => self.leave(),
+            9 | 10 => self.modify(),
+            11 => self.renew_all(),
+            12 => {
+                let number = self.up_to(4);
+                self.create_world(number);
+            }
+            13 if self.one_in(4) => self.delete_world(),
+            14 | 15 => self.flip_link(),
+            16 => self.crash_or_restart_relay(),
+            17 => self.improve(),
+            18 => {
+                let at = self.up_to(self.relays.len());
+                self.relays[at].is_cut_off ^= true;
+            }
+            19 | 20 => self.crash_or_start_controller(),
+            21 => {
+                let after = self.up_to(5) as u32;
+                let fault = if self.one_in(2) { Fault::Before } else { Fault::After };
+                self.storage.fail_after(after, fault);
+            }
+            _ => {}
+        }
+    }
+
+    fn limits(&mut self) -> Limits {
+        let send = 1_000 + self.up_to(30_000) as u32;
+        let receive = 1_000 + self.up_to(120_000) as u32;
+        Limits { send: rate(send), receive: rate(receive) }
+    }
+
+    fn enter(&mut self) {
+        let world = self.worlds[self.rng.random_range(0..self.worlds.len())].clone();
+        let owner = [self.up_to(25) as u8; 16];
+        let measured = (0..self.relays.len())
+            .map(|at| (self.relays[at].id, self.up_to(50_000) as u32))
+            .collect();
+        let limits = Some(self.limits());
+        let Some(controller) = &mut self.controller else { return };
+        match controller.enter(self.now, &Enter { world, owner, limits, measured }) {
+            Ok(admission) => {
+                let held = controller.members().filter(|member| {
+                    member.world == admission.world
+                        && member.owner == owner
+                        && member.state == MemberState::Held
+                });
+                assert_eq!(held.count(), 1, "who asks again has one place");
+            }
+            Err(refusal) => {
+                assert!(refusal.to_string().contains(';'), "{refusal}: it says what to do");
+                self.told.refused_at_once += 1;
+            }
+        }
+    }
+
+    fn some_member(&mut self) -> Option<(WorldId, Address)> {
+        let members: Vec<_> =
+            self.controller.as_ref()?.members().map(|m| (m.world, m.address)).collect();
+        let at = self.up_to(members.len());
+        members.get(at).copied()
+    }
+
+    fn leave(&mut self) {
+        if let (Some((world, address)), Some(controller)) =
+            (self.some_member(), &mut self.controller)
+        {
+            _ = controller.leave(world, address);
+        }
+    }
+
+    fn modify(&mut self) {
+        let limits = self.limits();
+        if let (Some((world, address)), Some(controller)) =
+            (self.some_member(), &mut self.controller)
+        {
+            _ = controller.modify(world, address, limits);
+        }
+    }
+
+    fn renew_all(&mut self) {
+        let Some(controller) = &mut self.controller else { return };
+        let members: Vec<_> = controller.members().map(|m| (m.world, m.address)).collect();
+        members.into_iter().for_each(|(world, address)| {
+            _ = controller.renew(self.now, world, address);
+        });
+    }
+
+    fn delete_world(&mut self) {
+        let world = self.worlds[self.rng.random_range(0..self.worlds.len())].clone();
+        if let Some(controller) = &mut self.controller {
+            _ = controller.delete_world(&world);
+        }
+    }
+
+    fn improve(&mut self) {
+        let Some(controller) = &mut self.controller else { return };
+        let comtrees: Vec<Comtree> = controller.worlds().flat_map(|w| w.comtrees.clone()).collect();
+        if let Some(comtree) = comtrees.first() {
+            assert!(!controller.improve(*comtree).is_empty(), "it says why");
+        }
+    }
+
+    fn flip_link(&mut self) {
+        let at = self.up_to(self.links.len());
+        self.links[at].2 ^= true;
+        self.report_links();
+    }
+
+    /// Relays find links as they are: up if they are, and the other end is.
+    pub(crate) fn report_links(&mut self) {
+        for (link, ends, is_up) in self.links.clone() {
+            let up = is_up && ends.iter().all(|end| self.relays[*end].side.is_some());
+            for end in ends {
+                if let Some(side) = &mut self.relays[end].side {
+                    side.set_link(self.now, LinkReport { link, up, delay_us: 0 });
+                }
+            }
+        }
+    }
+
+    fn crash_or_restart_relay(&mut self) {
+        let at = self.up_to(self.relays.len());
+        let relay = &mut self.relays[at];
+        if relay.side.is_some() {
+            relay.crash()
+        } else {
+            relay.restart()
+        }
+        self.report_links();
+    }
+
+    fn crash_or_start_controller(&mut self) {
+        if self.controller.is_some() {
+            self.crash_controller();
+        } else {
+            self.start_controller();
+        }
+    }
+
+    pub(crate) fn crash_controller(&mut self) {
+        if let Some(controller) = self.controller.take() {
+            self.told.repeats += controller.repeats();
+        }
+        // What was handed to storage is committed, or not.
+        if let Some((_, batch)) = self.commit.take()
+            && self.one_in(2)
+        {
+            _ = self.storage.commit(&batch);
+        }
+        // So does what it has sent arrive, or not.
+    }
+
+    pub(crate) fn start_controller(&mut self) {
+        let started =
+            Controller::start(settings(self.plan), Retry::default(), self.now, &mut self.storage);
+        self.controller = started.ok();
+        self.told.controllers += 1;
+    }
+}
+
+/// The branches that a relay has on a comtree now.
+pub(crate) fn branches(relay: &SimRelay, comtree: Comtree) -> Vec<Branch> {
+    match relay.side.as_ref().and_then(|side| side.items().get(&ItemKey::Comtree(comtree))) {
+        Some(Item::Comtree { branches, .. }) => branches.clone(),
+        _ => Vec::new(),
+    }
+}
+
+/// A relay's number among the relays of a tree.
+pub(crate) fn relay_of(relays: &[SimRelay], id: RelayId) -> Option<&SimRelay> {
+    relays.iter().find(|relay| relay.id == id)
+}
