@@ -5,6 +5,7 @@ import { clamp } from "./scene.js";
 import { colours } from "./paint.js";
 
 const MIN_GRID_PX = 7; // a finer grid would be a grey wash
+const MIN_RATE_SCALE = 14; // CSS pixels per metre below which numbers would cover each other
 const CELL = { detailed: "cell", coarse: "far-cell" };
 const HEARD = { detailed: "heard", coarse: "far" };
 
@@ -75,9 +76,10 @@ export function drawAvatars({ context, share, dot, toX, toY }, scene, viewerId) 
 /** A ring where each avatar was received, tied to where it really is; both fade with age. */
 export function drawReceived({ context, share, dot, toX, toY }, scene) {
   const ring = dot + 3.5;
+  const gone = scene.isLimited ? 2500 : 1000;
   scene.eachReceived(share, (id, x, y, age, how) => {
     context.strokeStyle = colours[HEARD[how]];
-    context.globalAlpha = Math.max(0.15, 1 - 0.85 * Math.sqrt(clamp(age / 1000, 0, 1)));
+    context.globalAlpha = Math.max(0.15, 1 - 0.85 * Math.sqrt(clamp(age / gone, 0, 1)));
     context.lineWidth = 1.5;
     context.beginPath();
     context.arc(toX(x), toY(y), ring, 0, 2 * Math.PI);
@@ -86,6 +88,15 @@ export function drawReceived({ context, share, dot, toX, toY }, scene) {
     context.stroke();
   });
   context.globalAlpha = 1;
+}
+
+/** How many updates a second the viewer has of each avatar, where it has a budget and there is room to write. */
+export function drawRates(view, scene) {
+  const { scale, share, dot, toX, toY } = view;
+  if (!scene.isLimited || scale < MIN_RATE_SCALE) return;
+  scene.eachReceived(share, (id, x, y, age, how, rate) => {
+    if (rate > 0) label(view, toX(x), toY(y) + dot + 15, rate < 9.5 ? rate.toFixed(1) : String(Math.round(rate)), colours[HEARD[how]]);
+  });
 }
 
 export function drawViewer(view, scene, id) {

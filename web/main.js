@@ -1,7 +1,9 @@
 // The console: joins the feed, the maps and the numbers.
 // Never draws, never parses, never decides which avatar to look through; those live in the modules it joins.
 
+import { BudgetControl } from "./budget.js";
 import { Feed } from "./feed.js";
+import { LinkLoads } from "./links.js";
 import { WorldMap } from "./map.js";
 import { Panel } from "./panel.js";
 import { RelayMap } from "./relays.js";
@@ -13,6 +15,8 @@ const scene = new Scene();
 const choice = new ViewerChoice(scene);
 const panel = new Panel(scene);
 const relays = new RelayMap(at("net"));
+const links = new LinkLoads(at("links"));
+const budget = new BudgetControl(at("budget"));
 const map = new WorldMap(at("map"), scene, {
   pick: (id) => look(() => choice.choose(id)),
   next: () => look(() => choice.chooseNext()),
@@ -43,10 +47,12 @@ function onFrame(frame) {
     feed.watch(id);
     map.refresh();
     showNote();
+    budget.take(frame);
     announce();
   }
   panel.take(frame);
   relays.take(frame);
+  links.take(frame);
   document.body.dataset.frames = String(++frames);
 }
 

@@ -3,7 +3,7 @@
 
 import { clamp } from "./scene.js";
 import { fit, prefersStillness } from "./paint.js";
-import { drawAvatars, drawCells, drawGrid, drawGround, drawHover, drawReach, drawReceived, drawScaleBar, drawViewer } from "./layers.js";
+import { drawAvatars, drawCells, drawGrid, drawGround, drawHover, drawRates, drawReach, drawReceived, drawScaleBar, drawViewer } from "./layers.js";
 
 const MARGIN = 22; // CSS pixels kept free around the world, for the scale bar
 const PICTURE_MS = 28; // thirty pictures a second are smooth at walking pace, and leave the CPU to the relay being watched
@@ -95,6 +95,7 @@ export class WorldMap {
     drawReach(view, this.#scene, this.#viewerId);
     drawAvatars(view, this.#scene, this.#viewerId);
     drawReceived(view, this.#scene);
+    drawRates(view, this.#scene);
     drawViewer(view, this.#scene, this.#viewerId);
     if (this.#hover) drawHover(view, this.#scene, this.#avatarAt(...this.#hover), this.#viewerId);
     drawScaleBar(view);

@@ -142,6 +142,7 @@ export class Panel {
     number("viewer-id", viewer?.id, String);
     number("received-count", viewer ? scene.receivedCount : undefined, exact);
     number("within", viewer ? scene.countWithin(viewer.id) : undefined, exact);
+    number("viewer-rate", viewer ? Math.round(scene.receivedRate) : undefined, exact);
     number("cells", viewer?.cells?.length, exact);
     number("detailed", viewer ? scene.detailedCount : undefined, exact);
     number("level", viewer?.level, scene.near === null ? exact : (level) => (level > 0 ? `${level} near, 0 far` : "0"));

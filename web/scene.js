@@ -91,10 +91,24 @@ export class Scene {
     for (const [id, p] of this.#avatars) visit(id, mix(p.fromX, p.x, share), mix(p.fromY, p.y, share));
   }
 
-  /** Calls visit(id, x, y, ageMs, how) for every avatar the viewer receives, where it was received. */
+  /** How many updates a second the viewer receives, of all together. */
+  get receivedRate() {
+    let sum = 0;
+    for (const p of this.#received.values()) sum += p.rate;
+    return sum;
+  }
+
+  /** Whether the viewer has a budget, so that its relay leaves updates out. */
+  get isLimited() {
+    return (this.viewer?.limit_bits ?? null) !== null;
+  }
+
+  /** Calls visit(id, x, y, staleMs, how, rate) for every avatar the viewer receives, where it was received. */
   eachReceived(share, visit) {
     for (const [id, p] of this.#received) {
-      visit(id, mix(p.fromX, p.x, share), mix(p.fromY, p.y, share), p.age, this.#how(p.level));
+      // Without a budget, what counts is how old updates were when they came; with one, how long none has come.
+      const stale = p.age + (this.isLimited ? p.silent : 0);
+      visit(id, mix(p.fromX, p.x, share), mix(p.fromY, p.y, share), stale, this.#how(p.level), p.rate);
     }
   }
 
@@ -148,7 +162,7 @@ export class Scene {
 
 function retarget(old, rows, share, leap) {
   const fresh = new Map();
-  for (const [id, x, y, age, level] of rows) {
+  for (const [id, x, y, age, level, silent = 0, rate = 0] of rows) {
     const before = old.get(id);
     let fromX = x;
     let fromY = y;
@@ -157,7 +171,7 @@ function retarget(old, rows, share, leap) {
       const shownY = mix(before.fromY, before.y, share);
       if (Math.hypot(x - shownX, y - shownY) <= leap) [fromX, fromY] = [shownX, shownY];
     }
-    fresh.set(id, { x, y, fromX, fromY, age, level });
+    fresh.set(id, { x, y, fromX, fromY, age, level, silent, rate });
   }
   return fresh;
 }

@@ -1,5 +1,5 @@
 //! Writes the packets that the relay's corpus makes go back and forth into the corpora of the
-//! parsers, for a fuzzer to begin with. To be run after a change of the format; files under other
+//! parsers, and messages of the control plane into theirs, for a fuzzer to begin with. To be run after a change of the format; files under other
 //! names stay.
 
 use canopy_fuzz::input_of;
@@ -28,6 +28,9 @@ fn main() -> io::Result<()> {
                 fs::write(corpora.join(target).join(&name), input_of(target, &packet))?;
             }
         }
+    }
+    for (name, input) in canopy_fuzz::control_seeds() {
+        fs::write(corpora.join("control").join(name), input)?;
     }
     Ok(())
 }

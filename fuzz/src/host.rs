@@ -4,7 +4,7 @@ use canopy_batch::{SendBatch, Transmit};
 use canopy_judge::{Books, Limits, Page};
 use canopy_relay::{Change, Counters, Relay, RelayConfig, Siblings};
 use canopy_session::{Identity, Keyring};
-use canopy_wire::{MAX_DATAGRAM, Time};
+use canopy_wire::{MAX_DATAGRAM, SessionId, Time};
 use std::net::SocketAddr;
 use std::sync::LazyLock;
 
@@ -73,10 +73,20 @@ impl Host {
         self.handle_siblings(now);
     }
 
+    /// Makes a change on all data threads where it is not refused.
+    pub(crate) fn apply_where_it_may(&mut self, now: Time, change: &Change) {
+        for thread in &mut self.threads {
+            let _ = thread.relay.apply(now, change.clone());
+        }
+        self.handle_siblings(now);
+    }
+
     /// A datagram arrives: at the data thread that its session has, or at the one behind that.
     pub(crate) fn reach(&mut self, now: Time, from: SocketAddr, datagram: &[u8], is_astray: bool) {
-        let session = datagram.get(3).copied().unwrap_or_default();
-        let number = (usize::from(session) + usize::from(is_astray)) % self.threads.len();
+        let word = datagram.first_chunk().map_or(0, |head| u32::from_be_bytes(*head));
+        let threads = self.threads.len();
+        let thread = usize::from(SessionId::new(word).thread(threads as u16));
+        let number = (thread + usize::from(is_astray)) % threads;
         let relay = &mut self.threads[number].relay;
         let before = relay.counters().clone();
         relay.handle_datagram(now, from, &mut datagram.to_vec());
@@ -153,9 +163,10 @@ impl Host {
         self.poll_timeout().is_none() && self.threads.iter().all(|thread| left(&thread.relay) == 0)
     }
 
-    /// The most turns after which a relay that nobody talks to any more is empty.
+    /// The most turns after which a relay that nobody talks to any more is empty: a few sweeps for each
+    /// session, and between two sweeps it looks 20 times at what waits for limited receivers.
     pub(crate) fn turns_to_empty(&self) -> u32 {
-        4 * self.max_sessions
+        4 * 21 * self.max_sessions
     }
 }
 

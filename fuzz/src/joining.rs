@@ -132,6 +132,7 @@ fn relay_config(bits: u8) -> RelayConfig {
             max_subscriptions_per_participant: 4,
             max_new_groups_per_participant: 3,
             max_routes: 8,
+            max_flow_pairs: 64,
         },
     }
 }

@@ -3,6 +3,7 @@
 //! On stable, `cargo test` replays the committed corpora. `cargo xtask fuzz packet` looks for new
 //! inputs, on nightly, and keeps them outside the corpus.
 
+mod control;
 mod host;
 mod input;
 mod joining;
@@ -13,6 +14,7 @@ mod token;
 mod tokens;
 mod wire;
 
+pub use control::{control, control_seeds};
 pub use joining::joining;
 pub use relay::{Run, relay, run_relay};
 pub use session::session;
@@ -35,6 +37,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("token", token),
     ("relay", relay),
     ("session", session),
+    ("control", control),
 ];
 
 /// What a packet is as an input of a target of `canopy-wire`: some put a header of their own in

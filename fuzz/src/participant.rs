@@ -11,7 +11,7 @@ use canopy_wire::{
 use std::collections::BTreeSet;
 
 /// What a participant sends besides updates.
-const SAID: [Kind; 8] = [
+const SAID: [Kind; 9] = [
     Kind::Hello,
     Kind::Connect,
     Kind::Keepalive,
@@ -19,12 +19,14 @@ const SAID: [Kind; 8] = [
     Kind::Leave,
     Kind::Rebind,
     Kind::GroupKeyHeld,
+    Kind::Report,
     Kind::Request,
 ];
 /// What of it is not sealed.
 const SAID_IN_CLEAR: [Kind; 2] = [Kind::Hello, Kind::Connect];
-/// A rebind, a keepalive, a held key, a subscribe and a request; no other state has more to say at once.
-const MAX_PACKETS_AT_ONCE: usize = 5;
+/// A rebind, a keepalive, a report, a held key, a subscribe and a request; no other state has more to say
+/// at once.
+const MAX_PACKETS_AT_ONCE: usize = 6;
 
 /// Opens what a participant has sealed, with the keys that its relay has.
 pub(crate) type Opener<'a> = &'a dyn Fn(&[u8]) -> Option<Vec<u8>>;

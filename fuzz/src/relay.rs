@@ -6,14 +6,14 @@ use crate::input::{Input, MAX_STEPS, steps};
 use crate::participant::Participant;
 use crate::tokens::{BEARERS, DAY, FORMS, Form, check_grants, trust, verdict};
 use canopy_relay::{
-    ADDRESS_REST, Budgets, Change, ComtreeConfig, Counters, Gate, Mode, Places, RelayConfig,
-    TableLimits,
+    ADDRESS_REST, Budget, Budgets, Change, ComtreeConfig, Counters, Gate, Mode, Places,
+    RelayConfig, TableLimits,
 };
 use canopy_session::{SessionConfig, SessionLimits, State};
 use canopy_token::ComtreeGrant;
 use canopy_wire::{
     Address, Comtree, Downlink, Flags, Group, Header, Kind, Level, MAX_DATAGRAM, MAX_UPDATE,
-    Record, SAFE_DATAGRAM, SEAL_LEN, SessionId, Time, UpdatesWriter,
+    Record, SAFE_DATAGRAM, SEAL_LEN, SessionId, Time, UpdatesWriter, Weight, encode_update,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -77,7 +77,7 @@ steps! {
     /// The relay is to stop.
     Drain,
     /// Participant, how many, and for each [`World::destination`], level, flags, length in units of
-    /// eight: updates in one packet.
+    /// eight: updates in one packet. What is no flag of the flags says weight and object.
     PublishTogether,
     /// Participant, place, kind, comtree, records, byte: that many bytes follow, a body that the
     /// participant seals.
@@ -92,6 +92,12 @@ steps! {
     /// A bit for each bearer: its usual token is revoked. With [`OTHER_KEY`], the relay believes
     /// another key only.
     Trust,
+    /// Participant, group, level, weight.
+    Weigh,
+    /// Participant, kilobits, updates: that much it may be sent a second; 0 is no limit.
+    Limit,
+    /// Participant, [`World::destination`], level, weight, object, length in units of eight, how often.
+    PublishObject,
 }
 
 /// A relay through everything that the input makes happen.
@@ -167,6 +173,7 @@ fn config(bits: u8) -> RelayConfig {
             max_subscriptions_per_participant: max_subscriptions / 3 + 1,
             max_new_groups_per_participant: 3,
             max_routes: 8,
+            max_flow_pairs: if is(CRAMPED) { 3 } else { 64 },
         },
     }
 }
@@ -234,9 +241,12 @@ impl World {
                 let scale = input.below(2) * 4;
                 self.wait(Duration::from_millis(u64::from(input.word()) << scale));
             }
-            Step::Subscribe => {
+            Step::Subscribe | Step::Weigh => {
                 let (number, group) = (input.below(PARTICIPANTS), group(input.byte()));
-                self.participants[number].0.session.subscribe(group, Level(input.byte()));
+                let level = Level(input.byte());
+                let has_weight = matches!(step, Step::Weigh);
+                let weight = if has_weight { Weight(input.byte()) } else { Weight::ONE };
+                self.participants[number].0.session.subscribe_with(group, level, weight);
             }
             Step::Unsubscribe => {
                 let (number, group) = (input.below(PARTICIPANTS), group(input.byte()));
@@ -271,6 +281,16 @@ impl World {
                 let change = || Change::Trust { trust: trust.clone(), origin: DAY };
                 self.host.apply(self.now, change);
             }
+            Step::Limit => {
+                let number = input.below(PARTICIPANTS);
+                let (down_bits, down_packets) =
+                    (u64::from(input.byte()) * 1000, input.byte().into());
+                let budget = Budget { down_bits, down_packets, ..Budgets::default().member };
+                let address = self.participants[number].0.session.address();
+                let change = Change::SetBudget { comtree: comtree_of(number), address, budget };
+                self.host.apply_where_it_may(self.now, &change);
+            }
+            Step::PublishObject => self.publish_object(input),
         }
     }
 
@@ -324,14 +344,35 @@ impl World {
         let mut writer = UpdatesWriter::new(&mut out, most).unwrap();
         for series in (0..count).map(|number| first.wrapping_add(number as u16)) {
             let (dst, level) = (self.destination(input.byte()), Level(input.byte()));
-            let (flags, payload) = (Flags(input.byte()), vec![7; usize::from(input.byte()) * 8]);
-            writer.push(&Record { flags, level, ..Record::new(dst, series, &payload) });
+            let (how, payload) = (input.byte(), vec![7; usize::from(input.byte()) * 8]);
+            let (weight, object) = (Weight(128 + (how & 7)), u16::from(how >> 3 & 7));
+            let record = Record::new(dst, series, &payload);
+            writer.push(&Record { flags: Flags(how), level, weight, object, ..record });
         }
         let mut len = writer.finish(&header);
         let session = &mut self.participants[number].0.session;
         len = session.seal(&mut out, len).unwrap_or(len);
         self.keep(&out[..len], false);
         self.reach(self.participants[number].1, &out[..len], false);
+    }
+
+    fn publish_object(&mut self, input: &mut Input<'_>) {
+        let number = input.below(PARTICIPANTS);
+        let (dst, level) = (self.destination(input.byte()), Level(input.byte()));
+        let (weight, object) = (Weight(input.byte()), input.byte().into());
+        let payload = vec![7; (usize::from(input.byte()) * 8).min(MAX_UPDATE)];
+        for _ in 0..1 + input.below(32) {
+            let (participant, place) = &mut self.participants[number];
+            let (session, place) = (&mut participant.session, *place);
+            let header = Header::new(Kind::Updates, session.id(), comtree_of(number));
+            let series = session.take_series(1);
+            let record = Record { level, weight, object, ..Record::new(dst, series, &payload) };
+            let mut out = [0; 2 * MAX_DATAGRAM];
+            let mut len = encode_update(&header, &record, &mut out).unwrap();
+            len = session.seal(&mut out, len).unwrap_or(len);
+            self.keep(&out[..len], false);
+            self.reach(place, &out[..len], false);
+        }
     }
 
     /// A participant says whatever it likes, and seals it. One that was never connected cannot.

@@ -10,12 +10,12 @@ use canopy_session::{
     SessionsConfig, State, Terms,
 };
 use canopy_wire::{
-    Address, Busy, CLEAR_LEN, Challenge, Class, Comtree, Connect, Connected, Cookie, Downlink,
-    Excess, Flags, Gone, Group, Header, Hello, Keepalive, Kind, Leave, LeaveReason, Level,
-    MAX_DATAGRAM, MAX_TOKEN_LEN, MAX_UPDATE, NumberedRequest, Packet, Record, Refused,
-    RefusedReason, RequestStatus, Response, Restriction, SEAL_LEN, SessionId, Subscribe,
-    SubscribeAckWriter, SubscribeRefusal, Suite, Time, Unknown, VERSION, Verdict, WireError,
-    encode_update,
+    Address, Bound, Busy, CLEAR_LEN, Challenge, Class, Comtree, Connect, Connected, Cookie,
+    Downlink, Excess, Flags, Gone, Group, Header, Hello, Keepalive, Kind, Leave, LeaveReason,
+    Level, MAX_DATAGRAM, MAX_TOKEN_LEN, MAX_UPDATE, NumberedRequest, Packet, Probe, Record,
+    Refused, RefusedReason, RequestStatus, Response, Restriction, SEAL_LEN, SessionId, Subscribe,
+    SubscribeAckWriter, SubscribeRefusal, Suite, Thinning, Time, Traffic, Unknown, VERSION,
+    Verdict, Weight, WireError, encode_update,
 };
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -58,6 +58,8 @@ steps! {
     Leave,
     /// How: odd, it goes on by another token; else it asks the relay to do something with a member.
     Ask,
+    /// Group, level, weight.
+    Weigh,
 }
 
 /// What a relay has of a session, from the time when it has taken the connect.
@@ -175,9 +177,11 @@ impl Connection {
                 let notice = self.seal(notice, which);
                 self.hear(&notice);
             }
-            Step::Subscribe => {
+            Step::Subscribe | Step::Weigh => {
                 let (group, level) = (Group::new(input.byte().into()), Level(input.byte()));
-                self.participant.session.subscribe(group, level);
+                let has_weight = matches!(step, Step::Weigh);
+                let weight = if has_weight { Weight(input.byte()) } else { Weight::ONE };
+                self.participant.session.subscribe_with(group, level, weight);
             }
             Step::Unsubscribe => {
                 self.participant.session.unsubscribe(Group::new(input.byte().into()));
@@ -350,7 +354,8 @@ impl Connection {
             return match which & 3 {
                 0 => written(|out| leave.encode(COMTREE, own, out)),
                 1 => written(|out| Gone { address }.encode(COMTREE, own, out)),
-                _ => written(|out| Busy { what, dropped: 1 }.encode(COMTREE, own, out)),
+                2 => written(|out| Busy { what, dropped: 1 }.encode(COMTREE, own, out)),
+                _ => written(|out| probe(parameter).encode(COMTREE, own, out)),
             };
         }
         match (which & !IN_CLEAR) % 3 {
@@ -429,6 +434,15 @@ fn open(relay: Option<&Opened>, said: &[u8]) -> Option<Vec<u8>> {
         return Some(said.to_vec());
     }
     relay?.keys.from_participant.peek(said)
+}
+
+/// One of the probes of a relay that leaves out more or less.
+fn probe(parameter: u8) -> Probe {
+    let (share, left_out) = (4 * u16::from(parameter.min(250)), parameter.into());
+    let because = Bound::from_number(parameter);
+    let thinning = Thinning { share, left_out, budget_bits: parameter.into(), because };
+    let sent = Traffic { datagrams: parameter.into(), bytes: parameter.into() };
+    Probe { number: parameter.into(), clock: parameter.into(), sent, thinning }
 }
 
 /// Refuses the groups that have a bit in common with `refused`.

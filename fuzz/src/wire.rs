@@ -6,10 +6,10 @@ use canopy_wire::{
     Address, Before, Busy, Challenge, Change, Class, Comtree, Connect, Connected, Cookie,
     DropReason, Flags, Gone, Group, GroupKey, GroupKeyHeld, HEADER_LEN, Header, Hello, Join,
     Joined, Keepalive, Kind, Leave, Level, LinkHello, MAX_DATAGRAM, MAX_JOIN_LEN, MAX_RECORDS,
-    MAX_TICKET_LEN, MAX_TOKEN_LEN, MAX_UPDATE, NumberedRequest, Packet, Rebind, Record, Refused,
-    RefusedReason, Request, Response, RouteReply, SAFE_DATAGRAM, SEAL_LEN, SessionId, Subscribe,
-    SubscribeAck, SubscribeAckWriter, SubscribeRefusal, SubscribeWriter, Suite, TAG_LEN, Unknown,
-    UpdatesWriter, VERSION, WireError,
+    MAX_TICKET_LEN, MAX_TOKEN_LEN, MAX_UPDATE, NumberedRequest, Packet, Probe, Rebind, Record,
+    Refused, RefusedReason, Report, Request, Response, RouteReply, SAFE_DATAGRAM, SEAL_LEN,
+    SessionId, Subscribe, SubscribeAck, SubscribeAckWriter, SubscribeRefusal, SubscribeWriter,
+    Suite, TAG_LEN, Unknown, UpdatesWriter, VERSION, Weight, WireError,
 };
 use std::fmt::Debug;
 
@@ -131,15 +131,24 @@ fn records(count: u8, body: &[u8]) -> Result<Vec<Record<'_>>, WireError> {
             _ => return Err(WireError::Field("destination")),
         };
         let level = if forms & 0x10 == 0 { Level(next(1)?[0]) } else { before.level };
-        let mut len = before.payload.len();
+        let (mut len, mut weight, mut object) =
+            (before.payload.len(), before.weight, before.object);
         if forms & 0x20 == 0 {
-            len = next(1)?[0].into();
-            if len >= 0x80 {
-                len = (len - 0x80) * 256 + usize::from(next(1)?[0]);
+            let first = next(1)?[0];
+            len = first.into();
+            if first >= 0x80 {
+                len = usize::from(first % 0x20) * 256 + usize::from(next(1)?[0]);
+                if first & 0x40 != 0 {
+                    weight = Weight(next(1)?[0]);
+                }
+                if first & 0x20 != 0 {
+                    object = word(next(2)?) as u16;
+                }
             }
         }
-        let (src, dst, payload) = (Address(src), Address(dst), next(len)?);
-        records.push(Record { flags: Flags(forms & 0xc0), src, series, dst, level, payload });
+        let (flags, src, dst) = (Flags(forms & 0xc0), Address(src), Address(dst));
+        let payload = next(len)?;
+        records.push(Record { flags, src, series, dst, level, weight, object, payload });
     }
     Ok(records)
 }
@@ -195,14 +204,19 @@ fn sections(body: &[u8]) -> Option<Vec<Change>> {
     let mut changes = Vec::new();
     let mut rest = body.get(4..)?;
     while !rest.is_empty() {
-        if rest.len() < 4 || rest[0] > 1 {
+        if rest.len() < 4 || rest[0] > 2 {
             return None;
         }
-        let (adds, level) = (rest[0] == 1, Level(rest[1]));
-        let end = 4 + 4 * (usize::from(rest[2]) * 256 + usize::from(rest[3]));
-        for bytes in rest.get(4..end)?.chunks(4) {
-            let group = Group::from_low_bits(word(bytes));
-            changes.push(if adds { Change::Add(group, level) } else { Change::Drop(group) });
+        let (operation, level) = (rest[0], Level(rest[1]));
+        let each = if operation == 2 { 5 } else { 4 };
+        let end = 4 + each * (usize::from(rest[2]) * 256 + usize::from(rest[3]));
+        for bytes in rest.get(4..end)?.chunks(each) {
+            let group = Group::from_low_bits(word(&bytes[..4]));
+            changes.push(match operation {
+                0 => Change::Drop(group),
+                1 => Change::Add(group, level),
+                _ => Change::AddWeighted(group, level, Weight(bytes[4])),
+            });
         }
         rest = &rest[end..];
     }
@@ -371,6 +385,20 @@ fn asked_or_told(packet: &Packet<'_>) {
             if let Some(busy) = survives(packet, form, Busy::decode, encode) {
                 assert_eq!(busy.dropped, word(&packet.payload()[4..8]));
             }
+        }
+        Kind::Probe => {
+            // A byte behind the bound is reserved, and a share of more than all is none.
+            let form = Form { need: 32, told: 19 };
+            let encode = |it: &Probe, out: &mut [u8]| it.encode(comtree, session, out);
+            if let Some(probe) = survives(packet, form, Probe::decode, encode) {
+                assert!(probe.thinning.share <= 1000);
+                assert_eq!(probe.thinning.left_out, word(&packet.payload()[20..24]));
+            }
+        }
+        Kind::Report => {
+            survives(packet, Form::of(36), Report::decode, |it, out| {
+                it.encode(comtree, session, out)
+            });
         }
         Kind::Request => request(packet),
         Kind::Response => {
@@ -591,6 +619,7 @@ fn decode_as_anything(packet: &Packet<'_>) {
     let _ = (GroupKey::decode(packet), GroupKeyHeld::decode(packet), Gone::decode(packet));
     let _ = (NumberedRequest::decode(packet), Response::decode(packet), Busy::decode(packet));
     let _ = (LinkHello::decode(packet), RouteReply::decode(packet));
+    let _ = (Probe::decode(packet), Report::decode(packet));
     let _ = (Unknown::decode(packet), packet.updates().map(Iterator::count));
     let _ = (Join::decode(packet.payload()), Joined::decode(packet.payload()));
     let _ = Subscribe::new_checked(packet).map(|subscribe| subscribe.changes().count());

@@ -9,14 +9,14 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
 /// A corpus stays small enough to be read: what fuzzing finds on the way is not committed.
-const MAX_FILES: usize = 72;
+const MAX_FILES: usize = 80;
 const MAX_BYTES: u64 = 1500;
 /// So much of a packet holds all its fields.
 const FIRST_BYTES: usize = 80;
 /// Counters that some input of the relay's moves, and reasons for which it drops something.
 const REACHED: [&str; 5] =
     ["deliveries_out", "echoes_out", "padding_bytes_out", "segmented_sends", "sessions_expired"];
-const REASONS: [DropReason; 21] = [
+const REASONS: [DropReason; 23] = [
     DropReason::Malformed,
     DropReason::Version,
     DropReason::UnexpectedKind,
@@ -38,6 +38,8 @@ const REASONS: [DropReason; 21] = [
     DropReason::RequestOrder,
     DropReason::OverBudget,
     DropReason::AddressTaken,
+    DropReason::Thinned,
+    DropReason::WaitedTooLong,
 ];
 
 fn root() -> &'static Path {
@@ -110,14 +112,24 @@ fn packets_and_what_is_one_step_from_them_replay() {
         [0u8; 0],
         "kinds that the relay's corpus does not show"
     );
-    for (name, target) in
-        TARGETS.iter().filter(|(name, _)| !["joining", "relay", "session", "token"].contains(name))
+    for (name, target) in TARGETS
+        .iter()
+        .filter(|(name, _)| !["control", "joining", "relay", "session", "token"].contains(name))
     {
         for packet in packets.values() {
             let input = input_of(name, packet);
             target(&input);
             one_step_away(&input).for_each(|bytes| target(&bytes));
         }
+    }
+}
+
+#[test]
+fn control_messages_and_what_is_one_step_from_them_replay() {
+    for (name, input) in canopy_fuzz::control_seeds() {
+        let committed = fs::read(root().join("corpus/control").join(name)).unwrap_or_default();
+        assert_eq!(committed, input, "{name} is of old: cargo run --example write_seeds");
+        one_step_away(&input).for_each(|bytes| canopy_fuzz::control(&bytes));
     }
 }
 

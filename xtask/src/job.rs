@@ -21,6 +21,10 @@ pub(crate) struct Job<'a> {
     pub(crate) keep_going: bool,
     /// Whether its tests start the released binary, in place of the one that is built with them.
     pub(crate) released: bool,
+    /// Whether a later step needs the released binary.
+    pub(crate) releases_later: bool,
+    /// Whether its commands leave the processors to whoever else wants them.
+    yields: bool,
     /// Why the step cannot be done here, or not all of it: no failure.
     pub(crate) left_out: Option<String>,
     deadline: Instant,
@@ -43,7 +47,25 @@ impl<'a> Job<'a> {
             File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
         let lines = TestLines::default();
         let deadline = Instant::now() + limit;
-        Ok(Self { workspace, keep_going, released: false, left_out: None, deadline, log, lines })
+        Ok(Self {
+            workspace,
+            keep_going,
+            released: false,
+            releases_later: false,
+            yields: false,
+            left_out: None,
+            deadline,
+            log,
+            lines,
+        })
+    }
+
+    /// A second job of the same step, for what goes on beside it without disturbing it. It has a log
+    /// of this name; what its tests report, the first one absorbs.
+    pub(crate) fn beside(&self, name: &str) -> Result<Self> {
+        let limit = self.deadline.saturating_duration_since(Instant::now());
+        let beside = Self::start(self.workspace, name, limit, self.keep_going)?;
+        Ok(Self { yields: true, ..beside })
     }
 
     /// Runs cargo with these arguments; anything but success is an error.
@@ -95,11 +117,8 @@ impl<'a> Job<'a> {
     }
 
     /// Runs a command; logs what it says, and shows its errors and the output that `is_shown` picks.
-    fn stream(
-        &mut self,
-        mut command: Command,
-        mut is_shown: impl FnMut(&str) -> bool,
-    ) -> Result<()> {
+    fn stream(&mut self, command: Command, mut is_shown: impl FnMut(&str) -> bool) -> Result<()> {
+        let mut command = if self.yields { nice(&command) } else { command };
         command.current_dir(&self.workspace.root);
         let name = spelled(&command);
         let deadline = self.deadline;
@@ -122,6 +141,20 @@ impl<'a> Job<'a> {
         let _ = writeln!(self.log, "{line}");
         let _ = writeln!(io::stdout(), "{line}");
     }
+}
+
+/// The same command with less claim on the processors: what waits beside it is not kept waiting, and on
+/// a busy machine it still gets on.
+fn nice(command: &Command) -> Command {
+    let mut nice = Command::new("nice");
+    nice.args(["-n", "5"]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => nice.env(name, value),
+            None => nice.env_remove(name),
+        };
+    }
+    nice
 }
 
 /// Where a step's output is kept.

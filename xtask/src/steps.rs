@@ -3,7 +3,7 @@
 use std::num::NonZero;
 use std::path::Path;
 use std::process::Command;
-use std::thread::available_parallelism;
+use std::thread::{self, available_parallelism};
 
 use anyhow::{Result, ensure};
 
@@ -54,6 +54,13 @@ pub(crate) const ALL: [Step; 12] = [
 /// Integration tests of the steps below, so the `test` step passes them by.
 const OWN_STEP: [&str; 5] = ["system", "engine", "benches", "dissector", "browser"];
 
+/// Those of the `test` step that compute all the time. The others wait more than they compute, so
+/// these run beside them.
+const COMPUTING: [&str; 4] = ["exhaustive", "methods", "relays", "seeds"];
+
+/// The steps that need the released binary.
+pub(crate) const RELEASED: [&str; 4] = ["sim", "system", "browser", "bench"];
+
 /// As many seeds as tell chance from determinism in a minute or so; `cargo xtask soak` runs more.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=8;
 /// The same, of worlds of so many relays.
@@ -89,13 +96,35 @@ fn doc(job: &mut Job<'_>) -> Result<()> {
 }
 
 fn test(job: &mut Job<'_>) -> Result<()> {
-    let mut args: Vec<String> = ["--workspace", "--lib", "--bins"].map(str::to_owned).into();
-    for name in job.workspace.tests.iter().filter(|name| !OWN_STEP.contains(&name.as_str())) {
-        args.extend(["--test".to_owned(), name.clone()]);
-    }
-    // Many of them wait, for timers, for namespaces, for what a crowd still owes.
-    let threads = 3 * available_parallelism().map_or(1, NonZero::get);
-    let cases = job.cargo_test(&args, &["--test-threads", &threads.to_string()]);
+    let names = job.workspace.tests.iter().filter(|name| !OWN_STEP.contains(&name.as_str()));
+    let (computing, waiting): (Vec<_>, Vec<_>) =
+        names.cloned().partition(|name| COMPUTING.contains(&name.as_str()));
+    let units = ["--lib", "--bins"].map(str::to_owned).into_iter();
+    let waiting: Vec<String> = units.chain(tests_named(waiting)).collect();
+    let computing: Vec<String> = tests_named(computing).collect();
+    let workspace = ["--workspace".to_owned()];
+    job.cargo(
+        &[&["test".to_owned(), "--no-run".to_owned()], &workspace[..], &waiting, &computing]
+            .concat(),
+    )?;
+    // A few at a time: many wait, for timers, for namespaces, for what a crowd still owes.
+    let threads = (3 * available_parallelism().map_or(1, NonZero::get)).to_string();
+    let mut beside = job.beside("beside")?;
+    let releases = job.releases_later;
+    let (cases, computed) = thread::scope(|scope| {
+        let computed = scope.spawn(|| {
+            let computed = beside.cargo_test(&[&workspace[..], &computing].concat(), &[]);
+            // If it fails, the step that needs it says so.
+            let _ = releases.then(|| build_release(&mut beside));
+            (beside.lines, computed)
+        });
+        let cases =
+            job.cargo_test(&[&workspace[..], &waiting].concat(), &["--test-threads", &threads]);
+        (cases, computed.join().expect("the tests beside do not panic"))
+    });
+    let (lines, computed) = computed;
+    job.lines.absorb(lines);
+    let cases = cases.and(computed);
     if cases.is_err() && !job.keep_going {
         return cases;
     }
@@ -175,6 +204,11 @@ fn fuzz_crate(workspace: &Workspace) -> Vec<String> {
     ["--manifest-path".to_owned(), path(&manifest), "--target-dir".to_owned(), path(target)].into()
 }
 
+/// Arguments with which `cargo test` runs these integration tests.
+fn tests_named(names: Vec<String>) -> impl Iterator<Item = String> {
+    names.into_iter().flat_map(|name| ["--test".to_owned(), name])
+}
+
 /// Tests in one file that share the machine's network or a browser: `threads` of them at a time.
 fn named_test(job: &mut Job<'_>, name: &str, threads: &str) -> Result<()> {
     let known = job.workspace.tests.iter().any(|test| test == name);
@@ -212,5 +246,6 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), ALL.len());
         assert!(names.iter().all(|name| name.len() <= 10 && *name != "setup"));
+        assert!(RELEASED.iter().all(|name| names.contains(name)));
     }
 }

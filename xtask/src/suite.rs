@@ -49,7 +49,8 @@ pub(crate) fn run(options: &Options) -> Result<Tally> {
     let chosen = chosen(options);
     ensure!(!chosen.is_empty(), "no step is left to run; `cargo xtask test --list` names them");
     let workspace = Workspace::load()?;
-    let mut suite = Suite { workspace: &workspace, options, reports: Vec::new() };
+    let releases = chosen.iter().any(|step| steps::RELEASED.contains(&step.name));
+    let mut suite = Suite { workspace: &workspace, options, releases, reports: Vec::new() };
     let missing = suite.set_up(&chosen)?;
     for step in &chosen {
         suite.step(step, &missing)?;
@@ -61,6 +62,8 @@ pub(crate) fn run(options: &Options) -> Result<Tally> {
 struct Suite<'a> {
     workspace: &'a Workspace,
     options: &'a Options,
+    /// Whether a step needs the released binary.
+    releases: bool,
     reports: Vec<StepReport>,
 }
 
@@ -86,6 +89,7 @@ impl<'a> Suite<'a> {
         }
         headline(step.name, step.what);
         let mut job = self.job(step.name)?;
+        job.releases_later = self.releases;
         job.left_out = packages::left_out(step.name, missing);
         let done = if job.left_out.is_some() { Ok(()) } else { (step.run)(&mut job) };
         let ending = match (done, job.left_out.take()) {

@@ -5,11 +5,13 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)] // They panic when nobody reads.
 
+mod budget;
 mod capacity;
 mod chain;
 mod flood;
 mod footprint;
 mod groupcast;
+mod isolation;
 mod join;
 mod left_out;
 mod members;
@@ -20,6 +22,8 @@ mod relay;
 mod router;
 mod subscribe;
 mod table;
+
+pub use isolation::{IsolationFlooder, IsolationLab};
 
 use anyhow::bail;
 use clap::{Args, Subcommand, ValueEnum};
@@ -40,6 +44,8 @@ enum What {
     Router(Box<router::RouterBench>),
     /// What a delivery over a chain of relays costs, against a single relay in the same rounds
     Chain(chain::ChainBench),
+    /// What a delivery costs to receivers whose budgets hold a part only, against one without budgets
+    Budget(budget::BudgetBench),
     /// How many users a relay carries: predicted from its costs, and found by raising the load
     Capacity(capacity::CapacityBench),
     /// What one payload to many receivers costs with each send engine, against a sendto each
@@ -110,6 +116,7 @@ impl BenchCommand {
             What::Relay(bench) => bench.run(),
             What::Router(bench) => bench.run(),
             What::Chain(bench) => bench.run(),
+            What::Budget(bench) => bench.run(),
             What::Capacity(bench) => bench.run(),
             What::Groupcast(bench) => bench.run(),
             What::Subscribe(bench) => bench.run(),

@@ -6,7 +6,7 @@ use crate::issuer::Issuer;
 use crate::position::MIN_PAYLOAD;
 use canopy_judge::Rules;
 use canopy_session::PublicKey;
-use canopy_wire::{Comtree, MAX_UPDATE};
+use canopy_wire::{Comtree, MAX_UPDATE, Weight};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -51,6 +51,9 @@ pub struct CrowdConfig {
     pub settle: Duration,
     /// What a hop from relay to relay takes at most, of an update and of a subscription.
     pub hop: Duration,
+    /// How much a cell that is so many metres away matters to a walker whose relay does not send it
+    /// everything ([`View::limit`](crate::View::limit)); `None`: all cells alike.
+    pub weigh: Option<fn(f64) -> Weight>,
     /// Whether to walk on when a relay does not answer, or refuses: its walkers keep asking it.
     pub endures: bool,
 }

@@ -3,7 +3,7 @@
 use crate::grid::GridError;
 use crate::position::MIN_PAYLOAD;
 use canopy_token::KeyError;
-use canopy_wire::{MAX_UPDATE, RefusedReason};
+use canopy_wire::{Group, MAX_UPDATE, RefusedReason, SubscribeRefusal};
 use std::io;
 use std::net::SocketAddr;
 
@@ -19,6 +19,41 @@ pub enum CrowdError {
     /// The speed is none.
     #[error("--speed {0} is no speed; choose a number above 0")]
     Speed(f64),
+    /// A budget is none.
+    #[error("--budgets {0} is out of range; choose percentages above 0, up to 100")]
+    Budget(f64),
+    /// The trace is too short for what is to be measured.
+    #[error(
+        "the trace has {has:.0} s and {needs:.0} s are needed; choose fewer with --seconds, or a longer trace"
+    )]
+    Short {
+        /// Its length, seconds.
+        has: f64,
+        /// The length that is needed, seconds.
+        needs: f64,
+    },
+    /// A viewer may not subscribe to a walker.
+    #[error("the relay refused a viewer's subscription to {group:?}: {reason:?}; see its limits")]
+    NoSubscription {
+        /// The walker's group.
+        group: Group,
+        /// What the relay said.
+        reason: SubscribeRefusal,
+    },
+    /// Viewers without budgets got no update.
+    #[error("no update came to the viewers; are the relays joined, and do they carry the comtree?")]
+    NothingCame,
+    /// The relay does not take the budgets.
+    #[error("the relay does not take the viewers' budgets: {0}")]
+    NoBudgets(String),
+    /// Some updates were not sent: the rest is no measure.
+    #[error(
+        "{0} updates were not sent, because their walkers' sessions were lost; is this machine overloaded?"
+    )]
+    Unsent(u64),
+    /// Whoever was asked has stopped the run.
+    #[error("stopped before anything was measured")]
+    Stopped,
     /// A walker's token cannot be issued.
     #[error("a walker's token cannot be issued: {0}")]
     Token(#[from] KeyError),

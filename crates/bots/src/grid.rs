@@ -147,7 +147,7 @@ impl Grid {
     }
 
     /// From a position to the nearest point of a cell.
-    fn distance(&self, cell: Cell, x: f64, y: f64) -> f64 {
+    pub(crate) fn distance(&self, cell: Cell, x: f64, y: f64) -> f64 {
         let along = |cell: i32, at: f64| {
             let start = f64::from(cell) * self.cell;
             (start - at).max(at - (start + self.cell)).max(0.0)

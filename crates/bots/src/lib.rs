@@ -7,10 +7,12 @@
 #![forbid(unsafe_code)]
 
 mod config;
+pub mod degrade;
 mod driver;
 mod error;
 mod grid;
 mod issuer;
+mod participant;
 mod position;
 mod report;
 mod trace;

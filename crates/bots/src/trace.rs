@@ -197,7 +197,7 @@ impl Trace {
     }
 
     /// The time between two samples of the recording, seconds: the median of the steps in time.
-    fn interval(&self) -> f64 {
+    pub(crate) fn interval(&self) -> f64 {
         let mut steps: Vec<f64> = self
             .rows
             .windows(2)

@@ -2,7 +2,7 @@
 
 use crate::grid::Cell;
 use crate::report::Verdict;
-use canopy_wire::{Level, Time};
+use canopy_wire::{Address, Level, Time};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,6 +10,11 @@ use std::time::Duration;
 /// An avatar is forgotten by a viewer that has not heard of it for so long: twice the time for
 /// which a walker at ten updates a second is silent at the coarse level.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(1);
+/// The same of a viewer whose relay does not send it everything: twice the time for which a relay is silent
+/// about anything at most.
+const LIMITED_FORGETS_AFTER: Duration = Duration::from_secs(4);
+/// Over which time a rate is smoothed, seconds.
+const SMOOTHED_OVER: f32 = 1.0;
 
 /// One avatar as a viewer received it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,6 +29,29 @@ pub struct Heard {
     pub age: Duration,
     /// The level at which the viewer has the cell that it came from.
     pub level: Level,
+    /// How many updates a second the viewer has of this walker, smoothed; 0 after the first.
+    pub rate: f32,
+}
+
+impl Heard {
+    /// The rate after this update, where `before` is the one before it: the arrivals of the past, of which
+    /// each counts for less with time.
+    fn rate_after(&self, before: &Heard) -> f32 {
+        let pause = self.received.since(before.received).as_secs_f32().max(1e-3);
+        if before.rate == 0.0 {
+            return 1.0 / pause;
+        }
+        let kept = (-pause / SMOOTHED_OVER).exp();
+        before.rate * kept + (1.0 - kept) / pause
+    }
+}
+
+/// What is to be seen of a walker itself.
+#[derive(Default)]
+pub(crate) struct Seen {
+    pub(crate) at: Option<[f64; 2]>,
+    pub(crate) address: Option<Address>,
+    pub(crate) cells: Vec<(Cell, Level)>,
 }
 
 /// One watched viewer.
@@ -31,6 +59,8 @@ pub struct Heard {
 pub struct Viewer {
     /// Where it is, metres; `None` while it is not in the world.
     pub at: Option<[f64; 2]>,
+    /// Its address; `None` while it has no session.
+    pub address: Option<Address>,
     /// The cells to which its subscription is acknowledged, with their levels.
     pub cells: Vec<(Cell, Level)>,
     /// What it received of whom.
@@ -66,6 +96,8 @@ pub struct Snapshot {
 struct Shared {
     snapshot: Snapshot,
     viewers: BTreeMap<u32, Viewer>,
+    /// Walkers that are not sent everything: bits a second, or `None` where that is about to end.
+    limits: BTreeMap<u32, Option<u64>>,
 }
 
 /// A window on a running crowd. Only what is watched costs the crowd anything.
@@ -97,27 +129,59 @@ impl View {
         Watch { view: Arc::clone(self), walker }
     }
 
+    /// A walker is about to be sent no more than so many bits a second, and weighs its cells from now on; with
+    /// `None`, that is about to end. What it misses is not missing, until [`View::limit_ended`].
+    pub fn limit(&self, walker: u32, bits: Option<u64>) {
+        let mut shared = self.lock();
+        if bits.is_some() || shared.limits.contains_key(&walker) {
+            shared.limits.insert(walker, bits);
+        }
+    }
+
+    /// A walker is sent everything again.
+    pub fn limit_ended(&self, walker: u32) {
+        let mut shared = self.lock();
+        if shared.limits.get(&walker) == Some(&None) {
+            shared.limits.remove(&walker);
+        }
+    }
+
+    /// The walkers that [`View::limit`] was said of, and what.
+    pub fn limits(&self) -> BTreeMap<u32, Option<u64>> {
+        self.lock().limits.clone()
+    }
+
+    /// The address of a walker that is watched and has a session; `None` if nobody watches it.
+    pub fn address_of(&self, walker: u32) -> Option<Option<Address>> {
+        self.lock().viewers.get(&walker).map(|viewer| viewer.address)
+    }
+
     /// The walkers that are watched.
     pub(crate) fn watched(&self) -> Vec<u32> {
         self.lock().viewers.keys().copied().collect()
     }
 
-    /// Replaces the snapshot and what the watched viewers have; `seen` says where a viewer is and
-    /// which cells it has.
+    /// Replaces the snapshot and what the watched viewers have; `seen` says how a viewer is.
     pub(crate) fn refresh(
         &self,
         snapshot: Snapshot,
         mut heard: BTreeMap<u32, Vec<(u32, Heard)>>,
-        mut seen: impl FnMut(u32) -> (Option<[f64; 2]>, Vec<(Cell, Level)>),
+        mut seen: impl FnMut(u32) -> Seen,
     ) {
         let mut shared = self.lock();
         let now = snapshot.now;
-        shared.snapshot = snapshot;
-        for (walker, viewer) in &mut shared.viewers {
-            (viewer.at, viewer.cells) = seen(*walker);
-            viewer.heard.extend(heard.remove(walker).unwrap_or_default());
-            viewer.heard.retain(|_, heard| now.since(heard.received) < FORGOTTEN_AFTER);
+        let Shared { viewers, limits, .. } = &mut *shared;
+        for (walker, viewer) in viewers {
+            Seen { at: viewer.at, address: viewer.address, cells: viewer.cells } = seen(*walker);
+            for (other, mut one) in heard.remove(walker).unwrap_or_default() {
+                one.rate = viewer.heard.get(&other).map_or(0.0, |before| one.rate_after(before));
+                viewer.heard.insert(other, one);
+            }
+            let is_limited = limits.contains_key(walker);
+            let after = if is_limited { LIMITED_FORGETS_AFTER } else { FORGOTTEN_AFTER };
+            viewer.heard.retain(|_, heard| now.since(heard.received) < after);
         }
+        shared.snapshot = snapshot;
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
@@ -129,6 +193,11 @@ impl Watch {
     /// The watched walker.
     pub fn walker(&self) -> u32 {
         self.walker
+    }
+
+    /// How many bits a second its relay sends it at most, if that is said.
+    pub fn limit(&self) -> Option<u64> {
+        self.view.lock().limits.get(&self.walker).copied().flatten()
     }
 
     /// What it is and has now.
@@ -146,5 +215,74 @@ impl Drop for Watch {
                 shared.viewers.remove(&self.walker);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heard(millis: u64) -> Heard {
+        let (received, age, level) = (Time::from_millis(millis), Duration::ZERO, Level(0));
+        Heard { x: 0.0, y: 0.0, received, age, level, rate: 0.0 }
+    }
+
+    /// The rate that a viewer has of walker 1 after updates at these times.
+    fn heard_at(view: &Arc<View>, watch: &Watch, millis: &[u64]) -> Option<f32> {
+        for at in millis {
+            let arrived = BTreeMap::from([(watch.walker(), vec![(1, heard(*at))])]);
+            let now = Time::from_millis(*at);
+            view.refresh(Snapshot { now, ..Snapshot::default() }, arrived, |_| Seen::default());
+        }
+        watch.viewer().heard.get(&1).map(|heard| heard.rate)
+    }
+
+    #[test]
+    fn a_rate_follows_what_comes() {
+        let view = View::new();
+        let watch = view.watch(7);
+        assert_eq!(heard_at(&view, &watch, &[100]), Some(0.0));
+        assert_eq!(heard_at(&view, &watch, &[600]), Some(2.0));
+        let even: Vec<u64> = (7..60).map(|tenth| tenth * 100).collect();
+        let rate = heard_at(&view, &watch, &even).unwrap();
+        assert!((9.5..10.5).contains(&rate), "{rate}");
+        let pairs: Vec<u64> = (60..120).flat_map(|tenth| [tenth * 100, tenth * 100 + 10]).collect();
+        let rate = heard_at(&view, &watch, &pairs).unwrap();
+        assert!((18.0..22.0).contains(&rate), "{rate}");
+    }
+
+    #[test]
+    fn who_is_limited_is_remembered_longer() {
+        let view = View::new();
+        let watch = view.watch(7);
+        let look = |millis| {
+            let now = Time::from_millis(millis);
+            let snapshot = Snapshot { now, ..Snapshot::default() };
+            view.refresh(snapshot, BTreeMap::new(), |_| Seen::default());
+            watch.viewer().heard.len()
+        };
+        heard_at(&view, &watch, &[0]);
+        assert_eq!((look(900), look(1100)), (1, 0));
+        view.limit(7, Some(1000));
+        heard_at(&view, &watch, &[2000]);
+        assert_eq!((look(4500), look(6100)), (1, 0));
+    }
+
+    #[test]
+    fn a_limit_ends_in_two_steps() {
+        let view = View::new();
+        let watch = view.watch(7);
+        view.limit(7, None);
+        assert!(view.limits().is_empty(), "there was none");
+        view.limit(7, Some(1000));
+        view.limit_ended(7);
+        assert_eq!((watch.limit(), view.limits().len()), (Some(1000), 1), "nobody ended it");
+        view.limit(7, None);
+        assert_eq!((watch.limit(), view.limits().len()), (None, 1), "what waits still comes");
+        view.limit_ended(7);
+        assert!(view.limits().is_empty());
+        assert_eq!(view.address_of(7), Some(None));
+        drop(watch);
+        assert_eq!(view.address_of(7), None, "nobody watches it");
     }
 }

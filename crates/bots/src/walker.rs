@@ -1,15 +1,15 @@
 //! One walker: a participant with a socket and a session of its own.
 
-use crate::config::{CrowdConfig, RelayTarget};
+use crate::config::CrowdConfig;
 use crate::error::CrowdError;
 use crate::grid::{Cell, Grid};
+use crate::participant::set_out;
 use canopy_judge::Oracle;
-use canopy_net::{Readiness, Socket, SocketOptions};
-use canopy_session::{Event, Identity, Session, SessionConfig, State};
-use canopy_wire::{Flags, Group, Level, MAX_DATAGRAM, RefusedReason, Time};
+use canopy_net::{Readiness, Socket};
+use canopy_session::{Event, Identity, Session, State};
+use canopy_wire::{Flags, Group, Level, MAX_DATAGRAM, RefusedReason, Time, Weight};
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
 
 /// What a walker's session told that the crowd counts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,9 +23,13 @@ pub(crate) struct Told {
     pub(crate) refused: Option<RefusedReason>,
 }
 
+/// So many steps of a weight are worth asking again.
+const NOTICEABLE: u8 = 2;
+
 /// A cell that a walker wants.
 struct Wish {
     level: Level,
+    weight: Weight,
     /// The level that the relay acknowledged.
     held: Option<Level>,
 }
@@ -55,20 +59,7 @@ impl Walker {
     ) -> Result<Walker, CrowdError> {
         let comtree = config.comtree;
         let relay = config.relay_of(number);
-        let RelayTarget { address, key } = config.relays[relay];
-        let options = SocketOptions { receive_buffer: 1 << 20, ..SocketOptions::default() };
-        let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-        let any: SocketAddr =
-            any.parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-        let socket = Socket::bind(any, &options)?;
-        socket.connect(address)?;
-        readiness.add(&socket, number.into())?;
-        // Nonces need not be secret on one's own crowd, only different: the port is.
-        let mut seed = [0x77; 16];
-        seed[..4].copy_from_slice(&number.to_be_bytes());
-        seed[4..6].copy_from_slice(&socket.local_address().port().to_be_bytes());
-        let mut session = SessionConfig::new(comtree, seed);
-        session.relay_key = key;
+        let (socket, mut session) = set_out(number, config.relays[relay], comtree, readiness)?;
         if let Some(issuer) = &config.issuer {
             let mut secret = [0; 32];
             getrandom::fill(&mut secret).map_err(io::Error::from)?;
@@ -81,20 +72,35 @@ impl Walker {
         Ok(Walker { number, relay, socket, session, at: None, cells, published: 0, timer: None })
     }
 
-    /// Subscribes to the cells around a position and unsubscribes from those left behind.
+    /// Subscribes to the cells around a position and unsubscribes from those left behind. With `weigh`, what
+    /// is at some distance has that weight.
     pub(crate) fn look_around(
         &mut self,
         now: Time,
         grid: &Grid,
         (x, y): (f64, f64),
+        weigh: Option<fn(f64) -> Weight>,
         cells: &mut Vec<Cell>,
         oracle: &mut Oracle,
     ) {
         grid.cells_around(x, y, cells);
-        let level_of = |cell: &Cell| grid.level_of(*cell, x, y);
+        let weight_of =
+            |cell: &Cell| weigh.map_or(Weight::ONE, |weigh| weigh(grid.distance(*cell, x, y)));
+        let wish_for = |cell: &Cell| Wish {
+            level: grid.level_of(*cell, x, y),
+            weight: weight_of(cell),
+            held: None,
+        };
+        let is_same = |wish: &Wish, other: &Wish| {
+            let is_near = wish.weight.0.abs_diff(other.weight.0) < NOTICEABLE;
+            wish.level == other.level && is_near && (wish.weight == other.weight || weigh.is_some())
+        };
         // Both are in order, so equality is a walk along them.
-        let wanted = self.cells.iter().map(|(cell, wish)| (cell, wish.level));
-        if wanted.eq(cells.iter().map(|cell| (cell, level_of(cell)))) {
+        let is_known =
+            |(cell, wish): (&Cell, &Wish), now: &Cell| cell == now && is_same(wish, &wish_for(now));
+        if self.cells.len() == cells.len()
+            && self.cells.iter().zip(&*cells).all(|(known, now)| is_known(known, now))
+        {
             return;
         }
         let (session, number) = (&mut self.session, self.number as usize);
@@ -108,17 +114,20 @@ impl Walker {
             keep
         });
         for cell in cells {
-            let level = level_of(cell);
+            let wanted = wish_for(cell);
             let wish = self.cells.get_mut(cell);
-            if wish.as_ref().is_some_and(|wish| wish.level == level) {
+            if wish.as_ref().is_some_and(|wish| is_same(wish, &wanted)) {
                 continue;
             }
-            let group = grid.group_of(*cell);
-            session.subscribe(group, level);
-            oracle.request(now, number, group, Some(level));
+            let (group, level) = (grid.group_of(*cell), wanted.level);
+            session.subscribe_with(group, level, wanted.weight);
+            // Another weight alone is no other subscription.
+            if wish.as_ref().is_none_or(|wish| wish.level != level) {
+                oracle.request(now, number, group, Some(level));
+            }
             match wish {
-                Some(wish) => wish.level = level,
-                None => drop(self.cells.insert(*cell, Wish { level, held: None })),
+                Some(wish) => *wish = Wish { held: wish.held, ..wanted },
+                None => drop(self.cells.insert(*cell, wanted)),
             }
         }
     }
@@ -156,6 +165,7 @@ impl Walker {
                 Event::Refused(reason) => told.refused = Some(reason),
                 Event::Connected(_)
                 | Event::Busy(_)
+                | Event::Thinned(_)
                 | Event::Rebound
                 | Event::Gone(_)
                 | Event::Closed

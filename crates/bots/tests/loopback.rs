@@ -25,6 +25,7 @@ fn config(relay: SocketAddr) -> CrowdConfig {
         bytes: 100,
         settle: Duration::from_millis(250) + 2 * TICK,
         hop: DEFAULT_HOP,
+        weigh: None,
         endures: false,
     }
 }

@@ -122,6 +122,7 @@ impl WalkArgs {
             bytes: self.bytes,
             settle: Duration::from_millis(self.settle_ms),
             hop: Duration::from_millis(self.hop_ms),
+            weigh: None,
             endures: false,
         };
         config.check()?;
@@ -182,7 +183,7 @@ fn find_relay(text: &str) -> anyhow::Result<RelayTarget> {
 }
 
 /// A flag that SIGINT and SIGTERM set, so that the clients leave and the report is printed.
-fn stop_on_interrupt() -> anyhow::Result<Arc<AtomicBool>> {
+pub(crate) fn stop_on_interrupt() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -5,7 +5,7 @@ use crate::settings::{RelayArgs, RelaySettings, key};
 use crate::trust;
 use canopy_client::RelayKey;
 use canopy_engines::current_user;
-use canopy_net::SEND_BUFFER;
+use canopy_net::{KernelDrops, SEND_BUFFER};
 use canopy_node::{Command, EngineInUse, NodeConfig, RunningRelay};
 use clap::Args;
 use serde::Serialize;
@@ -120,6 +120,7 @@ fn checks(settings: anyhow::Result<RelaySettings>) -> Vec<Check> {
         }
     }
     checks.push(send_buffer(number_in("/proc/sys/net/core/wmem_max"), current_user() == 0));
+    checks.push(kernel_drops(KernelDrops::read()));
     checks.extend(clock_source());
     checks.push(wall_clock(SystemTime::now(), written()));
     checks.push(ciphers());
@@ -252,6 +253,20 @@ fn send_buffer(most: Option<u64>, is_root: bool) -> Check {
             format!("{most} bytes of {SEND_BUFFER}: a few receivers that do not answer fill it"),
             format!("sysctl net.core.wmem_max={SEND_BUFFER}"),
         ),
+    }
+}
+
+/// What this host has dropped since its start, before any socket was looked for.
+fn kernel_drops(drops: KernelDrops) -> Check {
+    let KernelDrops { backlog, devices, receive_buffers } = drops;
+    let found = format!(
+        "since the system's start: {backlog} by processors' queues (/proc/net/softnet_stat), \
+         {devices} by devices (/proc/net/dev), {receive_buffers} at full receive buffers \
+         (/proc/net/snmp)"
+    );
+    match drops.remedy() {
+        None => Check::ok("kernel drops", found),
+        Some(remedy) => Check::warning("kernel drops", found, remedy),
     }
 }
 

@@ -12,7 +12,7 @@ use axum::{Json, Router};
 use canopy_node::{Health, RelayWatch, TalkerReport, ThreadStatus};
 use canopy_relay::{BranchStatus, ComtreeCounters, ComtreeStatus, Talker};
 use canopy_wire::{Comtree, DropReason};
-use links::LinkMetrics;
+use links::{LinkMetrics, LoadMetrics};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -74,6 +74,7 @@ fn exposition(status: ThreadStatus, net: &SharedNet, process: ProcessMetrics) ->
     let relay = registry.sub_registry_with_prefix("canopy_relay");
     let comtrees = ComtreeMetrics::new(status.comtrees.clone(), &status.branches);
     relay.register_collector(Box::new(LinkMetrics::new(&status.links, net)));
+    relay.register_collector(Box::new(LoadMetrics::new(&status, net)));
     relay.register_collector(Box::new(TalkerMetrics(status.talkers.clone())));
     relay.register_collector(Box::new(RelayMetrics(status)));
     relay.register_collector(Box::new(comtrees));
@@ -163,6 +164,10 @@ impl Collector for RelayMetrics {
             let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             ConstGauge::new(i64::from(value)).encode(metric)?;
         }
+        let help = "Updates that wait for receivers that cannot be sent everything, for all of them together";
+        let name = "waiting_updates";
+        let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        ConstGauge::new(status.waiting_updates as i64).encode(metric)?;
         let help = "The longest turn of a data thread in the last fifth of a second";
         let name = "longest_turn_seconds";
         let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
@@ -307,6 +312,9 @@ mod tests {
             subscribed: 0,
             subscribes: 0,
             unacknowledged: 0,
+            bits_offered: 0,
+            bits_out: 0,
+            bits_allowed: 0,
         };
         let process = || ProcessMetrics { started: UNIX_EPOCH, resident_bytes: None };
         let text = |comtrees: u32| {
@@ -336,7 +344,7 @@ mod tests {
             let line = format!("canopy_relay_comtree_{line}");
             assert!(many.lines().any(|one| one == line), "no {line} in\n{many}");
         }
-        assert!(!many.contains("comtree=\"2\""), "{many}");
+        assert!(!many.contains("{comtree=\"2\""), "{many}");
         let labels = many.lines().filter(|line| line.contains("comtree_drops_total{")).count();
         assert_eq!(labels, LABELLED_COMTREES + 1);
     }
@@ -356,7 +364,8 @@ mod tests {
 
     #[test]
     fn every_counter_and_every_reason_is_there() {
-        let mut status = ThreadStatus { sessions: 3, ..ThreadStatus::default() };
+        let mut status =
+            ThreadStatus { sessions: 3, waiting_updates: 41, ..ThreadStatus::default() };
         status.counters.deliveries_out = 12;
         status.counters.drop(DropReason::SpoofedSource);
         status.talkers = vec![Talker {
@@ -381,6 +390,7 @@ mod tests {
         assert!(text.contains("canopy_relay_deliveries_out_total 12"), "{text}");
         assert!(text.contains("canopy_relay_drops_total{reason=\"spoofed_source\"} 1"), "{text}");
         assert!(text.contains("canopy_relay_sessions 3"), "{text}");
+        assert!(text.contains("canopy_relay_waiting_updates 41"), "{text}");
         for (name, value) in [("bits", 5_000), ("updates", 60), ("dropped", 7)] {
             let line = format!("canopy_relay_talker_{name}{{rank=\"1\"}} {value}");
             assert!(text.lines().any(|one| one == line), "no {line} in\n{text}");

@@ -2,18 +2,20 @@
 //! What the settings say of them is given to the data plane at the start and at each SIGHUP.
 
 mod changes;
+mod loads;
 mod reload;
 mod report;
 mod show;
 
 pub(crate) use changes::changes;
+pub(crate) use loads::{Busiest, ComtreeLoad};
 pub(crate) use reload::{Reloads, begin, role_name};
 pub(crate) use report::router;
 pub(crate) use show::{NetCommand, report_of};
 
-use crate::settings::RelaySettings;
+use crate::settings::{OwnBudgets, RelaySettings};
 use canopy_client::RelayKey;
-use canopy_relay::{BranchConfig, BranchId, BranchRole, Change, ComtreeConfig, LinkConfig};
+use canopy_relay::{BranchConfig, BranchId, BranchRole, Change, ComtreeConfig, Down, LinkConfig};
 use canopy_session::PublicKey;
 use canopy_wire::Comtree;
 use std::collections::BTreeMap;
@@ -32,6 +34,10 @@ pub(crate) struct Net {
     names: BTreeMap<PublicKey, String>,
     /// The most subscriptions of a participant.
     most_subscriptions: u32,
+    /// What comtrees and branches may be sent.
+    budgets: OwnBudgets,
+    /// What links bear, by the neighbour's key, where that is said.
+    capacities: BTreeMap<PublicKey, Down>,
 }
 
 impl Net {
@@ -45,7 +51,11 @@ impl Net {
             let config = link.config(own)?;
             net.names.insert(config.key, link.name.clone());
             net.links.insert(config.key, config);
+            if link.capacity.is_limited() {
+                net.capacities.insert(config.key, link.capacity);
+            }
         }
+        net.budgets = settings.own_budgets.clone();
         net.branches = settings.branches.iter().map(|branch| (branch.id, *branch)).collect();
         Ok(net)
     }
@@ -53,7 +63,15 @@ impl Net {
     /// What a relay with these settings has when it has just been started: its comtrees alone.
     pub(crate) fn at_start(settings: &RelaySettings) -> Net {
         let comtrees = settings.node.comtrees.iter().map(|one| (one.comtree, one.clone()));
+        // All comtrees begin with the same.
+        let default = settings.node.budgets.comtree;
+        let budgets = settings.node.comtrees.iter().map(|one| (one.comtree, default));
         Net {
+            budgets: OwnBudgets {
+                at_first: default,
+                comtrees: budgets.collect(),
+                ..OwnBudgets::default()
+            },
             comtrees: comtrees.collect(),
             most_subscriptions: settings.node.tables.max_subscriptions_per_participant,
             ..Net::default()
@@ -86,6 +104,9 @@ impl Net {
             }
             Change::RemoveComtree(comtree) => {
                 self.comtrees.remove(comtree);
+                self.budgets.comtrees.remove(comtree);
+                self.budgets.branches.retain(|id, _| id.comtree != *comtree);
+                self.budgets.guarantees.retain(|id, _| id.comtree != *comtree);
                 self.branches.retain(|id, _| id.comtree != *comtree);
             }
             Change::AddLink(config) => {
@@ -93,6 +114,9 @@ impl Net {
             }
             Change::RemoveLink { key, .. } => {
                 self.links.remove(key);
+                self.capacities.remove(key);
+                self.budgets.branches.retain(|id, _| id.link != *key);
+                self.budgets.guarantees.retain(|id, _| id.link != *key);
                 self.branches.retain(|id, _| id.link != *key);
             }
             Change::AddBranch(config) => {
@@ -100,11 +124,25 @@ impl Net {
             }
             Change::RemoveBranch(id) => {
                 self.branches.remove(id);
+                self.budgets.branches.remove(id);
+                self.budgets.guarantees.remove(id);
             }
             Change::SetBranchRole { branch, role } => {
                 if let Some(config) = self.branches.get_mut(branch) {
                     config.role = *role;
                 }
+            }
+            Change::SetComtreeBudget { comtree, budget } => {
+                self.budgets.comtrees.insert(*comtree, *budget);
+            }
+            Change::SetBranchBudget { branch, budget } => {
+                self.budgets.branches.insert(*branch, *budget);
+            }
+            Change::SetLinkCapacity { key, capacity, .. } => {
+                self.capacities.insert(*key, *capacity);
+            }
+            Change::SetBranchGuarantee { branch, bits } => {
+                self.budgets.guarantees.insert(*branch, *bits);
             }
             Change::LimitSubscriptions(most) => self.most_subscriptions = *most,
             _ => {}

@@ -1,6 +1,7 @@
 //! The relay's settings, in two steps: what was given (flags, environment, file), then what is
 //! valid. Nothing after this checks again.
 
+mod budgets;
 mod comtrees;
 mod file;
 mod fixed;
@@ -10,6 +11,8 @@ mod links;
 mod sources;
 
 use anyhow::{Context, bail};
+pub(crate) use budgets::OwnBudgets;
+use budgets::check_own_budgets;
 use canopy_engines::{ENGINE_FOLDER, EngineChoice};
 use canopy_node::{DEFAULT_RECEIVE_BUFFER, NodeConfig};
 use canopy_relay::{BranchConfig, DEFAULT_WORLD, FIRST_ENDPOINT, Mode};
@@ -175,6 +178,8 @@ pub(crate) struct RelaySettings {
     pub(crate) links: Vec<Link>,
     /// The branches of comtrees over them.
     pub(crate) branches: Vec<BranchConfig>,
+    /// What comtrees and branches may be sent.
+    pub(crate) own_budgets: OwnBudgets,
     /// What was given and does nothing, or not what it should, each with its place and a remedy.
     pub(crate) warnings: Vec<String>,
 }
@@ -220,6 +225,8 @@ impl RelaySettings {
         let links = check_links(&sources)?;
         let defaults = Defaults { site, downlink, world };
         let (comtrees, branches) = check_comtrees(&sources, &defaults, threads, &links)?;
+        let budgets = check_budgets(&sources)?;
+        let own_budgets = check_own_budgets(&sources, &budgets.comtree, &comtrees, &branches)?;
         let is_clear = comtrees.iter().any(|comtree| comtree.downlink == Downlink::None);
         let may_be_reached = Reach { is_guarded, is_clear: is_clear && !insecure };
         let node = NodeConfig {
@@ -240,7 +247,7 @@ impl RelaySettings {
             address_rest: limits::check_rest(&sources)?,
             max_datagram: sources.number("max_datagram", DATAGRAMS, SAFE_DATAGRAM as u64)? as u16,
             tables: check_tables(&sources)?,
-            budgets: check_budgets(&sources)?,
+            budgets,
             gate: check_gate(&sources)?,
             session_limits: check_lifetimes(&sources)?,
             drain: millis(&sources, "drain_ms", 0, 600_000, Duration::from_secs(5))?,
@@ -256,6 +263,7 @@ impl RelaySettings {
             trust,
             links,
             branches,
+            own_budgets,
             node,
             console: sources.text("console", console).check(|text| parse_http(&text, insecure))?,
             metrics: sources.text("metrics", "off").check(|text| parse_http(&text, insecure))?,

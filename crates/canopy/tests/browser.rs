@@ -159,6 +159,10 @@ fn the_console_draws_relays_and_cuts_a_link() {
         let up = "return document.querySelectorAll('#net-map circle').length === 5 \
                   && document.querySelectorAll('#net-map .down').length === 0";
         until(&page, "five relays, all up", up).await;
+        let carried = "return [...document.querySelectorAll('#links-rows li')].filter((row) => \
+                       row.querySelector('[data-comtree=\"1\"]')?.getBoundingClientRect().width > 1 \
+                       && Number(row.dataset.bits) > 1000).length === 4";
+        until(&page, "what each link carries of the comtree", carried).await;
         let button = page.find(Locator::Css("#net-cut")).await.unwrap();
         button.click().await.unwrap();
         let cut = "return document.querySelectorAll('#net-map .down').length > 0 \
@@ -171,6 +175,180 @@ fn the_console_draws_relays_and_cuts_a_link() {
         std::fs::write(folder.join("console-relays.png"), picture).unwrap();
         button.click().await.unwrap();
         until(&page, "all up again", up).await;
+        page.close().await.unwrap();
+    });
+}
+
+/// Does something to one of the page's controls, and says so as a person's deed would.
+async fn set(page: &Client, id: &str, deed: &str) {
+    let script = format!(
+        "const it = document.getElementById('{id}'); it.{deed}; \
+         it.dispatchEvent(new Event('input')); it.dispatchEvent(new Event('change'));"
+    );
+    page.execute(&script, Vec::new()).await.unwrap();
+}
+
+async fn keep_picture(page: &Client, name: &str) {
+    let picture = page.screenshot().await.unwrap();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    std::fs::write(folder.join(format!("{name}.png")), picture).unwrap();
+}
+
+#[test]
+fn the_viewer_gets_a_budget_and_everything_again() {
+    let Some(driver) = Driver::start() else {
+        println!("skipped: no chromedriver here; install Debian's chromium and chromium-driver");
+        return;
+    };
+    let demo = Server::start(&["demo", "--json", "--walkers", "60", "--relays", "1"]);
+    let url = demo.ready["console"].as_str().unwrap().to_owned();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let profile = tempfile::tempdir().unwrap();
+        let page = driver.browser(profile.path().to_str().unwrap(), 1280, 900).await;
+        page.goto(&url).await.unwrap();
+        let receives = "return Number(document.getElementById('received-count').dataset.value) > 0";
+        until(&page, "the viewer receives", receives).await;
+        let limit_is = |limit: &str| {
+            format!("return document.getElementById('budget').dataset.limit === '{limit}'")
+        };
+        until(&page, "no budget at first", &limit_is("")).await;
+        until(&page, "a hundred frames", "return Number(document.body.dataset.frames) > 100").await;
+        let everything = number(&page, "viewer-rate").await;
+        set(&page, "budget-everything", "checked = false").await;
+        set(&page, "budget-bits", "value = 0").await;
+        until(&page, "the least budget", &limit_is("50000")).await;
+        let fewer = format!(
+            "return Number(document.getElementById('viewer-rate').dataset.value) < {} / 2",
+            everything
+        );
+        until(&page, "less than half of the updates", &fewer).await;
+        keep_picture(&page, "console-limited").await;
+        set(&page, "budget-bits", "value = 100").await;
+        until(&page, "the largest budget", &limit_is("500000")).await;
+        let viewer = number(&page, "viewer-id").await;
+        page.find(Locator::Css("#next-viewer")).await.unwrap().click().await.unwrap();
+        let other = format!(
+            "return Number(document.getElementById('viewer-id').dataset.value) !== {viewer}"
+        );
+        until(&page, "another viewer", &other).await;
+        until(&page, "which has it too", &limit_is("500000")).await;
+        set(&page, "budget-everything", "checked = true").await;
+        until(&page, "everything again", &limit_is("")).await;
+        let wide = "return document.documentElement.scrollWidth <= window.innerWidth";
+        until(&page, "no sideways scrolling", wide).await;
+        keep_picture(&page, "console-budget").await;
+        let verdict = page.find(Locator::Css("#verdict")).await.unwrap();
+        assert_ne!(verdict.attr("data-verdict").await.unwrap().as_deref(), Some("bad"));
+        page.close().await.unwrap();
+    });
+}
+
+/// A viewer in the middle of those whom it hears the less the farther away they are.
+#[test]
+fn who_comes_less_often_looks_like_it() {
+    let Some(driver) = Driver::start() else {
+        println!("skipped: no chromedriver here; install Debian's chromium and chromium-driver");
+        return;
+    };
+    // Where the slider stands at first.
+    let bits = (50_000.0 * 10_f64.powf(0.3)).round();
+    let others = (1..25).map(|other| {
+        let (angle, away) = (f64::from(other) * 2.4, f64::from(other).sqrt() * 1.6);
+        (other, 10.0 + away * angle.cos(), 10.0 + away * angle.sin(), away)
+    });
+    let avatars = others.clone().map(|(other, x, y, _)| (other, x, y)).chain([(0, 10.0, 10.0)]);
+    let received = others.map(|(other, x, y, away)| {
+        let rate = (10.0 / away.powi(2)).clamp(0.5, 10.0);
+        (other, x - 0.3 / rate, y, 20, u8::from(away < 4.0), 500.0 / rate, rate)
+    });
+    let frame = serde_json::json!({
+        "avatars": avatars.collect::<Vec<_>>(), "crowd": null,
+        "viewer": {
+            "id": 0, "x": 10, "y": 10, "level": 1, "cells": [], "limit_bits": bits as u64,
+            "received": received.collect::<Vec<_>>(),
+        },
+    });
+    let url = format!("http://{}/", console_that_tells(frame));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let profile = tempfile::tempdir().unwrap();
+        let page = driver.browser(profile.path().to_str().unwrap(), 1280, 860).await;
+        page.goto(&url).await.unwrap();
+        until(&page, "the switch", "return !!document.getElementById('budget-everything')").await;
+        set(&page, "budget-everything", "checked = false").await;
+        until(&page, "frames", "return Number(document.body.dataset.frames) > 20").await;
+        let says = "return document.getElementById('budget-text').textContent.includes('kbit/s')";
+        until(&page, "what the budget is", says).await;
+        keep_picture(&page, "console-rates").await;
+        page.close().await.unwrap();
+    });
+}
+
+/// One link carries all that it is offered, of eight comtrees; the other is shaped, and one is down.
+#[test]
+fn links_show_their_load_by_comtree() {
+    let Some(driver) = Driver::start() else {
+        println!("skipped: no chromedriver here; install Debian's chromium and chromium-driver");
+        return;
+    };
+    let load = |comtree: Option<u32>, offered: u32, out: u32, allowed: u32| {
+        serde_json::json!({
+            "comtree": comtree, "bits_offered": offered, "bits_out": out, "bits_allowed": allowed,
+        })
+    };
+    let named = (1..=6).map(|comtree| load(Some(comtree), comtree * 100_000, comtree * 100_000, 0));
+    let harbour: Vec<_> = named.chain([load(None, 200_000, 200_000, 0)]).collect();
+    let quay =
+        [load(Some(2), 400_000, 400_000, 600_000), load(Some(5), 4_000_000, 1_600_000, 1_600_000)];
+    let frame = serde_json::json!({
+        "avatars": [], "viewer": null, "crowd": null,
+        "links": [
+            { "name": "harbour", "up": true, "comtrees": harbour },
+            { "name": "quay", "up": true, "comtrees": quay },
+            { "name": "tower", "up": false, "comtrees": [load(Some(2), 900, 900, 0)] },
+        ],
+    });
+    let url = format!("http://{}/", console_that_tells(frame));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let profile = tempfile::tempdir().unwrap();
+        let page = driver.browser(profile.path().to_str().unwrap(), 1280, 860).await;
+        page.goto(&url).await.unwrap();
+        let rows = "return document.querySelectorAll('#links-rows li').length === 3";
+        until(&page, "three links", rows).await;
+        // The widths are shares of the largest load, which is 4.4 Mbit/s.
+        for (link, comtree, waits, share) in [
+            (1, "1", false, 0.1 / 4.4),
+            (1, "6", false, 0.6 / 4.4),
+            (1, "other", false, 0.2 / 4.4),
+            (2, "2", false, 0.4 / 4.4),
+            (2, "5", false, 1.6 / 4.4),
+            (2, "5", true, 2.4 / 4.4),
+        ] {
+            let of_class = if waits { ".waits" } else { ":not(.waits)" };
+            let script = format!(
+                "const bar = document.querySelector('#links-rows li:nth-child({link}) .links-bar'); \
+                 const piece = bar.querySelector('[data-comtree=\"{comtree}\"]{of_class}'); \
+                 const width = (of) => of.getBoundingClientRect().width; \
+                 return Math.abs(width(piece) / width(bar) - {share}) < 0.01"
+            );
+            until(&page, &format!("link {link}, comtree {comtree}"), &script).await;
+        }
+        for (link, says) in [(1, "2.30 Mbit/s"), (2, "2.00 of 4.40 Mbit/s"), (3, "down")] {
+            let script = format!(
+                "return document.querySelector('#links-rows li:nth-child({link}) b').textContent === '{says}'"
+            );
+            until(&page, says, &script).await;
+        }
+        let empty = "return !document.querySelector('#links-rows li:nth-child(3) .links-bar').firstChild";
+        until(&page, "nothing of what is down", empty).await;
+        let key = "return document.querySelectorAll('#links-key li').length === 7";
+        until(&page, "six comtrees and the others", key).await;
+        let colours = "return new Set([...document.querySelectorAll('#links-key i')] \
+                       .map((one) => getComputedStyle(one).backgroundColor)).size === 7";
+        until(&page, "each with a colour of its own", colours).await;
+        keep_picture(&page, "console-links").await;
         page.close().await.unwrap();
     });
 }

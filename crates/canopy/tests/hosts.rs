@@ -103,13 +103,13 @@ impl Bed {
         format!("{links}{}branches = [{branches}]\n", comtree(relay))
     }
 
-    /// Walks a crowd over all relays, and expects everything to arrive, once and in order. Returns how
-    /// many deliveries were due.
-    fn walk(&self, trace: &Path) -> u64 {
+    /// Walks a crowd over all relays, so fast against its recording, and expects everything to arrive,
+    /// once and in order. Returns how many deliveries were due.
+    fn walk(&self, trace: &Path, speed: &str) -> u64 {
         let relays = (0..self.relays.len()).map(|relay| self.reach(relay, "relay").to_string());
         let relays = relays.collect::<Vec<_>>().join(",");
-        let mut bots = canopy(&["bots", "--json", "--relay", &relays, "--trace"]);
-        let output = self.crowd.run(|| bots.arg(trace).output()).unwrap().unwrap();
+        let mut bots = canopy(&["bots", "--json", "--relay", &relays, "--speed", speed]);
+        let output = self.crowd.run(|| bots.arg("--trace").arg(trace).output()).unwrap().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         let report: Value =
             serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{said}"));
@@ -262,7 +262,7 @@ fn a_crowd_on_eight_hosts_in_a_tree_lacks_nothing() {
 
 fn lacks_nothing(relays: usize, joins: &[Join]) {
     let Some(bed) = Bed::new(relays, joins) else { return };
-    let due = bed.walk(&round(bed.folder.path(), 24, 2));
+    let due = bed.walk(&round(bed.folder.path(), 24, 2), "1");
     assert!(due > 1000, "{due} deliveries are no crowd");
 }
 
@@ -272,7 +272,9 @@ fn recorded_crowds_on_several_hosts_lack_nothing() {
     for (name, relays, joins) in [("crossing-crowd", 3, line(3)), ("corridor-flow", 8, tree(8))] {
         let Some(bed) = Bed::new(relays, &joins) else { return };
         let trace = Trace::read(&traces.join(format!("{name}.csv.gz"))).unwrap();
-        let due = bed.walk(&from_the_middle(bed.folder.path(), &trace, 1.0));
+        // Slowly: the kernel of a machine that is busy with other tests drops and reorders what goes
+        // from host to host, and the relays of a build for tests are several times as slow.
+        let due = bed.walk(&from_the_middle(bed.folder.path(), &trace, 1.0), "0.2");
         println!("{name} over {relays} relays: {due} deliveries");
     }
 }
@@ -323,5 +325,5 @@ fn a_cut_cable_is_noticed_on_both_sides_and_mended_nothing_is_missing() {
             bed.relays[side].log("the link is up");
         }
     }
-    bed.walk(&round(bed.folder.path(), 24, 1));
+    bed.walk(&round(bed.folder.path(), 24, 1), "1");
 }

@@ -3,9 +3,7 @@
 
 use crate::{Epoch, Outgoing, PublishError};
 use canopy_session::Session;
-use canopy_wire::{
-    Address, Comtree, Header, Kind, MAX_DATAGRAM, MAX_UPDATE, Record, UpdatesWriter,
-};
+use canopy_wire::{Comtree, Header, Kind, MAX_DATAGRAM, MAX_UPDATE, UpdatesWriter};
 
 /// The most datagrams of one segmented send that every kernel takes.
 const MAX_SEGMENTS: usize = 64;
@@ -39,10 +37,7 @@ impl Bundles {
         let header = Header::new(Kind::Updates, session.id(), comtree);
         let first = session.take_series(updates.len());
         let numbers = (0..=u16::MAX).cycle().skip(first.into());
-        let mut records = updates.iter().zip(numbers).map(|(update, series)| {
-            let Outgoing { dst, level, payload, flags, .. } = *update;
-            Record { flags, src: Address::UNSPECIFIED, series, dst, level, payload }
-        });
+        let mut records = updates.iter().zip(numbers).map(|(update, series)| update.record(series));
         let (mut bytes, mut lengths) = (Vec::new(), Vec::new());
         let mut next = records.next();
         while next.is_some() {

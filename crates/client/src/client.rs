@@ -4,10 +4,10 @@ use crate::driver::Shared;
 use crate::inbox::Inbox;
 use crate::member::Member;
 use crate::{
-    Acknowledgement, Answer, ClientBuilder, Epoch, Event, Incoming, Outgoing, Participant,
-    PublishError, Resumption, Stats, Update,
+    Acknowledgement, Answer, Budget, ClientBuilder, Epoch, Event, Incoming, Outgoing, Participant,
+    PublishError, Resumption, Stats, Thinning, Update,
 };
-use canopy_wire::{Group, Level, Restriction, Verdict};
+use canopy_wire::{Group, Level, Restriction, Verdict, Weight};
 use futures_core::Stream;
 use std::fmt;
 use std::future::poll_fn;
@@ -150,7 +150,21 @@ impl Client {
         &self,
         groups: impl IntoIterator<Item = (Group, Level)>,
     ) -> Acknowledgement {
-        self.wish(groups.into_iter().map(|(group, level)| (group, Some(level))).collect())
+        self.subscribe_weighted(
+            groups.into_iter().map(|(group, level)| (group, level, Weight::ONE)),
+        )
+    }
+
+    /// Subscribes to groups, each with a weight: how much it matters to this client beside the others.
+    /// Where this client's budget or its path does not take all of their updates, they share it by
+    /// weight, and each gets an update now and then however small its weight is. Ask again with other
+    /// weights as often as they change noticeably, for example when the client moves.
+    pub fn subscribe_weighted(
+        &self,
+        groups: impl IntoIterator<Item = (Group, Level, Weight)>,
+    ) -> Acknowledgement {
+        let wish = |(group, level, weight)| (group, Some((level, weight)));
+        self.wish(groups.into_iter().map(wish).collect())
     }
 
     /// Ends the subscription to `group`. Under way at once.
@@ -163,7 +177,7 @@ impl Client {
         self.wish(groups.into_iter().map(|group| (group, None)).collect())
     }
 
-    fn wish(&self, wishes: Vec<(Group, Option<Level>)>) -> Acknowledgement {
+    fn wish(&self, wishes: Vec<(Group, Option<(Level, Weight)>)>) -> Acknowledgement {
         let change = self.shared().lock().wish(wishes);
         // The task sends: wishes made until it gets its turn leave in one packet.
         self.shared().nudge.notify_one();
@@ -192,6 +206,20 @@ impl Client {
     /// Takes back exactly this restriction. For servers only.
     pub fn restore(&self, member: Participant, restriction: Restriction) -> Answer {
         self.ask(|asker| asker.judge(member, Verdict::Restore(restriction)))
+    }
+
+    /// Asks the relay to send no more than this from now on: less detail for a slow device, or for a
+    /// small window. The relay then sends the most important of what is subscribed to, and the newest of
+    /// each. It holds over reconnections, until another budget is set; [`Budget::NONE`] takes it back.
+    pub fn set_budget(&self, budget: Budget) {
+        self.shared().lock().set_budget(budget);
+        self.shared().nudge.notify_one();
+    }
+
+    /// How much of what is subscribed to the relay sends, as it has said last; `None` before it has.
+    /// [`Event::Thinned`] tells when it changes.
+    pub fn thinning(&self) -> Option<Thinning> {
+        self.shared().lock().thinning()
     }
 
     fn ask(&self, ask: impl FnOnce(&mut Member) -> Answer) -> Answer {

@@ -1,11 +1,11 @@
 //! What happens to a client, and what it has seen.
 
 use crate::{Epoch, Participant, Update};
-use canopy_wire::{Excess, Group, LeaveReason, RefusedReason, SubscribeRefusal};
+use canopy_wire::{Asked, Bound, Excess, Group, LeaveReason, RefusedReason, SubscribeRefusal};
 use std::time::Duration;
 
 /// What a client hears, in the order in which it happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Incoming {
     /// An update came.
@@ -34,7 +34,7 @@ pub enum Incoming {
 /// }
 /// # }
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
     /// In the world, for the first time or again. Subscriptions are being made again. All updates
@@ -79,8 +79,64 @@ pub enum Event {
         /// The address. For some minutes yet it is nobody else's.
         participant: Participant,
     },
+    /// How much of what the client is subscribed to the relay sends has changed noticeably, or what
+    /// bounds that. A game may show it, or ask for less. It is told once a second at most.
+    #[non_exhaustive]
+    Thinned {
+        /// Of the updates that were meant for the client, the share that was sent: from 0 to 1.
+        share: f64,
+        /// How many were not sent since it was last told.
+        left_out: u32,
+        /// The client's budget now, in bits of UDP payload a second; `None` if its bits have no limit.
+        budget_bits: Option<u64>,
+        /// What bounds it.
+        because: Bound,
+    },
     /// The client's ip:port has changed, and the relay has confirmed that it knows the new one.
     Rebound,
+}
+
+/// The most that a client wants to be sent, for [`PollClient::set_budget`](crate::PollClient::set_budget).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Budget {
+    /// Bits of UDP payload a second; `None` is no wish.
+    pub bits: Option<u64>,
+    /// Updates a second; `None` is no wish.
+    pub updates: Option<u32>,
+}
+
+impl Budget {
+    /// No wish.
+    pub const NONE: Budget = Budget { bits: None, updates: None };
+
+    /// No less is asked for than one of each: 0 would be no wish.
+    pub(crate) fn asked(self) -> Asked {
+        let Budget { bits, updates } = self;
+        let (bits, updates) = (bits.map(|bits| bits.max(1)), updates.map(|updates| updates.max(1)));
+        Asked { bits: bits.unwrap_or(0), updates: updates.unwrap_or(0) }
+    }
+}
+
+/// How much of what a client is subscribed to the relay sends it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Thinning {
+    /// Of the updates that were meant for the client, the share that was sent: from 0 to 1.
+    pub share: f64,
+    /// How many were not sent between the relay's last two words on it.
+    pub left_out: u32,
+    /// The client's budget now, in bits of UDP payload a second; `None` if its bits have no limit.
+    pub budget_bits: Option<u64>,
+    /// What bounds it.
+    pub because: Bound,
+}
+
+impl From<canopy_wire::Thinning> for Thinning {
+    fn from(thinning: canopy_wire::Thinning) -> Thinning {
+        let canopy_wire::Thinning { share, left_out, budget_bits, because } = thinning;
+        let budget_bits = (budget_bits > 0).then_some(budget_bits);
+        Thinning { share: f64::from(share) / 1000.0, left_out, budget_bits, because }
+    }
 }
 
 /// What a client has seen since it was made.

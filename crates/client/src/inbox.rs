@@ -147,12 +147,13 @@ mod tests {
     use super::*;
     use crate::{Epoch, Participant};
     use bytes::Bytes;
-    use canopy_wire::Level;
+    use canopy_wire::{Level, Weight};
 
     fn update(number: u8, epoch: Epoch) -> Update {
         let from = Participant::new(1, 1).unwrap();
         let payload = Bytes::copy_from_slice(&[number]);
-        Update { from, group: None, series: 0, level: Level(0), payload, epoch }
+        let (weight, object, level) = (Weight::ONE, 0, Level(0));
+        Update { from, group: None, series: 0, level, weight, object, payload, epoch }
     }
 
     fn connected(epoch: Epoch) -> Event {

@@ -33,6 +33,28 @@
 //! Subscribe to what is near at level 1, which brings both, and to what is far at level 0.
 //! A move from far to near is then one subscription to the same group at the other level.
 //!
+//! # Weights
+//!
+//! Not everything that a client is subscribed to may fit its budget, or its path. Then the relay leaves out updates,
+//! and shares what there is by *weight*: a group's is said with the subscription, and each publisher says with
+//! [`Outgoing::weight`] what its update weighs beside others of the group. Nothing falls silent; what weighs little
+//! comes less often. [`weight_at`] makes a weight of a distance and a size, and [`Surroundings`] keeps the weights
+//! of many groups up to date, so that a game gives positions and no numbers:
+//!
+//! ```no_run
+//! # use canopy_client::{Event, Falloff, Group, Incoming, Level, PollClient, Surroundings};
+//! # fn play(mut world: PollClient, towns: &[(Group, [f32; 3])], mut walk: impl FnMut() -> [f32; 3]) {
+//! let mut surroundings = Surroundings::new(Falloff::METRES);
+//! for (town, position) in towns {
+//!     surroundings.put(*town, Level(0), *position, 1.0);
+//! }
+//! // Every frame: most of the time nothing has changed noticeably, and nothing is sent.
+//! while world.poll() {
+//!     world.subscribe_weighted(surroundings.seen_from(walk()));
+//! }
+//! # }
+//! ```
+//!
 //! # What to expect
 //!
 //! - **Updates are datagrams.** They may be lost, as the next one usually replaces them anyway;
@@ -52,12 +74,16 @@
 //!   ([`ClientBuilder::token`]). A backend issues it, for the client's key ([`ClientKey`]).
 //! - **A slow reader loses the oldest.** Updates wait in a queue of fixed length; when it is full
 //!   the oldest makes room and [`Stats::dropped_slow_reader`] counts it.
+//! - **A slow path, or a budget, loses what matters least.** Where the relay cannot send everything that
+//!   is subscribed to, it sends a part: no more than the client asks for with
+//!   [`PollClient::set_budget`], or than its path bears. [`Event::Thinned`] says how much.
 //! - **One's own updates don't come back**, unless asked for with [`Outgoing::echo`].
 //!
 //! # Examples
 //!
 //! In `crates/client/examples`: `hello`, where two participants greet; `walker`, who hears only what
-//! is near; `authority`, a server that decides where its players are, with two levels of interest.
+//! is near; `horizon`, a walker who hears everybody, and those who are near more often where not everything fits;
+//! `authority`, a server that decides where its players are, with two levels of interest.
 //!
 //! Each client has one socket. Linux only.
 #![forbid(unsafe_code)]
@@ -78,6 +104,7 @@ mod client_key;
 mod driver;
 mod error;
 mod event;
+mod geometry;
 mod inbox;
 mod member;
 #[cfg(test)]
@@ -90,6 +117,7 @@ mod relays;
 mod reports;
 mod resumption;
 mod subscriptions;
+mod surroundings;
 mod update;
 
 pub use acknowledgement::Acknowledgement;
@@ -100,16 +128,18 @@ pub use canopy_token as token;
 pub use answer::{Answer, RequestError};
 pub use builder::ClientBuilder;
 pub use canopy_wire::{
-    Acts, Comtree, Excess, Group, LeaveReason, Level, MAX_UPDATE, NoSuchGroup, RefusedReason,
-    Restriction, SubscribeRefusal,
+    Acts, Bound, Comtree, Excess, Group, LeaveReason, Level, MAX_UPDATE, NoSuchGroup,
+    RefusedReason, Restriction, SubscribeRefusal, Weight,
 };
 #[cfg(feature = "tokio")]
 pub use client::{Client, IncomingStream, UpdateStream};
 pub use client_key::{ClientKey, NoClientKey};
 pub use error::{ConnectError, PublishError, SubscribeError};
-pub use event::{Event, Incoming, Stats};
+pub use event::{Budget, Event, Incoming, Stats, Thinning};
+pub use geometry::{Falloff, weight_at};
 pub use participant::{Epoch, NoSuchParticipant, Participant};
 pub use poll::PollClient;
 pub use relay_key::{NoRelayKey, RelayKey};
 pub use resumption::{NoResumption, Resumption};
+pub use surroundings::Surroundings;
 pub use update::{Outgoing, Update};

@@ -9,11 +9,15 @@ use crate::inbox::Inbox;
 use crate::relay_socket::RelaySocket;
 use crate::relays::{self, Relays};
 use crate::reports::Reports;
-use crate::{ConnectError, Epoch, Outgoing, Participant, PublishError, Resumption, Stats};
+use crate::{
+    Budget, ConnectError, Epoch, Outgoing, Participant, PublishError, Resumption, Stats, Thinning,
+};
 use bytes::Bytes;
 use canopy_net::{Receiver, Socket};
 use canopy_session::{Identity, PublicKey, Session, SessionConfig, SessionError, State, Update};
-use canopy_wire::{Comtree, Group, Level, MAX_DATAGRAM, MAX_RECORD_HEAD, Time, Verdict, WireError};
+use canopy_wire::{
+    Comtree, Group, Level, MAX_DATAGRAM, MAX_RECORD_HEAD, Time, Verdict, Weight, WireError,
+};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -202,12 +206,11 @@ impl Member {
 
     pub(crate) fn publish(&mut self, update: &Outgoing<'_>) -> Result<(), PublishError> {
         update.check(self.reports.epoch())?;
-        let Outgoing { dst, level, payload, flags, .. } = *update;
         let mut out = [0; MAX_DATAGRAM];
-        let len = match self.session.publish(dst, level, flags, payload, &mut out) {
+        let len = match self.session.publish_record(&update.record(0), &mut out) {
             Ok(len) => len,
             Err(SessionError::NotConnected) => return Err(self.not_connected()),
-            Err(_) => return Err(PublishError::TooLong(payload.len())),
+            Err(_) => return Err(PublishError::TooLong(update.payload.len())),
         };
         self.relay_socket.send(&out[..len]).map_err(publish_error)?;
         self.reports.stats.published += 1;
@@ -235,16 +238,16 @@ impl Member {
 
     pub(crate) fn wish(
         &mut self,
-        wishes: impl IntoIterator<Item = (Group, Option<Level>)>,
+        wishes: impl IntoIterator<Item = (Group, Option<(Level, Weight)>)>,
     ) -> Acknowledgement {
         if self.is_left() {
             return Acknowledgement::left();
         }
         let change = Acknowledgement::new();
-        for (group, level) in wishes {
-            self.reports.subscriptions.wish(group, level, &change);
-            match level {
-                Some(level) => self.session.subscribe(group, level),
+        for (group, wanted) in wishes {
+            self.reports.subscriptions.wish(group, wanted, &change);
+            match wanted {
+                Some((level, weight)) => self.session.subscribe_with(group, level, weight),
                 None => self.session.unsubscribe(group),
             }
         }
@@ -267,6 +270,21 @@ impl Member {
         }
         let asked = self.session.judge(whom.address(), verdict);
         self.reports.answers.wait(asked.map(Some))
+    }
+
+    /// What is received next may have waited so long.
+    pub(crate) fn may_have_waited(&mut self, held: Duration) {
+        self.session.may_have_waited(held);
+    }
+
+    /// Wants to be sent no more than this.
+    pub(crate) fn set_budget(&mut self, budget: Budget) {
+        self.session.ask_for(budget.asked());
+    }
+
+    /// How much of what it is subscribed to it is sent.
+    pub(crate) fn thinning(&self) -> Option<Thinning> {
+        self.session.thinning().map(Thinning::from)
     }
 
     /// Begins to leave the world.

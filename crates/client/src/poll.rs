@@ -2,11 +2,11 @@
 
 use crate::member::Member;
 use crate::{
-    Acknowledgement, Answer, ClientBuilder, ConnectError, Epoch, Event, Incoming, Outgoing,
-    Participant, PublishError, Resumption, Stats, Update,
+    Acknowledgement, Answer, Budget, ClientBuilder, ConnectError, Epoch, Event, Incoming, Outgoing,
+    Participant, PublishError, Resumption, Stats, Thinning, Update,
 };
 use canopy_net::{Clock, Receiver, Waker, wait_readable};
-use canopy_wire::{Group, Level, Restriction, Time, Verdict};
+use canopy_wire::{Group, Level, Restriction, Time, Verdict, Weight};
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -51,6 +51,8 @@ pub struct PollClient {
     waker: Waker,
     /// When the member wants its next turn.
     due: Option<Time>,
+    /// When it last looked at what has arrived, or was woken by it.
+    looked_at: Time,
 }
 
 impl PollClient {
@@ -66,7 +68,9 @@ impl PollClient {
     ) -> Result<PollClient, ConnectError> {
         let waker = Waker::new().map_err(|source| ConnectError::Socket { relay, source })?;
         let receiver = Receiver::new(SLOTS, BYTES_PER_SLOT);
-        Ok(PollClient { member, clock, receiver, waker, due: Some(Time::ZERO) })
+        let looked_at = clock.now();
+        let due = Some(Time::ZERO);
+        Ok(PollClient { member, clock, receiver, waker, due, looked_at })
     }
 
     /// Waits until a relay has taken the client.
@@ -87,6 +91,8 @@ impl PollClient {
     /// whether there is more to come: `false` once the world was left.
     pub fn poll(&mut self) -> bool {
         let now = self.clock.now();
+        self.member.may_have_waited(now.since(self.looked_at));
+        self.looked_at = now;
         let (member, receiver) = (&mut self.member, &mut self.receiver);
         // `any` stops at the first call that has found the socket empty.
         let _ = (0..RECEIVES_PER_POLL).any(|_| !member.receive(now, receiver));
@@ -112,6 +118,8 @@ impl PollClient {
         let until = self.due.map_or(until, |due| due.min(until));
         // If the system cannot wait, the loop looks again at once.
         let _ = wait_readable(self.member.socket(), &self.waker, &self.clock, Some(until));
+        // Whatever has come has come just now.
+        self.looked_at = self.clock.now();
     }
 
     /// The next thing that the client has heard, updates and events in the order in which they
@@ -202,7 +210,21 @@ impl PollClient {
         &mut self,
         groups: impl IntoIterator<Item = (Group, Level)>,
     ) -> Acknowledgement {
-        self.member.wish(groups.into_iter().map(|(group, level)| (group, Some(level))))
+        self.subscribe_weighted(
+            groups.into_iter().map(|(group, level)| (group, level, Weight::ONE)),
+        )
+    }
+
+    /// Subscribes to groups, each with a weight: how much it matters to this client beside the others.
+    /// Where this client's budget or its path does not take all of their updates, they share it by
+    /// weight, and each gets an update now and then however small its weight is. Ask again with other
+    /// weights as often as they change noticeably, for example when the client moves.
+    pub fn subscribe_weighted(
+        &mut self,
+        groups: impl IntoIterator<Item = (Group, Level, Weight)>,
+    ) -> Acknowledgement {
+        let wish = |(group, level, weight)| (group, Some((level, weight)));
+        self.member.wish(groups.into_iter().map(wish))
     }
 
     /// Ends the subscription to `group`.
@@ -237,6 +259,19 @@ impl PollClient {
     /// Takes back exactly this restriction. For servers only.
     pub fn restore(&mut self, member: Participant, restriction: Restriction) -> Answer {
         self.member.judge(member, Verdict::Restore(restriction))
+    }
+
+    /// Asks the relay to send no more than this from now on: less detail for a slow device, or for a
+    /// small window. The relay then sends the most important of what is subscribed to, and the newest of
+    /// each. It holds over reconnections, until another budget is set; [`Budget::NONE`] takes it back.
+    pub fn set_budget(&mut self, budget: Budget) {
+        self.member.set_budget(budget);
+    }
+
+    /// How much of what is subscribed to the relay sends, as it has said last; `None` before it has.
+    /// [`Event::Thinned`] tells when it changes.
+    pub fn thinning(&self) -> Option<Thinning> {
+        self.member.thinning()
     }
 
     /// Begins to leave the world in order: [`PollClient::poll`] returns `false` when the relay has

@@ -4,7 +4,7 @@
 use crate::answer::Answers;
 use crate::inbox::Inbox;
 use crate::subscriptions::Subscriptions;
-use crate::{Epoch, Event, Participant, Stats, Update};
+use crate::{Epoch, Event, Participant, Stats, Thinning, Update};
 use bytes::Bytes;
 use canopy_session::Session;
 use canopy_wire::{Address, Busy, Group, RefusedReason, SubscribeRefusal};
@@ -55,9 +55,10 @@ impl Reports {
             return;
         };
         self.stats.received += 1;
-        let canopy_session::Update { dst, series, level, .. } = update;
+        let canopy_session::Update { dst, series, level, weight, object, .. } = update;
         let (group, epoch) = (dst.group(), self.epoch);
-        self.inbox.push_update(Update { from, group, series, level, payload, epoch });
+        let update = Update { from, group, series, level, weight, object, payload, epoch };
+        self.inbox.push_update(update);
     }
 
     /// Takes note of what has happened to the session.
@@ -95,6 +96,10 @@ impl Reports {
             Happened::Answered(number, status) => self.answers.answered(number, status),
             Happened::Rebound => return Some(Event::Rebound),
             Happened::Busy(Busy { what, dropped }) => return Some(Event::Busy { what, dropped }),
+            Happened::Thinned(thinning) => {
+                let Thinning { share, left_out, budget_bits, because } = thinning.into();
+                return Some(Event::Thinned { share, left_out, budget_bits, because });
+            }
             Happened::Gone(address) => {
                 return Participant::of(address).map(|participant| Event::Gone { participant });
             }

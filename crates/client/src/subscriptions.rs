@@ -4,7 +4,7 @@
 
 use crate::Acknowledgement;
 use crate::acknowledgement::Awaited;
-use canopy_wire::{Group, Level, SubscribeRefusal};
+use canopy_wire::{Group, Level, SubscribeRefusal, Weight};
 use std::collections::BTreeMap;
 
 #[derive(Default)]
@@ -15,7 +15,7 @@ pub(crate) struct Subscriptions {
 /// What was last asked for of a group. A wish for nothing goes when it is fulfilled.
 #[derive(Default)]
 struct Wish {
-    level: Option<Level>,
+    wanted: Option<(Level, Weight)>,
     fulfilled: bool,
     waiting: Vec<Awaited>,
 }
@@ -28,13 +28,18 @@ impl Wish {
 }
 
 impl Subscriptions {
-    /// Notes that the group is wanted at `level`, or not at all. `change` hears of it when the relay
-    /// has answered this wish or a later one that replaced it.
-    pub(crate) fn wish(&mut self, group: Group, level: Option<Level>, change: &Acknowledgement) {
+    /// Notes that the group is wanted at a level and with a weight, or not at all. `change` hears of it
+    /// when the relay has answered this wish or a later one that replaced it.
+    pub(crate) fn wish(
+        &mut self,
+        group: Group,
+        wanted: Option<(Level, Weight)>,
+        change: &Acknowledgement,
+    ) {
         let unwanted = || Wish { fulfilled: true, ..Wish::default() };
         let wish = self.groups.entry(group).or_insert_with(unwanted);
-        if wish.level != level {
-            wish.level = level;
+        if wish.wanted != wanted {
+            wish.wanted = wanted;
             wish.fulfilled = false;
         }
         // Acknowledgements that were dropped while the relay is lost must not pile up.
@@ -48,14 +53,15 @@ impl Subscriptions {
 
     /// The relay has subscribed the client to the group at `level`.
     pub(crate) fn subscribed(&mut self, group: Group, level: Level) {
-        if let Some(wish) = self.groups.get_mut(&group).filter(|wish| wish.level == Some(level)) {
+        let is_it = |wish: &&mut Wish| wish.wanted.is_some_and(|(wanted, _)| wanted == level);
+        if let Some(wish) = self.groups.get_mut(&group).filter(is_it) {
             wish.fulfil();
         }
     }
 
     /// The relay has ended the subscription.
     pub(crate) fn unsubscribed(&mut self, group: Group) {
-        if let Some(wish) = self.groups.get_mut(&group).filter(|wish| wish.level.is_none()) {
+        if let Some(wish) = self.groups.get_mut(&group).filter(|wish| wish.wanted.is_none()) {
             wish.fulfil();
             self.forget_unwanted(group);
         }
@@ -63,7 +69,7 @@ impl Subscriptions {
 
     /// The relay has refused the subscription. Returns whether somebody was told.
     pub(crate) fn refused(&mut self, group: Group, reason: SubscribeRefusal) -> bool {
-        let Some(wish) = self.groups.get_mut(&group).filter(|wish| wish.level.is_some()) else {
+        let Some(wish) = self.groups.get_mut(&group).filter(|wish| wish.wanted.is_some()) else {
             return true;
         };
         let told = wish.waiting.iter().any(Awaited::is_wanted);
@@ -76,11 +82,11 @@ impl Subscriptions {
     /// gone, and what is wanted is yet to be acknowledged.
     pub(crate) fn restart(&mut self) {
         self.groups.retain(|_, wish| {
-            if wish.level.is_none() {
+            if wish.wanted.is_none() {
                 wish.fulfil();
             }
             wish.fulfilled = false;
-            wish.level.is_some()
+            wish.wanted.is_some()
         });
     }
 
@@ -90,7 +96,7 @@ impl Subscriptions {
     }
 
     fn forget_unwanted(&mut self, group: Group) {
-        if self.groups.get(&group).is_some_and(|wish| wish.level.is_none()) {
+        if self.groups.get(&group).is_some_and(|wish| wish.wanted.is_none()) {
             self.groups.remove(&group);
         }
     }
@@ -109,7 +115,7 @@ mod tests {
         level: Option<Level>,
     ) -> Acknowledgement {
         let change = Acknowledgement::new();
-        subscriptions.wish(group, level, &change);
+        subscriptions.wish(group, level.map(|level| (level, Weight::ONE)), &change);
         change
     }
 
@@ -124,6 +130,18 @@ mod tests {
         assert_eq!((first.result(), second.result()), (Some(Ok(())), Some(Ok(()))));
         let again = wish(&mut subscriptions, GROUP, Some(Level(2)));
         assert_eq!(again.result(), Some(Ok(())));
+    }
+
+    #[test]
+    fn another_weight_waits_for_the_relay_too() {
+        let mut subscriptions = Subscriptions::default();
+        wish(&mut subscriptions, GROUP, Some(Level(1)));
+        subscriptions.subscribed(GROUP, Level(1));
+        let change = Acknowledgement::new();
+        subscriptions.wish(GROUP, Some((Level(1), Weight(90))), &change);
+        assert_eq!(change.result(), None);
+        subscriptions.subscribed(GROUP, Level(1));
+        assert_eq!(change.result(), Some(Ok(())));
     }
 
     #[test]

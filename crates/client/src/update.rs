@@ -2,7 +2,7 @@
 
 use crate::{Epoch, Participant};
 use bytes::Bytes;
-use canopy_wire::{Address, Flags, Group, Level};
+use canopy_wire::{Address, Flags, Group, Level, Record, Weight};
 
 /// An update that was received.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,10 +14,15 @@ pub struct Update {
     pub group: Option<Group>,
     /// Its number among its publisher's updates, modulo 2¹⁶. The same number again within a short
     /// time is a copy that the network made; a gap is a loss, unless the publisher also sends to
-    /// groups that this client is not subscribed to.
+    /// groups that this client is not subscribed to, or the relay leaves out what exceeds this client's
+    /// budget.
     pub series: u16,
     /// Its level.
     pub level: Level,
+    /// How much it matters to its publisher.
+    pub weight: Weight,
+    /// Which of its publisher's objects it is about; 0 where the publisher has said nothing.
+    pub object: u16,
     /// Its bytes. Cloning them is cheap. Updates that came in one datagram share its memory, at
     /// most 1.5 kB, for as long as one of them is kept.
     pub payload: Bytes,
@@ -47,6 +52,8 @@ pub struct Update {
 pub struct Outgoing<'a> {
     pub(crate) dst: Address,
     pub(crate) level: Level,
+    pub(crate) weight: Weight,
+    pub(crate) object: u16,
     pub(crate) payload: &'a [u8],
     pub(crate) flags: Flags,
     pub(crate) epoch: Option<Epoch>,
@@ -55,14 +62,42 @@ pub struct Outgoing<'a> {
 impl<'a> Outgoing<'a> {
     /// An update for those who are subscribed to `group` at `level` or above.
     pub fn new(group: Group, level: Level, payload: &'a [u8]) -> Outgoing<'a> {
-        let flags = Flags::default();
-        Outgoing { dst: group.address(), level, payload, flags, epoch: None }
+        Outgoing::on(group.address(), level, payload)
     }
 
     /// An update for one participant.
     pub fn to(participant: Participant, payload: &'a [u8]) -> Outgoing<'a> {
-        let (dst, flags) = (participant.address(), Flags::default());
-        Outgoing { dst, level: Level(0), payload, flags, epoch: None }
+        Outgoing::on(participant.address(), Level(0), payload)
+    }
+
+    fn on(dst: Address, level: Level, payload: &'a [u8]) -> Outgoing<'a> {
+        let (flags, weight, object, epoch) = (Flags::default(), Weight::ONE, 0, None);
+        Outgoing { dst, level, weight, object, payload, flags, epoch }
+    }
+
+    /// It as it goes out, with its number.
+    pub(crate) fn record(&self, series: u16) -> Record<'a> {
+        let Outgoing { dst, level, weight, object, payload, flags, .. } = *self;
+        Record { flags, level, weight, object, ..Record::new(dst, series, payload) }
+    }
+
+    /// Is about this one of the publisher's objects, for example of the characters that a server moves.
+    /// Where a receiver's budget is too small for everything, each object of a publisher has a share of
+    /// its own, and only its newest update counts. Without this, all updates of the publisher to the
+    /// group are taken to be about one thing.
+    pub fn object(self, object: u16) -> Outgoing<'a> {
+        Outgoing { object, ..self }
+    }
+
+    /// Has so much weight beside the other updates to the group, for example for the size of what it is
+    /// about; 1 without this.
+    pub fn weight(self, weight: Weight) -> Outgoing<'a> {
+        Outgoing { weight, ..self }
+    }
+
+    /// Is left out only where everything else was.
+    pub fn important(self) -> Outgoing<'a> {
+        self.weight(Weight::IMPORTANT)
     }
 
     /// An answer to the publisher of `update`, and to nobody else: it is refused once the client

@@ -9,7 +9,7 @@ mod nat;
 use bed::{Relay, settings};
 use canopy_client::{
     Client, Comtree, ConnectError, Event, Group, Incoming, Level, MAX_UPDATE, Outgoing,
-    PublishError, RefusedReason, RelayKey, SubscribeError, SubscribeRefusal, Update,
+    PublishError, RefusedReason, RelayKey, SubscribeError, SubscribeRefusal, Update, Weight,
 };
 use canopy_node::{Command, NodeConfig};
 use canopy_session::Identity;
@@ -104,6 +104,23 @@ async fn unicast_reaches_one_and_can_be_answered() {
     receiver.reply_to(&update, b"yes?").unwrap();
     let answer = next(&sender).await;
     assert_eq!((Some(answer.from), &answer.payload[..]), (receiver.participant(), &b"yes?"[..]));
+}
+
+#[tokio::test]
+async fn an_update_says_its_weight_and_its_object_however_it_is_published() {
+    let relay = Relay::start(settings(1));
+    let (publisher, listener) = (join(&relay).await, join(&relay).await);
+    hear(&listener, GROUP, Level(0)).await;
+    let update = Outgoing::new(GROUP, Level(0), b"x").object(0xfffe).weight(Weight(200));
+    publisher.publish_with(update).unwrap();
+    publisher.publish_many([update]).unwrap();
+    for _ in 0..2 {
+        let heard = next(&listener).await;
+        assert_eq!((heard.object, heard.weight), (0xfffe, Weight(200)));
+    }
+    publisher.publish(GROUP, Level(0), b"y").unwrap();
+    let heard = next(&listener).await;
+    assert_eq!((heard.object, heard.weight), (0, Weight::ONE));
 }
 
 #[tokio::test]

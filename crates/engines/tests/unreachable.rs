@@ -36,7 +36,7 @@ fn who_does_not_answer_does_not_stop_the_others() {
     for (here, there, nobody) in CASES {
         let options = SocketOptions::default();
         let sockets = near.run(|| listen(address(here), 1, &options)).unwrap().unwrap();
-        let relay = &sockets[0].data;
+        let relay = sockets[0].sending();
         let gso = EngineChoice::Named(EngineName::Gso);
         let mut engine = near.run(|| Engine::open(gso, relay)).unwrap().unwrap();
         let honest = far.run(|| Socket::bind(address(there), &options)).unwrap().unwrap();

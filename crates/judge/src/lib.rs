@@ -1,5 +1,6 @@
 //! What must hold of a relay, seen from outside: the books on its counters and its answers, and
-//! the oracle that says which deliveries must, may and must not come about.
+//! the oracle that says which deliveries must, may and must not come about; and what would be a fair
+//! share of a budget ([`fair`]).
 //!
 //! The simulator, the fuzzer and the crowds on real sockets all judge with it, so that a rule that
 //! is mended is mended for all three. It is told what happened, with times of one clock; it never
@@ -8,7 +9,9 @@
 
 mod books;
 mod conduct;
+pub mod fair;
 mod interest;
+mod limited;
 mod oracle;
 mod rules;
 mod seats;

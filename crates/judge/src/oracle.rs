@@ -47,10 +47,10 @@ pub struct Carriage {
 
 /// Says what has to arrive, what may, what must not.
 pub struct Oracle {
-    rules: Rules,
-    standings: Vec<Standing>,
+    pub(crate) rules: Rules,
+    pub(crate) standings: Vec<Standing>,
     connections: u64,
-    window: Window,
+    pub(crate) window: Window,
     /// Who is certainly subscribed.
     subscribed: BTreeMap<(Comtree, Group), BTreeSet<u32>>,
     /// Who last connected with an address.
@@ -59,7 +59,9 @@ pub struct Oracle {
     garbled_until: Time,
     /// The next to be asked whether it is stuck.
     look_at: usize,
-    tally: Tally,
+    pub(crate) tally: Tally,
+    /// What the relay says it has left out for receivers that cannot be sent everything.
+    pub(crate) left_out: u64,
 }
 
 /// What happens to participants.
@@ -76,6 +78,7 @@ impl Oracle {
             garbled_until: Time::ZERO,
             look_at: 0,
             tally: Tally::default(),
+            left_out: 0,
         }
     }
 
@@ -271,6 +274,13 @@ impl Oracle {
         }
     }
 
+    /// A participant's budget does not hold everything, so that the relay may leave this update out for it.
+    pub fn may_be_left_out(&mut self, participant: usize, update: u64) {
+        if let Some(update) = self.window.get_mut(update) {
+            update.receivers.of(participant as u32).lost = true;
+        }
+    }
+
     /// A session hands an update to its application.
     pub fn received(
         &mut self,
@@ -323,8 +333,10 @@ impl Oracle {
         if update.connection == standing.connection && dst.is_group() && !echo {
             return Some("it is its own");
         }
+        // What waited is sent no more to who does not want it any more.
+        let wanted = read.max(sent - (self.rules.delivery - self.rules.waits));
         match dst.group() {
-            Some(group) => (standing.possible(group, read, sent) < Some(level))
+            Some(group) => (standing.possible(group, wanted, sent) < Some(level))
                 .then_some("it is not subscribed at that level"),
             None => (!standing.had_address(dst, read)).then_some("it never had that address"),
         }
@@ -337,6 +349,7 @@ impl Oracle {
         let receiver = update.receivers.of(participant as u32);
         let is_first = !receiver.came;
         receiver.came = true;
+        self.tally.thinned -= u64::from(core::mem::take(&mut receiver.left_out));
         receiver.handed += u32::from(!carriage.copy);
         // A newcomer may get an update through its last session, too, if another data thread
         // held that one.
@@ -344,7 +357,10 @@ impl Oracle {
         let is_again = receiver.handed > update.reads && !update.garbled && !is_newcomer;
         if is_first {
             self.tally.deliveries += 1;
-            let newest = standing.hand(update.connection, id, first);
+            // What waits is in order within its flow.
+            let may_wait = self.rules.waits > Duration::ZERO;
+            let flow = may_wait.then_some(update.publish.dst);
+            let newest = standing.hand((update.connection, flow), id, first);
             // The relay read it twice, and the network took the first of what it sent then.
             let is_second = receiver.lost && update.reads > 1;
             if id < newest && !carriage.overtaken && !update.publish.overtaken && !is_second {
@@ -371,6 +387,7 @@ impl Oracle {
             self.judge_update(now, id);
         }
         self.window.forget(now - self.rules.forgotten);
+        self.check_left_out(now);
         let Some(patience) = self.rules.patience else { return };
         for _ in 0..LOOKS.min(self.standings.len()) {
             let participant = self.look_at;
@@ -431,26 +448,32 @@ impl Oracle {
 
     fn judge_update(&mut self, now: Time, id: u64) {
         let Some(update) = self.window.get(id) else { return };
-        let (mut expected, mut excused, mut missing) = (0, 0, Vec::new());
+        let (mut expected, mut excused, mut thinned, mut missing) = (0, 0, Vec::new(), Vec::new());
         for (who, receiver) in update.receivers.iter().filter(|(_, receiver)| receiver.due) {
             if receiver.came {
                 expected += 1;
             } else if receiver.lost || !self.must(now, update, who as usize) {
                 excused += 1;
+            } else if self.left_out > 0 {
+                thinned.push(who);
             } else {
                 missing.push(who);
             }
         }
         self.tally.expected += expected + missing.len() as u64;
         self.tally.excused += excused;
+        self.tally.thinned += thinned.len() as u64;
         self.tally.missing += missing.len() as u64;
+        if let Some(update) = self.window.get_mut(id) {
+            thinned.into_iter().for_each(|who| update.receivers.of(who).left_out = true);
+        }
         for who in missing {
             self.note(|window| format!("{now}: participant {who} misses {}", window.describe(id)));
         }
     }
 
     /// Whether nothing excuses that an update, due when it was published, has not come.
-    fn must(&self, now: Time, update: &Update, receiver: usize) -> bool {
+    pub(crate) fn must(&self, now: Time, update: &Update, receiver: usize) -> bool {
         let Update { publish, published, .. } = update;
         let span = (*published, self.rules.settle.map_or(now, |settle| *published + settle));
         let is_steady = |participant: usize| {
@@ -486,7 +509,7 @@ impl Oracle {
         self.note(|_| format!("{now}: participant {participant} got {what}"));
     }
 
-    fn note(&mut self, what: impl FnOnce(&Window) -> String) {
+    pub(crate) fn note(&mut self, what: impl FnOnce(&Window) -> String) {
         self.tally.note(|| what(&self.window));
     }
 }

@@ -7,6 +7,9 @@ use std::time::Duration;
 pub struct Rules {
     /// From the relay's reading of an update to the arrival of its last copy.
     pub delivery: Duration,
+    /// How much of that an update may wait for a receiver that cannot be sent everything. Where it may,
+    /// receivers may miss updates, but no more than the relay says it has left out.
+    pub waits: Duration,
     /// From an update's publication until it can be forgotten: no copy of it is anywhere.
     pub forgotten: Duration,
     /// A receiver whose subscription lasts so long after an update was published must get it;
@@ -33,6 +36,7 @@ impl Rules {
     pub fn undisturbed(settle: Duration, patience: Duration) -> Rules {
         Rules {
             delivery: settle + patience,
+            waits: Duration::ZERO,
             forgotten: settle + patience,
             settle: Some(settle),
             propagation: Duration::ZERO,

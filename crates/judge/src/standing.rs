@@ -38,8 +38,11 @@ pub(crate) struct Standing {
     interests: BTreeMap<Group, Interest>,
     /// Once there are this many interests, it is worth looking for some to forget.
     tidy_at: usize,
-    /// By publisher's connection: the newest update that it was handed since it is connected.
-    newest: BTreeMap<u64, u64>,
+    /// It may be sent so much only.
+    is_limited: bool,
+    /// By publisher's connection, and where updates may wait by where it was sent to: the newest update
+    /// that it was handed since it is connected.
+    newest: BTreeMap<(u64, Option<Address>), u64>,
     /// Once `newest` has this many entries, it is worth looking for those of updates judged long ago.
     prune_at: usize,
 }
@@ -69,6 +72,7 @@ impl Standing {
             addresses: Vec::new(),
             interests: BTreeMap::new(),
             tidy_at: FEW,
+            is_limited: false,
             newest: BTreeMap::new(),
             prune_at: FEW,
         }
@@ -102,7 +106,7 @@ impl Standing {
             Event::Unsubscribed(group) => self.interest(group).acknowledged(now, None),
             Event::SubscriptionRefused(group, _) => self.interest(group).refused(now),
             // `reached` has noted it, from the relay's answer.
-            Event::Rebound | Event::Busy(_) => {}
+            Event::Rebound | Event::Busy(_) | Event::Thinned(_) => {}
             // What follows is told too: that the session is lost or closed.
             Event::SentAway(_) | Event::Answered(..) => {}
             Event::Gone(_) => {}
@@ -213,14 +217,23 @@ impl Standing {
         self.interests.keys().copied()
     }
 
-    /// It is handed an update of a publisher's connection. Returns the newest of those before, or
-    /// `id` if there was none. Updates before `first` will not come any more.
-    pub(crate) fn hand(&mut self, connection: u64, id: u64, first: u64) -> u64 {
+    /// It may be sent so much only, as long as it is connected.
+    pub(crate) fn limit(&mut self) {
+        self.is_limited = true;
+    }
+
+    pub(crate) fn is_limited(&self) -> bool {
+        self.is_limited
+    }
+
+    /// It is handed an update of a publisher's connection, or of one of its flows. Returns the newest of
+    /// those before, or `id` if there was none. Updates before `first` will not come any more.
+    pub(crate) fn hand(&mut self, flow: (u64, Option<Address>), id: u64, first: u64) -> u64 {
         if self.newest.len() >= self.prune_at {
             self.newest.retain(|_, newest| *newest >= first);
             self.prune_at = self.newest.len() * 2 + FEW;
         }
-        let newest = self.newest.entry(connection).or_insert(id);
+        let newest = self.newest.entry(flow).or_insert(id);
         let before = *newest;
         *newest = before.max(id);
         before
@@ -308,6 +321,7 @@ impl Standing {
         self.bound = true;
         self.connection = connection;
         self.newest.clear();
+        self.is_limited = false;
         self.know_ip_port(now);
         // Nothing that was sent to older ones can still be on its way.
         let surplus = self.addresses.len().saturating_sub(MAX_ADDRESSES - 1);

@@ -13,6 +13,10 @@ pub struct Tally {
     /// Deliveries that were due when the update was published and did not come about for a reason
     /// that is not the relay's: the network took them, or the receiver was on its way out.
     pub excused: u64,
+    /// Deliveries that had to come about, but for their receivers' budgets, and did not.
+    pub thinned: u64,
+    /// Flows to limited receivers whose newest update never came.
+    pub starved: u64,
     /// Deliveries that came about, with those that were allowed but not required.
     pub deliveries: u64,
     /// Deliveries that had to come about and did not.

@@ -49,6 +49,8 @@ pub(crate) struct Receiver {
     pub(crate) handed: u32,
     /// The network lost a datagram with it.
     pub(crate) lost: bool,
+    /// It was judged to be left out for it. It may still come: it may wait for longer than that.
+    pub(crate) left_out: bool,
 }
 
 /// Participants whom an update concerns, in order.
@@ -116,6 +118,11 @@ impl Window {
     /// An empty list of receivers.
     pub(crate) fn spare(&mut self) -> Receivers {
         self.spare.pop().unwrap_or_default()
+    }
+
+    /// All updates, by their numbers, in order.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (u64, &Update)> {
+        (self.first..).zip(&self.updates)
     }
 
     /// A new update; returns its number.

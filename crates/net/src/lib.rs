@@ -9,6 +9,7 @@ mod address;
 mod clock;
 mod control;
 mod engine;
+mod kernel_drops;
 mod listener;
 mod options;
 mod outlet;
@@ -22,6 +23,7 @@ mod wait;
 
 pub use clock::Clock;
 pub use engine::{Full, Mmsg, SendEngine, SendReport, Sendto, Sent};
+pub use kernel_drops::KernelDrops;
 pub use listener::{SEND_BUFFER, ThreadSockets, listen};
 pub use options::set_receive_buffer;
 pub use outlet::{Outlet, Retry};

@@ -1,14 +1,15 @@
-//! The sockets of a relay: one address, and for each data thread a socket for the traffic of its
+//! The sockets of a relay: one address, and for each data thread a socket for each [`Lane`] of its
 //! sessions and one for strangers.
 //!
 //! Anybody can send the packets with which a session is begun, as many as the line carries. They
 //! come to a socket of their own, so that a flood of them fills that one's receive buffer and
-//! costs the sessions nothing.
+//! costs the sessions nothing. In the same way a flood on one comtree fills the buffer of that
+//! comtree's lane, and costs the other lanes nothing (Forest §2.2).
 
 use crate::clock::Clock;
 use crate::socket::{Socket, SocketOptions};
 use crate::wait::{self, Waker};
-use canopy_wire::{Class, SessionId, Time, VERSION};
+use canopy_wire::{Class, Lane, SessionId, Time, VERSION};
 use std::io;
 use std::net::SocketAddr;
 
@@ -23,37 +24,54 @@ pub const SEND_BUFFER: usize = 2 << 20;
 /// The first byte of what strangers send.
 const OF_STRANGERS: u8 = VERSION | Class::Stranger as u8;
 
-/// The sockets of one data thread. Both have the same address; answers leave through `data`.
+const _: () = assert!(Lane::COUNT as usize + 1 == wait::MOST_SOCKETS);
+
+/// The sockets of one data thread. All have the same address; answers leave through one of them.
 #[derive(Debug)]
 pub struct ThreadSockets {
-    /// Receives what sessions send, and sends.
-    pub data: Socket,
-    /// Receives hellos and connects only.
+    /// By lane: what receives what sessions send.
+    lanes: Vec<Socket>,
+    /// Receives hellos and connects, and what is too short to say whose it is.
     pub strangers: Socket,
 }
 
 impl ThreadSockets {
+    /// What receives in a lane.
+    pub fn lane(&self, lane: Lane) -> &Socket {
+        &self.lanes[usize::from(lane.number())]
+    }
+
+    /// What sends. It receives too, in one of the lanes.
+    pub fn sending(&self) -> &Socket {
+        &self.lanes[0]
+    }
+
     /// Waits until one of the sockets has something to read, the waker was used, or `until` is
-    /// reached. Returns whether one has something.
+    /// reached; without a waker and with an `until` that is over, only looks. Returns which have
+    /// something, a bit for each: the lanes by their numbers, strangers behind them.
     ///
     /// # Errors
     /// What the kernel says.
     pub fn wait_readable(
         &self,
-        waker: &Waker,
+        waker: Option<&Waker>,
         clock: &Clock,
         until: Option<Time>,
-    ) -> io::Result<bool> {
-        wait::wait_for_either([&self.data, &self.strangers], waker, clock, until)
+    ) -> io::Result<u32> {
+        let all = std::array::from_fn(|at| self.lanes.get(at).unwrap_or(&self.strangers));
+        wait::wait_for_any(all, waker, clock, until)
     }
 }
 
 /// The sockets of `threads` data threads, which share one address; port 0 takes a free one.
 ///
-/// The kernel chooses among them by what a datagram says: a stranger's goes to a socket for
-/// strangers, all others to one for data, and both by the session's number modulo `threads`. So a
-/// session stays with its data thread when its ip:port changes. What is too short to say is
-/// thread 0's.
+/// The kernel chooses among them by what a datagram says: the session's number names its data thread
+/// and its lane, and a stranger's goes to that thread's socket for strangers. So a session stays with
+/// its data thread when its ip:port changes. What is too short to say goes to the strangers' of
+/// thread 0.
+///
+/// Each lane may hold as many bytes as the options say: that is a bound, and the kernel takes memory
+/// only for what waits.
 ///
 /// The first socket is bound alone and opened to the others afterwards: an address that anybody
 /// holds, be it another relay, is in use. So no relay joins another's sockets by mistake and takes
@@ -69,55 +87,68 @@ pub fn listen(
     let threads = threads.max(1);
     let send_buffer = options.send_buffer.max(SEND_BUFFER);
     let options = SocketOptions { serves_many: true, send_buffer, ..*options };
-    let first = Socket::bind(address, &options)?;
-    let address = first.local_address();
-    first.share()?;
-    // The kernel counts them in the order in which they join.
-    let mut data = vec![first];
-    for _ in 1..threads {
-        data.push(Socket::join(address, &options)?.with_sender());
-    }
-    // Their datagrams come one by one, so that a budget counts them.
-    let options = SocketOptions {
+    // Strangers' datagrams come one by one, so that a budget counts them.
+    let for_strangers = SocketOptions {
         receive_offload: false,
         receive_buffer: STRANGERS_BUFFER.min(options.receive_buffer),
         ..options
     };
-    let strangers = (0..threads).map(|_| Socket::join(address, &options));
-    let strangers = strangers.collect::<io::Result<Vec<_>>>()?;
-    data[0].steer(&mut steering(threads.into()))?;
-    let pairs = data.into_iter().zip(strangers);
-    Ok(pairs.map(|(data, strangers)| ThreadSockets { data, strangers }).collect())
+    // The kernel counts the sockets in the order in which they join. The first gets what is too short
+    // to say whose it is.
+    let first = Socket::bind_alone(address, &for_strangers)?;
+    let address = first.local_address();
+    first.share()?;
+    let mut all: Vec<ThreadSockets> = Vec::new();
+    let others = (1..threads).map(|_| Socket::join(address, &for_strangers));
+    for strangers in std::iter::once(Ok(first)).chain(others) {
+        all.push(ThreadSockets { lanes: Vec::new(), strangers: strangers? });
+    }
+    for lane in Lane::all() {
+        for sockets in &mut all {
+            let socket = Socket::join(address, &options)?;
+            let sends = lane.number() == 0;
+            sockets.lanes.push(if sends { socket.with_sender() } else { socket });
+        }
+    }
+    all[0].strangers.steer(&mut steering(threads.into()))?;
+    Ok(all)
 }
 
 /// The program that names the socket for a datagram, by its number among those that share the
-/// address: the data threads' are 0 to `threads` - 1, their strangers' sockets follow in the same order.
-/// A datagram that is too short to be read from ends the program with 0.
+/// address: the strangers' sockets of the data threads are 0 to `threads` - 1; those of each lane
+/// follow, in the same order. A datagram that is too short to be read from ends the program with 0.
 ///
 /// ```text
-/// if first byte is of strangers { session % threads + threads } else { session % threads }
+/// thread = session / lanes % threads
+/// if first byte is of strangers { thread } else { (session % lanes + 1) * threads + thread }
 /// ```
-fn steering(threads: u32) -> [libc::sock_filter; 11] {
+fn steering(threads: u32) -> [libc::sock_filter; 15] {
     use libc::{
-        BPF_A, BPF_ABS, BPF_ADD, BPF_ALU, BPF_AND, BPF_B, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD,
-        BPF_MISC, BPF_MOD, BPF_RET, BPF_TAX, BPF_TXA, BPF_W,
+        BPF_A, BPF_ABS, BPF_ADD, BPF_ALU, BPF_AND, BPF_B, BPF_DIV, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD,
+        BPF_MISC, BPF_MOD, BPF_MUL, BPF_RET, BPF_TAX, BPF_TXA, BPF_W, BPF_X,
     };
     let jump =
         |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
     let step = |code: u32, k: u32| jump(code, k, 0, 0);
+    let lanes = u32::from(Lane::COUNT);
     [
         // The session's number is behind the first byte, in the first word.
         step(BPF_LD | BPF_W | BPF_ABS, 0),
         step(BPF_ALU | BPF_AND | BPF_K, SessionId::NONE.number()),
+        step(BPF_ALU | BPF_DIV | BPF_K, lanes),
         step(BPF_ALU | BPF_MOD | BPF_K, threads),
         step(BPF_MISC | BPF_TAX, 0),
         step(BPF_LD | BPF_B | BPF_ABS, 0),
-        // What is not of strangers skips the three steps for them.
-        jump(BPF_JMP | BPF_JEQ | BPF_K, OF_STRANGERS.into(), 0, 3),
+        // What is not of strangers skips the two steps for them.
+        jump(BPF_JMP | BPF_JEQ | BPF_K, OF_STRANGERS.into(), 0, 2),
         step(BPF_MISC | BPF_TXA, 0),
-        step(BPF_ALU | BPF_ADD | BPF_K, threads),
         step(BPF_RET | BPF_A, 0),
-        step(BPF_MISC | BPF_TXA, 0),
+        // The lane is the low bits of the number's last byte.
+        step(BPF_LD | BPF_B | BPF_ABS, 3),
+        step(BPF_ALU | BPF_AND | BPF_K, lanes - 1),
+        step(BPF_ALU | BPF_ADD | BPF_K, 1),
+        step(BPF_ALU | BPF_MUL | BPF_K, threads),
+        step(BPF_ALU | BPF_ADD | BPF_X, 0),
         step(BPF_RET | BPF_A, 0),
     ]
 }

@@ -8,6 +8,7 @@ use canopy_wire::Path;
 use std::io;
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::ptr;
 use std::time::Duration;
@@ -51,12 +52,13 @@ struct At {
     begin: usize,
     end: usize,
     segment: usize,
+    arrived: Option<Duration>,
 }
 
 impl Default for At {
     fn default() -> At {
         let from = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)).into();
-        At { slot: 0, is_in_piece: false, from, begin: 0, end: 0, segment: 1 }
+        At { slot: 0, is_in_piece: false, from, begin: 0, end: 0, segment: 1, arrived: None }
     }
 }
 
@@ -76,7 +78,8 @@ impl Receiver {
             vectors: Vec::with_capacity(slots),
             messages: Vec::with_capacity(slots),
             used: slots,
-            at: At::default(),
+            // Nothing was received yet.
+            at: At { slot: slots, ..At::default() },
             failed_in_a_row: 0,
         };
         for slot in 0..slots {
@@ -116,6 +119,19 @@ impl Receiver {
     /// The next datagram that was received, with where it came from and, if the socket serves many
     /// and is bound to every address, which address it was sent to.
     pub fn next(&mut self, socket: &Socket) -> Option<(Path, &mut [u8])> {
+        let datagram = self.step(socket)?;
+        Some((self.at.from, &mut self.bytes[datagram]))
+    }
+
+    /// The next datagram that was received, with when it arrived at this host, in Unix time, if the
+    /// socket [tells](Socket::stamp_arrivals).
+    pub fn next_stamped(&mut self, socket: &Socket) -> Option<(Option<Duration>, &mut [u8])> {
+        let datagram = self.step(socket)?;
+        Some((self.at.arrived, &mut self.bytes[datagram]))
+    }
+
+    /// Where the next datagram is among the bytes.
+    fn step(&mut self, socket: &Socket) -> Option<Range<usize>> {
         if !self.at.is_in_piece {
             if self.at.slot == self.used {
                 return None;
@@ -133,16 +149,18 @@ impl Receiver {
                 begin: 0,
                 end: len,
                 segment: remarks.segment.unwrap_or(len).max(1),
+                arrived: remarks.arrived,
             };
         }
-        let At { slot, begin, end, segment, from, .. } = self.at;
+        let At { slot, begin, end, segment, .. } = self.at;
         let datagram = begin..(begin + segment).min(end);
         self.at.begin = datagram.end;
         if datagram.end == end {
             self.at.is_in_piece = false;
             self.at.slot += 1;
         }
-        Some((from, &mut self.bytes[slot * self.bytes_per_slot..][datagram]))
+        let first = slot * self.bytes_per_slot;
+        Some(first + datagram.start..first + datagram.end)
     }
 
     /// Receives what waits, up to one piece a slot, and calls `take` for each datagram. Returns
@@ -226,6 +244,8 @@ struct Remarks {
     lost: Option<u32>,
     /// The address that it was sent to, if the socket has more than one.
     local: Option<IpAddr>,
+    /// When it arrived, in Unix time, if the socket tells.
+    arrived: Option<Duration>,
 }
 
 impl Remarks {
@@ -243,6 +263,10 @@ impl Remarks {
                     }
                     (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
                         remarks.lost = Some(value.read_unaligned());
+                    }
+                    (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
+                        let at = place.cast::<libc::timespec>().read_unaligned();
+                        remarks.arrived = Some(Duration::new(at.tv_sec as u64, at.tv_nsec as u32));
                     }
                     (libc::SOL_IP, libc::IP_PKTINFO) => {
                         let info = place.cast::<libc::in_pktinfo>().read_unaligned();

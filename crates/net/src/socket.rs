@@ -62,6 +62,11 @@ impl Socket {
         Ok(if options.serves_many { socket.with_sender() } else { socket })
     }
 
+    /// A socket at `address` that only receives, and whose address may be shared later.
+    pub(crate) fn bind_alone(address: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
+        Socket::bind_one(address, options, false)
+    }
+
     /// A further socket at an address whose sockets are shared. It only receives.
     pub(crate) fn join(address: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
         Socket::bind_one(address, options, true)
@@ -152,6 +157,14 @@ impl Socket {
 
     pub(crate) fn note_lost(&self, lost: u32) {
         self.lost.store(lost, Ordering::Relaxed);
+    }
+
+    /// Has the kernel tell of each datagram when it arrived: see [`Receiver::next_stamped`](crate::Receiver::next_stamped).
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn stamp_arrivals(&self) -> io::Result<()> {
+        self.set_option(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1)
     }
 
     /// Sends one datagram to the connected peer.

@@ -68,21 +68,37 @@ pub fn wait_for_file(file: &impl AsFd, waker: &Waker) -> io::Result<()> {
     Ok(())
 }
 
-/// [`wait_readable`] for two sockets; returns whether either has something.
-pub(crate) fn wait_for_either(
-    sockets: [&Socket; 2],
-    waker: &Waker,
+/// The most sockets that one call waits for.
+pub(crate) const MOST_SOCKETS: usize = 9;
+
+/// [`wait_readable`] for several sockets, with a waker if there is one; returns which have something,
+/// a bit for each.
+pub(crate) fn wait_for_any(
+    sockets: [&Socket; MOST_SOCKETS],
+    waker: Option<&Waker>,
     clock: &Clock,
     until: Option<Time>,
-) -> io::Result<bool> {
-    let mut files = [watch(&waker.event), watch(sockets[0]), watch(sockets[1])];
-    poll(&mut files, until.map(|until| until.since(clock.now())))?;
-    let [woken, first, second] = files.map(|file| file.revents());
-    if !woken.is_empty() {
+) -> io::Result<u32> {
+    // The last place is the waker's, or is not looked at.
+    let mut files: [PollFd<'_>; MOST_SOCKETS + 1] =
+        std::array::from_fn(|at| match (sockets.get(at), waker) {
+            (Some(socket), _) => watch(*socket),
+            (None, Some(waker)) => watch(&waker.event),
+            (None, None) => watch(sockets[0]),
+        });
+    let count = MOST_SOCKETS + usize::from(waker.is_some());
+    poll(&mut files[..count], until.map(|until| until.since(clock.now())))?;
+    if let Some(waker) = waker.filter(|_| !files[MOST_SOCKETS].revents().is_empty()) {
         waker.clear();
     }
-    let first = look_past_errors(sockets[0], first);
-    Ok(look_past_errors(sockets[1], second) || first)
+    let mut ready = 0;
+    for (at, (socket, file)) in sockets.iter().zip(&files).enumerate() {
+        let events = file.revents();
+        if !events.is_empty() && look_past_errors(socket, events) {
+            ready |= 1 << at;
+        }
+    }
+    Ok(ready)
 }
 
 /// Waits until `socket` takes more to send, at most `limit`.

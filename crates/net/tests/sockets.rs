@@ -1,10 +1,12 @@
 //! What sockets send, share and count, over loopback.
 
-use canopy_net::{Clock, Receiver, Socket, SocketOptions, Waker, listen, wait_readable};
-use canopy_wire::{Class, VERSION};
+use canopy_net::{
+    Clock, Receiver, Socket, SocketOptions, ThreadSockets, Waker, listen, wait_readable,
+};
+use canopy_wire::{Class, Lane, SessionId, VERSION};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 fn socket(ip: &str) -> Socket {
     let address = SocketAddr::new(ip.parse().unwrap(), 0);
@@ -36,6 +38,37 @@ fn segments_of_a_connected_socket_arrive_one_by_one() {
     assert_eq!(receive(&receiver, 3), expected);
 }
 
+#[test]
+fn a_socket_tells_when_datagrams_arrived_however_late_they_are_read() {
+    let unix = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let (first, second, sender) = (socket("127.0.0.1"), socket("127.0.0.1"), socket("127.0.0.1"));
+    first.stamp_arrivals().unwrap();
+    let mut receiver = Receiver::new(4, 65_535);
+    // The kernel begins to take the time a moment after the first socket has asked for it.
+    let deadline = unix() + Duration::from_secs(2);
+    loop {
+        let before = unix();
+        assert!(before < deadline, "nothing was stamped");
+        sender.connect(first.local_address()).unwrap();
+        sender.send(b"early").unwrap();
+        // What is read later is no younger for it.
+        let after = unix();
+        sender.connect(second.local_address()).unwrap();
+        sender.send(b"later").unwrap();
+        assert_eq!(receive(&second, 1), [b"later"]);
+        receiver.fill(&first).unwrap();
+        let (arrived, bytes) = receiver.next_stamped(&first).unwrap();
+        assert_eq!(bytes, b"early");
+        if arrived.is_some_and(|arrived| (before..=after).contains(&arrived)) {
+            break;
+        }
+    }
+    receiver.fill(&second).unwrap();
+    sender.send(b"unasked").unwrap();
+    receiver.fill(&second).unwrap();
+    assert_eq!(receiver.next_stamped(&second).map(|(arrived, _)| arrived), Some(None));
+}
+
 /// The front of a packet of this class, of a session.
 fn packet(class: Class, session: u32) -> [u8; 20] {
     let mut packet = [0; 20];
@@ -51,7 +84,7 @@ fn packets_are_steered_by_their_class_and_session() {
         let all = listen(any, threads, &SocketOptions::default()).unwrap();
         // The third is of nobody's.
         let first_bytes = [VERSION | Class::Stranger as u8, VERSION | Class::Session as u8, 0xff];
-        let sessions = [0, 1, 2, 3, 0x1_0004, 0xff_fffe];
+        let sessions = [0, 1, 2, 3, 8, 9, 17, 0x1_0004, 0x1_000f, 0xff_fffe];
         let sent: Vec<[u8; 20]> = sessions
             .iter()
             .flat_map(|session| {
@@ -64,22 +97,25 @@ fn packets_are_steered_by_their_class_and_session() {
             .collect();
         for packet in &sent {
             let sender = socket(ip);
-            sender.connect(all[0].data.local_address()).unwrap();
+            sender.connect(all[0].sending().local_address()).unwrap();
             sender.send(packet).unwrap();
         }
         for (thread, sockets) in (0..threads).zip(&all) {
-            let expected = |strangers: bool| {
+            // Of a lane, or of strangers.
+            let expected = |lane: Option<Lane>| {
                 let is_due = |packet: &&[u8; 20]| {
-                    let session = u32::from_be_bytes([0, packet[1], packet[2], packet[3]]);
+                    let session =
+                        SessionId::new(u32::from_be_bytes([0, packet[1], packet[2], packet[3]]));
                     let is_of_strangers = packet[0] == VERSION | Class::Stranger as u8;
-                    session % u32::from(threads) == thread.into() && is_of_strangers == strangers
+                    let is_lanes = lane
+                        .map_or(is_of_strangers, |lane| !is_of_strangers && session.lane() == lane);
+                    session.thread(threads) == thread && is_lanes
                 };
                 sent.iter().filter(is_due).map(|packet| packet.to_vec()).collect::<Vec<_>>()
             };
-            for (socket, due) in
-                [(&sockets.data, expected(false)), (&sockets.strangers, expected(true))]
-            {
-                assert_eq!(socket.local_address(), all[0].data.local_address());
+            let lanes = Lane::all().map(|lane| (sockets.lane(lane), expected(Some(lane))));
+            for (socket, due) in lanes.chain([(&sockets.strangers, expected(None))]) {
+                assert_eq!(socket.local_address(), all[0].sending().local_address());
                 assert_eq!(receive(socket, due.len()), due, "{ip}, thread {thread} of {threads}");
             }
         }
@@ -87,49 +123,65 @@ fn packets_are_steered_by_their_class_and_session() {
 }
 
 #[test]
-fn packets_too_short_to_say_reach_the_first_thread() {
+fn packets_too_short_to_say_reach_the_first_threads_strangers() {
     let all = listen("127.0.0.1:0".parse().unwrap(), 2, &SocketOptions::default()).unwrap();
     let sender = socket("127.0.0.1");
-    sender.connect(all[0].data.local_address()).unwrap();
+    sender.connect(all[0].sending().local_address()).unwrap();
     let [stranger, session] = [packet(Class::Stranger, 1), packet(Class::Session, 1)];
     let short = [vec![], vec![VERSION], stranger[..3].to_vec(), session[..3].to_vec()];
     short.iter().for_each(|packet| sender.send(packet).unwrap());
-    assert_eq!(receive(&all[0].data, short.len()), short);
+    assert_eq!(receive(&all[0].strangers, short.len()), short);
 }
 
-#[test]
-fn a_flood_of_strangers_costs_the_sessions_nothing() {
+/// A socket that is flooded, and one that is not; and a packet for each.
+fn flooded_and_other(
+    flood: &[u8; 20],
+    other: fn(u32) -> [u8; 20],
+    pick: fn(&ThreadSockets) -> [&Socket; 2],
+) {
     let options = SocketOptions { receive_buffer: 64 << 10, ..SocketOptions::default() };
     let [sockets] =
         <[_; 1]>::try_from(listen("127.0.0.1:0".parse().unwrap(), 1, &options).unwrap()).unwrap();
     let [flooder, session] = [socket("127.0.0.1"), socket("127.0.0.1")];
-    flooder.connect(sockets.data.local_address()).unwrap();
-    session.connect(sockets.data.local_address()).unwrap();
+    flooder.connect(sockets.sending().local_address()).unwrap();
+    session.connect(sockets.sending().local_address()).unwrap();
     // Far more than fits either buffer, and then as much as fits easily.
-    let (flood, updates) = (5_000, 20);
-    let mut hellos = 0;
-    for number in 0..flood {
-        flooder.send(&packet(Class::Stranger, number)).unwrap();
-        hellos += 1;
-    }
-    (0..updates).for_each(|number| session.send(&packet(Class::Session, number)).unwrap());
+    let (flood_len, updates) = (5_000, 20);
+    (0..flood_len).for_each(|_| flooder.send(flood).unwrap());
+    (0..updates).for_each(|number| session.send(&other(number)).unwrap());
     let (clock, waker) = (Clock::start(), Waker::new().unwrap());
-    assert!(sockets.wait_readable(&waker, &clock, Some(clock.now())).unwrap());
-    let arrived = receive(&sockets.data, updates as usize);
-    assert_eq!(
-        arrived,
-        Vec::from_iter((0..updates).map(|number| packet(Class::Session, number).to_vec()))
-    );
-    assert_eq!(sockets.data.lost(), 0);
-    // The flood waits still, which is seen without the data socket.
-    assert!(sockets.wait_readable(&waker, &clock, Some(clock.now())).unwrap());
-    let mut read = receive(&sockets.strangers, 1).len();
-    assert!(read < hellos, "{read}");
+    let look = || sockets.wait_readable(Some(&waker), &clock, Some(clock.now())).unwrap();
+    assert_eq!(look().count_ones(), 2);
+    assert_eq!(look(), sockets.wait_readable(None, &clock, Some(clock.now())).unwrap());
+    let [flooded, quiet] = pick(&sockets);
+    let arrived = receive(quiet, updates as usize);
+    assert_eq!(arrived, Vec::from_iter((0..updates).map(|number| other(number).to_vec())));
+    assert_eq!(quiet.lost(), 0);
+    // The flood waits still, which is seen without the other.
+    assert_eq!(look().count_ones(), 1);
+    let mut read = receive(flooded, 1).len();
+    assert!(read < flood_len, "{read}");
     // The losses are told with the next.
-    flooder.send(&packet(Class::Stranger, 0)).unwrap();
-    read += receive(&sockets.strangers, 1).len();
-    assert_eq!(sockets.strangers.lost() as usize + read, hellos + 1);
-    assert!(!sockets.wait_readable(&waker, &clock, Some(clock.now())).unwrap());
+    flooder.send(flood).unwrap();
+    read += receive(flooded, 1).len();
+    assert_eq!(flooded.lost() as usize + read, flood_len + 1);
+    assert_eq!(look(), 0);
+}
+
+#[test]
+fn a_flood_of_strangers_costs_the_sessions_nothing() {
+    let session = |number| packet(Class::Session, 8 * number + 1);
+    flooded_and_other(&packet(Class::Stranger, 7), session, |sockets| {
+        [&sockets.strangers, sockets.lane(Lane::new(1))]
+    });
+}
+
+#[test]
+fn a_flood_in_one_lane_costs_the_others_nothing() {
+    let session = |number| packet(Class::Sealed, 8 * number + 1);
+    flooded_and_other(&packet(Class::Sealed, 10), session, |sockets| {
+        [sockets.lane(Lane::new(2)), sockets.lane(Lane::new(1))]
+    });
 }
 
 #[test]
@@ -139,7 +191,7 @@ fn an_address_that_a_relay_listens_on_is_in_use() {
         let any = SocketAddr::new(ip.parse().unwrap(), 0);
         for (held, wanted) in [(1, 1), (1, 2), (2, 1), (2, 2)] {
             let sockets = listen(any, held, &options).unwrap();
-            let address = sockets[0].data.local_address();
+            let address = sockets[0].sending().local_address();
             let second = listen(address, wanted, &options);
             assert_eq!(second.unwrap_err().kind(), ErrorKind::AddrInUse, "{held} {wanted} {ip}");
             drop(sockets);

@@ -90,7 +90,10 @@ impl DataThread {
         let retry = self.sockets.retry_at();
         let due = match self.turn.wait() {
             Wait::Until(at) => {
-                sleep_until(&self.clock, retry.map_or(at, |retry| retry.min(at)));
+                let until = retry.map_or(at, |retry| retry.min(at));
+                if until > self.clock.now() {
+                    sleep_until(&self.clock, until);
+                }
                 return Ok(());
             }
             Wait::Arrival(due) => due,
@@ -106,7 +109,7 @@ impl DataThread {
         // left lying while this thread sleeps.
         fence(Ordering::SeqCst);
         if self.turn.relay().has_heard_all() && self.requests.is_empty() {
-            self.sockets.sockets.wait_readable(&shared.waker, &self.clock, until)?;
+            self.sockets.wait(&shared.waker, until)?;
         }
         shared.waiting.store(false, Ordering::Relaxed);
         Ok(())
@@ -188,6 +191,7 @@ impl DataThread {
                 sessions: relay.sessions(),
                 subscriptions: relay.subscriptions(),
                 groups: relay.groups(),
+                waiting_updates: relay.waiting_updates(),
                 comtrees,
                 links,
                 branches,

@@ -72,8 +72,8 @@ impl RunningRelay {
     /// refuses a thread. The error says what to do.
     pub fn start(settings: &NodeConfig) -> anyhow::Result<RunningRelay> {
         let sockets = listen(settings)?;
-        let address = sockets[0].data.local_address();
-        let receive_buffer = (sockets[0].data.receive_buffer()?, settings.receive_buffer);
+        let address = sockets[0].sending().local_address();
+        let receive_buffer = (sockets[0].sending().receive_buffer()?, settings.receive_buffer);
         let engines = open_engines(settings, &sockets)?;
         let in_use = in_use(&engines);
         let (told, notices) = sync_channel(NOTICES);
@@ -278,8 +278,8 @@ fn listen(settings: &NodeConfig) -> anyhow::Result<Vec<ThreadSockets>> {
 fn open_engines(settings: &NodeConfig, sockets: &[ThreadSockets]) -> anyhow::Result<Vec<Engine>> {
     let is_shared = settings.comtrees.iter().any(|comtree| comtree.downlink.is_shared());
     let open = |sockets: &ThreadSockets| match settings.engine {
-        EngineChoice::Auto if !is_shared => Ok(Engine::open_without_clones(&sockets.data)),
-        choice => Engine::open_in(&settings.engine_folder, choice, &sockets.data),
+        EngineChoice::Auto if !is_shared => Ok(Engine::open_without_clones(sockets.sending())),
+        choice => Engine::open_in(&settings.engine_folder, choice, sockets.sending()),
     };
     Ok(sockets.iter().map(open).collect::<Result<_, _>>()?)
 }

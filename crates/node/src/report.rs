@@ -13,6 +13,8 @@ pub struct RelayReport {
     sessions: u32,
     subscriptions: u32,
     groups: u32,
+    /// Updates that wait for receivers that cannot be sent everything, for all of them together.
+    waiting_updates: u64,
     send_waits: u64,
     /// Datagrams that the kernel cloned, and that were sent otherwise than the engine would.
     datagrams_cloned: u64,
@@ -85,6 +87,7 @@ impl RelayReport {
             sessions: status.sessions,
             subscriptions: status.subscriptions,
             groups: status.groups,
+            waiting_updates: status.waiting_updates,
             send_waits: status.sent.waits,
             datagrams_cloned: status.sent.cloned,
             send_fallbacks: status.sent.fallbacks,

@@ -1,9 +1,11 @@
 //! What a data thread's turn reads from and sends through: its sockets.
 
 use canopy_engines::Engine;
-use canopy_net::{Clock, Outlet, Receiver, Retry, SendEngine, SendReport, ThreadSockets};
-use canopy_relay::{Losses, Medium, SendBatch};
-use canopy_wire::{MAX_DATAGRAM, Path, Time};
+use canopy_net::{
+    Clock, Outlet, Receiver, Retry, SendEngine, SendReport, Socket, ThreadSockets, Waker,
+};
+use canopy_relay::{Inlet, Lanes, Losses, Medium, Ready, SendBatch};
+use canopy_wire::{Lane, MAX_DATAGRAM, Path, Time};
 use std::io;
 use std::mem;
 use std::time::Duration;
@@ -22,13 +24,12 @@ pub(crate) struct Sockets {
     pub(crate) sockets: ThreadSockets,
     outlet: Outlet<Engine>,
     clock: Clock,
-    receiver: Receiver,
-    strangers: Receiver,
-    /// Whose datagrams are being handed out.
-    is_with_strangers: bool,
-    /// What the sockets had lost when it was last counted.
-    lost: u32,
-    strangers_lost: u32,
+    /// By inlet: what was received there and not handed out yet.
+    receivers: Vec<Receiver>,
+    /// By inlet: what the socket had lost when it was last counted.
+    lost: [u32; Inlet::COUNT],
+    /// Which sockets have something, if that was looked at since the last turn.
+    ready: Option<u32>,
     /// What was sent, since the start.
     pub(crate) sent: SendReport,
     /// Time spent in the send engine.
@@ -41,15 +42,17 @@ pub(crate) struct Sockets {
 
 impl Sockets {
     pub(crate) fn new(sockets: ThreadSockets, engine: Engine, clock: Clock) -> Sockets {
+        // The memory of a lane that is not used is never touched.
+        let of_lanes = Lane::all().map(|_| Receiver::new(RECEIVE_SLOTS, RECEIVE_SLOT_BYTES));
+        let of_strangers = Receiver::new(STRANGERS, MAX_DATAGRAM + 1);
+        let receivers = of_lanes.chain([of_strangers]).collect();
         Sockets {
             sockets,
             outlet: Outlet::new(engine),
             clock,
-            receiver: Receiver::new(RECEIVE_SLOTS, RECEIVE_SLOT_BYTES),
-            strangers: Receiver::new(STRANGERS, MAX_DATAGRAM + 1),
-            is_with_strangers: false,
-            lost: 0,
-            strangers_lost: 0,
+            receivers,
+            lost: [0; Inlet::COUNT],
+            ready: None,
             sent: SendReport::default(),
             sending: Duration::ZERO,
             counted: SendReport::default(),
@@ -62,9 +65,19 @@ impl Sockets {
         self.now = now;
         if self.outlet.wants().is_some() {
             let before = self.clock.now();
-            self.sent.add(self.outlet.retry(&self.sockets.data, now));
+            self.sent.add(self.outlet.retry(self.sockets.sending(), now));
             self.sending += self.clock.now().since(before);
         }
+    }
+
+    /// Waits until a socket has something to read, the waker was used, or `until` is reached.
+    pub(crate) fn wait(&mut self, waker: &Waker, until: Option<Time>) -> io::Result<()> {
+        self.ready = Some(self.sockets.wait_readable(Some(waker), &self.clock, until)?);
+        Ok(())
+    }
+
+    fn socket(&self, inlet: Inlet) -> &Socket {
+        socket_of(&self.sockets, inlet)
     }
 
     /// When what waits for a full queue should be tried again.
@@ -84,38 +97,52 @@ impl Sockets {
 impl Medium for Sockets {
     type Error = io::Error;
 
-    fn receive(&mut self, strangers: bool) -> io::Result<bool> {
-        self.is_with_strangers = strangers;
-        if strangers {
-            self.strangers.fill(&self.sockets.strangers)
-        } else {
-            self.receiver.fill(&self.sockets.data)
-        }
+    fn ready(&mut self) -> io::Result<Ready> {
+        let ready = match self.ready.take() {
+            Some(ready) => ready,
+            None => self.sockets.wait_readable(None, &self.clock, Some(Time::ZERO))?,
+        };
+        let has_some = |inlet: Inlet| ready & 1 << inlet.index() != 0;
+        let lanes = Lane::all().filter(|lane| has_some(Inlet::Lane(*lane)));
+        let lanes = lanes.fold(Lanes::NONE, Lanes::with);
+        Ok(Ready { lanes, strangers: has_some(Inlet::Strangers) })
     }
 
-    fn next(&mut self) -> Option<(Path, &mut [u8])> {
-        if self.is_with_strangers {
-            self.strangers.next(&self.sockets.strangers)
-        } else {
-            self.receiver.next(&self.sockets.data)
-        }
+    fn receive(&mut self, inlet: Inlet) -> io::Result<bool> {
+        self.receivers[inlet.index()].fill(socket_of(&self.sockets, inlet))
+    }
+
+    fn next(&mut self, inlet: Inlet) -> Option<(Path, &mut [u8])> {
+        self.receivers[inlet.index()].next(socket_of(&self.sockets, inlet))
     }
 
     fn send(&mut self, batch: &SendBatch) {
         let before = self.clock.now();
-        self.sent.add(self.outlet.send(&self.sockets.data, self.now, batch));
+        self.sent.add(self.outlet.send(self.sockets.sending(), self.now, batch));
         self.sending += self.clock.now().since(before);
     }
 
     fn losses(&mut self) -> Losses {
         let newly = |lost: u32, counted: &mut u32| lost.wrapping_sub(mem::replace(counted, lost));
         let counted = mem::replace(&mut self.counted, self.sent);
-        let strangers = newly(self.sockets.strangers.lost(), &mut self.strangers_lost);
+        let mut lost = self.lost;
+        let mut lost_at =
+            |inlet: Inlet| u64::from(newly(self.socket(inlet).lost(), &mut lost[inlet.index()]));
+        let strangers_queue_full = lost_at(Inlet::Strangers);
+        let receive_queue_full = Lane::all().map(|lane| lost_at(Inlet::Lane(lane))).sum();
+        self.lost = lost;
         Losses {
-            receive_queue_full: newly(self.sockets.data.lost(), &mut self.lost).into(),
-            strangers_queue_full: strangers.into(),
+            receive_queue_full,
+            strangers_queue_full,
             send_queue_full: self.sent.dropped - counted.dropped,
             send_failed: self.sent.failed - counted.failed,
         }
+    }
+}
+
+fn socket_of(sockets: &ThreadSockets, inlet: Inlet) -> &Socket {
+    match inlet {
+        Inlet::Lane(lane) => sockets.lane(lane),
+        Inlet::Strangers => &sockets.strangers,
     }
 }

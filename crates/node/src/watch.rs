@@ -36,6 +36,8 @@ pub struct ThreadStatus {
     pub subscriptions: u32,
     /// Groups with subscribers.
     pub groups: u32,
+    /// Updates that wait for receivers that cannot be sent everything, for all of them together.
+    pub waiting_updates: u64,
     /// How its comtrees stand.
     pub comtrees: Vec<ComtreeStatus>,
     /// How its links to neighbour relays stand.
@@ -65,6 +67,7 @@ impl ThreadStatus {
         self.sessions += other.sessions;
         self.subscriptions += other.subscriptions;
         self.groups += other.groups;
+        self.waiting_updates += other.waiting_updates;
         for comtree in &other.comtrees {
             match self.comtrees.iter_mut().find(|sum| sum.comtree == comtree.comtree) {
                 Some(sum) => {

@@ -6,12 +6,13 @@ use crate::demand::Demand;
 use crate::tree::Tree;
 
 impl CoreRule {
-    /// The core of this tree, by node.
-    pub(crate) fn of(&self, demand: &Demand<'_>, tree: &Tree) -> Vec<bool> {
+    /// The core of this tree, by node, of rules that count links and not lengths: all but
+    /// [`CoreRule::Within`], of which the core is then the root.
+    pub fn on(&self, tree: &Tree) -> Vec<bool> {
         let mut core = vec![false; tree.numbers()];
         match self {
             CoreRule::None => {}
-            CoreRule::Center => core[tree.root()] = true,
+            CoreRule::Center | CoreRule::Within(_) => core[tree.root()] = true,
             CoreRule::CenterAndNeighbours => {
                 core[tree.root()] = true;
                 let near = tree.hops().filter(|hop| hop.above == tree.root());
@@ -24,9 +25,16 @@ impl CoreRule {
                 let between = tree.pruned(&core);
                 between.order().iter().for_each(|node| core[*node] = true);
             }
-            CoreRule::Within(reach) => core = within(demand, tree, *reach),
         }
         core
+    }
+
+    /// The core of this tree, by node.
+    pub(crate) fn of(&self, demand: &Demand<'_>, tree: &Tree) -> Vec<bool> {
+        match self {
+            CoreRule::Within(reach) => within(demand, tree, *reach),
+            rule => rule.on(tree),
+        }
     }
 }
 

@@ -89,7 +89,9 @@ impl Limits {
         Limits { send: Rate::bits(send), receive: Rate::bits(receive) }
     }
 
-    pub(crate) fn whole(self) -> Limits {
+    /// Rounded up to whole numbers from 0 to [`Rate::MOST`], which sums keep exactly.
+    #[must_use]
+    pub fn whole(self) -> Limits {
         Limits { send: self.send.whole(), receive: self.receive.whole() }
     }
 }

@@ -1,6 +1,7 @@
 //! What participants do in the world: join, walk, publish, leave, vanish, move to another ip:port.
 
 use crate::hostile::{FAR_GROUPS, mischief};
+use crate::participant::Participant;
 use crate::payload;
 use crate::world::{Step, World, updates_in};
 use canopy_judge::{Carriage, Publish, Received};
@@ -125,6 +126,8 @@ impl World<'_> {
             Some((ip_port, _)) => self.participants[number].ip_port = ip_port,
             None => self.participants[number].rebind(),
         }
+        self.pacing.forget(old);
+        self.pacing.forget(self.participants[number].ip_port);
         self.oracle.move_in(number, vacant.is_some());
         self.vacant.get_or_insert((old, self.now));
     }
@@ -235,6 +238,31 @@ impl World<'_> {
         }
         if let Event::Connected(address) = event {
             self.check_identity(number, address);
+            self.limit(number, address);
+        }
+    }
+
+    /// It may be sent so much only, if it is one of those.
+    fn limit(&mut self, number: usize, address: Address) {
+        let Some(budget) = self.scenario.budgets[number] else { return };
+        let Participant { comtree, ip_port, .. } = self.participants[number];
+        if self.host.set_budget(self.now, (comtree, address), budget) {
+            self.oracle.limit(number);
+            self.pacing.limit(self.now, ip_port, &budget);
+        } else {
+            self.pacing.forget(ip_port);
+        }
+    }
+
+    /// The relay has opened a session, perhaps for a copy of what somebody said that has one: it knows of no
+    /// budget.
+    pub(crate) fn limit_again(&mut self) {
+        for number in 0..self.participants.len() {
+            let Some(budget) = self.scenario.budgets[number] else { continue };
+            if self.oracle.is_limited(number) && self.participants[number].is_connected() {
+                let member = (self.participants[number].comtree, self.address(number));
+                self.host.set_budget(self.now, member, budget);
+            }
         }
     }
 
@@ -273,6 +301,7 @@ impl World<'_> {
     fn go(&mut self, number: usize) {
         let participant = &mut self.participants[number];
         participant.end_session();
+        self.pacing.forget(participant.ip_port);
         self.bindings.remove(&participant.ip_port);
         self.oracle.vanish(self.now, number);
         let longest = if self.rng.random_bool(0.5) { 200 } else { 5000 };

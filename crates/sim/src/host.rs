@@ -4,16 +4,17 @@
 use crate::scenario::Scenario;
 use canopy_judge::{Books, Limits, Page, Seats};
 use canopy_relay::{
-    ADDRESS_REST, Budgets, Change, ComtreeConfig, Counters, Gate, GateLimits, Losses, Medium,
-    Places, Relay, RelayConfig, SendBatch, Siblings, Turn, UnixTime, Wait,
+    ADDRESS_REST, Budget, Budgets, Change, ComtreeConfig, Counters, Gate, GateLimits, Inlet, Lanes,
+    Losses, Medium, Places, Ready, Relay, RelayConfig, SendBatch, Siblings, Turn, UnixTime, Wait,
 };
 use canopy_session::{Identity, Keyring};
-use canopy_wire::{Class, Comtree, Path, Tag, Time, VERSION};
+use canopy_wire::{Address, Class, Comtree, Lane, Path, SessionId, Tag, Time, VERSION};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::mem;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -33,11 +34,55 @@ pub(crate) struct Waiting {
     pub(crate) corrupted: bool,
 }
 
+/// What waits in the sockets of a data thread, by [`Inlet::index`].
+#[derive(Default)]
+pub(crate) struct Inboxes {
+    waiting: [VecDeque<Waiting>; Inlet::COUNT],
+    /// How many of each were received, and not handed out yet.
+    received: [usize; Inlet::COUNT],
+}
+
+impl Inboxes {
+    pub(crate) fn push(&mut self, inlet: Inlet, waiting: Waiting) {
+        self.waiting[inlet.index()].push_back(waiting);
+    }
+
+    pub(crate) fn len_of(&self, inlet: Inlet) -> usize {
+        self.waiting[inlet.index()].len()
+    }
+
+    fn len(&self) -> usize {
+        self.waiting.iter().map(VecDeque::len).sum()
+    }
+
+    pub(crate) fn ready(&self) -> Ready {
+        let has_more = |inlet: Inlet| self.len_of(inlet) > self.received[inlet.index()];
+        let lanes = Lane::all().filter(|lane| has_more(Inlet::Lane(*lane)));
+        let lanes = lanes.fold(Lanes::NONE, Lanes::with);
+        Ready { lanes, strangers: has_more(Inlet::Strangers) }
+    }
+
+    /// Receives what waits at an inlet, as much as a call brings. Returns whether more waits.
+    pub(crate) fn receive(&mut self, inlet: Inlet) -> bool {
+        let count = self.len_of(inlet).min(RECEIVE_SLOTS);
+        self.received[inlet.index()] = count;
+        self.len_of(inlet) > count
+    }
+
+    pub(crate) fn next(&mut self, inlet: Inlet) -> Option<Waiting> {
+        let received = &mut self.received[inlet.index()];
+        *received = received.checked_sub(1)?;
+        self.waiting[inlet.index()].pop_front()
+    }
+}
+
 /// One data thread.
 pub(crate) struct Thread {
     pub(crate) turn: Turn,
-    /// What waits in its socket, and in the one for strangers.
-    pub(crate) inboxes: [VecDeque<Waiting>; 2],
+    /// What waits in each of its sockets.
+    pub(crate) inboxes: Inboxes,
+    /// What they had no room for since the last turn.
+    losses: Losses,
     /// When its sockets are to be read next, if that is not at once.
     read_at: Time,
     busy_until: Time,
@@ -54,15 +99,16 @@ pub(crate) struct Done {
     pub(crate) to_wake: Vec<usize>,
     /// What was sent, in order.
     pub(crate) sent: Vec<(SocketAddr, Rc<[u8]>)>,
+    /// Whether a session was opened.
+    pub(crate) has_opened: bool,
     /// What must not be.
     pub(crate) broken: Vec<String>,
 }
 
 /// What a turn reads from and sends through, with the books on it.
 struct Sockets<'a> {
-    inboxes: &'a mut [VecDeque<Waiting>; 2],
-    /// What the last receive call brought and was not handed out.
-    received: VecDeque<Waiting>,
+    inboxes: &'a mut Inboxes,
+    losses: Losses,
     /// The datagram at hand.
     opened: Vec<u8>,
     books: &'a mut Books,
@@ -75,15 +121,16 @@ struct Sockets<'a> {
 impl Medium for Sockets<'_> {
     type Error = Infallible;
 
-    fn receive(&mut self, strangers: bool) -> Result<bool, Infallible> {
-        let inbox = &mut self.inboxes[usize::from(strangers)];
-        let count = inbox.len().min(RECEIVE_SLOTS);
-        self.received.extend(inbox.drain(..count));
-        Ok(!inbox.is_empty())
+    fn ready(&mut self) -> Result<Ready, Infallible> {
+        Ok(self.inboxes.ready())
     }
 
-    fn next(&mut self) -> Option<(Path, &mut [u8])> {
-        let Some(waiting) = self.received.pop_front() else {
+    fn receive(&mut self, inlet: Inlet) -> Result<bool, Infallible> {
+        Ok(self.inboxes.receive(inlet))
+    }
+
+    fn next(&mut self, inlet: Inlet) -> Option<(Path, &mut [u8])> {
+        let Some(waiting) = self.inboxes.next(inlet) else {
             self.before = None;
             return None;
         };
@@ -117,7 +164,7 @@ impl Medium for Sockets<'_> {
     }
 
     fn losses(&mut self) -> Losses {
-        Losses::default()
+        mem::take(&mut self.losses)
     }
 }
 
@@ -180,6 +227,11 @@ impl Host {
         sum
     }
 
+    /// How many updates wait for those who may be sent so much only.
+    pub(crate) fn waiting_updates(&self) -> u64 {
+        self.threads.iter().map(|thread| thread.turn.relay().waiting_updates()).sum()
+    }
+
     /// How many sessions, subscriptions and groups there are.
     pub(crate) fn remains(&self) -> [u32; 3] {
         let sum = |count: fn(&Relay) -> u32| {
@@ -207,8 +259,7 @@ impl Host {
     pub(crate) fn stop(&mut self) -> usize {
         self.retired = self.counters();
         self.epoch += 1;
-        let waited = |thread: Thread| thread.inboxes.iter().map(VecDeque::len).sum::<usize>();
-        self.threads.drain(..).map(waited).sum()
+        self.threads.drain(..).map(|thread| thread.inboxes.len()).sum()
     }
 
     pub(crate) fn drain(&mut self, now: Time) {
@@ -218,19 +269,39 @@ impl Host {
         }
     }
 
+    /// What a member may be sent and send from now on. Returns whether the relay knows it.
+    pub(crate) fn set_budget(
+        &mut self,
+        now: Time,
+        (comtree, address): (Comtree, Address),
+        budget: Budget,
+    ) -> bool {
+        let change = Change::SetBudget { comtree, address, budget };
+        let number = usize::from(change.thread(self.threads.len() as u16).unwrap_or(0));
+        let thread = self.threads.get_mut(number);
+        thread.is_some_and(|thread| thread.turn.relay_mut().apply(now, change).is_ok())
+    }
+
     /// A datagram arrives at the socket of its data thread. Returns when that wants a turn.
     pub(crate) fn arrive(&mut self, now: Time, waiting: Waiting) -> Option<(usize, Time)> {
-        let (number, strangers) = steer(&waiting.bytes, self.threads.len());
+        let (number, inlet) = steer(&waiting.bytes, self.threads.len());
         let thread = &mut self.threads[number];
-        thread.inboxes[usize::from(strangers)].push_back(waiting);
+        thread.inboxes.push(inlet, waiting);
         thread.wants_to_read(now).map(|at| (number, at))
     }
 
-    /// Whether the socket that a datagram is for holds another one.
-    pub(crate) fn has_room(&self, bytes: &[u8]) -> bool {
-        let (number, strangers) = steer(bytes, self.threads.len());
-        let inbox = &self.threads[number].inboxes[usize::from(strangers)];
-        inbox.len() < self.scenario.receive_queue
+    /// Whether the socket that a datagram is for holds another one. If not, its data thread hears of it
+    /// when it reads.
+    pub(crate) fn has_room_for(&mut self, bytes: &[u8]) -> bool {
+        let (number, inlet) = steer(bytes, self.threads.len());
+        let thread = &mut self.threads[number];
+        let has_room = thread.inboxes.len_of(inlet) < self.scenario.receive_queue;
+        let lost = match inlet {
+            Inlet::Strangers => &mut thread.losses.strangers_queue_full,
+            Inlet::Lane(_) => &mut thread.losses.receive_queue_full,
+        };
+        *lost += u64::from(!has_room);
+        has_room
     }
 
     /// From now on no datagram is refused, and none delayed.
@@ -262,7 +333,7 @@ impl Host {
         thread.begin_turn(now + self.scenario.turn + stall);
         let mut sockets = Sockets {
             inboxes: &mut thread.inboxes,
-            received: VecDeque::new(),
+            losses: mem::take(&mut thread.losses),
             opened: Vec::new(),
             books: &mut self.books,
             page: Page::begin(thread.turn.relay()),
@@ -273,6 +344,7 @@ impl Host {
         let Sockets { mut page, mut done, .. } = sockets;
         while let Some(keys) = thread.turn.relay_mut().poll_key_log() {
             let verdict = self.seats.opened(now, &keys);
+            done.has_opened = true;
             done.broken.extend(verdict.err());
             self.books.opened(keys);
         }
@@ -322,7 +394,8 @@ impl Thread {
     pub(crate) fn new(relay: Relay) -> Thread {
         Thread {
             turn: Turn::new(relay),
-            inboxes: Default::default(),
+            inboxes: Inboxes::default(),
+            losses: Losses::default(),
             read_at: Time::ZERO,
             busy_until: Time::ZERO,
             turn_at: None,
@@ -339,9 +412,7 @@ impl Thread {
         match self.turn.wait() {
             Wait::Until(at) => self.wants_turn(at),
             // What was not read yet counts as arriving now.
-            Wait::Arrival(_) if self.inboxes.iter().any(|inbox| !inbox.is_empty()) => {
-                self.wants_turn(self.read_at)
-            }
+            Wait::Arrival(_) if self.inboxes.len() > 0 => self.wants_turn(self.read_at),
             Wait::Arrival(due) => self.wants_turn(due?),
         }
     }
@@ -383,11 +454,13 @@ fn limits(scenario: &Scenario) -> Limits {
     }
 }
 
-/// The data thread that a datagram is for, and whether its socket for strangers gets it, as the
-/// kernel steers: by the number of its session, and by its class. What is too short for both goes to
-/// the first.
-pub(crate) fn steer(datagram: &[u8], threads: usize) -> (usize, bool) {
-    let Some([first, number @ ..]) = datagram.first_chunk::<4>() else { return (0, false) };
-    let number = number.iter().fold(0, |number, byte| number << 8 | usize::from(*byte));
-    (number % threads, *first == VERSION | Class::Stranger as u8)
+/// The data thread that a datagram is for, and by which inlet it receives it, as the kernel steers:
+/// by the number of its session, and by its class. What is too short for both goes to the strangers'
+/// of the first.
+pub(crate) fn steer(datagram: &[u8], threads: usize) -> (usize, Inlet) {
+    let Some(head) = datagram.first_chunk::<4>() else { return (0, Inlet::Strangers) };
+    let session = SessionId::new(u32::from_be_bytes(*head));
+    let is_of_strangers = head[0] == VERSION | Class::Stranger as u8;
+    let inlet = if is_of_strangers { Inlet::Strangers } else { Inlet::Lane(session.lane()) };
+    (session.thread(threads as u16).into(), inlet)
 }

@@ -19,6 +19,7 @@ mod host;
 mod hostile;
 mod network;
 mod overlay;
+mod pacing;
 mod participant;
 mod payload;
 mod report;

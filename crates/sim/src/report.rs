@@ -38,6 +38,10 @@ pub struct Report {
     pub unexpected: u64,
     /// Updates that came after a later one of the same publisher, on a path that keeps the order.
     pub out_of_order: u64,
+    /// Pairs that had to come about but for a budget, and did not; the relay has counted them.
+    pub thinned: u64,
+    /// Flows whose newest update never reached somebody who may be sent so much only.
+    pub starved: u64,
     /// Participants who were not back in the world, or had no answer, long after all was well.
     pub stuck: u64,
     /// Breaches of what must always hold: counters, table limits, amplification, packet formats.
@@ -88,6 +92,7 @@ impl Report {
             (self.duplicates, "duplicate"),
             (self.unexpected, "unexpected"),
             (self.out_of_order, "out of order"),
+            (self.starved, "starved"),
             (self.stuck, "stuck"),
             (self.broken_invariants, "broken invariants"),
         ];

@@ -17,6 +17,10 @@ pub enum Sabotage {
     SwapOneIn(u32),
     /// The last byte of its last update is changed.
     AlterOneIn(u32),
+    /// Updates that are left out for who may be sent so much only are not counted.
+    ThinUncounted,
+    /// Who may be sent so much only gets nothing of one publisher, which is said to be left out.
+    Starve,
 }
 
 /// Commits one kind of fault, again and again.

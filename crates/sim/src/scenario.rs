@@ -2,8 +2,9 @@
 
 use crate::config::SimConfig;
 use crate::network::LinkModel;
+use crate::sabotage::Sabotage;
 use canopy_judge::Rules;
-use canopy_relay::{Mode, TableLimits};
+use canopy_relay::{Budget, Budgets, Mode, READ_EVERY, TableLimits};
 use canopy_session::SessionLimits;
 use canopy_wire::{Downlink, MAX_DATAGRAM, SAFE_DATAGRAM, Time};
 use rand::{RngExt, SeedableRng};
@@ -110,13 +111,17 @@ pub(crate) struct Scenario {
     pub(crate) end: Time,
     /// From how many receivers on the relay sends all the same bytes.
     pub(crate) smallest_set: Option<u32>,
+    /// By participant: what it may be sent, if that is limited.
+    pub(crate) budgets: Vec<Option<Budget>>,
 }
-
-/// In periodic mode the socket is read at most this often.
-pub(crate) const READ_EVERY: Duration = Duration::from_millis(5);
 
 /// How long nothing new happens at the end, so that all that is on its way arrives.
 const QUIET: Duration = Duration::from_secs(3);
+/// How long an update waits at most for who cannot be sent everything, because of a budget or of its path:
+/// budgets are drawn such that all that can wait is sent in less.
+pub(crate) const WAITS: Duration = Duration::from_millis(4500);
+/// In which time a budget holds an update of every flow.
+const ALL_FLOWS: u64 = 2;
 /// Between the end of all patience and the beginning of the quiet.
 const SLACK: Duration = Duration::from_secs(2);
 /// The latest that a copy comes after the first.
@@ -151,10 +156,12 @@ impl Scenario {
             // A third of them speak in a run, each once or twice.
             (habits.side, habits.publish_ms, habits.churn_ms) = (1, 3_000..20_000, None);
         }
+        let budgets = draw_budgets(participants, &habits, config, weather);
         Scenario {
             participants,
+            budgets,
             late_copies: if more.random_bool(0.5) { LATEST_COPY } else { Duration::ZERO },
-            receive_queue: if more.random_bool(0.25) { more.random_range(4..24) } else { ROOMY },
+            receive_queue: if more.random_bool(0.25) { more.random_range(2..8) } else { ROOMY },
             send_failures: if more.random_bool(0.15) {
                 more.random_range(0.001..0.03)
             } else {
@@ -185,7 +192,7 @@ impl Scenario {
                 .random_bool(0.5)
                 .then(|| Duration::from_millis(rng.random_range(4..40))),
             calm_from,
-            quiet_from: end - QUIET.min(calm / 2),
+            quiet_from: end - (QUIET + WAITS).min(calm / 2),
             end,
             smallest_set: rng.random_bool(0.4).then(|| rng.random_range(2..10)),
         }
@@ -199,9 +206,10 @@ impl Scenario {
     /// What the oracle may count on.
     pub(crate) fn rules(&self) -> Rules {
         let [way_up, way_down] = [0, 1].map(|side| self.longest_way(side));
-        let delivery = self.longest_hold() + way_down;
+        let delivery = self.longest_hold() + way_down + WAITS;
         Rules {
             delivery,
+            waits: WAITS,
             forgotten: way_up + delivery + self.turn * 4 + self.late_copies * 2 + SLACK,
             settle: None,
             propagation: Duration::ZERO,
@@ -214,12 +222,12 @@ impl Scenario {
 
     /// The longest from a relay's reading of an update to its last send of it.
     fn longest_hold(&self) -> Duration {
-        let tick = match self.mode {
+        let waits = match self.mode {
             Mode::Immediate => Duration::ZERO,
-            Mode::Periodic { tick } => tick,
+            Mode::Periodic { tick } => tick + READ_EVERY,
         };
         let stalled = if self.stalls > 0.0 { self.stall * 4 } else { Duration::ZERO };
-        tick + self.wake_delay + READ_EVERY + self.turn * 4 + stalled
+        waits + self.wake_delay + self.turn * 4 + stalled
     }
 
     /// The longest way up (0) from any participant, or down (1) to any.
@@ -255,6 +263,7 @@ pub(crate) enum Stream {
     Hostile,
     More,
     Overlay,
+    Budgets,
 }
 
 pub(crate) fn stream(seed: u64, stream: Stream) -> ChaCha8Rng {
@@ -364,6 +373,39 @@ fn draw_link(weather: Weather, delay: Duration, rng: &mut ChaCha8Rng) -> LinkMod
     }
 }
 
+/// In some scenarios some participants may be sent less than all, either of two amounts, so that there
+/// are several of one mind. A budget holds an update of each flow in [`ALL_FLOWS`] seconds.
+fn draw_budgets(
+    participants: usize,
+    habits: &Habits,
+    config: &SimConfig,
+    weather: Weather,
+) -> Vec<Option<Budget>> {
+    let rng = &mut stream(config.seed, Stream::Budgets);
+    let is_asked_for = matches!(config.sabotage, Some(Sabotage::ThinUncounted | Sabotage::Starve));
+    // What came of a flipped bit could be a flow of its own.
+    let is_drawn = rng.random_bool(0.4) && config.sabotage.is_none();
+    let has_budgets = (is_asked_for || is_drawn) && weather != Weather::Corrupting;
+    let flows = participants as u64 * 2;
+    let update = habits.longest as u64 + 100;
+    let mut amount = || {
+        let times = rng.random_range(10..30);
+        let down_bits = flows * update * 8 / ALL_FLOWS * times / 10;
+        let down_packets = (flows / ALL_FLOWS).max(4) * times / 10;
+        match rng.random_bool(0.7) {
+            true => Budget { down_bits, ..Budgets::default().member },
+            false => Budget { down_packets, ..Budgets::default().member },
+        }
+    };
+    let amounts = [amount(), amount()];
+    let limited = |_| {
+        let is_limited = rng.random_bool(0.5) && has_budgets;
+        let amount = amounts[rng.random_range(0..2)];
+        is_limited.then_some(amount)
+    };
+    (0..participants).map(limited).collect()
+}
+
 /// The longest datagram that a path takes: as many take no more than any as take the longest.
 fn draw_datagram(rng: &mut ChaCha8Rng) -> u16 {
     let between = rng.random_range(SAFE_DATAGRAM..=MAX_DATAGRAM);
@@ -386,6 +428,7 @@ fn draw_tables(participants: u32, fullness: Fullness, rng: &mut ChaCha8Rng) -> T
         max_subscriptions: 1 << 16,
         max_subscriptions_per_participant: 1024,
         max_new_groups_per_participant: 1024,
+        max_flow_pairs: 1 << 16,
     };
     if fullness == Fullness::Subscriptions {
         let tight = |share: u32, rng: &mut ChaCha8Rng| share + rng.random_range(0..share * 2);

@@ -4,16 +4,17 @@ use crate::config::SimConfig;
 use crate::host::{Host, Waiting};
 use crate::hostile::Hostile;
 use crate::network::{Direction, Fate, Loss, Network};
+use crate::pacing::Pacing;
 use crate::participant::Participant;
 use crate::payload;
 use crate::report::{RelayTotals, Report};
-use crate::sabotage::Saboteur;
-use crate::scenario::{Scenario, Stream, stream};
+use crate::sabotage::{Sabotage, Saboteur};
+use crate::scenario::{Scenario, Stream, WAITS, stream};
 use crate::trace::{Tap, Trace};
 use canopy_judge::{Carriage, Oracle};
 use canopy_relay::Mode;
 use canopy_session::Session;
-use canopy_wire::{Comtree, Packet, Sealed, Time};
+use canopy_wire::{Comtree, DropReason, Packet, Sealed, Time};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use std::cmp::Reverse;
@@ -101,6 +102,7 @@ pub(crate) struct World<'a> {
     hostile: Hostile,
     trace: Trace<'a>,
     saboteur: Saboteur,
+    pub(crate) pacing: Pacing,
 }
 
 /// What happened, for the report.
@@ -111,6 +113,10 @@ pub(crate) struct Tallies {
     pub(crate) crashes: u32,
     pub(crate) attacks: u64,
     pub(crate) keyless: u64,
+    /// Updates that a fault kept from those who may be sent so much only.
+    pub(crate) held_back: u64,
+    /// Updates that waited for them at the last judgements: some may be on their way by now.
+    waited: [u64; 4],
 }
 
 impl<'a> World<'a> {
@@ -139,6 +145,7 @@ impl<'a> World<'a> {
             hostile: Hostile::new(stream(config.seed, Stream::Hostile)),
             trace: Trace::new(tap),
             saboteur: Saboteur::new(config.sabotage),
+            pacing: Pacing::new(scenario.mode),
             rng,
             scenario,
         }
@@ -201,6 +208,10 @@ impl<'a> World<'a> {
             Step::Churn(participant) => self.churn(participant),
             Step::Attack => self.attack(),
             Step::Judge => {
+                self.tallies.waited.rotate_right(1);
+                self.tallies.waited[0] = self.host.waiting_updates();
+                let left_out = self.left_out();
+                self.oracle.left_out(left_out);
                 self.oracle.judge(self.now);
                 self.after(JUDGE_EVERY, Step::Judge);
             }
@@ -318,7 +329,7 @@ impl<'a> World<'a> {
             self.network.count_loss(Loss::Unreachable);
             return self.tell_lost(&datagram);
         }
-        if !self.host.has_room(&datagram.bytes) {
+        if !self.host.has_room_for(&datagram.bytes) {
             self.network.count_loss(Loss::ReceiveQueueFull);
             return self.tell_lost(&datagram);
         }
@@ -351,6 +362,9 @@ impl<'a> World<'a> {
             return;
         }
         let turn = self.host.turn(self.now, thread);
+        if turn.has_opened {
+            self.limit_again();
+        }
         for what in turn.broken {
             self.oracle.broken(format!("{}: {what}", self.now));
         }
@@ -375,12 +389,28 @@ impl<'a> World<'a> {
 
     /// Between the relay and the network, where the fault sits that the oracle has to find.
     fn send_sabotaged(&mut self, to: SocketAddr, bytes: Rc<[u8]>) {
-        let carries_updates = !self.updates_in(&bytes, true).is_empty();
+        let updates = self.updates_in(&bytes, true);
+        if !updates.is_empty()
+            && let Err(what) = self.pacing.sends(self.now, to, bytes.len())
+        {
+            self.oracle.broken(format!("{}: {what}", self.now));
+        }
+        if self.config.sabotage == Some(Sabotage::Starve) && self.is_starved(to, &updates) {
+            return self.tallies.held_back += updates.len() as u64;
+        }
+        let carries_updates = !updates.is_empty();
         let (rng, participants) = (&mut self.rng, &self.participants);
         let someone = || participants[rng.random_range(0..participants.len())].ip_port;
         for (to, bytes) in self.saboteur.take(to, bytes, carries_updates, someone) {
             self.send_down(to, bytes);
         }
+    }
+
+    /// Whether a datagram is for somebody who may be sent so much only, and brings updates of the first
+    /// publisher.
+    fn is_starved(&self, to: SocketAddr, updates: &[u64]) -> bool {
+        let receiver = self.bindings.get(&to).filter(|one| self.oracle.is_limited(**one));
+        receiver.is_some() && updates.iter().any(|id| self.oracle.is_by(*id, 0))
     }
 
     fn ask_for_timer(&mut self, thread: usize) {
@@ -437,6 +467,7 @@ impl<'a> World<'a> {
 
     fn report(mut self) -> Report {
         self.check_network();
+        self.check_budgets();
         if self.scenario.is_long_enough() {
             let held = self.host.remains();
             self.oracle.check_remains(self.now, self.scenario.threads, held);
@@ -460,6 +491,8 @@ impl<'a> World<'a> {
             duplicates: tally.duplicates,
             unexpected: tally.unexpected,
             out_of_order: tally.out_of_order,
+            thinned: tally.thinned,
+            starved: tally.starved,
             stuck: tally.stuck,
             broken_invariants: tally.broken,
             network: self.network.counts().clone(),
@@ -473,6 +506,24 @@ impl<'a> World<'a> {
             trace_hash: self.trace.hash(),
             findings: tally.findings,
             replay: self.config.replay(),
+        }
+    }
+
+    /// What was left out for those who may be sent so much only, or waits for them, as the relay says.
+    fn left_out(&self) -> u64 {
+        let counters = self.host.counters();
+        let is_hidden = self.config.sabotage == Some(Sabotage::ThinUncounted);
+        let thinned = if is_hidden { 0 } else { counters.dropped(DropReason::Thinned) };
+        // What was not sent to them at all is said to be left out.
+        let left_out = thinned + counters.dropped(DropReason::WaitedTooLong);
+        let waited = self.tallies.waited.into_iter().max().unwrap_or(0);
+        left_out + waited + self.tallies.held_back
+    }
+
+    /// At the end everybody has the newest of everything, however little one may be sent.
+    fn check_budgets(&mut self) {
+        if self.scenario.end.since(self.scenario.quiet_from) > WAITS {
+            self.oracle.check_starved(self.now);
         }
     }
 

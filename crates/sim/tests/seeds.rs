@@ -136,9 +136,26 @@ fn a_relay_that_alters_bytes_is_caught() {
     assert!(sabotaged(Sabotage::AlterOneIn(500), |report| report.unexpected) > 0);
 }
 
+/// The same in runs that are long enough for all that waits to be sent.
+fn sabotaged_for_long(sabotage: Sabotage, what: impl Fn(&Report) -> u64) -> u64 {
+    let config = |seed| SimConfig { sabotage: Some(sabotage), ..SimConfig::new(seed) };
+    (0..8).map(|seed| what(&run(&config(seed)))).sum()
+}
+
+#[test]
+fn a_relay_that_leaves_out_without_counting_is_caught() {
+    let broken = |report: &Report| report.broken_invariants + report.missing;
+    assert!(sabotaged_for_long(Sabotage::ThinUncounted, broken) > 0);
+}
+
+#[test]
+fn a_relay_that_starves_a_flow_is_caught() {
+    assert!(sabotaged_for_long(Sabotage::Starve, |report| report.starved) > 0);
+}
+
 #[test]
 fn a_failing_verdict_ends_with_the_command_that_replays_it() {
-    let config = SimConfig { sabotage: Some(Sabotage::DropOneIn(50)), ..SimConfig::new(1) };
+    let config = SimConfig { sabotage: Some(Sabotage::AlterOneIn(50)), ..SimConfig::new(1) };
     let problem = run(&config).verdict().unwrap_err();
     assert!(problem.ends_with("canopy sim --seed 1"), "{problem}");
 }

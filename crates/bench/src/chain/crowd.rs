@@ -83,6 +83,7 @@ fn walk(network: &Network, trace: &Trace, bytes: usize, tick: Duration) -> anyho
         bytes,
         settle: SETTLE + tick,
         hop: canopy_bots::DEFAULT_HOP + tick,
+        weigh: None,
         endures: false,
     };
     Ok(canopy_bots::run(&config, trace, None, &AtomicBool::new(false), |_| ())?)

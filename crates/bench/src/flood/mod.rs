@@ -161,6 +161,7 @@ impl FloodBench {
             bytes: 100,
             settle: SETTLE,
             hop: canopy_bots::DEFAULT_HOP,
+            weigh: None,
             endures: false,
         };
         let report = canopy_bots::run(&config, trace, None, &AtomicBool::new(false), |_| ())?;

@@ -5,7 +5,8 @@ use super::cases::{Case, Scenario};
 use crate::members::{Heard, Members, session};
 use anyhow::Context;
 use canopy_net::{Socket, SocketOptions, process_cpu_time};
-use canopy_wire::{Flags, Group, Level, MAX_DATAGRAM, Time};
+use canopy_session::Session;
+use canopy_wire::{Flags, Group, Level, MAX_DATAGRAM, Time, Weight};
 use hdrhistogram::Histogram;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -30,6 +31,42 @@ const RING: usize = 256;
 pub(crate) enum Side {
     Relay,
     Reflector,
+}
+
+/// To what the members publish and subscribe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Interests {
+    /// All to one group, which has the same weight for everyone: they are in one cell.
+    OneGroup,
+    /// Each to a group of its own, and everyone to all groups, with weights of its own: each stands at
+    /// another place.
+    OwnGroups,
+}
+
+impl Interests {
+    /// The group that a member publishes to.
+    fn group_of(self, member: usize) -> u32 {
+        match self {
+            Interests::OneGroup => GROUP,
+            Interests::OwnGroups => GROUP + member as u32,
+        }
+    }
+
+    /// A member's session, one of so many.
+    fn session(self, number: usize, members: usize, listens: bool) -> Session {
+        let groups = (self == Interests::OneGroup && listens).then_some(GROUP);
+        let mut session = session(number, groups.into_iter());
+        if self == Interests::OwnGroups && listens {
+            for other in (0..members).filter(|other| *other != number) {
+                // As if they stood in a line, 10 m from each other.
+                let distance = 10.0 * (other as f32 - number as f32).abs();
+                let weight = Weight::nearest(1.0 / distance.powi(2));
+                let group = Group::new(self.group_of(other));
+                session.subscribe_with(group, Level(0), weight);
+            }
+        }
+        session
+    }
 }
 
 /// What one side did in one round.
@@ -95,6 +132,7 @@ impl Arrivals {
 /// A crowd or a publisher with its audience, joined to one side.
 pub(crate) struct Load {
     case: Case,
+    interests: Interests,
     /// The ceiling's publisher is the last and receives nothing.
     members: Members,
     arrivals: Arrivals,
@@ -112,6 +150,16 @@ impl Load {
         from: IpAddr,
         servers: &[SocketAddr],
     ) -> anyhow::Result<Load> {
+        Load::join_with(Interests::OneGroup, (side, case), from, servers)
+    }
+
+    /// The same for a crowd with other interests.
+    pub(crate) fn join_with(
+        interests: Interests,
+        (side, case): (Side, &Case),
+        from: IpAddr,
+        servers: &[SocketAddr],
+    ) -> anyhow::Result<Load> {
         let gro = case.receivers_gro;
         let options = SocketOptions { receive_offload: gro, ..SocketOptions::default() };
         // Two sizes of memory, so that receiving small pieces does not walk through large ones.
@@ -120,12 +168,12 @@ impl Load {
         let count = case.n + usize::from(case.scenario == Scenario::Ceiling);
         for (number, server) in (0..count).zip(servers.iter().cycle()) {
             let listens = number < case.n;
-            let groups = listens.then_some(GROUP).into_iter();
-            let session = (side == Side::Relay).then(|| session(number, groups));
+            let session = (side == Side::Relay).then(|| interests.session(number, count, listens));
             members.add([SocketAddr::new(from, 0), *server], &options, session, listens)?;
         }
         let mut load = Load {
             case: *case,
+            interests,
             members,
             arrivals: Arrivals {
                 deliveries: 0,
@@ -242,6 +290,7 @@ impl Load {
         let mut payload = [0; MAX_DATAGRAM];
         let payload = &mut payload[..self.case.bytes];
         payload[..8].copy_from_slice(&now.as_nanos().to_be_bytes());
+        let group = self.interests.group_of(member);
         let member = &mut self.members.list[member];
         let mut datagrams = [0; (IN_FLIGHT as usize) * 1100];
         let (mut len, mut segment) = (0, 0);
@@ -251,7 +300,7 @@ impl Load {
             self.sequence = self.sequence.wrapping_add(1);
             let one = match &mut member.session {
                 Some(session) => {
-                    let group = Group::new(GROUP).address();
+                    let group = Group::new(group).address();
                     session.publish(group, Level(0), Flags(0), payload, &mut datagrams[len..])?
                 }
                 None => {

@@ -204,9 +204,9 @@ mod tests {
                 let expected = if sequence == 1 { HELD } else { changes };
                 assert_eq!(subscribe.changes().count() as u32, expected);
                 for change in subscribe.changes() {
-                    let fits = match change {
-                        Change::Add(group, _) => held.insert(group),
-                        Change::Drop(group) => held.remove(&group),
+                    let fits = match change.wanted() {
+                        Some(_) => held.insert(change.group()),
+                        None => held.remove(&change.group()),
                     };
                     assert!(fits, "{change:?} of packet {sequence}, {changes} at a time");
                 }

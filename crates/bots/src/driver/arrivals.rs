@@ -46,7 +46,9 @@ impl Crowd<'_> {
         for Arrival { receiver, at, position, received } in self.arrivals.drain(..) {
             let last = self.oracle.tally().published;
             let id = position.and_then(|position| position.id(last));
-            let carriage = Carriage { sent: at, copy: false, overtaken: false };
+            // What is left of a budget may go to another group before.
+            let overtaken = self.limited.contains(&receiver);
+            let carriage = Carriage { sent: at, copy: false, overtaken };
             self.oracle.received(at, receiver as usize, &Received { id, ..received }, carriage);
             let Some(position) = position else { continue };
             let age = at.since(position.published);
@@ -57,7 +59,7 @@ impl Crowd<'_> {
                 let held = received.dst.group().zip(receiver_has);
                 let held = held.and_then(|(group, w)| w.level_held(&self.config.grid, group));
                 let level = held.unwrap_or(COARSE);
-                let heard = Heard { x, y, received: at, age, level };
+                let heard = Heard { x, y, received: at, age, level, rate: 0.0 };
                 self.heard.entry(receiver).or_default().push((walker, heard));
             }
         }

@@ -12,7 +12,7 @@ use crate::grid::{COARSE, Cell, DETAILED};
 use crate::position::Position;
 use crate::report::{Report, Verdict};
 use crate::trace::{Row, Trace};
-use crate::view::{Heard, Snapshot, Totals, View};
+use crate::view::{Heard, Seen, Snapshot, Totals, View};
 use crate::walker::{Told, Walker};
 use ages::AgeMeter;
 use arrivals::Arrival;
@@ -22,7 +22,7 @@ use canopy_wire::Time;
 use relays::Relays;
 use schedule::{Join, Schedule};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -83,6 +83,8 @@ struct Crowd<'a> {
     updates_unsent: u64,
     view: Option<Arc<View>>,
     watched: Vec<u32>,
+    /// Walkers whose relay does not send them everything.
+    limited: BTreeSet<u32>,
     heard: BTreeMap<u32, Vec<(u32, Heard)>>,
     ready: Vec<u64>,
     arrivals: Vec<Arrival>,
@@ -128,6 +130,7 @@ impl<'a> Crowd<'a> {
             updates_unsent: 0,
             view,
             watched: Vec::new(),
+            limited: BTreeSet::new(),
             heard: BTreeMap::new(),
             ready: Vec::new(),
             arrivals: Vec::new(),
@@ -172,7 +175,7 @@ impl<'a> Crowd<'a> {
             let mut walker = Walker::new(number, self.config, &self.readiness)?;
             self.relays.ask(walker.relay, now);
             self.oracle.appear(now, number as usize);
-            walker.look_around(now, grid, (x, y), &mut self.cells, &mut self.oracle);
+            walker.look_around(now, grid, (x, y), None, &mut self.cells, &mut self.oracle);
             self.walkers[number as usize] = Some(walker);
             self.turn(number, now);
             joined += 1;
@@ -205,7 +208,8 @@ impl<'a> Crowd<'a> {
         let now = self.clock.now();
         let grid = &self.config.grid;
         walker.at = Some([row.x, row.y]);
-        walker.look_around(now, grid, (row.x, row.y), &mut self.cells, &mut self.oracle);
+        let weigh = self.config.weigh.filter(|_| self.limited.contains(&row.walker));
+        walker.look_around(now, grid, (row.x, row.y), weigh, &mut self.cells, &mut self.oracle);
         let group = grid.group_of(grid.cell_of(row.x, row.y));
         if walker.is_connected() {
             let is_coarse = grid.near().is_none() || walker.published.is_multiple_of(COARSE_EVERY);
@@ -220,6 +224,9 @@ impl<'a> Crowd<'a> {
                 overtaken: false,
             };
             let id = self.oracle.publish(now, publish);
+            for limited in &self.limited {
+                self.oracle.may_be_left_out(*limited as usize, id);
+            }
             // Nothing is lost on its way to the relay: what it does not forward is missing.
             self.oracle.read(now, publish.publisher, &[id]);
             let (x, y, number) = (row.x as f32, row.y as f32, id as u32);
@@ -301,6 +308,7 @@ impl<'a> Crowd<'a> {
     fn refresh_view(&mut self, now: Time) {
         let Some(view) = &self.view else { return };
         self.watched = view.watched();
+        self.limited = view.limits().into_keys().collect();
         let avatars = self.walkers.iter().flatten();
         let avatars = avatars.filter_map(|walker| walker.at.map(|[x, y]| (walker.number, x, y)));
         let avatars = avatars.collect();
@@ -311,8 +319,11 @@ impl<'a> Crowd<'a> {
         let walkers = &self.walkers;
         view.refresh(snapshot, std::mem::take(&mut self.heard), |number| {
             match walkers.get(number as usize).and_then(Option::as_ref) {
-                Some(walker) => (walker.at, walker.acknowledged()),
-                None => (None, Vec::new()),
+                Some(walker) => {
+                    let address = walker.is_connected().then(|| walker.session.address());
+                    Seen { at: walker.at, address, cells: walker.acknowledged() }
+                }
+                None => Seen::default(),
             }
         });
     }

@@ -1,6 +1,7 @@
 //! The live stream of one page: a greeting, then ten frames a second.
 
 use super::Console;
+use super::links::LinkLoads;
 use super::rates::RelayRates;
 use super::relays::{RelaysFrame, RelaysView};
 use axum::response::sse::Event;
@@ -30,6 +31,7 @@ struct Frame {
     /// Of all relays of a demo together.
     relay: Option<RelayRates>,
     net: Option<RelaysFrame>,
+    links: Vec<LinkLoads>,
 }
 
 #[derive(Serialize)]
@@ -41,9 +43,14 @@ struct ViewerFrame {
     level: u8,
     /// Column, row, level.
     cells: Vec<(i32, i32, u8)>,
-    /// Walker, x, y, age in milliseconds, level of the cell that it was heard in.
-    received: Vec<(u32, f32, f32, f64, u8)>,
+    /// How many bits a second it is sent at most; null: everything.
+    limit_bits: Option<u64>,
+    received: Vec<ReceivedFrame>,
 }
+
+/// Walker, x, y, age in milliseconds when it came, level of the cell that it was heard in, milliseconds since
+/// it came, updates of that walker a second.
+type ReceivedFrame = (u32, f32, f32, f64, u8, f64, f64);
 
 #[derive(Serialize)]
 struct CrowdFrame {
@@ -127,25 +134,31 @@ impl Feed {
         let net = relays.zip(look.as_ref()).map(|(relays, look)| relays.frame(look, lost));
         Frame {
             t: self.console.started.elapsed().as_secs_f64(),
-            viewer: self.viewer(),
+            viewer: self.viewer(snapshot.as_ref()),
             crowd: snapshot.as_ref().map(|snapshot| CrowdFrame::new(snapshot, tick_ms)),
             avatars: snapshot.map(|snapshot| snapshot.avatars).unwrap_or_default(),
             relay: self.console.rates(look.as_ref()),
+            links: self.console.links(look.as_ref()),
             net,
         }
     }
 
-    fn viewer(&self) -> Option<ViewerFrame> {
+    fn viewer(&self, snapshot: Option<&Snapshot>) -> Option<ViewerFrame> {
         let watch = self.watch.as_ref()?;
+        let now = snapshot?.now;
         let viewer = watch.viewer();
         let [x, y] = viewer.at?;
         let cells: Vec<_> =
             viewer.cells.iter().map(|(cell, level)| (cell.x, cell.y, level.0)).collect();
         let level = cells.iter().map(|(.., level)| *level).max().unwrap_or_default();
         let received = viewer.heard.iter().map(|(walker, heard)| {
-            (*walker, heard.x, heard.y, heard.age.as_secs_f64() * 1000.0, heard.level.0)
+            let (age, silent) = (heard.age.as_secs_f64(), now.since(heard.received).as_secs_f64());
+            // Whoever falls silent has no rate for long.
+            let rate = f64::from(heard.rate).min(1.0 / silent.max(1e-3));
+            (*walker, heard.x, heard.y, age * 1000.0, heard.level.0, silent * 1000.0, rate)
         });
-        Some(ViewerFrame { id: watch.walker(), x, y, level, cells, received: received.collect() })
+        let (id, limit_bits, received) = (watch.walker(), watch.limit(), received.collect());
+        Some(ViewerFrame { id, x, y, level, cells, limit_bits, received })
     }
 }
 

@@ -3,6 +3,7 @@
 //! It only reads: the status of relays and the crowd's view. It never touches the data threads.
 
 mod feed;
+mod links;
 mod rates;
 mod relays;
 
@@ -20,6 +21,7 @@ use canopy_bots::{COARSE_EVERY, View};
 use canopy_node::RelayWatch;
 use canopy_relay::Mode;
 use feed::Feed;
+use links::LinkLoads;
 use rates::{Rates, RelayRates};
 use relays::RelaysView;
 use serde::{Deserialize, Serialize};
@@ -35,12 +37,14 @@ const ASSETS: &[(&str, &str, &str)] = &[
     ("/feed.js", JS, include_str!("../../../../web/feed.js")),
     ("/scene.js", JS, include_str!("../../../../web/scene.js")),
     ("/viewer.js", JS, include_str!("../../../../web/viewer.js")),
+    ("/budget.js", JS, include_str!("../../../../web/budget.js")),
     ("/map.js", JS, include_str!("../../../../web/map.js")),
     ("/layers.js", JS, include_str!("../../../../web/layers.js")),
     ("/charts.js", JS, include_str!("../../../../web/charts.js")),
     ("/panel.js", JS, include_str!("../../../../web/panel.js")),
     ("/format.js", JS, include_str!("../../../../web/format.js")),
     ("/relays.js", JS, include_str!("../../../../web/relays.js")),
+    ("/links.js", JS, include_str!("../../../../web/links.js")),
     ("/paint.js", JS, include_str!("../../../../web/paint.js")),
 ];
 const JS: &str = "text/javascript; charset=utf-8";
@@ -148,6 +152,14 @@ impl Console {
             (None, None) => return None,
         };
         Some(rates.read(status))
+    }
+
+    fn links(&self, look: Option<&Look>) -> Vec<LinkLoads> {
+        match (look.zip(self.relays.as_ref()), &self.relay) {
+            (Some((look, relays)), _) => relays.loads(look),
+            (None, Some(relay)) => links::of_relay(&relay.status(), &self.net),
+            (None, None) => Vec::new(),
+        }
     }
 
     /// The pages, the stream, and the relay's `/metrics`.

@@ -1,7 +1,9 @@
 //! The demo's relays as a page shows them.
 
+use super::links::{LinkLoads, MOST_COMTREES, MOST_LINKS};
 use super::rates::Rates;
 use crate::demo::{DemoRelays, Look};
+use crate::net::Busiest;
 use canopy_node::ThreadStatus;
 use canopy_relay::LinkStatus;
 use canopy_session::PublicKey;
@@ -66,7 +68,7 @@ impl RelaysView {
         let relays = relays.map(|(number, (status, rates))| {
             let read = status.clone().map(|status| rates.read(status));
             RelayFrame {
-                name: format!("relay-{}", number + 1),
+                name: name_of(number),
                 up: read.is_some(),
                 participants: read.as_ref().map_or(0, |read| read.clients()),
                 lost: lost.get(number).copied().unwrap_or_default(),
@@ -77,6 +79,26 @@ impl RelaysView {
         let joins = self.relays.topology.joins.iter().zip(&look.cut);
         let links = joins.map(|(join, cut)| self.link(look, join.relays, *cut)).collect();
         RelaysFrame { relays, links }
+    }
+
+    /// What the links carry of each comtree, of both directions.
+    pub(super) fn loads(&self, look: &Look) -> Vec<LinkLoads> {
+        let busiest = Busiest::of(&look.all.comtrees);
+        let joins = self.relays.topology.joins.iter().take(MOST_LINKS);
+        let loads = joins.map(|join| {
+            let [near, far] = join.relays;
+            let of_end = |own: usize, other: usize| {
+                let branches = look.relays[own].iter().flat_map(|status| &status.branches);
+                branches.filter(move |branch| branch.id.link == self.keys[other])
+            };
+            let branches = of_end(near, far).chain(of_end(far, near));
+            LinkLoads {
+                name: join.relays.map(name_of).join(" – "),
+                up: self.link(look, join.relays, false).up,
+                comtrees: busiest.loads(branches, MOST_COMTREES),
+            }
+        });
+        loads.collect()
     }
 
     fn link(&self, look: &Look, relays: [usize; 2], cut: bool) -> LinkFrame {
@@ -97,4 +119,8 @@ impl RelaysView {
             bits_per_s: near.or(far).map_or(0, |link| link.bits_in + link.bits_out),
         }
     }
+}
+
+fn name_of(relay: usize) -> String {
+    format!("relay-{}", relay + 1)
 }

@@ -1,4 +1,4 @@
-//! What the demo's page may do to the relays: cut and mend links, kill and revive relays.
+//! What the demo's page may do: cut and mend links, kill and revive relays, and limit what a viewer is sent.
 
 use super::relays::{Deed, DemoRelays};
 use axum::Router;
@@ -7,16 +7,27 @@ use axum::http::header::{HOST, ORIGIN};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use canopy_bots::View;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Serves `POST /demo/{links|relays}/{number}/{deed}`.
-pub(super) fn router(relays: Arc<DemoRelays>) -> Router {
-    Router::new().route("/demo/{what}/{number}/{deed}", post(act)).with_state(relays)
+type Demo = (Arc<DemoRelays>, Arc<View>);
+
+/// What a page asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Deed(Deed),
+    /// Of a viewer: so many bits a second at most, or everything.
+    Limit(u32, Option<u64>),
+}
+
+/// Serves `POST /demo/{links|relays}/{number}/{deed}` and `POST /demo/viewers/{number}/{bits|everything}`.
+pub(super) fn router(relays: Arc<DemoRelays>, view: Arc<View>) -> Router {
+    Router::new().route("/demo/{what}/{number}/{deed}", post(act)).with_state((relays, view))
 }
 
 async fn act(
-    State(relays): State<Arc<DemoRelays>>,
+    State((relays, view)): State<Demo>,
     headers: HeaderMap,
     Path((what, number, deed)): Path<(String, usize, String)>,
 ) -> Response {
@@ -27,6 +38,17 @@ async fn act(
     let Some(deed) = parse(&what, number, &deed) else {
         return (StatusCode::NOT_FOUND, "there is no such deed\n").into_response();
     };
+    let deed = match deed {
+        Asked::Deed(deed) => deed,
+        Asked::Limit(walker, _) if view.address_of(walker).is_none() => {
+            let why = "no page looks through that viewer\n";
+            return (StatusCode::CONFLICT, why).into_response();
+        }
+        Asked::Limit(walker, bits) => {
+            view.limit(walker, bits);
+            return StatusCode::NO_CONTENT.into_response();
+        }
+    };
     // It waits for the data threads.
     match tokio::task::spawn_blocking(move || relays.act(deed)).await {
         Ok(Ok(())) => StatusCode::NO_CONTENT.into_response(),
@@ -35,14 +57,20 @@ async fn act(
     }
 }
 
-fn parse(what: &str, number: usize, deed: &str) -> Option<Deed> {
-    match (what, deed) {
-        ("links", "cut") => Some(Deed::Cut(number)),
-        ("links", "mend") => Some(Deed::Mend(number)),
-        ("relays", "kill") => Some(Deed::Kill(number)),
-        ("relays", "revive") => Some(Deed::Revive(number)),
-        _ => None,
-    }
+fn parse(what: &str, number: usize, deed: &str) -> Option<Asked> {
+    let deed = match (what, deed) {
+        ("links", "cut") => Deed::Cut(number),
+        ("links", "mend") => Deed::Mend(number),
+        ("relays", "kill") => Deed::Kill(number),
+        ("relays", "revive") => Deed::Revive(number),
+        ("viewers", "everything") => return Some(Asked::Limit(number.try_into().ok()?, None)),
+        ("viewers", bits) => {
+            let bits = bits.parse().ok().filter(|bits| *bits > 0)?;
+            return Some(Asked::Limit(number.try_into().ok()?, Some(bits)));
+        }
+        _ => return None,
+    };
+    Some(Asked::Deed(deed))
 }
 
 /// Whether a request comes from the page that is served here. A browser says with every POST which
@@ -81,8 +109,13 @@ mod tests {
 
     #[test]
     fn deeds_are_named_by_their_path() {
-        assert_eq!(parse("links", 2, "cut"), Some(Deed::Cut(2)));
-        assert_eq!(parse("relays", 0, "revive"), Some(Deed::Revive(0)));
+        assert_eq!(parse("links", 2, "cut"), Some(Asked::Deed(Deed::Cut(2))));
+        assert_eq!(parse("relays", 0, "revive"), Some(Asked::Deed(Deed::Revive(0))));
+        assert_eq!(parse("viewers", 7, "64000"), Some(Asked::Limit(7, Some(64_000))));
+        assert_eq!(parse("viewers", 7, "everything"), Some(Asked::Limit(7, None)));
+        for nonsense in ["0", "-5", "much", ""] {
+            assert_eq!(parse("viewers", 7, nonsense), None, "{nonsense:?}");
+        }
         assert_eq!(parse("relays", 0, "cut"), None);
     }
 }

@@ -1,6 +1,7 @@
 //! `canopy demo`: relays, crowd and console in one process, on loopback.
 
 mod deeds;
+mod limits;
 mod relays;
 
 pub(crate) use relays::{DemoRelays, Look};
@@ -15,10 +16,12 @@ use crate::settings::{RelayArgs, RelaySettings};
 use crate::token::{now, random};
 use anyhow::{Context, bail};
 use canopy_bots::{CrowdConfig, Generated, Issuer, RelayTarget, Trace, View};
+use canopy_client::{Falloff, Weight};
 use canopy_node::{NodeConfig, RunningRelay};
 use canopy_relay::Trust;
 use canopy_token::{KeySet, Revocations, SigningKey};
 use clap::Args;
+use limits::Limits;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::net::TcpListener;
 
 /// Starts relays, a crowd and a console on this machine; prints the console's address. The console has
-/// a map of the relays, where links can be cut and relays killed. Needs no root. Ports are chosen free when taken. Ends with Ctrl-C.
+/// a map of the relays, where links can be cut and relays killed, and a budget for what the viewer is sent. Needs no root. Ports are chosen free when taken. Ends with Ctrl-C.
 #[derive(Args)]
 pub(crate) struct DemoCommand {
     /// Walk this trace, again and again, instead of generated walkers
@@ -58,6 +61,8 @@ const RADIUS: f64 = 8.0;
 /// beyond.
 const AREA_PER_WALKER: f64 = 8.0;
 const GENERATED_SECONDS: f64 = 600.0;
+/// What a walker covers, square metres.
+const WALKER: f32 = 1.0;
 
 impl DemoCommand {
     pub(crate) fn run(mut self) -> anyhow::Result<ExitCode> {
@@ -99,7 +104,8 @@ impl DemoCommand {
         let targets =
             relays.addresses().map(|(address, key)| RelayTarget { address, key: Some(key) });
         let (trace, config) = self.walk.prepare(trace, targets.collect(), comtree)?;
-        let config = CrowdConfig { issuer: Some(issuer), endures: true, ..config };
+        let issuer = Some(issuer);
+        let config = CrowdConfig { issuer, endures: true, weigh: Some(weigh), ..config };
         self.print_addresses(&trace, &addresses, &console, &metrics)?;
         let view = View::new();
         let net = SharedNet::default();
@@ -109,7 +115,11 @@ impl DemoCommand {
             pages = pages.with_relays(Arc::clone(&relays));
         }
         serve_pages(metrics, metrics::router(first, net));
-        serve_pages(console, pages.router().merge(deeds::router(Arc::clone(&relays))));
+        let deeds = deeds::router(Arc::clone(&relays), Arc::clone(&view));
+        serve_pages(console, pages.router().merge(deeds));
+        let member = (comtree, settings.node.budgets.member);
+        let limits = Limits::new(Arc::clone(&relays), Arc::clone(&view), member);
+        tokio::spawn(limits.keep());
         let stop = Arc::new(AtomicBool::new(false));
         let stop_walking = Arc::clone(&stop);
         let mut walking =
@@ -152,6 +162,13 @@ impl DemoCommand {
         }
         Ok(())
     }
+}
+
+/// What a cell matters to a viewer with a budget. The demo's world is small: a metre of it stands for
+/// five.
+fn weigh(distance: f64) -> Weight {
+    let scale = 5.0 * Falloff::METRES.scale;
+    Falloff { scale }.weight(distance as f32, WALKER)
 }
 
 /// Walks the trace again and again.

@@ -7,8 +7,9 @@ use crate::settings::RelaySettings;
 use crate::token::random;
 use anyhow::{Context, bail};
 use canopy_node::{Command, Health, NodeConfig, RelayWatch, RunningRelay, ThreadStatus};
-use canopy_relay::{BranchConfig, BranchId, Change, LinkConfig};
+use canopy_relay::{BranchConfig, BranchId, Budget, Change, LinkConfig};
 use canopy_session::{Identity, PublicKey};
+use canopy_wire::{Address, Comtree};
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -142,6 +143,19 @@ impl DemoRelays {
             Deed::Kill(relay) => self.kill(relay),
             Deed::Revive(relay) => self.revive(relay),
         }
+    }
+
+    /// Gives the participant that is walker number so-and-so another budget at its relay.
+    pub(super) fn set_budget(
+        &self,
+        walker: u32,
+        (comtree, address): (Comtree, Address),
+        budget: Budget,
+    ) -> anyhow::Result<()> {
+        let number = walker as usize % self.relays.len();
+        let watch = lock(&self.shown).watches[number].clone();
+        let watch = watch.with_context(|| format!("relay {number} does not run"))?;
+        Ok(watch.apply(Change::SetBudget { comtree, address, budget })?)
     }
 
     /// Ends all of them.

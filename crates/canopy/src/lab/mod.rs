@@ -1,5 +1,6 @@
 //! `canopy lab`: several relays on this machine, for trying things and for tests from outside.
 
+mod degrade;
 mod files;
 mod process;
 pub(crate) mod topology;
@@ -10,6 +11,7 @@ use crate::serve::Signals;
 use anyhow::bail;
 use canopy_relay::DEFAULT_WORLD;
 use clap::{Args, Subcommand, ValueEnum};
+use degrade::DegradeCommand;
 use files::{COMTREE, Known};
 use process::{RelayProcess, Serving, in_words};
 use serde::Serialize;
@@ -30,6 +32,13 @@ pub(crate) struct LabCommand {
 enum LabWhat {
     /// Start relays on loopback, joined to one network with a world over all of them
     Net(NetCommand),
+    /// What a flood on one comtree costs a world on another that shares relays and links with it
+    Isolation(canopy_bench::IsolationLab),
+    /// Who floods there
+    #[command(hide = true)]
+    IsolationFlooder(canopy_bench::IsolationFlooder),
+    /// Show what viewers see of a crowd when their budgets do not hold all of it
+    Degrade(DegradeCommand),
 }
 
 /// Starts relays on loopback, each a process of its own, joined as is said, with one world over all of
@@ -97,6 +106,9 @@ impl LabCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.what {
             LabWhat::Net(net) => net.run(),
+            LabWhat::Isolation(isolation) => isolation.run(),
+            LabWhat::IsolationFlooder(flooder) => flooder.run(),
+            LabWhat::Degrade(degrade) => degrade.run(),
         }
     }
 }

@@ -11,7 +11,8 @@ use canopy_relay::{BranchConfig, BranchRole, Change};
 /// 2. links and comtrees go;
 /// 3. comtrees and links come;
 /// 4. branches that stay change their roles, the old parents first;
-/// 5. branches come.
+/// 5. branches come;
+/// 6. budgets of comtrees and branches change, and what links bear.
 ///
 /// A link that is another one now is taken away and added. So is a branch whose neighbour has another
 /// site. A comtree that is on both sides stays as it is.
@@ -46,7 +47,51 @@ pub(crate) fn changes(before: &Net, after: &Net) -> Vec<Change> {
         .values()
         .filter(|branch| before.branches.get(&branch.id).is_none_or(|old| !stays(old)));
     changes.extend(coming.map(|branch| Change::AddBranch(*branch)));
+    changes.extend(budgets(before, after, stays));
+    changes.extend(capacities(before, after, stays));
     changes
+}
+
+/// What links bear, and what branches have of that for certain, where it is something else than what the data
+/// plane has then: a link and a branch that have just come have no limits and no guarantee.
+fn capacities(before: &Net, after: &Net, stays: impl Fn(&BranchConfig) -> bool) -> Vec<Change> {
+    let of_links = after.links.values().filter_map(|link| {
+        let key = link.key;
+        let stayed = before.links.get(&key) == Some(link);
+        let before = before.capacities.get(&key).filter(|_| stayed).copied();
+        let capacity = after.capacities.get(&key).copied().unwrap_or_default();
+        let change = Change::SetLinkCapacity { key, thread: link.thread, capacity };
+        (capacity != before.unwrap_or_default()).then_some(change)
+    });
+    let of_branches = after.branches.values().filter_map(|branch| {
+        let id = branch.id;
+        let stayed = before.branches.get(&id).is_some_and(&stays);
+        let before = before.budgets.guarantees.get(&id).filter(|_| stayed).copied();
+        let bits = after.budgets.guarantees.get(&id).copied().unwrap_or_default();
+        let change = Change::SetBranchGuarantee { branch: id, bits };
+        (bits != before.unwrap_or_default()).then_some(change)
+    });
+    of_links.chain(of_branches).collect()
+}
+
+/// The budgets that are others than what the data plane has then: a branch that has just come has no
+/// limits, and a comtree those of all.
+fn budgets(before: &Net, after: &Net, stays: impl Fn(&BranchConfig) -> bool) -> Vec<Change> {
+    let at_first = &before.budgets.at_first;
+    let had = |comtree| before.budgets.comtrees.get(comtree).unwrap_or(at_first);
+    let comtrees = after.budgets.comtrees.iter();
+    let of_comtrees = comtrees
+        .filter(|(comtree, budget)| had(comtree) != *budget)
+        .map(|(comtree, budget)| Change::SetComtreeBudget { comtree: *comtree, budget: *budget });
+    let of_branches = after.branches.values().filter_map(|branch| {
+        let id = branch.id;
+        let stayed = before.branches.get(&id).is_some_and(&stays);
+        let before = before.budgets.branches.get(&id).filter(|_| stayed).copied();
+        let budget = after.budgets.branches.get(&id).copied().unwrap_or_default();
+        let is_other = budget != before.unwrap_or_default();
+        is_other.then_some(Change::SetBranchBudget { branch: id, budget })
+    });
+    of_comtrees.chain(of_branches).collect()
 }
 
 /// The new roles of the branches that stay. Who becomes a child comes first, because a relay may have
@@ -75,7 +120,7 @@ fn roles(before: &Net, after: &Net, stays: impl Fn(&BranchConfig) -> bool) -> Ve
 #[cfg(test)]
 mod tests {
     use super::*;
-    use canopy_relay::{BranchId, ComtreeConfig, LinkConfig};
+    use canopy_relay::{BranchId, ComtreeConfig, Down, LinkConfig};
     use canopy_wire::Comtree;
     use std::net::SocketAddr;
 
@@ -224,6 +269,43 @@ mod tests {
             net(&[1], &[link(1, 1), link(2, 1)], &branches)
         };
         assert_eq!(go(&with_sites(11, 12), &with_sites(12, 11)).len(), 4);
+    }
+
+    #[test]
+    fn capacities_and_guarantees_follow_their_links_and_branches() {
+        let one = branch(1, 1, BranchRole::Parent, 11);
+        let plain = net(&[1], &[link(1, 1)], &[one]);
+        let mut shaped = plain.clone();
+        let capacity = Down { bits: 1_000_000, updates: 0 };
+        shaped.capacities.insert(link(1, 1).key, capacity);
+        shaped.budgets.guarantees.insert(one.id, 300_000);
+        let is_set = |steps: &[Change]| {
+            let [.., of_link, of_branch] = steps else { return false };
+            matches!(of_link, Change::SetLinkCapacity { capacity: it, .. } if *it == capacity)
+                && matches!(of_branch, Change::SetBranchGuarantee { bits: 300_000, .. })
+        };
+        let steps = changes(&plain, &shaped);
+        assert!(steps.len() == 2 && is_set(&steps), "{steps:?}");
+        assert!(changes(&shaped, &shaped).is_empty());
+        // A link that comes anew has lost both.
+        let mut moved = net(&[1], &[link(1, 2)], &[one]);
+        (moved.capacities, moved.budgets) = (shaped.capacities.clone(), shaped.budgets.clone());
+        let steps = changes(&shaped, &moved);
+        assert!(steps.len() == 6 && is_set(&steps), "{steps:?}");
+        let mut taken = shaped.clone();
+        steps.iter().for_each(|change| taken.took(change));
+        assert_eq!(taken, moved);
+        let steps = changes(&shaped, &plain);
+        assert!(
+            matches!(
+                steps[..],
+                [
+                    Change::SetLinkCapacity { capacity: Down::NONE, .. },
+                    Change::SetBranchGuarantee { bits: 0, .. }
+                ]
+            ),
+            "{steps:?}"
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::trust::{self, TrustPath};
 use anyhow::Context;
 use canopy_client::RelayKey;
 use canopy_node::{RelayWatch, RunningRelay};
-use canopy_relay::{BranchRole, Change};
+use canopy_relay::{BranchRole, Budget, Change};
 use canopy_session::PublicKey;
 use tokio::signal::unix::Signal;
 
@@ -165,11 +165,40 @@ fn told(change: &Change, net: &Net) -> String {
             net.name(&branch.link),
             role_name(*role)
         ),
+        Change::SetComtreeBudget { comtree, budget } => {
+            format!("comtree {}: {} from now on", comtree.0, in_words(budget))
+        }
+        Change::SetBranchBudget { branch, budget } => format!(
+            "comtree {}: over link {}, {} from now on",
+            branch.comtree.0,
+            net.name(&branch.link),
+            in_words(budget)
+        ),
+        Change::SetLinkCapacity { key, capacity, .. } => format!(
+            "link {}: capacity_bits = {}, capacity_packets = {} from now on",
+            net.name(key),
+            capacity.bits,
+            capacity.updates
+        ),
+        Change::SetBranchGuarantee { branch, bits } => format!(
+            "comtree {}: over link {}, guaranteed_bits = {bits} from now on",
+            branch.comtree.0,
+            net.name(&branch.link)
+        ),
         Change::LimitSubscriptions(most) => {
             format!("max_subscriptions_per_participant is {most} from now on")
         }
         _ => "another change".to_owned(),
     }
+}
+
+/// A budget as a log tells it, in the settings' words.
+fn in_words(budget: &Budget) -> String {
+    let Budget { up_packets, up_bits, down_packets, down_bits } = budget;
+    format!(
+        "up_packets = {up_packets}, up_bits = {up_bits}, down_packets = {down_packets}, \
+         down_bits = {down_bits}"
+    )
 }
 
 /// A role as the settings write it.

@@ -80,6 +80,14 @@ pub(super) struct BranchReport {
     pub(super) subscribes: u32,
     /// Changes of those that were not acknowledged yet.
     pub(super) unacknowledged: u32,
+    /// Bits a second of updates: those that are there for the neighbour, those that it is sent, and those that
+    /// it may be sent of a link whose capacity is known, 0 for no limit. Relays before this did not tell.
+    #[serde(default)]
+    pub(super) bits_offered: u64,
+    #[serde(default)]
+    pub(super) bits_out: u64,
+    #[serde(default)]
+    pub(super) bits_allowed: u64,
 }
 
 /// A learned route: over a link, or to another data thread.
@@ -228,6 +236,9 @@ impl BranchReport {
             subscribed: status.subscribed,
             subscribes: status.subscribes,
             unacknowledged: status.unacknowledged,
+            bits_offered: status.bits_offered,
+            bits_out: status.bits_out,
+            bits_allowed: status.bits_allowed,
         }
     }
 }
@@ -288,6 +299,9 @@ pub(super) mod tests {
             subscribed: 0,
             subscribes: 3,
             unacknowledged: 1,
+            bits_offered: 20_000_000,
+            bits_out: 1_400,
+            bits_allowed: 0,
         };
         let comtree = |id, participants| {
             let counters = Default::default();

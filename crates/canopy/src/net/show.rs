@@ -115,7 +115,7 @@ fn links(text: &mut String, links: &[LinkReport]) {
 fn comtrees(text: &mut String, comtrees: &[ComtreeReport]) {
     let _ = writeln!(
         text,
-        "\n{:>10} {:>6} {:<5} {:>13}  {:<16} {:<10} {:>6} {:<5} {:>10} {:>10} {:>7}",
+        "\n{:>10} {:>6} {:<5} {:>13}  {:<16} {:<10} {:>6} {:<5} {:>10} {:>10} {:>7} {:>10} {:>8}",
         "comtree",
         "site",
         "core",
@@ -126,7 +126,9 @@ fn comtrees(text: &mut String, comtrees: &[ComtreeReport]) {
         "is",
         "subscribed",
         "subscribes",
-        "unacked"
+        "unacked",
+        "Mbit/s out",
+        "allowed"
     );
     for comtree in comtrees {
         let ComtreeReport { id, site, core, participants, branches } = comtree;
@@ -140,10 +142,15 @@ fn comtrees(text: &mut String, comtrees: &[ComtreeReport]) {
             let BranchReport { link, role, site, subscribed, subscribes, unacknowledged, .. } =
                 branch;
             let is = if branch.up { "up" } else { "down" };
+            let out = branch.bits_out as f64 / 1e6;
+            let allowed = match branch.bits_allowed {
+                0 => "all".to_owned(),
+                bits => format!("{:.3}", bits as f64 / 1e6),
+            };
             let _ = writeln!(
                 text,
                 "{head:37}  {link:<16} {role:<10} {site:>6} {is:<5} {subscribed:>10} {subscribes:>10} \
-                 {unacknowledged:>7}"
+                 {unacknowledged:>7} {out:>10.3} {allowed:>8}"
             );
             head.clear();
         }
@@ -205,7 +212,7 @@ mod tests {
         let lines: Vec<Vec<&str>> = text.lines().map(|l| l.split_whitespace().collect()).collect();
         for wanted in [
             "b up 10.0.0.2:4040 1.23 25.0% 0.0% 2.000 0.002 2",
-            "1 1 no 7 b parent 2 up 0 3 1",
+            "1 1 no 7 b parent 2 up 0 3 1 0.001 all",
             "4 9 yes 0 -",
             "1 1.70 data thread 1 -",
             "1 2.* b 40",

@@ -9,6 +9,7 @@ use canopy_relay::{BranchConfig, ComtreeConfig, FIRST_ENDPOINT, MAX_COMTREES};
 use canopy_wire::{Comtree, Downlink, Suite};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 /// The highest site.
 pub(super) const MAX_SITE: u64 = 0x7fff;
@@ -73,6 +74,13 @@ fn check_table(
     }
     if let Some(endpoints) = table.text("endpoints") {
         config.endpoints = endpoints.check(|text| parse_endpoints(&text, threads))?;
+    }
+    if let Some(floor) = table.number("floor_ms") {
+        let floor = floor.check(|floor| within(floor, &(100..=60_000)))?;
+        config.fairness.floor = Duration::from_millis(floor);
+    }
+    if let Some(first) = table.switch("levels_first") {
+        config.fairness.levels_first = first;
     }
     Ok(with_suite(config))
 }

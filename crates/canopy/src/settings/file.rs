@@ -81,8 +81,11 @@ const SETTINGS: &[Setting] = &[
     Setting { table: "limits", key: "max_routes", form: Number, example: "131072" },
     Setting { table: "limits", key: "max_subscriptions_per_participant", form: Number, example: "4096" },
     Setting { table: "limits", key: "max_new_groups_per_participant", form: Number, example: "1024" },
+    Setting { table: "limits", key: "max_flow_pairs", form: Number, example: "1048576" },
     Setting { table: "limits", key: "member_up_packets", form: Number, example: "50000" },
     Setting { table: "limits", key: "member_up_bits", form: Number, example: "100000000" },
+    Setting { table: "limits", key: "member_down_packets", form: Number, example: "0" },
+    Setting { table: "limits", key: "member_down_bits", form: Number, example: "0" },
     Setting { table: "limits", key: "comtree_up_packets", form: Number, example: "0" },
     Setting { table: "limits", key: "comtree_up_bits", form: Number, example: "0" },
     Setting { table: "limits", key: "subscription_changes", form: Number, example: "20000" },
@@ -105,6 +108,12 @@ const COMTREE_KEYS: &[Setting] = &[
     Setting { table: "comtree", key: "downlink", form: Text, example: "\"member\"" },
     Setting { table: "comtree", key: "world", form: Text, example: "\"main\"" },
     Setting { table: "comtree", key: "endpoints", form: Text, example: "\"64-65535\"" },
+    Setting { table: "comtree", key: "floor_ms", form: Number, example: "2000" },
+    Setting { table: "comtree", key: "levels_first", form: Switch, example: "false" },
+    Setting { table: "comtree", key: "up_packets", form: Number, example: "0" },
+    Setting { table: "comtree", key: "up_bits", form: Number, example: "0" },
+    Setting { table: "comtree", key: "down_packets", form: Number, example: "0" },
+    Setting { table: "comtree", key: "down_bits", form: Number, example: "0" },
     Setting { table: "comtree", key: "branches", form: Tables, example: BRANCHES },
 ];
 const BRANCHES: &str = "[{ link = \"b\", role = \"parent\", site = 2 }]";
@@ -115,6 +124,11 @@ const BRANCH_KEYS: &[Setting] = &[
     Setting { table: "branches", key: "link", form: Text, example: "\"b\"" },
     Setting { table: "branches", key: "role", form: Text, example: "\"parent\"" },
     Setting { table: "branches", key: "site", form: Number, example: "2" },
+    Setting { table: "branches", key: "up_packets", form: Number, example: "0" },
+    Setting { table: "branches", key: "up_bits", form: Number, example: "0" },
+    Setting { table: "branches", key: "down_packets", form: Number, example: "0" },
+    Setting { table: "branches", key: "down_bits", form: Number, example: "0" },
+    Setting { table: "branches", key: "guaranteed_bits", form: Number, example: "0" },
 ];
 
 /// The keys of a `[[link]]`, which no flag has.
@@ -125,6 +139,8 @@ const LINK_KEYS: &[Setting] = &[
     Setting { table: "link", key: "address", form: Text, example: "\"10.0.0.2:4040\"" },
     Setting { table: "link", key: "calls", form: Switch, example: "true" },
     Setting { table: "link", key: "thread", form: Number, example: "0" },
+    Setting { table: "link", key: "capacity_bits", form: Number, example: "0" },
+    Setting { table: "link", key: "capacity_packets", form: Number, example: "0" },
 ];
 
 /// The keys of all settings.

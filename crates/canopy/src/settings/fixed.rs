@@ -43,7 +43,7 @@ fn of_the_relay(before: &NodeConfig, after: &NodeConfig) -> [(&'static str, bool
     ]
 }
 
-fn limits(before: &NodeConfig, after: &NodeConfig) -> [(&'static str, bool); 19] {
+fn limits(before: &NodeConfig, after: &NodeConfig) -> [(&'static str, bool); 22] {
     let (tables, budgets, gate) = (&before.tables, &before.budgets, &before.gate);
     let (member, comtree) = (&budgets.member, &budgets.comtree);
     let (next_member, next_comtree) = (&after.budgets.member, &after.budgets.comtree);
@@ -57,9 +57,12 @@ fn limits(before: &NodeConfig, after: &NodeConfig) -> [(&'static str, bool); 19]
             "max_new_groups_per_participant",
             tables.max_new_groups_per_participant != after.tables.max_new_groups_per_participant,
         ),
+        ("max_flow_pairs", tables.max_flow_pairs != after.tables.max_flow_pairs),
         ("max_routes", tables.max_routes != after.tables.max_routes),
         ("member_up_packets", member.up_packets != next_member.up_packets),
         ("member_up_bits", member.up_bits != next_member.up_bits),
+        ("member_down_packets", member.down_packets != next_member.down_packets),
+        ("member_down_bits", member.down_bits != next_member.down_bits),
         ("comtree_up_packets", comtree.up_packets != next_comtree.up_packets),
         ("comtree_up_bits", comtree.up_bits != next_comtree.up_bits),
         (

@@ -78,6 +78,16 @@ pub(super) struct LimitArgs {
         allow_negative_numbers = true
     )]
     max_new_groups_per_participant: Option<String>,
+    /// The most pairs of a receiver that cannot be sent everything and a flow that it wants, for each data
+    /// thread [default: 1048576]
+    #[arg(
+        long,
+        value_name = "N",
+        env = "CANOPY_MAX_FLOW_PAIRS",
+        hide_env_values = true,
+        allow_negative_numbers = true
+    )]
+    max_flow_pairs: Option<String>,
     /// Updates a second of one participant; 0 for no limit [default: 50000]
     #[arg(
         long,
@@ -96,6 +106,24 @@ pub(super) struct LimitArgs {
         allow_negative_numbers = true
     )]
     member_up_bits: Option<String>,
+    /// Updates a second to one participant; 0 for no limit [default: 0]
+    #[arg(
+        long,
+        value_name = "N",
+        env = "CANOPY_MEMBER_DOWN_PACKETS",
+        hide_env_values = true,
+        allow_negative_numbers = true
+    )]
+    member_down_packets: Option<String>,
+    /// Bits a second to one participant; 0 for no limit [default: 0]
+    #[arg(
+        long,
+        value_name = "N",
+        env = "CANOPY_MEMBER_DOWN_BITS",
+        hide_env_values = true,
+        allow_negative_numbers = true
+    )]
+    member_down_bits: Option<String>,
     /// Updates a second of a comtree's participants, in a data thread; 0 for no limit [default: 0]
     #[arg(
         long,
@@ -208,7 +236,7 @@ pub(super) struct LimitArgs {
 
 impl LimitArgs {
     /// What was given, by the key that the file has for it.
-    pub(super) fn by_key(&self) -> [(&'static str, &Option<String>); 21] {
+    pub(super) fn by_key(&self) -> [(&'static str, &Option<String>); 24] {
         [
             ("max_sessions", &self.max_sessions),
             ("max_datagram", &self.max_datagram),
@@ -217,8 +245,11 @@ impl LimitArgs {
             ("max_routes", &self.max_routes),
             ("max_subscriptions_per_participant", &self.max_subscriptions_per_participant),
             ("max_new_groups_per_participant", &self.max_new_groups_per_participant),
+            ("max_flow_pairs", &self.max_flow_pairs),
             ("member_up_packets", &self.member_up_packets),
             ("member_up_bits", &self.member_up_bits),
+            ("member_down_packets", &self.member_down_packets),
+            ("member_down_bits", &self.member_down_bits),
             ("comtree_up_packets", &self.comtree_up_packets),
             ("comtree_up_bits", &self.comtree_up_bits),
             ("subscription_changes", &self.subscription_changes),
@@ -255,6 +286,7 @@ pub(super) fn check_tables(sources: &Sources) -> anyhow::Result<TableLimits> {
             "max_new_groups_per_participant",
             default.max_new_groups_per_participant,
         )? as u32,
+        max_flow_pairs: table("max_flow_pairs", default.max_flow_pairs)? as u32,
     })
 }
 
@@ -295,14 +327,16 @@ pub(super) fn millis(
 }
 
 /// The most bits a second that can be meant: a terabit.
-const MOST_BITS: u64 = 1_000_000_000_000;
+pub(super) const MOST_BITS: u64 = 1_000_000_000_000;
+/// The most updates a second that can be meant.
+pub(super) const MOST_PACKETS: u64 = 1_000_000_000;
 
-/// What participants may send.
+/// What participants may send, and be sent.
 pub(super) fn check_budgets(sources: &Sources) -> anyhow::Result<Budgets> {
     let default = Budgets::default();
     let budget = |[packets, bits]: [&str; 2], default: Budget| -> anyhow::Result<Budget> {
         Ok(Budget {
-            up_packets: sources.number(packets, 0..=1_000_000_000, default.up_packets)?,
+            up_packets: sources.number(packets, 0..=MOST_PACKETS, default.up_packets)?,
             up_bits: sources.number(bits, 0..=MOST_BITS, default.up_bits)?,
             ..default
         })
@@ -312,10 +346,16 @@ pub(super) fn check_budgets(sources: &Sources) -> anyhow::Result<Budgets> {
         0..=1_000_000_000,
         default.subscription_changes.into(),
     )?;
+    let down = Budget {
+        down_packets: sources.number("member_down_packets", 0..=1_000_000_000, 0)?,
+        down_bits: sources.number("member_down_bits", 0..=MOST_BITS, 0)?,
+        ..default.member
+    };
     Ok(Budgets {
-        member: budget(["member_up_packets", "member_up_bits"], default.member)?,
+        member: budget(["member_up_packets", "member_up_bits"], down)?,
         comtree: budget(["comtree_up_packets", "comtree_up_bits"], default.comtree)?,
         subscription_changes: changes as u32,
+        paths: default.paths,
     })
 }
 

@@ -2,12 +2,13 @@
 
 use super::comtrees::MAX_SITE;
 use super::file::Table;
+use super::limits::{MOST_BITS, MOST_PACKETS};
 use super::parse_address;
 use super::sources::{Given, Sources, within};
 use anyhow::{anyhow, bail};
 use canopy_client::RelayKey;
 use canopy_relay::{
-    BranchConfig, BranchId, BranchRole, ComtreeConfig, LinkConfig, MAX_THREADS, Refusal,
+    BranchConfig, BranchId, BranchRole, ComtreeConfig, Down, LinkConfig, MAX_THREADS, Refusal,
 };
 use canopy_session::{MAX_LINKS, PublicKey};
 use std::net::SocketAddr;
@@ -25,6 +26,8 @@ pub(crate) struct Link {
     /// Whether this relay calls, if that is said.
     calls: Option<bool>,
     thread: u16,
+    /// What this relay may send over it.
+    pub(crate) capacity: Down,
     /// Where it stands.
     pub(super) place: String,
 }
@@ -66,6 +69,14 @@ fn check_link(table: &Table, before: &[Link]) -> anyhow::Result<Link> {
         Some(given) => given.check(|thread| within(thread, &(0..=MAX_THREADS as u64 - 1)))?,
         None => 0,
     };
+    let number = |key: &str, most: u64| match table.number(key) {
+        Some(given) => given.check(|value| within(value, &(0..=most))),
+        None => Ok(0),
+    };
+    let capacity = Down {
+        bits: number("capacity_bits", MOST_BITS)?,
+        updates: number("capacity_packets", MOST_PACKETS)?,
+    };
     Ok(Link {
         name: needed("name", "name = \"b\"")?.check(|name| parse_name(name, before))?,
         key: needed("key", "key = \"…\", which the neighbour logs at its start")?
@@ -74,6 +85,7 @@ fn check_link(table: &Table, before: &[Link]) -> anyhow::Result<Link> {
             .check(|text| parse_neighbour(&text))?,
         calls: table.switch("calls"),
         thread: thread as u16,
+        capacity,
         place: table.place.clone(),
     })
 }

@@ -1,7 +1,7 @@
 //! What settings are taken, and how mistakes are explained.
 
 use super::*;
-use canopy_relay::{BranchConfig, BranchId, BranchRole, ComtreeConfig, LinkConfig};
+use canopy_relay::{BranchConfig, BranchId, BranchRole, Budget, ComtreeConfig, Down, LinkConfig};
 use canopy_wire::Comtree;
 
 fn resolve(text: &str, args: RelayArgs) -> Result<RelaySettings, String> {
@@ -64,7 +64,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("[[comtree]]\nid = 1\nendpoints = \"64\"", ":3: endpoints: \"64\" is no range of endpoint numbers; write the first and the last"),
     ("[[comtree]]\nid = 1\nendpoints = 64", ":3: endpoints: 64 cannot be its value; give text in quotes, like endpoints = \"64-65535\""),
     ("[relay]\nthreads = 3\n[[comtree]]\nid = 1\nendpoints = \"64-65\"", ":5: endpoints: \"64-65\" is too short for 3 data threads, which need a number each; widen it, or lower threads"),
-    ("[[comtree]]\nid = 1\nendpoint = 3", ":3: there is no key endpoint in [[comtree]]; there are id, site, downlink, world, endpoints and branches"),
+    ("[[comtree]]\nid = 1\nendpoint = 3", ":3: there is no key endpoint in [[comtree]]; there are id, site, downlink, world, endpoints, floor_ms, levels_first, up_packets, up_bits, down_packets, down_bits and branches"),
     ("[comtree]\nid = 1", ":1: comtree is a list of tables; write [[comtree]] on a line for each, and its keys below"),
     ("comtree = [1]", ":1: comtree is a list of tables; write [[comtree]] on a line for each"),
     ("comtree = []\nrelay = 1", ":2: relay is a table"),
@@ -210,7 +210,9 @@ fn limits_have_defaults_and_zero_is_none() {
          handshakes_per_ip = 0\nhandshakes_per_prefix = 0\nsessions_per_ip = 0\n\
          replies_per_ip_port = 0\n",
     );
-    assert_eq!(none.budgets, canopy_relay::Budgets::NONE);
+    // What a path bears is no limit that is set.
+    let paths = default.budgets.paths;
+    assert_eq!(none.budgets, canopy_relay::Budgets { paths, ..canopy_relay::Budgets::NONE });
     assert_eq!(none.gate, canopy_relay::GateLimits::NONE);
 }
 
@@ -265,6 +267,49 @@ fn links_and_branches_become_what_the_relay_is_given() {
 }
 
 #[test]
+fn comtrees_and_branches_have_budgets_of_their_own() {
+    let text = format!(
+        "[limits]\ncomtree_up_packets = 7\ncomtree_up_bits = 8\n{}{}up_bits = 9\n[[comtree]]\nid = 2\n",
+        link(7),
+        comtree(&["link = \"r7\", role = \"core\", site = 2, up_packets = 5"]),
+    );
+    let settings = resolve(&first_of(&text), RelayArgs::default()).unwrap();
+    let [first, second] = [(7, 9), (7, 8)].map(|(up_packets, up_bits)| Budget {
+        up_packets,
+        up_bits,
+        ..Budget::default()
+    });
+    let own = &settings.own_budgets;
+    assert_eq!(own.comtrees, [(Comtree(1), first), (Comtree(2), second)].into());
+    let of_branch = Budget { up_packets: 5, ..Budget::default() };
+    assert_eq!(own.branches, [(settings.branches[0].id, of_branch)].into());
+    let wrong = "[[comtree]]\nid = 1\nup_bits = 2000000000000\n";
+    let error = resolve(wrong, RelayArgs::default()).unwrap_err().to_string();
+    assert!(error.contains(":3: up_bits: 2000000000000 is out of range; choose 0 to"), "{error}");
+}
+
+#[test]
+fn links_have_capacities_and_branches_have_guarantees() {
+    let text = format!(
+        "{}capacity_bits = 1000000\n{}{}",
+        link(7),
+        link(9),
+        comtree(&[
+            "link = \"r7\", role = \"core\", site = 2, guaranteed_bits = 300000",
+            "link = \"r9\", role = \"core\", site = 3",
+        ]),
+    );
+    let settings = resolve(&first_of(&text), RelayArgs::default()).unwrap();
+    let capacities: Vec<_> = settings.links.iter().map(|link| link.capacity).collect();
+    assert_eq!(capacities, [Down { bits: 1_000_000, updates: 0 }, Down::NONE]);
+    let guarantees = [(settings.branches[0].id, 300_000)].into();
+    assert_eq!(settings.own_budgets.guarantees, guarantees);
+    let wrong = link(7) + "capacity_packets = -1\n";
+    let error = resolve(&wrong, RelayArgs::default()).unwrap_err().to_string();
+    assert!(error.contains(": capacity_packets: -1 is out of range; choose 0 to"), "{error}");
+}
+
+#[test]
 fn a_relay_with_links_that_would_not_be_known_again_is_warned() {
     let settings = resolve(&link(7), RelayArgs::default()).unwrap();
     assert_eq!(settings.warnings.len(), 1);
@@ -296,7 +341,7 @@ fn every_mistake_of_links_and_branches_has_a_place_and_a_remedy() {
         (with("10.0.0.2", "0.0.0.0"), ":4: address: nobody can be reached at 0.0.0.0:4040"),
         (link(1).trim_end().to_owned() + "\nthread = 64", ":5: thread: 64 is out of range; choose 0 to 63"),
         (link(1).trim_end().to_owned() + "\ncalls = 1", ":5: calls: 1 cannot be its value; give true or false"),
-        (link(1).trim_end().to_owned() + "\ncall = true", ":5: there is no key call in [[link]]; there are name, key, address, calls and thread"),
+        (link(1).trim_end().to_owned() + "\ncall = true", ":5: there is no key call in [[link]]; there are name, key, address, calls, thread, capacity_bits and capacity_packets"),
         (link(1) + &link(2).replace("r2", "r1"), ":7: name: the link at canopy.toml:1 is named \"r1\" too; give"),
         (link(1) + &link(1).replace("r1", "r2"), ":8: key: the link at canopy.toml:1 leads to the relay with this key already"),
         ("link = 3".to_owned(), ":1: link is a list of tables; write [[link]] on a line for each"),
@@ -306,7 +351,7 @@ fn every_mistake_of_links_and_branches_has_a_place_and_a_remedy() {
         (branches(&[&parent.replace("r1", "r3")]), ":13: link: there is no [[link]] named \"r3\"; describe it"),
         (branches(&[&parent.replace("parent", "root")]), ":13: role: \"root\" is nothing that a neighbour can be; choose parent, core, core-peer or child"),
         (branches(&[&parent.replace('2', "32768")]), ":13: site: 32768 is out of range; choose 0 to 32767"),
-        (branches(&[&parent.replace("site", "sites")]), ":13: there is no key sites in branches; there are link, role and site"),
+        (branches(&[&parent.replace("site", "sites")]), ":13: there is no key sites in branches; there are link, role, site, up_packets, up_bits, down_packets, down_bits and guaranteed_bits"),
         (branches(&[parent, &other("parent", 3)]), conflict),
         (branches(&[parent, &other("core", 3)]), conflict),
         (branches(&[parent, &other("core-peer", 3)]), conflict),

@@ -233,8 +233,9 @@ impl Books {
                 "{to}, which proved nothing, was sent {bytes_out} bytes for {bytes_in} (last: {kind:?})"
             ));
         }
-        // That a part of what it sends is dropped, a participant is told beside all answers.
-        if !matches!(kind, Kind::Updates | Kind::Busy | Kind::GroupKey) {
+        // That a part of what it sends is dropped, a participant is told beside all answers, and it is
+        // asked what has arrived.
+        if !matches!(kind, Kind::Updates | Kind::Busy | Kind::GroupKey | Kind::Probe) {
             page.unanswered = page.unanswered.saturating_sub(1);
         }
         if kind == Kind::Response && self.limits.one_session {

@@ -95,8 +95,10 @@ impl Moved {
             }
             // Whoever brings no good token is told so.
             Kind::Connect if self.is_one_drop(DropReason::BadToken) => Some(true),
-            // It is answered only if there is a newer key.
-            Kind::GroupKeyHeld => (drops <= 1 && (updates, changes) == (0, 0)).then_some(false),
+            // The one is answered only if there is a newer key, the other never.
+            Kind::GroupKeyHeld | Kind::Report => {
+                (drops <= 1 && (updates, changes) == (0, 0)).then_some(false)
+            }
             _ => {
                 // The end of a session is also that of the updates that wait for it.
                 let drops = drops - self.dropped(DropReason::UnknownDestination);

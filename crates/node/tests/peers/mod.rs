@@ -86,7 +86,7 @@ impl Peer {
             while let Some(len) = self.session.poll_transmit(STILL, &mut bytes) {
                 if self.session.state() == State::Greeting {
                     let hello = Packet::new_checked(&bytes[..len]).unwrap();
-                    self.asked = (hello.header().session.number() % u32::from(threads)) as u16;
+                    self.asked = hello.header().session.thread(threads);
                 }
                 self.socket.send(&bytes[..len]).unwrap();
             }
@@ -107,7 +107,7 @@ impl Peer {
 
     /// The data thread that it is on.
     pub(crate) fn thread(&self, threads: u16) -> u16 {
-        (self.session.id().number() % u32::from(threads)) as u16
+        self.session.id().thread(threads)
     }
 
     /// Publishes its next update, of the largest size.

@@ -10,7 +10,7 @@ const DEFAULT_SECONDS: u32 = 30;
 pub const MAX_RELAYS: u32 = 50;
 
 /// What to simulate.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct OverlayConfig {
     /// Decides everything that is not fixed here.
     pub seed: u64,
@@ -23,6 +23,9 @@ pub struct OverlayConfig {
     /// Whether to go on until everything has expired after everyone has left; drawn from the seed if
     /// not given.
     pub expiry: Option<bool>,
+    /// Which part of what passes between relays vanishes, from 0 to 1, while nothing else is broken; drawn
+    /// from the seed if not given.
+    pub link_loss: Option<f64>,
     /// A fault that the model is not told of: the proof that it can find one.
     pub sabotage: Option<OverlaySabotage>,
 }
@@ -47,6 +50,7 @@ impl OverlayConfig {
             participants: None,
             seconds: DEFAULT_SECONDS,
             expiry: None,
+            link_loss: None,
             sabotage: None,
         }
     }

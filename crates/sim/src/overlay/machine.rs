@@ -2,17 +2,16 @@
 
 use super::scenario::Scenario;
 use super::shape::{Edge, Node};
-use crate::host::{RECEIVE_SLOTS, Thread, UNIX_ZERO, Waiting, steer};
+use crate::host::{Inboxes, Thread, UNIX_ZERO, Waiting, steer};
 use canopy_relay::{
     ADDRESS_REST, BranchConfig, BranchId, BranchRole, Budgets, Change, ComtreeConfig, Counters,
-    FIRST_ENDPOINT, Gate, GateLimits, LinkConfig, Losses, Medium, Notice, Places, Relay,
-    RelayConfig, SendBatch, Siblings, TableLimits,
+    FIRST_ENDPOINT, Gate, GateLimits, Inlet, LinkConfig, Losses, Medium, Notice, Places, Ready,
+    Relay, RelayConfig, SendBatch, Siblings, TableLimits,
 };
 use canopy_session::{Identity, Keyring, LoggedKeys, PublicKey, SessionLimits};
 use canopy_wire::{Comtree, Path, SAFE_DATAGRAM, Tag, Time};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -71,8 +70,7 @@ pub(crate) struct Held {
 
 /// What a turn reads from and sends through.
 pub(crate) struct Sockets<'a> {
-    pub(crate) inboxes: &'a mut [VecDeque<Waiting>; 2],
-    pub(crate) received: &'a mut VecDeque<Waiting>,
+    pub(crate) inboxes: &'a mut Inboxes,
     /// The datagram at hand.
     pub(crate) opened: &'a mut Vec<u8>,
     pub(crate) sent: Vec<Sent>,
@@ -81,15 +79,16 @@ pub(crate) struct Sockets<'a> {
 impl Medium for Sockets<'_> {
     type Error = Infallible;
 
-    fn receive(&mut self, strangers: bool) -> Result<bool, Infallible> {
-        let inbox = &mut self.inboxes[usize::from(strangers)];
-        let count = inbox.len().min(RECEIVE_SLOTS);
-        self.received.extend(inbox.drain(..count));
-        Ok(!inbox.is_empty())
+    fn ready(&mut self) -> Result<Ready, Infallible> {
+        Ok(self.inboxes.ready())
     }
 
-    fn next(&mut self) -> Option<(Path, &mut [u8])> {
-        let waiting = self.received.pop_front()?;
+    fn receive(&mut self, inlet: Inlet) -> Result<bool, Infallible> {
+        Ok(self.inboxes.receive(inlet))
+    }
+
+    fn next(&mut self, inlet: Inlet) -> Option<(Path, &mut [u8])> {
+        let waiting = self.inboxes.next(inlet)?;
         // It is opened where it lies, and there may be copies of it on the way.
         self.opened.clear();
         self.opened.extend_from_slice(&waiting.bytes);
@@ -122,7 +121,6 @@ pub(crate) struct Machine {
     settings: Settings,
     rng: ChaCha8Rng,
     threads: Vec<Thread>,
-    received: VecDeque<Waiting>,
     opened: Vec<u8>,
     /// The totals of relays that are no more.
     retired: Counters,
@@ -138,7 +136,6 @@ impl Machine {
             scenario: Rc::clone(scenario),
             rng,
             threads: Vec::new(),
-            received: VecDeque::new(),
             opened: Vec::new(),
             retired: Counters::default(),
             epoch: 0,
@@ -218,10 +215,10 @@ impl Machine {
         from: SocketAddr,
         bytes: Rc<[u8]>,
     ) -> Option<(usize, Time)> {
-        let (number, strangers) = steer(&bytes, self.threads.len());
+        let (number, inlet) = steer(&bytes, self.threads.len());
         let thread = &mut self.threads[number];
         let waiting = Waiting { from, bytes, participant: None, corrupted: false };
-        thread.inboxes[usize::from(strangers)].push_back(waiting);
+        thread.inboxes.push(inlet, waiting);
         thread.wants_to_read(now).map(|at| (number, at))
     }
 
@@ -244,12 +241,8 @@ impl Machine {
     pub(crate) fn turn(&mut self, now: Time, number: usize) -> Done {
         let thread = &mut self.threads[number];
         thread.begin_turn(now + self.scenario.turn);
-        let mut sockets = Sockets {
-            inboxes: &mut thread.inboxes,
-            received: &mut self.received,
-            opened: &mut self.opened,
-            sent: Vec::new(),
-        };
+        let mut sockets =
+            Sockets { inboxes: &mut thread.inboxes, opened: &mut self.opened, sent: Vec::new() };
         let Ok(to_wake) = thread.turn.run(now, &mut sockets);
         let mut done = Done { sent: sockets.sent, to_wake, ..Done::default() };
         let relay = thread.turn.relay_mut();

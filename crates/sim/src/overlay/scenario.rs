@@ -5,7 +5,7 @@ use super::shape::{Core, Links, Shape, Tree, draw};
 use crate::network::LinkModel;
 use crate::sabotage::Sabotage;
 use crate::scenario::{Stream, stream};
-use canopy_relay::Mode;
+use canopy_relay::{Mode, READ_EVERY};
 use canopy_wire::{Downlink, Time};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -110,8 +110,6 @@ const QUIET: Duration = Duration::from_secs(3);
 const EXPIRY: Duration = Duration::from_secs(60);
 /// The latest that a copy comes after the first.
 const LATEST_COPY: Duration = Duration::from_secs(2);
-/// In periodic mode the socket is read at most this often.
-const READ_EVERY: Duration = Duration::from_millis(5);
 /// Updates reach so many relays, more than any way is long.
 const FAR: u8 = 64;
 /// In a circle they go around this often at most.
@@ -128,14 +126,21 @@ impl Scenario {
         let drawn = (config.relays * rng.random_range(3..9)).clamp(6, MOST_PARTICIPANTS);
         let participants = config.participants.unwrap_or(drawn).max(1) as usize;
         let is_sabotaged = config.sabotage.is_some();
-        let weather = if is_sabotaged { Weather::Clean } else { draw_weather(rng) };
+        let weather = match config.link_loss {
+            Some(_) => Weather::Lossy,
+            None if is_sabotaged => Weather::Clean,
+            None => draw_weather(rng),
+        };
         let is_slow = rng.random_bool(0.2);
         let wires = 0..participants + links.ends().len();
-        let wires = wires.map(|_| draw_wire(weather, is_slow, rng)).collect();
+        let mut wires: Vec<_> = wires.map(|_| draw_wire(weather, is_slow, rng)).collect();
+        if let Some(loss) = config.link_loss {
+            wires[participants..].iter_mut().flatten().for_each(|way| way.loss = loss);
+        }
         let leave_at = Time::from_millis(u64::from(config.seconds.max(4)) * 1000);
         let calm = Duration::from_secs(12).min(leave_at.since(Time::ZERO) / 2);
         let calm_from = leave_at - calm;
-        let breaks = !is_sabotaged && rng.random_bool(0.4);
+        let breaks = !is_sabotaged && config.link_loss.is_none() && rng.random_bool(0.4);
         let expires = config.expiry.unwrap_or(rng.random_bool(0.2));
         let mut scenario = Scenario {
             threads: (0..relays).map(|_| draw_threads(relays, rng)).collect(),

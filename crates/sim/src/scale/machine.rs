@@ -10,7 +10,6 @@ use canopy_relay::{
 };
 use canopy_session::{Identity, Keyring, PublicKey, SessionLimits};
 use canopy_wire::{Comtree, SAFE_DATAGRAM, Time};
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -71,7 +70,6 @@ impl Keys {
 /// One relay.
 pub(crate) struct Machine {
     thread: Thread,
-    received: VecDeque<Waiting>,
     opened: Vec<u8>,
 }
 
@@ -108,7 +106,7 @@ impl Machine {
                 relay.apply(now, change).map_err(|why| format!("relay {number}: {why}"))?;
             }
         }
-        Ok(Machine { thread: Thread::new(relay), received: VecDeque::new(), opened: Vec::new() })
+        Ok(Machine { thread: Thread::new(relay), opened: Vec::new() })
     }
 
     pub(crate) fn relay(&self) -> &Relay {
@@ -117,9 +115,9 @@ impl Machine {
 
     /// A datagram arrives. Returns when that wants a turn.
     pub(crate) fn arrive(&mut self, now: Time, from: SocketAddr, bytes: Rc<[u8]>) -> Option<Time> {
-        let (_, strangers) = crate::host::steer(&bytes, 1);
+        let (_, inlet) = crate::host::steer(&bytes, 1);
         let waiting = Waiting { from, bytes, participant: None, corrupted: false };
-        self.thread.inboxes[usize::from(strangers)].push_back(waiting);
+        self.thread.inboxes.push(inlet, waiting);
         self.thread.wants_to_read(now)
     }
 
@@ -135,12 +133,8 @@ impl Machine {
     pub(crate) fn turn(&mut self, now: Time, gauge: &dyn Gauge) -> (Vec<Sent>, Duration) {
         let thread = &mut self.thread;
         thread.begin_turn(now + TURN);
-        let mut sockets = Sockets {
-            inboxes: &mut thread.inboxes,
-            received: &mut self.received,
-            opened: &mut self.opened,
-            sent: Vec::new(),
-        };
+        let mut sockets =
+            Sockets { inboxes: &mut thread.inboxes, opened: &mut self.opened, sent: Vec::new() };
         let before = gauge.cpu();
         let Ok(_): Result<u64, Infallible> = thread.turn.run(now, &mut sockets);
         let took = gauge.cpu().saturating_sub(before);

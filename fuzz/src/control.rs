@@ -1,0 +1,138 @@
+//! The control plane's messages: whoever holds a relay's or the controller's key can send any.
+
+use canopy_control::signal::{Answer, Call};
+use canopy_control::storage::{MemoryStorage, Storage};
+use canopy_control::{
+    Controller, Item, ItemKey, LinkId, Message, Name, NewRelay, RelaySide, Retry, Settings,
+};
+use canopy_wire::Time;
+
+/// The first byte says who gets what follows: messages, each behind its length in two bytes. What
+/// can be read is, written again, read as the same; no answer is longer than a message may be.
+pub fn control(input: &[u8]) {
+    let Some((form, mut rest)) = input.split_first() else { return };
+    let mut messages = Vec::new();
+    while let Some(([high, low], behind)) = rest.split_first_chunk::<2>() {
+        let len = usize::from(u16::from_be_bytes([*high, *low])).min(behind.len());
+        let (message, behind) = behind.split_at(len);
+        messages.push(message);
+        rest = behind;
+    }
+    for bytes in &messages {
+        if let Ok(message) = Message::decode(bytes) {
+            assert_eq!(Message::decode(&message.encode()), Ok(message));
+        }
+    }
+    if form & 1 == 0 { to_relay(&messages) } else { to_controller(&messages) }
+}
+
+fn to_relay(messages: &[&[u8]]) {
+    let mut relay = RelaySide::new(1);
+    for (at, bytes) in (0..).zip(messages) {
+        relay.handle_message(bytes);
+        while let Some(applying) = relay.poll_apply() {
+            relay.applied(applying, if at % 5 == 4 { Err("no room".to_owned()) } else { Ok(()) });
+        }
+        relay.handle_timeout(Time::from_millis(at * 100));
+        while let Some(answer) = relay.poll_transmit() {
+            assert!(answer.len() <= Message::MOST);
+            assert!(Message::decode(&answer).is_ok());
+        }
+    }
+    assert!(relay.items().len() <= messages.len());
+}
+
+fn to_controller(messages: &[&[u8]]) {
+    let mut storage = MemoryStorage::default();
+    let (settings, retry) = (Settings::default(), Retry::default());
+    let mut controller =
+        Controller::start(settings, retry, Time::ZERO, &mut storage).expect("an empty store");
+    let new = NewRelay {
+        name: Name::new("r").expect("a name"),
+        key: [1; 32],
+        native: ([127, 0, 0, 1], 1).into(),
+        uplink: canopy_plan::Limits::bits(1e6, 1e6),
+        places: 10,
+    };
+    let relay = controller.register(Time::ZERO, new).expect("the first");
+    for (at, bytes) in (0..).zip(messages) {
+        let now = Time::from_millis(at * 100);
+        controller.handle_message(now, relay, bytes);
+        controller.handle_timeout(now);
+        while let Some(batch) = controller.poll_commit(now) {
+            let result = storage.commit(&batch);
+            controller.handle_commit(now, result).expect("nothing fails");
+        }
+        while let Some((to, message)) = controller.poll_transmit(now) {
+            assert_eq!(to, relay);
+            assert!(message.len() <= Message::MOST);
+        }
+        while controller.poll_event().is_some() {}
+    }
+}
+
+/// Messages that go back and forth, as inputs for a fuzzer to begin with, each with a name.
+pub fn control_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let call = |number, call| Message::Call { controller: 1, relay: 1, number, settled: 1, call };
+    let link = |id| Item::Link {
+        id: LinkId(id),
+        key: [7; 32],
+        native: ([127, 0, 0, 1], 9).into(),
+        calls: true,
+        capacity: canopy_plan::Rate { bits: 1e9, packets: 1e5 },
+    };
+    let answer = |number, answer| Message::Answer { controller: 1, relay: 1, number, answer };
+    let key = ItemKey::Link(LinkId(1));
+    let with = |form: u8, messages: &[Message]| {
+        let mut input = vec![form];
+        for message in messages {
+            let bytes = message.encode();
+            input.extend((bytes.len() as u16).to_be_bytes());
+            input.extend(bytes);
+        }
+        input
+    };
+    let beat = Message::Beat { relay: 1, links: Vec::new() };
+    vec![
+        (
+            "set-list-remove",
+            with(
+                0,
+                &[
+                    call(1, Call::Set(link(1))),
+                    call(2, Call::List(None)),
+                    call(3, Call::Remove(key)),
+                ],
+            ),
+        ),
+        (
+            "out-of-order",
+            with(
+                0,
+                &[
+                    call(2, Call::List(Some(key))),
+                    call(1, Call::Set(link(2))),
+                    call(1, Call::Set(link(2))),
+                ],
+            ),
+        ),
+        (
+            "refused",
+            with(0, &(1..6).map(|n| call(n, Call::Set(link(n as u32)))).collect::<Vec<_>>()),
+        ),
+        ("beat-and-list", with(1, &[beat.clone(), answer(1, Answer::Items(vec![link(5)], false))])),
+        ("more-of-nothing", with(1, &[beat.clone(), answer(1, Answer::Items(Vec::new(), true))])),
+        (
+            "refused-list",
+            with(
+                1,
+                &[
+                    beat,
+                    answer(1, Answer::Refused("no".to_owned())),
+                    answer(2, Answer::Done),
+                    answer(u64::MAX, Answer::Done),
+                ],
+            ),
+        ),
+    ]
+}
