@@ -113,10 +113,12 @@ impl Bed {
         let said = String::from_utf8_lossy(&output.stderr);
         let report: Value =
             serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{said}"));
-        for key in ["missing", "duplicates", "unexpected", "out_of_order", "reconnects"] {
-            assert_eq!(report[key], 0, "{key}: {report}\n{said}");
+        let wrong = ["missing", "duplicates", "unexpected", "out_of_order", "reconnects"]
+            .into_iter()
+            .find(|key| report[*key] != 0);
+        if wrong.is_some() || !output.status.success() {
+            panic!("{wrong:?}: {report}\n{said}\n{}", self.drops());
         }
-        assert!(output.status.success(), "{report}\n{said}");
         report["deliveries_expected"].as_u64().unwrap()
     }
 
@@ -149,6 +151,27 @@ impl Bed {
         }
     }
 
+    /// What each relay counted that is not a packet or an update that went its way.
+    fn drops(&self) -> String {
+        let mut told = String::new();
+        for relay in 0..self.relays.len() {
+            let address = self.reach(relay, "metrics");
+            let page = self.crowd.run(|| get(address, "/metrics")).unwrap();
+            let counted = |line: &&str| {
+                ["drop", "lost", "overwritten", "thinned", "waiting"]
+                    .iter()
+                    .any(|what| line.contains(what))
+                    && !line.starts_with('#')
+                    && !line.ends_with(" 0")
+            };
+            writeln!(told, "relay {relay}:").unwrap();
+            for line in page.lines().filter(counted) {
+                writeln!(told, "  {line}").unwrap();
+            }
+        }
+        told
+    }
+
     fn net(&self, relay: usize) -> Value {
         let address = self.reach(relay, "metrics");
         let page = self.crowd.run(|| get(address, "/net")).unwrap();
@@ -160,10 +183,11 @@ impl Relay {
     fn start(folder: &Path, number: usize, host: Namespace) -> Relay {
         let settings = folder.join(format!("{number}.toml"));
         // Its host is behind no other, so whoever reaches it may see everything. All walkers come from
-        // one address.
+        // one address. Nothing is thinned, however long a busy machine keeps something waiting.
         let head = "[relay]\nlisten = \"0.0.0.0:0\"\nmetrics = \"0.0.0.0:0\"\nthreads = 1\n\
                     open = true\ninsecure = true\n\
-                    [limits]\nsessions_per_ip = 0\nhandshakes_per_ip = 0\nhandshakes_per_prefix = 0\n";
+                    [limits]\nsessions_per_ip = 0\nhandshakes_per_ip = 0\nhandshakes_per_prefix = 0\n\
+                    path_budgets = \"off\"\n";
         fs::write(&settings, format!("{head}{}", comtree(number))).unwrap();
         let mut command = canopy(&["relay", "--json", "--settings"]);
         command.arg(&settings).stderr(Stdio::piped());
@@ -272,8 +296,7 @@ fn recorded_crowds_on_several_hosts_lack_nothing() {
     for (name, relays, joins) in [("crossing-crowd", 3, line(3)), ("corridor-flow", 8, tree(8))] {
         let Some(bed) = Bed::new(relays, &joins) else { return };
         let trace = Trace::read(&traces.join(format!("{name}.csv.gz"))).unwrap();
-        // Slowly: the kernel of a machine that is busy with other tests drops and reorders what goes
-        // from host to host, and the relays of a build for tests are several times as slow.
+        // Slowly: the relays of a build for tests are several times as slow.
         let due = bed.walk(&from_the_middle(bed.folder.path(), &trace, 1.0), "0.2");
         println!("{name} over {relays} relays: {due} deliveries");
     }

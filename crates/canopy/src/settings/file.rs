@@ -86,6 +86,7 @@ const SETTINGS: &[Setting] = &[
     Setting { table: "limits", key: "member_up_bits", form: Number, example: "100000000" },
     Setting { table: "limits", key: "member_down_packets", form: Number, example: "0" },
     Setting { table: "limits", key: "member_down_bits", form: Number, example: "0" },
+    Setting { table: "limits", key: "path_budgets", form: Text, example: "\"beyond-host\"" },
     Setting { table: "limits", key: "comtree_up_packets", form: Number, example: "0" },
     Setting { table: "limits", key: "comtree_up_bits", form: Number, example: "0" },
     Setting { table: "limits", key: "subscription_changes", form: Number, example: "20000" },

@@ -43,7 +43,7 @@ fn of_the_relay(before: &NodeConfig, after: &NodeConfig) -> [(&'static str, bool
     ]
 }
 
-fn limits(before: &NodeConfig, after: &NodeConfig) -> [(&'static str, bool); 22] {
+fn limits(before: &NodeConfig, after: &NodeConfig) -> [(&'static str, bool); 23] {
     let (tables, budgets, gate) = (&before.tables, &before.budgets, &before.gate);
     let (member, comtree) = (&budgets.member, &budgets.comtree);
     let (next_member, next_comtree) = (&after.budgets.member, &after.budgets.comtree);
@@ -63,6 +63,7 @@ fn limits(before: &NodeConfig, after: &NodeConfig) -> [(&'static str, bool); 22]
         ("member_up_bits", member.up_bits != next_member.up_bits),
         ("member_down_packets", member.down_packets != next_member.down_packets),
         ("member_down_bits", member.down_bits != next_member.down_bits),
+        ("path_budgets", budgets.paths != after.budgets.paths),
         ("comtree_up_packets", comtree.up_packets != next_comtree.up_packets),
         ("comtree_up_bits", comtree.up_bits != next_comtree.up_bits),
         (

@@ -3,7 +3,7 @@
 
 use super::sources::Sources;
 use anyhow::bail;
-use canopy_relay::{ADDRESS_REST, Budget, Budgets, GateLimits, TableLimits};
+use canopy_relay::{ADDRESS_REST, Budget, Budgets, GateLimits, PathShare, TableLimits};
 use canopy_session::SessionLimits;
 use clap::Args;
 use std::time::Duration;
@@ -124,6 +124,10 @@ pub(super) struct LimitArgs {
         allow_negative_numbers = true
     )]
     member_down_bits: Option<String>,
+    /// Whose paths are asked how much they bear, and get no more: all | beyond-host | off [default:
+    /// beyond-host]
+    #[arg(long, value_name = "WHOSE", env = "CANOPY_PATH_BUDGETS", hide_env_values = true)]
+    path_budgets: Option<String>,
     /// Updates a second of a comtree's participants, in a data thread; 0 for no limit [default: 0]
     #[arg(
         long,
@@ -236,7 +240,7 @@ pub(super) struct LimitArgs {
 
 impl LimitArgs {
     /// What was given, by the key that the file has for it.
-    pub(super) fn by_key(&self) -> [(&'static str, &Option<String>); 24] {
+    pub(super) fn by_key(&self) -> [(&'static str, &Option<String>); 25] {
         [
             ("max_sessions", &self.max_sessions),
             ("max_datagram", &self.max_datagram),
@@ -250,6 +254,7 @@ impl LimitArgs {
             ("member_up_bits", &self.member_up_bits),
             ("member_down_packets", &self.member_down_packets),
             ("member_down_bits", &self.member_down_bits),
+            ("path_budgets", &self.path_budgets),
             ("comtree_up_packets", &self.comtree_up_packets),
             ("comtree_up_bits", &self.comtree_up_bits),
             ("subscription_changes", &self.subscription_changes),
@@ -355,8 +360,17 @@ pub(super) fn check_budgets(sources: &Sources) -> anyhow::Result<Budgets> {
         member: budget(["member_up_packets", "member_up_bits"], down)?,
         comtree: budget(["comtree_up_packets", "comtree_up_bits"], default.comtree)?,
         subscription_changes: changes as u32,
-        paths: default.paths,
+        paths: sources.text("path_budgets", "beyond-host").check(|name| parse_paths(&name))?,
     })
+}
+
+fn parse_paths(name: &str) -> Result<PathShare, String> {
+    match name {
+        "all" => Ok(PathShare::All),
+        "beyond-host" => Ok(PathShare::BeyondHost),
+        "off" => Ok(PathShare::Off),
+        _ => Err(format!("there are no path budgets {name:?}; choose all, beyond-host or off")),
+    }
 }
 
 /// What one place of the network may cost.

@@ -39,6 +39,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("[limits]\nmax_groups = 0", ":2: max_groups: 0 is out of range; choose 1 to 4194304"),
     ("[limits]\nsubscription_lifetime_ms = 999", ":2: subscription_lifetime_ms: 999 is out of range; choose 1000 to"),
     ("[limits]\nkeepalive_ms = 9000", ":2: keepalive_ms: a session must live at least two keepalives; raise session_lifetime_ms, or lower keepalive_ms"),
+    ("[limits]\npath_budgets = \"on\"", ":2: path_budgets: there are no path budgets \"on\"; choose all, beyond-host or off"),
     // Addresses.
     ("[relay]\nlisten = \"localhost\"", ":2: listen: \"localhost\" is no address and port; write it like 127.0.0.1:4040"),
     ("[relay]\nlisten = \"0.0.0.0:4040\"", ":2: listen: 0.0.0.0:4040 can be reached from other machines, and whoever reaches it could join; name the keys whose tokens let in with --trust, say --open to let in whoever comes, or listen on 127.0.0.1 or [::1]"),
@@ -208,11 +209,9 @@ fn limits_have_defaults_and_zero_is_none() {
     let none = limits(
         "[limits]\nmember_up_packets = 0\nmember_up_bits = 0\nsubscription_changes = 0\n\
          handshakes_per_ip = 0\nhandshakes_per_prefix = 0\nsessions_per_ip = 0\n\
-         replies_per_ip_port = 0\n",
+         replies_per_ip_port = 0\npath_budgets = \"off\"\n",
     );
-    // What a path bears is no limit that is set.
-    let paths = default.budgets.paths;
-    assert_eq!(none.budgets, canopy_relay::Budgets { paths, ..canopy_relay::Budgets::NONE });
+    assert_eq!(none.budgets, canopy_relay::Budgets::NONE);
     assert_eq!(none.gate, canopy_relay::GateLimits::NONE);
 }
 
