@@ -55,6 +55,8 @@ const DELAYS: usize = 3;
 const NOISE_MOST: f64 = 0.030;
 const NOISE_MEMORY: f64 = 12.0;
 const NOISE_PART: f64 = 1.5;
+/// With more of it, a delay is believed once it was seen twice.
+const NOISE_MUCH: f64 = 0.015;
 
 /// The signal that a rate of 1 Mbit/s aims at, in seconds, and the limits of it.
 const AIM_AT_1M: f64 = 0.017;
@@ -201,7 +203,7 @@ impl Controller {
         let gamma = (QBOUND / lag).min(self.gamma);
         let is_used = r_recv > self.rate * USED;
         if sign > aim {
-            self.cut(seen, r_recv, sign - aim, stood);
+            self.cut(seen, since, r_recv, sign - aim, stood);
         } else if self.is_emptying(now) {
             // Kept as low as it is.
         } else if self.rate < self.bears * RECOVERED {
@@ -257,8 +259,11 @@ impl Controller {
         let (delay, delay_before) = ((above - held).max(0.0), self.delays[0].1);
         self.delays.rotate_right(1);
         self.delays[0] = (now, delay);
-        let recent = self.delays.iter().filter(|(at, _)| now.since(*at) <= DFILT);
-        let queue = recent.fold(delay, |least, (_, delay)| least.min(*delay));
+        // Where delays differ much, one alone is chance, so there are two at least.
+        let least = if self.noise > NOISE_MUCH { 2 } else { 1 };
+        let is_recent = |place: usize, at: Time| place < least || now.since(at) <= DFILT;
+        let recent = self.delays.iter().enumerate().filter(|(place, (at, _))| is_recent(*place, *at));
+        let queue = recent.fold(delay, |least, (_, (_, delay))| least.min(*delay));
         let stood = delay.min(delay_before) > QEPS || above.min(before) > QEPS + held / 2.0;
         (queue, stood)
     }
@@ -287,8 +292,9 @@ impl Controller {
         lost > 0.0
     }
 
-    fn cut(&mut self, seen: &Seen, r_recv: f64, excess: f64, stood: bool) {
-        let part = (excess / DRAIN_WITHIN).min(MOST_CUT);
+    fn cut(&mut self, seen: &Seen, since: f64, r_recv: f64, excess: f64, stood: bool) {
+        // It lasts until the next report at least.
+        let part = (excess / DRAIN_WITHIN.max(since)).min(MOST_CUT);
         // While a queue stands, what arrives is what the path bears. Otherwise it may be less, because
         // little was sent: half of the most that was seen is not doubted at once.
         let bears = if stood { r_recv } else { r_recv.max(self.most_seen / 2.0) };
