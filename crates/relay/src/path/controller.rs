@@ -262,7 +262,8 @@ impl Controller {
         // Where delays differ much, one alone is chance, so there are two at least.
         let least = if self.noise > NOISE_MUCH { 2 } else { 1 };
         let is_recent = |place: usize, at: Time| place < least || now.since(at) <= DFILT;
-        let recent = self.delays.iter().enumerate().filter(|(place, (at, _))| is_recent(*place, *at));
+        let recent =
+            self.delays.iter().enumerate().filter(|(place, (at, _))| is_recent(*place, *at));
         let queue = recent.fold(delay, |least, (_, (_, delay))| least.min(*delay));
         let stood = delay.min(delay_before) > QEPS || above.min(before) > QEPS + held / 2.0;
         (queue, stood)
