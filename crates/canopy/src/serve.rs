@@ -256,6 +256,13 @@ fn tell_of_notices(notices: Receiver<Notice>, net: &SharedNet) {
                      `canopy net show` shows how links stand"
                 );
             }
+            Notice::ParentSucceeded { comtree } => {
+                tracing::info!(
+                    comtree = comtree.0,
+                    "the next parent is the way to the core now: nothing is lost if the branch to the \
+                     old one is removed, there first and then here"
+                );
+            }
             Notice::Left { comtree, address } => {
                 tracing::debug!(comtree = comtree.0, %address, "left");
             }

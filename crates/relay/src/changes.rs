@@ -31,6 +31,10 @@ pub struct LinkConfig {
 pub enum BranchRole {
     /// The way to the core: it gets every update to a group, and is told what is wanted here.
     Parent,
+    /// It becomes the parent in place of the one that there is, without loss (Forest §3.5). Once
+    /// [`Notice::ParentSucceeded`](crate::Notice) says that it is the way to the core, the old branch can
+    /// be removed, and this is the parent's.
+    NextParent,
     /// Both relays are in the core, which is a subtree: each gets every update to a group.
     Core,
     /// Both are in a meshed core, whose relays hear each other directly: it gets every update to a
@@ -211,7 +215,8 @@ pub enum Refusal {
     BranchExists(Comtree),
     /// There is no branch over that link on the comtree.
     UnknownBranch(Comtree),
-    /// A relay has one parent, or is in the core: not both, and not two parents.
+    /// A relay has one parent, or is in the core: not both, and not two parents. A next parent comes
+    /// after a parent.
     RoleConflict(Comtree),
     /// Another branch leads to that site already, which is not this relay's own: the site's relays
     /// would not be a subtree, and nobody could tell which way leads to whom.

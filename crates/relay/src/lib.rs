@@ -38,6 +38,7 @@ mod shares;
 mod siblings;
 mod status;
 mod subscriptions;
+mod succession;
 mod thin;
 mod told;
 mod tree;

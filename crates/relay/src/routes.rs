@@ -174,6 +174,12 @@ impl Routes {
         (port == NONE || way.port == port).then(|| self.remove(comtree, to)).flatten()
     }
 
+    /// What led over one port leads over another.
+    pub(crate) fn redirect(&mut self, comtree: Comtree, from: PortIndex, to: PortIndex) {
+        let ways = self.table.iter_mut().filter(|route| route.comtree == comtree);
+        ways.filter(|route| route.way.port == from).for_each(|route| route.way.port = to);
+    }
+
     /// Keeps the routes for which `keep` says so, and forgets the others.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&Route) -> bool) {
         let going: Vec<_> = self

@@ -5,6 +5,7 @@ use crate::NONE;
 use crate::bucket::Bucket;
 use crate::changes::BranchRole;
 use crate::ports::PortIndex;
+use crate::succession::{Phase, Succession};
 use canopy_wire::{Address, Time};
 use std::collections::BTreeMap;
 
@@ -61,6 +62,8 @@ pub(crate) struct Tree {
     /// The number of the target of updates to groups without members here, while some wait for a
     /// flush; otherwise [`NONE`].
     pub(crate) target: u32,
+    /// If the parent is being succeeded by another.
+    pub(crate) succession: Option<Box<Succession>>,
 }
 
 impl Tree {
@@ -75,6 +78,7 @@ impl Tree {
             asks: Bucket::default(),
             told: Reach::default(),
             target: NONE,
+            succession: None,
         }
     }
 
@@ -92,10 +96,29 @@ impl Tree {
         &self.everything
     }
 
-    /// The branch towards the core.
+    /// The branch to the parent that is asked for what is wanted here.
     pub(crate) fn parent(&self) -> Option<PortIndex> {
-        let is_parent = |branch: &&Branch| branch.role == BranchRole::Parent;
-        self.branches.iter().find(is_parent).map(|branch| branch.port)
+        let watches = self.succession.as_ref().is_some_and(|succession| succession.is_watching());
+        let next = self.with_role(BranchRole::NextParent).filter(|_| !watches);
+        next.or_else(|| self.old_parent()).map(|branch| branch.port)
+    }
+
+    /// The branch to the parent, though another may be about to succeed it.
+    pub(crate) fn old_parent(&self) -> Option<&Branch> {
+        self.with_role(BranchRole::Parent)
+    }
+
+    /// Who was to be the parent is the parent, if there is no other.
+    pub(crate) fn promote(&mut self) {
+        if self.old_parent().is_none()
+            && let Some(next) = self.parent()
+        {
+            self.set_role(next, BranchRole::Parent);
+        }
+    }
+
+    fn with_role(&self, role: BranchRole) -> Option<&Branch> {
+        self.branches.iter().find(|branch| branch.role == role)
     }
 
     /// Whether a neighbour other than the one at `but` can be this to the relay.
@@ -104,6 +127,10 @@ impl Tree {
         match role {
             BranchRole::Child => true,
             BranchRole::Parent => !others.any(|other| other.role.gets_everything()),
+            BranchRole::NextParent => {
+                let above = others.filter(|other| other.role.gets_everything());
+                above.map(|other| other.role).eq([BranchRole::Parent])
+            }
             BranchRole::Core | BranchRole::CorePeer => {
                 !others.any(|other| other.role == BranchRole::Parent)
             }
@@ -135,10 +162,21 @@ impl Tree {
         self.sort_out();
     }
 
-    fn sort_out(&mut self) {
+    /// The succession has ended: who is left of the two is the parent.
+    pub(crate) fn end_succession(&mut self) {
+        self.succession = None;
+        self.sort_out();
+    }
+
+    /// The branches or what they are have changed.
+    pub(crate) fn sort_out(&mut self) {
         self.everything.clear();
         let gets = self.branches.iter().filter(|branch| branch.role.gets_everything());
         self.everything.extend(gets.map(|branch| branch.port));
+        if let Some(succession) = &self.succession {
+            let is_held = matches!(succession.phase, Phase::Holding { .. });
+            self.everything.retain(|port| !is_held && *port == succession.way_up());
+        }
         self.reach = Reach::default();
         for branch in &self.branches {
             self.reach.0 |= Reach::BRANCHES.0;

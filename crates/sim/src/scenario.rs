@@ -264,6 +264,7 @@ pub(crate) enum Stream {
     More,
     Overlay,
     Budgets,
+    Moves,
 }
 
 pub(crate) fn stream(seed: u64, stream: Stream) -> ChaCha8Rng {

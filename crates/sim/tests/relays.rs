@@ -47,6 +47,29 @@ fn a_seed_of_fifty_relays_passes() {
 
 /// Seeds that found a fault once.
 #[test]
+fn parents_are_succeeded_without_loss() {
+    // Each of these lost, doubled or disordered something at first.
+    let found = [
+        (6, 2),
+        (6, 10),
+        (6, 99),
+        (8, 11),
+        (12, 19),
+        (12, 67),
+        (12, 96),
+        (12, 102),
+        (16, 39),
+        (20, 89),
+    ];
+    let reports = found.map(|(relays, seed)| run_overlay(&OverlayConfig::new(relays, seed)));
+    for report in &reports {
+        report.verdict().unwrap_or_else(|problem| panic!("{problem}"));
+    }
+    let succeeded: u32 = reports.iter().map(|report| report.parents_succeeded).sum();
+    assert!(succeeded >= 15, "{succeeded} parents were succeeded");
+}
+
+#[test]
 fn seeds_of_relays_that_found_something_pass() {
     // Nobody answered who asks for the way, where the site is one relay with several data threads.
     check(3, 167..168);

@@ -110,6 +110,8 @@ drop_reasons! {
     Thinned => "thinned",
     /// An update that waited for a receiver's budget until newer ones needed its room.
     WaitedTooLong => "waited_too_long",
+    /// An update that both the old and the next parent of a comtree brought.
+    Repeated => "repeated",
     /// The kernel refused a datagram.
     SendFailed => "send_failed",
     /// As much as can was waiting for a full device queue already.

@@ -124,6 +124,7 @@ mod tests {
     use canopy_wire::Comtree;
     use std::net::SocketAddr;
 
+    /// In any order. Who is to be the next parent comes behind the parent, and is it once that is gone.
     const ROLES: [BranchRole; 4] =
         [BranchRole::Parent, BranchRole::Core, BranchRole::CorePeer, BranchRole::Child];
 

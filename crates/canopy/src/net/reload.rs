@@ -205,6 +205,7 @@ fn in_words(budget: &Budget) -> String {
 pub(crate) fn role_name(role: BranchRole) -> &'static str {
     match role {
         BranchRole::Parent => "parent",
+        BranchRole::NextParent => "next-parent",
         BranchRole::Core => "core",
         BranchRole::CorePeer => "core-peer",
         BranchRole::Child => "child",

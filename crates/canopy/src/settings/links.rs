@@ -196,6 +196,7 @@ fn fits(role: BranchRole, before: &[BranchConfig]) -> bool {
     match role {
         BranchRole::Child => true,
         BranchRole::Parent => others.count() == 0,
+        BranchRole::NextParent => others.eq([BranchRole::Parent]),
         BranchRole::Core | BranchRole::CorePeer => {
             others.filter(|role| *role == BranchRole::Parent).count() == 0
         }
@@ -205,11 +206,13 @@ fn fits(role: BranchRole, before: &[BranchConfig]) -> bool {
 fn parse_role(name: &str) -> Result<BranchRole, String> {
     match name {
         "parent" => Ok(BranchRole::Parent),
+        "next-parent" => Ok(BranchRole::NextParent),
         "core" => Ok(BranchRole::Core),
         "core-peer" => Ok(BranchRole::CorePeer),
         "child" => Ok(BranchRole::Child),
         _ => Err(format!(
-            "{name:?} is nothing that a neighbour can be; choose parent, core, core-peer or child"
+            "{name:?} is nothing that a neighbour can be; choose parent, next-parent, core, core-peer or \
+             child"
         )),
     }
 }

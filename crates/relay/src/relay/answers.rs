@@ -114,7 +114,7 @@ impl Relay {
         let hops = reply.hops.checked_sub(1).ok_or(DropReason::HopLimit)?;
         let (to, is_own_site) = self.route_key(index, reply.about);
         if reply.is_there {
-            if !self.learn_source(now, comtree, port, reply.about) {
+            if !self.may_bring(now, comtree, port, reply.about) {
                 return Err(DropReason::SpoofedSource);
             }
             self.comtrees.get_mut(index).tree.asked.remove(&reply.about);

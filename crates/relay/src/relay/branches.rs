@@ -14,7 +14,9 @@ impl BranchRole {
     fn class(self) -> PeerClass {
         match self {
             BranchRole::CorePeer => PeerClass::CorePeer,
-            BranchRole::Parent | BranchRole::Core | BranchRole::Child => PeerClass::TreeNeighbour,
+            BranchRole::Parent | BranchRole::NextParent | BranchRole::Core | BranchRole::Child => {
+                PeerClass::TreeNeighbour
+            }
         }
     }
 }
@@ -44,6 +46,9 @@ impl Relay {
         self.share_links(now);
         self.overlay.windows.insert(port, SubscribeWindow::default());
         self.comtrees.get_mut(index).tree.add(Branch { port, role, site });
+        if role == BranchRole::NextParent {
+            self.begin_succession(now, index, port);
+        }
         self.branch_changed(now, index);
         Ok(())
     }
@@ -62,13 +67,23 @@ impl Relay {
     ) -> Result<(), Refusal> {
         let port = self.branch_of(id)?;
         let index = self.comtrees.find(id.comtree).ok_or(Refusal::UnknownComtree(id.comtree))?;
-        if !self.comtrees.get(index).tree.allows(role, Some(port)) {
+        let tree = &self.comtrees.get(index).tree;
+        if tree.branch(port).is_some_and(|branch| branch.role == role) {
+            return Ok(());
+        }
+        if !tree.allows(role, Some(port)) {
             return Err(Refusal::RoleConflict(id.comtree));
         }
+        self.end_succession_over(now, index, port);
         if let Some(port) = self.ports.get_mut(port) {
             port.shape.class = role.class();
         }
-        self.comtrees.get_mut(index).tree.set_role(port, role);
+        let tree = &mut self.comtrees.get_mut(index).tree;
+        tree.set_role(port, role);
+        tree.promote();
+        if role == BranchRole::NextParent {
+            self.begin_succession(now, index, port);
+        }
         self.branch_changed(now, index);
         Ok(())
     }
@@ -81,7 +96,10 @@ impl Relay {
 
     /// A branch's port was closed.
     pub(super) fn branch_closed(&mut self, now: Time, index: ComtreeIndex, port: PortIndex) {
-        self.comtrees.get_mut(index).tree.remove(port);
+        self.end_succession_over(now, index, port);
+        let tree = &mut self.comtrees.get_mut(index).tree;
+        tree.remove(port);
+        tree.promote();
         self.forget_routes_over(port);
         self.branch_changed(now, index);
     }

@@ -131,6 +131,11 @@ pub enum Notice {
         /// The neighbour's key.
         key: PublicKey,
     },
+    /// A comtree's next parent is the way to its core now: the branch to the old one can be removed.
+    ParentSucceeded {
+        /// The comtree.
+        comtree: Comtree,
+    },
     /// A participant is no longer there.
     Left {
         /// The comtree.

@@ -112,7 +112,7 @@ impl Relay {
         }
         // A branch brings what others sent, but nothing of whom this relay serves itself.
         let comtree = (header.comtree, comtree_index);
-        if !is_own && !self.learn_source(now, comtree, index, src) {
+        if !is_own && !self.may_bring(now, comtree, index, src) {
             return Err(DropReason::SpoofedSource);
         }
         // The hop limit falls at every relay, so what loops dies.
@@ -185,6 +185,18 @@ impl Relay {
     /// Passes an update to the data threads that want it, and queues it for the receivers here: whoever
     /// has subscribed to its group, and neighbours towards the core and in it (Forest §3.3).
     fn deliver(&mut self, now: Time, accepted: Accepted<'_>) -> Result<(), DropReason> {
+        if self.comtrees.get(accepted.index).tree.succession.is_none() {
+            return self.deliver_now(now, accepted);
+        }
+        let accepted = self.pass_succession(now, accepted)?;
+        accepted.map_or(Ok(()), |accepted| self.deliver_now(now, accepted))
+    }
+
+    pub(super) fn deliver_now(
+        &mut self,
+        now: Time,
+        accepted: Accepted<'_>,
+    ) -> Result<(), DropReason> {
         let Accepted { update, index, origin, may_pass } = accepted;
         let Some(group) = update.dst.group() else {
             return self.deliver_to_one(now, accepted);

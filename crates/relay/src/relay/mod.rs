@@ -18,6 +18,7 @@ mod routing;
 mod shaping;
 mod standing;
 mod subscribe;
+mod succeeding;
 mod threads;
 mod upstream;
 
@@ -383,6 +384,7 @@ impl Relay {
             upstreams,
             self.limited_due(),
             self.paths.poll_timeout(),
+            self.successions_due(),
         ]
         .into_iter()
         .flatten()
@@ -412,7 +414,10 @@ impl Relay {
         // Interests that have ended. New ones were told already, before their subscribes were answered.
         self.tell_siblings();
         self.tell_reach();
+        self.ask_next_parents(now);
         self.drive_upstreams(now);
+        self.ask_next_parents(now);
+        self.advance_successions(now);
         let is_flush = self.flush_at.is_some_and(|at| at <= now) || self.pending.is_half_full();
         let due = is_flush || self.thinning.is_due(now);
         if let Mode::Periodic { tick } = self.mode {
@@ -461,6 +466,7 @@ impl Relay {
             self.fanout.send_to_limited(pending, &mut tables, &mut books, batch, send);
         }
         self.paths.flushed(now);
+        self.advance_successions(now);
         // 3. A group key that has sealed much is renewed before it is used up.
         if self.comtrees.take_wants_keys() {
             self.keys_at = Some(now + Duration::from_millis(1));

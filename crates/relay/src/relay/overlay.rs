@@ -3,6 +3,7 @@
 use super::downstream::SubscribeWindow;
 use super::upstream::Upstream;
 use crate::NONE;
+use crate::comtrees::ComtreeIndex;
 use crate::ports::PortIndex;
 use crate::routes::Routes;
 use canopy_session::SessionIndex;
@@ -22,6 +23,8 @@ pub(super) struct Overlay {
     pub(super) last_asked: BTreeMap<(SessionIndex, Comtree), u32>,
     /// By branch.
     pub(super) windows: BTreeMap<PortIndex, SubscribeWindow>,
+    /// Comtrees of which the parent is being succeeded.
+    pub(super) successions: Vec<ComtreeIndex>,
     /// Other data threads do not know yet which branches are here.
     pub(super) reach_to_tell: bool,
 }
@@ -34,6 +37,7 @@ impl Overlay {
             upstreams: Vec::new(),
             last_asked: BTreeMap::new(),
             windows: BTreeMap::new(),
+            successions: Vec::new(),
             reach_to_tell: false,
         }
     }

@@ -35,10 +35,10 @@ impl Relay {
         (if is_own_site { address } else { Address::unicast(address.site(), 0) }, is_own_site)
     }
 
-    /// Learns from an update that came over a branch which way leads to its source. False if that
-    /// source is not the branch's to bring.
+    /// Whether an update's source is the branch's to bring over which it came. If it is, which way leads
+    /// there is learned.
     #[inline]
-    pub(super) fn learn_source(
+    pub(super) fn may_bring(
         &mut self,
         now: Time,
         (comtree, index): (Comtree, ComtreeIndex),
@@ -57,7 +57,9 @@ impl Relay {
             return false;
         }
         self.overlay.learned = (port, src);
-        self.learn(now, (comtree, index), to, port);
+        if self.is_learned_from(index, port) {
+            self.learn(now, (comtree, index), to, port);
+        }
         true
     }
 
@@ -105,6 +107,9 @@ impl Relay {
             return self.queue_for_one(now, port, NONE, &Update { asks_route: false, ..update });
         }
         let (to, is_own_site) = self.route_key(index, update.dst);
+        if Self::is_word_of_a_site(&update) && self.has_told_core(now, &accepted)? {
+            return Ok(());
+        }
         let known = self.overlay.routes.find(update.comtree, to).filter(|way| way.port != origin);
         if let Some(way) = known {
             return self.send_along(now, way, accepted);
@@ -192,7 +197,12 @@ impl Relay {
         while let Some(branch) = self.comtrees.get(index).tree.branches().get(next).copied() {
             next += 1;
             let is_core = branch.role == BranchRole::CorePeer && update.from_core_peer;
-            if branch.port == origin || is_core || (is_own_site && branch.site != own_site) {
+            let is_foreign = is_own_site && branch.site != own_site;
+            if branch.port == origin
+                || is_core
+                || is_foreign
+                || self.is_other_way_up(index, branch.port)
+            {
                 continue;
             }
             self.queue_for_one(now, branch.port, origin, &update)?;
@@ -239,7 +249,7 @@ impl Relay {
         Ok(())
     }
 
-    fn queue_for_one(
+    pub(super) fn queue_for_one(
         &mut self,
         now: Time,
         port: PortIndex,

@@ -132,6 +132,15 @@ impl Relay {
         }
     }
 
+    /// Whether the parent at a branch has taken all that is wanted of a comtree.
+    pub(super) fn has_asked_all(&self, comtree: Comtree, port: PortIndex) -> bool {
+        let is_it = |upstream: &&Upstream| upstream.comtree == comtree && upstream.port == port;
+        self.overlay.upstreams.iter().find(is_it).is_some_and(|upstream| {
+            let is_up = self.sessions.path(upstream.session).is_some();
+            is_up && upstream.in_flight.is_empty() && self.table.to_ask(comtree) == 0
+        })
+    }
+
     /// The session of the link that a branch is over.
     pub(super) fn link_of(&self, port: PortIndex) -> Option<SessionIndex> {
         self.ports.get(port)?.peer.session()
@@ -192,10 +201,31 @@ impl Relay {
         let len = writer.finish(comtree, canopy_wire::SessionId::NONE);
         self.counters.subscriptions_asked += groups.len() as u64;
         self.push_subscribe(session, len);
+        self.ask_old_parent_too(comtree, &groups);
         let flight = Flight { sequence, groups, resend_at: now + wait, tries: 0 };
         self.overlay.upstreams[place].sequence = sequence;
         self.overlay.upstreams[place].in_flight.push_back(flight);
         true
+    }
+
+    /// As long as a parent is being succeeded, the old one hears what the next one is asked. It is not
+    /// told again: what it does not bring, the next one does.
+    fn ask_old_parent_too(&mut self, comtree: Comtree, groups: &[GroupIndex]) {
+        let Some(index) = self.comtrees.find(comtree) else { return };
+        let Some(succession) = &mut self.comtrees.get_mut(index).tree.succession else { return };
+        let Some(old) = succession.old else { return };
+        let changes = || groups.iter().map(|group| self.table.change_asked(*group));
+        changes().for_each(|change| succession.ask_old(change.group(), change.wanted()));
+        let (Some(session), most) = (self.link_of(old), self.datagrams_of(old)) else { return };
+        let sequence = self.overlay.last_asked.entry((session, comtree)).or_default();
+        *sequence = sequence.wrapping_add(1);
+        let Some(room) = self.replies.room() else { return };
+        let Ok(mut writer) = SubscribeWriter::new(room, *sequence, most) else { return };
+        for change in groups.iter().map(|group| self.table.change_asked(*group)) {
+            writer.push(change);
+        }
+        let len = writer.finish(comtree, canopy_wire::SessionId::NONE);
+        self.push_subscribe(session, len);
     }
 
     fn push_subscribe(&mut self, session: SessionIndex, len: usize) {
@@ -224,6 +254,10 @@ impl Relay {
         packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
         let port = self.admit(now, from, packet)?;
+        let index = self.ports.get(port).map(|port| port.comtree_index);
+        if index.is_some_and(|index| self.is_other_parent(index, port)) {
+            return Ok(());
+        }
         let place = self.overlay.upstreams.iter().position(|upstream| upstream.port == port);
         let upstream = &mut self.overlay.upstreams[place.ok_or(DropReason::UnexpectedKind)?];
         let ack = SubscribeAck::new_checked(packet)?;

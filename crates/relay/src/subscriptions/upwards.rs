@@ -4,8 +4,8 @@
 
 use super::SubscriptionTable;
 use super::lists::{Marks, Wanted};
-use canopy_wire::{Change, Comtree, Group, Weight};
-use std::collections::VecDeque;
+use canopy_wire::{Change, Comtree, Group, Level, Weight};
+use std::collections::{BTreeMap, VecDeque};
 
 /// The number of a group's place in the table. It stays the group's as long as the parent has not
 /// acknowledged what it was asked.
@@ -158,6 +158,13 @@ impl SubscriptionTable {
     pub(crate) fn asked(&self, comtree: Comtree) -> u32 {
         let found = self.upwards.binary_search_by_key(&comtree, |upwards| upwards.comtree);
         found.map_or(0, |number| self.upwards[number].asked)
+    }
+
+    /// What the parent was asked for of a comtree: the groups, and up to which level.
+    pub(crate) fn all_asked(&self, comtree: Comtree) -> BTreeMap<Group, Level> {
+        let groups = self.by_group.iter().map(|group| &self.groups[*group as usize]);
+        let groups = groups.filter(|entry| entry.comtree == comtree);
+        groups.filter_map(|entry| Some((entry.group, entry.asked.0?))).collect()
     }
 
     /// The next change for the parent. Until it is acknowledged, no other change of that group is.

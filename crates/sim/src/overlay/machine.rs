@@ -1,7 +1,7 @@
 //! The machine of one relay: its sockets, its data threads, its restarts.
 
 use super::scenario::Scenario;
-use super::shape::{Edge, Node};
+use super::shape::{Edge, Node, Tree};
 use crate::host::{Inboxes, Thread, UNIX_ZERO, Waiting, steer};
 use canopy_relay::{
     ADDRESS_REST, BranchConfig, BranchId, BranchRole, Budgets, Change, ComtreeConfig, Counters,
@@ -55,6 +55,8 @@ pub(crate) struct Done {
     pub(crate) opened: Vec<LoggedKeys>,
     /// The neighbours whose links came up or were found down.
     pub(crate) links: Vec<(PublicKey, bool)>,
+    /// Comtrees whose parent was succeeded.
+    pub(crate) succeeded: Vec<Comtree>,
     /// What must not be.
     pub(crate) broken: Option<String>,
 }
@@ -189,16 +191,42 @@ impl Machine {
             self.threads.push(Thread::new(relay));
         }
         let mut refused = Vec::new();
-        for change in &self.settings.changes {
-            let only = change.thread(threads);
-            for (number, thread) in (0..).zip(&mut self.threads) {
-                if only.is_none_or(|only| only == number) {
-                    let applied = thread.turn.relay_mut().apply(now, change.clone());
-                    refused.extend(applied.err().map(|why| format!("{change:?}: {why}")));
-                }
+        for change in self.settings.changes.clone() {
+            refused.extend(self.apply(now, &change));
+        }
+        refused
+    }
+
+    /// Changes a relay. Returns what it refuses.
+    fn apply(&mut self, now: Time, change: &Change) -> Option<String> {
+        let only = change.thread(self.scenario.threads[self.number]);
+        let mut refused = None;
+        for (number, thread) in (0..).zip(&mut self.threads) {
+            if only.is_none_or(|only| only == number) {
+                let applied = thread.turn.relay_mut().apply(now, change.clone());
+                refused = applied.err().map(|why| format!("{change:?}: {why}")).or(refused);
             }
         }
         refused
+    }
+
+    /// Gives the relay a branch more on a comtree.
+    pub(crate) fn add_branch(
+        &mut self,
+        now: Time,
+        tree: &Tree,
+        other: usize,
+        role: BranchRole,
+    ) -> Option<String> {
+        let site = tree.nodes[other].as_ref()?.site;
+        let change = branch(&self.scenario, tree.comtree, (self.number, other), role, site)?;
+        self.apply(now, &change)
+    }
+
+    /// Takes a branch from the relay.
+    pub(crate) fn remove_branch(&mut self, now: Time, tree: &Tree, other: usize) -> Option<String> {
+        let id = branch_id(&self.scenario, tree.comtree, (self.number, other))?;
+        self.apply(now, &Change::RemoveBranch(id))
     }
 
     /// The relay goes down with all that it knew, and with what waited in its sockets.
@@ -253,6 +281,7 @@ impl Machine {
             match notice {
                 Notice::LinkUp { key } => done.links.push((key, true)),
                 Notice::LinkDown { key } => done.links.push((key, false)),
+                Notice::ParentSucceeded { comtree } => done.succeeded.push(comtree),
                 _ => {}
             }
         }
@@ -330,9 +359,17 @@ fn branch(
     role: BranchRole,
     site: u16,
 ) -> Option<Change> {
-    let (link, _) = scenario.links.between(relay, other)?;
-    let id = BranchId { comtree, link: key_of(other), thread: scenario.calls[link].0 };
+    let id = branch_id(scenario, comtree, (relay, other))?;
     Some(Change::AddBranch(BranchConfig { id, role, site }))
+}
+
+fn branch_id(
+    scenario: &Scenario,
+    comtree: Comtree,
+    (relay, other): (usize, usize),
+) -> Option<BranchId> {
+    let (link, _) = scenario.links.between(relay, other)?;
+    Some(BranchId { comtree, link: key_of(other), thread: scenario.calls[link].0 })
 }
 
 fn key_of(relay: usize) -> PublicKey {

@@ -26,6 +26,11 @@ pub(crate) enum Step {
     /// By its number in the scenario.
     Break(usize),
     Mend(usize),
+    /// By its number in the scenario: a relay gets a next parent; the old one lets it go, and it the old
+    /// one.
+    Succeed(usize),
+    LetGo(usize),
+    Leave(usize),
     Heal,
     LeaveAll,
 }

@@ -66,6 +66,8 @@ pub struct OverlayReport {
     pub relay_restarts: u32,
     /// How often a link was cut.
     pub link_cuts: u32,
+    /// How often a relay's parent was succeeded by another, as planned.
+    pub parents_succeeded: u32,
     /// How often a relay found a link down although nothing had been cut or restarted: four signs of
     /// life in a row were lost.
     pub links_lost: u32,
@@ -140,6 +142,7 @@ impl OverlayReport {
             crashes: tallies.crashes,
             relay_restarts: tallies.relay_restarts,
             link_cuts: tallies.link_cuts,
+            parents_succeeded: tallies.parents_succeeded,
             links_lost: tally.links_lost,
             most_subscriptions: tallies.peak.subscriptions,
             most_groups: tallies.peak.groups,

@@ -1,7 +1,7 @@
 //! Everything that a seed decides before the first datagram.
 
 use super::config::{OverlayConfig, OverlaySabotage};
-use super::shape::{Core, Links, Shape, Tree, draw};
+use super::shape::{Core, Links, Node, Shape, Tree, draw};
 use crate::network::LinkModel;
 use crate::sabotage::Sabotage;
 use crate::scenario::{Stream, stream};
@@ -9,6 +9,7 @@ use canopy_relay::{Mode, READ_EVERY};
 use canopy_wire::{Downlink, Time};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -37,6 +38,17 @@ pub(crate) struct Fault {
     pub(crate) element: Element,
     pub(crate) from: Time,
     pub(crate) until: Time,
+}
+
+/// A relay whose parent on a comtree is succeeded by another, as planned.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Move {
+    /// By its number.
+    pub(crate) tree: usize,
+    pub(crate) relay: usize,
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) at: Time,
 }
 
 /// What participants do.
@@ -92,6 +104,7 @@ pub(crate) struct Scenario {
     pub(crate) late_copies: Duration,
     pub(crate) hop_limit: u8,
     pub(crate) faults: Vec<Fault>,
+    pub(crate) moves: Vec<Move>,
     pub(crate) patience: Patience,
     /// From here on nothing is broken any more.
     pub(crate) calm_from: Time,
@@ -163,6 +176,7 @@ impl Scenario {
             },
             hop_limit: if is_cycle(config) { AROUND } else { FAR },
             faults: if breaks { draw_faults(relays, &links, calm_from, rng) } else { Vec::new() },
+            moves: Vec::new(),
             patience: Patience {
                 settle: Duration::ZERO,
                 deliver: Duration::ZERO,
@@ -176,6 +190,9 @@ impl Scenario {
             links,
             trees,
         };
+        if !is_sabotaged && scenario.faults.is_empty() && !scenario.loses() {
+            scenario.moves = draw_moves(&scenario, &mut stream(config.seed, Stream::Moves));
+        }
         scenario.patience = scenario.patience();
         scenario
     }
@@ -217,16 +234,23 @@ impl Scenario {
             Mode::Immediate => Duration::ZERO,
             Mode::Periodic { tick } => tick + READ_EVERY,
         };
-        let hops = self.longest_way() as u32 + 2;
+        // A parent that succeeds another may be farther from the core, and the relay keeps back what the
+        // other one may still bring.
+        let moves = !self.moves.is_empty();
+        let hops = self.longest_way() as u32 * (1 + u32::from(moves)) + 2;
+        let (kept, succession) = match moves {
+            true => (Duration::from_secs(1), Duration::from_secs(3)),
+            false => (Duration::ZERO, Duration::ZERO),
+        };
         // A relay may take a turn in each of two data threads, after those under way.
         let hop = slowest + waits + (self.turn + self.wake_delay) * 6;
-        let deliver = hop * hops + Duration::from_millis(50);
+        let deliver = hop * hops + Duration::from_millis(50) + kept;
         let repeats = match self.weather {
             Weather::Clean | Weather::Reordering | Weather::Duplicating => Duration::ZERO,
             Weather::Lossy | Weather::Storm => Duration::from_secs(4),
         };
         Patience {
-            settle: deliver * 2 + repeats,
+            settle: deliver * 2 + repeats + succession,
             deliver: deliver + self.late_copies,
             recover: deliver * 2 + repeats + Duration::from_secs(6),
         }
@@ -340,6 +364,54 @@ fn draw_faults(relays: usize, links: &Links, calm_from: Time, rng: &mut ChaCha8R
         }
     }
     faults
+}
+
+/// In two of three runs: one relay after the other gets another parent.
+fn draw_moves(scenario: &Scenario, rng: &mut ChaCha8Rng) -> Vec<Move> {
+    let mut moves = Vec::new();
+    if rng.random_range(0..3) == 0 {
+        return moves;
+    }
+    let links = &scenario.links;
+    for (number, tree) in scenario.trees.iter().enumerate() {
+        // The relays of a site are a subtree, and stay one.
+        let sites: BTreeSet<_> = tree.nodes.iter().flatten().map(|node| node.site).collect();
+        if sites.len() < tree.relays().count() {
+            continue;
+        }
+        let mut tree = tree.clone();
+        let mut at = Time::from_millis(rng.random_range(3_000..6_000));
+        while at < scenario.calm_from {
+            let thread = |relay: usize, other: usize| {
+                let (link, _) = links.between(relay, other)?;
+                Some(scenario.calls[link].0 % scenario.threads[relay])
+            };
+            let mut choices = Vec::new();
+            for relay in tree.relays() {
+                let Some(Node { parent: Some(from), in_core: false, .. }) = tree.nodes[relay]
+                else {
+                    continue;
+                };
+                let may = |to: &usize| {
+                    let is_there = tree.nodes[*to].is_some() && *to != from;
+                    let is_same = thread(relay, *to) == thread(relay, from);
+                    is_there && is_same && !tree.is_below(*to, relay)
+                };
+                let others = links.neighbours(relay).filter(may);
+                choices.extend(others.map(|to| (relay, from, to)));
+            }
+            if choices.is_empty() {
+                break;
+            }
+            let (relay, from, to) = choices[rng.random_range(0..choices.len())];
+            if let Some(node) = &mut tree.nodes[relay] {
+                node.parent = Some(to);
+            }
+            moves.push(Move { tree: number, relay, from, to, at });
+            at = at + Duration::from_millis(rng.random_range(5_000..8_000));
+        }
+    }
+    moves
 }
 
 /// Whether a sabotage is of this kind, on the way to a participant.

@@ -88,7 +88,7 @@ impl Links {
         }
     }
 
-    fn neighbours(&self, relay: usize) -> impl Iterator<Item = usize> {
+    pub(crate) fn neighbours(&self, relay: usize) -> impl Iterator<Item = usize> {
         let other = move |[a, b]: &[usize; 2]| match relay {
             _ if *a == relay => Some(*b),
             _ if *b == relay => Some(*a),
@@ -150,6 +150,11 @@ impl Tree {
     fn to_the_top(&self, relay: usize) -> Vec<usize> {
         let parent = |relay: &usize| self.nodes[*relay].as_ref().and_then(|node| node.parent);
         std::iter::successors(Some(relay), parent).collect()
+    }
+
+    /// Whether the way from a relay to the top leads over another.
+    pub(crate) fn is_below(&self, relay: usize, top: usize) -> bool {
+        self.to_the_top(relay).contains(&top)
     }
 
     /// The longest way between two of its relays, in links.

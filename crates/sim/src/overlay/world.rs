@@ -7,13 +7,13 @@ use super::model::Model;
 use super::participant::{Participant, participant_at};
 use super::queue::{Datagram, Queue, Step};
 use super::report::OverlayReport;
-use super::scenario::{Element, Scenario, access_sabotage};
+use super::scenario::{Element, Move, Scenario, access_sabotage};
 use crate::network::{Direction, Fate, Loss, Network};
 use crate::sabotage::Saboteur;
 use crate::scenario::{Stream, stream};
 use crate::trace::{Tap, Trace};
 use crate::world::updates_in;
-use canopy_relay::Counters;
+use canopy_relay::{BranchRole, Counters};
 use canopy_wire::Time;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -21,6 +21,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+/// Between the moment when a parent was succeeded, the moment when it lets go, and the moment when the
+/// relay does.
+const LETS_GO_AFTER: Duration = Duration::from_millis(500);
 /// The model judges, and the relays' tables are looked at, this often.
 const JUDGE_EVERY: Duration = Duration::from_millis(500);
 
@@ -44,6 +47,7 @@ pub(crate) struct Tallies {
     pub(crate) crashes: u32,
     pub(crate) relay_restarts: u32,
     pub(crate) link_cuts: u32,
+    pub(crate) parents_succeeded: u32,
     /// How long applications ran, all together.
     pub(crate) client_time: Duration,
     /// The most that one relay held.
@@ -123,6 +127,9 @@ impl<'a> World<'a> {
             self.at(fault.from, Step::Break(number));
             self.at(fault.until, Step::Mend(number));
         }
+        for number in 0..self.scenario.moves.len() {
+            self.at(self.scenario.moves[number].at, Step::Succeed(number));
+        }
         self.at(self.scenario.calm_from, Step::Heal);
         self.at(self.scenario.leave_at, Step::LeaveAll);
         self.at(self.now, Step::Judge);
@@ -161,6 +168,9 @@ impl<'a> World<'a> {
             Step::Judge => self.judge(),
             Step::Break(fault) => self.break_down(self.scenario.faults[fault].element),
             Step::Mend(fault) => self.mend(self.scenario.faults[fault].element),
+            Step::Succeed(number) => self.succeed(number),
+            Step::LetGo(number) => self.let_go(number),
+            Step::Leave(number) => self.leave_parent(number),
             Step::Heal => self.network.heal(),
             Step::LeaveAll => self.leave_all(),
         }
@@ -316,7 +326,55 @@ impl<'a> World<'a> {
         for sent in done.sent {
             self.send(relay, sent);
         }
+        for comtree in done.succeeded {
+            let is_it = |one: &&Move| {
+                let tree = &self.scenario.trees[one.tree];
+                one.relay == relay && tree.comtree == comtree && one.at <= self.now
+            };
+            if let Some(number) = self.scenario.moves.iter().rposition(|one| is_it(&one)) {
+                self.after(LETS_GO_AFTER, Step::LetGo(number));
+                self.after(LETS_GO_AFTER * 2, Step::Leave(number));
+            }
+        }
         self.ask_for_timer(relay, thread);
+    }
+
+    /// A relay gets a next parent on a comtree.
+    fn succeed(&mut self, number: usize) {
+        let Move { tree, relay, to, .. } = self.scenario.moves[number];
+        let tree = self.scenario.trees[tree].clone();
+        for (at, other, role) in
+            [(to, relay, BranchRole::Child), (relay, to, BranchRole::NextParent)]
+        {
+            let refused = self.machines[at].add_branch(self.now, &tree, other, role);
+            self.changed(at, refused);
+        }
+    }
+
+    /// The old parent does without the branch.
+    fn let_go(&mut self, number: usize) {
+        let Move { tree, relay, from, .. } = self.scenario.moves[number];
+        self.tallies.parents_succeeded += 1;
+        let tree = self.scenario.trees[tree].clone();
+        let refused = self.machines[from].remove_branch(self.now, &tree, relay);
+        self.changed(from, refused);
+    }
+
+    /// And then the relay does.
+    fn leave_parent(&mut self, number: usize) {
+        let Move { tree, relay, from, .. } = self.scenario.moves[number];
+        let tree = self.scenario.trees[tree].clone();
+        let refused = self.machines[relay].remove_branch(self.now, &tree, from);
+        self.changed(relay, refused);
+    }
+
+    fn changed(&mut self, relay: usize, refused: Option<String>) {
+        if let Some(refused) = refused {
+            self.model.broken(self.now, || format!("relay {relay} refuses {refused}"));
+        }
+        for thread in 0..self.machines[relay].threads() {
+            self.ask_for_timer(relay, thread);
+        }
     }
 
     fn ask_for_timer(&mut self, relay: usize, thread: usize) {

@@ -101,12 +101,15 @@ impl Model {
 
     /// What one publisher sends comes in its order, where the network keeps it.
     fn check_order(&mut self, now: Time, number: usize, id: u64) {
-        let Some(publisher) = self.update(id).map(|update| update.publisher) else { return };
-        let before = self.seats[number].heard.insert(publisher, id);
+        let Some(update) = self.update(id) else { return };
+        let (publisher, is_group) = (update.publisher, update.dst.is_group());
+        // Where a parent is succeeded, the ways of unicast and of groups change one after the other.
+        let flow = (publisher, is_group || self.scenario.moves.is_empty());
+        let before = self.seats[number].heard.insert(flow, id);
         if let Some(before) = before.filter(|before| *before > id)
             && self.scenario.keeps_order()
         {
-            self.seats[number].heard.insert(publisher, before);
+            self.seats[number].heard.insert(flow, before);
             self.tally.out_of_order += 1;
             self.tally.find(|| {
                 format!(

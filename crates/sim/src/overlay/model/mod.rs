@@ -59,8 +59,9 @@ struct Seat {
     /// Since when it is connected.
     connected: Option<Time>,
     interests: BTreeMap<Group, Interest>,
-    /// The last update that it got from each publisher, in each of that one's epochs.
-    heard: BTreeMap<(usize, u32), u64>,
+    /// The last update that it got from each publisher, in each of that one's epochs, and whether to a
+    /// group.
+    heard: BTreeMap<((usize, u32), bool), u64>,
 }
 
 /// An update as its receiver's application gets it.

@@ -1,0 +1,349 @@
+//! What a relay does while a comtree's parent is succeeded by another; see [`Succession`].
+
+use super::Notice;
+use super::Relay;
+use super::intake::Accepted;
+use super::overlay::NOBODY;
+use crate::NONE;
+use crate::changes::BranchRole;
+use crate::comtrees::ComtreeIndex;
+use crate::pending::Update;
+use crate::ports::PortIndex;
+use crate::succession::{AFTERWARDS, AHEAD, HOLD, Kept, OVERLAP, Phase, Succession};
+use canopy_wire::{Address, Comtree, DropReason, Flags, Level, Time, Weight};
+
+/// Relays that what tells of a site may pass.
+const MOST_HOPS: u8 = u8::MAX;
+
+impl Relay {
+    /// The comtree has got a next parent beside the one that it has.
+    pub(super) fn begin_succession(&mut self, now: Time, index: ComtreeIndex, next: PortIndex) {
+        let tree = &mut self.comtrees.get_mut(index).tree;
+        let Some(old) = tree.old_parent() else { return };
+        tree.succession = Some(Box::new(Succession::new(now, (old.port, old.site), next)));
+        tree.sort_out();
+        self.overlay.successions.push(index);
+    }
+
+    /// A branch is about to be something else, or to be closed: if it is that of one of two parents, the
+    /// other is the parent.
+    pub(super) fn end_succession_over(&mut self, now: Time, index: ComtreeIndex, port: PortIndex) {
+        let Some(succession) = &mut self.comtrees.get_mut(index).tree.succession else { return };
+        if succession.next == port {
+            // It stays with the old one. What was held goes on over that.
+            succession.phase = Phase::Asking;
+            self.inject_ahead(now, index, now + AHEAD);
+            self.send_held(now, index);
+            self.comtrees.get_mut(index).tree.end_succession();
+            self.overlay.successions.retain(|of| *of != index);
+        } else if succession.old == Some(port) {
+            self.turn_to_next(now, index);
+            self.go_on(now, index);
+            self.settle(now, index);
+            let tree = &mut self.comtrees.get_mut(index).tree;
+            if let Some(succession) = &mut tree.succession {
+                succession.old = None;
+                succession.phase = Phase::Turned { until: Some(now + AFTERWARDS) };
+            }
+        }
+    }
+
+    /// Whether what comes over a branch is learned from: not if there is another way up.
+    pub(super) fn is_learned_from(&self, index: ComtreeIndex, port: PortIndex) -> bool {
+        let succession = &self.comtrees.get(index).tree.succession;
+        succession.as_ref().is_none_or(|of| !of.is_from_above(port) || of.way_up() == port)
+    }
+
+    /// What becomes of an update during a succession: it goes on, or it waits, or it has passed already.
+    pub(super) fn pass_succession<'a>(
+        &mut self,
+        now: Time,
+        accepted: Accepted<'a>,
+    ) -> Result<Option<Accepted<'a>>, DropReason> {
+        let Accepted { update, index, origin, .. } = accepted;
+        let goes_up = self.leads_up(&accepted);
+        let Some(succession) = &mut self.comtrees.get_mut(index).tree.succession else {
+            return Ok(Some(accepted));
+        };
+        let is_group = update.dst.is_group();
+        let kept = |is_kept: bool| is_kept.then_some(None).ok_or(DropReason::PendingFull);
+        if origin == succession.next && succession.is_awaited(&update) {
+            return kept(succession.keep(now, &update, false));
+        }
+        if Some(origin) == succession.old {
+            self.pass_before(now, &accepted);
+        }
+        let Some(succession) = &mut self.comtrees.get_mut(index).tree.succession else {
+            return Ok(Some(accepted));
+        };
+        let is_new = succession.pass(update.src, update.series);
+        if succession.is_from_above(origin) {
+            if !is_new {
+                return Err(DropReason::Repeated);
+            }
+            // It goes to neither of the two.
+            return Ok(Some(Accepted { origin: succession.way_up(), ..accepted }));
+        }
+        if matches!(succession.phase, Phase::Holding { .. }) {
+            if !is_group && !goes_up {
+                return Ok(Some(accepted));
+            }
+            kept(succession.keep(now, &update, true))?;
+        }
+        Ok((is_group || !matches!(succession.phase, Phase::Holding { .. })).then_some(accepted))
+    }
+
+    /// Whether an update to one endpoint leaves towards the core, or may.
+    fn leads_up(&self, accepted: &Accepted<'_>) -> bool {
+        let Accepted { update, index, .. } = *accepted;
+        if self.ports.find(update.comtree, update.dst).is_some() {
+            return false;
+        }
+        let (to, _) = self.route_key(index, update.dst);
+        let way = self.overlay.routes.find(update.comtree, to);
+        let succession = &self.comtrees.get(index).tree.succession;
+        let leads = |port| succession.as_ref().is_some_and(|of| of.is_from_above(port));
+        way.is_none_or(|way| leads(way.port))
+    }
+
+    /// When [`Relay::advance_successions`] has something to do.
+    pub(super) fn successions_due(&self) -> Option<Time> {
+        // What waits for a flush leaves as it stood when it came.
+        let flush = self.flush_at.filter(|_| !self.pending.records.is_empty());
+        let earliest = flush.unwrap_or(Time::ZERO);
+        let due = |index: &ComtreeIndex| {
+            let succession = self.comtrees.get(*index).tree.succession.as_ref()?;
+            match succession.phase {
+                Phase::Watching { until } => Some(until),
+                Phase::Asking if self.has_asked(*index) => Some(Time::ZERO),
+                _ => succession.due().map(|due| due.max(earliest)),
+            }
+        };
+        self.overlay.successions.iter().filter_map(due).min()
+    }
+
+    /// Asks next parents in place of the old ones, if it is time, and gives the relays above them time once
+    /// they have been asked.
+    pub(super) fn ask_next_parents(&mut self, now: Time) {
+        for place in 0..self.overlay.successions.len() {
+            let index = self.overlay.successions[place];
+            let (comtree, has_asked) = (self.comtrees.get(index).id, self.has_asked(index));
+            let succession = &mut self.comtrees.get_mut(index).tree.succession;
+            let Some(succession) = succession.as_deref_mut() else { continue };
+            match succession.phase {
+                Phase::Watching { until } if until <= now => {
+                    succession.ask(self.table.all_asked(comtree));
+                    self.follow_parent(now, index);
+                }
+                Phase::Asking if has_asked => {
+                    succession.phase = Phase::Overlapping { until: now + OVERLAP };
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Goes on with successions as far as it is time. Only between flushes.
+    pub(super) fn advance_successions(&mut self, now: Time) {
+        if self.overlay.successions.is_empty() || !self.pending.records.is_empty() {
+            return;
+        }
+        for place in (0..self.overlay.successions.len()).rev() {
+            let index = self.overlay.successions[place];
+            if !self.advance_succession(now, index) {
+                self.overlay.successions.swap_remove(place);
+            }
+        }
+    }
+
+    /// False if it has ended.
+    fn advance_succession(&mut self, now: Time, index: ComtreeIndex) -> bool {
+        let tree = &mut self.comtrees.get_mut(index).tree;
+        let Some(succession) = &mut tree.succession else { return false };
+        match succession.phase {
+            Phase::Overlapping { until } if until <= now => self.turn_to_next(now, index),
+            Phase::Holding { until } if until <= now => self.go_on(now, index),
+            Phase::Settling { until } if until <= now => self.settle(now, index),
+            Phase::Turned { until: Some(until) } if until <= now => {
+                tree.end_succession();
+                return false;
+            }
+            _ => {}
+        }
+        self.inject_ahead(now, index, now);
+        true
+    }
+
+    /// Whether the next parent has been asked for everything.
+    fn has_asked(&self, index: ComtreeIndex) -> bool {
+        let entry = self.comtrees.get(index);
+        let next = entry.tree.succession.as_ref().map(|succession| succession.next);
+        next.is_some_and(|next| self.has_asked_all(entry.id, next))
+    }
+
+    /// What goes up waits from now on.
+    fn turn_to_next(&mut self, now: Time, index: ComtreeIndex) {
+        let tree = &mut self.comtrees.get_mut(index).tree;
+        let Some(succession) = &mut tree.succession else { return };
+        if succession.has_turned() {
+            return;
+        }
+        succession.phase = Phase::Holding { until: now + HOLD };
+        let (old, next) = (succession.old, succession.next);
+        tree.sort_out();
+        let comtree = self.comtrees.get(index).id;
+        self.overlay.routes.redirect(comtree, old.unwrap_or(NONE), next);
+        self.overlay.learned = NOBODY;
+    }
+
+    /// What goes up goes over the next branch from now on, what was held first.
+    fn go_on(&mut self, now: Time, index: ComtreeIndex) {
+        let tree = &mut self.comtrees.get_mut(index).tree;
+        let Some(succession) = &mut tree.succession else { return };
+        if !matches!(succession.phase, Phase::Holding { .. }) {
+            return;
+        }
+        let (next, old_site) = (succession.next, succession.old_site);
+        succession.phase = Phase::Settling { until: now + AHEAD };
+        tree.sort_out();
+        self.send_held(now, index);
+        self.tell_of_sites(now, index, next, old_site);
+    }
+
+    /// The next parent brings everything, and what it has brought passes.
+    fn settle(&mut self, now: Time, index: ComtreeIndex) {
+        let tree = &mut self.comtrees.get_mut(index).tree;
+        let Some(succession) = &mut tree.succession else { return };
+        if !matches!(succession.phase, Phase::Settling { .. }) {
+            return;
+        }
+        succession.phase = Phase::Turned { until: None };
+        self.inject_ahead(now, index, now);
+        let comtree = self.comtrees.get(index).id;
+        self.note(Notice::ParentSucceeded { comtree });
+    }
+
+    /// Lets through what the next parent has brought, and the old one, by `then`, does not bring any more.
+    fn inject_ahead(&mut self, now: Time, index: ComtreeIndex, then: Time) {
+        while let Some(succession) = &mut self.comtrees.get_mut(index).tree.succession {
+            let Some(kept) = succession.take_ahead(then) else { return };
+            self.inject(now, index, &kept);
+        }
+    }
+
+    /// Lets through what the publisher of an update that the old parent brings sent before that.
+    fn pass_before(&mut self, now: Time, accepted: &Accepted<'_>) {
+        let Accepted { update, index, .. } = *accepted;
+        while let Some(succession) = &mut self.comtrees.get_mut(index).tree.succession {
+            let Some(kept) = succession.take_before(update.src, update.series) else { return };
+            self.inject(now, index, &kept);
+        }
+    }
+
+    fn inject(&mut self, now: Time, index: ComtreeIndex, kept: &Kept) {
+        let update = kept.update();
+        let Some(succession) = &mut self.comtrees.get_mut(index).tree.succession else { return };
+        if !succession.pass(update.src, update.series) {
+            return self.drop_on(update.comtree, DropReason::Repeated);
+        }
+        let origin = succession.way_up();
+        let accepted = Accepted { update, index, origin, may_pass: true };
+        if let Err(reason) = self.deliver_now(now, accepted) {
+            self.drop_on(update.comtree, reason);
+        }
+    }
+
+    /// Sends up what was held.
+    fn send_held(&mut self, now: Time, index: ComtreeIndex) {
+        while let Some(succession) = &mut self.comtrees.get_mut(index).tree.succession {
+            let way_up = succession.way_up();
+            let Some(kept) = succession.take_held() else { return };
+            let update = kept.update();
+            let sent = match update.dst.is_group() {
+                true => self.queue_for_one(now, way_up, NONE, &update),
+                false => {
+                    let accepted = Accepted { update, index, origin: NONE, may_pass: true };
+                    self.deliver_now(now, accepted)
+                }
+            };
+            if let Err(reason) = sent {
+                self.drop_on(update.comtree, reason);
+            }
+        }
+    }
+
+    /// Tells the relays between the next parent and the old one that the way to the sites here leads
+    /// over the next one. They learn it from an update to the old parent itself, which has no payload.
+    fn tell_of_sites(&mut self, now: Time, index: ComtreeIndex, next: PortIndex, old_site: u16) {
+        let entry = self.comtrees.get(index);
+        let (comtree, own) = (entry.id, entry.addresses.site());
+        let is_below = |port: PortIndex| port != next && self.is_learned_from(index, port);
+        let ways = self.overlay.routes.iter().filter(|route| route.comtree == comtree);
+        let foreign = ways.filter(|route| route.to.site() != own && is_below(route.way.port));
+        let mut sites: Vec<u16> = foreign.map(|route| route.to.site()).collect();
+        sites.push(own);
+        for site in sites {
+            let update = word_of(comtree, site, old_site);
+            if let Err(reason) = self.queue_for_one(now, next, NONE, &update) {
+                self.drop_on(comtree, reason);
+            }
+        }
+    }
+
+    /// What tells of a site has come. All of a meshed core hear it. True if it need not go on.
+    pub(super) fn has_told_core(
+        &mut self,
+        now: Time,
+        accepted: &Accepted<'_>,
+    ) -> Result<bool, DropReason> {
+        let Accepted { update, index, origin, .. } = *accepted;
+        let (to, is_own_site) = self.route_key(index, update.dst);
+        let way = self.overlay.routes.find(update.comtree, to);
+        let leads_on = way.is_some_and(|way| !way.is_core_peer);
+        if is_own_site || update.from_core_peer {
+            return Ok(is_own_site || !leads_on);
+        }
+        let branches = self.comtrees.get(index).tree.branches().iter();
+        let peers = branches.filter(|one| one.role == BranchRole::CorePeer && one.port != origin);
+        let peers: Vec<_> = peers.map(|peer| peer.port).collect();
+        for peer in &peers {
+            self.queue_for_one(now, *peer, origin, &update)?;
+        }
+        Ok(!peers.is_empty() && !leads_on)
+    }
+
+    /// Whether an update tells relays on its way of a site, and is for nobody.
+    pub(super) fn is_word_of_a_site(update: &Update<'_>) -> bool {
+        update.payload.is_empty() && update.dst.endpoint() == 0 && update.src.endpoint() == 0
+    }
+
+    /// Whether a branch is that of the old parent, or was that of one who was to be the next.
+    pub(super) fn is_other_parent(&self, index: ComtreeIndex, port: PortIndex) -> bool {
+        let tree = &self.comtrees.get(index).tree;
+        let is_above = |succession: &Succession| succession.is_from_above(port);
+        tree.succession.as_ref().is_some_and(|of| is_above(of)) && tree.parent() != Some(port)
+    }
+
+    /// Whether a branch leads up, but is not the way up now.
+    pub(super) fn is_other_way_up(&self, index: ComtreeIndex, port: PortIndex) -> bool {
+        let succession = &self.comtrees.get(index).tree.succession;
+        succession.as_ref().is_some_and(|of| of.is_from_above(port) && of.way_up() != port)
+    }
+}
+
+fn word_of(comtree: Comtree, site: u16, to: u16) -> Update<'static> {
+    Update {
+        comtree,
+        src: Address::unicast(site, 0),
+        series: 0,
+        dst: Address::unicast(to, 0),
+        flags: Flags(0),
+        level: Level(0),
+        weight: Weight::default(),
+        object: 0,
+        hops: MOST_HOPS,
+        from_core_peer: false,
+        asks_route: false,
+        payload: &[],
+    }
+}

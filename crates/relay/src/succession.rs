@@ -1,0 +1,327 @@
+//! A planned change of parent that loses nothing, doubles nothing and keeps the order (Forest §3.5).
+//!
+//! The next parent is asked for what is wanted while the old one still brings it. When the next one had time
+//! to have all of it, the relay turns: what it has goes up over the next branch. An update that both
+//! bring passes once, because each publisher's are numbered.
+//!
+//! ```text
+//!        Watching ──▶ Asking ──▶ Overlapping ──▶ Holding ──▶ Settling ──▶ Turned
+//!  up:   old          old        old             waits       next         next
+//!  down: old          old        old             old         old          both
+//! ```
+
+use crate::pending::Update;
+use crate::ports::PortIndex;
+use canopy_wire::{Address, Comtree, Flags, Group, Level, Time, Weight};
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Once the next parent has taken all subscriptions, the relays above it have them within this.
+pub(crate) const OVERLAP: Duration = Duration::from_secs(2);
+/// What goes up waits for so long while it turns: what went over the old branch has arrived everywhere by then.
+pub(crate) const HOLD: Duration = Duration::from_millis(100);
+/// What the next parent brings before the relay turns waits for so long for the old one to bring it: it
+/// may be as much ahead.
+pub(crate) const AHEAD: Duration = Duration::from_millis(500);
+/// The relay knows what has passed for so long after the old parent is gone.
+pub(crate) const AFTERWARDS: Duration = Duration::from_secs(2);
+/// The most bytes that wait, and what an update takes beside its payload.
+const MOST_BYTES: usize = 8 << 20;
+const OVERHEAD: usize = size_of::<Kept>();
+/// The most publishers of whom it is known what has passed.
+const MOST_PUBLISHERS: usize = 1 << 16;
+
+/// How far a change of parent is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It is noted what passes. The next parent has not been asked for anything.
+    Watching {
+        /// When it is.
+        until: Time,
+    },
+    /// The next parent is being asked for what is wanted.
+    Asking,
+    /// Both bring everything, from now on or soon.
+    Overlapping {
+        /// When the relay turns.
+        until: Time,
+    },
+    /// Nothing goes up.
+    Holding {
+        /// When it goes on.
+        until: Time,
+    },
+    /// The next parent is the way up, and those above learn that the way to here leads over it.
+    Settling {
+        /// When they have.
+        until: Time,
+    },
+    /// The old parent is not needed any more.
+    Turned {
+        /// When nothing that has passed can come again; not known as long as the old parent is there.
+        until: Option<Time>,
+    },
+}
+
+/// A comtree's change of parent.
+#[derive(Debug)]
+pub(crate) struct Succession {
+    /// The branch to the old parent, as long as it is there, and that parent's site.
+    pub(crate) old: Option<PortIndex>,
+    pub(crate) old_site: u16,
+    /// The branch to the next one.
+    pub(crate) next: PortIndex,
+    pub(crate) phase: Phase,
+    /// What the old parent was asked for last, and up to which level: what else the next one brings does not
+    /// wait for the old one.
+    asked_of_old: BTreeMap<Group, Level>,
+    /// By publisher: what has passed.
+    seen: BTreeMap<Address, Seen>,
+    /// By publisher: what the next parent brought, and the old one may still bring.
+    ahead: BTreeMap<Address, VecDeque<Kept>>,
+    /// When each of that came, and of whom.
+    came: VecDeque<(Time, Address)>,
+    /// What is to go up.
+    held: VecDeque<Kept>,
+    bytes: usize,
+}
+
+/// An update that waits.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) at: Time,
+    comtree: Comtree,
+    src: Address,
+    series: u16,
+    dst: Address,
+    flags: Flags,
+    level: Level,
+    weight: Weight,
+    object: u16,
+    hops: u8,
+    payload: Box<[u8]>,
+}
+
+impl Kept {
+    fn new(at: Time, update: &Update<'_>) -> Kept {
+        let Update { comtree, src, series, dst, flags, level, weight, object, hops, .. } = *update;
+        let payload = update.payload.into();
+        Kept { at, comtree, src, series, dst, flags, level, weight, object, hops, payload }
+    }
+
+    pub(crate) fn update(&self) -> Update<'_> {
+        let Kept { comtree, src, series, dst, flags, level, weight, object, hops, .. } = *self;
+        let (from_core_peer, asks_route, payload) = (false, false, &*self.payload);
+        Update {
+            comtree,
+            src,
+            series,
+            dst,
+            flags,
+            level,
+            weight,
+            object,
+            hops,
+            from_core_peer,
+            asks_route,
+            payload,
+        }
+    }
+}
+
+impl Succession {
+    /// One begins.
+    pub(crate) fn new(now: Time, (old, old_site): (PortIndex, u16), next: PortIndex) -> Succession {
+        Succession {
+            old: Some(old),
+            old_site,
+            next,
+            phase: Phase::Watching { until: now + AHEAD },
+            asked_of_old: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            ahead: BTreeMap::new(),
+            came: VecDeque::new(),
+            held: VecDeque::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Whether the next parent has not been asked for anything.
+    pub(crate) fn is_watching(&self) -> bool {
+        matches!(self.phase, Phase::Watching { .. })
+    }
+
+    /// Whether an update came from one of the two parents.
+    pub(crate) fn is_from_above(&self, origin: PortIndex) -> bool {
+        origin == self.next || Some(origin) == self.old
+    }
+
+    /// The next parent is asked from now on, and not the old one, which was asked for this.
+    pub(crate) fn ask(&mut self, asked_of_old: BTreeMap<Group, Level>) {
+        self.phase = Phase::Asking;
+        self.asked_of_old = asked_of_old;
+    }
+
+    /// The old parent is asked for this too.
+    pub(crate) fn ask_old(&mut self, group: Group, wanted: Option<(Level, Weight)>) {
+        match wanted {
+            Some((level, _)) => self.asked_of_old.insert(group, level),
+            None => self.asked_of_old.remove(&group),
+        };
+    }
+
+    /// Whether what the next parent has brought waits: the old one is about to bring it, or something that
+    /// its publisher sent before.
+    pub(crate) fn is_awaited(&self, update: &Update<'_>) -> bool {
+        let Some(group) = update.dst.group().filter(|_| !self.is_done()) else { return false };
+        let asked = self.asked_of_old.get(&group);
+        asked.is_some_and(|asked| *asked >= update.level) || self.ahead.contains_key(&update.src)
+    }
+
+    /// Whether the next parent is the way up, or about to be.
+    pub(crate) fn has_turned(&self) -> bool {
+        matches!(self.phase, Phase::Holding { .. } | Phase::Settling { .. }) || self.is_done()
+    }
+
+    /// Whether nothing waits for the old parent any more.
+    fn is_done(&self) -> bool {
+        matches!(self.phase, Phase::Turned { .. })
+    }
+
+    /// The branch that is the way up.
+    pub(crate) fn way_up(&self) -> PortIndex {
+        match self.old {
+            Some(old) if !self.has_turned() => old,
+            _ => self.next,
+        }
+    }
+
+    /// An update passes. False if it has passed before.
+    pub(crate) fn pass(&mut self, src: Address, series: u16) -> bool {
+        if self.seen.len() >= MOST_PUBLISHERS && !self.seen.contains_key(&src) {
+            return true;
+        }
+        self.seen.entry(src).or_insert_with(|| Seen::before(series)).pass(series)
+    }
+
+    /// Keeps what the next parent has brought, or what is to go up. False if there is no room.
+    pub(crate) fn keep(&mut self, now: Time, update: &Update<'_>, goes_up: bool) -> bool {
+        if self.bytes >= MOST_BYTES {
+            return false;
+        }
+        self.bytes += OVERHEAD + update.payload.len();
+        let kept = Kept::new(now, update);
+        if goes_up {
+            self.held.push_back(kept);
+        } else {
+            self.ahead.entry(update.src).or_default().push_back(kept);
+            self.came.push_back((now, update.src));
+        }
+        true
+    }
+
+    /// The next update that was ahead long enough.
+    pub(crate) fn take_ahead(&mut self, now: Time) -> Option<Kept> {
+        loop {
+            let (came, src) = *self.came.front()?;
+            if !self.is_done() && came + AHEAD > now {
+                return None;
+            }
+            self.came.pop_front();
+            // It may have been taken by then.
+            let kept = self.take_ahead_of(src, |kept| kept.at <= came);
+            if kept.is_some() {
+                return kept;
+            }
+        }
+    }
+
+    /// The next update that a publisher sent before this one: the old parent, which brings this one, does
+    /// not bring that any more.
+    pub(crate) fn take_before(&mut self, src: Address, series: u16) -> Option<Kept> {
+        self.take_ahead_of(src, |kept| series.wrapping_sub(kept.series) <= u16::MAX / 2)
+    }
+
+    fn take_ahead_of(&mut self, src: Address, is_due: impl Fn(&Kept) -> bool) -> Option<Kept> {
+        let of_src = self.ahead.get_mut(&src)?;
+        of_src.front().filter(|kept| is_due(kept))?;
+        let kept = of_src.pop_front()?;
+        if of_src.is_empty() {
+            self.ahead.remove(&src);
+        }
+        self.bytes -= OVERHEAD + kept.payload.len();
+        Some(kept)
+    }
+
+    /// The next update that goes up now.
+    pub(crate) fn take_held(&mut self) -> Option<Kept> {
+        self.held.pop_front().inspect(|kept| self.bytes -= OVERHEAD + kept.payload.len())
+    }
+
+    /// When there is something to do.
+    pub(crate) fn due(&self) -> Option<Time> {
+        let phase = match self.phase {
+            Phase::Asking => None,
+            Phase::Watching { until }
+            | Phase::Overlapping { until }
+            | Phase::Holding { until }
+            | Phase::Settling { until } => Some(until),
+            Phase::Turned { until } => until,
+        };
+        let ahead = self.came.front().map(|(came, _)| *came + AHEAD);
+        phase.into_iter().chain(ahead).min()
+    }
+}
+
+/// Which of a publisher's last updates have passed.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    newest: u16,
+    /// That and those before it, a bit for each.
+    passed: u64,
+}
+
+/// What is so far behind is of a publisher that counts anew.
+const ANEW: u16 = 4096;
+
+impl Seen {
+    fn before(series: u16) -> Seen {
+        Seen { newest: series.wrapping_sub(1), passed: 0 }
+    }
+
+    fn pass(&mut self, series: u16) -> bool {
+        let ahead = series.wrapping_sub(self.newest);
+        if (1..=u16::MAX / 2).contains(&ahead) {
+            self.passed = self.passed.checked_shl(ahead.into()).unwrap_or(0) | 1;
+            self.newest = series;
+            return true;
+        }
+        let behind = self.newest.wrapping_sub(series);
+        if behind > ANEW {
+            *self = Seen { newest: series, passed: 1 };
+            return true;
+        }
+        let bit = 1_u64.checked_shl(behind.into()).unwrap_or(0);
+        let is_new = bit != 0 && self.passed & bit == 0;
+        self.passed |= bit;
+        is_new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_number_passes_once_in_whatever_order_it_comes() {
+        let mut seen = Seen::before(u16::MAX);
+        for series in [u16::MAX, 2, 0, 1, 60, 3, 66] {
+            assert!(seen.pass(series), "{series}");
+            assert!(!seen.pass(series), "{series} again");
+        }
+        // Too far behind to tell.
+        assert!(!seen.pass(1) && !seen.pass(u16::MAX - 9));
+        // But not if it is so far that somebody else counts there.
+        assert!(seen.pass(30_000) && seen.pass(20_000) && !seen.pass(20_000));
+    }
+}
