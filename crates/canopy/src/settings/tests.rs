@@ -352,7 +352,7 @@ fn every_mistake_of_links_and_branches_has_a_place_and_a_remedy() {
         (branches(&[&parent.replace('2', "32768")]), ":13: site: 32768 is out of range; choose 0 to 32767"),
         (branches(&[&parent.replace("site", "sites")]), ":13: there is no key sites in branches; there are link, role, site, up_packets, up_bits, down_packets, down_bits and guaranteed_bits"),
         (branches(&[parent, &other("parent", 3)]), conflict),
-        (branches(&[&other("core", 3), &other("next-parent", 2)]), conflict),
+        (branches(&[&parent.replace("parent", "core"), &other("next-parent", 3)]), conflict),
         (branches(&[parent, &other("core", 3)]), conflict),
         (branches(&[parent, &other("core-peer", 3)]), conflict),
         (branches(&[&other("core", 3), parent]), conflict),
