@@ -9,6 +9,7 @@
 
 mod bots;
 mod console;
+mod controller;
 mod demo;
 mod doctor;
 mod engine;

@@ -1,0 +1,3 @@
+//! `canopy controller`: the daemon of the control plane.
+
+mod store;
