@@ -4,12 +4,13 @@ use super::Controller;
 use crate::agent::Agent;
 use crate::error::Refusal;
 use crate::ledger::Account;
-use crate::model::{Member, Relay, RelayId, TreeHop, World};
+use crate::model::{Link, LinkId, Member, Owner, Relay, RelayId, TreeHop, World, WorldId};
 use crate::name::Name;
 use crate::rollouts::Rollout;
 use crate::signal::Item;
 use canopy_plan::Rate;
-use canopy_wire::Comtree;
+use canopy_wire::{Address, Comtree};
+use std::ops::Bound;
 
 impl Controller {
     /// The world of this name.
@@ -33,6 +34,65 @@ impl Controller {
     /// The members, and the addresses that rest.
     pub fn members(&self) -> impl Iterator<Item = &Member> {
         self.state.members.values()
+    }
+
+    /// The links.
+    pub fn links(&self) -> impl Iterator<Item = &Link> {
+        self.state.links.values()
+    }
+
+    /// The world of this number.
+    pub fn world_of(&self, id: WorldId) -> Option<&World> {
+        self.state.worlds.get(&id)
+    }
+
+    /// The relay of this number.
+    pub fn relay_of(&self, id: RelayId) -> Option<&Relay> {
+        self.state.relays.get(&id)
+    }
+
+    /// The relay of this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn relay(&self, name: &Name) -> Result<&Relay, Refusal> {
+        let id = self.state.relay_names.get(name);
+        let relay = id.and_then(|id| self.state.relays.get(id));
+        relay.ok_or_else(|| Refusal::NoSuchRelay(name.to_string()))
+    }
+
+    /// The link of this number.
+    pub fn link(&self, id: LinkId) -> Option<&Link> {
+        self.state.links.get(&id)
+    }
+
+    /// Whether a link carries comtrees now: both relays are there and hear each other.
+    pub fn is_usable(&self, link: LinkId) -> bool {
+        self.state.is_usable(link)
+    }
+
+    /// A world's members, and its addresses that rest, in order of their addresses, behind `after`.
+    pub fn members_of(
+        &self,
+        world: WorldId,
+        after: Option<Address>,
+    ) -> impl Iterator<Item = &Member> {
+        let all = Bound::Included((world, Address(0)));
+        let first = after.map_or(all, |after| Bound::Excluded((world, after)));
+        let of = (first, Bound::Included((world, Address(u32::MAX))));
+        self.state.members.range(of).map(|(_, member)| member)
+    }
+
+    /// The member of a world that is this owner, if it is in.
+    pub fn held_by(&self, world: WorldId, owner: Owner) -> Option<&Member> {
+        let address = self.state.owners.get(&(world, owner))?;
+        self.state.held(world, *address).ok()
+    }
+
+    /// The comtree's world.
+    pub fn world_on(&self, comtree: Comtree) -> Option<&World> {
+        let running = self.state.comtrees.get(&comtree)?;
+        self.state.worlds.get(&running.world)
     }
 
     /// Of every account: what may be reserved, and what is.

@@ -1,0 +1,32 @@
+//! The controller's HTTP API without HTTP: what may be asked, what that does on the controller, and
+//! what is answered. The daemon puts it on a socket, the command line reads its answers, and a fuzzer
+//! sends it anything.
+//!
+//! Each question is a function on the [`Controller`](canopy_control::Controller). Bodies are JSON,
+//! read by [`parse`]; what is refused is told as a [`Problem`].
+#![forbid(unsafe_code)]
+
+mod body;
+mod events;
+mod joining;
+mod links;
+mod members;
+mod overview;
+mod problem;
+mod relays;
+mod worlds;
+
+pub use body::{Budget, MOST_BODY, parse};
+pub use events::EventView;
+pub use joining::{Joined, RelayPlace, RelaysToMeasure, Wish, enter, joined, relays_to_measure};
+pub use links::{LinkView, Links, NewLink, add_link, links};
+pub use members::{
+    MOST_LISTED, MemberView, Members, MembersAsk, Nearness, NewMember, kick, member, members,
+};
+pub use overview::{AccountView, Accounts, Amount, Health, accounts, health};
+pub use problem::{Problem, Wrong};
+pub use relays::{RelayView, Relays, drain, relay, relays};
+pub use worlds::{
+    ChannelView, ComtreeView, CoreRule, HopView, Mode, NewWorld, Protection, WorldView, Worlds,
+    create_world, delete_world, world, worlds,
+};

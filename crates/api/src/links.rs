@@ -1,0 +1,94 @@
+//! Links between relays.
+
+use crate::body::name;
+use crate::problem::Problem;
+use crate::relays::name_of;
+use canopy_control::{Controller, Link};
+use canopy_plan::Rate;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// The longest delay that is believed, microseconds: once around the earth in fibre takes 200 ms.
+const MOST_DELAY_US: u32 = 10_000_000;
+
+/// A link to be added.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewLink {
+    /// The names of the relays at its ends. The first calls the other.
+    pub ends: [String; 2],
+    /// How many bits a second can be sent over it, each way.
+    #[schema(example = 1000000000)]
+    pub bits: u64,
+    /// How many packets a second can be sent over it, each way.
+    #[schema(example = 100000)]
+    pub packets: u64,
+    /// The time one way, microseconds.
+    #[schema(example = 5000)]
+    pub delay_us: u32,
+}
+
+/// All links.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct Links {
+    /// In order of their numbers.
+    pub links: Vec<LinkView>,
+}
+
+/// A link.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct LinkView {
+    /// Its number.
+    pub id: u32,
+    /// The names of the relays at its ends.
+    pub ends: [String; 2],
+    /// How many bits a second can be sent over it, each way.
+    pub bits: u64,
+    /// How many packets a second can be sent over it, each way.
+    pub packets: u64,
+    /// The time one way, microseconds.
+    pub delay_us: u32,
+    /// Whether it carries comtrees now: both relays are there and hear each other.
+    pub usable: bool,
+}
+
+/// All links.
+pub fn links(controller: &Controller) -> Links {
+    Links { links: controller.links().map(|link| view(controller, link)).collect() }
+}
+
+/// Joins two relays by a link.
+///
+/// # Errors
+/// A value is not allowed, there is no such relay, or one has as many links as it can have.
+pub fn add_link(controller: &mut Controller, ask: &NewLink) -> Result<LinkView, Problem> {
+    let NewLink { ends: [first, second], bits, packets, delay_us } = ask;
+    let number = |field: &str, number: u64| {
+        let fits = number >= 1 && number as f64 <= Rate::MOST;
+        let remedy = format!("give 1 to {}", Rate::MOST);
+        let problem = || Problem::value(field, format!("{number} is not allowed"), &remedy);
+        if fits { Ok(number as f64) } else { Err(problem()) }
+    };
+    let rate = Rate { bits: number("bits", *bits)?, packets: number("packets", *packets)? };
+    if *delay_us > MOST_DELAY_US {
+        let what = format!("{delay_us} µs are not believed");
+        return Err(Problem::value("delay_us", what, &format!("give at most {MOST_DELAY_US}")));
+    }
+    let end = |place, text: &str| Ok::<_, Problem>(controller.relay(&name(place, text)?)?.id);
+    let ends = [end("ends[0]", first)?, end("ends[1]", second)?];
+    let id = controller.add_link(ends, rate, *delay_us)?;
+    let link = controller.link(id);
+    let gone = || Problem::missing(&format!("link {}", id.0), "it is gone", "add it again");
+    link.map(|link| view(controller, link)).ok_or_else(gone)
+}
+
+fn view(controller: &Controller, link: &Link) -> LinkView {
+    LinkView {
+        id: link.id.0,
+        ends: link.ends.map(|end| name_of(controller, end)),
+        bits: link.rate.bits as u64,
+        packets: link.rate.packets as u64,
+        delay_us: link.delay_us,
+        usable: controller.is_usable(link.id),
+    }
+}

@@ -1,0 +1,117 @@
+//! Relays: listed, drained.
+
+use crate::body::{Budget, name};
+use crate::problem::Problem;
+use canopy_control::{Account, Controller, MemberState, Relay, RelayId, RelayState};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use utoipa::ToSchema;
+
+/// All relays.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct Relays {
+    /// In order of their numbers.
+    pub relays: Vec<RelayView>,
+}
+
+/// A relay.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct RelayView {
+    /// Its name.
+    pub name: String,
+    /// Its number, which is its site on every comtree.
+    pub id: u16,
+    /// Its public key, 64 hexadecimal digits.
+    pub key: String,
+    /// Where participants and other relays reach it.
+    pub address: String,
+    /// What it is about: `joining`, `up`, `draining` or `gone`.
+    pub state: String,
+    /// What it can send (down) and receive (up) altogether.
+    pub uplink: Budget,
+    /// How many members it has room for.
+    pub places: u32,
+    /// How many of its places are taken.
+    pub taken: u32,
+    /// How many members it serves, in all worlds.
+    pub members: usize,
+}
+
+/// All relays.
+pub fn relays(controller: &Controller) -> Relays {
+    let mut served: BTreeMap<RelayId, usize> = BTreeMap::new();
+    for member in controller.members().filter(|member| member.state != MemberState::Resting) {
+        *served.entry(member.relay()).or_default() += 1;
+    }
+    let taken: BTreeMap<RelayId, u32> = controller
+        .accounts()
+        .filter_map(|(account, _, reserved)| match account {
+            Account::Places(relay) => Some((relay, reserved.bits as u32)),
+            _ => None,
+        })
+        .collect();
+    let view = |relay: &Relay| {
+        let (members, taken) = (served.get(&relay.id), taken.get(&relay.id));
+        view(relay, members.copied().unwrap_or(0), taken.copied().unwrap_or(0))
+    };
+    Relays { relays: controller.relays().map(view).collect() }
+}
+
+/// The relay of this name.
+///
+/// # Errors
+/// There is none.
+pub fn relay(controller: &Controller, of: &str) -> Result<RelayView, Problem> {
+    let name = controller.relay(&name("relay", of)?)?.name.to_string();
+    let found = relays(controller).relays.into_iter().find(|relay| relay.name == name);
+    found.ok_or_else(|| {
+        Problem::missing(&format!("relay {name}"), "there is none", "see which there are")
+    })
+}
+
+/// Lets a relay take nobody new any more, or again.
+///
+/// # Errors
+/// There is no such relay, or it is not running.
+pub fn drain(controller: &mut Controller, of: &str, drains: bool) -> Result<RelayView, Problem> {
+    let found = controller.relay(&name("relay", of)?)?;
+    let (id, state) = (found.id, found.state);
+    if matches!(state, RelayState::Joining | RelayState::Gone) {
+        let what = format!("the relay is {}", state_of(state));
+        let place = format!("relay {of}");
+        return Err(Problem::new(409, what, &place, "wait until it is up, then ask again"));
+    }
+    controller.drain(id, drains)?;
+    relay(controller, of)
+}
+
+/// A relay's name, or its number if it has been removed.
+pub(crate) fn name_of(controller: &Controller, id: RelayId) -> String {
+    let relay = controller.relay_of(id);
+    relay.map_or_else(|| id.0.to_string(), |relay| relay.name.to_string())
+}
+
+fn state_of(state: RelayState) -> &'static str {
+    match state {
+        RelayState::Joining => "joining",
+        RelayState::Up => "up",
+        RelayState::Draining => "draining",
+        RelayState::Gone => "gone",
+    }
+}
+
+fn view(relay: &Relay, members: usize, taken: u32) -> RelayView {
+    // What the relay receives comes up to it.
+    let uplink = canopy_plan::Limits { send: relay.uplink.receive, receive: relay.uplink.send };
+    RelayView {
+        name: relay.name.to_string(),
+        id: relay.id.0,
+        key: relay.key.iter().map(|byte| format!("{byte:02x}")).collect(),
+        address: relay.native.to_string(),
+        state: state_of(relay.state).to_owned(),
+        uplink: uplink.into(),
+        places: relay.places,
+        taken,
+        members,
+    }
+}

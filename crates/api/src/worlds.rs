@@ -1,0 +1,330 @@
+//! Worlds: created, listed, shown, deleted.
+
+use crate::body::{Budget, name};
+use crate::problem::Problem;
+use canopy_control::{Channel, Controller, Core, Downlink, MOST_COMTREES, MemberState, World};
+use canopy_wire::{Comtree, Group};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// The most channels of a world.
+const MOST_CHANNELS: usize = 64;
+
+/// A world to be created.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewWorld {
+    /// Its name: 1 to 64 of a–z, 0–9, '-', '_', '.' and '/'.
+    #[schema(example = "lobby")]
+    pub name: String,
+    /// How many comtrees it has, 1 to 8.
+    #[serde(default = "one")]
+    pub comtrees: u8,
+    /// Its channels: named families of groups.
+    #[serde(default)]
+    pub channels: Vec<ChannelView>,
+    /// The highest level: 0 if all updates are equally important.
+    #[serde(default)]
+    pub levels: u8,
+    /// When updates leave a relay.
+    #[serde(default)]
+    pub mode: Mode,
+    /// How long a period is in the mode `periodic`, milliseconds, 1 to 60000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tick_ms: Option<u16>,
+    /// How updates to participants are protected.
+    #[serde(default)]
+    pub downlink: Protection,
+    /// What a member may send and be sent that asks for nothing itself.
+    #[serde(default = "usual_budget")]
+    pub budget: Budget,
+    /// Which relays of a comtree are its core, where all updates pass.
+    #[serde(default)]
+    pub core: CoreRule,
+}
+
+/// A named family of groups.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChannelView {
+    /// Its name.
+    pub name: String,
+    /// Its first group.
+    pub first: u32,
+    /// How many groups it has, one after another.
+    pub groups: u32,
+}
+
+/// When updates leave a relay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// At once.
+    #[default]
+    Immediate,
+    /// Once a period.
+    Periodic,
+}
+
+/// How updates to participants are protected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Protection {
+    /// Each copy with its receiver's key.
+    #[default]
+    Member,
+    /// Once, with a key that all members have.
+    Group,
+    /// Not at all.
+    None,
+}
+
+/// Which relays of a comtree are its core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum CoreRule {
+    /// The root of its tree.
+    #[default]
+    Center,
+    /// The root and its neighbours.
+    CenterAndNeighbours,
+    /// All of them.
+    All,
+}
+
+/// All worlds.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct Worlds {
+    /// In order of their numbers.
+    pub worlds: Vec<WorldView>,
+}
+
+/// A world.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct WorldView {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub id: u32,
+    /// Its channels.
+    pub channels: Vec<ChannelView>,
+    /// The highest level.
+    pub levels: u8,
+    /// When updates leave a relay.
+    pub mode: Mode,
+    /// How long a period is, milliseconds; nothing in the mode `immediate`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tick_ms: Option<u16>,
+    /// How updates to participants are protected.
+    pub downlink: Protection,
+    /// What a member may send and be sent that asks for nothing itself.
+    pub budget: Budget,
+    /// Which relays of a comtree are its core.
+    pub core: CoreRule,
+    /// Whether it is being deleted.
+    pub closing: bool,
+    /// How many members are in it.
+    pub members: usize,
+    /// Its comtrees, with their trees.
+    pub comtrees: Vec<ComtreeView>,
+}
+
+/// A comtree as it runs.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct ComtreeView {
+    /// Its number on the wire.
+    pub id: u32,
+    /// Its tree, each relay behind the one above it; nothing while it has no members.
+    pub tree: Vec<HopView>,
+    /// Why it has this tree.
+    pub why: String,
+    /// Why it has no tree that is whole, if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broken: Option<String>,
+}
+
+/// How a relay hangs on a comtree.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct HopView {
+    /// The relay's name.
+    pub relay: String,
+    /// The name of the relay above; nothing at the root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub above: Option<String>,
+    /// The number of the link that leads there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<u32>,
+}
+
+fn one() -> u8 {
+    1
+}
+
+/// What an avatar needs that moves 30 times a second and sees some hundred others.
+fn usual_budget() -> Budget {
+    Budget { up_bits: 256_000, up_packets: 60, down_bits: 4_000_000, down_packets: 1_000 }
+}
+
+/// Creates a world.
+///
+/// # Errors
+/// A value is not allowed, or there is a world of that name.
+pub fn create_world(controller: &mut Controller, ask: &NewWorld) -> Result<WorldView, Problem> {
+    let name = name("name", &ask.name)?;
+    if !(1..=MOST_COMTREES).contains(&ask.comtrees) {
+        let remedy = format!("give 1 to {MOST_COMTREES}");
+        return Err(Problem::value(
+            "comtrees",
+            format!("{} is not allowed", ask.comtrees),
+            &remedy,
+        ));
+    }
+    controller.create_world(canopy_control::NewWorld {
+        name: name.clone(),
+        comtrees: ask.comtrees,
+        channels: channels(&ask.channels)?,
+        levels: ask.levels,
+        mode: mode(ask.mode, ask.tick_ms)?,
+        downlink: ask.downlink.into(),
+        default: ask.budget.limits("budget")?,
+        core: ask.core.into(),
+    })?;
+    world(controller, name.as_str())
+}
+
+/// All worlds.
+pub fn worlds(controller: &Controller) -> Worlds {
+    Worlds { worlds: controller.worlds().map(|world| view(controller, world)).collect() }
+}
+
+/// The world of this name.
+///
+/// # Errors
+/// There is none.
+pub fn world(controller: &Controller, of: &str) -> Result<WorldView, Problem> {
+    let world = controller.world(&name("world", of)?)?;
+    Ok(view(controller, world))
+}
+
+/// Deletes a world: nobody enters it any more, and all its members are sent away. It is gone when they
+/// are.
+///
+/// # Errors
+/// There is none of this name.
+pub fn delete_world(controller: &mut Controller, of: &str) -> Result<(), Problem> {
+    Ok(controller.delete_world(&name("world", of)?)?)
+}
+
+pub(crate) fn mode(mode: Mode, tick_ms: Option<u16>) -> Result<canopy_control::Mode, Problem> {
+    match (mode, tick_ms) {
+        (Mode::Immediate, None) => Ok(canopy_control::Mode::Immediate),
+        (Mode::Immediate, Some(_)) => Err(Problem::value(
+            "tick_ms",
+            "the mode immediate has no period",
+            "leave it out, or ask for the mode periodic",
+        )),
+        (Mode::Periodic, Some(tick_ms @ 1..=60_000)) => Ok(canopy_control::Mode::Periodic(tick_ms)),
+        (Mode::Periodic, _) => Err(Problem::value(
+            "tick_ms",
+            "the mode periodic needs a period",
+            "give 1 to 60000 milliseconds",
+        )),
+    }
+}
+
+pub(crate) fn channels(asked: &[ChannelView]) -> Result<Vec<Channel>, Problem> {
+    if asked.len() > MOST_CHANNELS {
+        let what = format!("{} channels are too many", asked.len());
+        return Err(Problem::value("channels", what, &format!("give at most {MOST_CHANNELS}")));
+    }
+    let mut channels: Vec<Channel> = Vec::new();
+    for (place, ChannelView { name: text, first, groups }) in asked.iter().enumerate() {
+        let field = format!("channels[{place}]");
+        let name = name(&format!("{field}.name"), text)?;
+        if channels.iter().any(|channel| channel.name == name) {
+            let what = format!("the channel {name} is there twice");
+            return Err(Problem::value(&field, what, "give each a name of its own"));
+        }
+        let end = u64::from(*first) + u64::from(*groups);
+        if *groups == 0 || end > u64::from(Group::MAX) + 1 {
+            let what = format!("the groups {first} to {end} are not allowed");
+            let remedy = format!("give at least one, the last at most {}", Group::MAX);
+            return Err(Problem::value(&field, what, &remedy));
+        }
+        channels.push(Channel { name, first: *first, groups: *groups });
+    }
+    Ok(channels)
+}
+
+fn view(controller: &Controller, world: &World) -> WorldView {
+    let (mode, tick_ms) = match world.mode {
+        canopy_control::Mode::Immediate => (Mode::Immediate, None),
+        canopy_control::Mode::Periodic(tick_ms) => (Mode::Periodic, Some(tick_ms)),
+    };
+    let members = controller.members_of(world.id, None);
+    WorldView {
+        name: world.name.to_string(),
+        id: world.id.0,
+        channels: world.channels.iter().map(ChannelView::from).collect(),
+        levels: world.levels,
+        mode,
+        tick_ms,
+        downlink: match world.downlink {
+            Downlink::Member => Protection::Member,
+            Downlink::Group => Protection::Group,
+            Downlink::None => Protection::None,
+        },
+        budget: world.default.into(),
+        core: match world.core {
+            Core::Center => CoreRule::Center,
+            Core::CenterAndNeighbours => CoreRule::CenterAndNeighbours,
+            Core::All => CoreRule::All,
+        },
+        closing: world.closing,
+        members: members.filter(|member| member.state != MemberState::Resting).count(),
+        comtrees: world.comtrees.iter().map(|comtree| comtree_view(controller, *comtree)).collect(),
+    }
+}
+
+fn comtree_view(controller: &Controller, comtree: Comtree) -> ComtreeView {
+    let relay = |id| crate::relays::name_of(controller, id);
+    let tree = controller.tree(comtree).into_iter().map(|hop| HopView {
+        relay: relay(hop.relay),
+        above: hop.above.map(|(above, _)| relay(above)),
+        link: hop.above.map(|(_, link)| link.0),
+    });
+    let (why, broken) = controller.why(comtree).unwrap_or_default();
+    ComtreeView {
+        id: comtree.0,
+        tree: tree.collect(),
+        why: why.to_owned(),
+        broken: broken.map(str::to_owned),
+    }
+}
+
+impl From<&Channel> for ChannelView {
+    fn from(channel: &Channel) -> ChannelView {
+        let Channel { name, first, groups } = channel;
+        ChannelView { name: name.to_string(), first: *first, groups: *groups }
+    }
+}
+
+impl From<Protection> for Downlink {
+    fn from(protection: Protection) -> Downlink {
+        match protection {
+            Protection::Member => Downlink::Member,
+            Protection::Group => Downlink::Group,
+            Protection::None => Downlink::None,
+        }
+    }
+}
+
+impl From<CoreRule> for Core {
+    fn from(rule: CoreRule) -> Core {
+        match rule {
+            CoreRule::Center => Core::Center,
+            CoreRule::CenterAndNeighbours => Core::CenterAndNeighbours,
+            CoreRule::All => Core::All,
+        }
+    }
+}
