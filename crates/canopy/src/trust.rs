@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How often the file is looked at: a revocation takes this long at most to reach the relay.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -21,7 +21,7 @@ const MAX_REVOKED: usize = 100_000;
 /// What stands in the file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct TrustFile {
+struct Content {
     /// Public keys, `k4.public.…`.
     #[serde(default)]
     keys: Vec<String>,
@@ -49,7 +49,7 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Trust> {
 }
 
 fn parse(text: &str) -> anyhow::Result<Trust> {
-    let file: TrustFile = toml::from_str(text).map_err(|error| {
+    let file: Content = toml::from_str(text).map_err(|error| {
         anyhow!(
             "{}; it has keys = [\"k4.public.…\"], and may have delegations = [\"v4.public.…\"] and \
              tables [[revoked]] with id and expires",
@@ -163,6 +163,39 @@ pub(crate) fn watch(path: TrustPath, relay: RelayWatch) -> anyhow::Result<()> {
     };
     std::thread::Builder::new().name("trust".to_owned()).spawn(run)?;
     Ok(())
+}
+
+/// A trust file that is read again when it has changed.
+pub(crate) struct TrustFile {
+    path: PathBuf,
+    trust: Arc<Trust>,
+    seen: State,
+    looked: Instant,
+}
+
+impl TrustFile {
+    /// Reads it.
+    pub(crate) fn open(path: PathBuf) -> anyhow::Result<TrustFile> {
+        let seen = State::of(&path);
+        let trust = Arc::new(read(&path)?);
+        Ok(TrustFile { path, trust, seen, looked: Instant::now() })
+    }
+
+    /// What it says, or said before it became unreadable.
+    pub(crate) fn get(&mut self) -> Arc<Trust> {
+        if self.looked.elapsed() >= LOOK_EVERY {
+            self.looked = Instant::now();
+            let state = State::of(&self.path);
+            if state != self.seen {
+                self.seen = state;
+                match read(&self.path) {
+                    Ok(trust) => self.trust = Arc::new(trust),
+                    Err(error) => tracing::error!("{error:#}; going on with what it said before"),
+                }
+            }
+        }
+        self.trust.clone()
+    }
 }
 
 /// What tells that a file has changed.

@@ -1,0 +1,212 @@
+//! Every route of the API. What the macros say here is the description at `/v1/openapi.json`: a
+//! route that is not described is not served.
+
+use super::answer::{Ask, Failure, Place, Which};
+use super::{Api, Routes, events};
+use crate::controller::joins::stopped;
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use canopy_api::{
+    Accounts, EventView, Health, Joined, LinkView, Links, MemberView, Members, MembersAsk, NewLink,
+    NewMember, NewWorld, Problem, RelayView, Relays, RelaysToMeasure, WorldView, Worlds,
+};
+use canopy_control::Controller;
+use utoipa_axum::routes;
+
+type Answered<T> = Result<Json<T>, Failure>;
+
+/// The routes that need the secret.
+pub(super) fn all() -> Routes {
+    let schemas = utoipa::openapi::ComponentsBuilder::new()
+        .schema_from::<Problem>()
+        .schema_from::<canopy_api::Wrong>()
+        .schema_from::<EventView>()
+        .build();
+    let described = utoipa::openapi::OpenApiBuilder::new().components(Some(schemas)).build();
+    Routes::with_openapi(described)
+        .routes(routes!(list_worlds, create_world))
+        .routes(routes!(show_world, delete_world))
+        .routes(routes!(list_members, admit_member))
+        .routes(routes!(show_member, kick_member))
+        .routes(routes!(list_relays))
+        .routes(routes!(near_relays))
+        .routes(routes!(show_relay))
+        .routes(routes!(drain_relay))
+        .routes(routes!(undrain_relay))
+        .routes(routes!(list_links, add_link))
+        .routes(routes!(list_accounts))
+        .routes(routes!(events::stream))
+}
+
+/// The route that needs none: who watches over processes has no secrets.
+pub(super) fn health_route() -> Routes {
+    Routes::new().routes(routes!(health))
+}
+
+/// Asks the controller.
+async fn ask<T: Send + 'static>(
+    api: Api,
+    question: impl FnOnce(&mut Controller) -> Result<T, Problem> + Send + 'static,
+) -> Answered<T> {
+    let answer = api.handle.ask(|controller, _| question(controller)).await;
+    Ok(Json(answer.map_err(stopped)??))
+}
+
+/// The worlds
+#[utoipa::path(get, path = "/v1/worlds", tag = "worlds",
+    responses((status = 200, description = "All worlds", body = Worlds)))]
+async fn list_worlds(State(api): State<Api>) -> Answered<Worlds> {
+    ask(api, |controller| Ok(canopy_api::worlds(controller))).await
+}
+
+/// Create a world
+#[utoipa::path(post, path = "/v1/worlds", tag = "worlds", request_body = NewWorld,
+    responses((status = 201, description = "It is there", body = WorldView)))]
+async fn create_world(
+    State(api): State<Api>,
+    Ask(new): Ask<NewWorld>,
+) -> Result<(StatusCode, Json<WorldView>), Failure> {
+    let made = ask(api, move |controller| canopy_api::create_world(controller, &new)).await?;
+    Ok((StatusCode::CREATED, made))
+}
+
+/// A world, with its comtrees, their trees, and why they are so
+#[utoipa::path(get, path = "/v1/worlds/{world}", tag = "worlds",
+    params(("world" = String, Path, description = "Its name; '/' in it is written %2F")),
+    responses((status = 200, description = "The world", body = WorldView)))]
+async fn show_world(State(api): State<Api>, Place(world): Place<String>) -> Answered<WorldView> {
+    ask(api, move |controller| canopy_api::world(controller, &world)).await
+}
+
+/// Delete a world: nobody enters it any more, and its members are sent away
+#[utoipa::path(delete, path = "/v1/worlds/{world}", tag = "worlds",
+    params(("world" = String, Path, description = "Its name")),
+    responses((status = 202, description = "It is gone when its members are")))]
+async fn delete_world(
+    State(api): State<Api>,
+    Place(world): Place<String>,
+) -> Result<StatusCode, Failure> {
+    let Json(()) =
+        ask(api, move |controller| canopy_api::delete_world(controller, &world)).await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+/// The members of a world
+#[utoipa::path(get, path = "/v1/worlds/{world}/members", tag = "members",
+    params(("world" = String, Path, description = "The world's name"), MembersAsk),
+    responses((status = 200, description = "At most a thousand", body = Members)))]
+async fn list_members(
+    State(api): State<Api>,
+    Place(world): Place<String>,
+    Which(which): Which<MembersAsk>,
+) -> Answered<Members> {
+    ask(api, move |controller| canopy_api::members(controller, &world, &which)).await
+}
+
+/// Let somebody into a world, as a backend that answers for them; again, to renew the lease
+#[utoipa::path(post, path = "/v1/worlds/{world}/members", tag = "members", request_body = NewMember,
+    params(("world" = String, Path, description = "The world's name")),
+    responses((status = 200, description = "Its relay takes it", body = Joined)))]
+async fn admit_member(
+    State(api): State<Api>,
+    Place(world): Place<String>,
+    Ask(new): Ask<NewMember>,
+) -> Answered<Joined> {
+    Ok(Json(api.joins.admit_for(world, new).await?))
+}
+
+/// A member of a world
+#[utoipa::path(get, path = "/v1/worlds/{world}/members/{address}", tag = "members",
+    params(("world" = String, Path, description = "The world's name"),
+           ("address" = String, Path, description = "Its address, such as 1.64")),
+    responses((status = 200, description = "The member", body = MemberView)))]
+async fn show_member(
+    State(api): State<Api>,
+    Place((world, address)): Place<(String, String)>,
+) -> Answered<MemberView> {
+    ask(api, move |controller| canopy_api::member(controller, &world, &address)).await
+}
+
+/// Send a member away
+#[utoipa::path(delete, path = "/v1/worlds/{world}/members/{address}", tag = "members",
+    params(("world" = String, Path, description = "The world's name"),
+           ("address" = String, Path, description = "Its address, such as 1.64")),
+    responses((status = 202, description = "Its relay is being told")))]
+async fn kick_member(
+    State(api): State<Api>,
+    Place((world, address)): Place<(String, String)>,
+) -> Result<StatusCode, Failure> {
+    let Json(()) = ask(api, move |controller| canopy_api::kick(controller, &world, &address)).await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+/// The relays
+#[utoipa::path(get, path = "/v1/relays", tag = "relays",
+    responses((status = 200, description = "All relays", body = Relays)))]
+async fn list_relays(State(api): State<Api>) -> Answered<Relays> {
+    ask(api, |controller| Ok(canopy_api::relays(controller))).await
+}
+
+/// The relays that somebody should measure before joining
+#[utoipa::path(get, path = "/v1/relays-to-measure", tag = "relays",
+    responses((status = 200, description = "At most 16", body = RelaysToMeasure)))]
+async fn near_relays(State(api): State<Api>) -> Answered<RelaysToMeasure> {
+    Ok(Json(api.joins.relays().await?))
+}
+
+/// A relay
+#[utoipa::path(get, path = "/v1/relays/{relay}", tag = "relays",
+    params(("relay" = String, Path, description = "Its name; '/' in it is written %2F")),
+    responses((status = 200, description = "The relay", body = RelayView)))]
+async fn show_relay(State(api): State<Api>, Place(relay): Place<String>) -> Answered<RelayView> {
+    ask(api, move |controller| canopy_api::relay(controller, &relay)).await
+}
+
+/// Let a relay take nobody new
+#[utoipa::path(post, path = "/v1/relays/{relay}/drain", tag = "relays",
+    params(("relay" = String, Path, description = "Its name")),
+    responses((status = 200, description = "The relay as it is now", body = RelayView)))]
+async fn drain_relay(State(api): State<Api>, Place(relay): Place<String>) -> Answered<RelayView> {
+    ask(api, move |controller| canopy_api::drain(controller, &relay, true)).await
+}
+
+/// Let a relay take members again
+#[utoipa::path(post, path = "/v1/relays/{relay}/undrain", tag = "relays",
+    params(("relay" = String, Path, description = "Its name")),
+    responses((status = 200, description = "The relay as it is now", body = RelayView)))]
+async fn undrain_relay(State(api): State<Api>, Place(relay): Place<String>) -> Answered<RelayView> {
+    ask(api, move |controller| canopy_api::drain(controller, &relay, false)).await
+}
+
+/// The links
+#[utoipa::path(get, path = "/v1/links", tag = "links",
+    responses((status = 200, description = "All links", body = Links)))]
+async fn list_links(State(api): State<Api>) -> Answered<Links> {
+    ask(api, |controller| Ok(canopy_api::links(controller))).await
+}
+
+/// Join two relays by a link
+#[utoipa::path(post, path = "/v1/links", tag = "links", request_body = NewLink,
+    responses((status = 201, description = "It is there", body = LinkView)))]
+async fn add_link(
+    State(api): State<Api>,
+    Ask(new): Ask<NewLink>,
+) -> Result<(StatusCode, Json<LinkView>), Failure> {
+    let made = ask(api, move |controller| canopy_api::add_link(controller, &new)).await?;
+    Ok((StatusCode::CREATED, made))
+}
+
+/// What is reserved and free, of every link and relay
+#[utoipa::path(get, path = "/v1/accounts", tag = "overview",
+    responses((status = 200, description = "All accounts", body = Accounts)))]
+async fn list_accounts(State(api): State<Api>) -> Answered<Accounts> {
+    ask(api, |controller| Ok(canopy_api::accounts(controller))).await
+}
+
+/// Whether the controller runs, and how much it has to do
+#[utoipa::path(get, path = "/v1/health", tag = "overview",
+    responses((status = 200, description = "It runs", body = Health)))]
+async fn health(State(api): State<Api>) -> Answered<Health> {
+    ask(api, |controller| Ok(canopy_api::health(controller))).await
+}

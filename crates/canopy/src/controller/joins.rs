@@ -1,0 +1,309 @@
+//! Who joins worlds: credentials are checked, the controller finds a place, the place's relay lets
+//! them in, and a token says so.
+
+use super::driver::Handle;
+use super::waiting::{Outcome, Waiting};
+use crate::trust::TrustFile;
+use canopy_api::{Budget, Joined, Nearness, NewMember, Problem, RelaysToMeasure, Wish};
+use canopy_control::{Admission, Name, Owner};
+use canopy_session::derive;
+use canopy_token::{Claims, ComtreeGrant, Grant, MAX_COMTREES, Role, SigningKey, UnixTime};
+use canopy_wire::Comtree;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::time::timeout;
+
+/// A relay lets somebody in within this time, or the join has failed.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// If the controller's events were missed, the join is asked for again so often.
+const ATTEMPTS: u32 = 3;
+
+/// Whose credentials are good for a join.
+pub(crate) enum Admits {
+    /// Tokens by the keys of a trust file.
+    Trusted(TrustFile),
+    /// Everybody: worlds are open.
+    Everybody,
+}
+
+/// What a participant asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct JoinAsk {
+    /// The world's name.
+    pub(crate) world: String,
+    /// A token for the world, by a key that the controller trusts.
+    pub(crate) credential: Option<String>,
+    /// The participant's public key, whose secret it has proved to have.
+    pub(crate) client_key: [u8; 32],
+    /// What it is to send and be sent; what its credential or the world says if nothing.
+    pub(crate) budget: Option<Budget>,
+    /// How near relays are.
+    pub(crate) measured: Vec<Nearness>,
+}
+
+/// Joins, renewals and leaves. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Joins(Arc<Inner>);
+
+struct Inner {
+    handle: Handle,
+    issuer: SigningKey,
+    admits: Mutex<Admits>,
+    waiting: Arc<Waiting>,
+}
+
+/// What somebody may do whose credential was checked.
+#[derive(Clone, Debug)]
+struct Right {
+    owner: Owner,
+    subject: String,
+    /// What the credential grants; everything if there is none.
+    ceiling: Option<Grant>,
+}
+
+impl Joins {
+    /// Begins to take joins, in a tokio runtime. The issuer's key signs the tokens; relays trust it.
+    pub(crate) fn start(handle: Handle, issuer: SigningKey, admits: Admits) -> Joins {
+        let waiting = Arc::new(Waiting::default());
+        tokio::spawn(waiting.clone().follow(handle.events()));
+        Joins(Arc::new(Inner { handle, issuer, admits: Mutex::new(admits), waiting }))
+    }
+
+    /// Lets a participant into a world, and returns once its relay takes it. Who asks again with the
+    /// same credential and key gets what it has, with a new lease: that is how a lease is renewed.
+    ///
+    /// # Errors
+    /// The credential does not do, the world has no room, or the relay did not answer in time.
+    pub(crate) async fn join(&self, ask: JoinAsk) -> Result<Joined, Problem> {
+        let right = self.check(&ask.world, ask.credential.as_deref(), &ask.client_key)?;
+        let budget = right.budget(ask.budget)?;
+        self.admit(ask.world, right, ask.client_key, budget, ask.measured).await
+    }
+
+    /// Lets somebody into a world for whom a backend answers.
+    ///
+    /// # Errors
+    /// A value is not allowed, the world has no room, or the relay did not answer in time.
+    pub(crate) async fn admit_for(&self, world: String, ask: NewMember) -> Result<Joined, Problem> {
+        ask.check_subject()?;
+        let client_key = ask.key()?;
+        let owner = owner_of(&ask.subject, &client_key);
+        let right = Right { owner, subject: ask.subject, ceiling: None };
+        self.admit(world, right, client_key, ask.budget, ask.measured).await
+    }
+
+    /// Ends a participant's membership.
+    ///
+    /// # Errors
+    /// The credential does not do, or it is not in the world.
+    pub(crate) async fn leave(
+        &self,
+        world: String,
+        credential: Option<&str>,
+        client_key: &[u8; 32],
+    ) -> Result<(), Problem> {
+        let owner = self.check(&world, credential, client_key)?.owner;
+        let leave = move |controller: &mut canopy_control::Controller, _| {
+            let name = Name::new(&world).map_err(canopy_control::Refusal::from)?;
+            let id = controller.world(&name)?.id;
+            let Some(address) = controller.held_by(id, owner).map(|member| member.address) else {
+                let what = "you are not in it; you may have left by now";
+                return Err(Problem::missing(&format!("world {world}"), what, "join it first"));
+            };
+            Ok(controller.leave(id, address)?)
+        };
+        self.0.handle.ask(leave).await.map_err(stopped)?
+    }
+
+    /// The relays that a participant should measure before it joins.
+    ///
+    /// # Errors
+    /// The controller has stopped.
+    pub(crate) async fn relays(&self) -> Result<RelaysToMeasure, Problem> {
+        let relays = self.0.handle.ask(|controller, _| canopy_api::relays_to_measure(controller));
+        relays.await.map_err(stopped)
+    }
+
+    fn check(
+        &self,
+        world: &str,
+        credential: Option<&str>,
+        client_key: &[u8; 32],
+    ) -> Result<Right, Problem> {
+        let mut admits = self.0.admits.lock().unwrap_or_else(PoisonError::into_inner);
+        let Admits::Trusted(trust) = &mut *admits else {
+            let owner = owner_of("", client_key);
+            return Ok(Right { owner, subject: "anybody".to_owned(), ceiling: None });
+        };
+        let refused = |status, what: String, remedy: &str| {
+            Err(Problem::new(status, what, "credential", remedy))
+        };
+        let Some(credential) = credential else {
+            return refused(401, "there is none".to_owned(), "ask the world's backend for a token");
+        };
+        let trust = trust.get();
+        let Claims { subject, client_key: key, grant, .. } =
+            match trust.keys.verify(credential, unix_now(), &trust.revoked) {
+                Ok(verified) => verified.claims,
+                Err(error) => {
+                    return refused(401, error.to_string(), "ask the world's backend for another");
+                }
+            };
+        if grant.world != world {
+            let what = format!("it is for the world {}, not {world}", grant.world);
+            return refused(403, what, "ask the world's backend for one for this world");
+        }
+        if key != *client_key {
+            let what = "it names another key than the one that you have proved to have".to_owned();
+            return refused(403, what, "use the key that it was issued for");
+        }
+        let owner = owner_of(&subject, client_key);
+        Ok(Right { owner, subject, ceiling: Some(grant) })
+    }
+
+    async fn admit(
+        &self,
+        world: String,
+        right: Right,
+        client_key: [u8; 32],
+        budget: Option<Budget>,
+        measured: Vec<Nearness>,
+    ) -> Result<Joined, Problem> {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        for _ in 0..ATTEMPTS {
+            let (waiting, world, measured) =
+                (self.0.waiting.clone(), world.clone(), measured.clone());
+            let owner = right.owner;
+            let enter = move |controller: &mut canopy_control::Controller, now| {
+                let wish = Wish { owner, budget, measured: &measured };
+                let enter = canopy_api::enter(controller, &world, &wish)?;
+                let admission = controller.enter(now, &enter)?;
+                // Events are told by this thread, later: none of them can be missed.
+                let outcome = waiting.register(admission.world, admission.address)?;
+                let joined = canopy_api::joined(controller, &admission, &enter)?;
+                Ok::<_, Problem>((admission, joined, outcome))
+            };
+            let (admission, joined, outcome) =
+                self.0.handle.ask(enter).await.map_err(stopped)??;
+            let left = deadline.saturating_duration_since(tokio::time::Instant::now());
+            let place = format!("relay {}", joined.relay.name);
+            match timeout(left, outcome).await {
+                Ok(Ok(Outcome::Admitted)) => {
+                    return self.sign(right, client_key, admission, joined);
+                }
+                Ok(Ok(Outcome::Refused(why))) => return Err(why.into()),
+                Ok(Ok(Outcome::Left)) => {
+                    let what = "the member was sent away while it joined";
+                    return Err(Problem::new(409, what, &place, "ask again"));
+                }
+                Ok(Ok(Outcome::Unknown)) => {}
+                Ok(Err(_)) => return Err(stopped("the controller has stopped")),
+                Err(_) => {
+                    let what = format!("it did not answer within {} s", PATIENCE.as_secs());
+                    return Err(Problem::new(504, what, &place, "ask again; the place is kept"));
+                }
+            }
+        }
+        let what = "it has more to tell than can be followed";
+        Err(Problem::new(503, what, "controller", "ask again in a second; the place is kept"))
+    }
+
+    fn sign(
+        &self,
+        right: Right,
+        client_key: [u8; 32],
+        admission: Admission,
+        joined: Joined,
+    ) -> Result<Joined, Problem> {
+        let until = admission.until;
+        let grant = right.grant(admission)?;
+        let claims = Claims {
+            subject: right.subject,
+            id: token_id()?,
+            expires: UnixTime(until.as_nanos() / 1_000_000_000),
+            not_before: None,
+            client_key,
+            grant,
+        };
+        let token = self.0.issuer.issue(&claims).map_err(|error| {
+            let remedy = "grant fewer ranges of groups, or create the world with fewer comtrees";
+            Problem::new(409, error.to_string(), "token", remedy)
+        })?;
+        Ok(Joined { token, ..joined })
+    }
+}
+
+impl Right {
+    /// What is asked for of the controller: at most what the credential grants.
+    fn budget(&self, asked: Option<Budget>) -> Result<Option<Budget>, Problem> {
+        let Some(most) = self.ceiling.as_ref().map(|ceiling| ceiling.budget) else {
+            return Ok(asked);
+        };
+        let Some(asked) = asked else {
+            let all = most.up_bits.zip(most.up_packets).zip(most.down_bits.zip(most.down_packets));
+            let budget = all.map(|((up_bits, up_packets), (down_bits, down_packets))| Budget {
+                up_bits,
+                up_packets,
+                down_bits,
+                down_packets,
+            });
+            return Ok(budget);
+        };
+        for (field, asked, most) in [
+            ("up_bits", asked.up_bits, most.up_bits),
+            ("up_packets", asked.up_packets, most.up_packets),
+            ("down_bits", asked.down_bits, most.down_bits),
+            ("down_packets", asked.down_packets, most.down_packets),
+        ] {
+            if let Some(most) = most.filter(|most| asked > *most) {
+                let what = format!("{asked} is more than your credential grants, {most}");
+                return Err(Problem::new(403, what, &format!("budget.{field}"), "ask for less"));
+            }
+        }
+        Ok(Some(asked))
+    }
+
+    /// What the token grants: of what was admitted, what the credential grants. A credential counts
+    /// comtrees within the world: its 1 is the world's first.
+    fn grant(&self, admission: Admission) -> Result<Grant, Problem> {
+        let Some(ceiling) = &self.ceiling else { return Ok(admission.grant) };
+        let within = (1..).zip(admission.grant.comtrees).filter_map(|(number, of)| {
+            let granted = ceiling.on(Comtree(number))?;
+            Some(ComtreeGrant { comtree: of.comtree, ..granted.clone() })
+        });
+        let comtrees: Vec<ComtreeGrant> = within.take(MAX_COMTREES).collect();
+        if comtrees.is_empty() {
+            let what = "it grants nothing on the world's comtrees";
+            let remedy = "ask for one that grants something on comtree 1, the world's first";
+            return Err(Problem::new(403, what, "credential", remedy));
+        }
+        let roles: Vec<Role> = ceiling.roles.clone();
+        Ok(Grant { comtrees, roles, ..admission.grant })
+    }
+}
+
+/// Who somebody is: by the name that the backend gives them, and by their key.
+fn owner_of(subject: &str, client_key: &[u8; 32]) -> Owner {
+    let digest = derive(client_key, &[b"canopy member ", subject.as_bytes()].concat());
+    let mut owner = [0; 16];
+    owner.copy_from_slice(&digest[..16]);
+    owner
+}
+
+/// A new identifier of a token.
+fn token_id() -> Result<String, Problem> {
+    let mut bytes = [0; 16];
+    let no_random = |error| Problem::new(500, format!("{error}"), "controller", "see its host");
+    getrandom::fill(&mut bytes).map_err(no_random)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// The controller does not answer any more.
+pub(super) fn stopped(error: impl std::fmt::Display) -> Problem {
+    Problem::new(503, error.to_string(), "controller", "ask again when it runs")
+}
+
+fn unix_now() -> UnixTime {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    UnixTime(since.as_secs())
+}
