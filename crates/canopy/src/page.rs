@@ -4,6 +4,7 @@ use anyhow::{Context, bail};
 use axum::body::{Body, to_bytes};
 use axum::http::{StatusCode, Uri};
 use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use std::time::Duration;
 
@@ -25,8 +26,7 @@ pub(crate) async fn ask(address: &str, name: &str, max_bytes: usize) -> anyhow::
     let uri: Uri = format!("http://{address}/{name}")
         .parse()
         .with_context(|| format!("{address:?} is no address; write it like 127.0.0.1:8080"))?;
-    let client = Client::builder(TokioExecutor::new()).build_http::<Body>();
-    let answer = tokio::time::timeout(PATIENCE, client.get(uri)).await;
+    let answer = tokio::time::timeout(PATIENCE, client().get(uri)).await;
     let answer = answer.with_context(no_relay)?.with_context(no_relay)?;
     let status = answer.status();
     let bytes = to_bytes(Body::new(answer.into_body()), max_bytes).await?;
@@ -36,4 +36,9 @@ pub(crate) async fn ask(address: &str, name: &str, max_bytes: usize) -> anyhow::
         StatusCode::SERVICE_UNAVAILABLE => bail!("the relay at {address} says: {}", text.trim()),
         _ => bail!("{address} answers {status}; {}", no_relay()),
     }
+}
+
+/// Who asks pages.
+pub(crate) fn client() -> Client<HttpConnector, Body> {
+    Client::builder(TokioExecutor::new()).build_http()
 }

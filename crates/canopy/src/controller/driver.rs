@@ -89,7 +89,7 @@ impl<S: Storage, O: FnMut(RelayId, Vec<u8>)> Driver<S, O> {
     }
 }
 
-fn now() -> Time {
+pub(super) fn now() -> Time {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Time::from_nanos(since.as_nanos() as u64)
 }

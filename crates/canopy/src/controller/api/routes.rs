@@ -87,8 +87,7 @@ async fn delete_world(
     State(api): State<Api>,
     Place(world): Place<String>,
 ) -> Result<StatusCode, Failure> {
-    let Json(()) =
-        ask(api, move |controller| canopy_api::delete_world(controller, &world)).await?;
+    let Json(()) = ask(api, move |controller| canopy_api::delete_world(controller, &world)).await?;
     Ok(StatusCode::ACCEPTED)
 }
 
@@ -137,7 +136,8 @@ async fn kick_member(
     State(api): State<Api>,
     Place((world, address)): Place<(String, String)>,
 ) -> Result<StatusCode, Failure> {
-    let Json(()) = ask(api, move |controller| canopy_api::kick(controller, &world, &address)).await?;
+    let Json(()) =
+        ask(api, move |controller| canopy_api::kick(controller, &world, &address)).await?;
     Ok(StatusCode::ACCEPTED)
 }
 
