@@ -43,6 +43,13 @@ pub struct Budget {
     pub down_packets: u64,
 }
 
+/// What an avatar needs that moves 30 times a second and sees some hundred others.
+impl Default for Budget {
+    fn default() -> Budget {
+        Budget { up_bits: 256_000, up_packets: 60, down_bits: 4_000_000, down_packets: 1_000 }
+    }
+}
+
 impl Budget {
     /// It as the controller counts it.
     ///

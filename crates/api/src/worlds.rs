@@ -29,14 +29,14 @@ pub struct NewWorld {
     /// When updates leave a relay.
     #[serde(default)]
     pub mode: Mode,
-    /// How long a period is in the mode `periodic`, milliseconds, 1 to 60000.
+    /// How long a period is in the mode `periodic`, milliseconds, 1 to 1000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tick_ms: Option<u16>,
     /// How updates to participants are protected.
     #[serde(default)]
     pub downlink: Protection,
     /// What a member may send and be sent that asks for nothing itself.
-    #[serde(default = "usual_budget")]
+    #[serde(default)]
     pub budget: Budget,
     /// Which relays of a comtree are its core, where all updates pass.
     #[serde(default)]
@@ -160,11 +160,6 @@ fn one() -> u8 {
     1
 }
 
-/// What an avatar needs that moves 30 times a second and sees some hundred others.
-fn usual_budget() -> Budget {
-    Budget { up_bits: 256_000, up_packets: 60, down_bits: 4_000_000, down_packets: 1_000 }
-}
-
 /// Creates a world.
 ///
 /// # Errors
@@ -223,11 +218,11 @@ pub(crate) fn mode(mode: Mode, tick_ms: Option<u16>) -> Result<canopy_control::M
             "the mode immediate has no period",
             "leave it out, or ask for the mode periodic",
         )),
-        (Mode::Periodic, Some(tick_ms @ 1..=60_000)) => Ok(canopy_control::Mode::Periodic(tick_ms)),
+        (Mode::Periodic, Some(tick_ms @ 1..=1000)) => Ok(canopy_control::Mode::Periodic(tick_ms)),
         (Mode::Periodic, _) => Err(Problem::value(
             "tick_ms",
             "the mode periodic needs a period",
-            "give 1 to 60000 milliseconds",
+            "give 1 to 1000 milliseconds",
         )),
     }
 }

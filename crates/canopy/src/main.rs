@@ -16,6 +16,7 @@ mod engine;
 mod lab;
 mod metrics;
 mod net;
+mod operate;
 mod page;
 mod plan;
 mod serve;
@@ -60,8 +61,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serve participants: the data plane of one relay
+    /// Serve participants: the data plane of one relay; or see and drain a controller's relays
     Relay(Box<serve::RelayCommand>),
+    /// Create, show and delete worlds, and send members away, at a running controller
+    World(operate::WorldCommand),
     /// Publish updates to a group, from the command line or stdin
     Pub(shell::PubCommand),
     /// Subscribe to groups and print what comes
@@ -95,6 +98,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Relay(command) => command.run(),
+        Command::World(command) => command.run(),
         Command::Pub(command) => command.run(),
         Command::Sub(command) => command.run(),
         Command::Ping(command) => command.run(),

@@ -3,6 +3,7 @@
 use crate::console::Console;
 use crate::metrics;
 use crate::net::{self, Reloads, SharedNet};
+use crate::operate::RelayDeed;
 use crate::output::{LogOutput, print_line};
 use crate::settings::{RelayArgs, RelaySettings};
 use crate::trust::{self, TrustPath};
@@ -28,6 +29,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A relay from start to drain.
 #[derive(Args)]
 #[command(
+    args_conflicts_with_subcommands = true,
     after_help = "Serves until SIGTERM or SIGINT (Ctrl-C), then drains: takes no one new, tells the \
     participants to go, and stops when they have gone or after --drain-ms; a second signal stops it at once. \
     On SIGHUP it reads the settings again, and takes what can change while it runs.\n\n\
@@ -49,6 +51,8 @@ pub(crate) struct RelayCommand {
     log_format: LogFormat,
     #[command(flatten)]
     relay: RelayArgs,
+    #[command(subcommand)]
+    deed: Option<RelayDeed>,
 }
 
 /// How logs look.
@@ -102,6 +106,9 @@ fn parse_filter(text: &str) -> anyhow::Result<EnvFilter> {
 
 impl RelayCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        if let Some(deed) = self.deed {
+            return deed.run();
+        }
         let mut settings = RelaySettings::resolve(self.relay.clone(), "off")?;
         self.log_format.start()?;
         settings.open_keys()?;

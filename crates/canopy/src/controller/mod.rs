@@ -1,6 +1,6 @@
 //! `canopy controller`: the daemon of the control plane.
 
-mod api;
+pub(crate) mod api;
 mod driver;
 mod joins;
 mod store;

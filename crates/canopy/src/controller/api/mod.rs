@@ -13,6 +13,7 @@ pub(crate) use secret::ApiSecret;
 use super::driver::Handle;
 use super::joins::Joins;
 use answer::Failure;
+use anyhow::Context;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, HeaderValue};
@@ -20,12 +21,34 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use canopy_api::{MOST_BODY, Problem};
+use std::path::Path;
 use std::sync::Arc;
+use tokio::net::TcpListener;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{
     Components, Content, InfoBuilder, OpenApi, OpenApiBuilder, Ref, ResponseBuilder,
 };
 use utoipa_axum::router::OpenApiRouter;
+
+/// Where the API is served unless it is told otherwise.
+pub(crate) const DEFAULT_ADDRESS: &str = "127.0.0.1:4042";
+/// The file in the controller's folder that says where the API is served.
+pub(crate) const ADDRESS_FILE: &str = "api.address";
+
+/// Serves the API until the process ends, with the secret of the controller's folder; and says in a
+/// file there where it is, for commands on this machine.
+///
+/// # Errors
+/// The folder cannot be written to, or its secret cannot be used.
+pub(crate) fn serve(listener: TcpListener, folder: &Path, api: Api) -> anyhow::Result<()> {
+    let secret = ApiSecret::open(folder)?;
+    let path = folder.join(ADDRESS_FILE);
+    let address = listener.local_addr()?;
+    std::fs::write(&path, format!("{address}\n"))
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    tokio::spawn(axum::serve(listener, api.router(secret)).into_future());
+    Ok(())
+}
 
 /// What the answers come from.
 #[derive(Clone)]

@@ -1,0 +1,8 @@
+//! Commands for a running controller. They use its API and nothing else.
+
+mod client;
+mod relay;
+mod world;
+
+pub(crate) use relay::RelayDeed;
+pub(crate) use world::WorldCommand;

@@ -1,0 +1,125 @@
+//! `canopy relay list` and `canopy relay drain`: the relays of a running controller.
+
+use super::client::{ApiArgs, run, segment};
+use crate::output::print_line;
+use axum::http::Method;
+use canopy_api::{RelayView, Relays};
+use clap::{Args, Subcommand};
+use std::fmt::Write;
+use std::process::ExitCode;
+
+/// What is done with a controller's relays.
+#[derive(Subcommand)]
+pub(crate) enum RelayDeed {
+    /// List the relays of a running controller
+    List(ListCommand),
+    /// Let a controller's relay take nobody new, or again
+    Drain(DrainCommand),
+}
+
+/// The relays with their states, their places and their members.
+#[derive(Args)]
+pub(crate) struct ListCommand {
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+/// A relay that drains carries its comtrees and its members on, and takes nobody new.
+#[derive(Args)]
+pub(crate) struct DrainCommand {
+    /// The relay's name
+    #[arg(value_name = "NAME")]
+    relay: String,
+    /// Let it take members again
+    #[arg(long)]
+    undo: bool,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+impl RelayDeed {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        match self {
+            RelayDeed::List(command) => run(command.run())?,
+            RelayDeed::Drain(command) => run(command.run())?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl ListCommand {
+    async fn run(self) -> anyhow::Result<()> {
+        let client = self.api.client()?;
+        let text = client.ask(Method::GET, "/v1/relays", String::new()).await?;
+        if self.api.json {
+            return Ok(print_line(text)?);
+        }
+        let Relays { relays } = client.read(&text)?;
+        Ok(print_line(table(&relays).trim_end())?)
+    }
+}
+
+impl DrainCommand {
+    async fn run(self) -> anyhow::Result<()> {
+        let client = self.api.client()?;
+        let deed = if self.undo { "undrain" } else { "drain" };
+        let path = format!("/v1/relays/{}/{deed}", segment(&self.relay));
+        let text = client.ask(Method::POST, &path, String::new()).await?;
+        if self.api.json {
+            return Ok(print_line(text)?);
+        }
+        Ok(print_line(table(&[client.read(&text)?]).trim_end())?)
+    }
+}
+
+fn table(relays: &[RelayView]) -> String {
+    if relays.is_empty() {
+        return "no relays; start one with `canopy relay --controller ADDR`".to_owned();
+    }
+    let mut text = format!(
+        "{:<16} {:>5} {:<9} {:<22} {:>8} {:>8} {:>8} {:>10} {:>10}\n",
+        "relay", "site", "is", "address", "members", "taken", "places", "Mbit/s in", "Mbit/s out"
+    );
+    for relay in relays {
+        let RelayView { name, id, state, address, members, taken, places, uplink, .. } = relay;
+        let [into, out] = [uplink.up_bits, uplink.down_bits].map(|bits| bits as f64 / 1e6);
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "{name:<16} {id:>5} {state:<9} {address:<22} {members:>8} {taken:>8} {places:>8} \
+             {into:>10.3} {out:>10.3}"
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_relay_has_a_line() {
+        let relay = RelayView {
+            name: "eu-1".to_owned(),
+            id: 3,
+            key: String::new(),
+            address: "203.0.113.7:4040".to_owned(),
+            state: "draining".to_owned(),
+            uplink: canopy_api::Budget {
+                up_bits: 1_500_000,
+                up_packets: 1,
+                down_bits: 9_000_000,
+                down_packets: 1,
+            },
+            places: 100,
+            taken: 7,
+            members: 6,
+        };
+        let text = table(&[relay]);
+        let line: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
+        let expected =
+            ["eu-1", "3", "draining", "203.0.113.7:4040", "6", "7", "100", "1.500", "9.000"];
+        assert_eq!(line, expected);
+        assert!(table(&[]).contains("canopy relay --controller"));
+    }
+}
