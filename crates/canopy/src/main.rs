@@ -63,6 +63,8 @@ struct Cli {
 enum Command {
     /// Serve participants: the data plane of one relay; or see and drain a controller's relays
     Relay(Box<serve::RelayCommand>),
+    /// Place worlds and participants on relays: the control plane of many relays
+    Controller(controller::ControllerCommand),
     /// Create, show and delete worlds, and send members away, at a running controller
     World(operate::WorldCommand),
     /// Publish updates to a group, from the command line or stdin
@@ -98,6 +100,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Relay(command) => command.run(),
+        Command::Controller(command) => command.run(),
         Command::World(command) => command.run(),
         Command::Pub(command) => command.run(),
         Command::Sub(command) => command.run(),

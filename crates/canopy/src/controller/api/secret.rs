@@ -1,10 +1,8 @@
 //! The secret that the API asks its callers for.
 
-use anyhow::{Context, anyhow, bail};
+use crate::controller::files;
+use anyhow::{Context, bail};
 use canopy_session::derive;
-use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 /// The file in the controller's folder.
@@ -21,23 +19,8 @@ impl ApiSecret {
     /// # Errors
     /// The file cannot be read or written, or others may read it, or it is too short.
     pub(crate) fn open(folder: &Path) -> anyhow::Result<ApiSecret> {
-        let path = folder.join(FILE);
-        let new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-        match new {
-            Ok(mut file) => {
-                let mut bytes = [0; 32];
-                getrandom::fill(&mut bytes)
-                    .map_err(|error| anyhow!("no random numbers: {error}"))?;
-                let secret: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-                let written = writeln!(file, "{secret}").and_then(|()| file.sync_all());
-                written.with_context(|| format!("cannot write {}", path.display()))?;
-                Ok(ApiSecret(secret))
-            }
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => ApiSecret::read(folder),
-            Err(error) => Err(error).with_context(|| {
-                format!("cannot write {}; see whether the folder can be written to", path.display())
-            }),
-        }
+        let hex = |bytes: [u8; 32]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        checked(folder, files::secret(folder, FILE, hex)?)
     }
 
     /// The secret in a controller's folder.
@@ -45,22 +28,10 @@ impl ApiSecret {
     /// # Errors
     /// There is none, others may read it, or it is too short.
     pub(crate) fn read(folder: &Path) -> anyhow::Result<ApiSecret> {
-        let path = folder.join(FILE);
-        let shown = path.display();
-        let text = fs::read_to_string(&path).with_context(|| {
-            format!("cannot read {shown}; name the controller's folder, or set CANOPY_API_SECRET")
-        })?;
-        let mode = fs::metadata(&path)?.permissions().mode();
-        if mode & 0o077 != 0 {
-            bail!(
-                "others than its owner may read {shown}; chmod 600 it, or remove it for a new one"
-            );
-        }
-        let secret = text.trim();
-        if secret.len() < FEWEST {
-            bail!("{shown} has fewer than {FEWEST} characters; remove it for a new one");
-        }
-        Ok(ApiSecret(secret.to_owned()))
+        let text = files::read(folder, FILE).context(
+            "the controller's API asks for a secret; CANOPY_API_SECRET can have it, too",
+        )?;
+        checked(folder, text)
     }
 
     /// This text as a secret.
@@ -80,9 +51,20 @@ impl ApiSecret {
     }
 }
 
+fn checked(folder: &Path, secret: String) -> anyhow::Result<ApiSecret> {
+    if secret.len() < FEWEST {
+        let shown = folder.join(FILE);
+        bail!("{} has fewer than {FEWEST} characters; remove it for a new one", shown.display());
+    }
+    Ok(ApiSecret(secret))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::{self, OpenOptions};
+    use std::io::Write;
+    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 
     #[test]
     fn a_secret_is_made_once_and_only_its_owner_may_read_it() {
@@ -94,7 +76,7 @@ mod tests {
         let path = folder.path().join(FILE);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        let error = ApiSecret::read(folder.path()).map(drop).unwrap_err().to_string();
+        let error = format!("{:#}", ApiSecret::read(folder.path()).map(drop).unwrap_err());
         assert!(error.contains("chmod 600"), "{error}");
     }
 
