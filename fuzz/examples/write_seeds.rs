@@ -32,5 +32,8 @@ fn main() -> io::Result<()> {
     for (name, input) in canopy_fuzz::control_seeds() {
         fs::write(corpora.join("control").join(name), input)?;
     }
+    for (name, input) in canopy_fuzz::api_seeds() {
+        fs::write(corpora.join("api").join(name), input)?;
+    }
     Ok(())
 }

@@ -3,6 +3,7 @@
 //! On stable, `cargo test` replays the committed corpora. `cargo xtask fuzz packet` looks for new
 //! inputs, on nightly, and keeps them outside the corpus.
 
+mod api;
 mod control;
 mod host;
 mod input;
@@ -14,6 +15,7 @@ mod token;
 mod tokens;
 mod wire;
 
+pub use api::{api, api_seeds};
 pub use control::{control, control_seeds};
 pub use joining::joining;
 pub use relay::{Run, relay, run_relay};
@@ -38,6 +40,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("relay", relay),
     ("session", session),
     ("control", control),
+    ("api", api),
 ];
 
 /// What a packet is as an input of a target of `canopy-wire`: some put a header of their own in

@@ -112,10 +112,9 @@ fn packets_and_what_is_one_step_from_them_replay() {
         [0u8; 0],
         "kinds that the relay's corpus does not show"
     );
-    for (name, target) in TARGETS
-        .iter()
-        .filter(|(name, _)| !["control", "joining", "relay", "session", "token"].contains(name))
-    {
+    for (name, target) in TARGETS.iter().filter(|(name, _)| {
+        !["api", "control", "joining", "relay", "session", "token"].contains(name)
+    }) {
         for packet in packets.values() {
             let input = input_of(name, packet);
             target(&input);
@@ -130,6 +129,15 @@ fn control_messages_and_what_is_one_step_from_them_replay() {
         let committed = fs::read(root().join("corpus/control").join(name)).unwrap_or_default();
         assert_eq!(committed, input, "{name} is of old: cargo run --example write_seeds");
         one_step_away(&input).for_each(|bytes| canopy_fuzz::control(&bytes));
+    }
+}
+
+#[test]
+fn requests_of_the_api_and_what_is_one_step_from_them_replay() {
+    for (name, input) in canopy_fuzz::api_seeds() {
+        let committed = fs::read(root().join("corpus/api").join(name)).unwrap_or_default();
+        assert_eq!(committed, input, "{name} is of old: cargo run --example write_seeds");
+        one_step_away(&input).for_each(|bytes| canopy_fuzz::api(&bytes));
     }
 }
 
