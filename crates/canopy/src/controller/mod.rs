@@ -4,6 +4,7 @@ pub(crate) mod api;
 mod driver;
 mod files;
 mod joins;
+mod participants;
 mod store;
 mod waiting;
 

@@ -33,10 +33,9 @@ pub(super) struct ApiArgs {
 }
 
 /// Asks the API.
-#[derive(Debug)]
 pub(super) struct ApiClient {
     address: String,
-    secret: String,
+    secret: ApiSecret,
 }
 
 impl ApiArgs {
@@ -44,8 +43,8 @@ impl ApiArgs {
     pub(super) fn client(&self) -> anyhow::Result<ApiClient> {
         let secret = std::env::var("CANOPY_API_SECRET").ok().filter(|secret| !secret.is_empty());
         let secret = match (secret, &self.controller_dir) {
-            (Some(secret), _) => secret,
-            (None, Some(folder)) => ApiSecret::read(folder)?.text().to_owned(),
+            (Some(secret), _) => ApiSecret::new(&secret),
+            (None, Some(folder)) => ApiSecret::read(folder)?,
             (None, None) => bail!(
                 "the controller asks for a secret: name its folder with --controller-dir, or set \
                  CANOPY_API_SECRET"
@@ -82,7 +81,7 @@ impl ApiClient {
         let request = Request::builder()
             .method(method)
             .uri(uri)
-            .header("authorization", format!("Bearer {}", self.secret))
+            .header("authorization", format!("Bearer {}", self.secret.text()))
             .header("content-type", "application/json")
             .body(Body::from(body))
             .context("CANOPY_API_SECRET has characters that no secret can have")?;

@@ -213,8 +213,10 @@ impl ShowCommand {
 
 async fn delete(api: &ApiArgs, path: &str, done: &str) -> anyhow::Result<()> {
     api.client()?.ask(Method::DELETE, path, String::new()).await?;
-    let accepted = serde_json::json!({ "accepted": true });
-    Ok(if api.json { print_line(accepted)? } else { print_line(done)? })
+    if api.json {
+        return Ok(print_line(serde_json::json!({ "accepted": true }))?);
+    }
+    Ok(print_line(done)?)
 }
 
 fn print_world(client: &ApiClient, text: &str, json: bool) -> anyhow::Result<()> {

@@ -499,3 +499,53 @@ async fn many_join_at_once_and_each_has_an_address_of_its_own() {
     let members = daemon.handle.ask(|controller, _| controller.members().count()).await.unwrap();
     assert_eq!(members, 50);
 }
+
+#[tokio::test]
+async fn a_participant_joins_stays_and_leaves_over_a_channel() {
+    use crate::controller::participants::answer;
+    use canopy_channel::{Channel, Hello, Join, Reply};
+    use canopy_session::Identity;
+    let daemon = Daemon::start(2).await;
+    daemon.world("lobby", 1).await;
+    let (participant, controller) = (Identity::new([1; 32]), Identity::new([2; 32]));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (joins, key) = (daemon.joins.clone(), *controller.public());
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let mut channel = Channel::accept(stream, &controller, SOON).await.unwrap();
+            let hello = channel.asked(SOON).await.unwrap();
+            let caller = *channel.peer();
+            let reply: Reply<Value> = answer(&joins, &caller, hello).await.unwrap();
+            channel.reply(&reply).await.unwrap();
+        }
+    });
+    let ask = async |hello: Hello| -> Result<Value, Value> {
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let mut channel = Channel::call(stream, &participant, &key, SOON).await.unwrap();
+        channel.ask::<Value>(&hello, SOON).await.map_err(|error| match error {
+            canopy_channel::ChannelError::Refused(why) => why,
+            other => panic!("{other}"),
+        })
+    };
+    let join = |world: &str, relay: &str| Join {
+        world: world.to_owned(),
+        credential: None,
+        budget: None,
+        measured: vec![canopy_channel::Nearness { relay: relay.to_owned(), delay_us: 5 }],
+    };
+    let near = ask(Hello::Relays).await.unwrap();
+    assert_eq!(near["relays"].as_array().unwrap().len(), 2);
+    let joined = ask(Hello::Join(join("lobby", "b"))).await.unwrap();
+    assert_eq!((&joined["relay"]["name"], &joined["second"]["name"]), (&json!("b"), &json!("a")));
+    let claims = canopy_token::Claims::read_unverified(joined["token"].as_str().unwrap()).unwrap();
+    assert_eq!(&claims.client_key, participant.public(), "the token is the caller's alone");
+    let renewed = ask(Hello::Renew(join("lobby", "a"))).await.unwrap();
+    assert_eq!((&renewed["address"], &renewed["relay"]), (&joined["address"], &joined["relay"]));
+    let refused = ask(Hello::Join(join("arena", "b"))).await.unwrap_err();
+    assert_eq!(refused["where"], "world arena");
+    let leave = || Hello::Leave { world: "lobby".to_owned(), credential: None };
+    ask(leave()).await.unwrap();
+    daemon.until("/v1/health", |health| health["members"] == 0).await;
+    assert_eq!(ask(leave()).await.unwrap_err()["remedy"], "join it first");
+}

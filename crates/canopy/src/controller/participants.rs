@@ -1,0 +1,53 @@
+//! What participants ask over their channels: to join, to stay, to leave, and what to measure.
+
+use super::joins::{JoinAsk, Joins};
+use canopy_api::{Budget, Nearness, Problem};
+use canopy_channel::{Hello, Join, Reply};
+use canopy_session::PublicKey;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// The answer to a participant whose channel has this key; nothing if it is a relay that asks.
+pub(super) async fn answer(
+    joins: &Joins,
+    caller: &PublicKey,
+    hello: Hello,
+) -> Option<Reply<Value>> {
+    let answered = match hello {
+        // Who is in already gets what it has, with a new lease: to renew is to join again.
+        Hello::Join(join) | Hello::Renew(join) => joins.join(ask(join, caller)).await.map(value),
+        Hello::Leave { world, credential } => {
+            let left = joins.leave(world, credential.as_deref(), caller).await;
+            left.map(|()| json!({}))
+        }
+        Hello::Relays => joins.relays().await.map(value),
+        Hello::Register(_) => return None,
+    };
+    Some(match answered {
+        Ok(answer) => Reply::Done(answer),
+        Err(problem) => refused(&problem),
+    })
+}
+
+/// How a refusal is answered: as the API's, what is wrong, where, and the remedy.
+pub(super) fn refused(problem: &Problem) -> Reply<Value> {
+    Reply::Refused(value(&problem.error))
+}
+
+fn value(answer: impl Serialize) -> Value {
+    serde_json::to_value(answer).unwrap_or_default()
+}
+
+fn ask(join: Join, caller: &PublicKey) -> JoinAsk {
+    let Join { world, credential, budget, measured } = join;
+    let budget = budget.map(|budget| Budget {
+        up_bits: budget.up_bits,
+        up_packets: budget.up_packets,
+        down_bits: budget.down_bits,
+        down_packets: budget.down_packets,
+    });
+    let near =
+        |near: canopy_channel::Nearness| Nearness { relay: near.relay, delay_us: near.delay_us };
+    let measured = measured.into_iter().map(near).collect();
+    JoinAsk { world, credential, client_key: *caller, budget, measured }
+}
