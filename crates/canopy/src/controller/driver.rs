@@ -1,91 +1,270 @@
-//! The thread that owns the controller, and the handle by which the daemon's other parts ask it.
+//! The thread that owns the controller, the thread that owns its storage, and the handle by which the
+//! daemon's other parts ask.
+//!
+//! The controller goes on deciding while a batch is written. If a commit fails, nobody knows what is
+//! stored: the controller is dropped, and another is started from storage. If somebody else has
+//! started on the store, the daemon ends.
 
 use anyhow::anyhow;
-use canopy_control::storage::Storage;
-use canopy_control::{Controller, Event, RelayId};
+use canopy_control::storage::{Batch, Revision, Storage, StorageError};
+use canopy_control::{Controller, Event, LoadError, RelayId, Retry, Settings};
 use canopy_wire::Time;
+use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::{broadcast, oneshot};
+use tokio::sync::{broadcast, oneshot, watch};
 
 /// How many events a receiver may be behind.
 const MOST_EVENTS: usize = 4096;
+/// The controller is started again so long after it could not be.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Questions that are answered before time and storage are looked at again.
+const MOST_AT_ONCE: usize = 256;
 
 type Question = Box<dyn FnOnce(&mut Controller, Time) + Send>;
+/// Called once all that was decided is committed; dropped if that fails.
+type Waiter = oneshot::Sender<()>;
 
-/// Asks the controller.
+/// What the controller's thread is given.
+enum Work {
+    Question(Question),
+    /// Somebody waits until all that was decided is committed.
+    Commit(Waiter),
+    Committed(Result<Revision, StorageError>),
+    Started(Box<Result<Controller, LoadError>>),
+}
+
+/// What the storage's thread is given.
+enum Order {
+    Commit(Batch),
+    Start(Settings, Retry),
+}
+
+/// Asks the controller. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Handle {
-    questions: Sender<Question>,
+    work: Sender<Work>,
     events: broadcast::Sender<Event>,
+    lives: watch::Receiver<u32>,
+    ended: watch::Receiver<Option<String>>,
 }
 
 impl Handle {
-    /// Starts the thread. It ends when the last handle is dropped, or storage fails.
+    /// Starts both threads. They end when the last handle is dropped, or when another controller runs on
+    /// the store: see [`Handle::ended`]. `outgoing` takes messages for relays, and must not wait.
     pub(crate) fn start(
         controller: Controller,
         storage: impl Storage + Send + 'static,
         outgoing: impl FnMut(RelayId, Vec<u8>) + Send + 'static,
     ) -> Handle {
-        let (questions, asked) = channel();
+        let (work, incoming) = channel();
+        let (orders, ordered) = channel();
         let (events, _) = broadcast::channel(MOST_EVENTS);
-        let driver = Driver { controller, storage, outgoing, events: events.clone() };
-        std::thread::spawn(move || driver.run(&asked));
-        Handle { questions, events }
+        let (lives, current) = watch::channel(controller.life());
+        let (end, ended) = watch::channel(None);
+        let answers = work.clone();
+        std::thread::spawn(move || keep(storage, &ordered, &answers));
+        let driver = Driver {
+            with: controller.started_with(),
+            controller: Some(controller),
+            is_writing: false,
+            waiting: Vec::new(),
+            held: VecDeque::new(),
+            orders,
+            outgoing,
+            events: events.clone(),
+            lives,
+        };
+        std::thread::spawn(move || {
+            if let Err(error) = driver.run(&incoming) {
+                tracing::error!("the controller stops: {error}");
+                end.send_replace(Some(error.to_string()));
+            }
+        });
+        Handle { work, events, lives: current, ended }
     }
 
     /// Runs a question on the controller, between its other work.
+    ///
+    /// # Errors
+    /// The controller has stopped, or was dropped meanwhile because a commit failed.
     pub(crate) async fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&mut Controller, Time) -> T + Send + 'static,
     ) -> anyhow::Result<T> {
         let (answer, answered) = oneshot::channel();
-        let question: Question = Box::new(move |controller, now| {
-            _ = answer.send(question(controller, now));
-        });
-        let stopped = || anyhow!("the controller has stopped; see its log");
-        self.questions.send(question).map_err(|_| stopped())?;
+        self.tell(move |controller, now| _ = answer.send(question(controller, now)))?;
         answered.await.map_err(|_| stopped())
+    }
+
+    /// Runs something on the controller that answers nothing.
+    ///
+    /// # Errors
+    /// The controller has stopped.
+    pub(crate) fn tell(
+        &self,
+        what: impl FnOnce(&mut Controller, Time) + Send + 'static,
+    ) -> anyhow::Result<()> {
+        self.work.send(Work::Question(Box::new(what))).map_err(|_| stopped())
+    }
+
+    /// Returns once all that was decided so far is committed.
+    ///
+    /// # Errors
+    /// It was not, as far as is known, or the controller has stopped.
+    pub(crate) async fn committed(&self) -> anyhow::Result<()> {
+        let (waiter, done) = oneshot::channel();
+        self.work.send(Work::Commit(waiter)).map_err(|_| stopped())?;
+        done.await.map_err(|_| anyhow!("it could not be stored; ask again"))
     }
 
     /// What it tells from now on.
     pub(crate) fn events(&self) -> broadcast::Receiver<Event> {
         self.events.subscribe()
     }
+
+    /// The number of the controller's life, which changes if it is started from storage again.
+    pub(crate) fn lives(&self) -> watch::Receiver<u32> {
+        self.lives.clone()
+    }
+
+    /// Returns when the controller has stopped, and why.
+    pub(crate) async fn ended(&self) -> anyhow::Error {
+        let mut ended = self.ended.clone();
+        match ended.wait_for(Option::is_some).await.as_deref() {
+            Ok(Some(why)) => anyhow!("{why}"),
+            _ => stopped(),
+        }
+    }
 }
 
-struct Driver<S, O> {
-    controller: Controller,
-    storage: S,
+fn stopped() -> anyhow::Error {
+    anyhow!("the controller has stopped; see its log")
+}
+
+/// The storage's thread: does what it is told until the controller's has ended.
+fn keep(mut storage: impl Storage, orders: &Receiver<Order>, answers: &Sender<Work>) {
+    for order in orders {
+        let answer = match order {
+            Order::Commit(batch) => Work::Committed(storage.commit(&batch)),
+            Order::Start(settings, retry) => {
+                let started = Controller::start(settings, retry, now(), &mut storage);
+                Work::Started(Box::new(started))
+            }
+        };
+        if answers.send(answer).is_err() {
+            return;
+        }
+    }
+}
+
+struct Driver<O> {
+    with: (Settings, Retry),
+    /// Nothing while another is being started.
+    controller: Option<Controller>,
+    /// Whether a batch is on its way to storage.
+    is_writing: bool,
+    /// Who waits for commits.
+    waiting: Vec<Waiter>,
+    /// What has come while there is no controller.
+    held: VecDeque<Question>,
+    orders: Sender<Order>,
     outgoing: O,
     events: broadcast::Sender<Event>,
+    lives: watch::Sender<u32>,
 }
 
-impl<S: Storage, O: FnMut(RelayId, Vec<u8>)> Driver<S, O> {
-    fn run(mut self, asked: &Receiver<Question>) {
+impl<O: FnMut(RelayId, Vec<u8>)> Driver<O> {
+    /// # Errors
+    /// Why it cannot go on.
+    fn run(mut self, incoming: &Receiver<Work>) -> anyhow::Result<()> {
         loop {
-            let wait = self.controller.poll_timeout(now()).as_nanos();
-            let wait = Duration::from_nanos(wait.saturating_sub(now().as_nanos()));
-            match asked.recv_timeout(wait) {
-                Ok(question) => question(&mut self.controller, now()),
+            let wait = self.controller.as_ref().map_or(AGAIN, |controller| {
+                let until = controller.poll_timeout(now()).as_nanos();
+                Duration::from_nanos(until.saturating_sub(now().as_nanos()))
+            });
+            match incoming.recv_timeout(wait) {
+                Ok(work) => self.take(work)?,
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
-            self.controller.handle_timeout(now());
-            while let Some(batch) = self.controller.poll_commit(now()) {
-                let result = self.storage.commit(&batch);
-                if let Err(error) = self.controller.handle_commit(now(), result) {
-                    tracing::error!("{error}");
-                    return;
+            for work in incoming.try_iter().take(MOST_AT_ONCE) {
+                self.take(work)?;
+            }
+            // The storage's thread has a sender too, so that the channel's end does not tell.
+            if self.lives.is_closed() {
+                return Ok(());
+            }
+            self.drive()?;
+        }
+    }
+
+    fn take(&mut self, work: Work) -> anyhow::Result<()> {
+        match work {
+            Work::Question(question) => match &mut self.controller {
+                Some(controller) => question(controller, now()),
+                None => self.held.push_back(question),
+            },
+            Work::Commit(waiter) => self.waiting.push(waiter),
+            Work::Committed(result) => {
+                self.is_writing = false;
+                if let Some(controller) = &mut self.controller
+                    && let Err(error) = controller.handle_commit(now(), result)
+                {
+                    self.restart(error)?;
                 }
             }
-            while let Some((relay, message)) = self.controller.poll_transmit(now()) {
-                (self.outgoing)(relay, message);
-            }
-            while let Some(event) = self.controller.poll_event() {
-                _ = self.events.send(event);
+            Work::Started(started) => match *started {
+                Ok(controller) => self.go_on(controller),
+                Err(LoadError::Storage(error)) => self.restart(error)?,
+                Err(error) => return Err(error.into()),
+            },
+        }
+        Ok(())
+    }
+
+    /// Drops the controller, and has another started.
+    fn restart(&mut self, error: StorageError) -> anyhow::Result<()> {
+        let StorageError::Failed(_) = error else { return Err(error.into()) };
+        tracing::error!("{error}");
+        self.controller = None;
+        self.waiting.clear();
+        std::thread::sleep(AGAIN);
+        let (settings, retry) = self.with.clone();
+        self.orders.send(Order::Start(settings, retry)).map_err(|_| stopped())
+    }
+
+    fn go_on(&mut self, mut controller: Controller) {
+        tracing::info!(life = controller.life(), "the controller was started from storage again");
+        // Relays are to register anew: what they were told may not be stored.
+        self.lives.send_replace(controller.life());
+        for question in self.held.drain(..) {
+            question(&mut controller, now());
+        }
+        self.controller = Some(controller);
+    }
+
+    fn drive(&mut self) -> anyhow::Result<()> {
+        let Some(controller) = &mut self.controller else { return Ok(()) };
+        controller.handle_timeout(now());
+        if !self.is_writing
+            && let Some(batch) = controller.poll_commit(now())
+        {
+            self.is_writing = true;
+            self.orders.send(Order::Commit(batch)).map_err(|_| stopped())?;
+        }
+        if controller.is_committed() {
+            for waiter in self.waiting.drain(..) {
+                _ = waiter.send(());
             }
         }
+        while let Some((relay, message)) = controller.poll_transmit(now()) {
+            (self.outgoing)(relay, message);
+        }
+        while let Some(event) = controller.poll_event() {
+            _ = self.events.send(event);
+        }
+        Ok(())
     }
 }
 
@@ -93,3 +272,7 @@ pub(super) fn now() -> Time {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Time::from_nanos(since.as_nanos() as u64)
 }
+
+#[cfg(test)]
+#[path = "driver_tests.rs"]
+mod tests;

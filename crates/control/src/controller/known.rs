@@ -7,7 +7,8 @@ use crate::ledger::Account;
 use crate::model::{Link, LinkId, Member, Owner, Relay, RelayId, TreeHop, World, WorldId};
 use crate::name::Name;
 use crate::rollouts::Rollout;
-use crate::signal::Item;
+use crate::signal::{Item, Retry};
+use crate::state::Settings;
 use canopy_plan::Rate;
 use canopy_wire::{Address, Comtree};
 use std::ops::Bound;
@@ -116,12 +117,21 @@ impl Controller {
         self.agents.get(&relay).into_iter().flat_map(Agent::wanted)
     }
 
+    /// Whether all that was decided is committed.
+    pub fn is_committed(&self) -> bool {
+        self.ops.is_empty() && self.committing.is_none()
+    }
+
+    /// What it was started with: another is started with the same if a commit fails.
+    pub fn started_with(&self) -> (Settings, Retry) {
+        (self.state.settings.clone(), self.retry)
+    }
+
     /// Whether everything is committed, and all relays that are heard have what they are to have.
     pub fn is_settled(&self) -> bool {
         let running = self.agents.values().filter(|agent| !self.lost.contains(&agent.relay));
         let rollouts = self.rollouts.values().all(Rollout::is_settled);
-        let is_committed = self.ops.is_empty() && self.committing.is_none();
-        is_committed && rollouts && running.into_iter().all(Agent::is_settled)
+        self.is_committed() && rollouts && running.into_iter().all(Agent::is_settled)
     }
 
     /// How often calls were sent again.
