@@ -291,6 +291,7 @@ impl State {
         let world = self.worlds.get(&self.comtrees.get(&id)?.world)?;
         Some(Item::Comtree {
             id,
+            world: world.name.clone(),
             site: relay.0,
             mode: world.mode,
             downlink: world.downlink,

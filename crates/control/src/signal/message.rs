@@ -2,6 +2,7 @@
 
 use crate::codec::{CodecError, Coded, Reader, coded, coded_enum};
 use crate::model::{Downlink, Key, LinkId, Mode};
+use crate::name::Name;
 use canopy_plan::{Limits, Rate};
 use canopy_wire::{Address, Comtree};
 use core::net::SocketAddr;
@@ -40,6 +41,8 @@ pub enum Item {
     Comtree {
         /// Which.
         id: Comtree,
+        /// The name of its world: tokens are for a world.
+        world: Name,
         /// The relay's site on it.
         site: u16,
         /// When updates leave.
@@ -243,7 +246,8 @@ impl Coded for Item {
                 calls.put(out);
                 capacity.put(out);
             }
-            Item::Comtree { id: _, site, mode, downlink, levels, branches } => {
+            Item::Comtree { id: _, world, site, mode, downlink, levels, branches } => {
+                world.put(out);
                 site.put(out);
                 mode.put(out);
                 downlink.put(out);
@@ -265,6 +269,7 @@ impl Coded for Item {
             },
             ItemKey::Comtree(id) => Item::Comtree {
                 id,
+                world: Coded::take(from)?,
                 site: Coded::take(from)?,
                 mode: Coded::take(from)?,
                 downlink: Coded::take(from)?,
