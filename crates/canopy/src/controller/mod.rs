@@ -5,18 +5,23 @@ mod driver;
 mod files;
 mod joins;
 mod participants;
+mod propose;
+mod relays;
 mod store;
 mod waiting;
 
 use crate::output::print_line;
 use crate::serve::{LogFormat, Signals};
+use crate::settings::key;
 use crate::trust::TrustFile;
 use anyhow::{Context, bail};
 use api::Api;
+use canopy_client::RelayKey;
 use canopy_control::{Controller, Retry, Settings};
 use clap::Args;
 use driver::Handle;
 use joins::{Admits, Joins};
+use relays::{Answering, Relays, Welcome};
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -24,6 +29,10 @@ use std::process::ExitCode;
 use store::RedbStorage;
 use tokio::net::TcpListener;
 
+/// Where relays and participants reach it unless it is told otherwise.
+const DEFAULT_LISTEN: &str = "127.0.0.1:4041";
+/// The file of the key by which relays and participants know it.
+const IDENTITY: &str = "controller.key";
 /// The file of the records in the controller's folder.
 const STORE: &str = "store.redb";
 
@@ -34,6 +43,25 @@ pub(crate) struct ControllerCommand {
     /// The folder for its records and keys, which is made if there is none
     #[arg(long, value_name = "FOLDER", env = "CANOPY_CONTROLLER_DIR", hide_env_values = true)]
     dir: PathBuf,
+    /// Where relays and participants reach it; port 0 takes a free one
+    #[arg(
+        long,
+        value_name = "ADDR:PORT",
+        env = "CANOPY_CONTROLLER_LISTEN",
+        hide_env_values = true,
+        default_value = DEFAULT_LISTEN
+    )]
+    listen: SocketAddr,
+    /// The file of the relays that may register: on each line a key, and a name if only that one is
+    /// meant. It is read at each registration
+    #[arg(long, value_name = "FILE", env = "CANOPY_CONTROLLER_RELAYS", hide_env_values = true)]
+    relays: Option<PathBuf>,
+    /// Let every relay register. On this machine's own addresses that is so unless --relays is given
+    #[arg(long, conflicts_with = "relays")]
+    open_relays: bool,
+    /// Join each relay that registers by links with so many others; 0 leaves that to the API
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    degree: usize,
     /// Where the API is served; port 0 takes a free one. Addresses that other machines can reach
     /// need --insecure
     #[arg(
@@ -73,44 +101,83 @@ impl ControllerCommand {
                 self.api
             );
         }
+        let welcome = self.welcome()?;
         self.log_format.start()?;
         make_folder(&self.dir)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(self.serve())?;
+        runtime.block_on(self.serve(welcome))?;
         Ok(ExitCode::SUCCESS)
     }
 
-    async fn serve(self) -> anyhow::Result<()> {
+    /// Which relays may register.
+    fn welcome(&self) -> anyhow::Result<Welcome> {
+        match &self.relays {
+            Some(path) => Ok(Welcome::Listed(path.clone())),
+            None if self.open_relays || self.listen.ip().is_loopback() => Ok(Welcome::All),
+            None => bail!(
+                "--listen {}: other machines can reach it, and any relay could register; list those \
+                 that may with --relays, or give --open-relays",
+                self.listen
+            ),
+        }
+    }
+
+    async fn serve(self, welcome: Welcome) -> anyhow::Result<()> {
         let mut signals = Signals::listen()?;
         let mut storage = RedbStorage::open(&self.dir.join(STORE))?;
         let issuer = files::issuer_key(&self.dir)?;
-        let admits = match self.trust {
-            Some(path) => Admits::Trusted(TrustFile::open(path)?),
+        let identity = key::load_or_make(&self.dir.join(IDENTITY))?;
+        let admits = match &self.trust {
+            Some(path) => Admits::Trusted(TrustFile::open(path.clone())?),
             None => Admits::Everybody,
         };
         let now = driver::now();
         let controller =
             Controller::start(Settings::default(), Retry::default(), now, &mut storage)?;
         let life = controller.life();
-        let key = issuer.public().to_string();
-        // Nobody is connected, and what a relay missed is told again when it is.
-        let handle = Handle::start(controller, storage, |_, _| {});
+        let (key, issuers) = (RelayKey::new(*identity.public()), issuer.public().to_string());
+        let relays = Relays::default();
+        let outgoing = relays.clone();
+        let send = move |relay, message| outgoing.send(relay, message);
+        let handle = Handle::start(controller, storage, send);
         let joins = Joins::start(handle.clone(), issuer, admits);
-        let listener = TcpListener::bind(self.api).await.with_context(|| {
-            format!("cannot serve the API on {}; choose another address with --api", self.api)
-        })?;
-        let address = listener.local_addr()?;
-        api::serve(listener, &self.dir, Api::new(handle, joins))?;
-        tracing::info!(api = %address, life, "serving from {}", self.dir.display());
+        let channels = bind("listen", self.listen).await?;
+        let (api, listen) = (bind("api", self.api).await?, channels.local_addr()?);
+        let address = api.local_addr()?;
+        api::serve(api, &self.dir, Api::new(handle.clone(), joins.clone()))?;
+        tokio::spawn(relays::answer(
+            channels,
+            Answering {
+                identity,
+                handle: handle.clone(),
+                joins,
+                relays,
+                welcome,
+                issuers: issuers.clone(),
+                degree: self.degree,
+            },
+        ));
+        tracing::info!(%listen, %key, api = %address, life, "serving from {}", self.dir.display());
         if self.json {
             print_line(serde_json::json!({
-                "event": "listening", "api": address, "life": life, "issuer": key,
+                "event": "listening", "listen": listen, "key": key.to_string(), "api": address,
+                "life": life, "issuer": issuers,
             }))?;
         }
-        signals.next().await;
+        tokio::select! {
+            () = signals.next() => {}
+            error = handle.ended() => return Err(error),
+        }
         tracing::info!("stopped");
         Ok(())
     }
+}
+
+/// Binds a TCP listener that a flag names.
+async fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| {
+        format!("cannot listen on {address}; choose another address with --{flag}")
+    })
 }
 
 /// Makes the folder, which others may not look into.

@@ -1,7 +1,7 @@
 //! The relay's key, and how often it was started: two files that outlive its starts.
 
 use anyhow::{Context, bail};
-use canopy_session::Identity;
+use canopy_session::{Identity, PublicKey};
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 const PREFIX: &str = "canopy-relay-secret:";
 
 /// The identity in a key file, which is made if there is none.
-pub(super) fn load_or_make(path: &Path) -> anyhow::Result<Identity> {
+pub(crate) fn load_or_make(path: &Path) -> anyhow::Result<Identity> {
     match load(path)? {
         Some(identity) => Ok(identity),
         None => make(path)
@@ -29,6 +29,34 @@ pub(crate) fn load(path: &Path) -> anyhow::Result<Option<Identity>> {
             Err(error).with_context(|| format!("cannot read the relay's key file {shown}"))
         }
     }
+}
+
+/// A relay that a file lists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    /// Its key.
+    pub(crate) key: PublicKey,
+    /// Its name; any if none is given.
+    pub(crate) name: Option<String>,
+}
+
+/// Relays that a file lists, one a line: a key, and a name behind it if only that one is meant. What
+/// follows a `#` is not read.
+pub(crate) fn parse_listed(text: &str) -> anyhow::Result<Vec<Listed>> {
+    let mut all = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.split('#').next().unwrap_or_default();
+        let mut words = line.split_whitespace();
+        let Some(key) = words.next() else { continue };
+        let parsed = key.parse::<canopy_client::RelayKey>();
+        let key = parsed.map_err(|error| anyhow::anyhow!("line {number}: {key:?} is {error}"))?;
+        let name = words.next().map(str::to_owned);
+        if words.next().is_some() {
+            bail!("line {number}: write a key and a name, and nothing more");
+        }
+        all.push(Listed { key: key.to_bytes(), name });
+    }
+    Ok(all)
 }
 
 fn make(path: &Path) -> anyhow::Result<Identity> {
@@ -109,6 +137,18 @@ mod tests {
         assert!(error.contains("holds no relay's key") && error.contains("remove it"), "{error}");
         let error = load_or_make(&folder.path().join("no/such/relay.key")).unwrap_err();
         assert!(format!("{error:#}").contains("cannot make the relay's key file"));
+    }
+
+    #[test]
+    fn relays_are_listed_one_a_line() {
+        let key = hex(&[7; 32]);
+        let listed = parse_listed(&format!("# ours\n{key}\n\n {key} eu-1 # the first\n")).unwrap();
+        let names: Vec<_> = listed.iter().map(|one| one.name.as_deref()).collect();
+        assert_eq!(names, [None, Some("eu-1")]);
+        assert!(listed.iter().all(|one| one.key == [7; 32]));
+        let error = |text: &str| format!("{:#}", parse_listed(text).unwrap_err());
+        assert!(error("#\nabc").contains("line 2: \"abc\" is"));
+        assert!(error(&format!("{key} a b")).contains("line 1"));
     }
 
     #[test]

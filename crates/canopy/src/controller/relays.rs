@@ -1,0 +1,334 @@
+//! The sealed channels that come in: relays register and are told what to have, participants join.
+
+use super::driver::Handle;
+use super::joins::Joins;
+use super::{participants, propose};
+use crate::settings::key::parse_listed;
+use anyhow::{Context, anyhow, bail};
+use canopy_api::Problem;
+use canopy_channel::{Channel, ChannelError, Hello, Register, Registered, Reply};
+use canopy_control::{Name, NewRelay, RelayId};
+use canopy_plan::{Limits, Rate};
+use canopy_session::{Identity, PublicKey};
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+
+/// A handshake, and the question after it, may take so long.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// A participant may think so long between two questions.
+const IDLE: Duration = Duration::from_secs(10);
+/// A relay beats twice a second. One that is silent for so long is connected no more.
+const SILENCE: Duration = Duration::from_secs(10);
+/// The most connections.
+const MOST: usize = 16_384;
+/// The most connections of one ip that are not a registered relay's.
+const MOST_OF_IP: u32 = 64;
+/// Messages that may wait for a relay. What is not taken is sent again later.
+const QUEUE: usize = 256;
+
+/// Which relays may register.
+#[derive(Clone, Debug)]
+pub(crate) enum Welcome {
+    /// All.
+    All,
+    /// Those whose keys are in this file, which is read at each registration.
+    Listed(PathBuf),
+}
+
+/// The channels that are open.
+#[derive(Clone, Default)]
+pub(crate) struct Relays(Arc<Mutex<Open>>);
+
+#[derive(Default)]
+struct Open {
+    /// Of each relay the newest.
+    live: BTreeMap<RelayId, Live>,
+    /// How many were registered: their numbers.
+    registered: u64,
+    connections: usize,
+    /// Connections that are not a registered relay's.
+    strangers: HashMap<IpAddr, u32>,
+}
+
+/// A registered relay's channel. It ends when the queue is dropped.
+struct Live {
+    number: u64,
+    queue: mpsc::Sender<Vec<u8>>,
+}
+
+/// What channels need to be answered.
+pub(crate) struct Answering {
+    pub(crate) identity: Identity,
+    pub(crate) handle: Handle,
+    pub(crate) joins: Joins,
+    pub(crate) relays: Relays,
+    pub(crate) welcome: Welcome,
+    /// The key whose tokens relays are to take.
+    pub(crate) issuers: String,
+    /// With how many others a relay that registers is joined.
+    pub(crate) degree: usize,
+}
+
+impl Relays {
+    /// Sends a message to a relay, if it is connected and its queue has room. The controller sends
+    /// again what is not answered.
+    pub(crate) fn send(&self, relay: RelayId, message: Vec<u8>) {
+        if let Some(live) = self.lock().live.get(&relay) {
+            _ = live.queue.try_send(message);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a connection of a stranger; nothing if there are too many.
+    fn connect(&self, ip: IpAddr) -> Option<Stranger> {
+        let mut open = self.lock();
+        if open.connections >= MOST || open.strangers.get(&ip).is_some_and(|of| *of >= MOST_OF_IP) {
+            return None;
+        }
+        open.connections += 1;
+        *open.strangers.entry(ip).or_default() += 1;
+        Some(Stranger { relays: self.clone(), ip, is_registered: false })
+    }
+
+    /// A relay has registered: its older channel ends.
+    fn enter(&self, relay: RelayId) -> (u64, mpsc::Receiver<Vec<u8>>) {
+        let (queue, messages) = mpsc::channel(QUEUE);
+        let mut open = self.lock();
+        open.registered += 1;
+        let number = open.registered;
+        open.live.insert(relay, Live { number, queue });
+        (number, messages)
+    }
+
+    fn leave(&self, relay: RelayId, number: u64) {
+        let mut open = self.lock();
+        if open.live.get(&relay).is_some_and(|live| live.number == number) {
+            open.live.remove(&relay);
+        }
+    }
+
+    /// Ends the channels of all relays, which register again.
+    fn end_all(&self) {
+        self.lock().live.clear();
+    }
+}
+
+/// A connection that is counted until this is dropped.
+struct Stranger {
+    relays: Relays,
+    ip: IpAddr,
+    is_registered: bool,
+}
+
+impl Stranger {
+    /// It is a relay's, and counts for its ip no more.
+    fn registered(&mut self) {
+        if !self.is_registered {
+            self.is_registered = true;
+            self.relays.lock().forget(self.ip);
+        }
+    }
+}
+
+impl Open {
+    fn forget(&mut self, ip: IpAddr) {
+        if let Some(of) = self.strangers.get_mut(&ip) {
+            *of -= 1;
+            if *of == 0 {
+                self.strangers.remove(&ip);
+            }
+        }
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let mut open = self.relays.lock();
+        open.connections -= 1;
+        if !self.is_registered {
+            open.forget(self.ip);
+        }
+    }
+}
+
+/// Answers whoever connects, until the process ends.
+pub(crate) async fn answer(listener: TcpListener, with: Answering) {
+    let with = Arc::new(with);
+    let mut lives = with.handle.lives();
+    loop {
+        tokio::select! {
+            changed = lives.changed() => match changed {
+                Ok(()) => with.relays.end_all(),
+                Err(_) => return,
+            },
+            accepted = listener.accept() => match accepted {
+                Ok((stream, from)) => {
+                    let Some(stranger) = with.relays.connect(from.ip()) else { continue };
+                    tokio::spawn(with.clone().serve(stream, from, stranger));
+                }
+                Err(error) => {
+                    tracing::warn!("a connection could not be accepted: {error}");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            },
+        }
+    }
+}
+
+impl Answering {
+    async fn serve(self: Arc<Answering>, stream: TcpStream, from: SocketAddr, stranger: Stranger) {
+        let served = async {
+            let mut channel = Channel::accept(stream, &self.identity, DEADLINE).await?;
+            match channel.asked(DEADLINE).await? {
+                Hello::Register(register) => self.relay(channel, register, from, stranger).await,
+                hello => Ok(self.participant(channel, hello).await?),
+            }
+        };
+        if let Err(error) = served.await {
+            tracing::debug!(%from, "a channel has ended: {error:#}");
+        }
+    }
+
+    /// Answers a participant, which may ask several things, one after the other.
+    async fn participant(&self, mut channel: Channel, hello: Hello) -> Result<(), ChannelError> {
+        let mut next = hello;
+        loop {
+            let peer = *channel.peer();
+            let Some(answer) = participants::answer(&self.joins, &peer, next).await else {
+                let what = "a channel is a participant's or a relay's";
+                let problem = Problem::new(400, what, "register", "register on another channel");
+                return channel.reply(&participants::refused(&problem)).await;
+            };
+            channel.reply(&answer).await?;
+            next = channel.asked(IDLE).await?;
+        }
+    }
+
+    /// Registers a relay, and carries messages both ways until it is silent or has a newer channel.
+    async fn relay(
+        &self,
+        mut channel: Channel,
+        register: Register,
+        from: SocketAddr,
+        mut stranger: Stranger,
+    ) -> anyhow::Result<()> {
+        let name = register.name.clone();
+        let id = match self.register(*channel.peer(), register, from).await {
+            Ok(id) => id,
+            Err(problem) => {
+                tracing::warn!(%from, name, "a relay was not registered: {}", problem.error.what);
+                return Ok(channel.reply(&participants::refused(&problem)).await?);
+            }
+        };
+        stranger.registered();
+        let registered = Registered { relay: id.0, issuers: self.issuers.clone() };
+        channel.reply(&Reply::Done(registered)).await?;
+        let (number, messages) = self.relays.enter(id);
+        tracing::info!(%from, relay = name, "a relay has registered");
+        let ended = self.carry(id, channel, messages).await;
+        self.relays.leave(id, number);
+        tracing::info!(relay = name, "a relay's channel has ended: {ended:#}");
+        Ok(())
+    }
+
+    /// Takes a relay that registers. It is stored when this returns.
+    async fn register(
+        &self,
+        key: PublicKey,
+        register: Register,
+        from: SocketAddr,
+    ) -> Result<RelayId, Problem> {
+        self.check(&register.name, &key).map_err(|error| {
+            let remedy =
+                "add its key to the file of --relays, or start the controller with --open-relays";
+            Problem::new(403, format!("{error:#}"), "relay", remedy)
+        })?;
+        let name = Name::new(&register.name).map_err(canopy_control::Refusal::from)?;
+        let mut native = register.native;
+        if native.ip().is_unspecified() {
+            native.set_ip(from.ip());
+        }
+        let rate = |bits, packets| Rate { bits: bits as f64, packets: packets as f64 };
+        let of = register.uplink;
+        let uplink = Limits {
+            send: rate(of.up_bits, of.up_packets),
+            receive: rate(of.down_bits, of.down_packets),
+        };
+        let new = NewRelay { name, key, native, uplink, places: register.places };
+        let degree = self.degree;
+        let registered = self.handle.ask(move |controller, now| {
+            let id = controller.register(now, new)?;
+            for (other, why) in propose::links(controller, id, degree) {
+                tracing::warn!(relay = id.0, other = other.0, "no link was made: {why}");
+            }
+            Ok::<_, Problem>(id)
+        });
+        let id = registered.await.map_err(unstored)??;
+        self.handle.committed().await.map_err(unstored)?;
+        Ok(id)
+    }
+
+    fn check(&self, name: &str, key: &PublicKey) -> anyhow::Result<()> {
+        let Welcome::Listed(path) = &self.welcome else { return Ok(()) };
+        let shown = path.display();
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("the file {shown} of relays' keys cannot be read"))?;
+        let listed = parse_listed(&text).with_context(|| shown.to_string())?;
+        match listed.iter().find(|one| one.key == *key) {
+            None => bail!("its key is not among those that may register"),
+            Some(one) if one.name.as_deref().is_some_and(|listed| listed != name) => {
+                bail!("its key may register under another name only")
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Carries messages both ways. Returns why that has ended.
+    async fn carry(
+        &self,
+        id: RelayId,
+        channel: Channel,
+        mut messages: mpsc::Receiver<Vec<u8>>,
+    ) -> anyhow::Error {
+        let Channel { mut sender, mut receiver, .. } = channel;
+        let send = async {
+            while let Some(message) = messages.recv().await {
+                if let Err(error) = sender.send(&message).await {
+                    return anyhow::Error::from(error);
+                }
+            }
+            anyhow!("it has registered on another channel, or is to register again")
+        };
+        let receive = async {
+            loop {
+                let message = match tokio::time::timeout(SILENCE, receiver.receive()).await {
+                    Ok(Ok(message)) => message,
+                    Ok(Err(error)) => return anyhow::Error::from(error),
+                    Err(_) => return anyhow!("it was silent for {} s", SILENCE.as_secs()),
+                };
+                let taken = self.handle.ask(move |controller, now| {
+                    controller.handle_message(now, id, &message);
+                });
+                if let Err(error) = taken.await {
+                    return error;
+                }
+            }
+        };
+        tokio::select! {
+            error = send => error,
+            error = receive => error,
+        }
+    }
+}
+
+fn unstored(error: anyhow::Error) -> Problem {
+    Problem::new(503, error.to_string(), "controller", "ask again in a second")
+}
