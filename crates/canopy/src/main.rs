@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)] // They panic when nobody reads.
 
+mod agent;
 mod bots;
 mod console;
 mod controller;

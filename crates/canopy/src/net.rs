@@ -2,12 +2,14 @@
 //! What the settings say of them is given to the data plane at the start and at each SIGHUP.
 
 mod changes;
+mod controlled;
 mod loads;
 mod reload;
 mod report;
 mod show;
 
 pub(crate) use changes::changes;
+pub(crate) use controlled::Controlled;
 pub(crate) use loads::{Busiest, ComtreeLoad};
 pub(crate) use reload::{Reloads, begin, role_name};
 pub(crate) use report::router;

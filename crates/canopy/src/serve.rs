@@ -1,8 +1,9 @@
 //! `canopy relay`: one relay until it is told to stop.
 
+use crate::agent::{Agent, AgentArgs, AgentConfig, LinkNotice};
 use crate::console::Console;
 use crate::metrics;
-use crate::net::{self, Reloads, SharedNet};
+use crate::net::{self, Controlled, Reloads, SharedNet};
 use crate::operate::RelayDeed;
 use crate::output::{LogOutput, print_line};
 use crate::settings::{RelayArgs, RelaySettings};
@@ -21,6 +22,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -51,6 +53,8 @@ pub(crate) struct RelayCommand {
     log_format: LogFormat,
     #[command(flatten)]
     relay: RelayArgs,
+    #[command(flatten)]
+    agent: AgentArgs,
     #[command(subcommand)]
     deed: Option<RelayDeed>,
 }
@@ -109,16 +113,24 @@ impl RelayCommand {
         if let Some(deed) = self.deed {
             return deed.run();
         }
-        let mut settings = RelaySettings::resolve(self.relay.clone(), "off")?;
+        let mut args = self.relay;
+        args.is_controlled = self.agent.is_controlled();
+        let mut settings = RelaySettings::resolve(args.clone(), "off")?;
         self.log_format.start()?;
         settings.open_keys()?;
+        let agent = self.agent.prepare(&args, &mut settings)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(serve(settings, self.relay, self.json))?;
+        runtime.block_on(serve(settings, args, agent, self.json))?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
-async fn serve(settings: RelaySettings, args: RelayArgs, json: bool) -> anyhow::Result<()> {
+async fn serve(
+    settings: RelaySettings,
+    args: RelayArgs,
+    agent: Option<AgentConfig>,
+    json: bool,
+) -> anyhow::Result<()> {
     let signals = Signals::listen()?;
     let hangups = signal(SignalKind::hangup())?;
     let metrics = bind("metrics", settings.metrics).await?;
@@ -167,10 +179,19 @@ async fn serve(settings: RelaySettings, args: RelayArgs, json: bool) -> anyhow::
     if let Some(path) = &trust {
         trust::watch(path.clone(), watch.clone())?;
     }
-    let key = relay.key();
-    let reloads = Reloads { args, settings, net: net.clone(), trust, watch: watch.clone(), key };
-    tokio::spawn(reloads.follow(hangups));
-    run_until_told(relay, net, signals).await?;
+    let (told, links) = unbounded_channel();
+    if let Some(config) = agent {
+        // What the settings say of comtrees and links is the controller's to say: no SIGHUP is taken.
+        let data_plane = Controlled::new(net.clone(), watch.clone());
+        let agent = Agent::new(config, relay.address(), data_plane, watch.clone(), links);
+        tokio::spawn(agent.run());
+    } else {
+        let key = relay.key();
+        let reloads =
+            Reloads { args, settings, net: net.clone(), trust, watch: watch.clone(), key };
+        tokio::spawn(reloads.follow(hangups));
+    }
+    run_until_told(relay, net, told, signals).await?;
     let status = watch.status();
     tracing::info!(sessions = status.sessions, "stopped");
     if json {
@@ -184,12 +205,13 @@ async fn serve(settings: RelaySettings, args: RelayArgs, json: bool) -> anyhow::
 async fn run_until_told(
     mut relay: RunningRelay,
     net: SharedNet,
+    links: UnboundedSender<LinkNotice>,
     mut signals: Signals,
 ) -> anyhow::Result<()> {
     let watch = relay.watch();
     tokio::spawn(tell_of_engines(watch.clone()));
     if let Some(notices) = relay.take_notices() {
-        std::thread::spawn(move || tell_of_notices(notices, &net));
+        std::thread::spawn(move || tell_of_notices(notices, &net, &links));
     }
     let mut ended = tokio::task::spawn_blocking(move || relay.join());
     for command in [Command::Drain, Command::Stop] {
@@ -235,7 +257,11 @@ const REFUSALS_PER_SECOND: u32 = 10;
 
 /// Says at debug level who joins and leaves, and at info level who was not let in; warns of who is over
 /// a limit, and of links that are down. Until the relay has ended.
-fn tell_of_notices(notices: Receiver<Notice>, net: &SharedNet) {
+fn tell_of_notices(
+    notices: Receiver<Notice>,
+    net: &SharedNet,
+    links: &UnboundedSender<LinkNotice>,
+) {
     let (mut second, mut told) = (Instant::now(), 0);
     for notice in notices {
         match notice {
@@ -254,9 +280,11 @@ fn tell_of_notices(notices: Receiver<Notice>, net: &SharedNet) {
                 tracing::debug!(comtree = comtree.0, %address, from = %path.remote, "joined");
             }
             Notice::LinkUp { key } => {
+                _ = links.send((key, true));
                 tracing::info!(link = net.name(&key), "the link is up");
             }
             Notice::LinkDown { key } => {
+                _ = links.send((key, false));
                 tracing::warn!(
                     link = net.name(&key),
                     "the link is down: the neighbour is not heard; it comes up again by itself. \

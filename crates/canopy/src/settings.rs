@@ -124,6 +124,9 @@ pub(crate) struct RelayArgs {
     #[arg(long, value_name = "BOOL", env = "CANOPY_INSECURE", hide_env_values = true,
           num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     insecure: Option<String>,
+    /// Whether a controller says who is let in.
+    #[arg(skip)]
+    pub(crate) is_controlled: bool,
     #[command(flatten)]
     limits: LimitArgs,
     /// Keep data thread K on the K-th of these processors
@@ -138,6 +141,11 @@ pub(crate) struct RelayArgs {
 const DATAGRAMS: std::ops::RangeInclusive<u64> = SAFE_DATAGRAM as u64..=MAX_DATAGRAM as u64;
 
 impl RelayArgs {
+    /// Whether it was said to let in whoever comes.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.as_ref().is_some_and(|text| text != "false")
+    }
+
     /// What was given, by the key that the file has for it.
     fn by_key(&self) -> BTreeMap<&'static str, String> {
         let comtrees = (!self.comtrees.is_empty()).then(|| self.comtrees.join(","));
@@ -221,7 +229,7 @@ impl RelaySettings {
                  leave one of the two out"
             );
         }
-        let is_guarded = trust.is_some() || is_open;
+        let is_guarded = trust.is_some() || is_open || args.is_controlled;
         let links = check_links(&sources)?;
         let defaults = Defaults { site, downlink, world };
         let (comtrees, branches) = check_comtrees(&sources, &defaults, threads, &links)?;

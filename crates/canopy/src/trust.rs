@@ -72,6 +72,22 @@ fn parse(text: &str) -> anyhow::Result<Trust> {
     Ok(Trust { keys, revoked })
 }
 
+/// Trust in nobody: whoever comes is refused.
+pub(crate) fn no_trust() -> anyhow::Result<Trust> {
+    of_keys("")
+}
+
+/// Trust in these public keys, one a line.
+///
+/// # Errors
+/// One of them is none.
+pub(crate) fn of_keys(text: &str) -> anyhow::Result<Trust> {
+    let keys = text.split_whitespace().map(str::parse::<PublicKey>);
+    let keys = keys.collect::<Result<Vec<_>, _>>().map_err(|error| anyhow!("{error}"))?;
+    let keys = KeySet::new(keys, &[], now())?;
+    Ok(Trust { keys, revoked: Revocations::new(MAX_REVOKED) })
+}
+
 /// Adds a revocation to a trust file, which is replaced in one step. False if it was there already.
 /// Of several at once each waits for the one before.
 pub(crate) fn revoke(path: &Path, id: &str, expires: UnixTime) -> anyhow::Result<bool> {

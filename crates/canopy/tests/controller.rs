@@ -9,7 +9,16 @@ use support::{Server, canopy, run};
 
 fn controller(folder: &Path) -> Server {
     let folder = folder.to_str().unwrap();
-    Server::start(&["controller", "--dir", folder, "--api", "127.0.0.1:0", "--json"])
+    Server::start(&[
+        "controller",
+        "--dir",
+        folder,
+        "--listen",
+        "127.0.0.1:0",
+        "--api",
+        "127.0.0.1:0",
+        "--json",
+    ])
 }
 
 fn ask(folder: &Path, args: &[&str]) -> Output {
@@ -67,7 +76,8 @@ fn one_controller_runs_on_a_folder_and_the_other_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let _first = controller(folder.path());
     let path = folder.path().to_str().unwrap();
-    let second = run(&["controller", "--dir", path, "--api", "127.0.0.1:0"]);
+    let second =
+        run(&["controller", "--dir", path, "--listen", "127.0.0.1:0", "--api", "127.0.0.1:0"]);
     let why = refused(&second);
     assert!(
         why.contains("another process has the store") && why.contains("end the other"),

@@ -1,0 +1,215 @@
+//! The agent at work: it connects again and again, and carries out what comes.
+
+use super::AgentConfig;
+use crate::net::Controlled;
+use crate::trust;
+use anyhow::{Context, anyhow};
+use canopy_channel::{Channel, Hello, Register, Registered};
+use canopy_control::{Applying, Item, ItemKey, LinkId, LinkReport, RelaySide};
+use canopy_node::RelayWatch;
+use canopy_session::PublicKey;
+use canopy_wire::Time;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::timeout;
+
+/// Connecting, and each step of registering, may take so long.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// The first pause after a connection that failed, on average; each is twice as long as the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// The longest pause, on average.
+const MOST_PAUSE: Duration = Duration::from_secs(5);
+/// Links are looked at this often, beside what data threads tell of them at once.
+const LOOK: Duration = Duration::from_millis(250);
+/// A link that has never been up is not told of as down before it has had so long to come up.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// A link that has come up, or gone down.
+pub(crate) type LinkNotice = (PublicKey, bool);
+
+/// A relay's agent at its controller.
+pub(crate) struct Agent {
+    config: AgentConfig,
+    native: SocketAddr,
+    side: RelaySide,
+    data_plane: Controlled,
+    watch: RelayWatch,
+    notices: UnboundedReceiver<LinkNotice>,
+    /// Its links, and when each came.
+    links: BTreeMap<PublicKey, (LinkId, Instant)>,
+    issuers: String,
+    origin: Instant,
+}
+
+impl Agent {
+    /// An agent of the relay that serves at `native`.
+    pub(crate) fn new(
+        config: AgentConfig,
+        native: SocketAddr,
+        data_plane: Controlled,
+        watch: RelayWatch,
+        notices: UnboundedReceiver<LinkNotice>,
+    ) -> Agent {
+        let side = RelaySide::new(config.life);
+        Agent {
+            native: config.native.unwrap_or(native),
+            config,
+            side,
+            data_plane,
+            watch,
+            notices,
+            links: BTreeMap::new(),
+            issuers: String::new(),
+            origin: Instant::now(),
+        }
+    }
+
+    /// Does what the controller says, whenever there is one, until the process ends.
+    pub(crate) async fn run(mut self) {
+        let mut pause = FIRST_PAUSE;
+        let mut was_told = String::new();
+        loop {
+            let error = match self.register().await {
+                Ok(channel) => {
+                    tracing::info!(controller = self.config.controller, "registered");
+                    (pause, was_told) = (FIRST_PAUSE, String::new());
+                    self.serve(channel).await
+                }
+                Err(error) => error,
+            };
+            let why = format!("{error:#}");
+            if why != was_told {
+                tracing::warn!(
+                    controller = self.config.controller,
+                    "not connected to the controller: {why}; nothing changes here until it is there again"
+                );
+                was_told = why;
+            }
+            tokio::time::sleep(pause.mul_f64(0.5 + spread())).await;
+            pause = (pause * 2).min(MOST_PAUSE);
+        }
+    }
+
+    async fn register(&mut self) -> anyhow::Result<Channel> {
+        let connect = TcpStream::connect(&self.config.controller);
+        let stream = timeout(DEADLINE, connect).await.context("it does not answer")??;
+        let key = self.config.controller_key.to_bytes();
+        let mut channel = Channel::call(stream, &self.config.identity, &key, DEADLINE).await?;
+        let register = Hello::Register(Register {
+            name: self.config.name.to_string(),
+            native: self.native,
+            uplink: self.config.uplink,
+            places: self.config.places,
+            life: self.config.life,
+        });
+        let Registered { issuers, .. } = channel.ask(&register, DEADLINE).await?;
+        if issuers != self.issuers {
+            let trust = Arc::new(trust::of_keys(&issuers)?);
+            let watch = self.watch.clone();
+            tokio::task::spawn_blocking(move || watch.trust(trust)).await??;
+            self.issuers = issuers;
+        }
+        Ok(channel)
+    }
+
+    /// Serves on a channel until it ends. Returns why it did.
+    async fn serve(&mut self, channel: Channel) -> anyhow::Error {
+        // Calls whose answers were lost with the last channel come again.
+        while self.side.poll_transmit().is_some() {}
+        let Channel { mut sender, mut receiver, .. } = channel;
+        let mut looks = tokio::time::interval(LOOK);
+        loop {
+            self.side.handle_timeout(self.now());
+            while let Some(message) = self.side.poll_transmit() {
+                match timeout(DEADLINE, sender.send(&message)).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => return error.into(),
+                    Err(_) => return anyhow!("it takes nothing more"),
+                }
+            }
+            let until = self.side.poll_timeout().as_nanos();
+            let wait = Duration::from_nanos(until.saturating_sub(self.now().as_nanos()));
+            tokio::select! {
+                received = receiver.receive() => match received {
+                    Ok(message) => self.side.handle_message(&message),
+                    Err(error) => return error.into(),
+                },
+                Some((key, up)) = self.notices.recv() => self.hear(key, up),
+                _ = looks.tick() => self.look(),
+                () = tokio::time::sleep(wait) => {}
+            }
+            while let Some(applying) = self.side.poll_apply() {
+                let result = self.apply(&applying).await;
+                if let Err(why) = &result {
+                    tracing::warn!("refused {:?}: {why}", applying.key());
+                }
+                self.side.applied(applying, result);
+            }
+        }
+    }
+
+    /// Applies a change to the data plane.
+    async fn apply(&mut self, applying: &Applying) -> Result<(), String> {
+        let key = applying.key();
+        let data_plane = self.data_plane.clone();
+        let (before, after) = (applying.before.clone(), applying.after.clone());
+        let mut items = match key {
+            ItemKey::Member(..) => BTreeMap::new(),
+            _ => self.side.items().clone(),
+        };
+        let result = tokio::task::spawn_blocking(move || {
+            if let ItemKey::Member(..) = key {
+                return data_plane.apply_member(key, before.as_ref(), after.as_ref());
+            }
+            match after {
+                Some(item) => _ = items.insert(key, item),
+                None => _ = items.remove(&key),
+            }
+            data_plane.apply(&items)
+        });
+        result.await.unwrap_or_else(|error| Err(error.to_string()))?;
+        self.know_link(applying);
+        Ok(())
+    }
+
+    fn know_link(&mut self, applying: &Applying) {
+        if let Some(Item::Link { key, .. }) = &applying.before {
+            self.links.remove(key);
+        }
+        if let Some(Item::Link { id, key, .. }) = &applying.after {
+            self.links.insert(*key, (*id, Instant::now()));
+        }
+    }
+
+    /// Data threads tell that a link is up or down.
+    fn hear(&mut self, key: PublicKey, up: bool) {
+        let Some((link, _)) = self.links.get(&key) else { return };
+        let delay_us = self.data_plane.links().get(&key).map_or(0, |(_, _, delay)| *delay);
+        self.side.set_link(self.now(), LinkReport { link: *link, up, delay_us });
+    }
+
+    /// Looks how the links are.
+    fn look(&mut self) {
+        let now = self.now();
+        for (key, (has_been_up, up, delay_us)) in self.data_plane.links() {
+            let Some((link, came)) = self.links.get(&key) else { continue };
+            if has_been_up || came.elapsed() > GRACE {
+                self.side.set_link(now, LinkReport { link: *link, up, delay_us });
+            }
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time::from_nanos(self.origin.elapsed().as_nanos() as u64)
+    }
+}
+
+/// A random number from 0 to 1, so that relays do not all call at once.
+fn spread() -> f64 {
+    let bytes = crate::token::random::<4>().unwrap_or([0x80, 0, 0, 0]);
+    f64::from(u32::from_be_bytes(bytes)) / f64::from(u32::MAX)
+}

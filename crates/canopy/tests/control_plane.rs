@@ -1,0 +1,249 @@
+//! A controller and its relays as processes: what they carry, and what becomes of it when one is killed.
+
+mod support;
+
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+use support::{Server, canopy, run};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Cluster {
+    folder: tempfile::TempDir,
+    controller: Option<Server>,
+    listen: SocketAddr,
+    key: String,
+}
+
+impl Cluster {
+    fn start() -> Cluster {
+        let folder = tempfile::tempdir().unwrap();
+        let controller = start_controller(folder.path(), "127.0.0.1:0");
+        let key = controller.ready["key"].as_str().unwrap().to_owned();
+        let listen = controller.address("listen");
+        Cluster { folder, controller: Some(controller), listen, key }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn relay(&self, name: &str) -> Server {
+        let (key, controller) = (self.path(&format!("{name}.key")), self.listen.to_string());
+        let flags = ["--threads", "1", "--key", &key, "--name", name, "--controller", &controller];
+        Server::relay(&[&flags[..], &["--controller-key", &self.key]].concat())
+    }
+
+    /// What the API answers, whose status is to be 2xx.
+    fn ask(&self, method: &str, path: &str, body: &Value) -> Value {
+        let (status, answer) = self.try_ask(method, path, body);
+        assert!((200..300).contains(&status), "{method} {path}: {status} {answer}");
+        answer
+    }
+
+    fn try_ask(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        let api = self.controller.as_ref().unwrap().address("api");
+        let secret = std::fs::read_to_string(self.folder.path().join("api.secret")).unwrap();
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let mut stream = TcpStream::connect(api).unwrap();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {}\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            secret.trim(),
+            body.len()
+        )
+        .unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let status = text.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap();
+        let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        (status, serde_json::from_str(body).unwrap_or(Value::Null))
+    }
+
+    /// Waits until the relays are in these states, in the order of their names.
+    fn until_relays_are(&self, wanted: &[&str]) {
+        let began = Instant::now();
+        loop {
+            let told = self.ask("GET", "/v1/relays", &Value::Null);
+            let mut relays = told["relays"].as_array().unwrap().clone();
+            relays.sort_by_key(|relay| relay["name"].to_string());
+            let states: Vec<_> = relays.iter().map(|relay| relay["state"].clone()).collect();
+            if states == wanted {
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "the relays are not {wanted:?}: {told}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// A member of the world w that is nearest to a relay.
+    fn member(&self, subject: &str, relay: &str) -> Member {
+        let file = self.folder.path().join(format!("{subject}.client"));
+        let made = run(&["token", "client-key", "--out", file.to_str().unwrap()]);
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let client_key = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+        let measured = json!([{ "relay": relay, "delay_us": 1 }]);
+        let ask = json!({ "subject": subject, "client_key": client_key, "measured": measured });
+        let joined = self.ask("POST", "/v1/worlds/w/members", &ask);
+        assert_eq!(joined["relay"]["name"], relay);
+        Member {
+            relay: joined["relay"]["address"].as_str().unwrap().to_owned(),
+            comtree: joined["comtrees"][0].to_string(),
+            token: joined["token"].as_str().unwrap().to_owned(),
+            file,
+        }
+    }
+
+    fn kill_controller(&mut self) {
+        self.controller.take().unwrap().kill();
+    }
+
+    fn restart_controller(&mut self) {
+        let listen = self.listen.to_string();
+        self.controller = Some(start_controller(self.folder.path(), &listen));
+    }
+}
+
+fn start_controller(folder: &Path, listen: &str) -> Server {
+    let dir = folder.to_str().unwrap();
+    let at = ["--listen", listen, "--api", "127.0.0.1:0", "--degree", "2"];
+    Server::start(&[&["controller", "--dir", dir, "--json"][..], &at].concat())
+}
+
+/// A participant with its token.
+struct Member {
+    relay: String,
+    comtree: String,
+    token: String,
+    file: PathBuf,
+}
+
+impl Member {
+    fn flags(&self) -> [&str; 8] {
+        let file = self.file.to_str().unwrap();
+        let [relay, comtree, token] = [&self.relay, &self.comtree, &self.token];
+        ["--relay", relay, "--comtree", comtree, "--token", token, "--client-key", file]
+    }
+
+    fn listen(&self, group: &str) -> Listener {
+        let mut command = canopy(&[&["sub", group][..], &self.flags()].concat());
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let (tell, told) = channel();
+        std::thread::spawn(move || {
+            lines.map_while(Result::ok).all(|line| tell.send(line).is_ok());
+        });
+        Listener { process, told }
+    }
+
+    fn publish(&self, group: &str, text: &str) {
+        let said = run(&[&["pub", group, text][..], &self.flags()].concat());
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    }
+}
+
+struct Listener {
+    process: Child,
+    told: Receiver<String>,
+}
+
+impl Listener {
+    /// Whether it hears what a member publishes again and again.
+    fn hears(&self, from: &Member, group: &str, text: &str) {
+        let began = Instant::now();
+        loop {
+            from.publish(group, text);
+            let line = self.told.recv_timeout(Duration::from_millis(300)).unwrap_or_default();
+            if line.contains(text) {
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "{text:?} never came");
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        _ = self.process.kill();
+        _ = self.process.wait();
+    }
+}
+
+#[test]
+fn relays_carry_a_world_whether_the_controller_is_there_or_not() {
+    let mut cluster = Cluster::start();
+    let _first = [cluster.relay("r1"), cluster.relay("r2")];
+    let third = cluster.relay("r3");
+    cluster.until_relays_are(&["up", "up", "up"]);
+    let links = cluster.ask("GET", "/v1/links", &Value::Null);
+    assert_eq!(links["links"].as_array().unwrap().len(), 3, "all are joined: {links}");
+    cluster.ask("POST", "/v1/worlds", &json!({ "name": "w" }));
+    let [one, two, three] =
+        [("a", "r1"), ("b", "r2"), ("c", "r3")].map(|(who, at)| cluster.member(who, at));
+    let (at_two, at_three) = (two.listen("7"), three.listen("7"));
+    at_two.hears(&one, "7", "before");
+    at_three.hears(&one, "7", "before");
+
+    cluster.kill_controller();
+    at_two.hears(&one, "7", "without");
+    at_three.hears(&one, "7", "without");
+    // Who comes anew with a token that holds is let in, too.
+    one.listen("8").hears(&two, "8", "anew");
+
+    cluster.restart_controller();
+    assert_eq!(cluster.controller.as_ref().unwrap().ready["life"], 2);
+    cluster.until_relays_are(&["up", "up", "up"]);
+    let four = cluster.member("d", "r2");
+    at_three.hears(&four, "7", "afterwards");
+    let links = cluster.ask("GET", "/v1/links", &Value::Null);
+    assert_eq!(links["links"].as_array().unwrap().len(), 3, "{links}");
+
+    third.kill();
+    cluster.until_relays_are(&["up", "up", "gone"]);
+    at_two.hears(&one, "7", "without the third");
+    let _third = cluster.relay("r3");
+    cluster.until_relays_are(&["up", "up", "up"]);
+    let five = cluster.member("e", "r3");
+    five.listen("9").hears(&one, "9", "with it again");
+}
+
+#[test]
+fn a_relay_that_is_not_listed_or_has_anothers_name_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("relays");
+    std::fs::write(&list, "").unwrap();
+    let dir = folder.path().join("controller");
+    let at = ["--listen", "127.0.0.1:0", "--api", "127.0.0.1:0", "--json"];
+    let listed = ["controller", "--dir", dir.to_str().unwrap(), "--relays", list.to_str().unwrap()];
+    let controller = Server::start(&[&listed[..], &at].concat());
+    let listen = controller.address("listen").to_string();
+    let key = controller.ready["key"].as_str().unwrap().to_owned();
+    let start = |name: &str| {
+        let flags = ["relay", "--listen", "127.0.0.1:0", "--json", "--threads", "1"];
+        let to = ["--name", name, "--controller", &listen, "--controller-key", &key];
+        Server::start_telling(&[&flags[..], &to].concat(), Stdio::piped())
+    };
+    let says = |relay: &mut Server, words: &str| {
+        let mut logs = relay.logs();
+        let mut line = String::new();
+        while !line.contains(words) {
+            line.clear();
+            assert!(logs.read_line(&mut line).unwrap() > 0, "it never says {words:?}");
+        }
+    };
+    let mut first = start("a");
+    says(&mut first, "its key is not among those that may register");
+    let first_key = first.ready["key"].as_str().unwrap();
+    std::fs::write(&list, format!("{first_key} b\n")).unwrap();
+    let mut other = start("a");
+    says(&mut other, "its key is not among those that may register");
+    let bad = run(&["relay", "--controller", "127.0.0.1:1", "--listen", "127.0.0.1:0"]);
+    let why = String::from_utf8_lossy(&bad.stderr).into_owned();
+    assert!(!bad.status.success() && why.contains("--controller-key"), "{why}");
+}
