@@ -21,8 +21,8 @@ use tokio::time::timeout;
 const DEADLINE: Duration = Duration::from_secs(5);
 /// The first pause after a connection that failed, on average; each is twice as long as the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// The longest pause, on average.
-const MOST_PAUSE: Duration = Duration::from_secs(5);
+/// The longest pause, on average. A controller that starts waits longer for its relays.
+const MOST_PAUSE: Duration = Duration::from_secs(2);
 /// Links are looked at this often, beside what data threads tell of them at once.
 const LOOK: Duration = Duration::from_millis(250);
 /// A link that has never been up is not told of as down before it has had so long to come up.

@@ -28,6 +28,10 @@ const LIFE: &[u8] = b"life";
 /// Links are looked at this often, whatever is reported.
 const REVIEW: Duration = Duration::from_secs(1);
 
+/// When a controller starts, relays have so long to connect again before the usual silence counts:
+/// they know nothing of its start, and pause between their calls.
+const RETURN: Duration = Duration::from_secs(5);
+
 /// The controller, in one of its lives.
 ///
 /// Time is counted from an origin that all its lives have in common, such as 1970. An operation is
@@ -77,7 +81,7 @@ impl Controller {
             writes: vec![Write { table: Table::Controller, key, value }],
         })?;
         let state = State::load(settings, storage)?;
-        let agent = |relay: &RelayId| (*relay, Agent::new(*relay, life, retry, now));
+        let agent = |relay: &RelayId| (*relay, Agent::new(*relay, life, retry, now + RETURN));
         let is_lost = |relay: &&Relay| relay.state == RelayState::Gone;
         let mut controller = Controller {
             agents: state.relays.keys().map(agent).collect(),
