@@ -65,7 +65,7 @@ impl Joins {
     /// Begins to take joins, in a tokio runtime. The issuer's key signs the tokens; relays trust it.
     pub(crate) fn start(handle: Handle, issuer: SigningKey, admits: Admits) -> Joins {
         let waiting = Arc::new(Waiting::default());
-        tokio::spawn(waiting.clone().follow(handle.events()));
+        tokio::spawn(waiting.clone().follow(handle.events(), handle.lives()));
         Joins(Arc::new(Inner { handle, issuer, admits: Mutex::new(admits), waiting }))
     }
 
@@ -112,7 +112,8 @@ impl Joins {
             };
             Ok(controller.leave(id, address)?)
         };
-        self.0.handle.ask(leave).await.map_err(stopped)?
+        self.0.handle.ask(leave).await.map_err(stopped)??;
+        self.0.handle.committed().await.map_err(stopped)
     }
 
     /// The relays that a participant should measure before it joins.

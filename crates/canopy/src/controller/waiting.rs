@@ -8,7 +8,7 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 /// The most addresses that are waited for at once.
 const MOST: usize = 20_000;
@@ -67,10 +67,22 @@ impl Waiting {
         Ok(outcome)
     }
 
-    /// Tells those who wait, until the controller has stopped.
-    pub(super) async fn follow(self: Arc<Waiting>, mut events: Receiver<Event>) {
+    /// Tells those who wait, until the controller has stopped. If it is started from storage again in
+    /// between, what it was about to tell is unknown.
+    pub(super) async fn follow(
+        self: Arc<Waiting>,
+        mut events: Receiver<Event>,
+        mut lives: watch::Receiver<u32>,
+    ) {
         loop {
-            match events.recv().await {
+            let event = tokio::select! {
+                event = events.recv() => event,
+                Ok(()) = lives.changed() => {
+                    self.tell_all();
+                    continue;
+                }
+            };
+            match event {
                 Ok(Event::Admitted { world, address }) => {
                     self.tell((world, address), &Outcome::Admitted);
                 }

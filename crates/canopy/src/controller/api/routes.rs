@@ -53,6 +53,17 @@ async fn ask<T: Send + 'static>(
     Ok(Json(answer.map_err(stopped)??))
 }
 
+/// Asks for a change, and answers once it outlasts a crash.
+async fn change<T: Send + 'static>(
+    api: Api,
+    question: impl FnOnce(&mut Controller) -> Result<T, Problem> + Send + 'static,
+) -> Answered<T> {
+    let handle = api.handle.clone();
+    let answer = ask(api, question).await?;
+    handle.committed().await.map_err(stopped)?;
+    Ok(answer)
+}
+
 /// The worlds
 #[utoipa::path(get, path = "/v1/worlds", tag = "worlds",
     responses((status = 200, description = "All worlds", body = Worlds)))]
@@ -67,7 +78,7 @@ async fn create_world(
     State(api): State<Api>,
     Ask(new): Ask<NewWorld>,
 ) -> Result<(StatusCode, Json<WorldView>), Failure> {
-    let made = ask(api, move |controller| canopy_api::create_world(controller, &new)).await?;
+    let made = change(api, move |controller| canopy_api::create_world(controller, &new)).await?;
     Ok((StatusCode::CREATED, made))
 }
 
@@ -87,7 +98,8 @@ async fn delete_world(
     State(api): State<Api>,
     Place(world): Place<String>,
 ) -> Result<StatusCode, Failure> {
-    let Json(()) = ask(api, move |controller| canopy_api::delete_world(controller, &world)).await?;
+    let Json(()) =
+        change(api, move |controller| canopy_api::delete_world(controller, &world)).await?;
     Ok(StatusCode::ACCEPTED)
 }
 
@@ -137,7 +149,7 @@ async fn kick_member(
     Place((world, address)): Place<(String, String)>,
 ) -> Result<StatusCode, Failure> {
     let Json(()) =
-        ask(api, move |controller| canopy_api::kick(controller, &world, &address)).await?;
+        change(api, move |controller| canopy_api::kick(controller, &world, &address)).await?;
     Ok(StatusCode::ACCEPTED)
 }
 
@@ -168,7 +180,7 @@ async fn show_relay(State(api): State<Api>, Place(relay): Place<String>) -> Answ
     params(("relay" = String, Path, description = "Its name")),
     responses((status = 200, description = "The relay as it is now", body = RelayView)))]
 async fn drain_relay(State(api): State<Api>, Place(relay): Place<String>) -> Answered<RelayView> {
-    ask(api, move |controller| canopy_api::drain(controller, &relay, true)).await
+    change(api, move |controller| canopy_api::drain(controller, &relay, true)).await
 }
 
 /// Let a relay take members again
@@ -176,7 +188,7 @@ async fn drain_relay(State(api): State<Api>, Place(relay): Place<String>) -> Ans
     params(("relay" = String, Path, description = "Its name")),
     responses((status = 200, description = "The relay as it is now", body = RelayView)))]
 async fn undrain_relay(State(api): State<Api>, Place(relay): Place<String>) -> Answered<RelayView> {
-    ask(api, move |controller| canopy_api::drain(controller, &relay, false)).await
+    change(api, move |controller| canopy_api::drain(controller, &relay, false)).await
 }
 
 /// The links
@@ -193,7 +205,7 @@ async fn add_link(
     State(api): State<Api>,
     Ask(new): Ask<NewLink>,
 ) -> Result<(StatusCode, Json<LinkView>), Failure> {
-    let made = ask(api, move |controller| canopy_api::add_link(controller, &new)).await?;
+    let made = change(api, move |controller| canopy_api::add_link(controller, &new)).await?;
     Ok((StatusCode::CREATED, made))
 }
 
