@@ -124,7 +124,7 @@ impl Controller {
 
     /// What it was started with: another is started with the same if a commit fails.
     pub fn started_with(&self) -> (Settings, Retry) {
-        (self.state.settings.clone(), self.retry)
+        (self.state.settings, self.retry)
     }
 
     /// Whether everything is committed, and all relays that are heard have what they are to have.
