@@ -60,6 +60,10 @@ impl State {
         if world.closing {
             return Err(Refusal::Closing(ask.world.clone()));
         }
+        if let Some(until) = self.bars.get(&(id, ask.owner)).copied().filter(|bar| *bar > now) {
+            let seconds = until.since(now).as_secs_f64().ceil() as u64;
+            return Err(Refusal::Barred { world: ask.world.clone(), seconds });
+        }
         if let Some(address) = self.owners.get(&(id, ask.owner)).copied() {
             self.renew(op, now, id, address)?;
             op.effects.push(Effect::Confirm(id, address));
@@ -97,7 +101,8 @@ impl State {
         self.endpoints.insert((world, relay), address.endpoint());
         let until = now + self.settings.lease;
         let state = MemberState::Held;
-        let member = Member { world, address, owner, limits, reserved: limits, until, state };
+        let reserved = limits;
+        let member = Member { world, address, owner, limits, reserved, until, state, barred: None };
         self.admit(op, &member);
         self.save_member(op, member);
         Ok(address)
@@ -235,6 +240,21 @@ impl State {
         Ok(())
     }
 
+    /// Sends a member away; its owner may not enter again before `barred`.
+    pub(crate) fn kick(
+        &mut self,
+        op: &mut Op,
+        world: WorldId,
+        address: Address,
+        barred: Time,
+    ) -> Result<(), Refusal> {
+        self.leave(op, world, address)?;
+        if let Some(member) = self.members.get(&(world, address)).cloned() {
+            self.save_member(op, Member { barred: Some(barred), ..member });
+        }
+        Ok(())
+    }
+
     /// A member's relay serves it no more: what was reserved is given back, and the address rests as
     /// long as the member's token may still be used, and longer.
     pub(crate) fn release(&mut self, op: &mut Op, now: Time, world: WorldId, address: Address) {
@@ -245,6 +265,8 @@ impl State {
         let reserved = member.reserved;
         self.give_back(op, world, member.relay(), |(count, sum)| (count - 1, sum - reserved), 1.0);
         let until = member.until.max(now) + self.settings.rest;
+        // The record is what bars the owner, so it lasts as long.
+        let until = member.barred.map_or(until, |barred| barred.max(until));
         self.save_member(op, Member { state: MemberState::Resting, until, ..member });
         op.tell(Event::Left { world, address });
         self.close_if_empty(op, world);

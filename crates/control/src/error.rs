@@ -84,6 +84,47 @@ pub enum Refusal {
         /// Which world.
         world: Name,
     },
+    /// Somebody was sent away, and may not come back yet.
+    #[error("the world {world} does not let this one in for another {seconds} s; wait until then")]
+    Barred {
+        /// The world.
+        world: Name,
+        /// How long it lasts, seconds.
+        seconds: u64,
+    },
+    /// Something of a world cannot change while it has members.
+    #[error(
+        "the {what} of the world {world} cannot change while it has members; send them away first, or create another world"
+    )]
+    HasMembers {
+        /// The world.
+        world: Name,
+        /// What was to be changed.
+        what: &'static str,
+    },
+    /// A relay is to be taken away and takes members still.
+    #[error("the relay {0} takes members; drain it first")]
+    NotDrained(Name),
+    /// A relay is to be taken away and serves members still.
+    #[error("the relay {relay} serves {members} members; wait until they have moved or left")]
+    StillServes {
+        /// Which relay.
+        relay: Name,
+        /// How many members.
+        members: usize,
+    },
+    /// A link or relay is to be taken away and a world cannot do without it.
+    #[error(
+        "{what} carries the world {world}, and no other way was found: {why}; add a link first"
+    )]
+    Needed {
+        /// The link or relay.
+        what: String,
+        /// The world.
+        world: String,
+        /// Why there is no other way.
+        why: String,
+    },
     /// A relay did not do what it was told.
     #[error("the relay {relay} refused: {why}")]
     Relay {

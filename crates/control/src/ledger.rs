@@ -110,6 +110,20 @@ impl Ledger {
         }
     }
 
+    /// Closes a link's accounts. Nothing is reserved there any more.
+    pub(crate) fn close_link(&mut self, link: &Link) {
+        for end in link.ends {
+            self.accounts.remove(&Account::Link(link.id, end));
+        }
+    }
+
+    /// Closes a relay's accounts. Nothing is reserved there any more.
+    pub(crate) fn close_relay(&mut self, relay: RelayId) {
+        for account in [Account::Out(relay), Account::In(relay), Account::Places(relay)] {
+            self.accounts.remove(&account);
+        }
+    }
+
     /// Opens a relay's accounts, or changes how much can be reserved of it.
     pub(crate) fn open_relay(&mut self, relay: &Relay) {
         self.open(Account::Out(relay.id), relay.uplink.send, self.share);

@@ -17,12 +17,14 @@ mod codec;
 mod controller;
 mod damping;
 mod error;
+mod explain;
 mod ledger;
 mod model;
 mod name;
 mod op;
 mod placement;
 mod relay_side;
+mod remove;
 mod repair;
 mod rollouts;
 mod shape;
@@ -35,6 +37,7 @@ pub use admission::{Admission, Enter};
 pub use codec::CodecError;
 pub use controller::Controller;
 pub use error::{LoadError, Refusal};
+pub use explain::{Explanation, LinkOnTree, RelayOnTree};
 pub use ledger::{Account, Lack};
 pub use model::{
     Channel, ComtreeRecord, Core, Counters, Downlink, Key, Link, LinkId, Member, MemberState, Mode,
@@ -47,4 +50,4 @@ pub use repair::{MOST_LINKS, NewRelay};
 pub use signal::{Item, ItemKey, LinkReport, Message, Retry};
 pub use state::Settings;
 pub use storage::Storage;
-pub use worlds::{MOST_COMTREES, NewWorld};
+pub use worlds::{MOST_COMTREES, NewWorld, WorldChanges};

@@ -201,6 +201,8 @@ pub struct Member {
     pub until: Time,
     /// Where the membership stands.
     pub state: MemberState,
+    /// Until when its owner may not enter again, if it was sent away so.
+    pub barred: Option<Time>,
 }
 
 impl Member {
@@ -244,7 +246,7 @@ coded! {
     World { id, name, comtrees, channels, levels, mode, downlink, default, core, closing }
     TreeHop { relay, above }
     ComtreeRecord { id, world, tree }
-    Member { world, address, owner, limits, reserved, until, state }
+    Member { world, address, owner, limits, reserved, until, state, barred }
     Counters { relay, link, world, comtree }
 }
 coded_enum!(RelayState { Joining = 0, Up = 1, Draining = 2, Gone = 3 });

@@ -3,6 +3,7 @@
 use crate::codec::Coded;
 use crate::error::Refusal;
 use crate::model::{LinkId, RelayId, WorldId};
+use crate::name::Name;
 use crate::signal::{Item, ItemKey};
 use crate::storage::{Table, Write};
 use canopy_wire::{Address, Comtree};
@@ -51,8 +52,42 @@ pub enum Event {
     RelayLost(RelayId),
     /// A relay is there, again or for the first time.
     RelayFound(RelayId),
+    /// A relay has registered for the first time.
+    RelayRegistered(RelayId),
+    /// A relay takes no new members from now on.
+    RelayDraining(RelayId),
+    /// A relay that was draining takes members again.
+    RelayServing(RelayId),
+    /// A relay was taken away. Its number is not given again.
+    RelayRemoved {
+        /// The number that it had.
+        relay: RelayId,
+        /// Its name.
+        name: Name,
+    },
+    /// There is a new link.
+    LinkAdded(LinkId),
+    /// A link was taken away. Its number is not given again.
+    LinkRemoved(LinkId),
+    /// Both ends of a link hear each other again, and it can be used.
+    LinkUp(LinkId),
+    /// An end of a link does not hear the other.
+    LinkDown(LinkId),
     /// A link is not used for a while, because it comes and goes.
     LinkDamped(LinkId),
+    /// There is a new world.
+    WorldCreated(WorldId),
+    /// A world was changed.
+    WorldChanged(WorldId),
+    /// A world is being deleted: nobody enters, and its members are sent away.
+    WorldClosing(WorldId),
+    /// A world is gone.
+    WorldDeleted {
+        /// The number that it had.
+        world: WorldId,
+        /// Its name.
+        name: Name,
+    },
 }
 
 /// What happens outside once the writes of an operation are committed.
@@ -72,6 +107,8 @@ pub(crate) enum Effect {
     Lost(RelayId),
     /// A relay is there again.
     Found(RelayId),
+    /// A relay was taken away: it is told that it has nothing any more, as long as it is there.
+    Removed(RelayId),
     /// A member is told that it is admitted, if it is and is not about to be.
     Confirm(WorldId, Address),
     /// Somebody is told.

@@ -66,7 +66,7 @@ impl State {
         self.comtrees.get(&comtree)?.shape.clone()
     }
 
-    fn restore(&mut self, comtree: Comtree, shape: Option<Shape>) {
+    pub(crate) fn restore(&mut self, comtree: Comtree, shape: Option<Shape>) {
         let Some(running) = self.comtrees.get_mut(&comtree) else { return };
         let after = std::mem::replace(&mut running.shape, shape);
         let undone = after.iter().flat_map(Shape::flows).map(Flow::inverse);

@@ -123,7 +123,12 @@ impl RelaySide {
             Ok(()) => {
                 match applying.after {
                     Some(item) => self.items.insert(applying.key, item),
-                    None => self.items.remove(&applying.key),
+                    None => {
+                        if let ItemKey::Link(link) = applying.key {
+                            self.links.remove(&link);
+                        }
+                        self.items.remove(&applying.key)
+                    }
                 };
                 Answer::Done
             }

@@ -68,6 +68,7 @@ impl State {
         self.save_counters(op);
         let state = RelayState::Joining;
         self.save_relay(op, Relay { id, name, key, native, uplink, places, state });
+        op.tell(Event::RelayRegistered(id));
         Ok(id)
     }
 
@@ -96,6 +97,7 @@ impl State {
         op.write(Table::Links, number(id.0), Some(&link));
         self.know_link(link);
         self.tell_ends(op, ends[0]);
+        op.tell(Event::LinkAdded(id));
         Ok(id)
     }
 
@@ -153,8 +155,10 @@ impl State {
             let is_usable = health.deaf.is_empty() && !is_damped;
             if is_usable != health.was_usable {
                 has_changed = true;
-                if is_damped {
-                    op.tell(Event::LinkDamped(*link));
+                match (is_usable, is_damped) {
+                    (true, _) => op.tell(Event::LinkUp(*link)),
+                    (false, true) => op.tell(Event::LinkDamped(*link)),
+                    (false, false) => op.tell(Event::LinkDown(*link)),
                 }
             }
             health.was_usable = is_usable;
@@ -175,6 +179,24 @@ impl State {
 
     /// Gives a comtree that was hit another tree: what stands of the old one stays, if that fits.
     pub(crate) fn repair(&mut self, op: &mut Op, comtree: Comtree) {
+        let reason = "a link or relay of its tree failed";
+        let Err(why) = self.take_other_tree(op, comtree, reason) else { return };
+        if let Some(running) = self.comtrees.get_mut(&comtree)
+            && running.broken.as_ref() != Some(&why)
+        {
+            running.broken = Some(why.clone());
+            op.tell(Event::Broken { comtree, why });
+        }
+    }
+
+    /// Gives a comtree a tree over what can be used: with what can stay of the old one, or else the
+    /// best. Returns why there is none.
+    pub(crate) fn take_other_tree(
+        &mut self,
+        op: &mut Op,
+        comtree: Comtree,
+        reason: &str,
+    ) -> Result<(), String> {
         let mut why = "no other tree was found".to_owned();
         for aim in [Aim::Keep, Aim::Best] {
             let hops = match self.choose_tree(comtree, aim) {
@@ -184,18 +206,15 @@ impl State {
                     continue;
                 }
             };
-            let reason = "a link or relay of its tree failed".to_owned();
-            match self.reshape(op, comtree, hops, |_, load| load, reason.clone()) {
-                Ok(()) => return op.tell(Event::Reshaped { comtree, why: reason }),
+            match self.reshape(op, comtree, hops, |_, load| load, reason.to_owned()) {
+                Ok(()) => {
+                    op.tell(Event::Reshaped { comtree, why: reason.to_owned() });
+                    return Ok(());
+                }
                 Err(lack) => why = self.refusal(lack).to_string(),
             }
         }
-        if let Some(running) = self.comtrees.get_mut(&comtree)
-            && running.broken.as_ref() != Some(&why)
-        {
-            running.broken = Some(why.clone());
-            op.tell(Event::Broken { comtree, why });
-        }
+        Err(why)
     }
 
     /// Looks for a better tree, and takes it if it gains enough. Returns why it did or did not.
@@ -231,7 +250,7 @@ impl State {
     }
 
     /// What a comtree costs: bits times length, both ways.
-    fn cost_of(&self, comtree: Comtree) -> f64 {
+    pub(crate) fn cost_of(&self, comtree: Comtree) -> f64 {
         let shape = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
         let flows = shape.map_or_else(Vec::new, Shape::flows);
         let cost = |flow: &Flow| match flow {

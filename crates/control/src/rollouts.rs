@@ -81,6 +81,12 @@ impl Rollout {
         }
     }
 
+    /// Whether a relay is still to be told something.
+    pub(crate) fn concerns(&self, relay: RelayId) -> bool {
+        let is_to = |step: &Step| matches!(step, Step::Comtree(at, _) if *at == relay);
+        self.unsettled.contains_key(&relay) || self.stages.iter().flatten().any(is_to)
+    }
+
     /// A relay is waited for no more, and members there not at all.
     pub(crate) fn forget(&mut self, relay: RelayId) {
         self.unsettled.remove(&relay);

@@ -74,6 +74,12 @@ impl Shape {
         &self.hops
     }
 
+    /// Each relay, whether it is in the core, and what is reserved on the link above it.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (TreeHop, bool, Capacity)> + '_ {
+        let parts = self.hops.iter().zip(&self.core).zip(&self.reserved);
+        parts.map(|((hop, core), reserved)| (*hop, *core, *reserved))
+    }
+
     /// The relays of the tree.
     pub(crate) fn relays(&self) -> impl Iterator<Item = RelayId> + '_ {
         self.hops.iter().map(|hop| hop.relay)

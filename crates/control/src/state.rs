@@ -69,6 +69,8 @@ pub(crate) struct Health {
     pub(crate) damping: Damping,
     /// Whether it was usable when that was last looked at.
     pub(crate) was_usable: bool,
+    /// Whether it is being taken away.
+    pub(crate) is_retired: bool,
 }
 
 /// The state.
@@ -89,6 +91,8 @@ pub(crate) struct State {
     pub(crate) endpoints: BTreeMap<(WorldId, RelayId), u16>,
     /// When leases and rests end.
     pub(crate) ends: BTreeSet<(Time, WorldId, Address)>,
+    /// Who was sent away and may not come back yet: until when.
+    pub(crate) bars: BTreeMap<(WorldId, Owner), Time>,
     pub(crate) ledger: Ledger,
 }
 
@@ -108,6 +112,7 @@ impl State {
             owners: BTreeMap::new(),
             endpoints: BTreeMap::new(),
             ends: BTreeSet::new(),
+            bars: BTreeMap::new(),
             ledger: Ledger::new(settings.share.clamp(0.0, 1.0)),
         }
     }
@@ -194,6 +199,10 @@ impl State {
             MemberState::Held => _ = self.owners.insert((key.0, member.owner), key.1),
             _ => self.disown(&member),
         }
+        if let Some(until) = member.barred {
+            let bar = self.bars.entry((key.0, member.owner)).or_insert(until);
+            *bar = until.max(*bar);
+        }
         self.members.insert(key, member);
     }
 
@@ -213,6 +222,10 @@ impl State {
         if let Some(member) = self.members.remove(&key) {
             self.ends.remove(&(member.until, key.0, key.1));
             self.disown(&member);
+            let bar = (member.world, member.owner);
+            if member.barred.is_some() && member.barred == self.bars.get(&bar).copied() {
+                self.bars.remove(&bar);
+            }
             op.write::<Member>(Table::Members, member_key(key.0, key.1), None);
         }
     }
@@ -241,7 +254,8 @@ impl State {
 
     /// Whether a link can be used.
     pub(crate) fn is_usable(&self, link: LinkId) -> bool {
-        let is_well = self.health.get(&link).is_some_and(|health| health.was_usable);
+        let health = self.health.get(&link);
+        let is_well = health.is_some_and(|health| health.was_usable && !health.is_retired);
         is_well
             && self
                 .links

@@ -3,7 +3,8 @@
 use crate::error::Refusal;
 use crate::model::{Channel, Core, Downlink, Mode, World, WorldId};
 use crate::name::Name;
-use crate::op::Op;
+use crate::op::{Effect, Event, Op};
+use crate::shape::Shape;
 use crate::state::{State, number};
 use crate::storage::Table;
 use canopy_plan::Limits;
@@ -31,6 +32,23 @@ pub struct NewWorld {
     pub default: Limits,
     /// The rule for the core.
     pub core: Core,
+}
+
+/// What of a world is to change; what is nothing stays.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WorldChanges {
+    /// Its channels.
+    pub channels: Option<Vec<Channel>>,
+    /// The highest level.
+    pub levels: Option<u8>,
+    /// When updates leave; only while the world has no members.
+    pub mode: Option<Mode>,
+    /// How they are protected; only while the world has no members.
+    pub downlink: Option<Downlink>,
+    /// The limits of a member that asks for none. Those who are in keep what they have.
+    pub default: Option<Limits>,
+    /// The rule for the core.
+    pub core: Option<Core>,
 }
 
 impl State {
@@ -66,7 +84,81 @@ impl State {
         for comtree in first..next {
             self.save_comtree(op, Comtree(comtree));
         }
+        op.tell(Event::WorldCreated(id));
         Ok(id)
+    }
+
+    /// Changes a world. A new rule for the core may need more than is free; then nothing changes.
+    pub(crate) fn set_world(
+        &mut self,
+        op: &mut Op,
+        name: &Name,
+        changes: WorldChanges,
+    ) -> Result<(), Refusal> {
+        let before = self.world(name)?.clone();
+        if before.closing {
+            return Err(Refusal::Closing(name.clone()));
+        }
+        let WorldChanges { channels, levels, mode, downlink, default, core } = changes;
+        let after = World {
+            channels: channels.unwrap_or_else(|| before.channels.clone()),
+            levels: levels.unwrap_or(before.levels),
+            mode: mode.unwrap_or(before.mode),
+            downlink: downlink.unwrap_or(before.downlink),
+            default: default.map_or(before.default, Limits::whole),
+            core: core.unwrap_or_else(|| before.core.clone()),
+            ..before.clone()
+        };
+        if after == before {
+            return Ok(());
+        }
+        let has_members = before.comtrees.iter().any(|comtree| self.has_tree(*comtree));
+        let fixed =
+            [(after.mode != before.mode, "mode"), (after.downlink != before.downlink, "downlink")];
+        if let Some((_, what)) = fixed.into_iter().find(|(differs, _)| has_members && *differs) {
+            return Err(Refusal::HasMembers { world: name.clone(), what });
+        }
+        let (id, comtrees) = (before.id, before.comtrees.clone());
+        let is_new_core = after.core != before.core;
+        let is_told = after.levels != before.levels;
+        self.save_world(op, after);
+        let result = self.all_or_nothing(op, &comtrees, |state, op| {
+            comtrees.iter().try_for_each(|comtree| match is_new_core {
+                true => state.follow_core(op, *comtree),
+                false => Ok(()),
+            })
+        });
+        if result.is_err() {
+            self.know_world(before);
+            return result;
+        }
+        for comtree in comtrees.into_iter().filter(|_| is_told) {
+            let shape = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
+            let item = |at| Effect::Comtree(comtree, at, self.comtree_item(comtree, at));
+            op.effects.extend(shape.into_iter().flat_map(Shape::relays).map(item));
+        }
+        op.tell(Event::WorldChanged(id));
+        Ok(())
+    }
+
+    fn has_tree(&self, comtree: Comtree) -> bool {
+        self.comtrees.get(&comtree).is_some_and(|running| running.shape.is_some())
+    }
+
+    /// Provisions a comtree by the rule that its world has now for the core.
+    fn follow_core(&mut self, op: &mut Op, comtree: Comtree) -> Result<(), Refusal> {
+        let Some(running) = self.comtrees.get(&comtree).filter(|r| r.shape.is_some()) else {
+            return Ok(());
+        };
+        // A new core over a tree that is not whole does not make it whole.
+        let broken = running.broken.clone();
+        let why = "its core was changed".to_owned();
+        let hops = self.hops_of(comtree);
+        self.reshape(op, comtree, hops, |_, load| load, why).map_err(|lack| self.refusal(lack))?;
+        if let Some(running) = self.comtrees.get_mut(&comtree) {
+            running.broken = broken;
+        }
+        Ok(())
     }
 
     fn save_world(&mut self, op: &mut Op, world: World) {
@@ -80,8 +172,12 @@ impl State {
         op: &mut Op,
         name: &Name,
     ) -> Result<Vec<Address>, Refusal> {
-        let world = World { closing: true, ..self.world(name)?.clone() };
+        let world = self.world(name)?.clone();
         let id = world.id;
+        if !world.closing {
+            op.tell(Event::WorldClosing(id));
+        }
+        let world = World { closing: true, ..world };
         self.save_world(op, world);
         self.close_if_empty(op, id);
         Ok(self.members_of(id))
@@ -110,5 +206,6 @@ impl State {
             self.comtrees.remove(&comtree);
             op.write::<World>(Table::Comtrees, number(comtree.0), None);
         }
+        op.tell(Event::WorldDeleted { world: id, name: world.name });
     }
 }

@@ -74,6 +74,7 @@ impl Controller {
                     self.rollouts.values_mut().for_each(|rollout| rollout.forget(relay));
                     touched.extend(self.rollouts.keys().copied());
                 }
+                Effect::Removed(relay) => _ = self.departing.insert(relay),
                 Effect::Found(relay) => {
                     self.lost.remove(&relay);
                     self.agents
@@ -99,11 +100,16 @@ impl Controller {
     }
 
     fn step(&mut self, comtree: Comtree, step: Step) {
-        let lost = matches!(&step, Step::Comtree(relay, _) if self.lost.contains(relay));
+        let lost = matches!(&step, Step::Comtree(relay, _) if self.is_lost(*relay));
         let mut now = Vec::new();
         let rollout = self.rollouts.entry(comtree).or_default();
         rollout.take(step, lost, &mut self.changes, &mut now);
         self.take_steps(comtree, now);
+    }
+
+    /// Whether a relay is not waited for.
+    fn is_lost(&self, relay: RelayId) -> bool {
+        self.lost.contains(&relay) || !self.agents.contains_key(&relay)
     }
 
     fn take_steps(&mut self, comtree: Comtree, steps: Vec<(u64, Step)>) {
@@ -114,6 +120,27 @@ impl Controller {
                 }
                 Step::Member(relay, item) => self.want(relay, item.key(), version, Some(item)),
             }
+        }
+    }
+
+    /// Forgets relays that were taken away, once they know it or are silent.
+    pub(super) fn forget_departed(&mut self, now: Time) {
+        let silence = self.state.settings.silence;
+        let is_over = |relay: &RelayId| {
+            self.agents.get(relay).is_none_or(|agent| {
+                let is_told = || !self.rollouts.values().any(|rollout| rollout.concerns(*relay));
+                agent.is_settled() && is_told()
+                    || agent.heard + silence <= now
+                    || self.lost.contains(relay)
+            })
+        };
+        for relay in self.departing.iter().copied().filter(is_over).collect::<Vec<_>>() {
+            self.departing.remove(&relay);
+            self.lost.remove(&relay);
+            self.agents.remove(&relay);
+            self.rollouts.values_mut().for_each(|rollout| rollout.forget(relay));
+            let touched: Vec<Comtree> = self.rollouts.keys().copied().collect();
+            touched.into_iter().for_each(|comtree| self.flush(comtree));
         }
     }
 
@@ -141,7 +168,9 @@ impl Controller {
     pub(super) fn flush(&mut self, comtree: Comtree) {
         let mut steps = Vec::new();
         if let Some(rollout) = self.rollouts.get_mut(&comtree) {
-            rollout.poll(|relay| self.lost.contains(&relay), &mut self.changes, &mut steps);
+            let (lost, agents) = (&self.lost, &self.agents);
+            let is_lost = |relay| lost.contains(&relay) || !agents.contains_key(&relay);
+            rollout.poll(is_lost, &mut self.changes, &mut steps);
             if rollout.is_settled() {
                 self.rollouts.remove(&comtree);
             }

@@ -157,6 +157,7 @@ impl Controller {
                 self.lose(now, relay);
             }
         }
+        self.forget_departed(now);
         if now >= self.next_review {
             self.review(now);
         }

@@ -1,8 +1,10 @@
 //! What the controller knows, for whoever asks.
 
 use super::Controller;
+use crate::admission::Admission;
 use crate::agent::Agent;
 use crate::error::Refusal;
+use crate::explain::Explanation;
 use crate::ledger::Account;
 use crate::model::{Link, LinkId, Member, Owner, Relay, RelayId, TreeHop, World, WorldId};
 use crate::name::Name;
@@ -32,14 +34,41 @@ impl Controller {
         self.state.relays.values()
     }
 
+    /// The relay of this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn relay_named(&self, name: &Name) -> Result<&Relay, Refusal> {
+        let relay = self.state.relay_names.get(name).and_then(|id| self.state.relays.get(id));
+        relay.ok_or_else(|| Refusal::NoSuchRelay(name.to_string()))
+    }
+
+    /// The links, and whether each can be used now.
+    pub fn links(&self) -> impl Iterator<Item = (&Link, bool)> {
+        self.state.links.values().map(|link| (link, self.state.is_usable(link.id)))
+    }
+
+    /// Where somebody is in a world, by its credential's digest.
+    pub fn address_of(&self, world: WorldId, owner: Owner) -> Option<Address> {
+        self.state.owners.get(&(world, owner)).copied()
+    }
+
+    /// What a member has, as it was told when it entered.
+    ///
+    /// # Errors
+    /// Nobody has the address.
+    pub fn admission(&self, world: WorldId, address: Address) -> Result<Admission, Refusal> {
+        self.state.admission(world, address)
+    }
+
+    /// A comtree's tree, what it costs, what is reserved for it, and why.
+    pub fn explain(&self, comtree: Comtree) -> Option<Explanation> {
+        self.state.explain(comtree)
+    }
+
     /// The members, and the addresses that rest.
     pub fn members(&self) -> impl Iterator<Item = &Member> {
         self.state.members.values()
-    }
-
-    /// The links.
-    pub fn links(&self) -> impl Iterator<Item = &Link> {
-        self.state.links.values()
     }
 
     /// The world of this number.
@@ -50,16 +79,6 @@ impl Controller {
     /// The relay of this number.
     pub fn relay_of(&self, id: RelayId) -> Option<&Relay> {
         self.state.relays.get(&id)
-    }
-
-    /// The relay of this name.
-    ///
-    /// # Errors
-    /// There is none.
-    pub fn relay(&self, name: &Name) -> Result<&Relay, Refusal> {
-        let id = self.state.relay_names.get(name);
-        let relay = id.and_then(|id| self.state.relays.get(id));
-        relay.ok_or_else(|| Refusal::NoSuchRelay(name.to_string()))
     }
 
     /// The link of this number.

@@ -17,7 +17,7 @@ use crate::rollouts::Rollouts;
 use crate::signal::Retry;
 use crate::state::{Settings, State};
 use crate::storage::{Batch, Condition, Revision, Storage, Table, Write};
-use crate::worlds::NewWorld;
+use crate::worlds::{NewWorld, WorldChanges};
 use canopy_plan::{Limits, Rate};
 use canopy_wire::{Address, Comtree, Time};
 use core::time::Duration;
@@ -49,6 +49,8 @@ pub struct Controller {
     /// How many changes of comtrees were told to relays.
     changes: u64,
     lost: BTreeSet<RelayId>,
+    /// Relays that were taken away, and are still told so.
+    departing: BTreeSet<RelayId>,
     ops: VecDeque<Op>,
     committing: Option<Vec<Effect>>,
     /// Members that a relay is about to let in, and on which comtrees.
@@ -91,6 +93,7 @@ impl Controller {
             retry,
             rollouts: Rollouts::new(),
             changes: 0,
+            departing: BTreeSet::new(),
             ops: VecDeque::new(),
             committing: None,
             admitting: BTreeMap::new(),
@@ -160,12 +163,37 @@ impl Controller {
         self.decide(|state, op| state.leave(op, world, address))
     }
 
+    /// Sends a member away, and lets its owner in again only after so long. [`Event::Left`] says
+    /// when it is gone.
+    ///
+    /// # Errors
+    /// Nobody has the address.
+    pub fn kick(
+        &mut self,
+        now: Time,
+        world: WorldId,
+        address: Address,
+        bar: Duration,
+    ) -> Result<(), Refusal> {
+        self.decide(|state, op| state.kick(op, world, address, now + bar))
+    }
+
     /// Creates a world.
     ///
     /// # Errors
     /// There is one of that name.
     pub fn create_world(&mut self, new: NewWorld) -> Result<WorldId, Refusal> {
         self.decide(|state, op| state.create_world(op, new))
+    }
+
+    /// Changes a world. Channels and default limits concern who comes; levels and core are told to
+    /// the relays, while members are in.
+    ///
+    /// # Errors
+    /// There is none of that name, it is being deleted, the mode or the downlink is to change while
+    /// it has members, or a link has too little left for the core.
+    pub fn set_world(&mut self, name: &Name, changes: WorldChanges) -> Result<(), Refusal> {
+        self.decide(|state, op| state.set_world(op, name, changes))
     }
 
     /// Deletes a world: nobody enters any more, and all members are sent away.
@@ -212,9 +240,41 @@ impl Controller {
     pub fn drain(&mut self, relay: RelayId, drains: bool) -> Result<(), Refusal> {
         let state = if drains { RelayState::Draining } else { RelayState::Up };
         self.decide(|of, op| match of.relay(relay)?.state {
-            RelayState::Up | RelayState::Draining => of.set_relay(op, relay, state),
+            before @ (RelayState::Up | RelayState::Draining) => {
+                if before != state {
+                    op.tell(match drains {
+                        true => Event::RelayDraining(relay),
+                        false => Event::RelayServing(relay),
+                    });
+                }
+                of.set_relay(op, relay, state)
+            }
             _ => Err(Refusal::NoSuchRelay(of.relay_name(relay))),
         })
+    }
+
+    /// Lets a relay that drains take members again.
+    ///
+    /// # Errors
+    /// There is no such relay.
+    pub fn undrain(&mut self, relay: RelayId) -> Result<(), Refusal> {
+        self.drain(relay, false)
+    }
+
+    /// Takes a link away for good. Comtrees that run over it get other trees first.
+    ///
+    /// # Errors
+    /// There is no such link, or a comtree finds no tree without it.
+    pub fn remove_link(&mut self, link: LinkId) -> Result<(), Refusal> {
+        self.decide(|state, op| state.remove_link(op, link))
+    }
+
+    /// Takes a relay away for good, with its links. Its number is not given again.
+    ///
+    /// # Errors
+    /// There is no such relay, it takes or serves members, or a comtree finds no tree without it.
+    pub fn remove_relay(&mut self, relay: RelayId) -> Result<(), Refusal> {
+        self.decide(|state, op| state.remove_relay(op, relay))
     }
 
     /// Looks for a better tree for a comtree, and takes it if it gains enough. Returns why it did or

@@ -1,0 +1,99 @@
+//! Why a comtree is as it is: its tree, what that costs, what is reserved on each link, and the
+//! reason for the last change.
+
+use crate::ledger::Account;
+use crate::model::{LinkId, RelayId, WorldId};
+use crate::state::State;
+use canopy_plan::{Capacity, Limits, Rate};
+use canopy_wire::Comtree;
+
+/// A comtree as it is, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explanation {
+    /// Which.
+    pub comtree: Comtree,
+    /// Its world.
+    pub world: WorldId,
+    /// Its relays, each after the one above it, the root first; none while it has no members.
+    pub relays: Vec<RelayOnTree>,
+    /// How many members it has.
+    pub members: u32,
+    /// What the tree costs: the reserved bits a second of each link, both ways, times its length in
+    /// kilometres of fibre.
+    pub cost: f64,
+    /// Why it has this tree.
+    pub why: String,
+    /// What it lacks, if no tree that is whole can be had.
+    pub broken: Option<String>,
+}
+
+/// A relay on a comtree's tree.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RelayOnTree {
+    /// Which.
+    pub relay: RelayId,
+    /// How many members it serves there.
+    pub members: u32,
+    /// What they send and receive together at most.
+    pub limits: Limits,
+    /// Whether it is in the core.
+    pub core: bool,
+    /// How it hangs on the relay above; nothing at the root.
+    pub above: Option<LinkOnTree>,
+}
+
+/// A link of a comtree's tree.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LinkOnTree {
+    /// Which.
+    pub link: LinkId,
+    /// The relay above.
+    pub relay: RelayId,
+    /// The measured time one way, microseconds.
+    pub delay_us: u32,
+    /// What is reserved for the comtree towards the relay above.
+    pub up: Rate,
+    /// What is reserved for it from there.
+    pub down: Rate,
+    /// What is free of the link towards the relay above.
+    pub free_up: Rate,
+    /// What is free from there.
+    pub free_down: Rate,
+    /// Whether the link can be used now.
+    pub usable: bool,
+}
+
+impl State {
+    pub(crate) fn explain(&self, comtree: Comtree) -> Option<Explanation> {
+        let running = self.comtrees.get(&comtree)?;
+        let mut relays = Vec::new();
+        for (hop, core, capacity) in running.shape.iter().flat_map(|shape| shape.parts()) {
+            let load = running.shape.as_ref().map(|shape| shape.load(hop.relay));
+            let (members, limits) = load.unwrap_or_default();
+            let above = hop.above.map(|(above, link)| {
+                let Capacity { up, down } = capacity;
+                let free = |from| self.ledger.free(Account::Link(link, from));
+                LinkOnTree {
+                    link,
+                    relay: above,
+                    delay_us: self.links.get(&link).map_or(0, |link| link.delay_us),
+                    up,
+                    down,
+                    free_up: free(hop.relay),
+                    free_down: free(above),
+                    usable: self.is_usable(link),
+                }
+            });
+            relays.push(RelayOnTree { relay: hop.relay, members, limits, core, above });
+        }
+        Some(Explanation {
+            comtree,
+            world: running.world,
+            members: relays.iter().map(|relay| relay.members).sum(),
+            relays,
+            cost: self.cost_of(comtree),
+            why: running.why.clone(),
+            broken: running.broken.clone(),
+        })
+    }
+}
