@@ -1,9 +1,9 @@
 //! Bodies of the controller's HTTP API: whoever has its secret can send any.
 
 use canopy_api::{
-    MembersAsk, NewLink, NewMember, NewWorld, Problem, accounts, add_link, create_world,
-    delete_world, drain, enter, health, joined, kick, links, member, members, parse, relay, relays,
-    relays_to_measure, world, worlds,
+    KickAsk, MembersAsk, NewLink, NewMember, NewWorld, Problem, WorldChange, accounts, add_link,
+    create_world, delete_world, drain, enter, health, joined, kick, links, member, members, parse,
+    relay, relays, relays_to_measure, remove_link, remove_relay, set_world, world, worlds,
 };
 use canopy_control::storage::{MemoryStorage, Storage};
 use canopy_control::{Controller, Message, Name, NewRelay, Retry, Settings};
@@ -75,19 +75,24 @@ fn ask(controller: &mut Controller, now: Time, what: u8, body: &[u8]) -> Result<
     let (of, at) = text.split_once('\n').unwrap_or((&text, ""));
     match what % 16 {
         0 => json(&create_world(controller, &parse::<NewWorld>(body)?)?),
-        1 => json(&worlds(controller)),
+        1 if body.is_empty() => json(&worlds(controller)),
+        1 => json(&set_world(controller, of, &parse::<WorldChange>(at.as_bytes())?)?),
         2 => json(&world(controller, of)?),
         3 => delete_world(controller, of).map(|()| serde_json::json!({})),
         4 => json(&members(controller, of, &parse::<MembersAsk>(at.as_bytes())?)?),
         5 => join(controller, now, of, at.as_bytes()),
         6 => json(&member(controller, of, at)?),
-        7 => kick(controller, of, at).map(|()| serde_json::json!({})),
+        7 => kick(controller, now, of, at, &KickAsk::default()).map(|()| serde_json::json!({})),
         8 => json(&relays(controller)),
         9 => json(&relay(controller, of)?),
         10 => json(&drain(controller, of, true)?),
         11 => json(&drain(controller, of, false)?),
         12 => json(&add_link(controller, &parse::<NewLink>(body)?)?),
-        13 => json(&links(controller)),
+        13 => {
+            json(&links(controller))?;
+            remove_link(controller, of)?;
+            remove_relay(controller, at).map(|()| serde_json::json!({}))
+        }
         14 => json(&accounts(controller)),
         _ => {
             json(&relays_to_measure(controller))?;
@@ -139,7 +144,15 @@ pub fn api_seeds() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         (
             "world",
-            with(&[(0, world), (1, ""), (2, "lobby"), (0, world), (3, "lobby"), (2, "lobby")]),
+            with(&[
+                (0, world),
+                (1, ""),
+                (1, "lobby\n{\"levels\": 2, \"tick_ms\": 9, \"core\": \"center\"}"),
+                (2, "lobby"),
+                (0, world),
+                (3, "lobby"),
+                (2, "lobby"),
+            ]),
         ),
         (
             "member",
@@ -153,7 +166,7 @@ pub fn api_seeds() -> Vec<(&'static str, Vec<u8>)> {
                 (7, "lobby\n2.64"),
             ]),
         ),
-        ("link", with(&[(12, link), (13, ""), (12, link), (15, "")])),
+        ("link", with(&[(12, link), (13, "1\nb"), (10, "b"), (13, "2\nb"), (12, link), (15, "")])),
         ("drain", with(&[(10, "a"), (9, "a"), (11, "a"), (8, ""), (10, "z")])),
         ("unknown-field", with(&[(0, r#"{"name": "x", "colour": 1}"#), (12, "{\"ends\": []}")])),
         ("not-json", with(&[(0, "{"), (5, "lobby\n\u{0}"), (4, "Ä\n"), (7, "a\n70000.1")])),

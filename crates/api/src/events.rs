@@ -51,6 +51,66 @@ pub enum EventView {
         /// Why, and what would help.
         why: String,
     },
+    /// There is a new world.
+    WorldCreated {
+        /// Its name.
+        world: String,
+    },
+    /// A world was changed.
+    WorldChanged {
+        /// Its name.
+        world: String,
+    },
+    /// A world is being deleted.
+    WorldClosing {
+        /// Its name.
+        world: String,
+    },
+    /// A world is gone.
+    WorldDeleted {
+        /// The name that it had.
+        world: String,
+    },
+    /// A relay has registered for the first time.
+    RelayRegistered {
+        /// Its name.
+        relay: String,
+    },
+    /// A relay takes no new members from now on.
+    RelayDraining {
+        /// Its name.
+        relay: String,
+    },
+    /// A relay that was draining takes members again.
+    RelayServing {
+        /// Its name.
+        relay: String,
+    },
+    /// A relay was taken away.
+    RelayRemoved {
+        /// The name that it had.
+        relay: String,
+    },
+    /// There is a new link.
+    LinkAdded {
+        /// Its number.
+        link: u32,
+    },
+    /// A link was taken away.
+    LinkRemoved {
+        /// The number that it had.
+        link: u32,
+    },
+    /// Both ends of a link hear each other again.
+    LinkUp {
+        /// Its number.
+        link: u32,
+    },
+    /// An end of a link does not hear the other.
+    LinkDown {
+        /// Its number.
+        link: u32,
+    },
     /// A relay was silent for too long: its members were given up.
     RelayLost {
         /// Its name.
@@ -108,7 +168,25 @@ impl EventView {
             Event::RelayFound(relay) => {
                 EventView::RelayFound { relay: name_of(controller, *relay) }
             }
+            Event::RelayRegistered(relay) => {
+                EventView::RelayRegistered { relay: name_of(controller, *relay) }
+            }
+            Event::RelayDraining(relay) => {
+                EventView::RelayDraining { relay: name_of(controller, *relay) }
+            }
+            Event::RelayServing(relay) => {
+                EventView::RelayServing { relay: name_of(controller, *relay) }
+            }
+            Event::RelayRemoved { name, .. } => EventView::RelayRemoved { relay: name.to_string() },
+            Event::LinkAdded(link) => EventView::LinkAdded { link: link.0 },
+            Event::LinkRemoved(link) => EventView::LinkRemoved { link: link.0 },
+            Event::LinkUp(link) => EventView::LinkUp { link: link.0 },
+            Event::LinkDown(link) => EventView::LinkDown { link: link.0 },
             Event::LinkDamped(link) => EventView::LinkDamped { link: link.0 },
+            Event::WorldCreated(id) => EventView::WorldCreated { world: world(id) },
+            Event::WorldChanged(id) => EventView::WorldChanged { world: world(id) },
+            Event::WorldClosing(id) => EventView::WorldClosing { world: world(id) },
+            Event::WorldDeleted { name, .. } => EventView::WorldDeleted { world: name.to_string() },
         }
     }
 }

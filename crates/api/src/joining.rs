@@ -72,7 +72,7 @@ pub fn enter(controller: &Controller, world: &str, ask: &Wish<'_>) -> Result<Ent
     }
     let near = |(place, Nearness { relay, delay_us }): (usize, &Nearness)| {
         let field = format!("measured[{place}].relay");
-        Ok::<_, Problem>((controller.relay(&name(&field, relay)?)?.id, *delay_us))
+        Ok::<_, Problem>((controller.relay_named(&name(&field, relay)?)?.id, *delay_us))
     };
     let measured = ask.measured.iter().enumerate().map(near);
     let mut measured: Vec<(RelayId, u32)> = measured.collect::<Result<_, _>>()?;

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod body;
+mod changes;
 mod events;
 mod joining;
 mod links;
@@ -17,16 +18,18 @@ mod relays;
 mod worlds;
 
 pub use body::{Budget, MOST_BODY, parse};
+pub use changes::{WorldChange, set_world};
 pub use events::EventView;
 pub use joining::{Joined, RelayPlace, RelaysToMeasure, Wish, enter, joined, relays_to_measure};
-pub use links::{LinkView, Links, NewLink, add_link, links};
+pub use links::{LinkView, Links, NewLink, add_link, links, remove_link};
 pub use members::{
-    MOST_LISTED, MemberView, Members, MembersAsk, Nearness, NewMember, kick, member, members,
+    KickAsk, MOST_LISTED, MemberView, Members, MembersAsk, Nearness, NewMember, kick, member,
+    members,
 };
 pub use overview::{AccountView, Accounts, Amount, Health, accounts, health};
 pub use problem::{Problem, Wrong};
-pub use relays::{RelayView, Relays, drain, relay, relays};
+pub use relays::{RelayView, Relays, drain, relay, relays, remove_relay};
 pub use worlds::{
-    ChannelView, ComtreeView, CoreRule, HopView, Mode, NewWorld, Protection, WorldView, Worlds,
-    create_world, delete_world, world, worlds,
+    ChannelView, ComtreeView, CoreRule, HopView, LinkShare, Mode, NewWorld, Protection, WorldView,
+    Worlds, create_world, delete_world, world, worlds,
 };

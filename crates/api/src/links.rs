@@ -3,7 +3,7 @@
 use crate::body::name;
 use crate::problem::Problem;
 use crate::relays::name_of;
-use canopy_control::{Controller, Link};
+use canopy_control::{Controller, Link, LinkId};
 use canopy_plan::Rate;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -54,7 +54,7 @@ pub struct LinkView {
 
 /// All links.
 pub fn links(controller: &Controller) -> Links {
-    Links { links: controller.links().map(|link| view(controller, link)).collect() }
+    Links { links: controller.links().map(|(link, _)| view(controller, link)).collect() }
 }
 
 /// Joins two relays by a link.
@@ -74,12 +74,24 @@ pub fn add_link(controller: &mut Controller, ask: &NewLink) -> Result<LinkView, 
         let what = format!("{delay_us} µs are not believed");
         return Err(Problem::value("delay_us", what, &format!("give at most {MOST_DELAY_US}")));
     }
-    let end = |place, text: &str| Ok::<_, Problem>(controller.relay(&name(place, text)?)?.id);
+    let end = |place, text: &str| Ok::<_, Problem>(controller.relay_named(&name(place, text)?)?.id);
     let ends = [end("ends[0]", first)?, end("ends[1]", second)?];
     let id = controller.add_link(ends, rate, *delay_us)?;
     let link = controller.link(id);
     let gone = || Problem::missing(&format!("link {}", id.0), "it is gone", "add it again");
     link.map(|link| view(controller, link)).ok_or_else(gone)
+}
+
+/// Takes a link away for good. Worlds that run over it find other ways first.
+///
+/// # Errors
+/// There is no such link, or a world cannot do without it.
+pub fn remove_link(controller: &mut Controller, of: &str) -> Result<(), Problem> {
+    let number = of.parse::<u32>().map_err(|_| {
+        let remedy = "give the number of a link, as they are listed";
+        Problem::value("link", format!("{of:?} is no number"), remedy)
+    })?;
+    Ok(controller.remove_link(LinkId(number))?)
 }
 
 fn view(controller: &Controller, link: &Link) -> LinkView {

@@ -7,10 +7,16 @@ use canopy_control::{Controller, Member, MemberState};
 use canopy_token::UnixTime;
 use canopy_wire::Time;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 use utoipa::{IntoParams, ToSchema};
 
 /// The most members in one answer.
 pub const MOST_LISTED: usize = 1000;
+
+/// So long somebody is kept out who was sent away, unless it is said how long, seconds.
+const USUAL_BAR_S: u64 = 60;
+/// A year, in seconds.
+const LONGEST_BAR_S: u64 = 31_536_000;
 
 /// Which members are listed.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, IntoParams)]
@@ -138,13 +144,35 @@ pub fn member(controller: &Controller, of: &str, at: &str) -> Result<MemberView,
     })
 }
 
-/// Sends a member away.
+/// How somebody is sent away.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct KickAsk {
+    /// For so many seconds it may not come back; 60 if nothing is said, at most a year.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bar_s: Option<u64>,
+}
+
+/// Sends a member away, and keeps it out for a while.
 ///
 /// # Errors
-/// There is no such world, or nobody has the address.
-pub fn kick(controller: &mut Controller, of: &str, at: &str) -> Result<(), Problem> {
+/// There is no such world, nobody has the address, or a value is not allowed.
+pub fn kick(
+    controller: &mut Controller,
+    now: Time,
+    of: &str,
+    at: &str,
+    ask: &KickAsk,
+) -> Result<(), Problem> {
     let world = controller.world(&name("world", of)?)?.id;
-    Ok(controller.leave(world, address("address", at)?)?)
+    let seconds = ask.bar_s.unwrap_or(USUAL_BAR_S);
+    if seconds > LONGEST_BAR_S {
+        let what = format!("{seconds} s are not allowed");
+        return Err(Problem::value("bar_s", what, &format!("give at most {LONGEST_BAR_S}")));
+    }
+    let bar = Duration::from_secs(seconds);
+    Ok(controller.kick(now, world, address("address", at)?, bar)?)
 }
 
 /// A time of the controller, which is counted from 1970, as text.

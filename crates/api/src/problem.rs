@@ -35,6 +35,8 @@ pub struct Wrong {
 
 /// What is there already, or is in the way.
 const CONFLICT: u16 = 409;
+/// What somebody may not do.
+const FORBIDDEN: u16 = 403;
 /// What is not there.
 const NOT_FOUND: u16 = 404;
 /// What a relay did not do.
@@ -85,6 +87,12 @@ impl From<Refusal> for Problem {
             Refusal::OtherKey(relay) | Refusal::TooManyLinks(relay) => {
                 problem(CONFLICT, &format!("relay {relay}"))
             }
+            Refusal::Barred { world, .. } => problem(FORBIDDEN, &format!("world {world}")),
+            Refusal::HasMembers { world, .. } => problem(CONFLICT, &format!("world {world}")),
+            Refusal::NotDrained(relay) | Refusal::StillServes { relay, .. } => {
+                problem(CONFLICT, &format!("relay {relay}"))
+            }
+            Refusal::Needed { what: place, .. } => problem(CONFLICT, place),
             Refusal::NoSuchLink(link) => problem(NOT_FOUND, &format!("link {link}")),
             Refusal::OwnLink(_) => problem(400, "ends"),
             Refusal::NoRelay(_) => problem(CONFLICT, "relays"),

@@ -62,7 +62,7 @@ pub fn relays(controller: &Controller) -> Relays {
 /// # Errors
 /// There is none.
 pub fn relay(controller: &Controller, of: &str) -> Result<RelayView, Problem> {
-    let name = controller.relay(&name("relay", of)?)?.name.to_string();
+    let name = controller.relay_named(&name("relay", of)?)?.name.to_string();
     let found = relays(controller).relays.into_iter().find(|relay| relay.name == name);
     found.ok_or_else(|| {
         Problem::missing(&format!("relay {name}"), "there is none", "see which there are")
@@ -74,7 +74,7 @@ pub fn relay(controller: &Controller, of: &str) -> Result<RelayView, Problem> {
 /// # Errors
 /// There is no such relay, or it is not running.
 pub fn drain(controller: &mut Controller, of: &str, drains: bool) -> Result<RelayView, Problem> {
-    let found = controller.relay(&name("relay", of)?)?;
+    let found = controller.relay_named(&name("relay", of)?)?;
     let (id, state) = (found.id, found.state);
     if matches!(state, RelayState::Joining | RelayState::Gone) {
         let what = format!("the relay is {}", state_of(state));
@@ -83,6 +83,15 @@ pub fn drain(controller: &mut Controller, of: &str, drains: bool) -> Result<Rela
     }
     controller.drain(id, drains)?;
     relay(controller, of)
+}
+
+/// Takes a relay away for good, with its links. Its number is not given again.
+///
+/// # Errors
+/// There is no such relay, it takes or serves members, or a world cannot do without it.
+pub fn remove_relay(controller: &mut Controller, of: &str) -> Result<(), Problem> {
+    let id = controller.relay_named(&name("relay", of)?)?.id;
+    Ok(controller.remove_relay(id)?)
 }
 
 /// A relay's name, or its number if it has been removed.

@@ -2,7 +2,10 @@
 
 use crate::body::{Budget, name};
 use crate::problem::Problem;
-use canopy_control::{Channel, Controller, Core, Downlink, MOST_COMTREES, MemberState, World};
+use canopy_control::{
+    Channel, Controller, Core, Downlink, Explanation, MOST_COMTREES, MemberState, RelayOnTree,
+    World,
+};
 use canopy_wire::{Comtree, Group};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -136,6 +139,9 @@ pub struct ComtreeView {
     pub id: u32,
     /// Its tree, each relay behind the one above it; nothing while it has no members.
     pub tree: Vec<HopView>,
+    /// What the tree costs: the reserved bits a second of each link, both ways, times its length in
+    /// kilometres of fibre.
+    pub cost: f64,
     /// Why it has this tree.
     pub why: String,
     /// Why it has no tree that is whole, if it has none.
@@ -148,12 +154,34 @@ pub struct ComtreeView {
 pub struct HopView {
     /// The relay's name.
     pub relay: String,
+    /// How many members it serves there.
+    pub members: u32,
+    /// Whether it is in the core.
+    pub core: bool,
     /// The name of the relay above; nothing at the root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub above: Option<String>,
     /// The number of the link that leads there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<u32>,
+    /// What is reserved of that link, and what is free of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserved: Option<LinkShare>,
+}
+
+/// What a comtree has of a link, bits a second.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
+pub struct LinkShare {
+    /// The measured time one way, microseconds.
+    pub delay_us: u32,
+    /// What is reserved for the comtree towards the relay above.
+    pub up_bits: u64,
+    /// What is reserved for it from there.
+    pub down_bits: u64,
+    /// What is free towards the relay above.
+    pub free_up_bits: u64,
+    /// What is free from there.
+    pub free_down_bits: u64,
 }
 
 fn one() -> u8 {
@@ -282,19 +310,26 @@ fn view(controller: &Controller, world: &World) -> WorldView {
 }
 
 fn comtree_view(controller: &Controller, comtree: Comtree) -> ComtreeView {
-    let relay = |id| crate::relays::name_of(controller, id);
-    let tree = controller.tree(comtree).into_iter().map(|hop| HopView {
-        relay: relay(hop.relay),
-        above: hop.above.map(|(above, _)| relay(above)),
-        link: hop.above.map(|(_, link)| link.0),
-    });
-    let (why, broken) = controller.why(comtree).unwrap_or_default();
-    ComtreeView {
-        id: comtree.0,
-        tree: tree.collect(),
-        why: why.to_owned(),
-        broken: broken.map(str::to_owned),
-    }
+    let name = |id| crate::relays::name_of(controller, id);
+    let Some(Explanation { relays, cost, why, broken, .. }) = controller.explain(comtree) else {
+        let (tree, why) = (Vec::new(), String::new());
+        return ComtreeView { id: comtree.0, tree, cost: 0.0, why, broken: None };
+    };
+    let hop = |at: &RelayOnTree| HopView {
+        relay: name(at.relay),
+        members: at.members,
+        core: at.core,
+        above: at.above.map(|above| name(above.relay)),
+        link: at.above.map(|above| above.link.0),
+        reserved: at.above.map(|above| LinkShare {
+            delay_us: above.delay_us,
+            up_bits: above.up.bits as u64,
+            down_bits: above.down.bits as u64,
+            free_up_bits: above.free_up.bits as u64,
+            free_down_bits: above.free_down.bits as u64,
+        }),
+    };
+    ComtreeView { id: comtree.0, tree: relays.iter().map(hop).collect(), cost, why, broken }
 }
 
 impl From<&Channel> for ChannelView {

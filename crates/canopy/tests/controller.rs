@@ -61,6 +61,10 @@ fn worlds_outlast_a_controller_that_is_killed() {
     let shown = told(&folder, &["world", "show", "eu/lobby", "--why", "--members"]);
     assert!(shown.contains("channel chat: groups 0 to 4095"), "{shown}");
     assert!(shown.contains("it has no members"), "{shown}");
+    let set =
+        json(&folder, &["world", "set", "eu/lobby", "--tick-ms", "50", "--down-bits", "9000"]);
+    assert_eq!((&set["mode"], &set["budget"]["down_bits"]), (&"periodic".into(), &9000.into()));
+    assert_eq!(set["budget"]["up_bits"], made["budget"]["up_bits"], "what was not given stays");
     told(&folder, &["world", "delete", "eu/lobby"]);
     let left = json(&folder, &["world", "list"]);
     assert_eq!(left["worlds"].as_array().unwrap().len(), 1, "{left}");

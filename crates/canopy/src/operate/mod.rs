@@ -2,6 +2,7 @@
 
 mod client;
 mod relay;
+mod tables;
 mod world;
 
 pub(crate) use relay::RelayDeed;

@@ -1,16 +1,16 @@
 //! `canopy world`: the worlds of a running controller.
 
 use super::client::{ApiArgs, ApiClient, run, segment};
+use super::tables::{channels, list, table, tree};
 use crate::output::print_line;
 use anyhow::Context;
 use axum::http::Method;
 use canopy_api::{
-    Budget, ChannelView, ComtreeView, CoreRule, MemberView, Members, Mode, NewWorld, Protection,
-    WorldView, Worlds,
+    Budget, ChannelView, CoreRule, Members, Mode, NewWorld, Protection, WorldChange, WorldView,
+    Worlds,
 };
 use clap::{Args, Subcommand};
 use serde::de::DeserializeOwned;
-use std::fmt::Write;
 use std::process::ExitCode;
 
 /// Worlds: shared spaces, which the controller places on relays.
@@ -34,7 +34,9 @@ enum Deed {
     List(ListCommand),
     /// Show a world, its trees and its members
     Show(ShowCommand),
-    /// Send a member away
+    /// Change a world; what is not given stays
+    Set(Box<SetCommand>),
+    /// Send a member away, and keep it out for a while
     Kick(KickCommand),
     /// Delete a world: nobody enters it any more, and its members are sent away
     Delete(DeleteCommand),
@@ -83,6 +85,46 @@ struct CreateCommand {
     api: ApiArgs,
 }
 
+/// What of a world is to change.
+#[derive(Args)]
+struct SetCommand {
+    /// The world's name
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// A channel, such as chat=0-4095; those that are given replace all that it has
+    #[arg(long = "channel", value_name = "NAME=FIRST-LAST", value_parser = channel)]
+    channels: Vec<ChannelView>,
+    /// The highest level
+    #[arg(long, value_name = "LEVEL")]
+    levels: Option<u8>,
+    /// When updates leave: 'immediate' or 'periodic'; only while it has no members
+    #[arg(long, value_name = "MODE", value_parser = word::<Mode>)]
+    mode: Option<Mode>,
+    /// Milliseconds between ticks in periodic mode, 1 to 1000
+    #[arg(long, value_name = "MS")]
+    tick_ms: Option<u16>,
+    /// How updates are protected: 'member', 'group' or 'none'; only while it has no members
+    #[arg(long, value_name = "HOW", value_parser = word::<Protection>)]
+    downlink: Option<Protection>,
+    /// Which relays are its core: 'center', 'center-and-neighbours' or 'all'
+    #[arg(long, value_name = "RULE", value_parser = word::<CoreRule>)]
+    core: Option<CoreRule>,
+    /// Bits a second that a member may send that asks for nothing itself
+    #[arg(long, value_name = "N")]
+    up_bits: Option<u64>,
+    /// Packets a second that it may send
+    #[arg(long, value_name = "N")]
+    up_packets: Option<u64>,
+    /// Bits a second that it may receive
+    #[arg(long, value_name = "N")]
+    down_bits: Option<u64>,
+    /// Packets a second that it may receive
+    #[arg(long, value_name = "N")]
+    down_packets: Option<u64>,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
 #[derive(Args)]
 struct ListCommand {
     #[command(flatten)]
@@ -113,6 +155,9 @@ struct KickCommand {
     /// The member's address, such as 1.64
     #[arg(value_name = "ADDRESS")]
     address: String,
+    /// For so many seconds it may not come back
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    bar_s: u64,
     #[command(flatten)]
     api: ApiArgs,
 }
@@ -133,10 +178,11 @@ impl WorldCommand {
                 Deed::Create(command) => command.run().await,
                 Deed::List(command) => command.run().await,
                 Deed::Show(command) => command.run().await,
+                Deed::Set(command) => command.run().await,
                 Deed::Kick(command) => {
-                    let KickCommand { name, address, api } = command;
+                    let KickCommand { name, address, bar_s, api } = command;
                     let (name, address) = (segment(&name), segment(&address));
-                    let path = format!("/v1/worlds/{name}/members/{address}");
+                    let path = format!("/v1/worlds/{name}/members/{address}?bar_s={bar_s}");
                     delete(&api, &path, "its relay is being told").await
                 }
                 Deed::Delete(command) => {
@@ -170,6 +216,38 @@ impl CreateCommand {
         };
         let body = serde_json::to_string(&new)?;
         let text = client.ask(Method::POST, "/v1/worlds", body).await?;
+        print_world(&client, &text, self.api.json)
+    }
+}
+
+impl SetCommand {
+    async fn run(self) -> anyhow::Result<()> {
+        let client = self.api.client()?;
+        let path = path(&self.name);
+        let given = [self.up_bits, self.up_packets, self.down_bits, self.down_packets];
+        let budget = if given.iter().any(Option::is_some) {
+            // Of the four numbers those that are not given stay.
+            let before = client.get::<WorldView>(&path).await?.budget;
+            Some(Budget {
+                up_bits: self.up_bits.unwrap_or(before.up_bits),
+                up_packets: self.up_packets.unwrap_or(before.up_packets),
+                down_bits: self.down_bits.unwrap_or(before.down_bits),
+                down_packets: self.down_packets.unwrap_or(before.down_packets),
+            })
+        } else {
+            None
+        };
+        let change = WorldChange {
+            channels: Some(self.channels).filter(|channels| !channels.is_empty()),
+            levels: self.levels,
+            mode: self.mode,
+            tick_ms: self.tick_ms,
+            downlink: self.downlink,
+            budget,
+            core: self.core,
+        };
+        let body = serde_json::to_string(&change)?;
+        let text = client.ask(Method::PATCH, &path, body).await?;
         print_world(&client, &text, self.api.json)
     }
 }
@@ -249,147 +327,9 @@ fn channel(text: &str) -> Result<ChannelView, String> {
         .map_err(|_| "write NAME=FIRST-LAST, such as chat=0-4095".to_owned())
 }
 
-/// The worlds, one a line. Writing to a String cannot fail.
-fn table(worlds: &[WorldView]) -> String {
-    if worlds.is_empty() {
-        return "no worlds; create one with `canopy world create NAME`".to_owned();
-    }
-    let mut text = format!(
-        "{:<24} {:<8} {:>8} {:>8} {:>7} {:<12} {:<9} {:>10} {:>12} {:<12}\n",
-        "world",
-        "is",
-        "members",
-        "comtrees",
-        "relays",
-        "mode",
-        "downlink",
-        "Mbit/s up",
-        "Mbit/s down",
-        "broken"
-    );
-    for world in worlds {
-        let is = if world.closing { "closing" } else { "open" };
-        let mode = world.tick_ms.map_or("immediate".to_owned(), |tick| format!("every {tick} ms"));
-        let downlink = format!("{:?}", world.downlink).to_lowercase();
-        let relays = world.comtrees.iter().map(|comtree| comtree.tree.len()).max().unwrap_or(0);
-        let broken = world.comtrees.iter().filter(|comtree| comtree.broken.is_some()).count();
-        let _ = writeln!(
-            text,
-            "{:<24} {is:<8} {:>8} {:>8} {relays:>7} {mode:<12} {downlink:<9} {:>10.3} {:>12.3} {:<12}",
-            world.name,
-            world.members,
-            world.comtrees.len(),
-            world.budget.up_bits as f64 / 1e6,
-            world.budget.down_bits as f64 / 1e6,
-            if broken == 0 { "-".to_owned() } else { format!("{broken} comtrees") }
-        );
-    }
-    text
-}
-
-fn channels(text: &mut String, channels: &[ChannelView]) {
-    for ChannelView { name, first, groups } in channels {
-        let last = u64::from(*first) + u64::from(*groups) - 1;
-        let _ = writeln!(text, "channel {name}: groups {first} to {last}");
-    }
-}
-
-fn tree(text: &mut String, comtree: &ComtreeView, why: bool) {
-    let _ = writeln!(text, "\n{:>10}  {:<16} {:<16} {:>6}", "comtree", "relay", "above", "link");
-    let mut head = comtree.id.to_string();
-    if comtree.tree.is_empty() {
-        let _ = writeln!(text, "{head:>10}  - it has no members");
-    }
-    for hop in &comtree.tree {
-        let above = hop.above.as_deref().unwrap_or("-");
-        let link = hop.link.map_or("-".to_owned(), |link| link.to_string());
-        let _ = writeln!(text, "{head:>10}  {:<16} {above:<16} {link:>6}", hop.relay);
-        head.clear();
-    }
-    if why && !comtree.why.is_empty() {
-        let _ = writeln!(text, "{:>10}  why: {}", "", comtree.why);
-    }
-    if let Some(broken) = &comtree.broken {
-        let _ = writeln!(text, "{:>10}  broken: {broken}", "");
-    }
-}
-
-fn list(text: &mut String, members: &[MemberView], more: bool) {
-    let _ = writeln!(
-        text,
-        "\n{:<12} {:<16} {:<8} {:>10} {:>12}  {:<20}",
-        "member", "relay", "is", "Mbit/s up", "Mbit/s down", "until"
-    );
-    for member in members {
-        let [up, down] = [member.budget.up_bits, member.budget.down_bits].map(|b| b as f64 / 1e6);
-        let MemberView { address, relay, state, until, .. } = member;
-        let _ = writeln!(
-            text,
-            "{address:<12} {relay:<16} {state:<8} {up:>10.3} {down:>12.3}  {until:<20}"
-        );
-    }
-    if more {
-        text.push_str("there are more members; a thousand are listed at most\n");
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn world() -> WorldView {
-        let hop = |relay: &str, above: Option<&str>| canopy_api::HopView {
-            relay: relay.to_owned(),
-            above: above.map(str::to_owned),
-            link: above.map(|_| 4),
-        };
-        WorldView {
-            name: "lobby".to_owned(),
-            id: 1,
-            channels: vec![channel("chat=0-15").unwrap()],
-            levels: 0,
-            mode: Mode::Periodic,
-            tick_ms: Some(50),
-            downlink: Protection::Group,
-            budget: Budget::default(),
-            core: CoreRule::Center,
-            closing: false,
-            members: 3,
-            comtrees: vec![ComtreeView {
-                id: 16,
-                tree: vec![hop("a", None), hop("b", Some("a"))],
-                why: "it costs the least".to_owned(),
-                broken: Some("no link leads to c".to_owned()),
-            }],
-        }
-    }
-
-    fn words(text: &str) -> Vec<Vec<&str>> {
-        text.lines().map(|line| line.split_whitespace().collect()).collect()
-    }
-
-    #[test]
-    fn a_world_has_a_line_and_each_relay_of_its_trees_has_one() {
-        let world = world();
-        let mut text = table(std::slice::from_ref(&world));
-        channels(&mut text, &world.channels);
-        tree(&mut text, &world.comtrees[0], true);
-        for wanted in [
-            "lobby open 3 1 2 every 50 ms group 0.256 4.000 1 comtrees",
-            "channel chat: groups 0 to 15",
-            "16 a - -",
-            "b a 4",
-            "why: it costs the least",
-            "broken: no link leads to c",
-        ] {
-            let wanted: Vec<&str> = wanted.split(' ').collect();
-            assert!(words(&text).contains(&wanted), "no {wanted:?} in\n{text}");
-        }
-        let mut text = String::new();
-        tree(&mut text, &world.comtrees[0], false);
-        assert!(!text.contains("why") && text.contains("broken"), "{text}");
-        assert!(table(&[]).contains("canopy world create"));
-    }
 
     #[test]
     fn what_is_no_channel_and_no_mode_says_what_to_write() {

@@ -8,8 +8,9 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use canopy_api::{
-    Accounts, EventView, Health, Joined, LinkView, Links, MemberView, Members, MembersAsk, NewLink,
-    NewMember, NewWorld, Problem, RelayView, Relays, RelaysToMeasure, WorldView, Worlds,
+    Accounts, EventView, Health, Joined, KickAsk, LinkView, Links, MemberView, Members, MembersAsk,
+    NewLink, NewMember, NewWorld, Problem, RelayView, Relays, RelaysToMeasure, WorldChange,
+    WorldView, Worlds,
 };
 use canopy_control::Controller;
 use utoipa_axum::routes;
@@ -26,15 +27,16 @@ pub(super) fn all() -> Routes {
     let described = utoipa::openapi::OpenApiBuilder::new().components(Some(schemas)).build();
     Routes::with_openapi(described)
         .routes(routes!(list_worlds, create_world))
-        .routes(routes!(show_world, delete_world))
+        .routes(routes!(show_world, set_world, delete_world))
         .routes(routes!(list_members, admit_member))
         .routes(routes!(show_member, kick_member))
         .routes(routes!(list_relays))
         .routes(routes!(near_relays))
-        .routes(routes!(show_relay))
+        .routes(routes!(show_relay, remove_relay))
         .routes(routes!(drain_relay))
         .routes(routes!(undrain_relay))
         .routes(routes!(list_links, add_link))
+        .routes(routes!(remove_link))
         .routes(routes!(list_accounts))
         .routes(routes!(events::stream))
 }
@@ -90,6 +92,18 @@ async fn show_world(State(api): State<Api>, Place(world): Place<String>) -> Answ
     ask(api, move |controller| canopy_api::world(controller, &world)).await
 }
 
+/// Change a world; what is left out stays
+#[utoipa::path(patch, path = "/v1/worlds/{world}", tag = "worlds", request_body = WorldChange,
+    params(("world" = String, Path, description = "Its name")),
+    responses((status = 200, description = "The world as it is now", body = WorldView)))]
+async fn set_world(
+    State(api): State<Api>,
+    Place(world): Place<String>,
+    Ask(ask): Ask<WorldChange>,
+) -> Answered<WorldView> {
+    change(api, move |controller| canopy_api::set_world(controller, &world, &ask)).await
+}
+
 /// Delete a world: nobody enters it any more, and its members are sent away
 #[utoipa::path(delete, path = "/v1/worlds/{world}", tag = "worlds",
     params(("world" = String, Path, description = "Its name")),
@@ -139,17 +153,21 @@ async fn show_member(
     ask(api, move |controller| canopy_api::member(controller, &world, &address)).await
 }
 
-/// Send a member away
+/// Send a member away, and keep it out for a while
 #[utoipa::path(delete, path = "/v1/worlds/{world}/members/{address}", tag = "members",
     params(("world" = String, Path, description = "The world's name"),
-           ("address" = String, Path, description = "Its address, such as 1.64")),
+           ("address" = String, Path, description = "Its address, such as 1.64"), KickAsk),
     responses((status = 202, description = "Its relay is being told")))]
 async fn kick_member(
     State(api): State<Api>,
     Place((world, address)): Place<(String, String)>,
+    Which(how): Which<KickAsk>,
 ) -> Result<StatusCode, Failure> {
-    let Json(()) =
-        change(api, move |controller| canopy_api::kick(controller, &world, &address)).await?;
+    let kick = move |controller: &mut Controller, now| {
+        canopy_api::kick(controller, now, &world, &address, &how)
+    };
+    api.handle.ask(kick).await.map_err(stopped)??;
+    api.handle.committed().await.map_err(stopped)?;
     Ok(StatusCode::ACCEPTED)
 }
 
@@ -189,6 +207,32 @@ async fn drain_relay(State(api): State<Api>, Place(relay): Place<String>) -> Ans
     responses((status = 200, description = "The relay as it is now", body = RelayView)))]
 async fn undrain_relay(State(api): State<Api>, Place(relay): Place<String>) -> Answered<RelayView> {
     change(api, move |controller| canopy_api::drain(controller, &relay, false)).await
+}
+
+/// Take a relay away for good that is drained and serves nobody
+#[utoipa::path(delete, path = "/v1/relays/{relay}", tag = "relays",
+    params(("relay" = String, Path, description = "Its name")),
+    responses((status = 204, description = "It is gone")))]
+async fn remove_relay(
+    State(api): State<Api>,
+    Place(relay): Place<String>,
+) -> Result<StatusCode, Failure> {
+    let Json(()) =
+        change(api, move |controller| canopy_api::remove_relay(controller, &relay)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Take a link away for good; worlds that run over it find other ways first
+#[utoipa::path(delete, path = "/v1/links/{link}", tag = "links",
+    params(("link" = String, Path, description = "Its number")),
+    responses((status = 204, description = "It is gone")))]
+async fn remove_link(
+    State(api): State<Api>,
+    Place(link): Place<String>,
+) -> Result<StatusCode, Failure> {
+    let Json(()) =
+        change(api, move |controller| canopy_api::remove_link(controller, &link)).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// The links

@@ -253,6 +253,62 @@ async fn members_are_listed_in_pages_and_sent_away() {
 }
 
 #[tokio::test]
+async fn who_was_sent_away_is_kept_out_for_a_while() {
+    let daemon = Daemon::start(1).await;
+    daemon.world("lobby", 1).await;
+    let path = "/v1/worlds/lobby/members";
+    daemon.send("POST", path, &new_member(1)).await;
+    let (status, _) = daemon.send("DELETE", &format!("{path}/1.64?bar_s=600"), "").await;
+    assert_eq!(status, StatusCode::ACCEPTED);
+    daemon.until("/v1/health", |health| health["members"] == 0).await;
+    let (status, barred) = daemon.send("POST", path, &new_member(1)).await;
+    assert_eq!(status, StatusCode::FORBIDDEN, "{barred}");
+    assert_eq!(barred["error"]["where"], "world lobby");
+    assert_eq!(daemon.send("POST", path, &new_member(2)).await.0, StatusCode::OK);
+    let (status, _) = daemon.send("DELETE", &format!("{path}/1.65?bar_s=99999999999"), "").await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn a_world_changes_where_it_can() {
+    let daemon = Daemon::start(1).await;
+    daemon.world("lobby", 1).await;
+    let path = "/v1/worlds/lobby";
+    let (status, world) =
+        daemon.send("PATCH", path, r#"{"tick_ms": 50, "levels": 3, "core": "all"}"#).await;
+    assert_eq!(status, StatusCode::OK, "{world}");
+    let found = (&world["mode"], &world["tick_ms"], &world["levels"], &world["core"]);
+    assert_eq!(found, (&json!("periodic"), &json!(50), &json!(3), &json!("all")));
+    assert_eq!(world["channels"][0]["name"], "chat", "what was not named stays");
+    assert_eq!(daemon.get(path).await, world);
+    daemon.send("POST", "/v1/worlds/lobby/members", &new_member(1)).await;
+    let (status, fixed) = daemon.send("PATCH", path, r#"{"mode": "immediate"}"#).await;
+    assert_eq!(status, StatusCode::CONFLICT, "{fixed}");
+    assert!(fixed["error"]["what"].as_str().unwrap().contains("the mode"), "{fixed}");
+    let world = daemon.get(path).await;
+    let hop = &world["comtrees"][0]["tree"][0];
+    assert_eq!(
+        (&hop["relay"], &hop["members"], &hop["core"]),
+        (&json!("a"), &json!(1), &json!(true))
+    );
+}
+
+#[tokio::test]
+async fn links_and_relays_are_taken_away() {
+    let daemon = Daemon::start(2).await;
+    let link = json!({ "ends": ["a", "b"], "bits": 1000, "packets": 10, "delay_us": 9 });
+    let (_, link) = daemon.send("POST", "/v1/links", &link.to_string()).await;
+    let path = format!("/v1/links/{}", link["id"]);
+    assert_eq!(daemon.send("DELETE", &path, "").await.0, StatusCode::NO_CONTENT);
+    assert_eq!(daemon.send("DELETE", &path, "").await.0, StatusCode::NOT_FOUND);
+    let (status, refused) = daemon.send("DELETE", "/v1/relays/b", "").await;
+    assert_eq!((status, &refused["error"]["where"]), (StatusCode::CONFLICT, &json!("relay b")));
+    daemon.send("POST", "/v1/relays/b/drain", "").await;
+    assert_eq!(daemon.send("DELETE", "/v1/relays/b", "").await.0, StatusCode::NO_CONTENT);
+    assert_eq!(daemon.get("/v1/relays").await["relays"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
 async fn a_drained_relay_takes_nobody_until_it_may_again() {
     let daemon = Daemon::start(1).await;
     daemon.world("lobby", 1).await;
@@ -385,8 +441,11 @@ async fn every_route_is_described_and_the_page_shows_it() {
             assert!(page.contains(&line), "{line} is not on the page");
             assert!(operation["responses"]["default"].is_object(), "{line}");
             // It is served: nothing else answers 405 or says that there is nothing.
-            let path =
-                path.replace("{world}", "w").replace("{relay}", "r").replace("{address}", "1.1");
+            let path = path
+                .replace("{world}", "w")
+                .replace("{relay}", "r")
+                .replace("{address}", "1.1")
+                .replace("{link}", "1");
             if path != "/v1/events" {
                 let (status, answer) = daemon.send(&method.to_uppercase(), &path, "").await;
                 assert_ne!(status, StatusCode::METHOD_NOT_ALLOWED, "{line}");
