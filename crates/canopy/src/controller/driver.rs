@@ -230,7 +230,7 @@ impl<O: FnMut(RelayId, Vec<u8>)> Driver<O> {
         self.controller = None;
         self.waiting.clear();
         std::thread::sleep(AGAIN);
-        let (settings, retry) = self.with.clone();
+        let (settings, retry) = self.with;
         self.orders.send(Order::Start(settings, retry)).map_err(|_| stopped())
     }
 

@@ -1,0 +1,144 @@
+//! Participants that join.
+
+use super::*;
+
+#[tokio::test]
+async fn participants_join_with_a_credential_for_the_world() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trust.toml");
+    std::fs::write(&path, format!("keys = [\"{}\"]", key(5).public())).unwrap();
+    let trust = crate::trust::TrustFile::open(path).unwrap();
+    let daemon = Daemon::admitting(1, Admits::Trusted(trust)).await;
+    daemon.world("lobby", 2).await;
+    let now = UnixTime(crate::controller::driver::now().as_nanos() / 1_000_000_000);
+    let credential = |world: &str, up_bits, signer: &SigningKey| {
+        let grant: canopy_token::Grant = serde_json::from_value(json!({
+            "world": world, "budget": { "up_bits": up_bits },
+            "comtrees": [{ "id": 1, "pub": { "groups": ["0-7"] } }],
+        }))
+        .unwrap();
+        let claims = canopy_token::Claims {
+            subject: "player".to_owned(),
+            id: "1".to_owned(),
+            expires: now.after(60),
+            not_before: None,
+            client_key: [1; 32],
+            grant,
+        };
+        signer.issue(&claims).unwrap()
+    };
+    let ask = |credential: Option<String>| JoinAsk {
+        world: "lobby".to_owned(),
+        credential,
+        client_key: [1; 32],
+        budget: Some(canopy_api::Budget {
+            up_bits: 1000,
+            up_packets: 10,
+            down_bits: 1000,
+            down_packets: 10,
+        }),
+        measured: Vec::new(),
+    };
+    let good = credential("lobby", 1000, &key(5));
+    for (credential, status, words) in [
+        (None, 401, "there is none"),
+        (Some(credential("lobby", 1000, &key(6))), 401, "not trusted"),
+        (Some(credential("arena", 1000, &key(5))), 403, "for the world arena"),
+        (Some(credential("lobby", 999, &key(5))), 403, "more than your credential grants, 999"),
+    ] {
+        let problem = daemon.joins.join(ask(credential)).await.unwrap_err();
+        assert_eq!(problem.status, status, "{problem}");
+        assert!(problem.to_string().contains(words), "{problem}");
+    }
+    let stolen = JoinAsk { client_key: [2; 32], ..ask(Some(good.clone())) };
+    assert_eq!(daemon.joins.join(stolen).await.unwrap_err().status, 403);
+    assert_eq!(daemon.get("/v1/health").await["members"], 0);
+
+    let joined = daemon.joins.join(ask(Some(good.clone()))).await.unwrap();
+    let claims = canopy_token::Claims::read_unverified(&joined.token).unwrap();
+    // Of the world's two comtrees the credential grants the first, and there eight groups.
+    assert_eq!(claims.grant.comtrees.len(), 1);
+    assert_eq!(claims.grant.comtrees[0].comtree.0, joined.comtrees[0]);
+    assert_eq!(claims.grant.comtrees[0].publish.groups[0].to_string(), "0-7");
+    assert!(claims.grant.comtrees[0].subscribe.is_empty());
+    assert_eq!(claims.grant.budget.up_bits, Some(1000));
+    daemon.joins.leave("lobby".to_owned(), Some(&good), &[1; 32]).await.unwrap();
+    daemon.until("/v1/health", |health| health["members"] == 0).await;
+    let gone = daemon.joins.leave("lobby".to_owned(), Some(&good), &[1; 32]).await.unwrap_err();
+    assert_eq!(gone.status, 404);
+}
+
+#[tokio::test]
+async fn many_join_at_once_and_each_has_an_address_of_its_own() {
+    let daemon = Daemon::start(2).await;
+    daemon.world("lobby", 1).await;
+    let join = |number: u8| {
+        let joins = daemon.joins.clone();
+        let ask = JoinAsk {
+            world: "lobby".to_owned(),
+            credential: None,
+            client_key: [number; 32],
+            budget: None,
+            measured: Vec::new(),
+        };
+        tokio::spawn(async move { joins.join(ask).await.unwrap().address })
+    };
+    let all: Vec<_> = (0..50).map(join).collect();
+    let mut addresses = BTreeSet::new();
+    for one in all {
+        addresses.insert(timeout(SOON, one).await.unwrap().unwrap());
+    }
+    assert_eq!(addresses.len(), 50);
+    let members = daemon.handle.ask(|controller, _| controller.members().count()).await.unwrap();
+    assert_eq!(members, 50);
+}
+
+#[tokio::test]
+async fn a_participant_joins_stays_and_leaves_over_a_channel() {
+    use crate::controller::participants::answer;
+    use canopy_channel::{Channel, Hello, Join, Reply};
+    use canopy_session::Identity;
+    let daemon = Daemon::start(2).await;
+    daemon.world("lobby", 1).await;
+    let (participant, controller) = (Identity::new([1; 32]), Identity::new([2; 32]));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (joins, key) = (daemon.joins.clone(), *controller.public());
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let mut channel = Channel::accept(stream, &controller, SOON).await.unwrap();
+            let hello = channel.asked(SOON).await.unwrap();
+            let caller = *channel.peer();
+            let reply: Reply<Value> = answer(&joins, &caller, hello).await.unwrap();
+            channel.reply(&reply).await.unwrap();
+        }
+    });
+    let ask = async |hello: Hello| -> Result<Value, Value> {
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let mut channel = Channel::call(stream, &participant, &key, SOON).await.unwrap();
+        channel.ask::<Value>(&hello, SOON).await.map_err(|error| match error {
+            canopy_channel::ChannelError::Refused(why) => why,
+            other => panic!("{other}"),
+        })
+    };
+    let join = |world: &str, relay: &str| Join {
+        world: world.to_owned(),
+        credential: None,
+        budget: None,
+        measured: vec![canopy_channel::Nearness { relay: relay.to_owned(), delay_us: 5 }],
+    };
+    let near = ask(Hello::Relays).await.unwrap();
+    assert_eq!(near["relays"].as_array().unwrap().len(), 2);
+    let joined = ask(Hello::Join(join("lobby", "b"))).await.unwrap();
+    assert_eq!((&joined["relay"]["name"], &joined["second"]["name"]), (&json!("b"), &json!("a")));
+    let claims = canopy_token::Claims::read_unverified(joined["token"].as_str().unwrap()).unwrap();
+    assert_eq!(&claims.client_key, participant.public(), "the token is the caller's alone");
+    let renewed = ask(Hello::Renew(join("lobby", "a"))).await.unwrap();
+    assert_eq!((&renewed["address"], &renewed["relay"]), (&joined["address"], &joined["relay"]));
+    let refused = ask(Hello::Join(join("arena", "b"))).await.unwrap_err();
+    assert_eq!(refused["where"], "world arena");
+    let leave = || Hello::Leave { world: "lobby".to_owned(), credential: None };
+    ask(leave()).await.unwrap();
+    daemon.until("/v1/health", |health| health["members"] == 0).await;
+    assert_eq!(ask(leave()).await.unwrap_err()["remedy"], "join it first");
+}
