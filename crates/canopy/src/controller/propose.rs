@@ -39,7 +39,8 @@ pub(super) fn links(
 
 /// A relay's links, and who is at their other ends.
 fn of(controller: &Controller, relay: RelayId) -> impl Iterator<Item = (LinkId, RelayId)> + '_ {
-    let links = controller.links().filter(move |link| link.ends.contains(&relay));
+    let links =
+        controller.links().map(|(link, _)| link).filter(move |link| link.ends.contains(&relay));
     links.map(move |link| (link.id, link.other(relay)))
 }
 
@@ -89,7 +90,7 @@ mod tests {
             "{:?}",
             counts.collect::<Vec<_>>()
         );
-        let first = controller.links().next().unwrap();
+        let first = controller.links().map(|(link, _)| link).next().unwrap();
         assert_eq!(first.rate, Rate { bits: 1e6, packets: 100.0 }, "the weaker end's");
     }
 }
