@@ -199,7 +199,8 @@ fn relays_carry_a_world_whether_the_controller_is_there_or_not() {
     cluster.restart_controller();
     assert_eq!(cluster.controller.as_ref().unwrap().ready["life"], 2);
     cluster.until_relays_are(&["up", "up", "up"]);
-    cluster.member("d", "r2");
+    let four = cluster.member("d", "r2");
+    at_three.hears(&four, "7", "afterwards");
     let links = cluster.ask("GET", "/v1/links", &Value::Null);
     assert_eq!(links["links"].as_array().unwrap().len(), 3, "{links}");
 

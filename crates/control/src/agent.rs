@@ -31,6 +31,8 @@ pub(crate) struct Agent {
     pub(crate) heard: Time,
     /// What it is to have, each with the number of its last change.
     wanted: BTreeMap<ItemKey, (u64, Item)>,
+    /// What it is to have once others have what comes before: if it has that already, it keeps it.
+    expected: BTreeSet<ItemKey>,
     /// What is to be called, in the order in which a relay takes it.
     queue: BTreeSet<(u8, ItemKey)>,
     /// The number of the last change of what is to be removed.
@@ -50,6 +52,7 @@ impl Agent {
             caller: None,
             heard: now,
             wanted: BTreeMap::new(),
+            expected: BTreeSet::new(),
             queue: BTreeSet::new(),
             removals: BTreeMap::new(),
             flying: BTreeMap::new(),
@@ -58,8 +61,14 @@ impl Agent {
         }
     }
 
+    /// The relay is to have something under this key later.
+    pub(crate) fn expect(&mut self, key: ItemKey) {
+        self.expected.insert(key);
+    }
+
     /// The relay is to have this, or nothing under this key.
     pub(crate) fn want(&mut self, key: ItemKey, version: u64, item: Option<Item>) {
+        self.expected.remove(&key);
         self.queue.remove(&rank(key, true));
         self.queue.remove(&rank(key, false));
         self.queue.insert(rank(key, item.is_some()));
@@ -151,6 +160,7 @@ impl Agent {
                     out.push(Settled { key, version: *version, is_there: true, result: Ok(()) });
                 }
                 Some(_) => _ = self.queue.insert(rank(key, true)),
+                None if self.expected.contains(&key) => {}
                 None => _ = self.queue.insert(rank(key, false)),
             }
         }

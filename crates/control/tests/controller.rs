@@ -2,8 +2,8 @@
 
 use canopy_control::storage::{MemoryStorage, Storage, StorageError};
 use canopy_control::{
-    Admission, Controller, Core, Downlink, Enter, Event, LinkId, LinkReport, Mode, Name, NewRelay,
-    NewWorld, Refusal, RelayId, RelaySide, Retry, Settings,
+    Admission, Controller, Core, Downlink, Enter, Event, ItemKey, LinkId, LinkReport, Mode, Name,
+    NewRelay, NewWorld, Refusal, RelayId, RelaySide, Retry, Settings,
 };
 use canopy_plan::{Limits, Rate};
 use canopy_wire::Time;
@@ -14,6 +14,10 @@ struct Bed {
     storage: MemoryStorage,
     relays: Vec<(RelayId, RelaySide)>,
     now: Time,
+    /// How many of the relays, the first ones, are connected.
+    connected: usize,
+    /// Members that relays sent away.
+    sent_away: usize,
 }
 
 fn rate(bits: u32) -> Rate {
@@ -62,7 +66,8 @@ impl Bed {
             core: Core::Center,
         };
         controller.create_world(new).unwrap();
-        let mut bed = Bed { controller, storage, relays, now };
+        let connected = relays.len();
+        let mut bed = Bed { controller, storage, relays, now, connected, sent_away: 0 };
         bed.exchange();
         bed
     }
@@ -78,11 +83,16 @@ impl Bed {
                 self.controller.handle_commit(self.now, result).unwrap();
             }
             while let Some((to, bytes)) = self.controller.poll_transmit(self.now) {
-                self.relays[usize::from(to.0) - 1].1.handle_message(&bytes);
+                let to = usize::from(to.0) - 1;
+                if to < self.connected {
+                    self.relays[to].1.handle_message(&bytes);
+                }
             }
-            for (relay, side) in &mut self.relays {
+            for (relay, side) in &mut self.relays[..self.connected] {
                 side.handle_timeout(self.now);
                 while let Some(applying) = side.poll_apply() {
+                    let is_member = matches!(applying.key(), ItemKey::Member(..));
+                    self.sent_away += usize::from(is_member && applying.after.is_none());
                     side.applied(applying, Ok(()));
                 }
                 while let Some(bytes) = side.poll_transmit() {
@@ -252,6 +262,25 @@ fn who_was_replaced_writes_nothing_and_is_heeded_no_more() {
     };
     side.handle_message(&late.encode());
     assert_eq!(side.ignored(), before + 1);
+}
+
+#[test]
+fn a_controller_that_starts_again_sends_nobody_away() {
+    let mut bed = Bed::new(3, 1_000_000, &[(0, 1, 1000), (1, 2, 1000)]);
+    for (owner, at) in [(0, 0), (1, 1), (2, 2), (3, 2)] {
+        bed.enter(owner, &[at], limits(1, 1)).unwrap();
+    }
+    bed.exchange();
+    let (settings, retry) = (Settings::default(), Retry::default());
+    bed.controller = Controller::start(settings, retry, bed.now, &mut bed.storage).unwrap();
+    for connected in [1, 2, 3] {
+        bed.connected = connected;
+        bed.exchange();
+        assert_eq!(bed.sent_away, 0, "with {connected} of three relays");
+    }
+    assert!(bed.controller.is_settled());
+    let there = bed.relays.iter().flat_map(|(_, side)| side.items().keys());
+    assert_eq!(there.filter(|key| matches!(key, ItemKey::Member(..))).count(), 4);
 }
 
 #[test]

@@ -149,6 +149,10 @@ impl Controller {
         if let (Some(world), Item::Member { address, .. }) = (world, &item) {
             self.admitting.entry((world, *address)).or_default().insert(comtree);
         }
+        // A controller that has just started hears of members that wait here, and are there.
+        if let Some(agent) = self.agents.get_mut(&relay) {
+            agent.expect(item.key());
+        }
         self.step(comtree, Step::Member(relay, item));
     }
 
