@@ -87,6 +87,14 @@ impl Rollout {
         self.unsettled.contains_key(&relay) || self.stages.iter().flatten().any(is_to)
     }
 
+    /// The comtree as a relay is yet to have it.
+    pub(crate) fn staged(&self, relay: RelayId) -> impl Iterator<Item = &Item> {
+        self.stages.iter().flatten().filter_map(move |step| match step {
+            Step::Comtree(at, item) if *at == relay => item.as_ref(),
+            _ => None,
+        })
+    }
+
     /// A relay is waited for no more, and members there not at all.
     pub(crate) fn forget(&mut self, relay: RelayId) {
         self.unsettled.remove(&relay);

@@ -3,10 +3,10 @@
 use canopy_control::storage::{MemoryStorage, Storage, StorageError};
 use canopy_control::{
     Admission, Controller, Core, Downlink, Enter, Event, ItemKey, LinkId, LinkReport, Mode, Name,
-    NewRelay, NewWorld, Refusal, RelayId, RelaySide, Retry, Settings,
+    NewRelay, NewWorld, Refusal, RelayId, RelaySide, Retry, Settings, WorldChanges,
 };
 use canopy_plan::{Limits, Rate};
-use canopy_wire::Time;
+use canopy_wire::{Address, Time};
 use core::time::Duration;
 
 struct Bed {
@@ -296,4 +296,104 @@ fn a_relay_of_another_key_does_not_take_a_name() {
     assert_eq!(bed.controller.register(bed.now, new(0)), Ok(RelayId(1)));
     let refusal = bed.controller.register(bed.now, new(9)).unwrap_err().to_string();
     assert!(refusal.contains("is known by another key"), "{refusal}");
+}
+
+#[test]
+fn a_link_in_use_is_taken_away_once_its_comtrees_have_moved() {
+    let mut bed = Bed::new(4, 10_000_000, &SQUARE);
+    (0..4).for_each(|at| _ = bed.enter(at as u8, &[at], limits(1000, 1000)).unwrap());
+    bed.exchange();
+    bed.controller.remove_link(LinkId(2)).unwrap();
+    let events = bed.exchange();
+    assert!(events.contains(&Event::LinkRemoved(LinkId(2))), "{events:?}");
+    assert_eq!(bed.links_of_tree(), [1, 3, 4]);
+    assert!(bed.relays.iter().all(|(_, side)| {
+        !side.items().contains_key(&canopy_control::ItemKey::Link(LinkId(2)))
+    }));
+    let before: Vec<_> = bed.controller.accounts().collect();
+    let refusal = bed.controller.remove_link(LinkId(3)).unwrap_err().to_string();
+    assert!(refusal.starts_with("the link 3 from r2 to r3 carries the world w"), "{refusal}");
+    assert_eq!(bed.controller.accounts().collect::<Vec<_>>(), before, "nothing has changed");
+    assert_eq!(bed.links_of_tree(), [1, 3, 4]);
+    assert_eq!(bed.controller.links().filter(|(_, usable)| *usable).count(), 3);
+}
+
+#[test]
+fn a_relay_is_taken_away_once_it_is_drained_and_empty() {
+    let mut bed = Bed::new(4, 10_000_000, &SQUARE);
+    let of: Vec<Admission> =
+        (0..4).map(|at| bed.enter(at as u8, &[at], limits(1000, 1000)).unwrap()).collect();
+    bed.exchange();
+    let refusal = bed.controller.remove_relay(RelayId(2)).unwrap_err();
+    assert!(matches!(refusal, Refusal::NotDrained(_)), "{refusal}");
+    bed.controller.drain(RelayId(2), true).unwrap();
+    let refusal = bed.controller.remove_relay(RelayId(2)).unwrap_err();
+    assert!(matches!(refusal, Refusal::StillServes { members: 1, .. }), "{refusal}");
+    bed.controller.leave(of[1].world, of[1].address).unwrap();
+    assert!(bed.exchange().contains(&Event::RelayDraining(RelayId(2))));
+    // It is between the others still.
+    bed.controller.remove_relay(RelayId(2)).unwrap();
+    let name = Name::new("r1").unwrap();
+    let removed = Event::RelayRemoved { relay: RelayId(2), name: name.clone() };
+    assert!(bed.exchange().contains(&removed));
+    assert_eq!(bed.links_of_tree(), [3, 4]);
+    assert!(bed.relays[1].1.items().is_empty(), "it has nothing any more");
+    assert!(bed.controller.relay_named(&name).is_err());
+    let accounts = bed.controller.accounts().map(|(account, ..)| format!("{account:?}"));
+    assert!(accounts.into_iter().all(|account| !account.contains("RelayId(2)")));
+}
+
+#[test]
+fn who_is_kicked_may_not_come_back_for_so_long_whatever_starts_anew() {
+    let mut bed = Bed::new(1, 10_000_000, &[]);
+    let Admission { world, address, .. } = bed.enter(7, &[0], limits(1, 1)).unwrap();
+    bed.exchange();
+    bed.controller.kick(bed.now, world, address, Duration::from_secs(120)).unwrap();
+    let refusal = bed.enter(7, &[0], limits(1, 1)).unwrap_err().to_string();
+    assert!(refusal.contains("for another 120 s; wait until then"), "{refusal}");
+    assert!(bed.exchange().contains(&Event::Left { world, address }));
+    let (settings, retry) = (Settings::default(), Retry::default());
+    bed.controller = Controller::start(settings, retry, bed.now, &mut bed.storage).unwrap();
+    bed.exchange();
+    assert!(matches!(bed.enter(7, &[0], limits(1, 1)), Err(Refusal::Barred { .. })));
+    bed.enter(8, &[0], limits(1, 1)).expect("others may");
+    bed.now = bed.now + Duration::from_secs(121);
+    bed.exchange();
+    bed.enter(7, &[0], limits(1, 1)).expect("it is over");
+}
+
+#[test]
+fn a_world_is_changed_as_far_as_it_can_be_while_members_are_in() {
+    let mut bed = Bed::new(2, 10_000_000, &[(0, 1, 1000)]);
+    let set = |bed: &mut Bed, changes| bed.controller.set_world(&world(), changes);
+    let downlink = || WorldChanges { downlink: Some(Downlink::Group), ..WorldChanges::default() };
+    let core = |core| WorldChanges { core: Some(core), ..WorldChanges::default() };
+    set(&mut bed, downlink()).unwrap();
+    bed.enter(0, &[0], limits(700_000, 1000)).unwrap();
+    bed.enter(1, &[1], limits(700_000, 1000)).unwrap();
+    bed.exchange();
+    let back = WorldChanges { downlink: Some(Downlink::Member), ..WorldChanges::default() };
+    let refusal = set(&mut bed, back).unwrap_err().to_string();
+    assert!(refusal.starts_with("the downlink of the world w cannot change"), "{refusal}");
+    let comtree = bed.controller.world(&world()).unwrap().comtrees[0];
+    let root = bed.controller.explain(comtree).unwrap().relays[0].relay;
+    let sent = |bed: &Bed| bed.controller.explain(comtree).unwrap().relays[1].above.unwrap();
+    assert_eq!((sent(&bed).up, sent(&bed).down), (rate(700_000), rate(1000)), "to the center");
+    set(&mut bed, core(Core::All)).unwrap();
+    assert!(bed.exchange().iter().any(|event| matches!(event, Event::WorldChanged(_))));
+    assert_eq!((sent(&bed).up, sent(&bed).down), (rate(700_000), rate(700_000)));
+    assert_eq!(sent(&bed).free_up, rate(200_000));
+    let explained = bed.controller.explain(comtree).unwrap();
+    assert!(explained.relays.iter().all(|relay| relay.core) && explained.why.contains("core"));
+    assert_eq!((explained.members, explained.relays[0].relay), (2, root));
+    // More than the link bears if all are in the core.
+    set(&mut bed, core(Core::Center)).unwrap();
+    let at_root = Address::unicast(root.0, 64);
+    let id = bed.controller.world(&world()).unwrap().id;
+    bed.controller.modify(id, at_root, limits(2_000_000, 1000)).unwrap();
+    let before: Vec<_> = bed.controller.accounts().collect();
+    let refusal = set(&mut bed, core(Core::All)).unwrap_err();
+    assert!(matches!(refusal, Refusal::Full { .. }), "{refusal}");
+    assert_eq!(bed.controller.accounts().collect::<Vec<_>>(), before);
+    assert_eq!(bed.controller.world(&world()).unwrap().core, Core::Center, "nothing changed");
 }

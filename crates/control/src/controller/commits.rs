@@ -1,7 +1,7 @@
 //! What is committed, and what relays are told then.
 
 use super::{Controller, LIFE};
-use crate::model::RelayId;
+use crate::model::{LinkId, RelayId};
 use crate::op::{Effect, Event, member_key};
 use crate::rollouts::Step;
 use crate::signal::{Item, ItemKey};
@@ -56,6 +56,7 @@ impl Controller {
         let mut touched = BTreeSet::new();
         for effect in effects {
             match effect {
+                Effect::Link(relay, link, None) => _ = self.unlinking.insert((relay, link)),
                 Effect::Link(relay, link, item) => self.want(relay, ItemKey::Link(link), 0, item),
                 Effect::Comtree(comtree, relay, item) => {
                     self.step(comtree, Step::Comtree(relay, item));
@@ -91,6 +92,7 @@ impl Controller {
             }
         }
         touched.into_iter().for_each(|comtree| self.flush(comtree));
+        self.unlink();
     }
 
     fn want(&mut self, relay: RelayId, key: ItemKey, version: u64, item: Option<Item>) {
@@ -128,7 +130,10 @@ impl Controller {
         let silence = self.state.settings.silence;
         let is_over = |relay: &RelayId| {
             self.agents.get(relay).is_none_or(|agent| {
-                let is_told = || !self.rollouts.values().any(|rollout| rollout.concerns(*relay));
+                let is_told = || {
+                    !self.rollouts.values().any(|rollout| rollout.concerns(*relay))
+                        && !self.unlinking.iter().any(|(at, _)| at == relay)
+                };
                 agent.is_settled() && is_told()
                     || agent.heard + silence <= now
                     || self.lost.contains(relay)
@@ -180,6 +185,26 @@ impl Controller {
             }
         }
         self.take_steps(comtree, steps);
+        self.unlink();
+    }
+
+    /// Takes links away over which nothing runs that a relay is told or is yet to be told.
+    fn unlink(&mut self) {
+        let is_free = |(relay, link): &(RelayId, LinkId)| {
+            let runs = |item: &Item| match item {
+                Item::Comtree { branches, .. } => branches.iter().any(|of| of.link == *link),
+                _ => false,
+            };
+            let agent = self.agents.get(relay);
+            let is_told = agent.is_some_and(|agent| agent.wanted().any(runs));
+            let is_to_be_told =
+                self.rollouts.values().any(|rollout| rollout.staged(*relay).any(runs));
+            !is_told && !is_to_be_told
+        };
+        for end in self.unlinking.iter().copied().filter(is_free).collect::<Vec<_>>() {
+            self.unlinking.remove(&end);
+            self.want(end.0, ItemKey::Link(end.1), 0, None);
+        }
     }
 
     /// A message for a relay.

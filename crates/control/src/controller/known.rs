@@ -150,7 +150,8 @@ impl Controller {
     pub fn is_settled(&self) -> bool {
         let running = self.agents.values().filter(|agent| !self.lost.contains(&agent.relay));
         let rollouts = self.rollouts.values().all(Rollout::is_settled);
-        self.is_committed() && rollouts && running.into_iter().all(Agent::is_settled)
+        let is_told = rollouts && self.unlinking.is_empty();
+        self.is_committed() && is_told && running.into_iter().all(Agent::is_settled)
     }
 
     /// How often calls were sent again.

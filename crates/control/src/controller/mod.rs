@@ -51,6 +51,8 @@ pub struct Controller {
     lost: BTreeSet<RelayId>,
     /// Relays that were taken away, and are still told so.
     departing: BTreeSet<RelayId>,
+    /// Links that are to go at a relay, once nothing that it is yet to be told runs over them.
+    unlinking: BTreeSet<(RelayId, LinkId)>,
     ops: VecDeque<Op>,
     committing: Option<Vec<Effect>>,
     /// Members that a relay is about to let in, and on which comtrees.
@@ -94,6 +96,7 @@ impl Controller {
             rollouts: Rollouts::new(),
             changes: 0,
             departing: BTreeSet::new(),
+            unlinking: BTreeSet::new(),
             ops: VecDeque::new(),
             committing: None,
             admitting: BTreeMap::new(),

@@ -111,6 +111,7 @@ impl Sim {
             while let Some(message) = controller.poll_transmit(self.now) {
                 messages.push(message);
             }
+            let mut registered = Vec::new();
             while let Some(event) = controller.poll_event() {
                 match event {
                     Event::Admitted { world, address } => {
@@ -125,7 +126,11 @@ impl Sim {
                     Event::Reshaped { .. } => self.told.reshaped += 1,
                     Event::Broken { .. } => self.told.broken += 1,
                     Event::RelayLost(_) => self.told.relays_lost += 1,
-                    Event::RelayFound(_) | Event::LinkDamped(_) => {}
+                    Event::RelayRegistered(id) => registered.push(id),
+                    Event::RelayRemoved { .. } => self.told.relays_removed += 1,
+                    Event::LinkRemoved(_) => self.told.links_removed += 1,
+                    Event::WorldChanged(_) => self.told.worlds_changed += 1,
+                    _ => {}
                 }
             }
             if self.commit.is_none()
@@ -135,9 +140,12 @@ impl Sim {
                 self.commit = Some((self.now + takes, batch));
             }
             for (relay, bytes) in messages {
-                let at = self.relays.iter().position(|of| of.id == relay).unwrap();
-                self.send(To::Relay(at), at, bytes);
+                // One that was taken away and has registered again has another channel.
+                if let Some(at) = self.relays.iter().position(|of| of.id == relay) {
+                    self.send(To::Relay(at), at, bytes);
+                }
             }
+            registered.into_iter().for_each(|id| self.take_number(id));
         }
         for at in 0..self.relays.len() {
             while let Some(bytes) = self.relays[at].side.as_mut().and_then(|s| s.poll_transmit()) {

@@ -24,6 +24,11 @@ impl Sim {
         if self.controller.is_none() {
             self.start_controller();
         }
+        for at in 0..self.relays.len() {
+            if let Some(id) = self.register(at) {
+                self.take_number(id);
+            }
+        }
         self.settle();
     }
 

@@ -7,6 +7,7 @@
 mod adversary;
 mod carry;
 mod ending;
+mod operating;
 mod reference;
 mod relays;
 mod scale;

@@ -73,6 +73,13 @@ fn check(side: &RelaySide, applying: &Applying, refuse: bool) -> Result<(), Stri
         (Some(Item::Member { .. }), _) if refuse && applying.before.is_none() => {
             Err("there is no place".to_owned())
         }
+        (None, ItemKey::Link(id)) => {
+            let is_on_it = |item: &Item| matches!(item, Item::Comtree { branches, .. } if branches.iter().any(|of| of.link == id));
+            match side.items().values().any(is_on_it) {
+                true => Err(format!("a branch goes over link {}", id.0)),
+                false => Ok(()),
+            }
+        }
         (None, ItemKey::Comtree(id)) => {
             let is_on_it = |key: &ItemKey| matches!(key, ItemKey::Member(of, _) if *of == id);
             assert!(!side.items().keys().any(is_on_it), "members go before their comtree");

@@ -7,7 +7,7 @@ use canopy_control::signal::Branch;
 use canopy_control::storage::{Batch, Fault, MemoryStorage, Storage};
 use canopy_control::{
     Controller, Core, Downlink, Enter, Item, ItemKey, LinkId, LinkReport, MemberState, Mode, Name,
-    NewRelay, NewWorld, RelayId, Retry, Settings, WorldId,
+    NewRelay, NewWorld, Refusal, RelayId, Retry, Settings, WorldId,
 };
 use canopy_plan::{Limits, Rate};
 use canopy_wire::{Address, Comtree, Time};
@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 pub(crate) enum Plan {
     /// Messages are lost, doubled and reordered, relays refuse members.
     Calm,
-    /// All that; links fail, relays crash, trees are improved.
+    /// All that; links fail, relays crash, trees are improved, links and relays are taken away.
     Failing,
     /// All that; the controller crashes, storage fails, messages do not pass.
     Stormy,
@@ -37,6 +37,11 @@ pub(crate) struct Told {
     pub(crate) reshaped: u32,
     pub(crate) broken: u32,
     pub(crate) relays_lost: u32,
+    pub(crate) relays_removed: u32,
+    pub(crate) links_removed: u32,
+    pub(crate) worlds_changed: u32,
+    pub(crate) kicked: u32,
+    pub(crate) barred: u32,
     pub(crate) controllers: u32,
     pub(crate) commits_failed: u32,
     pub(crate) repeats: u64,
@@ -51,6 +56,11 @@ impl Told {
         self.reshaped += of.reshaped;
         self.broken += of.broken;
         self.relays_lost += of.relays_lost;
+        self.relays_removed += of.relays_removed;
+        self.links_removed += of.links_removed;
+        self.worlds_changed += of.worlds_changed;
+        self.kicked += of.kicked;
+        self.barred += of.barred;
         self.controllers += of.controllers;
         self.commits_failed += of.commits_failed;
         self.repeats += of.repeats;
@@ -58,8 +68,17 @@ impl Told {
 
     /// A simulation in which nothing happens proves nothing.
     pub(crate) fn assert_everything_happened(&self, plan: Plan) {
-        let calm = [self.admitted, self.refused_at_once, self.rolled_back, self.left];
-        let failing = [self.reshaped, self.broken, self.relays_lost];
+        let calm = [
+            self.admitted,
+            self.refused_at_once,
+            self.rolled_back,
+            self.left,
+            self.worlds_changed,
+            self.kicked,
+            self.barred,
+        ];
+        let failing =
+            [self.reshaped, self.broken, self.relays_lost, self.relays_removed, self.links_removed];
         let stormy = [self.controllers, self.commits_failed];
         assert!(calm.iter().all(|count| *count > 0) && self.repeats > 0, "{self:?}");
         assert!(plan == Plan::Calm || failing.iter().all(|count| *count > 0), "{self:?}");
@@ -71,6 +90,15 @@ impl Told {
 pub(crate) enum To {
     Controller(usize),
     Relay(usize),
+}
+
+impl To {
+    /// At the end of whose channel.
+    pub(crate) fn relay(self) -> usize {
+        match self {
+            To::Controller(at) | To::Relay(at) => at,
+        }
+    }
 }
 
 pub(crate) struct Sim {
@@ -149,14 +177,8 @@ impl Sim {
         let count = 2 + self.up_to(7);
         let controller = self.controller.as_mut().unwrap();
         for number in 0..count {
-            let new = NewRelay {
-                name: Name::new(&format!("r{number}")).unwrap(),
-                key: [number as u8; 32],
-                native: ([127, 0, 0, 1], 7000 + number as u16).into(),
-                uplink: Limits { send: rate(4_000_000), receive: rate(4_000_000) },
-                places: 30,
-            };
-            self.relays.push(SimRelay::new(controller.register(self.now, new).unwrap()));
+            let id = controller.register(self.now, relay_of_number(number)).unwrap();
+            self.relays.push(SimRelay::new(id));
         }
         // Its name and key bring a relay its number back.
         for from in 1..count {
@@ -172,13 +194,15 @@ impl Sim {
         (0..3).for_each(|number| self.create_world(number));
     }
 
-    fn join(&mut self, from: usize, to: usize) {
+    pub(crate) fn join(&mut self, from: usize, to: usize) {
         let bits = 200_000 + self.up_to(800_000) as u32;
         let delay = 1000 + self.up_to(30_000) as u32;
         let ends = [from, to].map(|end| self.relays[end].id);
-        let controller = self.controller.as_mut().unwrap();
-        let link = controller.add_link(ends, rate(bits), delay).unwrap();
+        let Some(controller) = self.controller.as_mut() else { return };
+        // A relay that was taken away has no links.
+        let Ok(link) = controller.add_link(ends, rate(bits), delay) else { return };
         self.links.push((link, [from, to], true));
+        self.report_links();
     }
 
     fn create_world(&mut self, number: usize) {
@@ -230,9 +254,9 @@ impl Sim {
 
     fn act(&mut self) {
         let most = match self.plan {
-            Plan::Calm => 14,
-            Plan::Failing => 18,
-            Plan::Stormy => 24,
+            Plan::Calm => 18,
+            Plan::Failing => 24,
+            Plan::Stormy => 30,
         };
         match self.up_to(most) {
             0..=6 => self.enter(),
@@ -244,15 +268,24 @@ impl Sim {
                 self.create_world(number);
             }
             13 if self.one_in(4) => self.delete_world(),
-            14 | 15 => self.flip_link(),
-            16 => self.crash_or_restart_relay(),
-            17 => self.improve(),
-            18 => {
+            14 => self.set_world(),
+            15 => self.kick(),
+            16 => self.drain_or_not(),
+            17 => {
+                let at = self.up_to(self.relays.len());
+                _ = self.register(at);
+            }
+            18 => self.remove_or_add_link(),
+            19 => self.remove_relay(),
+            20 | 21 => self.flip_link(),
+            22 => self.crash_or_restart_relay(),
+            23 => self.improve(),
+            24 => {
                 let at = self.up_to(self.relays.len());
                 self.relays[at].is_cut_off ^= true;
             }
-            19 | 20 => self.crash_or_start_controller(),
-            21 => {
+            25 | 26 => self.crash_or_start_controller(),
+            27 => {
                 let after = self.up_to(5) as u32;
                 let fault = if self.one_in(2) { Fault::Before } else { Fault::After };
                 self.storage.fail_after(after, fault);
@@ -285,13 +318,14 @@ impl Sim {
                 assert_eq!(held.count(), 1, "who asks again has one place");
             }
             Err(refusal) => {
+                self.told.barred += u32::from(matches!(refusal, Refusal::Barred { .. }));
                 assert!(refusal.to_string().contains(';'), "{refusal}: it says what to do");
                 self.told.refused_at_once += 1;
             }
         }
     }
 
-    fn some_member(&mut self) -> Option<(WorldId, Address)> {
+    pub(crate) fn some_member(&mut self) -> Option<(WorldId, Address)> {
         let members: Vec<_> =
             self.controller.as_ref()?.members().map(|m| (m.world, m.address)).collect();
         let at = self.up_to(members.len());
@@ -393,6 +427,17 @@ impl Sim {
             Controller::start(settings(self.plan), Retry::default(), self.now, &mut self.storage);
         self.controller = started.ok();
         self.told.controllers += 1;
+    }
+}
+
+/// What a relay says of itself when it registers.
+pub(crate) fn relay_of_number(number: usize) -> NewRelay {
+    NewRelay {
+        name: Name::new(&format!("r{number}")).unwrap(),
+        key: [number as u8; 32],
+        native: ([127, 0, 0, 1], 7000 + number as u16).into(),
+        uplink: Limits { send: rate(4_000_000), receive: rate(4_000_000) },
+        places: 30,
     }
 }
 

@@ -1,0 +1,99 @@
+//! What an operator does while everything runs: worlds are changed, members kicked, links and relays
+//! drained and taken away.
+
+use crate::sim::{Sim, relay_of_number};
+use canopy_control::{Core, Name, RelayId, RelayState, WorldChanges};
+use core::time::Duration;
+
+impl Sim {
+    pub(crate) fn set_world(&mut self) {
+        let at = self.up_to(self.worlds.len());
+        let world = self.worlds[at].clone();
+        let core = match self.up_to(3) {
+            0 => Core::Center,
+            1 => Core::CenterAndNeighbours,
+            _ => Core::All,
+        };
+        let levels = self.one_in(2).then_some(1 + self.up_to(4) as u8);
+        let changes = WorldChanges { core: Some(core), levels, ..WorldChanges::default() };
+        let Some(controller) = &mut self.controller else { return };
+        let before = controller.world(&world).cloned();
+        match controller.set_world(&world, changes) {
+            Ok(()) => {}
+            Err(refusal) => {
+                assert_eq!(before, controller.world(&world).cloned(), "{refusal}: nothing changed");
+            }
+        }
+    }
+
+    pub(crate) fn kick(&mut self) {
+        let Some((world, address)) = self.some_member() else { return };
+        let bar = Duration::from_millis(self.up_to(4_000) as u64);
+        let now = self.now;
+        let Some(controller) = &mut self.controller else { return };
+        self.told.kicked += u32::from(controller.kick(now, world, address, bar).is_ok());
+    }
+
+    pub(crate) fn drain_or_not(&mut self) {
+        let at = self.up_to(self.relays.len());
+        let (id, drains) = (self.relays[at].id, self.one_in(2));
+        let Some(controller) = &mut self.controller else { return };
+        _ = controller.drain(id, drains);
+    }
+
+    pub(crate) fn remove_or_add_link(&mut self) {
+        if self.one_in(2) {
+            let at = self.up_to(self.links.len());
+            let link = self.links[at].0;
+            let Some(controller) = &mut self.controller else { return };
+            _ = controller.remove_link(link);
+        } else {
+            let (from, to) = (self.up_to(self.relays.len()), self.up_to(self.relays.len()));
+            if from != to {
+                self.join(from, to);
+            }
+        }
+    }
+
+    /// Drains the relay with the fewest members, which are sent away, or takes it away if it is
+    /// empty.
+    pub(crate) fn remove_relay(&mut self) {
+        let at = self.up_to(self.relays.len());
+        let id = self.relays[at].id;
+        let Some(controller) = &mut self.controller else { return };
+        let is_up = controller.relays().any(|r| r.id == id && r.state == RelayState::Up);
+        if is_up {
+            assert!(controller.remove_relay(id).is_err(), "it takes members");
+            _ = controller.drain(id, true);
+        }
+        let there = controller.members().filter(|member| member.relay() == id);
+        for (world, address) in there.map(|m| (m.world, m.address)).collect::<Vec<_>>() {
+            _ = controller.leave(world, address);
+        }
+        if controller.remove_relay(id).is_ok() {
+            assert!(controller.relays().all(|relay| relay.id != id));
+            assert!(controller.links().all(|(link, _)| !link.ends.contains(&id)));
+        }
+    }
+
+    /// A relay registers: it gets its number back, or another if it was taken away. What was on its
+    /// way then was on a channel that is no more.
+    pub(crate) fn register(&mut self, at: usize) -> Option<RelayId> {
+        self.controller.as_mut()?.register(self.now, relay_of_number(at)).ok()
+    }
+
+    /// A relay hears that it has this number.
+    pub(crate) fn take_number(&mut self, id: RelayId) {
+        let Some(controller) = &self.controller else { return };
+        let Some(relay) = controller.relays().find(|relay| relay.id == id) else { return };
+        let is_named = |at: &usize| Name::new(&format!("r{at}")).as_ref() == Ok(&relay.name);
+        let Some(at) = (0..self.relays.len()).find(is_named) else { return };
+        if self.relays[at].id != id {
+            self.relays[at].crash();
+            self.relays[at].id = id;
+            self.relays[at].restart();
+            self.network.retain(|_, (to, _)| to.relay() != at);
+            self.report_links();
+        }
+    }
+}
