@@ -73,7 +73,8 @@ impl State {
         let mut measured = ask.measured.clone();
         measured.sort_by_key(|(relay, delay)| (*delay, *relay));
         let takes = |relay: &RelayId| {
-            self.relays.get(relay).is_some_and(|relay| relay.state == RelayState::Up)
+            let is_up = self.relays.get(relay).is_some_and(|of| of.state == RelayState::Up);
+            is_up && !self.silent.contains(relay)
         };
         measured.retain(|(relay, _)| takes(relay));
         let mut nearest = Refusal::NoRelay(ask.measured.len());

@@ -29,6 +29,10 @@ pub(crate) struct Agent {
     caller: Option<Caller>,
     /// When it was last heard.
     pub(crate) heard: Time,
+    /// When a neighbour last heard it, while it was not heard here.
+    pub(crate) vouched: Time,
+    /// Whether its channel has broken since.
+    pub(crate) is_cut: bool,
     /// What it is to have, each with the number of its last change.
     wanted: BTreeMap<ItemKey, (u64, Item)>,
     /// What it is to have once others have what comes before: if it has that already, it keeps it.
@@ -51,6 +55,8 @@ impl Agent {
             retry,
             caller: None,
             heard: now,
+            vouched: now,
+            is_cut: false,
             wanted: BTreeMap::new(),
             expected: BTreeSet::new(),
             queue: BTreeSet::new(),
@@ -103,6 +109,7 @@ impl Agent {
             return;
         }
         self.heard = now;
+        self.is_cut = false;
         if self.caller.as_ref().is_some_and(|caller| caller.relay() == life) {
             return;
         }

@@ -135,6 +135,7 @@ impl State {
             link.delay_us = report.delay_us;
         }
         let health = self.health.entry(report.link).or_default();
+        health.reported.insert(relay);
         if report.up {
             health.deaf.remove(&relay);
         } else {

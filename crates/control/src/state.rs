@@ -11,43 +11,13 @@ use crate::model::{
 };
 use crate::name::Name;
 use crate::op::{Effect, Op};
+use crate::settings::Settings;
 use crate::shape::{Load, Shape};
 use crate::signal::{Branch, Item};
 use crate::storage::{Entry, Storage, StorageError, Table};
 use canopy_plan::Rate;
 use canopy_wire::{Address, Comtree, Time};
-use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// How the controller does its work.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
-    /// The share of a link's or an uplink's rate that can be reserved, 0 to 1.
-    pub share: f64,
-    /// A member that does not renew its lease has left after this.
-    pub lease: Duration,
-    /// So long the address of one who has left is given to nobody else.
-    pub rest: Duration,
-    /// A relay that is silent for so long is given up.
-    pub silence: Duration,
-    /// In which time the penalty for a link's failures halves.
-    pub half_life: Duration,
-    /// A better tree is taken only if it costs less by this share.
-    pub least_gain: f64,
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            share: 0.9,
-            lease: Duration::from_secs(60),
-            rest: Duration::from_secs(30),
-            silence: Duration::from_secs(2),
-            half_life: Duration::from_secs(15),
-            least_gain: 0.15,
-        }
-    }
-}
 
 /// A comtree as it runs.
 #[derive(Clone, Debug)]
@@ -66,6 +36,8 @@ pub(crate) struct Running {
 pub(crate) struct Health {
     /// The ends that do not hear the other.
     pub(crate) deaf: BTreeSet<RelayId>,
+    /// The ends that have said how they find it.
+    pub(crate) reported: BTreeSet<RelayId>,
     pub(crate) damping: Damping,
     /// Whether it was usable when that was last looked at.
     pub(crate) was_usable: bool,
@@ -91,6 +63,8 @@ pub(crate) struct State {
     pub(crate) endpoints: BTreeMap<(WorldId, RelayId), u16>,
     /// When leases and rests end.
     pub(crate) ends: BTreeSet<(Time, WorldId, Address)>,
+    /// Relays that run and are not heard now.
+    pub(crate) silent: BTreeSet<RelayId>,
     /// Who was sent away and may not come back yet: until when.
     pub(crate) bars: BTreeMap<(WorldId, Owner), Time>,
     pub(crate) ledger: Ledger,
@@ -112,6 +86,7 @@ impl State {
             owners: BTreeMap::new(),
             endpoints: BTreeMap::new(),
             ends: BTreeSet::new(),
+            silent: BTreeSet::new(),
             bars: BTreeMap::new(),
             ledger: Ledger::new(settings.share.clamp(0.0, 1.0)),
         }

@@ -3,7 +3,7 @@
 use canopy_control::storage::{MemoryStorage, Storage, StorageError};
 use canopy_control::{
     Admission, Controller, Core, Downlink, Enter, Event, ItemKey, LinkId, LinkReport, Mode, Name,
-    NewRelay, NewWorld, Refusal, RelayId, RelaySide, Retry, Settings, WorldChanges,
+    NewRelay, NewWorld, Refusal, RelayId, RelaySide, RelayState, Retry, Settings, WorldChanges,
 };
 use canopy_plan::{Limits, Rate};
 use canopy_wire::{Address, Time};
@@ -396,4 +396,37 @@ fn a_world_is_changed_as_far_as_it_can_be_while_members_are_in() {
     assert!(matches!(refusal, Refusal::Full { .. }), "{refusal}");
     assert_eq!(bed.controller.accounts().collect::<Vec<_>>(), before);
     assert_eq!(bed.controller.world(&world()).unwrap().core, Core::Center, "nothing changed");
+}
+
+#[test]
+fn whose_channel_breaks_stays_while_a_neighbour_hears_it_and_is_lost_at_once_if_none_does() {
+    let mut bed = Bed::new(3, 10_000_000, &[(0, 1, 1000), (1, 2, 1000), (2, 0, 1000)]);
+    (0..3).for_each(|at| _ = bed.enter(at as u8, &[at], limits(1000, 1000)).unwrap());
+    (1..=3).for_each(|link| bed.set_link(link, [link as usize - 1, link as usize % 3], true));
+    bed.exchange();
+    bed.controller.handle_disconnect(bed.now, RelayId(2));
+    let say = |bed: &mut Bed, at: usize, link: u32| {
+        let report = LinkReport { link: LinkId(link), up: false, delay_us: 0 };
+        let side = &mut bed.relays[at].1;
+        side.set_link(bed.now, report);
+        side.handle_timeout(bed.now);
+        while let Some(bytes) = side.poll_transmit() {
+            bed.controller.handle_message(bed.now, RelayId(at as u16 + 1), &bytes);
+        }
+        let of = bed.controller.relays().find(|relay| relay.id == RelayId(2)).unwrap();
+        of.state
+    };
+    assert_eq!(say(&mut bed, 0, 1), RelayState::Up, "r2 hears it");
+    let refusal = bed.controller.enter(
+        bed.now,
+        &Enter { world: world(), owner: [9; 16], limits: None, measured: vec![(RelayId(2), 1)] },
+    );
+    assert_eq!(refusal, Err(Refusal::NoRelay(1)), "it takes nobody new");
+    assert_eq!(say(&mut bed, 2, 2), RelayState::Gone);
+    assert!(
+        bed.controller
+            .members()
+            .filter(|m| m.relay() == RelayId(2))
+            .all(|member| { member.state == canopy_control::MemberState::Resting })
+    );
 }

@@ -162,14 +162,17 @@ impl Controller {
     }
 
     fn dismiss(&mut self, comtree: Comtree, relay: RelayId, address: Address) {
-        let Some(world) = self.state.comtrees.get(&comtree).map(|running| running.world) else {
-            return;
-        };
-        self.admitting.remove(&(world, address));
         if let Some(rollout) = self.rollouts.get_mut(&comtree) {
             rollout.dismiss(relay, address);
         }
-        self.leaving.entry((world, address)).or_default().insert(comtree);
+        match self.state.comtrees.get(&comtree).map(|running| running.world) {
+            Some(world) => {
+                self.admitting.remove(&(world, address));
+                self.leaving.entry((world, address)).or_default().insert(comtree);
+            }
+            // The world is gone since, with the last that it had at a relay that was given up.
+            None => self.admitting.retain(|(_, of), on| *of != address || !on.contains(&comtree)),
+        }
         self.want(relay, member_key(comtree, address), 0, None);
     }
 

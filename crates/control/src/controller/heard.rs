@@ -3,9 +3,10 @@
 use super::{Controller, REVIEW};
 use crate::agent::Settled;
 use crate::error::Refusal;
-use crate::model::{MemberState, RelayId, RelayState, WorldId};
+use crate::model::{RelayId, RelayState, WorldId};
 use crate::op::{Effect, Event, Op, member_key};
 use crate::rollouts::Rollout;
+use crate::settings::Settings;
 use crate::signal::{ItemKey, Message};
 use crate::state::State;
 use canopy_wire::{Address, Comtree, Time};
@@ -21,6 +22,7 @@ impl Controller {
                 self.found(relay);
                 links.into_iter().for_each(|report| self.state.report(now, relay, report));
                 self.review(now);
+                self.give_up_silent(now);
             }
             Message::Answer { .. } => {
                 let mut settled = Vec::new();
@@ -150,13 +152,7 @@ impl Controller {
             }
             self.ops.push_back(op);
         }
-        let silence = self.state.settings.silence;
-        let silent = self.agents.values().filter(|agent| agent.heard + silence <= now);
-        for relay in silent.map(|agent| agent.relay).collect::<Vec<_>>() {
-            if self.state.is_running(relay) {
-                self.lose(now, relay);
-            }
-        }
+        self.give_up_silent(now);
         self.forget_departed(now);
         if now >= self.next_review {
             self.review(now);
@@ -165,36 +161,14 @@ impl Controller {
 
     /// When it wants to know the time next.
     pub fn poll_timeout(&self, now: Time) -> Time {
-        let silence = self.state.settings.silence;
         let running = self.agents.values().filter(|agent| self.state.is_running(agent.relay));
-        let silent = running.map(|agent| agent.heard + silence);
+        let Settings { silence, suspicion, lease, .. } = self.state.settings;
+        let silent = running
+            .flat_map(|agent| [suspicion, silence, lease].map(|after| agent.heard + after))
+            .filter(|at| *at > now);
         let calls = self.agents.values().filter_map(|agent| agent.poll_timeout(now));
         let ends = self.state.ends.first().map(|(until, ..)| *until);
         silent.chain(calls).chain(ends).fold(self.next_review, Time::min)
-    }
-
-    /// Gives up a relay that is silent.
-    fn lose(&mut self, now: Time, relay: RelayId) {
-        let mut op = Op::default();
-        _ = self.state.set_relay(&mut op, relay, RelayState::Gone);
-        op.effects.push(Effect::Lost(relay));
-        op.tell(Event::RelayLost(relay));
-        self.ops.push_back(op);
-        self.give_up_members(now, relay);
-        self.repair();
-    }
-
-    pub(super) fn give_up_members(&mut self, now: Time, relay: RelayId) {
-        let there = self
-            .state
-            .members
-            .values()
-            .filter(|member| member.relay() == relay && member.state != MemberState::Resting);
-        for (world, address) in there.map(|m| (m.world, m.address)).collect::<Vec<_>>() {
-            let mut op = Op::default();
-            self.state.give_up(&mut op, now, world, address);
-            self.ops.push_back(op);
-        }
     }
 
     fn review(&mut self, now: Time) {

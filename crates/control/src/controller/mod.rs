@@ -1,9 +1,11 @@
-//! The controller: what it is asked (here), what relays say (`heard`), what is committed and told to
+//! The controller: what it is asked (here), what relays say (`heard`) or say no more
+//! (`silent`), what is committed and told to
 //! relays then (`commits`), and what it knows (`known`).
 
 mod commits;
 mod heard;
 mod known;
+mod silent;
 
 use crate::admission::{Admission, Enter};
 use crate::agent::Agent;
@@ -14,8 +16,9 @@ use crate::name::Name;
 use crate::op::{Effect, Event, Op};
 use crate::repair::NewRelay;
 use crate::rollouts::Rollouts;
+use crate::settings::Settings;
 use crate::signal::Retry;
-use crate::state::{Settings, State};
+use crate::state::State;
 use crate::storage::{Batch, Condition, Revision, Storage, Table, Write};
 use crate::worlds::{NewWorld, WorldChanges};
 use canopy_plan::{Limits, Rate};

@@ -165,7 +165,7 @@ impl Sim {
             (false, false) => [1, 1, 1, 1, 1, 1, 1, 0, 0, 2][self.up_to(10)],
         };
         for _ in 0..copies {
-            let slow = if self.one_in(50) { 3_000 } else { 60 };
+            let slow = self.takes[usize::from(self.one_in(50))];
             let takes = Duration::from_millis(1 + self.up_to(slow) as u64);
             self.sent += 1;
             self.network.insert((self.now + takes, self.sent), (to, bytes.clone()));

@@ -10,6 +10,7 @@ mod ending;
 mod operating;
 mod reference;
 mod relays;
+mod repairing;
 mod scale;
 mod sim;
 

@@ -112,6 +112,8 @@ pub(crate) struct Sim {
     pub(crate) links: Vec<(LinkId, [usize; 2], bool)>,
     pub(crate) network: BTreeMap<(Time, u64), (To, Vec<u8>)>,
     pub(crate) sent: u64,
+    /// How long messages take at most, milliseconds; and now and then.
+    pub(crate) takes: [usize; 2],
     pub(crate) is_clear: bool,
     pub(crate) worlds: Vec<Name>,
     pub(crate) admitted: Vec<(WorldId, Address)>,
@@ -121,7 +123,12 @@ pub(crate) struct Sim {
 /// A relay that is given up may be there all the same, so that is left to storms.
 pub(crate) fn settings(plan: Plan) -> Settings {
     let silence = if plan == Plan::Calm { 20_000 } else { 1_200 };
-    Settings { silence: Duration::from_millis(silence), ..SETTINGS }
+    let suspicion = if plan == Plan::Calm { 20_000 } else { 900 };
+    Settings {
+        silence: Duration::from_millis(silence),
+        suspicion: Duration::from_millis(suspicion),
+        ..SETTINGS
+    }
 }
 
 pub(crate) const SETTINGS: Settings = Settings {
@@ -129,21 +136,31 @@ pub(crate) const SETTINGS: Settings = Settings {
     lease: Duration::from_secs(40),
     rest: Duration::from_secs(5),
     silence: Duration::from_millis(1200),
+    suspicion: Duration::from_millis(900),
     half_life: Duration::from_secs(5),
     least_gain: 0.15,
 };
 
-fn rate(bits: u32) -> Rate {
+pub(crate) fn rate(bits: u32) -> Rate {
     Rate { bits: f64::from(bits), packets: f64::from(bits / 100) }
 }
 
 impl Sim {
     pub(crate) fn new(seed: u64, plan: Plan) -> Sim {
+        let mut sim = Sim::empty(seed, plan);
+        sim.build();
+        sim.settle();
+        sim.is_clear = false;
+        sim
+    }
+
+    /// A controller alone.
+    pub(crate) fn empty(seed: u64, plan: Plan) -> Sim {
         let mut storage = MemoryStorage::default();
         let now = Time::from_millis(1_000);
         let controller =
             Controller::start(settings(plan), Retry::default(), now, &mut storage).unwrap();
-        let mut sim = Sim {
+        Sim {
             rng: ChaCha8Rng::seed_from_u64(seed),
             plan,
             now,
@@ -154,15 +171,12 @@ impl Sim {
             links: Vec::new(),
             network: BTreeMap::new(),
             sent: 0,
+            takes: [60, 3_000],
             is_clear: true,
             worlds: Vec::new(),
             admitted: Vec::new(),
             told: Told::default(),
-        };
-        sim.build();
-        sim.settle();
-        sim.is_clear = false;
-        sim
+        }
     }
 
     pub(crate) fn up_to(&mut self, most: usize) -> usize {
@@ -205,7 +219,7 @@ impl Sim {
         self.report_links();
     }
 
-    fn create_world(&mut self, number: usize) {
+    pub(crate) fn create_world(&mut self, number: usize) {
         let name = Name::new(&format!("w{number}")).unwrap();
         let core = match self.up_to(3) {
             0 => Core::Center,

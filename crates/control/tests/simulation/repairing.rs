@@ -1,0 +1,246 @@
+//! How long a repair takes: sixteen relays on a network of some milliseconds, with the real times for
+//! beats, repeats and suspicion. A link or a relay fails, its neighbours notice as the data plane
+//! does, and the clock runs until the last relay has its new tree, and the last member of a dead relay
+//! is let in elsewhere.
+
+use crate::relays::SimRelay;
+use crate::sim::{Plan, Sim, rate, relay_of_number};
+use canopy_control::{
+    Controller, Core, Downlink, Enter, Item, ItemKey, LinkId, LinkReport, MemberState, Mode, Name,
+    NewWorld, RelayId, Retry, Settings,
+};
+use canopy_plan::Limits;
+use canopy_wire::{Comtree, Time};
+use core::time::Duration;
+use rand::RngExt;
+
+const RELAYS: usize = 16;
+const MEMBERS: usize = 32;
+/// Both ends of a link know within this that one of them hears nothing.
+const NOTICED_MS: u64 = 300;
+/// A trial ends after this.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Failure {
+    Link,
+    Relay,
+}
+
+struct Trial {
+    sim: Sim,
+    world: Name,
+    comtree: Comtree,
+    died: Option<usize>,
+}
+
+impl Trial {
+    fn new(seed: u64) -> Trial {
+        let mut sim = Sim::empty(seed, Plan::Stormy);
+        let (settings, retry) = (Settings::default(), Retry::default());
+        sim.controller = Controller::start(settings, retry, sim.now, &mut sim.storage).ok();
+        sim.takes = [5, 15];
+        for number in 0..RELAYS {
+            let controller = sim.controller.as_mut().unwrap();
+            let id = controller.register(sim.now, relay_of_number(number)).unwrap();
+            sim.relays.push(SimRelay::new(id));
+        }
+        for from in 0..RELAYS {
+            for step in [1, 3] {
+                sim.join(from, (from + step) % RELAYS);
+            }
+        }
+        let world = Name::new("w").unwrap();
+        let default = Limits { send: rate(500), receive: rate(2_000) };
+        let new = NewWorld {
+            name: world.clone(),
+            comtrees: 1,
+            channels: Vec::new(),
+            levels: 1,
+            mode: Mode::Immediate,
+            downlink: Downlink::Member,
+            default,
+            core: Core::Center,
+        };
+        sim.controller.as_mut().unwrap().create_world(new).unwrap();
+        sim.advance(sim.now + Duration::from_secs(2));
+        let mut trial = Trial { sim, world, comtree: Comtree(16), died: None };
+        (0..MEMBERS).for_each(|member| _ = trial.enter(member));
+        trial.sim.advance(trial.sim.now + Duration::from_secs(2));
+        assert!(trial.sim.controller.as_ref().is_some_and(Controller::is_settled));
+        // At any time between two beats.
+        let pause = Duration::from_micros(trial.sim.rng.random_range(0..500_000));
+        trial.sim.advance(trial.sim.now + pause);
+        trial
+    }
+
+    /// A member asks, from next to its own relay; once that is dead, from next to the second one,
+    /// which it knows.
+    fn enter(&mut self, member: usize) -> Option<RelayId> {
+        let own = member % RELAYS;
+        let near = [own, (own + 1) % RELAYS, (own + 2) % RELAYS];
+        let alive = near.into_iter().filter(|at| Some(*at) != self.died);
+        let measured = alive.zip(1..).map(|(at, far)| (self.sim.relays[at].id, far * 1000));
+        let ask = Enter {
+            world: self.world.clone(),
+            owner: [member as u8; 16],
+            limits: None,
+            measured: measured.collect(),
+        };
+        let controller = self.sim.controller.as_mut().unwrap();
+        controller.enter(self.sim.now, &ask).ok().map(|admission| admission.relay)
+    }
+
+    fn fail(&mut self, failure: Failure) -> Vec<LinkId> {
+        let tree = self.sim.controller.as_ref().unwrap().tree(self.comtree);
+        assert_eq!(tree.len(), RELAYS);
+        let at = self.sim.rng.random_range(1..RELAYS);
+        let dead: Vec<LinkId> = match failure {
+            Failure::Link => vec![tree[at].above.unwrap().1],
+            Failure::Relay => {
+                let at = self.sim.relays.iter().position(|r| r.id == tree[at].relay).unwrap();
+                self.sim.relays[at].crash();
+                self.died = Some(at);
+                let links = self.sim.links.iter().filter(|(_, ends, _)| ends.contains(&at));
+                links.map(|(link, ..)| *link).collect()
+            }
+        };
+        dead
+    }
+
+    /// Runs until everything is well again. Returns after how long trees and members were.
+    fn run(&mut self, failure: Failure) -> (Duration, Duration) {
+        let start = self.sim.now;
+        let dead = self.fail(failure);
+        let mut notices = Vec::new();
+        for (link, ends, _) in self.sim.links.clone() {
+            for end in ends.into_iter().filter(|_| dead.contains(&link)) {
+                let after = self.sim.rng.random_range(NOTICED_MS / 2..=NOTICED_MS);
+                notices.push((start + Duration::from_millis(after), end, link));
+            }
+        }
+        notices.sort();
+        let (mut trees, mut members) = (None, None);
+        let mut asks_at = start + Duration::from_millis(NOTICED_MS);
+        while trees.is_none() || members.is_none() {
+            assert!(self.sim.now < start + PATIENCE, "trees {trees:?}, members {members:?}");
+            self.sim.advance(self.sim.now + Duration::from_millis(1));
+            while let Some((_, end, link)) =
+                notices.first().copied().filter(|n| n.0 <= self.sim.now)
+            {
+                notices.remove(0);
+                if let Some(side) = &mut self.sim.relays[end].side {
+                    side.set_link(self.sim.now, LinkReport { link, up: false, delay_us: 0 });
+                }
+            }
+            // Whoever has lost its relay asks again until it is let in.
+            if self.sim.now >= asks_at
+                && let Some(died) = self.died
+            {
+                asks_at = self.sim.now + Duration::from_millis(100);
+                (0..MEMBERS).filter(|m| m % RELAYS == died).for_each(|m| _ = self.enter(m));
+            }
+            let took = self.sim.now.since(start);
+            trees = trees.or_else(|| self.have_new_tree(&dead).then_some(took));
+            members = members.or_else(|| self.are_all_in().then_some(took));
+        }
+        (trees.unwrap(), members.unwrap())
+    }
+
+    /// Whether all relays that live have the tree that the controller chose, without what is dead.
+    fn have_new_tree(&self, dead: &[LinkId]) -> bool {
+        let controller = self.sim.controller.as_ref().unwrap();
+        let tree = controller.tree(self.comtree);
+        let goes = |link: &LinkId| tree.iter().any(|hop| hop.above.is_some_and(|a| a.1 == *link));
+        if dead.iter().any(goes) || controller.why(self.comtree).unwrap().1.is_some() {
+            return false;
+        }
+        let key = ItemKey::Comtree(self.comtree);
+        tree.iter().all(|hop| {
+            let relay = self.sim.relays.iter().find(|relay| relay.id == hop.relay).unwrap();
+            let has = relay.side.as_ref().and_then(|side| side.items().get(&key));
+            let links = |item: &Item| match item {
+                Item::Comtree { branches, .. } => branches.iter().map(|of| of.link).collect(),
+                _ => Vec::new(),
+            };
+            let above = hop.above.map(|(_, link)| link);
+            let below = tree.iter().filter_map(|of| of.above.filter(|a| a.0 == hop.relay));
+            let mut wanted: Vec<LinkId> = above.into_iter().chain(below.map(|a| a.1)).collect();
+            wanted.sort();
+            has.is_some_and(|item| links(item) == wanted)
+        })
+    }
+
+    /// Whether all members are let in by relays that live.
+    fn are_all_in(&self) -> bool {
+        let controller = self.sim.controller.as_ref().unwrap();
+        let held = controller.members().filter(|m| m.state == MemberState::Held);
+        let served = held.filter(|member| {
+            let relay = self.sim.relays.iter().find(|relay| relay.id == member.relay()).unwrap();
+            let key = ItemKey::Member(self.comtree, member.address);
+            relay.side.as_ref().is_some_and(|side| side.items().contains_key(&key))
+        });
+        served.count() == MEMBERS
+    }
+}
+
+fn measure(failure: Failure, seeds: u64) -> (Vec<Duration>, Vec<Duration>) {
+    let (mut trees, mut members): (Vec<_>, Vec<_>) =
+        (0..seeds).map(|seed| Trial::new(seed).run(failure)).unzip();
+    trees.sort();
+    members.sort();
+    let at = |all: &[Duration], share: f64| all[((all.len() - 1) as f64 * share) as usize];
+    let all = [("trees", &trees), ("members", &members)];
+    // Members of a link that fails stay where they are.
+    for (what, all) in all.into_iter().take(if failure == Failure::Link { 1 } else { 2 }) {
+        let [half, most, worst] = [0.5, 0.99, 1.0].map(|share| at(all, share));
+        println!(
+            "{failure:?}, {seeds} seeds, {what}: median {half:?}, 99 % {most:?}, most {worst:?}"
+        );
+    }
+    (trees, members)
+}
+
+#[test]
+fn trees_are_whole_again_within_a_second_of_a_link_that_fails() {
+    let (trees, _) = measure(Failure::Link, 200);
+    assert!(trees.last().unwrap() < &Duration::from_secs(1));
+}
+
+#[test]
+fn trees_are_whole_within_one_second_and_members_served_within_two_of_a_relay_that_dies() {
+    let (trees, members) = measure(Failure::Relay, 200);
+    assert!(trees.last().unwrap() < &Duration::from_secs(1));
+    assert!(members.last().unwrap() < &Duration::from_secs(2));
+}
+
+#[test]
+fn a_relay_out_of_the_controllers_reach_keeps_its_members_while_a_neighbour_hears_it() {
+    let mut trial = Trial::new(1);
+    let sim = &mut trial.sim;
+    let at = sim.relays[4].id;
+    let there = |sim: &Sim| {
+        let members = sim.controller.as_ref().unwrap().members();
+        members.filter(|m| m.relay() == at && m.state == MemberState::Held).count()
+    };
+    let before = there(sim);
+    assert!(before > 0);
+    sim.is_clear = false;
+    sim.relays.iter_mut().filter(|relay| relay.id == at).for_each(|r| r.is_cut_off = true);
+    let end: Time = sim.now + Duration::from_secs(20);
+    sim.advance(end);
+    assert_eq!((there(sim), sim.told.relays_lost), (before, 0));
+    // Nobody is told an address there that it could not use.
+    let ask = Enter {
+        world: trial.world.clone(),
+        owner: [99; 16],
+        limits: None,
+        measured: vec![(at, 1), (RelayId(1), 2), (RelayId(2), 3), (RelayId(3), 4)],
+    };
+    let admission = sim.controller.as_mut().unwrap().enter(sim.now, &ask).unwrap();
+    assert_ne!(admission.relay, at);
+    // Nobody hears anything of anyone: it is the controller that is cut off.
+    sim.relays.iter_mut().for_each(|relay| relay.is_cut_off = true);
+    sim.advance(sim.now + Duration::from_secs(20));
+    assert_eq!(sim.told.relays_lost, 0);
+}
