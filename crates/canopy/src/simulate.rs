@@ -127,7 +127,7 @@ fn overlay_in_words(timed: &Timed<'_>) -> String {
          comtrees: {}\n\
          {} updates published; deliveries: {} expected, {} made, {} excused, {} missing, {} \
          duplicates, {} unexpected, {} out of order\n\
-         {} relay restarts, {} link cuts, {} links lost, {} leaves, {} crashes; at most {} routes in a relay\n\
+         {} relay restarts, {} link cuts, {} links lost, {} parents succeeded, {} leaves, {} crashes; at most {} routes in a relay\n\
          {:.0} client-seconds a second\n\
          trace hash {}",
         report.seed,
@@ -150,6 +150,7 @@ fn overlay_in_words(timed: &Timed<'_>) -> String {
         report.relay_restarts,
         report.link_cuts,
         report.links_lost,
+        report.parents_succeeded,
         report.leaves,
         report.crashes,
         report.most_routes,
