@@ -57,7 +57,7 @@ impl Relay {
             return false;
         }
         self.overlay.learned = (port, src);
-        if self.is_learned_from(index, port) {
+        if self.is_learned_from(index, port) && !self.has_come_round(comtree, index, port, to) {
             self.learn(now, (comtree, index), to, port);
         }
         true
@@ -141,10 +141,11 @@ impl Relay {
         let Accepted { update, index, origin, may_pass } = accepted;
         let there = self.ports.get(way.port).ok_or(DropReason::UnknownDestination)?;
         let peer = there.peer;
-        if update.from_core_peer && way.is_core_peer {
-            // Core peers do not forward to core peers; the other has been asked itself.
-            self.counters.route_requests_ended += u64::from(update.asks_route);
-            return if update.asks_route { Ok(()) } else { Err(DropReason::NotThisWay) };
+        if update.from_core_peer && way.is_core_peer && update.asks_route {
+            // Core peers do not forward to core peers; the other has been asked itself. What asks for nothing
+            // was sent here before its way changed.
+            self.counters.route_requests_ended += 1;
+            return Ok(());
         }
         let plain = Update { asks_route: false, ..update };
         match peer {
@@ -159,7 +160,11 @@ impl Relay {
                 self.counters.route_requests_ended += 1;
                 Ok(())
             }
-            Peer::Sibling(_) => Err(DropReason::UnknownDestination),
+            // It was passed before that one knew the way, which led over a branch here then.
+            Peer::Sibling(_) => {
+                let (_, is_own_site) = self.route_key(index, update.dst);
+                self.ask_for_route(now, accepted, is_own_site)
+            }
             _ => {
                 self.answer_route(now, index, &update, may_pass);
                 self.queue_for_one(now, way.port, origin, &plain)

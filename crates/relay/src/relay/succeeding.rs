@@ -9,6 +9,7 @@ use crate::changes::BranchRole;
 use crate::comtrees::ComtreeIndex;
 use crate::pending::Update;
 use crate::ports::PortIndex;
+use crate::routes::Way;
 use crate::succession::{AFTERWARDS, AHEAD, HOLD, Kept, OVERLAP, Phase, Succession};
 use canopy_wire::{Address, Comtree, DropReason, Flags, Level, Time, Weight};
 
@@ -52,6 +53,21 @@ impl Relay {
     pub(super) fn is_learned_from(&self, index: ComtreeIndex, port: PortIndex) -> bool {
         let succession = &self.comtrees.get(index).tree.succession;
         succession.as_ref().is_none_or(|of| !of.is_from_above(port) || of.way_up() == port)
+    }
+
+    /// Whether what a parent brings came from below: it went up over one of the two and came round over the
+    /// other.
+    pub(super) fn has_come_round(
+        &self,
+        comtree: Comtree,
+        index: ComtreeIndex,
+        port: PortIndex,
+        to: Address,
+    ) -> bool {
+        let Some(succession) = &self.comtrees.get(index).tree.succession else { return false };
+        let is_below = |way: Way| !succession.is_from_above(way.port);
+        let way = self.overlay.routes.find(comtree, to);
+        succession.is_from_above(port) && way.is_some_and(is_below)
     }
 
     /// What becomes of an update during a succession: it goes on, or it waits, or it has passed already.
