@@ -91,7 +91,8 @@ impl State {
             world: running.world,
             members: relays.iter().map(|relay| relay.members).sum(),
             relays,
-            cost: self.cost_of(comtree),
+            // A sum of nothing is minus zero.
+            cost: self.cost_of(comtree) + 0.0,
             why: running.why.clone(),
             broken: running.broken.clone(),
         })

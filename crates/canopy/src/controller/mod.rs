@@ -78,6 +78,10 @@ pub(crate) struct ControllerCommand {
     /// The file of the keys whose tokens are good for joining a world; docs/tokens.md describes it
     #[arg(long, value_name = "FILE", env = "CANOPY_CONTROLLER_TRUST", hide_env_values = true)]
     trust: Option<PathBuf>,
+    /// Let everybody join every world. On this machine's own addresses that is so unless --trust is
+    /// given
+    #[arg(long, conflicts_with = "trust")]
+    open: bool,
     /// Print one JSON object on stdout when serving begins
     #[arg(long)]
     json: bool,
@@ -102,6 +106,13 @@ impl ControllerCommand {
             );
         }
         let welcome = self.welcome()?;
+        if self.trust.is_none() && !self.open && !self.listen.ip().is_loopback() {
+            bail!(
+                "--listen {}: other machines can reach it, and everybody could join every world; name \
+                 the keys whose credentials are good with --trust, or give --open",
+                self.listen
+            );
+        }
         self.log_format.start()?;
         make_folder(&self.dir)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
