@@ -205,7 +205,9 @@ impl<O: FnMut(RelayId, Vec<u8>)> Driver<O> {
                 Some(controller) => question(controller, now()),
                 None => self.held.push_back(question),
             },
-            Work::Commit(waiter) => self.waiting.push(waiter),
+            // What it waits for may be lost while there is no controller, so nobody tells it so.
+            Work::Commit(waiter) if self.controller.is_some() => self.waiting.push(waiter),
+            Work::Commit(_) => {}
             Work::Committed(result) => {
                 self.is_writing = false;
                 if let Some(controller) = &mut self.controller

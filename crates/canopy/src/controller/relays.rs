@@ -108,11 +108,14 @@ impl Relays {
         (number, messages)
     }
 
-    fn leave(&self, relay: RelayId, number: u64) {
+    /// A relay's channel has ended. Returns whether it has no newer one.
+    fn leave(&self, relay: RelayId, number: u64) -> bool {
         let mut open = self.lock();
-        if open.live.get(&relay).is_some_and(|live| live.number == number) {
+        let was_newest = open.live.get(&relay).is_some_and(|live| live.number == number);
+        if was_newest {
             open.live.remove(&relay);
         }
+        was_newest
     }
 
     /// Ends the channels of all relays, which register again.
@@ -234,8 +237,13 @@ impl Answering {
         let (number, messages) = self.relays.enter(id);
         tracing::info!(%from, relay = name, "a relay has registered");
         let ended = self.carry(id, channel, messages).await;
-        self.relays.leave(id, number);
         tracing::info!(relay = name, "a relay's channel has ended: {ended:#}");
+        if self.relays.leave(id, number) {
+            // Whether it is dead its neighbours know.
+            let told =
+                self.handle.ask(move |controller, now| controller.handle_disconnect(now, id));
+            told.await?;
+        }
         Ok(())
     }
 

@@ -36,8 +36,8 @@ impl Controlled {
     /// # Errors
     /// Why that cannot be; then the data plane has what it had.
     pub(crate) fn apply(&self, items: &BTreeMap<ItemKey, Item>) -> Result<(), String> {
-        let wanted = self.wanted(items)?;
         let before = self.net.get();
+        let wanted = wanted(&self.base, &before, items)?;
         let mut net = before.clone();
         let result = self.go(&mut net, &wanted);
         if result.is_err()
@@ -56,43 +56,6 @@ impl Controlled {
             net.took(&change);
         }
         Ok(())
-    }
-
-    fn wanted(&self, items: &BTreeMap<ItemKey, Item>) -> Result<Net, String> {
-        let mut net = self.base.clone();
-        for item in items.values() {
-            if let Item::Link { id, key, native, calls, capacity } = item {
-                let thread = thread_of(*id);
-                let link = LinkConfig { key: *key, path: (*native).into(), thread, calls: *calls };
-                if net.links.insert(*key, link).is_some() {
-                    return Err(format!("link {}: there is a link to that relay already", id.0));
-                }
-                net.capacities.insert(*key, down(*capacity));
-                net.names.insert(*key, format!("link-{}", id.0));
-            }
-        }
-        for item in items.values() {
-            let Item::Comtree { id, world, site, downlink, branches, .. } = item else { continue };
-            let config = ComtreeConfig {
-                world: world.to_string(),
-                downlink: downlink_of(*downlink),
-                group_suite: group_suite(),
-                ..ComtreeConfig::new(*id, *site)
-            };
-            if self.net.get().comtrees.get(id).is_some_and(|has| *has != config) {
-                return Err(format!("comtree {} is there with other settings", id.0));
-            }
-            net.comtrees.insert(*id, config);
-            net.budgets.comtrees.insert(*id, net.budgets.at_first);
-            for branch in branches {
-                let Some(Item::Link { key, .. }) = items.get(&ItemKey::Link(branch.link)) else {
-                    return Err(format!("comtree {}: there is no link {}", id.0, branch.link.0));
-                };
-                let thread = thread_of(branch.link);
-                net.add_branch(BranchId { comtree: *id, link: *key, thread }, branch);
-            }
-        }
-        Ok(net)
     }
 
     /// Does to the data plane what a member's item says, beside its token. It waits for data threads.
@@ -158,6 +121,45 @@ impl Net {
     }
 }
 
+/// What `items` say beside what the relay has without them. It refuses what contradicts itself, such
+/// as a branch over a link that is not there, and what cannot change while a comtree `has` it.
+fn wanted(base: &Net, has: &Net, items: &BTreeMap<ItemKey, Item>) -> Result<Net, String> {
+    let mut net = base.clone();
+    for item in items.values() {
+        if let Item::Link { id, key, native, calls, capacity } = item {
+            let thread = thread_of(*id);
+            let link = LinkConfig { key: *key, path: (*native).into(), thread, calls: *calls };
+            if net.links.insert(*key, link).is_some() {
+                return Err(format!("link {}: there is a link to that relay already", id.0));
+            }
+            net.capacities.insert(*key, down(*capacity));
+            net.names.insert(*key, format!("link-{}", id.0));
+        }
+    }
+    for item in items.values() {
+        let Item::Comtree { id, world, site, downlink, branches, .. } = item else { continue };
+        let config = ComtreeConfig {
+            world: world.to_string(),
+            downlink: downlink_of(*downlink),
+            group_suite: group_suite(),
+            ..ComtreeConfig::new(*id, *site)
+        };
+        if has.comtrees.get(id).is_some_and(|has| *has != config) {
+            return Err(format!("comtree {} is there with other settings", id.0));
+        }
+        net.comtrees.insert(*id, config);
+        net.budgets.comtrees.insert(*id, net.budgets.at_first);
+        for branch in branches {
+            let Some(Item::Link { key, .. }) = items.get(&ItemKey::Link(branch.link)) else {
+                return Err(format!("comtree {}: there is no link {}", id.0, branch.link.0));
+            };
+            let thread = thread_of(branch.link);
+            net.add_branch(BranchId { comtree: *id, link: *key, thread }, branch);
+        }
+    }
+    Ok(net)
+}
+
 /// The same on both sides, which may have more threads or fewer: links are spread by their numbers.
 fn thread_of(link: LinkId) -> u16 {
     (link.0 % 64) as u16
@@ -178,4 +180,42 @@ fn downlink_of(downlink: canopy_control::Downlink) -> Downlink {
 /// The cipher that this processor is good at.
 fn group_suite() -> Suite {
     if canopy_net::has_aes() { Suite::Aes128Gcm } else { Suite::ChaCha20Poly1305 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use canopy_control::{Mode, Name};
+    use canopy_wire::Comtree;
+
+    #[test]
+    fn a_link_does_not_go_while_a_branch_runs_over_it() {
+        let rate = Rate { bits: 1e6, packets: 1e3 };
+        let link = LinkId(7);
+        let over = Branch { link, site: 2, role: Role::Child, send: rate, receive: rate };
+        let comtree = |branches| Item::Comtree {
+            id: Comtree(5),
+            world: Name::new("w").unwrap(),
+            site: 1,
+            mode: Mode::Immediate,
+            downlink: canopy_control::Downlink::Member,
+            levels: 1,
+            branches,
+        };
+        let native = ([127, 0, 0, 1], 4040).into();
+        let joined = Item::Link { id: link, key: [3; 32], native, calls: true, capacity: rate };
+        let base = Net::default();
+        let mut items = BTreeMap::new();
+        for item in [joined, comtree(vec![over])] {
+            items.insert(item.key(), item);
+        }
+        let net = wanted(&base, &base, &items).unwrap();
+        assert_eq!(net.branches.len(), 1);
+        items.remove(&ItemKey::Link(link));
+        let why = wanted(&base, &net, &items).unwrap_err();
+        assert_eq!(why, "comtree 5: there is no link 7");
+        let without = comtree(Vec::new());
+        items.insert(without.key(), without);
+        assert!(wanted(&base, &net, &items).unwrap().links.is_empty());
+    }
 }
