@@ -17,14 +17,17 @@ use support::{Server, canopy, run};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Traffic is there again within this.
 const MENDED: Duration = Duration::from_secs(1);
-/// A member publishes this often.
-const STEP: Duration = Duration::from_millis(10);
+/// A member publishes this often: a world lets it do so up to 60 times a second.
+const STEP: Duration = Duration::from_millis(20);
+/// Traffic in which nothing fails has no longer pauses.
+const STEADY: Duration = Duration::from_millis(150);
 /// Traffic is watched for so long after something has failed: what is mended stays so.
 const WATCHED: Duration = Duration::from_secs(2);
 /// A ring of six, and a chord.
 const RELAYS: usize = 6;
 const LINKS: [[usize; 2]; 7] = [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5], [5, 0], [0, 3]];
 const CONTROLLER_IP: &str = "10.80.0.100";
+const CROWD_IP: &str = "10.80.0.101";
 const RELAY_PORT: u16 = 4040;
 
 /// Hosts on one network. Dropped in this order, so processes end before their hosts.
@@ -46,9 +49,9 @@ impl Bed {
         network.ip("link add bridge type bridge").unwrap();
         network.ip("link set bridge up").unwrap();
         let hosts: Vec<_> =
-            (0..RELAYS).map(|of| attach(&network, &format!("r{of}"), &relay_ip(of))).collect();
-        let seat = attach(&network, "seat", CONTROLLER_IP);
-        let crowd = attach(&network, "crowd", "10.80.0.200");
+            (0..RELAYS).map(|of| attach(&network, &name(of), &relay_ip(of), of)).collect();
+        let seat = attach(&network, "seat", CONTROLLER_IP, 100);
+        let crowd = attach(&network, "crowd", CROWD_IP, 101);
         let folder = tempfile::tempdir().unwrap();
         let controller = start_controller(&seat, &folder);
         let key = controller.ready["key"].as_str().unwrap().to_owned();
@@ -131,6 +134,13 @@ impl Bed {
         self.ask("GET", "/v1/links", &Value::Null)["links"].as_array().unwrap().clone()
     }
 
+    /// Whether all relays are up, and all links usable.
+    fn is_whole(&self) -> bool {
+        let links = self.links();
+        self.states().iter().all(|state| state == "up")
+            && links.iter().all(|link| link["usable"] == true)
+    }
+
     /// The links that the world's tree runs over: at each the relay below, and the one above.
     fn tree(&self) -> Vec<[usize; 2]> {
         let world = self.ask("GET", "/v1/worlds/w", &Value::Null);
@@ -210,15 +220,10 @@ impl Bed {
     /// Cuts what two relays send each other, or ends the cut. Nobody is told: frames go astray.
     fn cut(&self, ends: [usize; 2], is_cut: bool) {
         for [near, far] in [ends, [ends[1], ends[0]]] {
+            let to = if is_cut { hardware(200) } else { hardware(far) };
             let far = relay_ip(far);
-            let host = &self.hosts[near];
-            match is_cut {
-                true => host.ip(&format!(
-                    "neigh replace {far} lladdr 02:00:00:00:00:99 dev net nud permanent"
-                )),
-                false => host.ip(&format!("neigh del {far} dev net")),
-            }
-            .unwrap();
+            let words = format!("neigh replace {far} lladdr {to} dev net nud permanent");
+            self.hosts[near].ip(&words).unwrap();
         }
     }
 }
@@ -293,6 +298,11 @@ fn relay_ip(relay: usize) -> String {
     format!("10.80.0.{}", relay + 1)
 }
 
+/// The hardware address of a host; nobody has that of 200.
+fn hardware(number: usize) -> String {
+    format!("02:00:00:00:00:{number:02x}")
+}
+
 fn controller_address() -> String {
     format!("{CONTROLLER_IP}:4041")
 }
@@ -305,13 +315,14 @@ fn start_controller(seat: &Namespace, folder: &tempfile::TempDir) -> Server {
 }
 
 /// A host on the network, whose device is `net`.
-fn attach(network: &Namespace, name: &str, ip: &str) -> Namespace {
+fn attach(network: &Namespace, name: &str, ip: &str, number: usize) -> Namespace {
     let host = Namespace::new().unwrap();
     let far = host.path();
     let far = far.display();
     network.ip(&format!("link add {name} type veth peer name net netns {far}")).unwrap();
     network.ip(&format!("link set {name} master bridge up")).unwrap();
     host.ip(&format!("addr add {ip}/24 dev net")).unwrap();
+    host.ip(&format!("link set net address {}", hardware(number))).unwrap();
     host.ip("link set net up").unwrap();
     host
 }
@@ -344,29 +355,42 @@ fn mended(what: &str, (again, late): (Vec<(usize, Duration)>, Duration)) {
     assert!(worst <= MENDED + 2 * late, "{what}: {again:?}, {late:?} late");
 }
 
+/// Expects that nobody notices.
+fn unnoticed(what: &str, (again, late): (Vec<(usize, Duration)>, Duration)) {
+    println!("{what}: pauses of {again:?} at most, on a machine that is up to {late:?} late");
+    assert!(again.iter().all(|(_, pause)| *pause <= STEADY + 2 * late), "{what}: {again:?}");
+}
+
 #[test]
 fn traffic_is_there_again_when_a_link_a_relay_or_the_controller_fails() {
     let Some(mut bed) = Bed::new() else { return };
     let traffic = bed.traffic(0, &[1, 2, 4]);
+    unnoticed("nothing fails", traffic.after(None, || ()));
+
     let tree = bed.tree();
-    let cut = *tree.iter().find(|ends| ends.contains(&0)).expect("a link at the publisher's relay");
-    mended(
-        &format!("the link {cut:?} of {tree:?} is cut"),
-        traffic.after(None, || bed.cut(cut, true)),
-    );
+    let cut = *tree.iter().find(|ends| ends.contains(&0)).expect("a link of the publisher's relay");
+    let what = format!("the link {cut:?} of {tree:?} is cut");
+    mended(&what, traffic.after(None, || bed.cut(cut, true)));
     bed.cut(cut, false);
-    bed.until("the link is usable again", |bed| {
-        bed.links().iter().all(|link| link["usable"] == true)
-    });
+    bed.until("the link is usable again", Bed::is_whole);
 
     // A relay that others are behind, and that is not the publisher's.
     let tree = bed.tree();
-    let dead = (1..RELAYS)
-        .max_by_key(|relay| tree.iter().filter(|ends| ends.contains(relay)).count())
-        .unwrap();
+    let links_of = |relay: &usize| tree.iter().filter(|ends| ends.contains(relay)).count();
+    let dead = (1..RELAYS).max_by_key(links_of).unwrap();
     let server = bed.relays[dead].take().unwrap();
-    mended(
-        &format!("the relay {dead} of {tree:?} is killed"),
-        traffic.after(Some(dead), || server.kill()),
-    );
+    let what = format!("the relay {dead} of {tree:?} is killed");
+    mended(&what, traffic.after(Some(dead), || server.kill()));
+    bed.until("the dead relay is given up", |bed| bed.states()[dead] == "gone");
+    bed.start_relay(dead);
+    bed.until("it is there again, with its links", Bed::is_whole);
+
+    let (tree, links) = (bed.tree(), bed.links().len());
+    let controller = bed.controller.take().unwrap();
+    unnoticed("the controller is killed", traffic.after(Some(dead), || controller.kill()));
+    let restart = || bed.controller = Some(start_controller(&bed.seat, &bed.folder));
+    unnoticed("the controller is started again", traffic.after(Some(dead), restart));
+    bed.until("relays and links are back", Bed::is_whole);
+    assert_eq!((bed.tree(), bed.links().len()), (tree, links));
+    bed.member("who comes anew", dead);
 }
