@@ -28,8 +28,20 @@ const LOOK: Duration = Duration::from_millis(250);
 /// A link that has never been up is not told of as down before it has had so long to come up.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// What data threads have told of a link counts for so long, whatever a look says: what is looked at is
+/// a moment old, and a link that seems to fail again and again is left alone by the controller.
+const SETTLED: Duration = Duration::from_secs(2);
+
 /// A link that has come up, or gone down.
 pub(crate) type LinkNotice = (PublicKey, bool);
+
+/// A link that the controller wants.
+struct Known {
+    id: LinkId,
+    came: Instant,
+    /// What data threads have told of it last, and when.
+    told: Option<(Instant, bool)>,
+}
 
 /// A relay's agent at its controller.
 pub(crate) struct Agent {
@@ -39,8 +51,7 @@ pub(crate) struct Agent {
     data_plane: Controlled,
     watch: RelayWatch,
     notices: UnboundedReceiver<LinkNotice>,
-    /// Its links, and when each came.
-    links: BTreeMap<PublicKey, (LinkId, Instant)>,
+    links: BTreeMap<PublicKey, Known>,
     issuers: String,
     origin: Instant,
 }
@@ -181,24 +192,28 @@ impl Agent {
             self.links.remove(key);
         }
         if let Some(Item::Link { id, key, .. }) = &applying.after {
-            self.links.insert(*key, (*id, Instant::now()));
+            self.links.insert(*key, Known { id: *id, came: Instant::now(), told: None });
         }
     }
 
     /// Data threads tell that a link is up or down.
     fn hear(&mut self, key: PublicKey, up: bool) {
-        let Some((link, _)) = self.links.get(&key) else { return };
+        let Some(known) = self.links.get_mut(&key) else { return };
+        known.told = Some((Instant::now(), up));
+        let link = known.id;
         let delay_us = self.data_plane.links().get(&key).map_or(0, |(_, _, delay)| *delay);
-        self.side.set_link(self.now(), LinkReport { link: *link, up, delay_us });
+        self.side.set_link(self.now(), LinkReport { link, up, delay_us });
     }
 
     /// Looks how the links are.
     fn look(&mut self) {
         let now = self.now();
-        for (key, (has_been_up, up, delay_us)) in self.data_plane.links() {
-            let Some((link, came)) = self.links.get(&key) else { continue };
-            if has_been_up || came.elapsed() > GRACE {
-                self.side.set_link(now, LinkReport { link: *link, up, delay_us });
+        for (key, (has_been_up, is_up, delay_us)) in self.data_plane.links() {
+            let Some(known) = self.links.get(&key) else { continue };
+            let told = known.told.filter(|(when, _)| when.elapsed() < SETTLED);
+            if told.is_some() || has_been_up || known.came.elapsed() > GRACE {
+                let up = told.map_or(is_up, |(_, up)| up);
+                self.side.set_link(now, LinkReport { link: known.id, up, delay_us });
             }
         }
     }
