@@ -373,6 +373,8 @@ fn traffic_is_there_again_when_a_link_a_relay_or_the_controller_fails() {
     mended(&what, traffic.after(None, || bed.cut(cut, true)));
     bed.cut(cut, false);
     bed.until("the link is usable again", Bed::is_whole);
+    // A link that has just come up has two seconds for its first answer, and is believed meanwhile.
+    unnoticed("the link is there again", traffic.after(None, || ()));
 
     // A relay that others are behind, and that is not the publisher's.
     let tree = bed.tree();
