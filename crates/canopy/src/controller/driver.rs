@@ -22,14 +22,13 @@ const AGAIN: Duration = Duration::from_secs(1);
 const MOST_AT_ONCE: usize = 256;
 
 type Question = Box<dyn FnOnce(&mut Controller, Time) + Send>;
-/// Called once all that was decided is committed; dropped if that fails.
+/// Called once what was decided is committed; dropped if that fails.
 type Waiter = oneshot::Sender<()>;
 
 /// What the controller's thread is given.
 enum Work {
-    Question(Question),
-    /// Somebody waits until all that was decided is committed.
-    Commit(Waiter),
+    /// Whoever waits until what it decides is committed waits from then on.
+    Question(Question, Option<Waiter>),
     Committed(Result<Revision, StorageError>),
     Started(Box<Result<Controller, LoadError>>),
 }
@@ -97,6 +96,25 @@ impl Handle {
         answered.await.map_err(|_| stopped())
     }
 
+    /// The same, and returns once what was decided is committed.
+    ///
+    /// # Errors
+    /// It was not, as far as is known, or the controller has stopped.
+    pub(crate) async fn change<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut Controller, Time) -> T + Send + 'static,
+    ) -> anyhow::Result<T> {
+        let (answer, answered) = oneshot::channel();
+        let (waiter, done) = oneshot::channel();
+        let question = move |controller: &mut Controller, now| {
+            _ = answer.send(question(controller, now));
+        };
+        self.send(question, Some(waiter))?;
+        let answer = answered.await.map_err(|_| stopped())?;
+        done.await.map_err(|_| anyhow!("it could not be stored; ask again"))?;
+        Ok(answer)
+    }
+
     /// Runs something on the controller that answers nothing.
     ///
     /// # Errors
@@ -105,17 +123,15 @@ impl Handle {
         &self,
         what: impl FnOnce(&mut Controller, Time) + Send + 'static,
     ) -> anyhow::Result<()> {
-        self.work.send(Work::Question(Box::new(what))).map_err(|_| stopped())
+        self.send(what, None)
     }
 
-    /// Returns once all that was decided so far is committed.
-    ///
-    /// # Errors
-    /// It was not, as far as is known, or the controller has stopped.
-    pub(crate) async fn committed(&self) -> anyhow::Result<()> {
-        let (waiter, done) = oneshot::channel();
-        self.work.send(Work::Commit(waiter)).map_err(|_| stopped())?;
-        done.await.map_err(|_| anyhow!("it could not be stored; ask again"))
+    fn send(
+        &self,
+        what: impl FnOnce(&mut Controller, Time) + Send + 'static,
+        waiter: Option<Waiter>,
+    ) -> anyhow::Result<()> {
+        self.work.send(Work::Question(Box::new(what), waiter)).map_err(|_| stopped())
     }
 
     /// What it tells from now on.
@@ -167,7 +183,7 @@ struct Driver<O> {
     /// Who waits for commits.
     waiting: Vec<Waiter>,
     /// What has come while there is no controller.
-    held: VecDeque<Question>,
+    held: VecDeque<(Question, Option<Waiter>)>,
     orders: Sender<Order>,
     outgoing: O,
     events: broadcast::Sender<Event>,
@@ -201,13 +217,13 @@ impl<O: FnMut(RelayId, Vec<u8>)> Driver<O> {
 
     fn take(&mut self, work: Work) -> anyhow::Result<()> {
         match work {
-            Work::Question(question) => match &mut self.controller {
-                Some(controller) => question(controller, now()),
-                None => self.held.push_back(question),
+            Work::Question(question, waiter) => match &mut self.controller {
+                Some(controller) => {
+                    question(controller, now());
+                    self.waiting.extend(waiter);
+                }
+                None => self.held.push_back((question, waiter)),
             },
-            // What it waits for may be lost while there is no controller, so nobody tells it so.
-            Work::Commit(waiter) if self.controller.is_some() => self.waiting.push(waiter),
-            Work::Commit(_) => {}
             Work::Committed(result) => {
                 self.is_writing = false;
                 if let Some(controller) = &mut self.controller
@@ -240,8 +256,9 @@ impl<O: FnMut(RelayId, Vec<u8>)> Driver<O> {
         tracing::info!(life = controller.life(), "the controller was started from storage again");
         // Relays are to register anew: what they were told may not be stored.
         self.lives.send_replace(controller.life());
-        for question in self.held.drain(..) {
+        for (question, waiter) in self.held.drain(..) {
             question(&mut controller, now());
+            self.waiting.extend(waiter);
         }
         self.controller = Some(controller);
     }

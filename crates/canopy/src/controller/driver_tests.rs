@@ -51,8 +51,8 @@ fn run(test: impl Future<Output = ()>) {
 }
 
 async fn register(handle: &Handle, name: &'static str) -> anyhow::Result<()> {
-    handle.ask(|controller, now| controller.register(now, relay(name)).map(|_| ())).await??;
-    handle.committed().await
+    handle.change(|controller, now| controller.register(now, relay(name)).map(|_| ())).await??;
+    Ok(())
 }
 
 async fn relays(handle: &Handle) -> usize {

@@ -112,8 +112,7 @@ impl Joins {
             };
             Ok(controller.leave(id, address)?)
         };
-        self.0.handle.ask(leave).await.map_err(stopped)??;
-        self.0.handle.committed().await.map_err(stopped)
+        self.0.handle.change(leave).await.map_err(stopped)?
     }
 
     /// The relays that a participant should measure before it joins.

@@ -272,16 +272,14 @@ impl Answering {
         };
         let new = NewRelay { name, key, native, uplink, places: register.places };
         let degree = self.degree;
-        let registered = self.handle.ask(move |controller, now| {
+        let registered = self.handle.change(move |controller, now| {
             let id = controller.register(now, new)?;
             for (other, why) in propose::links(controller, id, degree) {
                 tracing::warn!(relay = id.0, other = other.0, "no link was made: {why}");
             }
             Ok::<_, Problem>(id)
         });
-        let id = registered.await.map_err(unstored)??;
-        self.handle.committed().await.map_err(unstored)?;
-        Ok(id)
+        registered.await.map_err(unstored)?
     }
 
     fn check(&self, name: &str, key: &PublicKey) -> anyhow::Result<()> {

@@ -60,10 +60,8 @@ async fn change<T: Send + 'static>(
     api: Api,
     question: impl FnOnce(&mut Controller) -> Result<T, Problem> + Send + 'static,
 ) -> Answered<T> {
-    let handle = api.handle.clone();
-    let answer = ask(api, question).await?;
-    handle.committed().await.map_err(stopped)?;
-    Ok(answer)
+    let answer = api.handle.change(|controller, _| question(controller)).await;
+    Ok(Json(answer.map_err(stopped)??))
 }
 
 /// The worlds
@@ -166,8 +164,7 @@ async fn kick_member(
     let kick = move |controller: &mut Controller, now| {
         canopy_api::kick(controller, now, &world, &address, &how)
     };
-    api.handle.ask(kick).await.map_err(stopped)??;
-    api.handle.committed().await.map_err(stopped)?;
+    api.handle.change(kick).await.map_err(stopped)??;
     Ok(StatusCode::ACCEPTED)
 }
 
