@@ -310,7 +310,9 @@ fn controller_address() -> String {
 fn start_controller(seat: &Namespace, folder: &tempfile::TempDir) -> Server {
     let (dir, listen) = (folder.path().to_str().unwrap(), controller_address());
     let mut command = canopy(&["controller", "--json", "--dir", dir, "--listen", &listen]);
-    command.args(["--open-relays", "--api", "127.0.0.1:0", "--degree", "0"]).stderr(Stdio::null());
+    command
+        .args(["--open-relays", "--open", "--api", "127.0.0.1:0", "--degree", "0"])
+        .stderr(Stdio::null());
     seat.run(|| Server::spawn(command)).unwrap()
 }
 
