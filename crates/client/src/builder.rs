@@ -48,6 +48,7 @@ pub struct ClientBuilder {
     max_datagram: u16,
     receive_queue: usize,
     receive_offload: bool,
+    is_kept: bool,
 }
 
 impl ClientBuilder {
@@ -64,6 +65,7 @@ impl ClientBuilder {
             max_datagram: SAFE_DATAGRAM as u16,
             receive_queue: DEFAULT_RECEIVE_QUEUE,
             receive_offload: true,
+            is_kept: false,
         }
     }
 
@@ -148,6 +150,12 @@ impl ClientBuilder {
     /// receiving in crowds several times cheaper; on unless set.
     pub fn receive_offload(self, on: bool) -> ClientBuilder {
         ClientBuilder { receive_offload: on, ..self }
+    }
+
+    /// Somebody finds another relay when this one is lost.
+    #[cfg(feature = "join")]
+    pub(crate) fn kept(self) -> ClientBuilder {
+        ClientBuilder { is_kept: true, ..self }
     }
 
     /// Joins the world, on tokio. A future that is dropped joins nothing.
@@ -241,6 +249,7 @@ impl ClientBuilder {
             max_datagram: self.max_datagram,
             receive_queue: self.receive_queue,
             receive_offload: self.receive_offload,
+            is_kept: self.is_kept,
         };
         Ok((Member::open(clock.now(), relays, &config)?, relay))
     }

@@ -65,6 +65,22 @@ impl Client {
         ClientBuilder::new(relay.to_string())
     }
 
+    /// Sets out to join a world through its controller: `host:port`, and the key that the controller
+    /// tells when it starts. See [`join`](crate::join).
+    #[cfg(feature = "join")]
+    pub fn join(
+        controller: impl ToString,
+        controller_key: crate::RelayKey,
+        world: impl ToString,
+    ) -> crate::JoinBuilder {
+        crate::JoinBuilder::new(controller.to_string(), controller_key, world.to_string())
+    }
+
+    #[cfg(feature = "join")]
+    pub(crate) fn shared_with_keeper(&self) -> Arc<Shared> {
+        Arc::clone(&self.handle.shared)
+    }
+
     pub(crate) fn new(shared: Arc<Shared>) -> Client {
         Client { handle: Arc::new(Handle { shared }) }
     }

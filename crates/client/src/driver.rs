@@ -39,6 +39,9 @@ pub(crate) struct Shared {
     clock: Clock,
     /// Wakes the task: the member has something to do.
     pub(crate) nudge: Notify,
+    #[cfg(feature = "join")]
+    /// Wakes who finds another relay: this one seems to be lost, or all is over.
+    pub(crate) lack: Notify,
 }
 
 pub(crate) struct Driver {
@@ -49,7 +52,14 @@ pub(crate) struct Driver {
 impl Shared {
     pub(crate) fn new(member: Member, clock: Clock) -> Shared {
         let waiters = Mutex::default();
-        Shared { member: Mutex::new(member), waiters, clock, nudge: Notify::new() }
+        Shared {
+            member: Mutex::new(member),
+            waiters,
+            clock,
+            nudge: Notify::new(),
+            #[cfg(feature = "join")]
+            lack: Notify::new(),
+        }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Member> {
@@ -58,6 +68,12 @@ impl Shared {
 
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
+    }
+
+    #[cfg(feature = "join")]
+    pub(crate) fn lacks_a_relay(&self) -> bool {
+        let now = self.now();
+        self.lock().lacks_a_relay(now)
     }
 
     /// Does something with the member that takes nothing from its inbox, then wakes those who wait
@@ -124,6 +140,10 @@ impl Driver {
         let mut armed = None;
         while let Some(due) = self.shared.with(Member::turn) {
             self.follow_socket();
+            #[cfg(feature = "join")]
+            if self.shared.lacks_a_relay() {
+                self.shared.lack.notify_one();
+            }
             if armed != Some(due) {
                 self.arm(timer.as_mut(), due);
                 armed = Some(due);
@@ -163,6 +183,8 @@ impl Driver {
 impl Drop for Driver {
     fn drop(&mut self) {
         self.shared.with(|member, _| member.end());
+        #[cfg(feature = "join")]
+        self.shared.lack.notify_one();
     }
 }
 

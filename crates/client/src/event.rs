@@ -2,6 +2,7 @@
 
 use crate::{Epoch, Participant, Update};
 use canopy_wire::{Asked, Bound, Excess, Group, LeaveReason, RefusedReason, SubscribeRefusal};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// What a client hears, in the order in which it happened.
@@ -92,8 +93,45 @@ pub enum Event {
         /// What bounds it.
         because: Bound,
     },
+    /// The relay was lost, and the controller has given the client another one. [`Event::Connected`]
+    /// follows, with the address there, and the subscriptions are made again.
+    #[non_exhaustive]
+    Moved {
+        /// The other relay.
+        relay: SocketAddr,
+    },
+    /// The controller does not let the client stay, or come back after its relay was lost. The client
+    /// goes on as it can, and asks again. It is told once for each reason.
+    NotLetIn(Refusal),
     /// The client's ip:port has changed, and the relay has confirmed that it knows the new one.
     Rebound,
+}
+
+/// Why a controller does not do what it is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "join", derive(serde::Deserialize))]
+#[non_exhaustive]
+pub struct Refusal {
+    /// What is wrong.
+    pub what: String,
+    /// Where: a field, a world, a relay, a link.
+    #[cfg_attr(feature = "join", serde(rename = "where"))]
+    pub place: String,
+    /// What to do about it.
+    pub remedy: String,
+    /// What was asked of a link or relay that has too little left.
+    #[cfg_attr(feature = "join", serde(default))]
+    pub asked: Option<String>,
+    /// What it has left.
+    #[cfg_attr(feature = "join", serde(default))]
+    pub free: Option<String>,
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Refusal { what, place, remedy, .. } = self;
+        write!(f, "{place}: {what}; {remedy}")
+    }
 }
 
 /// The most that a client wants to be sent, for [`PollClient::set_budget`](crate::PollClient::set_budget).

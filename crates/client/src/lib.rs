@@ -106,6 +106,8 @@ mod error;
 mod event;
 mod geometry;
 mod inbox;
+#[cfg(feature = "join")]
+pub mod join;
 mod member;
 #[cfg(test)]
 mod pair;
@@ -135,8 +137,10 @@ pub use canopy_wire::{
 pub use client::{Client, IncomingStream, UpdateStream};
 pub use client_key::{ClientKey, NoClientKey};
 pub use error::{ConnectError, PublishError, SubscribeError};
-pub use event::{Budget, Event, Incoming, Stats, Thinning};
+pub use event::{Budget, Event, Incoming, Refusal, Stats, Thinning};
 pub use geometry::{Falloff, weight_at};
+#[cfg(feature = "join")]
+pub use join::{JoinBuilder, JoinError};
 pub use participant::{Epoch, NoSuchParticipant, Participant};
 pub use poll::PollClient;
 pub use relay_key::{NoRelayKey, RelayKey};

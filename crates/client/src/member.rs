@@ -47,6 +47,8 @@ pub(crate) struct MemberConfig {
     pub(crate) max_datagram: u16,
     pub(crate) receive_queue: usize,
     pub(crate) receive_offload: bool,
+    /// Somebody finds another relay when this one is lost.
+    pub(crate) is_kept: bool,
 }
 
 pub(crate) struct Member {
@@ -57,6 +59,11 @@ pub(crate) struct Member {
     reports: Reports,
     /// Nobody wants to hear of it any more.
     abandoned: bool,
+    /// The application has left the world.
+    #[cfg_attr(not(feature = "join"), allow(dead_code, reason = "nobody else asks"))]
+    has_departed: bool,
+    /// Somebody finds another relay when this one is lost.
+    is_kept: bool,
 }
 
 impl Member {
@@ -92,12 +99,14 @@ impl Member {
             relay_socket,
             reports: Reports::new(config.receive_queue, resumption.map(|one| one.participant)),
             abandoned: false,
+            has_departed: false,
+            is_kept: config.is_kept,
         })
     }
 
     /// Takes what has arrived, at most `receiver` once. Returns whether more may wait.
     pub(crate) fn receive(&mut self, now: Time, receiver: &mut Receiver) -> bool {
-        if self.session.state() != State::Connected {
+        if self.is_kept || self.session.state() != State::Connected {
             self.relay_socket.look_at_errors();
         }
         let Member { session, relay_socket, relays, reports, .. } = self;
@@ -289,6 +298,7 @@ impl Member {
 
     /// Begins to leave the world.
     pub(crate) fn leave(&mut self) {
+        self.has_departed = true;
         self.session.leave();
     }
 
@@ -296,8 +306,48 @@ impl Member {
     /// expires there.
     pub(crate) fn abandon(&mut self, now: Time) {
         self.abandoned = true;
+        self.has_departed = true;
         self.session.leave();
         self.transmit(now);
+    }
+
+    /// Whether the application has left the world.
+    #[cfg(feature = "join")]
+    pub(crate) fn has_departed(&self) -> bool {
+        self.has_departed
+    }
+
+    /// Whether its relay seems to be lost, so that another is to be looked for.
+    #[cfg(feature = "join")]
+    pub(crate) fn lacks_a_relay(&self, now: Time) -> bool {
+        if self.is_left() {
+            return false;
+        }
+        let is_in = self.session.state() == State::Connected;
+        let is_overdue = self.relay_socket.age(now) > PASS_AFTER_SILENCE;
+        self.relay_socket.nothing_listens() || (!is_in && is_overdue)
+    }
+
+    /// Goes on with another relay, by another token; the subscriptions come along.
+    #[cfg(feature = "join")]
+    pub(crate) fn turn_to(
+        &mut self,
+        now: Time,
+        relay: SocketAddr,
+        key: PublicKey,
+        token: &str,
+    ) -> io::Result<()> {
+        if self.is_left() {
+            return Ok(());
+        }
+        self.relay_socket.reopen(now, relay)?;
+        if let Some(relays) = Relays::new([relay]) {
+            self.relays = relays;
+        }
+        self.session.turn_to(now, Some(key), token.as_bytes().to_vec());
+        self.reports.hear(&mut self.session);
+        self.reports.inbox.push_event(crate::Event::Moved { relay });
+        Ok(())
     }
 
     /// Nothing happens any more: everyone who waits is told.

@@ -160,6 +160,7 @@ fn config() -> MemberConfig {
         resumption: None,
         max_datagram,
         receive_queue: 100,
+        is_kept: false,
         receive_offload: true,
     }
 }

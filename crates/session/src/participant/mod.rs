@@ -296,6 +296,22 @@ impl Session {
         }
     }
 
+    /// Goes on with another relay, which has this key, by another token. A present session counts as
+    /// lost, and its subscriptions are made again at the other relay. Does nothing while leaving or
+    /// closed. The driver sends what follows to the other relay.
+    pub fn turn_to(&mut self, now: Time, relay_key: Option<PublicKey>, token: Vec<u8>) {
+        if matches!(self.state, State::Leaving | State::Closed) {
+            return;
+        }
+        self.config.relay_key = relay_key;
+        self.config.token = token;
+        self.ticket = Ticket::default();
+        match self.state {
+            State::Connected => self.lose(now),
+            _ => self.enter(State::Greeting, now),
+        }
+    }
+
     /// The next thing to tell the application. A driver that never asks loses the oldest, which
     /// [`Session::events_lost`] counts; one that asks after every datagram loses none.
     pub fn poll_event(&mut self) -> Option<Event> {

@@ -1,0 +1,178 @@
+//! What a controller is asked, and what it answers.
+
+use crate::{ClientKey, ConnectError, Refusal, RelayKey};
+use canopy_channel::{Budget, Channel, ChannelError, Hello, Join, Nearness};
+use canopy_wire::Comtree;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// How long a connection to the controller may take.
+const CALL_LIMIT: Duration = Duration::from_secs(3);
+/// How long an answer may take: the controller waits for the relay, five seconds at most.
+const ANSWER_LIMIT: Duration = Duration::from_secs(8);
+
+/// Whom to ask, and for which world. It is what [`Client::join`](crate::Client::join) goes by, for those
+/// who have sessions of their own.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// The controller, as `host:port`.
+    pub controller: String,
+    /// The key that it is known by.
+    pub controller_key: RelayKey,
+    /// The world's name.
+    pub world: String,
+    /// A token for the world; nothing if it is open.
+    pub credential: Option<String>,
+    /// What is to be sent and received; what the credential or the world says if nothing.
+    pub budget: Option<Budget>,
+}
+
+/// A place in a world, as the controller gives it.
+#[derive(Clone, Debug, Deserialize)]
+#[non_exhaustive]
+pub struct Place {
+    /// The relay that serves it.
+    pub relay: RelayPlace,
+    /// The next nearest relay, where there is one.
+    #[serde(default)]
+    pub second: Option<RelayPlace>,
+    /// The token that the relay asks for.
+    pub token: String,
+    /// The world's comtrees, in order.
+    #[serde(deserialize_with = "comtrees")]
+    pub comtrees: Vec<Comtree>,
+    /// The address on each comtree, such as `1.64`.
+    pub address: String,
+}
+
+/// A relay, as the controller names it.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RelayPlace {
+    /// Its name.
+    pub name: String,
+    /// Where it is reached.
+    pub address: SocketAddr,
+    /// The key that it is known by.
+    #[serde(deserialize_with = "key")]
+    pub key: RelayKey,
+}
+
+/// Why a world could not be joined through its controller.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// The controller cannot be reached.
+    #[error(
+        "the controller at {controller} cannot be reached: {why}; check its address and key, and that \
+         it runs"
+    )]
+    Controller {
+        /// Its address.
+        controller: String,
+        /// What went wrong.
+        why: String,
+    },
+    /// The controller does not let the client in.
+    #[error("the controller refused: {0}")]
+    Refused(Refusal),
+    /// The relay that the controller named did not take the client.
+    #[error(transparent)]
+    Relay(#[from] ConnectError),
+}
+
+#[derive(Deserialize)]
+struct Relays {
+    relays: Vec<RelayPlace>,
+}
+
+#[derive(Deserialize)]
+struct Nothing {}
+
+impl Ask {
+    /// A question for a world without credential and budget.
+    pub fn new(controller: String, controller_key: RelayKey, world: String) -> Ask {
+        Ask { controller, controller_key, world, credential: None, budget: None }
+    }
+
+    /// The relays that should be measured before joining.
+    ///
+    /// # Errors
+    /// The controller cannot be reached, or refuses.
+    pub async fn relays(&self, key: &ClientKey) -> Result<Vec<RelayPlace>, JoinError> {
+        let Relays { relays } = self.ask(key, &Hello::Relays).await?;
+        Ok(relays)
+    }
+
+    /// Asks for a place. Who has one gets the same again, unless its relay was given up meanwhile.
+    ///
+    /// # Errors
+    /// The controller cannot be reached, or refuses.
+    pub async fn join(&self, key: &ClientKey, measured: &[Nearness]) -> Result<Place, JoinError> {
+        self.ask(key, &Hello::Join(self.wish(measured))).await
+    }
+
+    /// Prolongs the lease of a place, as [`Ask::join`] does.
+    ///
+    /// # Errors
+    /// The controller cannot be reached, or refuses.
+    pub async fn renew(&self, key: &ClientKey, measured: &[Nearness]) -> Result<Place, JoinError> {
+        self.ask(key, &Hello::Renew(self.wish(measured))).await
+    }
+
+    /// Gives the place back.
+    ///
+    /// # Errors
+    /// The controller cannot be reached, or refuses.
+    pub async fn leave(&self, key: &ClientKey) -> Result<(), JoinError> {
+        let (world, credential) = (self.world.clone(), self.credential.clone());
+        let Nothing {} = self.ask(key, &Hello::Leave { world, credential }).await?;
+        Ok(())
+    }
+
+    fn wish(&self, measured: &[Nearness]) -> Join {
+        let Ask { world, credential, budget, .. } = self.clone();
+        Join { world, credential, budget, measured: measured.to_vec() }
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        key: &ClientKey,
+        hello: &Hello,
+    ) -> Result<T, JoinError> {
+        let connecting = timeout(CALL_LIMIT, TcpStream::connect(&self.controller));
+        let late = |_| std::io::Error::from(std::io::ErrorKind::TimedOut);
+        let stream = connecting.await.map_err(late).and_then(|stream| stream);
+        let stream = stream.map_err(|error| self.unreachable(&error))?;
+        let (own, controller) = (key.identity(), self.controller_key.to_bytes());
+        let channel = Channel::call(stream, &own, &controller, CALL_LIMIT).await;
+        let mut channel = channel.map_err(|error| self.unreachable(&error))?;
+        channel.ask(hello, ANSWER_LIMIT).await.map_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, error: ChannelError) -> JoinError {
+        match error {
+            ChannelError::Refused(why) => match Refusal::deserialize(&why) {
+                Ok(refusal) => JoinError::Refused(refusal),
+                Err(_) => self.unreachable(&why),
+            },
+            error => self.unreachable(&error),
+        }
+    }
+
+    fn unreachable(&self, why: &impl ToString) -> JoinError {
+        JoinError::Controller { controller: self.controller.clone(), why: why.to_string() }
+    }
+}
+
+fn comtrees<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Comtree>, D::Error> {
+    Ok(Vec::<u32>::deserialize(from)?.into_iter().map(Comtree).collect())
+}
+
+fn key<'de, D: Deserializer<'de>>(from: D) -> Result<RelayKey, D::Error> {
+    String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+}
