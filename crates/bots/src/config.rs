@@ -4,6 +4,7 @@ use crate::error::CrowdError;
 use crate::grid::Grid;
 use crate::issuer::Issuer;
 use crate::position::MIN_PAYLOAD;
+use canopy_client::join::Ask;
 use canopy_judge::Rules;
 use canopy_session::PublicKey;
 use canopy_wire::{Comtree, MAX_UPDATE, Weight};
@@ -36,7 +37,10 @@ impl From<SocketAddr> for RelayTarget {
 pub struct CrowdConfig {
     /// The relays of the world, at least one. Walker n joins number n modulo how many there are.
     pub relays: Vec<RelayTarget>,
-    /// The comtree to join.
+    /// Where walkers ask for their places. The relays are those that are known at first then; the
+    /// controller says who joins where, and may name others.
+    pub controller: Option<Ask>,
+    /// The comtree to join; of a controller's world its first.
     pub comtree: Comtree,
     /// Who issues the walkers tokens, where the relays ask for them.
     pub issuer: Option<Issuer>,

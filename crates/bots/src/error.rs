@@ -2,6 +2,7 @@
 
 use crate::grid::GridError;
 use crate::position::MIN_PAYLOAD;
+use canopy_client::join::JoinError;
 use canopy_token::KeyError;
 use canopy_wire::{Group, MAX_UPDATE, RefusedReason, SubscribeRefusal};
 use std::io;
@@ -60,6 +61,9 @@ pub enum CrowdError {
     /// The grid does not fit the world.
     #[error(transparent)]
     Grid(#[from] GridError),
+    /// The controller lets a walker not in.
+    #[error("a walker cannot join: {0}")]
+    Join(#[from] JoinError),
     /// Nobody could connect to this relay.
     #[error(
         "no walker got an answer from {0} within 5 s; is the relay running there? (canopy relay --listen {0})"

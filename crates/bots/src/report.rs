@@ -46,8 +46,18 @@ pub struct Ages {
 pub struct RelayShare {
     /// Where it is.
     pub relay: SocketAddr,
-    /// Walkers that joined there.
+    /// Walkers that joined there; with a controller, those that were there last.
     pub walkers: u32,
+}
+
+/// A time in which a walker lacked a relay, or some of its subscriptions after a relay was lost: from
+/// the last datagram of the lost relay until all that it wants is acknowledged again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Outage {
+    /// When it began, milliseconds after the trace's zero.
+    pub at_ms: u64,
+    /// How long it lasted, milliseconds.
+    pub ms: u64,
 }
 
 /// What a crowd's run came to.
@@ -72,6 +82,13 @@ pub struct Report {
     pub subscriptions_refused: u64,
     /// Sessions lost and made again.
     pub reconnects: u64,
+    /// How often a walker turned to another relay, because the controller said so.
+    pub moves: u64,
+    /// When walkers were without their relay.
+    pub outages: Vec<Outage>,
+    /// When the last update was published that somebody misses, milliseconds after the trace's zero;
+    /// nothing if nothing is missing.
+    pub last_missing_ms: Option<u64>,
     /// Walkers' own updates that came back to them and were dropped: where many get an update, a
     /// relay with a clone engine sends it to its publisher too.
     pub echoes: u64,

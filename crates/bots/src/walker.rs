@@ -1,15 +1,17 @@
 //! One walker: a participant with a socket and a session of its own.
 
-use crate::config::CrowdConfig;
+use crate::config::{CrowdConfig, RelayTarget};
 use crate::error::CrowdError;
 use crate::grid::{Cell, Grid};
 use crate::participant::set_out;
+use canopy_client::join::Place;
 use canopy_judge::Oracle;
 use canopy_net::{Readiness, Socket};
-use canopy_session::{Event, Identity, Session, State};
-use canopy_wire::{Flags, Group, Level, MAX_DATAGRAM, RefusedReason, Time, Weight};
+use canopy_session::{Event, Identity, Session, SessionConfig, State};
+use canopy_wire::{Comtree, Flags, Group, Level, MAX_DATAGRAM, RefusedReason, Time, Weight};
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, ErrorKind};
+use std::time::Duration;
 
 /// What a walker's session told that the crowd counts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,6 +27,10 @@ pub(crate) struct Told {
 
 /// So many steps of a weight are worth asking again.
 const NOTICEABLE: u8 = 2;
+/// What the system says of a port where nothing listens.
+const CONNECTION_REFUSED: ErrorKind = ErrorKind::ConnectionRefused;
+/// A relay that does not take the walker so long after it was asked is as good as lost.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A cell that a walker wants.
 struct Wish {
@@ -49,11 +55,20 @@ pub(crate) struct Walker {
     pub(crate) published: u64,
     /// When its session is in the queue of timers.
     pub(crate) timer: Option<Time>,
+    /// When the last datagram came.
+    pub(crate) heard: Time,
+    /// When it set out to its relay.
+    set_out: Time,
+    /// The relay's host says that nothing listens there.
+    nothing_listens: bool,
+    /// Since when it lacks its relay, or some of its subscriptions after that.
+    lost: Option<Time>,
 }
 
 impl Walker {
     pub(crate) fn new(
         number: u32,
+        now: Time,
         config: &CrowdConfig,
         readiness: &Readiness,
     ) -> Result<Walker, CrowdError> {
@@ -67,9 +82,95 @@ impl Walker {
             session.token = issuer.issue(number, &identity, comtree)?.into_bytes();
             session.identity = Some(identity);
         }
-        let session = Session::new(session);
-        let cells = BTreeMap::new();
-        Ok(Walker { number, relay, socket, session, at: None, cells, published: 0, timer: None })
+        Ok(Walker::with(number, relay, now, socket, session))
+    }
+
+    /// One that goes where the controller says, which is the relay with this number.
+    pub(crate) fn placed(
+        number: u32,
+        now: Time,
+        (relay, target): (usize, RelayTarget),
+        place: &Place,
+        identity: Identity,
+        readiness: &Readiness,
+    ) -> Result<Walker, CrowdError> {
+        let comtree = place.comtrees.first().copied().unwrap_or(Comtree(1));
+        let (socket, mut session) = set_out(number, target, comtree, readiness)?;
+        session.token = place.token.clone().into_bytes();
+        session.identity = Some(identity);
+        Ok(Walker::with(number, relay, now, socket, session))
+    }
+
+    fn with(
+        number: u32,
+        relay: usize,
+        now: Time,
+        socket: Socket,
+        session: SessionConfig,
+    ) -> Walker {
+        Walker {
+            number,
+            relay,
+            socket,
+            session: Session::new(session),
+            at: None,
+            cells: BTreeMap::new(),
+            published: 0,
+            timer: None,
+            heard: now,
+            set_out: now,
+            nothing_listens: false,
+            lost: None,
+        }
+    }
+
+    /// Goes on at another relay.
+    pub(crate) fn turn_to(
+        &mut self,
+        now: Time,
+        (relay, target): (usize, RelayTarget),
+        place: &Place,
+        readiness: &Readiness,
+    ) -> Result<(), CrowdError> {
+        // A socket that is closed is watched no more.
+        self.socket = set_out(self.number, target, Comtree(1), readiness)?.0;
+        self.relay = relay;
+        self.set_out = now;
+        self.nothing_listens = false;
+        self.session.turn_to(now, target.key, place.token.clone().into_bytes());
+        Ok(())
+    }
+
+    /// Something came from the relay.
+    pub(crate) fn hear(&mut self, now: Time) {
+        self.heard = now;
+        self.nothing_listens = false;
+    }
+
+    /// Looks at what became of earlier datagrams.
+    pub(crate) fn look_at_errors(&mut self) {
+        let error = self.socket.take_error();
+        self.nothing_listens |= error.is_some_and(|error| error.kind() == CONNECTION_REFUSED);
+    }
+
+    fn send(&mut self, datagram: &[u8]) {
+        // What the kernel does not take is lost, and the oracle will find it missing; what belongs to
+        // the session is repeated.
+        if let Err(error) = self.socket.send(datagram) {
+            self.nothing_listens |= error.kind() == CONNECTION_REFUSED;
+        }
+    }
+
+    /// Whether it seems to have lost its relay.
+    pub(crate) fn lacks_a_relay(&self, now: Time) -> bool {
+        let is_overdue = now.since(self.set_out) > CONNECT_PATIENCE;
+        self.nothing_listens || (!self.is_connected() && is_overdue)
+    }
+
+    /// Since when it was without its relay or some of its subscriptions, once it is no more.
+    pub(crate) fn take_outage(&mut self) -> Option<Time> {
+        let has_all = self.is_connected() && self.cells.values().all(|wish| wish.held.is_some());
+        if has_all { self.lost.take() } else { None }
     }
 
     /// Subscribes to the cells around a position and unsubscribes from those left behind. With `weigh`, what
@@ -137,8 +238,7 @@ impl Walker {
         let mut out = [0; MAX_DATAGRAM];
         let published = self.session.publish(group.address(), level, Flags(0), payload, &mut out);
         if let Ok(len) = published {
-            // What the kernel does not take is lost, and the oracle will find it missing.
-            let _ = self.socket.send(&out[..len]);
+            self.send(&out[..len]);
         }
     }
 
@@ -146,8 +246,7 @@ impl Walker {
     pub(crate) fn turn(&mut self, now: Time, grid: &Grid, oracle: &mut Oracle, told: &mut Told) {
         let mut out = [0; MAX_DATAGRAM];
         while let Some(len) = self.session.poll_transmit(now, &mut out) {
-            // A lost session packet is repeated.
-            let _ = self.socket.send(&out[..len]);
+            self.send(&out[..len]);
         }
         while let Some(event) = self.session.poll_event() {
             oracle.event(now, self.number as usize, event);
@@ -160,6 +259,7 @@ impl Walker {
                 Event::SubscriptionRefused(..) => told.subscriptions_refused += 1,
                 Event::Lost => {
                     told.reconnects += 1;
+                    self.lost.get_or_insert(self.heard);
                     self.cells.values_mut().for_each(|wish| wish.held = None);
                 }
                 Event::Refused(reason) => told.refused = Some(reason),

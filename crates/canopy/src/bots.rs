@@ -9,6 +9,7 @@ use canopy_bots::{
     CrowdConfig, DEFAULT_HOP, Grid, Issuer, Progress, RelayTarget, Report, Totals, Trace,
 };
 use canopy_client::RelayKey;
+use canopy_client::join::Ask;
 use canopy_relay::DEFAULT_WORLD;
 use canopy_wire::Comtree;
 use clap::Args;
@@ -36,17 +37,29 @@ pub(crate) struct BotsCommand {
         value_name = "[KEY@]HOST:PORT",
         env = "CANOPY_RELAY",
         value_delimiter = ',',
-        required = true
+        required_unless_present = "controller"
     )]
     relays: Vec<String>,
+    /// The world's controller, which says who joins at which relay, and finds another when one is lost
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        env = "CANOPY_CONTROLLER",
+        requires = "controller_key",
+        conflicts_with_all = ["comtree", "token_key"]
+    )]
+    controller: Option<String>,
+    /// The controller's public key, which it logs when it starts
+    #[arg(long, value_name = "KEY", env = "CANOPY_CONTROLLER_KEY", requires = "controller")]
+    controller_key: Option<RelayKey>,
     /// The comtree to join
     #[arg(long, value_name = "ID", default_value_t = 1)]
     comtree: u32,
     /// The file of a signing key that the relay trusts: each client joins by a token of its own
     #[arg(long, value_name = "FILE")]
     token_key: Option<PathBuf>,
-    /// The world of the tokens
-    #[arg(long, value_name = "NAME", default_value = DEFAULT_WORLD, requires = "token_key")]
+    /// The world, of the tokens or at the controller
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_WORLD)]
     world: String,
     #[command(flatten)]
     walk: WalkArgs,
@@ -123,6 +136,7 @@ impl WalkArgs {
             settle: Duration::from_millis(self.settle_ms),
             hop: Duration::from_millis(self.hop_ms),
             weigh: None,
+            controller: None,
             endures: false,
         };
         config.check()?;
@@ -140,8 +154,16 @@ impl WalkArgs {
 impl BotsCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let trace = Trace::read(&self.trace)?;
-        let relays = self.relays.iter().map(|name| find_relay(name)).collect::<Result<_, _>>()?;
+        let ask = self.controller.clone().zip(self.controller_key);
+        let ask = ask.map(|(address, key)| Ask::new(address, key, self.world.clone()));
+        let relays = match &ask {
+            Some(ask) => canopy_bots::relays_of(ask)?,
+            None => self.relays.iter().map(|name| find_relay(name)).collect::<Result<_, _>>()?,
+        };
         let (trace, mut config) = self.walk.prepare(trace, relays, Comtree(self.comtree))?;
+        // A relay that is lost is the controller's business.
+        config.endures = ask.is_some();
+        config.controller = ask;
         if let Some(path) = &self.token_key {
             let key = read_signing_key("--token-key", path)?;
             config.issuer = Some(Issuer::new(key, self.world.clone()));
@@ -152,7 +174,7 @@ impl BotsCommand {
             trace.walkers(),
             trace.seconds() / self.walk.speed,
             self.walk.speed,
-            self.relays.join(", ")
+            self.controller.clone().unwrap_or_else(|| self.relays.join(", "))
         ));
         let stop = stop_on_interrupt()?;
         let report = canopy_bots::run(&config, &trace, None, &stop, print_progress)?;
@@ -225,7 +247,7 @@ fn in_words(report: &Report) -> String {
          {} out of order\n\
          age: p50 {} µs, p99 {} µs, p99.9 {} µs\n\
          {} updates not sent, {} subscriptions refused, {} sessions lost and made again, {} own \
-         updates dropped{}",
+         updates dropped{}{}",
         report.clients,
         spread(report),
         verdict.published,
@@ -244,8 +266,18 @@ fn in_words(report: &Report) -> String {
         report.subscriptions_refused,
         report.reconnects,
         report.echoes,
+        outages(report),
         report.findings.iter().map(|what| format!("\n  {what}")).collect::<String>(),
     )
+}
+
+/// How often relays were lost, if any was.
+fn outages(report: &Report) -> String {
+    let Some(longest) = report.outages.iter().map(|outage| outage.ms).max() else {
+        return String::new();
+    };
+    let (count, moves) = (report.outages.len(), report.moves);
+    format!("\n{count} outages, the longest {longest} ms; {moves} moves to other relays")
 }
 
 /// Over which relays the clients were spread, if over several.

@@ -464,6 +464,9 @@ impl Oracle {
         self.tally.excused += excused;
         self.tally.thinned += thinned.len() as u64;
         self.tally.missing += missing.len() as u64;
+        if !missing.is_empty() {
+            self.tally.last_missing = self.tally.last_missing.max(Some(update.published));
+        }
         if let Some(update) = self.window.get_mut(id) {
             thinned.into_iter().for_each(|who| update.receivers.of(who).left_out = true);
         }

@@ -1,5 +1,7 @@
 //! What was found.
 
+use canopy_wire::Time;
+
 /// How many findings are kept in words.
 const MAX_FINDINGS: usize = 12;
 
@@ -21,6 +23,8 @@ pub struct Tally {
     pub deliveries: u64,
     /// Deliveries that had to come about and did not.
     pub missing: u64,
+    /// When the last update was published of which a delivery is missing.
+    pub last_missing: Option<Time>,
     /// Updates that came more often than the relay had read them.
     pub duplicates: u64,
     /// Updates that came to someone to whom they must not, or in another form than published.

@@ -162,6 +162,7 @@ impl FloodBench {
             settle: SETTLE,
             hop: canopy_bots::DEFAULT_HOP,
             weigh: None,
+            controller: None,
             endures: false,
         };
         let report = canopy_bots::run(&config, trace, None, &AtomicBool::new(false), |_| ())?;

@@ -24,6 +24,9 @@ impl Crowd<'_> {
     /// the oracle takes is no part of an update's age.
     pub(super) fn receive(&mut self, number: u32) -> Result<(), CrowdError> {
         let Some(walker) = &mut self.walkers[number as usize] else { return Ok(()) };
+        if self.joining.is_some() {
+            walker.look_at_errors();
+        }
         let (clock, arrivals) = (&self.clock, &mut self.arrivals);
         // Read when the first is here: a clock read before would make them younger than they are.
         let mut arrived = None;
@@ -39,6 +42,9 @@ impl Crowd<'_> {
             // A datagram that is no packet delivers nothing: the oracle will miss what it held.
             let _ = session.handle_datagram(now, datagram, deliver);
         })?;
+        if let Some(now) = arrived {
+            walker.hear(now);
+        }
         Ok(())
     }
 

@@ -54,6 +54,13 @@ impl Crowd<'_> {
             updates_unsent: self.updates_unsent,
             subscriptions_refused: self.told.subscriptions_refused,
             reconnects: self.told.reconnects,
+            moves: self.moves,
+            outages: self.outages,
+            last_missing_ms: self
+                .oracle
+                .tally()
+                .last_missing
+                .map(|at| at.since(self.schedule.start()).as_millis() as u64),
             echoes: self.told.echoes + still_here.sum::<u64>(),
             findings: self.oracle.tally().findings.clone(),
             trace: trace.name().to_owned(),

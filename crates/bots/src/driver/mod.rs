@@ -3,14 +3,16 @@
 mod ages;
 mod arrivals;
 mod ending;
+mod places;
 mod relays;
 mod schedule;
 
-use crate::config::CrowdConfig;
+use crate::config::{CrowdConfig, RelayTarget};
 use crate::error::CrowdError;
 use crate::grid::{COARSE, Cell, DETAILED};
+use crate::joining::Joining;
 use crate::position::Position;
-use crate::report::{Report, Verdict};
+use crate::report::{Outage, Report, Verdict};
 use crate::trace::{Row, Trace};
 use crate::view::{Heard, Seen, Snapshot, Totals, View};
 use crate::walker::{Told, Walker};
@@ -73,6 +75,11 @@ struct Crowd<'a> {
     schedule: Schedule,
     walkers: Vec<Option<Walker>>,
     relays: Relays,
+    /// The relays by their numbers.
+    targets: Vec<RelayTarget>,
+    joining: Option<Joining>,
+    moves: u64,
+    outages: Vec<Outage>,
     readiness: Readiness,
     receiver: Receiver,
     oracle: Oracle,
@@ -119,6 +126,14 @@ impl<'a> Crowd<'a> {
             clock,
             walkers: (0..walkers).map(|_| None).collect(),
             relays: Relays::new(config, walkers),
+            targets: config.relays.clone(),
+            joining: config
+                .controller
+                .clone()
+                .map(|ask| Joining::start(ask, walkers))
+                .transpose()?,
+            moves: 0,
+            outages: Vec::new(),
             readiness: Readiness::new()?,
             receiver: Receiver::new(16, 65_535),
             oracle,
@@ -151,6 +166,7 @@ impl<'a> Crowd<'a> {
         while !stop.load(Ordering::Relaxed) {
             let now = self.clock.now();
             self.join_and_leave(now)?;
+            self.take_places(now)?;
             next = self.publish_due(trace.rows(), next, now);
             self.turn_due(now);
             self.housekeeping(now)?;
@@ -171,13 +187,12 @@ impl<'a> Crowd<'a> {
     fn join_and_leave(&mut self, now: Time) -> Result<(), CrowdError> {
         let mut joined = 0;
         while let Some(Join { walker: number, x, y, .. }) = self.schedule.next_join(now) {
-            let CrowdConfig { grid, .. } = self.config;
-            let mut walker = Walker::new(number, self.config, &self.readiness)?;
-            self.relays.ask(walker.relay, now);
-            self.oracle.appear(now, number as usize);
-            walker.look_around(now, grid, (x, y), None, &mut self.cells, &mut self.oracle);
-            self.walkers[number as usize] = Some(walker);
-            self.turn(number, now);
+            if let Some(joining) = &mut self.joining {
+                joining.appear(number, (x, y))?;
+                continue;
+            }
+            let walker = Walker::new(number, now, self.config, &self.readiness)?;
+            self.appear(now, walker, (x, y));
             joined += 1;
             // A thousand may join at once: answers are read meanwhile.
             if joined % SENDS_IN_A_ROW == 0 {
@@ -188,9 +203,22 @@ impl<'a> Crowd<'a> {
             if let Some(walker) = &mut self.walkers[number as usize] {
                 walker.leave(now, &mut self.oracle);
                 self.turn(number, now);
+            } else if let Some(joining) = &mut self.joining {
+                joining.leave(number);
             }
         }
         Ok(())
+    }
+
+    /// A walker sets out to its relay.
+    fn appear(&mut self, now: Time, mut walker: Walker, at: (f64, f64)) {
+        let number = walker.number;
+        let grid = &self.config.grid;
+        self.relays.ask(walker.relay, now);
+        self.oracle.appear(now, number as usize);
+        walker.look_around(now, grid, at, None, &mut self.cells, &mut self.oracle);
+        self.walkers[number as usize] = Some(walker);
+        self.turn(number, now);
     }
 
     /// Publishes rows that are due, from number `next` on; returns the first that it has not. No
@@ -204,7 +232,11 @@ impl<'a> Crowd<'a> {
     }
 
     fn publish(&mut self, row: &Row) {
-        let Some(walker) = &mut self.walkers[row.walker as usize] else { return };
+        let Some(walker) = &mut self.walkers[row.walker as usize] else {
+            let awaits = self.joining.as_ref().is_some_and(|joining| joining.awaits(row.walker));
+            self.updates_unsent += u64::from(awaits);
+            return;
+        };
         let now = self.clock.now();
         let grid = &self.config.grid;
         walker.at = Some([row.x, row.y]);
@@ -242,12 +274,19 @@ impl<'a> Crowd<'a> {
     fn turn(&mut self, number: u32, now: Time) {
         let Some(walker) = &mut self.walkers[number as usize] else { return };
         walker.turn(now, &self.config.grid, &mut self.oracle, &mut self.told);
+        if let Some(since) = walker.take_outage() {
+            let at_ms = since.since(self.schedule.start()).as_millis() as u64;
+            self.outages.push(Outage { at_ms, ms: now.since(since).as_millis() as u64 });
+        }
         let refused = self.told.refused.take();
         self.relays.note(walker.relay, walker.is_connected(), refused);
         match walker.session.poll_timeout() {
             None => {
                 self.told.echoes += walker.session.echoes();
                 self.walkers[number as usize] = None;
+                if let Some(joining) = &mut self.joining {
+                    joining.leave(number);
+                }
             }
             Some(at) if walker.timer.is_none_or(|timer| at < timer) => {
                 walker.timer = Some(at);
@@ -297,6 +336,7 @@ impl<'a> Crowd<'a> {
         }
         self.refresh_at = now + REFRESH;
         self.oracle.judge(now);
+        self.keep_places(now);
         if !self.config.endures {
             self.relays.check(now)?;
         }
@@ -312,7 +352,7 @@ impl<'a> Crowd<'a> {
         let avatars = self.walkers.iter().flatten();
         let avatars = avatars.filter_map(|walker| walker.at.map(|[x, y]| (walker.number, x, y)));
         let avatars = avatars.collect();
-        let mut lost = vec![0; self.config.relays.len()];
+        let mut lost = vec![0; self.targets.len()];
         let is_lost = |walker: &&Walker| walker.at.is_some() && !walker.is_connected();
         self.walkers.iter().flatten().filter(is_lost).for_each(|walker| lost[walker.relay] += 1);
         let snapshot = Snapshot { now, avatars, lost, totals: self.totals() };

@@ -27,8 +27,23 @@ impl Relays {
     pub(super) fn new(config: &CrowdConfig, walkers: u32) -> Relays {
         let mut all: Vec<Seen> =
             config.relays.iter().map(|target| Seen::new(target.address)).collect();
-        (0..walkers).for_each(|walker| all[config.relay_of(walker)].walkers += 1);
+        if config.controller.is_none() {
+            (0..walkers).for_each(|walker| all[config.relay_of(walker)].walkers += 1);
+        }
         Relays(all)
+    }
+
+    /// Another relay.
+    pub(super) fn add(&mut self, relay: SocketAddr) {
+        self.0.push(Seen::new(relay));
+    }
+
+    /// A walker goes to a relay, from another if it had one.
+    pub(super) fn go(&mut self, from: Option<usize>, to: usize) {
+        if let Some(from) = from {
+            self.0[from].walkers -= 1;
+        }
+        self.0[to].walkers += 1;
     }
 
     /// A walker begins to ask its relay.

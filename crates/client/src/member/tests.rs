@@ -162,6 +162,7 @@ fn config() -> MemberConfig {
         receive_queue: 100,
         is_kept: false,
         receive_offload: true,
+        is_kept: false,
     }
 }
 

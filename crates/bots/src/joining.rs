@@ -1,0 +1,179 @@
+//! Walkers that join through their world's controller. A thread asks it for all of them.
+
+use crate::error::CrowdError;
+use canopy_client::join::{Ask, JoinError, Place};
+use canopy_client::{ClientKey, RelayKey};
+use canopy_session::Identity;
+use canopy_wire::Time;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc as asks};
+use tokio::task::JoinSet;
+
+/// How many questions are under way at a time.
+const AT_ONCE: usize = 64;
+/// A lease lasts 60 seconds.
+const RENEW_EVERY: Duration = Duration::from_secs(20);
+/// How soon a walker whose relay is lost asks again; by its number some milliseconds more.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+const SPREAD: u32 = 50;
+
+/// What became of a walker's question.
+pub(crate) struct Answered {
+    pub(crate) walker: u32,
+    pub(crate) place: Result<Place, JoinError>,
+}
+
+enum What {
+    Place,
+    Leave,
+}
+
+struct Question {
+    walker: u32,
+    key: ClientKey,
+    what: What,
+}
+
+/// What a walker has at the controller.
+pub(crate) struct Seat {
+    key: ClientKey,
+    pub(crate) identity: Identity,
+    /// Where it appears, until it has been given a place.
+    pub(crate) appears: Option<(f64, f64)>,
+    /// When it asks again, unless it asks now.
+    ask_at: Option<Time>,
+}
+
+/// The thread that asks, and what each walker has there.
+pub(crate) struct Joining {
+    asks: Option<asks::UnboundedSender<Question>>,
+    answers: mpsc::Receiver<Answered>,
+    thread: Option<JoinHandle<()>>,
+    seats: Vec<Option<Seat>>,
+}
+
+impl Joining {
+    pub(crate) fn start(ask: Ask, walkers: u32) -> io::Result<Joining> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (asks, asked) = asks::unbounded_channel();
+        let (answer, answers) = mpsc::channel();
+        let run = move || runtime.block_on(answer_all(ask, asked, answer));
+        let thread = std::thread::Builder::new().name("joins".to_owned()).spawn(run)?;
+        let seats = (0..walkers).map(|_| None).collect();
+        Ok(Joining { asks: Some(asks), answers, thread: Some(thread), seats })
+    }
+
+    /// A walker wants to appear at a position.
+    pub(crate) fn appear(&mut self, walker: u32, at: (f64, f64)) -> Result<(), CrowdError> {
+        let mut secret = [0; 32];
+        getrandom::fill(&mut secret).map_err(io::Error::from)?;
+        let (key, identity) = (ClientKey::from_seed(secret), Identity::new(secret));
+        self.ask(walker, key.clone(), What::Place);
+        let seat = Seat { key, identity, appears: Some(at), ask_at: None };
+        self.seats[walker as usize] = Some(seat);
+        Ok(())
+    }
+
+    /// A walker leaves, or wants to appear no more.
+    pub(crate) fn leave(&mut self, walker: u32) {
+        if let Some(seat) = self.seats[walker as usize].take() {
+            self.ask(walker, seat.key, What::Leave);
+        }
+    }
+
+    /// What the walker has, if it has not left.
+    pub(crate) fn seat(&mut self, walker: u32) -> Option<&mut Seat> {
+        self.seats[walker as usize].as_mut()
+    }
+
+    /// Whether a walker waits for its first place.
+    pub(crate) fn awaits(&self, walker: u32) -> bool {
+        self.seats[walker as usize].as_ref().is_some_and(|seat| seat.appears.is_some())
+    }
+
+    /// Asks for the walker if it is time to, which is soon if it lacks a relay.
+    pub(crate) fn keep(&mut self, walker: u32, now: Time, lacks_a_relay: bool) {
+        let Some(seat) = &mut self.seats[walker as usize] else { return };
+        let soon = now + ASK_AGAIN;
+        let Some(at) = seat.ask_at else { return };
+        let late = lacks_a_relay && at > soon + Duration::from_millis(SPREAD.into());
+        if now >= at || late {
+            seat.ask_at = None;
+            let key = seat.key.clone();
+            self.ask(walker, key, What::Place);
+        }
+    }
+
+    /// The next answer, if there is one. The walker asks again in a while.
+    pub(crate) fn next(&mut self, now: Time, lacks: impl Fn(u32) -> bool) -> Option<Answered> {
+        let answered = self.answers.try_recv().ok()?;
+        let walker = answered.walker;
+        if let Some(seat) = &mut self.seats[walker as usize] {
+            let spread = Duration::from_millis((walker * 37 % SPREAD).into());
+            let soon = lacks(walker) || answered.place.is_err();
+            seat.ask_at = Some(now + spread + if soon { ASK_AGAIN } else { RENEW_EVERY });
+        }
+        Some(answered)
+    }
+
+    fn ask(&self, walker: u32, key: ClientKey, what: What) {
+        if let Some(asks) = &self.asks {
+            // The thread runs as long as there is somebody who asks.
+            let _ = asks.send(Question { walker, key, what });
+        }
+    }
+}
+
+/// Those who leave are still told of.
+impl Drop for Joining {
+    fn drop(&mut self) {
+        self.asks = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn answer_all(
+    ask: Ask,
+    mut asked: asks::UnboundedReceiver<Question>,
+    answers: mpsc::Sender<Answered>,
+) {
+    let (ask, places) = (Arc::new(ask), Arc::new(Semaphore::new(AT_ONCE)));
+    let mut under_way = JoinSet::new();
+    while let Some(Question { walker, key, what }) = asked.recv().await {
+        while under_way.try_join_next().is_some() {}
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let (ask, answers) = (ask.clone(), answers.clone());
+        under_way.spawn(async move {
+            match what {
+                What::Place => {
+                    let place = ask.join(&key, &[]).await;
+                    let _ = answers.send(Answered { walker, place });
+                }
+                // The lease ends if nobody hears of it.
+                What::Leave => drop(ask.leave(&key).await),
+            }
+            drop(place);
+        });
+    }
+    under_way.join_all().await;
+}
+
+/// The relays that take walkers, by their addresses and keys.
+///
+/// # Errors
+/// The controller cannot be reached, or refuses.
+pub fn relays_of(ask: &Ask) -> Result<Vec<crate::RelayTarget>, CrowdError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let relays = runtime.block_on(ask.relays(&ClientKey::generate()?));
+    let target = |relay: canopy_client::join::RelayPlace| crate::RelayTarget {
+        address: relay.address,
+        key: Some(RelayKey::to_bytes(relay.key)),
+    };
+    Ok(relays?.into_iter().map(target).collect())
+}
