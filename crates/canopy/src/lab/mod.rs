@@ -1,5 +1,6 @@
 //! `canopy lab`: several relays on this machine, for trying things and for tests from outside.
 
+mod controlled;
 mod degrade;
 mod files;
 mod process;
@@ -13,9 +14,10 @@ use canopy_relay::DEFAULT_WORLD;
 use clap::{Args, Subcommand, ValueEnum};
 use degrade::DegradeCommand;
 use files::{COMTREE, Known};
-use process::{RelayProcess, Serving, in_words};
+use process::{ControllerProcess, RelayProcess, Serving, in_words};
 use serde::Serialize;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
@@ -66,6 +68,9 @@ struct NetCommand {
     /// Milliseconds between ticks in periodic mode
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u16).range(1..=1000))]
     tick_ms: Option<u16>,
+    /// Start a controller, too, which decides how they are joined and what they carry
+    #[arg(long, conflicts_with_all = ["shape", "core", "mode", "tick_ms"])]
+    controller: bool,
     /// Print where the relays are as one JSON object
     #[arg(long)]
     json: bool,
@@ -91,6 +96,18 @@ struct Lab {
     /// The world, by its name, and its comtree.
     world: &'static str,
     comtree: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    controller: Option<LabController>,
+}
+
+#[derive(Serialize)]
+struct LabController {
+    pid: u32,
+    api: SocketAddr,
+    listen: SocketAddr,
+    key: String,
+    /// Its folder, which has the secret of its API.
+    dir: PathBuf,
 }
 
 #[derive(Serialize)]
@@ -131,19 +148,27 @@ impl NetCommand {
         let mut child_ended = signal(SignalKind::child())?;
         let folder = tempfile::Builder::new().prefix("canopy-lab-").tempdir()?;
         let mut relays = Vec::new();
+        let dir = folder.path().join("controller");
+        let controller = self.controller.then(|| ControllerProcess::start(&dir)).transpose()?;
         for relay in 0..topology.relays {
-            relays.push(RelayProcess::start(relay, folder.path(), &self.flags())?);
+            let mut flags = self.flags();
+            if let Some(controller) = &controller {
+                flags.extend(controlled::flags(controller, relay));
+            }
+            relays.push(RelayProcess::start(relay, folder.path(), &flags)?);
         }
         let serving = relays.iter_mut().map(RelayProcess::ready).collect::<Result<Vec<_>, _>>()?;
-        let known: Vec<Known> = serving.iter().map(|one| one.known.clone()).collect();
-        for (number, relay) in relays.iter().enumerate() {
-            relay.reload(&files::joined(topology, number, &known, self.threads))?;
-        }
+        let up = async {
+            match &controller {
+                Some(controller) => controlled::all_up(controller, &dir, &mut relays).await,
+                None => self.join_up(topology, &mut relays, &serving).await,
+            }
+        };
         tokio::select! {
-            up = all_up(topology, &mut relays, &serving) => up?,
+            up = up => up?,
             () = signals.next() => return Ok(()),
         }
-        self.tell(&relays, &serving)?;
+        self.tell(&relays, &serving, controller.as_ref().map(|one| LabController::of(one, &dir)))?;
         loop {
             tokio::select! {
                 _ = child_ended.recv() => tell_of_ended(&mut relays),
@@ -152,6 +177,20 @@ impl NetCommand {
         }
         end(&mut relays, &mut signals).await;
         Ok(())
+    }
+
+    /// Joins the relays, and waits until their links are up.
+    async fn join_up(
+        &self,
+        topology: &Topology,
+        relays: &mut [RelayProcess],
+        serving: &[Serving],
+    ) -> anyhow::Result<()> {
+        let known: Vec<Known> = serving.iter().map(|one| one.known.clone()).collect();
+        for (number, relay) in relays.iter().enumerate() {
+            relay.reload(&files::joined(topology, number, &known, self.threads))?;
+        }
+        all_up(topology, relays, serving).await
     }
 
     /// What each relay is started with.
@@ -165,7 +204,12 @@ impl NetCommand {
         flags
     }
 
-    fn tell(&self, relays: &[RelayProcess], serving: &[Serving]) -> anyhow::Result<()> {
+    fn tell(
+        &self,
+        relays: &[RelayProcess],
+        serving: &[Serving],
+        controller: Option<LabController>,
+    ) -> anyhow::Result<()> {
         let relays = relays.iter().zip(serving).map(|(relay, Serving { known, api })| LabRelay {
             name: relay.name.clone(),
             pid: relay.process(),
@@ -173,11 +217,20 @@ impl NetCommand {
             api: *api,
             key: known.key.clone(),
         });
-        let lab = Lab { relays: relays.collect(), world: DEFAULT_WORLD, comtree: COMTREE };
+        let lab =
+            Lab { relays: relays.collect(), world: DEFAULT_WORLD, comtree: COMTREE, controller };
         if self.json {
             return Ok(print_line(serde_json::to_string(&lab)?)?);
         }
         Ok(print_line(lab.in_words())?)
+    }
+}
+
+impl LabController {
+    fn of(controller: &ControllerProcess, dir: &Path) -> LabController {
+        let (pid, dir) = (controller.process(), dir.to_owned());
+        let process::ControllerReady { listen, key, api } = &controller.ready;
+        LabController { pid, api: *api, listen: *listen, key: key.clone(), dir }
     }
 }
 
@@ -189,6 +242,14 @@ impl Lab {
             format!("{name:<9} {listen:<21} process {pid:<8} console {api}\n")
         };
         let lines: String = self.relays.iter().map(line).collect();
+        if let Some(LabController { pid, api, listen, key, dir }) = &self.controller {
+            let (world, dir) = (self.world, dir.display());
+            return format!(
+                "{lines}controller {listen:<20} process {pid:<8} API http://{api}/v1, folder {dir}\n\
+                 World {world}. Walk a crowd through it (Ctrl-C here ends it):\n  \
+                 canopy bots --trace FILE --world {world} --controller {listen} --controller-key {key}"
+            );
+        }
         let flags = self.relays.iter().map(|relay| format!(" --relay {}", relay.listen));
         format!(
             "{lines}All links are up. World {}, comtree {}. Walk a crowd through it (Ctrl-C here ends it):\n  \

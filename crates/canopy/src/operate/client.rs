@@ -33,7 +33,7 @@ pub(super) struct ApiArgs {
 }
 
 /// Asks the API.
-pub(super) struct ApiClient {
+pub(crate) struct ApiClient {
     address: String,
     secret: ApiSecret,
 }
@@ -58,11 +58,22 @@ impl ApiArgs {
 }
 
 impl ApiClient {
+    /// The API of a controller at an address, whose folder has the secret.
+    ///
+    /// # Errors
+    /// The folder has none.
+    pub(crate) fn of(
+        api: std::net::SocketAddr,
+        folder: &std::path::Path,
+    ) -> anyhow::Result<ApiClient> {
+        Ok(ApiClient { address: api.to_string(), secret: ApiSecret::read(folder)? })
+    }
+
     /// What the API answers to this, as text.
     ///
     /// # Errors
     /// No controller answers there, or it refuses.
-    pub(super) async fn ask(
+    pub(crate) async fn ask(
         &self,
         method: Method,
         path: &str,
@@ -100,7 +111,7 @@ impl ApiClient {
     }
 
     /// The same, as a value.
-    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         let text = self.ask(Method::GET, path, String::new()).await?;
         self.read(&text)
     }

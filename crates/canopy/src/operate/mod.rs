@@ -5,5 +5,6 @@ mod relay;
 mod tables;
 mod world;
 
+pub(crate) use client::ApiClient;
 pub(crate) use relay::RelayDeed;
 pub(crate) use world::WorldCommand;
