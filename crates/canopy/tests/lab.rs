@@ -2,6 +2,7 @@
 
 mod support;
 
+use canopy_client::{Client, Event, Group, Level};
 use std::io::BufRead;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -120,4 +121,76 @@ fn a_crowd_that_is_spread_over_relays_lacks_nothing() {
             scope.spawn(move || walk(flags));
         }
     });
+}
+
+/// The next event that a client is told of which is one of those.
+async fn told(client: &Client, is_one: impl Fn(&Event) -> bool) -> Event {
+    let wait = async {
+        loop {
+            let event = client.next_event().await.expect("nobody left");
+            if is_one(&event) {
+                return event;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(2), wait).await.expect("within two seconds")
+}
+
+#[tokio::test]
+async fn a_controller_finds_other_relays_for_those_of_a_killed_one() {
+    let lab = lab(&["--controller", "--relays", "4"]);
+    let controller = lab.ready["controller"].clone();
+    let [listen, key] = ["listen", "key"].map(|what| controller[what].as_str().unwrap());
+    let join = || Client::join(listen, key.parse().unwrap(), "main").connect();
+    let (one, other) = (join().await.unwrap(), join().await.unwrap());
+    let group = Group::new(7);
+    one.subscribe(group, Level(0)).await.unwrap();
+    told(&one, |event| matches!(event, Event::Connected { .. })).await;
+
+    let folder = tempfile::tempdir().unwrap();
+    let trace = trace(folder.path(), 12, 12);
+    let flags = ["--controller", listen, "--controller-key", key, "--world", "main"];
+    let mut bots = canopy(&[&["bots", "--json", "--trace", &trace][..], &flags].concat());
+    let mut bots = bots.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut notes = std::io::BufReader::new(bots.stderr.take().unwrap()).lines();
+    assert!(notes.any(|line| line.unwrap().contains(" % ")), "they walk");
+
+    let at = of_relays(&lab, "listen").iter().position(|at| *at == one.relay().to_string());
+    let victim = of_relays(&lab, "pid").swap_remove(at.unwrap());
+    assert!(Command::new("kill").args(["-KILL", &victim]).status().unwrap().success());
+    told(&one, |event| matches!(event, Event::Moved { .. })).await;
+    told(&one, |event| matches!(event, Event::Connected { .. })).await;
+    assert_ne!(of_relays(&lab, "listen")[at.unwrap()], one.relay().to_string());
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        // Until the other has come back, too, if it was at the same relay.
+        let _ = other.publish(group, Level(0), b"again");
+        let heard = tokio::time::timeout(Duration::from_millis(50), one.recv()).await;
+        if heard.is_ok_and(|update| update.unwrap().payload[..] == *b"again") {
+            break;
+        }
+        assert!(Instant::now() < deadline, "it is subscribed to nothing");
+    }
+
+    notes.for_each(drop);
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut bots.stdout.take().unwrap(), &mut text).unwrap();
+    bots.wait().unwrap();
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let outages = report["outages"].as_array().unwrap();
+    assert!(!outages.is_empty() && report["moves"].as_u64() >= Some(1), "{report}");
+    let number = |value: &serde_json::Value| value.as_u64().unwrap();
+    assert!(outages.iter().all(|outage| number(&outage["ms"]) < 2000), "{report}");
+    let back = outages.iter().map(|outage| number(&outage["at_ms"]) + number(&outage["ms"]));
+    let last_missing = report["last_missing_ms"].as_u64().unwrap_or(0);
+    assert!(last_missing <= back.max().unwrap() + 1000, "something is missing later: {report}");
+    assert_eq!((number(&report["duplicates"]), number(&report["unexpected"])), (0, 0), "{report}");
+    let walkers = report["relays"].as_array().unwrap().iter().map(|at| number(&at["walkers"]));
+    assert_eq!(walkers.sum::<u64>(), 12, "{report}");
+
+    (one.leave().await, other.leave().await);
+    let mut processes = of_relays(&lab, "pid");
+    processes.extend([controller["pid"].to_string(), lab.process().to_string()]);
+    lab.ask_to_end();
+    wait_until_ended(&processes);
 }

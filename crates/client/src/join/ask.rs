@@ -176,3 +176,75 @@ fn comtrees<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Comtree>, D::Error
 fn key<'de, D: Deserializer<'de>>(from: D) -> Result<RelayKey, D::Error> {
     String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use canopy_channel::Reply;
+    use canopy_session::Identity;
+    use tokio::net::TcpListener;
+
+    /// A controller that gives one answer, and what it was asked.
+    async fn asked(answer: Reply<serde_json::Value>) -> (Result<Place, JoinError>, Hello) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let own = Identity::new([9; 32]);
+        let (address, key) = (listener.local_addr().unwrap(), RelayKey::new(*own.public()));
+        let ask = Ask::new(address.to_string(), key, "lobby".to_owned());
+        let client = ClientKey::from_seed([7; 32]);
+        let near = [Nearness { relay: "eu-1".to_owned(), delay_us: 20 }];
+        let serve = async {
+            let (stream, _) = listener.accept().await.unwrap();
+            let mut channel = Channel::accept(stream, &own, CALL_LIMIT).await.unwrap();
+            assert_eq!(*channel.peer(), client.public_bytes());
+            let hello = channel.asked(CALL_LIMIT).await.unwrap();
+            channel.reply(&answer).await.unwrap();
+            hello
+        };
+        tokio::join!(ask.join(&client, &near), serve)
+    }
+
+    #[tokio::test]
+    async fn a_place_is_asked_for_with_what_was_measured() {
+        let relay = serde_json::json!({
+            "name": "eu-1", "address": "10.0.0.1:4040", "key": "07".repeat(32),
+        });
+        let place = serde_json::json!({
+            "world": "lobby", "address": "1.64", "relay": relay, "second": relay, "token": "t",
+            "comtrees": [3, 4], "channels": [], "until": "2026-11-21T20:00:00Z",
+        });
+        let (place, hello) = asked(Reply::Done(place)).await;
+        let place = place.unwrap();
+        assert_eq!((place.relay.name.as_str(), place.token.as_str()), ("eu-1", "t"));
+        assert_eq!(place.comtrees, [Comtree(3), Comtree(4)]);
+        assert_eq!(place.second, Some(place.relay));
+        let Hello::Join(join) = hello else { panic!("{hello:?}") };
+        assert_eq!((join.world.as_str(), join.measured[0].delay_us), ("lobby", 20));
+    }
+
+    #[tokio::test]
+    async fn a_refusal_says_what_where_and_how_much_is_free() {
+        let why = serde_json::json!({
+            "what": "it is full", "where": "relay eu-1", "remedy": "ask for less",
+            "asked": "2 Mbit/s", "free": "1 Mbit/s",
+        });
+        let Err(JoinError::Refused(why)) = asked(Reply::Refused(why)).await.0 else {
+            panic!("it is refused");
+        };
+        assert_eq!(why.to_string(), "relay eu-1: it is full; ask for less");
+        assert_eq!(
+            (why.asked.as_deref(), why.free.as_deref()),
+            (Some("2 Mbit/s"), Some("1 Mbit/s"))
+        );
+    }
+
+    #[tokio::test]
+    async fn a_controller_that_is_not_there_is_named() {
+        let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let ask = Ask::new(nobody.to_string(), RelayKey::new([1; 32]), "lobby".to_owned());
+        let error = ask.relays(&ClientKey::from_seed([7; 32])).await.unwrap_err().to_string();
+        assert!(
+            error.contains(&nobody.to_string()) && error.contains("check its address"),
+            "{error}"
+        );
+    }
+}
