@@ -53,7 +53,7 @@ fn start(storage: &mut MemoryStorage) -> Controller {
             places: 4,
         };
         let relay = controller.register(Time::ZERO, new).expect("two relays");
-        let beat = Message::Beat { relay: 1, links: Vec::new() }.encode();
+        let beat = Message::Beat { relay: 1, links: Vec::new(), succeeded: Vec::new() }.encode();
         controller.handle_message(Time::ZERO, relay, &beat);
     }
     settle(&mut controller, storage, Time::ZERO);

@@ -5,7 +5,7 @@ use canopy_control::storage::{MemoryStorage, Storage};
 use canopy_control::{
     Controller, Item, ItemKey, LinkId, Message, Name, NewRelay, RelaySide, Retry, Settings,
 };
-use canopy_wire::Time;
+use canopy_wire::{Comtree, Time};
 
 /// The first byte says who gets what follows: messages, each behind its length in two bytes. What
 /// can be read is, written again, read as the same; no answer is longer than a message may be.
@@ -92,7 +92,9 @@ pub fn control_seeds() -> Vec<(&'static str, Vec<u8>)> {
         }
         input
     };
-    let beat = Message::Beat { relay: 1, links: Vec::new() };
+    let beat = Message::Beat { relay: 1, links: Vec::new(), succeeded: Vec::new() };
+    let succeeded =
+        Message::Beat { relay: 1, links: Vec::new(), succeeded: vec![(Comtree(16), LinkId(1))] };
     vec![
         (
             "set-list-remove",
@@ -121,6 +123,7 @@ pub fn control_seeds() -> Vec<(&'static str, Vec<u8>)> {
             with(0, &(1..6).map(|n| call(n, Call::Set(link(n as u32)))).collect::<Vec<_>>()),
         ),
         ("beat-and-list", with(1, &[beat.clone(), answer(1, Answer::Items(vec![link(5)], false))])),
+        ("succeeded", with(1, &[beat.clone(), succeeded])),
         ("more-of-nothing", with(1, &[beat.clone(), answer(1, Answer::Items(Vec::new(), true))])),
         (
             "refused-list",

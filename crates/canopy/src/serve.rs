@@ -1,6 +1,6 @@
 //! `canopy relay`: one relay until it is told to stop.
 
-use crate::agent::{Agent, AgentArgs, AgentConfig, LinkNotice};
+use crate::agent::{Agent, AgentArgs, AgentConfig, Told};
 use crate::console::Console;
 use crate::metrics;
 use crate::net::{self, Controlled, Reloads, SharedNet};
@@ -205,13 +205,13 @@ async fn serve(
 async fn run_until_told(
     mut relay: RunningRelay,
     net: SharedNet,
-    links: UnboundedSender<LinkNotice>,
+    agent: UnboundedSender<Told>,
     mut signals: Signals,
 ) -> anyhow::Result<()> {
     let watch = relay.watch();
     tokio::spawn(tell_of_engines(watch.clone()));
     if let Some(notices) = relay.take_notices() {
-        std::thread::spawn(move || tell_of_notices(notices, &net, &links));
+        std::thread::spawn(move || tell_of_notices(notices, &net, &agent));
     }
     let mut ended = tokio::task::spawn_blocking(move || relay.join());
     for command in [Command::Drain, Command::Stop] {
@@ -260,7 +260,7 @@ const REFUSALS_PER_SECOND: u32 = 10;
 fn tell_of_notices(
     notices: Receiver<Notice>,
     net: &SharedNet,
-    links: &UnboundedSender<LinkNotice>,
+    agent: &UnboundedSender<Told>,
 ) {
     let (mut second, mut told) = (Instant::now(), 0);
     for notice in notices {
@@ -280,11 +280,11 @@ fn tell_of_notices(
                 tracing::debug!(comtree = comtree.0, %address, from = %path.remote, "joined");
             }
             Notice::LinkUp { key } => {
-                _ = links.send((key, true));
+                _ = agent.send(Told::Link(key, true));
                 tracing::info!(link = net.name(&key), "the link is up");
             }
             Notice::LinkDown { key } => {
-                _ = links.send((key, false));
+                _ = agent.send(Told::Link(key, false));
                 tracing::warn!(
                     link = net.name(&key),
                     "the link is down: the neighbour is not heard; it comes up again by itself. \
@@ -292,6 +292,7 @@ fn tell_of_notices(
                 );
             }
             Notice::ParentSucceeded { comtree } => {
+                _ = agent.send(Told::ParentSucceeded(comtree));
                 tracing::info!(
                     comtree = comtree.0,
                     "the next parent is the way to the core now: nothing is lost if the branch to the \

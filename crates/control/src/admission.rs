@@ -287,16 +287,23 @@ impl State {
             let Some(shape) = running.shape.as_mut().filter(|shape| shape.has(relay)) else {
                 continue;
             };
-            let (flows, relays) = shape.change(relay, change(shape.load(relay)));
-            let pruned = (shape.load(relay).0 == 0 && shape.has_idle_end()).then(|| shape.pruned());
+            let load = change(shape.load(relay));
+            if running.moving.is_some() {
+                _ = self.change_in_move(op, comtree, relay, load, false);
+                let shape = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
+                // What else has become idle goes when the move is done.
+                if shape.is_some_and(|shape| shape.all_members() == 0) {
+                    self.prune(op, comtree);
+                }
+                continue;
+            }
+            let (flows, relays) = shape.change(relay, load);
             self.ledger.enter(&flows);
             for at in relays {
                 op.effects.push(Effect::Comtree(comtree, at, self.comtree_item(comtree, at)));
             }
-            if let Some(hops) = pruned {
-                let why = "it shrank to the relays that have members".to_owned();
-                // A core that moves may need more than is free; then the tree stays as it is.
-                _ = self.reshape(op, comtree, hops, |_, load| load, why);
+            if load.0 == 0 {
+                self.prune(op, comtree);
             }
         }
     }

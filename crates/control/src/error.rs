@@ -125,6 +125,14 @@ pub enum Refusal {
         /// Why there is no other way.
         why: String,
     },
+    /// A world's tree cannot be moved to another without loss.
+    #[error("the world {world} stays on its tree: {why}")]
+    NotMoved {
+        /// The world.
+        world: String,
+        /// Why.
+        why: String,
+    },
     /// A relay did not do what it was told.
     #[error("the relay {relay} refused: {why}")]
     Relay {

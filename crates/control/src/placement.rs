@@ -3,9 +3,11 @@
 use crate::error::Refusal;
 use crate::ledger::{Account, Flow, Lack};
 use crate::model::{LinkId, RelayId, TreeHop, WorldId};
+use crate::moves::{Picture, Swap};
 use crate::op::{Effect, Op};
 use crate::shape::{Load, Shape};
-use crate::state::State;
+use crate::signal::Branch;
+use crate::state::{Running, State};
 use canopy_plan::Limits;
 use canopy_wire::Comtree;
 use std::cmp::Reverse;
@@ -35,13 +37,13 @@ impl State {
         self.ledger.book(&places).map_err(|lack| self.refusal(lack))?;
         let comtrees =
             self.worlds.get(&world).map_or_else(Vec::new, |world| world.comtrees.clone());
-        let mut done: Vec<(Comtree, Option<Shape>)> = Vec::new();
+        let mut done: Vec<(Comtree, Running)> = Vec::new();
         let mut effects = Op::default();
         for comtree in &comtrees {
             // Only a world of several comtrees can have placed somebody on one and fail at another.
-            let before = (comtrees.len() > 1).then(|| self.shape_of(*comtree));
+            let before = self.comtrees.get(comtree).filter(|_| comtrees.len() > 1).cloned();
             if let Err(no_place) = self.place_on(&mut effects, *comtree, relay, &change) {
-                done.into_iter().for_each(|(comtree, shape)| self.restore(comtree, shape));
+                done.into_iter().for_each(|(comtree, before)| self.restore(comtree, before));
                 self.ledger.enter(&places.map(Flow::inverse));
                 return Err(self.no_place(no_place, world, relay));
             }
@@ -62,16 +64,12 @@ impl State {
         }
     }
 
-    fn shape_of(&self, comtree: Comtree) -> Option<Shape> {
-        self.comtrees.get(&comtree)?.shape.clone()
-    }
-
-    pub(crate) fn restore(&mut self, comtree: Comtree, shape: Option<Shape>) {
+    /// A comtree is again as it was before.
+    pub(crate) fn restore(&mut self, comtree: Comtree, before: Running) {
         let Some(running) = self.comtrees.get_mut(&comtree) else { return };
-        let after = std::mem::replace(&mut running.shape, shape);
-        let undone = after.iter().flat_map(Shape::flows).map(Flow::inverse);
-        let redone = running.shape.iter().flat_map(Shape::flows);
-        self.ledger.enter(&undone.chain(redone).collect::<Vec<_>>());
+        let after = std::mem::replace(running, before);
+        let undone = after.flows().into_iter().map(Flow::inverse);
+        self.ledger.enter(&undone.chain(running.flows()).collect::<Vec<_>>());
     }
 
     fn place_on(
@@ -86,6 +84,9 @@ impl State {
             return self.grow(op, comtree, relay, change((0, Limits::default())));
         };
         let before = shape.load(relay);
+        if running.moving.is_some() {
+            return self.place_in_move(op, comtree, relay, change(before)).map_err(NoPlace::Lack);
+        }
         let (flows, relays) = shape.change(relay, change(before));
         if let Err(lack) = self.ledger.book(&flows) {
             shape.change(relay, before);
@@ -95,6 +96,24 @@ impl State {
             op.effects.push(Effect::Comtree(comtree, at, self.comtree_item(comtree, at)));
         }
         Ok(())
+    }
+
+    /// Changes a relay's members while the comtree moves. If the relay is on its way out of the tree,
+    /// the move ends.
+    fn place_in_move(
+        &mut self,
+        op: &mut Op,
+        comtree: Comtree,
+        relay: RelayId,
+        load: Load,
+    ) -> Result<(), Lack> {
+        let running = self.comtrees.get(&comtree);
+        if running.is_some_and(|running| running.shapes().all(|shape| shape.has(relay))) {
+            return self.change_in_move(op, comtree, relay, load, true);
+        }
+        let why = format!("{} has members again", self.relay_name(relay));
+        let loaded = |at: RelayId, before: Load| if at == relay { load } else { before };
+        self.reshape(op, comtree, self.hops_of(comtree), loaded, why)
     }
 
     /// Grows a tree to a relay that is not on it, by the shortest way over links that have room.
@@ -209,50 +228,60 @@ impl State {
             load(relay, old.as_ref().map_or_else(Load::default, |shape| shape.load(relay)))
         };
         let new = if hops.is_empty() { None } else { Shape::new(hops, &world.core, of).ok() };
-        let given = old.iter().flat_map(Shape::flows).map(Flow::inverse);
+        let given = running.flows().into_iter().map(Flow::inverse);
         let taken = new.iter().flat_map(Shape::flows);
         self.ledger.book(&given.chain(taken).collect::<Vec<_>>())?;
-        let old = std::mem::replace(&mut running.shape, new);
+        let (before, swap) = (running.picture(), running.swap());
+        running.shape = new;
+        running.moving = None;
         running.why = why;
         running.broken = None;
         self.save_comtree(op, comtree);
-        self.reshape_effects(op, comtree, old.as_ref());
+        self.reshape_effects(op, comtree, &before, swap);
         Ok(())
     }
 
-    /// What relays are told of a new tree. If links are left, they go first everywhere, and what is
-    /// new waits for that: old branches and new ones never form a circle.
-    fn reshape_effects(&self, op: &mut Op, comtree: Comtree, old: Option<&Shape>) {
-        let new = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
-        let links: BTreeSet<LinkId> = new.into_iter().flat_map(Shape::links).collect();
-        let relays_of = |shape: Option<&Shape>| -> BTreeSet<RelayId> {
-            shape.into_iter().flat_map(Shape::relays).collect()
+    /// What relays are told of a new tree, who had these branches before. If links are left, they go
+    /// first everywhere, and what is new waits for that: old branches and new ones never form a
+    /// circle. What a swap has begun goes before all of that, at the relay that was to have another
+    /// parent.
+    pub(crate) fn reshape_effects(
+        &self,
+        op: &mut Op,
+        comtree: Comtree,
+        before: &Picture,
+        swap: Option<Swap>,
+    ) {
+        let Some(running) = self.comtrees.get(&comtree) else { return };
+        let after = running.picture();
+        let links: BTreeSet<LinkId> = running.shape.iter().flat_map(Shape::links).collect();
+        let stays = |branch: &Branch| {
+            links.contains(&branch.link) && swap.is_none_or(|swap| swap.link != branch.link)
         };
-        let (before, after) = (relays_of(old), relays_of(new));
-        if let Some(old) = old
-            && old.links().any(|link| !links.contains(&link))
+        if let Some(Swap { child, link, .. }) = swap
+            && let Some(branches) = before.get(&child)
         {
-            for relay in old.relays() {
-                let mut branches = old.branches(relay);
-                let all = branches.len();
-                branches.retain(|branch| links.contains(&branch.link));
-                if branches.len() < all {
-                    let item = self.comtree_base(comtree, relay, branches);
-                    op.effects.push(Effect::Comtree(comtree, relay, item));
+            let left = branches.iter().copied().filter(|branch| branch.link != link).collect();
+            let item = self.comtree_base(comtree, child, left);
+            op.effects.extend([Effect::Comtree(comtree, child, item), Effect::Barrier(comtree)]);
+        }
+        if before.values().flatten().any(|branch| !stays(branch)) {
+            for (relay, branches) in before {
+                let left: Vec<Branch> = branches.iter().copied().filter(stays).collect();
+                if left.len() < branches.len() {
+                    let item = self.comtree_base(comtree, *relay, left);
+                    op.effects.push(Effect::Comtree(comtree, *relay, item));
                 }
             }
             op.effects.push(Effect::Barrier(comtree));
         }
-        for relay in after.union(&before) {
-            let is_same = old.zip(new).is_some_and(|(old, new)| {
-                old.has(*relay) && new.has(*relay) && old.branches(*relay) == new.branches(*relay)
-            });
-            if !is_same {
-                op.effects.push(Effect::Comtree(
-                    comtree,
-                    *relay,
-                    self.comtree_item(comtree, *relay),
-                ));
+        let relays: BTreeSet<RelayId> = before.keys().chain(after.keys()).copied().collect();
+        let has_swap =
+            |relay: &RelayId| swap.is_some_and(|swap| swap.child == *relay || swap.next == *relay);
+        for relay in relays {
+            if has_swap(&relay) || before.get(&relay) != after.get(&relay) {
+                let item = self.comtree_item(comtree, relay);
+                op.effects.push(Effect::Comtree(comtree, relay, item));
             }
         }
     }

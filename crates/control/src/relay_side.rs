@@ -6,8 +6,10 @@
 
 use crate::codec::Coded;
 use crate::model::LinkId;
-use crate::signal::{Answer, Call, Callee, Item, ItemKey, LinkReport, Message, Ticket};
-use canopy_wire::Time;
+use crate::signal::{
+    Answer, Call, Callee, Item, ItemKey, LinkReport, MOST_SUCCEEDED, Message, Role, Ticket,
+};
+use canopy_wire::{Comtree, Time};
 use core::ops::Bound;
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
@@ -47,6 +49,8 @@ pub struct RelaySide {
     /// would list what is about to change.
     is_busy: bool,
     links: BTreeMap<LinkId, LinkReport>,
+    /// Over which link the next parent is that is the way to the core now.
+    succeeded: BTreeMap<Comtree, LinkId>,
     next_beat: Time,
     out: VecDeque<Vec<u8>>,
 }
@@ -60,6 +64,7 @@ impl RelaySide {
             applying: None,
             is_busy: false,
             links: BTreeMap::new(),
+            succeeded: BTreeMap::new(),
             next_beat: Time::ZERO,
             out: VecDeque::new(),
         }
@@ -93,12 +98,24 @@ impl RelaySide {
         }
     }
 
+    /// The comtree's next parent is the way to the core now. The controller is told at once, and with
+    /// each beat until it has made that the parent.
+    pub fn set_succeeded(&mut self, now: Time, comtree: Comtree) {
+        if let Some(link) = self.items.get(&ItemKey::Comtree(comtree)).and_then(next_parent) {
+            self.succeeded.insert(comtree, link);
+            self.next_beat = now;
+        }
+    }
+
     /// Takes the time.
     pub fn handle_timeout(&mut self, now: Time) {
         if now >= self.next_beat {
             self.next_beat = now + BEAT;
             let links = self.links.values().copied().collect();
-            self.out.push_back(Message::Beat { relay: self.callee.relay(), links }.encode());
+            let succeeded = self.succeeded.iter().take(MOST_SUCCEEDED);
+            let succeeded = succeeded.map(|(comtree, link)| (*comtree, *link)).collect();
+            let beat = Message::Beat { relay: self.callee.relay(), links, succeeded };
+            self.out.push_back(beat.encode());
         }
     }
 
@@ -121,6 +138,12 @@ impl RelaySide {
     pub fn applied(&mut self, applying: Applying, result: Result<(), String>) {
         let answer = match result {
             Ok(()) => {
+                if let ItemKey::Comtree(comtree) = applying.key {
+                    let next = applying.after.as_ref().and_then(next_parent);
+                    if self.succeeded.get(&comtree).copied() != next {
+                        self.succeeded.remove(&comtree);
+                    }
+                }
                 match applying.after {
                     Some(item) => self.items.insert(applying.key, item),
                     None => {
@@ -182,4 +205,10 @@ impl RelaySide {
         }
         Answer::Items(items, false)
     }
+}
+
+/// Over which link a comtree's next parent is, if it has one beside its parent.
+fn next_parent(item: &Item) -> Option<LinkId> {
+    let Item::Comtree { branches, .. } = item else { return None };
+    branches.iter().find(|branch| branch.role == Role::NextParent).map(|branch| branch.link)
 }

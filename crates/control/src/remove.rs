@@ -25,13 +25,7 @@ impl State {
             op.effects.append(&mut done.effects);
             return result;
         }
-        for (id, Running { shape, why, broken, .. }) in before {
-            self.restore(id, shape);
-            if let Some(running) = self.comtrees.get_mut(&id) {
-                running.why = why;
-                running.broken = broken;
-            }
-        }
+        before.into_iter().for_each(|(id, before)| self.restore(id, before));
         result
     }
 
@@ -44,7 +38,7 @@ impl State {
         what: &str,
     ) -> Result<(), Refusal> {
         let uses = |running: &Running| {
-            running.shape.as_ref().is_some_and(|shape| {
+            running.shapes().any(|shape| {
                 shape.links().any(|link| links.contains(&link))
                     || relay.is_some_and(|relay| shape.has(relay))
             })

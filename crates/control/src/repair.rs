@@ -7,7 +7,7 @@ use crate::name::Name;
 use crate::op::{Effect, Event, Op};
 use crate::shape::Shape;
 use crate::signal::LinkReport;
-use crate::state::{State, number};
+use crate::state::{Running, State, number};
 use crate::storage::Table;
 use canopy_plan::{
     Choice, CoreRule, Demand, FIBRE_SPEED, Limits, Method, Network, Node, Rate, Request, Root,
@@ -37,11 +37,18 @@ pub struct NewRelay {
 
 /// Which way a tree is looked for.
 #[derive(Clone, Copy, PartialEq)]
-enum Aim {
+pub(crate) enum Aim {
     /// What stands of the old tree stays.
     Keep,
     /// The least costly that is found.
     Best,
+}
+
+/// A tree that a comtree is to move to: it keeps the root, and goes round relays that drain and have no
+/// members.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Planned {
+    pub(crate) root: RelayId,
 }
 
 impl State {
@@ -169,18 +176,30 @@ impl State {
 
     /// The comtrees that lack something: a link or relay that cannot be used, or a whole tree.
     pub(crate) fn hit(&self) -> Vec<Comtree> {
-        let is_hit = |running: &crate::state::Running| {
-            let Some(shape) = &running.shape else { return false };
-            running.broken.is_some()
-                || shape.links().any(|link| !self.is_usable(link))
-                || shape.relays().any(|relay| !self.is_running(relay))
+        let is_hit = |running: &Running| {
+            running.shape.is_some()
+                && (running.broken.is_some() || running.shapes().any(|shape| !self.is_whole(shape)))
         };
         self.comtrees.iter().filter(|(_, running)| is_hit(running)).map(|(id, _)| *id).collect()
     }
 
-    /// Gives a comtree that was hit another tree: what stands of the old one stays, if that fits.
+    /// Whether all links and relays of a tree can be used.
+    pub(crate) fn is_whole(&self, shape: &Shape) -> bool {
+        shape.links().all(|link| self.is_usable(link))
+            && shape.relays().all(|relay| self.is_running(relay))
+    }
+
+    /// Gives a comtree that was hit another tree: what stands of the old one stays, if that fits. A
+    /// comtree that is on its way to another tree stays with the one in force, if that is whole.
     pub(crate) fn repair(&mut self, op: &mut Op, comtree: Comtree) {
         let reason = "a link or relay of its tree failed";
+        if self.is_moving(comtree) {
+            self.end_move(op, comtree, reason);
+            let running = self.comtrees.get(&comtree);
+            if running.is_some_and(|r| r.shape.as_ref().is_none_or(|shape| self.is_whole(shape))) {
+                return;
+            }
+        }
         let Err(why) = self.take_other_tree(op, comtree, reason) else { return };
         if let Some(running) = self.comtrees.get_mut(&comtree)
             && running.broken.as_ref() != Some(&why)
@@ -200,7 +219,7 @@ impl State {
     ) -> Result<(), String> {
         let mut why = "no other tree was found".to_owned();
         for aim in [Aim::Keep, Aim::Best] {
-            let hops = match self.choose_tree(comtree, aim) {
+            let hops = match self.choose_tree(comtree, aim, None) {
                 Ok((hops, _)) => hops,
                 Err(problem) => {
                     why = problem;
@@ -218,38 +237,6 @@ impl State {
         Err(why)
     }
 
-    /// Looks for a better tree, and takes it if it gains enough. Returns why it did or did not.
-    pub(crate) fn improve(&mut self, op: &mut Op, comtree: Comtree) -> String {
-        let now = self.cost_of(comtree);
-        let least = self.settings.least_gain;
-        let verdict = match self.choose_tree(comtree, Aim::Best) {
-            Err(problem) => problem,
-            Ok((hops, cost)) => {
-                let gain = if now > 0.0 { 1.0 - cost / now } else { 0.0 };
-                let percent = |share: f64| (share * 1000.0).round() / 10.0;
-                let (found, least_percent) = (percent(gain), percent(least));
-                if gain < least {
-                    format!(
-                        "it stays: the best tree found costs {found} % less, {least_percent} % are asked for"
-                    )
-                } else {
-                    let why = format!(
-                        "it was improved: the tree costs {found} % less than the one before"
-                    );
-                    match self.reshape(op, comtree, hops, |_, load| load, why.clone()) {
-                        Ok(()) => op.tell(Event::Reshaped { comtree, why: why.clone() }),
-                        Err(lack) => return format!("it stays: {}", self.refusal(lack)),
-                    }
-                    why
-                }
-            }
-        };
-        if let Some(running) = self.comtrees.get_mut(&comtree) {
-            running.why.clone_from(&verdict);
-        }
-        verdict
-    }
-
     /// What a comtree costs: bits times length, both ways.
     pub(crate) fn cost_of(&self, comtree: Comtree) -> f64 {
         let shape = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
@@ -262,20 +249,29 @@ impl State {
     }
 
     /// A tree for a comtree over what can be used, and what it costs; or why there is none.
-    fn choose_tree(&self, comtree: Comtree, aim: Aim) -> Result<(Vec<TreeHop>, f64), String> {
+    pub(crate) fn choose_tree(
+        &self,
+        comtree: Comtree,
+        aim: Aim,
+        planned: Option<Planned>,
+    ) -> Result<(Vec<TreeHop>, f64), String> {
         let running = self.comtrees.get(&comtree).ok_or("there is no such comtree")?;
         let shape = running.shape.as_ref().ok_or("it has no members")?;
         let world = self.worlds.get(&running.world).ok_or("it has no world")?;
         if shape.all_members() == 0 {
             return Ok((Vec::new(), 0.0));
         }
-        let relays: Vec<&Relay> =
-            self.relays.values().filter(|relay| self.is_running(relay.id)).collect();
+        let is_avoided = |relay: &Relay| {
+            planned.is_some() && relay.state == RelayState::Draining && shape.load(relay.id).0 == 0
+        };
+        let is_taken = |relay: &&Relay| self.is_running(relay.id) && !is_avoided(relay);
+        let relays: Vec<&Relay> = self.relays.values().filter(|relay| is_taken(relay)).collect();
         let nodes: BTreeMap<RelayId, usize> =
             relays.iter().enumerate().map(|(node, relay)| (relay.id, node)).collect();
+        let has_ends = |link: &Link| link.ends.iter().all(|end| nodes.contains_key(end));
         let links: Vec<&Link> =
-            self.links.values().filter(|link| self.is_usable(link.id)).collect();
-        let network = self.network(&relays, &links, &nodes, shape, aim)?;
+            self.links.values().filter(|link| self.is_usable(link.id) && has_ends(link)).collect();
+        let network = self.network(&relays, &links, &nodes, running, aim)?;
         let mut endpoints = Vec::new();
         for relay in shape.relays() {
             let (count, limits) = shape.load(relay);
@@ -287,7 +283,16 @@ impl State {
         let core: CoreRule = world.core.rule();
         let demand = Demand::new(&network, &endpoints, core).map_err(|error| error.to_string())?;
         let method = if aim == Aim::Keep { Method::Mst } else { Method::Best };
-        let request = Request { method, root: Root::Best, stretch: 1.2, improve: false };
+        let root = match planned {
+            None => Root::Best,
+            Some(Planned { root }) => {
+                let drains = || {
+                    format!("its root {} drains, and a move keeps the root", self.relay_name(root))
+                };
+                Root::Node(*nodes.get(&root).ok_or_else(drains)?)
+            }
+        };
+        let request = Request { method, root, stretch: 1.2, improve: false };
         let Choice { tree, cost, .. } = choose(&demand, &request).map_err(|e| e.to_string())?;
         let hop = |node: &usize| TreeHop {
             relay: relays[*node].id,
@@ -302,11 +307,11 @@ impl State {
         relays: &[&Relay],
         links: &[&Link],
         nodes: &BTreeMap<RelayId, usize>,
-        shape: &Shape,
+        running: &Running,
         aim: Aim,
     ) -> Result<Network, String> {
         let mut own: BTreeMap<(LinkId, RelayId), Rate> = BTreeMap::new();
-        for flow in shape.flows() {
+        for flow in running.flows() {
             if let Flow::Over(link, from, _, rate) = flow {
                 own.insert((link, from), rate);
             }
@@ -316,7 +321,7 @@ impl State {
             let left = left + own.get(&(link, from)).copied().unwrap_or_default();
             Rate { bits: left.bits.max(0.0), packets: left.packets.max(0.0) }
         };
-        let kept: Vec<LinkId> = shape.links().collect();
+        let kept: Vec<LinkId> = running.shape.iter().flat_map(Shape::links).collect();
         let link = |link: &&Link| {
             let is_kept = aim == Aim::Keep && kept.contains(&link.id);
             canopy_plan::Link {

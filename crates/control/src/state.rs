@@ -9,6 +9,7 @@ use crate::model::{
     ComtreeRecord, Counters, Link, LinkId, Member, MemberState, Owner, Relay, RelayId, RelayState,
     World, WorldId,
 };
+use crate::moves::Move;
 use crate::name::Name;
 use crate::op::{Effect, Op};
 use crate::settings::Settings;
@@ -25,6 +26,8 @@ pub(crate) struct Running {
     pub(crate) world: WorldId,
     /// Nothing while it has no members.
     pub(crate) shape: Option<Shape>,
+    /// What follows while it is moved to another tree.
+    pub(crate) moving: Option<Move>,
     /// Why it has the tree that it has.
     pub(crate) why: String,
     /// Why it has no tree that is whole, if it has none.
@@ -154,6 +157,7 @@ impl State {
             self.comtrees.entry(*comtree).or_insert_with(|| Running {
                 world: world.id,
                 shape: None,
+                moving: None,
                 why: "it has no members yet".to_owned(),
                 broken: None,
             });
@@ -266,8 +270,9 @@ impl State {
 
     /// A comtree as one of its relays is to have it; nothing if it is not on the tree.
     pub(crate) fn comtree_item(&self, id: Comtree, relay: RelayId) -> Option<Item> {
-        let shape = self.comtrees.get(&id)?.shape.as_ref().filter(|shape| shape.has(relay))?;
-        self.comtree_base(id, relay, shape.branches(relay))
+        let running = self.comtrees.get(&id)?;
+        running.shape.as_ref().filter(|shape| shape.has(relay))?;
+        self.comtree_base(id, relay, running.branches(relay))
     }
 
     /// A comtree with these branches.

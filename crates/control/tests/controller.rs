@@ -93,7 +93,12 @@ impl Bed {
                 while let Some(applying) = side.poll_apply() {
                     let is_member = matches!(applying.key(), ItemKey::Member(..));
                     self.sent_away += usize::from(is_member && applying.after.is_none());
+                    let key = applying.key();
                     side.applied(applying, Ok(()));
+                    // A next parent is the way to the core at once, where there is one.
+                    if let ItemKey::Comtree(comtree) = key {
+                        side.set_succeeded(self.now, comtree);
+                    }
                 }
                 while let Some(bytes) = side.poll_transmit() {
                     self.controller.handle_message(self.now, *relay, &bytes);
@@ -225,11 +230,38 @@ fn a_better_tree_is_taken_if_it_gains_enough_and_why_is_kept() {
     bed.exchange();
     assert_eq!(bed.links_of_tree(), [1, 3, 4], "nothing is moved for nothing");
     let why = bed.controller.improve(comtree);
-    assert!(why.starts_with("it was improved: the tree costs"), "{why}");
+    assert!(why.starts_with("it is being improved: the tree will cost"), "{why}");
+    let refusal = bed.controller.move_world(&world()).unwrap_err().to_string();
+    assert!(refusal.contains("it is on its way to another tree; wait"), "{refusal}");
+    assert_eq!(bed.links_of_tree(), [1, 3, 4], "one relay after the other");
+    bed.exchange();
     assert_eq!(bed.links_of_tree(), [1, 2, 3]);
+    let why = bed.controller.why(comtree).unwrap().0;
+    assert!(why.starts_with("it was improved: the tree costs"), "{why}");
+    assert!(bed.controller.is_settled());
     let why = bed.controller.improve(comtree);
     assert!(why.starts_with("it stays: the best tree found costs 0 % less, 15 %"), "{why}");
     assert_eq!(bed.controller.why(comtree).unwrap().0, why);
+}
+
+#[test]
+fn a_relay_that_drains_and_has_no_members_is_left_out_of_trees_without_a_gap() {
+    // Relay 1 leads from 0 to 2 by the shortest way, and 3 by another.
+    let mut bed = Bed::new(4, 10_000_000, &[(0, 1, 1), (1, 2, 1), (0, 3, 2), (3, 2, 2)]);
+    for (owner, at) in [0, 0, 2].into_iter().enumerate() {
+        bed.enter(owner as u8, &[at], limits(1000, 1000)).unwrap();
+    }
+    bed.exchange();
+    assert_eq!(bed.links_of_tree(), [1, 2]);
+    bed.controller.drain(RelayId(2), true).unwrap();
+    let mut events = Vec::new();
+    for _ in 0..12 {
+        events.extend(bed.exchange());
+    }
+    assert_eq!(bed.links_of_tree(), [3, 4]);
+    let why = "r1 drains";
+    assert!(events.iter().any(|e| matches!(e, Event::Reshaped { why: of, .. } if of == why)));
+    bed.controller.remove_relay(RelayId(2)).unwrap();
 }
 
 #[test]

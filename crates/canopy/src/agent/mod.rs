@@ -3,7 +3,7 @@
 
 mod run;
 
-pub(crate) use run::{Agent, LinkNotice};
+pub(crate) use run::{Agent, Told};
 
 use crate::settings::{RelayArgs, RelaySettings};
 use crate::trust::no_trust;

@@ -8,7 +8,7 @@ use canopy_channel::{Channel, Hello, Register, Registered};
 use canopy_control::{Applying, Item, ItemKey, LinkId, LinkReport, RelaySide};
 use canopy_node::RelayWatch;
 use canopy_session::PublicKey;
-use canopy_wire::Time;
+use canopy_wire::{Comtree, Time};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -32,8 +32,14 @@ const GRACE: Duration = Duration::from_secs(2);
 /// a moment old, and a link that seems to fail again and again is left alone by the controller.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// A link that has come up, or gone down.
-pub(crate) type LinkNotice = (PublicKey, bool);
+/// What data threads tell.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Told {
+    /// A link has come up, or gone down.
+    Link(PublicKey, bool),
+    /// A comtree's next parent is the way to the core.
+    ParentSucceeded(Comtree),
+}
 
 /// A link that the controller wants.
 struct Known {
@@ -50,7 +56,7 @@ pub(crate) struct Agent {
     side: RelaySide,
     data_plane: Controlled,
     watch: RelayWatch,
-    notices: UnboundedReceiver<LinkNotice>,
+    notices: UnboundedReceiver<Told>,
     links: BTreeMap<PublicKey, Known>,
     issuers: String,
     origin: Instant,
@@ -63,7 +69,7 @@ impl Agent {
         native: SocketAddr,
         data_plane: Controlled,
         watch: RelayWatch,
-        notices: UnboundedReceiver<LinkNotice>,
+        notices: UnboundedReceiver<Told>,
     ) -> Agent {
         let side = RelaySide::new(config.life);
         Agent {
@@ -149,7 +155,7 @@ impl Agent {
                     Ok(message) => self.side.handle_message(&message),
                     Err(error) => return error.into(),
                 },
-                Some((key, up)) = self.notices.recv() => self.hear(key, up),
+                Some(told) = self.notices.recv() => self.hear(told),
                 _ = looks.tick() => self.look(),
                 () = tokio::time::sleep(wait) => {}
             }
@@ -196,13 +202,18 @@ impl Agent {
         }
     }
 
-    /// Data threads tell that a link is up or down.
-    fn hear(&mut self, key: PublicKey, up: bool) {
-        let Some(known) = self.links.get_mut(&key) else { return };
-        known.told = Some((Instant::now(), up));
-        let link = known.id;
-        let delay_us = self.data_plane.links().get(&key).map_or(0, |(_, _, delay)| *delay);
-        self.side.set_link(self.now(), LinkReport { link, up, delay_us });
+    /// Data threads tell something.
+    fn hear(&mut self, told: Told) {
+        match told {
+            Told::Link(key, up) => {
+                let Some(known) = self.links.get_mut(&key) else { return };
+                known.told = Some((Instant::now(), up));
+                let link = known.id;
+                let delay_us = self.data_plane.links().get(&key).map_or(0, |(_, _, delay)| *delay);
+                self.side.set_link(self.now(), LinkReport { link, up, delay_us });
+            }
+            Told::ParentSucceeded(comtree) => self.side.set_succeeded(self.now(), comtree),
+        }
     }
 
     /// Looks how the links are.

@@ -11,7 +11,7 @@ use canopy_relay::{BranchConfig, BranchRole, Change};
 /// 2. links and comtrees go;
 /// 3. comtrees and links come;
 /// 4. branches that stay change their roles, the old parents first;
-/// 5. branches come;
+/// 5. branches come, next parents behind the parents;
 /// 6. budgets of comtrees and branches change, and what links bear.
 ///
 /// A link that is another one now is taken away and added. So is a branch whose neighbour has another
@@ -42,11 +42,13 @@ pub(crate) fn changes(before: &Net, after: &Net) -> Vec<Change> {
         }
     }
     changes.extend(roles(before, after, stays));
-    let coming = after
+    let mut coming: Vec<_> = after
         .branches
         .values()
-        .filter(|branch| before.branches.get(&branch.id).is_none_or(|old| !stays(old)));
-    changes.extend(coming.map(|branch| Change::AddBranch(*branch)));
+        .filter(|branch| before.branches.get(&branch.id).is_none_or(|old| !stays(old)))
+        .collect();
+    coming.sort_by_key(|branch| branch.role == BranchRole::NextParent);
+    changes.extend(coming.into_iter().map(|branch| Change::AddBranch(*branch)));
     changes.extend(budgets(before, after, stays));
     changes.extend(capacities(before, after, stays));
     changes

@@ -110,6 +110,7 @@ impl Net {
             Role::Parent => BranchRole::Parent,
             Role::Core => BranchRole::Core,
             Role::Child => BranchRole::Child,
+            Role::NextParent => BranchRole::NextParent,
         };
         self.branches.insert(id, BranchConfig { id, role, site: branch.site });
         // 0 would be no limit.

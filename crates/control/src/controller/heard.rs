@@ -1,9 +1,9 @@
 //! What relays say, and what time brings.
 
-use super::{Controller, REVIEW};
+use super::{Controller, MOVES, REVIEW};
 use crate::agent::Settled;
 use crate::error::Refusal;
-use crate::model::{RelayId, RelayState, WorldId};
+use crate::model::{LinkId, RelayId, RelayState, WorldId};
 use crate::op::{Effect, Event, Op, member_key};
 use crate::rollouts::Rollout;
 use crate::settings::Settings;
@@ -17,12 +17,15 @@ impl Controller {
         let Ok(message) = Message::decode(bytes) else { return };
         let Some(agent) = self.agents.get_mut(&relay) else { return };
         match message {
-            Message::Beat { relay: life, links } => {
+            Message::Beat { relay: life, links, succeeded } => {
                 agent.hear(now, life);
                 self.found(relay);
                 links.into_iter().for_each(|report| self.state.report(now, relay, report));
                 self.review(now);
                 self.give_up_silent(now);
+                succeeded
+                    .into_iter()
+                    .for_each(|(comtree, link)| self.succeeded(relay, comtree, link));
             }
             Message::Answer { .. } => {
                 let mut settled = Vec::new();
@@ -57,6 +60,7 @@ impl Controller {
                 self.flush(comtree);
             }
             (ItemKey::Comtree(comtree), Err(why)) => {
+                self.refuse_swap(comtree, relay, &why);
                 let waiting = self.rollouts.get(&comtree).map_or_else(Vec::new, Rollout::waiting);
                 for address in waiting {
                     self.reject(comtree, address, relay, why.clone());
@@ -180,6 +184,35 @@ impl Controller {
         }
         if has_changed {
             self.repair();
+        }
+        let mut op = Op::default();
+        self.state.review_moves(&mut op, now);
+        if now >= self.next_moves {
+            self.next_moves = now + MOVES;
+            self.state.leave_draining(&mut op);
+        }
+        if !op.is_empty() {
+            self.ops.push_back(op);
+        }
+    }
+
+    /// A relay's next parent on a comtree is the way to the core.
+    fn succeeded(&mut self, relay: RelayId, comtree: Comtree, link: LinkId) {
+        let mut op = Op::default();
+        self.state.succeeded(&mut op, comtree, relay, link);
+        if !op.is_empty() {
+            self.ops.push_back(op);
+        }
+    }
+
+    /// A relay does not take what it was told of a comtree: if it was to get another parent, it keeps
+    /// the one that it has.
+    fn refuse_swap(&mut self, comtree: Comtree, relay: RelayId, why: &str) {
+        if self.state.is_swapping(comtree, relay) {
+            let mut op = Op::default();
+            let reason = format!("{} refused: {why}", self.state.relay_name(relay));
+            self.state.end_move(&mut op, comtree, &reason);
+            self.ops.push_back(op);
         }
     }
 

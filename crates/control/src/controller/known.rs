@@ -11,6 +11,7 @@ use crate::name::Name;
 use crate::rollouts::Rollout;
 use crate::settings::Settings;
 use crate::signal::{Item, Retry};
+use crate::state::Running;
 use canopy_plan::Rate;
 use canopy_wire::{Address, Comtree};
 use std::ops::Bound;
@@ -125,6 +126,12 @@ impl Controller {
         self.state.hops_of(comtree)
     }
 
+    /// The trees that a comtree takes one after the other from now on, while it is moved.
+    pub fn trees_to_come(&self, comtree: Comtree) -> Vec<Vec<TreeHop>> {
+        let shapes = self.state.comtrees.get(&comtree).into_iter().flat_map(Running::shapes);
+        shapes.skip(1).map(|shape| shape.hops().to_vec()).collect()
+    }
+
     /// Why a comtree has the tree that it has; and what it lacks, if it is broken.
     pub fn why(&self, comtree: Comtree) -> Option<(&str, Option<&str>)> {
         let running = self.state.comtrees.get(&comtree)?;
@@ -146,11 +153,13 @@ impl Controller {
         (self.state.settings, self.retry)
     }
 
-    /// Whether everything is committed, and all relays that are heard have what they are to have.
+    /// Whether everything is committed, no comtree is on its way to another tree, and all relays that are
+    /// heard have what they are to have.
     pub fn is_settled(&self) -> bool {
         let running = self.agents.values().filter(|agent| !self.lost.contains(&agent.relay));
         let rollouts = self.rollouts.values().all(Rollout::is_settled);
-        let is_told = rollouts && self.unlinking.is_empty();
+        let is_moving = self.state.comtrees.keys().any(|comtree| self.state.is_moving(*comtree));
+        let is_told = rollouts && self.unlinking.is_empty() && !is_moving;
         self.is_committed() && is_told && running.into_iter().all(Agent::is_settled)
     }
 

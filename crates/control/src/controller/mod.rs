@@ -30,6 +30,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 const LIFE: &[u8] = b"life";
 /// Links are looked at this often, whatever is reported.
 const REVIEW: Duration = Duration::from_secs(1);
+/// Trees are looked for so often that go round relays which drain.
+const MOVES: Duration = Duration::from_secs(5);
 
 /// When a controller starts, relays have so long to connect again before the usual silence counts:
 /// they know nothing of its start, and pause between their calls.
@@ -64,6 +66,7 @@ pub struct Controller {
     leaving: BTreeMap<(WorldId, Address), BTreeSet<Comtree>>,
     events: VecDeque<Event>,
     next_review: Time,
+    next_moves: Time,
 }
 
 impl Controller {
@@ -106,6 +109,7 @@ impl Controller {
             leaving: BTreeMap::new(),
             events: VecDeque::new(),
             next_review: now,
+            next_moves: now,
             state,
         };
         let effects = controller.state.all_effects();
@@ -239,7 +243,8 @@ impl Controller {
         self.decide(|state, op| state.add_link(op, ends, rate, delay_us))
     }
 
-    /// Lets nobody new in at a relay, or again.
+    /// Lets nobody new in at a relay, or again. Comtrees on which a draining relay has no members move
+    /// off it, as [`Controller::move_tree`] does.
     ///
     /// # Errors
     /// There is no such relay.
@@ -283,13 +288,41 @@ impl Controller {
         self.decide(|state, op| state.remove_relay(op, relay))
     }
 
-    /// Looks for a better tree for a comtree, and takes it if it gains enough. Returns why it did or
-    /// did not. What is on its way meanwhile may be lost: old branches end before new ones begin.
+    /// Looks for a better tree for a comtree, and moves to it if it gains enough. Returns why it does or
+    /// does not. Nothing is lost on the way; see [`Controller::move_tree`].
     pub fn improve(&mut self, comtree: Comtree) -> String {
         let mut op = Op::default();
         let why = self.state.improve(&mut op, comtree);
-        self.ops.push_back(op);
+        if !op.is_empty() {
+            self.ops.push_back(op);
+        }
         why
+    }
+
+    /// Moves a comtree to the least costly tree that has its root, without loss: its relays get other
+    /// parents one after the other, which takes some four seconds for each. Relays that drain and have
+    /// no members there are left out. Returns how many relays get another parent;
+    /// [`Event::Reshaped`] says when it is done, or has ended before.
+    ///
+    /// # Errors
+    /// A link or relay has too little left for both trees, the tree is not whole or is being moved,
+    /// or relays of its core would change their places. Then nothing changes.
+    pub fn move_tree(&mut self, comtree: Comtree) -> Result<usize, Refusal> {
+        self.decide(|state, op| state.move_tree(op, comtree))
+    }
+
+    /// Moves all comtrees of a world, as [`Controller::move_tree`] does: all, or none. Returns how many
+    /// relays get another parent.
+    ///
+    /// # Errors
+    /// As there, or there is no such world.
+    pub fn move_world(&mut self, name: &Name) -> Result<usize, Refusal> {
+        self.decide(|state, op| {
+            let comtrees = state.world(name)?.comtrees.clone();
+            state.all_or_nothing(op, &comtrees, |state, op| {
+                comtrees.iter().map(|comtree| state.move_tree(op, *comtree)).sum()
+            })
+        })
     }
 
     fn decide<T>(

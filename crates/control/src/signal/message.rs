@@ -90,6 +90,9 @@ pub enum Role {
     Core,
     /// Its way to the core leads here.
     Child,
+    /// It is to be the parent in place of the one that there is, without loss; the relay says in its
+    /// beats once it is the way to the core. If it has no other parent it is that.
+    NextParent,
 }
 
 impl Item {
@@ -170,8 +173,15 @@ pub enum Message {
         relay: u32,
         /// How it finds its links.
         links: Vec<LinkReport>,
+        /// On which comtrees the next parent is the way to the core now, and over which link; at most
+        /// [`MOST_SUCCEEDED`]. It says so until it is told that this is the parent.
+        succeeded: Vec<(Comtree, LinkId)>,
     },
 }
+
+/// Of so many comtrees a beat says that the next parent is the way to the core. The others follow once
+/// those are done.
+pub const MOST_SUCCEEDED: usize = 256;
 
 impl Message {
     /// The longest message, bytes: a comtree with a branch over each of
@@ -205,7 +215,18 @@ coded! {
     Branch { link, site, role, send, receive }
     LinkReport { link, up, delay_us }
 }
-coded_enum!(Role { Parent = 0, Core = 1, Child = 2 });
+coded_enum!(Role { Parent = 0, Core = 1, Child = 2, NextParent = 3 });
+
+impl Coded for (Comtree, LinkId) {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+        self.1.put(out);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<(Comtree, LinkId), CodecError> {
+        Ok((Comtree::take(from)?, LinkId::take(from)?))
+    }
+}
 
 impl Coded for ItemKey {
     fn put(&self, out: &mut Vec<u8>) {
@@ -355,10 +376,11 @@ impl Coded for Message {
                 number.put(out);
                 answer.put(out);
             }
-            Message::Beat { relay, links } => {
+            Message::Beat { relay, links, succeeded } => {
                 out.push(2);
                 relay.put(out);
                 links.put(out);
+                succeeded.put(out);
             }
         }
     }
@@ -378,7 +400,11 @@ impl Coded for Message {
                 number: Coded::take(from)?,
                 answer: Coded::take(from)?,
             },
-            [2] => Message::Beat { relay: Coded::take(from)?, links: Coded::take(from)? },
+            [2] => Message::Beat {
+                relay: Coded::take(from)?,
+                links: Coded::take(from)?,
+                succeeded: Coded::take(from)?,
+            },
             _ => return Err(CodecError::Value("message")),
         })
     }

@@ -185,7 +185,9 @@ pub(crate) fn check_in_force(controller: &Controller, relays: &[SimRelay], comtr
 pub(crate) fn check_no_circle(relays: &[SimRelay], comtree: Comtree) {
     let mut ends: BTreeMap<LinkId, Vec<usize>> = BTreeMap::new();
     for (at, relay) in relays.iter().enumerate() {
-        for branch in branches(relay, comtree) {
+        // A next parent is not used before the parent is gone.
+        let used = branches(relay, comtree).into_iter().filter(|of| of.role != Role::NextParent);
+        for branch in used {
             ends.entry(branch.link).or_default().push(at);
         }
     }

@@ -19,6 +19,8 @@ impl Sim {
             let controller = self.controller.as_ref().map(|c| c.poll_timeout(self.now));
             let next =
                 applying.chain(sides).chain(next_message).chain(next_commit).chain(controller);
+            let successions = self.successions_due();
+            let next = next.chain(successions);
             let least = self.now + Duration::from_micros(100);
             self.now = next.fold(until, Time::min).max(least);
             self.deliver();
@@ -45,6 +47,7 @@ impl Sim {
         for at in 0..self.relays.len() {
             self.apply(at);
         }
+        self.succeed();
         self.commit();
         if let Some(controller) = &mut self.controller {
             controller.handle_timeout(self.now);
@@ -62,13 +65,16 @@ impl Sim {
             return;
         }
         let refuse = !self.is_clear && self.one_in(40);
-        let Some(key) = self.relays[at].apply(refuse) else { return };
-        match key {
+        let Some(applied) = self.relays[at].apply(refuse) else { return };
+        match applied.key() {
             ItemKey::Member(comtree, address) => self.check_member(at, comtree, address),
-            ItemKey::Comtree(comtree) if self.plan != Plan::Stormy => {
-                adversary::check_no_circle(&self.relays, comtree);
+            ItemKey::Comtree(comtree) => {
+                self.follow_succession(at, comtree, &applied);
+                if self.plan != Plan::Stormy {
+                    adversary::check_no_circle(&self.relays, comtree);
+                }
             }
-            _ => {}
+            ItemKey::Link(_) => {}
         }
     }
 

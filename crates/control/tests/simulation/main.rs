@@ -7,6 +7,7 @@
 mod adversary;
 mod carry;
 mod ending;
+mod moving;
 mod operating;
 mod reference;
 mod relays;

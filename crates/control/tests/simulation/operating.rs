@@ -9,10 +9,10 @@ impl Sim {
     pub(crate) fn set_world(&mut self) {
         let at = self.up_to(self.worlds.len());
         let world = self.worlds[at].clone();
-        let core = match self.up_to(3) {
-            0 => Core::Center,
+        let core = match self.up_to(6) {
+            0 => Core::All,
             1 => Core::CenterAndNeighbours,
-            _ => Core::All,
+            _ => Core::Center,
         };
         let levels = self.one_in(2).then_some(1 + self.up_to(4) as u8);
         let changes = WorldChanges { core: Some(core), levels, ..WorldChanges::default() };

@@ -1,6 +1,6 @@
 //! What must be reserved, worked out anew and in the simplest way from members and trees.
 
-use canopy_control::{Account, Controller, Core, MemberState, RelayId, TreeHop};
+use canopy_control::{Account, Controller, Core, LinkId, MemberState, RelayId, TreeHop};
 use canopy_plan::{Capacity, CoreRule, Limits, Rate, Tree, provision};
 use canopy_wire::Comtree;
 use std::collections::BTreeMap;
@@ -59,21 +59,28 @@ pub(crate) fn check_accounts(controller: &Controller) {
     for world in controller.worlds() {
         for comtree in &world.comtrees {
             let hops = controller.tree(*comtree);
-            let limits = limits(controller, *comtree, &hops);
-            if hops.is_empty() {
-                continue;
+            for (hop, limits) in hops.iter().zip(limits(controller, *comtree, &hops)) {
+                add(Account::In(hop.relay), limits.send);
+                add(Account::Out(hop.relay), limits.receive);
             }
-            let capacities = capacities(&hops, &world.core, &limits);
-            for (node, hop) in hops.iter().enumerate() {
-                add(Account::In(hop.relay), limits[node].send);
-                add(Account::Out(hop.relay), limits[node].receive);
-                let Some((above, link)) = hop.above else { continue };
-                let Capacity { up, down } = capacities[node];
-                for (from, to, rate) in [(hop.relay, above, up), (above, hop.relay, down)] {
-                    add(Account::Link(link, from), rate);
-                    add(Account::Out(from), rate);
-                    add(Account::In(to), rate);
+            // While it moves, each link is to bear every tree that there will be.
+            let mut most: BTreeMap<(LinkId, RelayId, RelayId), Rate> = BTreeMap::new();
+            for hops in controller.trees_to_come(*comtree).into_iter().chain([hops]) {
+                let limits = limits(controller, *comtree, &hops);
+                let capacities = capacities(&hops, &world.core, &limits);
+                for (hop, Capacity { up, down }) in hops.iter().zip(capacities) {
+                    let Some((above, link)) = hop.above else { continue };
+                    for (from, to, rate) in [(hop.relay, above, up), (above, hop.relay, down)] {
+                        let most = most.entry((link, from, to)).or_default();
+                        most.bits = most.bits.max(rate.bits);
+                        most.packets = most.packets.max(rate.packets);
+                    }
                 }
+            }
+            for ((link, from, to), rate) in most {
+                add(Account::Link(link, from), rate);
+                add(Account::Out(from), rate);
+                add(Account::In(to), rate);
             }
         }
     }

@@ -2,9 +2,9 @@
 //! one takes.
 
 use canopy_control::signal::{Role, Ticket};
-use canopy_control::{Applying, Item, ItemKey, RelayId, RelaySide};
-use canopy_wire::Time;
-use std::collections::BTreeSet;
+use canopy_control::{Applying, Item, ItemKey, LinkId, RelayId, RelaySide};
+use canopy_wire::{Comtree, Time};
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) struct SimRelay {
     pub(crate) id: RelayId,
@@ -16,6 +16,9 @@ pub(crate) struct SimRelay {
     /// What it has executed in this life.
     executed: BTreeSet<Ticket>,
     pub(crate) is_cut_off: bool,
+    /// Next parents: over which link, and when they are the way to the core at the earliest; nothing
+    /// once they are.
+    pub(crate) successions: BTreeMap<Comtree, (LinkId, Option<Time>)>,
 }
 
 impl SimRelay {
@@ -27,6 +30,7 @@ impl SimRelay {
             applying: None,
             executed: BTreeSet::new(),
             is_cut_off: false,
+            successions: BTreeMap::new(),
         }
     }
 
@@ -34,6 +38,7 @@ impl SimRelay {
         self.side = None;
         self.applying = None;
         self.executed.clear();
+        self.successions.clear();
     }
 
     pub(crate) fn restart(&mut self) {
@@ -41,16 +46,15 @@ impl SimRelay {
         self.side = Some(RelaySide::new(self.life));
     }
 
-    /// Answers what is due. Returns the key of what was changed.
-    pub(crate) fn apply(&mut self, refuse: bool) -> Option<ItemKey> {
+    /// Answers what is due. Returns what was changed.
+    pub(crate) fn apply(&mut self, refuse: bool) -> Option<Applying> {
         let (_, applying) = self.applying.take()?;
         let side = self.side.as_mut()?;
         assert!(self.executed.insert(applying.ticket), "a call is executed once");
-        let key = applying.key();
         let result = check(side, &applying, refuse);
         let is_done = result.is_ok();
-        side.applied(applying, result);
-        is_done.then_some(key)
+        side.applied(applying.clone(), result);
+        is_done.then_some(applying)
     }
 }
 
@@ -59,9 +63,11 @@ fn check(side: &RelaySide, applying: &Applying, refuse: bool) -> Result<(), Stri
     let has = |key: ItemKey| side.items().contains_key(&key);
     match (&applying.after, applying.key()) {
         (Some(Item::Comtree { branches, .. }), _) => {
-            let parents = branches.iter().filter(|branch| branch.role == Role::Parent).count();
+            let count = |role| branches.iter().filter(|branch| branch.role == role).count();
+            let (parents, nexts) = (count(Role::Parent), count(Role::NextParent));
             let in_core = branches.iter().any(|branch| branch.role == Role::Core);
             assert!(parents <= 1 && !(parents == 1 && in_core), "one parent, or in the core");
+            assert!(nexts == 0 || nexts == 1 && parents == 1, "a next parent beside the parent");
             match branches.iter().find(|branch| !has(ItemKey::Link(branch.link))) {
                 Some(branch) => Err(format!("there is no link {}", branch.link.0)),
                 None => Ok(()),

@@ -33,6 +33,8 @@ pub(crate) struct Told {
     pub(crate) admitted: u32,
     pub(crate) refused_at_once: u32,
     pub(crate) rolled_back: u32,
+    pub(crate) moves: u32,
+    pub(crate) swapped: u32,
     pub(crate) left: u32,
     pub(crate) reshaped: u32,
     pub(crate) broken: u32,
@@ -52,6 +54,8 @@ impl Told {
         self.admitted += of.admitted;
         self.refused_at_once += of.refused_at_once;
         self.rolled_back += of.rolled_back;
+        self.moves += of.moves;
+        self.swapped += of.swapped;
         self.left += of.left;
         self.reshaped += of.reshaped;
         self.broken += of.broken;
@@ -72,6 +76,8 @@ impl Told {
             self.admitted,
             self.refused_at_once,
             self.rolled_back,
+            self.moves,
+            self.swapped,
             self.left,
             self.worlds_changed,
             self.kicked,
@@ -221,10 +227,10 @@ impl Sim {
 
     pub(crate) fn create_world(&mut self, number: usize) {
         let name = Name::new(&format!("w{number}")).unwrap();
-        let core = match self.up_to(3) {
-            0 => Core::Center,
+        let core = match self.up_to(6) {
+            0 => Core::All,
             1 => Core::CenterAndNeighbours,
-            _ => Core::All,
+            _ => Core::Center,
         };
         let new = NewWorld {
             name: name.clone(),
@@ -268,9 +274,9 @@ impl Sim {
 
     fn act(&mut self) {
         let most = match self.plan {
-            Plan::Calm => 18,
-            Plan::Failing => 24,
-            Plan::Stormy => 30,
+            Plan::Calm => 20,
+            Plan::Failing => 26,
+            Plan::Stormy => 32,
         };
         match self.up_to(most) {
             0..=6 => self.enter(),
@@ -289,17 +295,18 @@ impl Sim {
                 let at = self.up_to(self.relays.len());
                 _ = self.register(at);
             }
-            18 => self.remove_or_add_link(),
-            19 => self.remove_relay(),
-            20 | 21 => self.flip_link(),
-            22 => self.crash_or_restart_relay(),
-            23 => self.improve(),
-            24 => {
+            18 | 19 => self.move_tree(),
+            20 => self.remove_or_add_link(),
+            21 => self.remove_relay(),
+            22 | 23 => self.flip_link(),
+            24 => self.crash_or_restart_relay(),
+            25 => self.improve(),
+            26 => {
                 let at = self.up_to(self.relays.len());
                 self.relays[at].is_cut_off ^= true;
             }
-            25 | 26 => self.crash_or_start_controller(),
-            27 => {
+            27 | 28 => self.crash_or_start_controller(),
+            29 => {
                 let after = self.up_to(5) as u32;
                 let fault = if self.one_in(2) { Fault::Before } else { Fault::After };
                 self.storage.fail_after(after, fault);

@@ -1,0 +1,92 @@
+//! Why trees are changed without need: a better one is found, an operator asks for it, or a relay drains.
+
+use crate::error::Refusal;
+use crate::model::{RelayId, RelayState, TreeHop};
+use crate::op::Op;
+use crate::repair::{Aim, Planned};
+use crate::shape::Shape;
+use crate::state::{Running, State};
+use canopy_wire::Comtree;
+
+impl State {
+    /// Looks for a better tree, and takes it if it gains enough. Returns why it did or did not.
+    pub(crate) fn improve(&mut self, op: &mut Op, comtree: Comtree) -> String {
+        let verdict =
+            self.try_to_improve(op, comtree).unwrap_or_else(|why| format!("it stays: {why}"));
+        if let Some(running) = self.comtrees.get_mut(&comtree) {
+            running.why.clone_from(&verdict);
+        }
+        verdict
+    }
+
+    fn try_to_improve(&mut self, op: &mut Op, comtree: Comtree) -> Result<String, String> {
+        let now = self.cost_of(comtree);
+        let least = self.settings.least_gain;
+        let (hops, cost) = self.planned_tree(comtree)?;
+        let gain = if now > 0.0 { 1.0 - cost / now } else { 0.0 };
+        let percent = |share: f64| (share * 1000.0).round() / 10.0;
+        let (found, least_percent) = (percent(gain), percent(least));
+        if gain < least {
+            return Err(format!(
+                "the best tree found costs {found} % less, {least_percent} % are asked for"
+            ));
+        }
+        let why = format!("it was improved: the tree costs {found} % less than the one before");
+        let relays = self.begin_move(op, comtree, &hops, why)?;
+        Ok(format!(
+            "it is being improved: the tree will cost {found} % less once {relays} relays have other parents"
+        ))
+    }
+
+    /// Moves a comtree to the least costly tree that has its root, and goes round relays that drain and
+    /// have no members. Returns how many relays get another parent.
+    pub(crate) fn move_tree(&mut self, op: &mut Op, comtree: Comtree) -> Result<usize, Refusal> {
+        let running = self.comtrees.get(&comtree);
+        let world = running.and_then(|running| self.worlds.get(&running.world));
+        let world = world.map_or_else(|| comtree.0.to_string(), |world| world.name.to_string());
+        let why = "it was moved to the least costly tree with its root".to_owned();
+        let result =
+            self.planned_tree(comtree).and_then(|(hops, _)| match self.has_hops(comtree, &hops) {
+                true => Ok(0),
+                false => self.begin_move(op, comtree, &hops, why),
+            });
+        result.map_err(|why| Refusal::NotMoved { world, why })
+    }
+
+    fn planned_tree(&self, comtree: Comtree) -> Result<(Vec<TreeHop>, f64), String> {
+        let running = self.comtrees.get(&comtree).ok_or("there is no such comtree")?;
+        if let Some(why) = &running.broken {
+            return Err(format!("its tree is not whole: {why}"));
+        }
+        let shape = running.shape.as_ref().ok_or("it has no members")?;
+        let root = shape.hops().first().map(|hop| hop.relay).ok_or("it has no root")?;
+        self.choose_tree(comtree, Aim::Best, Some(Planned { root }))
+    }
+
+    fn has_hops(&self, comtree: Comtree, hops: &[TreeHop]) -> bool {
+        let now = self.hops_of(comtree);
+        now.len() == hops.len() && hops.iter().all(|hop| now.contains(hop))
+    }
+
+    /// Moves comtrees off relays that drain and have no members there.
+    pub(crate) fn leave_draining(&mut self, op: &mut Op) {
+        let drains = |relay: &RelayId| {
+            self.relays.get(relay).is_some_and(|relay| relay.state == RelayState::Draining)
+        };
+        let idle = |shape: &Shape| shape.relays().find(|at| drains(at) && shape.load(*at).0 == 0);
+        let is_free = |running: &&Running| running.moving.is_none() && running.broken.is_none();
+        let of = |(comtree, running): (&Comtree, &Running)| {
+            let relay = Some(running).filter(is_free)?.shape.as_ref().and_then(idle)?;
+            Some((*comtree, relay))
+        };
+        for (comtree, relay) in self.comtrees.iter().filter_map(of).collect::<Vec<_>>() {
+            let name = self.relay_name(relay);
+            let why = format!("{name} drains");
+            let result = self.planned_tree(comtree);
+            let result = result.and_then(|(hops, _)| self.begin_move(op, comtree, &hops, why));
+            if let (Err(why), Some(running)) = (result, self.comtrees.get_mut(&comtree)) {
+                running.why = format!("it stays over {name}, which drains: {why}");
+            }
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Trees that are moved: relays take next parents, which are the way to the core after a while.
+
+use crate::adversary;
+use crate::sim::{Plan, Sim, branches};
+use canopy_control::signal::Role;
+use canopy_control::{Applying, Controller, Item, LinkId, LinkReport, Refusal};
+use canopy_wire::{Comtree, Time};
+use core::time::Duration;
+
+impl Sim {
+    /// Links get other delays, so that another tree is better.
+    fn change_delays(&mut self) {
+        for (link, ends, up) in self.links.clone() {
+            let delay_us = 1000 + self.up_to(60_000) as u32;
+            for end in ends {
+                if let Some(side) = &mut self.relays[end].side {
+                    side.set_link(self.now, LinkReport { link, up, delay_us });
+                }
+            }
+        }
+    }
+
+    /// Moves a comtree, or all of a world.
+    pub(crate) fn move_tree(&mut self) {
+        if self.one_in(2) {
+            self.change_delays();
+            return;
+        }
+        let at = self.up_to(self.worlds.len());
+        let (world, whole) = (self.worlds[at].clone(), self.one_in(3));
+        let Some(controller) = &mut self.controller else { return };
+        let Ok(comtrees) = controller.world(&world).map(|world| world.comtrees.clone()) else {
+            return;
+        };
+        let state = |controller: &Controller| {
+            let trees =
+                |comtree: &Comtree| (controller.tree(*comtree), controller.trees_to_come(*comtree));
+            let accounts: Vec<_> = controller.accounts().collect();
+            (comtrees.iter().map(trees).collect::<Vec<_>>(), accounts)
+        };
+        let before = state(controller);
+        let moved = match whole {
+            true => controller.move_world(&world),
+            false => controller.move_tree(comtrees[0]),
+        };
+        match moved {
+            Ok(relays) => self.told.moves += u32::from(relays > 0),
+            Err(refusal) => {
+                assert!(matches!(refusal, Refusal::NotMoved { .. }), "{refusal}");
+                assert_eq!(before, state(controller), "{refusal}: nothing changed");
+            }
+        }
+    }
+
+    /// A relay has a comtree's branches as they are now.
+    pub(crate) fn follow_succession(&mut self, at: usize, comtree: Comtree, applied: &Applying) {
+        let with = |item: &Option<Item>, role| match item {
+            Some(Item::Comtree { branches, .. }) => {
+                branches.iter().find(|branch| branch.role == role).map(|branch| branch.link)
+            }
+            _ => None,
+        };
+        let next = with(&applied.after, Role::NextParent);
+        let before = with(&applied.before, Role::NextParent);
+        let has_turned = before.is_some() && before == with(&applied.after, Role::Parent);
+        self.told.swapped += u32::from(has_turned);
+        let takes = Duration::from_millis(200 + self.up_to(700) as u64);
+        let successions = &mut self.relays[at].successions;
+        if self.plan == Plan::Calm && has_turned {
+            let has_succeeded = matches!(successions.get(&comtree), Some((_, None)));
+            assert!(has_succeeded, "the parent goes once the next one is the way to the core");
+            let gone = with(&applied.before, Role::Parent).unwrap();
+            assert!(!self.is_in_force_elsewhere(at, comtree, gone), "it went at the old one first");
+        } else if next.is_none_or(|next| successions.get(&comtree).is_none_or(|s| s.0 != next)) {
+            successions.remove(&comtree);
+        }
+        let successions = &mut self.relays[at].successions;
+        match next {
+            Some(link) => {
+                let due = self.now + takes;
+                successions.entry(comtree).or_insert((link, Some(due)));
+                if self.plan == Plan::Calm {
+                    assert!(self.is_in_force_elsewhere(at, comtree, link), "the next one knows it");
+                }
+            }
+            None => _ = successions.remove(&comtree),
+        }
+        if self.plan == Plan::Calm
+            && let Some(controller) = &self.controller
+        {
+            adversary::check_in_force(controller, &self.relays, comtree);
+        }
+    }
+
+    /// Whether another relay has a branch over this link.
+    fn is_in_force_elsewhere(&self, at: usize, comtree: Comtree, link: LinkId) -> bool {
+        let others = self.relays.iter().enumerate().filter(|(of, _)| *of != at);
+        others
+            .map(|(_, relay)| relay)
+            .any(|relay| branches(relay, comtree).iter().any(|branch| branch.link == link))
+    }
+
+    pub(crate) fn successions_due(&self) -> Vec<Time> {
+        let of = self.relays.iter().filter(|relay| relay.side.is_some());
+        of.flat_map(|relay| relay.successions.values().filter_map(|(_, due)| *due)).collect()
+    }
+
+    /// Next parents that had time to are the way to the core, if they have the branch, too.
+    pub(crate) fn succeed(&mut self) {
+        for at in 0..self.relays.len() {
+            for (comtree, (link, due)) in self.relays[at].successions.clone() {
+                if due.is_none_or(|due| due > self.now) {
+                    continue;
+                }
+                let is_there = self.is_in_force_elsewhere(at, comtree, link);
+                let again = (!is_there).then_some(self.now + Duration::from_millis(500));
+                let now = self.now;
+                let relay = &mut self.relays[at];
+                relay.successions.insert(comtree, (link, again));
+                if let (true, Some(side)) = (is_there, &mut relay.side) {
+                    side.set_succeeded(now, comtree);
+                }
+            }
+        }
+    }
+}
