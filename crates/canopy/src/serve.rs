@@ -257,11 +257,7 @@ const REFUSALS_PER_SECOND: u32 = 10;
 
 /// Says at debug level who joins and leaves, and at info level who was not let in; warns of who is over
 /// a limit, and of links that are down. Until the relay has ended.
-fn tell_of_notices(
-    notices: Receiver<Notice>,
-    net: &SharedNet,
-    agent: &UnboundedSender<Told>,
-) {
+fn tell_of_notices(notices: Receiver<Notice>, net: &SharedNet, agent: &UnboundedSender<Told>) {
     let (mut second, mut told) = (Instant::now(), 0);
     for notice in notices {
         match notice {

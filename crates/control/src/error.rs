@@ -126,7 +126,7 @@ pub enum Refusal {
         why: String,
     },
     /// A world's tree cannot be moved to another without loss.
-    #[error("the world {world} stays on its tree: {why}")]
+    #[error("the world {world} stays on its tree: {why}; wait, or add links, and ask again")]
     NotMoved {
         /// The world.
         world: String,

@@ -176,7 +176,7 @@ impl State {
         let world = self.worlds.get(&running.world).ok_or("it has no world")?;
         let old = running.shape.as_ref().ok_or("it has no members")?;
         if running.moving.is_some() {
-            return Err("it is on its way to another tree; wait until it is there".to_owned());
+            return Err("it is on its way to another tree".to_owned());
         }
         if old.hops().first().map(|hop| hop.relay) != target.first().map(|hop| hop.relay) {
             return Err("the other tree has another root, and a move keeps it".to_owned());
@@ -322,16 +322,6 @@ impl State {
         for comtree in over {
             let seconds = PATIENCE.as_secs();
             self.end_move(op, comtree, &format!("a relay had no new parent after {seconds} s"));
-        }
-    }
-
-    /// Leaves out relays at the ends of the tree that have no members.
-    pub(crate) fn prune(&mut self, op: &mut Op, comtree: Comtree) {
-        let shape = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
-        if let Some(hops) = shape.filter(|shape| shape.has_idle_end()).map(Shape::pruned) {
-            let why = "it shrank to the relays that have members".to_owned();
-            // A core that moves may need more than is free; then the tree stays as it is.
-            _ = self.reshape(op, comtree, hops, |_, load| load, why);
         }
     }
 

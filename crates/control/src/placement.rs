@@ -241,6 +241,16 @@ impl State {
         Ok(())
     }
 
+    /// Leaves out relays at the ends of the tree that have no members.
+    pub(crate) fn prune(&mut self, op: &mut Op, comtree: Comtree) {
+        let shape = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
+        if let Some(hops) = shape.filter(|shape| shape.has_idle_end()).map(Shape::pruned) {
+            let why = "it shrank to the relays that have members".to_owned();
+            // A core that moves may need more than is free; then the tree stays as it is.
+            _ = self.reshape(op, comtree, hops, |_, load| load, why);
+        }
+    }
+
     /// What relays are told of a new tree, who had these branches before. If links are left, they go
     /// first everywhere, and what is new waits for that: old branches and new ones never form a
     /// circle. What a swap has begun goes before all of that, at the relay that was to have another
