@@ -212,6 +212,66 @@ fn relays_carry_a_world_whether_the_controller_is_there_or_not() {
 }
 
 #[test]
+fn a_world_moves_off_a_relay_that_drains_and_loses_no_update() {
+    let cluster = Cluster::start();
+    let _relays = ["r1", "r2", "r3"].map(|name| cluster.relay(name));
+    cluster.until_relays_are(&["up", "up", "up"]);
+    // Without a link between the others the way leads over the second.
+    let links = cluster.ask("GET", "/v1/links", &Value::Null);
+    let links = links["links"].as_array().unwrap();
+    let others = |link: &&Value| !link["ends"].to_string().contains("\"r2\"");
+    let link = links.iter().find(others).unwrap();
+    cluster.ask("DELETE", &format!("/v1/links/{}", link["id"]), &Value::Null);
+    cluster.ask("POST", "/v1/worlds", &json!({ "name": "w" }));
+    let [one, three] = [("a", "r1"), ("c", "r3")].map(|(who, at)| cluster.member(who, at));
+    let listener = three.listen("7");
+    let mut sender = canopy(&[&["pub", "7", "-"][..], &one.flags()].concat());
+    let mut sender = sender.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut input = sender.stdin.take().unwrap();
+    let mut sent = 0;
+    let mut send = |times: u32| {
+        for _ in 0..times {
+            writeln!(input, "number {sent} ").unwrap();
+            sent += 1;
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        sent
+    };
+    let number =
+        |line: String| line.split("number ").nth(1)?.split(' ').next()?.parse::<u32>().ok();
+    let began = Instant::now();
+    let mut heard = Vec::new();
+    while heard.is_empty() {
+        assert!(began.elapsed() < PATIENCE, "nothing came");
+        send(1);
+        heard.extend(listener.told.try_iter().filter_map(number));
+    }
+    let goes_over = || {
+        let told = cluster.ask("GET", "/v1/worlds/w", &Value::Null);
+        told["comtrees"].to_string().contains("\"r2\"")
+    };
+    assert!(goes_over());
+    let rate =
+        json!({ "ends": ["r1", "r3"], "bits": 100_000_000, "packets": 100_000, "delay_us": 9 });
+    cluster.ask("POST", "/v1/links", &rate);
+    cluster.ask("POST", "/v1/relays/r2/drain", &Value::Null);
+    while goes_over() {
+        assert!(began.elapsed() < PATIENCE, "it stays where it is");
+        send(20);
+    }
+    let last = send(100) - 1;
+    while heard.last() != Some(&last) {
+        let line = listener.told.recv_timeout(PATIENCE).expect("the last one comes");
+        heard.extend(number(line));
+    }
+    let all: Vec<u32> = (heard[0]..=last).collect();
+    assert_eq!(heard, all, "each once, in order");
+    cluster.ask("DELETE", "/v1/relays/r2", &Value::Null);
+    drop(input);
+    sender.wait().unwrap();
+}
+
+#[test]
 fn a_relay_that_is_not_listed_or_has_anothers_name_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let list = folder.path().join("relays");
