@@ -88,9 +88,8 @@ impl From<Refusal> for Problem {
                 problem(CONFLICT, &format!("relay {relay}"))
             }
             Refusal::Barred { world, .. } => problem(FORBIDDEN, &format!("world {world}")),
-            Refusal::HasMembers { world, .. } | Refusal::NotMoved { world, .. } => {
-                problem(CONFLICT, &format!("world {world}"))
-            }
+            Refusal::HasMembers { world, .. } => problem(CONFLICT, &format!("world {world}")),
+            Refusal::NotMoved { world, .. } => problem(CONFLICT, &format!("world {world}")),
             Refusal::NotDrained(relay) | Refusal::StillServes { relay, .. } => {
                 problem(CONFLICT, &format!("relay {relay}"))
             }
