@@ -160,7 +160,6 @@ fn config() -> MemberConfig {
         resumption: None,
         max_datagram,
         receive_queue: 100,
-        is_kept: false,
         receive_offload: true,
         is_kept: false,
     }
