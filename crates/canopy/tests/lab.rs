@@ -195,7 +195,8 @@ async fn a_controller_finds_other_relays_for_those_of_a_killed_one() {
     let walkers = report["relays"].as_array().unwrap().iter().map(|at| number(&at["walkers"]));
     assert_eq!(walkers.sum::<u64>(), 12, "{report}");
 
-    (one.leave().await, other.leave().await);
+    one.leave().await;
+    other.leave().await;
     let mut processes = of_relays(&lab, "pid");
     processes.extend([controller["pid"].to_string(), lab.process().to_string()]);
     lab.ask_to_end();
