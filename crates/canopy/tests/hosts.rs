@@ -12,11 +12,10 @@ use std::io::{self, BufRead};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{Server, canopy, get, get_until, recorded_traces, round_trace};
+use support::{Server, canopy, get, get_until, lateness, recorded_traces, round_trace};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Both sides of a link notice within this that it is cut.
@@ -300,26 +299,6 @@ fn recorded_crowds_on_several_hosts_lack_nothing() {
         let due = bed.walk(&from_the_middle(bed.folder.path(), &trace, 1.0), "0.2");
         println!("{name} over {relays} relays: {due} deliveries");
     }
-}
-
-/// How late this machine was while `work` ran, by who wanted to be woken every millisecond, and what
-/// `work` returned.
-fn lateness<T>(work: impl FnOnce() -> T) -> (Duration, T) {
-    let (ends, step) = (AtomicBool::new(false), Duration::from_millis(1));
-    thread::scope(|scope| {
-        let watch = scope.spawn(|| {
-            let mut worst = Duration::ZERO;
-            while !ends.load(Ordering::Relaxed) {
-                let begin = Instant::now();
-                thread::sleep(step);
-                worst = worst.max(begin.elapsed().saturating_sub(step));
-            }
-            worst
-        });
-        let done = work();
-        ends.store(true, Ordering::Relaxed);
-        (watch.join().unwrap(), done)
-    })
 }
 
 #[test]

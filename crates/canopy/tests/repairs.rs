@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{Server, canopy, run};
+use support::{Server, canopy, lateness, run};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Traffic is there again within this.
@@ -327,26 +327,6 @@ fn attach(network: &Namespace, name: &str, ip: &str, number: usize) -> Namespace
     host.ip(&format!("link set net address {}", hardware(number))).unwrap();
     host.ip("link set net up").unwrap();
     host
-}
-
-/// How late this machine was while `work` ran, by who wanted to be woken every millisecond, and what
-/// `work` returned.
-fn lateness<T>(work: impl FnOnce() -> T) -> (Duration, T) {
-    let (ends, step) = (AtomicBool::new(false), Duration::from_millis(1));
-    thread::scope(|scope| {
-        let watch = scope.spawn(|| {
-            let mut worst = Duration::ZERO;
-            while !ends.load(Ordering::Relaxed) {
-                let begin = Instant::now();
-                thread::sleep(step);
-                worst = worst.max(begin.elapsed().saturating_sub(step));
-            }
-            worst
-        });
-        let done = work();
-        ends.store(true, Ordering::Relaxed);
-        (watch.join().unwrap(), done)
-    })
 }
 
 /// Expects traffic again in time at all listeners, of whom some lacked it.

@@ -7,6 +7,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// The binary under test: the one that was built with the tests, unless `cargo xtask test` names the
@@ -190,4 +192,24 @@ pub(crate) fn round_trace(walkers: u32, seconds: u32) -> String {
         }
     }
     text
+}
+
+/// How late this machine was while `work` ran, by who wanted to be woken every millisecond, and what
+/// `work` returned.
+pub(crate) fn lateness<T>(work: impl FnOnce() -> T) -> (Duration, T) {
+    let (ends, step) = (AtomicBool::new(false), Duration::from_millis(1));
+    thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut worst = Duration::ZERO;
+            while !ends.load(Ordering::Relaxed) {
+                let begin = Instant::now();
+                thread::sleep(step);
+                worst = worst.max(begin.elapsed().saturating_sub(step));
+            }
+            worst
+        });
+        let done = work();
+        ends.store(true, Ordering::Relaxed);
+        (watch.join().unwrap(), done)
+    })
 }
