@@ -10,9 +10,9 @@
 //! while let Some(incoming) = world.next().await {
 //!     match incoming {
 //!         Incoming::Update(update) => println!("{} says {:?}", update.from, update.payload),
-//!         Incoming::Event(Event::Moved { relay }) => println!("going on at {relay}"),
+//!         Incoming::Event(Event::Moved { relay, .. }) => println!("going on at {relay}"),
 //!         Incoming::Event(Event::NotLetIn(why)) => println!("not let in: {why}"),
-//!         Incoming::Event(_) => {}
+//!         _ => {}
 //!     }
 //! }
 //! # Ok(())
