@@ -143,24 +143,7 @@ async fn serve(
     let key = RelayKey::new(relay.key());
     tracing::info!(address = %relay.address(), %key, "serving: {settings}");
     let net = net::begin(&settings, &relay)?;
-    for EngineInUse { engine, threads, why } in relay.engines() {
-        tracing::info!(threads, "send engine {engine}");
-        tracing::debug!(threads, "send engine {engine}: {why}");
-    }
-    if let Some((granted, asked)) = relay.small_receive_buffer() {
-        tracing::warn!(
-            granted,
-            asked,
-            "the receive buffer is small: what arrives at once may be lost (receive_queue_full); \
-             raise it with sysctl net.core.rmem_max={asked}"
-        );
-    }
-    if let Some(error) = relay.blind_to_neighbours() {
-        tracing::warn!(
-            "the kernel does not tell who on this host's links has gone ({error}): receivers that \
-             went without a word slow down the others until their sessions end"
-        );
-    }
+    tell_of_host(&relay);
     if json {
         let listening = serde_json::json!({
             "event": "listening",
@@ -199,6 +182,28 @@ async fn serve(
         print_line(serde_json::json!({ "event": "stopped", "totals": totals }))?;
     }
     Ok(())
+}
+
+/// Says what this host gives the relay to send and receive with, and warns of what it does not.
+fn tell_of_host(relay: &RunningRelay) {
+    for EngineInUse { engine, threads, why } in relay.engines() {
+        tracing::info!(threads, "send engine {engine}");
+        tracing::debug!(threads, "send engine {engine}: {why}");
+    }
+    if let Some((granted, asked)) = relay.small_receive_buffer() {
+        tracing::warn!(
+            granted,
+            asked,
+            "the receive buffer is small: what arrives at once may be lost (receive_queue_full); \
+             raise it with sysctl net.core.rmem_max={asked}"
+        );
+    }
+    if let Some(error) = relay.blind_to_neighbours() {
+        tracing::warn!(
+            "the kernel does not tell who on this host's links has gone ({error}): receivers that \
+             went without a word slow down the others until their sessions end"
+        );
+    }
 }
 
 /// Waits for a signal, then drains; a second signal stops at once.
