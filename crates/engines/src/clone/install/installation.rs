@@ -69,12 +69,13 @@ impl Installation {
     /// Whether its program runs on the egress of the device with this name. To be asked with the
     /// privileges of installing.
     pub(super) fn is_attached(&self, device: &str) -> bool {
-        let program = PinnedLink::from_pin(self.folder.join("clone"))
-            .and_then(|link| FdLink::from(link).info())
-            .map(|link| link.program_id());
-        let attached = SchedClassifier::query_tcx(device, TcAttachType::Egress);
-        let attached = attached.map(|(_, programs)| programs).unwrap_or_default();
-        program.is_ok_and(|program| attached.iter().any(|other| other.id() == program))
+        self.program().is_some_and(|program| runs_on(program, device))
+    }
+
+    /// The number of the program that its link attaches.
+    pub(super) fn program(&self) -> Option<u32> {
+        let link = PinnedLink::from_pin(self.folder.join("clone")).ok()?;
+        Some(FdLink::from(link).info().ok()?.program_id())
     }
 
     /// Whether it belongs to the calling thread's network namespace.
@@ -132,6 +133,12 @@ impl Installation {
     pub(super) fn store(&self) -> &Path {
         self.folder.parent().unwrap_or(&self.folder)
     }
+}
+
+/// Whether the program of this number runs on a device's egress.
+pub(super) fn runs_on(program: u32, device: &str) -> bool {
+    let attached = SchedClassifier::query_tcx(device, TcAttachType::Egress);
+    attached.is_ok_and(|(_, programs)| programs.iter().any(|other| other.id() == program))
 }
 
 /// The number of the calling thread's network namespace.

@@ -25,19 +25,23 @@ use super::slot::SLOTS;
 use super::tap;
 use crate::Namespace;
 use error::{files, kernel, not_removed};
-use installation::{OPEN, namespace_number};
+use installation::{OPEN, namespace_number, runs_on};
 use lock::Lock;
 use mount::{mount, unmount_if_empty};
 use programs::{attach_broadcast, attach_clone, load, types_in};
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// The programs, as `cargo xtask bpf` built them.
 const PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../bpf/groupcast.bpf.o");
 
 /// The mode of an installation's folder while something is missing from it.
 const CLOSED: u32 = 0o700;
+/// So long a removal waits at most until the kernel has detached the program.
+const DETACHED_WITHIN: Duration = Duration::from_secs(2);
 /// Where the kernel describes its types.
 const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 
@@ -138,7 +142,16 @@ impl Installation {
             let _ = set_mode(if self.complete { OPEN } else { CLOSED });
             return Err(InstallError::Privilege { what: "removing the tap", error });
         }
-        fs::remove_dir_all(&self.folder).map_err(|error| not_removed(&self.folder, error))
+        let (program, device) = (self.program(), self.device_now());
+        fs::remove_dir_all(&self.folder).map_err(|error| not_removed(&self.folder, error))?;
+        // The kernel detaches what is no longer pinned a little later, on a thread of its own.
+        if let (Some(program), Some((device, _))) = (program, device) {
+            let deadline = Instant::now() + DETACHED_WITHIN;
+            while runs_on(program, &device) && Instant::now() < deadline {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Ok(())
     }
 }
 
