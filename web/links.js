@@ -19,7 +19,8 @@ export class LinkLoads {
   }
 
   take(frame) {
-    const links = frame.links ?? [];
+    // What carries nothing says nothing, unless it is because it is down.
+    const links = (frame.links ?? []).filter((link) => !link.up || link.comtrees.length > 0);
     this.#section.hidden = links.length === 0;
     const now = performance.now();
     if (this.#section.hidden || now - this.#shownAt < REFRESH_MS) return;

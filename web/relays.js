@@ -1,24 +1,20 @@
-// The map of the relays: who is joined with whom, what each carries, what is down; and the buttons that break it.
+// The demo's overlay: who is joined with whom, which way the world's tree takes, what is down; and the buttons that break and move it.
 // Never guesses: what is up, cut or lost is what the server says of each relay and link.
 
 import { exact, plural, short, significant } from "./format.js";
+import { Happenings } from "./happenings.js";
+import { OverlayMap } from "./overlay.js";
 
-const SVG = "http://www.w3.org/2000/svg";
 const REFRESH_MS = 250;
-const RADIUS = 15;
-const [WIDTH, HEIGHT, EDGE] = [440, 150, 4];
-const LABEL = 5; // from a circle to its labels
 const RECENT_S = 10; // over which missing deliveries are counted
 
 export class RelayMap {
   #section;
-  #svg;
+  #map;
+  #happenings;
   #select;
   #button;
   #net = null;
-  #drawn = ""; // what the elements were made for
-  #relays = [];
-  #links = [];
   #shownAt = 0;
   #missing = []; // [t, missing], oldest first
   #problem = "";
@@ -26,11 +22,15 @@ export class RelayMap {
   constructor(section) {
     const at = (id) => section.querySelector(`#net-${id}`);
     this.#section = section;
-    this.#svg = at("map");
+    this.#map = new OverlayMap(at("map"), (what, number) => this.#choose(what, number));
+    this.#happenings = new Happenings(at("happenings"));
     this.#select = { relays: at("relay"), links: at("link") };
-    this.#button = { relays: at("kill"), links: at("cut") };
-    this.#button.relays.addEventListener("click", () => this.#act("relays", (relay) => (relay.up ? "kill" : "revive")));
-    this.#button.links.addEventListener("click", () => this.#act("links", (link) => (link.cut ? "mend" : "cut")));
+    this.#button = { kill: at("kill"), drain: at("drain"), cut: at("cut"), move: at("move") };
+    const onClick = (button, what, deed) => button.addEventListener("click", () => this.#act(button, what, deed));
+    onClick(this.#button.kill, "relays", (relay) => (relay.up ? "kill" : "revive"));
+    onClick(this.#button.drain, "relays", (relay) => (relay.drains ? "undrain" : "drain"));
+    onClick(this.#button.cut, "links", (link) => (link.cut ? "mend" : "cut"));
+    onClick(this.#button.move, "worlds", () => "move");
     for (const select of Object.values(this.#select)) select.addEventListener("change", () => this.#show());
   }
 
@@ -38,6 +38,7 @@ export class RelayMap {
     this.#section.hidden = !frame.net;
     if (!frame.net) return;
     this.#net = frame.net;
+    this.#happenings.take(frame.net.events);
     this.#count(frame.t, frame.crowd);
     const now = performance.now();
     if (now - this.#shownAt < REFRESH_MS) return;
@@ -53,14 +54,18 @@ export class RelayMap {
     while (this.#missing.length > 1 && t - this.#missing[0][0] > RECENT_S) this.#missing.shift();
   }
 
-  async #act(what, deed) {
-    const number = Number(this.#select[what].value);
-    const one = this.#net?.[what][number];
+  #choose(what, number) {
+    this.#select[what].value = String(number);
+    this.#show();
+  }
+
+  async #act(button, what, deed) {
+    const number = what in this.#select ? Number(this.#select[what].value) : 0;
+    const one = what in this.#select ? this.#net?.[what][number] : this.#net;
     if (!one) return;
-    const button = this.#button[what];
     button.disabled = true;
     try {
-      const answer = await fetch(`demo/${what}/${number}/${deed(one)}`, { method: "POST" });
+      const answer = await fetch(`demo/${what}/${one.id ?? number}/${deed(one)}`, { method: "POST" });
       this.#problem = answer.ok ? "" : (await answer.text()).trim();
     } catch {
       this.#problem = "the demo does not answer";
@@ -70,35 +75,22 @@ export class RelayMap {
 
   #show() {
     const { relays, links } = this.#net;
-    const shape = JSON.stringify([relays.length, links.map((link) => link.relays)]);
-    if (shape !== this.#drawn) {
-      this.#drawn = shape;
-      this.#make();
-    }
     const chosen = { relays: Number(this.#select.relays.value), links: Number(this.#select.links.value) };
-    relays.forEach((relay, number) => this.#showRelay(relay, this.#relays[number], number === chosen.relays));
-    links.forEach((link, number) => this.#showLink(link, this.#links[number], number === chosen.links));
-    setText(this.#button.relays, relays[chosen.relays]?.up ? "Kill" : "Bring back");
-    setText(this.#button.links, links[chosen.links]?.cut ? "Mend" : "Cut");
+    const isNew = this.#map.show(relays.map(relayOnMap), links.map(linkOnMap), chosen);
+    if (isNew) {
+      fill(this.#select.relays, relays.map((relay) => relay.name));
+      fill(this.#select.links, links.map((link) => this.#linkName(link)));
+    }
+    const [relay, link] = [relays[chosen.relays], links[chosen.links]];
+    setText(this.#button.kill, relay?.up === false ? "Bring back" : "Kill");
+    setText(this.#button.drain, relay?.drains ? "Undrain" : "Drain");
+    setText(this.#button.cut, link?.cut ? "Mend" : "Cut");
+    for (const part of [this.#select.links, this.#button.cut]) part.disabled = links.length === 0;
     this.#showWords();
   }
 
-  #showRelay(relay, { group, count, rate }, isChosen) {
-    group.setAttribute("class", `${relay.up ? "" : "down"} ${isChosen ? "chosen" : ""}`);
-    setText(count, relay.up ? exact(relay.participants) : "×");
-    const lost = relay.lost > 0 ? `${exact(relay.lost)} lost` : "";
-    setText(rate, !relay.up ? lost || "killed" : lost || `${short(relay.deliveries_per_s)}/s`);
-    rate.setAttribute("class", lost ? "small lost" : "small");
-  }
-
-  #showLink(link, { group, text }, isChosen) {
-    group.setAttribute("class", `${link.up ? "" : "down"} ${isChosen ? "chosen" : ""}`);
-    const measured = `${significant(link.round_trip_ms)} ms, ${significant(link.bits_per_s / 1e6)} Mbit/s`;
-    setText(text, link.up ? measured : link.cut ? "cut" : "down");
-  }
-
   #showWords() {
-    const { relays, links } = this.#net;
+    const { relays, links, why } = this.#net;
     const missing = this.#missing.at(-1)[1] - this.#missing[0][1];
     const lost = relays.reduce((sum, relay) => sum + relay.lost, 0);
     const problems = [];
@@ -110,92 +102,42 @@ export class RelayMap {
       ...links.filter((link) => !link.up).map((link) => this.#linkName(link)),
     ];
     const note = this.#section.querySelector("#net-note");
-    const good = down.length ? "" : "participants in the circles, deliveries below";
+    const good = down.length ? "" : "participants in the circles, deliveries beside";
     setText(note, problems.join(" · ") || good || "down, and nothing is missing");
     note.classList.toggle("bad", problems.length > 0);
     const words = down.length ? `Down: ${down.join(", ")}.` : "All are up.";
-    setText(this.#section.querySelector("#net-words"), `${plural(relays.length, "relay", "relays")}. ${words}`);
+    setText(this.#section.querySelector("#net-words"), `${plural(relays.length, "relay", "relays")}. ${words} ${why}`);
   }
 
   #linkName(link) {
     return link.relays.map((relay) => this.#net.relays[relay].name).join(" – ");
   }
-
-  /** Makes the elements anew, for other relays. */
-  #make() {
-    const { relays, links } = this.#net;
-    const places = layout(relays.length, links);
-    this.#svg.replaceChildren();
-    this.#links = links.map((link, number) => this.#makeLink(number, ...link.relays.map((relay) => places[relay])));
-    this.#relays = relays.map((relay, number) => this.#makeRelay(number, relay.name, places[number]));
-    fill(this.#select.relays, relays.map((relay) => relay.name));
-    fill(this.#select.links, links.map((link) => this.#linkName(link)));
-    for (const part of [this.#select.links, this.#button.links]) part.disabled = links.length === 0;
-  }
-
-  #makeLink(number, from, to) {
-    const ends = { x1: from.x, y1: from.y, x2: to.x, y2: to.y };
-    const group = this.#makeGroup("links", number);
-    group.append(make("line", ends), make("line", { ...ends, class: "touch" }));
-    // On the outer side of the line, where nobody else's label is.
-    const side = to.x < from.x ? "end" : "start";
-    const x = (from.x + to.x) / 2 + (side === "end" ? -9 : 9);
-    const text = make("text", { x, y: (from.y + to.y) / 2 + 1, class: `small ${side}` });
-    group.append(text);
-    return { group, text };
-  }
-
-  #makeRelay(number, name, { x, y }) {
-    const group = this.#makeGroup("relays", number);
-    const beside = x + RADIUS + LABEL;
-    const title = make("text", { x: beside, y: y - 3 });
-    title.textContent = name;
-    const count = make("text", { x, y, class: "count" });
-    const rate = make("text", { x: beside, y: y + 11, class: "small" });
-    group.append(make("circle", { cx: x, cy: y, r: RADIUS }), title, count, rate);
-    return { group, count, rate };
-  }
-
-  #makeGroup(what, number) {
-    const group = make("g", {});
-    group.addEventListener("click", () => {
-      this.#select[what].value = String(number);
-      this.#show();
-    });
-    this.#svg.append(group);
-    return group;
-  }
 }
 
-/** Where each relay stands: relay 0 above, those that are joined with it below, and so on. */
-function layout(count, links) {
-  const below = Array.from({ length: count }, () => []);
-  for (const { relays: [near, far] } of links) below[near].push(far);
-  const places = Array.from({ length: count }, () => ({ column: 0, depth: 0 }));
-  let leaves = 0;
-  const place = (relay, depth) => {
-    places[relay].depth = depth;
-    for (const other of below[relay]) place(other, depth + 1);
-    const columns = below[relay].map((other) => places[other].column);
-    places[relay].column = columns.length ? (columns[0] + columns.at(-1)) / 2 : leaves++;
+function relayOnMap(relay) {
+  const lost = relay.lost > 0 ? `${exact(relay.lost)} lost` : "";
+  const usual = relay.drains ? "drains" : `${short(relay.deliveries_per_s)}/s`;
+  return {
+    name: relay.name,
+    count: relay.up ? exact(relay.participants) : "×",
+    note: lost || (relay.up ? usual : "killed"),
+    lost: Boolean(lost),
+    state: !relay.up ? "down" : relay.drains ? "draining" : "up",
+    core: relay.core,
+    root: relay.root,
   };
-  if (count > 0) place(0, 0);
-  const deepest = Math.max(...places.map((one) => one.depth), 1);
-  const [top, bottom] = [EDGE + RADIUS, HEIGHT - EDGE - RADIUS];
-  return places.map(({ column, depth }) => ({
-    x: (WIDTH * (column + 0.55)) / Math.max(leaves, 1),
-    y: top + ((bottom - top) * depth) / deepest,
-  }));
 }
 
-function make(name, attributes) {
-  const element = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  return element;
+function linkOnMap(link) {
+  const brief = link.up ? `${significant(link.round_trip_ms)} ms` : link.cut ? "cut" : "down";
+  const text = link.up ? `${brief}, ${significant(link.bits_per_s / 1e6)} Mbit/s` : brief;
+  return { ends: link.relays, up: link.up, tree: link.tree, brief, text };
 }
 
 function fill(select, names) {
+  const before = select.value;
   select.replaceChildren(...names.map((name, number) => new Option(name, String(number))));
+  if (Number(before) < names.length && before !== "") select.value = before;
 }
 
 // Unchanged text is left alone: a live region would otherwise be read out again.

@@ -17,6 +17,13 @@ pub enum EventView {
         /// Its address there.
         address: String,
     },
+    /// A member that was in already has a new lease.
+    Renewed {
+        /// The world's name.
+        world: String,
+        /// Its address there.
+        address: String,
+    },
     /// A member that had a reservation was not let in after all.
     Refused {
         /// The world's name.
@@ -147,6 +154,9 @@ impl EventView {
         match event {
             Event::Admitted { world: id, address } => {
                 EventView::Admitted { world: world(id), address: address.to_string() }
+            }
+            Event::Renewed { world: id, address } => {
+                EventView::Renewed { world: world(id), address: address.to_string() }
             }
             Event::Refused { world: id, address, why } => EventView::Refused {
                 world: world(id),

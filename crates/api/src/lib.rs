@@ -12,6 +12,7 @@ mod events;
 mod joining;
 mod links;
 mod members;
+mod overlay;
 mod overview;
 mod problem;
 mod relays;
@@ -26,6 +27,7 @@ pub use members::{
     KickAsk, MOST_LISTED, MemberView, Members, MembersAsk, Nearness, NewMember, kick, member,
     members,
 };
+pub use overlay::{LinkOnMap, Overlay, OverlayAsk, WorldName, WorldOnMap, overlay};
 pub use overview::{AccountView, Accounts, Amount, Health, accounts, health};
 pub use problem::{Problem, Wrong};
 pub use relays::{RelayView, Relays, drain, relay, relays, remove_relay};

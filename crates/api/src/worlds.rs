@@ -309,7 +309,7 @@ fn view(controller: &Controller, world: &World) -> WorldView {
     }
 }
 
-fn comtree_view(controller: &Controller, comtree: Comtree) -> ComtreeView {
+pub(crate) fn comtree_view(controller: &Controller, comtree: Comtree) -> ComtreeView {
     let name = |id| crate::relays::name_of(controller, id);
     let Some(Explanation { relays, cost, why, broken, .. }) = controller.explain(comtree) else {
         let (tree, why) = (Vec::new(), String::new());

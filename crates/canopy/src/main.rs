@@ -27,6 +27,7 @@ mod simulate;
 mod token;
 mod top;
 mod trust;
+mod web;
 
 use canopy_output as output;
 use clap::{Parser, Subcommand};

@@ -98,6 +98,15 @@ impl Net {
         on_it.all(|(_, branch)| branch.role != BranchRole::Parent)
     }
 
+    /// Removes a link, and the branches over it.
+    fn remove_link(&mut self, key: &PublicKey) {
+        self.links.remove(key);
+        self.capacities.remove(key);
+        self.budgets.branches.retain(|id, _| id.link != *key);
+        self.budgets.guarantees.retain(|id, _| id.link != *key);
+        self.branches.retain(|id, _| id.link != *key);
+    }
+
     /// Notes a change that the data plane has taken.
     fn took(&mut self, change: &Change) {
         match change {
@@ -114,13 +123,7 @@ impl Net {
             Change::AddLink(config) => {
                 self.links.insert(config.key, *config);
             }
-            Change::RemoveLink { key, .. } => {
-                self.links.remove(key);
-                self.capacities.remove(key);
-                self.budgets.branches.retain(|id, _| id.link != *key);
-                self.budgets.guarantees.retain(|id, _| id.link != *key);
-                self.branches.retain(|id, _| id.link != *key);
-            }
+            Change::RemoveLink { key, .. } => self.remove_link(key),
             Change::AddBranch(config) => {
                 self.branches.insert(config.id, *config);
             }

@@ -263,17 +263,20 @@ const REFUSALS_PER_SECOND: u32 = 10;
 /// Says at debug level who joins and leaves, and at info level who was not let in; warns of who is over
 /// a limit, and of links that are down. Until the relay has ended.
 fn tell_of_notices(notices: Receiver<Notice>, net: &SharedNet, agent: &UnboundedSender<Told>) {
-    let (mut second, mut told) = (Instant::now(), 0);
+    let (mut second, mut refused) = (Instant::now(), 0);
     for notice in notices {
+        if let Some(told) = Told::of(&notice) {
+            _ = agent.send(told);
+        }
         match notice {
             Notice::TokenRefused { comtree, path, why } => {
                 if second.elapsed() >= Duration::from_secs(1) {
-                    (second, told) = (Instant::now(), 0);
+                    (second, refused) = (Instant::now(), 0);
                 }
-                told += 1;
-                if told <= REFUSALS_PER_SECOND {
+                refused += 1;
+                if refused <= REFUSALS_PER_SECOND {
                     tracing::info!(comtree = comtree.0, from = %path.remote, "not let in: {why}");
-                } else if told == REFUSALS_PER_SECOND + 1 {
+                } else if refused == REFUSALS_PER_SECOND + 1 {
                     tracing::info!("others were not let in either; bad_token counts them");
                 }
             }
@@ -281,11 +284,9 @@ fn tell_of_notices(notices: Receiver<Notice>, net: &SharedNet, agent: &Unbounded
                 tracing::debug!(comtree = comtree.0, %address, from = %path.remote, "joined");
             }
             Notice::LinkUp { key } => {
-                _ = agent.send(Told::Link(key, true));
                 tracing::info!(link = net.name(&key), "the link is up");
             }
             Notice::LinkDown { key } => {
-                _ = agent.send(Told::Link(key, false));
                 tracing::warn!(
                     link = net.name(&key),
                     "the link is down: the neighbour is not heard; it comes up again by itself. \
@@ -293,7 +294,6 @@ fn tell_of_notices(notices: Receiver<Notice>, net: &SharedNet, agent: &Unbounded
                 );
             }
             Notice::ParentSucceeded { comtree } => {
-                _ = agent.send(Told::ParentSucceeded(comtree));
                 tracing::info!(
                     comtree = comtree.0,
                     "the next parent is the way to the core now: nothing is lost if the branch to the \

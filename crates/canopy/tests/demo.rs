@@ -1,9 +1,10 @@
-//! The demo's relays, from outside: links are cut and mended, relays killed and brought back, by its
-//! own page alone.
+//! The demo's overlay, from outside: links are cut and mended, relays killed, brought back and drained, by
+//! its own page alone; and its controller mends what it can.
 
 mod support;
 
 use serde_json::Value;
+use std::cell::Cell;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -65,44 +66,70 @@ fn all_up(net: &Value) -> bool {
     are_up("relays") && are_up("links")
 }
 
-#[test]
-fn links_are_cut_and_mended() {
-    let demo = Demo::start();
-    demo.until("all up, and everybody there", |net, _| {
-        let relays = net["relays"].as_array().unwrap();
-        all_up(net) && relays.iter().all(|relay| relay["participants"] == 4)
-    });
-    assert_eq!(demo.post("links/0/cut", "http://evil.example"), 403);
-    assert_eq!(demo.act("links/9/cut"), 409);
-    assert_eq!(demo.act("links/0/break"), 404);
-    assert_eq!(demo.act("links/0/cut"), 204);
-    demo.until("it is cut, and something is missing", |net, crowd| {
-        let link = &net["links"][0];
-        link["cut"] == true && link["up"] == false && crowd["missing"].as_u64() > Some(0)
-    });
-    assert_eq!(demo.act("links/0/cut"), 409, "it is cut already");
-    assert_eq!(demo.act("links/0/mend"), 204);
-    demo.until("all up again", |net, _| all_up(net));
+/// How many participants have sessions, if nobody lacks one.
+fn all_served(net: &Value) -> Option<u64> {
+    let relays = net["relays"].as_array().unwrap();
+    let served = relays.iter().map(|relay| relay["participants"].as_u64().unwrap());
+    relays.iter().all(|relay| relay["lost"] == 0).then(|| served.sum())
+}
+
+/// The world's tree: the relays at the ends of its links.
+fn tree(net: &Value) -> impl Iterator<Item = &Value> {
+    net["links"].as_array().unwrap().iter().filter(|link| link["tree"] == true)
+}
+
+/// Whether the tree joins so many relays, over links that are up.
+fn is_whole(net: &Value, relays: usize) -> bool {
+    tree(net).count() == relays - 1 && tree(net).all(|link| link["up"] == true)
 }
 
 #[test]
-fn relays_are_killed_and_come_back_with_their_participants() {
+fn links_are_cut_and_the_tree_goes_around_them() {
     let demo = Demo::start();
-    demo.until("everybody there", |net, _| all_up(net) && net["relays"][1]["participants"] == 4);
+    let link = Cell::new(0);
+    demo.until("all up, and everybody there", |net, _| {
+        link.set(tree(net).find_map(|link| link["id"].as_u64()).unwrap_or(0));
+        all_up(net) && all_served(net) == Some(20) && is_whole(net, 5)
+    });
+    let link = link.get();
+    assert_eq!(demo.post(&format!("links/{link}/cut"), "http://evil.example"), 403);
+    assert_eq!(demo.act("links/9999/cut"), 409);
+    assert_eq!(demo.act(&format!("links/{link}/break")), 404);
+    assert_eq!(demo.act(&format!("links/{link}/cut")), 204);
+    demo.until("it is cut, and the tree is whole without it", |net, _| {
+        let links = net["links"].as_array().unwrap();
+        let cut = links.iter().find(|one| one["id"] == link).unwrap();
+        cut["cut"] == true && cut["up"] == false && cut["tree"] == false && is_whole(net, 5)
+    });
+    assert_eq!(demo.act(&format!("links/{link}/cut")), 409, "it is cut already");
+    assert_eq!(demo.act(&format!("links/{link}/mend")), 204);
+    demo.until("all up again", |net, _| all_up(net) && is_whole(net, 5));
+}
+
+#[test]
+fn participants_of_a_relay_that_is_killed_go_on_at_others() {
+    let demo = Demo::start();
+    demo.until("everybody there", |net, _| all_up(net) && all_served(net) == Some(20));
     assert_eq!(demo.act("relays/1/kill"), 204);
-    demo.until("it is down, and so are its links and participants", |net, _| {
-        let is_down = |link: &Value| {
-            let relays = link["relays"].as_array().unwrap();
-            !relays.contains(&Value::from(1)) || link["up"] == false
-        };
-        let relay = &net["relays"][1];
-        relay["up"] == false
-            && relay["lost"] == 4
-            && net["links"].as_array().unwrap().iter().all(is_down)
+    let told = Cell::new(false);
+    demo.until("the others serve everybody, over a tree of their own", |net, _| {
+        let lost = |event: &Value| event["event"] == "relay_lost" && event["relay"] == "relay-2";
+        told.set(told.get() || net["events"].as_array().unwrap().iter().any(lost));
+        let is_down = net["relays"][1]["up"] == false && net["relays"][1]["participants"] == 0;
+        is_down && all_served(net) == Some(20) && is_whole(net, 4) && told.get()
     });
     assert_eq!(demo.act("relays/1/kill"), 409);
     assert_eq!(demo.act("relays/1/revive"), 204);
-    demo.until("all up, and its participants are back", |net, _| {
-        all_up(net) && net["relays"][1]["participants"] == 4 && net["relays"][1]["lost"] == 0
-    });
+    demo.until("all up", |net, _| all_up(net) && all_served(net) == Some(20));
+}
+
+#[test]
+fn a_relay_drains_and_serves_again() {
+    let demo = Demo::start();
+    demo.until("everybody there", |net, _| all_up(net) && all_served(net) == Some(20));
+    assert_eq!(demo.act("relays/7/drain"), 409);
+    assert_eq!(demo.act("relays/2/drain"), 204);
+    demo.until("it drains", |net, _| net["relays"][2]["drains"] == true);
+    assert_eq!(demo.act("relays/2/undrain"), 204);
+    demo.until("it serves", |net, _| net["relays"][2]["drains"] == false && all_up(net));
 }

@@ -372,7 +372,7 @@ fn bots_without_a_relay_say_so() {
 
 #[test]
 fn the_demo_has_a_picture() {
-    let flags = ["--json", "--walkers", "40", "--comtree", "7", "--metrics", "127.0.0.1:0"];
+    let flags = ["--json", "--walkers", "40", "--world", "plaza", "--metrics", "127.0.0.1:0"];
     let demo = Server::start(&[&["demo"], &flags[..]].concat());
     let url = demo.ready["console"].as_str().unwrap().to_owned();
     let address = url.trim_start_matches("http://").trim_end_matches('/').parse().unwrap();

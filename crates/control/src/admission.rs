@@ -28,7 +28,7 @@ pub struct Enter {
 }
 
 /// What an endpoint gets. It is reserved; the relay lets it in once
-/// [`Event::Admitted`](crate::Event) says so.
+/// [`Event::Admitted`](crate::Event) says so, or `Renewed` if it was in already.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Admission {
     /// The world.

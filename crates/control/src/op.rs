@@ -18,6 +18,13 @@ pub enum Event {
         /// Its address there.
         address: Address,
     },
+    /// A member that was in already has a new lease.
+    Renewed {
+        /// The world.
+        world: WorldId,
+        /// Its address there.
+        address: Address,
+    },
     /// A member that had a reservation is let in after all not.
     Refused {
         /// The world.

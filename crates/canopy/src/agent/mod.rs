@@ -96,14 +96,34 @@ pub(crate) struct AgentConfig {
     pub(crate) life: u32,
 }
 
+impl AgentConfig {
+    /// An uplink of so many bits a second each way.
+    pub(crate) fn uplink(bits: u64) -> Budget {
+        let packets = (bits / BITS_OF_PACKET).max(1);
+        Budget { up_bits: bits, up_packets: packets, down_bits: bits, down_packets: packets }
+    }
+}
+
+/// Takes from a relay's settings what a controller decides: it begins with no comtrees, and lets nobody
+/// in before it knows whose tokens count.
+///
+/// # Errors
+/// There are no random numbers.
+pub(crate) fn leave_to_controller(settings: &mut RelaySettings) -> anyhow::Result<()> {
+    settings.node.comtrees.clear();
+    settings.branches.clear();
+    settings.own_budgets.comtrees.clear();
+    settings.node.trust = Some(Arc::new(no_trust()?));
+    Ok(())
+}
+
 impl AgentArgs {
     /// Whether a controller tells the relay what to do.
     pub(crate) fn is_controlled(&self) -> bool {
         self.controller.is_some()
     }
 
-    /// Makes a controlled relay's settings of those that were given, whose keys are open: it begins
-    /// with no comtrees, and lets nobody in before it knows whose tokens count.
+    /// Makes a controlled relay's settings of those that were given, whose keys are open.
     ///
     /// # Errors
     /// Something was given that the controller decides.
@@ -123,11 +143,8 @@ impl AgentArgs {
                  leave out --trust, --open and [[link]]"
             );
         }
+        leave_to_controller(settings)?;
         let node = &mut settings.node;
-        node.comtrees.clear();
-        settings.branches.clear();
-        settings.own_budgets.comtrees.clear();
-        node.trust = Some(Arc::new(no_trust()?));
         let identity = match &node.identity {
             Some(identity) => identity.clone(),
             None => Identity::new(crate::token::random()?),
@@ -136,17 +153,11 @@ impl AgentArgs {
         // Without a file that counts the starts, the clock does: each start is later than the last.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let life = node.life.unwrap_or(since.as_secs() as u32);
-        let packets = (self.uplink / BITS_OF_PACKET).max(1);
         Ok(Some(AgentConfig {
             controller,
             controller_key,
             name: Name::new(&name)?,
-            uplink: Budget {
-                up_bits: self.uplink,
-                up_packets: packets,
-                down_bits: self.uplink,
-                down_packets: packets,
-            },
+            uplink: AgentConfig::uplink(self.uplink),
             places: self.places.unwrap_or(node.max_sessions),
             native: self.native,
             identity,

@@ -7,6 +7,7 @@ use anyhow::{Context, anyhow};
 use canopy_channel::{Channel, Hello, Register, Registered};
 use canopy_control::{Applying, Item, ItemKey, LinkId, LinkReport, RelaySide};
 use canopy_node::RelayWatch;
+use canopy_relay::Notice;
 use canopy_session::PublicKey;
 use canopy_wire::{Comtree, Time};
 use std::collections::BTreeMap;
@@ -32,13 +33,27 @@ const GRACE: Duration = Duration::from_secs(2);
 /// a moment old, and a link that seems to fail again and again is left alone by the controller.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// What data threads tell.
+/// What an agent is told.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Told {
     /// A link has come up, or gone down.
     Link(PublicKey, bool),
     /// A comtree's next parent is the way to the core.
     ParentSucceeded(Comtree),
+    /// The cable to a neighbour is cut, or whole again: the demo's doing.
+    Cable(PublicKey, bool),
+}
+
+impl Told {
+    /// What of a data thread's notice concerns the agent.
+    pub(crate) fn of(notice: &Notice) -> Option<Told> {
+        match notice {
+            Notice::LinkUp { key } => Some(Told::Link(*key, true)),
+            Notice::LinkDown { key } => Some(Told::Link(*key, false)),
+            Notice::ParentSucceeded { comtree } => Some(Told::ParentSucceeded(*comtree)),
+            _ => None,
+        }
+    }
 }
 
 /// A link that the controller wants.
@@ -155,7 +170,7 @@ impl Agent {
                     Ok(message) => self.side.handle_message(&message),
                     Err(error) => return error.into(),
                 },
-                Some(told) = self.notices.recv() => self.hear(told),
+                Some(told) = self.notices.recv() => self.hear(told).await,
                 _ = looks.tick() => self.look(),
                 () = tokio::time::sleep(wait) => {}
             }
@@ -202,18 +217,33 @@ impl Agent {
         }
     }
 
-    /// Data threads tell something.
-    fn hear(&mut self, told: Told) {
+    async fn hear(&mut self, told: Told) {
         match told {
-            Told::Link(key, up) => {
-                let Some(known) = self.links.get_mut(&key) else { return };
-                known.told = Some((Instant::now(), up));
-                let link = known.id;
-                let delay_us = self.data_plane.links().get(&key).map_or(0, |(_, _, delay)| *delay);
-                self.side.set_link(self.now(), LinkReport { link, up, delay_us });
-            }
+            Told::Link(key, up) => self.hear_of_link(key, up),
             Told::ParentSucceeded(comtree) => self.side.set_succeeded(self.now(), comtree),
+            Told::Cable(key, is_cut) => {
+                let (data_plane, items) = (self.data_plane.clone(), self.side.items().clone());
+                let cut = move || {
+                    data_plane.set_cut(key, is_cut);
+                    data_plane.apply(&items)
+                };
+                let done = tokio::task::spawn_blocking(cut).await;
+                if let Err(why) = done.unwrap_or_else(|error| Err(error.to_string())) {
+                    tracing::warn!("a cable is not as it should be: {why}");
+                }
+                if is_cut {
+                    self.hear_of_link(key, false);
+                }
+            }
         }
+    }
+
+    fn hear_of_link(&mut self, key: PublicKey, up: bool) {
+        let Some(known) = self.links.get_mut(&key) else { return };
+        known.told = Some((Instant::now(), up));
+        let link = known.id;
+        let delay_us = self.data_plane.links().get(&key).map_or(0, |(_, _, delay)| *delay);
+        self.side.set_link(self.now(), LinkReport { link, up, delay_us });
     }
 
     /// Looks how the links are.

@@ -20,6 +20,8 @@ pub(super) struct Feed {
     watch: Option<Watch>,
     frames: Interval,
     greeted: bool,
+    /// How many of the controller's happenings the page has seen.
+    seen: u64,
 }
 
 #[derive(Serialize)]
@@ -103,7 +105,7 @@ impl Feed {
         let mut frames = interval(FRAME_EVERY);
         // A page that was asleep wants the present, not the past.
         frames.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        Feed { console, watch, frames, greeted: false }
+        Feed { console, watch, frames, greeted: false, seen: 0 }
     }
 
     pub(super) fn into_stream(self) -> impl Stream<Item = Result<Event, Infallible>> {
@@ -131,7 +133,8 @@ impl Feed {
         let relays = self.console.relays.as_ref();
         let look = relays.map(RelaysView::look);
         let lost = snapshot.as_ref().map_or(&[][..], |snapshot| &snapshot.lost);
-        let net = relays.zip(look.as_ref()).map(|(relays, look)| relays.frame(look, lost));
+        let seen = &mut self.seen;
+        let net = relays.zip(look.as_ref()).map(|(relays, look)| relays.frame(look, lost, seen));
         Frame {
             t: self.console.started.elapsed().as_secs_f64(),
             viewer: self.viewer(snapshot.as_ref()),

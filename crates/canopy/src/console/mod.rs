@@ -11,9 +11,10 @@ use crate::demo::{DemoRelays, Look};
 use crate::metrics;
 use crate::net::SharedNet;
 use crate::settings::RelaySettings;
+use crate::web::{Asset, CSS, HTML, JS, pages};
 use axum::Router;
 use axum::extract::{Query, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use axum::http::header::CACHE_CONTROL;
 use axum::response::sse::Sse;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -29,10 +30,10 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// The page and its modules, embedded: path, media type, content.
-const ASSETS: &[(&str, &str, &str)] = &[
-    ("/", "text/html; charset=utf-8", include_str!("../../../../web/index.html")),
-    ("/console.css", "text/css; charset=utf-8", include_str!("../../../../web/console.css")),
+/// The page and its modules, embedded.
+const ASSETS: &[Asset] = &[
+    ("/", HTML, include_str!("../../../../web/index.html")),
+    ("/console.css", CSS, include_str!("../../../../web/console.css")),
     ("/main.js", JS, include_str!("../../../../web/main.js")),
     ("/feed.js", JS, include_str!("../../../../web/feed.js")),
     ("/scene.js", JS, include_str!("../../../../web/scene.js")),
@@ -44,13 +45,11 @@ const ASSETS: &[(&str, &str, &str)] = &[
     ("/panel.js", JS, include_str!("../../../../web/panel.js")),
     ("/format.js", JS, include_str!("../../../../web/format.js")),
     ("/relays.js", JS, include_str!("../../../../web/relays.js")),
+    ("/overlay.js", JS, include_str!("../../../../web/overlay.js")),
+    ("/happenings.js", JS, include_str!("../../../../web/happenings.js")),
     ("/links.js", JS, include_str!("../../../../web/links.js")),
     ("/paint.js", JS, include_str!("../../../../web/paint.js")),
 ];
-const JS: &str = "text/javascript; charset=utf-8";
-/// The page loads nothing from anywhere else and runs nothing inline.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
-                      img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// What a page is told first.
 #[derive(Clone, Debug, Serialize)]
@@ -164,18 +163,7 @@ impl Console {
 
     /// The pages, the stream, and the relay's `/metrics`.
     pub(crate) fn router(self) -> Router {
-        let mut router = Router::new().route("/events", get(events));
-        for (path, media, content) in ASSETS {
-            let asset = move || async move {
-                let headers = [
-                    (CONTENT_TYPE, *media),
-                    (CACHE_CONTROL, "no-cache"),
-                    (CONTENT_SECURITY_POLICY, POLICY),
-                ];
-                (headers, *content).into_response()
-            };
-            router = router.route(path, get(asset));
-        }
+        let router = pages(ASSETS).route("/events", get(events));
         let metrics = self.relay.clone().map(|relay| metrics::router(relay, self.net.clone()));
         router.with_state(self).merge(metrics.unwrap_or_default())
     }

@@ -2,13 +2,15 @@
 
 use super::links::{LinkLoads, MOST_COMTREES, MOST_LINKS};
 use super::rates::Rates;
-use crate::demo::{DemoRelays, Look};
+use crate::demo::{DemoRelays, Happening, Look};
 use crate::net::Busiest;
+use canopy_api::{ComtreeView, EventView};
 use canopy_node::ThreadStatus;
 use canopy_relay::LinkStatus;
 use canopy_session::PublicKey;
 use serde::Serialize;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// The demo's relays, and their rates. All pages share them.
 #[derive(Clone)]
@@ -18,11 +20,15 @@ pub(super) struct RelaysView {
     rates: Arc<Mutex<Vec<Rates>>>,
 }
 
-/// The relays in one frame.
+/// The overlay in one frame.
 #[derive(Serialize)]
 pub(super) struct RelaysFrame {
     relays: Vec<RelayFrame>,
     links: Vec<LinkFrame>,
+    /// Why the world has the tree that it has.
+    why: String,
+    /// What the controller has told since the last frame.
+    events: Vec<EventFrame>,
 }
 
 #[derive(Serialize)]
@@ -30,6 +36,12 @@ struct RelayFrame {
     name: String,
     /// Whether it runs.
     up: bool,
+    /// Whether it takes nobody new.
+    drains: bool,
+    /// Whether it is in the core of the world's tree.
+    core: bool,
+    /// Whether it is the root of the tree.
+    root: bool,
     /// Sessions of participants.
     participants: u32,
     /// Walkers that have this relay, and no session with it.
@@ -39,15 +51,27 @@ struct RelayFrame {
 
 #[derive(Serialize)]
 struct LinkFrame {
-    /// The numbers of the relays that it joins, the one towards the core first.
+    /// Its number at the controller.
+    id: u32,
+    /// The numbers of the relays that it joins.
     relays: [usize; 2],
     /// Whether it was cut here.
     cut: bool,
     /// Whether both ends say that it is up.
     up: bool,
+    /// Whether the world's tree runs over it.
+    tree: bool,
     round_trip_ms: Option<f64>,
     /// Of both directions, of UDP payload.
     bits_per_s: u64,
+}
+
+/// Something that the controller has told.
+#[derive(Serialize)]
+struct EventFrame {
+    ago_s: f64,
+    #[serde(flatten)]
+    event: EventView,
 }
 
 impl RelaysView {
@@ -61,47 +85,79 @@ impl RelaysView {
         self.relays.look()
     }
 
-    /// The relays, where so many walkers have no session with each.
-    pub(super) fn frame(&self, look: &Look, lost: &[u32]) -> RelaysFrame {
+    /// The relays, where so many walkers have no session with each; and what was told since the page has
+    /// seen so many happenings, which are counted on.
+    pub(super) fn frame(&self, look: &Look, lost: &[u32], seen: &mut u64) -> RelaysFrame {
+        let tree = self.tree(look);
+        let hop_of = |name: &str| tree.iter().flat_map(|on| &on.tree).find(|hop| hop.relay == name);
         let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        let relays = look.relays.iter().zip(rates.iter_mut()).enumerate();
-        let relays = relays.map(|(number, (status, rates))| {
+        let relays = self.relays.names().zip(&look.relays).zip(rates.iter_mut()).enumerate();
+        let relays = relays.map(|(number, ((name, status), rates))| {
             let read = status.clone().map(|status| rates.read(status));
+            let known = look.overlay.relays.iter().find(|relay| relay.name == name);
             RelayFrame {
-                name: name_of(number),
+                name: name.to_owned(),
                 up: read.is_some(),
+                drains: known.is_some_and(|relay| relay.state == "draining"),
+                core: hop_of(name).is_some_and(|hop| hop.core),
+                root: hop_of(name).is_some_and(|hop| hop.above.is_none()),
                 participants: read.as_ref().map_or(0, |read| read.clients()),
                 lost: lost.get(number).copied().unwrap_or_default(),
                 deliveries_per_s: read.and_then(|read| read.deliveries_per_s()),
             }
         });
         let relays = relays.collect();
-        let joins = self.relays.topology.joins.iter().zip(&look.cut);
-        let links = joins.map(|(join, cut)| self.link(look, join.relays, *cut)).collect();
-        RelaysFrame { relays, links }
+        let carries = |id: u32| tree.iter().flat_map(|on| &on.tree).any(|hop| hop.link == Some(id));
+        let links = self.links(look).map(|(id, ends)| self.link(look, id, ends, carries(id)));
+        let happenings = self.relays.happenings_since(*seen);
+        *seen = happenings.last().map_or(*seen, |last| last.number);
+        let event = |Happening { at, event, .. }| EventFrame {
+            ago_s: Instant::elapsed(&at).as_secs_f64(),
+            event,
+        };
+        RelaysFrame {
+            relays,
+            links: links.collect(),
+            why: tree.map_or_else(String::new, |tree| tree.why.clone()),
+            events: happenings.into_iter().map(event).collect(),
+        }
     }
 
     /// What the links carry of each comtree, of both directions.
     pub(super) fn loads(&self, look: &Look) -> Vec<LinkLoads> {
         let busiest = Busiest::of(&look.all.comtrees);
-        let joins = self.relays.topology.joins.iter().take(MOST_LINKS);
-        let loads = joins.map(|join| {
-            let [near, far] = join.relays;
+        let names: Vec<&str> = self.relays.names().collect();
+        let loads = self.links(look).take(MOST_LINKS).map(|(id, [near, far])| {
             let of_end = |own: usize, other: usize| {
                 let branches = look.relays[own].iter().flat_map(|status| &status.branches);
                 branches.filter(move |branch| branch.id.link == self.keys[other])
             };
             let branches = of_end(near, far).chain(of_end(far, near));
             LinkLoads {
-                name: join.relays.map(name_of).join(" – "),
-                up: self.link(look, join.relays, false).up,
+                name: [names[near], names[far]].join(" – "),
+                up: self.link(look, id, [near, far], false).up,
                 comtrees: busiest.loads(branches, MOST_COMTREES),
             }
         });
         loads.collect()
     }
 
-    fn link(&self, look: &Look, relays: [usize; 2], cut: bool) -> LinkFrame {
+    /// The world's tree, as the controller knows it.
+    fn tree<'a>(&self, look: &'a Look) -> Option<&'a ComtreeView> {
+        let comtrees = &look.overlay.world.as_ref()?.comtrees;
+        comtrees.iter().find(|comtree| comtree.id == self.relays.comtree().0)
+    }
+
+    /// The links: their numbers at the controller, and those of the relays that they join.
+    fn links<'a>(&'a self, look: &'a Look) -> impl Iterator<Item = (u32, [usize; 2])> + 'a {
+        look.overlay.links.iter().filter_map(|on_map| {
+            let [near, far] = &on_map.link.ends;
+            let ends = [self.relays.number_of(near)?, self.relays.number_of(far)?];
+            Some((on_map.link.id, ends))
+        })
+    }
+
+    fn link(&self, look: &Look, id: u32, relays: [usize; 2], tree: bool) -> LinkFrame {
         let end = |own: usize, other: usize| {
             let status: &ThreadStatus = look.relays[own].as_ref()?;
             status.links.iter().find(|link| link.key == self.keys[other])
@@ -112,15 +168,13 @@ impl RelaysView {
         let measured =
             near.and_then(|link| link.round_trip).or(far.and_then(|link| link.round_trip));
         LinkFrame {
+            id,
             relays,
-            cut,
+            cut: look.is_cut(relays),
             up,
+            tree,
             round_trip_ms: measured.map(|time| time.as_micros() as f64 / 1e3),
             bits_per_s: near.or(far).map_or(0, |link| link.bits_in + link.bits_out),
         }
     }
-}
-
-fn name_of(relay: usize) -> String {
-    format!("relay-{}", relay + 1)
 }

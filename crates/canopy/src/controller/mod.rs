@@ -17,11 +17,14 @@ use crate::trust::TrustFile;
 use anyhow::{Context, bail};
 use api::Api;
 use canopy_client::RelayKey;
-use canopy_control::{Controller, Retry, Settings};
+use canopy_control::{Controller, Retry, Settings, Storage};
+use canopy_session::Identity;
+use canopy_token::SigningKey;
 use clap::Args;
-use driver::Handle;
-use joins::{Admits, Joins};
-use relays::{Answering, Relays, Welcome};
+pub(crate) use driver::Handle;
+pub(crate) use joins::{Admits, Joins};
+pub(crate) use relays::Welcome;
+use relays::{Answering, Relays};
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -135,39 +138,20 @@ impl ControllerCommand {
 
     async fn serve(self, welcome: Welcome) -> anyhow::Result<()> {
         let mut signals = Signals::listen()?;
-        let mut storage = RedbStorage::open(&self.dir.join(STORE))?;
+        let storage = RedbStorage::open(&self.dir.join(STORE))?;
         let issuer = files::issuer_key(&self.dir)?;
         let identity = key::load_or_make(&self.dir.join(IDENTITY))?;
         let admits = match &self.trust {
             Some(path) => Admits::Trusted(TrustFile::open(path.clone())?),
             None => Admits::Everybody,
         };
-        let now = driver::now();
-        let controller =
-            Controller::start(Settings::default(), Retry::default(), now, &mut storage)?;
-        let life = controller.life();
-        let (key, issuers) = (RelayKey::new(*identity.public()), issuer.public().to_string());
-        let relays = Relays::default();
-        let outgoing = relays.clone();
-        let send = move |relay, message| outgoing.send(relay, message);
-        let handle = Handle::start(controller, storage, send);
-        let joins = Joins::start(handle.clone(), issuer, admits);
         let channels = bind("listen", self.listen).await?;
-        let (api, listen) = (bind("api", self.api).await?, channels.local_addr()?);
-        let address = api.local_addr()?;
-        api::serve(api, &self.dir, Api::new(handle.clone(), joins.clone()))?;
-        tokio::spawn(relays::answer(
-            channels,
-            Answering {
-                identity,
-                handle: handle.clone(),
-                joins,
-                relays,
-                welcome,
-                issuers: issuers.clone(),
-                degree: self.degree,
-            },
-        ));
+        let api = bind("api", self.api).await?;
+        let parts = Parts { identity, issuer, admits, welcome, degree: self.degree };
+        let running = Running::start(storage, channels, parts)?;
+        let Running { handle, joins, listen, key, issuers } = running;
+        let (address, life) = (api.local_addr()?, *handle.lives().borrow());
+        api::serve(api, &self.dir, Api::new(handle.clone(), joins))?;
         tracing::info!(%listen, %key, api = %address, life, "serving from {}", self.dir.display());
         if self.json {
             print_line(serde_json::json!({
@@ -181,6 +165,66 @@ impl ControllerCommand {
         }
         tracing::info!("stopped");
         Ok(())
+    }
+}
+
+/// What a controller is made of, beside its records.
+pub(crate) struct Parts {
+    /// The key by which relays and participants know it.
+    pub(crate) identity: Identity,
+    /// The key that signs the tokens of members.
+    pub(crate) issuer: SigningKey,
+    /// Whose credentials are good for joining.
+    pub(crate) admits: Admits,
+    /// Which relays may register.
+    pub(crate) welcome: Welcome,
+    /// With how many others a relay that registers is joined.
+    pub(crate) degree: usize,
+}
+
+/// A controller at work.
+pub(crate) struct Running {
+    pub(crate) handle: Handle,
+    pub(crate) joins: Joins,
+    /// Where relays and participants reach it.
+    pub(crate) listen: SocketAddr,
+    /// By which key they know it.
+    pub(crate) key: RelayKey,
+    /// The public key of its issuer.
+    pub(crate) issuers: String,
+}
+
+impl Running {
+    /// Starts a controller on records, in a tokio runtime. It takes channels from then on.
+    ///
+    /// # Errors
+    /// The records cannot be read, or another controller has them.
+    pub(crate) fn start(
+        mut storage: impl Storage + Send + 'static,
+        channels: TcpListener,
+        parts: Parts,
+    ) -> anyhow::Result<Running> {
+        let Parts { identity, issuer, admits, welcome, degree } = parts;
+        let (settings, retry) = (Settings::default(), Retry::default());
+        let controller = Controller::start(settings, retry, driver::now(), &mut storage)?;
+        let (key, issuers) = (RelayKey::new(*identity.public()), issuer.public().to_string());
+        let relays = Relays::default();
+        let outgoing = relays.clone();
+        let send = move |relay, message| outgoing.send(relay, message);
+        let handle = Handle::start(controller, storage, send);
+        let joins = Joins::start(handle.clone(), issuer, admits);
+        let listen = channels.local_addr()?;
+        let answering = Answering {
+            identity,
+            handle: handle.clone(),
+            joins: joins.clone(),
+            relays,
+            welcome,
+            issuers: issuers.clone(),
+            degree,
+        };
+        tokio::spawn(relays::answer(channels, answering));
+        Ok(Running { handle, joins, listen, key, issuers })
     }
 }
 

@@ -83,7 +83,7 @@ impl Waiting {
                 }
             };
             match event {
-                Ok(Event::Admitted { world, address }) => {
+                Ok(Event::Admitted { world, address } | Event::Renewed { world, address }) => {
                     self.tell((world, address), &Outcome::Admitted);
                 }
                 Ok(Event::Refused { world, address, why }) => {

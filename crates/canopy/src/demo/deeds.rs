@@ -1,4 +1,5 @@
-//! What the demo's page may do: cut and mend links, kill and revive relays, and limit what a viewer is sent.
+//! What the demo's page may do: cut and mend links, kill, revive and drain relays, move the world, and
+//! limit what a viewer is sent.
 
 use super::relays::{Deed, DemoRelays};
 use axum::Router;
@@ -21,7 +22,7 @@ enum Asked {
     Limit(u32, Option<u64>),
 }
 
-/// Serves `POST /demo/{links|relays}/{number}/{deed}` and `POST /demo/viewers/{number}/{bits|everything}`.
+/// Serves `POST /demo/{links|relays|worlds}/{number}/{deed}` and `POST /demo/viewers/{number}/{bits|everything}`.
 pub(super) fn router(relays: Arc<DemoRelays>, view: Arc<View>) -> Router {
     Router::new().route("/demo/{what}/{number}/{deed}", post(act)).with_state((relays, view))
 }
@@ -49,20 +50,21 @@ async fn act(
             return StatusCode::NO_CONTENT.into_response();
         }
     };
-    // It waits for the data threads.
-    match tokio::task::spawn_blocking(move || relays.act(deed)).await {
-        Ok(Ok(())) => StatusCode::NO_CONTENT.into_response(),
-        Ok(Err(error)) => (StatusCode::CONFLICT, format!("{error:#}\n")).into_response(),
-        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    match relays.act(deed).await {
+        Ok(()) => StatusCode::NO_CONTENT.into_response(),
+        Err(error) => (StatusCode::CONFLICT, format!("{error:#}\n")).into_response(),
     }
 }
 
 fn parse(what: &str, number: usize, deed: &str) -> Option<Asked> {
     let deed = match (what, deed) {
-        ("links", "cut") => Deed::Cut(number),
-        ("links", "mend") => Deed::Mend(number),
+        ("links", "cut") => Deed::Cut(number.try_into().ok()?),
+        ("links", "mend") => Deed::Mend(number.try_into().ok()?),
         ("relays", "kill") => Deed::Kill(number),
         ("relays", "revive") => Deed::Revive(number),
+        ("relays", "drain") => Deed::Drain(number),
+        ("relays", "undrain") => Deed::Undrain(number),
+        ("worlds", "move") if number == 0 => Deed::Move,
         ("viewers", "everything") => return Some(Asked::Limit(number.try_into().ok()?, None)),
         ("viewers", bits) => {
             let bits = bits.parse().ok().filter(|bits| *bits > 0)?;
@@ -116,6 +118,9 @@ mod tests {
         for nonsense in ["0", "-5", "much", ""] {
             assert_eq!(parse("viewers", 7, nonsense), None, "{nonsense:?}");
         }
+        assert_eq!(parse("relays", 3, "drain"), Some(Asked::Deed(Deed::Drain(3))));
+        assert_eq!(parse("worlds", 0, "move"), Some(Asked::Deed(Deed::Move)));
+        assert_eq!(parse("worlds", 1, "move"), None);
         assert_eq!(parse("relays", 0, "cut"), None);
     }
 }

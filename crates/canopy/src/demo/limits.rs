@@ -1,10 +1,12 @@
 //! Budgets of the demo's viewers: what a page asks for is told to the viewer's relay, again after it has
 //! joined anew, and taken back when no page looks through that viewer any more.
 
+use super::MEMBER;
 use super::relays::DemoRelays;
 use canopy_bots::View;
+use canopy_plan::Rate;
 use canopy_relay::Budget;
-use canopy_wire::{Address, Comtree};
+use canopy_wire::Address;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +22,6 @@ const LOOKS_AFTER: u32 = 8;
 pub(super) struct Limits {
     relays: Arc<DemoRelays>,
     view: Arc<View>,
-    comtree: Comtree,
-    /// What members have otherwise.
-    member: Budget,
     told: BTreeMap<u32, Told>,
 }
 
@@ -38,12 +37,8 @@ struct Told {
 }
 
 impl Limits {
-    pub(super) fn new(
-        relays: Arc<DemoRelays>,
-        view: Arc<View>,
-        (comtree, member): (Comtree, Budget),
-    ) -> Limits {
-        Limits { relays, view, comtree, member, told: BTreeMap::new() }
+    pub(super) fn new(relays: Arc<DemoRelays>, view: Arc<View>) -> Limits {
+        Limits { relays, view, told: BTreeMap::new() }
     }
 
     /// Looks after the budgets for as long as the process runs.
@@ -78,9 +73,14 @@ impl Limits {
                 && (told.last != Some((address, limit)) || told.looks.is_multiple_of(TELL_EVERY))
             {
                 // Who has just left has no budget to change.
-                let down_bits = limit.unwrap_or(self.member.down_bits);
-                let budget = Budget { down_bits, ..self.member };
-                let _ = self.relays.set_budget(walker, (self.comtree, address), budget);
+                let Rate { bits, packets } = MEMBER.receive;
+                let budget = Budget {
+                    up_packets: MEMBER.send.packets as u64,
+                    up_bits: MEMBER.send.bits as u64,
+                    down_packets: packets as u64,
+                    down_bits: limit.unwrap_or(bits as u64),
+                };
+                self.relays.set_budget(address, budget);
                 told.last = Some((address, limit));
             }
             told.ended = if limit.is_none() { told.ended + 1 } else { 0 };

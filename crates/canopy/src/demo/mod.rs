@@ -1,36 +1,48 @@
-//! `canopy demo`: relays, crowd and console in one process, on loopback.
+//! `canopy demo`: a controller, relays, a crowd and a console in one process, on loopback.
 
 mod deeds;
+mod follow;
 mod limits;
 mod relays;
 
+pub(crate) use follow::Happening;
 pub(crate) use relays::{DemoRelays, Look};
 
+use crate::agent;
 use crate::bots::WalkArgs;
 use crate::console::Console;
+use crate::controller::{Admits, Parts, Running, Welcome};
 use crate::metrics;
 use crate::net::SharedNet;
 use crate::output::print_line;
 use crate::serve::{LogFormat, Signals, address_of, bind, serve_pages};
 use crate::settings::{RelayArgs, RelaySettings};
-use crate::token::{now, random};
+use crate::token::random;
 use anyhow::{Context, bail};
-use canopy_bots::{CrowdConfig, Generated, Issuer, RelayTarget, Trace, View};
+use canopy_bots::{CrowdConfig, Generated, RelayTarget, Trace, View};
+use canopy_client::join::Ask;
 use canopy_client::{Falloff, Weight};
+use canopy_control::storage::MemoryStorage;
+use canopy_control::{Controller, Core, Name, NewWorld, Refusal};
 use canopy_node::{NodeConfig, RunningRelay};
-use canopy_relay::Trust;
-use canopy_token::{KeySet, Revocations, SigningKey};
+use canopy_plan::Rate;
+use canopy_relay::Mode;
+use canopy_session::Identity;
+use canopy_token::SigningKey;
+use canopy_wire::{Comtree, Downlink};
 use clap::Args;
 use limits::Limits;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::net::TcpListener;
 
-/// Starts relays, a crowd and a console on this machine; prints the console's address. The console has
-/// a map of the relays, where links can be cut and relays killed, and a budget for what the viewer is sent. Needs no root. Ports are chosen free when taken. Ends with Ctrl-C.
+/// Starts a controller, relays, a crowd and a console on this machine; prints the console's address. The
+/// console has a map of the relays, where links can be cut, relays killed and drained, and the world
+/// moved; and a budget for what the viewer is sent. Needs no root. Ports are chosen free when taken. Ends
+/// with Ctrl-C.
 #[derive(Args)]
 pub(crate) struct DemoCommand {
     /// Walk this trace, again and again, instead of generated walkers
@@ -61,6 +73,13 @@ const RADIUS: f64 = 8.0;
 /// beyond.
 const AREA_PER_WALKER: f64 = 8.0;
 const GENERATED_SECONDS: f64 = 600.0;
+/// With how many others a relay is joined by links.
+const DEGREE: usize = 3;
+/// What a walker may send and be sent: more than any crowd of the demo takes.
+const MEMBER: canopy_plan::Limits = canopy_plan::Limits {
+    send: Rate { bits: 1e6, packets: 200.0 },
+    receive: Rate { bits: 2e7, packets: 5_000.0 },
+};
 /// What a walker covers, square metres.
 const WALKER: f32 = 1.0;
 
@@ -95,17 +114,26 @@ impl DemoCommand {
             Some(address) => Some(listen_on_a_free_port(address).await?),
             None => None,
         };
-        let issuer = trust_a_new_key(&mut settings)?;
-        let relays = Arc::new(DemoRelays::start(&settings, self.relays.into())?);
+        let world = world_of(&settings)?;
+        let name = world.name.clone();
+        agent::leave_to_controller(&mut settings)?;
+        let controller = controller().await?;
+        let made = move |controller: &mut Controller, _| {
+            controller.create_world(world.clone())?;
+            Ok::<_, Refusal>(controller.world(&world.name)?.comtrees.first().copied())
+        };
+        let comtree = controller.handle.change(made).await??.context("a world has a comtree")?;
+        let ask = Ask::new(controller.listen.to_string(), controller.key, name.to_string());
+        let relays = DemoRelays::start(&settings, self.relays.into(), controller, (name, comtree))?;
+        let relays = Arc::new(relays);
         relays.come_up().await;
         let first = relays.first().context("there is no relay")?;
         let addresses: Vec<SocketAddr> = relays.addresses().map(|(address, _)| address).collect();
-        let comtree = settings.node.comtrees[0].comtree;
         let targets =
             relays.addresses().map(|(address, key)| RelayTarget { address, key: Some(key) });
         let (trace, config) = self.walk.prepare(trace, targets.collect(), comtree)?;
-        let issuer = Some(issuer);
-        let config = CrowdConfig { issuer, endures: true, weigh: Some(weigh), ..config };
+        let controller = Some(ask);
+        let config = CrowdConfig { controller, endures: true, weigh: Some(weigh), ..config };
         self.print_addresses(&trace, &addresses, &console, &metrics)?;
         let view = View::new();
         let net = SharedNet::default();
@@ -117,9 +145,7 @@ impl DemoCommand {
         serve_pages(metrics, metrics::router(first, net));
         let deeds = deeds::router(Arc::clone(&relays), Arc::clone(&view));
         serve_pages(console, pages.router().merge(deeds));
-        let member = (comtree, settings.node.budgets.member);
-        let limits = Limits::new(Arc::clone(&relays), Arc::clone(&view), member);
-        tokio::spawn(limits.keep());
+        tokio::spawn(Limits::new(Arc::clone(&relays), Arc::clone(&view)).keep());
         let stop = Arc::new(AtomicBool::new(false));
         let stop_walking = Arc::clone(&stop);
         let mut walking =
@@ -184,16 +210,54 @@ fn walk(
     Ok(())
 }
 
-/// The demo's walkers join by tokens that it issues.
-fn trust_a_new_key(settings: &mut RelaySettings) -> anyhow::Result<Issuer> {
-    if settings.trust.is_some() {
-        bail!("--trust: the demo's walkers have tokens that it issues itself; leave this out");
+/// The demo's controller. What it decides ends with it, so its records are in memory.
+async fn controller() -> anyhow::Result<Running> {
+    let channels = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+    let channels = channels.context("the demo's controller cannot listen on loopback")?;
+    let parts = Parts {
+        identity: Identity::new(random()?),
+        issuer: SigningKey::from_seed(random()?),
+        admits: Admits::Everybody,
+        welcome: Welcome::All,
+        degree: DEGREE,
+    };
+    Running::start(MemoryStorage::default(), channels, parts)
+}
+
+/// The world of the settings.
+///
+/// # Errors
+/// They say what is the controller's to say.
+fn world_of(settings: &RelaySettings) -> anyhow::Result<NewWorld> {
+    if settings.trust.is_some() || !settings.links.is_empty() {
+        bail!(
+            "the demo's controller says whose tokens count and which links there are; leave out \
+               --trust and [[link]]"
+        );
     }
-    let key = SigningKey::from_seed(random()?);
-    let keys = KeySet::new([key.public().clone()], &[], now()?)?;
-    settings.node.trust = Some(Arc::new(Trust { keys, revoked: Revocations::new(0) }));
-    let world = settings.node.comtrees[0].world.clone();
-    Ok(Issuer::new(key, world))
+    let [comtree] = &settings.node.comtrees[..] else {
+        bail!("the demo has one world on one comtree; leave out [[comtree]]");
+    };
+    if comtree.comtree != Comtree(1) {
+        bail!("--comtree: the demo's controller numbers comtrees; leave this out");
+    }
+    Ok(NewWorld {
+        name: Name::new(&comtree.world)?,
+        comtrees: 1,
+        channels: Vec::new(),
+        levels: 1,
+        mode: match settings.node.mode {
+            Mode::Immediate => canopy_control::Mode::Immediate,
+            Mode::Periodic { tick } => canopy_control::Mode::Periodic(tick.as_millis() as u16),
+        },
+        downlink: match comtree.downlink {
+            Downlink::Member => canopy_control::Downlink::Member,
+            Downlink::Group => canopy_control::Downlink::Group,
+            Downlink::None => canopy_control::Downlink::None,
+        },
+        default: MEMBER,
+        core: Core::Center,
+    })
 }
 
 fn start_on_a_free_port(config: &mut NodeConfig) -> anyhow::Result<RunningRelay> {

@@ -1,52 +1,79 @@
-//! The demo's relays: in this process, joined to a tree, with links that can be cut and relays that
-//! can be killed.
+//! The demo's relays: in this process, under a controller that is in it too. Relays can be killed and
+//! drained, links cut, and the world moved.
 
+use super::follow::{Followed, Happening};
 use super::start_on_a_free_port;
-use crate::lab::topology::{Branch, Core, Join, Shape, Topology};
+use crate::agent::{Agent, AgentConfig, Told};
+use crate::controller::Running;
+use crate::net::{self, Controlled};
 use crate::settings::RelaySettings;
 use crate::token::random;
 use anyhow::{Context, bail};
-use canopy_node::{Command, Health, NodeConfig, RelayWatch, RunningRelay, ThreadStatus};
-use canopy_relay::{BranchConfig, BranchId, Budget, Change, LinkConfig};
+use canopy_api::Overlay;
+use canopy_control::{Controller, Name, RelayId};
+use canopy_node::{Command, Health, RelayWatch, RunningRelay, ThreadStatus};
+use canopy_relay::{Budget, Change};
 use canopy_session::{Identity, PublicKey};
 use canopy_wire::{Address, Comtree};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::task::AbortHandle;
 
-/// What may be done to the relays. Relays and joins have numbers from 0 on.
+/// What may be done to the demo's overlay. Relays have numbers from 0 on, links those of the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deed {
-    /// Cut the link of a join.
-    Cut(usize),
+    /// Cut a link, as if its cable were.
+    Cut(u32),
     /// Mend it.
-    Mend(usize),
+    Mend(u32),
     /// Kill a relay: it stops without a word to anybody.
     Kill(usize),
     /// Start it again, with its key and at its address.
     Revive(usize),
+    /// Have a relay take nobody new, and its worlds move off it.
+    Drain(usize),
+    /// Let it take members again.
+    Undrain(usize),
+    /// Give the world better trees, if there are any.
+    Move,
 }
 
-/// The demo's relays.
+/// The demo's relays, and their controller.
 pub(crate) struct DemoRelays {
-    pub(crate) topology: Topology,
+    pub(super) controller: Running,
+    world: Name,
+    comtree: Comtree,
     relays: Vec<DemoRelay>,
+    runtime: tokio::runtime::Handle,
     /// Held while something is done to them.
-    running: Mutex<Vec<Option<RunningRelay>>>,
+    running: Mutex<Vec<Option<AtWork>>>,
     /// Held for a moment at a time: whoever looks must not wait for a relay that starts.
     shown: Mutex<Shown>,
+    followed: Arc<Followed>,
 }
 
 /// What stays of a relay, whether it runs or not.
 struct DemoRelay {
-    config: NodeConfig,
+    settings: RelaySettings,
     key: PublicKey,
+    agent: AgentConfig,
+}
+
+/// A relay that runs, and its agent at the controller.
+struct AtWork {
+    relay: RunningRelay,
+    agent: AbortHandle,
+    tell: UnboundedSender<Told>,
 }
 
 /// What can be seen of the relays.
 struct Shown {
     watches: Vec<Option<RelayWatch>>,
-    cut: Vec<bool>,
+    /// The relays at both ends of links that were cut here.
+    cut: BTreeSet<[usize; 2]>,
     /// What relays had counted when they were killed.
     ended: ThreadStatus,
 }
@@ -55,61 +82,92 @@ struct Shown {
 pub(crate) struct Look {
     /// Of each relay; `None` if it was killed.
     pub(crate) relays: Vec<Option<ThreadStatus>>,
-    /// Of each join, whether it was cut.
-    pub(crate) cut: Vec<bool>,
+    /// What the controller knows.
+    pub(crate) overlay: Overlay,
     /// All of them together, with what those had counted that were killed.
     pub(crate) all: ThreadStatus,
+    cut: BTreeSet<[usize; 2]>,
 }
 
-/// How long the links may take until they are up.
-const UP_LIMIT: Duration = Duration::from_secs(5);
+/// How long relays and links may take until they are up.
+const UP_LIMIT: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 impl Look {
-    /// Whether so many links are up, each at both ends.
-    fn are_all_up(&self, links: usize) -> bool {
-        let ends = self.relays.iter().flatten().flat_map(|status| &status.links);
-        ends.filter(|link| link.is_up).count() == 2 * links
+    /// Whether a link between these relays was cut here.
+    pub(crate) fn is_cut(&self, ends: [usize; 2]) -> bool {
+        self.cut.contains(&sorted(ends))
+    }
+
+    /// Whether the controller has so many relays, and all their links.
+    fn is_all_up(&self, relays: usize) -> bool {
+        let up = self.overlay.relays.iter().filter(|relay| relay.state == "up").count();
+        up == relays && self.overlay.links.iter().all(|on_map| on_map.link.usable)
     }
 }
 
 impl DemoRelays {
-    /// Starts so many relays with the same settings, joined to a binary tree whose root is the core. The
-    /// first has the address and the key of the settings; the data threads are shared out to all.
-    pub(super) fn start(settings: &RelaySettings, relays: usize) -> anyhow::Result<DemoRelays> {
-        let topology = Topology::new(relays, Shape::Tree, Core::One)?;
+    /// Starts so many relays with the same settings, which are made for a controller. The first has the
+    /// address and the key of the settings; the data threads are shared out to all. To be called in a
+    /// tokio runtime.
+    pub(super) fn start(
+        settings: &RelaySettings,
+        relays: usize,
+        controller: Running,
+        world: (Name, Comtree),
+    ) -> anyhow::Result<DemoRelays> {
+        let followed = Followed::start(controller.handle.clone(), world.0.to_string());
         let mut all = DemoRelays {
+            controller,
+            world: world.0,
+            comtree: world.1,
+            relays: Vec::new(),
+            runtime: tokio::runtime::Handle::current(),
             running: Mutex::default(),
             shown: Mutex::new(Shown {
                 watches: Vec::new(),
-                cut: vec![false; topology.joins.len()],
+                cut: BTreeSet::new(),
                 ended: ThreadStatus::default(),
             }),
-            relays: Vec::new(),
-            topology,
+            followed,
         };
         for number in 0..relays {
-            let mut config = one_of(settings, number, relays)?;
-            let relay = start_on_a_free_port(&mut config)?;
-            config.listen = relay.address();
-            all.relays.push(DemoRelay { config, key: relay.key() });
+            let mut settings = one_of(settings, number, relays)?;
+            let relay = start_on_a_free_port(&mut settings.node)?;
+            settings.node.listen = relay.address();
+            let agent = all.agent_config(&settings, number)?;
+            let one = DemoRelay { settings, key: relay.key(), agent };
             lock(&all.shown).watches.push(Some(relay.watch()));
-            lock(&all.running).push(Some(relay));
-        }
-        for number in 0..relays {
-            all.join(number)?;
+            let at_work = all.put_to_work(&one, relay)?;
+            lock(&all.running).push(Some(at_work));
+            all.relays.push(one);
         }
         Ok(all)
     }
 
     /// Where they listen, and by which keys they are known.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = (SocketAddr, PublicKey)> {
-        self.relays.iter().map(|relay| (relay.config.listen, relay.key))
+        self.relays.iter().map(|relay| (relay.settings.node.listen, relay.key))
+    }
+
+    /// The comtree that the demo's walkers are on.
+    pub(crate) fn comtree(&self) -> Comtree {
+        self.comtree
     }
 
     /// The first relay, as long as it was not killed.
     pub(super) fn first(&self) -> Option<RelayWatch> {
         lock(&self.shown).watches.first().cloned().flatten()
+    }
+
+    /// The number of the relay of this name.
+    pub(crate) fn number_of(&self, name: &str) -> Option<usize> {
+        self.relays.iter().position(|relay| relay.agent.name.as_str() == name)
+    }
+
+    /// The names of all.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.relays.iter().map(|relay| relay.agent.name.as_str())
     }
 
     /// How they are, a fifth of a second ago at most.
@@ -121,13 +179,19 @@ impl DemoRelays {
             shown.watches.iter().map(|watch| watch.as_ref().and_then(status)).collect();
         let mut all = shown.ended.clone();
         relays.iter().flatten().for_each(|status| all.add(status));
-        Look { relays, cut: shown.cut.clone(), all }
+        Look { relays, overlay: self.followed.overlay(), all, cut: shown.cut.clone() }
     }
 
-    /// Waits until every link is up, for [`UP_LIMIT`] at most: whoever looks on sees what is not.
+    /// What the controller has told since so many happenings.
+    pub(crate) fn happenings_since(&self, seen: u64) -> Vec<Happening> {
+        self.followed.since(seen)
+    }
+
+    /// Waits until every relay and link is up, for [`UP_LIMIT`] at most: whoever looks on sees what is
+    /// not.
     pub(super) async fn come_up(&self) {
         let started = Instant::now();
-        while !self.look().are_all_up(self.topology.joins.len()) && started.elapsed() < UP_LIMIT {
+        while !self.look().is_all_up(self.relays.len()) && started.elapsed() < UP_LIMIT {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
@@ -135,66 +199,100 @@ impl DemoRelays {
     /// Does something to them, and returns when it is done.
     ///
     /// # Errors
-    /// If there is no such relay or join, it is so already, or a relay refuses.
-    pub(crate) fn act(&self, deed: Deed) -> anyhow::Result<()> {
+    /// If there is no such relay or link, it is so already, or the controller refuses.
+    pub(crate) async fn act(self: &Arc<DemoRelays>, deed: Deed) -> anyhow::Result<()> {
         match deed {
-            Deed::Cut(join) => self.set_cut(join, true),
-            Deed::Mend(join) => self.set_cut(join, false),
-            Deed::Kill(relay) => self.kill(relay),
-            Deed::Revive(relay) => self.revive(relay),
+            Deed::Cut(link) => self.set_cut(link, true),
+            Deed::Mend(link) => self.set_cut(link, false),
+            Deed::Drain(relay) => self.drain(relay, true).await,
+            Deed::Undrain(relay) => self.drain(relay, false).await,
+            Deed::Move => self.move_world().await,
+            Deed::Kill(relay) => self.wait_for(move |all| all.kill(relay)).await,
+            Deed::Revive(relay) => self.wait_for(move |all| all.revive(relay)).await,
         }
     }
 
-    /// Gives the participant that is walker number so-and-so another budget at its relay.
-    pub(super) fn set_budget(
-        &self,
-        walker: u32,
-        (comtree, address): (Comtree, Address),
-        budget: Budget,
-    ) -> anyhow::Result<()> {
-        let number = walker as usize % self.relays.len();
-        let watch = lock(&self.shown).watches[number].clone();
-        let watch = watch.with_context(|| format!("relay {number} does not run"))?;
-        Ok(watch.apply(Change::SetBudget { comtree, address, budget })?)
+    /// Gives a participant another budget at its relay, whichever that is.
+    pub(super) fn set_budget(&self, address: Address, budget: Budget) {
+        let watches: Vec<_> = lock(&self.shown).watches.iter().flatten().cloned().collect();
+        for watch in watches {
+            // Relays at which nobody has the address refuse.
+            let _ = watch.apply(Change::SetBudget { comtree: self.comtree, address, budget });
+        }
     }
 
     /// Ends all of them.
     pub(super) fn stop(&self) -> anyhow::Result<()> {
         let mut running = lock(&self.running);
-        let all: Vec<RunningRelay> = running.iter_mut().filter_map(Option::take).collect();
-        all.iter().for_each(|relay| relay.watch().command(Command::Stop));
-        all.into_iter().map(RunningRelay::join).fold(Ok(()), Result::and)
+        let all: Vec<AtWork> = running.iter_mut().filter_map(Option::take).collect();
+        for AtWork { relay, agent, .. } in &all {
+            agent.abort();
+            relay.watch().command(Command::Stop);
+        }
+        all.into_iter().map(|at_work| at_work.relay.join()).fold(Ok(()), Result::and)
     }
 
-    /// A link is cut at its end towards the core, which then knows nothing of it; the other end goes
-    /// on calling, as it would if a cable were cut.
-    fn set_cut(&self, join: usize, cut: bool) -> anyhow::Result<()> {
-        let Some(Join { relays: [near, far], .. }) = self.topology.joins.get(join).copied() else {
-            bail!("there is no link {join}");
-        };
+    /// Does something that waits for data threads.
+    async fn wait_for(
+        self: &Arc<DemoRelays>,
+        what: impl FnOnce(&DemoRelays) -> anyhow::Result<()> + Send + 'static,
+    ) -> anyhow::Result<()> {
+        let all = Arc::clone(self);
+        tokio::task::spawn_blocking(move || what(&all)).await.context("it was lost")?
+    }
+
+    /// Both ends are told: a cable that is cut is cut for both.
+    fn set_cut(&self, link: u32, cut: bool) -> anyhow::Result<()> {
+        let look = self.look();
+        let found = look.overlay.links.iter().find(|on_map| on_map.link.id == link);
+        let ends = found.with_context(|| format!("there is no link {link}"))?;
+        let [near, far] = ends.link.ends.clone().map(|name| self.number_of(&name));
+        let (Some(near), Some(far)) = (near, far) else { bail!("link {link} is not the demo's") };
         let running = lock(&self.running);
-        if lock(&self.shown).cut[join] == cut {
-            bail!("link {join} is {} already", if cut { "cut" } else { "whole" });
+        let mut shown = lock(&self.shown);
+        let ends = sorted([near, far]);
+        if shown.cut.contains(&ends) == cut {
+            bail!("link {link} is {} already", if cut { "cut" } else { "whole" });
         }
-        if let Some(relay) = &running[near] {
-            if cut {
-                let (key, thread) = (self.relays[far].key, self.thread(join));
-                relay.watch().apply(Change::RemoveLink { key, thread })?;
-            } else {
-                let mut branches = self.topology.branches(near);
-                let branch = branches.find(|branch| branch.join == join);
-                branch.map_or(Ok(()), |branch| self.add(relay, near, branch))?;
+        for (own, other) in [(near, far), (far, near)] {
+            if let Some(at_work) = &running[own] {
+                let _ = at_work.tell.send(Told::Cable(self.relays[other].key, cut));
             }
         }
-        lock(&self.shown).cut[join] = cut;
+        if cut {
+            shown.cut.insert(ends)
+        } else {
+            shown.cut.remove(&ends)
+        };
         Ok(())
+    }
+
+    async fn drain(&self, number: usize, drains: bool) -> anyhow::Result<()> {
+        let relay = self.relays.get(number);
+        let name = relay.with_context(|| format!("there is no relay {number}"))?.agent.name.clone();
+        let drain = move |controller: &mut Controller, _| {
+            let id: RelayId = controller.relay_named(&name)?.id;
+            controller.drain(id, drains)
+        };
+        Ok(self.controller.handle.change(drain).await??)
+    }
+
+    async fn move_world(&self) -> anyhow::Result<()> {
+        let name = self.world.clone();
+        let change = move |controller: &mut Controller, _| controller.move_world(&name);
+        match self.controller.handle.change(change).await?? {
+            0 => bail!("the world has the best tree that there is now"),
+            _ => Ok(()),
+        }
     }
 
     fn kill(&self, number: usize) -> anyhow::Result<()> {
         let mut running = lock(&self.running);
-        let Some(relay) = running.get_mut(number).and_then(Option::take) else {
+        let Some(AtWork { relay, agent, .. }) = running.get_mut(number).and_then(Option::take)
+        else {
             bail!("relay {number} does not run");
         };
+        agent.abort();
         let mut shown = lock(&self.shown);
         if let Some(watch) = shown.watches[number].take() {
             watch.command(Command::Stop);
@@ -210,73 +308,81 @@ impl DemoRelays {
         if running.get(number).is_none_or(Option::is_some) {
             bail!("relay {number} runs already, or there is none");
         }
-        let relay = RunningRelay::start(&self.relays[number].config)?;
-        lock(&self.shown).watches[number] = Some(relay.watch());
-        running[number] = Some(relay);
-        drop(running);
-        self.join(number)
-    }
-
-    /// Gives a relay its links and branches, but those that are cut at its end.
-    fn join(&self, number: usize) -> anyhow::Result<()> {
-        let running = lock(&self.running);
-        let cut = lock(&self.shown).cut.clone();
-        let Some(relay) = &running[number] else { return Ok(()) };
-        for branch in self.topology.branches(number) {
-            let is_near = self.topology.joins[branch.join].relays[0] == number;
-            if !(cut[branch.join] && is_near) {
-                self.add(relay, number, branch)?;
-            }
+        let relay = RunningRelay::start(&self.relays[number].settings.node)?;
+        let watch = relay.watch();
+        let at_work = self.put_to_work(&self.relays[number], relay)?;
+        let mut shown = lock(&self.shown);
+        for other in
+            (0..self.relays.len()).filter(|other| shown.cut.contains(&sorted([number, *other])))
+        {
+            let _ = at_work.tell.send(Told::Cable(self.relays[other].key, true));
         }
+        shown.watches[number] = Some(watch);
+        running[number] = Some(at_work);
         Ok(())
     }
 
-    /// Gives a relay one link, and its branches: one for each comtree.
-    fn add(&self, relay: &RunningRelay, number: usize, branch: Branch) -> anyhow::Result<()> {
-        let Branch { neighbour, role, join } = branch;
-        let (watch, thread) = (relay.watch(), self.thread(join));
-        let DemoRelay { config, key } = &self.relays[neighbour];
-        // The end away from the core calls.
-        let calls = self.topology.joins[join].relays[1] == number;
-        let link = LinkConfig { key: *key, path: config.listen.into(), thread, calls };
-        watch.apply(Change::AddLink(link)).context("the demo's relays cannot be joined")?;
-        for comtree in &config.comtrees {
-            let id = BranchId { comtree: comtree.comtree, link: *key, thread };
-            watch
-                .apply(Change::AddBranch(BranchConfig { id, role, site: comtree.site }))
-                .context("the demo's relays cannot be joined")?;
+    /// Gives a relay that has just been started its agent.
+    fn put_to_work(&self, one: &DemoRelay, mut relay: RunningRelay) -> anyhow::Result<AtWork> {
+        let (watch, config) = (relay.watch(), AgentConfig { life: life(), ..one.agent.clone() });
+        let data_plane = Controlled::new(net::begin(&one.settings, &relay)?, watch.clone());
+        let (tell, told) = unbounded_channel();
+        if let Some(notices) = relay.take_notices() {
+            let tell = tell.clone();
+            std::thread::spawn(move || {
+                for told in notices.iter().filter_map(|notice| Told::of(&notice)) {
+                    // The agent of a relay that was killed hears no more.
+                    let _ = tell.send(told);
+                }
+            });
         }
-        Ok(())
+        let agent = Agent::new(config, relay.address(), data_plane, watch, told);
+        let agent = self.runtime.spawn(agent.run()).abort_handle();
+        Ok(AtWork { relay, agent, tell })
     }
 
-    /// The data thread that has a join's link, on both sides.
-    fn thread(&self, join: usize) -> u16 {
-        let threads = self.relays.first().map_or(1, |relay| relay.config.threads);
-        (join % usize::from(threads.max(1))) as u16
+    fn agent_config(&self, settings: &RelaySettings, number: usize) -> anyhow::Result<AgentConfig> {
+        let identity = settings.node.identity.clone().context("a relay of the demo has a key")?;
+        Ok(AgentConfig {
+            controller: self.controller.listen.to_string(),
+            controller_key: self.controller.key,
+            name: Name::new(&format!("relay-{}", number + 1))?,
+            uplink: AgentConfig::uplink(UPLINK),
+            places: settings.node.max_sessions,
+            native: None,
+            identity,
+            life: life(),
+        })
     }
 }
 
-/// The settings of one of so many relays: its own key, sites and, but for the first, address.
-fn one_of(settings: &RelaySettings, number: usize, relays: usize) -> anyhow::Result<NodeConfig> {
-    let mut config = settings.node.clone();
-    config.threads = (usize::from(config.threads) / relays).max(1) as u16;
+/// Bits a second that the controller may share out of each relay: loopback has no such limit.
+const UPLINK: u64 = 100_000_000_000;
+
+/// The settings of one of so many relays: its own key and, but for the first, address.
+fn one_of(settings: &RelaySettings, number: usize, relays: usize) -> anyhow::Result<RelaySettings> {
+    let mut settings = settings.clone();
+    let node = &mut settings.node;
+    node.threads = (usize::from(node.threads) / relays).max(1) as u16;
     if number > 0 {
-        config.listen.set_port(0);
-        config.identity = None;
-        config.life = None;
+        node.listen.set_port(0);
+        node.identity = None;
+        node.life = None;
     }
-    if config.identity.is_none() {
-        config.identity = Some(Identity::new(random()?));
+    if node.identity.is_none() {
+        node.identity = Some(Identity::new(random()?));
     }
-    for comtree in &mut config.comtrees {
-        // Whatever the settings say, no two have one.
-        comtree.site = ((usize::from(comtree.site) + number) % SITES) as u16;
-    }
-    Ok(config)
+    Ok(settings)
 }
 
-/// How many sites there are.
-const SITES: usize = 1 << 15;
+/// The number of a relay's start: each is later than the last.
+fn life() -> u32 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as u32
+}
+
+fn sorted([one, other]: [usize; 2]) -> [usize; 2] {
+    [one.min(other), one.max(other)]
+}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -10,7 +10,8 @@ use canopy_relay::{
 };
 use canopy_session::PublicKey;
 use canopy_wire::{Downlink, Suite};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a neighbour may send over a branch beyond what is reserved from it: between relays an
 /// update has another header and seal than from its sender, and several senders' bursts can meet.
@@ -23,12 +24,25 @@ pub(crate) struct Controlled {
     base: Net,
     net: SharedNet,
     watch: RelayWatch,
+    /// The neighbours to whom the cable is cut.
+    cut: Arc<Mutex<BTreeSet<PublicKey>>>,
 }
 
 impl Controlled {
     /// A relay that was just started.
     pub(crate) fn new(net: SharedNet, watch: RelayWatch) -> Controlled {
-        Controlled { base: net.get(), net, watch }
+        Controlled { base: net.get(), net, watch, cut: Arc::default() }
+    }
+
+    /// Cuts the cable to a neighbour, or mends it, from the next [`Controlled::apply`] on: whatever the
+    /// controller says, there is no link then.
+    pub(crate) fn set_cut(&self, neighbour: PublicKey, is_cut: bool) {
+        let mut cut = self.cut.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_cut {
+            cut.insert(neighbour)
+        } else {
+            cut.remove(&neighbour)
+        };
     }
 
     /// Gives the data plane what `items` say, instead of what it has. It waits for data threads.
@@ -37,7 +51,9 @@ impl Controlled {
     /// Why that cannot be; then the data plane has what it had.
     pub(crate) fn apply(&self, items: &BTreeMap<ItemKey, Item>) -> Result<(), String> {
         let before = self.net.get();
-        let wanted = wanted(&self.base, &before, items)?;
+        let mut wanted = wanted(&self.base, &before, items)?;
+        let cut = self.cut.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        cut.iter().for_each(|neighbour| wanted.remove_link(neighbour));
         let mut net = before.clone();
         let result = self.go(&mut net, &wanted);
         if result.is_err()

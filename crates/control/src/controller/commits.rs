@@ -85,7 +85,7 @@ impl Controller {
                 }
                 Effect::Confirm(world, address) => {
                     if !self.admitting.contains_key(&(world, address)) {
-                        self.events.push_back(Event::Admitted { world, address });
+                        self.events.push_back(Event::Renewed { world, address });
                     }
                 }
                 Effect::Tell(event) => self.events.push_back(event),

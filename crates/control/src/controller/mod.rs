@@ -136,7 +136,7 @@ impl Controller {
     }
 
     /// Lets an endpoint whose credential was checked enter a world. What it gets is reserved at
-    /// once, and may be told to it with [`Event::Admitted`].
+    /// once, and may be told to it with [`Event::Admitted`], or [`Event::Renewed`] if it was in already.
     ///
     /// # Errors
     /// Why not; of several relays, what the nearest lacks.

@@ -1,6 +1,7 @@
 //! The controller's API: HTTP with JSON, below `/v1`, for operators, backends and the command line.
 
 mod answer;
+mod console;
 mod events;
 mod page;
 mod routes;
@@ -77,6 +78,7 @@ impl Api {
             .method_not_allowed_fallback(async || Failure::from(not_so()))
             .layer(DefaultBodyLimit::max(MOST_BODY))
             .layer(from_fn(never_kept))
+            .merge(console::router())
             .with_state(self)
     }
 }

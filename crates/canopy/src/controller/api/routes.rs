@@ -9,8 +9,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use canopy_api::{
     Accounts, EventView, Health, Joined, KickAsk, LinkView, Links, MemberView, Members, MembersAsk,
-    NewLink, NewMember, NewWorld, Problem, RelayView, Relays, RelaysToMeasure, WorldChange,
-    WorldView, Worlds,
+    NewLink, NewMember, NewWorld, Overlay, OverlayAsk, Problem, RelayView, Relays, RelaysToMeasure,
+    WorldChange, WorldView, Worlds,
 };
 use canopy_control::Controller;
 use utoipa_axum::routes;
@@ -38,6 +38,7 @@ pub(super) fn all() -> Routes {
         .routes(routes!(list_links, add_link))
         .routes(routes!(remove_link))
         .routes(routes!(list_accounts))
+        .routes(routes!(show_overlay))
         .routes(routes!(events::stream))
 }
 
@@ -255,6 +256,16 @@ async fn add_link(
     responses((status = 200, description = "All accounts", body = Accounts)))]
 async fn list_accounts(State(api): State<Api>) -> Answered<Accounts> {
     ask(api, |controller| Ok(canopy_api::accounts(controller))).await
+}
+
+/// Relays, links with what is reserved of them, and the trees of a world: what a map shows
+#[utoipa::path(get, path = "/v1/overlay", tag = "overview", params(OverlayAsk),
+    responses((status = 200, description = "The overlay", body = Overlay)))]
+async fn show_overlay(
+    State(api): State<Api>,
+    Which(which): Which<OverlayAsk>,
+) -> Answered<Overlay> {
+    ask(api, move |controller| Ok(canopy_api::overlay(controller, which.world.as_deref()))).await
 }
 
 /// Whether the controller runs, and how much it has to do

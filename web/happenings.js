@@ -1,0 +1,72 @@
+// What the controller tells, as lines: newest first, the same of several in one.
+// Never invents: an event without a sentence of its own is shown as it came.
+
+import { plural } from "./format.js";
+
+const MOST = 60;
+const FOLDED = { admitted: "let in", left: "gone", refused: "refused" };
+const ROUTINE = new Set(["renewed"]); // every member's, every 20 seconds
+const WORDS = {
+  refused: (e) => `${e.world}: ${e.address} was refused: ${e.why}`,
+  reshaped: (e) => `${e.world}: comtree ${e.comtree} has a new tree: ${e.why}`,
+  broken: (e) => `${e.world}: no whole tree for comtree ${e.comtree}: ${e.why}`,
+  relay_lost: (e) => `${e.relay} is lost`,
+  relay_found: (e) => `${e.relay} is back`,
+  relay_registered: (e) => `${e.relay} has registered`,
+  relay_draining: (e) => `${e.relay} drains`,
+  relay_serving: (e) => `${e.relay} takes members again`,
+  relay_removed: (e) => `${e.relay} was taken away`,
+  link_up: (e) => `link ${e.link} is up`,
+  link_down: (e) => `link ${e.link} is down`,
+  link_damped: (e) => `link ${e.link} fails again and again, and is left alone for a while`,
+};
+const BAD = new Set(["refused", "broken", "relay_lost", "link_down", "link_damped"]);
+
+export class Happenings {
+  #list;
+  #lines = []; // { at, event, times }, newest first
+
+  constructor(list) {
+    this.#list = list;
+  }
+
+  /** Takes events, oldest first. Each has `event` and the fields that go with it, and may have `ago_s`. */
+  take(events) {
+    for (const { ago_s, ...event } of events) {
+      if (ROUTINE.has(event.event)) continue;
+      const at = clock(ago_s ?? 0);
+      const last = this.#lines[0];
+      const isMore = event.event in FOLDED && last?.event.event === event.event && last.event.world === event.world;
+      if (isMore) Object.assign(last, { at, event, times: last.times + 1 });
+      else this.#lines.unshift({ at, event, times: 1 });
+    }
+    this.#lines.length = Math.min(this.#lines.length, MOST);
+    if (events.length > 0) this.#show();
+  }
+
+  #show() {
+    this.#list.replaceChildren(...this.#lines.map(({ at, event, times }) => {
+      const line = document.createElement("li");
+      const time = document.createElement("time");
+      time.textContent = at;
+      line.append(time, words(event, times));
+      line.classList.toggle("bad", BAD.has(event.event));
+      return line;
+    }));
+  }
+}
+
+function words(event, times) {
+  if (event.event in FOLDED && (times > 1 || event.event !== "refused")) {
+    const who = times === 1 ? event.address : plural(times, "member", "members");
+    return `${event.world}: ${who} ${FOLDED[event.event]}${times > 1 && event.why ? `: ${event.why}` : ""}`;
+  }
+  if (event.event in WORDS) return WORDS[event.event](event);
+  const { event: name, ...fields } = event;
+  const rest = Object.entries(fields).map(([field, value]) => `${field} ${JSON.stringify(value)}`);
+  return [name.replaceAll("_", " "), ...rest].join(", ");
+}
+
+function clock(agoSeconds) {
+  return new Date(Date.now() - 1000 * agoSeconds).toTimeString().slice(0, 8);
+}
