@@ -9,6 +9,11 @@ use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use canopy_api::{MOST_BODY, Problem, parse};
 use serde::de::DeserializeOwned;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// A body may take so long.
+const BODY_WITHIN: Duration = Duration::from_secs(10);
 
 /// What is answered instead of what was asked for.
 #[derive(Debug)]
@@ -40,7 +45,12 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Ask<T> {
     type Rejection = Failure;
 
     async fn from_request(request: Request, state: &S) -> Result<Ask<T>, Failure> {
-        let body = Bytes::from_request(request, state).await.map_err(|rejection| {
+        let body = timeout(BODY_WITHIN, Bytes::from_request(request, state)).await;
+        let slow = || {
+            let what = format!("it took longer than {} s", BODY_WITHIN.as_secs());
+            Problem::new(408, what, "body", "send it whole and at once")
+        };
+        let body = body.map_err(|_| slow())?.map_err(|rejection| {
             let status = rejection.status();
             let remedy = format!("send at most {MOST_BODY} bytes, whole");
             Problem::new(status.as_u16(), rejection.body_text(), "body", &remedy)

@@ -6,6 +6,7 @@ mod events;
 mod page;
 mod routes;
 mod secret;
+mod server;
 #[cfg(test)]
 mod tests;
 
@@ -47,7 +48,7 @@ pub(crate) fn serve(listener: TcpListener, folder: &Path, api: Api) -> anyhow::R
     let address = listener.local_addr()?;
     std::fs::write(&path, format!("{address}\n"))
         .with_context(|| format!("cannot write {}", path.display()))?;
-    tokio::spawn(axum::serve(listener, api.router(secret)).into_future());
+    tokio::spawn(server::serve(listener, api.router(secret)));
     Ok(())
 }
 

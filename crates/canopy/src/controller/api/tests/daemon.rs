@@ -49,7 +49,7 @@ impl Daemon {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let api = listener.local_addr().unwrap();
         let router = Api::new(handle.clone(), joins.clone()).router(ApiSecret::new(SECRET));
-        tokio::spawn(axum::serve(listener, router).into_future());
+        tokio::spawn(super::super::server::serve(listener, router));
         let daemon = Daemon { api, handle, joins, issuer: key(9) };
         daemon
             .until("/v1/relays", |all| {
