@@ -46,7 +46,7 @@ pub struct LinkView {
     pub bits: u64,
     /// How many packets a second can be sent over it, each way.
     pub packets: u64,
-    /// The time one way, microseconds.
+    /// The time one way, microseconds: what was given, until its ends have measured another one.
     pub delay_us: u32,
     /// Whether it carries comtrees now: both relays are there and hear each other.
     pub usable: bool,

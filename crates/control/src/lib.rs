@@ -16,6 +16,7 @@ mod agent;
 mod codec;
 mod controller;
 mod damping;
+mod delay;
 mod error;
 mod explain;
 mod ledger;

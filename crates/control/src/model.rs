@@ -75,7 +75,7 @@ pub struct Link {
     pub ends: [RelayId; 2],
     /// What can be sent over it, each way.
     pub rate: Rate,
-    /// The measured time one way, microseconds.
+    /// The time one way, microseconds: what was given, until its ends have measured another one.
     pub delay_us: u32,
 }
 

@@ -134,14 +134,12 @@ impl State {
 
     /// How a relay finds a link. Whatever it says of others' links is not believed.
     pub(crate) fn report(&mut self, now: Time, relay: RelayId, report: LinkReport) {
-        let Some(link) = self.links.get_mut(&report.link) else { return };
+        let Some(link) = self.links.get(&report.link) else { return };
         if !link.ends.contains(&relay) {
             return;
         }
-        if report.delay_us > 0 {
-            link.delay_us = report.delay_us;
-        }
         let health = self.health.entry(report.link).or_default();
+        health.delays.measure(relay, report.delay_us);
         health.reported.insert(relay);
         if report.up {
             health.deaf.remove(&relay);
@@ -172,6 +170,18 @@ impl State {
             health.was_usable = is_usable;
         }
         has_changed
+    }
+
+    /// Has the links' delays follow what their ends measure. What has really changed is stored, so that
+    /// a controller that starts again knows it before relays beat.
+    pub(crate) fn follow_delays(&mut self, op: &mut Op) {
+        for link in self.links.values_mut() {
+            let delays = self.health.get(&link.id).map(|health| &health.delays);
+            if let Some(delay_us) = delays.and_then(|delays| delays.change(link.delay_us)) {
+                link.delay_us = delay_us;
+                op.write(Table::Links, number(link.id.0), Some(&*link));
+            }
+        }
     }
 
     /// The comtrees that lack something: a link or relay that cannot be used, or a whole tree.

@@ -3,6 +3,7 @@
 
 use crate::codec::Coded;
 use crate::damping::Damping;
+use crate::delay::Delays;
 use crate::error::{LoadError, Refusal};
 use crate::ledger::{Account, Flow, Lack, Ledger};
 use crate::model::{
@@ -42,6 +43,8 @@ pub(crate) struct Health {
     /// The ends that have said how they find it.
     pub(crate) reported: BTreeSet<RelayId>,
     pub(crate) damping: Damping,
+    /// What its ends measure.
+    pub(crate) delays: Delays,
     /// Whether it was usable when that was last looked at.
     pub(crate) was_usable: bool,
     /// Whether it is being taken away.

@@ -462,3 +462,41 @@ fn whose_channel_breaks_stays_while_a_neighbour_hears_it_and_is_lost_at_once_if_
             .all(|member| { member.state == canopy_control::MemberState::Resting })
     );
 }
+
+#[test]
+fn a_tree_follows_the_delays_that_links_ends_measure_and_a_restart_forgets_none() {
+    let links = [(0, 1, 1000), (1, 2, 1000), (2, 0, 1000)];
+    let mut bed = Bed::new(3, 10_000_000, &links);
+    (0..3).for_each(|at| _ = bed.enter(at as u8, &[at], limits(1000, 1000)).unwrap());
+    bed.exchange();
+    let delay_of = |controller: &Controller, link: u32| {
+        controller.links().find(|(of, _)| of.id == LinkId(link)).unwrap().0.delay_us
+    };
+    let slow = bed.links_of_tree()[0];
+    let (one, other, _) = links[slow as usize - 1];
+    let measure = |bed: &mut Bed, ends: [usize; 2], delay_us: u32| {
+        for end in ends {
+            let report = LinkReport { link: LinkId(slow), up: true, delay_us };
+            bed.relays[end].1.set_link(bed.now, report);
+        }
+        // Beats come twice a second, and the delays are looked at once a second.
+        (0..6).for_each(|_| _ = bed.exchange());
+    };
+    // The relay that is not at the link says what is not its to say.
+    let stranger = 3 - one - other;
+    measure(&mut bed, [stranger; 2], 90_000);
+    assert_eq!(delay_of(&bed.controller, slow), 1000);
+    measure(&mut bed, [one, other], 1050);
+    assert_eq!(delay_of(&bed.controller, slow), 1000, "that is noise");
+    measure(&mut bed, [one, other], 60_000);
+    let known = delay_of(&bed.controller, slow);
+    assert!((20_000..=60_000).contains(&known), "{known}");
+    let comtree = bed.controller.world(&world()).unwrap().comtrees[0];
+    assert!(bed.links_of_tree().contains(&slow));
+    assert!(bed.controller.move_tree(comtree).unwrap() > 0);
+    (0..6).for_each(|_| _ = bed.exchange());
+    assert!(!bed.links_of_tree().contains(&slow), "the tree is elsewhere");
+    let (settings, retry) = (Settings::default(), Retry::default());
+    let again = Controller::start(settings, retry, bed.now, &mut bed.storage).unwrap();
+    assert_eq!(delay_of(&again, slow), delay_of(&bed.controller, slow));
+}

@@ -179,6 +179,7 @@ impl Controller {
         self.next_review = now + REVIEW;
         let mut op = Op::default();
         let has_changed = self.state.review_links(&mut op, now);
+        self.state.follow_delays(&mut op);
         if !op.is_empty() {
             self.ops.push_back(op);
         }
