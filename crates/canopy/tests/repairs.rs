@@ -66,11 +66,11 @@ impl Bed {
         for [one, other] in LINKS {
             let ends = [one, other].map(name);
             let link = json!({ "ends": ends, "bits": 1_000_000_000_u64, "packets": 1_000_000,
-                               "delay_us": 1000 });
+                               "delay_us": 50_000 });
             bed.ask("POST", "/v1/links", &link);
         }
         bed.until("links are usable", |bed| {
-            bed.links().iter().all(|link| link["usable"] == true && link["delay_us"] != 1000)
+            bed.links().iter().all(|link| link["usable"] == true && link["delay_us"] != 50_000)
         });
         bed.ask("POST", "/v1/worlds", &json!({ "name": "w" }));
         Some(bed)
