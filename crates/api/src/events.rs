@@ -68,6 +68,13 @@ pub enum EventView {
         /// Its name.
         world: String,
     },
+    /// The areas of a world are others, or their change has gone a step further.
+    AreasChanged {
+        /// The world's name.
+        world: String,
+        /// The step, of which a change has three.
+        step: u64,
+    },
     /// A world is being deleted.
     WorldClosing {
         /// Its name.
@@ -195,6 +202,9 @@ impl EventView {
             Event::LinkDamped(link) => EventView::LinkDamped { link: link.0 },
             Event::WorldCreated(id) => EventView::WorldCreated { world: world(id) },
             Event::WorldChanged(id) => EventView::WorldChanged { world: world(id) },
+            Event::AreasChanged { world: id, areas } => {
+                EventView::AreasChanged { world: world(id), step: areas.step }
+            }
             Event::WorldClosing(id) => EventView::WorldClosing { world: world(id) },
             Event::WorldDeleted { name, .. } => EventView::WorldDeleted { world: name.to_string() },
         }

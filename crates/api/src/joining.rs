@@ -34,6 +34,9 @@ pub struct Joined {
     pub comtrees: Vec<u32>,
     /// The world's channels.
     pub channels: Vec<ChannelView>,
+    /// Whether the world has areas, which are told over a channel of their own.
+    #[serde(default)]
+    pub areas: bool,
     /// What it may send and be sent, on each comtree.
     pub budget: Budget,
     /// When its lease and its token end unless they are renewed, like `2026-11-21T20:00:00Z`.
@@ -131,6 +134,7 @@ pub fn joined(
         token: String::new(),
         comtrees: admission.comtrees.iter().map(|comtree| comtree.0).collect(),
         channels: world.channels.iter().map(ChannelView::from).collect(),
+        areas: controller.areas(world.id).is_some(),
         budget: admission.limits.into(),
         until: time_text(admission.until),
     })

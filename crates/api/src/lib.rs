@@ -6,6 +6,7 @@
 //! read by [`parse`]; what is refused is told as a [`Problem`].
 #![forbid(unsafe_code)]
 
+mod areas;
 mod body;
 mod changes;
 mod events;
@@ -18,6 +19,7 @@ mod problem;
 mod relays;
 mod worlds;
 
+pub use areas::{AreaView, AreasAsk, AreasView, PhaseView, RingView, areas, set_areas};
 pub use body::{Budget, MOST_BODY, parse};
 pub use changes::{WorldChange, set_world};
 pub use events::EventView;

@@ -93,6 +93,10 @@ impl From<Refusal> for Problem {
             Refusal::NotDrained(relay) | Refusal::StillServes { relay, .. } => {
                 problem(CONFLICT, &format!("relay {relay}"))
             }
+            Refusal::Areas(_) => problem(400, "areas"),
+            Refusal::NoSuchLevel { .. } => problem(400, "rings"),
+            Refusal::NoSuchChannel { world, .. } => problem(NOT_FOUND, &format!("world {world}")),
+            Refusal::AreasChanging(world) => problem(CONFLICT, &format!("world {world}")),
             Refusal::Needed { what: place, .. } => problem(CONFLICT, place),
             Refusal::NoSuchLink(link) => problem(NOT_FOUND, &format!("link {link}")),
             Refusal::OwnLink(_) => problem(400, "ends"),

@@ -21,6 +21,15 @@ pub enum Hello {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         credential: Option<String>,
     },
+    /// A participant wants to follow the areas of a world that it is in. After the answer, areas come over
+    /// this channel in [`pieces`](crate::pieces()), and its reports go back, each a message.
+    Follow {
+        /// The world's name.
+        world: String,
+        /// The token by which it came in.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        credential: Option<String>,
+    },
     /// A participant wants to know which relays to measure.
     Relays,
 }

@@ -19,12 +19,14 @@
 mod error;
 mod hello;
 mod noise;
+mod pieces;
 
 #[cfg(test)]
 mod tests;
 
 pub use error::ChannelError;
 pub use hello::{Budget, Hello, Join, Nearness, Register, Registered, Reply};
+pub use pieces::{NoPiece, Pieces, pieces};
 
 use canopy_session::{Identity, PublicKey};
 use noise::Handshake;

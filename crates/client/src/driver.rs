@@ -42,6 +42,9 @@ pub(crate) struct Shared {
     #[cfg(feature = "join")]
     /// Wakes who finds another relay: this one seems to be lost, or all is over.
     pub(crate) lack: Notify,
+    #[cfg(feature = "join")]
+    /// Where the client is in the areas of its world.
+    pub(crate) standing: crate::join::Standing,
 }
 
 pub(crate) struct Driver {
@@ -59,6 +62,8 @@ impl Shared {
             nudge: Notify::new(),
             #[cfg(feature = "join")]
             lack: Notify::new(),
+            #[cfg(feature = "join")]
+            standing: crate::join::Standing::default(),
         }
     }
 

@@ -100,6 +100,14 @@ pub enum Event {
         /// The other relay.
         relay: SocketAddr,
     },
+    /// The areas of the world are told for the first time, or are others from now on
+    /// (federated games §3.1, *update alert*). Subscriptions follow by themselves; the group to
+    /// publish to may be another one before long: ask for it with each update.
+    #[non_exhaustive]
+    AreasChanged {
+        /// How often the division has changed, counted when the next one is known.
+        version: u64,
+    },
     /// The controller does not let the client stay, or come back after its relay was lost. The client
     /// goes on as it can, and asks again. It is told once for each reason.
     NotLetIn(Refusal),

@@ -127,6 +127,10 @@ pub use acknowledgement::Acknowledgement;
 #[cfg(feature = "backend")]
 pub use canopy_token as token;
 
+/// The areas of a world that its controller divides.
+#[cfg(feature = "join")]
+pub use canopy_areas as areas;
+
 pub use answer::{Answer, RequestError};
 pub use builder::ClientBuilder;
 pub use canopy_wire::{

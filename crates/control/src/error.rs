@@ -2,6 +2,7 @@
 
 use crate::name::{Name, NameError};
 use crate::storage::StorageError;
+use canopy_areas::AreasError;
 
 /// Why something was refused. Nothing has changed then.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -133,6 +134,34 @@ pub enum Refusal {
         /// Why.
         why: String,
     },
+    /// A world cannot be divided so.
+    #[error(transparent)]
+    Areas(#[from] AreasError),
+    /// A world has no channel of that name for its areas.
+    #[error(
+        "the world {world} has no channel {channel}; name one that it has, or give it one first"
+    )]
+    NoSuchChannel {
+        /// The world.
+        world: Name,
+        /// The channel that was named.
+        channel: Name,
+    },
+    /// A ring has a level that the world does not have.
+    #[error(
+        "level {level} is above {levels}, the highest of the world {world}; give a lower one, or the world more levels"
+    )]
+    NoSuchLevel {
+        /// The world.
+        world: Name,
+        /// The level.
+        level: u8,
+        /// The highest.
+        levels: u8,
+    },
+    /// The areas of a world are being changed.
+    #[error("the areas of the world {0} are being changed; ask again in some seconds")]
+    AreasChanging(Name),
     /// A relay did not do what it was told.
     #[error("the relay {relay} refused: {why}")]
     Relay {

@@ -40,7 +40,7 @@ mod worlds;
 
 pub use admission::{Admission, Enter};
 pub use codec::CodecError;
-pub use controller::Controller;
+pub use controller::{Controller, NewAreas};
 pub use error::{LoadError, Refusal};
 pub use explain::{Explanation, LinkOnTree, RelayOnTree};
 pub use ledger::{Account, Lack};

@@ -6,7 +6,9 @@ use crate::model::{LinkId, RelayId, WorldId};
 use crate::name::Name;
 use crate::signal::{Item, ItemKey};
 use crate::storage::{Table, Write};
+use canopy_areas::Areas;
 use canopy_wire::{Address, Comtree};
+use std::sync::Arc;
 
 /// Something that the controller tells whoever runs it.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,6 +88,13 @@ pub enum Event {
     WorldCreated(WorldId),
     /// A world was changed.
     WorldChanged(WorldId),
+    /// A world's areas are others, or have gone a step further.
+    AreasChanged {
+        /// The world.
+        world: WorldId,
+        /// Its areas now.
+        areas: Arc<Areas>,
+    },
     /// A world is being deleted: nobody enters, and its members are sent away.
     WorldClosing(WorldId),
     /// A world is gone.

@@ -202,6 +202,7 @@ impl State {
         let Some(world) = self.worlds.remove(&id) else { return };
         self.world_names.remove(&world.name);
         op.write::<World>(Table::Worlds, number(id.0), None);
+        op.write::<World>(Table::Areas, number(id.0), None);
         for comtree in world.comtrees {
             self.comtrees.remove(&comtree);
             op.write::<World>(Table::Comtrees, number(comtree.0), None);

@@ -124,6 +124,19 @@ impl Joins {
         relays.await.map_err(stopped)
     }
 
+    /// Whose the credential and the key are.
+    ///
+    /// # Errors
+    /// The credential does not do.
+    pub(super) fn owner(
+        &self,
+        world: &str,
+        credential: Option<&str>,
+        client_key: &[u8; 32],
+    ) -> Result<Owner, Problem> {
+        Ok(self.check(world, credential, client_key)?.owner)
+    }
+
     fn check(
         &self,
         world: &str,

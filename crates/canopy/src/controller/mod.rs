@@ -2,6 +2,7 @@
 
 pub(crate) mod api;
 mod driver;
+mod feeds;
 mod files;
 mod joins;
 mod participants;
@@ -22,6 +23,7 @@ use canopy_session::Identity;
 use canopy_token::SigningKey;
 use clap::Args;
 pub(crate) use driver::Handle;
+use feeds::Feeds;
 pub(crate) use joins::{Admits, Joins};
 pub(crate) use relays::Welcome;
 use relays::{Answering, Relays};
@@ -219,6 +221,7 @@ impl Running {
             handle: handle.clone(),
             joins: joins.clone(),
             relays,
+            feeds: Feeds::start(&handle),
             welcome,
             issuers: issuers.clone(),
             degree,

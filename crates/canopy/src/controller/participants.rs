@@ -21,7 +21,7 @@ pub(super) async fn answer(
             left.map(|()| json!({}))
         }
         Hello::Relays => joins.relays().await.map(value),
-        Hello::Register(_) => return None,
+        Hello::Register(_) | Hello::Follow { .. } => return None,
     };
     Some(match answered {
         Ok(answer) => Reply::Done(answer),

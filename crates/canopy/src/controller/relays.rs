@@ -1,6 +1,7 @@
 //! The sealed channels that come in: relays register and are told what to have, participants join.
 
 use super::driver::Handle;
+use super::feeds::Feeds;
 use super::joins::Joins;
 use super::{participants, propose};
 use crate::settings::key::parse_listed;
@@ -26,7 +27,7 @@ const IDLE: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(10);
 /// The most connections.
 const MOST: usize = 16_384;
-/// The most connections of one ip that are not a registered relay's.
+/// The most connections of one ip that are not a registered relay's or a member's who follows areas.
 const MOST_OF_IP: u32 = 64;
 /// Messages that may wait for a relay. What is not taken is sent again later.
 const QUEUE: usize = 256;
@@ -51,7 +52,7 @@ struct Open {
     /// How many were registered: their numbers.
     registered: u64,
     connections: usize,
-    /// Connections that are not a registered relay's.
+    /// Connections that are not a registered relay's or a member's.
     strangers: HashMap<IpAddr, u32>,
 }
 
@@ -67,6 +68,7 @@ pub(crate) struct Answering {
     pub(crate) handle: Handle,
     pub(crate) joins: Joins,
     pub(crate) relays: Relays,
+    pub(crate) feeds: Feeds,
     pub(crate) welcome: Welcome,
     /// The key whose tokens relays are to take.
     pub(crate) issuers: String,
@@ -192,6 +194,9 @@ impl Answering {
             let mut channel = Channel::accept(stream, &self.identity, DEADLINE).await?;
             match channel.asked(DEADLINE).await? {
                 Hello::Register(register) => self.relay(channel, register, from, stranger).await,
+                Hello::Follow { world, credential } => {
+                    self.follower(channel, world, credential, stranger).await
+                }
                 hello => Ok(self.participant(channel, hello).await?),
             }
         };
@@ -206,12 +211,35 @@ impl Answering {
         loop {
             let peer = *channel.peer();
             let Some(answer) = participants::answer(&self.joins, &peer, next).await else {
-                let what = "a channel is a participant's or a relay's";
-                let problem = Problem::new(400, what, "register", "register on another channel");
+                let what = "only the first question can be this one";
+                let problem = Problem::new(400, what, "ask", "ask it on another channel");
                 return channel.reply(&participants::refused(&problem)).await;
             };
             channel.reply(&answer).await?;
             next = channel.asked(IDLE).await?;
+        }
+    }
+
+    /// Tells a member of its world's areas, and takes its reports, until it leaves.
+    async fn follower(
+        &self,
+        mut channel: Channel,
+        world: String,
+        credential: Option<String>,
+        mut stranger: Stranger,
+    ) -> anyhow::Result<()> {
+        let owner = self.joins.owner(&world, credential.as_deref(), channel.peer());
+        let followed = match owner {
+            Ok(owner) => self.feeds.follow(&self.handle, world, owner).await,
+            Err(problem) => Err(problem),
+        };
+        match followed {
+            Ok(feed) => {
+                stranger.registered();
+                channel.reply(&Reply::Done(serde_json::json!({}))).await?;
+                feed.carry(&self.handle, channel).await
+            }
+            Err(problem) => Ok(channel.reply(&participants::refused(&problem)).await?),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Commands for a running controller. They use its API and nothing else.
 
+mod areas;
 mod client;
 mod relay;
 mod tables;

@@ -1,5 +1,6 @@
 //! `canopy world`: the worlds of a running controller.
 
+use super::areas::AreasCommand;
 use super::client::{ApiArgs, ApiClient, run, segment};
 use super::tables::{channels, list, table, tree};
 use crate::output::print_line;
@@ -36,6 +37,8 @@ enum Deed {
     Show(ShowCommand),
     /// Change a world; what is not given stays
     Set(Box<SetCommand>),
+    /// Divide a world into areas of interest, and see them
+    Areas(Box<AreasCommand>),
     /// Send a member away, and keep it out for a while
     Kick(KickCommand),
     /// Delete a world: nobody enters it any more, and its members are sent away
@@ -179,6 +182,7 @@ impl WorldCommand {
                 Deed::List(command) => command.run().await,
                 Deed::Show(command) => command.run().await,
                 Deed::Set(command) => command.run().await,
+                Deed::Areas(command) => command.run().await,
                 Deed::Kick(command) => {
                     let KickCommand { name, address, bar_s, api } = command;
                     let (name, address) = (segment(&name), segment(&address));

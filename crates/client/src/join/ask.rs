@@ -47,6 +47,9 @@ pub struct Place {
     pub comtrees: Vec<Comtree>,
     /// The address on each comtree, such as `1.64`.
     pub address: String,
+    /// Whether the world has areas.
+    #[serde(default)]
+    pub areas: bool,
 }
 
 /// A relay, as the controller names it.
@@ -144,14 +147,27 @@ impl Ask {
         key: &ClientKey,
         hello: &Hello,
     ) -> Result<T, JoinError> {
+        let mut channel = self.call(key).await?;
+        channel.ask(hello, ANSWER_LIMIT).await.map_err(|error| self.failed(error))
+    }
+
+    /// A channel over which the areas of the world come from now on.
+    pub(super) async fn follow(&self, key: &ClientKey) -> Result<Channel, JoinError> {
+        let (world, credential) = (self.world.clone(), self.credential.clone());
+        let mut channel = self.call(key).await?;
+        let asked = channel.ask(&Hello::Follow { world, credential }, ANSWER_LIMIT).await;
+        let Nothing {} = asked.map_err(|error| self.failed(error))?;
+        Ok(channel)
+    }
+
+    async fn call(&self, key: &ClientKey) -> Result<Channel, JoinError> {
         let connecting = timeout(CALL_LIMIT, TcpStream::connect(&self.controller));
         let late = |_| std::io::Error::from(std::io::ErrorKind::TimedOut);
         let stream = connecting.await.map_err(late).and_then(|stream| stream);
         let stream = stream.map_err(|error| self.unreachable(&error))?;
         let (own, controller) = (key.identity(), self.controller_key.to_bytes());
         let channel = Channel::call(stream, &own, &controller, CALL_LIMIT).await;
-        let mut channel = channel.map_err(|error| self.unreachable(&error))?;
-        channel.ask(hello, ANSWER_LIMIT).await.map_err(|error| self.failed(error))
+        channel.map_err(|error| self.unreachable(&error))
     }
 
     fn failed(&self, error: ChannelError) -> JoinError {

@@ -1,5 +1,6 @@
 //! Keeping a client in its world: renews its lease, and finds another relay when its own is lost.
 
+use super::areas::Following;
 use super::{Ask, JoinError, Nearness, Place};
 use crate::driver::Shared;
 use crate::{ClientKey, Event, Refusal};
@@ -34,12 +35,28 @@ impl Keeper {
         place: Place,
         measured: Vec<Nearness>,
     ) -> Keeper {
+        if place.areas {
+            shared.standing.there_are_areas();
+        }
         let renew_at = Instant::now() + RENEW_EVERY;
         Keeper { shared, ask, key, place, measured, refused: None, renew_at }
     }
 
     /// Runs until the world is left, and gives the place back then.
     pub(super) async fn run(mut self) {
+        let (shared, ask, key) = (self.shared.clone(), self.ask.clone(), self.key.clone());
+        let following = Following { shared, ask, key };
+        tokio::select! {
+            () = self.keep() => {}
+            never = following.run() => match never {},
+        }
+        if self.shared.lock().has_departed() {
+            // If the controller does not hear of it, the lease ends.
+            let _ = self.ask.leave(&self.key).await;
+        }
+    }
+
+    async fn keep(&mut self) {
         while !self.shared.lock().is_over() {
             let shared = Arc::clone(&self.shared);
             tokio::select! {
@@ -52,10 +69,6 @@ impl Keeper {
                 self.ask_now().await;
                 sleep(pause()).await;
             }
-        }
-        if self.shared.lock().has_departed() {
-            // If the controller does not hear of it, the lease ends.
-            let _ = self.ask.leave(&self.key).await;
         }
     }
 
@@ -74,6 +87,9 @@ impl Keeper {
 
     fn go_on_at(&mut self, place: Place) {
         self.refused = None;
+        if place.areas {
+            self.shared.standing.there_are_areas();
+        }
         let relay = &place.relay;
         let has_moved = *relay != self.place.relay;
         self.shared

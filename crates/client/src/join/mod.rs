@@ -27,10 +27,12 @@
 //! controller every 100 ms or so, until it names another relay or the present one is back. So it turns to
 //! another only when the controller has given the relay up.
 
+mod areas;
 mod ask;
 mod keep;
 mod measure;
 
+pub(crate) use areas::Standing;
 pub use ask::{Ask, JoinError, Place, RelayPlace};
 pub use canopy_channel::{Budget as JoinBudget, Nearness};
 

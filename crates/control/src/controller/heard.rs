@@ -161,6 +161,7 @@ impl Controller {
         if now >= self.next_review {
             self.review(now);
         }
+        self.guide(now);
     }
 
     /// When it wants to know the time next.
@@ -172,7 +173,8 @@ impl Controller {
             .filter(|at| *at > now);
         let calls = self.agents.values().filter_map(|agent| agent.poll_timeout(now));
         let ends = self.state.ends.first().map(|(until, ..)| *until);
-        silent.chain(calls).chain(ends).fold(self.next_review, Time::min)
+        let areas = (!self.guides.is_empty()).then_some(self.next_areas);
+        silent.chain(calls).chain(ends).chain(areas).fold(self.next_review, Time::min)
     }
 
     fn review(&mut self, now: Time) {

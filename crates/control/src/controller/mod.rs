@@ -1,11 +1,14 @@
 //! The controller: what it is asked (here), what relays say (`heard`) or say no more
 //! (`silent`), what is committed and told to
-//! relays then (`commits`), and what it knows (`known`).
+//! relays then (`commits`), what it knows (`known`), and the areas of worlds (`areas`).
 
+mod areas;
 mod commits;
 mod heard;
 mod known;
 mod silent;
+
+pub use areas::NewAreas;
 
 use crate::admission::{Admission, Enter};
 use crate::agent::Agent;
@@ -21,6 +24,7 @@ use crate::signal::Retry;
 use crate::state::State;
 use crate::storage::{Batch, Condition, Revision, Storage, Table, Write};
 use crate::worlds::{NewWorld, WorldChanges};
+use canopy_areas::Guide;
 use canopy_plan::{Limits, Rate};
 use canopy_wire::{Address, Comtree, Time};
 use core::time::Duration;
@@ -67,6 +71,9 @@ pub struct Controller {
     events: VecDeque<Event>,
     next_review: Time,
     next_moves: Time,
+    /// Who leads through the areas of a world.
+    guides: BTreeMap<WorldId, Guide>,
+    next_areas: Time,
 }
 
 impl Controller {
@@ -110,6 +117,8 @@ impl Controller {
             events: VecDeque::new(),
             next_review: now,
             next_moves: now,
+            guides: areas::load(now, &state, storage)?,
+            next_areas: now,
             state,
         };
         let effects = controller.state.all_effects();

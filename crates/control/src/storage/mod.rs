@@ -24,17 +24,20 @@ pub enum Table {
     Comtrees,
     /// Members.
     Members,
+    /// Areas of worlds.
+    Areas,
 }
 
 impl Table {
     /// All of them.
-    pub const ALL: [Table; 6] = [
+    pub const ALL: [Table; 7] = [
         Table::Controller,
         Table::Relays,
         Table::Links,
         Table::Worlds,
         Table::Comtrees,
         Table::Members,
+        Table::Areas,
     ];
 
     /// Its name: a table in redb, the first part of a key in etcd.
@@ -46,6 +49,7 @@ impl Table {
             Table::Worlds => "worlds",
             Table::Comtrees => "comtrees",
             Table::Members => "members",
+            Table::Areas => "areas",
         }
     }
 }

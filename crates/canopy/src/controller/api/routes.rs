@@ -8,8 +8,9 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use canopy_api::{
-    Accounts, EventView, Health, Joined, KickAsk, LinkView, Links, MemberView, Members, MembersAsk,
-    NewLink, NewMember, NewWorld, Overlay, OverlayAsk, Problem, RelayView, Relays, RelaysToMeasure,
+    Accounts, AreasAsk, AreasView, EventView, Health, Joined, KickAsk, LinkView, Links, MemberView,
+    Members, MembersAsk, NewLink, NewMember, NewWorld, Overlay, OverlayAsk, Problem, RelayView, Relays,
+    RelaysToMeasure,
     WorldChange, WorldView, Worlds,
 };
 use canopy_control::Controller;
@@ -28,6 +29,7 @@ pub(super) fn all() -> Routes {
     Routes::with_openapi(described)
         .routes(routes!(list_worlds, create_world))
         .routes(routes!(show_world, set_world, delete_world))
+        .routes(routes!(show_areas, set_areas))
         .routes(routes!(list_members, admit_member))
         .routes(routes!(show_member, kick_member))
         .routes(routes!(list_relays))
@@ -114,6 +116,29 @@ async fn delete_world(
     let Json(()) =
         change(api, move |controller| canopy_api::delete_world(controller, &world)).await?;
     Ok(StatusCode::ACCEPTED)
+}
+
+/// The areas of a world, and how many members are in each
+#[utoipa::path(get, path = "/v1/worlds/{world}/areas", tag = "worlds",
+    params(("world" = String, Path, description = "Its name")),
+    responses((status = 200, description = "The areas in force", body = AreasView)))]
+async fn show_areas(State(api): State<Api>, Place(world): Place<String>) -> Answered<AreasView> {
+    ask(api, move |controller| canopy_api::areas(controller, &world)).await
+}
+
+/// Divide a world into areas, or otherwise than before; who follows them is led over without loss
+#[utoipa::path(put, path = "/v1/worlds/{world}/areas", tag = "worlds", request_body = AreasAsk,
+    params(("world" = String, Path, description = "Its name")),
+    responses((status = 200, description = "The areas in force", body = AreasView)))]
+async fn set_areas(
+    State(api): State<Api>,
+    Place(world): Place<String>,
+    Ask(ask): Ask<AreasAsk>,
+) -> Answered<AreasView> {
+    let set = move |controller: &mut Controller, now| {
+        canopy_api::set_areas(controller, now, &world, &ask)
+    };
+    Ok(Json(api.handle.change(set).await.map_err(stopped)??))
 }
 
 /// The members of a world
