@@ -160,7 +160,7 @@ impl Walkers {
 fn areas_are_split_and_merged_under_walkers_who_hear_each_update_once() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path();
-    let mut controller = start_controller(dir, "127.0.0.1:0");
+    let controller = start_controller(dir, "127.0.0.1:0");
     let _relays = ["r1", "r2"].map(|name| start_relay(dir, &controller, name));
     until("the relays are up", || {
         let told = command(dir, &["relay", "list"]).unwrap();
@@ -176,7 +176,7 @@ fn areas_are_split_and_merged_under_walkers_who_hear_each_update_once() {
     set(&["--grid", "100", "--over", "0,0,200,200", "--deepest", "2"]).unwrap();
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    let _again = runtime.block_on(async {
         let mut walkers = Walkers::join(&controller).await;
         let relays: std::collections::BTreeSet<_> =
             walkers.all.iter().map(|walker| walker.client.relay()).collect();
@@ -195,7 +195,7 @@ fn areas_are_split_and_merged_under_walkers_who_hear_each_update_once() {
         for _ in 0..20 {
             walkers.tick().await;
         }
-        controller = start_controller(dir, &listen);
+        let again = start_controller(dir, &listen);
         walkers.ticks_until("it is split", |walkers| walkers.splits() > 0).await;
         let is_settled = |step: u64| step >= 3 && step % 3 == 0;
         walkers.ticks_until("it is settled", |walkers| walkers.step(is_settled)).await;
@@ -203,7 +203,7 @@ fn areas_are_split_and_merged_under_walkers_who_hear_each_update_once() {
 
         // They part, and what is empty is merged.
         for (number, walker) in walkers.all.iter_mut().enumerate() {
-            walker.goal[1] = [25.0, 75.0, 125.0, 175.0][number % 4];
+            walker.goal[1] = [115.0, 135.0, 165.0, 185.0][number % 4];
             walker.goal[0] += if number % 2 == 0 { 0.0 } else { 100.0 };
         }
         walkers.published.clear();
@@ -214,6 +214,7 @@ fn areas_are_split_and_merged_under_walkers_who_hear_each_update_once() {
         for walker in &walkers.all {
             walker.client.leave().await;
         }
+        again
     });
     let shown = command(dir, &["world", "areas", "show", "w"]).unwrap();
     assert_eq!((&shown["phase"], shown["areas"].as_array().unwrap().len()), (&"settled".into(), 4));
