@@ -33,7 +33,7 @@ impl Hexagons {
     }
 
     fn center_of(&self, column: u32, row: u32) -> Point {
-        let shift = if row % 2 == 0 { 0.0 } else { 0.5 };
+        let shift = if row.is_multiple_of(2) { 0.0 } else { 0.5 };
         let east = self.over.from[0] + (f64::from(column) + shift) * self.width;
         [east, self.over.from[1] + f64::from(row) * self.row_height()]
     }

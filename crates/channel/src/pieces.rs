@@ -52,12 +52,13 @@ mod tests {
         for len in [0, 1, MOST - 1, MOST, 2 * MOST - 2, 3 * MOST] {
             let text: Vec<u8> = (0..len).map(|place| place as u8).collect();
             let mut together = Pieces::default();
-            let mut found = Vec::new();
+            let mut found = None;
             for piece in pieces(&text) {
                 assert!(piece.len() <= MOST);
-                found.extend(together.take(&piece).unwrap());
+                assert_eq!(found, None, "the last piece says so");
+                found = together.take(&piece).unwrap();
             }
-            assert_eq!(found, text, "{len}");
+            assert_eq!(found, Some(text), "{len}");
         }
     }
 

@@ -9,9 +9,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use canopy_api::{
     Accounts, AreasAsk, AreasView, EventView, Health, Joined, KickAsk, LinkView, Links, MemberView,
-    Members, MembersAsk, NewLink, NewMember, NewWorld, Overlay, OverlayAsk, Problem, RelayView, Relays,
-    RelaysToMeasure,
-    WorldChange, WorldView, Worlds,
+    Members, MembersAsk, NewLink, NewMember, NewWorld, Overlay, OverlayAsk, Problem, RelayView,
+    Relays, RelaysToMeasure, WorldChange, WorldView, Worlds,
 };
 use canopy_control::Controller;
 use utoipa_axum::routes;
