@@ -107,9 +107,8 @@ impl World {
         let (latest, hurry) = (self.later(), self.rng.random_range(0.0..1.0));
         let of = &mut self.walkers[walker];
         let goal = toward.unwrap_or([(walker * 37 % 200) as f64, (walker * 71 % 200) as f64]);
-        for axis in 0..2 {
-            let way = goal[axis] - of.position[axis];
-            of.position[axis] += way.clamp(-SPEED, SPEED) * hurry / 2_f64.sqrt();
+        for (at, goal) in of.position.iter_mut().zip(goal) {
+            *at += (goal - *at).clamp(-SPEED, SPEED) * hurry / 2_f64.sqrt();
         }
         let mut change = of.follower.handle_position(of.position);
         let is_news = of.news.first().is_some_and(|(at, _)| *at <= tick);
@@ -128,7 +127,7 @@ impl World {
             let over = change.unsubscribe.iter().map(|group| (of.settles, *group, None));
             of.changes.extend(over);
         }
-        if is_news || tick % 20 == 0 {
+        if is_news || tick.is_multiple_of(20) {
             // The step is confirmed when its subscriptions hold.
             let at = of.settles.max(tick);
             of.reports.push((at, of.follower.report().unwrap()));

@@ -95,9 +95,8 @@ impl Walkers {
         for number in 0..self.all.len() {
             self.hear(number);
             let walker = &mut self.all[number];
-            for axis in 0..2 {
-                let way = walker.goal[axis] - walker.position[axis];
-                walker.position[axis] += way.clamp(-STEP, STEP);
+            for (at, goal) in walker.position.iter_mut().zip(walker.goal) {
+                *at += (goal - *at).clamp(-STEP, STEP);
             }
             let Some(group) = walker.client.stand_at(walker.position) else { continue };
             let update = (number as u8, self.next);
@@ -197,7 +196,7 @@ fn areas_are_split_and_merged_under_walkers_who_hear_each_update_once() {
         }
         let again = start_controller(dir, &listen);
         walkers.ticks_until("it is split", |walkers| walkers.splits() > 0).await;
-        let is_settled = |step: u64| step >= 3 && step % 3 == 0;
+        let is_settled = |step: u64| step >= 3 && step.is_multiple_of(3);
         walkers.ticks_until("it is settled", |walkers| walkers.step(is_settled)).await;
         walkers.check().await;
 
