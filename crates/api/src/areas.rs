@@ -99,7 +99,8 @@ pub struct AreaView {
     pub members: u32,
 }
 
-/// Divides a world into areas, or otherwise than before.
+/// Divides a world into areas, or otherwise than before; the ground is what [`ground`] makes of the same
+/// question.
 ///
 /// # Errors
 /// A value is not allowed, there is no such world or channel, there are more areas than groups, or a
@@ -109,10 +110,11 @@ pub fn set_areas(
     now: Time,
     of: &str,
     ask: &AreasAsk,
+    ground: Ground,
 ) -> Result<AreasView, Problem> {
     let world = controller.world(&name("world", of)?)?;
     let channel = channel(world, ask.channel.as_deref())?;
-    let (world, ground) = (world.name.clone(), ground(ask)?);
+    let world = world.name.clone();
     let ring = |ring: &RingView| Ring { radius: ring.radius, level: ring.level };
     let rings = ask.rings.iter().map(ring).collect();
     let new = NewAreas { ground, channel, rings, rules: rules(ask)? };
@@ -146,7 +148,12 @@ fn channel(world: &World, asked: Option<&str>) -> Result<Name, Problem> {
     }
 }
 
-fn ground(ask: &AreasAsk) -> Result<Ground, Problem> {
+/// The cells that are asked for. Checking polygons may take seconds, so it is not for the controller's
+/// thread.
+///
+/// # Errors
+/// Not one kind of cells is asked for, or polygons cross themselves or each other.
+pub fn ground(ask: &AreasAsk) -> Result<Ground, Problem> {
     let over = || {
         let [x0, y0, x1, y1] = ask.over.ok_or_else(|| {
             let what = "nothing says what the areas cover";

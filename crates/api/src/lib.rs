@@ -19,7 +19,7 @@ mod problem;
 mod relays;
 mod worlds;
 
-pub use areas::{AreaView, AreasAsk, AreasView, PhaseView, RingView, areas, set_areas};
+pub use areas::{AreaView, AreasAsk, AreasView, PhaseView, RingView, areas, ground, set_areas};
 pub use body::{Budget, MOST_BODY, parse};
 pub use changes::{WorldChange, set_world};
 pub use events::EventView;

@@ -148,6 +148,7 @@ impl Division {
     /// The group of an area, whether it is split or not; nothing if there is no such area.
     pub fn group_of(&self, area: Area) -> Option<Group> {
         let number = match area.parent() {
+            None if area.cell >= self.ground.cells() => return None,
             None => self.first.checked_add(area.cell)?,
             Some(parent) => self.splits.get(&parent)?[(area.path & 3) as usize],
         };
@@ -201,7 +202,7 @@ impl Division {
 
     /// The areas as they are now, in order: whole cells, and quarters that are not split again.
     pub fn areas(&self) -> impl Iterator<Item = Area> {
-        let cells = (0..self.ground.check().unwrap_or(0)).map(Area::cell);
+        let cells = (0..self.ground.cells()).map(Area::cell);
         let quarters =
             self.splits.keys().flat_map(|area| (0..4).map(move |quarter| area.quarter(quarter)));
         cells.chain(quarters).filter(|area| !self.splits.contains_key(area))
@@ -215,7 +216,7 @@ impl Division {
     /// The groups that no area has, in order.
     pub fn free_groups(&self) -> impl Iterator<Item = u32> {
         let taken: BTreeSet<u32> = self.splits.values().flatten().copied().collect();
-        let cells = self.ground.check().unwrap_or(0);
+        let cells = self.ground.cells();
         let (first, end) =
             (self.first.saturating_add(cells), self.first.saturating_add(self.groups));
         (first..end).filter(move |group| !taken.contains(group))

@@ -12,7 +12,9 @@ use geojson::{Feature, GeoJson, GeometryValue};
 /// The most corners of all polygons together: checking them takes the square of it at worst.
 const MOST_CORNERS: usize = 8192;
 /// The most polygons, for the same reason.
-const MOST_POLYGONS: usize = 2048;
+const MOST_POLYGONS: usize = 1024;
+/// The largest coordinate: much larger ones have no room for digits behind the point.
+const FARTHEST: f64 = 1e9;
 
 impl Ground {
     /// The polygons of GeoJSON, in its order: of a FeatureCollection, a Feature or a geometry. A property
@@ -84,10 +86,11 @@ fn read(feature: Feature) -> Result<(String, MultiPolygon), String> {
         let corner = |corner: geojson::Position| {
             let numbers = corner.as_slice();
             let (x, y) = (*numbers.first()?, *numbers.get(1)?);
-            (x.is_finite() && y.is_finite()).then_some(geo::Coord { x, y })
+            let is_known = [x, y].iter().all(|number| number.abs() <= FARTHEST);
+            is_known.then_some(geo::Coord { x, y })
         };
         let corners = ring.into_iter().map(corner).collect::<Option<Vec<_>>>();
-        corners.map(geo::LineString::new).ok_or("a corner has no two numbers")
+        corners.map(geo::LineString::new).ok_or("a corner has no two numbers of at most a billion")
     };
     let mut polygons = Vec::new();
     for part in parts {

@@ -68,6 +68,12 @@ impl Ground {
         Ok(cells as u32)
     }
 
+    /// How many cells a ground has that was checked.
+    pub(crate) fn cells(&self) -> u32 {
+        let [columns, rows] = self.counts();
+        (columns * rows) as u32
+    }
+
     /// How many columns and rows there are; polygons are in one row.
     fn counts(&self) -> [f64; 2] {
         match self {

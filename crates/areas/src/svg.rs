@@ -11,7 +11,7 @@ const WIDTH: f64 = 960.0;
 impl Division {
     /// A picture of the areas with their groups, each the redder the more are in it.
     pub fn to_svg(&self, crowd: &BTreeMap<Area, u32>) -> String {
-        let cells = self.ground.check().unwrap_or(0);
+        let cells = self.ground.cells();
         let bounds: Vec<Rect> = (0..cells).map(|cell| self.ground.bounds(cell)).collect();
         let least = |axis: usize| bounds.iter().map(|of| of.from[axis]).fold(f64::MAX, f64::min);
         let most = |axis: usize| bounds.iter().map(|of| of.to[axis]).fold(f64::MIN, f64::max);

@@ -173,6 +173,22 @@ fn positions_that_are_no_numbers_have_an_area_too() {
 }
 
 #[test]
+fn crowds_in_areas_that_are_not_there_split_nothing() {
+    let ground = Ground::Grid { size: 50.0, over: OVER };
+    let mut division = Division::new(ground, 0, 100).unwrap();
+    division.splits.insert(Area::cell(1), [50, 51, 52, 53]);
+    let rules = Rules { split_above: 2, merge_below: 0, deepest: 8 };
+    let mut crowds = Crowds::default();
+    // As somebody may say who lies.
+    let false_areas = ["99", "4294967295", "1", "2.3", "1.0.1", "99.1.1.1.1.1.1.1.1"];
+    let crowd = false_areas.iter().map(|area| (area.parse().unwrap(), 9)).collect();
+    assert!((0..9).all(|_| crowds.look(&division, &crowd, &rules).is_none()));
+    assert!(
+        false_areas.iter().skip(3).all(|area| division.group_of(area.parse().unwrap()).is_none())
+    );
+}
+
+#[test]
 fn what_cannot_be_divided_says_why() {
     let grid = |size| Ground::Grid { size, over: OVER };
     let refused = |ground, groups| Division::new(ground, 0, groups).unwrap_err().to_string();
@@ -228,6 +244,33 @@ mod geojson {
         });
         let features: Vec<String> = features.collect();
         format!(r#"{{"type":"FeatureCollection","features":[{}]}}"#, features.join(","))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 400, ..rules() })]
+
+        #[test]
+        fn no_polygons_make_anything_panic(
+            rings in prop::collection::vec(
+                prop::collection::vec((-4..4_i8, -4..4_i8), 0..9), 0..4),
+            scale in prop::sample::select(vec![1.0, 0.1, 1e-300, 1e8]),
+        ) {
+            let corner = |(x, y): &(i8, i8)| {
+                format!("[{:?},{:?}]", f64::from(*x) * scale, f64::from(*y) * scale)
+            };
+            let ring = |ring: &Vec<(i8, i8)>| {
+                let corners: Vec<String> = ring.iter().chain(ring.first()).map(corner).collect();
+                format!("[{}]", corners.join(","))
+            };
+            let rings: Vec<String> = rings.iter().map(ring).collect();
+            let rings: Vec<&str> = rings.iter().map(String::as_str).collect();
+            if let Ok(ground) = Ground::from_geojson(&collection(&rings)) {
+                let division = Division::new(ground, 0, 9).unwrap();
+                let at = division.group_at([0.3 * scale, 0.2 * scale]);
+                let reach = [Ring { radius: 9.0 * scale, level: 0 }];
+                prop_assert!(division.near([0.0; 2], &reach).contains_key(&at));
+            }
+        }
     }
 
     const WEST: &str = "[[0,0],[10,0],[10,10],[0,10],[0,0]]";

@@ -134,8 +134,15 @@ async fn set_areas(
     Place(world): Place<String>,
     Ask(ask): Ask<AreasAsk>,
 ) -> Answered<AreasView> {
+    let (ask, ground) = tokio::task::spawn_blocking(move || {
+        let ground = canopy_api::ground(&ask);
+        (ask, ground)
+    })
+    .await
+    .map_err(stopped)?;
+    let ground = ground?;
     let set = move |controller: &mut Controller, now| {
-        canopy_api::set_areas(controller, now, &world, &ask)
+        canopy_api::set_areas(controller, now, &world, &ask, ground)
     };
     Ok(Json(api.handle.change(set).await.map_err(stopped)??))
 }
