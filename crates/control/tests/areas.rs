@@ -4,7 +4,7 @@ use canopy_areas::{AreasError, Ground, Phase, Rect, Report, Ring};
 use canopy_control::storage::{MemoryStorage, Storage, Table};
 use canopy_control::{
     Channel, Controller, Core, Downlink, Enter, Event, Mode, Name, NewAreas, NewRelay, NewWorld,
-    Refusal, Retry, Settings, WorldId,
+    Refusal, RelayId, RelaySide, Retry, Settings, WorldId,
 };
 use canopy_plan::{Limits, Rate};
 use canopy_wire::Time;
@@ -15,6 +15,8 @@ struct Bed {
     storage: MemoryStorage,
     now: Time,
     world: WorldId,
+    /// The only relay, which answers at once.
+    relay: (RelayId, RelaySide),
 }
 
 fn name(name: &str) -> Name {
@@ -55,9 +57,10 @@ impl Bed {
         let world = controller.create_world(world).unwrap();
         let enter =
             Enter { world: name("w"), owner: [7; 16], limits: None, measured: vec![(relay, 1)] };
-        controller.enter(now, &enter).unwrap();
-        let mut bed = Bed { controller, storage, now, world };
-        bed.pass(0);
+        let mut bed = Bed { controller, storage, now, world, relay: (relay, RelaySide::new(1)) };
+        bed.pass(1);
+        bed.controller.enter(bed.now, &enter).unwrap();
+        bed.pass(1);
         bed
     }
 
@@ -70,6 +73,16 @@ impl Bed {
             while let Some(batch) = self.controller.poll_commit(self.now) {
                 let result = self.storage.commit(&batch);
                 self.controller.handle_commit(self.now, result).unwrap();
+            }
+            while let Some((_, bytes)) = self.controller.poll_transmit(self.now) {
+                self.relay.1.handle_message(&bytes);
+            }
+            self.relay.1.handle_timeout(self.now);
+            while let Some(applying) = self.relay.1.poll_apply() {
+                self.relay.1.applied(applying, Ok(()));
+            }
+            while let Some(bytes) = self.relay.1.poll_transmit() {
+                self.controller.handle_message(self.now, self.relay.0, &bytes);
             }
             while let Some(event) = self.controller.poll_event() {
                 if let Event::AreasChanged { areas, .. } = event {
