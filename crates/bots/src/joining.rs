@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc as asks};
 use tokio::task::JoinSet;
 
-/// How many questions are under way at a time.
-const AT_ONCE: usize = 64;
+/// How many questions are under way at a time: a controller takes 64 connections of an ip.
+const AT_ONCE: usize = 32;
 /// A lease lasts 60 seconds.
 const RENEW_EVERY: Duration = Duration::from_secs(20);
 /// How soon a walker whose relay is lost asks again; by its number some milliseconds more.

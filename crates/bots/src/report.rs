@@ -3,6 +3,7 @@
 use canopy_judge::Tally;
 use serde::Serialize;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// What the oracle says of updates and deliveries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -54,14 +55,27 @@ pub struct RelayShare {
 /// the last datagram of the lost relay until all that it wants is acknowledged again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Outage {
+    /// Whose it was.
+    pub walker: u32,
     /// When it began, milliseconds after the trace's zero.
     pub at_ms: u64,
     /// How long it lasted, milliseconds.
     pub ms: u64,
 }
 
+/// Somebody misses what somebody else has published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// When the tenth of a second ended in which it was published, milliseconds after the trace's zero.
+    pub until_ms: u64,
+    /// The walker that published it.
+    pub publisher: u32,
+    /// The walker that misses it.
+    pub receiver: u32,
+}
+
 /// What a crowd's run came to.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// Walkers, each with a session and a socket.
     pub clients: u32,
@@ -89,6 +103,12 @@ pub struct Report {
     /// When the last update was published that somebody misses, milliseconds after the trace's zero;
     /// nothing if nothing is missing.
     pub last_missing_ms: Option<u64>,
+    /// How long after the run began the trace's zero was.
+    #[serde(skip)]
+    pub zero: Duration,
+    /// What is missing between whom, in order; the first of it, if it is very much.
+    #[serde(skip)]
+    pub missing: Vec<Missing>,
     /// Walkers' own updates that came back to them and were dropped: where many get an update, a
     /// relay with a clone engine sends it to its publisher too.
     pub echoes: u64,
@@ -107,6 +127,14 @@ impl Report {
         let Verdict { missing, duplicates, unexpected, out_of_order, .. } = self.verdict;
         let unwalked = [self.updates_unsent, self.subscriptions_refused];
         [missing, duplicates, unexpected, out_of_order] == [0; 4] && unwalked == [0; 2]
+    }
+}
+
+impl Report {
+    /// Whether nothing came twice, to the wrong walker, or after what was published later.
+    pub fn is_orderly(&self) -> bool {
+        let Verdict { duplicates, unexpected, out_of_order, .. } = self.verdict;
+        [duplicates, unexpected, out_of_order] == [0; 3]
     }
 }
 

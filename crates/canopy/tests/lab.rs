@@ -3,6 +3,7 @@
 mod support;
 
 use canopy_client::{Client, Event, Group, Level};
+use canopy_engines::Namespace;
 use std::io::BufRead;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -201,4 +202,23 @@ async fn a_controller_finds_other_relays_for_those_of_a_killed_one() {
     processes.extend([controller["pid"].to_string(), lab.process().to_string()]);
     lab.ask_to_end();
     wait_until_ended(&processes);
+}
+
+/// A relay, a link and the controller fail under a crowd, each on a host of its own.
+#[test]
+fn what_fails_under_a_crowd_is_mended_in_time() {
+    if let Err(error) = Namespace::new() {
+        println!("skipped: {error}");
+        return;
+    }
+    let output = run(&["lab", "faults", "--faults", "3", "--walkers", "24", "--json"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}\n{said}");
+    let outcome: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let faults = outcome["faults"].as_array().unwrap();
+    let kinds: Vec<_> = faults.iter().map(|row| row["fault"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["relay killed", "link cut", "controller killed"]);
+    assert!(faults[0]["members"].as_u64() > Some(0), "a relay that served somebody: {outcome}");
+    assert_eq!(faults[2]["gaps"], 0, "without a controller all goes on: {outcome}");
 }

@@ -23,5 +23,5 @@ pub use books::{Books, Limits, Page};
 pub use oracle::{Carriage, Oracle, Received};
 pub use rules::Rules;
 pub use seats::Seats;
-pub use tally::Tally;
+pub use tally::{Gap, Tally};
 pub use window::Publish;

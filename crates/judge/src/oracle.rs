@@ -466,6 +466,8 @@ impl Oracle {
         self.tally.missing += missing.len() as u64;
         if !missing.is_empty() {
             self.tally.last_missing = self.tally.last_missing.max(Some(update.published));
+            let (published, publisher) = (update.published, update.publish.publisher);
+            missing.iter().for_each(|who| self.tally.note_gap(published, publisher, *who as usize));
         }
         if let Some(update) = self.window.get_mut(id) {
             thinned.into_iter().for_each(|who| update.receivers.of(who).left_out = true);

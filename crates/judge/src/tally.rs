@@ -1,9 +1,23 @@
 //! What was found.
 
 use canopy_wire::Time;
+use std::collections::BTreeSet;
 
 /// How many findings are kept in words.
 const MAX_FINDINGS: usize = 12;
+/// How many gaps are kept.
+const MAX_GAPS: usize = 100_000;
+
+/// What is missing between two participants in a tenth of a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Gap {
+    /// When the updates were published, in tenths of a second.
+    pub tenth: u64,
+    /// Who published them.
+    pub publisher: u32,
+    /// Who misses them.
+    pub receiver: u32,
+}
 
 /// The sums of all judgements so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,6 +39,9 @@ pub struct Tally {
     pub missing: u64,
     /// When the last update was published of which a delivery is missing.
     pub last_missing: Option<Time>,
+    /// Between whom updates are missing, and when they were published; the first ones, if there are very
+    /// many.
+    pub gaps: BTreeSet<Gap>,
     /// Updates that came more often than the relay had read them.
     pub duplicates: u64,
     /// Updates that came to someone to whom they must not, or in another form than published.
@@ -40,6 +57,14 @@ pub struct Tally {
 }
 
 impl Tally {
+    pub(crate) fn note_gap(&mut self, published: Time, publisher: usize, receiver: usize) {
+        if self.gaps.len() < MAX_GAPS {
+            let tenth = published.as_nanos() / 100_000_000;
+            let (publisher, receiver) = (publisher as u32, receiver as u32);
+            self.gaps.insert(Gap { tenth, publisher, receiver });
+        }
+    }
+
     /// Keeps what is wrong in words, if there are not too many already.
     pub(crate) fn note(&mut self, what: impl FnOnce() -> String) {
         if self.findings.len() < MAX_FINDINGS {

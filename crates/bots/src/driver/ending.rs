@@ -2,8 +2,9 @@
 
 use super::Crowd;
 use crate::error::CrowdError;
-use crate::report::{Report, Verdict};
+use crate::report::{Missing, Report, Verdict};
 use crate::trace::Trace;
+use canopy_judge::Gap;
 use canopy_wire::Time;
 use std::time::Duration;
 
@@ -43,6 +44,7 @@ impl Crowd<'_> {
         }
         self.oracle.judge_all(self.clock.now());
         self.leave(limit)?;
+        let missing = self.missing();
         let still_here = self.walkers.iter().flatten().map(|walker| walker.session.echoes());
         Ok(Report {
             clients: trace.walkers(),
@@ -61,10 +63,23 @@ impl Crowd<'_> {
                 .tally()
                 .last_missing
                 .map(|at| at.since(self.schedule.start()).as_millis() as u64),
+            zero: self.schedule.start().since(Time::ZERO),
+            missing,
             echoes: self.told.echoes + still_here.sum::<u64>(),
             findings: self.oracle.tally().findings.clone(),
             trace: trace.name().to_owned(),
             speed: self.config.speed,
         })
+    }
+
+    /// What is missing between whom.
+    fn missing(&self) -> Vec<Missing> {
+        let start_ms = self.schedule.start().as_nanos() / 1_000_000;
+        let missing = |gap: &Gap| Missing {
+            until_ms: (100 * (gap.tenth + 1)).saturating_sub(start_ms),
+            publisher: gap.publisher,
+            receiver: gap.receiver,
+        };
+        self.oracle.tally().gaps.iter().map(missing).collect()
     }
 }

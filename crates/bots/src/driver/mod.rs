@@ -276,7 +276,8 @@ impl<'a> Crowd<'a> {
         walker.turn(now, &self.config.grid, &mut self.oracle, &mut self.told);
         if let Some(since) = walker.take_outage() {
             let at_ms = since.since(self.schedule.start()).as_millis() as u64;
-            self.outages.push(Outage { at_ms, ms: now.since(since).as_millis() as u64 });
+            let ms = now.since(since).as_millis() as u64;
+            self.outages.push(Outage { walker: number, at_ms, ms });
         }
         let refused = self.told.refused.take();
         self.relays.note(walker.relay, walker.is_connected(), refused);

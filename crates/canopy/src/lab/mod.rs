@@ -2,6 +2,7 @@
 
 mod controlled;
 mod degrade;
+mod faults;
 mod files;
 mod process;
 pub(crate) mod topology;
@@ -13,6 +14,7 @@ use anyhow::bail;
 use canopy_relay::DEFAULT_WORLD;
 use clap::{Args, Subcommand, ValueEnum};
 use degrade::DegradeCommand;
+use faults::FaultsCommand;
 use files::{COMTREE, Known};
 use process::{ControllerProcess, RelayProcess, Serving, in_words};
 use serde::Serialize;
@@ -41,6 +43,8 @@ enum LabWhat {
     IsolationFlooder(canopy_bench::IsolationFlooder),
     /// Show what viewers see of a crowd when their budgets do not hold all of it
     Degrade(DegradeCommand),
+    /// Show what a crowd notices when relays, links and the controller fail
+    Faults(FaultsCommand),
 }
 
 /// Starts relays on loopback, each a process of its own, joined as is said, with one world over all of
@@ -126,6 +130,7 @@ impl LabCommand {
             LabWhat::Isolation(isolation) => isolation.run(),
             LabWhat::IsolationFlooder(flooder) => flooder.run(),
             LabWhat::Degrade(degrade) => degrade.run(),
+            LabWhat::Faults(faults) => faults.run(),
         }
     }
 }

@@ -173,7 +173,7 @@ pub(super) fn in_words(status: ExitStatus) -> String {
 }
 
 /// The command of this program, without what is set for the lab itself.
-fn own_command() -> anyhow::Result<Command> {
+pub(super) fn own_command() -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     for (variable, _) in std::env::vars_os() {
         if variable.to_string_lossy().starts_with("CANOPY_") && variable != "CANOPY_LOG" {
@@ -187,7 +187,10 @@ fn own_command() -> anyhow::Result<Command> {
 }
 
 /// Starts a process of the lab, whose logs are notes of the lab's. It ends with the lab.
-fn spawn(mut command: Command, name: &str) -> anyhow::Result<(Child, BufReader<ChildStdout>)> {
+pub(super) fn spawn(
+    mut command: Command,
+    name: &str,
+) -> anyhow::Result<(Child, BufReader<ChildStdout>)> {
     command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -1,0 +1,267 @@
+//! Relays, a controller and a crowd's host, each in a network namespace, on one network whose cables
+//! carry so much and no more.
+
+use super::super::process::{own_command, spawn};
+use crate::operate::ApiClient;
+use anyhow::{Context, bail};
+use axum::http::Method;
+use canopy_engines::Namespace;
+use canopy_relay::DEFAULT_WORLD;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdout, Command};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The hosts are on 10.90.0.0/24: relays from 1 on.
+const CONTROLLER: u8 = 200;
+const CROWD: u8 = 201;
+/// Nobody has this one's hardware address.
+const NOBODY: u8 = 254;
+const CHANNEL_PORT: u16 = 4041;
+const RELAY_PORT: u16 = 4040;
+const API: ([u8; 4], u16) = ([127, 0, 0, 1], 4042);
+/// A busy machine is not to be taken for a slow path: what is thinned counts as missing here.
+const SETTINGS: &str = "[limits]\npath_budgets = \"off\"\n";
+/// How long all may take until they are up.
+const UP_LIMIT: Duration = Duration::from_secs(30);
+const ASK_EVERY: Duration = Duration::from_millis(100);
+
+/// A process on a host. Killed when dropped.
+struct Process {
+    child: Child,
+    /// Kept, so that what it says does not fail.
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Ours, by its handle; it may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a controller says when it serves.
+#[derive(Deserialize)]
+struct Ready {
+    key: String,
+}
+
+/// The hosts. Dropped in this order, so processes end before their hosts.
+pub(super) struct Bed {
+    relays: Vec<Option<Process>>,
+    controller: Option<Process>,
+    hosts: Vec<Namespace>,
+    seat: Namespace,
+    crowd: Arc<Namespace>,
+    _network: Namespace,
+    folder: tempfile::TempDir,
+    key: String,
+    megabits: u32,
+}
+
+impl Bed {
+    /// Starts a controller and so many relays, each with a cable of so many megabits a second, and waits
+    /// until they are joined.
+    ///
+    /// # Errors
+    /// This is not root, `ip` or `tc` is not there, or somebody does not come up.
+    pub(super) fn start(relays: u8, megabits: u32) -> anyhow::Result<Bed> {
+        let network = Namespace::new().context("network namespaces are made by root alone")?;
+        network.ip("link add bridge type bridge")?;
+        network.ip("link set bridge up")?;
+        let attach = |name: &str, number| attach(&network, name, number, megabits);
+        let hosts = (1..=relays).map(|number| attach(&format!("r{number}"), number));
+        let hosts = hosts.collect::<anyhow::Result<Vec<_>>>()?;
+        let (seat, crowd) = (attach("controller", CONTROLLER)?, attach("crowd", CROWD)?);
+        let folder = tempfile::Builder::new().prefix("canopy-faults-").tempdir()?;
+        std::fs::write(folder.path().join("relay.toml"), SETTINGS)?;
+        let mut bed = Bed {
+            relays: hosts.iter().map(|_| None).collect(),
+            controller: None,
+            hosts,
+            seat,
+            crowd: Arc::new(crowd),
+            _network: network,
+            folder,
+            key: String::new(),
+            megabits,
+        };
+        bed.start_controller()?;
+        for relay in 0..bed.relays.len() {
+            bed.start_relay(relay)?;
+        }
+        bed.until_whole()?;
+        bed.ask(Method::POST, "/v1/worlds", json!({ "name": DEFAULT_WORLD }).to_string())?;
+        Ok(bed)
+    }
+
+    /// Where relays and participants reach the controller, and by which key.
+    pub(super) fn controller(&self) -> (SocketAddr, &str) {
+        (channel(), &self.key)
+    }
+
+    /// The crowd's host.
+    pub(super) fn crowd(&self) -> Arc<Namespace> {
+        Arc::clone(&self.crowd)
+    }
+
+    pub(super) fn kill_relay(&mut self, relay: usize) {
+        self.relays[relay] = None;
+    }
+
+    pub(super) fn kill_controller(&mut self) {
+        self.controller = None;
+    }
+
+    /// Starts a relay, which may have run before.
+    pub(super) fn start_relay(&mut self, relay: usize) -> anyhow::Result<()> {
+        let number = relay as u8 + 1;
+        let key = self.folder.path().join(format!("{relay}.key"));
+        let mut command = own_command()?;
+        command
+            .args(["relay", "--json", "--threads", "1"])
+            .args(["--listen", &format!("0.0.0.0:{RELAY_PORT}")])
+            .args(["--native", &format!("{}:{RELAY_PORT}", ip(number))])
+            .args(["--name", &name(relay), "--controller", &channel().to_string()])
+            .args(["--controller-key", &self.key])
+            .args(["--uplink", &(u64::from(self.megabits) * 1_000_000).to_string()])
+            .arg("--settings")
+            .arg(self.folder.path().join("relay.toml"))
+            .arg("--key")
+            .arg(key);
+        let (process, _) = started(command, &self.hosts[relay], &name(relay))?;
+        self.relays[relay] = Some(process);
+        Ok(())
+    }
+
+    /// Starts the controller, which may have run before.
+    pub(super) fn start_controller(&mut self) -> anyhow::Result<()> {
+        let mut command = own_command()?;
+        command
+            .args(["controller", "--json", "--open", "--open-relays"])
+            .args(["--listen", &channel().to_string(), "--api", &SocketAddr::from(API).to_string()])
+            .arg("--dir")
+            .arg(self.folder.path());
+        let (process, line) = started(command, &self.seat, "controller")?;
+        let ready: Ready = serde_json::from_str(&line).context("the controller did not start")?;
+        self.key = ready.key;
+        self.controller = Some(process);
+        Ok(())
+    }
+
+    /// Cuts what two relays send each other, or ends the cut. Nobody is told: frames go astray.
+    pub(super) fn cut(&self, ends: [usize; 2], is_cut: bool) -> anyhow::Result<()> {
+        for [near, far] in [ends, [ends[1], ends[0]]] {
+            let far = far as u8 + 1;
+            let to = hardware(if is_cut { NOBODY } else { far });
+            let words = format!("neigh replace {} lladdr {to} dev net nud permanent", ip(far));
+            self.hosts[near].ip(&words)?;
+        }
+        Ok(())
+    }
+
+    /// The tree of the world: of each relay but the root the one above it.
+    pub(super) fn tree(&self) -> anyhow::Result<Vec<[usize; 2]>> {
+        let world = self.ask(Method::GET, &format!("/v1/worlds/{DEFAULT_WORLD}"), String::new())?;
+        let hops = world["comtrees"][0]["tree"].as_array().cloned().unwrap_or_default();
+        let ends = |hop: &Value| Some([number(&hop["relay"])?, number(&hop["above"])?]);
+        Ok(hops.iter().filter_map(ends).collect())
+    }
+
+    /// Waits until all relays are up and all links usable.
+    pub(super) fn until_whole(&self) -> anyhow::Result<()> {
+        let began = Instant::now();
+        while !self.is_whole() {
+            if began.elapsed() > UP_LIMIT {
+                bail!("relays and links are not all up after {} s", UP_LIMIT.as_secs());
+            }
+            std::thread::sleep(ASK_EVERY);
+        }
+        Ok(())
+    }
+
+    fn is_whole(&self) -> bool {
+        let get = |path| self.ask(Method::GET, path, String::new()).ok();
+        let Some((relays, links)) = get("/v1/relays").zip(get("/v1/links")) else { return false };
+        let all = |list: &Value, holds: &dyn Fn(&Value) -> bool| {
+            list.as_array().is_some_and(|list| !list.is_empty() && list.iter().all(holds))
+        };
+        relays["relays"].as_array().map(Vec::len) == Some(self.relays.len())
+            && all(&relays["relays"], &|relay| relay["state"] == "up")
+            && all(&links["links"], &|link| link["usable"] == true)
+    }
+
+    /// What the API answers, which is asked from the controller's host.
+    fn ask(&self, method: Method, path: &str, body: String) -> anyhow::Result<Value> {
+        let folder = self.folder.path();
+        self.seat.run(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let api = ApiClient::of(API.into(), folder)?;
+                Ok(serde_json::from_str(&api.ask(method, path, body).await?)?)
+            })
+        })?
+    }
+}
+
+/// A relay's name.
+pub(super) fn name(relay: usize) -> String {
+    format!("relay-{}", relay + 1)
+}
+
+fn number(name: &Value) -> Option<usize> {
+    name.as_str()?.strip_prefix("relay-")?.parse::<usize>().ok()?.checked_sub(1)
+}
+
+fn ip(number: u8) -> String {
+    format!("10.90.0.{number}")
+}
+
+fn hardware(number: u8) -> String {
+    format!("02:00:00:00:00:{number:02x}")
+}
+
+fn channel() -> SocketAddr {
+    ([10, 90, 0, CONTROLLER], CHANNEL_PORT).into()
+}
+
+/// Starts a process on a host, and waits for the first line that it prints.
+fn started(
+    mut command: Command,
+    host: &Namespace,
+    name: &str,
+) -> anyhow::Result<(Process, String)> {
+    host.host(&mut command);
+    let (child, stdout) = spawn(command, name)?;
+    let mut process = Process { child, stdout };
+    let mut line = String::new();
+    process.stdout.read_line(&mut line)?;
+    Ok((process, line))
+}
+
+/// A host on the network, whose device is `net`. Both ends of its cable send no faster than so many
+/// megabits a second.
+fn attach(network: &Namespace, name: &str, number: u8, megabits: u32) -> anyhow::Result<Namespace> {
+    let host = Namespace::new()?;
+    let far = host.path();
+    let far = far.display();
+    network.ip(&format!("link add {name} type veth peer name net netns {far}"))?;
+    network.ip(&format!("link set {name} master bridge up"))?;
+    host.ip(&format!("addr add {}/24 dev net", ip(number)))?;
+    host.ip(&format!("link set net address {}", hardware(number)))?;
+    host.ip("link set net up")?;
+    for (end, device) in [(network, name), (&host, "net")] {
+        let mut command = Command::new("tc");
+        command.args(["qdisc", "add", "dev", device, "root", "tbf"]);
+        command.args(["rate", &format!("{megabits}mbit"), "burst", "64kb", "latency", "50ms"]);
+        let output = end.host(&mut command).output().context("tc: install Debian's iproute2")?;
+        if !output.status.success() {
+            bail!("tc: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+    }
+    Ok(host)
+}

@@ -1,0 +1,355 @@
+//! `canopy lab faults`: what a crowd notices when relays, links and the controller fail.
+
+mod bed;
+
+use crate::bots::{WalkArgs, stop_on_interrupt};
+use crate::output::{print_line, print_note};
+use anyhow::Context;
+use bed::{Bed, name};
+use canopy_bots::{CrowdConfig, Generated, Report, Trace};
+use canopy_client::RelayKey;
+use canopy_client::join::Ask;
+use canopy_relay::DEFAULT_WORLD;
+use canopy_wire::Comtree;
+use clap::Args;
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Starts a controller and relays on hosts of their own, which are network namespaces, and walks a crowd
+/// through them. One after the other, and by the seed, a relay is killed, a link of the world's tree is
+/// cut, and the controller is killed; each is made good after a while. An oracle says what is missing.
+/// The exit status is 1 unless traffic is there again within a second, for those whose relay was killed
+/// within two, and nothing is missing otherwise. Needs root, `ip` and `tc`.
+#[derive(Args)]
+pub(super) struct FaultsCommand {
+    /// How many relays
+    #[arg(long, value_name = "N", default_value_t = 8,
+          value_parser = clap::value_parser!(u8).range(3..=32))]
+    relays: u8,
+    /// How many faults
+    #[arg(long, value_name = "N", default_value_t = 9,
+          value_parser = clap::value_parser!(u16).range(1..=1000))]
+    faults: u16,
+    /// Megabits a second that each host's cable carries, each way
+    #[arg(long, value_name = "MBIT", default_value_t = 200,
+          value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rate: u32,
+    /// Which relays and links fail
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// Walk this trace instead of generated walkers, for as long as it lasts
+    #[arg(long, value_name = "FILE[.csv|.csv.gz]")]
+    trace: Option<PathBuf>,
+    /// How many walkers to generate
+    #[arg(long, value_name = "N", default_value_t = 100,
+          value_parser = clap::value_parser!(u32).range(2..=2000))]
+    walkers: u32,
+    #[command(flatten)]
+    walk: WalkArgs,
+    /// Print the rows as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// The crowd walks for so long before anything fails.
+const BEFORE: Duration = Duration::from_secs(8);
+/// What fails is made good after so long.
+const DOWN: Duration = Duration::from_secs(4);
+/// Once all is up again, the crowd walks for so long before the next fault.
+const BETWEEN: Duration = Duration::from_secs(3);
+/// A generated crowd walks for so long for each fault.
+const OF_A_FAULT: f64 = 14.0;
+/// What was on its way when something failed was published at most so long before, milliseconds.
+const ON_ITS_WAY_MS: u64 = 200;
+/// Traffic is there again after so long at most, milliseconds; for those whose relay was killed, the
+/// second.
+const LIMITS_MS: [u64; 2] = [1_000, 2_000];
+/// Area for each generated walker, square metres.
+const AREA_PER_WALKER: f64 = 8.0;
+
+/// What fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Relay(usize),
+    Link([usize; 2]),
+    Controller,
+}
+
+/// A fault, and what the crowd noticed of it.
+#[derive(Serialize)]
+struct Row {
+    fault: &'static str,
+    what: String,
+    /// When, milliseconds after the trace's zero.
+    at_ms: u64,
+    /// Walkers whose relay was killed.
+    members: usize,
+    /// How long after the fault the last update was published that is missing between others, to a tenth
+    /// of a second.
+    others_ms: u64,
+    /// The same, where one of the two was at the relay that was killed.
+    members_ms: u64,
+    /// Pairs of walkers of which one misses something of the other, counted once in a tenth of a second.
+    gaps: usize,
+}
+
+#[derive(Serialize)]
+struct Outcome<'a> {
+    seed: u64,
+    relays: u8,
+    walkers: u32,
+    faults: &'a [Row],
+    /// What is missing before the first fault.
+    gaps_before: usize,
+    crowd: &'a Report,
+}
+
+impl Fault {
+    fn kind(self) -> &'static str {
+        match self {
+            Fault::Relay(_) => "relay killed",
+            Fault::Link(_) => "link cut",
+            Fault::Controller => "controller killed",
+        }
+    }
+
+    fn what(self) -> String {
+        match self {
+            Fault::Relay(relay) => name(relay),
+            Fault::Link([one, other]) => format!("{} – {}", name(one), name(other)),
+            Fault::Controller => String::new(),
+        }
+    }
+
+    /// The fault number so-and-so of a seed: kinds take turns.
+    fn of(seed: u64, number: u16, bed: &Bed, relays: u8) -> anyhow::Result<Fault> {
+        // A multiplicative hash: which one fails is to differ, and nothing more.
+        let mixed = (seed ^ u64::from(number) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+        Ok(match number % 3 {
+            0 => Fault::Relay((mixed % u64::from(relays)) as usize),
+            1 => {
+                let tree = bed.tree()?;
+                let place = (mixed % tree.len().max(1) as u64) as usize;
+                Fault::Link(*tree.get(place).context("the world has no tree")?)
+            }
+            _ => Fault::Controller,
+        })
+    }
+
+    fn happen(self, bed: &mut Bed) -> anyhow::Result<()> {
+        match self {
+            Fault::Relay(relay) => bed.kill_relay(relay),
+            Fault::Link(ends) => bed.cut(ends, true)?,
+            Fault::Controller => bed.kill_controller(),
+        }
+        Ok(())
+    }
+
+    fn end(self, bed: &mut Bed) -> anyhow::Result<()> {
+        match self {
+            Fault::Relay(relay) => bed.start_relay(relay),
+            Fault::Link(ends) => bed.cut(ends, false),
+            Fault::Controller => bed.start_controller(),
+        }
+    }
+}
+
+impl FaultsCommand {
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        let mut bed = Bed::start(self.relays, self.rate)?;
+        print_note(format_args!("{} relays are up", self.relays));
+        let (address, key) = bed.controller();
+        let key: RelayKey = key.parse().context("the controller has said no key")?;
+        let ask = Ask::new(address.to_string(), key, DEFAULT_WORLD.to_owned());
+        let targets = bed.crowd().run(|| canopy_bots::relays_of(&ask))??;
+        let (trace, config) = self.walk.prepare(self.trace()?, targets, Comtree(1))?;
+        let config = CrowdConfig { endures: true, controller: Some(ask), ..config };
+        let stop = stop_on_interrupt()?;
+        let (faults, report) = self.walk_through(&mut bed, &config, &trace, &stop)?;
+        let (rows, gaps_before) = rows(&faults, &report);
+        if self.json {
+            let outcome = Outcome {
+                seed: self.seed,
+                relays: self.relays,
+                walkers: trace.walkers(),
+                faults: &rows,
+                gaps_before,
+                crowd: &report,
+            };
+            print_line(serde_json::to_string(&outcome)?)?;
+        } else {
+            print_line(table(&rows, &report))?;
+        }
+        let is_good = gaps_before == 0 && rows.iter().all(Row::is_good) && report.is_orderly();
+        Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    fn trace(&self) -> anyhow::Result<Trace> {
+        Ok(match &self.trace {
+            Some(path) => Trace::read(path)?,
+            None => Trace::generate(&Generated {
+                seed: self.seed,
+                walkers: self.walkers,
+                side: (AREA_PER_WALKER * f64::from(self.walkers)).sqrt(),
+                seconds: BEFORE.as_secs_f64() + OF_A_FAULT * f64::from(self.faults),
+                rate: 10.0,
+            }),
+        })
+    }
+
+    /// Walks the crowd while one thing after the other fails. Returns what has failed when, and what
+    /// became of the crowd.
+    fn walk_through(
+        &self,
+        bed: &mut Bed,
+        config: &CrowdConfig,
+        trace: &Trace,
+        stop: &AtomicBool,
+    ) -> anyhow::Result<(Vec<(Fault, u64)>, Report)> {
+        let crowd = bed.crowd();
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            let walking =
+                scope.spawn(|| crowd.run(|| canopy_bots::run(config, trace, None, stop, |_| ())));
+            let failed = self.fail(bed, began, &|| walking.is_finished() || is_set(stop));
+            stop.store(true, Ordering::Relaxed);
+            let report = walking.join().ok().context("the crowd was lost")???;
+            let zero = report.zero.as_millis() as u64;
+            let failed = failed?.into_iter().map(|(fault, at)| (fault, at.saturating_sub(zero)));
+            Ok((failed.collect(), report))
+        })
+    }
+
+    /// Lets one thing after the other fail, until the crowd has ended. Returns when what failed,
+    /// milliseconds after the crowd's run began.
+    fn fail(
+        &self,
+        bed: &mut Bed,
+        began: Instant,
+        has_ended: &dyn Fn() -> bool,
+    ) -> anyhow::Result<Vec<(Fault, u64)>> {
+        let mut faults = Vec::new();
+        std::thread::sleep(BEFORE);
+        for number in 0..self.faults {
+            let fault = Fault::of(self.seed, number, bed, self.relays)?;
+            if has_ended() {
+                print_note("the crowd has gone before all faults; give a longer trace");
+                break;
+            }
+            print_note(format_args!("{} {}", fault.kind(), fault.what()));
+            faults.push((fault, began.elapsed().as_millis() as u64));
+            fault.happen(bed)?;
+            std::thread::sleep(DOWN);
+            fault.end(bed)?;
+            bed.until_whole()?;
+            std::thread::sleep(BETWEEN);
+        }
+        Ok(faults)
+    }
+}
+
+impl Row {
+    fn is_good(&self) -> bool {
+        let [others, members] = LIMITS_MS;
+        self.others_ms <= others && self.members_ms <= members
+    }
+}
+
+fn is_set(flag: &AtomicBool) -> bool {
+    flag.load(Ordering::Relaxed)
+}
+
+/// What was noticed of each fault, and what is missing before the first.
+fn rows(faults: &[(Fault, u64)], report: &Report) -> (Vec<Row>, usize) {
+    let mut rows: Vec<Row> = Vec::new();
+    let mut members: Vec<BTreeSet<u32>> = Vec::new();
+    for (place, (fault, at_ms)) in faults.iter().enumerate() {
+        let until = faults.get(place + 1).map_or(u64::MAX, |(_, at_ms)| *at_ms);
+        let since = at_ms.saturating_sub(ON_ITS_WAY_MS);
+        let lost = report.outages.iter().filter(|lost| (since..until).contains(&lost.at_ms));
+        let of_fault: BTreeSet<u32> = lost.map(|lost| lost.walker).collect();
+        rows.push(Row {
+            fault: fault.kind(),
+            what: fault.what(),
+            at_ms: *at_ms,
+            members: of_fault.len(),
+            others_ms: 0,
+            members_ms: 0,
+            gaps: 0,
+        });
+        members.push(of_fault);
+    }
+    let mut before = 0;
+    for gap in &report.missing {
+        let of = faults.iter().rposition(|(_, at_ms)| gap.until_ms + ON_ITS_WAY_MS >= *at_ms);
+        let Some(of) = of else {
+            before += 1;
+            continue;
+        };
+        let after = gap.until_ms.saturating_sub(faults[of].1);
+        let is_member = [gap.publisher, gap.receiver].iter().any(|who| members[of].contains(who));
+        let row = &mut rows[of];
+        let longest = if is_member { &mut row.members_ms } else { &mut row.others_ms };
+        *longest = after.max(*longest);
+        row.gaps += 1;
+    }
+    (rows, before)
+}
+
+fn table(rows: &[Row], report: &Report) -> String {
+    let head = format!(
+        "{:18} {:24} {:>8} {:>8} {:>10} {:>10}\n",
+        "fault", "", "at", "members", "others", "members"
+    );
+    let line = |row: &Row| {
+        format!(
+            "{:18} {:24} {:>6} s {:>8} {:>7} ms {:>7} ms\n",
+            row.fault,
+            row.what,
+            row.at_ms / 1000,
+            row.members,
+            row.others_ms,
+            row.members_ms
+        )
+    };
+    let verdict = &report.verdict;
+    format!(
+        "{head}{}deliveries: {} expected, {} missing, {} duplicates, {} unexpected, {} out of order",
+        rows.iter().map(line).collect::<String>(),
+        verdict.expected,
+        verdict.missing,
+        verdict.duplicates,
+        verdict.unexpected,
+        verdict.out_of_order
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_counts_for_the_fault_before_it() {
+        let mut report = Report::default();
+        let gap =
+            |until_ms, publisher, receiver| canopy_bots::Missing { until_ms, publisher, receiver };
+        report.missing = vec![
+            gap(1_000, 1, 2),
+            gap(4_900, 1, 2),
+            gap(5_400, 1, 2),
+            gap(6_200, 1, 3),
+            gap(9_300, 1, 3),
+        ];
+        report.outages = vec![canopy_bots::Outage { walker: 3, at_ms: 5_010, ms: 900 }];
+        let faults = [(Fault::Relay(1), 5_000), (Fault::Controller, 9_000)];
+        let (rows, before) = rows(&faults, &report);
+        assert_eq!(before, 1);
+        let told: Vec<_> =
+            rows.iter().map(|row| (row.members, row.others_ms, row.members_ms, row.gaps)).collect();
+        assert_eq!(told, [(1, 400, 1_200, 3), (0, 300, 0, 1)]);
+    }
+}
