@@ -41,6 +41,10 @@ pub struct Joined {
     pub budget: Budget,
     /// When its lease and its token end unless they are renewed, like `2026-11-21T20:00:00Z`.
     pub until: String,
+    /// How long its lease lasts from this answer on, milliseconds: no clock needs to agree with the
+    /// controller's.
+    #[serde(default)]
+    pub lease_ms: u64,
 }
 
 /// Where a relay is.
@@ -104,7 +108,7 @@ impl NewMember {
     }
 }
 
-/// What is told to somebody who was let in, without the token.
+/// What is told to somebody who was let in, without the token and how long the lease lasts.
 ///
 /// # Errors
 /// The relay or the world is gone meanwhile.
@@ -137,6 +141,7 @@ pub fn joined(
         areas: controller.areas(world.id).is_some(),
         budget: admission.limits.into(),
         until: time_text(admission.until),
+        lease_ms: 0,
     })
 }
 

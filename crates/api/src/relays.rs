@@ -4,7 +4,7 @@ use crate::body::{Budget, name};
 use crate::problem::Problem;
 use canopy_control::{Account, Controller, MemberState, Relay, RelayId, RelayState};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use utoipa::ToSchema;
 
 /// All relays.
@@ -35,6 +35,9 @@ pub struct RelayView {
     pub taken: u32,
     /// How many members it serves, in all worlds.
     pub members: usize,
+    /// How many comtrees lead over it, or will when a move that is under way is done.
+    #[serde(default)]
+    pub comtrees: usize,
 }
 
 /// All relays.
@@ -50,11 +53,27 @@ pub fn relays(controller: &Controller) -> Relays {
             _ => None,
         })
         .collect();
+    let carried = comtrees_over(controller);
     let view = |relay: &Relay| {
         let (members, taken) = (served.get(&relay.id), taken.get(&relay.id));
-        view(relay, members.copied().unwrap_or(0), taken.copied().unwrap_or(0))
+        let view = view(relay, members.copied().unwrap_or(0), taken.copied().unwrap_or(0));
+        RelayView { comtrees: carried.get(&relay.id).copied().unwrap_or(0), ..view }
     };
     Relays { relays: controller.relays().map(view).collect() }
+}
+
+/// How many comtrees lead over each relay: over the tree that they have, or one that they are to have.
+fn comtrees_over(controller: &Controller) -> BTreeMap<RelayId, usize> {
+    let mut carried: BTreeMap<RelayId, usize> = BTreeMap::new();
+    for comtree in controller.worlds().flat_map(|world| &world.comtrees) {
+        let to_come = controller.trees_to_come(*comtree).into_iter().flatten();
+        let hops = controller.tree(*comtree).into_iter().chain(to_come);
+        let relays: BTreeSet<RelayId> = hops.map(|hop| hop.relay).collect();
+        for relay in relays {
+            *carried.entry(relay).or_default() += 1;
+        }
+    }
+    carried
 }
 
 /// The relay of this name.
@@ -122,5 +141,6 @@ fn view(relay: &Relay, members: usize, taken: u32) -> RelayView {
         places: relay.places,
         taken,
         members,
+        comtrees: 0,
     }
 }

@@ -1,10 +1,11 @@
 //! Walkers that join through their world's controller. A thread asks it for all of them.
 
 use crate::error::CrowdError;
+use crate::issuer::Issuer;
 use canopy_client::join::{Ask, JoinError, Place};
 use canopy_client::{ClientKey, RelayKey};
 use canopy_session::Identity;
-use canopy_wire::Time;
+use canopy_wire::{Comtree, Time};
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -15,8 +16,8 @@ use tokio::task::JoinSet;
 
 /// How many questions are under way at a time: a controller takes 64 connections of an ip.
 const AT_ONCE: usize = 32;
-/// A lease lasts 60 seconds.
-const RENEW_EVERY: Duration = Duration::from_secs(20);
+/// A lease is renewed so often while it lasts.
+const RENEWALS: u32 = 3;
 /// How soon a walker whose relay is lost asks again; by its number some milliseconds more.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 const SPREAD: u32 = 50;
@@ -35,12 +36,15 @@ enum What {
 struct Question {
     walker: u32,
     key: ClientKey,
+    credential: Option<String>,
     what: What,
 }
 
 /// What a walker has at the controller.
 pub(crate) struct Seat {
     key: ClientKey,
+    /// What it shows the controller, where that asks for something.
+    credential: Option<String>,
     pub(crate) identity: Identity,
     /// Where it appears, until it has been given a place.
     pub(crate) appears: Option<(f64, f64)>,
@@ -53,18 +57,20 @@ pub(crate) struct Joining {
     asks: Option<asks::UnboundedSender<Question>>,
     answers: mpsc::Receiver<Answered>,
     thread: Option<JoinHandle<()>>,
+    /// Makes the walkers' credentials.
+    issuer: Option<Issuer>,
     seats: Vec<Option<Seat>>,
 }
 
 impl Joining {
-    pub(crate) fn start(ask: Ask, walkers: u32) -> io::Result<Joining> {
+    pub(crate) fn start(ask: Ask, issuer: Option<Issuer>, walkers: u32) -> io::Result<Joining> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (asks, asked) = asks::unbounded_channel();
         let (answer, answers) = mpsc::channel();
         let run = move || runtime.block_on(answer_all(ask, asked, answer));
         let thread = std::thread::Builder::new().name("joins".to_owned()).spawn(run)?;
         let seats = (0..walkers).map(|_| None).collect();
-        Ok(Joining { asks: Some(asks), answers, thread: Some(thread), seats })
+        Ok(Joining { asks: Some(asks), answers, thread: Some(thread), issuer, seats })
     }
 
     /// A walker wants to appear at a position.
@@ -72,8 +78,11 @@ impl Joining {
         let mut secret = [0; 32];
         getrandom::fill(&mut secret).map_err(io::Error::from)?;
         let (key, identity) = (ClientKey::from_seed(secret), Identity::new(secret));
-        self.ask(walker, key.clone(), What::Place);
-        let seat = Seat { key, identity, appears: Some(at), ask_at: None };
+        // A credential counts comtrees within the world: walkers are on its first.
+        let issue = |issuer: &Issuer| issuer.issue(walker, &identity, Comtree(1));
+        let credential = self.issuer.as_ref().map(issue).transpose()?;
+        let seat = Seat { key, credential, identity, appears: Some(at), ask_at: None };
+        self.ask(walker, &seat, What::Place);
         self.seats[walker as usize] = Some(seat);
         Ok(())
     }
@@ -81,7 +90,7 @@ impl Joining {
     /// A walker leaves, or wants to appear no more.
     pub(crate) fn leave(&mut self, walker: u32) {
         if let Some(seat) = self.seats[walker as usize].take() {
-            self.ask(walker, seat.key, What::Leave);
+            self.ask(walker, &seat, What::Leave);
         }
     }
 
@@ -103,8 +112,9 @@ impl Joining {
         let late = lacks_a_relay && at > soon + Duration::from_millis(SPREAD.into());
         if now >= at || late {
             seat.ask_at = None;
-            let key = seat.key.clone();
-            self.ask(walker, key, What::Place);
+            if let Some(seat) = &self.seats[walker as usize] {
+                self.ask(walker, seat, What::Place);
+            }
         }
     }
 
@@ -114,16 +124,20 @@ impl Joining {
         let walker = answered.walker;
         if let Some(seat) = &mut self.seats[walker as usize] {
             let spread = Duration::from_millis((walker * 37 % SPREAD).into());
-            let soon = lacks(walker) || answered.place.is_err();
-            seat.ask_at = Some(now + spread + if soon { ASK_AGAIN } else { RENEW_EVERY });
+            let again = match &answered.place {
+                Ok(place) if !lacks(walker) => place.lease / RENEWALS,
+                _ => ASK_AGAIN,
+            };
+            seat.ask_at = Some(now + spread + again.max(ASK_AGAIN));
         }
         Some(answered)
     }
 
-    fn ask(&self, walker: u32, key: ClientKey, what: What) {
+    fn ask(&self, walker: u32, seat: &Seat, what: What) {
+        let (key, credential) = (seat.key.clone(), seat.credential.clone());
         if let Some(asks) = &self.asks {
             // The thread runs as long as there is somebody who asks.
-            let _ = asks.send(Question { walker, key, what });
+            let _ = asks.send(Question { walker, key, credential, what });
         }
     }
 }
@@ -143,12 +157,12 @@ async fn answer_all(
     mut asked: asks::UnboundedReceiver<Question>,
     answers: mpsc::Sender<Answered>,
 ) {
-    let (ask, places) = (Arc::new(ask), Arc::new(Semaphore::new(AT_ONCE)));
+    let places = Arc::new(Semaphore::new(AT_ONCE));
     let mut under_way = JoinSet::new();
-    while let Some(Question { walker, key, what }) = asked.recv().await {
+    while let Some(Question { walker, key, credential, what }) = asked.recv().await {
         while under_way.try_join_next().is_some() {}
         let Ok(place) = places.clone().acquire_owned().await else { return };
-        let (ask, answers) = (ask.clone(), answers.clone());
+        let (ask, answers) = (Ask { credential, ..ask.clone() }, answers.clone());
         under_way.spawn(async move {
             match what {
                 What::Place => {

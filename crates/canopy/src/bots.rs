@@ -46,7 +46,7 @@ pub(crate) struct BotsCommand {
         value_name = "HOST:PORT",
         env = "CANOPY_CONTROLLER",
         requires = "controller_key",
-        conflicts_with_all = ["comtree", "token_key"]
+        conflicts_with = "comtree"
     )]
     controller: Option<String>,
     /// The controller's public key, which it logs when it starts
@@ -55,7 +55,8 @@ pub(crate) struct BotsCommand {
     /// The comtree to join
     #[arg(long, value_name = "ID", default_value_t = 1)]
     comtree: u32,
-    /// The file of a signing key that the relay trusts: each client joins by a token of its own
+    /// The file of a signing key that the relay trusts, or the controller: each client joins by a token
+    /// of its own
     #[arg(long, value_name = "FILE")]
     token_key: Option<PathBuf>,
     /// The world, of the tokens or at the controller

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
-use support::{Server, canopy, run};
+use support::{Server, canopy, round_trace, run};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -22,8 +22,11 @@ struct Cluster {
 
 impl Cluster {
     fn start() -> Cluster {
-        let folder = tempfile::tempdir().unwrap();
-        let controller = start_controller(folder.path(), "127.0.0.1:0");
+        Cluster::start_in(tempfile::tempdir().unwrap(), &[])
+    }
+
+    fn start_in(folder: tempfile::TempDir, more: &[&str]) -> Cluster {
+        let controller = start_controller_with(folder.path(), "127.0.0.1:0", more);
         let key = controller.ready["key"].as_str().unwrap().to_owned();
         let listen = controller.address("listen");
         Cluster { folder, controller: Some(controller), listen, key }
@@ -111,9 +114,13 @@ impl Cluster {
 }
 
 fn start_controller(folder: &Path, listen: &str) -> Server {
+    start_controller_with(folder, listen, &[])
+}
+
+fn start_controller_with(folder: &Path, listen: &str, more: &[&str]) -> Server {
     let dir = folder.to_str().unwrap();
     let at = ["--listen", listen, "--api", "127.0.0.1:0", "--degree", "2"];
-    Server::start(&[&["controller", "--dir", dir, "--json"][..], &at].concat())
+    Server::start(&[&["controller", "--dir", dir, "--json"][..], &at, more].concat())
 }
 
 /// A participant with its token.
@@ -270,6 +277,20 @@ fn a_world_moves_off_a_relay_that_drains_and_loses_no_update() {
     }
     let gaps: Vec<_> = heard.windows(2).filter(|pair| pair[1] != pair[0] + 1).collect();
     assert!(gaps.is_empty(), "each comes once, in order, of {last}: {gaps:?}");
+    let drain = |name: &str, seconds: &str| {
+        let folder = cluster.folder.path().to_str().unwrap();
+        run(&["relay", "drain", name, "--wait", seconds, "--json", "--controller-dir", folder])
+    };
+    let empty = drain("r2", "20");
+    assert!(empty.status.success(), "{}", String::from_utf8_lossy(&empty.stderr));
+    let empty: Value = serde_json::from_slice(&empty.stdout).unwrap();
+    assert_eq!((&empty["members"], &empty["comtrees"]), (&json!(0), &json!(0)), "{empty}");
+    let full = drain("r3", "1");
+    let why = String::from_utf8_lossy(&full.stderr).into_owned();
+    assert!(
+        !full.status.success() && why.contains("not empty after 1 s: it has 1 members"),
+        "{why}"
+    );
     cluster.ask("DELETE", "/v1/relays/r2", &Value::Null);
     drop(input);
     sender.wait().unwrap();
@@ -308,4 +329,29 @@ fn a_relay_that_is_not_listed_or_has_anothers_name_is_refused() {
     let bad = run(&["relay", "--controller", "127.0.0.1:1", "--listen", "127.0.0.1:0"]);
     let why = String::from_utf8_lossy(&bad.stderr).into_owned();
     assert!(!bad.status.success() && why.contains("--controller-key"), "{why}");
+}
+
+#[test]
+fn walkers_show_credentials_to_a_controller_that_asks_for_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let [signing, trust, trace] =
+        ["signing.key", "trust.toml", "trace.csv"].map(|file| folder.path().join(file));
+    let [signing, trace_file] = [&signing, &trace].map(|path| path.to_str().unwrap());
+    let made = run(&["token", "key", "--out", signing]);
+    let public = String::from_utf8(made.stdout).unwrap();
+    std::fs::write(&trust, format!("keys = [\"{}\"]\n", public.trim())).unwrap();
+    std::fs::write(&trace, round_trace(6, 3)).unwrap();
+    let cluster = Cluster::start_in(folder, &["--trust", trust.to_str().unwrap()]);
+    let _relays = ["r1", "r2"].map(|name| cluster.relay(name));
+    cluster.until_relays_are(&["up", "up"]);
+    cluster.ask("POST", "/v1/worlds", &json!({ "name": "w" }));
+    let listen = cluster.listen.to_string();
+    let to = ["--controller", &listen, "--controller-key", &cluster.key, "--world", "w"];
+    let walk = ["bots", "--json", "--trace", trace_file, "--token-key", signing];
+    let walked = run(&[&walk[..], &to].concat());
+    let report: Value = serde_json::from_slice(&walked.stdout).unwrap_or_else(|_| {
+        panic!("no report: {}", String::from_utf8_lossy(&walked.stderr));
+    });
+    assert!(walked.status.success(), "not flawless: {report}");
+    assert!(report["deliveries"].as_u64() > Some(0), "nobody heard anybody: {report}");
 }

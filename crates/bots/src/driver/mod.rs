@@ -130,7 +130,7 @@ impl<'a> Crowd<'a> {
             joining: config
                 .controller
                 .clone()
-                .map(|ask| Joining::start(ask, walkers))
+                .map(|ask| Joining::start(ask, config.issuer.clone(), walkers))
                 .transpose()?,
             moves: 0,
             outages: Vec::new(),

@@ -1,7 +1,7 @@
 //! Who joins worlds: credentials are checked, the controller finds a place, the place's relay lets
 //! them in, and a token says so.
 
-use super::driver::Handle;
+use super::driver::{Handle, now};
 use super::waiting::{Outcome, Waiting};
 use crate::trust::TrustFile;
 use canopy_api::{Budget, Joined, Nearness, NewMember, Problem, RelaysToMeasure, Wish};
@@ -242,7 +242,10 @@ impl Joins {
             let remedy = "grant fewer ranges of groups, or create the world with fewer comtrees";
             Problem::new(409, error.to_string(), "token", remedy)
         })?;
-        Ok(Joined { token, ..joined })
+        // The relay may have taken its time: what is left of the lease counts.
+        let left = until.max(now()).since(now()).as_millis();
+        let lease_ms = u64::try_from(left).unwrap_or(u64::MAX);
+        Ok(Joined { token, lease_ms, ..joined })
     }
 }
 

@@ -1,12 +1,18 @@
 //! `canopy relay list` and `canopy relay drain`: the relays of a running controller.
 
-use super::client::{ApiArgs, run, segment};
+use super::client::{ApiArgs, ApiClient, run, segment};
 use crate::output::print_line;
+use anyhow::bail;
 use axum::http::Method;
 use canopy_api::{RelayView, Relays};
 use clap::{Args, Subcommand};
 use std::fmt::Write;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use tokio::time::sleep;
+
+/// How often a relay that drains is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// What is done with a controller's relays.
 #[derive(Subcommand)]
@@ -24,7 +30,8 @@ pub(crate) struct ListCommand {
     api: ApiArgs,
 }
 
-/// A relay that drains carries its comtrees and its members on, and takes nobody new.
+/// A relay that drains carries its comtrees and its members on, and takes nobody new. Comtrees on which
+/// it has no members move off it.
 #[derive(Args)]
 pub(crate) struct DrainCommand {
     /// The relay's name
@@ -33,6 +40,11 @@ pub(crate) struct DrainCommand {
     /// Let it take members again
     #[arg(long)]
     undo: bool,
+    /// Return once no member is at the relay and no comtree leads over it, so that it can be stopped;
+    /// fail after so many seconds
+    #[arg(long, value_name = "SECONDS", conflicts_with = "undo",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    wait: Option<u64>,
     #[command(flatten)]
     api: ApiArgs,
 }
@@ -64,11 +76,41 @@ impl DrainCommand {
         let client = self.api.client()?;
         let deed = if self.undo { "undrain" } else { "drain" };
         let path = format!("/v1/relays/{}/{deed}", segment(&self.relay));
-        let text = client.ask(Method::POST, &path, String::new()).await?;
+        let mut text = client.ask(Method::POST, &path, String::new()).await?;
+        if let Some(seconds) = self.wait {
+            text = self.until_empty(&client, Duration::from_secs(seconds)).await?;
+        }
         if self.api.json {
             return Ok(print_line(text)?);
         }
         Ok(print_line(table(&[client.read(&text)?]).trim_end())?)
+    }
+
+    /// Waits until nothing is at the relay, and returns what the API says of it then.
+    async fn until_empty(&self, client: &ApiClient, patience: Duration) -> anyhow::Result<String> {
+        let path = format!("/v1/relays/{}", segment(&self.relay));
+        let deadline = Instant::now() + patience;
+        loop {
+            let text = client.ask(Method::GET, &path, String::new()).await?;
+            let relay: RelayView = client.read(&text)?;
+            let RelayView { name, state, members, comtrees, .. } = &relay;
+            match state.as_str() {
+                "draining" if *members == 0 && *comtrees == 0 => return Ok(text),
+                // The controller has given it up, with all that it had.
+                "gone" => return Ok(text),
+                "draining" => {}
+                state => bail!("relay {name} is {state}: it drains no more; drain it again"),
+            }
+            if Instant::now() >= deadline {
+                bail!(
+                    "relay {name} is not empty after {} s: it has {members} members, and {comtrees} \
+                     comtrees lead over it; it drains on, so wait longer, move the members with \
+                     `canopy world kick`, or see `canopy world show --why`",
+                    patience.as_secs()
+                );
+            }
+            sleep(LOOK_EVERY).await;
+        }
     }
 }
 
@@ -77,17 +119,28 @@ fn table(relays: &[RelayView]) -> String {
         return "no relays; start one with `canopy relay --controller ADDR`".to_owned();
     }
     let mut text = format!(
-        "{:<16} {:>5} {:<9} {:<22} {:>8} {:>8} {:>8} {:>10} {:>10}\n",
-        "relay", "site", "is", "address", "members", "taken", "places", "Mbit/s in", "Mbit/s out"
+        "{:<16} {:>5} {:<9} {:<22} {:>8} {:>8} {:>8} {:>8} {:>10} {:>10}\n",
+        "relay",
+        "site",
+        "is",
+        "address",
+        "members",
+        "comtrees",
+        "taken",
+        "places",
+        "Mbit/s in",
+        "Mbit/s out"
     );
     for relay in relays {
-        let RelayView { name, id, state, address, members, taken, places, uplink, .. } = relay;
+        let RelayView {
+            name, id, state, address, members, comtrees, taken, places, uplink, ..
+        } = relay;
         let [into, out] = [uplink.up_bits, uplink.down_bits].map(|bits| bits as f64 / 1e6);
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
-            "{name:<16} {id:>5} {state:<9} {address:<22} {members:>8} {taken:>8} {places:>8} \
-             {into:>10.3} {out:>10.3}"
+            "{name:<16} {id:>5} {state:<9} {address:<22} {members:>8} {comtrees:>8} {taken:>8} \
+             {places:>8} {into:>10.3} {out:>10.3}"
         );
     }
     text
@@ -114,11 +167,12 @@ mod tests {
             places: 100,
             taken: 7,
             members: 6,
+            comtrees: 2,
         };
         let text = table(&[relay]);
         let line: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
         let expected =
-            ["eu-1", "3", "draining", "203.0.113.7:4040", "6", "7", "100", "1.500", "9.000"];
+            ["eu-1", "3", "draining", "203.0.113.7:4040", "6", "2", "7", "100", "1.500", "9.000"];
         assert_eq!(line, expected);
         assert!(table(&[]).contains("canopy relay --controller"));
     }

@@ -50,6 +50,9 @@ pub struct Place {
     /// Whether the world has areas.
     #[serde(default)]
     pub areas: bool,
+    /// How long the place is kept from the answer on, unless it is asked for again.
+    #[serde(rename = "lease_ms", default = "default_lease", deserialize_with = "millis")]
+    pub lease: Duration,
 }
 
 /// A relay, as the controller names it.
@@ -189,6 +192,15 @@ fn comtrees<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Comtree>, D::Error
     Ok(Vec::<u32>::deserialize(from)?.into_iter().map(Comtree).collect())
 }
 
+fn millis<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    u64::deserialize(from).map(Duration::from_millis)
+}
+
+/// What a controller gives that does not say how long.
+const fn default_lease() -> Duration {
+    Duration::from_secs(60)
+}
+
 fn key<'de, D: Deserializer<'de>>(from: D) -> Result<RelayKey, D::Error> {
     String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
 }
@@ -226,12 +238,13 @@ mod tests {
         });
         let place = serde_json::json!({
             "world": "lobby", "address": "1.64", "relay": relay, "second": relay, "token": "t",
-            "comtrees": [3, 4], "channels": [], "until": "2026-11-21T20:00:00Z",
+            "comtrees": [3, 4], "channels": [], "until": "2026-11-21T20:00:00Z", "lease_ms": 45_000,
         });
         let (place, hello) = asked(Reply::Done(place)).await;
         let place = place.unwrap();
         assert_eq!((place.relay.name.as_str(), place.token.as_str()), ("eu-1", "t"));
         assert_eq!(place.comtrees, [Comtree(3), Comtree(4)]);
+        assert_eq!(place.lease, Duration::from_secs(45));
         assert_eq!(place.second, Some(place.relay));
         let Hello::Join(join) = hello else { panic!("{hello:?}") };
         assert_eq!((join.world.as_str(), join.measured[0].delay_us), ("lobby", 20));

@@ -8,8 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// A lease lasts 60 seconds, so two renewals may fail.
-const RENEW_EVERY: Duration = Duration::from_secs(20);
+/// A lease is renewed so often while it lasts: two renewals may fail.
+const RENEWALS: u32 = 3;
+/// The shortest time between renewals, however short the lease is.
+const LEAST_PAUSE: Duration = Duration::from_millis(100);
 /// How soon the controller is asked again while a relay is lost, and what is added by chance.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 const JITTER_MS: u64 = 50;
@@ -38,7 +40,7 @@ impl Keeper {
         if place.areas {
             shared.standing.there_are_areas();
         }
-        let renew_at = Instant::now() + RENEW_EVERY;
+        let renew_at = Instant::now() + renew_in(&place);
         Keeper { shared, ask, key, place, measured, refused: None, renew_at }
     }
 
@@ -75,7 +77,7 @@ impl Keeper {
     /// Asks for the place, and goes where it is.
     async fn ask_now(&mut self) {
         let asked = self.ask.renew(&self.key, &self.measured).await;
-        let again = if asked.is_ok() { RENEW_EVERY } else { RENEW_AGAIN };
+        let again = asked.as_ref().map_or(RENEW_AGAIN, renew_in);
         self.renew_at = Instant::now() + again + pause();
         match asked {
             Ok(place) => self.go_on_at(place),
@@ -116,6 +118,11 @@ impl Keeper {
             self.refused = Some(why);
         }
     }
+}
+
+/// When a place is asked for again. The lease is counted from the answer on, so clocks may differ.
+fn renew_in(place: &Place) -> Duration {
+    (place.lease / RENEWALS).max(LEAST_PAUSE)
 }
 
 /// How long to wait before the controller is asked again: not all at once who have lost a relay.

@@ -20,7 +20,7 @@
 //! ```
 //!
 //! Before it joins, the client measures the relays that the controller names, and says how far they
-//! are. While it is in the world it renews its lease three times a minute. A controller that cannot be
+//! are. While it is in the world it renews its lease three times before that would end. A controller that cannot be
 //! reached stops nobody who is in: the client asks it again and again.
 //!
 //! When the relay is lost, which its host says at once or missing keepalives show, the client asks the
