@@ -108,9 +108,9 @@ async fn joined() -> (Relay, Reply<Value>, Controller, Client) {
 async fn not_let_in(client: &Client) -> String {
     let wait = async {
         loop {
-            match client.next_event().await.expect("the world was left") {
-                Event::NotLetIn(why) => return why.what,
-                _ => {}
+            let event = client.next_event().await.expect("the world was left");
+            if let Event::NotLetIn(why) = event {
+                return why.what;
             }
         }
     };
