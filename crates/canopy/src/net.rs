@@ -1,53 +1,41 @@
 //! The overlay as one relay knows it: its links to neighbour relays, its comtrees, and their branches.
 //! What the settings say of them is given to the data plane at the start and at each SIGHUP.
 
-mod changes;
 mod controlled;
 mod loads;
 mod reload;
 mod report;
 mod show;
 
-pub(crate) use changes::changes;
 pub(crate) use controlled::Controlled;
 pub(crate) use loads::{Busiest, ComtreeLoad};
 pub(crate) use reload::{Reloads, begin, role_name};
 pub(crate) use report::router;
 pub(crate) use show::{NetCommand, report_of};
 
-use crate::settings::{OwnBudgets, RelaySettings};
+use crate::settings::RelaySettings;
 use canopy_client::RelayKey;
-use canopy_relay::{BranchConfig, BranchId, BranchRole, Change, ComtreeConfig, Down, LinkConfig};
+use canopy_overlay::{Net, OwnBudgets};
 use canopy_session::PublicKey;
-use canopy_wire::Comtree;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a relay is given of the overlay, and what else of its settings may change while it runs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Net {
-    /// The comtrees.
-    comtrees: BTreeMap<Comtree, ComtreeConfig>,
-    /// The links, by the neighbour's key.
-    links: BTreeMap<PublicKey, LinkConfig>,
-    /// The branches.
-    branches: BTreeMap<BranchId, BranchConfig>,
-    /// The neighbours' names, by key.
-    names: BTreeMap<PublicKey, String>,
-    /// The most subscriptions of a participant.
-    most_subscriptions: u32,
-    /// What comtrees and branches may be sent.
-    budgets: OwnBudgets,
-    /// What links bear, by the neighbour's key, where that is said.
-    capacities: BTreeMap<PublicKey, Down>,
-}
-
-impl Net {
+/// What settings say of the overlay, and what its neighbours are called.
+pub(crate) trait OfSettings: Sized {
     /// What the settings of the relay with the key `own` say.
     ///
     /// # Errors
     /// If a link leads to the relay itself.
-    pub(crate) fn of(settings: &RelaySettings, own: &PublicKey) -> anyhow::Result<Net> {
+    fn of(settings: &RelaySettings, own: &PublicKey) -> anyhow::Result<Self>;
+
+    /// What a relay with these settings has when it has just been started: its comtrees alone.
+    fn at_start(settings: &RelaySettings) -> Self;
+
+    /// A neighbour's name, or the beginning of its key if it has none.
+    fn name(&self, key: &PublicKey) -> String;
+}
+
+impl OfSettings for Net {
+    fn of(settings: &RelaySettings, own: &PublicKey) -> anyhow::Result<Net> {
         let mut net = Net::at_start(settings);
         for link in &settings.links {
             let config = link.config(own)?;
@@ -62,8 +50,7 @@ impl Net {
         Ok(net)
     }
 
-    /// What a relay with these settings has when it has just been started: its comtrees alone.
-    pub(crate) fn at_start(settings: &RelaySettings) -> Net {
+    fn at_start(settings: &RelaySettings) -> Net {
         let comtrees = settings.node.comtrees.iter().map(|one| (one.comtree, one.clone()));
         // All comtrees begin with the same.
         let default = settings.node.budgets.comtree;
@@ -80,78 +67,9 @@ impl Net {
         }
     }
 
-    /// A neighbour's name, or the beginning of its key if it has none.
-    pub(crate) fn name(&self, key: &PublicKey) -> String {
+    fn name(&self, key: &PublicKey) -> String {
         let short = || RelayKey::new(*key).to_string()[..16].to_owned();
         self.names.get(key).cloned().unwrap_or_else(short)
-    }
-
-    /// The relay's site on a comtree.
-    fn site(&self, comtree: Comtree) -> Option<u16> {
-        self.comtrees.get(&comtree).map(|config| config.site)
-    }
-
-    /// Whether the relay is in a comtree's core: it is unless it has a parent there.
-    fn is_core(&self, comtree: Comtree) -> bool {
-        let id = |link, thread| BranchId { comtree, link, thread };
-        let mut on_it = self.branches.range(id([0; 32], 0)..=id([u8::MAX; 32], u16::MAX));
-        on_it.all(|(_, branch)| branch.role != BranchRole::Parent)
-    }
-
-    /// Removes a link, and the branches over it.
-    fn remove_link(&mut self, key: &PublicKey) {
-        self.links.remove(key);
-        self.capacities.remove(key);
-        self.budgets.branches.retain(|id, _| id.link != *key);
-        self.budgets.guarantees.retain(|id, _| id.link != *key);
-        self.branches.retain(|id, _| id.link != *key);
-    }
-
-    /// Notes a change that the data plane has taken.
-    fn took(&mut self, change: &Change) {
-        match change {
-            Change::AddComtree(config) => {
-                self.comtrees.insert(config.comtree, config.clone());
-            }
-            Change::RemoveComtree(comtree) => {
-                self.comtrees.remove(comtree);
-                self.budgets.comtrees.remove(comtree);
-                self.budgets.branches.retain(|id, _| id.comtree != *comtree);
-                self.budgets.guarantees.retain(|id, _| id.comtree != *comtree);
-                self.branches.retain(|id, _| id.comtree != *comtree);
-            }
-            Change::AddLink(config) => {
-                self.links.insert(config.key, *config);
-            }
-            Change::RemoveLink { key, .. } => self.remove_link(key),
-            Change::AddBranch(config) => {
-                self.branches.insert(config.id, *config);
-            }
-            Change::RemoveBranch(id) => {
-                self.branches.remove(id);
-                self.budgets.branches.remove(id);
-                self.budgets.guarantees.remove(id);
-            }
-            Change::SetBranchRole { branch, role } => {
-                if let Some(config) = self.branches.get_mut(branch) {
-                    config.role = *role;
-                }
-            }
-            Change::SetComtreeBudget { comtree, budget } => {
-                self.budgets.comtrees.insert(*comtree, *budget);
-            }
-            Change::SetBranchBudget { branch, budget } => {
-                self.budgets.branches.insert(*branch, *budget);
-            }
-            Change::SetLinkCapacity { key, capacity, .. } => {
-                self.capacities.insert(*key, *capacity);
-            }
-            Change::SetBranchGuarantee { branch, bits } => {
-                self.budgets.guarantees.insert(*branch, *bits);
-            }
-            Change::LimitSubscriptions(most) => self.most_subscriptions = *most,
-            _ => {}
-        }
     }
 }
 

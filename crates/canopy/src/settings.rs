@@ -11,7 +11,6 @@ mod links;
 mod sources;
 
 use anyhow::{Context, bail};
-pub(crate) use budgets::OwnBudgets;
 use budgets::check_own_budgets;
 use canopy_engines::{ENGINE_FOLDER, EngineChoice};
 use canopy_node::{DEFAULT_RECEIVE_BUFFER, NodeConfig};
@@ -187,7 +186,7 @@ pub(crate) struct RelaySettings {
     /// The branches of comtrees over them.
     pub(crate) branches: Vec<BranchConfig>,
     /// What comtrees and branches may be sent.
-    pub(crate) own_budgets: OwnBudgets,
+    pub(crate) own_budgets: canopy_overlay::OwnBudgets,
     /// What was given and does nothing, or not what it should, each with its place and a remedy.
     pub(crate) warnings: Vec<String>,
 }

@@ -5,8 +5,9 @@ use crate::net::Controlled;
 use crate::trust;
 use anyhow::{Context, anyhow};
 use canopy_channel::{Channel, Hello, Register, Registered};
-use canopy_control::{Applying, Item, ItemKey, LinkId, LinkReport, RelaySide};
+use canopy_control::{Applying, ItemKey, RelaySide};
 use canopy_node::RelayWatch;
+use canopy_overlay::LinkWatch;
 use canopy_relay::Notice;
 use canopy_session::PublicKey;
 use canopy_wire::{Comtree, Time};
@@ -26,13 +27,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const MOST_PAUSE: Duration = Duration::from_secs(2);
 /// Links are looked at this often, beside what data threads tell of them at once.
 const LOOK: Duration = Duration::from_millis(250);
-/// A link that has never been up is not told of as down before it has had so long to come up.
-const GRACE: Duration = Duration::from_secs(2);
-
-/// What data threads have told of a link counts for so long, whatever a look says: what is looked at is
-/// a moment old, and a link that seems to fail again and again is left alone by the controller.
-const SETTLED: Duration = Duration::from_secs(2);
-
 /// What an agent is told.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Told {
@@ -56,14 +50,6 @@ impl Told {
     }
 }
 
-/// A link that the controller wants.
-struct Known {
-    id: LinkId,
-    came: Instant,
-    /// What data threads have told of it last, and when.
-    told: Option<(Instant, bool)>,
-}
-
 /// A relay's agent at its controller.
 pub(crate) struct Agent {
     config: AgentConfig,
@@ -72,7 +58,7 @@ pub(crate) struct Agent {
     data_plane: Controlled,
     watch: RelayWatch,
     notices: UnboundedReceiver<Told>,
-    links: BTreeMap<PublicKey, Known>,
+    links: LinkWatch,
     issuers: String,
     origin: Instant,
 }
@@ -94,7 +80,7 @@ impl Agent {
             data_plane,
             watch,
             notices,
-            links: BTreeMap::new(),
+            links: LinkWatch::default(),
             issuers: String::new(),
             origin: Instant::now(),
         }
@@ -204,17 +190,8 @@ impl Agent {
             data_plane.apply(&items)
         });
         result.await.unwrap_or_else(|error| Err(error.to_string()))?;
-        self.know_link(applying);
+        self.links.applied(self.now(), applying);
         Ok(())
-    }
-
-    fn know_link(&mut self, applying: &Applying) {
-        if let Some(Item::Link { key, .. }) = &applying.before {
-            self.links.remove(key);
-        }
-        if let Some(Item::Link { id, key, .. }) = &applying.after {
-            self.links.insert(*key, Known { id: *id, came: Instant::now(), told: None });
-        }
     }
 
     async fn hear(&mut self, told: Told) {
@@ -239,22 +216,19 @@ impl Agent {
     }
 
     fn hear_of_link(&mut self, key: PublicKey, up: bool) {
-        let Some(known) = self.links.get_mut(&key) else { return };
-        known.told = Some((Instant::now(), up));
-        let link = known.id;
-        let delay_us = self.data_plane.links().get(&key).map_or(0, |(_, _, delay)| *delay);
-        self.side.set_link(self.now(), LinkReport { link, up, delay_us });
+        let now = self.now();
+        let delay_us = self.data_plane.links().get(&key).map_or(0, |seen| seen.delay_us);
+        if let Some(report) = self.links.told(now, &key, up, delay_us) {
+            self.side.set_link(now, report);
+        }
     }
 
     /// Looks how the links are.
     fn look(&mut self) {
         let now = self.now();
-        for (key, (has_been_up, is_up, delay_us)) in self.data_plane.links() {
-            let Some(known) = self.links.get(&key) else { continue };
-            let told = known.told.filter(|(when, _)| when.elapsed() < SETTLED);
-            if told.is_some() || has_been_up || known.came.elapsed() > GRACE {
-                let up = told.map_or(is_up, |(_, up)| up);
-                self.side.set_link(now, LinkReport { link: known.id, up, delay_us });
+        for (key, seen) in self.data_plane.links() {
+            if let Some(report) = self.links.seen(now, &key, seen) {
+                self.side.set_link(now, report);
             }
         }
     }

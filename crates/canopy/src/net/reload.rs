@@ -1,12 +1,13 @@
 //! What the settings say of the overlay, given to a running relay: at its start, and again at each
 //! SIGHUP.
 
-use super::{Net, SharedNet, changes};
+use super::{Net, OfSettings, SharedNet};
 use crate::settings::{RelayArgs, RelaySettings};
 use crate::trust::{self, TrustPath};
 use anyhow::Context;
 use canopy_client::RelayKey;
 use canopy_node::{RelayWatch, RunningRelay};
+use canopy_overlay::changes;
 use canopy_relay::{BranchRole, Budget, Change};
 use canopy_session::PublicKey;
 use tokio::signal::unix::Signal;
@@ -121,20 +122,6 @@ impl Reloads {
         net.names.retain(|key, _| net.links.contains_key(key));
         self.net.set(net);
         taken
-    }
-}
-
-impl Net {
-    /// Leaves the comtrees that were there before as they were, and returns those that would be others.
-    fn keep_comtrees(&mut self, before: &Net) -> Vec<u32> {
-        let mut kept = Vec::new();
-        for (id, config) in &mut self.comtrees {
-            if let Some(old) = before.comtrees.get(id).filter(|old| *old != config) {
-                kept.push(id.0);
-                config.clone_from(old);
-            }
-        }
-        kept
     }
 }
 

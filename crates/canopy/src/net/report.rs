@@ -1,7 +1,7 @@
 //! `/net`: how a relay's part of the overlay stands, as JSON.
 
 use super::reload::role_name;
-use super::{Net, SharedNet};
+use super::{Net, OfSettings, SharedNet};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;

@@ -4,20 +4,8 @@
 use super::file::Table;
 use super::limits::{MOST_BITS, MOST_PACKETS};
 use super::sources::{Sources, within};
-use canopy_relay::{BranchConfig, BranchId, Budget, ComtreeConfig};
-use canopy_wire::Comtree;
-use std::collections::BTreeMap;
-
-/// The budgets of all comtrees, and of all branches; one without limits is not among the branches'.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct OwnBudgets {
-    /// What a comtree has that has just come.
-    pub(crate) at_first: Budget,
-    pub(crate) comtrees: BTreeMap<Comtree, Budget>,
-    pub(crate) branches: BTreeMap<BranchId, Budget>,
-    /// What branches have of their links' capacity for certain, bits a second.
-    pub(crate) guarantees: BTreeMap<BranchId, u64>,
-}
+use canopy_overlay::OwnBudgets;
+use canopy_relay::{BranchConfig, Budget, ComtreeConfig};
 
 /// The budgets that the tables say, of comtrees and branches that have been checked already. A comtree
 /// has those of `[limits]` where its table says nothing.

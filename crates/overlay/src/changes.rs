@@ -1,7 +1,7 @@
 //! From what a relay has of the overlay to what it is to have, in an order in which the data plane
 //! takes every step.
 
-use super::Net;
+use crate::Net;
 use canopy_relay::{BranchConfig, BranchRole, Change};
 
 /// The changes that make `after` of `before`, in order. At no step does a relay have a second parent,
@@ -16,7 +16,7 @@ use canopy_relay::{BranchConfig, BranchRole, Change};
 ///
 /// A link that is another one now is taken away and added. So is a branch whose neighbour has another
 /// site. A comtree that is on both sides stays as it is.
-pub(crate) fn changes(before: &Net, after: &Net) -> Vec<Change> {
+pub fn changes(before: &Net, after: &Net) -> Vec<Change> {
     let mut changes = Vec::new();
     if before.most_subscriptions != after.most_subscriptions {
         changes.push(Change::LimitSubscriptions(after.most_subscriptions));
