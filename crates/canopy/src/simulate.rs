@@ -1,18 +1,22 @@
 //! `canopy sim`: a seeded world in virtual time.
 
 mod scale;
+mod topology;
 
 use crate::output::{print_line, print_note};
 use canopy_sim::{MAX_RELAYS, OverlayConfig, OverlayReport, Report, SimConfig};
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Runs the real relay and the real sessions on a seeded virtual network: participants join, walk,
 /// leave, crash and move to other addresses, the network loses and reorders, strangers attack, the
 /// relay restarts. With --relays it is a world of many relays: comtrees of every shape over their
-/// links, participants who move between them, links that are cut. A reference model says what had to be delivered. The same seed gives the same
+/// links, participants who move between them, links that are cut. With --topology it is a controller
+/// with a relay at each node of a network: participants join by the controller, and links, relays, the
+/// controller and its channels fail. A reference model says what had to be delivered. The same seed gives the same
 /// run, to the bit: compare trace_hash. The exit status is 1 if anything was wrong.
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -38,6 +42,9 @@ struct WorldArgs {
     /// How many relays; without it, one relay in more detail, with hostile participants and strangers
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RELAYS)))]
     relays: Option<u32>,
+    /// A network in a .gml or .toml file: a controller, and a relay at each of its nodes
+    #[arg(long, value_name = "FILE", conflicts_with = "relays")]
+    topology: Option<PathBuf>,
     /// How many participants; drawn from the seed if not given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     participants: Option<u32>,
@@ -63,6 +70,9 @@ impl WorldArgs {
     fn run(self) -> anyhow::Result<ExitCode> {
         if let Some(relays) = self.relays {
             return self.run_overlay(relays);
+        }
+        if let Some(file) = &self.topology {
+            return topology::run(file, &self);
         }
         let mut config = SimConfig::new(self.seed);
         config.participants = self.participants;

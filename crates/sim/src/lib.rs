@@ -10,7 +10,8 @@
 //! [`run`] is the world of one relay with several data threads. [`run_overlay`] is the world of many
 //! relays: comtrees of every shape over their links, participants who move between them, links and
 //! relays that break. [`run_scale`] is a world of up to thousands of relays in which nothing breaks: it
-//! tells what one costs against its size.
+//! tells what one costs against its size. [`run_topology`] is a real controller with its relays on a
+//! network's graph: whoever is in the world was let in by it, and it repairs what breaks.
 #![forbid(unsafe_code)]
 
 mod application;
@@ -26,6 +27,7 @@ mod report;
 mod sabotage;
 mod scale;
 mod scenario;
+mod topology;
 mod trace;
 mod world;
 
@@ -37,5 +39,6 @@ pub use overlay::{
 pub use report::{RelayTotals, Report};
 pub use sabotage::Sabotage;
 pub use scale::{Gauge, ScaleConfig, ScaleCore, ScaleRow, exponent, run_scale};
+pub use topology::{TopologyConfig, TopologyReport, TopologySabotage, run_topology};
 pub use trace::Tap;
 pub use world::{run, run_with_tap};

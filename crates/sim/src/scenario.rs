@@ -265,6 +265,7 @@ pub(crate) enum Stream {
     Overlay,
     Budgets,
     Moves,
+    Topology,
 }
 
 pub(crate) fn stream(seed: u64, stream: Stream) -> ChaCha8Rng {

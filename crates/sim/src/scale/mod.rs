@@ -5,7 +5,7 @@
 //! whoever has a clock can tell, a [`Gauge`] tells.
 
 mod config;
-mod machine;
+pub(crate) mod machine;
 mod phases;
 mod row;
 mod tree;

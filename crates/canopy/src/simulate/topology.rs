@@ -1,0 +1,69 @@
+//! `canopy sim --topology`: the control plane and the data plane on a network.
+
+use super::{WorldArgs, judged};
+use crate::output::{print_line, print_note};
+use anyhow::{Context, anyhow};
+use canopy_plan::Network;
+use canopy_sim::{TopologyConfig, TopologyReport, run_topology};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Runs one seed on the network of a file.
+///
+/// # Errors
+/// The file cannot be read, or is no network.
+pub(super) fn run(file: &Path, args: &WorldArgs) -> anyhow::Result<ExitCode> {
+    let shown = file.display();
+    let content = std::fs::read(file).with_context(|| format!("cannot read {shown}"))?;
+    let network = Network::from_file(file, &content).with_context(|| format!("in {shown}"))?;
+    for note in network.notes() {
+        print_note(format_args!("{shown}: {note}"));
+    }
+    let mut config = TopologyConfig::new(&shown.to_string(), args.seed);
+    config.participants = args.participants;
+    config.seconds = args.seconds.unwrap_or(config.seconds);
+    let report = run_topology(&network, &config).map_err(|error| anyhow!(error))?;
+    match args.json {
+        true => print_line(serde_json::to_string(&report)?)?,
+        false => print_line(in_words(&report))?,
+    }
+    Ok(judged(report.verdict()))
+}
+
+fn in_words(report: &TopologyReport) -> String {
+    format!(
+        "seed {} on {}: {} relays with {} links in {} parts, {} participants in {} worlds for {} s\n\
+         {} updates published; deliveries: {} expected, {} made, {} excused, {} missing, {} \
+         duplicates, {} unexpected\n\
+         {} faults, {} lives of the controller; links down {}, relays lost {}, found {}; trees: {} \
+         reshaped, {} broken; {} admitted, {} refused, {} left, {} moved\n\
+         trace hash {}",
+        report.seed,
+        report.topology,
+        report.relays,
+        report.links,
+        report.components,
+        report.participants,
+        report.worlds,
+        report.virtual_seconds,
+        report.updates_published,
+        report.deliveries_expected,
+        report.deliveries,
+        report.deliveries_excused,
+        report.missing,
+        report.duplicates,
+        report.unexpected,
+        report.faults,
+        report.controllers,
+        report.links_down,
+        report.relays_lost,
+        report.relays_found,
+        report.reshaped,
+        report.broken,
+        report.admitted,
+        report.refused,
+        report.left,
+        report.moved,
+        report.trace_hash,
+    )
+}

@@ -1,0 +1,215 @@
+//! What fails and is mended, and what may go wrong meanwhile.
+
+use super::config::TopologySabotage;
+use super::faults::{Fault, Planned};
+use super::world::{Step, World};
+use canopy_wire::Time;
+use rand::RngExt;
+use std::time::Duration;
+
+/// Traffic flows again so long after a link or a relay has failed, beside the longest way four times:
+/// relays tell the controller, it tells relays, and they ask each other for what they lack.
+const REPAIRED_IN: Duration = Duration::from_millis(1_000);
+/// Participants of a dead relay are at others by then, beside the same.
+const REHOMED_IN: Duration = Duration::from_millis(2_000);
+/// What was cut off is found again so long after it is mended, beside the same.
+const FOUND_IN: Duration = Duration::from_millis(5_000);
+/// A controller that starts waits for its relays so long before it gives one up.
+const RETURN: Duration = Duration::from_secs(8);
+/// A channel over which nothing comes ends.
+const SILENCE: Duration = Duration::from_secs(3);
+
+impl World<'_> {
+    /// How much longer things take the farther apart relays are.
+    fn far(&self) -> Duration {
+        self.span * 4
+    }
+
+    pub(crate) fn break_down(&mut self, number: usize) {
+        let fault = self.choose(self.faults[number].fault);
+        self.faults[number].fault = fault;
+        let (now, until) = (self.now, self.faults[number].until);
+        self.told.faults += 1;
+        match fault {
+            Fault::Link(link) => {
+                self.excuse_without(Some(link), None, number);
+                self.cut[link] = true;
+            }
+            Fault::Relay(relay) => self.kill_relay(relay, number),
+            // Nothing depends on anything yet, or all of it has failed once.
+            Fault::LinkOfTree | Fault::RelayOfTree => {}
+            Fault::Controller => self.kill_controller(),
+            Fault::Channels(one_in) => self.block(one_in, number),
+            Fault::Loss => {
+                self.loses = true;
+                self.excuse_all(until + FOUND_IN + self.far());
+            }
+            Fault::Reordering => self.reorders = true,
+            Fault::Storm(link) => {
+                self.cut[link] = true;
+                self.kill_controller();
+                self.excuse_all(until + RETURN + self.far());
+            }
+        }
+        self.trace.arrived(
+            now,
+            ([0, 0, 0, 0], number as u16).into(),
+            ([0, 0, 0, 0], 0).into(),
+            &[],
+        );
+    }
+
+    pub(crate) fn mend(&mut self, number: usize) {
+        match self.faults[number].fault {
+            Fault::Link(link) => self.cut[link] = false,
+            Fault::Relay(relay) => self.start_relay(relay),
+            Fault::LinkOfTree | Fault::RelayOfTree => {}
+            Fault::Controller => self.start_controller(),
+            Fault::Channels(_) => self.reopen(),
+            Fault::Loss => self.loses = false,
+            Fault::Reordering => self.reorders = false,
+            Fault::Storm(link) => {
+                self.cut[link] = false;
+                self.start_controller();
+            }
+        }
+    }
+
+    /// Of a fault of something on which a world depends, what that is. A link that fails again and again
+    /// is left alone on purpose, so none fails twice so.
+    fn choose(&mut self, fault: Fault) -> Fault {
+        if !matches!(fault, Fault::LinkOfTree | Fault::RelayOfTree) {
+            return fault;
+        }
+        let trees = self.process.controller.iter().flat_map(|controller| {
+            self.worlds.iter().flat_map(|world| controller.tree(world.comtree))
+        });
+        let hops = trees.filter_map(|hop| {
+            let (relay, above) = (self.process.node(hop.relay)?, hop.above);
+            let above = above.and_then(|(above, _)| self.process.node(above));
+            Some((relay, above.and_then(|above| self.graph.between(relay, above))))
+        });
+        let has_failed =
+            |link: &usize| self.faults.iter().any(|planned| planned.fault == Fault::Link(*link));
+        let faults: Vec<Fault> = hops
+            .filter_map(|(relay, link)| match fault {
+                Fault::LinkOfTree => link.filter(|link| !has_failed(link)).map(Fault::Link),
+                _ => self.machines[relay].is_up().then_some(Fault::Relay(relay)),
+            })
+            .collect();
+        match faults.is_empty() {
+            true => fault,
+            false => faults[self.rng.random_range(0..faults.len())],
+        }
+    }
+
+    /// What is published may be lost: until it is repaired, or, where what stands does not hold
+    /// together, until the fault is mended.
+    fn excuse_without(&mut self, link: Option<usize>, relay: Option<usize>, number: usize) {
+        let standing = self.standing(link, relay);
+        for world in 0..self.worlds.len() {
+            let is_here = |node: &usize| Some(*node) != relay;
+            let mut nodes = self.relays_of(world).into_iter().filter(is_here);
+            let first = nodes.next().and_then(|node| standing[node]);
+            let is_whole = first.is_none() || nodes.all(|node| standing[node] == first);
+            let until = match is_whole {
+                true => self.now + REPAIRED_IN + self.far(),
+                false => self.faults[number].until + FOUND_IN + self.far(),
+            };
+            self.model.excuse(world, self.now, until);
+        }
+    }
+
+    /// The relays that have a world's participants.
+    fn relays_of(&self, world: usize) -> Vec<usize> {
+        let of = self.people.iter().filter(|person| person.world == world && person.is_wanted);
+        of.map(|person| person.relay).collect()
+    }
+
+    fn excuse_all(&mut self, until: Time) {
+        (0..self.worlds.len()).for_each(|world| self.model.excuse(world, self.now, until));
+    }
+
+    fn kill_relay(&mut self, relay: usize, number: usize) {
+        self.excuse_without(None, Some(relay), number);
+        self.machines[relay].stop();
+        self.end_channel(relay);
+        let standing = self.standing(None, None);
+        // Who has no other relay near, or is cut off from the others by it, stays where it is.
+        let mut moving: Vec<usize> = (0..self.people.len()).collect();
+        moving.retain(|one| {
+            let person = &self.people[*one];
+            let others = self.relays_of(person.world);
+            let near = person.near.iter().find_map(|node| standing[*node]);
+            let is_whole =
+                others.iter().filter(|node| **node != relay).all(|node| standing[*node] == near);
+            person.relay == relay && person.is_connected() && near.is_some() && is_whole
+        });
+        let by = self.now + REHOMED_IN + self.far();
+        self.at(by, Step::Rehomed(moving));
+    }
+
+    fn kill_controller(&mut self) {
+        let commits = self.rng.random_bool(0.5);
+        self.process.stop(commits);
+        for relay in 0..self.channels.len() {
+            self.end_channel(relay);
+        }
+    }
+
+    /// A channel ends; both sides notice, and the relay calls again.
+    fn end_channel(&mut self, relay: usize) {
+        if !self.channels[relay].is_open() {
+            return;
+        }
+        self.channels[relay].epoch += 1;
+        let at = self.process.local(self.now);
+        if let (Some(controller), Some(id)) =
+            (&mut self.process.controller, self.process.ids[relay])
+        {
+            controller.handle_disconnect(at, id);
+            self.pump_controller();
+        }
+        let pause = Duration::from_millis(self.rng.random_range(100..300));
+        self.after(pause, Step::Connect(relay, self.machines[relay].life));
+    }
+
+    /// Nothing passes between the controller and some relays. A relay that no connected neighbour
+    /// answers for is given up.
+    fn block(&mut self, one_in: usize, number: usize) {
+        let until = self.faults[number].until;
+        let is_blocked = |relay: &usize| relay.is_multiple_of(one_in);
+        let blocked: Vec<usize> = (0..self.channels.len()).filter(is_blocked).collect();
+        for relay in &blocked {
+            self.channels[*relay].blocked = until;
+        }
+        let has_witness = |relay: &usize| {
+            self.graph.edges.iter().any(|edge| {
+                let other = edge.ends.iter().find(|end| *end != relay);
+                edge.ends.contains(relay) && other.is_some_and(|other| !is_blocked(other))
+            })
+        };
+        if !blocked.iter().all(has_witness) {
+            self.excuse_all(until + FOUND_IN + self.far());
+        }
+    }
+
+    /// Channels that were blocked go on, or have ended by now.
+    fn reopen(&mut self) {
+        for relay in 0..self.channels.len() {
+            let planned = self.faults.iter().find(|planned| {
+                planned.until == self.now && self.channels[relay].blocked == self.now
+            });
+            if planned.is_some_and(|planned| planned.until.since(planned.from) > SILENCE) {
+                self.end_channel(relay);
+            }
+        }
+    }
+
+    /// Whether messages to relays are held up, because something fails now or has lately.
+    pub(crate) fn is_sabotaged_late(&self) -> bool {
+        let is_after = |planned: &Planned| self.now >= planned.from;
+        self.config.sabotage == Some(TopologySabotage::LateRepair)
+            && self.faults.iter().any(is_after)
+    }
+}

@@ -1,0 +1,128 @@
+//! What must be true at every moment, and at the end.
+
+use super::machine::Held;
+use super::reference;
+use super::world::{LINK, World};
+use canopy_control::Enter;
+use canopy_control::storage::Table;
+use canopy_plan::Rate;
+use canopy_wire::DropReason;
+
+impl World<'_> {
+    pub(crate) fn judge(&mut self) {
+        self.model.judge(self.now);
+        if let Some(controller) = &self.process.controller {
+            let knows = |owner| self.people.iter().any(|person| person.owner == owner);
+            if let Some(fault) = reference::fault(controller, knows) {
+                self.model.broken(self.now, fault);
+            }
+        }
+        self.check_bounds();
+    }
+
+    /// What is held grows with what there is, not with what has happened.
+    fn check_bounds(&mut self) {
+        let people = self.people.len() as u32;
+        for relay in 0..self.machines.len() {
+            let Held { sessions, subscriptions, groups } = self.machines[relay].held();
+            let degree =
+                self.graph.edges.iter().filter(|edge| edge.ends.contains(&relay)).count() as u32;
+            let groups_of_all = 4 * self.worlds.len() as u32;
+            // A session that was lost is there until it expires; its participant has one at most.
+            let is_bounded = sessions <= 2 * people + degree
+                && groups <= groups_of_all
+                && subscriptions <= groups_of_all * (2 * people + degree + 1);
+            if !is_bounded {
+                let held = self.machines[relay].held();
+                self.model.broken(self.now, format!("relay {relay} holds {held:?}"));
+            }
+        }
+        // An address rests when its member has left; nobody leaves more than once in two seconds.
+        let seconds = self.now.as_nanos() / 1_000_000_000 + 2;
+        let members = self.process.storage.len(Table::Members) as u64;
+        if members > u64::from(people) * seconds {
+            self.model.broken(self.now, format!("{members} records of members are stored"));
+        }
+    }
+
+    /// Counts what passes over a link, and holds it against what the link bears in a second.
+    pub(crate) fn count_bytes(&mut self, link: usize, side: usize, len: usize) {
+        let second = self.now.as_nanos() / 1_000_000_000;
+        let (of, bytes) = &mut self.bytes[link][side];
+        if *of != second {
+            (*of, *bytes) = (second, 0);
+        }
+        *bytes += len as u64;
+        if *bytes as f64 * 8.0 > LINK.bits {
+            let bytes = *bytes;
+            self.model.broken(self.now, format!("link {link} is sent {bytes} bytes in a second"));
+        }
+    }
+
+    /// Participants of a dead relay are at others in time.
+    pub(crate) fn check_rehomed(&mut self, people: &[usize]) {
+        for number in people {
+            let person = &self.people[*number];
+            if person.is_wanted && !person.is_connected() {
+                let relay = person.relay;
+                let what = format!("participant {number} of a dead relay is not in ({relay})");
+                self.model.broken(self.now, what);
+            }
+        }
+    }
+
+    /// When nothing has failed for a while, whoever wants to be in is.
+    pub(crate) fn check_everybody_is_in(&mut self) {
+        for number in 0..self.people.len() {
+            let person = &self.people[number];
+            if person.is_wanted && self.model.since(number).is_none() {
+                let relay = person.relay;
+                let what = format!("participant {number} is not in at last, at relay {relay}");
+                self.model.broken(self.now, what);
+            }
+        }
+        if self.process.controller.as_ref().is_none_or(|controller| !controller.is_settled()) {
+            self.model.broken(self.now, "the controller is not settled at last");
+        }
+    }
+
+    /// After all have left, nothing is reserved, and relays have nothing but links.
+    pub(crate) fn finish(&mut self) {
+        let Some(controller) = &self.process.controller else {
+            return self.model.broken(self.now, "there is no controller at last");
+        };
+        let reserved = controller.accounts().find(|(_, _, reserved)| *reserved != Rate::ZERO);
+        let mut faults = Vec::new();
+        if let Some((account, _, reserved)) = reserved {
+            faults.push(format!("{account:?}: {reserved:?} is reserved for nobody"));
+        }
+        for (relay, machine) in self.machines.iter().enumerate() {
+            let items = self.items_of_worlds(relay);
+            if items > 0 {
+                faults.push(format!("relay {relay} has {items} items after all have left"));
+            }
+            let counters = machine.counters();
+            for reason in [DropReason::OverBudget, DropReason::ComtreeOverBudget] {
+                if counters.dropped(reason) > 0 {
+                    let count = counters.dropped(reason);
+                    faults.push(format!("relay {relay} dropped {count} within limits: {reason:?}"));
+                }
+            }
+        }
+        faults.into_iter().for_each(|fault| self.model.broken(self.now, fault));
+    }
+
+    /// Lets somebody in of whom the model does not know: the sabotage that the reference is to see.
+    pub(crate) fn leak(&mut self) {
+        let at = self.process.local(self.now);
+        let measured = self.process.ids.iter().flatten().map(|id| (*id, 1)).collect();
+        let world = self.worlds[0].name.clone();
+        let enter = Enter { world, owner: [0xee; 16], limits: None, measured };
+        if let Some(controller) = &mut self.process.controller
+            && let Err(why) = controller.enter(at, &enter)
+        {
+            self.model.broken(self.now, format!("nothing leaks: {why}"));
+        }
+        self.pump_controller();
+    }
+}

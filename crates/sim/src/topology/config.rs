@@ -1,0 +1,59 @@
+//! What a run on a graph is asked for; all the rest is drawn from the seed.
+
+use std::fmt::Write;
+
+/// Length of a run in virtual seconds, if nothing else is asked for.
+const DEFAULT_SECONDS: u32 = 40;
+
+/// What to simulate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TopologyConfig {
+    /// The network's file, as the replay command names it.
+    pub file: String,
+    /// Decides everything that is not fixed here.
+    pub seed: u64,
+    /// How many participants; drawn from the seed if not given.
+    pub participants: Option<u32>,
+    /// Virtual seconds until everyone leaves. In the last part of them nothing fails any more.
+    pub seconds: u32,
+    /// A fault that the model is not told of: the proof that it can find one.
+    pub sabotage: Option<TopologySabotage>,
+}
+
+/// A fault that the model is not told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TopologySabotage {
+    /// Relays say that they have the branches of a comtree, but leave out the last one.
+    DropBranch,
+    /// Every n-th update is published twice.
+    DoubleUpdate(u32),
+    /// Somebody is let in of whom the model does not know.
+    LeakReservation,
+    /// What the controller tells relays takes three seconds once something has failed.
+    LateRepair,
+}
+
+impl TopologyConfig {
+    /// A run of a seed as `canopy sim --topology FILE --seed S` does it.
+    pub fn new(file: &str, seed: u64) -> TopologyConfig {
+        TopologyConfig {
+            file: file.to_owned(),
+            seed,
+            participants: None,
+            seconds: DEFAULT_SECONDS,
+            sabotage: None,
+        }
+    }
+
+    /// The one command that does this run again.
+    pub fn replay(&self) -> String {
+        let mut command = format!("canopy sim --topology {} --seed {}", self.file, self.seed);
+        if let Some(participants) = self.participants {
+            let _ = write!(command, " --participants {participants}");
+        }
+        if self.seconds != DEFAULT_SECONDS {
+            let _ = write!(command, " --seconds {}", self.seconds);
+        }
+        command
+    }
+}

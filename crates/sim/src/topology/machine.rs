@@ -1,0 +1,287 @@
+//! One relay: a data thread as the daemon runs it, the relay's side of the control plane, and what is
+//! between the two.
+
+use super::config::TopologySabotage;
+use crate::host::{Thread, UNIX_ZERO, Waiting, steer};
+use crate::overlay::machine::{Sent, Sockets};
+use canopy_control::{Applying, ItemKey, RelaySide};
+use canopy_overlay::{LinkWatch, Net, Seen, changes, member_change, wanted};
+use canopy_relay::{
+    ADDRESS_REST, Budgets, Change, Counters, Gate, GateLimits, Mode, Notice, Places, Refusal,
+    Relay, RelayConfig, Siblings, TableLimits, Trust,
+};
+use canopy_session::{Identity, Keyring, SessionLimits};
+use canopy_wire::{SAFE_DATAGRAM, Suite, Tag, Time};
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How many participants a relay can have.
+const SESSIONS: u32 = 256;
+
+pub(crate) struct Machine {
+    pub(crate) identity: Identity,
+    /// Its clock is ahead of the world's by so much.
+    pub(crate) ahead: Duration,
+    /// What a turn takes.
+    pub(crate) turn: Duration,
+    /// What applying a change takes.
+    pub(crate) applies_in: Duration,
+    trust: Arc<Trust>,
+    rng: ChaCha8Rng,
+    thread: Option<Thread>,
+    pub(crate) side: RelaySide,
+    watch: LinkWatch,
+    base: Net,
+    net: Net,
+    opened: Vec<u8>,
+    retired: Counters,
+    /// What is being applied.
+    pub(crate) applying: Option<Applying>,
+    /// Counted by its starts.
+    pub(crate) life: u32,
+}
+
+/// How much a relay holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) sessions: u32,
+    pub(crate) subscriptions: u32,
+    pub(crate) groups: u32,
+}
+
+impl Machine {
+    pub(crate) fn new(number: usize, trust: Arc<Trust>, mut rng: ChaCha8Rng) -> Machine {
+        let mut seed = [9; 32];
+        seed[..4].copy_from_slice(&(number as u32).to_be_bytes());
+        // One in ten is slow.
+        let is_slow = rng.random_bool(0.1);
+        let micros = if is_slow { [2_000, 30_000] } else { [20, 2_000] };
+        Machine {
+            identity: Identity::new(seed),
+            ahead: Duration::from_millis(rng.random_range(0..3_000)),
+            turn: Duration::from_micros(micros[0]),
+            applies_in: Duration::from_micros(micros[1]),
+            trust,
+            rng,
+            thread: None,
+            side: RelaySide::new(0),
+            watch: LinkWatch::default(),
+            base: Net { most_subscriptions: 1_000, ..Net::default() },
+            net: Net::default(),
+            opened: Vec::new(),
+            retired: Counters::default(),
+            applying: None,
+            life: 0,
+        }
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.thread.is_some()
+    }
+
+    /// The relay's time.
+    pub(crate) fn local(&self, now: Time) -> Time {
+        now + self.ahead
+    }
+
+    /// The world's time of a moment on the relay's clock.
+    pub(crate) fn global(&self, local: Time) -> Time {
+        Time::from_nanos(local.as_nanos().saturating_sub(self.ahead.as_nanos() as u64))
+    }
+
+    pub(crate) fn start(&mut self) {
+        self.life += 1;
+        let keys = Keyring::with_identity(self.rng.random::<Tag>(), self.identity.clone());
+        let config = self.config();
+        let table_key = self.rng.random::<Tag>();
+        let siblings = Siblings::mesh(1).into_iter().next();
+        self.thread =
+            siblings.map(|siblings| Thread::new(Relay::new(config, siblings, keys, &table_key)));
+        self.side = RelaySide::new(self.life);
+        self.watch = LinkWatch::default();
+        self.net = self.base.clone();
+        self.applying = None;
+    }
+
+    /// The relay goes down with all that it knew.
+    pub(crate) fn stop(&mut self) {
+        self.retired = self.counters();
+        self.thread = None;
+        self.applying = None;
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        let mut sum = self.retired.clone();
+        if let Some(thread) = &self.thread {
+            sum.add(thread.turn.relay().counters());
+        }
+        sum
+    }
+
+    pub(crate) fn held(&self) -> Held {
+        let relay = self.thread.as_ref().map(|thread| thread.turn.relay());
+        relay.map_or_else(Held::default, |relay| Held {
+            sessions: relay.sessions(),
+            subscriptions: relay.subscriptions(),
+            groups: relay.groups(),
+        })
+    }
+
+    /// Does what the controller says; see `Controlled` of the daemon.
+    pub(crate) fn apply(&mut self, now: Time, sabotage: Option<TopologySabotage>) {
+        let Some(applying) = self.applying.take() else { return };
+        let local = self.local(now);
+        let result = match applying.key() {
+            key @ ItemKey::Member(..) => {
+                let change = member_change(key, applying.before.as_ref(), applying.after.as_ref());
+                change.map_or(Ok(()), |change| match self.change(local, change) {
+                    Ok(()) | Err(Refusal::UnknownAddress(..) | Refusal::UnknownComtree(_)) => {
+                        Ok(())
+                    }
+                    Err(why) => Err(why.to_string()),
+                })
+            }
+            key => self.apply_net(local, key, &applying, sabotage),
+        };
+        if result.is_ok() {
+            self.watch.applied(local, &applying);
+        }
+        self.side.applied(applying, result);
+    }
+
+    fn apply_net(
+        &mut self,
+        local: Time,
+        key: ItemKey,
+        applying: &Applying,
+        sabotage: Option<TopologySabotage>,
+    ) -> Result<(), String> {
+        let mut items = self.side.items().clone();
+        match &applying.after {
+            Some(item) => _ = items.insert(key, item.clone()),
+            None => _ = items.remove(&key),
+        }
+        let mut after = wanted(&self.base, &self.net, &items, Suite::ChaCha20Poly1305)?;
+        if sabotage == Some(TopologySabotage::DropBranch) && after.branches.len() > 1 {
+            after.branches.pop_last();
+        }
+        let before = self.net.clone();
+        let steps = changes(&before, &after);
+        if let Err(why) = self.go(local, steps) {
+            let back = changes(&self.net, &before);
+            return match self.go(local, back) {
+                Ok(()) => Err(why),
+                Err(worse) => Err(format!("{why}; and it could not be taken back: {worse}")),
+            };
+        }
+        self.net.names = after.names;
+        Ok(())
+    }
+
+    fn go(&mut self, local: Time, steps: Vec<Change>) -> Result<(), String> {
+        for step in steps {
+            self.change(local, step.clone()).map_err(|why| why.to_string())?;
+            self.net.took(&step);
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, local: Time, change: Change) -> Result<(), Refusal> {
+        let thread = self.thread.as_mut();
+        thread.map_or(Ok(()), |thread| thread.turn.relay_mut().apply(local, change))
+    }
+
+    /// Looks how its links stand, as the daemon's agent does now and then.
+    pub(crate) fn look(&mut self, now: Time) {
+        let local = self.local(now);
+        let Some(thread) = &self.thread else { return };
+        for link in thread.turn.relay().links() {
+            let seen = Seen {
+                has_been_up: link.ups > 0,
+                is_up: link.is_up,
+                delay_us: link.round_trip.map_or(0, |time| (time.as_micros() / 2) as u32),
+            };
+            if let Some(report) = self.watch.seen(local, &link.key, seen) {
+                self.side.set_link(local, report);
+            }
+        }
+    }
+
+    /// A datagram arrives. Returns when that wants a turn.
+    pub(crate) fn arrive(&mut self, now: Time, from: SocketAddr, bytes: Rc<[u8]>) -> Option<Time> {
+        let local = self.local(now);
+        let (_, inlet) = steer(&bytes, 1);
+        let thread = self.thread.as_mut()?;
+        thread.inboxes.push(inlet, Waiting { from, bytes, participant: None, corrupted: false });
+        let at = thread.wants_to_read(local)?;
+        Some(self.global(at))
+    }
+
+    /// Returns when its data thread wants its next turn by itself.
+    pub(crate) fn next_turn(&mut self) -> Option<Time> {
+        let at = self.thread.as_mut()?.next_turn()?;
+        Some(self.global(at))
+    }
+
+    pub(crate) fn is_due(&self, now: Time) -> bool {
+        let local = self.local(now);
+        self.thread.as_ref().is_some_and(|thread| thread.is_due(local))
+    }
+
+    /// Its data thread has its turn. Returns what it sends.
+    pub(crate) fn turn(&mut self, now: Time) -> Vec<Sent> {
+        let local = self.local(now);
+        let Some(thread) = &mut self.thread else { return Vec::new() };
+        thread.begin_turn(local + self.turn);
+        let mut sockets =
+            Sockets { inboxes: &mut thread.inboxes, opened: &mut self.opened, sent: Vec::new() };
+        let Ok(_) = thread.turn.run(local, &mut sockets);
+        let sent = sockets.sent;
+        let relay = thread.turn.relay_mut();
+        while let Some(notice) = relay.poll_notice() {
+            match notice {
+                Notice::LinkUp { key } | Notice::LinkDown { key } => {
+                    let up = matches!(notice, Notice::LinkUp { .. });
+                    let link = relay.links().find(|link| link.key == key);
+                    let round_trip = link.and_then(|link| link.round_trip).unwrap_or_default();
+                    let delay_us = (round_trip.as_micros() / 2) as u32;
+                    if let Some(report) = self.watch.told(local, &key, up, delay_us) {
+                        self.side.set_link(local, report);
+                    }
+                }
+                Notice::ParentSucceeded { comtree } => self.side.set_succeeded(local, comtree),
+                _ => {}
+            }
+        }
+        thread.end_turn(local);
+        sent
+    }
+
+    fn config(&self) -> RelayConfig {
+        RelayConfig {
+            mode: Mode::Immediate,
+            comtrees: Vec::new(),
+            trust: Some(Arc::clone(&self.trust)),
+            origin: UNIX_ZERO,
+            places: Places::new(SESSIONS),
+            max_sessions: SESSIONS,
+            max_datagram: SAFE_DATAGRAM as u16,
+            address_rest: ADDRESS_REST,
+            life: Some(self.life),
+            log_keys: false,
+            limits: SessionLimits::default(),
+            tables: TableLimits {
+                max_groups: 1 << 12,
+                max_subscriptions: 1 << 14,
+                ..TableLimits::default()
+            },
+            budgets: Budgets::default(),
+            gate: Gate::new(GateLimits::default(), &[6; 16]),
+            smallest_set: None,
+        }
+    }
+}

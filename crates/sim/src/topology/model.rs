@@ -1,0 +1,182 @@
+//! The reference model: who had to get which update, and who got what.
+
+use canopy_wire::Time;
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// An update had so long to arrive, beside the longest way.
+const PATIENCE: Duration = Duration::from_millis(1_000);
+/// Whoever has subscribed gets what is published so long after that, beside the longest way four times:
+/// relays pass subscriptions on to each other.
+const SPREADS: Duration = Duration::from_millis(500);
+
+/// So many faults are told of.
+const MOST_FAULTS: usize = 20;
+
+struct Published {
+    id: u64,
+    at: Time,
+    by: usize,
+    world: usize,
+    group: u32,
+    got: BTreeSet<usize>,
+}
+
+/// What the model knows of a participant.
+#[derive(Clone, Default)]
+struct Known {
+    world: usize,
+    /// Since when it is in its world with all that it wants acknowledged.
+    since: Option<Time>,
+    groups: BTreeSet<u32>,
+}
+
+/// What was counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) published: u64,
+    pub(crate) expected: u64,
+    pub(crate) deliveries: u64,
+    pub(crate) excused: u64,
+    pub(crate) missing: u64,
+    pub(crate) duplicates: u64,
+    pub(crate) unexpected: u64,
+}
+
+pub(crate) struct Model {
+    known: Vec<Known>,
+    waiting: VecDeque<Published>,
+    /// Times in which things are allowed to go wrong, by world.
+    excused: Vec<Vec<(Time, Time)>>,
+    span: Duration,
+    next: u64,
+    pub(crate) tally: Tally,
+    pub(crate) faults: Vec<String>,
+    told: BTreeSet<String>,
+}
+
+impl Model {
+    pub(crate) fn new(worlds: &[usize], count: usize, span: Duration) -> Model {
+        let of = |world: &usize| Known { world: *world, ..Known::default() };
+        Model {
+            known: worlds.iter().map(of).collect(),
+            waiting: VecDeque::new(),
+            excused: vec![Vec::new(); count],
+            span,
+            next: 1,
+            tally: Tally::default(),
+            faults: Vec::new(),
+            told: BTreeSet::new(),
+        }
+    }
+
+    /// Something is wrong that no fault excuses.
+    pub(crate) fn broken(&mut self, now: Time, what: impl Into<String>) {
+        let what = what.into();
+        // What is wrong is so again when it is looked at again.
+        if self.faults.len() < MOST_FAULTS && self.told.insert(what.clone()) {
+            let at = now.as_nanos() / 1_000_000;
+            self.faults.push(format!("{at} ms: {what}"));
+        }
+    }
+
+    /// What is published to a world in this time may be lost.
+    pub(crate) fn excuse(&mut self, world: usize, from: Time, until: Time) {
+        self.excused[world].push((from, until));
+    }
+
+    /// A participant has all that it wants.
+    pub(crate) fn settled(&mut self, now: Time, number: usize, groups: BTreeSet<u32>) {
+        let known = &mut self.known[number];
+        known.since = Some(now);
+        known.groups = groups;
+    }
+
+    /// It has not, from now on: it leaves, is lost, or wants something else.
+    pub(crate) fn unsettled(&mut self, number: usize) {
+        self.known[number].since = None;
+    }
+
+    /// Somebody publishes. Returns the update's number.
+    pub(crate) fn publish(&mut self, at: Time, by: usize, group: u32) -> u64 {
+        let (id, world) = (self.next, self.known[by].world);
+        self.next += 1;
+        self.tally.published += 1;
+        self.waiting.push_back(Published { id, at, by, world, group, got: BTreeSet::new() });
+        id
+    }
+
+    pub(crate) fn received(&mut self, now: Time, number: usize, id: Option<u64>, group: u32) {
+        self.tally.deliveries += 1;
+        let found = id.and_then(|id| {
+            let first = self.waiting.front()?.id;
+            self.waiting.get_mut(usize::try_from(id.checked_sub(first)?).ok()?)
+        });
+        let known = &self.known[number];
+        let fault = match found {
+            None => "gets what is older than anything on its way, or nobody's",
+            Some(of) if of.world != known.world => "gets what is of another world",
+            Some(of) if of.group != group => "gets what was for another group",
+            Some(of) if of.by == number => "gets its own",
+            Some(of) => {
+                let id = of.id;
+                if !of.got.insert(number) {
+                    self.tally.duplicates += 1;
+                    self.broken(now, format!("participant {number} gets update {id} twice"));
+                }
+                return;
+            }
+        };
+        self.tally.unexpected += 1;
+        self.broken(now, format!("participant {number} {fault} ({id:?})"));
+    }
+
+    /// Judges what is old enough.
+    pub(crate) fn judge(&mut self, now: Time) {
+        let flight = PATIENCE + self.span * 2;
+        // Updates are kept a while longer: a late one is no stranger.
+        while self.waiting.front().is_some_and(|of| of.at + flight * 3 < now) {
+            let Some(of) = self.waiting.pop_front() else { return };
+            self.judge_one(now, &of, flight);
+        }
+    }
+
+    fn judge_one(&mut self, now: Time, of: &Published, flight: Duration) {
+        let until = of.at + flight;
+        let is_excused =
+            self.excused[of.world].iter().any(|(from, to)| *from <= until && of.at <= *to);
+        let spreads = SPREADS + self.span * 4;
+        let is_steady = |known: &Known| known.since.is_some_and(|since| since + spreads <= of.at);
+        // Whoever is steady now was when it was published, and in between.
+        let mut missing = Vec::new();
+        for (number, known) in self.known.iter().enumerate() {
+            let wants = known.world == of.world && known.groups.contains(&of.group);
+            if number == of.by || !wants {
+                continue;
+            }
+            match is_steady(known) && is_steady(&self.known[of.by]) && !is_excused {
+                true => {
+                    self.tally.expected += 1;
+                    if !of.got.contains(&number) {
+                        missing.push(number);
+                    }
+                }
+                false => self.tally.excused += u64::from(!of.got.contains(&number)),
+            }
+        }
+        for number in missing {
+            self.tally.missing += 1;
+            let at = of.at.as_nanos() / 1_000_000;
+            let what = format!(
+                "participant {number} lacks update {} of {}, published at {at} ms",
+                of.id, of.by
+            );
+            self.broken(now, what);
+        }
+    }
+
+    /// Since when somebody has all that it wants.
+    pub(crate) fn since(&self, number: usize) -> Option<Time> {
+        self.known[number].since
+    }
+}

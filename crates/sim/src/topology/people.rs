@@ -1,0 +1,397 @@
+//! Participants: they ask the controller to be let in, turn to the relay that it names, subscribe,
+//! publish, and leave; as the SDK does it.
+
+use super::config::TopologySabotage;
+use super::world::{Step, World};
+use crate::payload;
+use crate::scale::machine::ip_port;
+use canopy_control::{Enter, Owner, WorldId};
+use canopy_session::{Event, Identity, Session, SessionConfig, State};
+use canopy_token::{Claims, UnixTime};
+use canopy_wire::{Address, Flags, Group, Level, MAX_DATAGRAM, Time};
+use rand::RngExt;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Groups of a world.
+const GROUPS: u32 = 4;
+/// Somebody who has lost its relay asks the controller so often.
+const ASK_AGAIN: Duration = Duration::from_millis(125);
+/// Somebody who was refused, or whose question went astray, asks again after this.
+const PATIENCE: Duration = Duration::from_millis(1_500);
+/// A lease is renewed so often.
+const RENEW: Duration = Duration::from_secs(20);
+
+pub(crate) struct Participant {
+    pub(crate) world: usize,
+    pub(crate) owner: Owner,
+    pub(crate) ip_port: SocketAddr,
+    /// The relay that it speaks with.
+    pub(crate) relay: usize,
+    pub(crate) session: Option<Session>,
+    /// Whether it wants to be in the world.
+    pub(crate) is_wanted: bool,
+    /// Whether it asks the controller all the time, because its relay seems to be gone.
+    pub(crate) is_lost: bool,
+    identity: Identity,
+    wants: BTreeSet<u32>,
+    acknowledged: BTreeSet<u32>,
+    wake_at: Option<Time>,
+    /// The next question that is not out of date.
+    pub(crate) question: u64,
+    /// By node: the time one way.
+    pub(crate) delays: Vec<Duration>,
+    /// The relays that it has measured, the nearest first.
+    pub(crate) near: Vec<usize>,
+}
+
+impl Participant {
+    pub(crate) fn new(number: usize, world: usize, seed: [u8; 32]) -> Participant {
+        let [high, low] = (number as u16).to_be_bytes();
+        let mut owner = [7; 16];
+        owner[..2].copy_from_slice(&[high, low]);
+        Participant {
+            world,
+            owner,
+            ip_port: SocketAddr::from(([10, high, low, 1], 20_000)),
+            relay: 0,
+            session: None,
+            is_wanted: false,
+            is_lost: false,
+            identity: Identity::new(seed),
+            wants: BTreeSet::new(),
+            acknowledged: BTreeSet::new(),
+            wake_at: None,
+            question: 0,
+            delays: Vec::new(),
+            near: Vec::new(),
+        }
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.state() == State::Connected)
+    }
+}
+
+/// Which participant is reached there.
+pub(crate) fn participant_at(ip_port: SocketAddr) -> Option<usize> {
+    match ip_port {
+        SocketAddr::V4(v4) => match v4.ip().octets() {
+            [10, high, low, 1] => Some(usize::from(high) << 8 | usize::from(low)),
+            _ => None,
+        },
+        SocketAddr::V6(_) => None,
+    }
+}
+
+impl World<'_> {
+    /// Somebody wants to be in its world from now on.
+    pub(crate) fn come(&mut self, number: usize) {
+        if self.is_over || self.people[number].is_wanted {
+            return;
+        }
+        let wants = (1..=GROUPS).filter(|_| self.rng.random_bool(0.6)).collect();
+        let person = &mut self.people[number];
+        (person.is_wanted, person.wants) = (true, wants);
+        self.plan_question(number, Duration::ZERO);
+    }
+
+    /// Asks the controller after a while, and leaves all questions before.
+    pub(crate) fn plan_question(&mut self, number: usize, wait: Duration) {
+        self.people[number].question += 1;
+        let question = self.people[number].question;
+        self.after(wait, Step::Ask(number, question));
+    }
+
+    /// The controller is asked; if it is there it lets the participant in, or refuses.
+    pub(crate) fn ask(&mut self, number: usize, question: u64) {
+        let person = &self.people[number];
+        if !person.is_wanted || person.question != question {
+            return;
+        }
+        let again = if person.is_lost { ASK_AGAIN } else { PATIENCE };
+        let measured = person.near.iter().filter_map(|node| {
+            Some((self.process.ids[*node]?, person.delays[*node].as_micros() as u32))
+        });
+        let enter = Enter {
+            world: self.worlds[person.world].name.clone(),
+            owner: person.owner,
+            limits: None,
+            measured: measured.collect(),
+        };
+        let at = self.process.local(self.now);
+        let answer =
+            self.process.controller.as_mut().map(|controller| controller.enter(at, &enter));
+        if let Some(Err(_)) = answer {
+            self.told.refused += 1;
+        }
+        self.plan_question(number, again);
+        self.pump_controller();
+    }
+
+    /// The controller says that a relay lets somebody in: it is handed its token.
+    pub(crate) fn admitted(&mut self, world: WorldId, address: Address) {
+        let Some(controller) = &self.process.controller else { return };
+        let Ok(admission) = controller.admission(world, address) else { return };
+        let owner = controller.members_of(world, None).find(|member| member.address == address);
+        let owner = owner.map(|member| member.owner);
+        let number = self.people.iter().position(|person| Some(person.owner) == owner);
+        let (Some(number), Some(relay)) = (number, self.process.node(admission.relay)) else {
+            return;
+        };
+        self.told.admitted += 1;
+        let person = &self.people[number];
+        self.tokens += 1;
+        let claims = Claims {
+            subject: format!("participant {number}"),
+            id: format!("{:032x}", self.tokens),
+            expires: UnixTime(admission.until.as_nanos() / 1_000_000_000),
+            not_before: None,
+            client_key: *person.identity.public(),
+            grant: admission.grant,
+        };
+        match self.issuer.issue(&claims) {
+            Ok(token) => {
+                let answer = Step::Answered(number, relay, token.into_bytes().into());
+                self.after(Duration::from_millis(20), answer);
+            }
+            Err(why) => self.model.broken(self.now, format!("no token: {why}")),
+        }
+    }
+
+    /// The controller's answer arrives.
+    pub(crate) fn answered(&mut self, number: usize, relay: usize, token: &[u8]) {
+        let now = self.now;
+        let relay_key = Some(*self.machines[relay].identity.public());
+        let seed = self.rng.random();
+        let person = &mut self.people[number];
+        if !person.is_wanted {
+            return;
+        }
+        let was_at = std::mem::replace(&mut person.relay, relay);
+        let identity = person.identity.clone();
+        match &mut person.session {
+            Some(session) if was_at != relay => {
+                self.told.moved += 1;
+                session.turn_to(now, relay_key, token.to_vec());
+            }
+            Some(session) if session.state() == State::Connected => {
+                // The relay says if it does not take the token; then the session is lost.
+                _ = session.set_token(token.to_vec());
+            }
+            Some(session) => session.greet_at(now),
+            None => {
+                let config = SessionConfig {
+                    relay_key,
+                    identity: Some(identity),
+                    token: token.to_vec(),
+                    ..SessionConfig::new(self.worlds[person.world].comtree, seed)
+                };
+                let mut session = Session::new(config);
+                for group in &person.wants {
+                    session.subscribe(Group::new(*group), Level(0));
+                }
+                person.session = Some(session);
+            }
+        }
+        if !self.people[number].is_lost {
+            self.plan_question(number, RENEW);
+        }
+        self.pump(number);
+    }
+
+    /// A datagram to a relay found nobody there, as the host says.
+    pub(crate) fn bounced(&mut self, number: usize, relay: usize) {
+        if self.people[number].relay == relay {
+            self.lose(number);
+        }
+    }
+
+    fn lose(&mut self, number: usize) {
+        let person = &mut self.people[number];
+        if person.is_wanted && !person.is_lost {
+            person.is_lost = true;
+            self.model.unsettled(number);
+            self.plan_question(number, Duration::ZERO);
+        }
+    }
+
+    /// Somebody leaves, and says so to relay and controller.
+    pub(crate) fn go(&mut self, number: usize) {
+        self.model.unsettled(number);
+        let now = self.now;
+        let person = &mut self.people[number];
+        (person.is_wanted, person.is_lost, person.wake_at) = (false, false, None);
+        person.acknowledged.clear();
+        if let Some(mut session) = person.session.take() {
+            session.leave();
+            let mut out = [0; MAX_DATAGRAM];
+            while let Some(len) = session.poll_transmit(now, &mut out) {
+                self.send_up(number, &out[..len]);
+            }
+        }
+        let (owner, world) = (self.people[number].owner, self.people[number].world);
+        if let Some(controller) = &mut self.process.controller {
+            let id = controller.world(&self.worlds[world].name).map(|world| world.id);
+            let held = id
+                .ok()
+                .and_then(|id| controller.held_by(id, owner).map(|member| (id, member.address)));
+            if let Some((id, address)) = held {
+                // It is held, so nothing can be refused.
+                _ = controller.leave(id, address);
+            }
+        }
+        self.pump_controller();
+    }
+
+    /// Somebody wants something else, or leaves for a moment.
+    pub(crate) fn change(&mut self, number: usize) {
+        if self.now >= self.calm_from {
+            return;
+        }
+        let wait = Duration::from_millis(self.rng.random_range(4_000..15_000));
+        self.after(wait, Step::Change(number));
+        if self.rng.random_bool(0.2) {
+            self.go(number);
+            let away = Duration::from_millis(self.rng.random_range(300..2_000));
+            self.after(away, Step::Come(number));
+            return;
+        }
+        let group = self.rng.random_range(1..=GROUPS);
+        let person = &mut self.people[number];
+        let is_new = !person.wants.remove(&group);
+        if is_new {
+            person.wants.insert(group);
+        }
+        let Some(session) = &mut person.session else { return };
+        match is_new {
+            true => session.subscribe(Group::new(group), Level(0)),
+            false => session.unsubscribe(Group::new(group)),
+        }
+        self.model.unsettled(number);
+        self.pump(number);
+        self.review(number);
+    }
+
+    pub(crate) fn publish(&mut self, number: usize) {
+        if self.is_over {
+            return;
+        }
+        let wait = Duration::from_millis(self.rng.random_range(100..400));
+        self.after(wait, Step::Publish(number));
+        if !self.people[number].is_connected() {
+            return;
+        }
+        let group = self.rng.random_range(1..=GROUPS);
+        let id = self.model.publish(self.now, number, group);
+        let copies = match self.config.sabotage {
+            Some(TopologySabotage::DoubleUpdate(one_in)) if id % u64::from(one_in) == 0 => 2,
+            _ => 1,
+        };
+        let len = self.rng.random_range(payload::MIN_PAYLOAD..120);
+        for _ in 0..copies {
+            let mut out = [0; MAX_DATAGRAM];
+            let Some(session) = &mut self.people[number].session else { return };
+            let payload = payload::compose(id, session.take_series(0), len);
+            let dst = Group::new(group).address();
+            let written = session.publish(dst, Level(0), Flags::default(), &payload, &mut out);
+            match written {
+                Ok(len) => self.send_up(number, &out[..len]),
+                Err(why) => self.model.broken(self.now, format!("{number} cannot publish: {why}")),
+            }
+        }
+    }
+
+    fn send_up(&mut self, number: usize, bytes: &[u8]) {
+        let person = &self.people[number];
+        let (from, relay) = (person.ip_port, person.relay);
+        let delay = person.delays[relay];
+        self.carry_access(number, delay, from, ip_port(relay), bytes.into(), 0);
+    }
+
+    /// A datagram from its relay arrives.
+    pub(crate) fn deliver(&mut self, number: usize, bytes: &[u8]) {
+        let now = self.now;
+        let Some(session) = &mut self.people[number].session else { return };
+        let mut received = Vec::new();
+        let mut opened = bytes.to_vec();
+        // What it cannot read is of a session before, or its model finds it missing.
+        _ = session.handle_datagram(now, &mut opened, |update| {
+            let id = payload::identify(update.series, update.payload);
+            received.push((id, update.dst));
+        });
+        for (id, dst) in received {
+            let group = (1..=GROUPS).find(|group| Group::new(*group).address() == dst);
+            self.model.received(now, number, id, group.unwrap_or(0));
+        }
+        self.pump(number);
+    }
+
+    pub(crate) fn wake(&mut self, number: usize) {
+        if self.people[number].wake_at == Some(self.now) {
+            self.pump(number);
+        }
+    }
+
+    fn pump(&mut self, number: usize) {
+        let mut out = [0; MAX_DATAGRAM];
+        loop {
+            let now = self.now;
+            let Some(session) = &mut self.people[number].session else { return };
+            if let Some(event) = session.poll_event() {
+                self.hear(number, event);
+            } else if let Some(len) = session.poll_transmit(now, &mut out) {
+                self.send_up(number, &out[..len]);
+            } else {
+                break;
+            }
+        }
+        let person = &mut self.people[number];
+        let timeout = person.session.as_ref().and_then(Session::poll_timeout);
+        // A session is polled again a moment later at the earliest.
+        let wake_at = timeout.map(|at| at.max(self.now + Duration::from_micros(100)));
+        if wake_at != person.wake_at {
+            person.wake_at = wake_at;
+            if let Some(at) = wake_at {
+                self.at(at, Step::Wake(number));
+            }
+        }
+    }
+
+    fn hear(&mut self, number: usize, event: Event) {
+        let person = &mut self.people[number];
+        match event {
+            Event::Connected(_) => {
+                person.acknowledged.clear();
+                if std::mem::take(&mut person.is_lost) {
+                    self.plan_question(number, RENEW);
+                }
+                self.review(number);
+            }
+            Event::Lost | Event::Refused(_) => self.lose(number),
+            Event::Subscribed(group, _) => {
+                person.acknowledged.insert(group.number());
+                self.review(number);
+            }
+            Event::Unsubscribed(group) => {
+                person.acknowledged.remove(&group.number());
+                self.review(number);
+            }
+            Event::SubscriptionRefused(..) => {
+                self.model.broken(self.now, format!("participant {number} hears {event:?}"));
+            }
+            // Its relay has sent it away, and the controller decides where it goes.
+            _ => {}
+        }
+    }
+
+    /// Looks whether somebody has all that it wants.
+    fn review(&mut self, number: usize) {
+        let person = &self.people[number];
+        let has_all = person.is_connected() && person.acknowledged == person.wants;
+        if has_all && self.model.since(number).is_none() {
+            self.model.settled(self.now, number, person.wants.clone());
+        }
+    }
+}

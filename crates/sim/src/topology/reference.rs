@@ -1,0 +1,115 @@
+//! What must be reserved, worked out anew from members and trees with `plan`, and held against the
+//! controller's accounts.
+
+use canopy_control::{
+    Account, Controller, Core, LinkId, Member, MemberState, Owner, RelayId, TreeHop, World,
+};
+use canopy_plan::{Capacity, CoreRule, Limits, Rate, Tree, provision};
+use canopy_wire::Comtree;
+use std::collections::BTreeMap;
+
+/// What is wrong with the controller's accounts, if anything: every reservation is somebody's whom
+/// `knows` knows, suffices, and leaves no account overdrawn.
+pub(crate) fn fault(controller: &Controller, knows: impl Fn(Owner) -> bool) -> Option<String> {
+    let stranger = held(controller).find(|member| !knows(member.owner));
+    if let Some(member) = stranger {
+        return Some(format!("{} has a reservation and is nobody", member.address));
+    }
+    let mut needed: BTreeMap<Account, Rate> = BTreeMap::new();
+    for member in held(controller) {
+        add(&mut needed, Account::Places(member.relay()), Rate::bits(1.0));
+    }
+    for world in controller.worlds() {
+        for comtree in &world.comtrees {
+            if let Err(fault) = comtree_needs(controller, world, *comtree, &mut needed) {
+                return Some(fault);
+            }
+        }
+    }
+    for (account, most, reserved) in controller.accounts() {
+        let of = needed.remove(&account).unwrap_or_default();
+        if reserved != of {
+            return Some(format!("{account:?}: {reserved:?} is reserved, {of:?} is needed"));
+        }
+        if reserved.bits > most.bits || reserved.packets > most.packets {
+            return Some(format!("{account:?}: {reserved:?} is reserved of {most:?}"));
+        }
+    }
+    let forgotten = needed.iter().find(|(_, rate)| **rate != Rate::ZERO);
+    forgotten.map(|(account, rate)| format!("{account:?}: nothing is reserved of {rate:?}"))
+}
+
+fn held(controller: &Controller) -> impl Iterator<Item = &Member> {
+    controller.members().filter(|member| member.state != MemberState::Resting)
+}
+
+fn add(needed: &mut BTreeMap<Account, Rate>, account: Account, rate: Rate) {
+    let sum = needed.entry(account).or_default();
+    *sum = *sum + rate;
+}
+
+/// What a comtree needs of relays and links: of each link as much as any tree does that it has now or
+/// while it is moved.
+fn comtree_needs(
+    controller: &Controller,
+    world: &World,
+    comtree: Comtree,
+    needed: &mut BTreeMap<Account, Rate>,
+) -> Result<(), String> {
+    let hops = controller.tree(comtree);
+    let limits = limits(controller, world, &hops)?;
+    for (hop, limits) in hops.iter().zip(limits) {
+        add(needed, Account::In(hop.relay), limits.send);
+        add(needed, Account::Out(hop.relay), limits.receive);
+    }
+    let mut most: BTreeMap<(LinkId, RelayId, RelayId), Rate> = BTreeMap::new();
+    for hops in controller.trees_to_come(comtree).into_iter().chain([hops]) {
+        for (hop, Capacity { up, down }) in hops.iter().zip(capacities(controller, world, &hops)?) {
+            let Some((above, link)) = hop.above else { continue };
+            for (from, to, rate) in [(hop.relay, above, up), (above, hop.relay, down)] {
+                let most = most.entry((link, from, to)).or_default();
+                most.bits = most.bits.max(rate.bits);
+                most.packets = most.packets.max(rate.packets);
+            }
+        }
+    }
+    for ((link, from, to), rate) in most {
+        add(needed, Account::Link(link, from), rate);
+        add(needed, Account::Out(from), rate);
+        add(needed, Account::In(to), rate);
+    }
+    Ok(())
+}
+
+/// By relay of a tree: the sum of its members' limits.
+fn limits(controller: &Controller, world: &World, hops: &[TreeHop]) -> Result<Vec<Limits>, String> {
+    let of_world = || held(controller).filter(|member| member.world == world.id);
+    let is_off = |member: &&Member| hops.iter().all(|hop| hop.relay != member.relay());
+    if let Some(member) = of_world().find(is_off) {
+        return Err(format!("{} is not on the tree of {}", member.address, world.name));
+    }
+    let sum = |hop: &TreeHop| {
+        of_world().filter(|member| member.relay() == hop.relay).map(|member| member.reserved).sum()
+    };
+    Ok(hops.iter().map(sum).collect())
+}
+
+fn capacities(
+    controller: &Controller,
+    world: &World,
+    hops: &[TreeHop],
+) -> Result<Vec<Capacity>, String> {
+    if hops.is_empty() {
+        return Ok(Vec::new());
+    }
+    let node = |relay: RelayId| hops.iter().position(|hop| hop.relay == relay);
+    let parents: Vec<Option<usize>> =
+        hops.iter().map(|hop| hop.above.and_then(|(above, _)| node(above))).collect();
+    let tree = Tree::from_parents(&parents).map_err(|error| format!("no tree: {error}"))?;
+    let rule = match world.core {
+        Core::Center => CoreRule::Center,
+        Core::CenterAndNeighbours => CoreRule::CenterAndNeighbours,
+        Core::All => CoreRule::All,
+    };
+    Ok(provision(&tree, &limits(controller, world, hops)?, &rule.on(&tree)))
+}

@@ -1,0 +1,147 @@
+//! What a run has shown.
+
+use super::config::TopologyConfig;
+use super::model::Tally;
+use serde::Serialize;
+
+/// What happened beside updates.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) admitted: u32,
+    pub(crate) refused: u32,
+    pub(crate) left: u32,
+    pub(crate) reshaped: u32,
+    pub(crate) broken: u32,
+    pub(crate) relays_lost: u32,
+    pub(crate) relays_found: u32,
+    pub(crate) links_down: u32,
+    pub(crate) faults: u32,
+    pub(crate) moved: u32,
+    pub(crate) controllers: u32,
+}
+
+/// What a run on a graph has shown.
+#[derive(Clone, Debug, Serialize)]
+pub struct TopologyReport {
+    /// Which seed.
+    pub seed: u64,
+    /// Which file.
+    pub topology: String,
+    /// How many relays: the nodes.
+    pub relays: usize,
+    /// How many links, parallel ones taken together.
+    pub links: usize,
+    /// In how many parts the network falls.
+    pub components: usize,
+    /// How many participants.
+    pub participants: usize,
+    /// How many worlds.
+    pub worlds: usize,
+    /// Virtual seconds.
+    pub virtual_seconds: u32,
+    /// Updates that were published.
+    pub updates_published: u64,
+    /// Deliveries that there had to be.
+    pub deliveries_expected: u64,
+    /// Deliveries that there were.
+    pub deliveries: u64,
+    /// Deliveries that there were not and did not have to be: somebody came or went, or a fault was in
+    /// flight.
+    pub deliveries_excused: u64,
+    /// Deliveries that there were not although there had to be.
+    pub missing: u64,
+    /// Updates that somebody got twice.
+    pub duplicates: u64,
+    /// Updates that somebody got and should not have.
+    pub unexpected: u64,
+    /// How often a member was admitted, or confirmed.
+    pub admitted: u32,
+    /// How often somebody was refused.
+    pub refused: u32,
+    /// How often a membership ended.
+    pub left: u32,
+    /// How often a comtree got another tree.
+    pub reshaped: u32,
+    /// How often no tree could be had.
+    pub broken: u32,
+    /// How often the controller gave up a relay.
+    pub relays_lost: u32,
+    /// How often it found one, at the start and again.
+    pub relays_found: u32,
+    /// How often it heard of a link that is down.
+    pub links_down: u32,
+    /// How many faults there were.
+    pub faults: u32,
+    /// How often a participant turned to another relay.
+    pub moved: u32,
+    /// How many lives the controller had.
+    pub controllers: u32,
+    /// A hash of all datagrams and messages in order.
+    pub trace_hash: String,
+    /// What was wrong.
+    pub problems: Vec<String>,
+    /// The command that does this run again.
+    pub replay: String,
+}
+
+/// What a run took place in.
+pub(crate) struct Scene {
+    pub(crate) relays: usize,
+    pub(crate) links: usize,
+    pub(crate) components: usize,
+    pub(crate) participants: usize,
+    pub(crate) worlds: usize,
+}
+
+impl TopologyReport {
+    pub(crate) fn new(
+        config: &TopologyConfig,
+        scene: &Scene,
+        (tally, told): (Tally, Told),
+        trace_hash: String,
+        problems: Vec<String>,
+    ) -> TopologyReport {
+        TopologyReport {
+            seed: config.seed,
+            topology: config.file.clone(),
+            relays: scene.relays,
+            links: scene.links,
+            components: scene.components,
+            participants: scene.participants,
+            worlds: scene.worlds,
+            virtual_seconds: config.seconds,
+            updates_published: tally.published,
+            deliveries_expected: tally.expected,
+            deliveries: tally.deliveries,
+            deliveries_excused: tally.excused,
+            missing: tally.missing,
+            duplicates: tally.duplicates,
+            unexpected: tally.unexpected,
+            admitted: told.admitted,
+            refused: told.refused,
+            left: told.left,
+            reshaped: told.reshaped,
+            broken: told.broken,
+            relays_lost: told.relays_lost,
+            relays_found: told.relays_found,
+            links_down: told.links_down,
+            faults: told.faults,
+            moved: told.moved,
+            controllers: told.controllers,
+            trace_hash,
+            problems,
+            replay: config.replay(),
+        }
+    }
+
+    /// Whether all was as it had to be.
+    ///
+    /// # Errors
+    /// What was wrong, and the command that shows it again.
+    pub fn verdict(&self) -> Result<(), String> {
+        match self.problems.is_empty() {
+            true => Ok(()),
+            false => Err(format!("{}\nreplay: {}", self.problems.join("\n"), self.replay)),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Graphs on which a real controller and its relays must do right, and faults that must be seen: a
+//! model that cannot fail proves nothing.
+
+use canopy_plan::Network;
+use canopy_sim::{TopologyConfig, TopologyReport, TopologySabotage, run_topology};
+use std::fmt::Write;
+use std::path::Path;
+
+/// A ring with a chord, whose links are there twice now and then, without a place for every third
+/// node; two nodes beside it that have a link with each other; and one that has none.
+fn gml(nodes: usize) -> String {
+    let mut text = "graph [\n".to_owned();
+    for id in 0..nodes + 3 {
+        let _ = write!(text, "node [ id {id} label \"n{id}\" ");
+        if id % 3 != 2 || id >= nodes {
+            let _ = write!(text, "Latitude {} Longitude {} ", 40 + id % 7, 2 * id);
+        }
+        text.push_str("]\n");
+    }
+    let mut edge = |source: usize, target: usize| {
+        let _ = writeln!(text, "edge [ source {source} target {target} ]");
+    };
+    for id in 0..nodes {
+        edge(id, (id + 1) % nodes);
+        if id % 4 == 0 {
+            edge((id + 1) % nodes, id);
+            edge(id, (id + nodes / 2) % nodes);
+        }
+    }
+    edge(nodes, nodes + 1);
+    text.push_str("]\n");
+    text
+}
+
+fn run(nodes: usize, seed: u64, change: impl FnOnce(&mut TopologyConfig)) -> TopologyReport {
+    let network = Network::from_gml(&gml(nodes)).unwrap();
+    let mut config = TopologyConfig::new("generated.gml", seed);
+    config.participants = Some(18);
+    change(&mut config);
+    run_topology(&network, &config).unwrap()
+}
+
+#[test]
+fn generated_graphs_pass() {
+    for (nodes, seed) in [(5, 1), (8, 2), (12, 3)] {
+        let report = run(nodes, seed, |_| {});
+        assert_eq!(report.verdict(), Ok(()), "{report:?}");
+        assert!(report.deliveries_expected > 300, "{report:?}");
+        assert!(report.components == 3 && report.worlds == 3 && report.admitted > 6, "{report:?}");
+    }
+}
+
+#[test]
+fn a_seed_on_a_graph_repeats_to_the_bit_and_seeds_differ() {
+    let short = |seed| run(5, seed, |config| config.seconds = 20);
+    let (one, again, other) = (short(4), short(4), short(5));
+    assert_eq!(one.trace_hash, again.trace_hash);
+    assert_ne!(one.trace_hash, other.trace_hash);
+}
+
+#[test]
+fn a_single_node_is_a_network() {
+    let network = Network::from_gml("graph [ node [ id 0 label \"a\" ] ]").unwrap();
+    let report = run_topology(&network, &TopologyConfig::new("one.gml", 1)).unwrap();
+    assert_eq!(report.verdict(), Ok(()), "{report:?}");
+    assert!(report.deliveries_expected > 0);
+}
+
+/// Graphs of the Internet Topology Zoo, where they are there.
+#[test]
+fn graphs_of_the_topology_zoo_pass() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/topologies");
+    for (name, seed) in [("Abilene", 1), ("BtEurope", 2), ("Bellcanada", 3)] {
+        let file = folder.join(format!("{name}.gml"));
+        let Ok(content) = std::fs::read(&file) else { continue };
+        let network = Network::from_file(&file, &content).unwrap();
+        let config = TopologyConfig::new(&file.display().to_string(), seed);
+        assert_eq!(run_topology(&network, &config).unwrap().verdict(), Ok(()));
+    }
+}
+
+/// The problems of the first of some seeds that has any.
+fn found(sabotage: TopologySabotage) -> TopologyReport {
+    let with = |seed| run(8, seed, |config| config.sabotage = Some(sabotage));
+    (1..8).map(with).find(|report| report.verdict().is_err()).expect("a fault is found")
+}
+
+#[test]
+fn a_dropped_branch_is_seen() {
+    let report = found(TopologySabotage::DropBranch);
+    assert!(report.missing > 0, "{report:?}");
+    let told = report.verdict().unwrap_err();
+    assert!(told.contains("replay: canopy sim --topology generated.gml --seed "), "{told}");
+}
+
+#[test]
+fn a_doubled_update_is_seen() {
+    let report = found(TopologySabotage::DoubleUpdate(50));
+    assert!(report.duplicates > 0 && report.missing == 0, "{report:?}");
+}
+
+#[test]
+fn a_leaked_reservation_is_seen() {
+    let report = found(TopologySabotage::LeakReservation);
+    let says = |what: &str| report.problems.iter().any(|problem| problem.contains(what));
+    assert!(says("has a reservation and is nobody") && says("reserved for nobody"), "{report:?}");
+}
+
+#[test]
+fn a_late_repair_is_seen() {
+    let report = found(TopologySabotage::LateRepair);
+    assert!(report.missing > 0, "{report:?}");
+}
