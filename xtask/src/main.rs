@@ -52,6 +52,9 @@ struct SoakArgs {
     /// The first simulation seed; by default a new one each time
     #[arg(long)]
     from_seed: Option<u64>,
+    /// A folder of networks in .gml files, on which every fourth seed is simulated
+    #[arg(long)]
+    topologies: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -86,7 +89,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Task::Test(options) => suite::run(&options),
-        Task::Soak(args) => soak::run(args.minutes, args.from_seed),
+        Task::Soak(args) => soak::run(args.minutes, args.from_seed, args.topologies.as_deref()),
         Task::Bpf(args) => bpf::run(args.check),
         Task::Fuzz(args) => fuzz::run(&args.target, args.seconds),
         Task::Mutants(args) => mutants::run(&args.files, args.minutes),

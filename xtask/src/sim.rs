@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
@@ -12,24 +13,34 @@ use crate::job::Job;
 use crate::report::spoken;
 
 /// A world of the simulator's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct World {
     pub(crate) seed: u64,
     /// How many relays; none is the world of one relay, in more detail.
     pub(crate) relays: Option<u32>,
+    /// A network's file: a controller, and a relay at each node.
+    pub(crate) topology: Option<PathBuf>,
 }
 
 impl World {
-    fn args(self) -> Vec<String> {
+    fn args(&self) -> Vec<String> {
         let relays = self.relays.map(|relays| vec!["--relays".to_owned(), relays.to_string()]);
+        let topology = self
+            .topology
+            .as_ref()
+            .map(|file| vec!["--topology".to_owned(), file.display().to_string()]);
         let seed = vec!["--seed".to_owned(), self.seed.to_string()];
-        [vec!["sim".to_owned()], relays.unwrap_or_default(), seed].concat()
+        let which = relays.or(topology).unwrap_or_default();
+        [vec!["sim".to_owned()], which, seed].concat()
     }
 }
 
 impl Display for World {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "seed {}", self.seed)?;
+        if let Some(file) = &self.topology {
+            write!(f, " on {}", file.display())?;
+        }
         self.relays.map_or(Ok(()), |relays| write!(f, " of {relays} relays"))
     }
 }
@@ -42,25 +53,26 @@ pub(crate) fn check_worlds(
     let mut seen: BTreeMap<String, World> = BTreeMap::new();
     for world in worlds {
         let start = Instant::now();
-        let first = trace_hash(job, world)?;
-        let second = trace_hash(job, world)?;
+        let first = trace_hash(job, &world)?;
+        let second = trace_hash(job, &world)?;
         ensure!(
             first == second,
             "{world} is not deterministic: trace {first}, then {second}; replay: {}",
             replay(world)
         );
+        job.note(&format!("{world}: trace {first}, twice, {}", spoken(start.elapsed())));
+        let told = world.to_string();
         if let Some(other) = seen.insert(first.clone(), world) {
             bail!(
-                "{other} and {world} gave the same trace {first}: does the seed reach everything?"
+                "{other} and {told} gave the same trace {first}: does the seed reach everything?"
             );
         }
-        job.note(&format!("{world}: trace {first}, twice, {}", spoken(start.elapsed())));
     }
     Ok(())
 }
 
 /// Simulates one world; hands back the hash of its trace.
-pub(crate) fn trace_hash(job: &mut Job<'_>, world: World) -> Result<String> {
+pub(crate) fn trace_hash(job: &mut Job<'_>, world: &World) -> Result<String> {
     let mut command = Command::new(job.workspace.canopy());
     command.args(world.args()).arg("--json");
     let text =
@@ -83,7 +95,7 @@ pub(crate) fn rows(text: &str) -> Result<Vec<Map<String, Value>>> {
     Ok(rows)
 }
 
-fn replay(world: World) -> String {
+fn replay(world: &World) -> String {
     format!("cargo run --release -p canopy -- {}", world.args().join(" "))
 }
 
@@ -93,10 +105,12 @@ mod tests {
 
     #[test]
     fn a_world_is_replayed_by_what_runs_it() {
-        let one = World { seed: 3, relays: None };
+        let one = &World { seed: 3, ..World::default() };
         assert_eq!(replay(one), "cargo run --release -p canopy -- sim --seed 3");
-        let many = World { seed: 3, relays: Some(20) };
+        let many = &World { seed: 3, relays: Some(20), ..World::default() };
         assert_eq!(replay(many), "cargo run --release -p canopy -- sim --relays 20 --seed 3");
+        let on = &World { seed: 3, topology: Some("a.gml".into()), ..World::default() };
+        assert_eq!(replay(on), "cargo run --release -p canopy -- sim --topology a.gml --seed 3");
     }
 
     #[test]

@@ -144,10 +144,10 @@ fn fuzz(job: &mut Job<'_>) -> Result<()> {
 
 fn simulate(job: &mut Job<'_>) -> Result<()> {
     build_release(job)?;
-    let one = SEEDS.map(|seed| World { seed, relays: None });
+    let one = SEEDS.map(|seed| World { seed, relays: None, topology: None });
     let many = RELAYS.iter().flat_map(|relays| {
         let seeds = 0..SEEDS_OF_RELAYS;
-        seeds.map(|seed| World { seed, relays: Some(*relays) })
+        seeds.map(|seed| World { seed, relays: Some(*relays), topology: None })
     });
     sim::check_worlds(job, one.chain(many))
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_millis(1_000);
 /// Whoever has subscribed gets what is published so long after that, beside the longest way four times:
 /// relays pass subscriptions on to each other.
-const SPREADS: Duration = Duration::from_millis(500);
+const SPREADS: Duration = Duration::from_millis(1_500);
 
 /// So many faults are told of.
 const MOST_FAULTS: usize = 20;
@@ -164,12 +164,18 @@ impl Model {
                 false => self.tally.excused += u64::from(!of.got.contains(&number)),
             }
         }
-        for number in missing {
+        let since = |number: usize| {
+            self.known[number].since.map_or(0, |since: Time| since.as_nanos() / 1_000_000)
+        };
+        let missing: Vec<(usize, u64)> = missing.into_iter().map(|one| (one, since(one))).collect();
+        let by_since = since(of.by);
+        for (number, since) in missing {
             self.tally.missing += 1;
             let at = of.at.as_nanos() / 1_000_000;
             let what = format!(
-                "participant {number} lacks update {} of {}, published at {at} ms",
-                of.id, of.by
+                "participant {number}, settled since {}, lacks update {} of {}, settled since {}, \
+                 published at {at} ms",
+                since, of.id, of.by, by_since
             );
             self.broken(now, what);
         }

@@ -286,7 +286,11 @@ impl World<'_> {
         let group = self.rng.random_range(1..=GROUPS);
         let id = self.model.publish(self.now, number, group);
         let copies = match self.config.sabotage {
-            Some(TopologySabotage::DoubleUpdate(one_in)) if id % u64::from(one_in) == 0 => 2,
+            Some(TopologySabotage::DoubleUpdate(one_in))
+                if id.is_multiple_of(u64::from(one_in)) =>
+            {
+                2
+            }
             _ => 1,
         };
         let len = self.rng.random_range(payload::MIN_PAYLOAD..120);

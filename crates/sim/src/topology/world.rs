@@ -257,7 +257,9 @@ impl<'a> World<'a> {
             | Step::RelayTimer(..)
             | Step::Applied(..)
             | Step::Look(..) => {}
-            Step::ToController(relay, epoch, bytes) => self.to_controller(relay, epoch, &bytes),
+            Step::ToController(relay, epoch, bytes) => {
+                self.message_to_controller(relay, epoch, &bytes)
+            }
             Step::ToRelay(relay, epoch, bytes) => {
                 if self.channels[relay].epoch == epoch && self.machines[relay].is_up() {
                     self.machines[relay].side.handle_message(&bytes);
@@ -411,7 +413,7 @@ impl<'a> World<'a> {
         self.pump_relay(relay);
     }
 
-    fn to_controller(&mut self, relay: usize, epoch: u64, bytes: &[u8]) {
+    fn message_to_controller(&mut self, relay: usize, epoch: u64, bytes: &[u8]) {
         let at = self.process.local(self.now);
         let id = self.process.ids[relay];
         if self.channels[relay].epoch == epoch
