@@ -8,6 +8,7 @@
 mod breaking;
 mod checks;
 mod config;
+mod control_plane;
 mod controller;
 mod faults;
 mod graph;
