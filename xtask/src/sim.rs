@@ -58,7 +58,7 @@ pub(crate) fn check_worlds(
         ensure!(
             first == second,
             "{world} is not deterministic: trace {first}, then {second}; replay: {}",
-            replay(world)
+            replay(&world)
         );
         job.note(&format!("{world}: trace {first}, twice, {}", spoken(start.elapsed())));
         let told = world.to_string();
