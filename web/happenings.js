@@ -10,6 +10,7 @@ const WORDS = {
   refused: (e) => `${e.world}: ${e.address} was refused: ${e.why}`,
   reshaped: (e) => `${e.world}: comtree ${e.comtree} has a new tree: ${e.why}`,
   broken: (e) => `${e.world}: no whole tree for comtree ${e.comtree}: ${e.why}`,
+  areas_changed: (e) => `${e.world}: its areas change, step ${e.step}`,
   relay_lost: (e) => `${e.relay} is lost`,
   relay_found: (e) => `${e.relay} is back`,
   relay_registered: (e) => `${e.relay} has registered`,
