@@ -66,6 +66,23 @@ fn a_single_node_is_a_network() {
     assert!(report.deliveries_expected > 0);
 }
 
+/// Networks of some hundred sites have ways of so many relays, and the hop limit is for circles.
+#[test]
+fn updates_pass_along_a_line_of_more_than_forty_relays() {
+    let mut text = "graph [\n".to_owned();
+    for id in 0..44 {
+        let _ = writeln!(text, "node [ id {id} label \"n{id}\" Latitude 40 Longitude {id} ]");
+    }
+    (1..44).for_each(|id| _ = writeln!(text, "edge [ source {} target {id} ]", id - 1));
+    text.push_str("]\n");
+    let network = Network::from_gml(&text).unwrap();
+    let mut config = TopologyConfig::new("line.gml", 1);
+    (config.participants, config.seconds) = (Some(18), 20);
+    let report = run_topology(&network, &config).unwrap();
+    assert_eq!(report.verdict(), Ok(()), "{report:?}");
+    assert!(report.deliveries_expected > 100, "{report:?}");
+}
+
 /// Graphs of the Internet Topology Zoo, where they are there.
 #[test]
 #[allow(clippy::disallowed_methods, reason = "a test reads the networks that it is about")]

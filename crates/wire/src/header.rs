@@ -19,8 +19,9 @@ pub const SAFE_DATAGRAM: usize = 1232;
 /// The longest update in bytes: one that fits a safe datagram with all that may ever stand beside
 /// it, and a browser's datagrams, which are shorter.
 pub const MAX_UPDATE: usize = 1024;
-/// The hop limit that a sender sets.
-pub const DEFAULT_HOP_LIMIT: u8 = 32;
+/// The hop limit that a sender sets. Trees over real networks of some hundred sites have ways of more than
+/// thirty relays.
+pub const DEFAULT_HOP_LIMIT: u8 = 128;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $variant:ident = $number:literal,)*) => {

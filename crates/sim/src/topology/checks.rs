@@ -7,11 +7,18 @@ use canopy_control::Enter;
 use canopy_control::storage::Table;
 use canopy_plan::Rate;
 use canopy_wire::DropReason;
+use std::time::Duration;
+
+/// When nothing has failed for a while, a look at the controller finds it settled within so long.
+const SETTLED_WITHIN: Duration = Duration::from_secs(2);
 
 impl World<'_> {
     pub(crate) fn judge(&mut self) {
         self.model.judge(self.now);
         if let Some(controller) = &self.process.controller {
+            if controller.is_settled() {
+                self.settled_at = self.now;
+            }
             let knows = |owner| self.people.iter().any(|person| person.owner == owner);
             if let Some(fault) = reference::fault(controller, knows) {
                 self.model.broken(self.now, fault);
@@ -81,7 +88,8 @@ impl World<'_> {
                 self.model.broken(self.now, what);
             }
         }
-        if self.process.controller.as_ref().is_none_or(|controller| !controller.is_settled()) {
+        // There is nearly always something that is being stored: it is settled now and then.
+        if self.now.since(self.settled_at) > SETTLED_WITHIN {
             self.model.broken(self.now, "the controller is not settled at last");
         }
     }

@@ -94,6 +94,8 @@ pub(crate) struct World<'a> {
     pub(crate) calm_from: Time,
     pub(crate) leave_at: Time,
     pub(crate) is_over: bool,
+    /// When the controller was settled last, as far as was looked.
+    pub(crate) settled_at: Time,
     /// Of each link, whether it is cut; and what passed over it in this second, each way.
     pub(crate) cut: Vec<bool>,
     pub(crate) bytes: Vec<[(u64, u64); 2]>,
@@ -173,6 +175,7 @@ impl<'a> World<'a> {
             calm_from: Time::from_millis(calm),
             leave_at: Time::from_millis(end),
             is_over: false,
+            settled_at: Time::ZERO,
             cut: vec![false; graph.edges.len()],
             bytes: vec![[(0, 0); 2]; graph.edges.len()],
             wires: vec![[Time::ZERO; 2]; graph.edges.len() + people.len()],

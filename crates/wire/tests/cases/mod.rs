@@ -143,7 +143,7 @@ pub(crate) fn update_cases() -> Vec<Case> {
                 ("canopy.session", "70007"),
                 ("canopy.counter", "12"),
                 ("canopy.kind", "0x01"),
-                ("canopy.hop_limit", "32"),
+                ("canopy.hop_limit", "128"),
                 ("canopy.records", "1"),
                 ("canopy.flags", "0x00"),
                 ("canopy.comtree", "9"),
