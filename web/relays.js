@@ -102,7 +102,7 @@ export class RelayMap {
       ...links.filter((link) => !link.up).map((link) => this.#linkName(link)),
     ];
     const note = this.#section.querySelector("#net-note");
-    const good = down.length ? "" : "participants in the circles, deliveries beside";
+    const good = down.length ? "" : "participants, and deliveries a second";
     setText(note, problems.join(" · ") || good || "down, and nothing is missing");
     note.classList.toggle("bad", problems.length > 0);
     const words = down.length ? `Down: ${down.join(", ")}.` : "All are up.";
