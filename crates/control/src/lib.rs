@@ -35,6 +35,7 @@ mod settings;
 mod shape;
 pub mod signal;
 mod state;
+mod steps;
 pub mod storage;
 mod worlds;
 

@@ -7,12 +7,21 @@
 //!  a swap:  q: child ──▶ c: next parent ──▶ c says that it is the way to the core ──▶ p: gone ──▶ c: parent
 //! ```
 //!
+//! Where the root or the core changes, there are other steps besides, over links that stay. First
+//! everything flows over a link both ways, and later only what is wanted:
+//!
+//! ```text
+//!  c joins the core:   p: c is core ──▶ c: p is core
+//!  c leaves the core:  c: p is next parent ──▶ c says that p knows all that is wanted ──▶ p: c is child
+//! ```
+//!
 //! The swaps are in breadth-first order of the new tree, so a relay's new parent is never below it:
 //! all above that have their places by then. What all trees on the way need is reserved at the
 //! start, and given back as they are passed.
 //!
-//! Only the tree that is in force is stored. A controller that starts finds that, and takes back the
-//! branch of a swap that was not done.
+//! Only the tree that is in force is stored. A controller that starts finds that, gives it the core of
+//! its world's rule, and takes back the branch of a swap that was not done. What that core needs is
+//! reserved all the time.
 
 use crate::ledger::{Flow, Lack};
 use crate::model::{LinkId, RelayId, TreeHop};
@@ -20,12 +29,13 @@ use crate::op::{Effect, Event, Op};
 use crate::shape::{Load, Shape};
 use crate::signal::{Branch, Role};
 use crate::state::{Running, State};
+use crate::steps::{Leave, Step, Swap, Turn, Way, same_tree};
 use canopy_plan::Rate;
 use canopy_wire::{Comtree, Time};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// A swap that is not done within this is taken back, and the move ends.
+/// A step that is not done within this is taken back, and the move ends.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A comtree on its way to another tree.
@@ -34,18 +44,13 @@ pub(crate) struct Move {
     /// The trees that follow the one in force, each with another parent for one relay; the last may
     /// have fewer relays.
     later: VecDeque<Shape>,
-    swap: Option<Swap>,
+    /// The trees among them whose core is not that of the rule, with that core: what they are if the
+    /// move ends there.
+    ends: Vec<Shape>,
+    step: Option<Step>,
     why: String,
-    /// When the swap was looked at first.
+    /// When the step was looked at first.
     since: Option<Time>,
-}
-
-/// What changes between a tree and the next.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Swap {
-    pub(crate) child: RelayId,
-    pub(crate) next: RelayId,
-    pub(crate) link: LinkId,
 }
 
 /// The branches of each relay on a comtree.
@@ -58,16 +63,24 @@ impl Running {
         self.shape.iter().chain(later)
     }
 
+    fn step(&self) -> Option<Step> {
+        self.moving.as_ref().and_then(|moving| moving.step)
+    }
+
     /// The swap that is under way.
     pub(crate) fn swap(&self) -> Option<Swap> {
-        self.moving.as_ref().and_then(|moving| moving.swap)
+        match self.step() {
+            Some(Step::Swap(swap)) => Some(swap),
+            _ => None,
+        }
     }
 
     /// By link and the relay that sends: the relay that receives, and the most that one of the trees
     /// needs.
     fn needs(&self) -> BTreeMap<(LinkId, RelayId), (RelayId, Rate)> {
         let mut needs: BTreeMap<(LinkId, RelayId), (RelayId, Rate)> = BTreeMap::new();
-        for flow in self.shapes().flat_map(Shape::flows) {
+        let ends = self.moving.iter().flat_map(|moving| &moving.ends);
+        for flow in self.shapes().chain(ends).flat_map(Shape::flows) {
             if let Flow::Over(link, from, to, rate) = flow {
                 let (_, most) = needs.entry((link, from)).or_insert((to, Rate::ZERO));
                 most.bits = most.bits.max(rate.bits);
@@ -115,6 +128,12 @@ impl Running {
                 branches.push(branch(child, Role::Child));
             }
         }
+        if let Some(Step::Leave(Leave { relay: leaving, link, .. })) = self.step()
+            && leaving == relay
+            && let Some(branch) = branches.iter_mut().find(|branch| branch.link == link)
+        {
+            branch.role = Role::NextParent;
+        }
         let needs = self.needs();
         let need = |link, from| needs.get(&(link, from)).map_or(Rate::ZERO, |(_, rate)| *rate);
         for branch in &mut branches {
@@ -127,7 +146,8 @@ impl Running {
 
     /// Changes what a relay's members are, on all trees.
     pub(crate) fn change(&mut self, relay: RelayId, load: Load) {
-        let later = self.moving.iter_mut().flat_map(|moving| &mut moving.later);
+        let later =
+            self.moving.iter_mut().flat_map(|moving| moving.later.iter_mut().chain(&mut moving.ends));
         for shape in self.shape.iter_mut().chain(later) {
             shape.change(relay, load);
         }
@@ -146,69 +166,38 @@ impl State {
         target: &[TreeHop],
         why: String,
     ) -> Result<usize, String> {
-        let mut later = self.plan_move(comtree, target)?;
+        let Way { later, ends } = self.plan_move(comtree, target)?;
         let Some(running) = self.comtrees.get_mut(&comtree) else { return Ok(0) };
         let Some(old) = running.shape.clone() else { return Ok(0) };
         let (before, flows) = (running.picture(), running.flows());
-        let relays: BTreeSet<RelayId> = old.relays().collect();
-        let swaps = later.iter().zip([&old].into_iter().chain(&later));
-        let swaps = swaps.filter(|(next, before)| swap_to(before, next).is_some()).count();
-        let adds = later.front().is_some_and(|first| first.relays().any(|r| !relays.contains(&r)));
-        let first = if adds { later.pop_front() } else { None };
-        let moving = Move { later, swap: None, why, since: None };
+        let hangs_otherwise =
+            |hop: &&TreeHop| old.has(hop.relay) && old.above(hop.relay) != hop.above;
+        let moved = target.iter().filter(hangs_otherwise).count();
+        let moving = Move { later, ends, step: None, why, since: None };
         running.moving = Some(moving);
-        running.shape = first.or(running.shape.take());
         let asked: Vec<Flow> = flows.iter().map(|f| f.inverse()).chain(running.flows()).collect();
         if let Err(lack) = self.ledger.book(&asked) {
             running.moving = None;
-            running.shape = Some(old);
             return Err(self.refusal(lack).to_string());
         }
-        self.save_comtree(op, comtree);
         self.tell_changed(op, comtree, &before, &[]);
         self.advance(op, comtree);
-        Ok(swaps)
+        Ok(moved)
     }
 
     /// The trees from the one in force to another.
-    fn plan_move(&self, comtree: Comtree, target: &[TreeHop]) -> Result<VecDeque<Shape>, String> {
+    fn plan_move(&self, comtree: Comtree, target: &[TreeHop]) -> Result<Way, String> {
         let running = self.comtrees.get(&comtree).ok_or("there is no such comtree")?;
         let world = self.worlds.get(&running.world).ok_or("it has no world")?;
         let old = running.shape.as_ref().ok_or("it has no members")?;
         if running.moving.is_some() {
             return Err("it is on its way to another tree".to_owned());
         }
-        if old.hops().first().map(|hop| hop.relay) != target.first().map(|hop| hop.relay) {
-            return Err("the other tree has another root, and a move keeps it".to_owned());
-        }
-        let shape = |hops: Vec<TreeHop>| Shape::new(hops, &world.core, |relay| old.load(relay));
-        let order = breadth_first(target);
-        let mut hops = old.hops().to_vec();
-        hops.extend(order.iter().filter(|hop| !old.has(hop.relay)));
-        let mut shapes = VecDeque::new();
-        if hops.len() > old.hops().len() {
-            shapes.push_back(shape(hops.clone())?);
-        }
-        for hop in &order {
-            let Some(at) = hops.iter_mut().find(|of| of.relay == hop.relay) else { continue };
-            if at.above != hop.above {
-                at.above = hop.above;
-                hops = breadth_first(&hops);
-                shapes.push_back(shape(hops.clone())?);
-            }
-        }
-        if hops.len() > target.len() {
-            shapes.push_back(shape(target.to_vec())?);
-        }
-        let before = [old].into_iter().chain(&shapes);
-        if !before.zip(&shapes).all(|(before, after)| keeps_core(before, after)) {
-            let why = "relays of its core would change their places, and only others do that without loss";
-            return Err(why.to_owned());
-        }
-        Ok(shapes)
+        Way::between(old, target, &world.core)
     }
 
-    /// A relay says that its next parent is the way to the core.
+    /// A relay says that its next parent is the way to the core; or that the parent which was a core
+    /// neighbour knows all that is wanted.
     pub(crate) fn succeeded(
         &mut self,
         op: &mut Op,
@@ -217,40 +206,58 @@ impl State {
         over: LinkId,
     ) {
         let Some(running) = self.comtrees.get_mut(&comtree) else { return };
-        let is_it = |swap: &Swap| swap.child == relay && swap.link == over;
-        if !running.swap().as_ref().is_some_and(is_it) {
-            return;
-        }
+        let Some(step) = running.step().filter(|step| step.waits_for(relay, over)) else { return };
         let (before, flows) = (running.picture(), running.flows());
+        let parent = running.shape.as_ref().and_then(|shape| shape.above(relay));
         let Some(moving) = &mut running.moving else { return };
-        let old = std::mem::replace(&mut running.shape, moving.later.pop_front());
-        (moving.swap, moving.since) = (None, None);
+        running.shape = moving.later.pop_front();
+        (moving.step, moving.since) = (None, None);
         let given: Vec<Flow> = flows.iter().map(|f| f.inverse()).chain(running.flows()).collect();
         self.ledger.enter(&given);
         self.save_comtree(op, comtree);
-        let above = |hop: &TreeHop| hop.above.filter(|_| hop.relay == relay).map(|above| above.0);
-        let parent = old.iter().flat_map(|shape| shape.hops()).find_map(above);
-        let first: Vec<RelayId> = parent.into_iter().chain([relay]).collect();
+        let first: Vec<RelayId> = match step {
+            Step::Swap(_) => parent.into_iter().map(|(above, _)| above).chain([relay]).collect(),
+            Step::Leave(leave) => vec![leave.above],
+        };
         op.effects.push(Effect::Barrier(comtree));
         self.tell_changed(op, comtree, &before, &first);
         self.advance(op, comtree);
     }
 
-    /// Goes on with a move: begins the next swap, or ends it.
+    /// Goes on with a move as far as no relay's word is needed, or ends it.
     fn advance(&mut self, op: &mut Op, comtree: Comtree) {
-        let Some(running) = self.comtrees.get_mut(&comtree) else { return };
-        let (Some(moving), Some(shape)) = (&mut running.moving, &running.shape) else { return };
-        match moving.later.front().and_then(|next| swap_to(shape, next)) {
-            Some(swap) => {
-                moving.swap = Some(swap);
-                for relay in [swap.next, swap.child] {
-                    op.effects.push(Effect::Barrier(comtree));
-                    let item = self.comtree_item(comtree, relay);
-                    op.effects.push(Effect::Comtree(comtree, relay, item));
+        loop {
+            let Some(running) = self.comtrees.get_mut(&comtree) else { return };
+            let (Some(moving), Some(shape)) = (&mut running.moving, &running.shape) else { return };
+            let is_last = moving.later.len() == 1;
+            match moving.later.front().and_then(|next| Turn::between(shape, next)) {
+                Some(Turn::Step(step)) => {
+                    moving.step = Some(step);
+                    for relay in step.told() {
+                        op.effects.push(Effect::Barrier(comtree));
+                        let item = self.comtree_item(comtree, relay);
+                        op.effects.push(Effect::Comtree(comtree, relay, item));
+                    }
+                    return;
                 }
+                Some(Turn::Join { relay, above }) => self.pass(op, comtree, &[above, relay]),
+                Some(Turn::Resize) if !is_last => self.pass(op, comtree, &[]),
+                Some(Turn::Resize) | None => return self.finish(op, comtree),
             }
-            None => self.finish(op, comtree),
         }
+    }
+
+    /// Takes the next tree at once: these relays are told first, one after the other.
+    fn pass(&mut self, op: &mut Op, comtree: Comtree, first: &[RelayId]) {
+        let Some(running) = self.comtrees.get_mut(&comtree) else { return };
+        let (before, flows) = (running.picture(), running.flows());
+        let Some(moving) = &mut running.moving else { return };
+        running.shape = moving.later.pop_front();
+        let given: Vec<Flow> = flows.iter().map(|f| f.inverse()).chain(running.flows()).collect();
+        self.ledger.enter(&given);
+        self.save_comtree(op, comtree);
+        op.effects.push(Effect::Barrier(comtree));
+        self.tell_changed(op, comtree, &before, first);
     }
 
     /// The last relay has its parent: those that are not needed any more go.
@@ -272,16 +279,23 @@ impl State {
     }
 
     /// Ends a move where it is: a swap that is not done is taken back, first at the relay that was to
-    /// have another parent.
+    /// have another parent. The core is what the rule says.
     pub(crate) fn end_move(&mut self, op: &mut Op, comtree: Comtree, reason: &str) {
         let Some(running) = self.comtrees.get_mut(&comtree) else { return };
         let (before, flows) = (running.picture(), running.flows());
         let Some(moving) = running.moving.take() else { return };
+        let hops = running.shape.as_ref().map_or(&[][..], Shape::hops);
+        if let Some(end) = moving.ends.iter().find(|end| same_tree(end.hops(), hops)) {
+            running.shape = Some(end.clone());
+        }
         running.why = format!("a move ended before its end: {reason}");
         let why = running.why.clone();
         let given: Vec<Flow> = flows.iter().map(|f| f.inverse()).chain(running.flows()).collect();
         self.ledger.enter(&given);
-        let child: Vec<RelayId> = moving.swap.iter().map(|swap| swap.child).collect();
+        let child: Vec<RelayId> = match moving.step {
+            Some(Step::Swap(swap)) => vec![swap.child],
+            _ => Vec::new(),
+        };
         self.tell_changed(op, comtree, &before, &child);
         op.tell(Event::Reshaped { comtree, why });
         self.prune(op, comtree);
@@ -325,10 +339,10 @@ impl State {
         }
     }
 
-    /// Whether a relay is about to have another parent on the comtree.
+    /// Whether a relay is about to have another parent on the comtree, or to leave its core.
     pub(crate) fn is_swapping(&self, comtree: Comtree, relay: RelayId) -> bool {
-        let swap = self.comtrees.get(&comtree).and_then(Running::swap);
-        swap.is_some_and(|swap| swap.child == relay)
+        let step = self.comtrees.get(&comtree).and_then(Running::step);
+        step.is_some_and(|step| step.relay() == relay)
     }
 
     /// Whether the comtree is on its way to another tree.
@@ -359,44 +373,4 @@ impl State {
         self.tell_changed(op, comtree, &before, &[]);
         Ok(())
     }
-}
-
-/// Which relay has another parent in the next tree; none if that has only more relays, or fewer.
-fn swap_to(now: &Shape, next: &Shape) -> Option<Swap> {
-    next.hops().iter().find_map(|hop| {
-        let before = now.hops().iter().find(|of| of.relay == hop.relay)?;
-        let (above, link) = hop.above.filter(|_| before.above != hop.above)?;
-        Some(Swap { child: hop.relay, next: above, link })
-    })
-}
-
-/// Whether branches that are on both trees have the same roles, and who changes its parent is outside
-/// the core.
-fn keeps_core(before: &Shape, after: &Shape) -> bool {
-    let roles = |shape: &Shape| -> BTreeMap<(RelayId, LinkId), Role> {
-        let of = |relay| shape.branches(relay).into_iter().map(move |b| ((relay, b.link), b.role));
-        shape.relays().flat_map(of).collect()
-    };
-    let (old, new) = (roles(before), roles(after));
-    let same = old.iter().all(|(key, role)| new.get(key).is_none_or(|of| of == role));
-    let is_parent = |roles: &BTreeMap<_, _>, relay, shape: &Shape| {
-        let hop = shape.hops().iter().find(|hop| hop.relay == relay);
-        let link = hop.and_then(|hop| hop.above).map(|(_, link)| link);
-        link.and_then(|link| roles.get(&(relay, link))) == Some(&Role::Parent)
-    };
-    same && swap_to(before, after).is_none_or(|swap| {
-        is_parent(&old, swap.child, before) && is_parent(&new, swap.child, after)
-    })
-}
-
-/// The hops of a tree, those nearer to the root first.
-fn breadth_first(hops: &[TreeHop]) -> Vec<TreeHop> {
-    let mut order: Vec<TreeHop> = hops.iter().copied().filter(|hop| hop.above.is_none()).collect();
-    let mut next = 0;
-    while let Some(above) = order.get(next).map(|hop| hop.relay) {
-        let is_below = |hop: &&TreeHop| hop.above.is_some_and(|(of, _)| of == above);
-        order.extend(hops.iter().filter(is_below));
-        next += 1;
-    }
-    order
 }

@@ -3,11 +3,12 @@
 use crate::error::Refusal;
 use crate::ledger::{Account, Flow, Lack};
 use crate::model::{LinkId, RelayId, TreeHop, WorldId};
-use crate::moves::{Picture, Swap};
+use crate::moves::Picture;
 use crate::op::{Effect, Op};
 use crate::shape::{Load, Shape};
 use crate::signal::Branch;
 use crate::state::{Running, State};
+use crate::steps::Swap;
 use canopy_plan::Limits;
 use canopy_wire::Comtree;
 use std::cmp::Reverse;

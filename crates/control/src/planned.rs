@@ -6,6 +6,7 @@ use crate::op::Op;
 use crate::repair::{Aim, Planned};
 use crate::shape::Shape;
 use crate::state::{Running, State};
+use crate::steps::same_tree;
 use canopy_wire::Comtree;
 
 impl State {
@@ -22,7 +23,7 @@ impl State {
     fn try_to_improve(&mut self, op: &mut Op, comtree: Comtree) -> Result<String, String> {
         let now = self.cost_of(comtree);
         let least = self.settings.least_gain;
-        let (hops, cost) = self.planned_tree(comtree)?;
+        let (hops, cost) = self.planned_tree(comtree, None)?;
         let gain = if now > 0.0 { 1.0 - cost / now } else { 0.0 };
         let percent = |share: f64| (share * 1000.0).round() / 10.0;
         let (found, least_percent) = (percent(gain), percent(least));
@@ -38,34 +39,42 @@ impl State {
         ))
     }
 
-    /// Moves a comtree to the least costly tree that has its root, and goes round relays that drain and
-    /// have no members. Returns how many relays get another parent.
-    pub(crate) fn move_tree(&mut self, op: &mut Op, comtree: Comtree) -> Result<usize, Refusal> {
+    /// Moves a comtree to the least costly tree, or that with a given root, which goes round relays that
+    /// drain and have no members. Returns how many relays hang on others then.
+    pub(crate) fn move_tree(
+        &mut self,
+        op: &mut Op,
+        comtree: Comtree,
+        root: Option<RelayId>,
+    ) -> Result<usize, Refusal> {
         let running = self.comtrees.get(&comtree);
         let world = running.and_then(|running| self.worlds.get(&running.world));
         let world = world.map_or_else(|| comtree.0.to_string(), |world| world.name.to_string());
-        let why = "it was moved to the least costly tree with its root".to_owned();
-        let result =
-            self.planned_tree(comtree).and_then(|(hops, _)| match self.has_hops(comtree, &hops) {
-                true => Ok(0),
-                false => self.begin_move(op, comtree, &hops, why),
-            });
+        let with_root = root.map(|root| format!(" with the root {}", self.relay_name(root)));
+        let with_root = with_root.unwrap_or_default();
+        let why = format!("it was moved to the least costly tree{with_root}");
+        let result = self.planned_tree(comtree, root);
+        let result = result.and_then(|(hops, _)| match self.has_hops(comtree, &hops) {
+            true => Ok(0),
+            false => self.begin_move(op, comtree, &hops, why),
+        });
         result.map_err(|why| Refusal::NotMoved { world, why })
     }
 
-    fn planned_tree(&self, comtree: Comtree) -> Result<(Vec<TreeHop>, f64), String> {
+    fn planned_tree(
+        &self,
+        comtree: Comtree,
+        root: Option<RelayId>,
+    ) -> Result<(Vec<TreeHop>, f64), String> {
         let running = self.comtrees.get(&comtree).ok_or("there is no such comtree")?;
         if let Some(why) = &running.broken {
             return Err(format!("its tree is not whole: {why}"));
         }
-        let shape = running.shape.as_ref().ok_or("it has no members")?;
-        let root = shape.hops().first().map(|hop| hop.relay).ok_or("it has no root")?;
         self.choose_tree(comtree, Aim::Best, Some(Planned { root }))
     }
 
     fn has_hops(&self, comtree: Comtree, hops: &[TreeHop]) -> bool {
-        let now = self.hops_of(comtree);
-        now.len() == hops.len() && hops.iter().all(|hop| now.contains(hop))
+        same_tree(&self.hops_of(comtree), hops)
     }
 
     /// Moves comtrees off relays that drain and have no members there.
@@ -82,7 +91,7 @@ impl State {
         for (comtree, relay) in self.comtrees.iter().filter_map(of).collect::<Vec<_>>() {
             let name = self.relay_name(relay);
             let why = format!("{name} drains");
-            let result = self.planned_tree(comtree);
+            let result = self.planned_tree(comtree, None);
             let result = result.and_then(|(hops, _)| self.begin_move(op, comtree, &hops, why));
             if let (Err(why), Some(running)) = (result, self.comtrees.get_mut(&comtree)) {
                 running.why = format!("it stays over {name}, which drains: {why}");

@@ -44,11 +44,11 @@ pub(crate) enum Aim {
     Best,
 }
 
-/// A tree that a comtree is to move to: it keeps the root, and goes round relays that drain and have no
-/// members.
+/// A tree that a comtree is to move to: it goes round relays that drain and have no members.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Planned {
-    pub(crate) root: RelayId,
+    /// Its root; without one the best is taken.
+    pub(crate) root: Option<RelayId>,
 }
 
 impl State {
@@ -294,12 +294,12 @@ impl State {
         let demand = Demand::new(&network, &endpoints, core).map_err(|error| error.to_string())?;
         let method = if aim == Aim::Keep { Method::Mst } else { Method::Best };
         let root = match planned {
-            None => Root::Best,
-            Some(Planned { root }) => {
-                let drains = || {
-                    format!("its root {} drains, and a move keeps the root", self.relay_name(root))
+            None | Some(Planned { root: None }) => Root::Best,
+            Some(Planned { root: Some(root) }) => {
+                let lost = || {
+                    format!("{} drains or cannot be used, so it is no root", self.relay_name(root))
                 };
-                Root::Node(*nodes.get(&root).ok_or_else(drains)?)
+                Root::Node(*nodes.get(&root).ok_or_else(lost)?)
             }
         };
         let request = Request { method, root, stretch: 1.2, improve: false };

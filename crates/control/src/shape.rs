@@ -6,7 +6,7 @@ use crate::ledger::Flow;
 use crate::model::{Core, LinkId, RelayId, TreeHop};
 use crate::signal::{Branch, Role};
 use canopy_plan::{Capacity, CoreRule, Limits, Provisioning, Tree};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A tree with its reservations. It has at least one relay.
 #[derive(Clone, Debug)]
@@ -47,6 +47,29 @@ impl Shape {
         core: &Core,
         load: impl Fn(RelayId) -> Load,
     ) -> Result<Shape, String> {
+        Shape::build(hops, |tree, _| core.rule().on(tree), load)
+    }
+
+    /// The shape of a tree with these members, whose core is on its way to what the rule says. The core
+    /// has the root, and is connected.
+    ///
+    /// # Errors
+    /// Why it is no tree.
+    pub(crate) fn with_core(
+        hops: Vec<TreeHop>,
+        core: &BTreeSet<RelayId>,
+        load: impl Fn(RelayId) -> Load,
+    ) -> Result<Shape, String> {
+        let is_core =
+            |_: &Tree, hops: &[TreeHop]| hops.iter().map(|hop| core.contains(&hop.relay)).collect();
+        Shape::build(hops, is_core, load)
+    }
+
+    fn build(
+        hops: Vec<TreeHop>,
+        core: impl FnOnce(&Tree, &[TreeHop]) -> Vec<bool>,
+        load: impl Fn(RelayId) -> Load,
+    ) -> Result<Shape, String> {
         let nodes: BTreeMap<RelayId, usize> =
             hops.iter().enumerate().map(|(node, hop)| (hop.relay, node)).collect();
         if nodes.len() < hops.len() {
@@ -60,7 +83,7 @@ impl Shape {
         };
         let above: Vec<Option<usize>> = hops.iter().map(node_above).collect::<Result<_, _>>()?;
         let tree = Tree::from_parents(&above)?;
-        let is_core = core.rule().on(&tree);
+        let is_core = core(&tree, &hops);
         let loads: Vec<Load> = hops.iter().map(|hop| load(hop.relay)).collect();
         let limits = loads.iter().map(|(_, limits)| *limits).collect();
         let provisioning = Provisioning::new(tree, limits, is_core.clone());
@@ -78,6 +101,16 @@ impl Shape {
     pub(crate) fn parts(&self) -> impl Iterator<Item = (TreeHop, bool, Capacity)> + '_ {
         let parts = self.hops.iter().zip(&self.core).zip(&self.reserved);
         parts.map(|((hop, core), reserved)| (*hop, *core, *reserved))
+    }
+
+    /// The relays of its core.
+    pub(crate) fn core(&self) -> BTreeSet<RelayId> {
+        self.parts().filter(|(_, is_core, _)| *is_core).map(|(hop, ..)| hop.relay).collect()
+    }
+
+    /// How a relay hangs on the one above.
+    pub(crate) fn above(&self, relay: RelayId) -> Option<(RelayId, LinkId)> {
+        self.nodes.get(&relay).and_then(|node| self.hops[*node].above)
     }
 
     /// The relays of the tree.

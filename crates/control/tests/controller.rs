@@ -231,7 +231,7 @@ fn a_better_tree_is_taken_if_it_gains_enough_and_why_is_kept() {
     assert_eq!(bed.links_of_tree(), [1, 3, 4], "nothing is moved for nothing");
     let why = bed.controller.improve(comtree);
     assert!(why.starts_with("it is being improved: the tree will cost"), "{why}");
-    let refusal = bed.controller.move_world(&world()).unwrap_err().to_string();
+    let refusal = bed.controller.move_world(&world(), None).unwrap_err().to_string();
     assert!(refusal.contains("it is on its way to another tree; wait, or"), "{refusal}");
     assert_eq!(bed.links_of_tree(), [1, 3, 4], "one relay after the other");
     bed.exchange();

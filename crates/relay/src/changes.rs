@@ -33,7 +33,9 @@ pub enum BranchRole {
     Parent,
     /// It becomes the parent in place of the one that there is, without loss (Forest §3.5). Once
     /// [`Notice::ParentSucceeded`](crate::Notice) says that it is the way to the core, the old branch can
-    /// be removed, and this is the parent's.
+    /// be removed, and this is the parent's. A neighbour in the core can become it, too, if there is no
+    /// other in the core and no parent. It is the parent at once, and the notice says that it knows all that
+    /// is wanted here: then this relay can be its child.
     NextParent,
     /// Both relays are in the core, which is a subtree: each gets every update to a group.
     Core,

@@ -129,7 +129,10 @@ impl Tree {
             BranchRole::Parent => !others.any(|other| other.role.gets_everything()),
             BranchRole::NextParent => {
                 let above = others.filter(|other| other.role.gets_everything());
-                above.map(|other| other.role).eq([BranchRole::Parent])
+                let above: Vec<BranchRole> = above.map(|other| other.role).collect();
+                let is_core = |branch: &Branch| branch.role == BranchRole::Core;
+                let leaves_core = but.and_then(|port| self.branch(port)).is_some_and(is_core);
+                above == [BranchRole::Parent] || leaves_core && above.is_empty()
             }
             BranchRole::Core | BranchRole::CorePeer => {
                 !others.any(|other| other.role == BranchRole::Parent)

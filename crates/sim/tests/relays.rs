@@ -70,6 +70,18 @@ fn parents_are_succeeded_without_loss() {
 }
 
 #[test]
+fn roots_walk_over_their_trees_without_loss() {
+    let mut steps = 0;
+    for (relays, seed) in [(3, 1), (6, 2), (6, 3), (8, 4), (8, 11), (12, 5), (12, 19), (16, 39)] {
+        let config = OverlayConfig { roots_walk: true, ..OverlayConfig::new(relays, seed) };
+        let report = run_overlay(&config);
+        report.verdict().unwrap_or_else(|problem| panic!("{relays} relays, {seed}: {problem}"));
+        steps += report.root_steps;
+    }
+    assert!(steps >= 10, "roots took {steps} steps");
+}
+
+#[test]
 fn seeds_of_relays_that_found_something_pass() {
     // Nobody answered who asks for the way, where the site is one relay with several data threads.
     check(3, 167..168);

@@ -308,28 +308,32 @@ impl Controller {
         why
     }
 
-    /// Moves a comtree to the least costly tree that has its root, without loss: its relays get other
-    /// parents one after the other, which takes some four seconds for each. Relays that drain and have
-    /// no members there are left out. Returns how many relays get another parent;
-    /// [`Event::Reshaped`] says when it is done, or has ended before.
+    /// Moves a comtree to the least costly tree, or to that with this root, without loss: its relays get
+    /// other parents one after the other, which takes some four seconds for each, and its root walks over
+    /// the tree. Relays that drain and have no members there are left out. Returns how many relays hang on
+    /// others then; [`Event::Reshaped`] says when it is done, or has ended before.
     ///
     /// # Errors
-    /// A link or relay has too little left for both trees, the tree is not whole or is being moved,
-    /// or relays of its core would change their places. Then nothing changes.
-    pub fn move_tree(&mut self, comtree: Comtree) -> Result<usize, Refusal> {
-        self.decide(|state, op| state.move_tree(op, comtree))
+    /// A link or relay has too little left for both trees and what is between them, the tree is not
+    /// whole or is being moved, or the root cannot be used. Then nothing changes.
+    pub fn move_tree(
+        &mut self,
+        comtree: Comtree,
+        root: Option<RelayId>,
+    ) -> Result<usize, Refusal> {
+        self.decide(|state, op| state.move_tree(op, comtree, root))
     }
 
     /// Moves all comtrees of a world, as [`Controller::move_tree`] does: all, or none. Returns how many
-    /// relays get another parent.
+    /// relays hang on others then.
     ///
     /// # Errors
     /// As there, or there is no such world.
-    pub fn move_world(&mut self, name: &Name) -> Result<usize, Refusal> {
+    pub fn move_world(&mut self, name: &Name, root: Option<RelayId>) -> Result<usize, Refusal> {
         self.decide(|state, op| {
             let comtrees = state.world(name)?.comtrees.clone();
             state.all_or_nothing(op, &comtrees, |state, op| {
-                comtrees.iter().map(|comtree| state.move_tree(op, *comtree)).sum()
+                comtrees.iter().map(|comtree| state.move_tree(op, *comtree, root)).sum()
             })
         })
     }

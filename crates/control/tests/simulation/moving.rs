@@ -40,8 +40,8 @@ impl Sim {
         };
         let before = state(controller);
         let moved = match whole {
-            true => controller.move_world(&world),
-            false => controller.move_tree(comtrees[0]),
+            true => controller.move_world(&world, None),
+            false => controller.move_tree(comtrees[0], None),
         };
         match moved {
             Ok(relays) => self.told.moves += u32::from(relays > 0),
@@ -69,8 +69,10 @@ impl Sim {
         if self.plan == Plan::Calm && has_turned {
             let has_succeeded = matches!(successions.get(&comtree), Some((_, None)));
             assert!(has_succeeded, "the parent goes once the next one is the way to the core");
-            let gone = with(&applied.before, Role::Parent).unwrap();
-            assert!(!self.is_in_force_elsewhere(at, comtree, gone), "it went at the old one first");
+            // Who has left the core had no other parent.
+            if let Some(gone) = with(&applied.before, Role::Parent) {
+                assert!(!self.is_in_force_elsewhere(at, comtree, gone), "it went at the old one first");
+            }
         } else if next.is_none_or(|next| successions.get(&comtree).is_none_or(|s| s.0 != next)) {
             successions.remove(&comtree);
         }

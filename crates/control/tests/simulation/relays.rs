@@ -58,6 +58,20 @@ impl SimRelay {
     }
 }
 
+/// Whether a comtree's next parent was a neighbour in the core, or is already being turned to.
+fn leaves_core(applying: &Applying) -> bool {
+    let branches = |item: &Option<Item>| match item {
+        Some(Item::Comtree { branches, .. }) => branches.clone(),
+        _ => Vec::new(),
+    };
+    let after = branches(&applying.after);
+    let next = after.iter().find(|branch| branch.role == Role::NextParent);
+    branches(&applying.before).iter().any(|branch| {
+        let turns = matches!(branch.role, Role::Core | Role::NextParent);
+        turns && next.is_some_and(|next| next.link == branch.link)
+    })
+}
+
 /// What a data plane refuses.
 fn check(side: &RelaySide, applying: &Applying, refuse: bool) -> Result<(), String> {
     let has = |key: ItemKey| side.items().contains_key(&key);
@@ -67,7 +81,10 @@ fn check(side: &RelaySide, applying: &Applying, refuse: bool) -> Result<(), Stri
             let (parents, nexts) = (count(Role::Parent), count(Role::NextParent));
             let in_core = branches.iter().any(|branch| branch.role == Role::Core);
             assert!(parents <= 1 && !(parents == 1 && in_core), "one parent, or in the core");
-            assert!(nexts == 0 || nexts == 1 && parents == 1, "a next parent beside the parent");
+            assert!(nexts <= 1 && !(nexts == 1 && in_core), "one next parent, outside the core");
+            if nexts == 1 && parents == 0 && !leaves_core(applying) {
+                return Err("there is no parent beside the next one".to_owned());
+            }
             match branches.iter().find(|branch| !has(ItemKey::Link(branch.link))) {
                 Some(branch) => Err(format!("there is no link {}", branch.link.0)),
                 None => Ok(()),

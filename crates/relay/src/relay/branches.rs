@@ -82,7 +82,11 @@ impl Relay {
         tree.set_role(port, role);
         tree.promote();
         if role == BranchRole::NextParent {
-            self.begin_succession(now, index, port);
+            match self.comtrees.get(index).tree.branch(port).map(|branch| branch.role) {
+                // It was in the core, and has no other parent.
+                Some(BranchRole::Parent) => self.begin_leaving(now, id.comtree, port),
+                _ => self.begin_succession(now, index, port),
+            }
         }
         self.branch_changed(now, index);
         Ok(())

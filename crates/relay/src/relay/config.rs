@@ -131,7 +131,8 @@ pub enum Notice {
         /// The neighbour's key.
         key: PublicKey,
     },
-    /// A comtree's next parent is the way to its core now: the branch to the old one can be removed.
+    /// A comtree's next parent is the way to its core now, and knows all that is wanted here: the branch to the
+    /// old one can be removed.
     ParentSucceeded {
         /// The comtree.
         comtree: Comtree,

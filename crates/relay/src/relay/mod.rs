@@ -8,6 +8,7 @@ mod downstream;
 mod intake;
 mod joining;
 mod keys;
+mod leaving;
 mod limits;
 mod links;
 mod membership;
@@ -385,6 +386,7 @@ impl Relay {
             self.limited_due(),
             self.paths.poll_timeout(),
             self.successions_due(),
+            self.leaving_due(),
         ]
         .into_iter()
         .flatten()
@@ -417,6 +419,7 @@ impl Relay {
         self.ask_next_parents(now);
         self.drive_upstreams(now);
         self.ask_next_parents(now);
+        self.advance_leaving(now);
         self.advance_successions(now);
         let is_flush = self.flush_at.is_some_and(|at| at <= now) || self.pending.is_half_full();
         let due = is_flush || self.thinning.is_due(now);

@@ -7,7 +7,7 @@ use crate::comtrees::ComtreeIndex;
 use crate::ports::PortIndex;
 use crate::routes::Routes;
 use canopy_session::SessionIndex;
-use canopy_wire::{Address, Comtree, Tag};
+use canopy_wire::{Address, Comtree, Tag, Time};
 use std::collections::BTreeMap;
 
 /// Before the first source was learned.
@@ -25,6 +25,9 @@ pub(super) struct Overlay {
     pub(super) windows: BTreeMap<PortIndex, SubscribeWindow>,
     /// Comtrees of which the parent is being succeeded.
     pub(super) successions: Vec<ComtreeIndex>,
+    /// Comtrees of which the relay leaves the core: the branch to the parent, and until when other data
+    /// threads may still say what they wanted before.
+    pub(super) leaving: BTreeMap<Comtree, (PortIndex, Time)>,
     /// Other data threads do not know yet which branches are here.
     pub(super) reach_to_tell: bool,
 }
@@ -38,6 +41,7 @@ impl Overlay {
             last_asked: BTreeMap::new(),
             windows: BTreeMap::new(),
             successions: Vec::new(),
+            leaving: BTreeMap::new(),
             reach_to_tell: false,
         }
     }

@@ -26,6 +26,9 @@ pub struct OverlayConfig {
     /// Which part of what passes between relays vanishes, from 0 to 1, while nothing else is broken; drawn
     /// from the seed if not given.
     pub link_loss: Option<f64>,
+    /// Whether the roots of comtrees walk over their trees in place of other planned moves, where only the
+    /// root is in the core and nothing is broken.
+    pub roots_walk: bool,
     /// A fault that the model is not told of: the proof that it can find one.
     pub sabotage: Option<OverlaySabotage>,
 }
@@ -51,6 +54,7 @@ impl OverlayConfig {
             seconds: DEFAULT_SECONDS,
             expiry: None,
             link_loss: None,
+            roots_walk: false,
             sabotage: None,
         }
     }

@@ -223,6 +223,18 @@ impl Machine {
         self.apply(now, &change)
     }
 
+    /// Another relay is something else to this one on a comtree.
+    pub(crate) fn set_role(
+        &mut self,
+        now: Time,
+        tree: &Tree,
+        other: usize,
+        role: BranchRole,
+    ) -> Option<String> {
+        let id = branch_id(&self.scenario, tree.comtree, (self.number, other))?;
+        self.apply(now, &Change::SetBranchRole { branch: id, role })
+    }
+
     /// Takes a branch from the relay.
     pub(crate) fn remove_branch(&mut self, now: Time, tree: &Tree, other: usize) -> Option<String> {
         let id = branch_id(&self.scenario, tree.comtree, (self.number, other))?;

@@ -68,6 +68,8 @@ pub struct OverlayReport {
     pub link_cuts: u32,
     /// How often a relay's parent was succeeded by another, as planned.
     pub parents_succeeded: u32,
+    /// How often a neighbour of a comtree's root became the root in its place.
+    pub root_steps: u32,
     /// How often a relay found a link down although nothing had been cut or restarted: four signs of
     /// life in a row were lost.
     pub links_lost: u32,
@@ -143,6 +145,7 @@ impl OverlayReport {
             relay_restarts: tallies.relay_restarts,
             link_cuts: tallies.link_cuts,
             parents_succeeded: tallies.parents_succeeded,
+            root_steps: tallies.root_steps,
             links_lost: tally.links_lost,
             most_subscriptions: tallies.peak.subscriptions,
             most_groups: tallies.peak.groups,

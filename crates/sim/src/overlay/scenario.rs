@@ -5,7 +5,7 @@ use super::shape::{Core, Links, Node, Shape, Tree, draw};
 use crate::network::LinkModel;
 use crate::sabotage::Sabotage;
 use crate::scenario::{Stream, stream};
-use canopy_relay::{Mode, READ_EVERY};
+use canopy_relay::{BranchRole, Mode, READ_EVERY};
 use canopy_wire::{Downlink, Time};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -46,6 +46,16 @@ pub(crate) struct Move {
     /// By its number.
     pub(crate) tree: usize,
     pub(crate) relay: usize,
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) at: Time,
+}
+
+/// The root of a comtree is another from some time on: a neighbour of the one before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RootStep {
+    /// By its number.
+    pub(crate) tree: usize,
     pub(crate) from: usize,
     pub(crate) to: usize,
     pub(crate) at: Time,
@@ -105,6 +115,7 @@ pub(crate) struct Scenario {
     pub(crate) hop_limit: u8,
     pub(crate) faults: Vec<Fault>,
     pub(crate) moves: Vec<Move>,
+    pub(crate) root_steps: Vec<RootStep>,
     pub(crate) patience: Patience,
     /// From here on nothing is broken any more.
     pub(crate) calm_from: Time,
@@ -177,6 +188,7 @@ impl Scenario {
             hop_limit: if is_cycle(config) { AROUND } else { FAR },
             faults: if breaks { draw_faults(relays, &links, calm_from, rng) } else { Vec::new() },
             moves: Vec::new(),
+            root_steps: Vec::new(),
             patience: Patience {
                 settle: Duration::ZERO,
                 deliver: Duration::ZERO,
@@ -191,7 +203,11 @@ impl Scenario {
             trees,
         };
         if !is_sabotaged && scenario.faults.is_empty() && !scenario.loses() {
-            scenario.moves = draw_moves(&scenario, &mut stream(config.seed, Stream::Moves));
+            let rng = &mut stream(config.seed, Stream::Moves);
+            match config.roots_walk {
+                true => scenario.root_steps = draw_root_steps(&scenario, rng),
+                false => scenario.moves = draw_moves(&scenario, rng),
+            }
         }
         scenario.patience = scenario.patience();
         scenario
@@ -412,6 +428,36 @@ fn draw_moves(scenario: &Scenario, rng: &mut ChaCha8Rng) -> Vec<Move> {
         }
     }
     moves
+}
+
+/// Where only the root is in the core, it goes to a neighbour again and again.
+fn draw_root_steps(scenario: &Scenario, rng: &mut ChaCha8Rng) -> Vec<RootStep> {
+    let mut steps = Vec::new();
+    for (number, tree) in scenario.trees.iter().enumerate() {
+        let edges = tree.edges();
+        if tree.core == Core::Mesh || edges.iter().any(|edge| edge.roles[0] == BranchRole::Core) {
+            continue;
+        }
+        let is_root = |at: &usize| tree.nodes[*at].as_ref().is_some_and(|n| n.parent.is_none());
+        let Some(mut root) = tree.relays().find(is_root) else { continue };
+        let mut at = Time::from_millis(rng.random_range(3_000..4_000));
+        while at < scenario.calm_from {
+            let next = edges.iter().filter_map(|edge| match edge.relays {
+                [a, b] if a == root => Some(b),
+                [a, b] if b == root => Some(a),
+                _ => None,
+            });
+            let next: Vec<usize> = next.collect();
+            if next.is_empty() {
+                break;
+            }
+            let to = next[rng.random_range(0..next.len())];
+            steps.push(RootStep { tree: number, from: root, to, at });
+            root = to;
+            at = at + Duration::from_millis(rng.random_range(2_500..4_000));
+        }
+    }
+    steps
 }
 
 /// Whether a sabotage is of this kind, on the way to a participant.

@@ -5,9 +5,9 @@ use super::keys::Keys;
 use super::machine::{self, Held, Machine, Sent};
 use super::model::Model;
 use super::participant::{Participant, participant_at};
-use super::queue::{Datagram, Queue, Step};
+use super::queue::{Datagram, Queue, RootDeed, Step};
 use super::report::OverlayReport;
-use super::scenario::{Element, Move, Scenario, access_sabotage};
+use super::scenario::{Element, Move, RootStep, Scenario, access_sabotage};
 use crate::network::{Direction, Fate, Loss, Network};
 use crate::sabotage::Saboteur;
 use crate::scenario::{Stream, stream};
@@ -48,6 +48,7 @@ pub(crate) struct Tallies {
     pub(crate) relay_restarts: u32,
     pub(crate) link_cuts: u32,
     pub(crate) parents_succeeded: u32,
+    pub(crate) root_steps: u32,
     /// How long applications ran, all together.
     pub(crate) client_time: Duration,
     /// The most that one relay held.
@@ -130,6 +131,12 @@ impl<'a> World<'a> {
         for number in 0..self.scenario.moves.len() {
             self.at(self.scenario.moves[number].at, Step::Succeed(number));
         }
+        for number in 0..self.scenario.root_steps.len() {
+            let at = self.scenario.root_steps[number].at;
+            for (part, deed) in RootDeed::FIRST.into_iter().enumerate() {
+                self.at(at + LETS_GO_AFTER * part as u32, Step::WalkRoot(number, deed));
+            }
+        }
         self.at(self.scenario.calm_from, Step::Heal);
         self.at(self.scenario.leave_at, Step::LeaveAll);
         self.at(self.now, Step::Judge);
@@ -171,6 +178,7 @@ impl<'a> World<'a> {
             Step::Succeed(number) => self.succeed(number),
             Step::LetGo(number) => self.let_go(number),
             Step::Leave(number) => self.leave_parent(number),
+            Step::WalkRoot(number, deed) => self.walk_root(number, deed),
             Step::Heal => self.network.heal(),
             Step::LeaveAll => self.leave_all(),
         }
@@ -335,6 +343,14 @@ impl<'a> World<'a> {
                 self.after(LETS_GO_AFTER, Step::LetGo(number));
                 self.after(LETS_GO_AFTER * 2, Step::Leave(number));
             }
+            let steps = &self.scenario.root_steps;
+            let has_left = steps.iter().rposition(|one| {
+                let of = self.scenario.trees[one.tree].comtree;
+                one.from == relay && of == comtree && one.at <= self.now
+            });
+            if let Some(number) = has_left {
+                self.after(LETS_GO_AFTER, Step::WalkRoot(number, RootDeed::End));
+            }
         }
         self.ask_for_timer(relay, thread);
     }
@@ -366,6 +382,21 @@ impl<'a> World<'a> {
         let tree = self.scenario.trees[tree].clone();
         let refused = self.machines[relay].remove_branch(self.now, &tree, from);
         self.changed(relay, refused);
+    }
+
+    /// A part of what makes a neighbour the root in place of another.
+    fn walk_root(&mut self, number: usize, deed: RootDeed) {
+        let RootStep { tree, from, to, .. } = self.scenario.root_steps[number];
+        let tree = self.scenario.trees[tree].clone();
+        let (at, other, role) = match deed {
+            RootDeed::Grow => (from, to, BranchRole::Core),
+            RootDeed::Join => (to, from, BranchRole::Core),
+            RootDeed::Leave => (from, to, BranchRole::NextParent),
+            RootDeed::End => (to, from, BranchRole::Child),
+        };
+        self.tallies.root_steps += u32::from(deed == RootDeed::End);
+        let refused = self.machines[at].set_role(self.now, &tree, other, role);
+        self.changed(at, refused);
     }
 
     fn changed(&mut self, relay: usize, refused: Option<String>) {

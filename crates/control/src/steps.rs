@@ -1,0 +1,289 @@
+//! The trees that follow each other when a comtree moves, and what happens between two of them.
+//!
+//! If roots and cores allow, only parents are swapped. Otherwise the core shrinks to the root, and the
+//! root walks over the old tree to a relay of the new one: the next relay on the way joins the core, and
+//! the old root leaves it. Then parents are swapped, the root walks on to where it is to be, and the
+//! core grows to what the rule says.
+
+use crate::model::{Core, LinkId, RelayId, TreeHop};
+use crate::shape::Shape;
+use crate::signal::Role;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// A relay gets another parent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Swap {
+    pub(crate) child: RelayId,
+    pub(crate) next: RelayId,
+    pub(crate) link: LinkId,
+}
+
+/// A relay leaves the core: the core's relay beside it becomes its parent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Leave {
+    pub(crate) relay: RelayId,
+    pub(crate) above: RelayId,
+    pub(crate) link: LinkId,
+}
+
+/// What is done once a relay says so.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Step {
+    Swap(Swap),
+    Leave(Leave),
+}
+
+impl Step {
+    /// The relay whose word is waited for.
+    pub(crate) fn relay(self) -> RelayId {
+        match self {
+            Step::Swap(swap) => swap.child,
+            Step::Leave(leave) => leave.relay,
+        }
+    }
+
+    /// Whether a relay's word about the parent over a link is waited for.
+    pub(crate) fn waits_for(self, relay: RelayId, over: LinkId) -> bool {
+        let (Step::Swap(Swap { link, .. }) | Step::Leave(Leave { link, .. })) = self;
+        self.relay() == relay && link == over
+    }
+
+    /// The relays that are told when it begins, one after the other.
+    pub(crate) fn told(self) -> Vec<RelayId> {
+        match self {
+            Step::Swap(swap) => vec![swap.next, swap.child],
+            Step::Leave(leave) => vec![leave.relay],
+        }
+    }
+}
+
+/// How a tree becomes the next.
+pub(crate) enum Turn {
+    /// A relay has a word in it.
+    Step(Step),
+    /// A relay joins the core, after the one above it knows.
+    Join { relay: RelayId, above: RelayId },
+    /// Relays come or go.
+    Resize,
+}
+
+impl Turn {
+    /// What happens between a tree and the next; nothing if they are alike.
+    pub(crate) fn between(now: &Shape, next: &Shape) -> Option<Turn> {
+        let relays = |shape: &Shape| shape.relays().collect::<BTreeSet<_>>();
+        if relays(now) != relays(next) {
+            return Some(Turn::Resize);
+        }
+        let (before, after) = (now.core(), next.core());
+        if let Some(relay) = after.difference(&before).next().copied() {
+            let (above, _) = next.above(relay)?;
+            return Some(Turn::Join { relay, above });
+        }
+        if let Some(relay) = before.difference(&after).next().copied() {
+            let (above, link) = next.above(relay)?;
+            return Some(Turn::Step(Step::Leave(Leave { relay, above, link })));
+        }
+        swap_to(now, next).map(|swap| Turn::Step(Step::Swap(swap)))
+    }
+}
+
+/// The way from a tree to another.
+#[derive(Debug, Default)]
+pub(crate) struct Way {
+    /// The trees that follow it.
+    pub(crate) later: VecDeque<Shape>,
+    /// Those of them, and it, whose core differs from the rule's, with the rule's core.
+    pub(crate) ends: Vec<Shape>,
+}
+
+impl Way {
+    /// The way from a tree to another.
+    ///
+    /// # Errors
+    /// One of them is no tree, or they have no relay in common.
+    pub(crate) fn between(old: &Shape, target: &[TreeHop], rule: &Core) -> Result<Way, String> {
+        let root = |hops: &[TreeHop]| hops.first().map(|hop| hop.relay);
+        if root(old.hops()) == root(target) {
+            let way = Walk::new(old, Vec::new()).swap_by_rule(target, rule)?;
+            let before = [old].into_iter().chain(&way);
+            if before.zip(&way).all(|(before, after)| keeps_core(before, after)) {
+                return Ok(Way { later: way.into(), ends: Vec::new() });
+            }
+        }
+        let end = Shape::new(target.to_vec(), rule, |relay| old.load(relay))?;
+        let (from, to) = (old.hops(), root(target).ok_or("the other tree has no relay")?);
+        let is_in_target = |relay: &RelayId| target.iter().any(|hop| hop.relay == *relay);
+        let mut common = [to].into_iter().chain(old.relays()).filter(|at| old.has(*at));
+        let meet = common.find(is_in_target).ok_or("it has no relay of the other tree")?;
+        let mut walk = Walk::new(old, from.to_vec());
+        walk.shrink()?;
+        walk.go_to(meet)?;
+        walk.swap_parents(&rooted_at(target, meet))?;
+        walk.go_to(to)?;
+        walk.grow(&end.core())?;
+        if walk.hops.len() > target.len() {
+            walk.later.push(end);
+        }
+        let mut ends: Vec<Shape> = Vec::new();
+        for shape in [old].into_iter().chain(&walk.later) {
+            if !ends.iter().any(|end| same_tree(end.hops(), shape.hops())) {
+                ends.push(Shape::new(shape.hops().to_vec(), rule, |relay| old.load(relay))?);
+            }
+        }
+        Ok(Way { later: walk.later.into(), ends })
+    }
+}
+
+/// A tree on its way, and those that it has been.
+struct Walk<'a> {
+    old: &'a Shape,
+    hops: Vec<TreeHop>,
+    core: BTreeSet<RelayId>,
+    later: Vec<Shape>,
+}
+
+impl Walk<'_> {
+    fn new(old: &Shape, hops: Vec<TreeHop>) -> Walk<'_> {
+        Walk { old, hops, core: old.core(), later: Vec::new() }
+    }
+
+    fn pass(&mut self) -> Result<(), String> {
+        let load = |relay| self.old.load(relay);
+        self.later.push(Shape::with_core(self.hops.clone(), &self.core, load)?);
+        Ok(())
+    }
+
+    /// Those who are farthest from the root leave the core first, until the root is left.
+    fn shrink(&mut self) -> Result<(), String> {
+        for hop in breadth_first(&self.hops).into_iter().rev() {
+            if hop.above.is_some() && self.core.remove(&hop.relay) {
+                self.pass()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The root, which is all of the core, goes over the tree to a relay.
+    fn go_to(&mut self, relay: RelayId) -> Result<(), String> {
+        let above = |at| self.hops.iter().find(|hop| hop.relay == at).and_then(|hop| hop.above);
+        let way = core::iter::successors(Some(relay), |at| above(*at).map(|(above, _)| above));
+        let way: Vec<RelayId> = way.collect();
+        for next in way.into_iter().rev().skip(1) {
+            self.core.insert(next);
+            self.pass()?;
+            self.core = BTreeSet::from([next]);
+            self.hops = rooted_at(&self.hops, next);
+            self.pass()?;
+        }
+        Ok(())
+    }
+
+    /// Relays that are new come, and then each relay gets the parent that it is to have. The root stays.
+    fn swap_parents(&mut self, target: &[TreeHop]) -> Result<(), String> {
+        let later = swaps(&self.hops, target);
+        for hops in later {
+            self.hops = hops;
+            self.pass()?;
+        }
+        Ok(())
+    }
+
+    /// The same between two trees with the same root, each with the core of the rule. At last relays go.
+    fn swap_by_rule(self, target: &[TreeHop], rule: &Core) -> Result<Vec<Shape>, String> {
+        let shape = |hops| Shape::new(hops, rule, |relay| self.old.load(relay));
+        let mut later = swaps(self.old.hops(), target);
+        if later.last().map_or(self.old.hops(), Vec::as_slice).len() > target.len() {
+            later.push(target.to_vec());
+        }
+        later.into_iter().map(shape).collect()
+    }
+
+    /// Those who are nearest to the root join the core first.
+    fn grow(&mut self, core: &BTreeSet<RelayId>) -> Result<(), String> {
+        for hop in breadth_first(&self.hops) {
+            if core.contains(&hop.relay) && self.core.insert(hop.relay) {
+                self.pass()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The trees that follow one until all relays of another have the parents that they have there. Both
+/// have the same root.
+fn swaps(old: &[TreeHop], target: &[TreeHop]) -> Vec<Vec<TreeHop>> {
+    let order = breadth_first(target);
+    let is_new = |hop: &&TreeHop| !old.iter().any(|of| of.relay == hop.relay);
+    let mut hops = old.to_vec();
+    hops.extend(order.iter().filter(is_new));
+    let mut later = Vec::new();
+    if hops.len() > old.len() {
+        later.push(hops.clone());
+    }
+    for hop in &order {
+        let Some(at) = hops.iter_mut().find(|of| of.relay == hop.relay) else { continue };
+        if at.above != hop.above {
+            at.above = hop.above;
+            hops = breadth_first(&hops);
+            later.push(hops.clone());
+        }
+    }
+    later
+}
+
+/// Which relay has another parent in the next tree; none if that has only more relays, or fewer.
+fn swap_to(now: &Shape, next: &Shape) -> Option<Swap> {
+    next.hops().iter().find_map(|hop| {
+        let before = now.hops().iter().find(|of| of.relay == hop.relay)?;
+        let (above, link) = hop.above.filter(|_| before.above != hop.above)?;
+        Some(Swap { child: hop.relay, next: above, link })
+    })
+}
+
+/// Whether branches that are on both trees have the same roles, and who changes its parent is outside
+/// the core.
+fn keeps_core(before: &Shape, after: &Shape) -> bool {
+    let roles = |shape: &Shape| -> BTreeMap<(RelayId, LinkId), Role> {
+        let of = |relay| shape.branches(relay).into_iter().map(move |b| ((relay, b.link), b.role));
+        shape.relays().flat_map(of).collect()
+    };
+    let (old, new) = (roles(before), roles(after));
+    let same = old.iter().all(|(key, role)| new.get(key).is_none_or(|of| of == role));
+    let is_parent = |roles: &BTreeMap<_, _>, relay, shape: &Shape| {
+        let link = shape.above(relay).map(|(_, link)| link);
+        link.and_then(|link| roles.get(&(relay, link))) == Some(&Role::Parent)
+    };
+    same && swap_to(before, after).is_none_or(|swap| {
+        is_parent(&old, swap.child, before) && is_parent(&new, swap.child, after)
+    })
+}
+
+/// Whether two trees are the same, in whatever order.
+pub(crate) fn same_tree(one: &[TreeHop], other: &[TreeHop]) -> bool {
+    one.len() == other.len() && one.iter().all(|hop| other.contains(hop))
+}
+
+/// The hops of a tree, those nearer to the root first.
+fn breadth_first(hops: &[TreeHop]) -> Vec<TreeHop> {
+    let mut order: Vec<TreeHop> = hops.iter().copied().filter(|hop| hop.above.is_none()).collect();
+    let mut next = 0;
+    while let Some(above) = order.get(next).map(|hop| hop.relay) {
+        let is_below = |hop: &&TreeHop| hop.above.is_some_and(|(of, _)| of == above);
+        order.extend(hops.iter().filter(is_below));
+        next += 1;
+    }
+    order
+}
+
+/// The same links as a tree with another root.
+fn rooted_at(hops: &[TreeHop], root: RelayId) -> Vec<TreeHop> {
+    let mut hops = hops.to_vec();
+    let (mut relay, mut above) = (root, None);
+    while let Some(hop) = hops.iter_mut().find(|hop| hop.relay == relay) {
+        let before = core::mem::replace(&mut hop.above, above);
+        let Some((next, link)) = before else { break };
+        above = Some((relay, link));
+        relay = next;
+    }
+    breadth_first(&hops)
+}
