@@ -21,7 +21,7 @@ mod worlds;
 
 pub use areas::{AreaView, AreasAsk, AreasView, PhaseView, RingView, areas, ground, set_areas};
 pub use body::{Budget, MOST_BODY, parse};
-pub use changes::{WorldChange, set_world};
+pub use changes::{MoveAsk, WorldChange, move_world, set_world};
 pub use events::EventView;
 pub use joining::{Joined, RelayPlace, RelaysToMeasure, Wish, enter, joined, relays_to_measure};
 pub use links::{LinkView, Links, NewLink, add_link, links, remove_link};

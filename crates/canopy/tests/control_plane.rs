@@ -219,7 +219,7 @@ fn relays_carry_a_world_whether_the_controller_is_there_or_not() {
 }
 
 #[test]
-fn a_world_moves_off_a_relay_that_drains_and_loses_no_update() {
+fn a_world_moves_off_its_root_that_drains_and_loses_no_update() {
     let cluster = Cluster::start();
     let _relays = ["r1", "r2", "r3"].map(|name| cluster.relay(name));
     cluster.until_relays_are(&["up", "up", "up"]);
@@ -231,6 +231,17 @@ fn a_world_moves_off_a_relay_that_drains_and_loses_no_update() {
     cluster.ask("DELETE", &format!("/v1/links/{}", link["id"]), &Value::Null);
     cluster.ask("POST", "/v1/worlds", &json!({ "name": "w" }));
     let [one, three] = [("a", "r1"), ("c", "r3")].map(|(who, at)| cluster.member(who, at));
+    // The root is the relay that is to go.
+    cluster.ask("POST", "/v1/worlds/w/move?root=r2", &Value::Null);
+    let is_root = || {
+        let told = cluster.ask("GET", "/v1/worlds/w", &Value::Null);
+        told["comtrees"][0]["tree"][0]["relay"] == "r2"
+    };
+    let began = Instant::now();
+    while !is_root() {
+        assert!(began.elapsed() < PATIENCE, "r2 does not become the root");
+        std::thread::sleep(Duration::from_millis(50));
+    }
     let listener = three.listen("7");
     let mut sender = canopy(&[&["pub", "7", "-"][..], &one.flags()].concat());
     let mut sender = sender.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();

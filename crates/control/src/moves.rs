@@ -56,6 +56,16 @@ pub(crate) struct Move {
 /// The branches of each relay on a comtree.
 pub(crate) type Picture = BTreeMap<RelayId, Vec<Branch>>;
 
+impl Move {
+    /// The next tree is in force: what the one before would be at the end is not needed any more.
+    fn take_next(&mut self) -> Option<Shape> {
+        let next = self.later.pop_front();
+        let left = || next.iter().chain(&self.later);
+        self.ends.retain(|end| left().any(|shape| same_tree(end.hops(), shape.hops())));
+        next
+    }
+}
+
 impl Running {
     /// The tree in force, and those that follow it.
     pub(crate) fn shapes(&self) -> impl Iterator<Item = &Shape> {
@@ -146,8 +156,10 @@ impl Running {
 
     /// Changes what a relay's members are, on all trees.
     pub(crate) fn change(&mut self, relay: RelayId, load: Load) {
-        let later =
-            self.moving.iter_mut().flat_map(|moving| moving.later.iter_mut().chain(&mut moving.ends));
+        let later = self
+            .moving
+            .iter_mut()
+            .flat_map(|moving| moving.later.iter_mut().chain(&mut moving.ends));
         for shape in self.shape.iter_mut().chain(later) {
             shape.change(relay, load);
         }
@@ -210,7 +222,7 @@ impl State {
         let (before, flows) = (running.picture(), running.flows());
         let parent = running.shape.as_ref().and_then(|shape| shape.above(relay));
         let Some(moving) = &mut running.moving else { return };
-        running.shape = moving.later.pop_front();
+        running.shape = moving.take_next();
         (moving.step, moving.since) = (None, None);
         let given: Vec<Flow> = flows.iter().map(|f| f.inverse()).chain(running.flows()).collect();
         self.ledger.enter(&given);
@@ -252,7 +264,7 @@ impl State {
         let Some(running) = self.comtrees.get_mut(&comtree) else { return };
         let (before, flows) = (running.picture(), running.flows());
         let Some(moving) = &mut running.moving else { return };
-        running.shape = moving.later.pop_front();
+        running.shape = moving.take_next();
         let given: Vec<Flow> = flows.iter().map(|f| f.inverse()).chain(running.flows()).collect();
         self.ledger.enter(&given);
         self.save_comtree(op, comtree);

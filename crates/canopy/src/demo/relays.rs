@@ -279,7 +279,7 @@ impl DemoRelays {
 
     async fn move_world(&self) -> anyhow::Result<()> {
         let name = self.world.clone();
-        let change = move |controller: &mut Controller, _| controller.move_world(&name);
+        let change = move |controller: &mut Controller, _| controller.move_world(&name, None);
         match self.controller.handle.change(change).await?? {
             0 => bail!("the world has the best tree that there is now"),
             _ => Ok(()),

@@ -39,6 +39,8 @@ enum Deed {
     Set(Box<SetCommand>),
     /// Divide a world into areas of interest, and see them
     Areas(Box<AreasCommand>),
+    /// Move a world to the least costly trees, without loss
+    Move(MoveCommand),
     /// Send a member away, and keep it out for a while
     Kick(KickCommand),
     /// Delete a world: nobody enters it any more, and its members are sent away
@@ -150,6 +152,19 @@ struct ShowCommand {
     api: ApiArgs,
 }
 
+/// A world whose trees are to be better. `show --why` says what becomes of it.
+#[derive(Args)]
+struct MoveCommand {
+    /// The world's name
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// The relay that is to be the root of its trees; without it, the best is found
+    #[arg(long, value_name = "RELAY")]
+    root: Option<String>,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
 #[derive(Args)]
 struct KickCommand {
     /// The world's name
@@ -183,6 +198,7 @@ impl WorldCommand {
                 Deed::Show(command) => command.run().await,
                 Deed::Set(command) => command.run().await,
                 Deed::Areas(command) => command.run().await,
+                Deed::Move(command) => command.run().await,
                 Deed::Kick(command) => {
                     let KickCommand { name, address, bar_s, api } = command;
                     let (name, address) = (segment(&name), segment(&address));
@@ -252,6 +268,16 @@ impl SetCommand {
         };
         let body = serde_json::to_string(&change)?;
         let text = client.ask(Method::PATCH, &path, body).await?;
+        print_world(&client, &text, self.api.json)
+    }
+}
+
+impl MoveCommand {
+    async fn run(self) -> anyhow::Result<()> {
+        let client = self.api.client()?;
+        let root = self.root.map(|root| format!("?root={}", segment(&root))).unwrap_or_default();
+        let path = format!("{}/move{root}", path(&self.name));
+        let text = client.ask(Method::POST, &path, String::new()).await?;
         print_world(&client, &text, self.api.json)
     }
 }

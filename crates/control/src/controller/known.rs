@@ -14,6 +14,7 @@ use crate::signal::{Item, Retry};
 use crate::state::Running;
 use canopy_plan::Rate;
 use canopy_wire::{Address, Comtree};
+use std::collections::BTreeSet;
 use std::ops::Bound;
 
 impl Controller {
@@ -126,10 +127,11 @@ impl Controller {
         self.state.hops_of(comtree)
     }
 
-    /// The trees that a comtree takes one after the other from now on, while it is moved.
-    pub fn trees_to_come(&self, comtree: Comtree) -> Vec<Vec<TreeHop>> {
+    /// The tree of a comtree, and those that it takes one after the other while it is moved, each with the
+    /// relays of its core.
+    pub fn trees_on_the_way(&self, comtree: Comtree) -> Vec<(Vec<TreeHop>, BTreeSet<RelayId>)> {
         let shapes = self.state.comtrees.get(&comtree).into_iter().flat_map(Running::shapes);
-        shapes.skip(1).map(|shape| shape.hops().to_vec()).collect()
+        shapes.map(|shape| (shape.hops().to_vec(), shape.core())).collect()
     }
 
     /// Why a comtree has the tree that it has; and what it lacks, if it is broken.

@@ -316,11 +316,7 @@ impl Controller {
     /// # Errors
     /// A link or relay has too little left for both trees and what is between them, the tree is not
     /// whole or is being moved, or the root cannot be used. Then nothing changes.
-    pub fn move_tree(
-        &mut self,
-        comtree: Comtree,
-        root: Option<RelayId>,
-    ) -> Result<usize, Refusal> {
+    pub fn move_tree(&mut self, comtree: Comtree, root: Option<RelayId>) -> Result<usize, Refusal> {
         self.decide(|state, op| state.move_tree(op, comtree, root))
     }
 

@@ -24,11 +24,15 @@ pub(crate) fn capacities_by(hops: &[TreeHop], rule: &CoreRule, limits: &[Limits]
     if hops.is_empty() {
         return Vec::new();
     }
+    let tree = tree_of(hops);
+    provision(&tree, limits, &rule.on(&tree))
+}
+
+fn tree_of(hops: &[TreeHop]) -> Tree {
     let node = |relay: RelayId| hops.iter().position(|hop| hop.relay == relay).unwrap();
     let parents: Vec<Option<usize>> =
         hops.iter().map(|hop| hop.above.map(|(above, _)| node(above))).collect();
-    let tree = Tree::from_parents(&parents).expect("a tree");
-    provision(&tree, limits, &rule.on(&tree))
+    Tree::from_parents(&parents).expect("a tree")
 }
 
 /// By relay of a tree: the sum of its members' limits.
@@ -63,12 +67,16 @@ pub(crate) fn check_accounts(controller: &Controller) {
                 add(Account::In(hop.relay), limits.send);
                 add(Account::Out(hop.relay), limits.receive);
             }
-            // While it moves, each link is to bear every tree that there will be.
+            // While it moves, each link is to bear every tree that there will be, with the core that it has
+            // then and with that of the rule.
             let mut most: BTreeMap<(LinkId, RelayId, RelayId), Rate> = BTreeMap::new();
-            for hops in controller.trees_to_come(*comtree).into_iter().chain([hops]) {
+            for (hops, core) in controller.trees_on_the_way(*comtree) {
                 let limits = limits(controller, *comtree, &hops);
-                let capacities = capacities(&hops, &world.core, &limits);
-                for (hop, Capacity { up, down }) in hops.iter().zip(capacities) {
+                let by_rule = capacities(&hops, &world.core, &limits);
+                let is_core: Vec<bool> = hops.iter().map(|hop| core.contains(&hop.relay)).collect();
+                let by_core = provision(&tree_of(&hops), &limits, &is_core);
+                let both = hops.iter().zip(by_rule).chain(hops.iter().zip(by_core));
+                for (hop, Capacity { up, down }) in both {
                     let Some((above, link)) = hop.above else { continue };
                     for (from, to, rate) in [(hop.relay, above, up), (above, hop.relay, down)] {
                         let most = most.entry((link, from, to)).or_default();
