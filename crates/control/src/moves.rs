@@ -73,16 +73,9 @@ impl Running {
         self.shape.iter().chain(later)
     }
 
-    fn step(&self) -> Option<Step> {
+    /// The step that is under way.
+    pub(crate) fn step(&self) -> Option<Step> {
         self.moving.as_ref().and_then(|moving| moving.step)
-    }
-
-    /// The swap that is under way.
-    pub(crate) fn swap(&self) -> Option<Swap> {
-        match self.step() {
-            Some(Step::Swap(swap)) => Some(swap),
-            _ => None,
-        }
     }
 
     /// By link and the relay that sends: the relay that receives, and the most that one of the trees
@@ -123,7 +116,7 @@ impl Running {
         if self.moving.is_none() {
             return branches;
         }
-        if let Some(Swap { child, next, link }) = self.swap() {
+        if let Some(Step::Swap(Swap { child, next, link })) = self.step() {
             let zero = Rate::ZERO;
             let branch = |site: RelayId, role| Branch {
                 link,
@@ -285,16 +278,16 @@ impl State {
         self.ledger.enter(&given);
         self.save_comtree(op, comtree);
         op.effects.push(Effect::Barrier(comtree));
-        self.reshape_effects(op, comtree, &before, None);
+        self.reshape_effects(op, comtree, before, None);
         op.tell(Event::Reshaped { comtree, why: moving.why });
         self.prune(op, comtree);
     }
 
-    /// Ends a move where it is: a swap that is not done is taken back, first at the relay that was to
-    /// have another parent. The core is what the rule says.
+    /// Ends a move where it is: a step that is not done is taken back, first at the relay whose word was
+    /// waited for. The core is what the rule says.
     pub(crate) fn end_move(&mut self, op: &mut Op, comtree: Comtree, reason: &str) {
         let Some(running) = self.comtrees.get_mut(&comtree) else { return };
-        let (before, flows) = (running.picture(), running.flows());
+        let (mut before, flows) = (running.picture(), running.flows());
         let Some(moving) = running.moving.take() else { return };
         let hops = running.shape.as_ref().map_or(&[][..], Shape::hops);
         if let Some(end) = moving.ends.iter().find(|end| same_tree(end.hops(), hops)) {
@@ -304,13 +297,28 @@ impl State {
         let why = running.why.clone();
         let given: Vec<Flow> = flows.iter().map(|f| f.inverse()).chain(running.flows()).collect();
         self.ledger.enter(&given);
-        let child: Vec<RelayId> = match moving.step {
-            Some(Step::Swap(swap)) => vec![swap.child],
-            _ => Vec::new(),
-        };
-        self.tell_changed(op, comtree, &before, &child);
+        if let Some(step) = moving.step {
+            self.take_back(op, comtree, step, &mut before);
+        }
+        self.tell_changed(op, comtree, &before, &[]);
         op.tell(Event::Reshaped { comtree, why });
         self.prune(op, comtree);
+    }
+
+    /// Takes a step back at the relay whose word was waited for; what follows waits until that relay has
+    /// done so. It may be under way there still, and needs the branch at the other relay as long.
+    pub(crate) fn take_back(
+        &self,
+        op: &mut Op,
+        comtree: Comtree,
+        step: Step,
+        before: &mut Picture,
+    ) {
+        let relay = step.relay();
+        let Some(branches) = before.get_mut(&relay) else { return };
+        *branches = step.taken_back(branches);
+        let item = self.comtree_base(comtree, relay, branches.clone());
+        op.effects.extend([Effect::Comtree(comtree, relay, item), Effect::Barrier(comtree)]);
     }
 
     /// Tells the relays whose branches have changed since; these first, one after the other.

@@ -8,7 +8,7 @@ use crate::op::{Effect, Op};
 use crate::shape::{Load, Shape};
 use crate::signal::Branch;
 use crate::state::{Running, State};
-use crate::steps::Swap;
+use crate::steps::Step;
 use canopy_plan::Limits;
 use canopy_wire::Comtree;
 use std::cmp::Reverse;
@@ -232,13 +232,13 @@ impl State {
         let given = running.flows().into_iter().map(Flow::inverse);
         let taken = new.iter().flat_map(Shape::flows);
         self.ledger.book(&given.chain(taken).collect::<Vec<_>>())?;
-        let (before, swap) = (running.picture(), running.swap());
+        let (before, step) = (running.picture(), running.step());
         running.shape = new;
         running.moving = None;
         running.why = why;
         running.broken = None;
         self.save_comtree(op, comtree);
-        self.reshape_effects(op, comtree, &before, swap);
+        self.reshape_effects(op, comtree, before, step);
         Ok(())
     }
 
@@ -254,30 +254,30 @@ impl State {
 
     /// What relays are told of a new tree, who had these branches before. If links are left, they go
     /// first everywhere, and what is new waits for that: old branches and new ones never form a
-    /// circle. What a swap has begun goes before all of that, at the relay that was to have another
-    /// parent.
+    /// circle. What a step has begun is taken back before all of that, at the relay whose word was
+    /// waited for.
     pub(crate) fn reshape_effects(
         &self,
         op: &mut Op,
         comtree: Comtree,
-        before: &Picture,
-        swap: Option<Swap>,
+        mut before: Picture,
+        step: Option<Step>,
     ) {
         let Some(running) = self.comtrees.get(&comtree) else { return };
         let after = running.picture();
         let links: BTreeSet<LinkId> = running.shape.iter().flat_map(Shape::links).collect();
+        let swap = match step {
+            Some(Step::Swap(swap)) => Some(swap),
+            _ => None,
+        };
         let stays = |branch: &Branch| {
             links.contains(&branch.link) && swap.is_none_or(|swap| swap.link != branch.link)
         };
-        if let Some(Swap { child, link, .. }) = swap
-            && let Some(branches) = before.get(&child)
-        {
-            let left = branches.iter().copied().filter(|branch| branch.link != link).collect();
-            let item = self.comtree_base(comtree, child, left);
-            op.effects.extend([Effect::Comtree(comtree, child, item), Effect::Barrier(comtree)]);
+        if let Some(step) = step {
+            self.take_back(op, comtree, step, &mut before);
         }
         if before.values().flatten().any(|branch| !stays(branch)) {
-            for (relay, branches) in before {
+            for (relay, branches) in &before {
                 let left: Vec<Branch> = branches.iter().copied().filter(stays).collect();
                 if left.len() < branches.len() {
                     let item = self.comtree_base(comtree, *relay, left);
@@ -287,8 +287,8 @@ impl State {
             op.effects.push(Effect::Barrier(comtree));
         }
         let relays: BTreeSet<RelayId> = before.keys().chain(after.keys()).copied().collect();
-        let has_swap =
-            |relay: &RelayId| swap.is_some_and(|swap| swap.child == *relay || swap.next == *relay);
+        // Its link may be one of the new tree; then it has gone and comes again.
+        let has_swap = |relay: &RelayId| swap.is_some_and(|swap| swap.next == *relay);
         for relay in relays {
             if has_swap(&relay) || before.get(&relay) != after.get(&relay) {
                 let item = self.comtree_item(comtree, relay);

@@ -7,7 +7,7 @@
 
 use crate::model::{Core, LinkId, RelayId, TreeHop};
 use crate::shape::Shape;
-use crate::signal::Role;
+use crate::signal::{Branch, Role};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A relay gets another parent.
@@ -54,6 +54,20 @@ impl Step {
             Step::Swap(swap) => vec![swap.next, swap.child],
             Step::Leave(leave) => vec![leave.relay],
         }
+    }
+
+    /// What [`Step::relay`] has once the step is taken back there, of what it has while the step is
+    /// under way: no next parent, or its neighbour in the core again.
+    pub(crate) fn taken_back(self, branches: &[Branch]) -> Vec<Branch> {
+        let mut branches = branches.to_vec();
+        match self {
+            Step::Swap(swap) => branches.retain(|branch| branch.link != swap.link),
+            Step::Leave(leave) => {
+                let neighbour = branches.iter_mut().find(|branch| branch.link == leave.link);
+                neighbour.into_iter().for_each(|branch| branch.role = Role::Core);
+            }
+        }
+        branches
     }
 }
 

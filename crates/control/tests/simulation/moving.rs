@@ -66,13 +66,9 @@ impl Sim {
         let takes = Duration::from_millis(200 + self.up_to(700) as u64);
         let successions = &mut self.relays[at].successions;
         if self.plan == Plan::Calm && has_turned {
-            // Who has left the core had no other parent; it is a child at once if the move has ended before.
             let has_succeeded = matches!(successions.get(&comtree), Some((_, None)));
-            let gone = with(&applied.before, Role::Parent);
-            if !has_succeeded {
-                assert_eq!(gone, None, "the parent goes once the next one is the way to the core");
-            }
-            if let Some(gone) = gone {
+            assert!(has_succeeded, "the parent goes once the next one is the way to the core");
+            if let Some(gone) = with(&applied.before, Role::Parent) {
                 assert!(
                     !self.is_in_force_elsewhere(at, comtree, gone),
                     "it went at the old one first"
