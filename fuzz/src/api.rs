@@ -53,7 +53,14 @@ fn start(storage: &mut MemoryStorage) -> Controller {
             places: 4,
         };
         let relay = controller.register(Time::ZERO, new).expect("two relays");
-        let beat = Message::Beat { relay: 1, links: Vec::new(), succeeded: Vec::new() }.encode();
+        let beat = Message::Beat {
+            relay: 1,
+            controller: 1,
+            answered: 0,
+            links: Vec::new(),
+            succeeded: Vec::new(),
+        }
+        .encode();
         controller.handle_message(Time::ZERO, relay, &beat);
     }
     settle(&mut controller, storage, Time::ZERO);

@@ -92,9 +92,20 @@ pub fn control_seeds() -> Vec<(&'static str, Vec<u8>)> {
         }
         input
     };
-    let beat = Message::Beat { relay: 1, links: Vec::new(), succeeded: Vec::new() };
-    let succeeded =
-        Message::Beat { relay: 1, links: Vec::new(), succeeded: vec![(Comtree(16), LinkId(1))] };
+    let beat = Message::Beat {
+        relay: 1,
+        controller: 1,
+        answered: 0,
+        links: Vec::new(),
+        succeeded: Vec::new(),
+    };
+    let succeeded = Message::Beat {
+        relay: 1,
+        controller: 1,
+        answered: 0,
+        links: Vec::new(),
+        succeeded: vec![(Comtree(16), LinkId(1))],
+    };
     vec![
         (
             "set-list-remove",

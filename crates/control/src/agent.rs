@@ -1,8 +1,9 @@
 //! The controller's side of one relay: what the relay is to have, and the calls that make it so.
 
-use crate::model::RelayId;
+use crate::model::{LinkId, RelayId};
+use crate::relay_side::next_parent;
 use crate::signal::{Answer, Call, Caller, Item, ItemKey, Message, Retry};
-use canopy_wire::Time;
+use canopy_wire::{Comtree, Time};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,6 +43,8 @@ pub(crate) struct Agent {
     /// The number of the last change of what is to be removed.
     removals: BTreeMap<ItemKey, u64>,
     flying: BTreeMap<u64, (ItemKey, u64)>,
+    /// By comtree: the last call that left the relay no next parent there.
+    without_next: BTreeMap<Comtree, u64>,
     /// While it is asked what it has: what it has said so far.
     listing: Option<BTreeSet<ItemKey>>,
     refused: BTreeMap<ItemKey, Time>,
@@ -62,6 +65,7 @@ impl Agent {
             queue: BTreeSet::new(),
             removals: BTreeMap::new(),
             flying: BTreeMap::new(),
+            without_next: BTreeMap::new(),
             listing: None,
             refused: BTreeMap::new(),
         }
@@ -121,6 +125,7 @@ impl Agent {
             self.call_again(key, version);
         }
         self.refused.clear();
+        self.without_next.clear();
         self.listing = Some(BTreeSet::new());
     }
 
@@ -208,8 +213,30 @@ impl Agent {
                 Some((version, item)) => (*version, Call::Set(item.clone())),
                 None => (self.removals.remove(&key).unwrap_or(0), Call::Remove(key)),
             };
-            self.flying.insert(caller.call(now, call), (key, version));
+            let has_next = matches!(&call, Call::Set(item) if next_parent(item).is_some());
+            let number = caller.call(now, call);
+            self.flying.insert(number, (key, version));
+            if let (ItemKey::Comtree(comtree), false) = (key, has_next) {
+                self.without_next.insert(comtree, number);
+            }
         }
+    }
+
+    /// Whether the relay means the next parent over this link that it is to have now, and not one that
+    /// it had before: by its own life, the life of the controller, and up to which call it had answered
+    /// when it spoke.
+    pub(crate) fn means(
+        &self,
+        (comtree, link): (Comtree, LinkId),
+        life: u32,
+        controller: u32,
+        answered: u64,
+    ) -> bool {
+        let wanted = self.wanted.get(&ItemKey::Comtree(comtree));
+        let is_of_now = self.caller.as_ref().is_some_and(|caller| caller.relay() == life)
+            && controller == self.controller
+            && self.without_next.get(&comtree).is_none_or(|number| *number <= answered);
+        is_of_now && wanted.and_then(|(_, item)| next_parent(item)) == Some(link)
     }
 
     /// When the next message is due.

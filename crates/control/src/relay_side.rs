@@ -114,7 +114,13 @@ impl RelaySide {
             let links = self.links.values().copied().collect();
             let succeeded = self.succeeded.iter().take(MOST_SUCCEEDED);
             let succeeded = succeeded.map(|(comtree, link)| (*comtree, *link)).collect();
-            let beat = Message::Beat { relay: self.callee.relay(), links, succeeded };
+            let beat = Message::Beat {
+                relay: self.callee.relay(),
+                controller: self.callee.controller(),
+                answered: self.callee.answered(),
+                links,
+                succeeded,
+            };
             self.out.push_back(beat.encode());
         }
     }
@@ -207,8 +213,8 @@ impl RelaySide {
     }
 }
 
-/// Over which link a comtree's next parent is, if it has one beside its parent.
-fn next_parent(item: &Item) -> Option<LinkId> {
+/// Over which link a comtree's next parent is, if it has one.
+pub(crate) fn next_parent(item: &Item) -> Option<LinkId> {
     let Item::Comtree { branches, .. } = item else { return None };
     branches.iter().find(|branch| branch.role == Role::NextParent).map(|branch| branch.link)
 }

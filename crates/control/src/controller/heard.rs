@@ -17,8 +17,9 @@ impl Controller {
         let Ok(message) = Message::decode(bytes) else { return };
         let Some(agent) = self.agents.get_mut(&relay) else { return };
         match message {
-            Message::Beat { relay: life, links, succeeded } => {
+            Message::Beat { relay: life, controller, answered, links, mut succeeded } => {
                 agent.hear(now, life);
+                succeeded.retain(|word| agent.means(*word, life, controller, answered));
                 self.found(relay);
                 links.into_iter().for_each(|report| self.state.report(now, relay, report));
                 self.review(now);
@@ -201,6 +202,11 @@ impl Controller {
 
     /// A relay's next parent on a comtree is the way to the core.
     fn succeeded(&mut self, relay: RelayId, comtree: Comtree, link: LinkId) {
+        // What is decided and not told yet may take that next parent back; the relay says it again.
+        let rollout = self.rollouts.get(&comtree);
+        if !self.is_committed() || rollout.is_some_and(|of| of.staged(relay).next().is_some()) {
+            return;
+        }
         let mut op = Op::default();
         self.state.succeeded(&mut op, comtree, relay, link);
         if !op.is_empty() {

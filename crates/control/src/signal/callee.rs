@@ -49,6 +49,11 @@ impl Callee {
         self.controller
     }
 
+    /// Up to which number that life's calls are answered.
+    pub fn answered(&self) -> u64 {
+        self.next - 1
+    }
+
     /// How many calls were ignored, because they were not for this life, came from a controller
     /// that was replaced, or were too far ahead.
     pub fn ignored(&self) -> u64 {

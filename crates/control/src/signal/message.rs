@@ -171,6 +171,10 @@ pub enum Message {
     Beat {
         /// The relay's life.
         relay: u32,
+        /// The newest life of the controller that has called; 0 before.
+        controller: u32,
+        /// It has answered the calls of that life up to this number, and says what follows after them.
+        answered: u64,
         /// How it finds its links.
         links: Vec<LinkReport>,
         /// On which comtrees the next parent is the way to the core now, and over which link; at most
@@ -376,9 +380,11 @@ impl Coded for Message {
                 number.put(out);
                 answer.put(out);
             }
-            Message::Beat { relay, links, succeeded } => {
+            Message::Beat { relay, controller, answered, links, succeeded } => {
                 out.push(2);
                 relay.put(out);
+                controller.put(out);
+                answered.put(out);
                 links.put(out);
                 succeeded.put(out);
             }
@@ -402,6 +408,8 @@ impl Coded for Message {
             },
             [2] => Message::Beat {
                 relay: Coded::take(from)?,
+                controller: Coded::take(from)?,
+                answered: Coded::take(from)?,
                 links: Coded::take(from)?,
                 succeeded: Coded::take(from)?,
             },
