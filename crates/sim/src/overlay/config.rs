@@ -27,7 +27,7 @@ pub struct OverlayConfig {
     /// from the seed if not given.
     pub link_loss: Option<f64>,
     /// Whether the roots of comtrees walk over their trees in place of other planned moves, where only the
-    /// root is in the core and nothing is broken.
+    /// root is in the core. Then nothing is broken, links between relays are slow, and much is published.
     pub roots_walk: bool,
     /// A fault that the model is not told of: the proof that it can find one.
     pub sabotage: Option<OverlaySabotage>,

@@ -152,7 +152,7 @@ impl Scenario {
         let is_sabotaged = config.sabotage.is_some();
         let weather = match config.link_loss {
             Some(_) => Weather::Lossy,
-            None if is_sabotaged => Weather::Clean,
+            None if is_sabotaged || config.roots_walk => Weather::Clean,
             None => draw_weather(rng),
         };
         let is_slow = rng.random_bool(0.2);
@@ -164,7 +164,8 @@ impl Scenario {
         let leave_at = Time::from_millis(u64::from(config.seconds.max(4)) * 1000);
         let calm = Duration::from_secs(12).min(leave_at.since(Time::ZERO) / 2);
         let calm_from = leave_at - calm;
-        let breaks = !is_sabotaged && config.link_loss.is_none() && rng.random_bool(0.4);
+        let is_whole = is_sabotaged || config.roots_walk || config.link_loss.is_some();
+        let breaks = !is_whole && rng.random_bool(0.4);
         let expires = config.expiry.unwrap_or(rng.random_bool(0.2));
         let mut scenario = Scenario {
             threads: (0..relays).map(|_| draw_threads(relays, rng)).collect(),
@@ -204,9 +205,11 @@ impl Scenario {
         };
         if !is_sabotaged && scenario.faults.is_empty() && !scenario.loses() {
             let rng = &mut stream(config.seed, Stream::Moves);
-            match config.roots_walk {
-                true => scenario.root_steps = draw_root_steps(&scenario, rng),
-                false => scenario.moves = draw_moves(&scenario, rng),
+            if config.roots_walk {
+                scenario.fill_links(rng);
+                scenario.root_steps = draw_root_steps(&scenario, rng);
+            } else {
+                scenario.moves = draw_moves(&scenario, rng);
             }
         }
         scenario.patience = scenario.patience();
@@ -220,6 +223,16 @@ impl Scenario {
     /// The wire of a link.
     pub(crate) fn wire_of_link(&self, link: usize) -> usize {
         self.participants + link
+    }
+
+    /// Links between relays take long and much is published, so that in every moment of a change there
+    /// is something on its way that could be lost.
+    fn fill_links(&mut self, rng: &mut ChaCha8Rng) {
+        self.habits.publish_ms = 100..300;
+        for ways in &mut self.wires[self.participants..] {
+            let delay = Duration::from_millis(rng.random_range(60..200));
+            *ways = [0, 1].map(|_| draw_way(Weather::Clean, delay, rng));
+        }
     }
 
     /// Whether nothing may keep an update from whoever is to have it.
