@@ -6,7 +6,7 @@ use canopy_control::{
 };
 use canopy_plan::{Capacity, CoreRule, Limits, Rate, Tree, provision};
 use canopy_wire::Comtree;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What is wrong with the controller's accounts, if anything: every reservation is somebody's whom
 /// `knows` knows, suffices, and leaves no account overdrawn.
@@ -49,7 +49,7 @@ fn add(needed: &mut BTreeMap<Account, Rate>, account: Account, rate: Rate) {
 }
 
 /// What a comtree needs of relays and links: of each link as much as any tree does that it has now or
-/// while it is moved.
+/// while it is moved, with the core that it has then and with that of the world's rule.
 fn comtree_needs(
     controller: &Controller,
     world: &World,
@@ -63,8 +63,9 @@ fn comtree_needs(
         add(needed, Account::Out(hop.relay), limits.receive);
     }
     let mut most: BTreeMap<(LinkId, RelayId, RelayId), Rate> = BTreeMap::new();
-    for hops in controller.trees_to_come(comtree).into_iter().chain([hops]) {
-        for (hop, Capacity { up, down }) in hops.iter().zip(capacities(controller, world, &hops)?) {
+    for (hops, core) in controller.trees_on_the_way(comtree) {
+        let capacities = capacities(controller, world, &hops, &core)?;
+        for (hop, Capacity { up, down }) in hops.iter().cycle().zip(capacities) {
             let Some((above, link)) = hop.above else { continue };
             for (from, to, rate) in [(hop.relay, above, up), (above, hop.relay, down)] {
                 let most = most.entry((link, from, to)).or_default();
@@ -94,10 +95,12 @@ fn limits(controller: &Controller, world: &World, hops: &[TreeHop]) -> Result<Ve
     Ok(hops.iter().map(sum).collect())
 }
 
+/// What the links need, by the node below: with this core, and then again with that of the rule.
 fn capacities(
     controller: &Controller,
     world: &World,
     hops: &[TreeHop],
+    core: &BTreeSet<RelayId>,
 ) -> Result<Vec<Capacity>, String> {
     if hops.is_empty() {
         return Ok(Vec::new());
@@ -111,5 +114,8 @@ fn capacities(
         Core::CenterAndNeighbours => CoreRule::CenterAndNeighbours,
         Core::All => CoreRule::All,
     };
-    Ok(provision(&tree, &limits(controller, world, hops)?, &rule.on(&tree)))
+    let limits = limits(controller, world, hops)?;
+    let is_core: Vec<bool> = hops.iter().map(|hop| core.contains(&hop.relay)).collect();
+    let with = |is_core: &[bool]| provision(&tree, &limits, is_core);
+    Ok([with(&is_core), with(&rule.on(&tree))].concat())
 }
