@@ -493,7 +493,7 @@ fn a_tree_follows_the_delays_that_links_ends_measure_and_a_restart_forgets_none(
     assert!((20_000..=60_000).contains(&known), "{known}");
     let comtree = bed.controller.world(&world()).unwrap().comtrees[0];
     assert!(bed.links_of_tree().contains(&slow));
-    assert!(bed.controller.move_tree(comtree).unwrap() > 0);
+    assert!(bed.controller.move_tree(comtree, None).unwrap() > 0);
     (0..6).for_each(|_| _ = bed.exchange());
     assert!(!bed.links_of_tree().contains(&slow), "the tree is elsewhere");
     let (settings, retry) = (Settings::default(), Retry::default());
