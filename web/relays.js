@@ -30,7 +30,7 @@ export class RelayMap {
     onClick(this.#button.kill, "relays", (relay) => (relay.up ? "kill" : "revive"));
     onClick(this.#button.drain, "relays", (relay) => (relay.drains ? "undrain" : "drain"));
     onClick(this.#button.cut, "links", (link) => (link.cut ? "mend" : "cut"));
-    onClick(this.#button.move, "worlds", () => "move");
+    onClick(this.#button.move, "relays", () => "root");
     for (const select of Object.values(this.#select)) select.addEventListener("change", () => this.#show());
   }
 
@@ -60,8 +60,8 @@ export class RelayMap {
   }
 
   async #act(button, what, deed) {
-    const number = what in this.#select ? Number(this.#select[what].value) : 0;
-    const one = what in this.#select ? this.#net?.[what][number] : this.#net;
+    const number = Number(this.#select[what].value);
+    const one = this.#net?.[what][number];
     if (!one) return;
     button.disabled = true;
     try {

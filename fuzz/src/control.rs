@@ -92,20 +92,11 @@ pub fn control_seeds() -> Vec<(&'static str, Vec<u8>)> {
         }
         input
     };
-    let beat = Message::Beat {
-        relay: 1,
-        controller: 1,
-        answered: 0,
-        links: Vec::new(),
-        succeeded: Vec::new(),
+    let beat_of = |succeeded| {
+        let links = Vec::new();
+        Message::Beat { relay: 1, controller: 1, answered: 0, links, succeeded }
     };
-    let succeeded = Message::Beat {
-        relay: 1,
-        controller: 1,
-        answered: 0,
-        links: Vec::new(),
-        succeeded: vec![(Comtree(16), LinkId(1))],
-    };
+    let (beat, succeeded) = (beat_of(Vec::new()), beat_of(vec![(Comtree(16), LinkId(1))]));
     vec![
         (
             "set-list-remove",

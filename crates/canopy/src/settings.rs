@@ -261,11 +261,9 @@ impl RelaySettings {
             receive_buffer: args.receive_buffer.unwrap_or(DEFAULT_RECEIVE_BUFFER),
             pin: args.pin,
         };
+        let forgotten = forgettable(&links, key.as_deref());
         Ok(RelaySettings {
-            warnings: unused(&sources, &node)
-                .into_iter()
-                .chain(forgettable(&links, key.as_deref()))
-                .collect(),
+            warnings: unused(&sources, &node).into_iter().chain(forgotten).collect(),
             key,
             trust,
             links,

@@ -69,6 +69,33 @@ impl Cluster {
         (status, serde_json::from_str(body).unwrap_or(Value::Null))
     }
 
+    /// Waits until a relay is the root of the world `w`.
+    fn until_the_root_is(&self, relay: &str) {
+        let began = Instant::now();
+        while self.ask("GET", "/v1/worlds/w", &Value::Null)["comtrees"][0]["tree"][0]["relay"]
+            != relay
+        {
+            assert!(began.elapsed() < PATIENCE, "{relay} does not become the root");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Drains a relay that is empty soon, and one that has a member.
+    fn drains(&self, empty: &str, full: &str) {
+        let drain = |name: &str, seconds: &str| {
+            let folder = self.folder.path().to_str().unwrap();
+            run(&["relay", "drain", name, "--wait", seconds, "--json", "--controller-dir", folder])
+        };
+        let done = drain(empty, "20");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let done: Value = serde_json::from_slice(&done.stdout).unwrap();
+        assert_eq!((&done["members"], &done["comtrees"]), (&json!(0), &json!(0)), "{done}");
+        let refused = drain(full, "1");
+        let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success(), "{why}");
+        assert!(why.contains("not empty after 1 s: it has 1 members"), "{why}");
+    }
+
     /// Waits until the relays are in these states, in the order of their names.
     fn until_relays_are(&self, wanted: &[&str]) {
         let began = Instant::now();
@@ -233,15 +260,7 @@ fn a_world_moves_off_its_root_that_drains_and_loses_no_update() {
     let [one, three] = [("a", "r1"), ("c", "r3")].map(|(who, at)| cluster.member(who, at));
     // The root is the relay that is to go.
     cluster.ask("POST", "/v1/worlds/w/move?root=r2", &Value::Null);
-    let is_root = || {
-        let told = cluster.ask("GET", "/v1/worlds/w", &Value::Null);
-        told["comtrees"][0]["tree"][0]["relay"] == "r2"
-    };
-    let began = Instant::now();
-    while !is_root() {
-        assert!(began.elapsed() < PATIENCE, "r2 does not become the root");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    cluster.until_the_root_is("r2");
     let listener = three.listen("7");
     let mut sender = canopy(&[&["pub", "7", "-"][..], &one.flags()].concat());
     let mut sender = sender.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -288,20 +307,7 @@ fn a_world_moves_off_its_root_that_drains_and_loses_no_update() {
     }
     let gaps: Vec<_> = heard.windows(2).filter(|pair| pair[1] != pair[0] + 1).collect();
     assert!(gaps.is_empty(), "each comes once, in order, of {last}: {gaps:?}");
-    let drain = |name: &str, seconds: &str| {
-        let folder = cluster.folder.path().to_str().unwrap();
-        run(&["relay", "drain", name, "--wait", seconds, "--json", "--controller-dir", folder])
-    };
-    let empty = drain("r2", "20");
-    assert!(empty.status.success(), "{}", String::from_utf8_lossy(&empty.stderr));
-    let empty: Value = serde_json::from_slice(&empty.stdout).unwrap();
-    assert_eq!((&empty["members"], &empty["comtrees"]), (&json!(0), &json!(0)), "{empty}");
-    let full = drain("r3", "1");
-    let why = String::from_utf8_lossy(&full.stderr).into_owned();
-    assert!(
-        !full.status.success() && why.contains("not empty after 1 s: it has 1 members"),
-        "{why}"
-    );
+    cluster.drains("r2", "r3");
     cluster.ask("DELETE", "/v1/relays/r2", &Value::Null);
     drop(input);
     sender.wait().unwrap();

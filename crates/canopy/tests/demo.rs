@@ -133,3 +133,20 @@ fn a_relay_drains_and_serves_again() {
     assert_eq!(demo.act("relays/2/undrain"), 204);
     demo.until("it serves", |net, _| net["relays"][2]["drains"] == false && all_up(net));
 }
+
+#[test]
+fn the_world_moves_to_another_root() {
+    let demo = Demo::start();
+    let next = Cell::new(0);
+    demo.until("a relay that is not the root", |net, _| {
+        let relays = net["relays"].as_array().unwrap();
+        let other = relays.iter().position(|relay| relay["root"] == false);
+        next.set(other.unwrap_or(0));
+        all_up(net) && all_served(net) == Some(20) && is_whole(net, 5)
+    });
+    assert_eq!(demo.act("relays/9/root"), 409);
+    assert_eq!(demo.act(&format!("relays/{}/root", next.get())), 204);
+    demo.until("it is the root", |net, _| {
+        net["relays"][next.get()]["root"] == true && is_whole(net, 5)
+    });
+}

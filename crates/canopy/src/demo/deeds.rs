@@ -22,7 +22,7 @@ enum Asked {
     Limit(u32, Option<u64>),
 }
 
-/// Serves `POST /demo/{links|relays|worlds}/{number}/{deed}` and `POST /demo/viewers/{number}/{bits|everything}`.
+/// Serves `POST /demo/{links|relays}/{number}/{deed}` and `POST /demo/viewers/{number}/{bits|everything}`.
 pub(super) fn router(relays: Arc<DemoRelays>, view: Arc<View>) -> Router {
     Router::new().route("/demo/{what}/{number}/{deed}", post(act)).with_state((relays, view))
 }
@@ -64,7 +64,7 @@ fn parse(what: &str, number: usize, deed: &str) -> Option<Asked> {
         ("relays", "revive") => Deed::Revive(number),
         ("relays", "drain") => Deed::Drain(number),
         ("relays", "undrain") => Deed::Undrain(number),
-        ("worlds", "move") if number == 0 => Deed::Move,
+        ("relays", "root") => Deed::Move(number),
         ("viewers", "everything") => return Some(Asked::Limit(number.try_into().ok()?, None)),
         ("viewers", bits) => {
             let bits = bits.parse().ok().filter(|bits| *bits > 0)?;
@@ -119,8 +119,7 @@ mod tests {
             assert_eq!(parse("viewers", 7, nonsense), None, "{nonsense:?}");
         }
         assert_eq!(parse("relays", 3, "drain"), Some(Asked::Deed(Deed::Drain(3))));
-        assert_eq!(parse("worlds", 0, "move"), Some(Asked::Deed(Deed::Move)));
-        assert_eq!(parse("worlds", 1, "move"), None);
+        assert_eq!(parse("relays", 1, "root"), Some(Asked::Deed(Deed::Move(1))));
         assert_eq!(parse("relays", 0, "cut"), None);
     }
 }

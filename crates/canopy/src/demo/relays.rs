@@ -37,8 +37,8 @@ pub(crate) enum Deed {
     Drain(usize),
     /// Let it take members again.
     Undrain(usize),
-    /// Give the world better trees, if there are any.
-    Move,
+    /// Make a relay the root of the world's tree.
+    Move(usize),
 }
 
 /// The demo's relays, and their controller.
@@ -206,7 +206,7 @@ impl DemoRelays {
             Deed::Mend(link) => self.set_cut(link, false),
             Deed::Drain(relay) => self.drain(relay, true).await,
             Deed::Undrain(relay) => self.drain(relay, false).await,
-            Deed::Move => self.move_world().await,
+            Deed::Move(relay) => self.move_world(relay).await,
             Deed::Kill(relay) => self.wait_for(move |all| all.kill(relay)).await,
             Deed::Revive(relay) => self.wait_for(move |all| all.revive(relay)).await,
         }
@@ -268,8 +268,7 @@ impl DemoRelays {
     }
 
     async fn drain(&self, number: usize, drains: bool) -> anyhow::Result<()> {
-        let relay = self.relays.get(number);
-        let name = relay.with_context(|| format!("there is no relay {number}"))?.agent.name.clone();
+        let name = self.name_of(number)?;
         let drain = move |controller: &mut Controller, _| {
             let id: RelayId = controller.relay_named(&name)?.id;
             controller.drain(id, drains)
@@ -277,13 +276,19 @@ impl DemoRelays {
         Ok(self.controller.handle.change(drain).await??)
     }
 
-    async fn move_world(&self) -> anyhow::Result<()> {
-        let name = self.world.clone();
-        let change = move |controller: &mut Controller, _| controller.move_world(&name, None);
-        match self.controller.handle.change(change).await?? {
-            0 => bail!("the world has the best tree that there is now"),
-            _ => Ok(()),
-        }
+    async fn move_world(&self, root: usize) -> anyhow::Result<()> {
+        let (world, root) = (self.world.clone(), self.name_of(root)?);
+        let change = move |controller: &mut Controller, _| {
+            let root = controller.relay_named(&root)?.id;
+            controller.move_world(&world, Some(root))
+        };
+        self.controller.handle.change(change).await??;
+        Ok(())
+    }
+
+    fn name_of(&self, number: usize) -> anyhow::Result<Name> {
+        let relay = self.relays.get(number);
+        Ok(relay.with_context(|| format!("there is no relay {number}"))?.agent.name.clone())
     }
 
     fn kill(&self, number: usize) -> anyhow::Result<()> {

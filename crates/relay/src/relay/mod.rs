@@ -150,9 +150,8 @@ impl Relay {
         let sibling_ports = if threads > 1 { threads } else { 0 };
         let max_ports = config.max_sessions.saturating_add(MORE_PORTS);
         // What goes to neighbours that get everything needs no subscription.
-        let to_neighbours = MAX_PENDING_RECORDS as u32;
-        let max_pairs =
-            config.tables.max_subscriptions.saturating_add(max_ports).saturating_add(to_neighbours);
+        let without = max_ports.saturating_add(MAX_PENDING_RECORDS as u32);
+        let max_pairs = config.tables.max_subscriptions.saturating_add(without);
         let sessions = config.sessions(&siblings);
         let share = config.share(&siblings, table_key);
         let mut relay = Relay {

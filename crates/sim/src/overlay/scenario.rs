@@ -81,7 +81,7 @@ pub(crate) struct Habits {
 }
 
 /// How long things may take before they count.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Patience {
     /// From the acknowledgement of a subscription until every relay has heard of it.
     pub(crate) settle: Duration,
@@ -190,11 +190,7 @@ impl Scenario {
             faults: if breaks { draw_faults(relays, &links, calm_from, rng) } else { Vec::new() },
             moves: Vec::new(),
             root_steps: Vec::new(),
-            patience: Patience {
-                settle: Duration::ZERO,
-                deliver: Duration::ZERO,
-                recover: Duration::ZERO,
-            },
+            patience: Patience::default(),
             calm_from,
             quiet_from: leave_at - QUIET.min(calm / 2),
             leave_at,
