@@ -210,9 +210,8 @@ impl World<'_> {
     pub(crate) fn hear_event(&mut self, event: Event) {
         let told = &mut self.told;
         match event {
-            Event::Admitted { world, address } | Event::Renewed { world, address } => {
-                self.admitted(world, address);
-            }
+            Event::Admitted { world, address } => self.admitted(world, address),
+            Event::Renewed { world, address } => self.renewed(world, address),
             Event::Refused { .. } => told.refused += 1,
             Event::Left { .. } => told.left += 1,
             Event::Reshaped { .. } => told.reshaped += 1,
