@@ -13,6 +13,7 @@
 
 mod admission;
 mod agent;
+mod audit;
 mod codec;
 mod controller;
 mod damping;

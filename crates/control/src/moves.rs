@@ -41,8 +41,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A comtree on its way to another tree.
 #[derive(Clone, Debug)]
 pub(crate) struct Move {
-    /// The trees that follow the one in force, each with another parent for one relay; the last may
-    /// have fewer relays.
+    /// The trees that follow the one in force: each has another parent for one relay, another core, or
+    /// more or fewer relays.
     later: VecDeque<Shape>,
     /// The trees among them whose core is not that of the rule, with that core: what they are if the
     /// move ends there.
@@ -102,6 +102,11 @@ impl Running {
             flows.extend(self.needs().into_iter().map(over));
         }
         flows
+    }
+
+    /// What is to be booked so that it has its flows instead of these.
+    fn instead_of(&self, before: &[Flow]) -> Vec<Flow> {
+        before.iter().map(|flow| flow.inverse()).chain(self.flows()).collect()
     }
 
     /// The branches of the relays, as they are to be now.
@@ -180,7 +185,7 @@ impl State {
         let moved = target.iter().filter(hangs_otherwise).count();
         let moving = Move { later, ends, step: None, why, since: None };
         running.moving = Some(moving);
-        let asked: Vec<Flow> = flows.iter().map(|f| f.inverse()).chain(running.flows()).collect();
+        let asked = running.instead_of(&flows);
         if let Err(lack) = self.ledger.book(&asked) {
             running.moving = None;
             return Err(self.refusal(lack).to_string());
@@ -217,7 +222,7 @@ impl State {
         let Some(moving) = &mut running.moving else { return };
         running.shape = moving.take_next();
         (moving.step, moving.since) = (None, None);
-        let given: Vec<Flow> = flows.iter().map(|f| f.inverse()).chain(running.flows()).collect();
+        let given = running.instead_of(&flows);
         self.ledger.enter(&given);
         self.save_comtree(op, comtree);
         let first: Vec<RelayId> = match step {
@@ -258,7 +263,7 @@ impl State {
         let (before, flows) = (running.picture(), running.flows());
         let Some(moving) = &mut running.moving else { return };
         running.shape = moving.take_next();
-        let given: Vec<Flow> = flows.iter().map(|f| f.inverse()).chain(running.flows()).collect();
+        let given = running.instead_of(&flows);
         self.ledger.enter(&given);
         self.save_comtree(op, comtree);
         op.effects.push(Effect::Barrier(comtree));
@@ -274,7 +279,7 @@ impl State {
             running.shape = Some(last);
         }
         running.why.clone_from(&moving.why);
-        let given: Vec<Flow> = flows.iter().map(|f| f.inverse()).chain(running.flows()).collect();
+        let given = running.instead_of(&flows);
         self.ledger.enter(&given);
         self.save_comtree(op, comtree);
         op.effects.push(Effect::Barrier(comtree));
@@ -295,7 +300,7 @@ impl State {
         }
         running.why = format!("a move ended before its end: {reason}");
         let why = running.why.clone();
-        let given: Vec<Flow> = flows.iter().map(|f| f.inverse()).chain(running.flows()).collect();
+        let given = running.instead_of(&flows);
         self.ledger.enter(&given);
         if let Some(step) = moving.step {
             self.take_back(op, comtree, step, &mut before);
@@ -383,7 +388,7 @@ impl State {
         let kept = (running.shape.clone(), running.moving.clone());
         let (before, flows) = (running.picture(), running.flows());
         running.change(relay, load);
-        let asked: Vec<Flow> = flows.iter().map(|f| f.inverse()).chain(running.flows()).collect();
+        let asked = running.instead_of(&flows);
         if !is_booked {
             self.ledger.enter(&asked);
         } else if let Err(lack) = self.ledger.book(&asked) {

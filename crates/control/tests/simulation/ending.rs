@@ -1,6 +1,5 @@
 //! What must hold once everything works again, and once everyone has left.
 
-use crate::reference::check_accounts;
 use crate::sim::{SETTINGS, Sim, settings};
 use canopy_control::storage::{Fault, Table};
 use canopy_control::{Controller, Item, ItemKey, MemberState, Retry};
@@ -45,7 +44,7 @@ impl Sim {
 
     pub(crate) fn check_settled(&mut self) {
         let controller = self.controller.as_ref().unwrap();
-        check_accounts(controller);
+        assert_eq!(controller.audit(), Ok(()));
         for relay in &self.relays {
             let wanted: BTreeMap<ItemKey, Item> =
                 controller.wanted(relay.id).map(|item| (item.key(), item.clone())).collect();

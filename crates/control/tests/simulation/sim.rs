@@ -1,7 +1,6 @@
 //! The driver: picks steps by a seed. `carry` takes them through time, `ending` checks what is left.
 
 use crate::adversary;
-use crate::reference::check_accounts;
 use crate::relays::SimRelay;
 use canopy_control::signal::Branch;
 use canopy_control::storage::{Batch, Fault, MemoryStorage, Storage};
@@ -261,7 +260,7 @@ impl Sim {
             if step % 10 == 0
                 && let Some(controller) = &self.controller
             {
-                check_accounts(controller);
+                assert_eq!(controller.audit(), Ok(()));
             }
         }
         self.heal();

@@ -1,10 +1,9 @@
 //! What must be true at every moment, and at the end.
 
 use super::machine::Held;
-use super::reference;
 use super::world::{LINK, World};
-use canopy_control::Enter;
 use canopy_control::storage::Table;
+use canopy_control::{Enter, MemberState};
 use canopy_plan::Rate;
 use canopy_wire::DropReason;
 use std::time::Duration;
@@ -20,7 +19,12 @@ impl World<'_> {
                 self.settled_at = self.now;
             }
             let knows = |owner| self.people.iter().any(|person| person.owner == owner);
-            if let Some(fault) = reference::fault(controller, knows) {
+            let mut held = controller.members().filter(|of| of.state != MemberState::Resting);
+            let stranger = held.find(|member| !knows(member.owner)).map(|member| member.address);
+            if let Some(address) = stranger {
+                self.model.broken(self.now, format!("{address} has a reservation and is nobody"));
+            }
+            if let Err(fault) = controller.audit() {
                 self.model.broken(self.now, fault);
             }
         }
@@ -66,11 +70,12 @@ impl World<'_> {
         }
     }
 
-    /// Participants of a dead relay are at others in time.
+    /// Participants of a dead relay are at others in time. Who has left and come again since is asked
+    /// for at the end.
     pub(crate) fn check_rehomed(&mut self, people: &[usize]) {
         for number in people {
             let person = &self.people[*number];
-            if person.is_wanted && !person.is_connected() {
+            if person.is_lost {
                 let relay = person.relay;
                 let what = format!("participant {number} of a dead relay is not in ({relay})");
                 self.model.broken(self.now, what);
@@ -120,7 +125,7 @@ impl World<'_> {
         faults.into_iter().for_each(|fault| self.model.broken(self.now, fault));
     }
 
-    /// Lets somebody in of whom the model does not know: the sabotage that the reference is to see.
+    /// Lets somebody in of whom the model does not know: the sabotage that is to be seen.
     pub(crate) fn leak(&mut self) {
         let at = self.process.local(self.now);
         let measured = self.process.ids.iter().flatten().map(|id| (*id, 1)).collect();

@@ -210,8 +210,10 @@ impl World<'_> {
     pub(crate) fn hear_event(&mut self, event: Event) {
         let told = &mut self.told;
         match event {
-            Event::Admitted { world, address } => self.admitted(world, address),
-            Event::Renewed { world, address } => self.renewed(world, address),
+            // Whoever asks is answered, whether it was in already or not.
+            Event::Admitted { world, address } | Event::Renewed { world, address } => {
+                self.admitted(world, address);
+            }
             Event::Refused { .. } => told.refused += 1,
             Event::Left { .. } => told.left += 1,
             Event::Reshaped { .. } => told.reshaped += 1,

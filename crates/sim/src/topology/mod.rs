@@ -1,7 +1,7 @@
 //! The real control plane over the real data plane on a network's graph: a controller with its store, a
 //! relay at each node with the relay's side of the control plane, and participants who join by the
 //! controller. Links, relays, the controller and the channels between them fail; a model says which
-//! updates had to arrive nevertheless, and a reference which reservations there had to be.
+//! updates had to arrive nevertheless, and the controller's accounts are worked out anew.
 //!
 //! What a relay is told becomes changes of its data plane by `canopy-overlay`, as in the daemon.
 
@@ -16,7 +16,6 @@ mod machine;
 mod model;
 mod network;
 mod people;
-mod reference;
 mod report;
 mod world;
 

@@ -160,18 +160,6 @@ impl World<'_> {
         }
     }
 
-    /// A member has a new lease. Only who never heard that it was let in is told so: a crash of the
-    /// controller has taken the first answer.
-    pub(crate) fn renewed(&mut self, world: WorldId, address: Address) {
-        let Some(controller) = &self.process.controller else { return };
-        let member = controller.members_of(world, None).find(|member| member.address == address);
-        let owner = member.map(|member| member.owner);
-        let waits = |person: &Participant| Some(person.owner) == owner && person.session.is_none();
-        if self.people.iter().any(waits) {
-            self.admitted(world, address);
-        }
-    }
-
     /// The controller's answer arrives.
     pub(crate) fn answered(&mut self, number: usize, relay: usize, token: &[u8]) {
         let now = self.now;
@@ -188,11 +176,9 @@ impl World<'_> {
                 self.told.moved += 1;
                 session.turn_to(now, relay_key, token.to_vec());
             }
-            Some(session) if session.state() == State::Connected => {
-                // The relay says if it does not take the token; then the session is lost.
-                _ = session.set_token(token.to_vec());
-            }
-            Some(session) => session.greet_at(now),
+            // The relay says if it does not take the token; then the session is lost. One that is lost
+            // goes on calling by itself.
+            Some(session) => _ = session.set_token(token.to_vec()),
             None => {
                 let config = SessionConfig {
                     relay_key,

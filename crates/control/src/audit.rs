@@ -1,42 +1,44 @@
-//! What must be reserved, worked out anew from members and trees with `plan`, and held against the
-//! controller's accounts.
+//! What must be reserved, worked out anew in the simplest way from members and trees, and held against
+//! the controller's accounts. Simulations look at it again and again: the accounts themselves are kept
+//! by what changes.
 
-use canopy_control::{
-    Account, Controller, Core, LinkId, Member, MemberState, Owner, RelayId, TreeHop, World,
-};
-use canopy_plan::{Capacity, CoreRule, Limits, Rate, Tree, provision};
+use crate::controller::Controller;
+use crate::ledger::Account;
+use crate::model::{LinkId, Member, MemberState, RelayId, TreeHop, World};
+use canopy_plan::{Capacity, Limits, Rate, Tree, provision};
 use canopy_wire::Comtree;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is wrong with the controller's accounts, if anything: every reservation is somebody's whom
-/// `knows` knows, suffices, and leaves no account overdrawn.
-pub(crate) fn fault(controller: &Controller, knows: impl Fn(Owner) -> bool) -> Option<String> {
-    let stranger = held(controller).find(|member| !knows(member.owner));
-    if let Some(member) = stranger {
-        return Some(format!("{} has a reservation and is nobody", member.address));
-    }
-    let mut needed: BTreeMap<Account, Rate> = BTreeMap::new();
-    for member in held(controller) {
-        add(&mut needed, Account::Places(member.relay()), Rate::bits(1.0));
-    }
-    for world in controller.worlds() {
-        for comtree in &world.comtrees {
-            if let Err(fault) = comtree_needs(controller, world, *comtree, &mut needed) {
-                return Some(fault);
+impl Controller {
+    /// What is wrong with the accounts, if anything: every reservation is a member's, suffices to the bit,
+    /// and leaves no account overdrawn. It looks at everything there is.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, in words.
+    pub fn audit(&self) -> Result<(), String> {
+        let mut needed: BTreeMap<Account, Rate> = BTreeMap::new();
+        for member in held(self) {
+            add(&mut needed, Account::Places(member.relay()), Rate::bits(1.0));
+        }
+        for world in self.worlds() {
+            for comtree in &world.comtrees {
+                comtree_needs(self, world, *comtree, &mut needed)?;
             }
         }
-    }
-    for (account, most, reserved) in controller.accounts() {
-        let of = needed.remove(&account).unwrap_or_default();
-        if reserved != of {
-            return Some(format!("{account:?}: {reserved:?} is reserved, {of:?} is needed"));
+        for (account, most, reserved) in self.accounts() {
+            let of = needed.remove(&account).unwrap_or_default();
+            if reserved != of {
+                return Err(format!("{account:?}: {reserved:?} is reserved, {of:?} is needed"));
+            }
+            if reserved.bits > most.bits || reserved.packets > most.packets {
+                return Err(format!("{account:?}: {reserved:?} is reserved of {most:?}"));
+            }
         }
-        if reserved.bits > most.bits || reserved.packets > most.packets {
-            return Some(format!("{account:?}: {reserved:?} is reserved of {most:?}"));
-        }
+        let forgotten = needed.iter().find(|(_, rate)| **rate != Rate::ZERO);
+        forgotten.map_or(Ok(()), |(account, rate)| {
+            Err(format!("{account:?}: nothing is reserved of {rate:?}"))
+        })
     }
-    let forgotten = needed.iter().find(|(_, rate)| **rate != Rate::ZERO);
-    forgotten.map(|(account, rate)| format!("{account:?}: nothing is reserved of {rate:?}"))
 }
 
 fn held(controller: &Controller) -> impl Iterator<Item = &Member> {
@@ -109,13 +111,8 @@ fn capacities(
     let parents: Vec<Option<usize>> =
         hops.iter().map(|hop| hop.above.and_then(|(above, _)| node(above))).collect();
     let tree = Tree::from_parents(&parents).map_err(|error| format!("no tree: {error}"))?;
-    let rule = match world.core {
-        Core::Center => CoreRule::Center,
-        Core::CenterAndNeighbours => CoreRule::CenterAndNeighbours,
-        Core::All => CoreRule::All,
-    };
     let limits = limits(controller, world, hops)?;
     let is_core: Vec<bool> = hops.iter().map(|hop| core.contains(&hop.relay)).collect();
     let with = |is_core: &[bool]| provision(&tree, &limits, is_core);
-    Ok([with(&is_core), with(&rule.on(&tree))].concat())
+    Ok([with(&is_core), with(&world.core.rule().on(&tree))].concat())
 }
