@@ -117,6 +117,12 @@ pub(crate) fn leave_to_controller(settings: &mut RelaySettings) -> anyhow::Resul
     Ok(())
 }
 
+/// The number of a start where no file counts them: seconds of the clock. A start within the second of
+/// the last has its number.
+pub(crate) fn life_by_clock() -> u32 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as u32
+}
+
 impl AgentArgs {
     /// Whether a controller tells the relay what to do.
     pub(crate) fn is_controlled(&self) -> bool {
@@ -150,9 +156,7 @@ impl AgentArgs {
             None => Identity::new(crate::token::random()?),
         };
         node.identity = Some(identity.clone());
-        // Without a file that counts the starts, the clock does: each start is later than the last.
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let life = node.life.unwrap_or(since.as_secs() as u32);
+        let life = node.life.unwrap_or_else(life_by_clock);
         Ok(Some(AgentConfig {
             controller,
             controller_key,

@@ -3,7 +3,7 @@
 
 use super::follow::{Followed, Happening};
 use super::start_on_a_free_port;
-use crate::agent::{Agent, AgentConfig, Told};
+use crate::agent::{Agent, AgentConfig, Told, life_by_clock};
 use crate::controller::Running;
 use crate::net::{self, Controlled};
 use crate::settings::RelaySettings;
@@ -18,7 +18,7 @@ use canopy_wire::{Address, Comtree};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
 
@@ -329,7 +329,8 @@ impl DemoRelays {
 
     /// Gives a relay that has just been started its agent.
     fn put_to_work(&self, one: &DemoRelay, mut relay: RunningRelay) -> anyhow::Result<AtWork> {
-        let (watch, config) = (relay.watch(), AgentConfig { life: life(), ..one.agent.clone() });
+        let (watch, config) =
+            (relay.watch(), AgentConfig { life: life_by_clock(), ..one.agent.clone() });
         let data_plane = Controlled::new(net::begin(&one.settings, &relay)?, watch.clone());
         let (tell, told) = unbounded_channel();
         if let Some(notices) = relay.take_notices() {
@@ -356,7 +357,7 @@ impl DemoRelays {
             places: settings.node.max_sessions,
             native: None,
             identity,
-            life: life(),
+            life: life_by_clock(),
         })
     }
 }
@@ -378,11 +379,6 @@ fn one_of(settings: &RelaySettings, number: usize, relays: usize) -> anyhow::Res
         node.identity = Some(Identity::new(random()?));
     }
     Ok(settings)
-}
-
-/// The number of a relay's start: each is later than the last.
-fn life() -> u32 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as u32
 }
 
 fn sorted([one, other]: [usize; 2]) -> [usize; 2] {

@@ -104,8 +104,8 @@ impl DrainCommand {
             if Instant::now() >= deadline {
                 bail!(
                     "relay {name} is not empty after {} s: it has {members} members, and {comtrees} \
-                     comtrees lead over it; it drains on, so wait longer, move the members with \
-                     `canopy world kick`, or see `canopy world show --why`",
+                     comtrees lead over it; it drains on, so wait longer, send the members away \
+                     with `canopy world kick`, or see `canopy world show --why`",
                     patience.as_secs()
                 );
             }
