@@ -6,10 +6,13 @@ use crate::issuer::Issuer;
 use crate::position::MIN_PAYLOAD;
 use canopy_client::join::Ask;
 use canopy_judge::Rules;
+use canopy_net::{Socket, SocketOptions};
 use canopy_session::PublicKey;
 use canopy_wire::{Comtree, MAX_UPDATE, Weight};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 /// So long after all that may excuse it, a delivery is missing, whatever comes later.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -29,6 +32,19 @@ pub struct RelayTarget {
 impl From<SocketAddr> for RelayTarget {
     fn from(address: SocketAddr) -> RelayTarget {
         RelayTarget { address, key: None }
+    }
+}
+
+/// Binds the socket of a walker, by its number, on the host where that walker is.
+pub type Bind = dyn Fn(u32, SocketAddr, &SocketOptions) -> io::Result<Socket> + Send + Sync;
+
+/// Where walkers are, if not all on this host.
+#[derive(Clone)]
+pub struct Seats(pub Arc<Bind>);
+
+impl fmt::Debug for Seats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Seats")
     }
 }
 
@@ -58,6 +74,8 @@ pub struct CrowdConfig {
     /// How much a cell that is so many metres away matters to a walker whose relay does not send it
     /// everything ([`View::limit`](crate::View::limit)); `None`: all cells alike.
     pub weigh: Option<fn(f64) -> Weight>,
+    /// On which hosts walkers are; all on this one if it is not said.
+    pub seats: Option<Seats>,
     /// Whether to walk on when a relay does not answer, or refuses: its walkers keep asking it.
     pub endures: bool,
 }

@@ -20,7 +20,7 @@ mod trace;
 mod view;
 mod walker;
 
-pub use config::{CrowdConfig, DEFAULT_HOP, RelayTarget};
+pub use config::{Bind, CrowdConfig, DEFAULT_HOP, RelayTarget, Seats};
 pub use driver::{COARSE_EVERY, Progress, run};
 pub use error::CrowdError;
 pub use grid::{Cell, Grid, GridError};

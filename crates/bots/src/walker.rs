@@ -1,6 +1,6 @@
 //! One walker: a participant with a socket and a session of its own.
 
-use crate::config::{CrowdConfig, RelayTarget};
+use crate::config::{CrowdConfig, RelayTarget, Seats};
 use crate::error::CrowdError;
 use crate::grid::{Cell, Grid};
 use crate::participant::set_out;
@@ -74,7 +74,8 @@ impl Walker {
     ) -> Result<Walker, CrowdError> {
         let comtree = config.comtree;
         let relay = config.relay_of(number);
-        let (socket, mut session) = set_out(number, config.relays[relay], comtree, readiness)?;
+        let (target, seats) = (config.relays[relay], config.seats.as_ref());
+        let (socket, mut session) = set_out(number, target, comtree, readiness, seats)?;
         if let Some(issuer) = &config.issuer {
             let mut secret = [0; 32];
             getrandom::fill(&mut secret).map_err(io::Error::from)?;
@@ -92,10 +93,10 @@ impl Walker {
         (relay, target): (usize, RelayTarget),
         place: &Place,
         identity: Identity,
-        readiness: &Readiness,
+        (readiness, seats): (&Readiness, Option<&Seats>),
     ) -> Result<Walker, CrowdError> {
         let comtree = place.comtrees.first().copied().unwrap_or(Comtree(1));
-        let (socket, mut session) = set_out(number, target, comtree, readiness)?;
+        let (socket, mut session) = set_out(number, target, comtree, readiness, seats)?;
         session.token = place.token.clone().into_bytes();
         session.identity = Some(identity);
         Ok(Walker::with(number, relay, now, socket, session))
@@ -130,10 +131,10 @@ impl Walker {
         now: Time,
         (relay, target): (usize, RelayTarget),
         place: &Place,
-        readiness: &Readiness,
+        (readiness, seats): (&Readiness, Option<&Seats>),
     ) -> Result<(), CrowdError> {
         // A socket that is closed is watched no more.
-        self.socket = set_out(self.number, target, Comtree(1), readiness)?.0;
+        self.socket = set_out(self.number, target, Comtree(1), readiness, seats)?.0;
         self.relay = relay;
         self.set_out = now;
         self.nothing_listens = false;

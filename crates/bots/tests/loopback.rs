@@ -26,6 +26,7 @@ fn config(relay: SocketAddr) -> CrowdConfig {
         settle: Duration::from_millis(250) + 2 * TICK,
         hop: DEFAULT_HOP,
         weigh: None,
+        seats: None,
         controller: None,
         endures: false,
     }

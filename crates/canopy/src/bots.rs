@@ -137,6 +137,7 @@ impl WalkArgs {
             settle: Duration::from_millis(self.settle_ms),
             hop: Duration::from_millis(self.hop_ms),
             weigh: None,
+            seats: None,
             controller: None,
             endures: false,
         };

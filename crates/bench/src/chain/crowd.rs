@@ -84,6 +84,7 @@ fn walk(network: &Network, trace: &Trace, bytes: usize, tick: Duration) -> anyho
         settle: SETTLE + tick,
         hop: canopy_bots::DEFAULT_HOP + tick,
         weigh: None,
+        seats: None,
         controller: None,
         endures: false,
     };

@@ -162,6 +162,7 @@ impl FloodBench {
             settle: SETTLE,
             hop: canopy_bots::DEFAULT_HOP,
             weigh: None,
+            seats: None,
             controller: None,
             endures: false,
         };

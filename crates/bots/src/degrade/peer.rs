@@ -24,7 +24,7 @@ impl Peer {
         comtree: Comtree,
         readiness: &Readiness,
     ) -> Result<Peer, CrowdError> {
-        let (socket, session) = set_out(number, relay, comtree, readiness)?;
+        let (socket, session) = set_out(number, relay, comtree, readiness, None)?;
         socket.stamp_arrivals()?;
         Ok(Peer { socket, session: Session::new(session), relay })
     }

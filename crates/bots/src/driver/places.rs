@@ -57,7 +57,7 @@ impl Crowd<'_> {
             oracle.reside(number as usize, target.0 as u32);
         };
         if let Some(at) = appears {
-            let ready = &self.readiness;
+            let ready = (&self.readiness, self.config.seats.as_ref());
             let walker = Walker::placed(number, now, target, &place, identity, ready)?;
             reside(&mut self.oracle);
             self.relays.go(None, target.0);
@@ -70,7 +70,8 @@ impl Crowd<'_> {
             let _ = walker.session.set_token(place.token.into_bytes());
         } else {
             self.relays.go(Some(walker.relay), target.0);
-            walker.turn_to(now, target, &place, &self.readiness)?;
+            let ready = (&self.readiness, self.config.seats.as_ref());
+            walker.turn_to(now, target, &place, ready)?;
             reside(&mut self.oracle);
             self.moves += 1;
         }

@@ -1,11 +1,13 @@
-//! Relays, a controller and a crowd's host, each in a network namespace, on one network whose cables
+//! Relays, a controller and the crowd's servers, each in a network namespace, on one network whose cables
 //! carry so much and no more.
 
 use super::super::process::{own_command, spawn};
 use crate::operate::ApiClient;
 use anyhow::{Context, bail};
 use axum::http::Method;
+use canopy_bots::Seats;
 use canopy_engines::Namespace;
+use canopy_net::Socket;
 use canopy_relay::DEFAULT_WORLD;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -15,7 +17,8 @@ use std::process::{Child, ChildStdout, Command};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The hosts are on 10.90.0.0/24: relays from 1 on.
+/// The hosts are on 10.90.0.0/24: relays from 1 on, servers from 101 on.
+const FIRST_SERVER: u8 = 101;
 const CONTROLLER: u8 = 200;
 const CROWD: u8 = 201;
 /// Nobody has this one's hardware address.
@@ -56,7 +59,10 @@ pub(super) struct Bed {
     controller: Option<Process>,
     hosts: Vec<Namespace>,
     seat: Namespace,
+    /// From where walkers ask the controller.
     crowd: Arc<Namespace>,
+    /// Where walkers are.
+    servers: Arc<Vec<Namespace>>,
     _network: Namespace,
     folder: tempfile::TempDir,
     key: String,
@@ -65,17 +71,19 @@ pub(super) struct Bed {
 
 impl Bed {
     /// Starts a controller and so many relays, each with a cable of so many megabits a second, and waits
-    /// until they are joined.
+    /// until they are joined. So many servers are for the crowd.
     ///
     /// # Errors
     /// This is not root, `ip` or `tc` is not there, or somebody does not come up.
-    pub(super) fn start(relays: u8, megabits: u32) -> anyhow::Result<Bed> {
+    pub(super) fn start(relays: u8, servers: u8, megabits: u32) -> anyhow::Result<Bed> {
         let network = Namespace::new().context("network namespaces are made by root alone")?;
         network.ip("link add bridge type bridge")?;
         network.ip("link set bridge up")?;
         let attach = |name: &str, number| attach(&network, name, number, megabits);
         let hosts = (1..=relays).map(|number| attach(&format!("r{number}"), number));
         let hosts = hosts.collect::<anyhow::Result<Vec<_>>>()?;
+        let servers = (0..servers).map(|of| attach(&format!("s{of}"), FIRST_SERVER + of));
+        let servers = servers.collect::<anyhow::Result<Vec<_>>>()?;
         let (seat, crowd) = (attach("controller", CONTROLLER)?, attach("crowd", CROWD)?);
         let folder = tempfile::Builder::new().prefix("canopy-faults-").tempdir()?;
         std::fs::write(folder.path().join("relay.toml"), SETTINGS)?;
@@ -85,6 +93,7 @@ impl Bed {
             hosts,
             seat,
             crowd: Arc::new(crowd),
+            servers: Arc::new(servers),
             _network: network,
             folder,
             key: String::new(),
@@ -104,9 +113,17 @@ impl Bed {
         (channel(), &self.key)
     }
 
-    /// The crowd's host.
+    /// The host from which walkers ask the controller.
     pub(super) fn crowd(&self) -> Arc<Namespace> {
         Arc::clone(&self.crowd)
+    }
+
+    /// Walkers are on the servers in turn.
+    pub(super) fn seats(&self) -> Seats {
+        let servers = Arc::clone(&self.servers);
+        Seats(Arc::new(move |walker, address, options| {
+            servers[walker as usize % servers.len()].run(|| Socket::bind(address, options))?
+        }))
     }
 
     pub(super) fn kill_relay(&mut self, relay: usize) {

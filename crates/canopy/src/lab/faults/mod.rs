@@ -30,6 +30,10 @@ pub(super) struct FaultsCommand {
     #[arg(long, value_name = "N", default_value_t = 8,
           value_parser = clap::value_parser!(u8).range(3..=32))]
     relays: u8,
+    /// How many servers the crowd's walkers are on
+    #[arg(long, value_name = "N", default_value_t = 20,
+          value_parser = clap::value_parser!(u8).range(1..=64))]
+    servers: u8,
     /// How many faults
     #[arg(long, value_name = "N", default_value_t = 9,
           value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -86,7 +90,7 @@ struct Row {
     what: String,
     /// When, milliseconds after the trace's zero.
     at_ms: u64,
-    /// Walkers whose relay was killed.
+    /// Walkers that lost their session.
     members: usize,
     /// How long after the fault the last update was published that is missing between others, to a tenth
     /// of a second.
@@ -101,6 +105,7 @@ struct Row {
 struct Outcome<'a> {
     seed: u64,
     relays: u8,
+    servers: u8,
     walkers: u32,
     faults: &'a [Row],
     /// What is missing before the first fault.
@@ -160,14 +165,19 @@ impl Fault {
 
 impl FaultsCommand {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let mut bed = Bed::start(self.relays, self.rate)?;
+        let mut bed = Bed::start(self.relays, self.servers, self.rate)?;
         print_note(format_args!("{} relays are up", self.relays));
         let (address, key) = bed.controller();
         let key: RelayKey = key.parse().context("the controller has said no key")?;
         let ask = Ask::new(address.to_string(), key, DEFAULT_WORLD.to_owned());
         let targets = bed.crowd().run(|| canopy_bots::relays_of(&ask))??;
         let (trace, config) = self.walk.prepare(self.trace()?, targets, Comtree(1))?;
-        let config = CrowdConfig { endures: true, controller: Some(ask), ..config };
+        let config = CrowdConfig {
+            endures: true,
+            controller: Some(ask),
+            seats: Some(bed.seats()),
+            ..config
+        };
         let stop = stop_on_interrupt()?;
         let (faults, report) = self.walk_through(&mut bed, &config, &trace, &stop)?;
         let (rows, gaps_before) = rows(&faults, &report);
@@ -175,6 +185,7 @@ impl FaultsCommand {
             let outcome = Outcome {
                 seed: self.seed,
                 relays: self.relays,
+                servers: self.servers,
                 walkers: trace.walkers(),
                 faults: &rows,
                 gaps_before,
@@ -268,8 +279,9 @@ fn rows(faults: &[(Fault, u64)], report: &Report) -> (Vec<Row>, usize) {
     let mut rows: Vec<Row> = Vec::new();
     let mut members: Vec<BTreeSet<u32>> = Vec::new();
     for (place, (fault, at_ms)) in faults.iter().enumerate() {
-        let until = faults.get(place + 1).map_or(u64::MAX, |(_, at_ms)| *at_ms);
-        let since = at_ms.saturating_sub(ON_ITS_WAY_MS);
+        let begins = |at_ms: &u64| at_ms.saturating_sub(ON_ITS_WAY_MS);
+        let until = faults.get(place + 1).map_or(u64::MAX, |(_, at_ms)| begins(at_ms));
+        let since = begins(at_ms);
         let lost = report.outages.iter().filter(|lost| (since..until).contains(&lost.at_ms));
         let of_fault: BTreeSet<u32> = lost.map(|lost| lost.walker).collect();
         rows.push(Row {
@@ -344,12 +356,14 @@ mod tests {
             gap(6_200, 1, 3),
             gap(9_300, 1, 3),
         ];
-        report.outages = vec![canopy_bots::Outage { walker: 3, at_ms: 5_010, ms: 900 }];
+        let outage = |walker, at_ms| canopy_bots::Outage { walker, at_ms, ms: 900 };
+        // Who is lost has heard its relay last a moment before that failed.
+        report.outages = vec![outage(3, 5_010), outage(4, 8_950)];
         let faults = [(Fault::Relay(1), 5_000), (Fault::Controller, 9_000)];
         let (rows, before) = rows(&faults, &report);
         assert_eq!(before, 1);
         let told: Vec<_> =
             rows.iter().map(|row| (row.members, row.others_ms, row.members_ms, row.gaps)).collect();
-        assert_eq!(told, [(1, 400, 1_200, 3), (0, 300, 0, 1)]);
+        assert_eq!(told, [(1, 400, 1_200, 3), (1, 300, 0, 1)]);
     }
 }
