@@ -20,13 +20,14 @@ pub(crate) struct Need {
     whole_step: bool,
 }
 
-const NEEDS: [Need; 13] = [
+const NEEDS: [Need; 14] = [
     of_step("bpf", "clang", "clang", "compiles the kernel's programs"),
     of_step("bpf", "llvm-strip", "llvm", "takes what only a debugger reads from them"),
     of_step("bpf", "/usr/include/bpf/bpf_helpers.h", "libbpf-dev", "the kernel's own functions"),
     of_tests("test", "ip", "iproute2", "makes virtual devices in network namespaces"),
     of_tests("test", "tc", "iproute2", "makes such a device slow"),
     of_tests("test", "ethtool", "ethtool", "sets such a device's offloads"),
+    of_tests("test", "/usr/lib/frr/zebra", "frr", "the routers beside which relays are measured"),
     of_tests("test", "pip3", "python3-pip", "fetches a library that issues a token"),
     of_tests("system", "ip", "iproute2", "makes virtual devices in network namespaces"),
     of_tests("system", "ethtool", "ethtool", "sets such a device's offloads"),

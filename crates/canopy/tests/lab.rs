@@ -4,6 +4,7 @@ mod support;
 
 use canopy_client::{Client, Event, Group, Level};
 use canopy_engines::Namespace;
+use std::fs;
 use std::io::BufRead;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -221,4 +222,36 @@ fn what_fails_under_a_crowd_is_mended_in_time() {
     assert_eq!(kinds, ["relay killed", "link cut", "controller killed"]);
     assert!(faults[0]["members"].as_u64() > Some(0), "a relay that served somebody: {outcome}");
     assert_eq!(faults[2]["gaps"], 0, "without a controller all goes on: {outcome}");
+}
+
+/// The same cut under the relays and under FRR's routers: both find another way.
+#[test]
+fn relays_and_routers_go_round_the_same_cut() {
+    if let Err(error) = Namespace::new() {
+        println!("skipped: {error}");
+        return;
+    }
+    if !Path::new("/usr/lib/frr/zebra").exists() {
+        println!("skipped: FRR is not installed (Debian's frr)");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().to_str().unwrap();
+    let words = ["lab", "convergence", "--relays", "5", "--cuts", "2", "--json", "--out", out];
+    let output = run(&words);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let said = String::from_utf8_lossy(&output.stderr);
+    // Who is the faster is for a quiet machine, and for the released binary, to say.
+    let outcome: serde_json::Value =
+        serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}\n{said}"));
+    let rows = outcome["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2);
+    for row in rows {
+        for who in ["canopy_ms", "ospf_ms"] {
+            let away = row[who].as_u64().unwrap();
+            assert!((100..2_900).contains(&away), "the cut is seen and mended: {outcome}");
+        }
+    }
+    let picture = fs::read_to_string(folder.path().join("convergence.svg")).unwrap();
+    assert!(picture.contains("OSPF and BFD"), "{picture}");
 }

@@ -1,6 +1,8 @@
 //! `canopy lab`: several relays on this machine, for trying things and for tests from outside.
 
+mod bed;
 mod controlled;
+mod convergence;
 mod degrade;
 mod faults;
 mod files;
@@ -13,6 +15,7 @@ use crate::serve::Signals;
 use anyhow::bail;
 use canopy_relay::DEFAULT_WORLD;
 use clap::{Args, Subcommand, ValueEnum};
+use convergence::ConvergenceCommand;
 use degrade::DegradeCommand;
 use faults::FaultsCommand;
 use files::{COMTREE, Known};
@@ -45,6 +48,8 @@ enum LabWhat {
     Degrade(DegradeCommand),
     /// Show what a crowd notices when relays, links and the controller fail
     Faults(FaultsCommand),
+    /// Compare how long traffic is away after a cut with what OSPF and BFD need for it
+    Convergence(ConvergenceCommand),
 }
 
 /// Starts relays on loopback, each a process of its own, joined as is said, with one world over all of
@@ -131,6 +136,7 @@ impl LabCommand {
             LabWhat::IsolationFlooder(flooder) => flooder.run(),
             LabWhat::Degrade(degrade) => degrade.run(),
             LabWhat::Faults(faults) => faults.run(),
+            LabWhat::Convergence(convergence) => convergence.run(),
         }
     }
 }

@@ -1,11 +1,10 @@
 //! `canopy lab faults`: what a crowd notices when relays, links and the controller fail.
 
-mod bed;
-
+use super::bed::{Bed, name};
 use crate::bots::{WalkArgs, stop_on_interrupt};
+use crate::output::chart::{self, Chart, Curve, SeriesLabelPosition};
 use crate::output::{print_line, print_note};
 use anyhow::Context;
-use bed::{Bed, name};
 use canopy_bots::{CrowdConfig, Generated, Report, Trace};
 use canopy_client::RelayKey;
 use canopy_client::join::Ask;
@@ -13,7 +12,7 @@ use canopy_relay::DEFAULT_WORLD;
 use canopy_wire::Comtree;
 use clap::Args;
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,6 +53,9 @@ pub(super) struct FaultsCommand {
     walkers: u32,
     #[command(flatten)]
     walk: WalkArgs,
+    /// Write faults.csv and faults.svg to this folder
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
     /// Print the rows as one JSON object
     #[arg(long)]
     json: bool,
@@ -72,6 +74,8 @@ const ON_ITS_WAY_MS: u64 = 200;
 /// Traffic is there again after so long at most, milliseconds; for those whose relay was killed, the
 /// second.
 const LIMITS_MS: [u64; 2] = [1_000, 2_000];
+/// How finely missing updates are told of, milliseconds.
+const STEP_MS: u64 = 100;
 /// Area for each generated walker, square metres.
 const AREA_PER_WALKER: f64 = 8.0;
 
@@ -132,13 +136,11 @@ impl Fault {
 
     /// The fault number so-and-so of a seed: kinds take turns.
     fn of(seed: u64, number: u16, bed: &Bed, relays: u8) -> anyhow::Result<Fault> {
-        // A multiplicative hash: which one fails is to differ, and nothing more.
-        let mixed = (seed ^ u64::from(number) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
         Ok(match number % 3 {
-            0 => Fault::Relay((mixed % u64::from(relays)) as usize),
+            0 => Fault::Relay(chance(seed, number, relays.into())),
             1 => {
                 let tree = bed.tree()?;
-                let place = (mixed % tree.len().max(1) as u64) as usize;
+                let place = chance(seed, number, tree.len());
                 Fault::Link(*tree.get(place).context("the world has no tree")?)
             }
             _ => Fault::Controller,
@@ -165,6 +167,9 @@ impl Fault {
 
 impl FaultsCommand {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        if let Some(folder) = &self.out {
+            chart::make_folder(folder, "--out")?;
+        }
         let mut bed = Bed::start(self.relays, self.servers, self.rate)?;
         print_note(format_args!("{} relays are up", self.relays));
         let (address, key) = bed.controller();
@@ -181,6 +186,9 @@ impl FaultsCommand {
         let stop = stop_on_interrupt()?;
         let (faults, report) = self.walk_through(&mut bed, &config, &trace, &stop)?;
         let (rows, gaps_before) = rows(&faults, &report);
+        if let Some(folder) = &self.out {
+            chart::write(folder, "faults", &rows, &picture(&rows, &report))?;
+        }
         if self.json {
             let outcome = Outcome {
                 seed: self.seed,
@@ -270,6 +278,13 @@ impl Row {
     }
 }
 
+/// One of so many, at a seed's fault number so-and-so.
+pub(super) fn chance(seed: u64, number: u16, of: usize) -> usize {
+    // A multiplicative hash: which one fails is to differ, and nothing more.
+    let mixed = (seed ^ u64::from(number) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+    mixed as usize % of.max(1)
+}
+
 fn is_set(flag: &AtomicBool) -> bool {
     flag.load(Ordering::Relaxed)
 }
@@ -310,6 +325,46 @@ fn rows(faults: &[(Fault, u64)], report: &Report) -> (Vec<Row>, usize) {
         row.gaps += 1;
     }
     (rows, before)
+}
+
+/// Who misses something when, and a line where something failed.
+fn picture(rows: &[Row], report: &Report) -> Chart<'static> {
+    let mut missing: BTreeMap<u64, f64> = BTreeMap::new();
+    for gap in &report.missing {
+        // A pause goes back to none beside it.
+        let step = gap.until_ms / STEP_MS;
+        *missing.entry(step).or_default() += 1.0;
+        for beside in [step.saturating_sub(1), step + 1] {
+            missing.entry(beside).or_default();
+        }
+    }
+    let seconds = |ms: u64| ms as f64 / 1000.0;
+    let most = missing.values().copied().fold(1.0, f64::max);
+    let last = report.seconds;
+    let missing = [(0.0, 0.0)]
+        .into_iter()
+        .chain(missing.into_iter().map(|(step, pairs)| (seconds(step * STEP_MS), pairs)))
+        .chain([(last, 0.0)]);
+    let curve =
+        |name: &str, points| Curve { name: name.to_owned(), points, marked: false, fitted: None };
+    let mut curves = vec![curve("pairs", missing.collect())];
+    for kind in ["relay killed", "link cut", "controller killed"] {
+        let of_kind = rows.iter().filter(|row| row.fault == kind);
+        let at = of_kind.map(|row| seconds(row.at_ms));
+        let points: Vec<_> = at.flat_map(|at| [(at, 0.0), (at, most), (at, 0.0)]).collect();
+        if !points.is_empty() {
+            curves.push(curve(kind, points));
+        }
+    }
+    Chart {
+        title: "Pairs of walkers of which one misses something of the other",
+        x_label: "seconds",
+        y_label: "pairs, in a tenth of a second",
+        log_x: false,
+        bottom: 0.0,
+        legend: SeriesLabelPosition::UpperRight,
+        curves,
+    }
 }
 
 fn table(rows: &[Row], report: &Report) -> String {
@@ -365,5 +420,11 @@ mod tests {
         let told: Vec<_> =
             rows.iter().map(|row| (row.members, row.others_ms, row.members_ms, row.gaps)).collect();
         assert_eq!(told, [(1, 400, 1_200, 3), (1, 300, 0, 1)]);
+        let of: Vec<_> = picture(&rows, &report).curves;
+        assert_eq!(
+            of.iter().map(|c| &*c.name).collect::<Vec<_>>(),
+            ["pairs", "relay killed", "controller killed"]
+        );
+        assert!(of[0].points.contains(&(1.0, 1.0)) && of[1].points.contains(&(5.0, 1.0)));
     }
 }

@@ -1,7 +1,7 @@
 //! Relays, a controller and the crowd's servers, each in a network namespace, on one network whose cables
 //! carry so much and no more.
 
-use super::super::process::{own_command, spawn};
+use super::process::{own_command, spawn};
 use crate::operate::ApiClient;
 use anyhow::{Context, bail};
 use axum::http::Method;
@@ -33,10 +33,23 @@ const UP_LIMIT: Duration = Duration::from_secs(30);
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
 /// A process on a host. Killed when dropped.
-struct Process {
+pub(super) struct Process {
     child: Child,
     /// Kept, so that what it says does not fail.
     stdout: BufReader<ChildStdout>,
+}
+
+impl Process {
+    /// Starts a process on a host, and does not wait until it says something.
+    pub(super) fn start(
+        mut command: Command,
+        host: &Namespace,
+        name: &str,
+    ) -> anyhow::Result<Process> {
+        host.host(&mut command);
+        let (child, stdout) = spawn(command, name)?;
+        Ok(Process { child, stdout })
+    }
 }
 
 impl Drop for Process {
@@ -118,6 +131,11 @@ impl Bed {
         Arc::clone(&self.crowd)
     }
 
+    /// The hosts of the relays.
+    pub(super) fn hosts(&self) -> &[Namespace] {
+        &self.hosts
+    }
+
     /// Walkers are on the servers in turn.
     pub(super) fn seats(&self) -> Seats {
         let servers = Arc::clone(&self.servers);
@@ -185,7 +203,7 @@ impl Bed {
     pub(super) fn tree(&self) -> anyhow::Result<Vec<[usize; 2]>> {
         let world = self.ask(Method::GET, &format!("/v1/worlds/{DEFAULT_WORLD}"), String::new())?;
         let hops = world["comtrees"][0]["tree"].as_array().cloned().unwrap_or_default();
-        let ends = |hop: &Value| Some([number(&hop["relay"])?, number(&hop["above"])?]);
+        let ends = |hop: &Value| Some([numbered(&hop["relay"])?, numbered(&hop["above"])?]);
         Ok(hops.iter().filter_map(ends).collect())
     }
 
@@ -212,14 +230,15 @@ impl Bed {
             && all(&links["links"], &|link| link["usable"] == true)
     }
 
-    /// What the API answers, which is asked from the controller's host.
-    fn ask(&self, method: Method, path: &str, body: String) -> anyhow::Result<Value> {
+    /// What the API answers, which is asked from the controller's host; null if it has nothing to say.
+    pub(super) fn ask(&self, method: Method, path: &str, body: String) -> anyhow::Result<Value> {
         let folder = self.folder.path();
         self.seat.run(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
                 let api = ApiClient::of(API.into(), folder)?;
-                Ok(serde_json::from_str(&api.ask(method, path, body).await?)?)
+                let answer = api.ask(method, path, body).await?;
+                Ok(if answer.is_empty() { Value::Null } else { serde_json::from_str(&answer)? })
             })
         })?
     }
@@ -230,11 +249,12 @@ pub(super) fn name(relay: usize) -> String {
     format!("relay-{}", relay + 1)
 }
 
-fn number(name: &Value) -> Option<usize> {
+/// The relay of that name.
+pub(super) fn numbered(name: &Value) -> Option<usize> {
     name.as_str()?.strip_prefix("relay-")?.parse::<usize>().ok()?.checked_sub(1)
 }
 
-fn ip(number: u8) -> String {
+pub(super) fn ip(number: u8) -> String {
     format!("10.90.0.{number}")
 }
 
@@ -247,14 +267,8 @@ fn channel() -> SocketAddr {
 }
 
 /// Starts a process on a host, and waits for the first line that it prints.
-fn started(
-    mut command: Command,
-    host: &Namespace,
-    name: &str,
-) -> anyhow::Result<(Process, String)> {
-    host.host(&mut command);
-    let (child, stdout) = spawn(command, name)?;
-    let mut process = Process { child, stdout };
+fn started(command: Command, host: &Namespace, name: &str) -> anyhow::Result<(Process, String)> {
+    let mut process = Process::start(command, host, name)?;
     let mut line = String::new();
     process.stdout.read_line(&mut line)?;
     Ok((process, line))
