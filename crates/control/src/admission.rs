@@ -57,30 +57,49 @@ impl State {
     ) -> Result<Admission, Refusal> {
         let world = self.world(&ask.world)?;
         let (id, default) = (world.id, world.default);
-        if world.closing {
-            return Err(Refusal::Closing(ask.world.clone()));
-        }
-        if let Some(until) = self.bars.get(&(id, ask.owner)).copied().filter(|bar| *bar > now) {
-            let seconds = until.since(now).as_secs_f64().ceil() as u64;
-            return Err(Refusal::Barred { world: ask.world.clone(), seconds });
-        }
+        self.may_enter(now, id, ask)?;
         if let Some(address) = self.owners.get(&(id, ask.owner)).copied() {
             self.renew(op, now, id, address)?;
             op.effects.push(Effect::Confirm(id, address));
             return self.admission(id, address);
         }
         let limits = ask.limits.unwrap_or(default).whole();
+        let address = self.enter_nearest(op, now, id, ask, limits, |_, _| true)?;
+        self.admission(id, address)
+    }
+
+    pub(crate) fn may_enter(&self, now: Time, id: WorldId, ask: &Enter) -> Result<(), Refusal> {
+        if self.worlds.get(&id).is_none_or(|world| world.closing) {
+            return Err(Refusal::Closing(ask.world.clone()));
+        }
+        let barred = self.bars.get(&(id, ask.owner)).copied().filter(|bar| *bar > now);
+        barred.map_or(Ok(()), |until| {
+            let seconds = until.since(now).as_secs_f64().ceil() as u64;
+            Err(Refusal::Barred { world: ask.world.clone(), seconds })
+        })
+    }
+
+    /// The nearest relay that takes members, has room, and suits gets it.
+    pub(crate) fn enter_nearest(
+        &mut self,
+        op: &mut Op,
+        now: Time,
+        world: WorldId,
+        ask: &Enter,
+        limits: Limits,
+        suits: impl Fn(RelayId, u32) -> bool,
+    ) -> Result<Address, Refusal> {
         let mut measured = ask.measured.clone();
         measured.sort_by_key(|(relay, delay)| (*delay, *relay));
         let takes = |relay: &RelayId| {
             let is_up = self.relays.get(relay).is_some_and(|of| of.state == RelayState::Up);
             is_up && !self.silent.contains(relay)
         };
-        measured.retain(|(relay, _)| takes(relay));
+        measured.retain(|(relay, delay)| takes(relay) && suits(*relay, *delay));
         let mut nearest = Refusal::NoRelay(ask.measured.len());
         for (place, (relay, _)) in measured.into_iter().enumerate() {
-            match self.enter_at(op, now, id, relay, ask.owner, limits) {
-                Ok(address) => return self.admission(id, address),
+            match self.enter_at(op, now, world, relay, ask.owner, limits) {
+                Ok(address) => return Ok(address),
                 Err(refusal) if place == 0 => nearest = refusal,
                 Err(_) => {}
             }
@@ -143,7 +162,7 @@ impl State {
     }
 
     pub(crate) fn admission(&self, id: WorldId, address: Address) -> Result<Admission, Refusal> {
-        let member = self.held(id, address)?;
+        let member = self.served(id, address)?;
         let Some(world) = self.worlds.get(&id) else {
             return Err(Refusal::NoSuchWorld(id.0.to_string()));
         };
@@ -173,8 +192,22 @@ impl State {
     }
 
     pub(crate) fn held(&self, world: WorldId, address: Address) -> Result<&Member, Refusal> {
+        self.one_of(world, address, &[MemberState::Held])
+    }
+
+    /// A member that its relay serves, or is to.
+    fn served(&self, world: WorldId, address: Address) -> Result<&Member, Refusal> {
+        self.one_of(world, address, &[MemberState::Held, MemberState::Moving])
+    }
+
+    fn one_of(
+        &self,
+        world: WorldId,
+        address: Address,
+        states: &[MemberState],
+    ) -> Result<&Member, Refusal> {
         let member = self.members.get(&(world, address));
-        member.filter(|member| member.state == MemberState::Held).ok_or_else(|| {
+        member.filter(|member| states.contains(&member.state)).ok_or_else(|| {
             let name = self.worlds.get(&world).map(|world| world.name.to_string());
             Refusal::NoSuchMember {
                 address: address.to_string(),
@@ -206,7 +239,7 @@ impl State {
         address: Address,
         limits: Limits,
     ) -> Result<(), Refusal> {
-        let mut member = self.held(world, address)?.clone();
+        let mut member = self.served(world, address)?.clone();
         let limits = limits.whole();
         let reserved = most(member.reserved, limits);
         let more = reserved - member.reserved;
@@ -221,27 +254,33 @@ impl State {
     /// The relay holds a member to its limits: what is reserved beyond is given back.
     pub(crate) fn settle_limits(&mut self, op: &mut Op, world: WorldId, address: Address) {
         let Some(member) = self.members.get(&(world, address)).cloned() else { return };
-        if member.state == MemberState::Held && member.reserved != member.limits {
+        if self.served(world, address).is_ok() && member.reserved != member.limits {
             let less = member.reserved - member.limits;
             self.give_back(op, world, member.relay(), |(count, sum)| (count, sum - less), 0.0);
             self.save_member(op, Member { reserved: member.limits, ..member });
         }
     }
 
-    /// A member leaves: its relay is told, and what was reserved lasts until the relay says so.
+    /// A member leaves: its relay is told, and what was reserved lasts until the relay says so. If it was
+    /// about to move here, it stays where it was.
     pub(crate) fn leave(
         &mut self,
         op: &mut Op,
         world: WorldId,
         address: Address,
     ) -> Result<(), Refusal> {
-        let member = Member { state: MemberState::Leaving, ..self.held(world, address)?.clone() };
+        let before = self.served(world, address)?.clone();
+        let member = Member { state: MemberState::Leaving, ..before.clone() };
         self.dismiss(op, &member);
         self.save_member(op, member);
+        if before.state == MemberState::Held {
+            self.stay(op, world, before.owner);
+        }
         Ok(())
     }
 
-    /// Sends a member away; its owner may not enter again before `barred`.
+    /// Sends a member away, from both relays while it moves; its owner may not enter again before
+    /// `barred`.
     pub(crate) fn kick(
         &mut self,
         op: &mut Op,
@@ -249,9 +288,11 @@ impl State {
         address: Address,
         barred: Time,
     ) -> Result<(), Refusal> {
-        self.leave(op, world, address)?;
-        if let Some(member) = self.members.get(&(world, address)).cloned() {
-            self.save_member(op, Member { barred: Some(barred), ..member });
+        let owner = self.served(world, address)?.owner;
+        for address in self.depart(op, world, owner) {
+            if let Some(member) = self.members.get(&(world, address)).cloned() {
+                self.save_member(op, Member { barred: Some(barred), ..member });
+            }
         }
         Ok(())
     }
@@ -315,7 +356,7 @@ impl State {
             return false;
         }
         match self.members.get(&(world, address)).map(|member| member.state) {
-            Some(MemberState::Held) => _ = self.leave(op, world, address),
+            Some(MemberState::Held | MemberState::Moving) => _ = self.leave(op, world, address),
             Some(MemberState::Resting) => self.forget_member(op, (world, address)),
             _ => _ = self.ends.pop_first(),
         }

@@ -4,9 +4,9 @@
 
 use crate::controller::Controller;
 use crate::ledger::Account;
-use crate::model::{LinkId, Member, MemberState, RelayId, TreeHop, World};
+use crate::model::{LinkId, Member, MemberState, Owner, RelayId, TreeHop, World, WorldId};
 use canopy_plan::{Capacity, Limits, Rate, Tree, provision};
-use canopy_wire::Comtree;
+use canopy_wire::{Address, Comtree};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Controller {
@@ -17,6 +17,7 @@ impl Controller {
     /// The first thing that is wrong, in words.
     pub fn audit(&self) -> Result<(), String> {
         let mut needed: BTreeMap<Account, Rate> = BTreeMap::new();
+        check_owners(self)?;
         for member in held(self) {
             add(&mut needed, Account::Places(member.relay()), Rate::bits(1.0));
         }
@@ -39,6 +40,28 @@ impl Controller {
             Err(format!("{account:?}: nothing is reserved of {rate:?}"))
         })
     }
+}
+
+/// Everybody has one place in a world, or another one from which it moves; the one that is held leads.
+fn check_owners(controller: &Controller) -> Result<(), String> {
+    let of = |state| controller.members().filter(move |member| member.state == state);
+    let mut places: BTreeMap<(WorldId, Owner), Address> = BTreeMap::new();
+    for member in of(MemberState::Held) {
+        if places.insert((member.world, member.owner), member.address).is_some() {
+            return Err(format!("{} has two places", member.address));
+        }
+        if controller.address_of(member.world, member.owner) != Some(member.address) {
+            return Err(format!("{} is not found by its owner", member.address));
+        }
+    }
+    let mut moving = BTreeSet::new();
+    for member in of(MemberState::Moving) {
+        let owner = (member.world, member.owner);
+        if !places.contains_key(&owner) || !moving.insert(owner) {
+            return Err(format!("{} moves to no place", member.address));
+        }
+    }
+    Ok(())
 }
 
 fn held(controller: &Controller) -> impl Iterator<Item = &Member> {

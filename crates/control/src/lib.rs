@@ -29,6 +29,7 @@ mod placement;
 mod planned;
 pub mod propose;
 mod relay_side;
+mod relocation;
 mod remove;
 mod repair;
 mod rollouts;

@@ -178,6 +178,9 @@ pub struct ComtreeRecord {
 pub enum MemberState {
     /// It has a reservation, and its relay lets it in or is being told to.
     Held,
+    /// The same, but its owner has another place, to which it moves: that one is held, and this one
+    /// lasts until it is given back or its lease ends. If the other one ends first, this one is held.
+    Moving,
     /// Its relay is being told that it has left; the reservation lasts until the relay says so.
     Leaving,
     /// It has nothing any more but its address, which nobody else gets before [`Member::until`].
@@ -252,7 +255,7 @@ coded! {
 coded_enum!(RelayState { Joining = 0, Up = 1, Draining = 2, Gone = 3 });
 coded_enum!(Downlink { Member = 0, Group = 1, None = 2 });
 coded_enum!(Core { Center = 0, CenterAndNeighbours = 1, All = 2 });
-coded_enum!(MemberState { Held = 0, Leaving = 1, Resting = 2 });
+coded_enum!(MemberState { Held = 0, Leaving = 1, Resting = 2, Moving = 3 });
 
 impl Coded for [RelayId; 2] {
     fn put(&self, out: &mut Vec<u8>) {

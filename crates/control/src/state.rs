@@ -65,6 +65,8 @@ pub(crate) struct State {
     pub(crate) comtrees: BTreeMap<Comtree, Running>,
     pub(crate) members: BTreeMap<(WorldId, Address), Member>,
     pub(crate) owners: BTreeMap<(WorldId, Owner), Address>,
+    /// Where those are still served who move to another relay.
+    pub(crate) moving: BTreeMap<(WorldId, Owner), Address>,
     /// The endpoint number that is tried next.
     pub(crate) endpoints: BTreeMap<(WorldId, RelayId), u16>,
     /// When leases and rests end.
@@ -90,6 +92,7 @@ impl State {
             comtrees: BTreeMap::new(),
             members: BTreeMap::new(),
             owners: BTreeMap::new(),
+            moving: BTreeMap::new(),
             endpoints: BTreeMap::new(),
             ends: BTreeSet::new(),
             silent: BTreeSet::new(),
@@ -177,9 +180,11 @@ impl State {
         if member.state != MemberState::Leaving {
             self.ends.insert((member.until, key.0, key.1));
         }
+        self.disown(&member);
         match member.state {
             MemberState::Held => _ = self.owners.insert((key.0, member.owner), key.1),
-            _ => self.disown(&member),
+            MemberState::Moving => _ = self.moving.insert((key.0, member.owner), key.1),
+            MemberState::Leaving | MemberState::Resting => {}
         }
         if let Some(until) = member.barred {
             let bar = self.bars.entry((key.0, member.owner)).or_insert(until);
@@ -189,8 +194,11 @@ impl State {
     }
 
     fn disown(&mut self, member: &Member) {
-        if self.owners.get(&(member.world, member.owner)) == Some(&member.address) {
-            self.owners.remove(&(member.world, member.owner));
+        let owner = (member.world, member.owner);
+        for places in [&mut self.owners, &mut self.moving] {
+            if places.get(&owner) == Some(&member.address) {
+                places.remove(&owner);
+            }
         }
     }
 
@@ -330,7 +338,7 @@ impl State {
             let Some(world) = self.worlds.get(&member.world) else { continue };
             let relay = member.relay();
             effects.extend(world.comtrees.iter().filter_map(|comtree| match member.state {
-                MemberState::Held => {
+                MemberState::Held | MemberState::Moving => {
                     Some(Effect::Admit(*comtree, relay, State::member_item(*comtree, member)))
                 }
                 MemberState::Leaving => Some(Effect::Dismiss(*comtree, relay, member.address)),

@@ -14,7 +14,7 @@ use crate::admission::{Admission, Enter};
 use crate::agent::Agent;
 use crate::codec::Coded;
 use crate::error::{LoadError, Refusal};
-use crate::model::{LinkId, Relay, RelayId, RelayState, WorldId};
+use crate::model::{LinkId, Owner, Relay, RelayId, RelayState, WorldId};
 use crate::name::Name;
 use crate::op::{Effect, Event, Op};
 use crate::repair::NewRelay;
@@ -151,6 +151,40 @@ impl Controller {
     /// Why not; of several relays, what the nearest lacks.
     pub fn enter(&mut self, now: Time, ask: &Enter) -> Result<Admission, Refusal> {
         self.decide(|state, op| state.enter(op, now, ask))
+    }
+
+    /// Prolongs a participant's lease, as [`Controller::enter`] does. If its relay drains, or another is
+    /// nearer by far, it gets a place there, too: its own from then on. It has the old one until it gives it
+    /// back by [`Controller::give_up_place`], or until that one's lease ends, which nothing prolongs.
+    ///
+    /// # Errors
+    /// As there; or its relay drains, and no other takes it. Then it has what it had.
+    pub fn relocate(&mut self, now: Time, ask: &Enter) -> Result<Admission, Refusal> {
+        self.decide(|state, op| state.relocate(op, now, ask))
+    }
+
+    /// A participant gives back one of its places. If that is the one to which it moves, it stays where it
+    /// was.
+    ///
+    /// # Errors
+    /// It has no place of this address.
+    pub fn give_up_place(
+        &mut self,
+        world: WorldId,
+        owner: Owner,
+        address: Address,
+    ) -> Result<(), Refusal> {
+        self.decide(|state, op| state.give_up_place(op, world, owner, address))
+    }
+
+    /// A participant leaves with all places that it has. Returns how many it had.
+    pub fn depart(&mut self, world: WorldId, owner: Owner) -> usize {
+        let mut op = Op::default();
+        let places = self.state.depart(&mut op, world, owner).len();
+        if !op.is_empty() {
+            self.ops.push_back(op);
+        }
+        places
     }
 
     /// Prolongs a member's lease. Returns until when.

@@ -11,6 +11,7 @@ mod moving;
 mod operating;
 mod reference;
 mod relays;
+mod relocating;
 mod repairing;
 mod scale;
 mod sim;

@@ -31,7 +31,15 @@ impl Sim {
         let bar = Duration::from_millis(self.up_to(4_000) as u64);
         let now = self.now;
         let Some(controller) = &mut self.controller else { return };
-        self.told.kicked += u32::from(controller.kick(now, world, address, bar).is_ok());
+        let mut members = controller.members();
+        let of = members.find(|member| (member.world, member.address) == (world, address));
+        let owner = of.map(|member| member.owner);
+        drop(members);
+        if controller.kick(now, world, address, bar).is_ok() {
+            self.told.kicked += 1;
+            let is_in = |owner| controller.address_of(world, owner).is_some();
+            assert!(!owner.is_some_and(is_in), "it is nowhere any more");
+        }
     }
 
     pub(crate) fn drain_or_not(&mut self) {

@@ -33,6 +33,8 @@ pub(crate) struct Told {
     pub(crate) refused_at_once: u32,
     pub(crate) rolled_back: u32,
     pub(crate) moves: u32,
+    pub(crate) relocated: u32,
+    pub(crate) stayed: u32,
     pub(crate) swapped: u32,
     pub(crate) left: u32,
     pub(crate) reshaped: u32,
@@ -54,6 +56,8 @@ impl Told {
         self.refused_at_once += of.refused_at_once;
         self.rolled_back += of.rolled_back;
         self.moves += of.moves;
+        self.relocated += of.relocated;
+        self.stayed += of.stayed;
         self.swapped += of.swapped;
         self.left += of.left;
         self.reshaped += of.reshaped;
@@ -76,6 +80,8 @@ impl Told {
             self.refused_at_once,
             self.rolled_back,
             self.moves,
+            self.relocated,
+            self.stayed,
             self.swapped,
             self.left,
             self.worlds_changed,
@@ -273,9 +279,9 @@ impl Sim {
 
     fn act(&mut self) {
         let most = match self.plan {
-            Plan::Calm => 20,
-            Plan::Failing => 26,
-            Plan::Stormy => 32,
+            Plan::Calm => 22,
+            Plan::Failing => 28,
+            Plan::Stormy => 34,
         };
         match self.up_to(most) {
             0..=6 => self.enter(),
@@ -295,17 +301,19 @@ impl Sim {
                 _ = self.register(at);
             }
             18 | 19 => self.move_tree(),
-            20 => self.remove_or_add_link(),
-            21 => self.remove_relay(),
-            22 | 23 => self.flip_link(),
-            24 => self.crash_or_restart_relay(),
-            25 => self.improve(),
-            26 => {
+            20 => self.relocate(),
+            21 => self.give_up_place(),
+            22 => self.remove_or_add_link(),
+            23 => self.remove_relay(),
+            24 | 25 => self.flip_link(),
+            26 => self.crash_or_restart_relay(),
+            27 => self.improve(),
+            28 => {
                 let at = self.up_to(self.relays.len());
                 self.relays[at].is_cut_off ^= true;
             }
-            27 | 28 => self.crash_or_start_controller(),
-            29 => {
+            29 | 30 => self.crash_or_start_controller(),
+            31 => {
                 let after = self.up_to(5) as u32;
                 let fault = if self.one_in(2) { Fault::Before } else { Fault::After };
                 self.storage.fail_after(after, fault);
