@@ -97,7 +97,10 @@ pub(crate) fn name(place: &str, text: &str) -> Result<Name, Problem> {
 }
 
 /// A member's address that somebody has sent: `site.endpoint`.
-pub(crate) fn address(place: &str, text: &str) -> Result<Address, Problem> {
+///
+/// # Errors
+/// It is none; `place` says where it was written.
+pub fn address(place: &str, text: &str) -> Result<Address, Problem> {
     let parsed = text.split_once('.').and_then(|(site, endpoint)| {
         let site = site.parse::<u16>().ok().filter(|site| *site <= RelayId::MAX)?;
         Some(Address::unicast(site, endpoint.parse().ok()?))

@@ -41,6 +41,9 @@ pub struct Joined {
     pub budget: Budget,
     /// When its lease and its token end unless they are renewed, like `2026-11-21T20:00:00Z`.
     pub until: String,
+    /// Whether its relay drains: it is asked to move to another.
+    #[serde(default)]
+    pub drains: bool,
     /// How long its lease lasts from this answer on, milliseconds: no clock needs to agree with the
     /// controller's.
     #[serde(default)]
@@ -141,6 +144,7 @@ pub fn joined(
         areas: controller.areas(world.id).is_some(),
         budget: admission.limits.into(),
         until: time_text(admission.until),
+        drains: relay.state == RelayState::Draining,
         lease_ms: 0,
     })
 }

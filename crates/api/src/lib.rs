@@ -20,7 +20,7 @@ mod relays;
 mod worlds;
 
 pub use areas::{AreaView, AreasAsk, AreasView, PhaseView, RingView, areas, ground, set_areas};
-pub use body::{Budget, MOST_BODY, parse};
+pub use body::{Budget, MOST_BODY, address, parse};
 pub use changes::{MoveAsk, WorldChange, move_world, set_world};
 pub use events::EventView;
 pub use joining::{Joined, RelayPlace, RelaysToMeasure, Wish, enter, joined, relays_to_measure};

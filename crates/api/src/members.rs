@@ -49,7 +49,8 @@ pub struct MemberView {
     pub owner: String,
     /// The name of the relay that serves it.
     pub relay: String,
-    /// Where its membership stands: `held`, or `leaving` while its relay is told.
+    /// Where its membership stands: `held`; `moving` while it has another place, to which it goes; or
+    /// `leaving` while its relay is told.
     pub state: String,
     /// What it may send and be sent.
     pub budget: Budget,
@@ -187,6 +188,7 @@ fn view(controller: &Controller, member: &Member) -> MemberView {
         relay: name_of(controller, member.relay()),
         state: match member.state {
             MemberState::Held => "held",
+            MemberState::Moving => "moving",
             MemberState::Leaving => "leaving",
             MemberState::Resting => "resting",
         }

@@ -13,13 +13,19 @@ pub enum Hello {
     Join(Join),
     /// A participant wants to stay: the same question again, which prolongs its lease.
     Renew(Join),
-    /// A participant leaves a world.
+    /// The same, of one that would go to another relay, because its own drains or another is nearer. If
+    /// the answer names another relay, it has a place at both, until it gives one of them back.
+    Move(Join),
+    /// A participant leaves a world, or gives back one of two places.
     Leave {
         /// The world's name.
         world: String,
         /// The token by which it came in.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         credential: Option<String>,
+        /// The address of the place that it gives back, such as `1.64`; all that it has if nothing.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        address: Option<String>,
     },
     /// A participant wants to follow the areas of a world that it is in. After the answer, areas come over
     /// this channel in [`pieces`](crate::pieces()), and its reports go back, each a message.

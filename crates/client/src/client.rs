@@ -365,7 +365,8 @@ impl Client {
     /// Leaves the world in order: returns when the relay has confirmed, or within a second if it
     /// does not. What waits can still be taken; all else of the client is over.
     pub async fn leave(&self) {
-        self.shared().lock().leave();
+        let now = self.shared().now();
+        self.shared().lock().leave(now);
         self.shared().nudge.notify_one();
         let closed = |member: &mut Member| member.inbox().is_closed().then_some(());
         poll_fn(|context| self.shared().poll(context, closed)).await;

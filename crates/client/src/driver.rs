@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 
@@ -40,7 +40,7 @@ pub(crate) struct Shared {
     /// Wakes the task: the member has something to do.
     pub(crate) nudge: Notify,
     #[cfg(feature = "join")]
-    /// Wakes who finds another relay: this one seems to be lost, or all is over.
+    /// Wakes who finds another relay: this one seems to be lost, a move has ended, or all is over.
     pub(crate) lack: Notify,
     #[cfg(feature = "join")]
     /// Where the client is in the areas of its world.
@@ -50,6 +50,8 @@ pub(crate) struct Shared {
 pub(crate) struct Driver {
     shared: Arc<Shared>,
     socket: AsyncFd<Arc<Socket>>,
+    /// The other relay's, while the member goes from one to another.
+    beside: Option<AsyncFd<Arc<Socket>>>,
 }
 
 impl Shared {
@@ -79,6 +81,14 @@ impl Shared {
     pub(crate) fn lacks_a_relay(&self) -> bool {
         let now = self.now();
         self.lock().lacks_a_relay(now)
+    }
+
+    /// Whether there is something to do for who finds another relay.
+    #[cfg(feature = "join")]
+    fn needs_a_keeper(&self) -> bool {
+        let now = self.now();
+        let member = self.lock();
+        member.lacks_a_relay(now) || member.has_moved_or_not()
     }
 
     /// Does something with the member that takes nothing from its inbox, then wakes those who wait
@@ -136,7 +146,7 @@ impl Shared {
 impl Driver {
     pub(crate) fn new(shared: Arc<Shared>) -> io::Result<Driver> {
         let socket = watch(Arc::clone(shared.lock().socket()))?;
-        Ok(Driver { shared, socket })
+        Ok(Driver { shared, socket, beside: None })
     }
 
     /// Runs until the world is left.
@@ -144,9 +154,9 @@ impl Driver {
         let mut timer = pin!(tokio::time::sleep(Duration::MAX));
         let mut armed = None;
         while let Some(due) = self.shared.with(Member::turn) {
-            self.follow_socket();
+            self.follow_sockets();
             #[cfg(feature = "join")]
-            if self.shared.lacks_a_relay() {
+            if self.shared.needs_a_keeper() {
                 self.shared.lack.notify_one();
             }
             if armed != Some(due) {
@@ -157,7 +167,13 @@ impl Driver {
                 ready = self.socket.readable() => {
                     // Only while the runtime is shut down.
                     let Ok(mut ready) = ready else { return };
-                    if receive(&self.shared) {
+                    if receive(&self.shared, Member::receive) {
+                        ready.clear_ready();
+                    }
+                }
+                ready = readable(self.beside.as_ref()) => {
+                    let Ok(mut ready) = ready else { return };
+                    if receive(&self.shared, Member::receive_beside) {
                         ready.clear_ready();
                     }
                 }
@@ -171,16 +187,28 @@ impl Driver {
         timer.reset(Instant::now() + due.since(self.shared.now()));
     }
 
-    /// Watches the member's socket, which it may have replaced.
-    fn follow_socket(&mut self) {
-        let socket = Arc::clone(self.shared.lock().socket());
-        if Arc::ptr_eq(&socket, self.socket.get_ref()) {
-            return;
+    /// Watches the member's sockets, which it may have replaced. None is watched twice.
+    fn follow_sockets(&mut self) {
+        let (socket, beside) = {
+            let member = self.shared.lock();
+            (Arc::clone(member.socket()), member.socket_beside().cloned())
+        };
+        let is = |watched: &AsyncFd<Arc<Socket>>, socket: &Arc<Socket>| {
+            Arc::ptr_eq(watched.get_ref(), socket)
+        };
+        if let Some(other) = self.beside.as_mut().filter(|other| is(other, &socket)) {
+            std::mem::swap(&mut self.socket, other);
         }
         // If the system can watch no more, the next turn tries again.
-        if let Ok(watched) = watch(socket) {
+        if !is(&self.socket, &socket)
+            && let Ok(watched) = watch(socket)
+        {
             self.socket = watched;
         }
+        self.beside = match (self.beside.take(), beside) {
+            (Some(watched), Some(other)) if is(&watched, &other) => Some(watched),
+            (_, other) => other.and_then(|other| watch(other).ok()),
+        };
     }
 }
 
@@ -200,10 +228,20 @@ fn watch(socket: Arc<Socket>) -> io::Result<AsyncFd<Arc<Socket>>> {
     AsyncFd::with_interest(socket, Interest::READABLE)
 }
 
+/// Waits until there is something to be received; forever if there is no socket.
+async fn readable(
+    watched: Option<&AsyncFd<Arc<Socket>>>,
+) -> io::Result<AsyncFdReadyGuard<'_, Arc<Socket>>> {
+    match watched {
+        Some(watched) => watched.readable().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Receives what waits. Returns whether that was all.
-fn receive(shared: &Shared) -> bool {
+fn receive(shared: &Shared, receive: impl Fn(&mut Member, Time, &mut Receiver) -> bool) -> bool {
     RECEIVER.with_borrow_mut(|receiver| {
-        let mut more = || shared.with(|member, now| member.receive(now, receiver));
+        let mut more = || shared.with(|member, now| receive(member, now, receiver));
         (0..RECEIVES_PER_TURN).any(|_| !more())
     })
 }

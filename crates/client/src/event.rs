@@ -93,8 +93,9 @@ pub enum Event {
         /// What bounds it.
         because: Bound,
     },
-    /// The relay was lost, and the controller has given the client another one. [`Event::Connected`]
-    /// follows, with the address there, and the subscriptions are made again.
+    /// The controller has given the client another relay. [`Event::Connected`] follows, with the address
+    /// there. If the relay before was lost, the subscriptions are made again; if it drains, or the other
+    /// is nearer, they are there already, and no update is lost or comes twice.
     #[non_exhaustive]
     Moved {
         /// The other relay.
@@ -200,6 +201,12 @@ pub struct Stats {
     /// Updates of its own that came back although it had not asked for them, and were dropped:
     /// where many get an update, a relay may send it to its publisher too.
     pub echoes: u64,
+    /// Updates that both relays brought while the client went from one to the other, and that were
+    /// taken once.
+    pub doubled: u64,
+    /// Updates that were dropped then, because they came so late that nobody knew whether they had been
+    /// taken before.
+    pub too_late: u64,
     /// Updates that the application did not take in time.
     pub dropped_slow_reader: u64,
     /// Events that the application did not take in time.

@@ -105,10 +105,14 @@ mod driver;
 mod error;
 mod event;
 mod geometry;
+#[cfg_attr(not(feature = "join"), allow(dead_code, reason = "nobody else moves"))]
+mod handover;
 mod inbox;
 #[cfg(feature = "join")]
 pub mod join;
 mod member;
+#[cfg_attr(not(feature = "join"), allow(dead_code, reason = "nobody else moves"))]
+mod merge;
 #[cfg(test)]
 mod pair;
 mod participant;

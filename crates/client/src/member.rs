@@ -5,6 +5,7 @@
 use crate::acknowledgement::Acknowledgement;
 use crate::answer::{Answer, RequestError};
 use crate::bundles::Bundles;
+use crate::handover::{Handover, Outcome};
 use crate::inbox::Inbox;
 use crate::relay_socket::RelaySocket;
 use crate::relays::{self, Relays};
@@ -64,6 +65,11 @@ pub(crate) struct Member {
     has_departed: bool,
     /// Somebody finds another relay when this one is lost.
     is_kept: bool,
+    receive_offload: bool,
+    /// The other session while it goes from one relay to another.
+    handover: Option<Box<Handover>>,
+    /// What became of the last move, until somebody has asked.
+    moved: Option<Outcome>,
 }
 
 impl Member {
@@ -101,6 +107,9 @@ impl Member {
             abandoned: false,
             has_departed: false,
             is_kept: config.is_kept,
+            receive_offload: config.receive_offload,
+            handover: None,
+            moved: None,
         })
     }
 
@@ -109,14 +118,18 @@ impl Member {
         if self.is_kept || self.session.state() != State::Connected {
             self.relay_socket.look_at_errors();
         }
-        let Member { session, relay_socket, relays, reports, .. } = self;
+        let Member { session, relay_socket, relays, reports, handover, .. } = self;
         let socket = Arc::clone(relay_socket.socket());
         let received = receiver.receive(&socket, |_, datagram| {
             relay_socket.heard(now);
             let mut shared = None;
             let handled = session.handle_datagram(now, datagram, |update| {
                 let payload = keep(&update, &mut shared);
-                reports.update(update, payload);
+                let Some(update) = reports.read(update, payload) else { return };
+                match handover {
+                    Some(handover) => handover.bring(now, true, update, reports),
+                    None => reports.take(update),
+                }
             });
             if let Err(error) = handled {
                 reports.stats.malformed += 1;
@@ -143,7 +156,10 @@ impl Member {
         if self.abandoned {
             return None;
         }
-        self.session.poll_timeout()
+        self.turn_handover(now);
+        let beside = self.handover.as_ref().and_then(|handover| handover.due());
+        let due = self.session.poll_timeout()?;
+        Some(beside.map_or(due, |beside| beside.min(due)))
     }
 
     fn transmit(&mut self, now: Time) {
@@ -259,6 +275,9 @@ impl Member {
                 Some((level, weight)) => self.session.subscribe_with(group, level, weight),
                 None => self.session.unsubscribe(group),
             }
+            if let Some(handover) = &mut self.handover {
+                handover.wish(group, wanted);
+            }
         }
         change
     }
@@ -289,6 +308,9 @@ impl Member {
     /// Wants to be sent no more than this.
     pub(crate) fn set_budget(&mut self, budget: Budget) {
         self.session.ask_for(budget.asked());
+        if let Some(other) = self.handover.as_mut().and_then(|of| of.other.as_mut()) {
+            other.session.ask_for(budget.asked());
+        }
     }
 
     /// How much of what it is subscribed to it is sent.
@@ -297,8 +319,9 @@ impl Member {
     }
 
     /// Begins to leave the world.
-    pub(crate) fn leave(&mut self) {
+    pub(crate) fn leave(&mut self, now: Time) {
         self.has_departed = true;
+        self.end_handover(now);
         self.session.leave();
     }
 
@@ -307,6 +330,7 @@ impl Member {
     pub(crate) fn abandon(&mut self, now: Time) {
         self.abandoned = true;
         self.has_departed = true;
+        self.end_handover(now);
         self.session.leave();
         self.transmit(now);
     }
@@ -341,6 +365,7 @@ impl Member {
             return Ok(());
         }
         self.relay_socket.reopen(now, relay)?;
+        self.end_handover(now);
         if let Some(relays) = Relays::new([relay]) {
             self.relays = relays;
         }
@@ -398,13 +423,19 @@ impl Member {
 
     pub(crate) fn stats(&self) -> Stats {
         let inbox = &self.reports.inbox;
+        let left_out = self.handover.as_ref().map(|handover| handover.left_out());
+        let left_out = left_out.unwrap_or_default();
         Stats {
             round_trip: self.session.round_trip(),
             subscriptions: self.session.subscriptions(),
-            echoes: self.session.echoes(),
+            echoes: self.reports.stats.echoes + self.session.echoes(),
+            doubled: self.reports.stats.doubled + left_out.doubled,
+            too_late: self.reports.stats.too_late + left_out.too_late,
             waiting: inbox.updates(),
             dropped_slow_reader: inbox.dropped_updates(),
-            dropped_events: inbox.dropped_events() + self.session.events_lost(),
+            dropped_events: self.reports.stats.dropped_events
+                + inbox.dropped_events()
+                + self.session.events_lost(),
             ..self.reports.stats
         }
     }
@@ -432,5 +463,7 @@ fn publish_error(error: io::Error) -> PublishError {
     }
 }
 
+#[cfg_attr(not(feature = "join"), allow(dead_code, reason = "nobody else moves"))]
+mod moving;
 #[cfg(test)]
 mod tests;

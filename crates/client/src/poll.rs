@@ -277,7 +277,7 @@ impl PollClient {
     /// Begins to leave the world in order: [`PollClient::poll`] returns `false` when the relay has
     /// confirmed, or after a second if it does not.
     pub fn leave(&mut self) {
-        self.member.leave();
+        self.member.leave(self.clock.now());
     }
 
     /// Who this client is; `None` while not connected. [`Event::Connected`] says whether that has

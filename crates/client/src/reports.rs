@@ -49,16 +49,44 @@ impl Reports {
         self.refused.take()
     }
 
-    pub(crate) fn update(&mut self, update: canopy_session::Update<'_>, payload: Bytes) {
+    /// An update as the application gets it; none if its publisher cannot be.
+    pub(crate) fn read(
+        &mut self,
+        update: canopy_session::Update<'_>,
+        payload: Bytes,
+    ) -> Option<Update> {
         let Some(from) = Participant::of(update.src) else {
             self.stats.malformed += 1;
-            return;
+            return None;
         };
-        self.stats.received += 1;
         let canopy_session::Update { dst, series, level, weight, object, .. } = update;
         let (group, epoch) = (dst.group(), self.epoch);
-        let update = Update { from, group, series, level, weight, object, payload, epoch };
-        self.inbox.push_update(update);
+        Some(Update { from, group, series, level, weight, object, payload, epoch })
+    }
+
+    /// Hands the application an update, in the present epoch.
+    pub(crate) fn take(&mut self, update: Update) {
+        self.stats.received += 1;
+        self.inbox.push_update(Update { epoch: self.epoch, ..update });
+    }
+
+    /// The client goes on with another relay, where it has this address already, and its subscriptions.
+    pub(crate) fn moved(&mut self, address: Address) {
+        if let Some(event) = self.begin_epoch(address) {
+            self.inbox.push_event(event);
+        }
+    }
+
+    /// What a relay that does not lead tells of subscriptions. Returns whether it has refused some.
+    pub(crate) fn hear_beside(&mut self, event: canopy_session::Event) -> bool {
+        use canopy_session::Event as Happened;
+        match event {
+            Happened::Subscribed(group, level) => self.subscriptions.subscribed(group, level),
+            Happened::Unsubscribed(group) => self.subscriptions.unsubscribed(group),
+            Happened::SubscriptionRefused(..) => return true,
+            _ => {}
+        }
+        false
     }
 
     /// Takes note of what has happened to the session.
@@ -116,8 +144,12 @@ impl Reports {
     }
 
     fn connected(&mut self, address: Address) -> Option<Event> {
-        self.epoch = self.epoch.next();
         self.subscriptions.restart();
+        self.begin_epoch(address)
+    }
+
+    fn begin_epoch(&mut self, address: Address) -> Option<Event> {
+        self.epoch = self.epoch.next();
         let Some(participant) = Participant::of(address) else {
             self.stats.malformed += 1;
             return None;

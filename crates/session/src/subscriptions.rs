@@ -51,6 +51,15 @@ impl Subscriptions {
         self.wanted.len()
     }
 
+    pub(crate) fn all_wanted(&self) -> impl Iterator<Item = (Group, Level, Weight)> {
+        self.wanted.iter().map(|(group, (level, weight))| (*group, *level, *weight))
+    }
+
+    /// Whether the relay has answered for all that was wanted and not wanted so far.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.queued.is_empty() && self.outstanding.is_none()
+    }
+
     /// How often the outstanding packet has been sent.
     pub(crate) fn tries(&self) -> u32 {
         self.outstanding.as_ref().map_or(0, |outstanding| outstanding.tries)

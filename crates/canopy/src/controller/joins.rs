@@ -5,10 +5,10 @@ use super::driver::{Handle, now};
 use super::waiting::{Outcome, Waiting};
 use crate::trust::TrustFile;
 use canopy_api::{Budget, Joined, Nearness, NewMember, Problem, RelaysToMeasure, Wish};
-use canopy_control::{Admission, Name, Owner};
+use canopy_control::{Admission, Controller, Enter, Name, Owner, Refusal};
 use canopy_session::derive;
 use canopy_token::{Claims, ComtreeGrant, Grant, MAX_COMTREES, Role, SigningKey, UnixTime};
-use canopy_wire::Comtree;
+use canopy_wire::{Comtree, Time};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::timeout;
@@ -61,6 +61,17 @@ struct Right {
     ceiling: Option<Grant>,
 }
 
+/// Somebody who is to be let in.
+struct New {
+    right: Right,
+    client_key: [u8; 32],
+    budget: Option<Budget>,
+    measured: Vec<Nearness>,
+}
+
+/// How the controller decides about it.
+type Decide = fn(&mut Controller, Time, &Enter) -> Result<Admission, Refusal>;
+
 impl Joins {
     /// Begins to take joins, in a tokio runtime. The issuer's key signs the tokens; relays trust it.
     pub(crate) fn start(handle: Handle, issuer: SigningKey, admits: Admits) -> Joins {
@@ -75,9 +86,23 @@ impl Joins {
     /// # Errors
     /// The credential does not do, the world has no room, or the relay did not answer in time.
     pub(crate) async fn join(&self, ask: JoinAsk) -> Result<Joined, Problem> {
+        self.decide(ask, Controller::enter).await
+    }
+
+    /// The same, for a participant that would go to another relay: it gets a place there as well, if its
+    /// own one drains or the other is nearer by far.
+    ///
+    /// # Errors
+    /// As there, or no relay takes it. It has what it had.
+    pub(crate) async fn relocate(&self, ask: JoinAsk) -> Result<Joined, Problem> {
+        self.decide(ask, Controller::relocate).await
+    }
+
+    async fn decide(&self, ask: JoinAsk, decide: Decide) -> Result<Joined, Problem> {
         let right = self.check(&ask.world, ask.credential.as_deref(), &ask.client_key)?;
         let budget = right.budget(ask.budget)?;
-        self.admit(ask.world, right, ask.client_key, budget, ask.measured).await
+        let new = New { right, client_key: ask.client_key, budget, measured: ask.measured };
+        self.admit(ask.world, new, decide).await
     }
 
     /// Lets somebody into a world for whom a backend answers.
@@ -89,28 +114,34 @@ impl Joins {
         let client_key = ask.key()?;
         let owner = owner_of(&ask.subject, &client_key);
         let right = Right { owner, subject: ask.subject, ceiling: None };
-        self.admit(world, right, client_key, ask.budget, ask.measured).await
+        let new = New { right, client_key, budget: ask.budget, measured: ask.measured };
+        self.admit(world, new, Controller::enter).await
     }
 
-    /// Ends a participant's membership.
+    /// Ends a participant's membership, or gives back the one of its places that has this address.
     ///
     /// # Errors
-    /// The credential does not do, or it is not in the world.
+    /// The credential does not do, or it has no place in the world, or not that one.
     pub(crate) async fn leave(
         &self,
         world: String,
         credential: Option<&str>,
         client_key: &[u8; 32],
+        address: Option<String>,
     ) -> Result<(), Problem> {
         let owner = self.check(&world, credential, client_key)?.owner;
-        let leave = move |controller: &mut canopy_control::Controller, _| {
-            let name = Name::new(&world).map_err(canopy_control::Refusal::from)?;
+        let address = address.map(|text| canopy_api::address("address", &text)).transpose()?;
+        let leave = move |controller: &mut Controller, _| {
+            let name = Name::new(&world).map_err(Refusal::from)?;
             let id = controller.world(&name)?.id;
-            let Some(address) = controller.held_by(id, owner).map(|member| member.address) else {
+            if let Some(address) = address {
+                return Ok(controller.give_up_place(id, owner, address)?);
+            }
+            if controller.depart(id, owner) == 0 {
                 let what = "you are not in it; you may have left by now";
                 return Err(Problem::missing(&format!("world {world}"), what, "join it first"));
-            };
-            Ok(controller.leave(id, address)?)
+            }
+            Ok(())
         };
         self.0.handle.change(leave).await.map_err(stopped)?
     }
@@ -174,23 +205,17 @@ impl Joins {
         Ok(Right { owner, subject, ceiling: Some(grant) })
     }
 
-    async fn admit(
-        &self,
-        world: String,
-        right: Right,
-        client_key: [u8; 32],
-        budget: Option<Budget>,
-        measured: Vec<Nearness>,
-    ) -> Result<Joined, Problem> {
+    async fn admit(&self, world: String, new: New, decide: Decide) -> Result<Joined, Problem> {
+        let New { right, client_key, budget, measured } = new;
         let deadline = tokio::time::Instant::now() + PATIENCE;
         for _ in 0..ATTEMPTS {
             let (waiting, world, measured) =
                 (self.0.waiting.clone(), world.clone(), measured.clone());
             let owner = right.owner;
-            let enter = move |controller: &mut canopy_control::Controller, now| {
+            let enter = move |controller: &mut Controller, now| {
                 let wish = Wish { owner, budget, measured: &measured };
                 let enter = canopy_api::enter(controller, &world, &wish)?;
-                let admission = controller.enter(now, &enter)?;
+                let admission = decide(controller, now, &enter)?;
                 // Events are told by this thread, later: none of them can be missed.
                 let outcome = waiting.register(admission.world, admission.address)?;
                 let joined = canopy_api::joined(controller, &admission, &enter)?;

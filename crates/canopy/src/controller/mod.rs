@@ -31,6 +31,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 use store::RedbStorage;
 use tokio::net::TcpListener;
 
@@ -87,6 +88,11 @@ pub(crate) struct ControllerCommand {
     /// given
     #[arg(long, conflicts_with = "trust")]
     open: bool,
+    /// How long a member's place lasts unless it is renewed, which participants do three times meanwhile;
+    /// 10 to 3600 seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60,
+          value_parser = clap::value_parser!(u64).range(10..=3600))]
+    lease: u64,
     /// Print one JSON object on stdout when serving begins
     #[arg(long)]
     json: bool,
@@ -149,7 +155,8 @@ impl ControllerCommand {
         };
         let channels = bind("listen", self.listen).await?;
         let api = bind("api", self.api).await?;
-        let parts = Parts { identity, issuer, admits, welcome, degree: self.degree };
+        let lease = Duration::from_secs(self.lease);
+        let parts = Parts { identity, issuer, admits, welcome, degree: self.degree, lease };
         let running = Running::start(storage, channels, parts)?;
         let Running { handle, joins, listen, key, issuers } = running;
         let (address, life) = (api.local_addr()?, *handle.lives().borrow());
@@ -182,6 +189,8 @@ pub(crate) struct Parts {
     pub(crate) welcome: Welcome,
     /// With how many others a relay that registers is joined.
     pub(crate) degree: usize,
+    /// How long a member's place lasts unless it is renewed.
+    pub(crate) lease: Duration,
 }
 
 /// A controller at work.
@@ -206,8 +215,8 @@ impl Running {
         channels: TcpListener,
         parts: Parts,
     ) -> anyhow::Result<Running> {
-        let Parts { identity, issuer, admits, welcome, degree } = parts;
-        let (settings, retry) = (Settings::default(), Retry::default());
+        let Parts { identity, issuer, admits, welcome, degree, lease } = parts;
+        let (settings, retry) = (Settings { lease, ..Settings::default() }, Retry::default());
         let controller = Controller::start(settings, retry, driver::now(), &mut storage)?;
         let (key, issuers) = (RelayKey::new(*identity.public()), issuer.public().to_string());
         let relays = Relays::default();

@@ -1,4 +1,4 @@
-//! What participants ask over their channels: to join, to stay, to leave, and what to measure.
+//! What participants ask over their channels: to join, to stay, to move, to leave, and what to measure.
 
 use super::joins::{JoinAsk, Joins};
 use canopy_api::{Budget, Nearness, Problem};
@@ -16,8 +16,9 @@ pub(super) async fn answer(
     let answered = match hello {
         // Who is in already gets what it has, with a new lease: to renew is to join again.
         Hello::Join(join) | Hello::Renew(join) => joins.join(ask(join, caller)).await.map(value),
-        Hello::Leave { world, credential } => {
-            let left = joins.leave(world, credential.as_deref(), caller).await;
+        Hello::Move(join) => joins.relocate(ask(join, caller)).await.map(value),
+        Hello::Leave { world, credential, address } => {
+            let left = joins.leave(world, credential.as_deref(), caller, address).await;
             left.map(|()| json!({}))
         }
         Hello::Relays => joins.relays().await.map(value),

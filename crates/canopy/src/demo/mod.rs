@@ -23,7 +23,7 @@ use canopy_bots::{CrowdConfig, Generated, RelayTarget, Trace, View};
 use canopy_client::join::Ask;
 use canopy_client::{Falloff, Weight};
 use canopy_control::storage::MemoryStorage;
-use canopy_control::{Controller, Core, Name, NewWorld, Refusal};
+use canopy_control::{Controller, Core, Name, NewWorld, Refusal, Settings};
 use canopy_node::{NodeConfig, RunningRelay};
 use canopy_plan::Rate;
 use canopy_relay::Mode;
@@ -220,6 +220,7 @@ async fn controller() -> anyhow::Result<Running> {
         admits: Admits::Everybody,
         welcome: Welcome::All,
         degree: DEGREE,
+        lease: Settings::default().lease,
     };
     Running::start(MemoryStorage::default(), channels, parts)
 }

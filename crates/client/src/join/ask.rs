@@ -50,6 +50,9 @@ pub struct Place {
     /// Whether the world has areas.
     #[serde(default)]
     pub areas: bool,
+    /// Whether its relay drains, so that it should be left: see [`Ask::relocate`].
+    #[serde(default)]
+    pub drains: bool,
     /// How long the place is kept from the answer on, unless it is asked for again.
     #[serde(rename = "lease_ms", default = "default_lease", deserialize_with = "millis")]
     pub lease: Duration,
@@ -130,13 +133,41 @@ impl Ask {
         self.ask(key, &Hello::Renew(self.wish(measured))).await
     }
 
-    /// Gives the place back.
+    /// Prolongs the lease of a place, and asks for one at another relay: if the present one drains, or one of
+    /// those that were measured is nearer by far, the answer names another. Then there are two places,
+    /// until one of them is [given back](Ask::give_back).
+    ///
+    /// # Errors
+    /// The controller cannot be reached, or refuses. There may be a second place all the same, which
+    /// the next answer names.
+    pub async fn relocate(
+        &self,
+        key: &ClientKey,
+        measured: &[Nearness],
+    ) -> Result<Place, JoinError> {
+        self.ask(key, &Hello::Move(self.wish(measured))).await
+    }
+
+    /// Gives back the one of two places that has this address: the one that was left, or the one that was
+    /// not gone to.
+    ///
+    /// # Errors
+    /// The controller cannot be reached, or refuses. The place's lease ends then.
+    pub async fn give_back(&self, key: &ClientKey, address: &str) -> Result<(), JoinError> {
+        self.leave_place(key, Some(address.to_owned())).await
+    }
+
+    /// Gives all places back.
     ///
     /// # Errors
     /// The controller cannot be reached, or refuses.
     pub async fn leave(&self, key: &ClientKey) -> Result<(), JoinError> {
+        self.leave_place(key, None).await
+    }
+
+    async fn leave_place(&self, key: &ClientKey, address: Option<String>) -> Result<(), JoinError> {
         let (world, credential) = (self.world.clone(), self.credential.clone());
-        let Nothing {} = self.ask(key, &Hello::Leave { world, credential }).await?;
+        let Nothing {} = self.ask(key, &Hello::Leave { world, credential, address }).await?;
         Ok(())
     }
 

@@ -127,7 +127,8 @@ impl JoinBuilder {
             match self.connect_to(&place, &key, left.min(Duration::from_secs(2))).await {
                 Ok(client) => {
                     let shared = client.shared_with_keeper();
-                    let keeper = Keeper::new(shared, self.ask, key, place, measured);
+                    let keeper =
+                        Keeper::new(shared, self.ask, key, place, (measured, self.measure));
                     tokio::spawn(keeper.run());
                     return Ok(client);
                 }

@@ -204,6 +204,31 @@ impl Session {
         self.subscriptions.wanted()
     }
 
+    /// Whether the relay has answered for all subscriptions that were made and ended so far.
+    pub fn is_subscribed_to_all(&self) -> bool {
+        self.state == State::Connected && self.subscriptions.is_settled()
+    }
+
+    /// A session of the same participant with another relay, which has this key, by another token. It asks
+    /// for no more than this one, and has no subscriptions: see [`Session::subscribe_like`]. The seed must
+    /// differ from that of any other session.
+    pub fn beside(&self, relay_key: Option<PublicKey>, token: Vec<u8>, seed: Tag) -> Session {
+        let identity = Some(self.identity.clone());
+        let ticket = Ticket::default();
+        let config =
+            SessionConfig { seed, relay_key, identity, token, ticket, ..self.config.clone() };
+        let mut session = Session::new(config);
+        session.ask_for(self.reporting.asked());
+        session
+    }
+
+    /// Wants the same groups as another session.
+    pub fn subscribe_like(&mut self, other: &Session) {
+        for (group, level, weight) in other.subscriptions.all_wanted() {
+            self.subscribe_with(group, level, weight);
+        }
+    }
+
     /// Wants the group's updates of level ≤ `level`. [`Event::Subscribed`] tells when they come.
     pub fn subscribe(&mut self, group: Group, level: Level) {
         self.subscribe_with(group, level, Weight::ONE);

@@ -28,6 +28,11 @@ pub(super) struct Reporting {
 }
 
 impl Reporting {
+    /// What is asked for.
+    pub(super) fn asked(&self) -> Asked {
+        self.asked
+    }
+
     /// A datagram with updates arrived.
     pub(super) fn received(&mut self, bytes: usize) {
         self.received.add(1, bytes as u32);

@@ -62,9 +62,10 @@ async fn participants_join_with_a_credential_for_the_world() {
     assert_eq!(claims.grant.comtrees[0].publish.groups[0].to_string(), "0-7");
     assert!(claims.grant.comtrees[0].subscribe.is_empty());
     assert_eq!(claims.grant.budget.up_bits, Some(1000));
-    daemon.joins.leave("lobby".to_owned(), Some(&good), &[1; 32]).await.unwrap();
+    daemon.joins.leave("lobby".to_owned(), Some(&good), &[1; 32], None).await.unwrap();
     daemon.until("/v1/health", |health| health["members"] == 0).await;
-    let gone = daemon.joins.leave("lobby".to_owned(), Some(&good), &[1; 32]).await.unwrap_err();
+    let gone =
+        daemon.joins.leave("lobby".to_owned(), Some(&good), &[1; 32], None).await.unwrap_err();
     assert_eq!(gone.status, 404);
 }
 
@@ -137,8 +138,70 @@ async fn a_participant_joins_stays_and_leaves_over_a_channel() {
     assert_eq!((&renewed["address"], &renewed["relay"]), (&joined["address"], &joined["relay"]));
     let refused = ask(Hello::Join(join("arena", "b"))).await.unwrap_err();
     assert_eq!(refused["where"], "world arena");
-    let leave = || Hello::Leave { world: "lobby".to_owned(), credential: None };
+    moves_off_a_relay_that_drains(&daemon, &ask, &joined).await;
+    let leave = || Hello::Leave { world: "lobby".to_owned(), credential: None, address: None };
     ask(leave()).await.unwrap();
     daemon.until("/v1/health", |health| health["members"] == 0).await;
     assert_eq!(ask(leave()).await.unwrap_err()["remedy"], "join it first");
+}
+
+/// The participant is at the relay b, and goes to a and back again.
+async fn moves_off_a_relay_that_drains(
+    daemon: &Daemon,
+    ask: &impl AsyncFn(canopy_channel::Hello) -> Result<Value, Value>,
+    joined: &Value,
+) {
+    use canopy_channel::{Hello, Join, Nearness};
+    let to = |relays: &[(&str, u32)]| Join {
+        world: "lobby".to_owned(),
+        credential: None,
+        budget: None,
+        measured: relays
+            .iter()
+            .map(|(relay, delay_us)| Nearness { relay: (*relay).to_owned(), delay_us: *delay_us })
+            .collect(),
+    };
+    let link = r#"{"ends": ["a", "b"], "bits": 1000000000, "packets": 1000000, "delay_us": 5}"#;
+    assert!(daemon.send("POST", "/v1/links", link).await.0.is_success());
+    daemon.until("/v1/links", |links| links["links"][0]["usable"] == true).await;
+    let near = to(&[("a", 19_000), ("b", 20_000)]);
+    let stays = ask(Hello::Move(near.clone())).await.unwrap();
+    assert_eq!((&stays["address"], &stays["drains"]), (&joined["address"], &json!(false)));
+    assert!(daemon.send("POST", "/v1/relays/b/drain", "").await.0.is_success());
+    let renewed = ask(Hello::Renew(near.clone())).await.unwrap();
+    assert_eq!((&renewed["address"], &renewed["drains"]), (&joined["address"], &json!(true)));
+    let nowhere = ask(Hello::Move(to(&[("b", 1)]))).await.unwrap_err();
+    assert!(nowhere["what"].as_str().unwrap().contains("relay"), "{nowhere}");
+
+    let moved = ask(Hello::Move(near.clone())).await.unwrap();
+    assert_eq!((&moved["relay"]["name"], &moved["drains"]), (&json!("a"), &json!(false)));
+    let again = ask(Hello::Move(near.clone())).await.unwrap();
+    assert_eq!(again["address"], moved["address"], "an answer that went astray comes again");
+    let members = daemon.get("/v1/worlds/lobby/members").await;
+    let states: Vec<_> = members["members"].as_array().unwrap().iter().collect();
+    let of = |address: &Value| {
+        states.iter().find(|m| m["address"] == *address).unwrap()["state"].clone()
+    };
+    assert_eq!((of(&joined["address"]), of(&moved["address"])), (json!("moving"), json!("held")));
+    let back = |address: &Value| Hello::Leave {
+        world: "lobby".to_owned(),
+        credential: None,
+        address: Some(address.as_str().unwrap().to_owned()),
+    };
+    let wrong = ask(back(&json!("nowhere"))).await.unwrap_err();
+    assert_eq!(wrong["remedy"], "write site.endpoint, such as 1.64");
+    ask(back(&moved["address"])).await.unwrap();
+    let stays = ask(Hello::Renew(near.clone())).await.unwrap();
+    assert_eq!(stays["address"], joined["address"], "it stays where it was");
+
+    let moved = ask(Hello::Move(near.clone())).await.unwrap();
+    ask(back(&joined["address"])).await.unwrap();
+    daemon.until("/v1/health", |health| health["members"] == 1).await;
+    let there = ask(Hello::Renew(near)).await.unwrap();
+    assert_eq!(there["address"], moved["address"]);
+    assert!(daemon.send("POST", "/v1/relays/b/undrain", "").await.0.is_success());
+    // Only who would move is moved, and only to what is nearer by far.
+    let nearer = to(&[("a", 40_000), ("b", 20_000)]);
+    assert_eq!(ask(Hello::Renew(nearer.clone())).await.unwrap()["relay"]["name"], "a");
+    assert_eq!(ask(Hello::Move(nearer)).await.unwrap()["relay"]["name"], "b");
 }

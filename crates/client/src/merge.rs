@@ -1,0 +1,407 @@
+//! One stream of updates made of two: a client that moves hears its old relay and the next one for a
+//! while. Each update is taken once, and each publisher's in order. It has no clock and no socket.
+//!
+//! Both relays bring the same updates, each publisher's in its order and by its numbers, but not at the
+//! same time. An update is taken from whoever brings it first, with one exception: what the next relay
+//! brings before the client has turned waits until the old one has brought it or something later of
+//! that publisher, as the old one may still be about to bring what came before it. It waits for
+//! [`AHEAD`] at most.
+
+use crate::Update;
+use canopy_wire::{Address, Time};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// What the next relay brings waits for so long for the old one to bring it: it may be as much ahead.
+/// Relays that change their parents go by the same time.
+pub(crate) const AHEAD: Duration = Duration::from_millis(500);
+/// The most updates that wait: at most 6 MB, as in a receive queue. Then the oldest is taken.
+const MOST_WAITING: usize = 4_096;
+/// The most publishers of whom it is known what was taken, each in 144 bytes.
+const MOST_PUBLISHERS: usize = 1 << 14;
+/// So many of a publisher's last numbers are known. At a thousand updates a second they are of a
+/// second; what is older than that is dropped.
+const KNOWN: u16 = 1_024;
+const WORDS: usize = KNOWN as usize / 64;
+/// What is so far behind is of a publisher that counts anew.
+const ANEW: u16 = 4 * KNOWN;
+
+/// Which relay has brought something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Brought {
+    /// The one that the client leaves.
+    ByOld,
+    /// The one to which it goes.
+    ByNext,
+}
+
+/// What merging has left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LeftOut {
+    /// The other relay had brought it.
+    pub(crate) doubled: u64,
+    /// It came so late that nobody knows whether it was taken before.
+    pub(crate) too_late: u64,
+}
+
+/// The two streams, and what of them was taken.
+#[derive(Debug, Default)]
+pub(crate) struct Merge {
+    /// The next relay leads: what it brings waits no more.
+    has_turned: bool,
+    seen: BTreeMap<Address, Seen>,
+    /// By publisher: what the next relay has brought, in its order, and when.
+    waiting: BTreeMap<Address, VecDeque<(Time, Update)>>,
+    /// When each of that came, and of whom. What is taken before its time stays here until then.
+    came: VecDeque<(Time, Address)>,
+    waits: usize,
+    left_out: LeftOut,
+}
+
+impl Merge {
+    /// A relay has brought an update to a group. `take` gets what is to be taken now, in order.
+    pub(crate) fn bring(
+        &mut self,
+        now: Time,
+        by: Brought,
+        update: Update,
+        mut take: impl FnMut(Update),
+    ) {
+        let src = update.from.address();
+        if by == Brought::ByNext && !self.has_turned {
+            self.wait(now, src, update, &mut take);
+            return;
+        }
+        // What the publisher sent before goes first: who brings this one does not bring that any more.
+        while let Some(before) = self.take_waiting(src, |_, of| !is_after(of.series, update.series))
+        {
+            self.pass(Brought::ByNext, before, &mut take);
+        }
+        self.pass(by, update, &mut take);
+    }
+
+    /// Time has passed: what has waited long enough is taken.
+    pub(crate) fn handle_timeout(&mut self, now: Time, mut take: impl FnMut(Update)) {
+        while let Some((came, src)) = self.came.front().copied() {
+            if !self.has_turned && came + AHEAD > now {
+                return;
+            }
+            self.release_first(came, src, &mut take);
+        }
+    }
+
+    /// The next relay leads from now on.
+    pub(crate) fn turn(&mut self, now: Time, take: impl FnMut(Update)) {
+        self.has_turned = true;
+        self.handle_timeout(now, take);
+    }
+
+    /// The next relay is not gone to: what it has brought, the old one brings too.
+    pub(crate) fn abandon(&mut self) {
+        self.left_out.doubled += self.waits as u64;
+        (self.waits, self.waiting) = (0, BTreeMap::new());
+        self.came.clear();
+    }
+
+    /// When [`Merge::handle_timeout`] has something to do.
+    pub(crate) fn due(&self) -> Option<Time> {
+        self.came.front().map(|(came, _)| *came + AHEAD)
+    }
+
+    /// What was left out so far.
+    pub(crate) fn left_out(&self) -> LeftOut {
+        self.left_out
+    }
+
+    fn wait(&mut self, now: Time, src: Address, update: Update, take: &mut impl FnMut(Update)) {
+        if self.seen.get(&src).is_some_and(|seen| seen.has(update.series)) {
+            self.left_out.doubled += 1;
+            return;
+        }
+        self.waiting.entry(src).or_default().push_back((now, update));
+        self.came.push_back((now, src));
+        self.waits += 1;
+        while self.waits > MOST_WAITING
+            && let Some((came, src)) = self.came.front().copied()
+        {
+            self.release_first(came, src, take);
+        }
+    }
+
+    /// Takes what came first, if it was not taken before its time.
+    fn release_first(&mut self, came: Time, src: Address, take: &mut impl FnMut(Update)) {
+        self.came.pop_front();
+        if let Some(first) = self.take_waiting(src, |at, _| at <= came) {
+            self.pass(Brought::ByNext, first, take);
+        }
+    }
+
+    fn take_waiting(
+        &mut self,
+        src: Address,
+        is_due: impl Fn(Time, &Update) -> bool,
+    ) -> Option<Update> {
+        let of_src = self.waiting.get_mut(&src)?;
+        of_src.front().filter(|(came, update)| is_due(*came, update))?;
+        let (_, update) = of_src.pop_front()?;
+        if of_src.is_empty() {
+            self.waiting.remove(&src);
+        }
+        self.waits -= 1;
+        Some(update)
+    }
+
+    fn pass(&mut self, by: Brought, update: Update, take: &mut impl FnMut(Update)) {
+        let (src, series) = (update.from.address(), update.series);
+        if self.seen.len() >= MOST_PUBLISHERS && !self.seen.contains_key(&src) {
+            // Of whom nothing is known, only the relay that leads is heard.
+            match (by == Brought::ByNext) == self.has_turned {
+                true => take(update),
+                false => self.left_out.doubled += 1,
+            }
+            return;
+        }
+        match self.seen.entry(src).or_insert_with(|| Seen::before(series)).pass(series) {
+            Passed::Now => take(update),
+            Passed::Before => self.left_out.doubled += 1,
+            Passed::Unknown => self.left_out.too_late += 1,
+        }
+    }
+}
+
+/// Whether a number is behind another, as they go round.
+fn is_after(series: u16, other: u16) -> bool {
+    (1..=u16::MAX / 2).contains(&series.wrapping_sub(other))
+}
+
+/// Whether a number has passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Passed {
+    Now,
+    Before,
+    Unknown,
+}
+
+/// Which of a publisher's last numbers have passed: a bit for each, round and round.
+#[derive(Clone, Debug)]
+struct Seen {
+    newest: u16,
+    passed: [u64; WORDS],
+}
+
+impl Seen {
+    /// Nothing has passed yet; this number is the first.
+    fn before(series: u16) -> Seen {
+        Seen { newest: series.wrapping_sub(1), passed: [0; WORDS] }
+    }
+
+    fn pass(&mut self, series: u16) -> Passed {
+        let behind = self.newest.wrapping_sub(series);
+        if is_after(series, self.newest) {
+            let ahead = series.wrapping_sub(self.newest);
+            let next = self.newest.wrapping_add(1);
+            (0..ahead.min(KNOWN)).for_each(|step| self.set(next.wrapping_add(step), false));
+            self.newest = series;
+        } else if behind >= ANEW {
+            *self = Seen { newest: series, passed: [0; WORDS] };
+        } else if behind >= KNOWN {
+            return Passed::Unknown;
+        } else if self.has(series) {
+            return Passed::Before;
+        }
+        self.set(series, true);
+        Passed::Now
+    }
+
+    /// Whether a number has passed, as far as is known.
+    fn has(&self, series: u16) -> bool {
+        let (word, bit) = place(series);
+        self.newest.wrapping_sub(series) < KNOWN && self.passed[word] & bit != 0
+    }
+
+    fn set(&mut self, series: u16, passed: bool) {
+        let (word, bit) = place(series);
+        match passed {
+            true => self.passed[word] |= bit,
+            false => self.passed[word] &= !bit,
+        }
+    }
+}
+
+fn place(series: u16) -> (usize, u64) {
+    let at = series % KNOWN;
+    (usize::from(at / 64), 1 << (at % 64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Epoch, Participant};
+    use bytes::Bytes;
+    use canopy_wire::{Group, Level, Weight};
+    use proptest::prelude::*;
+
+    fn update(endpoint: u16, series: u16) -> Update {
+        let from = Participant::new(1, endpoint).unwrap();
+        let (weight, object, level) = (Weight::ONE, 0, Level(0));
+        let (group, payload, epoch) = (Some(Group::new(1)), Bytes::new(), Epoch::default());
+        Update { from, group, series, level, weight, object, payload, epoch }
+    }
+
+    /// What happens, in order of time.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    enum Step {
+        Bring(bool, usize, u16),
+        Turn,
+    }
+
+    #[derive(Clone, Debug)]
+    struct Case {
+        /// Of each publisher: its first number, and by how much each one is more than that before.
+        publishers: Vec<(u16, Vec<u16>)>,
+        /// How late each relay is, milliseconds, and by how much more it may be at a time.
+        late: [u64; 2],
+        jitter: Vec<u64>,
+        /// From which update on the next relay brings anything.
+        from: usize,
+        /// How long the old one is heard after the client has turned.
+        lingers: u64,
+    }
+
+    fn case() -> impl Strategy<Value = Case> {
+        let publisher = (any::<u16>(), prop::collection::vec(1..5_u16, 80..160));
+        let publishers = prop::collection::vec(publisher, 1..4);
+        let jitter = prop::collection::vec(0..120_u64, 64);
+        (publishers, [0..300_u64, 0..300], jitter, 0..40_usize, 0..1500_u64).prop_map(
+            |(publishers, late, jitter, from, lingers)| Case {
+                publishers,
+                late,
+                jitter,
+                from,
+                lingers,
+            },
+        )
+    }
+
+    const EVERY_MS: u64 = 25;
+
+    impl Case {
+        /// A relay brings a publisher's updates in order, each a while after it was sent.
+        fn steps(&self) -> Vec<(u64, Step)> {
+            // The next relay has brought something of everybody for a while by then.
+            let turn = (self.from as u64 + 30) * EVERY_MS + 450;
+            let mut steps = vec![(turn, Step::Turn)];
+            for (who, (first, more)) in self.publishers.iter().enumerate() {
+                for (is_next, late) in [false, true].into_iter().zip(self.late) {
+                    let (mut series, mut at) = (*first, 0);
+                    for (number, more) in more.iter().enumerate() {
+                        let jitter = self.jitter[(number * 7 + who) % self.jitter.len()];
+                        at = at.max(number as u64 * EVERY_MS + late + jitter);
+                        let is_heard = match is_next {
+                            true => number >= self.from + who,
+                            false => at <= turn + self.lingers,
+                        };
+                        if is_heard {
+                            steps.push((at, Step::Bring(is_next, who, series)));
+                        }
+                        series = series.wrapping_add(*more);
+                    }
+                }
+            }
+            steps.sort();
+            steps
+        }
+    }
+
+    proptest! {
+        /// However two streams in order are mixed that are less than [`AHEAD`] apart, of which one
+        /// begins later and the other ends sooner: each update is taken once, in order.
+        #[test]
+        fn each_update_is_taken_once_and_in_order(case in case()) {
+            let (mut merge, mut taken) = (Merge::default(), vec![Vec::new(); case.publishers.len()]);
+            let mut take = |update: Update| {
+                taken[usize::from(update.from.endpoint()) - 1].push(update.series);
+            };
+            for (at, step) in case.steps() {
+                let now = Time::from_millis(at);
+                merge.handle_timeout(now, &mut take);
+                match step {
+                    Step::Turn => merge.turn(now, &mut take),
+                    Step::Bring(is_next, who, series) => {
+                        let by = if is_next { Brought::ByNext } else { Brought::ByOld };
+                        merge.bring(now, by, update(who as u16 + 1, series), &mut take);
+                    }
+                }
+            }
+            for (taken, (first, more)) in taken.iter().zip(&case.publishers) {
+                let mut series = *first;
+                let all = more.iter().map(|more| {
+                    let this = series;
+                    series = series.wrapping_add(*more);
+                    this
+                });
+                prop_assert_eq!(taken, &all.collect::<Vec<_>>());
+            }
+            prop_assert_eq!((merge.waits, merge.left_out().too_late), (0, 0));
+        }
+
+        /// Whatever comes, nothing is taken twice, and what waits is bounded.
+        #[test]
+        fn nothing_is_taken_twice(steps in prop::collection::vec((any::<bool>(), 0..900_u16), 0..2000)) {
+            let (mut merge, mut taken) = (Merge::default(), Vec::new());
+            for (number, (is_next, series)) in steps.into_iter().enumerate() {
+                let by = if is_next { Brought::ByNext } else { Brought::ByOld };
+                let now = Time::from_millis(number as u64);
+                if number == 1500 {
+                    merge.turn(now, |update| taken.push(update.series));
+                }
+                merge.bring(now, by, update(1, series), |update| taken.push(update.series));
+            }
+            let count = taken.len();
+            taken.sort_unstable();
+            taken.dedup();
+            prop_assert_eq!(taken.len(), count);
+        }
+    }
+
+    #[test]
+    fn what_only_the_next_relay_brings_waits_no_longer_than_the_old_one_may_take() {
+        let (mut merge, mut taken) = (Merge::default(), Vec::new());
+        let ms = Time::from_millis;
+        merge.bring(ms(0), Brought::ByNext, update(1, 5), |update| taken.push(update.series));
+        assert_eq!(merge.due(), Some(ms(0) + AHEAD));
+        merge.handle_timeout(ms(499), |update| taken.push(update.series));
+        assert!(taken.is_empty());
+        // The old one has lost 6, and brings 7.
+        merge.bring(ms(499), Brought::ByNext, update(1, 6), |update| taken.push(update.series));
+        merge.handle_timeout(ms(500), |update| taken.push(update.series));
+        merge.bring(ms(501), Brought::ByOld, update(1, 7), |update| taken.push(update.series));
+        merge.bring(ms(502), Brought::ByOld, update(1, 6), |update| taken.push(update.series));
+        assert_eq!(taken, [5, 6, 7]);
+        assert_eq!(merge.left_out(), LeftOut { doubled: 1, too_late: 0 });
+    }
+
+    #[test]
+    fn what_waits_is_bounded() {
+        let (mut merge, mut taken) = (Merge::default(), 0);
+        for series in 0..3 * MOST_WAITING as u16 {
+            merge.bring(Time::ZERO, Brought::ByNext, update(1, series), |_| taken += 1);
+            assert!(merge.waits <= MOST_WAITING);
+        }
+        assert_eq!(taken, 2 * MOST_WAITING);
+    }
+
+    #[test]
+    fn a_number_passes_once_and_what_is_too_old_is_not_known() {
+        let mut seen = Seen::before(65_000);
+        for series in [65_000, 65_002, 65_001, 65_535, 3, 0, 700] {
+            assert!(!seen.has(series));
+            assert_eq!(seen.pass(series), Passed::Now, "{series}");
+            assert_eq!(seen.pass(series), Passed::Before, "{series} again");
+        }
+        assert_eq!((seen.pass(2_000), seen.pass(700)), (Passed::Now, Passed::Unknown));
+        assert_eq!(seen.pass(2_000_u16.wrapping_sub(KNOWN - 1)), Passed::Now);
+        assert_eq!((seen.pass(30_000), seen.pass(20_000)), (Passed::Now, Passed::Now));
+        assert_eq!(seen.pass(20_000), Passed::Before);
+    }
+}
