@@ -112,8 +112,12 @@ fn add_branch(net: &mut Net, id: BranchId, branch: &Branch) {
     // 0 would be no limit.
     let most = |reserved: f64| ((reserved * HEADROOM).ceil() as u64).max(1);
     let Rate { bits, packets } = branch.receive;
-    let budget = Budget { up_packets: most(packets), up_bits: most(bits), ..Budget::default() };
-    net.budgets.branches.insert(id, budget);
+    // A next parent brings, beside what is reserved, all that goes up over the present one, as the two form a
+    // circle for a while.
+    if role != BranchRole::NextParent {
+        let budget = Budget { up_packets: most(packets), up_bits: most(bits), ..Budget::default() };
+        net.budgets.branches.insert(id, budget);
+    }
     net.budgets.guarantees.insert(id, branch.send.bits as u64);
 }
 

@@ -66,6 +66,25 @@ impl Bucket {
         taken.is_some()
     }
 
+    /// It is filled at another rate from now on, and holds as much as before, if that is not more than it
+    /// can.
+    pub(crate) fn change_rate(&mut self, before: &Rate, after: &Rate, now: Time) {
+        let now = now.as_nanos();
+        let lacks = self.full_at.saturating_sub(now);
+        let held = match before.unit {
+            // Nobody has taken from it: it fills as it did.
+            0 => after.burst.saturating_sub(lacks),
+            unit => {
+                let held = u128::from(before.burst.saturating_sub(lacks));
+                let held = held * u128::from(after.unit) / u128::from(unit);
+                u64::try_from(held).unwrap_or(u64::MAX)
+            }
+        };
+        if after.unit > 0 {
+            self.full_at = now.saturating_add(after.burst.saturating_sub(held));
+        }
+    }
+
     /// Whether it holds a unit.
     pub(crate) fn holds_one(&self, rate: &Rate, now: Time) -> bool {
         rate.unit == 0 || rate.take(self.full_at, now, 1).is_some()
@@ -92,6 +111,7 @@ impl SharedBucket {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::time::Duration;
 
     /// Takes `cost` at every one of `times` of a second, and counts how much was taken.
     fn taken_in_a_second(rate: &Rate, times: u64, cost: u64) -> u64 {
@@ -132,6 +152,29 @@ mod tests {
     fn no_rate_is_no_limit() {
         assert_eq!(taken_in_a_second(&Rate::NONE, 1000, u64::MAX / 1000), u64::MAX / 1000 * 1000);
         assert_eq!(Rate::new(0, 7), Rate::NONE);
+    }
+
+    /// A budget that is raised is there at once, also for who had spent the one before; and no change gives
+    /// anybody more.
+    #[test]
+    fn what_a_bucket_holds_outlasts_a_change_of_its_rate() {
+        let (slow, fast) = (Rate::new(10, 100), Rate::new(1000, 1100));
+        let holds = |mut bucket: Bucket, rate: &Rate, now| {
+            (0..2000).take_while(|_| bucket.take(rate, now, 1)).count()
+        };
+        let (mut bucket, now) = (Bucket::default(), Time::from_millis(5));
+        assert!(bucket.take(&slow, now, 93));
+        bucket.change_rate(&slow, &fast, now);
+        assert_eq!(holds(bucket, &fast, now), 7);
+        assert_eq!(holds(bucket, &fast, now + Duration::from_millis(100)), 107);
+        bucket.change_rate(&fast, &slow, now);
+        assert_eq!(holds(bucket, &slow, now), 7);
+        let mut full = Bucket::default();
+        full.change_rate(&fast, &slow, now);
+        assert_eq!(holds(full, &slow, now), 100, "no more than it can hold");
+        full.change_rate(&slow, &Rate::NONE, now);
+        full.change_rate(&Rate::NONE, &fast, now);
+        assert_eq!(holds(full, &fast, now), 1100, "nobody took from it");
     }
 
     #[test]

@@ -135,10 +135,12 @@ impl UpMeter {
     }
 
     /// So much may be sent from now on. What is in the buckets stays, so that no change of budgets
-    /// fills them.
-    pub(crate) fn set_budget(&mut self, budget: &Budget) {
-        let UpMeter { packet_bucket, bit_bucket, .. } = *self;
-        *self = UpMeter { packet_bucket, bit_bucket, ..UpMeter::new(budget) };
+    /// fills them, or empties them.
+    pub(crate) fn set_budget(&mut self, now: Time, budget: &Budget) {
+        let UpMeter { packets, bits, .. } = UpMeter::new(budget);
+        self.packet_bucket.change_rate(&self.packets, &packets, now);
+        self.bit_bucket.change_rate(&self.bits, &bits, now);
+        (self.packets, self.bits) = (packets, bits);
     }
 
     /// Takes a datagram's bytes.
@@ -224,16 +226,16 @@ impl Meters {
     }
 
     /// The peer of a port may send so much from now on, unless its budget was fixed.
-    pub(crate) fn set_budget(&mut self, port: PortIndex, budget: Budget) {
+    pub(crate) fn set_budget(&mut self, now: Time, port: PortIndex, budget: Budget) {
         if let Some(meter) = self.get_mut(port).filter(|meter| !meter.is_fixed) {
-            meter.set_budget(budget);
+            meter.set_budget(now, budget);
         }
     }
 
     /// The peer of a port may send so much from now on, whatever its tokens say.
-    pub(crate) fn fix_budget(&mut self, port: PortIndex, budget: Budget) {
+    pub(crate) fn fix_budget(&mut self, now: Time, port: PortIndex, budget: Budget) {
         if let Some(meter) = self.get_mut(port) {
-            meter.set_budget(budget);
+            meter.set_budget(now, budget);
             meter.is_fixed = true;
         }
     }
@@ -353,8 +355,8 @@ impl Meters {
 }
 
 impl Meter {
-    fn set_budget(&mut self, budget: Budget) {
-        self.up.set_budget(&budget);
+    fn set_budget(&mut self, now: Time, budget: Budget) {
+        self.up.set_budget(now, &budget);
         self.budget = budget;
     }
 
@@ -438,7 +440,11 @@ mod tests {
         assert_eq!(found(&meters), (down(30, 0), Bound::Asked));
         meters.set_path(0, 2_000);
         assert_eq!(found(&meters), (down(30, 2_000), Bound::Path));
-        meters.set_budget(0, Budget { down_packets: 50, down_bits: 1_000, ..Budget::default() });
+        meters.set_budget(
+            Time::ZERO,
+            0,
+            Budget { down_packets: 50, down_bits: 1_000, ..Budget::default() },
+        );
         assert_eq!(found(&meters), (down(30, 1_000), Bound::Admitted));
         meters.set_asked(0, down(0, 999));
         assert_eq!(found(&meters), (down(50, 999), Bound::Asked));

@@ -48,18 +48,18 @@ impl Relay {
                 let unknown = Refusal::UnknownAddress(comtree, address);
                 let port = self.ports.find(comtree, address).ok_or(unknown)?;
                 self.session_of(port).ok_or(unknown)?;
-                self.fix_budget(port, budget);
+                self.fix_budget(now, port, budget);
                 Ok(())
             }
             Change::SetComtreeBudget { comtree, budget } => {
                 let index = self.comtrees.find(comtree);
                 let index = index.ok_or(Refusal::UnknownComtree(comtree))?;
-                self.set_comtree_budget(index, &budget);
+                self.set_comtree_budget(now, index, &budget);
                 Ok(())
             }
             Change::SetBranchBudget { branch, budget } => {
                 let port = self.branch_of(&branch)?;
-                self.fix_budget(port, budget);
+                self.fix_budget(now, port, budget);
                 Ok(())
             }
             Change::SetLinkCapacity { key, capacity, .. } => {

@@ -306,7 +306,7 @@ impl Relay {
         if let Some(rights) = rights {
             self.take_token_from_others(now, rights.token(), proof);
             self.by_token.insert(rights.token(), port);
-            self.set_budget(port, rights.budget(self.budgets.member));
+            self.set_budget(now, port, rights.budget(self.budgets.member));
             self.ports.give_rights(port, rights);
         }
         self.comtrees.get_mut(index).participants += 1;

@@ -26,14 +26,14 @@ impl Relay {
     }
 
     /// The peer of a port may send so much from now on.
-    pub(super) fn set_budget(&mut self, port: PortIndex, budget: Budget) {
-        self.meters.set_budget(port, budget);
+    pub(super) fn set_budget(&mut self, now: Time, port: PortIndex, budget: Budget) {
+        self.meters.set_budget(now, port, budget);
         self.budget_changed(port);
     }
 
     /// The peer of a port may send and be sent so much from now on, whatever its tokens say.
-    pub(super) fn fix_budget(&mut self, port: PortIndex, budget: Budget) {
-        self.meters.fix_budget(port, budget);
+    pub(super) fn fix_budget(&mut self, now: Time, port: PortIndex, budget: Budget) {
+        self.meters.fix_budget(now, port, budget);
         self.budget_changed(port);
     }
 
@@ -44,8 +44,8 @@ impl Relay {
     }
 
     /// The participants of a comtree may send, and be sent, so much together from now on.
-    pub(super) fn set_comtree_budget(&mut self, comtree: ComtreeIndex, budget: &Budget) {
-        self.comtrees.get_mut(comtree).meter.set_budget(budget);
+    pub(super) fn set_comtree_budget(&mut self, now: Time, comtree: ComtreeIndex, budget: &Budget) {
+        self.comtrees.get_mut(comtree).meter.set_budget(now, budget);
         let down = Down { updates: budget.down_packets, bits: budget.down_bits };
         self.thinning.set_comtree_budget(comtree, down);
     }

@@ -212,7 +212,7 @@ impl Relay {
             self.take_token_from_others(now, token, proof);
             self.by_token.insert(token, port);
         }
-        self.set_budget(port, rights.budget(self.budgets.member));
+        self.set_budget(now, port, rights.budget(self.budgets.member));
         self.give_rights(port, rights);
         // What was said of its bearer before goes on.
         self.follow_conduct(now, token);
