@@ -10,6 +10,7 @@ use crate::model::{Member, MemberState, Owner, RelayId, RelayState, WorldId};
 use crate::op::Op;
 use crate::state::State;
 use canopy_wire::{Address, Time};
+use std::collections::BTreeSet;
 
 /// Another relay has to be nearer by so much, one way, microseconds: what is less nobody notices, and
 /// delays that are measured now and then differ by some milliseconds.
@@ -39,6 +40,14 @@ impl State {
         let suits = |relay: RelayId, near: u32| {
             relay != at && (drains || delay.is_some_and(|delay| is_nearer(near, delay)))
         };
+        // A tree that grows while it moves ends its move where it is, which may lose updates.
+        let calm: BTreeSet<RelayId> = ask
+            .measured
+            .iter()
+            .map(|(relay, _)| *relay)
+            .filter(|relay| self.leaves_trees_alone(world, *relay))
+            .collect();
+        let suits = |relay: RelayId, near: u32| suits(relay, near) && calm.contains(&relay);
         if !drains && !ask.measured.iter().any(|(relay, near)| suits(*relay, *near)) {
             return self.enter(op, now, ask);
         }
@@ -51,6 +60,14 @@ impl State {
         };
         self.save_member(op, Member { state: MemberState::Moving, ..present });
         self.admission(world, address)
+    }
+
+    /// Whether a member can be placed at a relay without an end of a move of the world's trees.
+    fn leaves_trees_alone(&self, world: WorldId, relay: RelayId) -> bool {
+        let comtrees = self.worlds.get(&world).into_iter().flat_map(|world| &world.comtrees);
+        comtrees.filter_map(|comtree| self.comtrees.get(comtree)).all(|running| {
+            running.moving.is_none() || running.shapes().all(|shape| shape.has(relay))
+        })
     }
 
     /// A participant gives one of its places back: the one that it has moved from, or the one that it was

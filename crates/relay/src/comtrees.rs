@@ -177,6 +177,11 @@ impl Comtrees {
         self.entries.get(index as usize).map_or(&[], |entry| entry.tree.everything())
     }
 
+    /// The branches of a comtree whose subscriptions do not count.
+    pub(crate) fn above(&self, index: ComtreeIndex) -> &[PortIndex] {
+        self.entries.get(index as usize).map_or(&[], |entry| entry.tree.above())
+    }
+
     pub(crate) fn live_mut(&mut self) -> impl Iterator<Item = &mut ComtreeEntry> {
         self.entries.iter_mut().filter(|entry| entry.live)
     }

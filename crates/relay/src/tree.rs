@@ -52,6 +52,8 @@ pub(crate) struct Tree {
     branches: Vec<Branch>,
     /// Those of them whose neighbours get every update to a group.
     everything: Vec<PortIndex>,
+    /// Those, and the one of two parents that gets nothing now. What they asked for as children does not count.
+    above: Vec<PortIndex>,
     /// What each other data thread has.
     siblings: [u64; 3],
     /// Addresses to which nobody here knew the way.
@@ -73,6 +75,7 @@ impl Tree {
             reach: Reach::default(),
             branches: Vec::new(),
             everything: Vec::new(),
+            above: Vec::new(),
             siblings: [0; 3],
             asked: BTreeMap::new(),
             asks: Bucket::default(),
@@ -94,6 +97,12 @@ impl Tree {
     #[inline]
     pub(crate) fn everything(&self) -> &[PortIndex] {
         &self.everything
+    }
+
+    /// The branches whose neighbours are sent nothing because they have subscribed to it.
+    #[inline]
+    pub(crate) fn above(&self) -> &[PortIndex] {
+        &self.above
     }
 
     /// The branch to the parent that is asked for what is wanted here.
@@ -176,6 +185,7 @@ impl Tree {
         self.everything.clear();
         let gets = self.branches.iter().filter(|branch| branch.role.gets_everything());
         self.everything.extend(gets.map(|branch| branch.port));
+        self.above.clone_from(&self.everything);
         if let Some(succession) = &self.succession {
             let is_held = matches!(succession.phase, Phase::Holding { .. });
             self.everything.retain(|port| !is_held && *port == succession.way_up());
@@ -205,5 +215,35 @@ impl Tree {
     #[inline]
     pub(crate) fn siblings_with(&self, reach: Reach) -> u64 {
         self.siblings[reach.0.trailing_zeros() as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::time::Duration;
+
+    /// A parent that was a child once may still be subscribed. What is held for the next one is not to reach
+    /// it over the old one.
+    #[test]
+    fn what_a_parent_asked_for_as_a_child_does_not_count_while_it_is_succeeded() {
+        let (mut tree, now) = (Tree::new(1), Time::from_millis(1));
+        let branch = |port, role, site| Branch { port, role, site };
+        tree.add(branch(4, BranchRole::Parent, 2));
+        tree.add(branch(5, BranchRole::NextParent, 3));
+        tree.add(branch(6, BranchRole::Child, 4));
+        tree.succession = Some(Box::new(Succession::new(now, (4, 2), 5)));
+        tree.sort_out();
+        assert_eq!((tree.everything(), tree.above()), (&[4][..], &[4, 5][..]));
+        let until = now + Duration::from_millis(1);
+        for (phase, everything) in [
+            (Phase::Holding { until }, &[][..]),
+            (Phase::Settling { until }, &[5]),
+            (Phase::Turned { until: None }, &[5]),
+        ] {
+            tree.succession.as_mut().unwrap().phase = phase;
+            tree.sort_out();
+            assert_eq!((tree.everything(), tree.above()), (everything, &[4, 5][..]), "{phase:?}");
+        }
     }
 }

@@ -12,6 +12,13 @@ fn places(controller: &Controller, of: &Member) -> Vec<Member> {
     controller.members().filter(is_its).filter(is_served).cloned().collect()
 }
 
+/// How many trees each of the world's comtrees takes one after the other.
+fn trees_on_the_way(controller: &Controller, of: &Member) -> Vec<usize> {
+    let comtrees = controller.world_of(of.world).map(|world| world.comtrees.clone());
+    let trees = |comtree| controller.trees_on_the_way(comtree).len();
+    comtrees.into_iter().flatten().map(trees).collect()
+}
+
 impl Sim {
     fn some_record(&mut self) -> Option<Member> {
         let (world, address) = self.some_member()?;
@@ -40,6 +47,7 @@ impl Sim {
             return;
         };
         let before = places(controller, &of);
+        let moving = trees_on_the_way(controller, &of);
         let ask = Enter { world, owner: of.owner, limits: None, measured };
         let answer = controller.relocate(now, &ask);
         let after = places(controller, &of);
@@ -50,6 +58,8 @@ impl Sim {
                 assert_eq!(held[0].address, admission.address, "it is the one that is told");
                 if before.len() == 1 && after.len() == 2 {
                     self.told.relocated += 1;
+                    let trees = trees_on_the_way(controller, &of);
+                    assert_eq!(trees, moving, "no tree's move ends for it");
                     assert_ne!(before[0].relay(), admission.relay, "it is elsewhere");
                     let old = after.iter().find(|m| m.address == before[0].address).unwrap();
                     assert_eq!(old.state, MemberState::Moving, "the old one stays meanwhile");

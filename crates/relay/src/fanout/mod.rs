@@ -246,9 +246,9 @@ impl Fanout {
                 Audience::Tree => self.add_tree(target.comtree, number, tables, books.comtrees),
                 Audience::Group(group) => {
                     self.add_tree(target.comtree, number, tables, books.comtrees);
-                    let everything = books.comtrees.everything(target.comtree);
+                    let above = books.comtrees.above(target.comtree);
                     for (port, level, weight) in tables.table.members(group) {
-                        if !everything.is_empty() && everything.contains(&port) {
+                        if !above.is_empty() && above.contains(&port) {
                             continue;
                         }
                         if level >= target.highest {
