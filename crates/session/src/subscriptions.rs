@@ -55,6 +55,13 @@ impl Subscriptions {
         self.wanted.iter().map(|(group, (level, weight))| (*group, *level, *weight))
     }
 
+    /// All that is wanted is asked for again.
+    pub(crate) fn renew(&mut self) {
+        let queued = core::mem::take(&mut self.queued);
+        self.queued = self.adds_of_all();
+        self.queued.extend(queued);
+    }
+
     /// Whether the relay has answered for all that was wanted and not wanted so far.
     pub(crate) fn is_settled(&self) -> bool {
         self.queued.is_empty() && self.outstanding.is_none()
@@ -100,9 +107,7 @@ impl Subscriptions {
         let refresh_at = *self.refresh_at.get_or_insert(now + refresh);
         if self.outstanding.is_none() {
             if now >= refresh_at {
-                let queued = core::mem::take(&mut self.queued);
-                self.queued = self.adds_of_all();
-                self.queued.extend(queued);
+                self.renew();
                 self.refresh_at = Some(now + refresh);
             }
             self.next_packet(now, max_datagram, out)?;

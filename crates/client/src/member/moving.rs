@@ -139,9 +139,11 @@ impl Member {
         let is_in = self.session.state() == State::Connected;
         if is_in {
             self.reports.moved(self.session.address());
-        } else {
-            // The old relay was lost before the next one has taken the client.
+        }
+        if other.session.state() != State::Connected || other.socket.nothing_listens() {
+            // The old relay was lost before the next one was asked, or had answered.
             self.session.subscribe_like(&other.session);
+            self.session.renew_subscriptions();
         }
         let is = is_in.then(|| Participant::of(self.session.address())).flatten();
         handover.turn(now, is, &mut self.reports);

@@ -8,9 +8,11 @@ use canopy_session::{
 };
 use canopy_wire::{
     Address, Downlink, Header, Kind, LeaveReason, Packet, Record, RefusedReason, SAFE_DATAGRAM,
-    Sealed, Suite, UpdatesWriter,
+    Sealed, Subscribe, SubscribeAckWriter, SubscribeRefusal, Suite, UpdatesWriter,
 };
 use std::net::UdpSocket;
+
+mod moving;
 
 const COMTREE: Comtree = Comtree(1);
 
@@ -30,6 +32,14 @@ struct Script {
     session: SessionIndex,
     /// Sends an update of this publisher's right behind its welcome.
     publisher: Option<Address>,
+    /// Its own site.
+    site: u16,
+    refuses_groups: Option<SubscribeRefusal>,
+    /// Somebody has subscribed, or left.
+    subscribed: bool,
+    has_left: bool,
+    /// How many updates it was sent.
+    heard: usize,
 }
 
 impl Script {
@@ -55,6 +65,11 @@ impl Script {
             joined: 0,
             session: 0,
             publisher: None,
+            site: 1,
+            refuses_groups: None,
+            subscribed: false,
+            has_left: false,
+            heard: 0,
         }
     }
 
@@ -91,8 +106,17 @@ impl Script {
         if let Some(Sealed { session, .. }) = Sealed::of(datagram) {
             let Ok(opened) = self.sessions.unseal(path, session, datagram) else { return };
             let packet = Packet::new_checked(opened).unwrap();
-            if packet.header().kind == Kind::Keepalive {
-                self.sessions.keepalive(now, self.session, &packet, answer).unwrap();
+            match packet.header().kind {
+                Kind::Keepalive => {
+                    self.sessions.keepalive(now, self.session, &packet, answer).unwrap();
+                }
+                Kind::Subscribe => {
+                    let sequence = Subscribe::new_checked(&packet).unwrap().sequence();
+                    self.acknowledge(sequence);
+                }
+                Kind::Updates => self.heard += packet.updates().unwrap().count(),
+                Kind::Leave => self.has_left = true,
+                _ => {}
             }
             return;
         }
@@ -115,13 +139,25 @@ impl Script {
         self.joined += 1;
         let knock = self.sessions.knock(&connect).unwrap();
         let terms = Terms {
-            address: Address::unicast(1, self.joined),
+            address: Address::unicast(self.site, self.joined),
             suite: Suite::Aes128Gcm,
             downlink: Downlink::Member,
             max_datagram: SAFE_DATAGRAM as u16,
             features: 0,
         };
         self.session = self.sessions.open(now, from.into(), proof, knock, &terms).unwrap();
+    }
+
+    fn acknowledge(&mut self, sequence: u32) {
+        let mut out = [0; MAX_DATAGRAM];
+        let mut writer = SubscribeAckWriter::new(&mut out, sequence, SAFE_DATAGRAM).unwrap();
+        if let Some(reason) = self.refuses_groups {
+            assert!(writer.push(Group::new(7), reason));
+        }
+        let len = writer.finish(COMTREE, self.sessions.id(self.session));
+        let len = self.sessions.seal(self.session, &mut out, len).unwrap();
+        self.subscribed = true;
+        self.send(&out[..len]);
     }
 
     fn send(&self, datagram: &[u8]) {
@@ -137,9 +173,14 @@ impl Script {
 
     /// Updates from `src` in one datagram, to the member who joined last.
     fn publish(&mut self, src: Address, payloads: &[&[u8]]) {
+        self.publish_from(src, 0, payloads);
+    }
+
+    /// The same, the first with this number.
+    fn publish_from(&mut self, src: Address, first: u16, payloads: &[&[u8]]) {
         let mut out = [0; MAX_DATAGRAM];
         let mut writer = UpdatesWriter::new(&mut out, SAFE_DATAGRAM).unwrap();
-        for (series, payload) in (0..).zip(payloads) {
+        for (series, payload) in (first..).zip(payloads) {
             let record = Record::new(Group::new(7).address(), series, payload);
             assert!(writer.push(&Record { src, ..record }));
         }
@@ -185,6 +226,7 @@ impl World {
     fn settle(&mut self) {
         for _ in 0..8 {
             self.member.receive(self.now, &mut self.receiver);
+            self.member.receive_beside(self.now, &mut self.receiver);
             self.member.turn(self.now);
             let now = self.now;
             self.relays.iter_mut().for_each(|relay| relay.serve(now));

@@ -222,6 +222,11 @@ impl Session {
         session
     }
 
+    /// Asks for all subscriptions again, and tells again that they are there.
+    pub fn renew_subscriptions(&mut self) {
+        self.subscriptions.renew();
+    }
+
     /// Wants the same groups as another session.
     pub fn subscribe_like(&mut self, other: &Session) {
         for (group, level, weight) in other.subscriptions.all_wanted() {

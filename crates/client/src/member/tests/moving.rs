@@ -1,0 +1,128 @@
+//! A member goes from one relay to another.
+
+use super::*;
+use crate::handover::Outcome;
+
+const STEP: Duration = Duration::from_millis(50);
+
+/// A member at the first relay, which has subscribed, and another relay.
+fn at_the_first() -> World {
+    let mut world = World::new(vec![Script::new()]);
+    world.relays.push(Script { site: 2, ..Script::new() });
+    world.settle();
+    let subscribed = world.member.wish([(Group::new(7), Some((Level(0), Weight::ONE)))]);
+    world.settle();
+    assert_eq!(subscribed.result(), Some(Ok(())));
+    assert!(matches!(world.events()[..], [Event::Connected { .. }]));
+    world
+}
+
+fn set_out(world: &mut World) {
+    let next = &world.relays[1];
+    let key = *next.sessions.identity().public();
+    world.member.move_to(world.now, next.address(), key, "").unwrap();
+}
+
+/// Both relays bring the same updates, one of them a step later, until a move has ended.
+fn until_it_has_moved(world: &mut World, behind: usize) -> (Outcome, Vec<u16>) {
+    let publisher = Address::unicast(3, 9);
+    let mut taken = Vec::new();
+    for number in 0..400_u16 {
+        for relay in [0, 1] {
+            let late = u16::from(relay == behind);
+            let is_heard = world.relays[relay].subscribed && !world.relays[relay].has_left;
+            if is_heard && number >= late {
+                world.relays[relay].publish_from(publisher, number - late, &[b"update"]);
+            }
+        }
+        world.settle();
+        taken.extend(std::iter::from_fn(|| world.member.inbox().next_update()).map(|of| of.series));
+        world.now = world.now + STEP;
+        if let Some(outcome) = world.member.moved() {
+            return (outcome, taken);
+        }
+    }
+    panic!("it never ends");
+}
+
+#[test]
+fn each_update_is_taken_once_on_the_way_from_one_relay_to_another() {
+    for behind in [0, 1] {
+        let mut world = at_the_first();
+        world.member.publish(&Outgoing::new(Group::new(7), Level(0), b"here")).unwrap();
+        set_out(&mut world);
+        let (outcome, taken) = until_it_has_moved(&mut world, behind);
+        assert_eq!(outcome, Outcome::Moved);
+        let all: Vec<u16> = (0..taken.len() as u16).collect();
+        assert_eq!(taken, all, "with relay {behind} behind");
+        assert!(taken.len() > 80, "it takes its time: {}", taken.len());
+        let events = world.events();
+        let [Event::Moved { relay }, Event::Connected { participant, kept_address, epoch }] =
+            events[..]
+        else {
+            panic!("{events:?}")
+        };
+        assert_eq!((relay, kept_address, epoch.number()), (world.relays[1].address(), false, 2));
+        assert_eq!((participant.site(), world.member.participant()), (2, Some(participant)));
+        assert!(world.relays[0].has_left, "it says so to the old one");
+        assert!(world.member.stats().doubled > 70);
+        world.member.publish(&Outgoing::new(Group::new(7), Level(0), b"there")).unwrap();
+        world.settle();
+        assert_eq!((world.relays[0].heard, world.relays[1].heard), (1, 1));
+        world.run(Duration::from_secs(20));
+        assert_eq!(world.events(), [], "it stays there");
+        assert!(world.member.handover.is_none());
+    }
+}
+
+#[test]
+fn whom_the_next_relay_does_not_take_stays_where_it_is() {
+    for fault in 0..3 {
+        let mut world = at_the_first();
+        match fault {
+            0 => world.relays[1].silent = true,
+            1 => world.relays[1].refuses = Some(RefusedReason::Full),
+            _ => world.relays[1].refuses_groups = Some(SubscribeRefusal::Table),
+        }
+        set_out(&mut world);
+        let (outcome, taken) = until_it_has_moved(&mut world, 1);
+        assert_eq!(outcome, Outcome::Stayed, "{fault}");
+        assert_eq!(taken, (0..taken.len() as u16).collect::<Vec<_>>());
+        assert_eq!(world.events(), [], "nobody hears of it");
+        assert_eq!(world.member.participant().map(Participant::site), Some(1));
+        assert!(world.member.handover.is_none());
+    }
+}
+
+#[test]
+fn who_loses_its_relay_on_the_way_goes_on_at_the_next_one() {
+    for after in [100, 700, 1500, 3500] {
+        let mut world = at_the_first();
+        set_out(&mut world);
+        world.run(Duration::from_millis(after));
+        let moves = world.events().iter().filter(|of| matches!(of, Event::Moved { .. })).count();
+        world.relays[0].drain();
+        world.relays[0].silent = true;
+        world.run(Duration::from_secs(2));
+        assert_eq!(world.member.moved(), Some(Outcome::Moved), "after {after} ms");
+        let events = world.events();
+        let later = events.iter().filter(|of| matches!(of, Event::Moved { .. })).count();
+        assert_eq!(moves + later, 1, "{events:?}");
+        assert_eq!(world.member.participant().map(Participant::site), Some(2));
+        assert!(world.relays[1].subscribed, "its subscriptions come along");
+        let again = world.member.wish([(Group::new(7), Some((Level(0), Weight::ONE)))]);
+        world.settle();
+        assert_eq!(again.result(), Some(Ok(())));
+    }
+}
+
+#[test]
+fn who_leaves_on_the_way_leaves_both_relays() {
+    let mut world = at_the_first();
+    set_out(&mut world);
+    world.run(Duration::from_secs(1));
+    world.member.leave(world.now);
+    assert_eq!(world.member.moved(), Some(Outcome::Stayed));
+    world.settle();
+    assert!(world.relays.iter().all(|relay| relay.has_left));
+}
