@@ -70,10 +70,10 @@ pub struct RelaysToMeasure {
 
 /// What the controller is asked for by somebody whose credential was checked. What was measured
 /// goes first; if nothing was, all relays that take members count as equally near, and the one with
-/// the largest share of its places free is taken.
+/// the largest share of its places free is taken. A relay that was taken away since is passed over.
 ///
 /// # Errors
-/// A value is not allowed, or there is no such relay.
+/// A value is not allowed.
 pub fn enter(controller: &Controller, world: &str, ask: &Wish<'_>) -> Result<Enter, Problem> {
     if ask.measured.len() > MOST_MEASURED {
         let what = format!("{} relays are too many", ask.measured.len());
@@ -82,10 +82,12 @@ pub fn enter(controller: &Controller, world: &str, ask: &Wish<'_>) -> Result<Ent
     }
     let near = |(place, Nearness { relay, delay_us }): (usize, &Nearness)| {
         let field = format!("measured[{place}].relay");
-        Ok::<_, Problem>((controller.relay_named(&name(&field, relay)?)?.id, *delay_us))
+        let relay = controller.relay_named(&name(&field, relay)?).ok();
+        Ok::<_, Problem>(relay.map(|relay| (relay.id, *delay_us)))
     };
     let measured = ask.measured.iter().enumerate().map(near);
-    let mut measured: Vec<(RelayId, u32)> = measured.collect::<Result<_, _>>()?;
+    let measured: Vec<_> = measured.collect::<Result<_, _>>()?;
+    let mut measured: Vec<(RelayId, u32)> = measured.into_iter().flatten().collect();
     if measured.is_empty() {
         measured = (0..).zip(emptiest(controller)).map(|(rank, relay)| (relay, rank)).collect();
     }

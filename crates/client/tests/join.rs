@@ -72,6 +72,10 @@ async fn serve(listener: TcpListener, answer: Reply<Value>, tell: mpsc::Unbounde
         let Ok(hello) = channel.asked(LIMIT).await else { continue };
         let answered = match hello {
             Hello::Leave { .. } => channel.reply(&Reply::Done(json!({}))).await,
+            Hello::Relays => {
+                let Reply::Done(place) = &answer else { continue };
+                channel.reply(&Reply::Done(json!({ "relays": [place["relay"]] }))).await
+            }
             _ => channel.reply(&answer).await,
         };
         if answered.is_ok() {
@@ -94,13 +98,17 @@ fn refusal(what: &str) -> Reply<Value> {
 
 /// A relay, its place, and a client that has joined it.
 async fn joined() -> (Relay, Reply<Value>, Controller, Client) {
+    joined_measuring(Duration::ZERO).await
+}
+
+async fn joined_measuring(most: Duration) -> (Relay, Reply<Value>, Controller, Client) {
     let identity = Identity::new([3; 32]);
     let key = RelayKey::new(*identity.public());
     let relay = Relay::start(canopy_node::NodeConfig { identity: Some(identity), ..settings(1) });
     let place = place(&relay, key);
     let controller = Controller::start("127.0.0.1:0".parse().unwrap(), place.clone());
     let join = Client::join(controller.address.to_string(), Controller::key(), "lobby");
-    let client = join.measure(Duration::ZERO).timeout(LIMIT).connect().await.unwrap();
+    let client = join.measure(most).timeout(LIMIT).connect().await.unwrap();
     (relay, place, controller, client)
 }
 
@@ -158,6 +166,29 @@ async fn a_refusal_is_told_once_for_each_reason() {
     let address = controller.end().await;
     let controller = Controller::start(address, refusal("you are barred"));
     assert_eq!(not_let_in(&client).await, "you are barred", "the first was told once");
+    client.leave().await;
+    controller.end().await;
+    relay.end(Command::Stop);
+}
+
+#[tokio::test]
+async fn relays_are_measured_again_and_who_has_a_nearer_one_may_move() {
+    let (relay, _, mut controller, client) = joined_measuring(Duration::from_millis(100)).await;
+    assert!(matches!(controller.asked().await, Hello::Relays));
+    assert!(matches!(controller.asked().await, Hello::Join(_)));
+    let mut renewals = 0;
+    let asked = loop {
+        match controller.asked().await {
+            Hello::Renew(_) => renewals += 1,
+            Hello::Relays => {}
+            Hello::Move(asked) => break asked,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!((1..=10).contains(&renewals), "with one renewal in ten: {renewals}");
+    assert_eq!(asked.measured[0].relay, "eu-1");
+    assert!(matches!(controller.asked().await, Hello::Renew(_)), "it was named the same relay");
+    assert_eq!(client.stats().connects, 1);
     client.leave().await;
     controller.end().await;
     relay.end(Command::Stop);

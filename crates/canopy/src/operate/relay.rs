@@ -30,8 +30,8 @@ pub(crate) struct ListCommand {
     api: ApiArgs,
 }
 
-/// A relay that drains carries its comtrees and its members on, and takes nobody new. Comtrees on which
-/// it has no members move off it.
+/// A relay that drains takes nobody new, and asks its members to move to others, which takes clients of the
+/// SDK half a minute at most. It carries who stays. Comtrees on which it has no members move off it.
 #[derive(Args)]
 pub(crate) struct DrainCommand {
     /// The relay's name
@@ -104,8 +104,9 @@ impl DrainCommand {
             if Instant::now() >= deadline {
                 bail!(
                     "relay {name} is not empty after {} s: it has {members} members, and {comtrees} \
-                     comtrees lead over it; it drains on, so wait longer, send the members away \
-                     with `canopy world kick`, or see `canopy world show --why`",
+                     comtrees lead over it; it drains on, so wait longer; members that do not move \
+                     by themselves can be sent away with `canopy world kick`; see also \
+                     `canopy world show --why`",
                     patience.as_secs()
                 );
             }

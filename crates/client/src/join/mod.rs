@@ -23,6 +23,9 @@
 //! are. While it is in the world it renews its lease three times before that would end. A controller that cannot be
 //! reached stops nobody who is in: the client asks it again and again.
 //!
+//! When the relay drains, or another is nearer, the client moves: it makes a session at the other relay beside
+//! the one that it has, and takes each update once, whichever of the two brings it first. No update is lost.
+//!
 //! When the relay is lost, which its host says at once or missing keepalives show, the client asks the
 //! controller every 100 ms or so, until it names another relay or the present one is back. So it turns to
 //! another only when the controller has given the relay up.

@@ -286,7 +286,8 @@ impl Controller {
         self.decide(|state, op| state.add_link(op, ends, rate, delay_us))
     }
 
-    /// Lets nobody new in at a relay, or again. Comtrees on which a draining relay has no members move
+    /// Lets nobody new in at a relay, or again. Its members get places elsewhere when they ask for them, by
+    /// [`Controller::relocate`]. Comtrees on which a draining relay has no members move
     /// off it, as [`Controller::move_tree`] does.
     ///
     /// # Errors

@@ -167,6 +167,8 @@ async fn moves_off_a_relay_that_drains(
     let near = to(&[("a", 19_000), ("b", 20_000)]);
     let stays = ask(Hello::Move(near.clone())).await.unwrap();
     assert_eq!((&stays["address"], &stays["drains"]), (&joined["address"], &json!(false)));
+    let gone = ask(Hello::Renew(to(&[("taken-away", 1), ("b", 20_000)]))).await.unwrap();
+    assert_eq!(gone["address"], joined["address"], "who has measured it before is not refused");
     assert!(daemon.send("POST", "/v1/relays/b/drain", "").await.0.is_success());
     let renewed = ask(Hello::Renew(near.clone())).await.unwrap();
     assert_eq!((&renewed["address"], &renewed["drains"]), (&joined["address"], &json!(true)));
