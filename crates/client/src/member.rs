@@ -335,46 +335,6 @@ impl Member {
         self.transmit(now);
     }
 
-    /// Whether the application has left the world.
-    #[cfg(feature = "join")]
-    pub(crate) fn has_departed(&self) -> bool {
-        self.has_departed
-    }
-
-    /// Whether its relay seems to be lost, so that another is to be looked for.
-    #[cfg(feature = "join")]
-    pub(crate) fn lacks_a_relay(&self, now: Time) -> bool {
-        if self.is_left() {
-            return false;
-        }
-        let is_in = self.session.state() == State::Connected;
-        let is_overdue = self.relay_socket.age(now) > PASS_AFTER_SILENCE;
-        self.relay_socket.nothing_listens() || (!is_in && is_overdue)
-    }
-
-    /// Goes on with another relay, by another token; the subscriptions come along.
-    #[cfg(feature = "join")]
-    pub(crate) fn turn_to(
-        &mut self,
-        now: Time,
-        relay: SocketAddr,
-        key: PublicKey,
-        token: &str,
-    ) -> io::Result<()> {
-        if self.is_left() {
-            return Ok(());
-        }
-        self.relay_socket.reopen(now, relay)?;
-        self.end_handover(now);
-        if let Some(relays) = Relays::new([relay]) {
-            self.relays = relays;
-        }
-        self.session.turn_to(now, Some(key), token.as_bytes().to_vec());
-        self.reports.hear(&mut self.session);
-        self.reports.inbox.push_event(crate::Event::Moved { relay });
-        Ok(())
-    }
-
     /// Nothing happens any more: everyone who waits is told.
     pub(crate) fn end(&mut self) {
         self.reports.subscriptions.clear();

@@ -1,6 +1,6 @@
-//! A member goes to another relay: it makes the new session before it ends the old one.
+//! A member goes to another relay: it makes the new session before it ends the old one, if it still has that.
 
-use super::Member;
+use super::{Member, PASS_AFTER_SILENCE};
 use crate::handover::{Handover, Other, Outcome, Step};
 use crate::relay_socket::RelaySocket;
 use crate::relays::Relays;
@@ -13,6 +13,43 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 impl Member {
+    /// Whether the application has left the world.
+    pub(crate) fn has_departed(&self) -> bool {
+        self.has_departed
+    }
+
+    /// Whether its relay seems to be lost, so that another is to be looked for.
+    pub(crate) fn lacks_a_relay(&self, now: Time) -> bool {
+        if self.is_left() {
+            return false;
+        }
+        let is_in = self.session.state() == State::Connected;
+        let is_overdue = self.relay_socket.age(now) > PASS_AFTER_SILENCE;
+        self.relay_socket.nothing_listens() || (!is_in && is_overdue)
+    }
+
+    /// Goes on with another relay, by another token; the subscriptions come along.
+    pub(crate) fn turn_to(
+        &mut self,
+        now: Time,
+        relay: SocketAddr,
+        key: PublicKey,
+        token: &str,
+    ) -> io::Result<()> {
+        if self.is_left() {
+            return Ok(());
+        }
+        self.relay_socket.reopen(now, relay)?;
+        self.end_handover(now);
+        if let Some(relays) = Relays::new([relay]) {
+            self.relays = relays;
+        }
+        self.session.turn_to(now, Some(key), token.as_bytes().to_vec());
+        self.reports.hear(&mut self.session);
+        self.reports.inbox.push_event(Event::Moved { relay });
+        Ok(())
+    }
+
     /// Begins to go to another relay, which has this key, by another token. [`Member::moved`] says what
     /// became of it.
     ///
