@@ -16,6 +16,7 @@ use crate::reports::Reports;
 use crate::{Participant, Update};
 use canopy_session::{Session, State};
 use canopy_wire::{Group, Level, MAX_DATAGRAM, Time, Weight};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -94,7 +95,10 @@ pub(crate) struct Handover {
     was: Option<Participant>,
     is: Option<Participant>,
     /// The next relay has refused a subscription.
-    pub(crate) is_refused: bool,
+    is_refused: bool,
+    /// What it was asked for at first, and has not answered for. For what the application wants later both
+    /// relays are asked, and the old one is heard long enough.
+    unanswered: BTreeSet<Group>,
     pub(crate) merge: Merge,
 }
 
@@ -103,7 +107,15 @@ impl Handover {
     pub(crate) fn new(now: Time, other: Other, was: Option<Participant>) -> Handover {
         let phase = Phase::Watching { until: now + AHEAD, connected_by: now + CONNECT_WITHIN };
         let merge = Merge::default();
-        Handover { phase, other: Some(other), was, is: None, is_refused: false, merge }
+        Handover {
+            phase,
+            other: Some(other),
+            was,
+            is: None,
+            is_refused: false,
+            unanswered: BTreeSet::new(),
+            merge,
+        }
     }
 
     /// Whether the next relay leads.
@@ -143,7 +155,7 @@ impl Handover {
             }
             Phase::Watching { until, .. } if is_in && until <= now => Step::Ask,
             Phase::Watching { connected_by, .. } if has_failed || connected_by <= now => Step::Stay,
-            Phase::Asking { .. } if is_in && session.is_subscribed_to_all() && !has_failed => {
+            Phase::Asking { .. } if is_in && self.unanswered.is_empty() && !has_failed => {
                 self.phase = Phase::Overlapping { until: now + OVERLAP };
                 Step::Wait
             }
@@ -160,9 +172,24 @@ impl Handover {
     /// The next relay is asked from now on.
     pub(crate) fn ask(&mut self, now: Time, like: &Session) {
         self.phase = Phase::Asking { until: now + ANSWER_WITHIN };
-        if let Some(other) = &mut self.other {
-            other.session.subscribe_like(like);
+        let Some(other) = &mut self.other else { return };
+        for (group, level, weight) in like.wanted() {
+            self.unanswered.insert(group);
+            other.session.subscribe_with(group, level, weight);
         }
+    }
+
+    /// The other relay says something of its session.
+    pub(crate) fn hear(&mut self, event: canopy_session::Event, to: &mut Reports) {
+        use canopy_session::Event as Happened;
+        match event {
+            Happened::Subscribed(group, _) | Happened::Unsubscribed(group) => {
+                self.unanswered.remove(&group);
+            }
+            Happened::SubscriptionRefused(..) => self.is_refused = true,
+            _ => {}
+        }
+        to.hear_beside(event);
     }
 
     /// The application wants something else: both relays are asked, if the next one is at all.

@@ -77,16 +77,14 @@ impl Reports {
         }
     }
 
-    /// What a relay that does not lead tells of subscriptions. Returns whether it has refused some.
-    pub(crate) fn hear_beside(&mut self, event: canopy_session::Event) -> bool {
+    /// What a relay that does not lead tells of subscriptions.
+    pub(crate) fn hear_beside(&mut self, event: canopy_session::Event) {
         use canopy_session::Event as Happened;
         match event {
             Happened::Subscribed(group, level) => self.subscriptions.subscribed(group, level),
             Happened::Unsubscribed(group) => self.subscriptions.unsubscribed(group),
-            Happened::SubscriptionRefused(..) => return true,
             _ => {}
         }
-        false
     }
 
     /// Takes note of what has happened to the session.

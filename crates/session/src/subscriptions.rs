@@ -62,11 +62,6 @@ impl Subscriptions {
         self.queued.extend(queued);
     }
 
-    /// Whether the relay has answered for all that was wanted and not wanted so far.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.queued.is_empty() && self.outstanding.is_none()
-    }
-
     /// How often the outstanding packet has been sent.
     pub(crate) fn tries(&self) -> u32 {
         self.outstanding.as_ref().map_or(0, |outstanding| outstanding.tries)

@@ -115,7 +115,7 @@ impl Member {
                     canopy_session::Event::Answered(number, status) => {
                         other.answers.answered(number, status);
                     }
-                    event => handover.is_refused |= reports.hear_beside(event),
+                    event => handover.hear(event, reports),
                 }
             }
         });
@@ -179,7 +179,9 @@ impl Member {
         }
         if other.session.state() != State::Connected || other.socket.nothing_listens() {
             // The old relay was lost before the next one was asked, or had answered.
-            self.session.subscribe_like(&other.session);
+            for (group, level, weight) in other.session.wanted() {
+                self.session.subscribe_with(group, level, weight);
+            }
             self.session.renew_subscriptions();
         }
         let is = is_in.then(|| Participant::of(self.session.address())).flatten();

@@ -204,13 +204,13 @@ impl Session {
         self.subscriptions.wanted()
     }
 
-    /// Whether the relay has answered for all subscriptions that were made and ended so far.
-    pub fn is_subscribed_to_all(&self) -> bool {
-        self.state == State::Connected && self.subscriptions.is_settled()
+    /// The groups that the participant wants to be subscribed to, with their levels and weights.
+    pub fn wanted(&self) -> impl Iterator<Item = (Group, Level, Weight)> {
+        self.subscriptions.all_wanted()
     }
 
     /// A session of the same participant with another relay, which has this key, by another token. It asks
-    /// for no more than this one, and has no subscriptions: see [`Session::subscribe_like`]. The seed must
+    /// for no more than this one, and has no subscriptions: see [`Session::wanted`]. The seed must
     /// differ from that of any other session.
     pub fn beside(&self, relay_key: Option<PublicKey>, token: Vec<u8>, seed: Tag) -> Session {
         let identity = Some(self.identity.clone());
@@ -225,13 +225,6 @@ impl Session {
     /// Asks for all subscriptions again, and tells again that they are there.
     pub fn renew_subscriptions(&mut self) {
         self.subscriptions.renew();
-    }
-
-    /// Wants the same groups as another session.
-    pub fn subscribe_like(&mut self, other: &Session) {
-        for (group, level, weight) in other.subscriptions.all_wanted() {
-            self.subscribe_with(group, level, weight);
-        }
     }
 
     /// Wants the group's updates of level ≤ `level`. [`Event::Subscribed`] tells when they come.

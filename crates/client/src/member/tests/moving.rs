@@ -35,6 +35,10 @@ fn until_it_has_moved(world: &mut World, behind: usize) -> (Outcome, Vec<u16>) {
                 world.relays[relay].publish_from(publisher, number - late, &[b"update"]);
             }
         }
+        // Somebody who walks changes its mind all the time.
+        let group = Group::new(100 + u32::from(number % 3));
+        let wanted = (number % 2 == 0).then_some((Level(0), Weight::ONE));
+        drop(world.member.wish([(group, wanted)]));
         world.settle();
         taken.extend(std::iter::from_fn(|| world.member.inbox().next_update()).map(|of| of.series));
         world.now = world.now + STEP;
