@@ -44,12 +44,15 @@ pub enum BranchRole {
     CorePeer,
     /// Its way to the core leads here: it gets the groups that it has subscribed to.
     Child,
+    /// It becomes a child by itself, once it subscribes or sends updates: this relay is its standby
+    /// parent. Until then nothing is sent there.
+    Standby,
 }
 
 impl BranchRole {
     /// Whether the neighbour gets every update to a group, without having asked for it.
     pub fn gets_everything(self) -> bool {
-        self != BranchRole::Child
+        !matches!(self, BranchRole::Child | BranchRole::Standby)
     }
 }
 

@@ -86,6 +86,8 @@ counters! {
     group_keys_given,
     #[doc = "Ways to endpoints and sites learned from what passed."]
     routes_learned,
+    #[doc = "Standby branches whose neighbour lost its parent and has come as a child."]
+    standbys_used,
     #[doc = "Ways that lead over another branch than before."]
     routes_moved,
     #[doc = "Ways forgotten because nothing came from there for long."]

@@ -134,7 +134,7 @@ impl Tree {
     pub(crate) fn allows(&self, role: BranchRole, but: Option<PortIndex>) -> bool {
         let mut others = self.branches.iter().filter(|branch| Some(branch.port) != but);
         match role {
-            BranchRole::Child => true,
+            BranchRole::Child | BranchRole::Standby => true,
             BranchRole::Parent => !others.any(|other| other.role.gets_everything()),
             BranchRole::NextParent => {
                 let above = others.filter(|other| other.role.gets_everything());

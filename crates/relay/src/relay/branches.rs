@@ -14,9 +14,11 @@ impl BranchRole {
     fn class(self) -> PeerClass {
         match self {
             BranchRole::CorePeer => PeerClass::CorePeer,
-            BranchRole::Parent | BranchRole::NextParent | BranchRole::Core | BranchRole::Child => {
-                PeerClass::TreeNeighbour
-            }
+            BranchRole::Parent
+            | BranchRole::NextParent
+            | BranchRole::Core
+            | BranchRole::Child
+            | BranchRole::Standby => PeerClass::TreeNeighbour,
         }
     }
 }
@@ -90,6 +92,15 @@ impl Relay {
         }
         self.branch_changed(now, index);
         Ok(())
+    }
+
+    /// Something came over a branch: if this relay was the neighbour's standby parent, it is the parent.
+    pub(super) fn wake_branch(&mut self, index: ComtreeIndex, port: PortIndex) {
+        let tree = &mut self.comtrees.get_mut(index).tree;
+        if tree.branch(port).is_some_and(|branch| branch.role == BranchRole::Standby) {
+            tree.set_role(port, BranchRole::Child);
+            self.counters.standbys_used += 1;
+        }
     }
 
     pub(super) fn branch_of(&self, id: &BranchId) -> Result<PortIndex, Refusal> {

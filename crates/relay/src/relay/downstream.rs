@@ -56,7 +56,7 @@ impl Relay {
     ) -> Result<(), DropReason> {
         let sequence = subscribe.sequence();
         let there = self.ports.get(port).ok_or(DropReason::UnknownSource)?;
-        let most = there.shape.datagrams.max_datagram();
+        let (most, index) = (there.shape.datagrams.max_datagram(), there.comtree_index);
         let window = self.overlay.windows.get(&port).copied().unwrap_or_default();
         let repeats = window.has(sequence)?;
         // Without an answer it is sent again: then the other data threads may have caught up.
@@ -92,6 +92,7 @@ impl Relay {
             }
         }
         let len = writer.finish(comtree, SessionId::NONE);
+        self.wake_branch(index, port);
         self.push_reply(from, port, len)?;
         if !repeats {
             if let Some(window) = self.overlay.windows.get_mut(&port) {

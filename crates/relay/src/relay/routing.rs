@@ -57,6 +57,7 @@ impl Relay {
             return false;
         }
         self.overlay.learned = (port, src);
+        self.wake_branch(index, port);
         if self.is_learned_from(index, port) && !self.has_come_round(comtree, index, port, to) {
             self.learn(now, (comtree, index), to, port);
         }
@@ -204,6 +205,7 @@ impl Relay {
             let is_core = branch.role == BranchRole::CorePeer && update.from_core_peer;
             let is_foreign = is_own_site && branch.site != own_site;
             if branch.port == origin
+                || branch.role == BranchRole::Standby
                 || is_core
                 || is_foreign
                 || self.is_other_way_up(index, branch.port)
