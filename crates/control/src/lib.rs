@@ -36,6 +36,7 @@ mod rollouts;
 mod settings;
 mod shape;
 pub mod signal;
+mod standby;
 mod state;
 mod steps;
 pub mod storage;

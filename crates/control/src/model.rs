@@ -171,6 +171,8 @@ pub struct ComtreeRecord {
     pub world: WorldId,
     /// The tree, each relay after the one above it; nothing while it has no members.
     pub tree: Vec<TreeHop>,
+    /// Its relays' standby parents, in the place of the relay above.
+    pub standbys: Vec<TreeHop>,
 }
 
 /// Where a membership stands.
@@ -248,7 +250,7 @@ coded! {
     Channel { name, first, groups }
     World { id, name, comtrees, channels, levels, mode, downlink, default, core, closing }
     TreeHop { relay, above }
-    ComtreeRecord { id, world, tree }
+    ComtreeRecord { id, world, tree, standbys }
     Member { world, address, owner, limits, reserved, until, state, barred }
     Counters { relay, link, world, comtree }
 }

@@ -119,6 +119,8 @@ impl Running {
     pub(crate) fn branches(&self, relay: RelayId) -> Vec<Branch> {
         let mut branches = self.shape.as_ref().map_or_else(Vec::new, |s| s.branches(relay));
         if self.moving.is_none() {
+            branches.extend(self.standby_branches(relay));
+            branches.sort_by_key(|branch| branch.link);
             return branches;
         }
         if let Some(Step::Swap(Swap { child, next, link })) = self.step() {
@@ -150,6 +152,27 @@ impl Running {
         }
         branches.sort_by_key(|branch| branch.link);
         branches
+    }
+
+    /// Whether its relays hang on who was their parent on an old tree, or their standby parent.
+    pub(crate) fn is_detour_of(&self, old: &Shape) -> bool {
+        let Some(shape) = &self.shape else { return false };
+        shape.hops().iter().filter(|hop| old.has(hop.relay)).all(|hop| {
+            hop.above == old.above(hop.relay)
+                || hop.above.is_some() && hop.above.as_ref() == self.standbys.get(&hop.relay)
+        })
+    }
+
+    /// A relay's standby parent, and those whose standby parent it is. Nothing is reserved for them.
+    fn standby_branches(&self, relay: RelayId) -> impl Iterator<Item = Branch> + '_ {
+        self.standbys.iter().filter_map(move |(child, (parent, link))| {
+            let (site, role) = match relay {
+                at if at == *child => (parent.0, Role::StandbyParent),
+                at if at == *parent => (child.0, Role::StandbyChild),
+                _ => return None,
+            };
+            Some(Branch { link: *link, site, role, send: Rate::ZERO, receive: Rate::ZERO })
+        })
     }
 
     /// Changes what a relay's members are, on all trees.
@@ -190,7 +213,9 @@ impl State {
             running.moving = None;
             return Err(self.refusal(lack).to_string());
         }
+        // Who uses a standby parent leaves it before anybody gets another parent.
         self.tell_changed(op, comtree, &before, &[]);
+        op.effects.push(Effect::Barrier(comtree));
         self.advance(op, comtree);
         Ok(moved)
     }
@@ -281,9 +306,10 @@ impl State {
         running.why.clone_from(&moving.why);
         let given = running.instead_of(&flows);
         self.ledger.enter(&given);
+        self.renew_standbys(comtree);
         self.save_comtree(op, comtree);
         op.effects.push(Effect::Barrier(comtree));
-        self.reshape_effects(op, comtree, before, None);
+        self.reshape_effects(op, comtree, before, None, false);
         op.tell(Event::Reshaped { comtree, why: moving.why });
         self.prune(op, comtree);
     }
@@ -302,6 +328,8 @@ impl State {
         let why = running.why.clone();
         let given = running.instead_of(&flows);
         self.ledger.enter(&given);
+        self.renew_standbys(comtree);
+        self.save_comtree(op, comtree);
         if let Some(step) = moving.step {
             self.take_back(op, comtree, step, &mut before);
         }

@@ -6,7 +6,7 @@ use crate::model::{LinkId, RelayId, TreeHop, WorldId};
 use crate::moves::Picture;
 use crate::op::{Effect, Op};
 use crate::shape::{Load, Shape};
-use crate::signal::Branch;
+use crate::signal::{Branch, Role};
 use crate::state::{Running, State};
 use crate::steps::Step;
 use canopy_plan::Limits;
@@ -233,12 +233,14 @@ impl State {
         let taken = new.iter().flat_map(Shape::flows);
         self.ledger.book(&given.chain(taken).collect::<Vec<_>>())?;
         let (before, step) = (running.picture(), running.step());
-        running.shape = new;
+        let old = core::mem::replace(&mut running.shape, new);
         running.moving = None;
         running.why = why;
         running.broken = None;
+        let is_detour = old.is_some_and(|old| running.is_detour_of(&old));
+        self.renew_standbys(comtree);
         self.save_comtree(op, comtree);
-        self.reshape_effects(op, comtree, before, step);
+        self.reshape_effects(op, comtree, before, step, is_detour);
         Ok(())
     }
 
@@ -255,13 +257,15 @@ impl State {
     /// What relays are told of a new tree, who had these branches before. If links are left, they go
     /// first everywhere, and what is new waits for that: old branches and new ones never form a
     /// circle. What a step has begun is taken back before all of that, at the relay whose word was
-    /// waited for.
+    /// waited for. Standby parents that are there before and after stay, if relays hang on who was their
+    /// parent or standby parent, so that what runs over them goes on.
     pub(crate) fn reshape_effects(
         &self,
         op: &mut Op,
         comtree: Comtree,
         mut before: Picture,
         step: Option<Step>,
+        is_detour: bool,
     ) {
         let Some(running) = self.comtrees.get(&comtree) else { return };
         let after = running.picture();
@@ -270,15 +274,24 @@ impl State {
             Some(Step::Swap(swap)) => Some(swap),
             _ => None,
         };
-        let stays = |branch: &Branch| {
+        let stays = |relay: RelayId, branch: &Branch| {
+            if branch.role.is_standby() {
+                let mut next = after.get(&relay).into_iter().flatten();
+                return is_detour
+                    && next.any(|next| next.link == branch.link && follows(branch, next));
+            }
             links.contains(&branch.link) && swap.is_none_or(|swap| swap.link != branch.link)
         };
         if let Some(step) = step {
             self.take_back(op, comtree, step, &mut before);
         }
-        if before.values().flatten().any(|branch| !stays(branch)) {
+        let goes = |(relay, branches): (&RelayId, &Vec<Branch>)| {
+            branches.iter().any(|branch| !stays(*relay, branch))
+        };
+        if before.iter().any(goes) {
             for (relay, branches) in &before {
-                let left: Vec<Branch> = branches.iter().copied().filter(stays).collect();
+                let left = branches.iter().filter(|branch| stays(*relay, branch));
+                let left: Vec<Branch> = left.copied().collect();
                 if left.len() < branches.len() {
                     let item = self.comtree_base(comtree, *relay, left);
                     op.effects.push(Effect::Comtree(comtree, *relay, item));
@@ -295,5 +308,13 @@ impl State {
                 op.effects.push(Effect::Comtree(comtree, relay, item));
             }
         }
+    }
+}
+
+/// Whether a standby branch leads up or down as before.
+fn follows(standby: &Branch, next: &Branch) -> bool {
+    match standby.role {
+        Role::StandbyParent => matches!(next.role, Role::StandbyParent | Role::Parent),
+        _ => matches!(next.role, Role::StandbyChild | Role::Child),
     }
 }

@@ -58,8 +58,9 @@ impl State {
             }
             Ok(())
         });
-        if result.is_err() {
-            self.retire(links, false);
+        match &result {
+            Ok(()) => self.drop_standbys_over(op, links),
+            Err(_) => self.retire(links, false),
         }
         result
     }

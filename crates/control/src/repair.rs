@@ -1,7 +1,7 @@
 //! Relays and links come, go and fail; comtrees get other trees (Forest §3.5).
 
 use crate::error::Refusal;
-use crate::ledger::{Account, Flow};
+use crate::ledger::{Account, Flow, Lack};
 use crate::model::{Key, Link, LinkId, Relay, RelayId, RelayState, TreeHop};
 use crate::name::Name;
 use crate::op::{Effect, Event, Op};
@@ -210,7 +210,17 @@ impl State {
                 return;
             }
         }
+        // What relays do by themselves meanwhile is the same, so nothing of it is lost.
+        let detoured = self.detoured(comtree);
+        let sound = detoured.clone().filter(|hops| self.is_sound(hops));
+        if sound.is_some_and(|hops| self.take_tree(op, comtree, hops, reason).is_ok()) {
+            return;
+        }
         let Err(why) = self.take_other_tree(op, comtree, reason) else { return };
+        // Whoever can be joined is, though others cannot.
+        if let Some(hops) = detoured {
+            _ = self.take_tree(op, comtree, hops, reason);
+        }
         if let Some(running) = self.comtrees.get_mut(&comtree)
             && running.broken.as_ref() != Some(&why)
         {
@@ -236,15 +246,24 @@ impl State {
                     continue;
                 }
             };
-            match self.reshape(op, comtree, hops, |_, load| load, reason.to_owned()) {
-                Ok(()) => {
-                    op.tell(Event::Reshaped { comtree, why: reason.to_owned() });
-                    return Ok(());
-                }
+            match self.take_tree(op, comtree, hops, reason) {
+                Ok(()) => return Ok(()),
                 Err(lack) => why = self.refusal(lack).to_string(),
             }
         }
         Err(why)
+    }
+
+    fn take_tree(
+        &mut self,
+        op: &mut Op,
+        comtree: Comtree,
+        hops: Vec<TreeHop>,
+        reason: &str,
+    ) -> Result<(), Lack> {
+        self.reshape(op, comtree, hops, |_, load| load, reason.to_owned())?;
+        op.tell(Event::Reshaped { comtree, why: reason.to_owned() });
+        Ok(())
     }
 
     /// What a comtree costs: bits times length, both ways.

@@ -139,6 +139,11 @@ impl Shape {
         self.members.iter().sum()
     }
 
+    /// What is reserved between a relay and the one above.
+    pub(crate) fn reserved(&self, relay: RelayId) -> Capacity {
+        self.nodes.get(&relay).map_or_else(Capacity::default, |node| self.reserved[*node])
+    }
+
     /// All that is reserved for the comtree.
     pub(crate) fn flows(&self) -> Vec<Flow> {
         let mut flows = Vec::new();

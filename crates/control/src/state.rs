@@ -8,7 +8,7 @@ use crate::error::{LoadError, Refusal};
 use crate::ledger::{Account, Flow, Lack, Ledger};
 use crate::model::{
     ComtreeRecord, Counters, Link, LinkId, Member, MemberState, Owner, Relay, RelayId, RelayState,
-    World, WorldId,
+    TreeHop, World, WorldId,
 };
 use crate::moves::Move;
 use crate::name::Name;
@@ -16,6 +16,7 @@ use crate::op::{Effect, Op};
 use crate::settings::Settings;
 use crate::shape::{Load, Shape};
 use crate::signal::{Branch, Item};
+use crate::standby::Standbys;
 use crate::storage::{Entry, Storage, StorageError, Table};
 use canopy_plan::Rate;
 use canopy_wire::{Address, Comtree, Time};
@@ -27,6 +28,8 @@ pub(crate) struct Running {
     pub(crate) world: WorldId,
     /// Nothing while it has no members.
     pub(crate) shape: Option<Shape>,
+    /// Who is a relay's parent if it loses the one that it has.
+    pub(crate) standbys: Standbys,
     /// What follows while it is moved to another tree.
     pub(crate) moving: Option<Move>,
     /// Why it has the tree that it has.
@@ -114,7 +117,7 @@ impl State {
         let loads = state.loads();
         let mut comtrees = Vec::new();
         each(storage, Table::Comtrees, |record: ComtreeRecord| comtrees.push(record))?;
-        for ComtreeRecord { id, world, tree } in comtrees {
+        for ComtreeRecord { id, world, tree, standbys } in comtrees {
             let Some(of) = state.worlds.get(&world) else {
                 return Err(LoadError::Contradiction(format!("comtree {} has no world", id.0)));
             };
@@ -126,6 +129,8 @@ impl State {
             state.ledger.enter(&shape.flows());
             if let Some(running) = state.comtrees.get_mut(&id) {
                 running.shape = Some(shape);
+                let standby = |hop: TreeHop| hop.above.map(|above| (hop.relay, above));
+                running.standbys = standbys.into_iter().filter_map(standby).collect();
             }
         }
         for ((_, relay), (count, _)) in loads {
@@ -163,6 +168,7 @@ impl State {
             self.comtrees.entry(*comtree).or_insert_with(|| Running {
                 world: world.id,
                 shape: None,
+                standbys: Standbys::new(),
                 moving: None,
                 why: "it has no members yet".to_owned(),
                 broken: None,
@@ -232,7 +238,12 @@ impl State {
     pub(crate) fn save_comtree(&self, op: &mut Op, id: Comtree) {
         let Some(running) = self.comtrees.get(&id) else { return };
         let tree = running.shape.as_ref().map_or_else(Vec::new, |shape| shape.hops().to_vec());
-        let record = ComtreeRecord { id, world: running.world, tree };
+        let standby = |(relay, above): (&RelayId, &(RelayId, LinkId))| TreeHop {
+            relay: *relay,
+            above: Some(*above),
+        };
+        let standbys = running.standbys.iter().map(standby).collect();
+        let record = ComtreeRecord { id, world: running.world, tree, standbys };
         op.write(Table::Comtrees, number(id.0), Some(&record));
     }
 

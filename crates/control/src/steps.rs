@@ -278,7 +278,7 @@ pub(crate) fn same_tree(one: &[TreeHop], other: &[TreeHop]) -> bool {
 }
 
 /// The hops of a tree, those nearer to the root first.
-fn breadth_first(hops: &[TreeHop]) -> Vec<TreeHop> {
+pub(crate) fn breadth_first(hops: &[TreeHop]) -> Vec<TreeHop> {
     let mut order: Vec<TreeHop> = hops.iter().copied().filter(|hop| hop.above.is_none()).collect();
     let mut next = 0;
     while let Some(above) = order.get(next).map(|hop| hop.relay) {

@@ -190,6 +190,9 @@ impl Controller {
             self.repair();
         }
         let mut op = Op::default();
+        if has_changed || now >= self.next_moves {
+            self.state.review_standbys(&mut op);
+        }
         self.state.review_moves(&mut op, now);
         if now >= self.next_moves {
             self.next_moves = now + MOVES;

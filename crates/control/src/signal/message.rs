@@ -93,6 +93,18 @@ pub enum Role {
     /// It is to be the parent in place of the one that there is, without loss; the relay says in its
     /// beats once it is the way to the core. If it has no other parent it is that.
     NextParent,
+    /// It takes the place of the parent if the link to that fails and the controller says nothing; until
+    /// then there is no branch.
+    StandbyParent,
+    /// It has this relay as its standby parent.
+    StandbyChild,
+}
+
+impl Role {
+    /// Whether nothing flows before something has failed.
+    pub fn is_standby(self) -> bool {
+        matches!(self, Role::StandbyParent | Role::StandbyChild)
+    }
 }
 
 impl Item {
@@ -219,7 +231,7 @@ coded! {
     Branch { link, site, role, send, receive }
     LinkReport { link, up, delay_us }
 }
-coded_enum!(Role { Parent = 0, Core = 1, Child = 2, NextParent = 3 });
+coded_enum!(Role { Parent = 0, Core = 1, Child = 2, NextParent = 3, StandbyParent = 4, StandbyChild = 5 });
 
 impl Coded for (Comtree, LinkId) {
     fn put(&self, out: &mut Vec<u8>) {

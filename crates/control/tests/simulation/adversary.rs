@@ -181,13 +181,29 @@ pub(crate) fn check_in_force(controller: &Controller, relays: &[SimRelay], comtr
     assert!(with_members <= 1, "whoever is let in is joined with all others");
 }
 
-/// The links in force form no circle: an update would go round in it.
+/// The links in force form no circle, in which an update would go round; whichever relays use their
+/// standby parents.
 pub(crate) fn check_no_circle(relays: &[SimRelay], comtree: Comtree) {
+    check_no_circle_with(relays, comtree, |_| false);
+    check_no_circle_with(relays, comtree, |_| true);
+    for bit in 0..3 {
+        check_no_circle_with(relays, comtree, |relay| relay >> bit & 1 == 0);
+    }
+}
+
+fn check_no_circle_with(relays: &[SimRelay], comtree: Comtree, detours: impl Fn(usize) -> bool) {
     let mut ends: BTreeMap<LinkId, Vec<usize>> = BTreeMap::new();
     for (at, relay) in relays.iter().enumerate() {
-        // A next parent is not used before the parent is gone.
-        let used = branches(relay, comtree).into_iter().filter(|of| of.role != Role::NextParent);
-        for branch in used {
+        let branches = branches(relay, comtree);
+        let has_standby = branches.iter().any(|of| of.role == Role::StandbyParent);
+        let is_used = |of: &&Branch| match of.role {
+            Role::Parent => !(has_standby && detours(at)),
+            Role::StandbyParent => detours(at),
+            // A next parent is not used before the parent is gone.
+            Role::NextParent => false,
+            Role::Core | Role::Child | Role::StandbyChild => true,
+        };
+        for branch in branches.iter().filter(is_used) {
             ends.entry(branch.link).or_default().push(at);
         }
     }

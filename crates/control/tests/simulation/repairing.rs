@@ -160,7 +160,10 @@ impl Trial {
             let relay = self.sim.relays.iter().find(|relay| relay.id == hop.relay).unwrap();
             let has = relay.side.as_ref().and_then(|side| side.items().get(&key));
             let links = |item: &Item| match item {
-                Item::Comtree { branches, .. } => branches.iter().map(|of| of.link).collect(),
+                Item::Comtree { branches, .. } => {
+                    let of_tree = branches.iter().filter(|of| !of.role.is_standby());
+                    of_tree.map(|of| of.link).collect()
+                }
                 _ => Vec::new(),
             };
             let above = hop.above.map(|(_, link)| link);

@@ -1,0 +1,199 @@
+//! Standby parents: over which link a relay is joined to its comtree if the link to its parent fails and
+//! the controller is not there to say so.
+//!
+//! A relay's standby parent *ranks* before it: it is nearer to the root, counted in relays, or as near
+//! with a lower number. So does a parent. Whichever relays use their standby parents, and whatever has
+//! failed, ways up lead to ever lower ranks: they never form a circle, and relays need not agree.
+
+use crate::ledger::Account;
+use crate::model::{LinkId, RelayId, TreeHop};
+use crate::op::Op;
+use crate::shape::Shape;
+use crate::state::State;
+use crate::steps::breadth_first;
+use canopy_wire::Comtree;
+use std::collections::BTreeMap;
+
+/// By relay: its standby parent, and the link that leads there.
+pub(crate) type Standbys = BTreeMap<RelayId, (RelayId, LinkId)>;
+
+/// A link that could join a relay to another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Candidate {
+    pub(crate) relay: RelayId,
+    pub(crate) to: RelayId,
+    pub(crate) link: LinkId,
+    /// Whether what is reserved for the relay's present way up would fit on the link.
+    pub(crate) has_room: bool,
+    pub(crate) delay_us: u32,
+}
+
+/// Chooses the standby parents of a tree whose hops follow those above them. One whose own way to the
+/// root does not lead over the relay's parent comes first; then the one that is there `before`; then
+/// one whose link has room; then the nearest.
+pub(crate) fn choose(
+    hops: &[TreeHop],
+    candidates: impl IntoIterator<Item = Candidate>,
+    before: &Standbys,
+) -> Standbys {
+    let places = Places::new(hops);
+    let mut best = BTreeMap::new();
+    for of in candidates {
+        let (Some(own), Some(other)) = (places.rank(of.relay), places.rank(of.to)) else {
+            continue;
+        };
+        let Some(Some(parent)) = places.above.get(&of.relay).copied() else { continue };
+        if other >= own || of.to == parent {
+            continue;
+        }
+        let is_new = before.get(&of.relay) != Some(&(of.to, of.link));
+        let leads_over = places.leads_over(of.to, parent);
+        let key = (leads_over, is_new, !of.has_room, of.delay_us, of.to, of.link);
+        let known = best.entry(of.relay).or_insert(key);
+        *known = key.min(*known);
+    }
+    best.into_iter().map(|(relay, (.., to, link))| (relay, (to, link))).collect()
+}
+
+/// Where relays are on a tree.
+struct Places {
+    above: BTreeMap<RelayId, Option<RelayId>>,
+    depths: BTreeMap<RelayId, usize>,
+}
+
+impl Places {
+    fn new(hops: &[TreeHop]) -> Places {
+        let mut places = Places { above: BTreeMap::new(), depths: BTreeMap::new() };
+        for hop in hops {
+            let above = hop.above.map(|(above, _)| above);
+            let depth =
+                above.and_then(|above| places.depths.get(&above)).map_or(0, |depth| depth + 1);
+            places.above.insert(hop.relay, above);
+            places.depths.insert(hop.relay, depth);
+        }
+        places
+    }
+
+    fn rank(&self, relay: RelayId) -> Option<(usize, RelayId)> {
+        self.depths.get(&relay).map(|depth| (*depth, relay))
+    }
+
+    /// Whether a relay's way to the root leads over another.
+    fn leads_over(&self, relay: RelayId, over: RelayId) -> bool {
+        let above = |at: &RelayId| self.above.get(at).copied().flatten();
+        core::iter::successors(Some(relay), above).any(|at| at == over)
+    }
+}
+
+/// A tree in which each relay whose parent is lost hangs on its standby parent, if it has one that is
+/// not; and without lost relays at its ends, as far as they may go.
+fn with_standbys(
+    hops: &[TreeHop],
+    standbys: &Standbys,
+    is_lost: impl Fn(RelayId, LinkId) -> bool,
+    may_go: impl Fn(RelayId) -> bool,
+) -> Vec<TreeHop> {
+    let hang = |hop: &TreeHop| {
+        let lost = hop.above.is_some_and(|(above, link)| is_lost(above, link));
+        let standby = standbys.get(&hop.relay).filter(|(to, link)| lost && !is_lost(*to, *link));
+        TreeHop { relay: hop.relay, above: standby.copied().or(hop.above) }
+    };
+    let mut hops = breadth_first(&hops.iter().map(hang).collect::<Vec<_>>());
+    for at in (1..hops.len()).rev() {
+        let relay = hops[at].relay;
+        let has_below = hops.iter().any(|hop| hop.above.is_some_and(|(above, _)| above == relay));
+        if !has_below && may_go(relay) {
+            hops.remove(at);
+        }
+    }
+    hops
+}
+
+impl State {
+    /// The standby parents for a tree, as links are now. A neighbour of a relay in the core has none.
+    pub(crate) fn standbys_of(&self, shape: &Shape, before: &Standbys) -> Standbys {
+        let core = shape.core();
+        let links = self
+            .links
+            .values()
+            .filter(|link| self.is_usable(link.id) && link.ends.iter().all(|end| shape.has(*end)));
+        let candidates = links.flat_map(|link| {
+            link.ends.into_iter().filter(|end| !core.contains(end)).map(|relay| {
+                let to = link.other(relay);
+                let needs = shape.reserved(relay);
+                let fits = |from, rate: canopy_plan::Rate| {
+                    let free = self.ledger.free(Account::Link(link.id, from));
+                    rate.bits <= free.bits && rate.packets <= free.packets
+                };
+                let has_room = fits(relay, needs.up) && fits(to, needs.down);
+                Candidate { relay, to, link: link.id, has_room, delay_us: link.delay_us }
+            })
+        });
+        choose(shape.hops(), candidates, before)
+    }
+
+    /// Chooses a comtree's standby parents for the tree that is in force.
+    pub(crate) fn renew_standbys(&mut self, comtree: Comtree) {
+        let Some(running) = self.comtrees.get(&comtree) else { return };
+        let shape = running.shape.as_ref();
+        let standbys =
+            shape.map(|shape| self.standbys_of(shape, &running.standbys)).unwrap_or_default();
+        if let Some(running) = self.comtrees.get_mut(&comtree) {
+            running.standbys = standbys;
+        }
+    }
+
+    /// Chooses other standby parents where links have come or gone, on trees that are whole.
+    pub(crate) fn review_standbys(&mut self, op: &mut Op) {
+        let is_calm = |comtree: &Comtree| {
+            let running = self.comtrees.get(comtree);
+            let shape = running.filter(|of| of.moving.is_none()).and_then(|of| of.shape.as_ref());
+            shape.is_some_and(|shape| self.is_whole(shape))
+        };
+        let calm: Vec<Comtree> = self.comtrees.keys().copied().filter(is_calm).collect();
+        for comtree in calm {
+            let Some(running) = self.comtrees.get(&comtree) else { continue };
+            let (before, picture) = (running.standbys.clone(), running.picture());
+            self.renew_standbys(comtree);
+            if self.comtrees.get(&comtree).is_some_and(|running| running.standbys != before) {
+                self.save_comtree(op, comtree);
+                self.tell_changed(op, comtree, &picture, &[]);
+            }
+        }
+    }
+
+    /// Nobody is to be joined over these links.
+    pub(crate) fn drop_standbys_over(&mut self, op: &mut Op, links: &[LinkId]) {
+        for comtree in self.comtrees.keys().copied().collect::<Vec<_>>() {
+            let Some(running) = self.comtrees.get_mut(&comtree) else { continue };
+            let (before, picture) = (running.standbys.len(), running.picture());
+            running.standbys.retain(|_, (_, link)| !links.contains(link));
+            if running.standbys.len() < before {
+                self.save_comtree(op, comtree);
+                self.tell_changed(op, comtree, &picture, &[]);
+            }
+        }
+    }
+
+    /// The tree that relays make by themselves after what has failed: those who have lost their parents
+    /// hang on their standby parents. Nothing if none does.
+    pub(crate) fn detoured(&self, comtree: Comtree) -> Option<Vec<TreeHop>> {
+        let running = self.comtrees.get(&comtree)?;
+        let shape = running.shape.as_ref()?;
+        let is_lost = |relay, link| !self.is_usable(link) || !self.is_running(relay);
+        let may_go = |relay| !self.is_running(relay) && shape.load(relay).0 == 0;
+        let hops = with_standbys(shape.hops(), &running.standbys, is_lost, may_go);
+        let hangs_otherwise = |hop: &TreeHop| shape.above(hop.relay) != hop.above;
+        hops.iter().any(hangs_otherwise).then_some(hops)
+    }
+
+    /// Whether a tree can be used as it is.
+    pub(crate) fn is_sound(&self, hops: &[TreeHop]) -> bool {
+        hops.iter().all(|hop| {
+            self.is_running(hop.relay) && hop.above.is_none_or(|(_, link)| self.is_usable(link))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
