@@ -15,7 +15,7 @@ use canopy_relay::{BranchConfig, BranchRole, Change};
 /// 6. budgets of comtrees and branches change, and what links bear.
 ///
 /// A link that is another one now is taken away and added. So is a branch whose neighbour has another
-/// site. A comtree that is on both sides stays as it is.
+/// site, and one that is on standby from now on. A comtree that is on both sides stays as it is.
 pub fn changes(before: &Net, after: &Net) -> Vec<Change> {
     let mut changes = Vec::new();
     if before.most_subscriptions != after.most_subscriptions {
@@ -24,6 +24,7 @@ pub fn changes(before: &Net, after: &Net) -> Vec<Change> {
     let stays = |branch: &BranchConfig| {
         after.branches.get(&branch.id).is_some_and(|next| next.site == branch.site)
             && before.links.get(&branch.id.link) == after.links.get(&branch.id.link)
+            && (branch.role == BranchRole::Standby || !becomes_standby(branch, after))
     };
     let going = before.branches.values().filter(|branch| !stays(branch));
     changes.extend(going.map(|branch| Change::RemoveBranch(branch.id)));
@@ -108,7 +109,7 @@ fn roles(before: &Net, after: &Net, stays: impl Fn(&BranchConfig) -> bool) -> Ve
         .filter(|(branch, role)| branch.role != *role)
         .collect();
     turning.sort_by_key(|(branch, role)| match (branch.role, role) {
-        (_, BranchRole::Child) => 0,
+        (_, BranchRole::Child | BranchRole::Standby) => 0,
         (BranchRole::Parent, _) => 1,
         _ => 2,
     });
@@ -119,6 +120,11 @@ fn roles(before: &Net, after: &Net, stays: impl Fn(&BranchConfig) -> bool) -> Ve
     turning.into_iter().map(change).collect()
 }
 
+/// Whether a branch is to be one of standby, on which nothing is subscribed.
+fn becomes_standby(branch: &BranchConfig, after: &Net) -> bool {
+    after.branches.get(&branch.id).is_some_and(|next| next.role == BranchRole::Standby)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,8 +133,13 @@ mod tests {
     use std::net::SocketAddr;
 
     /// In any order. Who is to be the next parent comes behind the parent, and is it once that is gone.
-    const ROLES: [BranchRole; 4] =
-        [BranchRole::Parent, BranchRole::Core, BranchRole::CorePeer, BranchRole::Child];
+    const ROLES: [BranchRole; 5] = [
+        BranchRole::Parent,
+        BranchRole::Core,
+        BranchRole::CorePeer,
+        BranchRole::Child,
+        BranchRole::Standby,
+    ];
 
     fn link(number: u8, port: u16) -> LinkConfig {
         let path = SocketAddr::from(([10, 0, 0, number], port)).into();
@@ -156,7 +167,7 @@ mod tests {
         for comtree in net.comtrees.keys() {
             let roles = || {
                 let on_it = net.branches.values().filter(|one| one.id.comtree == *comtree);
-                on_it.map(|branch| branch.role).filter(|role| *role != BranchRole::Child)
+                on_it.map(|branch| branch.role).filter(|role| role.gets_everything())
             };
             let parents = roles().filter(|role| *role == BranchRole::Parent).count();
             if parents > 1 || parents == 1 && roles().count() > 1 {

@@ -5,10 +5,12 @@
 #![forbid(unsafe_code)]
 
 mod changes;
+mod detours;
 mod told;
 mod watch;
 
 pub use changes::changes;
+pub use detours::{Detours, Items};
 pub use told::{member_change, wanted};
 pub use watch::{LinkWatch, Seen};
 

@@ -53,11 +53,16 @@ pub fn wanted(
         net.comtrees.insert(*id, config);
         net.budgets.comtrees.insert(*id, net.budgets.at_first);
         for branch in branches {
-            let Some(Item::Link { key, .. }) = items.get(&ItemKey::Link(branch.link)) else {
+            let Some(Item::Link { key, capacity, .. }) = items.get(&ItemKey::Link(branch.link))
+            else {
+                if branch.role.is_standby() {
+                    continue;
+                }
                 return Err(format!("comtree {}: there is no link {}", id.0, branch.link.0));
             };
             let thread = thread_of(branch.link);
-            add_branch(&mut net, BranchId { comtree: *id, link: *key, thread }, branch);
+            let id = BranchId { comtree: *id, link: *key, thread };
+            add_branch(&mut net, id, branch, *capacity);
         }
     }
     Ok(net)
@@ -101,8 +106,11 @@ pub fn member_change(key: ItemKey, before: Option<&Item>, after: Option<&Item>) 
     }
 }
 
-fn add_branch(net: &mut Net, id: BranchId, branch: &Branch) {
+fn add_branch(net: &mut Net, id: BranchId, branch: &Branch, capacity: Rate) {
     let role = match branch.role {
+        // There is none unless a detour leads over it.
+        Role::StandbyParent => return,
+        Role::StandbyChild => BranchRole::Standby,
         Role::Parent => BranchRole::Parent,
         Role::Core => BranchRole::Core,
         Role::Child => BranchRole::Child,
@@ -111,7 +119,9 @@ fn add_branch(net: &mut Net, id: BranchId, branch: &Branch) {
     net.branches.insert(id, BranchConfig { id, role, site: branch.site });
     // 0 would be no limit.
     let most = |reserved: f64| ((reserved * HEADROOM).ceil() as u64).max(1);
-    let Rate { bits, packets } = branch.receive;
+    // Nothing is reserved for whoever comes over a standby branch: it may send what the link bears.
+    let receive = if role == BranchRole::Standby { capacity } else { branch.receive };
+    let Rate { bits, packets } = receive;
     // A next parent brings, beside what is reserved, all that goes up over the present one, as the two form a
     // circle for a while.
     if role != BranchRole::NextParent {

@@ -1,0 +1,297 @@
+//! Detours: a relay whose link to its parent on a comtree has failed uses its standby parent, if its
+//! controller does not say otherwise in time.
+
+use canopy_control::signal::{Branch, Role};
+use canopy_control::{Item, ItemKey, LinkId};
+use canopy_session::PublicKey;
+use canopy_wire::{Comtree, Time};
+use core::time::Duration;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// The controller has so long to give a comtree another tree after a link has failed.
+const PATIENCE: Duration = Duration::from_millis(300);
+/// The link to a parent is used again once it has been up for so long.
+const STEADY: Duration = Duration::from_secs(5);
+
+/// What a controller wants a relay to have.
+pub type Items = BTreeMap<ItemKey, Item>;
+
+/// Where a detour stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The standby parent is the parent.
+    Away,
+    /// It is, and the parent is about to succeed it without loss.
+    Returning,
+}
+
+/// Whether a link is up, and since when.
+#[derive(Clone, Copy, Debug)]
+struct Heard {
+    up: bool,
+    since: Time,
+}
+
+/// The detours of a relay, by comtree. What it is told of its links and its controller makes them begin
+/// and end; what the controller wants stays as it is, and [`Detours::apply_to`] says what the data plane
+/// is to have instead.
+#[derive(Clone, Debug, Default)]
+pub struct Detours {
+    links: BTreeMap<PublicKey, Heard>,
+    has_controller: bool,
+    /// With the standby parent's link.
+    on: BTreeMap<Comtree, (LinkId, Stage)>,
+}
+
+/// What a comtree's item says of the way up.
+#[derive(Clone, Copy)]
+struct WaysUp {
+    parent: Option<LinkId>,
+    standby: LinkId,
+}
+
+impl Detours {
+    /// A data thread says that a link has come up, or gone down.
+    pub fn hear_link(&mut self, now: Time, neighbour: PublicKey, up: bool) {
+        let heard = self.links.entry(neighbour).or_insert(Heard { up, since: now });
+        if heard.up != up {
+            *heard = Heard { up, since: now };
+        }
+    }
+
+    /// Whether there is a channel to the controller. Without one nobody is waited for.
+    pub fn set_controller(&mut self, is_there: bool) {
+        self.has_controller = is_there;
+    }
+
+    /// Begins and ends detours, as it is time for `items`. Returns whether any has begun or ended: then
+    /// the data plane is to have something else.
+    pub fn review(&mut self, now: Time, items: &Items) -> bool {
+        let has_item = |comtree: &Comtree| items.contains_key(&ItemKey::Comtree(*comtree));
+        let before = self.on.len();
+        self.on.retain(|comtree, _| has_item(comtree));
+        let mut has_changed = self.on.len() < before;
+        for (comtree, branches) in comtrees(items) {
+            let before = self.on.get(&comtree).copied();
+            let after = ways_up(branches).and_then(|ways| self.next(now, items, before, ways));
+            has_changed |= before != after;
+            match after {
+                Some(after) => _ = self.on.insert(comtree, after),
+                None => _ = self.on.remove(&comtree),
+            }
+        }
+        has_changed
+    }
+
+    fn next(
+        &self,
+        now: Time,
+        items: &Items,
+        before: Option<(LinkId, Stage)>,
+        WaysUp { parent, standby }: WaysUp,
+    ) -> Option<(LinkId, Stage)> {
+        let heard = |link| self.heard(items, link);
+        let is_up = |link| heard(link).is_none_or(|heard| heard.up);
+        let stage = before.filter(|(over, _)| *over == standby).map(|(_, stage)| stage);
+        let away = Some((standby, Stage::Away));
+        // Between two trees there is none; the standby parent stays what it is.
+        let Some(parent) = parent else { return away.filter(|_| is_up(standby)) };
+        match (heard(parent).filter(|heard| !heard.up), stage) {
+            (Some(down), None) => {
+                let wait = if self.has_controller { PATIENCE } else { Duration::ZERO };
+                away.filter(|_| is_up(standby) && down.since + wait <= now)
+            }
+            (Some(_), Some(_)) => away.filter(|_| is_up(standby)),
+            (None, None) => None,
+            (None, Some(_)) if !is_up(standby) => None,
+            (None, Some(stage)) => {
+                let steady = heard(parent).is_none_or(|heard| heard.since + STEADY <= now);
+                Some((standby, if steady { Stage::Returning } else { stage }))
+            }
+        }
+    }
+
+    fn heard(&self, items: &Items, link: LinkId) -> Option<Heard> {
+        match items.get(&ItemKey::Link(link)) {
+            Some(Item::Link { key, .. }) => self.links.get(key).copied(),
+            _ => None,
+        }
+    }
+
+    /// When [`Detours::review`] may have something to do though nothing is heard.
+    pub fn poll_timeout(&self, now: Time, items: &Items) -> Option<Time> {
+        let due = comtrees(items).filter_map(|(_, branches)| {
+            let heard = self.heard(items, ways_up(branches)?.parent?)?;
+            Some(heard.since + if heard.up { STEADY } else { PATIENCE })
+        });
+        due.filter(|due| *due > now).min()
+    }
+
+    /// The data plane says that a comtree's next parent is the way to the core. Returns whether that
+    /// ends a detour; otherwise it is the controller's to know.
+    pub fn succeeded(&mut self, comtree: Comtree) -> bool {
+        let is_back = self.on.get(&comtree).is_some_and(|(_, stage)| *stage == Stage::Returning);
+        if is_back {
+            self.on.remove(&comtree);
+        }
+        is_back
+    }
+
+    /// Whether a comtree has a detour now.
+    pub fn has(&self, comtree: Comtree) -> bool {
+        self.on.contains_key(&comtree)
+    }
+
+    /// The comtrees with detours now.
+    pub fn comtrees(&self) -> impl Iterator<Item = Comtree> + '_ {
+        self.on.keys().copied()
+    }
+
+    /// What the data plane is to have: the standby parents of detours are parents.
+    pub fn apply_to<'a>(&self, items: &'a Items) -> Cow<'a, Items> {
+        let mut items = Cow::Borrowed(items);
+        for (comtree, (over, stage)) in &self.on {
+            let capacity = match items.get(&ItemKey::Link(*over)) {
+                Some(Item::Link { capacity, .. }) => *capacity,
+                _ => continue,
+            };
+            let item = items.to_mut().get_mut(&ItemKey::Comtree(*comtree));
+            let Some(Item::Comtree { branches, .. }) = item else { continue };
+            branches.retain(|of| of.role != Role::Parent || *stage == Stage::Returning);
+            for branch in branches {
+                match branch.role {
+                    Role::Parent => branch.role = Role::NextParent,
+                    Role::StandbyParent => {
+                        branch.role = Role::Parent;
+                        branch.receive = capacity;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        items
+    }
+}
+
+fn comtrees(items: &Items) -> impl Iterator<Item = (Comtree, &[Branch])> {
+    let first = ItemKey::Comtree(Comtree(0));
+    items.range(first..).map_while(|(_, item)| match item {
+        Item::Comtree { id, branches, .. } => Some((*id, &branches[..])),
+        _ => None,
+    })
+}
+
+fn ways_up(branches: &[Branch]) -> Option<WaysUp> {
+    let with = |role| branches.iter().find(|of| of.role == role).map(|of| of.link);
+    // Who has a next parent, or is in the core, is on its way elsewhere.
+    let is_settled = with(Role::NextParent).is_none() && with(Role::Core).is_none();
+    let standby = with(Role::StandbyParent).filter(|_| is_settled)?;
+    Some(WaysUp { parent: with(Role::Parent), standby })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use canopy_control::{Downlink, Mode, Name};
+    use canopy_plan::Rate;
+
+    const COMTREE: Comtree = Comtree(16);
+    const PARENT: [u8; 32] = [1; 32];
+    const STANDBY: [u8; 32] = [2; 32];
+
+    fn at(ms: u64) -> Time {
+        Time::from_millis(ms)
+    }
+
+    fn items(roles: &[(u32, Role)]) -> Items {
+        let rate = Rate { bits: 1e6, packets: 1e3 };
+        let link = |number: u8| Item::Link {
+            id: LinkId(u32::from(number)),
+            key: [number; 32],
+            native: ([127, 0, 0, 1], 4040).into(),
+            calls: true,
+            capacity: rate,
+        };
+        let branch = |(link, role): &(u32, Role)| Branch {
+            link: LinkId(*link),
+            site: *link as u16,
+            role: *role,
+            send: rate,
+            receive: rate,
+        };
+        let comtree = Item::Comtree {
+            id: COMTREE,
+            world: Name::new("w").unwrap(),
+            site: 9,
+            mode: Mode::Immediate,
+            downlink: Downlink::Member,
+            levels: 1,
+            branches: roles.iter().map(branch).collect(),
+        };
+        let all = [link(1), link(2), link(3), comtree];
+        all.into_iter().map(|item| (item.key(), item)).collect()
+    }
+
+    fn usual() -> Items {
+        items(&[(1, Role::Parent), (2, Role::StandbyParent), (3, Role::Child)])
+    }
+
+    fn roles(detours: &Detours, items: &Items) -> Vec<(u32, Role)> {
+        let items = detours.apply_to(items);
+        let (_, branches) = comtrees(&items).next().unwrap();
+        branches.iter().map(|branch| (branch.link.0, branch.role)).collect()
+    }
+
+    #[test]
+    fn the_controller_has_its_time_and_without_one_nobody_is_waited_for() {
+        let items = usual();
+        let mut detours = Detours::default();
+        detours.set_controller(true);
+        detours.hear_link(at(1_000), PARENT, false);
+        assert!(!detours.review(at(1_000), &items));
+        assert_eq!(detours.poll_timeout(at(1_000), &items), Some(at(1_300)));
+        let mut alone = detours.clone();
+        assert!(detours.review(at(1_300), &items));
+        assert_eq!(roles(&detours, &items), [(2, Role::Parent), (3, Role::Child)]);
+        alone.set_controller(false);
+        assert!(alone.review(at(1_001), &items));
+    }
+
+    #[test]
+    fn it_returns_without_loss_once_the_link_is_steady() {
+        let items = usual();
+        let mut detours = Detours::default();
+        detours.hear_link(at(1_000), PARENT, false);
+        assert!(detours.review(at(1_000), &items));
+        detours.hear_link(at(2_000), PARENT, true);
+        assert!(!detours.review(at(2_000), &items));
+        assert_eq!(detours.poll_timeout(at(2_000), &items), Some(at(7_000)));
+        assert!(detours.review(at(7_000), &items));
+        let turning = [(1, Role::NextParent), (2, Role::Parent), (3, Role::Child)];
+        assert_eq!(roles(&detours, &items), turning);
+        assert!(detours.succeeded(COMTREE) && !detours.succeeded(COMTREE));
+        let before = [(1, Role::Parent), (2, Role::StandbyParent), (3, Role::Child)];
+        assert_eq!(roles(&detours, &items), before);
+    }
+
+    #[test]
+    fn a_detour_ends_if_its_link_fails_or_the_controller_wants_another_tree() {
+        let items = usual();
+        let mut detours = Detours::default();
+        detours.hear_link(at(1_000), STANDBY, false);
+        detours.hear_link(at(1_000), PARENT, false);
+        assert!(!detours.review(at(1_000), &items), "it leads nowhere");
+        detours.hear_link(at(1_100), STANDBY, true);
+        assert!(detours.review(at(1_100), &items));
+        let other = super::tests::items(&[(3, Role::Parent)]);
+        assert!(detours.clone().review(at(1_200), &other));
+        // The tree that the relay has made itself: between the two, nothing changes.
+        let between = super::tests::items(&[(2, Role::StandbyParent), (3, Role::Child)]);
+        assert!(!detours.review(at(1_200), &between));
+        assert_eq!(roles(&detours, &between), [(2, Role::Parent), (3, Role::Child)]);
+        let adopted = super::tests::items(&[(2, Role::Parent), (3, Role::Child)]);
+        assert!(detours.review(at(1_300), &adopted));
+        assert_eq!(roles(&detours, &adopted), [(2, Role::Parent), (3, Role::Child)]);
+    }
+}
