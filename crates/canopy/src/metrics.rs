@@ -78,6 +78,7 @@ fn exposition(status: ThreadStatus, net: &SharedNet, process: ProcessMetrics) ->
     relay.register_collector(Box::new(TalkerMetrics(status.talkers.clone())));
     relay.register_collector(Box::new(RelayMetrics(status)));
     relay.register_collector(Box::new(comtrees));
+    relay.register_collector(Box::new(DetourMetrics(net.detours())));
     let mut text = String::new();
     // Writing to a String cannot fail.
     let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
@@ -110,6 +111,18 @@ impl Collector for ProcessMetrics {
             ConstGauge::new(bytes as i64).encode(metric)?;
         }
         Ok(())
+    }
+}
+
+/// How often the relay has used a standby parent.
+#[derive(Debug)]
+struct DetourMetrics(u64);
+
+impl Collector for DetourMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let help = "Detours begun: a standby parent took the place of a parent whose link was down";
+        let metric = encoder.encode_descriptor("detours", help, None, MetricType::Counter)?;
+        ConstCounter::new(self.0).encode(metric)
     }
 }
 

@@ -17,6 +17,7 @@ use crate::settings::RelaySettings;
 use canopy_client::RelayKey;
 use canopy_overlay::{Net, OwnBudgets};
 use canopy_session::PublicKey;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What settings say of the overlay, and what its neighbours are called.
@@ -75,20 +76,32 @@ impl OfSettings for Net {
 
 /// What the data plane has of the overlay now. Pages and logs read it; who changes the relay writes it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SharedNet(Arc<Mutex<Net>>);
+pub(crate) struct SharedNet {
+    net: Arc<Mutex<Net>>,
+    detours: Arc<AtomicU64>,
+}
 
 impl SharedNet {
     /// It as it is now.
     pub(crate) fn get(&self) -> Net {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.net.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// A neighbour's name; see [`Net::name`].
     pub(crate) fn name(&self, key: &PublicKey) -> String {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).name(key)
+        self.net.lock().unwrap_or_else(PoisonError::into_inner).name(key)
+    }
+
+    /// How many detours have begun.
+    pub(crate) fn detours(&self) -> u64 {
+        self.detours.load(Ordering::Relaxed)
+    }
+
+    fn count_detour(&self) {
+        self.detours.fetch_add(1, Ordering::Relaxed);
     }
 
     fn set(&self, net: Net) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = net;
+        *self.net.lock().unwrap_or_else(PoisonError::into_inner) = net;
     }
 }

@@ -7,11 +7,10 @@ use anyhow::{Context, anyhow};
 use canopy_channel::{Channel, Hello, Register, Registered};
 use canopy_control::{Applying, ItemKey, RelaySide};
 use canopy_node::RelayWatch;
-use canopy_overlay::LinkWatch;
+use canopy_overlay::{Detours, Items, LinkWatch};
 use canopy_relay::Notice;
 use canopy_session::PublicKey;
 use canopy_wire::{Comtree, Time};
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -59,6 +58,7 @@ pub(crate) struct Agent {
     watch: RelayWatch,
     notices: UnboundedReceiver<Told>,
     links: LinkWatch,
+    detours: Detours,
     issuers: String,
     origin: Instant,
 }
@@ -81,6 +81,7 @@ impl Agent {
             watch,
             notices,
             links: LinkWatch::default(),
+            detours: Detours::default(),
             issuers: String::new(),
             origin: Instant::now(),
         }
@@ -89,13 +90,18 @@ impl Agent {
     /// Does what the controller says, whenever there is one, until the process ends.
     pub(crate) async fn run(mut self) {
         let mut pause = FIRST_PAUSE;
+        let mut wait = Duration::ZERO;
         let mut was_told = String::new();
         loop {
-            let error = match self.register().await {
-                Ok(channel) => {
+            let error = match self.call(wait).await {
+                Ok((channel, issuers)) => {
+                    self.issuers = issuers;
                     tracing::info!(controller = self.config.controller, "registered");
                     (pause, was_told) = (FIRST_PAUSE, String::new());
-                    self.serve(channel).await
+                    self.detours.set_controller(true);
+                    let error = self.serve(channel).await;
+                    self.detours.set_controller(false);
+                    error
                 }
                 Err(error) => error,
             };
@@ -103,35 +109,35 @@ impl Agent {
             if why != was_told {
                 tracing::warn!(
                     controller = self.config.controller,
-                    "not connected to the controller: {why}; nothing changes here until it is there again"
+                    "not connected to the controller: {why}; until it is there again, nothing changes here \
+                     but that standby parents take the place of parents whose links fail"
                 );
                 was_told = why;
             }
-            tokio::time::sleep(pause.mul_f64(0.5 + spread())).await;
+            wait = pause.mul_f64(0.5 + spread());
             pause = (pause * 2).min(MOST_PAUSE);
         }
     }
 
-    async fn register(&mut self) -> anyhow::Result<Channel> {
-        let connect = TcpStream::connect(&self.config.controller);
-        let stream = timeout(DEADLINE, connect).await.context("it does not answer")??;
-        let key = self.config.controller_key.to_bytes();
-        let mut channel = Channel::call(stream, &self.config.identity, &key, DEADLINE).await?;
-        let register = Hello::Register(Register {
-            name: self.config.name.to_string(),
-            native: self.native,
-            uplink: self.config.uplink,
-            places: self.config.places,
-            life: self.config.life,
+    /// Calls the controller after a pause, and sees to detours meanwhile. Returns the channel, and whose
+    /// tokens count.
+    async fn call(&mut self, pause: Duration) -> anyhow::Result<(Channel, String)> {
+        let (config, native) = (self.config.clone(), self.native);
+        let (watch, issuers) = (self.watch.clone(), self.issuers.clone());
+        let mut registered = std::pin::pin!(async move {
+            tokio::time::sleep(pause).await;
+            register(config, native, watch, issuers).await
         });
-        let Registered { issuers, .. } = channel.ask(&register, DEADLINE).await?;
-        if issuers != self.issuers {
-            let trust = Arc::new(trust::of_keys(&issuers)?);
-            let watch = self.watch.clone();
-            tokio::task::spawn_blocking(move || watch.trust(trust)).await??;
-            self.issuers = issuers;
+        loop {
+            self.review_detours().await;
+            let until = self.detours.poll_timeout(self.now(), self.side.items());
+            let wait = until.map_or(LOOK, |until| until.since(self.now()));
+            tokio::select! {
+                registered = &mut registered => return registered,
+                Some(told) = self.notices.recv() => self.hear(told).await,
+                () = tokio::time::sleep(wait) => {}
+            }
         }
-        Ok(channel)
     }
 
     /// Serves on a channel until it ends. Returns why it did.
@@ -141,6 +147,7 @@ impl Agent {
         let Channel { mut sender, mut receiver, .. } = channel;
         let mut looks = tokio::time::interval(LOOK);
         loop {
+            self.review_detours().await;
             self.side.handle_timeout(self.now());
             while let Some(message) = self.side.poll_transmit() {
                 match timeout(DEADLINE, sender.send(&message)).await {
@@ -149,8 +156,9 @@ impl Agent {
                     Err(_) => return anyhow!("it takes nothing more"),
                 }
             }
-            let until = self.side.poll_timeout().as_nanos();
-            let wait = Duration::from_nanos(until.saturating_sub(self.now().as_nanos()));
+            let detours = self.detours.poll_timeout(self.now(), self.side.items());
+            let until = detours.into_iter().fold(self.side.poll_timeout(), Time::min);
+            let wait = until.since(self.now());
             tokio::select! {
                 received = receiver.receive() => match received {
                     Ok(message) => self.side.handle_message(&message),
@@ -175,17 +183,13 @@ impl Agent {
         let key = applying.key();
         let data_plane = self.data_plane.clone();
         let (before, after) = (applying.before.clone(), applying.after.clone());
-        let mut items = match key {
-            ItemKey::Member(..) => BTreeMap::new(),
-            _ => self.side.items().clone(),
+        let items = match key {
+            ItemKey::Member(..) => Items::new(),
+            _ => self.wanted_with(applying),
         };
         let result = tokio::task::spawn_blocking(move || {
             if let ItemKey::Member(..) = key {
                 return data_plane.apply_member(key, before.as_ref(), after.as_ref());
-            }
-            match after {
-                Some(item) => _ = items.insert(key, item),
-                None => _ = items.remove(&key),
             }
             data_plane.apply(&items)
         });
@@ -194,20 +198,62 @@ impl Agent {
         Ok(())
     }
 
+    /// What the data plane is to have once this is applied, with detours.
+    fn wanted_with(&mut self, applying: &Applying) -> Items {
+        let mut items = self.side.items().clone();
+        match &applying.after {
+            Some(item) => _ = items.insert(applying.key(), item.clone()),
+            None => _ = items.remove(&applying.key()),
+        }
+        let before = self.detours.clone();
+        if self.detours.review(self.now(), &items) {
+            self.tell_of_detours(&before);
+        }
+        self.detours.apply_to(&items).into_owned()
+    }
+
+    /// Tells of detours that were not there before.
+    fn tell_of_detours(&self, before: &Detours) {
+        for comtree in self.detours.comtrees().filter(|comtree| !before.has(*comtree)) {
+            self.data_plane.count_detour();
+            tracing::warn!(
+                comtree = comtree.0,
+                "the link to the parent is down, and the controller has not said what follows; \
+                 the standby parent takes its place"
+            );
+        }
+    }
+
+    /// Gives the data plane the detours that are due.
+    async fn review_detours(&mut self) {
+        let before = self.detours.clone();
+        if self.detours.review(self.now(), self.side.items()) {
+            self.tell_of_detours(&before);
+            self.apply_items("a detour").await;
+        }
+    }
+
+    /// Gives the data plane what it is to have now.
+    async fn apply_items(&self, what: &str) {
+        let items = self.detours.apply_to(self.side.items()).into_owned();
+        let data_plane = self.data_plane.clone();
+        let done = tokio::task::spawn_blocking(move || data_plane.apply(&items)).await;
+        if let Err(why) = done.unwrap_or_else(|error| Err(error.to_string())) {
+            tracing::warn!("{what} is not as it should be: {why}");
+        }
+    }
+
     async fn hear(&mut self, told: Told) {
         match told {
             Told::Link(key, up) => self.hear_of_link(key, up),
+            Told::ParentSucceeded(comtree) if self.detours.succeeded(comtree) => {
+                tracing::info!(comtree = comtree.0, "the parent is used again");
+                self.apply_items("a comtree after a detour").await;
+            }
             Told::ParentSucceeded(comtree) => self.side.set_succeeded(self.now(), comtree),
             Told::Cable(key, is_cut) => {
-                let (data_plane, items) = (self.data_plane.clone(), self.side.items().clone());
-                let cut = move || {
-                    data_plane.set_cut(key, is_cut);
-                    data_plane.apply(&items)
-                };
-                let done = tokio::task::spawn_blocking(cut).await;
-                if let Err(why) = done.unwrap_or_else(|error| Err(error.to_string())) {
-                    tracing::warn!("a cable is not as it should be: {why}");
-                }
+                self.data_plane.set_cut(key, is_cut);
+                self.apply_items("a cable").await;
                 if is_cut {
                     self.hear_of_link(key, false);
                 }
@@ -217,6 +263,7 @@ impl Agent {
 
     fn hear_of_link(&mut self, key: PublicKey, up: bool) {
         let now = self.now();
+        self.detours.hear_link(now, key, up);
         let delay_us = self.data_plane.links().get(&key).map_or(0, |seen| seen.delay_us);
         if let Some(report) = self.links.told(now, &key, up, delay_us) {
             self.side.set_link(now, report);
@@ -236,6 +283,32 @@ impl Agent {
     fn now(&self) -> Time {
         Time::from_nanos(self.origin.elapsed().as_nanos() as u64)
     }
+}
+
+/// Registers at the controller. Returns the channel, and whose tokens count; the relay trusts them.
+async fn register(
+    config: AgentConfig,
+    native: SocketAddr,
+    watch: RelayWatch,
+    known: String,
+) -> anyhow::Result<(Channel, String)> {
+    let connect = TcpStream::connect(&config.controller);
+    let stream = timeout(DEADLINE, connect).await.context("it does not answer")??;
+    let key = config.controller_key.to_bytes();
+    let mut channel = Channel::call(stream, &config.identity, &key, DEADLINE).await?;
+    let register = Hello::Register(Register {
+        name: config.name.to_string(),
+        native,
+        uplink: config.uplink,
+        places: config.places,
+        life: config.life,
+    });
+    let Registered { issuers, .. } = channel.ask(&register, DEADLINE).await?;
+    if issuers != known {
+        let trust = Arc::new(trust::of_keys(&issuers)?);
+        tokio::task::spawn_blocking(move || watch.trust(trust)).await??;
+    }
+    Ok((channel, issuers))
 }
 
 /// A random number from 0 to 1, so that relays do not all call at once.

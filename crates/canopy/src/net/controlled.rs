@@ -27,6 +27,11 @@ impl Controlled {
         Controlled { base: net.get(), net, watch, cut: Arc::default() }
     }
 
+    /// A detour has begun.
+    pub(crate) fn count_detour(&self) {
+        self.net.count_detour();
+    }
+
     /// Cuts the cable to a neighbour, or mends it, from the next [`Controlled::apply`] on: whatever the
     /// controller says, there is no link then.
     pub(crate) fn set_cut(&self, neighbour: PublicKey, is_cut: bool) {

@@ -196,6 +196,7 @@ pub(crate) fn role_name(role: BranchRole) -> &'static str {
         BranchRole::Core => "core",
         BranchRole::CorePeer => "core-peer",
         BranchRole::Child => "child",
+        BranchRole::Standby => "standby",
     }
 }
 

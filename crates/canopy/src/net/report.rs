@@ -8,7 +8,9 @@ use axum::routing::get;
 use axum::{Json, Router};
 use canopy_client::RelayKey;
 use canopy_node::{ChangeError, Inspection, RelayWatch, ThreadStatus};
-use canopy_relay::{BranchStatus, ComtreeStatus, GroupStatus, LinkStatus, RouteStatus, Via};
+use canopy_relay::{
+    BranchRole, BranchStatus, ComtreeStatus, GroupStatus, LinkStatus, RouteStatus, Via,
+};
 use canopy_wire::Comtree;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -194,7 +196,10 @@ impl NetReport {
             return Some(format!("down are the links with {}", down.join(", ")));
         }
         let on_it = self.comtrees.iter().filter(|one| one.id == comtree);
-        let branches = on_it.flat_map(|one| &one.branches).filter(|branch| branch.up).count();
+        let branches = on_it
+            .flat_map(|one| &one.branches)
+            .filter(|branch| branch.up && branch.role != role_name(BranchRole::Standby))
+            .count();
         let links = self.links.len();
         (links != neighbours || branches != neighbours)
             .then(|| format!("it has {links} links and {branches} branches of {neighbours}"))
@@ -269,7 +274,7 @@ impl From<&GroupStatus> for GroupReport {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use canopy_relay::{BranchConfig, BranchId, BranchRole, ComtreeConfig};
+    use canopy_relay::{BranchConfig, BranchId, ComtreeConfig};
     use canopy_wire::{Address, Group, Level};
 
     const KEY: [u8; 32] = [0xab; 32];

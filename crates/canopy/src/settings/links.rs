@@ -194,7 +194,7 @@ fn in_tree(role: BranchRole) -> bool {
 fn fits(role: BranchRole, before: &[BranchConfig]) -> bool {
     let others = before.iter().map(|branch| branch.role).filter(|role| *role != BranchRole::Child);
     match role {
-        BranchRole::Child => true,
+        BranchRole::Child | BranchRole::Standby => true,
         BranchRole::Parent => others.count() == 0,
         BranchRole::NextParent => others.eq([BranchRole::Parent]),
         BranchRole::Core | BranchRole::CorePeer => {
