@@ -125,6 +125,18 @@ fn a_leaked_reservation_is_seen() {
 }
 
 #[test]
+fn standby_parents_that_are_not_used_are_seen() {
+    let with =
+        |seed| run(8, seed, |config| config.sabotage = Some(TopologySabotage::IgnoreStandbys));
+    let report = (1..40).map(with).find(|report| report.verdict().is_err());
+    let report = report.expect("a fault is found");
+    assert!(report.missing > 0 && report.mended_alone > 0, "{report:?}");
+    let repaired = run(8, report.seed, |_| ());
+    assert_eq!(repaired.verdict(), Ok(()));
+    assert!(repaired.detours > 0, "{repaired:?}");
+}
+
+#[test]
 fn a_late_repair_is_seen() {
     let report = found(TopologySabotage::LateRepair);
     assert!(report.missing > 0, "{report:?}");

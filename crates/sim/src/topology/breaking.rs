@@ -2,7 +2,9 @@
 
 use super::config::TopologySabotage;
 use super::faults::{Fault, Planned};
+use super::machine::Machine;
 use super::world::{Step, World};
+use canopy_control::signal::Role;
 use canopy_wire::Time;
 use rand::RngExt;
 use std::time::Duration;
@@ -18,6 +20,15 @@ const FOUND_IN: Duration = Duration::from_millis(5_000);
 const RETURN: Duration = Duration::from_secs(8);
 /// A channel over which nothing comes ends.
 const SILENCE: Duration = Duration::from_secs(3);
+
+/// What a world lacks without a link.
+enum Without {
+    Nothing,
+    /// A parent for one relay, which has a standby parent.
+    Standby,
+    /// A parent that only the controller can give, or nobody.
+    Way,
+}
 
 impl World<'_> {
     /// How much longer things take the farther apart relays are.
@@ -37,7 +48,7 @@ impl World<'_> {
             }
             Fault::Relay(relay) => self.kill_relay(relay, number),
             // Nothing depends on anything yet, or all of it has failed once.
-            Fault::LinkOfTree | Fault::RelayOfTree => {}
+            Fault::LinkOfTree | Fault::RelayOfTree | Fault::StormOfTree => {}
             Fault::Controller => self.kill_controller(),
             Fault::Channels(one_in) => self.block(one_in, number),
             Fault::Loss => {
@@ -46,9 +57,9 @@ impl World<'_> {
             }
             Fault::Reordering => self.reorders = true,
             Fault::Storm(link) => {
+                self.excuse_storm(link, until);
                 self.cut[link] = true;
                 self.kill_controller();
-                self.excuse_all(until + RETURN + self.far());
             }
         }
         self.trace.arrived(
@@ -63,7 +74,7 @@ impl World<'_> {
         match self.faults[number].fault {
             Fault::Link(link) => self.cut[link] = false,
             Fault::Relay(relay) => self.start_relay(relay),
-            Fault::LinkOfTree | Fault::RelayOfTree => {}
+            Fault::LinkOfTree | Fault::RelayOfTree | Fault::StormOfTree => {}
             Fault::Controller => self.start_controller(),
             Fault::Channels(_) => self.reopen(),
             Fault::Loss => self.loses = false,
@@ -78,7 +89,8 @@ impl World<'_> {
     /// Of a fault of something on which a world depends, what that is. A link that fails again and again
     /// is left alone on purpose, so none fails twice so.
     fn choose(&mut self, fault: Fault) -> Fault {
-        if !matches!(fault, Fault::LinkOfTree | Fault::RelayOfTree) {
+        let of_tree = [Fault::LinkOfTree, Fault::RelayOfTree, Fault::StormOfTree];
+        if !of_tree.contains(&fault) {
             return fault;
         }
         let trees = self.process.controller.iter().flat_map(|controller| {
@@ -89,11 +101,14 @@ impl World<'_> {
             let above = above.and_then(|(above, _)| self.process.node(above));
             Some((relay, above.and_then(|above| self.graph.between(relay, above))))
         });
-        let has_failed =
-            |link: &usize| self.faults.iter().any(|planned| planned.fault == Fault::Link(*link));
+        let has_failed = |link: &usize| {
+            let of = [Fault::Link(*link), Fault::Storm(*link)];
+            self.faults.iter().any(|planned| of.contains(&planned.fault))
+        };
         let faults: Vec<Fault> = hops
             .filter_map(|(relay, link)| match fault {
                 Fault::LinkOfTree => link.filter(|link| !has_failed(link)).map(Fault::Link),
+                Fault::StormOfTree => link.filter(|link| !has_failed(link)).map(Fault::Storm),
                 _ => self.machines[relay].is_up().then_some(Fault::Relay(relay)),
             })
             .collect();
@@ -124,6 +139,59 @@ impl World<'_> {
     fn relays_of(&self, world: usize) -> Vec<usize> {
         let of = self.people.iter().filter(|person| person.world == world && person.is_wanted);
         of.map(|person| person.relay).collect()
+    }
+
+    /// A link fails, and the controller with it: what is published may be lost until the relays have
+    /// helped themselves; or, where they cannot, until the controller has its relays again.
+    fn excuse_storm(&mut self, link: usize, until: Time) {
+        for world in 0..self.worlds.len() {
+            match self.without(link, world) {
+                Without::Nothing => {}
+                Without::Standby => {
+                    self.told.alone += 1;
+                    let mended = self.now + REPAIRED_IN + self.far();
+                    self.model.excuse(world, self.now, mended);
+                }
+                Without::Way => {
+                    self.model.excuse(world, self.now, until + RETURN + self.far());
+                }
+            }
+        }
+    }
+
+    /// What relays that have been told everything lack on a world's tree without a link.
+    fn without(&self, link: usize, world: usize) -> Without {
+        let comtree = self.worlds[world].comtree;
+        let is_well = |machine: &Machine| machine.is_up() && !machine.detours.has(comtree);
+        let controller = self.process.controller.as_ref();
+        let is_told = controller.is_some_and(|controller| {
+            controller.is_settled()
+                && controller.why(comtree).is_some_and(|(_, broken)| broken.is_none())
+        });
+        if !is_told || !self.machines.iter().all(is_well) || self.cut.contains(&true) {
+            return Without::Way;
+        }
+        let ends = self.graph.edges[link].ends;
+        let branch = |at: usize, to: usize| {
+            let key = self.machines[to].identity.public();
+            self.machines[at].branch_to(comtree, key)
+        };
+        let [one, other] = [(ends[0], ends[1]), (ends[1], ends[0])].map(|(at, to)| branch(at, to));
+        let below = match (one, other) {
+            (None, None) => return Without::Nothing,
+            (Some(Role::Parent), Some(Role::Child)) => ends[0],
+            (Some(Role::Child), Some(Role::Parent)) => ends[1],
+            // A standby parent is not needed now.
+            (Some(one), Some(other)) if one.is_standby() && other.is_standby() => {
+                return Without::Nothing;
+            }
+            _ => return Without::Way,
+        };
+        let has_standby = (0..self.machines.len()).any(|to| {
+            branch(below, to) == Some(Role::StandbyParent)
+                && branch(to, below) == Some(Role::StandbyChild)
+        });
+        if has_standby { Without::Standby } else { Without::Way }
     }
 
     fn excuse_all(&mut self, until: Time) {

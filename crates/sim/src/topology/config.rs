@@ -31,6 +31,8 @@ pub enum TopologySabotage {
     LeakReservation,
     /// What the controller tells relays takes three seconds once something has failed.
     LateRepair,
+    /// No relay uses its standby parent.
+    IgnoreStandbys,
 }
 
 impl TopologyConfig {

@@ -1,5 +1,6 @@
 //! What the controller and the relays say to each other and do about it, as the daemons do.
 
+use super::config::TopologySabotage;
 use super::world::{LINK, Step, World};
 use crate::scale::machine::ip_port;
 use canopy_control::storage::{Storage, StorageError};
@@ -44,9 +45,28 @@ impl World<'_> {
         for sent in self.machines[relay].turn(self.now) {
             self.send(relay, sent);
         }
+        self.review_detours(relay);
         let turn = self.machines[relay].next_turn();
         self.ask_for_turn(relay, turn);
         self.pump_relay(relay);
+    }
+
+    /// Standby parents take the place of parents that are lost, as in the daemon.
+    pub(crate) fn review_detours(&mut self, relay: usize) {
+        if self.config.sabotage == Some(TopologySabotage::IgnoreStandbys) {
+            return;
+        }
+        let has_controller = self.channels[relay].is_open();
+        let life = self.machines[relay].life;
+        match self.machines[relay].review_detours(self.now, has_controller) {
+            Ok((begun, next)) => {
+                self.told.detours += begun;
+                if let Some(at) = next {
+                    self.at(at, Step::Detours(relay, life));
+                }
+            }
+            Err(why) => self.model.broken(self.now, format!("relay {relay}, a detour: {why}")),
+        }
     }
 
     /// A relay calls the controller, and registers.

@@ -30,6 +30,8 @@ pub(crate) enum Fault {
     Reordering,
     /// A link and the controller at once.
     Storm(usize),
+    /// The same, with a link on which a world depends when it fails.
+    StormOfTree,
 }
 
 /// A fault with its times.
@@ -46,7 +48,7 @@ pub(crate) fn draw(graph: &Graph, from: u64, until: u64, rng: &mut ChaCha8Rng) -
     let mut links: Vec<usize> = (0..graph.edges.len()).collect();
     let mut at = from;
     while at + EVERY <= until {
-        let kind = rng.random_range(0..10);
+        let kind = rng.random_range(0..12);
         let relay = rng.random_range(0..graph.names.len());
         // A link that fails again and again is left alone on purpose.
         let mut link = || {
@@ -62,13 +64,14 @@ pub(crate) fn draw(graph: &Graph, from: u64, until: u64, rng: &mut ChaCha8Rng) -
             6 => Fault::Channels(2 + relay % 3),
             7 => Fault::Loss,
             8 => Fault::Reordering,
+            9..=10 => Fault::StormOfTree,
             _ => link().map_or(Fault::Controller, Fault::Storm),
         };
         let lasts = rng.random_range(1_000..3_500);
         let from = Time::from_millis(at + rng.random_range(0..500));
         planned.push(Planned { fault, from, until: from + Duration::from_millis(lasts) });
         // A controller that starts waits for its relays before it gives one up.
-        at += if matches!(fault, Fault::Storm(_)) { EVERY * 2 } else { EVERY };
+        at += if matches!(fault, Fault::Storm(_) | Fault::StormOfTree) { EVERY * 2 } else { EVERY };
     }
     planned
 }

@@ -4,14 +4,15 @@
 use super::config::TopologySabotage;
 use crate::host::{Thread, UNIX_ZERO, Waiting, steer};
 use crate::overlay::machine::{Sent, Sockets};
-use canopy_control::{Applying, ItemKey, RelaySide};
-use canopy_overlay::{LinkWatch, Net, Seen, changes, member_change, wanted};
+use canopy_control::signal::Role;
+use canopy_control::{Applying, Item, ItemKey, RelaySide};
+use canopy_overlay::{Detours, Items, LinkWatch, Net, Seen, changes, member_change, wanted};
 use canopy_relay::{
     ADDRESS_REST, Budgets, Change, Counters, Gate, GateLimits, Mode, Notice, Places, Refusal,
     Relay, RelayConfig, Siblings, TableLimits, Trust,
 };
-use canopy_session::{Identity, Keyring, SessionLimits};
-use canopy_wire::{SAFE_DATAGRAM, Suite, Tag, Time};
+use canopy_session::{Identity, Keyring, PublicKey, SessionLimits};
+use canopy_wire::{Comtree, SAFE_DATAGRAM, Suite, Tag, Time};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use std::net::SocketAddr;
@@ -35,10 +36,13 @@ pub(crate) struct Machine {
     thread: Option<Thread>,
     pub(crate) side: RelaySide,
     watch: LinkWatch,
+    pub(crate) detours: Detours,
     base: Net,
     net: Net,
     opened: Vec<u8>,
     retired: Counters,
+    /// A detour is over, and the data plane is still to have one parent.
+    has_returned: bool,
     /// What is being applied.
     pub(crate) applying: Option<Applying>,
     /// Counted by its starts.
@@ -70,10 +74,12 @@ impl Machine {
             thread: None,
             side: RelaySide::new(0),
             watch: LinkWatch::default(),
+            detours: Detours::default(),
             base: Net { most_subscriptions: 1_000, ..Net::default() },
             net: Net::default(),
             opened: Vec::new(),
             retired: Counters::default(),
+            has_returned: false,
             applying: None,
             life: 0,
         }
@@ -103,8 +109,23 @@ impl Machine {
             siblings.map(|siblings| Thread::new(Relay::new(config, siblings, keys, &table_key)));
         self.side = RelaySide::new(self.life);
         self.watch = LinkWatch::default();
+        self.detours = Detours::default();
         self.net = self.base.clone();
         self.applying = None;
+        self.has_returned = false;
+    }
+
+    /// What a neighbour is to it on a comtree, as the controller wants it.
+    pub(crate) fn branch_to(&self, comtree: Comtree, neighbour: &PublicKey) -> Option<Role> {
+        let items = self.side.items();
+        let link = items.values().find_map(|item| match item {
+            Item::Link { id, key, .. } if key == neighbour => Some(*id),
+            _ => None,
+        })?;
+        let Some(Item::Comtree { branches, .. }) = items.get(&ItemKey::Comtree(comtree)) else {
+            return None;
+        };
+        branches.iter().find(|branch| branch.link == link).map(|branch| branch.role)
     }
 
     /// The relay goes down with all that it knew.
@@ -165,7 +186,19 @@ impl Machine {
             Some(item) => _ = items.insert(key, item.clone()),
             None => _ = items.remove(&key),
         }
-        let mut after = wanted(&self.base, &self.net, &items, Suite::ChaCha20Poly1305)?;
+        self.detours.review(local, &items);
+        let items = self.detours.apply_to(&items).into_owned();
+        self.apply_items(local, &items, sabotage)
+    }
+
+    /// Gives the data plane what these items say instead of what it has.
+    fn apply_items(
+        &mut self,
+        local: Time,
+        items: &Items,
+        sabotage: Option<TopologySabotage>,
+    ) -> Result<(), String> {
+        let mut after = wanted(&self.base, &self.net, items, Suite::ChaCha20Poly1305)?;
         if sabotage == Some(TopologySabotage::DropBranch) && after.branches.len() > 1 {
             after.branches.pop_last();
         }
@@ -180,6 +213,28 @@ impl Machine {
         }
         self.net.names = after.names;
         Ok(())
+    }
+
+    /// Begins and ends detours that are due. Returns how many have begun, and when to look again.
+    pub(crate) fn review_detours(
+        &mut self,
+        now: Time,
+        has_controller: bool,
+    ) -> Result<(u32, Option<Time>), String> {
+        let local = self.local(now);
+        if self.thread.is_none() {
+            return Ok((0, None));
+        }
+        self.detours.set_controller(has_controller);
+        let before = self.detours.clone();
+        let has_changed = self.detours.review(local, self.side.items());
+        if has_changed || core::mem::take(&mut self.has_returned) {
+            let items = self.detours.apply_to(self.side.items()).into_owned();
+            self.apply_items(local, &items, None)?;
+        }
+        let begun = self.detours.comtrees().filter(|comtree| !before.has(*comtree)).count();
+        let next = self.detours.poll_timeout(local, self.side.items());
+        Ok((begun as u32, next.map(|at| self.global(at))))
     }
 
     fn go(&mut self, local: Time, steps: Vec<Change>) -> Result<(), String> {
@@ -248,10 +303,14 @@ impl Machine {
                     let up = matches!(notice, Notice::LinkUp { .. });
                     let link = relay.links().find(|link| link.key == key);
                     let round_trip = link.and_then(|link| link.round_trip).unwrap_or_default();
+                    self.detours.hear_link(local, key, up);
                     let delay_us = (round_trip.as_micros() / 2) as u32;
                     if let Some(report) = self.watch.told(local, &key, up, delay_us) {
                         self.side.set_link(local, report);
                     }
+                }
+                Notice::ParentSucceeded { comtree } if self.detours.succeeded(comtree) => {
+                    self.has_returned = true;
                 }
                 Notice::ParentSucceeded { comtree } => self.side.set_succeeded(local, comtree),
                 _ => {}

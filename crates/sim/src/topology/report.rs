@@ -18,6 +18,8 @@ pub(crate) struct Told {
     pub(crate) faults: u32,
     pub(crate) moved: u32,
     pub(crate) controllers: u32,
+    pub(crate) detours: u32,
+    pub(crate) alone: u32,
 }
 
 /// What a run on a graph has shown.
@@ -76,6 +78,10 @@ pub struct TopologyReport {
     pub moved: u32,
     /// How many lives the controller had.
     pub controllers: u32,
+    /// How often a relay used its standby parent.
+    pub detours: u32,
+    /// How many links of trees failed with the controller, and had to be made up for without it.
+    pub mended_alone: u32,
     /// A hash of all datagrams and messages in order.
     pub trace_hash: String,
     /// What was wrong.
@@ -128,6 +134,8 @@ impl TopologyReport {
             faults: told.faults,
             moved: told.moved,
             controllers: told.controllers,
+            detours: told.detours,
+            mended_alone: told.alone,
             trace_hash,
             problems,
             replay: config.replay(),

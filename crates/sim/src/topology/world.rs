@@ -46,6 +46,8 @@ pub(crate) enum Step {
     RelayTimer(usize, u32),
     Applied(usize, u32),
     Look(usize, u32),
+    /// A relay looks whether a detour is due.
+    Detours(usize, u32),
     ToController(usize, u64, Vec<u8>),
     ToRelay(usize, u64, Vec<u8>),
     ControllerTimer(u32),
@@ -244,7 +246,13 @@ impl<'a> World<'a> {
                 self.after(LOOK, Step::Look(relay, life));
                 self.pump_relay(relay);
             }
-            Step::Turn(..)
+            Step::Detours(relay, life) if lives(self, relay, life) => {
+                self.review_detours(relay);
+                let turn = self.machines[relay].next_turn();
+                self.ask_for_turn(relay, turn);
+            }
+            Step::Detours(..)
+            | Step::Turn(..)
             | Step::Connect(..)
             | Step::RelayTimer(..)
             | Step::Applied(..)
