@@ -289,21 +289,19 @@ impl State {
             branches.iter().any(|branch| !stays(*relay, branch))
         };
         if before.iter().any(goes) {
-            for (relay, branches) in &before {
-                let left = branches.iter().filter(|branch| stays(*relay, branch));
-                let left: Vec<Branch> = left.copied().collect();
-                if left.len() < branches.len() {
-                    let item = self.comtree_base(comtree, *relay, left);
+            for (relay, branches) in &mut before {
+                let had = branches.len();
+                branches.retain(|branch| stays(*relay, branch));
+                if branches.len() < had {
+                    let item = self.comtree_base(comtree, *relay, branches.clone());
                     op.effects.push(Effect::Comtree(comtree, *relay, item));
                 }
             }
             op.effects.push(Effect::Barrier(comtree));
         }
         let relays: BTreeSet<RelayId> = before.keys().chain(after.keys()).copied().collect();
-        // Its link may be one of the new tree; then it has gone and comes again.
-        let has_swap = |relay: &RelayId| swap.is_some_and(|swap| swap.next == *relay);
         for relay in relays {
-            if has_swap(&relay) || before.get(&relay) != after.get(&relay) {
+            if before.get(&relay) != after.get(&relay) {
                 let item = self.comtree_item(comtree, relay);
                 op.effects.push(Effect::Comtree(comtree, relay, item));
             }
