@@ -5,6 +5,7 @@ use anyhow::{Context, bail};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// Where FRR's package has its daemons.
 const DAEMONS: &str = "/usr/lib/frr";
@@ -12,8 +13,10 @@ const DAEMONS: &str = "/usr/lib/frr";
 /// as between relays.
 const BFD_EVERY_MS: u32 = 75;
 const BFD_MISSES: u32 = 3;
-/// Ports and numbers of tunnels.
 const TUNNEL_PORT: u16 = 4789;
+/// The socket at which zebra takes the other daemons' routes.
+const API: &str = "zebra.api";
+const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// The daemons, and what they keep. They end with this.
 pub(super) struct Routers {
@@ -76,6 +79,8 @@ impl Routers {
             for (daemon, settings) in settings {
                 let started = start(bed, relay, daemon, &folder, &settings);
                 daemons.push(started.with_context(|| format!("{daemon} of {}", name(relay)))?);
+                // The others call it when they start, and if it is not there only ten seconds later.
+                until_there(&folder.join(API))?;
             }
         }
         Ok(Routers { _daemons: daemons, _folder: root })
@@ -127,6 +132,17 @@ fn ospf(relay: usize, others: &[usize]) -> String {
     text + &format!("router ospf\n ospf router-id {}\nexit\n", address(relay))
 }
 
+fn until_there(file: &Path) -> anyhow::Result<()> {
+    let began = Instant::now();
+    while !file.exists() {
+        if began.elapsed() > START_LIMIT {
+            bail!("zebra has not made {} after {} s", file.display(), START_LIMIT.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
 /// The daemons are root's no more once they have started.
 fn give_to_frr(folder: &Path) -> anyhow::Result<()> {
     let output = Command::new("chown").arg("frr:frr").arg(folder).output()?;
@@ -150,7 +166,7 @@ fn start(
         .args(["-P", "0", "--vty_socket"])
         .arg(folder)
         .arg("-z")
-        .arg(folder.join("zebra.api"))
+        .arg(folder.join(API))
         .arg("-f")
         .arg(file("conf"))
         .arg("-i")
