@@ -132,6 +132,8 @@ fn row(bed: &Bed, routers: &Routers, cut: u16, ends: [usize; 2]) -> anyhow::Resu
         Ok(routers.is_direct(bed, one, other)? && routers.is_direct(bed, other, one)?)
     })?;
     std::thread::sleep(STEADY);
+    // Who joins while they leave would hang on their relays, and not go directly.
+    until("the members of the cut before have left", || streams::is_empty(bed))?;
     let pair = Pair::new(bed, cut, from, to)?;
     let is_over = |hop: &[usize; 2]| hop.contains(&one) && hop.contains(&other);
     until("the world's tree goes directly", || Ok(bed.tree()?.iter().any(is_over)))?;

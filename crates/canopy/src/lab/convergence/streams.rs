@@ -92,6 +92,13 @@ impl Pair {
     }
 }
 
+/// Whether nobody is in the world.
+pub(super) fn is_empty(bed: &Bed) -> anyhow::Result<bool> {
+    let path = format!("/v1/worlds/{DEFAULT_WORLD}/members");
+    let answer = bed.ask(Method::GET, &path, String::new())?;
+    Ok(answer["members"].as_array().context("the controller lists no members")?.is_empty())
+}
+
 fn list(heard: &Heard) -> Vec<Instant> {
     heard.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
 }
