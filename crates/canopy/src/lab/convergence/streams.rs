@@ -84,12 +84,22 @@ impl Pair {
             }
             outcome
         })?;
-        for address in addresses {
-            let path = format!("/v1/worlds/{DEFAULT_WORLD}/members/{address}");
-            bed.ask(Method::DELETE, &path, String::new())?;
-        }
+        dismiss(bed, &addresses)?;
         Ok(outcome)
     }
+
+    /// Has both leave who have not come.
+    pub(super) fn leave(self, bed: &Bed) -> anyhow::Result<()> {
+        dismiss(bed, &self.addresses)
+    }
+}
+
+fn dismiss(bed: &Bed, addresses: &[String]) -> anyhow::Result<()> {
+    for address in addresses {
+        let path = format!("/v1/worlds/{DEFAULT_WORLD}/members/{address}");
+        bed.ask(Method::DELETE, &path, String::new())?;
+    }
+    Ok(())
 }
 
 /// Whether nobody is in the world.
