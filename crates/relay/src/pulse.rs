@@ -5,11 +5,11 @@ use canopy_session::LinkTraffic;
 use canopy_wire::{LinkHello, Time};
 use core::time::Duration;
 
-/// A hello leaves this often, more or less a quarter.
+/// A hello leaves at least this often, and at most a quarter earlier.
 const HELLO_EVERY: Duration = Duration::from_millis(50);
 /// A link is down when nothing was heard for so long, or when the neighbour says that it has heard
-/// nothing for so long: four hellos in a row, and a part of the fifth.
-const LOST_AFTER: Duration = Duration::from_millis(225);
+/// nothing for so long: four hellos in a row.
+const LOST_AFTER: Duration = Duration::from_millis(200);
 /// A link that has just come up is given so long: the first answer takes a round trip.
 const FIRST_ANSWER: Duration = Duration::from_secs(2);
 /// Rates and losses are of this time, smoothed.
@@ -92,8 +92,7 @@ impl Pulse {
         if now < self.hello_at {
             return None;
         }
-        let part = HELLO_EVERY / 4;
-        self.hello_at = now + HELLO_EVERY - part + part * (jitter % 3) as u32;
+        self.hello_at = now + HELLO_EVERY - HELLO_EVERY / 8 * (jitter % 3) as u32;
         let (echo, at) = self.stamp;
         Some(LinkHello {
             stamp: now.as_nanos().max(1),

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 pub(super) const WINDOW: usize = 64;
 /// A packet is sent again after the round trip of the link, twice, and this; later more seldom. Where a
 /// tree is repaired, the first may come before the parent has the branch, and traffic waits for the next.
-const RESEND_AFTER: Duration = Duration::from_millis(10);
+const RESEND_AFTER: Duration = Duration::from_millis(5);
 /// It waits at most so long, however often it was sent.
 const RESEND_AT_MOST: Duration = Duration::from_secs(2);
 /// In a subscription's lifetime the parent is asked again so often.

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 /// Where FRR's package has its daemons.
 const DAEMONS: &str = "/usr/lib/frr";
-/// BFD says that it is there so often, milliseconds, and misses three before a link counts as down: 225 ms,
-/// as between relays.
-const BFD_EVERY_MS: u32 = 75;
-const BFD_MISSES: u32 = 3;
+/// BFD says that it is there so often, milliseconds, or a quarter earlier, and misses four before a link
+/// counts as down: as relays do.
+const BFD_EVERY_MS: u32 = 50;
+const BFD_MISSES: u32 = 4;
 const TUNNEL_PORT: u16 = 4789;
 /// The socket at which zebra takes the other daemons' routes.
 const API: &str = "zebra.api";
@@ -188,6 +188,6 @@ mod tests {
         let text = ospf(0, &[1, 4]);
         assert_eq!(text.matches("ip ospf bfd profile cut").count(), 2);
         assert!(text.contains("interface to5\n") && text.contains("router-id 10.91.0.1\n"));
-        assert!(bfd().contains("transmit-interval 75\n"));
+        assert!(bfd().contains("transmit-interval 50\n"));
     }
 }
