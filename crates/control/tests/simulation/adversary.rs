@@ -141,11 +141,13 @@ fn attack_each_link(hops: &[TreeHop], core: &Core, limits: &[Limits], reserved: 
 }
 
 /// What is in force at the relays carries the members that are let in there now: towards the core all
-/// that they send, elsewhere as much as is received. A link is in force where both ends have it.
+/// that they send, elsewhere as much as is received. A link is in force where both ends have it, and
+/// not for want of another.
 pub(crate) fn check_in_force(controller: &Controller, relays: &[SimRelay], comtree: Comtree) {
     let on = |relay: RelayId, link: LinkId| {
         let of = relay_of(relays, relay).map(|relay| branches(relay, comtree)).unwrap_or_default();
-        of.into_iter().find(|branch| branch.link == link)
+        let is_standby = |role| matches!(role, Role::StandbyParent | Role::StandbyChild);
+        of.into_iter().find(|branch| branch.link == link && !is_standby(branch.role))
     };
     // A tree is kept in order from the root, so that its parts are in order too.
     let mut parts: Vec<Vec<TreeHop>> = Vec::new();
