@@ -141,17 +141,26 @@ fn attack_each_link(hops: &[TreeHop], core: &Core, limits: &[Limits], reserved: 
 }
 
 /// What is in force at the relays carries the members that are let in there now: towards the core all
-/// that they send, elsewhere as much as is received. A link is in force where both ends have it, and
-/// not for want of another.
+/// that they send, elsewhere as much as is received. A link is in force where both ends have it. Not in
+/// force are the branches of standby parents, and a parent that the next one has succeeded.
 pub(crate) fn check_in_force(controller: &Controller, relays: &[SimRelay], comtree: Comtree) {
+    let tree = controller.tree(comtree);
     let on = |relay: RelayId, link: LinkId| {
         let of = relay_of(relays, relay).map(|relay| branches(relay, comtree)).unwrap_or_default();
-        let is_standby = |role| matches!(role, Role::StandbyParent | Role::StandbyChild);
-        of.into_iter().find(|branch| branch.link == link && !is_standby(branch.role))
+        let above = tree.iter().find(|hop| hop.relay == relay).and_then(|hop| hop.above);
+        let is_next = |branch: &Branch| {
+            branch.role == Role::NextParent && above.is_some_and(|(_, link)| link == branch.link)
+        };
+        let has_succeeded = of.iter().any(is_next);
+        of.into_iter().find(|branch| branch.link == link).filter(|branch| match branch.role {
+            Role::StandbyParent | Role::StandbyChild => false,
+            Role::Parent => !has_succeeded,
+            Role::NextParent | Role::Core | Role::Child => true,
+        })
     };
     // A tree is kept in order from the root, so that its parts are in order too.
     let mut parts: Vec<Vec<TreeHop>> = Vec::new();
-    for hop in controller.tree(comtree) {
+    for hop in &tree {
         let joined = hop
             .above
             .filter(|(above, link)| on(hop.relay, *link).is_some() && on(*above, *link).is_some());
@@ -159,8 +168,8 @@ pub(crate) fn check_in_force(controller: &Controller, relays: &[SimRelay], comtr
             parts.iter_mut().find(|part| part.iter().any(|of| of.relay == above))
         });
         match part {
-            Some(part) => part.push(hop),
-            None => parts.push(vec![TreeHop { above: None, ..hop }]),
+            Some(part) => part.push(*hop),
+            None => parts.push(vec![TreeHop { above: None, ..*hop }]),
         }
     }
     let mut with_members = 0;
