@@ -682,7 +682,7 @@ mod tests {
         assert_eq!(chosen, [7]);
     }
 
-    /// All come together, which is the hardest. `tests/thinning.rs` has more, with a whole relay.
+    /// All come together, which is the hardest. `tests/relay/thinning.rs` has more, with a whole relay.
     #[test]
     fn a_crowd_in_step_shares_a_budget_by_weight() {
         for (share, most) in [(0.05, 8.0), (0.25, 8.5)] {

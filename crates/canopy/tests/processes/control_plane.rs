@@ -1,0 +1,372 @@
+//! A controller and its relays as processes: what they carry, and what becomes of it when one is killed.
+
+use crate::support::{Server, canopy, round_trace, run};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Cluster {
+    folder: tempfile::TempDir,
+    controller: Option<Server>,
+    listen: SocketAddr,
+    key: String,
+}
+
+impl Cluster {
+    fn start() -> Cluster {
+        Cluster::start_in(tempfile::tempdir().unwrap(), &[])
+    }
+
+    fn start_in(folder: tempfile::TempDir, more: &[&str]) -> Cluster {
+        let controller = start_controller_with(folder.path(), "127.0.0.1:0", more);
+        let key = controller.ready["key"].as_str().unwrap().to_owned();
+        let listen = controller.address("listen");
+        Cluster { folder, controller: Some(controller), listen, key }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn relay(&self, name: &str) -> Server {
+        let (key, controller) = (self.path(&format!("{name}.key")), self.listen.to_string());
+        let flags = ["--threads", "1", "--key", &key, "--name", name, "--controller", &controller];
+        Server::relay(&[&flags[..], &["--controller-key", &self.key]].concat())
+    }
+
+    /// What the API answers, whose status is to be 2xx.
+    fn ask(&self, method: &str, path: &str, body: &Value) -> Value {
+        let (status, answer) = self.try_ask(method, path, body);
+        assert!((200..300).contains(&status), "{method} {path}: {status} {answer}");
+        answer
+    }
+
+    fn try_ask(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        let api = self.controller.as_ref().unwrap().address("api");
+        let secret = std::fs::read_to_string(self.folder.path().join("api.secret")).unwrap();
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let mut stream = TcpStream::connect(api).unwrap();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {}\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            secret.trim(),
+            body.len()
+        )
+        .unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let status = text.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap();
+        let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        (status, serde_json::from_str(body).unwrap_or(Value::Null))
+    }
+
+    /// Waits until a relay is the root of the world `w`.
+    fn until_the_root_is(&self, relay: &str) {
+        let began = Instant::now();
+        while self.ask("GET", "/v1/worlds/w", &Value::Null)["comtrees"][0]["tree"][0]["relay"]
+            != relay
+        {
+            assert!(began.elapsed() < PATIENCE, "{relay} does not become the root");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Drains a relay that is empty soon, and one that has a member.
+    fn drains(&self, empty: &str, full: &str) {
+        let drain = |name: &str, seconds: &str| {
+            let folder = self.folder.path().to_str().unwrap();
+            run(&["relay", "drain", name, "--wait", seconds, "--json", "--controller-dir", folder])
+        };
+        let done = drain(empty, "20");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let done: Value = serde_json::from_slice(&done.stdout).unwrap();
+        assert_eq!((&done["members"], &done["comtrees"]), (&json!(0), &json!(0)), "{done}");
+        let refused = drain(full, "1");
+        let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success(), "{why}");
+        assert!(why.contains("not empty after 1 s: it has 1 members"), "{why}");
+    }
+
+    /// Waits until the relays are in these states, in the order of their names.
+    fn until_relays_are(&self, wanted: &[&str]) {
+        let began = Instant::now();
+        loop {
+            let told = self.ask("GET", "/v1/relays", &Value::Null);
+            let mut relays = told["relays"].as_array().unwrap().clone();
+            relays.sort_by_key(|relay| relay["name"].to_string());
+            let states: Vec<_> = relays.iter().map(|relay| relay["state"].clone()).collect();
+            if states == wanted {
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "the relays are not {wanted:?}: {told}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// A member of the world w that is nearest to a relay.
+    fn member(&self, subject: &str, relay: &str) -> Member {
+        let file = self.folder.path().join(format!("{subject}.client"));
+        let made = run(&["token", "client-key", "--out", file.to_str().unwrap()]);
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let client_key = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+        let measured = json!([{ "relay": relay, "delay_us": 1 }]);
+        let ask = json!({ "subject": subject, "client_key": client_key, "measured": measured });
+        let joined = self.ask("POST", "/v1/worlds/w/members", &ask);
+        assert_eq!(joined["relay"]["name"], relay);
+        Member {
+            relay: joined["relay"]["address"].as_str().unwrap().to_owned(),
+            comtree: joined["comtrees"][0].to_string(),
+            token: joined["token"].as_str().unwrap().to_owned(),
+            file,
+        }
+    }
+
+    fn kill_controller(&mut self) {
+        self.controller.take().unwrap().kill();
+    }
+
+    fn restart_controller(&mut self) {
+        let listen = self.listen.to_string();
+        self.controller = Some(start_controller(self.folder.path(), &listen));
+    }
+}
+
+fn start_controller(folder: &Path, listen: &str) -> Server {
+    start_controller_with(folder, listen, &[])
+}
+
+fn start_controller_with(folder: &Path, listen: &str, more: &[&str]) -> Server {
+    let dir = folder.to_str().unwrap();
+    let at = ["--listen", listen, "--api", "127.0.0.1:0", "--degree", "2"];
+    Server::start(&[&["controller", "--dir", dir, "--json"][..], &at, more].concat())
+}
+
+/// A participant with its token.
+struct Member {
+    relay: String,
+    comtree: String,
+    token: String,
+    file: PathBuf,
+}
+
+impl Member {
+    fn flags(&self) -> [&str; 8] {
+        let file = self.file.to_str().unwrap();
+        let [relay, comtree, token] = [&self.relay, &self.comtree, &self.token];
+        ["--relay", relay, "--comtree", comtree, "--token", token, "--client-key", file]
+    }
+
+    fn listen(&self, group: &str) -> Listener {
+        let mut command = canopy(&[&["sub", group][..], &self.flags()].concat());
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let (tell, told) = channel();
+        std::thread::spawn(move || {
+            lines.map_while(Result::ok).all(|line| tell.send(line).is_ok());
+        });
+        Listener { process, told }
+    }
+
+    fn publish(&self, group: &str, text: &str) {
+        let said = run(&[&["pub", group, text][..], &self.flags()].concat());
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    }
+}
+
+struct Listener {
+    process: Child,
+    told: Receiver<String>,
+}
+
+impl Listener {
+    /// Whether it hears what a member publishes again and again.
+    fn hears(&self, from: &Member, group: &str, text: &str) {
+        let began = Instant::now();
+        loop {
+            from.publish(group, text);
+            let line = self.told.recv_timeout(Duration::from_millis(300)).unwrap_or_default();
+            if line.contains(text) {
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "{text:?} never came");
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        _ = self.process.kill();
+        _ = self.process.wait();
+    }
+}
+
+#[test]
+fn relays_carry_a_world_whether_the_controller_is_there_or_not() {
+    let mut cluster = Cluster::start();
+    let _first = [cluster.relay("r1"), cluster.relay("r2")];
+    let third = cluster.relay("r3");
+    cluster.until_relays_are(&["up", "up", "up"]);
+    let links = cluster.ask("GET", "/v1/links", &Value::Null);
+    assert_eq!(links["links"].as_array().unwrap().len(), 3, "all are joined: {links}");
+    cluster.ask("POST", "/v1/worlds", &json!({ "name": "w" }));
+    let [one, two, three] =
+        [("a", "r1"), ("b", "r2"), ("c", "r3")].map(|(who, at)| cluster.member(who, at));
+    let (at_two, at_three) = (two.listen("7"), three.listen("7"));
+    at_two.hears(&one, "7", "before");
+    at_three.hears(&one, "7", "before");
+
+    cluster.kill_controller();
+    at_two.hears(&one, "7", "without");
+    at_three.hears(&one, "7", "without");
+    // Who comes anew with a token that holds is let in, too.
+    one.listen("8").hears(&two, "8", "anew");
+
+    cluster.restart_controller();
+    assert_eq!(cluster.controller.as_ref().unwrap().ready["life"], 2);
+    cluster.until_relays_are(&["up", "up", "up"]);
+    let four = cluster.member("d", "r2");
+    at_three.hears(&four, "7", "afterwards");
+    let links = cluster.ask("GET", "/v1/links", &Value::Null);
+    assert_eq!(links["links"].as_array().unwrap().len(), 3, "{links}");
+
+    third.kill();
+    cluster.until_relays_are(&["up", "up", "gone"]);
+    let _third = cluster.relay("r3");
+    cluster.until_relays_are(&["up", "up", "up"]);
+    cluster.member("e", "r3");
+}
+
+#[test]
+fn a_world_moves_off_its_root_that_drains_and_loses_no_update() {
+    let cluster = Cluster::start();
+    let _relays = ["r1", "r2", "r3"].map(|name| cluster.relay(name));
+    cluster.until_relays_are(&["up", "up", "up"]);
+    // Without a link between the others the way leads over the second.
+    let links = cluster.ask("GET", "/v1/links", &Value::Null);
+    let links = links["links"].as_array().unwrap();
+    let others = |link: &&Value| !link["ends"].to_string().contains("\"r2\"");
+    let link = links.iter().find(others).unwrap();
+    cluster.ask("DELETE", &format!("/v1/links/{}", link["id"]), &Value::Null);
+    cluster.ask("POST", "/v1/worlds", &json!({ "name": "w" }));
+    let [one, three] = [("a", "r1"), ("c", "r3")].map(|(who, at)| cluster.member(who, at));
+    // The root is the relay that is to go.
+    cluster.ask("POST", "/v1/worlds/w/move?root=r2", &Value::Null);
+    cluster.until_the_root_is("r2");
+    let listener = three.listen("7");
+    let mut sender = canopy(&[&["pub", "7", "-"][..], &one.flags()].concat());
+    let mut sender = sender.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut input = sender.stdin.take().unwrap();
+    let mut sent = 0;
+    let mut send = |times: u32| {
+        for _ in 0..times {
+            writeln!(input, "number {sent} ").unwrap();
+            sent += 1;
+            std::thread::sleep(Duration::from_millis(25));
+        }
+        sent
+    };
+    let number =
+        |line: String| line.split("number ").nth(1)?.split(' ').next()?.parse::<u32>().ok();
+    let began = Instant::now();
+    let mut heard = Vec::new();
+    while heard.is_empty() {
+        assert!(began.elapsed() < PATIENCE, "nothing came");
+        send(1);
+        heard.extend(listener.told.try_iter().filter_map(number));
+    }
+    let goes_over = || {
+        let told = cluster.ask("GET", "/v1/worlds/w", &Value::Null);
+        told["comtrees"].to_string().contains("\"r2\"")
+    };
+    assert!(goes_over());
+    let rate =
+        json!({ "ends": ["r1", "r3"], "bits": 100_000_000, "packets": 100_000, "delay_us": 9 });
+    cluster.ask("POST", "/v1/links", &rate);
+    cluster.ask("POST", "/v1/relays/r2/drain", &Value::Null);
+    while goes_over() {
+        assert!(began.elapsed() < PATIENCE, "it stays where it is");
+        send(20);
+    }
+    let last = send(100) - 1;
+    while heard.last() != Some(&last) {
+        let Ok(line) = listener.told.recv_timeout(Duration::from_secs(5)) else {
+            let world = cluster.ask("GET", "/v1/worlds/w", &Value::Null);
+            let gap = heard.windows(2).find(|pair| pair[1] != pair[0] + 1);
+            panic!("after {:?} of {last} nothing comes; first gap {gap:?}; {world}", heard.last());
+        };
+        heard.extend(number(line));
+    }
+    let gaps: Vec<_> = heard.windows(2).filter(|pair| pair[1] != pair[0] + 1).collect();
+    assert!(gaps.is_empty(), "each comes once, in order, of {last}: {gaps:?}");
+    cluster.drains("r2", "r3");
+    cluster.ask("DELETE", "/v1/relays/r2", &Value::Null);
+    drop(input);
+    sender.wait().unwrap();
+}
+
+#[test]
+fn a_relay_that_is_not_listed_or_has_anothers_name_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("relays");
+    std::fs::write(&list, "").unwrap();
+    let dir = folder.path().join("controller");
+    let at = ["--listen", "127.0.0.1:0", "--api", "127.0.0.1:0", "--json"];
+    let listed = ["controller", "--dir", dir.to_str().unwrap(), "--relays", list.to_str().unwrap()];
+    let controller = Server::start(&[&listed[..], &at].concat());
+    let listen = controller.address("listen").to_string();
+    let key = controller.ready["key"].as_str().unwrap().to_owned();
+    let start = |name: &str| {
+        let flags = ["relay", "--listen", "127.0.0.1:0", "--json", "--threads", "1"];
+        let to = ["--name", name, "--controller", &listen, "--controller-key", &key];
+        Server::start_telling(&[&flags[..], &to].concat(), Stdio::piped())
+    };
+    let says = |relay: &mut Server, words: &str| {
+        let mut logs = relay.logs();
+        let mut line = String::new();
+        while !line.contains(words) {
+            line.clear();
+            assert!(logs.read_line(&mut line).unwrap() > 0, "it never says {words:?}");
+        }
+    };
+    let mut first = start("a");
+    says(&mut first, "its key is not among those that may register");
+    let first_key = first.ready["key"].as_str().unwrap();
+    std::fs::write(&list, format!("{first_key} b\n")).unwrap();
+    let mut other = start("a");
+    says(&mut other, "its key is not among those that may register");
+    let bad = run(&["relay", "--controller", "127.0.0.1:1", "--listen", "127.0.0.1:0"]);
+    let why = String::from_utf8_lossy(&bad.stderr).into_owned();
+    assert!(!bad.status.success() && why.contains("--controller-key"), "{why}");
+}
+
+#[test]
+fn walkers_show_credentials_to_a_controller_that_asks_for_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let [signing, trust, trace] =
+        ["signing.key", "trust.toml", "trace.csv"].map(|file| folder.path().join(file));
+    let [signing, trace_file] = [&signing, &trace].map(|path| path.to_str().unwrap());
+    let made = run(&["token", "key", "--out", signing]);
+    let public = String::from_utf8(made.stdout).unwrap();
+    std::fs::write(&trust, format!("keys = [\"{}\"]\n", public.trim())).unwrap();
+    std::fs::write(&trace, round_trace(6, 3)).unwrap();
+    let cluster = Cluster::start_in(folder, &["--trust", trust.to_str().unwrap()]);
+    let _relays = ["r1", "r2"].map(|name| cluster.relay(name));
+    cluster.until_relays_are(&["up", "up"]);
+    cluster.ask("POST", "/v1/worlds", &json!({ "name": "w" }));
+    let listen = cluster.listen.to_string();
+    let to = ["--controller", &listen, "--controller-key", &cluster.key, "--world", "w"];
+    let walk = ["bots", "--json", "--trace", trace_file, "--token-key", signing];
+    let walked = run(&[&walk[..], &to].concat());
+    let report: Value = serde_json::from_slice(&walked.stdout).unwrap_or_else(|_| {
+        panic!("no report: {}", String::from_utf8_lossy(&walked.stderr));
+    });
+    assert!(walked.status.success(), "not flawless: {report}");
+    assert!(report["deliveries"].as_u64() > Some(0), "nobody heard anybody: {report}");
+}

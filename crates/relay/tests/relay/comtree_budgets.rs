@@ -1,0 +1,226 @@
+//! A comtree's own budget of what its participants are sent: they share it, and nobody else notices.
+
+use crate::support::thinning::{Say, Stage};
+use crate::support::{COMTREE, DOWNLINKS, OTHER_COMTREE, PERIODIC, config, with_downlink};
+use canopy_relay::{Budget, Budgets, Change, Down, Mode, PathShare, RelayConfig};
+use canopy_wire::{Comtree, Downlink, SAFE_DATAGRAM, Time, Weight};
+use std::ops::Range;
+use std::time::Duration;
+
+const MODES: [Mode; 2] = [Mode::Immediate, PERIODIC];
+const SECOND: Duration = Duration::from_secs(1);
+/// Publishers of the tests; the viewers come behind them.
+const PUBLISHERS: usize = 10;
+
+fn stage(mode: Mode, downlink: Downlink, viewers: usize) -> Stage {
+    // What paths bear depends on when each was asked last, and that on whatever else is sent.
+    let budgets = Budgets { paths: PathShare::Off, ..Budgets::default() };
+    let config = RelayConfig { budgets, ..config(mode) };
+    Stage::new(with_downlink(config, downlink), PUBLISHERS + viewers)
+}
+
+fn limit(stage: &mut Stage, down: Down) {
+    limit_on(stage, COMTREE, down);
+}
+
+fn limit_on(stage: &mut Stage, comtree: Comtree, down: Down) {
+    let budget = Budget { down_bits: down.bits, down_packets: down.updates, ..Budget::default() };
+    let change = Change::SetComtreeBudget { comtree, budget };
+    let now = stage.world.now;
+    stage.world.relay_mut().apply(now, change).unwrap();
+}
+
+/// Every publisher says something twenty times a second.
+fn talk(stage: &mut Stage, time: Duration) {
+    talk_of(stage, 0..PUBLISHERS, time);
+}
+
+fn talk_of(stage: &mut Stage, publishers: Range<usize>, time: Duration) {
+    let end = stage.world.now + time;
+    while stage.world.now < end {
+        for publisher in publishers.clone() {
+            stage.say(publisher, Say::to((publisher % PUBLISHERS) as u32));
+        }
+        stage.pass(Duration::from_millis(50));
+    }
+}
+
+/// All viewers want all publishers.
+fn want_everything(stage: &mut Stage, viewers: Range<usize>) {
+    for viewer in viewers {
+        (0..PUBLISHERS as u32).for_each(|group| stage.want(viewer, group, 0, Weight::ONE));
+    }
+    stage.upkeep();
+}
+
+fn sum(stage: &Stage, from: Time, to: Time) -> f64 {
+    let viewers = PUBLISHERS..stage.bytes.len();
+    let bytes: usize = viewers.map(|viewer| stage.bytes_between(viewer, from, to)).sum();
+    8.0 * bytes as f64 / to.since(from).as_secs_f64()
+}
+
+/// What all viewers together were sent at most in any 100 ms, in bytes.
+fn most(stage: &Stage, from: Time) -> usize {
+    let viewers = PUBLISHERS..stage.bytes.len();
+    let mut sent: Vec<(Time, usize)> =
+        viewers.flat_map(|viewer| stage.bytes[viewer].iter().copied()).collect();
+    sent.retain(|(at, _)| *at >= from);
+    sent.sort_unstable();
+    let within = |at: Time| {
+        let end = at + Duration::from_millis(100);
+        sent.iter().filter(|(time, _)| *time >= at && *time < end).map(|(_, bytes)| bytes).sum()
+    };
+    sent.iter().map(|(at, _)| within(*at)).max().unwrap_or(0)
+}
+
+/// Six viewers that want a different number of publishers each: who wants little gets all of it, and the
+/// others get the same of what is left. Nothing of the budget is left unused.
+#[test]
+fn receivers_of_a_comtree_share_its_budget() {
+    for (mode, downlink) in DOWNLINKS.map(|one| MODES.map(|mode| (mode, one))).concat() {
+        let mut stage = stage(mode, downlink, 6);
+        let wanted = [1, 2, 10, 10, 10, 9];
+        for (viewer, wants) in wanted.iter().enumerate() {
+            for publisher in 0..*wants {
+                stage.want(PUBLISHERS + viewer, publisher, 0, Weight::ONE);
+            }
+        }
+        stage.upkeep();
+        let start = stage.world.now;
+        talk(&mut stage, 2 * SECOND);
+        let each = sum(&stage, start, stage.world.now) / f64::from(wanted.iter().sum::<u32>());
+        // A half of what is wanted.
+        let bits = (each * 21.0) as u64;
+        limit(&mut stage, Down { bits, updates: 0 });
+        talk(&mut stage, 3 * SECOND);
+        let from = stage.world.now;
+        talk(&mut stage, 10 * SECOND);
+        let to = stage.world.now;
+        let used = sum(&stage, from, to) / bits as f64;
+        assert!((0.93..=1.0).contains(&used), "{used}: {mode:?} {downlink:?}");
+        let most = most(&stage, from);
+        let may = bits as usize / 80 + 2 * SAFE_DATAGRAM;
+        assert!(most <= may, "{most} of {may}: {mode:?} {downlink:?}");
+        let got = |viewer: usize| {
+            let all = stage.got[PUBLISHERS + viewer].iter();
+            all.filter(|got| got.at >= from).count() as f64
+        };
+        assert!(got(0) >= 0.97 * 200.0 && got(1) >= 0.97 * 400.0, "{} {}", got(0), got(1));
+        let others = [2, 3, 4, 5].map(got);
+        let (least, most) = (others.map(|got| got as u32), others.map(|got| got as u32));
+        let (least, most) = (least.iter().min().unwrap(), most.iter().max().unwrap());
+        assert!(*least as f64 >= 0.9 * f64::from(*most), "{others:?}: {mode:?} {downlink:?}");
+        stage.check_order_of_flows();
+    }
+}
+
+/// A budget that holds everything changes not a byte, and neither does another comtree's that holds little.
+#[test]
+fn where_the_budget_holds_everything_bursts_leave_as_without() {
+    for (mode, downlink) in DOWNLINKS.map(|one| MODES.map(|mode| (mode, one))).concat() {
+        let mut runs = Vec::new();
+        for budgets in [[0, 0], [20_000_000, 0], [0, 100_000], [20_000_000, 100_000]] {
+            let mut stage = stage(mode, downlink, 4);
+            let viewers = PUBLISHERS..PUBLISHERS + 4;
+            // As many are on the other comtree.
+            for _ in 0..PUBLISHERS + 4 {
+                stage.world.add_participant(0, OTHER_COMTREE);
+            }
+            stage.world.settle();
+            let others = viewers.end + PUBLISHERS..2 * viewers.end;
+            want_everything(&mut stage, viewers.clone());
+            want_everything(&mut stage, others.clone());
+            for (comtree, bits) in [COMTREE, OTHER_COMTREE].into_iter().zip(budgets) {
+                limit_on(&mut stage, comtree, Down { bits, updates: 0 });
+            }
+            // Nothing has been saved up when the clock begins.
+            stage.pass(SECOND);
+            let from = stage.world.now;
+            talk_of(&mut stage, 0..2 * PUBLISHERS + 4, 3 * SECOND);
+            let got = |viewers: Range<usize>| -> Vec<_> {
+                viewers
+                    .map(|viewer| (stage.got[viewer].clone(), stage.bytes[viewer].clone()))
+                    .collect()
+            };
+            let is_less = got(others).iter().all(|(got, _)| got.len() < 300);
+            assert_eq!(is_less, budgets[1] > 0);
+            let since = |bytes: Vec<(Time, usize)>| -> Vec<_> {
+                bytes.into_iter().filter(|(at, _)| *at >= from).collect()
+            };
+            let all = got(viewers).into_iter().map(|(got, bytes)| (got, since(bytes)));
+            runs.push(all.collect::<Vec<_>>());
+        }
+        for run in &runs[1..] {
+            assert!(runs[0] == *run, "{mode:?} {downlink:?}");
+        }
+    }
+}
+
+/// Receivers that want the same are sent the same bytes, whatever the budget leaves each of them.
+#[test]
+fn who_shares_a_budget_shares_bursts() {
+    for mode in MODES {
+        let mut stage = stage(mode, Downlink::None, 8);
+        want_everything(&mut stage, PUBLISHERS..PUBLISHERS + 8);
+        limit(&mut stage, Down { bits: 0, updates: 400 });
+        talk(&mut stage, 5 * SECOND);
+        let from = stage.world.now;
+        talk(&mut stage, 10 * SECOND);
+        let numbers = |viewer: usize| -> Vec<usize> {
+            let all = stage.got[viewer].iter().filter(|got| got.at >= from);
+            all.map(|got| got.number).collect()
+        };
+        let first = numbers(PUBLISHERS);
+        assert!((470..=500).contains(&first.len()), "{} of 500: {mode:?}", first.len());
+        for other in 1..8 {
+            assert_eq!(numbers(PUBLISHERS + other), first, "{mode:?}");
+        }
+    }
+}
+
+/// What one leaves is the others', and whoever wakes has its part at once.
+#[test]
+fn who_wakes_has_its_part_of_a_comtrees_budget() {
+    for mode in MODES {
+        let mut stage = stage(mode, Downlink::Member, 2);
+        want_everything(&mut stage, PUBLISHERS..PUBLISHERS + 1);
+        limit(&mut stage, Down { bits: 0, updates: 100 });
+        talk(&mut stage, 5 * SECOND);
+        let count = |stage: &Stage, viewer: usize, from: Time| {
+            stage.got[viewer].iter().filter(|got| got.at >= from).count()
+        };
+        let from = stage.world.now;
+        talk(&mut stage, 5 * SECOND);
+        let alone = count(&stage, PUBLISHERS, from);
+        assert!((480..=500).contains(&alone), "{alone} of 500: {mode:?}");
+        want_everything(&mut stage, PUBLISHERS + 1..PUBLISHERS + 2);
+        let from = stage.world.now;
+        talk(&mut stage, 2 * SECOND);
+        let woken = count(&stage, PUBLISHERS + 1, from);
+        assert!((80..=130).contains(&woken), "{woken} of 100 in the first two seconds: {mode:?}");
+        // Without a budget both get everything again.
+        limit(&mut stage, Down::NONE);
+        talk(&mut stage, 3 * SECOND);
+        let from = stage.world.now;
+        talk(&mut stage, SECOND);
+        for viewer in [PUBLISHERS, PUBLISHERS + 1] {
+            assert_eq!(count(&stage, viewer, from), 200, "{mode:?}");
+        }
+    }
+}
+
+/// A participant's own budget is held beside its comtree's.
+#[test]
+fn a_members_own_budget_counts_too() {
+    let mut stage = stage(PERIODIC, Downlink::Member, 3);
+    want_everything(&mut stage, PUBLISHERS..PUBLISHERS + 3);
+    limit(&mut stage, Down { bits: 0, updates: 200 });
+    stage.limit(PUBLISHERS, 0, 20);
+    talk(&mut stage, 5 * SECOND);
+    let from = stage.world.now;
+    talk(&mut stage, 10 * SECOND);
+    let got = [0, 1, 2]
+        .map(|viewer| stage.got[PUBLISHERS + viewer].iter().filter(|got| got.at >= from).count());
+    assert!((180..=205).contains(&got[0]), "{got:?}");
+    assert!((850..=900).contains(&got[1]) && (850..=900).contains(&got[2]), "{got:?}");
+}

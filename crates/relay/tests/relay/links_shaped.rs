@@ -1,0 +1,403 @@
+//! Links whose capacity is known: comtrees share them by their guarantees, nothing of them is left unused while
+//! anything waits, and control packets go first.
+
+use crate::support::thinning::{Fluid, fair, seconds};
+use crate::support::{COMTREE, OTHER_COMTREE, PERIODIC, World, at_site, path_of_thread};
+use canopy_relay::{BranchId, BranchRole, BranchStatus, Budgets, Change, Down, Mode, RelayConfig};
+use canopy_wire::{Comtree, DropReason, Flags, Group, Level, SAFE_DATAGRAM, Time, Weight};
+use std::time::Duration;
+
+const MILLI: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const MEGABIT: Down = Down { bits: 1_000_000, updates: 0 };
+const MODES: [Mode; 2] = [Mode::Immediate, PERIODIC];
+
+/// What one participant publishes: so many groups in turn, all at one rate.
+#[derive(Clone, Copy)]
+struct Crowd {
+    publisher: usize,
+    groups: u32,
+    /// Updates a second of all groups together, and bytes of each.
+    hz: f64,
+    len: usize,
+    /// Since when, and how many so far.
+    since: Time,
+    said: u64,
+}
+
+/// An update that arrived: when, how old it was, and its group.
+#[derive(Clone, Copy)]
+struct Got {
+    at: Time,
+    age: Duration,
+    group: u32,
+}
+
+/// Two relays of one data thread each, a parent and its child, with a link for two comtrees. Publishers are at
+/// the parent, viewers at the child.
+struct Pair {
+    world: World,
+    crowds: Vec<Crowd>,
+    /// By participant.
+    got: Vec<Vec<Got>>,
+    /// When how many bytes left over the link.
+    bytes: Vec<(Time, usize)>,
+}
+
+fn config(mode: Mode, site: u16) -> RelayConfig {
+    RelayConfig { budgets: Budgets::NONE, ..at_site(mode, site) }
+}
+
+impl Pair {
+    fn new(mode: Mode) -> Pair {
+        let mut world = World::empty();
+        for site in [1, 2] {
+            world.add_relay(config(mode, site), 1);
+        }
+        for comtree in [COMTREE, OTHER_COMTREE] {
+            let roles = [BranchRole::Child, BranchRole::Parent];
+            world.link(comtree, [(0, 1), (1, 2)], roles);
+        }
+        Pair { world, crowds: Vec::new(), got: Vec::new(), bytes: Vec::new() }
+    }
+
+    fn join(&mut self, thread: usize, comtree: Comtree) -> usize {
+        let number = self.world.add_participant(thread, comtree);
+        self.world.settle();
+        self.got.resize(self.world.participants.len(), Vec::new());
+        number
+    }
+
+    /// Somebody at the parent publishes from now on, and somebody at the child sees it. `bits` a second of
+    /// payload. Returns the viewer.
+    fn crowd(&mut self, comtree: Comtree, groups: u32, bits: f64, len: usize) -> usize {
+        let (publisher, viewer) = (self.join(0, comtree), self.join(1, comtree));
+        for group in 0..groups {
+            let session = &mut self.world.participants[viewer].session;
+            session.subscribe_with(Group::new(group), Level(0), Weight::ONE);
+        }
+        self.world.settle();
+        let (hz, since) = (bits / 8.0 / len as f64, self.world.now);
+        self.crowds.push(Crowd { publisher, groups, hz, len, since, said: 0 });
+        viewer
+    }
+
+    fn apply(&mut self, change: Change) {
+        self.world.threads[0].apply(self.world.now, change).unwrap();
+    }
+
+    /// What the parent may send to its child.
+    fn shape(&mut self, capacity: Down) {
+        let key = self.world.key_of(1);
+        self.apply(Change::SetLinkCapacity { key, thread: 0, capacity });
+    }
+
+    fn guarantee(&mut self, comtree: Comtree, bits: u64) {
+        let branch = BranchId { comtree, link: self.world.key_of(1), thread: 0 };
+        self.apply(Change::SetBranchGuarantee { branch, bits });
+    }
+
+    fn branch(&self, comtree: Comtree) -> BranchStatus {
+        self.world.threads[0].branches().find(|branch| branch.id.comtree == comtree).unwrap()
+    }
+
+    /// Lets time pass in which all publish. Returns when it began.
+    fn pass(&mut self, time: Duration) -> Time {
+        let begin = self.world.now;
+        while self.world.now < begin + time {
+            self.world.now = self.world.now + MILLI;
+            self.publish();
+            self.run();
+        }
+        begin
+    }
+
+    fn publish(&mut self) {
+        for number in 0..self.crowds.len() {
+            loop {
+                let Crowd { publisher, groups, hz, len, since, said } = self.crowds[number];
+                if since + Duration::from_secs_f64(said as f64 / hz) > self.world.now {
+                    break;
+                }
+                let mut payload = vec![0; len];
+                payload[..8].copy_from_slice(&self.world.now.as_nanos().to_be_bytes());
+                let group = (said % u64::from(groups)) as u32;
+                self.world.publish(publisher, group, 0, Flags::default(), &payload);
+                self.crowds[number].said += 1;
+            }
+        }
+    }
+
+    fn run(&mut self) {
+        let now = self.world.now;
+        if now.as_nanos().is_multiple_of(100_000_000) {
+            for number in 0..self.got.len() {
+                self.world.send_from(number);
+            }
+        }
+        let mut is_moving = true;
+        while is_moving {
+            is_moving = false;
+            for thread in 0..2 {
+                if self.world.threads[thread].poll_timeout().is_some_and(|at| at <= now) {
+                    self.world.threads[thread].handle_timeout(now);
+                }
+                let sent = self.world.collect(thread);
+                is_moving |= !sent.is_empty();
+                let over_link = sent.iter().filter(|one| one.to == path_of_thread(1).remote);
+                self.bytes.extend(over_link.map(|one| (now, one.bytes.len())));
+                self.world.carry(thread, sent);
+            }
+        }
+        for (participant, got) in self.world.participants.iter_mut().zip(&mut self.got) {
+            got.extend(participant.received.drain(..).map(|one| {
+                let said = u64::from_be_bytes(*one.payload.first_chunk().unwrap());
+                let group = one.dst.group().unwrap().number();
+                Got { at: now, age: now.since(Time::from_nanos(said)), group }
+            }));
+        }
+    }
+
+    fn got_since(&self, viewer: usize, from: Time) -> impl Iterator<Item = &Got> {
+        self.got[viewer].iter().filter(move |got| got.at > from)
+    }
+
+    fn count(&self, viewer: usize, from: Time) -> f64 {
+        self.got_since(viewer, from).count() as f64
+    }
+
+    /// The part of a capacity that was used since.
+    fn used(&self, from: Time, capacity: Down) -> f64 {
+        let since = self.bytes.iter().filter(|(at, _)| *at > from);
+        let bytes: usize = since.map(|(_, bytes)| bytes).sum();
+        bytes as f64 * 8.0 / capacity.bits as f64 / (seconds(self.world.now) - seconds(from))
+    }
+
+    /// The most bytes in any 100 ms since, beyond what the link bears in that time.
+    fn excess(&self, from: Time, capacity: Down) -> f64 {
+        let since: Vec<_> = self.bytes.iter().filter(|(at, _)| *at > from).collect();
+        let (mut first, mut sum, mut most) = (0, 0, 0);
+        for (at, bytes) in &since {
+            sum += bytes;
+            while since[first].0 + 100 * MILLI <= *at {
+                sum -= since[first].1;
+                first += 1;
+            }
+            most = most.max(sum);
+        }
+        most as f64 - capacity.bits as f64 / 80.0
+    }
+
+    fn assert_within(&self, from: Time, capacity: Down) {
+        let (used, excess) = (self.used(from, capacity), self.excess(from, capacity));
+        println!("used {used:.3}, excess {excess} bytes");
+        assert!(used >= 0.95, "{used}");
+        assert!(excess <= SAFE_DATAGRAM as f64, "{excess} bytes");
+    }
+}
+
+#[test]
+fn who_is_within_its_share_loses_nothing_and_the_other_gets_the_rest() {
+    for mode in MODES {
+        let mut pair = Pair::new(mode);
+        let quiet = pair.crowd(COMTREE, 25, 200_000.0 * 100.0 / 150.0, 100);
+        let alone = pair.pass(2 * SECOND);
+        let age = |pair: &Pair, from| pair.got_since(quiet, from).map(|got| got.age).max().unwrap();
+        let age_alone = age(&pair, alone);
+        pair.shape(MEGABIT);
+        let loud = pair.crowd(OTHER_COMTREE, 50, 20_000_000.0, 1000);
+        pair.pass(2 * SECOND);
+        let (from, said) = (pair.world.now, pair.crowds[0].said);
+        pair.pass(8 * SECOND);
+        let (got, said) = (pair.count(quiet, from), (pair.crowds[0].said - said) as f64);
+        let age = age(&pair, alone);
+        println!("{mode:?}: got {got} of {said}, age {age:?} and alone {age_alone:?}");
+        println!("{:?}\n{:?}", pair.branch(COMTREE), pair.branch(OTHER_COMTREE));
+        assert!((got - said).abs() <= 30.0, "{mode:?}: {got} of {said}");
+        assert_eq!(pair.world.threads[0].comtrees().next().unwrap().counters.drops, 0);
+        assert!(age <= age_alone + 15 * MILLI, "{mode:?}: {age:?}, alone {age_alone:?}");
+        assert!(pair.count(loud, from) > 0.0);
+        pair.assert_within(from, MEGABIT);
+        // The first stops.
+        pair.crowds.remove(0);
+        pair.pass(SECOND);
+        let from = pair.pass(3 * SECOND);
+        pair.assert_within(from, MEGABIT);
+        let bits = pair.count(loud, from) * 8_000.0 / 3.0;
+        assert!(bits >= 900_000.0, "{bits}");
+        assert!(pair.world.dropped(DropReason::Thinned) > 0);
+    }
+}
+
+#[test]
+fn guarantees_are_the_shares_of_a_full_link() {
+    for mode in MODES {
+        let mut pair = Pair::new(mode);
+        pair.shape(MEGABIT);
+        pair.guarantee(COMTREE, 300_000);
+        pair.guarantee(OTHER_COMTREE, 100_000);
+        let viewers =
+            [COMTREE, OTHER_COMTREE].map(|comtree| pair.crowd(comtree, 20, 5_000_000.0, 500));
+        pair.pass(3 * SECOND);
+        let from = pair.pass(10 * SECOND);
+        let [more, less] = viewers.map(|viewer| pair.count(viewer, from));
+        println!("{mode:?}: {more} and {less}: {}", more / less);
+        assert!((2.85..=3.15).contains(&(more / less)), "{mode:?}: {more} and {less}");
+        pair.assert_within(from, MEGABIT);
+        // Without guarantees they are equal.
+        pair.guarantee(COMTREE, 0);
+        pair.guarantee(OTHER_COMTREE, 0);
+        pair.pass(2 * SECOND);
+        let from = pair.pass(5 * SECOND);
+        let [one, other] = viewers.map(|viewer| pair.count(viewer, from));
+        assert!((0.95..=1.05).contains(&(one / other)), "{mode:?}: {one} and {other}");
+    }
+}
+
+#[test]
+fn a_branch_that_wakes_has_its_guarantee_at_once() {
+    let mut pair = Pair::new(Mode::Immediate);
+    pair.shape(MEGABIT);
+    pair.crowd(OTHER_COMTREE, 20, 5_000_000.0, 500);
+    pair.pass(5 * SECOND);
+    let woken = pair.crowd(COMTREE, 20, 1_000_000.0, 500);
+    let from = pair.pass(200 * MILLI);
+    let bits = pair.count(woken, from) * 4_000.0 / 0.2;
+    println!("{bits} bits a second at once");
+    assert!(bits >= 350_000.0, "{bits}");
+    assert!(pair.excess(from, MEGABIT) <= SAFE_DATAGRAM as f64);
+}
+
+#[test]
+fn control_packets_pass_a_flood() {
+    let mut pair = Pair::new(PERIODIC);
+    // The flood goes from the parent, and so do the answers to what the child subscribes to.
+    pair.shape(Down { bits: 200_000, updates: 0 });
+    pair.crowd(OTHER_COMTREE, 50, 20_000_000.0, 1000);
+    pair.pass(3 * SECOND);
+    let viewer = pair.join(1, COMTREE);
+    let publisher = pair.join(0, COMTREE);
+    let before = pair.world.threads[0].links().next().unwrap();
+    for group in 100..200 {
+        let session = &mut pair.world.participants[viewer].session;
+        session.subscribe(Group::new(group), Level(0));
+    }
+    pair.world.send_from(viewer);
+    pair.pass(300 * MILLI);
+    let branches: Vec<_> = pair.world.threads[1].branches().collect();
+    let branch = branches.iter().find(|branch| branch.id.comtree == COMTREE).unwrap();
+    assert_eq!((branch.subscribes, branch.unacknowledged), (100, 0), "{branch:?}");
+    pair.world.publish(
+        publisher,
+        150,
+        0,
+        Flags::default(),
+        &pair.world.now.as_nanos().to_be_bytes(),
+    );
+    pair.pass(200 * MILLI);
+    assert_eq!(pair.got[viewer].len(), 1);
+    pair.pass(2 * SECOND);
+    for thread in 0..2 {
+        let link = pair.world.threads[thread].links().next().unwrap();
+        assert!(link.is_up && link.ups == before.ups, "{link:?}");
+    }
+}
+
+/// Three viewers behind the link see a crowd of 40 at a tenth of its demand, each from its own place.
+#[test]
+fn receivers_behind_a_link_share_it_by_their_weights() {
+    let mut pair = Pair::new(PERIODIC);
+    let publishers = 40;
+    let first = pair.crowd(COMTREE, publishers, 40.0 * 16.0 * 800.0, 100);
+    let viewers = [first, pair.join(1, COMTREE), pair.join(1, COMTREE)];
+    let places = [0.0, 10.0, 25.0_f32];
+    let weight_at = |place: f32, group: u32| {
+        let metres = (place - group as f32).abs() + 1.0;
+        Weight::nearest(1.0 / (metres * metres))
+    };
+    for (viewer, place) in viewers.into_iter().zip(places) {
+        for group in 0..publishers {
+            let session = &mut pair.world.participants[viewer].session;
+            session.subscribe_with(Group::new(group), Level(0), weight_at(place, group));
+        }
+    }
+    pair.world.settle();
+    let from = pair.pass(3 * SECOND);
+    let demand = pair.used(from, MEGABIT) * 1e6;
+    let capacity = Down { bits: (demand / 10.0) as u64, updates: 0 };
+    pair.shape(capacity);
+    pair.pass(6 * SECOND);
+    let from = pair.pass(20 * SECOND);
+    let flows: Vec<Fluid> = (0..publishers)
+        .map(|group| {
+            let weights = places.map(|place| f64::from(weight_at(place, group).value()));
+            Fluid { weight: weights.iter().sum(), hz: 16.0 }
+        })
+        .collect();
+    for viewer in viewers {
+        let mut counts = vec![0.0; publishers as usize];
+        pair.got_since(viewer, from).for_each(|got| counts[got.group as usize] += 1.0);
+        let fair = fair(&flows, 0.5, counts.iter().sum::<f64>() / 20.0);
+        let shares: Vec<f64> =
+            counts.iter().zip(&fair).map(|(count, fair)| count / fair / 20.0).collect();
+        let (sum, squares) = shares
+            .iter()
+            .fold((0.0, 0.0), |(sum, squares), share| (sum + share, squares + share * share));
+        let jfi = sum * sum / squares / shares.len() as f64;
+        println!("JFI {jfi:.4}, {capacity:?}");
+        assert!(jfi >= 0.95, "{jfi}: {shares:?}");
+    }
+    pair.assert_within(from, capacity);
+}
+
+#[test]
+fn updates_of_a_link_are_limited_too_and_a_limit_ends() {
+    let mut pair = Pair::new(Mode::Immediate);
+    let capacity = Down { bits: 0, updates: 100 };
+    pair.shape(capacity);
+    let viewers = [COMTREE, OTHER_COMTREE].map(|comtree| pair.crowd(comtree, 20, 500_000.0, 200));
+    pair.pass(2 * SECOND);
+    let from = pair.pass(5 * SECOND);
+    let [one, other] = viewers.map(|viewer| pair.count(viewer, from));
+    println!("{one} and {other}");
+    assert!((450.0..=510.0).contains(&(one + other)), "{one} and {other}");
+    assert!((0.9..=1.1).contains(&(one / other)), "{one} and {other}");
+    pair.shape(Down::NONE);
+    pair.pass(SECOND);
+    let dropped = pair.world.dropped(DropReason::Thinned);
+    let from = pair.pass(SECOND);
+    let all = viewers.map(|viewer| pair.count(viewer, from));
+    assert!(all.iter().all(|count| (*count - 312.5).abs() < 3.0), "{all:?}");
+    assert_eq!(pair.world.dropped(DropReason::Thinned), dropped);
+}
+
+/// However much a link bears, of all that is offered it carries nearly that.
+#[test]
+fn a_fast_link_is_used_as_well_as_a_slow_one() {
+    for megabits in [4, 16] {
+        let mut pair = Pair::new(Mode::Immediate);
+        let capacity = Down { bits: megabits * 1_000_000, updates: 0 };
+        pair.shape(capacity);
+        let offered = capacity.bits as f64 * 1.5;
+        pair.crowd(COMTREE, 50, offered, 1000);
+        pair.crowd(OTHER_COMTREE, 50, offered / 10.0, 1000);
+        pair.pass(2 * SECOND);
+        let from = pair.pass(3 * SECOND);
+        pair.assert_within(from, capacity);
+    }
+}
+
+#[test]
+fn a_link_that_is_not_there_has_no_capacity() {
+    let mut pair = Pair::new(Mode::Immediate);
+    let now = pair.world.now;
+    let key = [9; 32];
+    let branch = BranchId { comtree: COMTREE, link: key, thread: 0 };
+    for change in [
+        Change::SetLinkCapacity { key, thread: 0, capacity: MEGABIT },
+        Change::SetBranchGuarantee { branch, bits: 1 },
+    ] {
+        let refused = pair.world.threads[0].apply(now, change).unwrap_err();
+        assert_eq!(refused, canopy_relay::Refusal::UnknownLink);
+    }
+}

@@ -1,0 +1,33 @@
+//! The data plane among simulated links and participants. One binary, since each would link the same again.
+
+mod attacks;
+mod branches;
+mod bursts;
+mod changes;
+mod comtree_budgets;
+mod data_plane;
+mod group_keys;
+mod identity;
+mod key_numbers;
+mod late_copies;
+mod limits;
+mod links;
+mod links_shaped;
+mod member_floods;
+mod membership;
+mod paths;
+mod routing;
+mod slow_receivers;
+mod subscriptions_upwards;
+mod support;
+mod thinning;
+mod thinning_books;
+mod thinning_fluid;
+mod thinning_leftovers;
+mod threads;
+mod threads_membership;
+mod threads_model;
+mod token_attacks;
+mod tokens;
+mod turn;
+mod weights;

@@ -1,0 +1,7 @@
+//! Sessions between participants and relays. One binary, since each would link the same again.
+
+mod attacks;
+mod participant;
+mod reports;
+mod sessions;
+mod support;
