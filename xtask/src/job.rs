@@ -19,10 +19,10 @@ pub(crate) struct Job<'a> {
     pub(crate) workspace: &'a Workspace,
     /// Whether to run all tests of a step after one has failed.
     pub(crate) keep_going: bool,
-    /// Whether its tests start the released binary, in place of the one that is built with them.
+    /// Whether it starts the released binary, in place of the one that is built with the tests.
     pub(crate) released: bool,
-    /// Whether a later step needs the released binary.
-    pub(crate) releases_later: bool,
+    /// Whether this step or a later one is to start the released binary.
+    pub(crate) releases: bool,
     /// Whether its commands leave the processors to whoever else wants them.
     yields: bool,
     /// Why the step cannot be done here, or not all of it: no failure.
@@ -51,7 +51,7 @@ impl<'a> Job<'a> {
             workspace,
             keep_going,
             released: false,
-            releases_later: false,
+            releases: false,
             yields: false,
             left_out: None,
             deadline,
@@ -66,6 +66,11 @@ impl<'a> Job<'a> {
         let limit = self.deadline.saturating_duration_since(Instant::now());
         let beside = Self::start(self.workspace, name, limit, self.keep_going)?;
         Ok(Self { yields: true, ..beside })
+    }
+
+    /// The binary that it starts.
+    pub(crate) fn canopy(&self) -> PathBuf {
+        self.workspace.canopy(self.released)
     }
 
     /// Runs cargo with these arguments; anything but success is an error.
@@ -84,7 +89,7 @@ impl<'a> Job<'a> {
             command.arg("--no-fail-fast");
         }
         if self.released {
-            command.env("CANOPY_BINARY", self.workspace.canopy());
+            command.env("CANOPY_BINARY", self.canopy());
         }
         // Without it the harness swallows the lines with which tests say that they skipped themselves.
         command.args(["--", "--show-output", "--color", "never"]).args(harness);

@@ -73,7 +73,7 @@ pub(crate) fn check_worlds(
 
 /// Simulates one world; hands back the hash of its trace.
 pub(crate) fn trace_hash(job: &mut Job<'_>, world: &World) -> Result<String> {
-    let mut command = Command::new(job.workspace.canopy());
+    let mut command = Command::new(job.canopy());
     command.args(world.args()).arg("--json");
     let text =
         job.read(command).with_context(|| format!("{world} failed; replay: {}", replay(world)))?;

@@ -36,11 +36,7 @@ pub(crate) const ALL: [Step; 12] = [
     Step { name: "test", what: "unit, property, simulation and doc tests", run: test },
     Step { name: "fuzz", what: "every committed fuzz input replays", run: fuzz },
     Step { name: "sim", what: "a seed repeats its trace; two seeds differ", run: simulate },
-    Step {
-        name: "system",
-        what: "the released binary, over loopback and between namespaces",
-        run: system,
-    },
+    Step { name: "system", what: "the binary, over loopback and between namespaces", run: system },
     Step { name: "dissector", what: "tshark reads our packets", run: dissector },
     Step { name: "browser", what: "the web console in Chromium", run: browser },
     Step { name: "deny", what: "licences, advisories and sources of dependencies", run: deny },
@@ -58,7 +54,7 @@ const OWN_STEP: [&str; 5] = ["system", "engine", "benches", "dissector", "browse
 /// these run beside them.
 const COMPUTING: [&str; 4] = ["exhaustive", "methods", "relays", "seeds"];
 
-/// The steps that need the released binary.
+/// The steps that start the released binary, where it is asked for.
 pub(crate) const RELEASED: [&str; 4] = ["sim", "system", "browser", "bench"];
 
 /// As many seeds as tell chance from determinism in a minute or so; `cargo xtask soak` runs more.
@@ -110,7 +106,7 @@ fn test(job: &mut Job<'_>) -> Result<()> {
     // A few at a time: many wait, for timers, for namespaces, for what a crowd still owes.
     let threads = (3 * available_parallelism().map_or(1, NonZero::get)).to_string();
     let mut beside = job.beside("beside")?;
-    let releases = job.releases_later;
+    let releases = job.releases;
     let (cases, computed) = thread::scope(|scope| {
         let computed = scope.spawn(|| {
             let computed = beside.cargo_test(&[&workspace[..], &computing].concat(), &[]);
@@ -143,7 +139,7 @@ fn fuzz(job: &mut Job<'_>) -> Result<()> {
 }
 
 fn simulate(job: &mut Job<'_>) -> Result<()> {
-    build_release(job)?;
+    build_binary(job)?;
     let one = SEEDS.map(|seed| World { seed, relays: None, topology: None });
     let many = RELAYS.iter().flat_map(|relays| {
         let seeds = 0..SEEDS_OF_RELAYS;
@@ -153,7 +149,7 @@ fn simulate(job: &mut Job<'_>) -> Result<()> {
 }
 
 fn system(job: &mut Job<'_>) -> Result<()> {
-    build_release(job)?;
+    build_binary(job)?;
     for name in ["system", "engine", "benches"] {
         named_test(job, name, "2")?;
     }
@@ -165,7 +161,7 @@ fn dissector(job: &mut Job<'_>) -> Result<()> {
 }
 
 fn browser(job: &mut Job<'_>) -> Result<()> {
-    build_release(job)?;
+    build_binary(job)?;
     named_test(job, "browser", "1")
 }
 
@@ -185,11 +181,11 @@ fn bench(job: &mut Job<'_>) -> Result<()> {
         job.left_out = Some(why.to_owned());
         return Ok(());
     }
-    build_release(job)?;
-    let mut command = Command::new(job.workspace.canopy());
+    build_binary(job)?;
+    let mut command = Command::new(job.canopy());
     command.args(["bench", "relay", "--quick", "--json"]);
     let mut rows = sim::rows(&job.read(command)?)?.len();
-    let mut command = Command::new(job.workspace.canopy());
+    let mut command = Command::new(job.canopy());
     command.args(["bench", "join", "--rounds", "1", "--participants", "50", "--json"]);
     rows += sim::rows(&job.read(command)?)?.len();
     job.note(&format!("{rows} rows"));
@@ -214,6 +210,15 @@ fn named_test(job: &mut Job<'_>, name: &str, threads: &str) -> Result<()> {
     let known = job.workspace.tests.iter().any(|test| test == name);
     ensure!(known, "the workspace has no integration test named `{name}`");
     job.cargo_test(&["--workspace", "--test", name], &["--test-threads", threads])
+}
+
+/// Builds the binary that the step starts.
+fn build_binary(job: &mut Job<'_>) -> Result<()> {
+    if job.releases {
+        return build_release(job);
+    }
+    // The `test` step has built it: with the tests' features, as `cargo build` would not.
+    job.cargo(&["test", "--no-run", "--workspace", "--test", "system"])
 }
 
 /// Builds the binary that ships, which the step's tests start from then on. The tests themselves are

@@ -35,6 +35,9 @@ pub(crate) struct Options {
     /// Install nothing; steps whose programs are missing are left out
     #[arg(long)]
     no_install: bool,
+    /// Start the binary as it ships in the steps sim, system, browser and bench
+    #[arg(long)]
+    release: bool,
     /// End a step that takes longer than this
     #[arg(long, value_name = "MINUTES", default_value_t = 20)]
     step_minutes: u64,
@@ -49,7 +52,8 @@ pub(crate) fn run(options: &Options) -> Result<Tally> {
     let chosen = chosen(options);
     ensure!(!chosen.is_empty(), "no step is left to run; `cargo xtask test --list` names them");
     let workspace = Workspace::load()?;
-    let releases = chosen.iter().any(|step| steps::RELEASED.contains(&step.name));
+    let releases =
+        options.release && chosen.iter().any(|step| steps::RELEASED.contains(&step.name));
     let mut suite = Suite { workspace: &workspace, options, releases, reports: Vec::new() };
     let missing = suite.set_up(&chosen)?;
     for step in &chosen {
@@ -62,7 +66,7 @@ pub(crate) fn run(options: &Options) -> Result<Tally> {
 struct Suite<'a> {
     workspace: &'a Workspace,
     options: &'a Options,
-    /// Whether a step needs the released binary.
+    /// Whether a step is to start the released binary.
     releases: bool,
     reports: Vec<StepReport>,
 }
@@ -89,7 +93,7 @@ impl<'a> Suite<'a> {
         }
         headline(step.name, step.what);
         let mut job = self.job(step.name)?;
-        job.releases_later = self.releases;
+        job.releases = self.releases;
         job.left_out = packages::left_out(step.name, missing);
         let done = if job.left_out.is_some() { Ok(()) } else { (step.run)(&mut job) };
         let ending = match (done, job.left_out.take()) {

@@ -42,9 +42,9 @@ impl Workspace {
         self.root.join("fuzz/Cargo.toml")
     }
 
-    /// The released binary, where `cargo build --release` leaves it.
-    pub(crate) fn canopy(&self) -> PathBuf {
-        self.target.join("release/canopy")
+    /// The binary, where cargo leaves it: as it ships, or as it is built with the tests.
+    pub(crate) fn canopy(&self, released: bool) -> PathBuf {
+        self.target.join(if released { "release/canopy" } else { "debug/canopy" })
     }
 
     /// The targets that `cargo fuzz` can run.
