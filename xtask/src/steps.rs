@@ -83,7 +83,9 @@ fn clippy(job: &mut Job<'_>) -> Result<()> {
 }
 
 fn doc(job: &mut Job<'_>) -> Result<()> {
-    for which in [vec!["--workspace".to_owned()], fuzz_crate(job.workspace)] {
+    // With the examples, crates have the features that they have in clippy's step: none is checked again.
+    let workspace = ["--workspace", "--lib", "--bins", "--examples"].map(str::to_owned);
+    for which in [workspace.to_vec(), fuzz_crate(job.workspace)] {
         let mut command = cargo();
         command.args(["doc", "--no-deps"]).args(which).env("RUSTDOCFLAGS", "-D warnings");
         job.run(command)?;
