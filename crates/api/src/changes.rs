@@ -5,7 +5,7 @@ use crate::problem::Problem;
 use crate::worlds::{ChannelView, CoreRule, Mode, Protection, WorldView, channels, mode, world};
 use canopy_control::{Controller, WorldChanges};
 use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 
 /// What of a world is to change; what is left out stays.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
@@ -33,33 +33,6 @@ pub struct WorldChange {
     /// Which relays of a comtree are its core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub core: Option<CoreRule>,
-}
-
-/// Where a world is moved to.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub struct MoveAsk {
-    /// The relay that is to be the root of its trees; without it, the best is found.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub root: Option<String>,
-}
-
-/// Moves all comtrees of a world to the least costly trees, without loss. The answer is the world as it is
-/// when that begins; it takes some seconds for each relay that gets another parent.
-///
-/// # Errors
-/// There is no such world or relay, it is on its way already, or a link has too little left for what is
-/// on the way.
-pub fn move_world(
-    controller: &mut Controller,
-    of: &str,
-    ask: &MoveAsk,
-) -> Result<WorldView, Problem> {
-    let root = ask.root.as_deref().map(|root| name("root", root)).transpose()?;
-    let root = root.map(|root| controller.relay_named(&root)).transpose()?.map(|relay| relay.id);
-    controller.move_world(&name("world", of)?, root)?;
-    world(controller, of)
 }
 
 /// Changes a world.

@@ -13,6 +13,7 @@ mod events;
 mod joining;
 mod links;
 mod members;
+mod moves;
 mod overlay;
 mod overview;
 mod problem;
@@ -21,7 +22,7 @@ mod worlds;
 
 pub use areas::{AreaView, AreasAsk, AreasView, PhaseView, RingView, areas, ground, set_areas};
 pub use body::{Budget, MOST_BODY, address, parse};
-pub use changes::{MoveAsk, WorldChange, move_world, set_world};
+pub use changes::{WorldChange, set_world};
 pub use events::EventView;
 pub use joining::{Joined, RelayPlace, RelaysToMeasure, Wish, enter, joined, relays_to_measure};
 pub use links::{LinkView, Links, NewLink, add_link, links, remove_link};
@@ -29,6 +30,7 @@ pub use members::{
     KickAsk, MOST_LISTED, MemberView, Members, MembersAsk, Nearness, NewMember, kick, member,
     members,
 };
+pub use moves::{MoveAsk, MovePlanView, MovePlans, PlannedHop, TreeMethod, move_world, plan_move};
 pub use overlay::{LinkOnMap, Overlay, OverlayAsk, WorldName, WorldOnMap, overlay};
 pub use overview::{AccountView, Accounts, Amount, Health, accounts, health};
 pub use problem::{Problem, Wrong};

@@ -50,10 +50,11 @@ pub use explain::{Explanation, LinkOnTree, RelayOnTree};
 pub use ledger::{Account, Lack};
 pub use model::{
     Channel, ComtreeRecord, Core, Counters, Downlink, Key, Link, LinkId, Member, MemberState, Mode,
-    Owner, Relay, RelayId, RelayState, TreeHop, World, WorldId,
+    Owner, Relay, RelayId, RelayState, TreeAsk, TreeHop, World, WorldId,
 };
 pub use name::{MAX_NAME, Name, NameError};
 pub use op::Event;
+pub use planned::MovePlan;
 pub use relay_side::{Applying, RelaySide};
 pub use repair::{MOST_LINKS, NewRelay};
 pub use settings::Settings;

@@ -5,7 +5,7 @@
 
 use crate::codec::{CodecError, Coded, Reader, coded, coded_enum};
 use crate::name::Name;
-use canopy_plan::{Limits, Rate};
+use canopy_plan::{Limits, Method, Rate};
 use canopy_wire::{Address, Comtree, Time};
 use core::net::SocketAddr;
 
@@ -162,6 +162,24 @@ pub struct TreeHop {
     pub above: Option<(RelayId, LinkId)>,
 }
 
+/// Which tree is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TreeAsk {
+    /// Its root; without one, the best is found.
+    pub root: Option<RelayId>,
+    /// How it is chosen.
+    pub method: Method,
+    /// For [`Method::Stretch`]: how far a relay may be from the root, in hundredths of the direct way.
+    pub stretch: u16,
+}
+
+impl Default for TreeAsk {
+    /// The least costly.
+    fn default() -> TreeAsk {
+        TreeAsk { root: None, method: Method::Best, stretch: 120 }
+    }
+}
+
 /// A comtree of a world, with its tree over the links.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ComtreeRecord {
@@ -173,6 +191,8 @@ pub struct ComtreeRecord {
     pub tree: Vec<TreeHop>,
     /// Its relays' standby parents, in the place of the relay above.
     pub standbys: Vec<TreeHop>,
+    /// The tree that an operator has asked for.
+    pub asked: TreeAsk,
 }
 
 /// Where a membership stands.
@@ -250,11 +270,13 @@ coded! {
     Channel { name, first, groups }
     World { id, name, comtrees, channels, levels, mode, downlink, default, core, closing }
     TreeHop { relay, above }
-    ComtreeRecord { id, world, tree, standbys }
+    TreeAsk { root, method, stretch }
+    ComtreeRecord { id, world, tree, standbys, asked }
     Member { world, address, owner, limits, reserved, until, state, barred }
     Counters { relay, link, world, comtree }
 }
 coded_enum!(RelayState { Joining = 0, Up = 1, Draining = 2, Gone = 3 });
+coded_enum!(Method { Spt = 0, Mst = 1, Stretch = 2, Hybrid = 3, Best = 4 });
 coded_enum!(Downlink { Member = 0, Group = 1, None = 2 });
 coded_enum!(Core { Center = 0, CenterAndNeighbours = 1, All = 2 });
 coded_enum!(MemberState { Held = 0, Leaving = 1, Resting = 2, Moving = 3 });

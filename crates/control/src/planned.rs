@@ -1,13 +1,30 @@
 //! Why trees are changed without need: a better one is found, an operator asks for it, or a relay drains.
 
 use crate::error::Refusal;
-use crate::model::{RelayId, RelayState, TreeHop};
+use crate::model::{RelayId, RelayState, TreeAsk, TreeHop};
 use crate::op::Op;
-use crate::repair::{Aim, Planned};
+use crate::repair::Aim;
 use crate::shape::Shape;
 use crate::state::{Running, State};
 use crate::steps::same_tree;
+use canopy_plan::Method;
 use canopy_wire::Comtree;
+
+/// What a move of a comtree does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MovePlan {
+    /// Which.
+    pub comtree: Comtree,
+    /// What its tree costs: the reserved bits a second of each link, both ways, times its length in
+    /// kilometres of fibre.
+    pub cost: f64,
+    /// The same of the tree that it moves to.
+    pub planned_cost: f64,
+    /// How many of its relays hang on another then, or are the root.
+    pub hung: usize,
+    /// The tree that it moves to, each relay after the one above it.
+    pub tree: Vec<TreeHop>,
+}
 
 impl State {
     /// Looks for a better tree, and takes it if it gains enough. Returns why it did or did not.
@@ -23,7 +40,7 @@ impl State {
     fn try_to_improve(&mut self, op: &mut Op, comtree: Comtree) -> Result<String, String> {
         let now = self.cost_of(comtree);
         let least = self.settings.least_gain;
-        let (hops, cost) = self.planned_tree(comtree, None)?;
+        let (hops, cost) = self.planned_tree(comtree, self.asked_for(comtree))?;
         let gain = if now > 0.0 { 1.0 - cost / now } else { 0.0 };
         let percent = |share: f64| (share * 1000.0).round() / 10.0;
         let (found, least_percent) = (percent(gain), percent(least));
@@ -39,42 +56,89 @@ impl State {
         ))
     }
 
-    /// Moves a comtree to the least costly tree, or that with a given root, which goes round relays that
-    /// drain and have no members. Returns how many relays hang on others then.
+    /// Moves a comtree to another tree, which goes round relays that drain and have no members.
     pub(crate) fn move_tree(
         &mut self,
         op: &mut Op,
         comtree: Comtree,
-        root: Option<RelayId>,
-    ) -> Result<usize, Refusal> {
+        ask: TreeAsk,
+    ) -> Result<MovePlan, Refusal> {
         let running = self.comtrees.get(&comtree);
         let world = running.and_then(|running| self.worlds.get(&running.world));
         let world = world.map_or_else(|| comtree.0.to_string(), |world| world.name.to_string());
-        let with_root = root.map(|root| format!(" with the root {}", self.relay_name(root)));
-        let with_root = with_root.unwrap_or_default();
-        let why = format!("it was moved to the least costly tree{with_root}");
-        let result = self.planned_tree(comtree, root);
-        let result = result.and_then(|(hops, _)| match self.has_hops(comtree, &hops) {
-            true => Ok(0),
-            false => self.begin_move(op, comtree, &hops, why),
-        });
+        let result = self.try_to_move(op, comtree, ask);
+        if let (Ok(_), Some(running)) = (&result, self.comtrees.get_mut(&comtree)) {
+            running.asked = ask;
+            self.save_comtree(op, comtree);
+        }
         result.map_err(|why| Refusal::NotMoved { world, why })
     }
 
-    fn planned_tree(
-        &self,
+    fn try_to_move(
+        &mut self,
+        op: &mut Op,
         comtree: Comtree,
-        root: Option<RelayId>,
-    ) -> Result<(Vec<TreeHop>, f64), String> {
+        ask: TreeAsk,
+    ) -> Result<MovePlan, String> {
+        let cost = self.cost_of(comtree);
+        let (tree, planned_cost) = self.planned_tree(comtree, ask)?;
+        let hung = match same_tree(&self.hops_of(comtree), &tree) {
+            true => 0,
+            false => {
+                let why = format!("it was moved to {}", self.in_words(ask));
+                self.begin_move(op, comtree, &tree, why)?
+            }
+        };
+        Ok(MovePlan { comtree, cost, planned_cost, hung, tree })
+    }
+
+    /// What a move of a world would do.
+    pub(crate) fn plan_moves(
+        &mut self,
+        comtrees: &[Comtree],
+        ask: TreeAsk,
+    ) -> Result<Vec<MovePlan>, Refusal> {
+        let before: Vec<(Comtree, Running)> =
+            comtrees.iter().filter_map(|id| Some((*id, self.comtrees.get(id)?.clone()))).collect();
+        let mut op = Op::default();
+        let plans = comtrees.iter().map(|comtree| self.move_tree(&mut op, *comtree, ask)).collect();
+        before.into_iter().for_each(|(id, before)| self.restore(id, before));
+        plans
+    }
+
+    fn in_words(&self, ask: TreeAsk) -> String {
+        let TreeAsk { root, method, stretch } = ask;
+        let which = match method {
+            Method::Best => "the least costly tree".to_owned(),
+            Method::Spt => "a shortest-path tree".to_owned(),
+            Method::Mst => "a minimum spanning tree".to_owned(),
+            Method::Hybrid => "a tree between a spanning and a shortest-path tree".to_owned(),
+            Method::Stretch => {
+                format!(
+                    "a tree whose ways are at most {} times the direct ones",
+                    f64::from(stretch) / 100.0
+                )
+            }
+        };
+        let with_root = root.map(|root| format!(" with the root {}", self.relay_name(root)));
+        which + &with_root.unwrap_or_default()
+    }
+
+    fn planned_tree(&self, comtree: Comtree, ask: TreeAsk) -> Result<(Vec<TreeHop>, f64), String> {
         let running = self.comtrees.get(&comtree).ok_or("there is no such comtree")?;
         if let Some(why) = &running.broken {
             return Err(format!("its tree is not whole: {why}"));
         }
-        self.choose_tree(comtree, Aim::Best, Some(Planned { root }))
+        self.choose_tree(comtree, Aim::Best, Some(ask))
     }
 
-    fn has_hops(&self, comtree: Comtree, hops: &[TreeHop]) -> bool {
-        same_tree(&self.hops_of(comtree), hops)
+    /// The tree that an operator has asked for, without the root if that cannot be one now.
+    fn asked_for(&self, comtree: Comtree) -> TreeAsk {
+        let ask = self.comtrees.get(&comtree).map(|running| running.asked).unwrap_or_default();
+        let is_up = |root: &RelayId| {
+            self.relays.get(root).is_some_and(|relay| relay.state == RelayState::Up)
+        };
+        TreeAsk { root: ask.root.filter(is_up), ..ask }
     }
 
     /// Moves comtrees off relays that drain and have no members there.
@@ -91,7 +155,7 @@ impl State {
         for (comtree, relay) in self.comtrees.iter().filter_map(of).collect::<Vec<_>>() {
             let name = self.relay_name(relay);
             let why = format!("{name} drains");
-            let result = self.planned_tree(comtree, None);
+            let result = self.planned_tree(comtree, self.asked_for(comtree));
             let result = result.and_then(|(hops, _)| self.begin_move(op, comtree, &hops, why));
             if let (Err(why), Some(running)) = (result, self.comtrees.get_mut(&comtree)) {
                 running.why = format!("it stays over {name}, which drains: {why}");

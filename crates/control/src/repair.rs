@@ -2,7 +2,7 @@
 
 use crate::error::Refusal;
 use crate::ledger::{Account, Flow, Lack};
-use crate::model::{Key, Link, LinkId, Relay, RelayId, RelayState, TreeHop};
+use crate::model::{Key, Link, LinkId, Relay, RelayId, RelayState, TreeAsk, TreeHop};
 use crate::name::Name;
 use crate::op::{Effect, Event, Op};
 use crate::shape::Shape;
@@ -42,13 +42,6 @@ pub(crate) enum Aim {
     Keep,
     /// The least costly that is found.
     Best,
-}
-
-/// A tree that a comtree is to move to: it goes round relays that drain and have no members.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Planned {
-    /// Its root; without one the best is taken.
-    pub(crate) root: Option<RelayId>,
 }
 
 impl State {
@@ -277,12 +270,13 @@ impl State {
         flows.iter().map(cost).sum()
     }
 
-    /// A tree for a comtree over what can be used, and what it costs; or why there is none.
+    /// A tree for a comtree over what can be used, and what it costs; or why there is none. One that is
+    /// planned goes round relays that drain and have no members.
     pub(crate) fn choose_tree(
         &self,
         comtree: Comtree,
         aim: Aim,
-        planned: Option<Planned>,
+        planned: Option<TreeAsk>,
     ) -> Result<(Vec<TreeHop>, f64), String> {
         let running = self.comtrees.get(&comtree).ok_or("there is no such comtree")?;
         let shape = running.shape.as_ref().ok_or("it has no members")?;
@@ -311,17 +305,19 @@ impl State {
         }
         let core: CoreRule = world.core.rule();
         let demand = Demand::new(&network, &endpoints, core).map_err(|error| error.to_string())?;
-        let method = if aim == Aim::Keep { Method::Mst } else { Method::Best };
-        let root = match planned {
-            None | Some(Planned { root: None }) => Root::Best,
-            Some(Planned { root: Some(root) }) => {
+        let ask = planned.unwrap_or_default();
+        let root = match ask.root {
+            None => Root::Best,
+            Some(root) => {
                 let lost = || {
                     format!("{} drains or cannot be used, so it is no root", self.relay_name(root))
                 };
                 Root::Node(*nodes.get(&root).ok_or_else(lost)?)
             }
         };
-        let request = Request { method, root, stretch: 1.2, improve: false };
+        let method = if aim == Aim::Keep { Method::Mst } else { ask.method };
+        let stretch = f64::from(ask.stretch) / 100.0;
+        let request = Request { method, root, stretch, improve: false };
         let Choice { tree, cost, .. } = choose(&demand, &request).map_err(|e| e.to_string())?;
         let hop = |node: &usize| TreeHop {
             relay: relays[*node].id,

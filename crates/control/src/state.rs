@@ -8,7 +8,7 @@ use crate::error::{LoadError, Refusal};
 use crate::ledger::{Account, Flow, Lack, Ledger};
 use crate::model::{
     ComtreeRecord, Counters, Link, LinkId, Member, MemberState, Owner, Relay, RelayId, RelayState,
-    TreeHop, World, WorldId,
+    TreeAsk, TreeHop, World, WorldId,
 };
 use crate::moves::Move;
 use crate::name::Name;
@@ -32,6 +32,8 @@ pub(crate) struct Running {
     pub(crate) standbys: Standbys,
     /// What follows while it is moved to another tree.
     pub(crate) moving: Option<Move>,
+    /// The tree that an operator has asked for.
+    pub(crate) asked: TreeAsk,
     /// Why it has the tree that it has.
     pub(crate) why: String,
     /// Why it has no tree that is whole, if it has none.
@@ -117,10 +119,13 @@ impl State {
         let loads = state.loads();
         let mut comtrees = Vec::new();
         each(storage, Table::Comtrees, |record: ComtreeRecord| comtrees.push(record))?;
-        for ComtreeRecord { id, world, tree, standbys } in comtrees {
+        for ComtreeRecord { id, world, tree, standbys, asked } in comtrees {
             let Some(of) = state.worlds.get(&world) else {
                 return Err(LoadError::Contradiction(format!("comtree {} has no world", id.0)));
             };
+            if let Some(running) = state.comtrees.get_mut(&id) {
+                running.asked = asked;
+            }
             if tree.is_empty() {
                 continue;
             }
@@ -170,6 +175,7 @@ impl State {
                 shape: None,
                 standbys: Standbys::new(),
                 moving: None,
+                asked: TreeAsk::default(),
                 why: "it has no members yet".to_owned(),
                 broken: None,
             });
@@ -243,7 +249,8 @@ impl State {
             above: Some(*above),
         };
         let standbys = running.standbys.iter().map(standby).collect();
-        let record = ComtreeRecord { id, world: running.world, tree, standbys };
+        let (world, asked) = (running.world, running.asked);
+        let record = ComtreeRecord { id, world, tree, standbys, asked };
         op.write(Table::Comtrees, number(id.0), Some(&record));
     }
 

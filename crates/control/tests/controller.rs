@@ -3,7 +3,8 @@
 use canopy_control::storage::{MemoryStorage, Storage, StorageError};
 use canopy_control::{
     Admission, Controller, Core, Downlink, Enter, Event, ItemKey, LinkId, LinkReport, Mode, Name,
-    NewRelay, NewWorld, Refusal, RelayId, RelaySide, RelayState, Retry, Settings, WorldChanges,
+    NewRelay, NewWorld, Refusal, RelayId, RelaySide, RelayState, Retry, Settings, TreeAsk,
+    WorldChanges,
 };
 use canopy_plan::{Limits, Rate};
 use canopy_wire::{Address, Time};
@@ -231,7 +232,7 @@ fn a_better_tree_is_taken_if_it_gains_enough_and_why_is_kept() {
     assert_eq!(bed.links_of_tree(), [1, 3, 4], "nothing is moved for nothing");
     let why = bed.controller.improve(comtree);
     assert!(why.starts_with("it is being improved: the tree will cost"), "{why}");
-    let refusal = bed.controller.move_world(&world(), None).unwrap_err().to_string();
+    let refusal = bed.controller.move_world(&world(), TreeAsk::default()).unwrap_err().to_string();
     assert!(refusal.contains("it is on its way to another tree; wait, or"), "{refusal}");
     assert_eq!(bed.links_of_tree(), [1, 3, 4], "one relay after the other");
     bed.exchange();
@@ -493,7 +494,7 @@ fn a_tree_follows_the_delays_that_links_ends_measure_and_a_restart_forgets_none(
     assert!((20_000..=60_000).contains(&known), "{known}");
     let comtree = bed.controller.world(&world()).unwrap().comtrees[0];
     assert!(bed.links_of_tree().contains(&slow));
-    assert!(bed.controller.move_tree(comtree, None).unwrap() > 0);
+    assert!(bed.controller.move_tree(comtree, TreeAsk::default()).unwrap().hung > 0);
     (0..6).for_each(|_| _ = bed.exchange());
     assert!(!bed.links_of_tree().contains(&slow), "the tree is elsewhere");
     let (settings, retry) = (Settings::default(), Retry::default());

@@ -10,7 +10,7 @@ use crate::settings::RelaySettings;
 use crate::token::random;
 use anyhow::{Context, bail};
 use canopy_api::Overlay;
-use canopy_control::{Controller, Name, RelayId};
+use canopy_control::{Controller, Name, RelayId, TreeAsk};
 use canopy_node::{Command, Health, RelayWatch, RunningRelay, ThreadStatus};
 use canopy_relay::{Budget, Change};
 use canopy_session::{Identity, PublicKey};
@@ -280,7 +280,7 @@ impl DemoRelays {
         let (world, root) = (self.world.clone(), self.name_of(root)?);
         let change = move |controller: &mut Controller, _| {
             let root = controller.relay_named(&root)?.id;
-            controller.move_world(&world, Some(root))
+            controller.move_world(&world, TreeAsk { root: Some(root), ..TreeAsk::default() })
         };
         self.controller.handle.change(change).await??;
         Ok(())

@@ -1,6 +1,8 @@
 //! Worlds as tables. Writing to a String cannot fail.
 
-use canopy_api::{ChannelView, ComtreeView, HopView, MemberView, WorldView};
+use canopy_api::{
+    ChannelView, ComtreeView, HopView, MemberView, MovePlanView, PlannedHop, WorldView,
+};
 use std::fmt::Write;
 
 /// The worlds, one a line.
@@ -94,6 +96,27 @@ pub(super) fn tree(text: &mut String, comtree: &ComtreeView, why: bool) {
     if let Some(broken) = &comtree.broken {
         let _ = writeln!(text, "{:>10}  broken: {broken}", "");
     }
+}
+
+/// What moves of comtrees would do.
+pub(super) fn plans(comtrees: &[MovePlanView]) -> String {
+    let mut text = String::new();
+    for MovePlanView { id, cost, planned_cost, hung, tree } in comtrees {
+        let [now, then] = [cost, planned_cost].map(|cost| cost / 1e6);
+        let saved = if *cost > 0.0 { (1.0 - planned_cost / cost) * 100.0 } else { 0.0 };
+        let _ = writeln!(
+            text,
+            "comtree {id}: costs {now:.3} Mbit/s · km, and would cost {then:.3}, {saved:.1} % less; \
+             relays that would have another above them, or none: {hung}"
+        );
+        let _ = writeln!(text, "{:>10}  {:<16} {:<16} {:>6}", "", "relay", "above", "link");
+        for PlannedHop { relay, above, link } in tree {
+            let above = above.as_deref().unwrap_or("-");
+            let link = link.map_or("-".to_owned(), |link| link.to_string());
+            let _ = writeln!(text, "{:>10}  {relay:<16} {above:<16} {link:>6}", "");
+        }
+    }
+    text
 }
 
 pub(super) fn list(text: &mut String, members: &[MemberView], more: bool) {

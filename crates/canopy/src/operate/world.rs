@@ -2,16 +2,18 @@
 
 use super::areas::AreasCommand;
 use super::client::{ApiArgs, ApiClient, run, segment};
-use super::tables::{channels, list, table, tree};
+use super::tables::{channels, list, plans, table, tree};
 use crate::output::print_line;
 use anyhow::Context;
 use axum::http::Method;
 use canopy_api::{
-    Budget, ChannelView, CoreRule, Members, Mode, NewWorld, Protection, WorldChange, WorldView,
-    Worlds,
+    Budget, ChannelView, CoreRule, Members, Mode, MoveAsk, MovePlans, NewWorld, Protection,
+    TreeMethod, WorldChange, WorldView, Worlds,
 };
 use clap::{Args, Subcommand};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 /// Worlds: shared spaces, which the controller places on relays.
@@ -39,7 +41,7 @@ enum Deed {
     Set(Box<SetCommand>),
     /// Divide a world into areas of interest, and see them
     Areas(Box<AreasCommand>),
-    /// Move a world to the least costly trees, without loss
+    /// Move a world to better trees, without loss
     Move(MoveCommand),
     /// Send a member away, and keep it out for a while
     Kick(KickCommand),
@@ -161,6 +163,17 @@ struct MoveCommand {
     /// The relay that is to be the root of its trees; without it, the best is found
     #[arg(long, value_name = "RELAY")]
     root: Option<String>,
+    /// How its trees are chosen: 'spt', shortest paths; 'mst', a minimum spanning tree; 'stretch', one
+    /// whose ways are not too long; 'hybrid', between both; 'best', the least costly [default: best]
+    #[arg(long, value_name = "METHOD", value_parser = word::<TreeMethod>)]
+    method: Option<TreeMethod>,
+    /// For the method stretch: how far a relay may be from the root, in lengths of the direct way,
+    /// 1 to 100 [default: 1.2]
+    #[arg(long, value_name = "TIMES")]
+    stretch: Option<f64>,
+    /// Only say what would be done
+    #[arg(long)]
+    dry_run: bool,
     #[command(flatten)]
     api: ApiArgs,
 }
@@ -275,10 +288,18 @@ impl SetCommand {
 impl MoveCommand {
     async fn run(self) -> anyhow::Result<()> {
         let client = self.api.client()?;
-        let root = self.root.map(|root| format!("?root={}", segment(&root))).unwrap_or_default();
-        let path = format!("{}/move{root}", path(&self.name));
-        let text = client.ask(Method::POST, &path, String::new()).await?;
-        print_world(&client, &text, self.api.json)
+        let ask = MoveAsk { root: self.root, method: self.method, stretch: self.stretch };
+        let path = format!("{}/move{}", path(&self.name), query(&ask)?);
+        if !self.dry_run {
+            let text = client.ask(Method::POST, &path, String::new()).await?;
+            return print_world(&client, &text, self.api.json);
+        }
+        let text = client.ask(Method::GET, &path, String::new()).await?;
+        if self.api.json {
+            return Ok(print_line(text)?);
+        }
+        let MovePlans { comtrees } = client.read(&text)?;
+        Ok(print_line(plans(&comtrees).trim_end())?)
     }
 }
 
@@ -338,6 +359,18 @@ fn path(world: &str) -> String {
     format!("/v1/worlds/{}", segment(world))
 }
 
+/// What is asked, as the query of a URL.
+fn query(ask: &impl Serialize) -> anyhow::Result<String> {
+    let fields: BTreeMap<String, serde_json::Value> =
+        serde_json::from_value(serde_json::to_value(ask)?)?;
+    let pair = |(key, value): (&String, &serde_json::Value)| {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        format!("{key}={}", segment(&value))
+    };
+    let pairs: Vec<String> = fields.iter().map(pair).collect();
+    Ok(if pairs.is_empty() { String::new() } else { format!("?{}", pairs.join("&")) })
+}
+
 /// A word of the API, such as a mode.
 fn word<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let read = serde_json::from_value(serde_json::Value::from(text));
@@ -360,6 +393,17 @@ fn channel(text: &str) -> Result<ChannelView, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_asked_becomes_a_query() {
+        let ask = |root: Option<&str>, method, stretch| {
+            let root = root.map(str::to_owned);
+            query(&MoveAsk { root, method, stretch }).unwrap()
+        };
+        assert_eq!(ask(None, None, None), "");
+        let all = ask(Some("eu/1"), Some(TreeMethod::Stretch), Some(1.5));
+        assert_eq!(all, "?method=stretch&root=eu%2F1&stretch=1.5");
+    }
 
     #[test]
     fn what_is_no_channel_and_no_mode_says_what_to_write() {

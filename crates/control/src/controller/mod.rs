@@ -14,9 +14,10 @@ use crate::admission::{Admission, Enter};
 use crate::agent::Agent;
 use crate::codec::Coded;
 use crate::error::{LoadError, Refusal};
-use crate::model::{LinkId, Owner, Relay, RelayId, RelayState, WorldId};
+use crate::model::{LinkId, Owner, Relay, RelayId, RelayState, TreeAsk, WorldId};
 use crate::name::Name;
 use crate::op::{Effect, Event, Op};
+use crate::planned::MovePlan;
 use crate::repair::NewRelay;
 use crate::rollouts::Rollouts;
 use crate::settings::Settings;
@@ -343,30 +344,38 @@ impl Controller {
         why
     }
 
-    /// Moves a comtree to the least costly tree, or to that with this root, without loss: its relays get
-    /// other parents one after the other, which takes some four seconds for each, and its root walks over
-    /// the tree. Relays that drain and have no members there are left out. Returns how many relays hang on
-    /// others then; [`Event::Reshaped`] says when it is done, or has ended before.
+    /// Moves a comtree to another tree, without loss: its relays get other parents one after the other,
+    /// which takes some four seconds for each, and its root walks over the tree. Relays that drain and have
+    /// no members there are left out. From then on trees are improved by the same rule.
+    /// [`Event::Reshaped`] says when it is done, or has ended before.
     ///
     /// # Errors
     /// A link or relay has too little left for both trees and what is between them, the tree is not
     /// whole or is being moved, or the root cannot be used. Then nothing changes.
-    pub fn move_tree(&mut self, comtree: Comtree, root: Option<RelayId>) -> Result<usize, Refusal> {
-        self.decide(|state, op| state.move_tree(op, comtree, root))
+    pub fn move_tree(&mut self, comtree: Comtree, ask: TreeAsk) -> Result<MovePlan, Refusal> {
+        self.decide(|state, op| state.move_tree(op, comtree, ask))
     }
 
-    /// Moves all comtrees of a world, as [`Controller::move_tree`] does: all, or none. Returns how many
-    /// relays hang on others then.
+    /// Moves all comtrees of a world, as [`Controller::move_tree`] does: all, or none.
     ///
     /// # Errors
     /// As there, or there is no such world.
-    pub fn move_world(&mut self, name: &Name, root: Option<RelayId>) -> Result<usize, Refusal> {
+    pub fn move_world(&mut self, name: &Name, ask: TreeAsk) -> Result<Vec<MovePlan>, Refusal> {
         self.decide(|state, op| {
             let comtrees = state.world(name)?.comtrees.clone();
             state.all_or_nothing(op, &comtrees, |state, op| {
-                comtrees.iter().map(|comtree| state.move_tree(op, *comtree, root)).sum()
+                comtrees.iter().map(|comtree| state.move_tree(op, *comtree, ask)).collect()
             })
         })
+    }
+
+    /// What [`Controller::move_world`] would do now. Nothing changes.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn plan_move(&mut self, name: &Name, ask: TreeAsk) -> Result<Vec<MovePlan>, Refusal> {
+        let comtrees = self.state.world(name)?.comtrees.clone();
+        self.state.plan_moves(&comtrees, ask)
     }
 
     fn decide<T>(

@@ -3,7 +3,8 @@
 use crate::adversary;
 use crate::sim::{Plan, Sim, branches};
 use canopy_control::signal::Role;
-use canopy_control::{Applying, Controller, Item, LinkId, LinkReport, Refusal};
+use canopy_control::{Applying, Controller, Item, LinkId, LinkReport, Refusal, TreeAsk};
+use canopy_plan::Method;
 use canopy_wire::{Comtree, Time};
 use core::time::Duration;
 
@@ -28,6 +29,8 @@ impl Sim {
         }
         let at = self.up_to(self.worlds.len());
         let (world, whole) = (self.worlds[at].clone(), self.one_in(3));
+        let method = if self.one_in(3) { Method::ALL[self.up_to(5)] } else { Method::Best };
+        let ask = TreeAsk { method, ..TreeAsk::default() };
         let Some(controller) = &mut self.controller else { return };
         let Ok(comtrees) = controller.world(&world).map(|world| world.comtrees.clone()) else {
             return;
@@ -38,14 +41,23 @@ impl Sim {
             (comtrees.iter().map(trees).collect::<Vec<_>>(), accounts)
         };
         let before = state(controller);
+        let planned = controller.plan_move(&world, ask);
+        assert_eq!(before, state(controller), "it was only planned");
         let moved = match whole {
-            true => controller.move_world(&world, None),
-            false => controller.move_tree(comtrees[0], None),
+            true => controller.move_world(&world, ask),
+            false => controller.move_tree(comtrees[0], ask).map(|moved| vec![moved]),
         };
         match moved {
-            Ok(relays) => self.told.moves += u32::from(relays > 0),
+            Ok(moved) => {
+                self.told.moves += u32::from(moved.iter().any(|of| of.hung > 0));
+                // The second comtree may lack what the first one has.
+                if whole {
+                    assert_eq!(Ok(moved), planned);
+                }
+            }
             Err(refusal) => {
                 assert!(matches!(refusal, Refusal::NotMoved { .. }), "{refusal}");
+                assert!(planned.is_err(), "what is planned is done");
                 assert_eq!(before, state(controller), "{refusal}: nothing changed");
             }
         }

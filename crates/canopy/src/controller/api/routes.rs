@@ -9,8 +9,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use canopy_api::{
     Accounts, AreasAsk, AreasView, EventView, Health, Joined, KickAsk, LinkView, Links, MemberView,
-    Members, MembersAsk, MoveAsk, NewLink, NewMember, NewWorld, Overlay, OverlayAsk, Problem,
-    RelayView, Relays, RelaysToMeasure, WorldChange, WorldView, Worlds,
+    Members, MembersAsk, MoveAsk, MovePlans, NewLink, NewMember, NewWorld, Overlay, OverlayAsk,
+    Problem, RelayView, Relays, RelaysToMeasure, WorldChange, WorldView, Worlds,
 };
 use canopy_control::Controller;
 use utoipa_axum::routes;
@@ -29,7 +29,7 @@ pub(super) fn all() -> Routes {
         .routes(routes!(list_worlds, create_world))
         .routes(routes!(show_world, set_world, delete_world))
         .routes(routes!(show_areas, set_areas))
-        .routes(routes!(move_world))
+        .routes(routes!(move_world, plan_move))
         .routes(routes!(list_members, admit_member))
         .routes(routes!(show_member, kick_member))
         .routes(routes!(list_relays))
@@ -105,7 +105,7 @@ async fn set_world(
     change(api, move |controller| canopy_api::set_world(controller, &world, &ask)).await
 }
 
-/// Move a world to the least costly trees, without loss
+/// Move a world to other trees, without loss
 #[utoipa::path(post, path = "/v1/worlds/{world}/move", tag = "worlds",
     params(("world" = String, Path, description = "Its name"), MoveAsk),
     responses((status = 200, description = "The world as it is when that begins", body = WorldView)))]
@@ -115,6 +115,18 @@ async fn move_world(
     Which(which): Which<MoveAsk>,
 ) -> Answered<WorldView> {
     change(api, move |controller| canopy_api::move_world(controller, &world, &which)).await
+}
+
+/// What a move of a world would do: the trees that it would get, and what they cost
+#[utoipa::path(get, path = "/v1/worlds/{world}/move", tag = "worlds",
+    params(("world" = String, Path, description = "Its name"), MoveAsk),
+    responses((status = 200, description = "Nothing has changed", body = MovePlans)))]
+async fn plan_move(
+    State(api): State<Api>,
+    Place(world): Place<String>,
+    Which(which): Which<MoveAsk>,
+) -> Answered<MovePlans> {
+    ask(api, move |controller| canopy_api::plan_move(controller, &world, &which)).await
 }
 
 /// Delete a world: nobody enters it any more, and its members are sent away

@@ -142,6 +142,35 @@ async fn a_world_changes_where_it_can() {
 }
 
 #[tokio::test]
+async fn a_move_is_planned_before_it_is_made() {
+    let daemon = Daemon::start(2).await;
+    daemon.world("lobby", 1).await;
+    let link =
+        json!({ "ends": ["a", "b"], "bits": 1_000_000_000, "packets": 1_000_000, "delay_us": 9 });
+    daemon.send("POST", "/v1/links", &link.to_string()).await;
+    daemon.until("/v1/links", |all| all["links"][0]["usable"] == true).await;
+    for number in 1..=2 {
+        daemon.send("POST", "/v1/worlds/lobby/members", &new_member(number)).await;
+    }
+    let before = daemon.get("/v1/worlds/lobby").await;
+    let other = &before["comtrees"][0]["tree"][1]["relay"];
+    let path = format!("/v1/worlds/lobby/move?root={}&method=spt", other.as_str().unwrap());
+    let planned = &daemon.get(&path).await["comtrees"][0];
+    assert_eq!((&planned["tree"][0]["relay"], &planned["hung"]), (other, &json!(2)), "{planned}");
+    assert_eq!(planned["tree"][1]["link"], 1);
+    assert_eq!(daemon.get("/v1/worlds/lobby").await, before, "nothing has changed");
+    for wrong in ["?method=luck", "?stretch=2", "?method=stretch&stretch=0.5"] {
+        let path = format!("/v1/worlds/lobby/move{wrong}");
+        let (status, refused) = daemon.send("GET", &path, "").await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{wrong}: {refused}");
+    }
+    let (status, moving) = daemon.send("POST", &path, "").await;
+    assert_eq!(status, StatusCode::OK, "{moving}");
+    let (status, refused) = daemon.send("GET", &path, "").await;
+    assert_eq!(status, StatusCode::CONFLICT, "{refused}");
+}
+
+#[tokio::test]
 async fn links_and_relays_are_taken_away() {
     let daemon = Daemon::start(2).await;
     let link = json!({ "ends": ["a", "b"], "bits": 1000, "packets": 10, "delay_us": 9 });
