@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 pub(super) const WINDOW: usize = 64;
 /// A packet is sent again after the round trip of the link, twice, and this; later more seldom. Where a
 /// tree is repaired, the first may come before the parent has the branch, and traffic waits for the next.
-const RESEND_AFTER: Duration = Duration::from_millis(5);
+const RESEND_AFTER: Duration = Duration::from_millis(2);
 /// It waits at most so long, however often it was sent.
 const RESEND_AT_MOST: Duration = Duration::from_secs(2);
 /// In a subscription's lifetime the parent is asked again so often.
@@ -156,7 +156,7 @@ impl Relay {
                 continue;
             }
             flight.tries += 1;
-            flight.resend_at = now + (wait * (1 << flight.tries.min(8))).min(RESEND_AT_MOST);
+            flight.resend_at = now + (wait * (1 << flight.tries.min(10))).min(RESEND_AT_MOST);
             let (sequence, groups) = (flight.sequence, core::mem::take(&mut flight.groups));
             let changes = groups.iter().map(|group| self.table.change_asked(*group));
             let most = self.datagrams_of(port);
