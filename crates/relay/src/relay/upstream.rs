@@ -19,6 +19,8 @@ pub(super) const WINDOW: usize = 64;
 /// A packet is sent again after the round trip of the link, twice, and this; later more seldom. Where a
 /// tree is repaired, the first may come before the parent has the branch, and traffic waits for the next.
 const RESEND_AFTER: Duration = Duration::from_millis(2);
+/// As long as the round trip of a link that has just come up is not known.
+const RESEND_AT_FIRST: Duration = Duration::from_millis(100);
 /// It waits at most so long, however often it was sent.
 const RESEND_AT_MOST: Duration = Duration::from_secs(2);
 /// In a subscription's lifetime the parent is asked again so often.
@@ -244,7 +246,7 @@ impl Relay {
 
     fn resend_after(&self, session: SessionIndex) -> Duration {
         let round_trip = self.link_at(session).and_then(|link| link.round_trip());
-        RESEND_AFTER + 2 * round_trip.unwrap_or_default()
+        round_trip.map_or(RESEND_AT_FIRST, |round_trip| RESEND_AFTER + 2 * round_trip)
     }
 
     /// Takes the parent's acknowledgement.
