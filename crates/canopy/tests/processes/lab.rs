@@ -123,6 +123,10 @@ fn a_crowd_that_is_spread_over_relays_lacks_nothing() {
     });
 }
 
+/// Longer than anything here takes on a busy machine. How long it takes on a quiet one, `canopy lab faults`
+/// holds to its limits.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// The next event that a client is told of which is one of those. It publishes meanwhile, as games do:
 /// who sends nothing learns of a dead relay by its next keepalive.
 async fn told(client: &Client, is_one: impl Fn(&Event) -> bool) -> Event {
@@ -132,7 +136,7 @@ async fn told(client: &Client, is_one: impl Fn(&Event) -> bool) -> Event {
         let next = tokio::time::timeout(Duration::from_millis(50), client.next_event()).await;
         match next {
             Ok(event) if is_one(event.as_ref().unwrap()) => return event.unwrap(),
-            _ => assert!(began.elapsed() < Duration::from_secs(2), "not within two seconds"),
+            _ => assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}"),
         }
     }
 }
@@ -167,7 +171,7 @@ async fn a_controller_finds_other_relays_for_those_of_a_killed_one() {
     told(&one, |event| matches!(event, Event::Moved { .. })).await;
     told(&one, |event| matches!(event, Event::Connected { .. })).await;
     assert_ne!(of_relays(&lab, "listen")[at.unwrap()], one.relay().to_string());
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         // Until the other has come back, too, if it was at the same relay.
         let _ = other.publish(group, Level(0), b"again");
@@ -187,7 +191,10 @@ async fn a_controller_finds_other_relays_for_those_of_a_killed_one() {
     let outages = report["outages"].as_array().unwrap();
     assert!(!outages.is_empty() && report["moves"].as_u64() >= Some(1), "{report}");
     let number = |value: &serde_json::Value| value.as_u64().unwrap();
-    assert!(outages.iter().all(|outage| number(&outage["ms"]) < 2000), "{report}");
+    assert!(
+        outages.iter().all(|outage| u128::from(number(&outage["ms"])) < PATIENCE.as_millis()),
+        "{report}"
+    );
     let back = outages.iter().map(|outage| number(&outage["at_ms"]) + number(&outage["ms"]));
     let last_missing = report["last_missing_ms"].as_u64().unwrap_or(0);
     assert!(last_missing <= back.max().unwrap() + 1000, "something is missing later: {report}");
