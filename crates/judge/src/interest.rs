@@ -42,6 +42,13 @@ impl Interest {
         self.allow(now, level.max(self.wanted));
     }
 
+    /// What the relay holds may have expired since, if it has acknowledged nothing for so long.
+    pub(crate) fn lapse(&mut self, now: Time, unrefreshed: Duration) {
+        if now.since(self.confirmed) > unrefreshed {
+            self.unsettle(self.confirmed + unrefreshed);
+        }
+    }
+
     /// The relay refused, and the application wants the group no more.
     pub(crate) fn refused(&mut self, now: Time) {
         self.abandon(now);
@@ -146,6 +153,21 @@ mod tests {
         interest.acknowledged(at(30), HIGH);
         assert_eq!(interest.certain(at(25), at(100), at(30)), HIGH, "a refresh changes nothing");
         assert_eq!(interest.certain(at(25), at(100), at(31)), None, "it may have expired");
+    }
+
+    #[test]
+    fn a_late_refresh_does_not_hide_that_it_may_have_expired() {
+        let mut interest = Interest::default();
+        interest.request(at(10), HIGH);
+        interest.acknowledged(at(20), HIGH);
+        interest.lapse(at(40), Duration::from_millis(30));
+        interest.acknowledged(at(40), HIGH);
+        assert_eq!(interest.certain(at(20), at(100), at(30)), HIGH, "it came in time");
+        interest.lapse(at(90), Duration::from_millis(30));
+        interest.acknowledged(at(90), HIGH);
+        assert_eq!(interest.certain(at(75), at(100), at(80)), None, "it may have expired");
+        assert_eq!(interest.certain(at(25), at(60), at(80)), HIGH, "not yet");
+        assert_eq!(interest.certain(at(90), at(100), at(80)), HIGH, "it is there again");
     }
 
     #[test]

@@ -138,6 +138,9 @@ impl Oracle {
         let is_untroubled = |patience| standing.is_untroubled(now, patience);
         let uncalled = event == Event::Lost && self.rules.patience.is_some_and(is_untroubled);
         let before = (standing.comtree, standing.last_address());
+        if let Event::Subscribed(group, _) = event {
+            standing.lapse(now, group, self.rules.unrefreshed);
+        }
         standing.event(now, event, self.connections);
         match event {
             Event::Connected(address) => {
@@ -269,7 +272,10 @@ impl Oracle {
         self.standings[participant].trouble(now);
         for id in updates {
             if let Some(update) = self.window.get_mut(*id) {
-                update.receivers.of(participant as u32).lost = true;
+                let receiver = update.receivers.of(participant as u32);
+                receiver.lost = true;
+                // It was not left out, but waited for longer than was thought.
+                self.tally.thinned -= u64::from(core::mem::take(&mut receiver.left_out));
             }
         }
     }

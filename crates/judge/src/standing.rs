@@ -94,6 +94,11 @@ impl Standing {
         }
     }
 
+    /// What the relay held of a group may have expired, if nothing was acknowledged for so long.
+    pub(crate) fn lapse(&mut self, now: Time, group: Group, unrefreshed: Duration) {
+        self.interest(group).lapse(now, unrefreshed);
+    }
+
     /// What its session told it. `connection` is the number of a connection that begins.
     pub(crate) fn event(&mut self, now: Time, event: Event, connection: u64) {
         match event {

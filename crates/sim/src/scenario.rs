@@ -117,9 +117,12 @@ pub(crate) struct Scenario {
 
 /// How long nothing new happens at the end, so that all that is on its way arrives.
 const QUIET: Duration = Duration::from_secs(3);
-/// How long an update waits at most for who cannot be sent everything, because of a budget or of its path:
-/// budgets are drawn such that all that can wait is sent in less.
+/// How long an update waits at most for who cannot be sent everything, because of a budget: those are drawn
+/// such that all that can wait is sent in less. What waits because of a path may come later, and is no more
+/// missed then.
 pub(crate) const WAITS: Duration = Duration::from_millis(4500);
+/// The least that the relay believes of a path, in bits a second.
+const SLOWEST_PATH: u64 = 16_000;
 /// In which time a budget holds an update of every flow.
 const ALL_FLOWS: u64 = 2;
 /// Between the end of all patience and the beginning of the quiet.
@@ -210,7 +213,12 @@ impl Scenario {
         Rules {
             delivery,
             waits: WAITS,
-            forgotten: way_up + delivery + self.turn * 4 + self.late_copies * 2 + SLACK,
+            forgotten: way_up
+                + delivery
+                + (self.longest_wait() - WAITS)
+                + self.turn * 4
+                + self.late_copies * 2
+                + SLACK,
             settle: None,
             propagation: Duration::ZERO,
             lifetime: self.limits.lifetime,
@@ -228,6 +236,18 @@ impl Scenario {
         };
         let stalled = if self.stalls > 0.0 { self.stall * 4 } else { Duration::ZERO };
         waits + self.wake_delay + self.turn * 4 + stalled
+    }
+
+    /// How long an update may wait for whoever has the slowest path of all: where datagrams are lost, the
+    /// relay may think that any is.
+    pub(crate) fn longest_wait(&self) -> Duration {
+        let all_flows = flows(self.participants) * update_bits(&self.habits);
+        match self.weather {
+            Weather::Lossy | Weather::Narrow | Weather::Storm => {
+                WAITS + Duration::from_millis(all_flows * 1000 / SLOWEST_PATH)
+            }
+            _ => WAITS,
+        }
     }
 
     /// The longest way up (0) from any participant, or down (1) to any.
@@ -375,8 +395,19 @@ fn draw_link(weather: Weather, delay: Duration, rng: &mut ChaCha8Rng) -> LinkMod
     }
 }
 
+/// Flows of which updates may wait for one participant.
+fn flows(participants: usize) -> u64 {
+    participants as u64 * 2
+}
+
+/// The bits of the longest update, with what carries it.
+fn update_bits(habits: &Habits) -> u64 {
+    (habits.longest as u64 + 100) * 8
+}
+
 /// In some scenarios some participants may be sent less than all, either of two amounts, so that there
-/// are several of one mind. A budget holds an update of each flow in [`ALL_FLOWS`] seconds.
+/// are several of one mind. A budget holds an update of each flow in [`ALL_FLOWS`] seconds, and what goes
+/// first: it is for one participant's eyes.
 fn draw_budgets(
     participants: usize,
     habits: &Habits,
@@ -388,12 +419,12 @@ fn draw_budgets(
     // What came of a flipped bit could be a flow of its own.
     let is_drawn = rng.random_bool(0.4) && config.sabotage.is_none();
     let has_budgets = (is_asked_for || is_drawn) && weather != Weather::Corrupting;
-    let flows = participants as u64 * 2;
-    let update = habits.longest as u64 + 100;
+    let first = (habits.unicast * 1000.0 / habits.publish_ms.start as f64).ceil() as u64;
+    let each_second = flows(participants) / ALL_FLOWS + first;
     let mut amount = || {
         let times = rng.random_range(10..30);
-        let down_bits = flows * update * 8 / ALL_FLOWS * times / 10;
-        let down_packets = (flows / ALL_FLOWS).max(4) * times / 10;
+        let down_bits = each_second * update_bits(habits) * times / 10;
+        let down_packets = each_second.max(4) * times / 10;
         match rng.random_bool(0.7) {
             true => Budget { down_bits, ..Budgets::default().member },
             false => Budget { down_packets, ..Budgets::default().member },
