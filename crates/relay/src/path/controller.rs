@@ -35,6 +35,9 @@ const QEPS: f64 = 0.008;
 const QBOUND: f64 = 0.030;
 /// The most that one report may increase the rate by (`GAMMA_MAX`).
 const GAMMA_MAX: f64 = 1.0;
+/// As much it may increase the rate by whatever queue that builds: the slowest paths report once a second, and
+/// would need minutes to recover otherwise.
+const GAMMA_LEAST: f64 = 0.2;
 /// The first step of a fast increase; each is twice the one before.
 const GAMMA_FIRST: f64 = 0.03;
 /// The delay that counts for a loss of [`PLRREF`] (`DLOSS`).
@@ -200,7 +203,7 @@ impl Controller {
         }
         // How long it takes until the effect of an increase is seen.
         let lag = (seconds(seen.round_trip).min(2.0) + since).max(LEAST_LAG);
-        let gamma = (QBOUND / lag).min(self.gamma);
+        let gamma = (QBOUND / lag).max(GAMMA_LEAST).min(self.gamma);
         let is_used = r_recv > self.rate * USED;
         if sign > aim {
             self.cut(seen, since, r_recv, sign - aim, stood);

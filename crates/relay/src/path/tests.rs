@@ -77,6 +77,19 @@ fn a_path_that_halves_or_doubles_is_followed_within_two_seconds() {
 }
 
 #[test]
+fn a_path_that_was_nearly_cut_is_used_again_within_twenty_seconds() {
+    const M: u64 = 1_000_000;
+    for round_trip in [40, 200] {
+        let (rates, demand) = ([M, M / 50, M], M / 2);
+        let scene = Scene { rates, demand, round_trip: millis(round_trip), ..Scene::ONE };
+        let limits = &run(scene, 1).limits[0];
+        let (during, after) = (limits[395], limits[595]);
+        let what = format!("{round_trip} ms: {during} bit/s, then {after} bit/s");
+        assert!(during < M / 20 && (after == 0 || after >= demand), "{what}");
+    }
+}
+
+#[test]
 fn ten_receivers_share_a_bottleneck() {
     const M: u64 = 1_000_000;
     for tick in TICKS {
