@@ -14,7 +14,7 @@ use crate::scenario::{Stream, stream};
 use crate::trace::{Tap, Trace};
 use crate::world::updates_in;
 use canopy_relay::{BranchRole, Counters};
-use canopy_wire::Time;
+use canopy_wire::{DropReason, Time};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::net::SocketAddr;
@@ -422,7 +422,8 @@ impl<'a> World<'a> {
 
     fn judge(&mut self) {
         self.after(JUDGE_EVERY, Step::Judge);
-        self.model.judge(self.now);
+        let left_out = self.counters().dropped(DropReason::Thinned);
+        self.model.judge(self.now, left_out);
         for relay in 0..self.machines.len() {
             let held = self.machines[relay].held();
             self.check_held(relay, held);
@@ -465,7 +466,8 @@ impl<'a> World<'a> {
     }
 
     fn report(mut self) -> OverlayReport {
-        self.model.judge(Time::from_nanos(u64::MAX));
+        let left_out = self.counters().dropped(DropReason::Thinned);
+        self.model.judge(Time::from_nanos(u64::MAX), left_out);
         if self.scenario.expires {
             for relay in 0..self.machines.len() {
                 let held = self.machines[relay].held();

@@ -120,14 +120,14 @@ impl Model {
     }
 
     /// Judges the updates whose time is over. They are remembered for a while: what comes too late has
-    /// its order too.
-    pub(crate) fn judge(&mut self, now: Time) {
+    /// its order too. `left_out` is how many the relays say that they have left out.
+    pub(crate) fn judge(&mut self, now: Time, left_out: u64) {
         while let Some(update) = self.updates.get_mut(self.judged) {
             if update.at + self.patience.deliver >= now {
                 break;
             }
             let due = std::mem::take(&mut update.due);
-            self.judge_update(self.judged, &due);
+            self.judge_update(self.judged, &due, left_out);
             self.updates[self.judged].others.extend(due.iter().filter(|due| due.got).map(Due::who));
             self.judged += 1;
         }
@@ -140,7 +140,7 @@ impl Model {
         }
     }
 
-    fn judge_update(&mut self, number: usize, due: &[Due]) {
+    fn judge_update(&mut self, number: usize, due: &[Due], left_out: u64) {
         let (id, update) = (self.first + number as u64, &self.updates[number]);
         for due in due {
             if due.got {
@@ -148,6 +148,9 @@ impl Model {
             } else if !self.is_still_due(update, due) {
                 self.tally.unsettled += 1;
             } else if self.is_excused(update, due) {
+                self.tally.excused += 1;
+            } else if self.tally.thinned < left_out {
+                self.tally.thinned += 1;
                 self.tally.excused += 1;
             } else {
                 self.tally.expected += 1;

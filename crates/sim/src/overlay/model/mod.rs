@@ -25,8 +25,10 @@ pub(crate) struct Tally {
     pub(crate) published: u64,
     pub(crate) unicasts: u64,
     pub(crate) expected: u64,
-    /// What did not come because of a fault on its way.
+    /// What did not come because of a fault on its way, or because its receiver's path bore no more.
     pub(crate) excused: u64,
+    /// As many of them as relays say that they have left out, at most.
+    pub(crate) thinned: u64,
     /// What did not come, and whose receiver left or changed its mind meanwhile.
     pub(crate) unsettled: u64,
     pub(crate) deliveries: u64,
