@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 
+use crate::binaries::{self, TestBinary};
 use crate::process::{Pipe, spelled, stream};
 use crate::tally::TestLines;
 use crate::workspace::{Workspace, cargo};
@@ -21,10 +22,13 @@ pub(crate) struct Job<'a> {
     pub(crate) keep_going: bool,
     /// Whether it starts the released binary, in place of the one that is built with the tests.
     pub(crate) released: bool,
-    /// Whether this step or a later one is to start the released binary.
-    pub(crate) releases: bool,
-    /// Whether its commands leave the processors to whoever else wants them.
-    yields: bool,
+    /// Arguments with which `cargo test` builds what is wanted of it.
+    pub(crate) wanted: Vec<String>,
+    /// The binaries of tests that it built, or that it is to run.
+    pub(crate) tests: Vec<TestBinary>,
+    /// What it would have shown, if another step goes on in the foreground. Its commands leave the
+    /// processors to that one.
+    kept: Option<Vec<String>>,
     /// Why the step cannot be done here, or not all of it: no failure.
     pub(crate) left_out: Option<String>,
     deadline: Instant,
@@ -51,8 +55,9 @@ impl<'a> Job<'a> {
             workspace,
             keep_going,
             released: false,
-            releases: false,
-            yields: false,
+            wanted: Vec::new(),
+            tests: Vec::new(),
+            kept: None,
             left_out: None,
             deadline,
             log,
@@ -60,12 +65,9 @@ impl<'a> Job<'a> {
         })
     }
 
-    /// A second job of the same step, for what goes on beside it without disturbing it. It has a log
-    /// of this name; what its tests report, the first one absorbs.
-    pub(crate) fn beside(&self, name: &str) -> Result<Self> {
-        let limit = self.deadline.saturating_duration_since(Instant::now());
-        let beside = Self::start(self.workspace, name, limit, self.keep_going)?;
-        Ok(Self { yields: true, ..beside })
+    /// The same job in the background: it shows nothing before its end, and disturbs nobody.
+    pub(crate) fn in_background(self) -> Self {
+        Self { kept: Some(Vec::new()), ..self }
     }
 
     /// The binary that it starts.
@@ -81,22 +83,59 @@ impl<'a> Job<'a> {
     }
 
     /// Runs `cargo test` with these arguments and counts its test cases.
-    pub(crate) fn cargo_test<S: AsRef<str>>(&mut self, args: &[S], harness: &[&str]) -> Result<()> {
+    pub(crate) fn cargo_test<S: AsRef<str>>(&mut self, args: &[S]) -> Result<()> {
         let before = self.lines.tally().total();
         let mut command = cargo();
         command.arg("test").args(args.iter().map(AsRef::as_ref));
         if self.keep_going {
             command.arg("--no-fail-fast");
         }
-        if self.released {
-            command.env("CANOPY_BINARY", self.canopy());
-        }
         // Without it the harness swallows the lines with which tests say that they skipped themselves.
-        command.args(["--", "--show-output", "--color", "never"]).args(harness);
+        command.args(["--", "--show-output", "--color", "never"]);
         let shown = spelled(&command);
         self.run(command)?;
         ensure!(self.lines.tally().total() > before, "`{shown}` ran no test");
         Ok(())
+    }
+
+    /// Builds what `cargo test` with these arguments runs; hands back the binaries in a fixed order.
+    pub(crate) fn build_tests<S: AsRef<str>>(&mut self, args: &[S]) -> Result<Vec<TestBinary>> {
+        let mut command = cargo();
+        command.args(["test", "--no-run", "--message-format", "json-render-diagnostics"]);
+        command.args(args.iter().map(AsRef::as_ref));
+        self.note(&format!("$ {}", spelled(&command)));
+        let mut built = Vec::new();
+        self.stream(command, |line| {
+            built.extend(binaries::read(line));
+            false
+        })?;
+        built.sort();
+        Ok(built)
+    }
+
+    /// Runs the step's test binaries one after another, so many tests at a time, and counts the cases.
+    pub(crate) fn run_tests(&mut self, threads: usize) -> Result<()> {
+        ensure!(!self.tests.is_empty(), "no test was built for this step");
+        let mut ended = Ok(());
+        for binary in mem::take(&mut self.tests) {
+            let before = self.lines.tally().total();
+            let mut command = Command::new(&binary.path);
+            command.args(["--show-output", "--color", "never", "--test-threads"]);
+            command.arg(threads.to_string());
+            command.current_dir(&binary.folder).env("CARGO_MANIFEST_DIR", &binary.folder);
+            if self.released {
+                command.env("CANOPY_BINARY", self.canopy());
+            }
+            let mut done = self.run(command);
+            if binary.is_integration && self.lines.tally().total() == before {
+                done = done.and(Err(anyhow!("`{}` ran no test", binary.name)));
+            }
+            if done.is_err() && !self.keep_going {
+                return done;
+            }
+            ended = ended.and(done);
+        }
+        ended
     }
 
     /// Runs a command, its output shown; anything but success is an error.
@@ -116,26 +155,25 @@ impl<'a> Job<'a> {
             false
         });
         if done.is_err() {
-            let _ = writeln!(io::stdout(), "{}", text.trim_end());
+            show(&mut self.kept, Pipe::Out, text.trim_end());
         }
         done.map(|()| text)
     }
 
     /// Runs a command; logs what it says, and shows its errors and the output that `is_shown` picks.
     fn stream(&mut self, command: Command, mut is_shown: impl FnMut(&str) -> bool) -> Result<()> {
-        let mut command = if self.yields { nice(&command) } else { command };
-        command.current_dir(&self.workspace.root);
+        let mut command = if self.kept.is_some() { nice(&command) } else { command };
+        if command.get_current_dir().is_none() {
+            command.current_dir(&self.workspace.root);
+        }
         let name = spelled(&command);
         let deadline = self.deadline;
         let is_late = || Instant::now() > deadline;
         let status = stream(command, is_late, |pipe, line| {
             let _ = writeln!(self.log, "{line}");
-            // A reader that went away must not end the run: `cargo xtask test | head`.
-            let _ = match pipe {
-                Pipe::Out if is_shown(line) => writeln!(io::stdout(), "{line}"),
-                Pipe::Out => Ok(()),
-                Pipe::Err => writeln!(io::stderr(), "{line}"),
-            };
+            if pipe == Pipe::Err || is_shown(line) {
+                show(&mut self.kept, pipe, line);
+            }
         })?;
         ensure!(status.success(), "`{name}` ended with {status}");
         Ok(())
@@ -144,15 +182,36 @@ impl<'a> Job<'a> {
     /// Shows and logs a line of our own.
     pub(crate) fn note(&mut self, line: &str) {
         let _ = writeln!(self.log, "{line}");
-        let _ = writeln!(io::stdout(), "{line}");
+        show(&mut self.kept, Pipe::Out, line);
+    }
+
+    /// Shows what was kept in the background.
+    pub(crate) fn show_kept(&mut self) {
+        if let Some(lines) = self.kept.take() {
+            let _ = writeln!(io::stdout(), "{}", lines.join("\n"));
+        }
     }
 }
 
-/// The same command with less claim on the processors: what waits beside it is not kept waiting, and on
-/// a busy machine it still gets on.
+/// Shows a line, or keeps it for later.
+fn show(kept: &mut Option<Vec<String>>, pipe: Pipe, line: &str) {
+    if let Some(kept) = kept {
+        return kept.push(line.to_owned());
+    }
+    // A reader that went away must not end the run: `cargo xtask test | head`.
+    let _ = match pipe {
+        Pipe::Out => writeln!(io::stdout(), "{line}"),
+        Pipe::Err => writeln!(io::stderr(), "{line}"),
+    };
+}
+
+/// The same command with the least claim on the processors: it takes what the foreground leaves.
 fn nice(command: &Command) -> Command {
     let mut nice = Command::new("nice");
-    nice.args(["-n", "5"]).arg(command.get_program()).args(command.get_args());
+    nice.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
+    if let Some(folder) = command.get_current_dir() {
+        nice.current_dir(folder);
+    }
     for (name, value) in command.get_envs() {
         match value {
             Some(value) => nice.env(name, value),

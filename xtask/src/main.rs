@@ -2,6 +2,7 @@
 //!
 //! Everything here starts other programs and reads what they say; nothing here is part of what ships.
 
+mod binaries;
 mod bpf;
 mod fuzz;
 mod job;

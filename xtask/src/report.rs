@@ -57,9 +57,13 @@ pub(crate) fn total(reports: &[StepReport]) -> Tally {
     total
 }
 
-/// The table, and below it what was left out, what skipped itself and what failed.
-pub(crate) fn summary(reports: &[StepReport], log_of: impl Fn(&str) -> String) -> String {
-    let mut text = table(reports);
+/// The table, with the time that `all` of it took, and below it what was left out, what skipped itself and what failed.
+pub(crate) fn summary(
+    reports: &[StepReport],
+    all: Duration,
+    log_of: impl Fn(&str) -> String,
+) -> String {
+    let mut text = table(reports, all);
     for report in reports {
         if let Ending::LeftOut(why) = &report.ending {
             let _ = writeln!(text, "left out: {} ({why})", report.name);
@@ -88,7 +92,7 @@ pub(crate) fn spoken(time: Duration) -> String {
     }
 }
 
-fn table(reports: &[StepReport]) -> String {
+fn table(reports: &[StepReport], all: Duration) -> String {
     let mut text = format!(
         "{:<10} {:<9} {:>12} {:>7} {:>7} {:>8}\n",
         "step", "result", "time", "passed", "failed", "skipped"
@@ -107,8 +111,7 @@ fn table(reports: &[StepReport]) -> String {
             "{name:<10} {result:<9} {time:>12} {passed:>7} {failed:>7} {skipped:>8}"
         );
     }
-    let all = spoken(reports.iter().map(|report| report.time).sum());
-    let _ = writeln!(text, "{:<10} {:<9} {all:>12}", "all", "");
+    let _ = writeln!(text, "{:<10} {:<9} {:>12}", "all", "", spoken(all));
     text
 }
 
@@ -136,7 +139,8 @@ mod tests {
             report("browser", Ending::LeftOut("chromium missing".into()), Tally::SKIPPED),
             report("test", Ending::Failed("`cargo test` ended".into()), Tally::FAILED),
         ];
-        let text = summary(&reports, |name| format!("{name}.log"));
+        let text = summary(&reports, Duration::from_secs(61), |name| format!("{name}.log"));
+        assert!(text.contains("1 min 01 s\n"), "{text}");
         assert!(text.contains("left out: browser (chromium missing)\n"), "{text}");
         assert!(text.contains("skipped in fmt: 2 × needs root\n"), "{text}");
         assert!(

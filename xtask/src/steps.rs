@@ -1,17 +1,20 @@
-//! The steps of the test command, in the order in which they run: cheap ones first.
+//! The steps of the test command. What depends on nothing runs first; then what starts processes and
+//! waits for them runs in the foreground, and beside it what only computes.
 
 use std::num::NonZero;
 use std::path::Path;
 use std::process::Command;
-use std::thread::{self, available_parallelism};
+use std::thread::available_parallelism;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
+use crate::binaries::TestBinary;
 use crate::bpf;
 use crate::job::Job;
 use crate::packages::on_path;
 use crate::sim::{self, World};
 use crate::workspace::{Workspace, cargo};
+use Builds::{Binary, Nothing, OtherTests, Tests};
 
 /// One step of the test command.
 pub(crate) struct Step {
@@ -19,40 +22,79 @@ pub(crate) struct Step {
     pub(crate) name: &'static str,
     /// What it holds, in a few words.
     pub(crate) what: &'static str,
+    /// When it runs.
+    pub(crate) when: When,
+    /// What the step `build` builds for it.
+    pub(crate) builds: Builds,
     /// Does it.
-    pub(crate) run: fn(&mut Job<'_>) -> Result<()>,
+    pub(crate) run: Run,
+}
+
+/// When a step runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum When {
+    /// Before all others.
+    First,
+    /// In the foreground: it waits for processes, some of them for a time that a test gives them.
+    Foreground,
+    /// Beside those, on what they leave of the processors.
+    Background,
+}
+
+/// What a step needs built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Builds {
+    /// Nothing, or it builds itself.
+    Nothing,
+    /// The binary `canopy`.
+    Binary,
+    /// These integration tests, with the binary that they start.
+    Tests(&'static [&'static str]),
+    /// The tests of the crates themselves, and the integration tests that no step names.
+    OtherTests,
 }
 
 /// All steps.
-pub(crate) const ALL: [Step; 12] = [
-    Step { name: "fmt", what: "rustfmt has nothing to change", run: fmt },
-    Step { name: "clippy", what: "no warning in any target of the workspace", run: clippy },
-    Step { name: "doc", what: "rustdoc has no warning", run: doc },
-    Step {
-        name: "bpf",
-        what: "the committed kernel programs are their source's",
-        run: bpf::check_committed,
-    },
-    Step { name: "test", what: "unit, property, simulation and doc tests", run: test },
-    Step { name: "fuzz", what: "every committed fuzz input replays", run: fuzz },
-    Step { name: "sim", what: "a seed repeats its trace; two seeds differ", run: simulate },
-    Step { name: "system", what: "the binary, over loopback and between namespaces", run: system },
-    Step { name: "dissector", what: "tshark reads our packets", run: dissector },
-    Step { name: "browser", what: "the web console in Chromium", run: browser },
-    Step { name: "deny", what: "licences, advisories and sources of dependencies", run: deny },
-    Step {
-        name: "bench",
-        what: "the benches of relay and joins run and their rows parse",
-        run: bench,
-    },
+pub(crate) const ALL: [Step; 15] = [
+    first("fmt", "rustfmt has nothing to change", fmt),
+    first("bpf", "the committed kernel programs are their source's", bpf::check_committed),
+    first(BUILD, "the tests and the binary that they start", build),
+    foreground(
+        "test",
+        "unit and property tests, and those of processes that wait for each other",
+        OtherTests,
+        test,
+    ),
+    foreground(
+        "system",
+        "the binary, over loopback and between namespaces",
+        Tests(&["system", "engine", "benches"]),
+        two_at_a_time,
+    ),
+    foreground("dissector", "tshark reads our packets", Tests(&["dissector"]), one_at_a_time),
+    foreground("browser", "the web console in Chromium", Tests(&["browser"]), one_at_a_time),
+    foreground("bench", "the benches of relay and joins run and their rows parse", Binary, bench),
+    background(
+        "compute",
+        "tests that compute all the time: searches, and simulations of many seeds",
+        Tests(&["exhaustive", "methods", "relays", "seeds"]),
+        compute,
+    ),
+    background("sim", "a seed repeats its trace; two seeds differ", Binary, simulate),
+    background("clippy", "no warning in any target of the workspace", Nothing, clippy),
+    background("doc", "rustdoc has no warning, and its examples run", Nothing, doc),
+    background(
+        "features",
+        "the send paths work without those that need the kernel's help",
+        Nothing,
+        features,
+    ),
+    background("fuzz", "every committed fuzz input replays", Nothing, fuzz),
+    background("deny", "licences, advisories and sources of dependencies", Nothing, deny),
 ];
 
-/// Integration tests of the steps below, so the `test` step passes them by.
-const OWN_STEP: [&str; 5] = ["system", "engine", "benches", "dissector", "browser"];
-
-/// Those of the `test` step that compute all the time. The others wait more than they compute, so
-/// these run beside them.
-const COMPUTING: [&str; 4] = ["exhaustive", "methods", "relays", "seeds"];
+/// The step that builds for the others.
+pub(crate) const BUILD: &str = "build";
 
 /// The steps that start the released binary, where it is asked for.
 pub(crate) const RELEASED: [&str; 4] = ["sim", "system", "browser", "bench"];
@@ -66,6 +108,62 @@ const SEEDS_OF_RELAYS: u64 = 4;
 /// The steps as `--list` prints them.
 pub(crate) fn list() -> String {
     ALL.iter().map(|step| format!("{:<10} {}\n", step.name, step.what)).collect()
+}
+
+type Run = fn(&mut Job<'_>) -> Result<()>;
+
+const fn first(name: &'static str, what: &'static str, run: Run) -> Step {
+    Step { name, what, when: When::First, builds: Nothing, run }
+}
+
+const fn foreground(name: &'static str, what: &'static str, builds: Builds, run: Run) -> Step {
+    Step { name, what, when: When::Foreground, builds, run }
+}
+
+const fn background(name: &'static str, what: &'static str, builds: Builds, run: Run) -> Step {
+    Step { name, what, when: When::Background, builds, run }
+}
+
+impl Step {
+    /// Whether it runs the tests in this binary.
+    pub(crate) fn has(&self, binary: &TestBinary) -> bool {
+        match self.builds {
+            Nothing | Binary => false,
+            Tests(names) => binary.is_integration && names.contains(&binary.name.as_str()),
+            OtherTests => !binary.is_integration || !has_own_step(&binary.name),
+        }
+    }
+
+    /// Arguments with which `cargo test` builds what it needs.
+    fn builds(&self, workspace: &Workspace) -> Vec<String> {
+        match self.builds {
+            Nothing => Vec::new(),
+            // Cargo builds the binary for the integration tests of its package, with the tests'
+            // features. `cargo build` would build it again, with others.
+            Binary => tests_named(["system"]),
+            Tests(names) => tests_named(names.iter().copied()),
+            OtherTests => {
+                let others = workspace.tests.iter().map(String::as_str);
+                let others = tests_named(others.filter(|name| !has_own_step(name)));
+                [vec!["--lib".to_owned(), "--bins".to_owned()], others].concat()
+            }
+        }
+    }
+}
+
+/// Whether a step names this integration test.
+fn has_own_step(test: &str) -> bool {
+    ALL.iter().any(|step| matches!(step.builds, Tests(names) if names.contains(&test)))
+}
+
+/// Arguments with which `cargo test` builds these integration tests.
+fn tests_named<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    names.into_iter().flat_map(|name| ["--test".to_owned(), name.to_owned()]).collect()
+}
+
+/// Arguments with which `cargo test` builds what these steps need; none if they need nothing.
+pub(crate) fn built_for(steps: &[&Step], workspace: &Workspace) -> Vec<String> {
+    steps.iter().flat_map(|step| step.builds(workspace)).collect()
 }
 
 fn fmt(job: &mut Job<'_>) -> Result<()> {
@@ -90,81 +188,49 @@ fn doc(job: &mut Job<'_>) -> Result<()> {
         command.args(["doc", "--no-deps"]).args(which).env("RUSTDOCFLAGS", "-D warnings");
         job.run(command)?;
     }
-    Ok(())
+    // Not through `cargo_test`: a workspace without an example is no failure.
+    job.cargo(&["test", "--workspace", "--doc"])
+}
+
+fn build(job: &mut Job<'_>) -> Result<()> {
+    let wanted = [&["--workspace".to_owned()], &job.wanted[..]].concat();
+    job.tests = job.build_tests(&wanted)?;
+    if job.released { build_release(job) } else { Ok(()) }
 }
 
 fn test(job: &mut Job<'_>) -> Result<()> {
-    let names = job.workspace.tests.iter().filter(|name| !OWN_STEP.contains(&name.as_str()));
-    let (computing, waiting): (Vec<_>, Vec<_>) =
-        names.cloned().partition(|name| COMPUTING.contains(&name.as_str()));
-    let units = ["--lib", "--bins"].map(str::to_owned).into_iter();
-    let waiting: Vec<String> = units.chain(tests_named(waiting)).collect();
-    let computing: Vec<String> = tests_named(computing).collect();
-    let workspace = ["--workspace".to_owned()];
-    job.cargo(
-        &[&["test".to_owned(), "--no-run".to_owned()], &workspace[..], &waiting, &computing]
-            .concat(),
-    )?;
     // A few at a time: many wait, for timers, for namespaces, for what a crowd still owes.
-    let threads = (3 * available_parallelism().map_or(1, NonZero::get)).to_string();
-    let mut beside = job.beside("beside")?;
-    let releases = job.releases;
-    let (cases, computed) = thread::scope(|scope| {
-        let computed = scope.spawn(|| {
-            let computed = beside.cargo_test(&[&workspace[..], &computing].concat(), &[]);
-            // If it fails, the step that needs it says so.
-            let _ = releases.then(|| build_release(&mut beside));
-            (beside.lines, computed)
-        });
-        let cases =
-            job.cargo_test(&[&workspace[..], &waiting].concat(), &["--test-threads", &threads]);
-        (cases, computed.join().expect("the tests beside do not panic"))
-    });
-    let (lines, computed) = computed;
-    job.lines.absorb(lines);
-    let cases = cases.and(computed);
-    if cases.is_err() && !job.keep_going {
-        return cases;
-    }
+    job.run_tests(3 * processors())
+}
+
+fn two_at_a_time(job: &mut Job<'_>) -> Result<()> {
+    job.run_tests(2)
+}
+
+fn one_at_a_time(job: &mut Job<'_>) -> Result<()> {
+    job.run_tests(1)
+}
+
+fn compute(job: &mut Job<'_>) -> Result<()> {
+    job.run_tests(processors())
+}
+
+fn features(job: &mut Job<'_>) -> Result<()> {
     // What depends on it builds its kernel side; this holds that it also works without.
-    job.cargo_test(
-        &["-p", "canopy-engines", "--no-default-features", "--lib"].map(str::to_owned),
-        &[],
-    )?;
-    // Not through `cargo_test`: a workspace without a doc test is no failure.
-    job.cargo(&["test", "--workspace", "--doc"])?;
-    cases
+    job.cargo_test(&["-p", "canopy-engines", "--no-default-features", "--lib"].map(str::to_owned))
 }
 
 fn fuzz(job: &mut Job<'_>) -> Result<()> {
-    job.cargo_test(&fuzz_crate(job.workspace), &[])
+    job.cargo_test(&fuzz_crate(job.workspace))
 }
 
 fn simulate(job: &mut Job<'_>) -> Result<()> {
-    build_binary(job)?;
     let one = SEEDS.map(|seed| World { seed, relays: None, topology: None });
     let many = RELAYS.iter().flat_map(|relays| {
         let seeds = 0..SEEDS_OF_RELAYS;
         seeds.map(|seed| World { seed, relays: Some(*relays), topology: None })
     });
     sim::check_worlds(job, one.chain(many))
-}
-
-fn system(job: &mut Job<'_>) -> Result<()> {
-    build_binary(job)?;
-    for name in ["system", "engine", "benches"] {
-        named_test(job, name, "2")?;
-    }
-    Ok(())
-}
-
-fn dissector(job: &mut Job<'_>) -> Result<()> {
-    named_test(job, "dissector", "1")
-}
-
-fn browser(job: &mut Job<'_>) -> Result<()> {
-    build_binary(job)?;
-    named_test(job, "browser", "1")
 }
 
 fn deny(job: &mut Job<'_>) -> Result<()> {
@@ -178,12 +244,11 @@ fn deny(job: &mut Job<'_>) -> Result<()> {
 }
 
 fn bench(job: &mut Job<'_>) -> Result<()> {
-    if available_parallelism().is_ok_and(|processors| processors.get() < 2) {
+    if processors() < 2 {
         let why = "one processor only; the bench takes one for the relay and one for the load";
         job.left_out = Some(why.to_owned());
         return Ok(());
     }
-    build_binary(job)?;
     let mut command = Command::new(job.canopy());
     command.args(["bench", "relay", "--quick", "--json"]);
     let mut rows = sim::rows(&job.read(command)?)?.len();
@@ -202,29 +267,11 @@ fn fuzz_crate(workspace: &Workspace) -> Vec<String> {
     ["--manifest-path".to_owned(), path(&manifest), "--target-dir".to_owned(), path(target)].into()
 }
 
-/// Arguments with which `cargo test` runs these integration tests.
-fn tests_named(names: Vec<String>) -> impl Iterator<Item = String> {
-    names.into_iter().flat_map(|name| ["--test".to_owned(), name])
+fn processors() -> usize {
+    available_parallelism().map_or(1, NonZero::get)
 }
 
-/// Tests in one file that share the machine's network or a browser: `threads` of them at a time.
-fn named_test(job: &mut Job<'_>, name: &str, threads: &str) -> Result<()> {
-    let known = job.workspace.tests.iter().any(|test| test == name);
-    ensure!(known, "the workspace has no integration test named `{name}`");
-    job.cargo_test(&["--workspace", "--test", name], &["--test-threads", threads])
-}
-
-/// Builds the binary that the step starts.
-fn build_binary(job: &mut Job<'_>) -> Result<()> {
-    if job.releases {
-        return build_release(job);
-    }
-    // The `test` step has built it: with the tests' features, as `cargo build` would not.
-    job.cargo(&["test", "--no-run", "--workspace", "--test", "system"])
-}
-
-/// Builds the binary that ships, which the step's tests start from then on. The tests themselves are
-/// built as those of the `test` step are, so that little is compiled twice.
+/// Builds the binary that ships, which the job starts from then on.
 pub(crate) fn build_release(job: &mut Job<'_>) -> Result<()> {
     job.released = true;
     job.cargo(&["build", "--release", "-p", "canopy", "--bin", "canopy"])
@@ -254,5 +301,34 @@ mod tests {
         assert_eq!(names.len(), ALL.len());
         assert!(names.iter().all(|name| name.len() <= 10 && *name != "setup"));
         assert!(RELEASED.iter().all(|name| names.contains(name)));
+    }
+
+    #[test]
+    fn every_test_binary_is_of_one_step() {
+        let workspace = Workspace::load().unwrap();
+        let binary = |name: &str, is_integration| TestBinary {
+            folder: "/".into(),
+            is_integration,
+            name: name.to_owned(),
+            path: "/t".into(),
+        };
+        let integration = workspace.tests.iter().map(|name| binary(name, true));
+        for binary in integration.chain([binary("canopy_relay", false), binary("system", false)]) {
+            let of = ALL.iter().filter(|step| step.has(&binary)).map(|step| step.name);
+            assert_eq!(of.count(), 1, "{binary:?}");
+        }
+    }
+
+    #[test]
+    fn the_named_integration_tests_exist() {
+        let known = Workspace::load().unwrap().tests;
+        for step in &ALL {
+            if let Tests(names) = step.builds {
+                assert!(
+                    names.iter().all(|name| known.iter().any(|test| test == name)),
+                    "{names:?}"
+                );
+            }
+        }
     }
 }

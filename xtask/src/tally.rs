@@ -88,13 +88,6 @@ impl TestLines {
         self.part != Part::Successes
     }
 
-    /// Adds what was read of other runs.
-    pub(crate) fn absorb(&mut self, other: Self) {
-        self.counted += other.counted;
-        self.skips.extend(other.skips);
-        self.failures.extend(other.failures);
-    }
-
     /// What was counted. A test that skipped itself passed in the harness's eyes, not in ours.
     pub(crate) fn tally(&self) -> Tally {
         let skips = self.skips.len() as u64;
@@ -138,15 +131,6 @@ mod tests {
         let mut lines = TestLines::default();
         let shown = text.lines().filter(|line| lines.read(line)).collect();
         (lines, shown)
-    }
-
-    #[test]
-    fn runs_that_were_read_apart_count_together() {
-        let (mut lines, _) = read("test result: ok. 2 passed; 0 failed; 0 ignored");
-        let failed = "failures:\n    b\ntest result: FAILED. 1 passed; 1 failed; 0 ignored";
-        lines.absorb(read(&format!("skipped: needs root\n{failed}")).0);
-        assert_eq!(lines.tally(), Tally { passed: 2, failed: 1, skipped: 1 });
-        assert_eq!((lines.skips.len(), lines.failures.len()), (1, 2));
     }
 
     #[test]
