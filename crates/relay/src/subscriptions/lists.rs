@@ -127,7 +127,15 @@ impl SubscriptionTable {
         self.by_group.find(hash, same).copied()
     }
 
-    pub(super) fn open_group(&mut self, hash: u64, comtree: Comtree, group: Group) -> Option<u32> {
+    /// A new group for a port. For a data thread there is always room: what it wants is counted where it
+    /// wants it, and a group that nobody wants any more may stay here for a while, until updates have left
+    /// or the parent has answered.
+    pub(super) fn open_group(
+        &mut self,
+        hash: u64,
+        (comtree, group): (Comtree, Group),
+        port: PortIndex,
+    ) -> Option<u32> {
         let entry = GroupEntry {
             comtree,
             group,
@@ -146,7 +154,7 @@ impl SubscriptionTable {
             self.free_group = self.groups[index as usize].first;
             self.groups[index as usize] = entry;
             index
-        } else if (self.groups.len() as u32) < self.max_groups {
+        } else if (self.groups.len() as u32) < self.max_groups || port < self.siblings {
             self.groups.push(entry);
             self.groups.len() as u32 - 1
         } else {

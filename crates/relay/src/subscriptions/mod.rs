@@ -271,7 +271,7 @@ impl SubscriptionTable {
         }
         let group = match known {
             Some(known) => known,
-            None => self.open_group(hash, comtree, group).ok_or(SubscribeRefusal::Table)?,
+            None => self.open_group(hash, (comtree, group), port).ok_or(SubscribeRefusal::Table)?,
         };
         let subscription = self.link(port, group, (level, weight), expires);
         self.member_came(subscription);

@@ -49,6 +49,26 @@ fn a_full_table_refuses_and_stays_whole() {
 }
 
 #[test]
+fn a_full_table_has_room_for_what_another_data_thread_wants_next() {
+    let limits = TableLimits { max_groups: 2, ..TableLimits::default() };
+    let mut table = SubscriptionTable::new(limits, 2, 24, &KEY);
+    let groups = [1, 2, 3, 4].map(Group::new);
+    for (port, group) in [(2, groups[0]), (2, groups[1])] {
+        table.add((port, at_most(9)), COMTREE, group, at(0), Time::ZERO).unwrap();
+    }
+    for group in [groups[2], groups[3]] {
+        table.add_sibling(0, COMTREE, group, at(0)).unwrap();
+    }
+    // Nobody wants it any more, but updates for it have not left yet.
+    let left = table.find_group(COMTREE, groups[2]).unwrap();
+    *table.target_mut(left) = 0;
+    table.remove(0, COMTREE, groups[2]);
+    assert_eq!(table.add_sibling(0, COMTREE, Group::new(5), at(0)), Ok(()));
+    table.forget_target(left);
+    assert_eq!(table.find_group(COMTREE, groups[2]), None);
+}
+
+#[test]
 fn a_group_with_updates_waiting_is_not_given_to_another() {
     let mut table = table(4, 4);
     table.add((0, at_most(9)), COMTREE, Group::new(1), at(0), Time::ZERO).unwrap();
