@@ -41,7 +41,7 @@ const PAST: usize = 32;
 const TO_RELAY: u8 = 0x80;
 /// A network without faults brings the two together within this time: a session that either side
 /// holds for alive is found dead, all waits between tries are over, and one handshake succeeds.
-const RECOVERY: Duration = Duration::from_secs(6);
+const RECOVERY: Duration = Duration::from_secs(12);
 
 steps! {
     /// Scale, two bytes: milliseconds pass.
