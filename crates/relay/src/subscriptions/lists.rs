@@ -127,15 +127,16 @@ impl SubscriptionTable {
         self.by_group.find(hash, same).copied()
     }
 
-    /// A new group for a port. For a data thread there is always room: what it wants is counted where it
-    /// wants it, and a group that nobody wants any more may stay here for a while, until updates have left
-    /// or the parent has answered.
+    /// A new group for a port, if there is room. What other data threads want was counted where their members
+    /// are; a group that they gave up stays here until its updates have left and the parent has answered.
+    /// So they have as much room again.
     pub(super) fn open_group(
         &mut self,
         hash: u64,
         (comtree, group): (Comtree, Group),
         port: PortIndex,
     ) -> Option<u32> {
+        let most = if port < self.siblings { 2 * self.max_groups } else { self.max_groups };
         let entry = GroupEntry {
             comtree,
             group,
@@ -154,7 +155,7 @@ impl SubscriptionTable {
             self.free_group = self.groups[index as usize].first;
             self.groups[index as usize] = entry;
             index
-        } else if (self.groups.len() as u32) < self.max_groups || port < self.siblings {
+        } else if (self.groups.len() as u32) < most {
             self.groups.push(entry);
             self.groups.len() as u32 - 1
         } else {
