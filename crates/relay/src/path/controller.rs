@@ -35,8 +35,8 @@ const QEPS: f64 = 0.008;
 const QBOUND: f64 = 0.030;
 /// The most that one report may increase the rate by (`GAMMA_MAX`).
 const GAMMA_MAX: f64 = 1.0;
-/// As much it may increase the rate by whatever queue that builds: the slowest paths report once a second, and
-/// would need minutes to recover otherwise.
+/// [`QBOUND`] never holds an increase to less than this. The slowest paths report once a second, and would
+/// take minutes to recover from an outage otherwise.
 const GAMMA_LEAST: f64 = 0.2;
 /// The first step of a fast increase; each is twice the one before.
 const GAMMA_FIRST: f64 = 0.03;
