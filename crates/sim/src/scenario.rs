@@ -118,10 +118,10 @@ pub(crate) struct Scenario {
 /// How long nothing new happens at the end, so that all that is on its way arrives.
 const QUIET: Duration = Duration::from_secs(3);
 /// How long an update waits at most for who cannot be sent everything, because of a budget: those are drawn
-/// such that all that can wait is sent in less. What waits because of a path may come later, and is no more
-/// missed then.
+/// such that all that can wait is sent in less. What waits because of a path may come later: until then it
+/// counts as left out.
 pub(crate) const WAITS: Duration = Duration::from_millis(4500);
-/// The least that the relay believes of a path, in bits a second.
+/// The least that the relay believes a path to bear, in bits a second.
 const SLOWEST_PATH: u64 = 16_000;
 /// In which time a budget holds an update of every flow.
 const ALL_FLOWS: u64 = 2;
@@ -215,7 +215,7 @@ impl Scenario {
             waits: WAITS,
             forgotten: way_up
                 + delivery
-                + (self.longest_wait() - WAITS)
+                + self.longest_wait()
                 + self.turn * 4
                 + self.late_copies * 2
                 + SLACK,
@@ -238,16 +238,11 @@ impl Scenario {
         waits + self.wake_delay + self.turn * 4 + stalled
     }
 
-    /// How long an update may wait for whoever has the slowest path of all: where datagrams are lost, the
-    /// relay may think that any is.
-    pub(crate) fn longest_wait(&self) -> Duration {
+    /// How much longer than [`WAITS`] an update may wait for whoever has the slowest path of all. The relay may
+    /// think so of any: where reports are lost, it believes less and less.
+    fn longest_wait(&self) -> Duration {
         let all_flows = flows(self.participants) * update_bits(&self.habits);
-        match self.weather {
-            Weather::Lossy | Weather::Narrow | Weather::Storm => {
-                WAITS + Duration::from_millis(all_flows * 1000 / SLOWEST_PATH)
-            }
-            _ => WAITS,
-        }
+        Duration::from_millis(all_flows * 1000 / SLOWEST_PATH)
     }
 
     /// The longest way up (0) from any participant, or down (1) to any.
@@ -406,8 +401,8 @@ fn update_bits(habits: &Habits) -> u64 {
 }
 
 /// In some scenarios some participants may be sent less than all, either of two amounts, so that there
-/// are several of one mind. A budget holds an update of each flow in [`ALL_FLOWS`] seconds, and what goes
-/// first: it is for one participant's eyes.
+/// are several of one mind. A budget holds an update of each flow in [`ALL_FLOWS`] seconds, and besides what
+/// goes first because it is for one participant's eyes.
 fn draw_budgets(
     participants: usize,
     habits: &Habits,
@@ -419,8 +414,8 @@ fn draw_budgets(
     // What came of a flipped bit could be a flow of its own.
     let is_drawn = rng.random_bool(0.4) && config.sabotage.is_none();
     let has_budgets = (is_asked_for || is_drawn) && weather != Weather::Corrupting;
-    let first = (habits.unicast * 1000.0 / habits.publish_ms.start as f64).ceil() as u64;
-    let each_second = flows(participants) / ALL_FLOWS + first;
+    let unicasts = (habits.unicast * 1000.0 / habits.publish_ms.start as f64).ceil() as u64;
+    let each_second = flows(participants) / ALL_FLOWS + unicasts;
     let mut amount = || {
         let times = rng.random_range(10..30);
         let down_bits = each_second * update_bits(habits) * times / 10;

@@ -422,8 +422,7 @@ impl<'a> World<'a> {
 
     fn judge(&mut self) {
         self.after(JUDGE_EVERY, Step::Judge);
-        let left_out = self.counters().dropped(DropReason::Thinned);
-        self.model.judge(self.now, left_out);
+        self.judge_until(self.now);
         for relay in 0..self.machines.len() {
             let held = self.machines[relay].held();
             self.check_held(relay, held);
@@ -435,6 +434,11 @@ impl<'a> World<'a> {
                 routes: peak.routes.max(held.routes),
             };
         }
+    }
+
+    fn judge_until(&mut self, now: Time) {
+        let left_out = self.counters().dropped(DropReason::Thinned);
+        self.model.judge(now, left_out);
     }
 
     /// What a relay holds grows with what there is, not with what has happened.
@@ -466,8 +470,7 @@ impl<'a> World<'a> {
     }
 
     fn report(mut self) -> OverlayReport {
-        let left_out = self.counters().dropped(DropReason::Thinned);
-        self.model.judge(Time::from_nanos(u64::MAX), left_out);
+        self.judge_until(Time::from_nanos(u64::MAX));
         if self.scenario.expires {
             for relay in 0..self.machines.len() {
                 let held = self.machines[relay].held();

@@ -27,7 +27,7 @@ pub(crate) struct Tally {
     pub(crate) expected: u64,
     /// What did not come because of a fault on its way, or because its receiver's path bore no more.
     pub(crate) excused: u64,
-    /// As many of them as relays say that they have left out, at most.
+    /// Those of them that only the path explains: no more than the relays say that they have left out.
     pub(crate) thinned: u64,
     /// What did not come, and whose receiver left or changed its mind meanwhile.
     pub(crate) unsettled: u64,
