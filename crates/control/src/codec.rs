@@ -303,6 +303,12 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig {
+            rng_seed: proptest::test_runner::RngSeed::Fixed(0xc0dec),
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+
         #[test]
         fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
             let _ = Vec::<Option<String>>::of_bytes(&bytes);

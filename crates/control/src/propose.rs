@@ -259,6 +259,12 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig {
+            rng_seed: proptest::test_runner::RngSeed::Fixed(0x9a7),
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+
         #[test]
         fn all_are_joined_and_nobody_has_too_many(places in places(), degree in 3..6_usize) {
             let proposing = Proposing { degree, ..Proposing::default() };
