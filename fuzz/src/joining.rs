@@ -40,7 +40,8 @@ const PAST: usize = 32;
 /// The bit of a byte that says which way a datagram goes; the rest says which one it is.
 const TO_RELAY: u8 = 0x80;
 /// A network without faults brings the two together within this time: a session that either side
-/// holds for alive is found dead, all waits between tries are over, and one handshake succeeds.
+/// holds for alive is found dead, which takes 8 s, the wait for the next try is over, at most 3 s, and one
+/// handshake succeeds.
 const RECOVERY: Duration = Duration::from_secs(12);
 
 steps! {
