@@ -120,7 +120,7 @@ const QUIET: Duration = Duration::from_secs(3);
 /// How long an update waits at most for who cannot be sent everything, because of a budget: those are drawn
 /// such that all that can wait is sent in less. What waits because of a path may come later: until then it
 /// counts as left out.
-pub(crate) const WAITS: Duration = Duration::from_millis(4500);
+const WAITS: Duration = Duration::from_millis(4500);
 /// The least that the relay believes a path to bear, in bits a second.
 const SLOWEST_PATH: u64 = 16_000;
 /// In which time a budget holds an update of every flow.
@@ -160,7 +160,7 @@ impl Scenario {
             (habits.side, habits.publish_ms, habits.churn_ms) = (1, 3_000..20_000, None);
         }
         let budgets = draw_budgets(participants, &habits, config, weather);
-        Scenario {
+        let mut scenario = Scenario {
             participants,
             budgets,
             late_copies: if more.random_bool(0.5) { LATEST_COPY } else { Duration::ZERO },
@@ -198,7 +198,23 @@ impl Scenario {
             quiet_from: end - (QUIET + WAITS).min(calm / 2),
             end,
             smallest_set: rng.random_bool(0.4).then(|| rng.random_range(2..10)),
+        };
+        scenario.end = end + scenario.slow_paths();
+        scenario
+    }
+
+    /// By how much the end comes later where reports are lost: the relay may think there that any path is
+    /// among the slowest, and all that waits for one has to come.
+    fn slow_paths(&self) -> Duration {
+        match self.weather {
+            Weather::Lossy | Weather::Narrow | Weather::Storm => self.longest_wait(),
+            _ => Duration::ZERO,
         }
+    }
+
+    /// Whether the quiet at the end is long enough for all that waits.
+    pub(crate) fn lets_all_come(&self) -> bool {
+        self.end.since(self.quiet_from) > WAITS + self.slow_paths()
     }
 
     /// Whether all is well long enough before the end for everyone to have recovered.

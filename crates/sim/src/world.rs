@@ -9,7 +9,7 @@ use crate::participant::Participant;
 use crate::payload;
 use crate::report::{RelayTotals, Report};
 use crate::sabotage::{Sabotage, Saboteur};
-use crate::scenario::{Scenario, Stream, WAITS, stream};
+use crate::scenario::{Scenario, Stream, stream};
 use crate::trace::{Tap, Trace};
 use canopy_judge::{Carriage, Oracle};
 use canopy_relay::Mode;
@@ -522,7 +522,7 @@ impl<'a> World<'a> {
 
     /// At the end everybody has the newest of everything, however little one may be sent.
     fn check_budgets(&mut self) {
-        if self.scenario.end.since(self.scenario.quiet_from) > WAITS {
+        if self.scenario.lets_all_come() {
             self.oracle.check_starved(self.now);
         }
     }
