@@ -1,7 +1,7 @@
 //! The addresses of a comtree that a data thread gives out, so that nobody gets one that others may
 //! still take for somebody else's.
 
-use crate::comtrees::{ComtreeConfig, FIRST_ENDPOINT};
+use crate::comtree_config::{ComtreeConfig, FIRST_ENDPOINT};
 use canopy_wire::{Address, Time};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,8 +1,9 @@
 //! A cohort's updates laid out as datagrams: bundles, of equal size where that lets them leave as
 //! one segmented send.
 
+use crate::index::PortIndex;
 use crate::pending::Pending;
-use crate::ports::{PeerClass, PortIndex, Shape};
+use crate::shape::{PeerClass, Shape};
 use canopy_batch::{MAX_SEGMENTS, MAX_SEND_BYTES, Part};
 use canopy_wire::{
     Before, Comtree, Flags, HEADER_LEN, Header, Kind, Level, MAX_RECORDS, RecordHead, SEAL_LEN,

@@ -1,7 +1,7 @@
 //! What reaches a data thread that is not traffic: typed changes, each applied or refused.
 
 use crate::access::Trust;
-use crate::comtrees::{ComtreeConfig, FIRST_ENDPOINT, MAX_COMTREES};
+use crate::comtree_config::{ComtreeConfig, FIRST_ENDPOINT, MAX_COMTREES};
 use crate::meters::Budget;
 use crate::thin::Down;
 use canopy_session::{Keyring, MAX_LINKS, PublicKey};

@@ -5,8 +5,8 @@
 //! node took the same way, so the way to the node lists their targets. Work is one step for each
 //! pair of target and receiver, however many updates wait and however many levels are in use.
 
-use crate::NONE;
-use crate::ports::{DatagramClass, PeerClass, PortIndex, Shape};
+use crate::index::{NONE, PortIndex};
+use crate::shape::{DatagramClass, PeerClass, Shape};
 use canopy_wire::Level;
 use hashbrown::HashTable;
 

@@ -1,7 +1,7 @@
 //! What each member has sent, what it may send, and who sends the most.
 
 use crate::bucket::{Bucket, Rate};
-use crate::ports::PortIndex;
+use crate::index::PortIndex;
 use crate::thin::Down;
 use canopy_wire::{Address, Bound, Comtree, MAX_DATAGRAM, MAX_RECORDS, Path, Time};
 use core::time::Duration;

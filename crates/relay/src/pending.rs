@@ -1,9 +1,6 @@
 //! Updates that were accepted and wait for the next flush, grouped by what they were sent to.
 
-use crate::NONE;
-use crate::comtrees::ComtreeIndex;
-use crate::ports::PortIndex;
-use crate::thin::{FlowId, LogNumber, NOTHING};
+use crate::index::{ComtreeIndex, FlowId, LogNumber, NONE, NOTHING, PortIndex};
 use canopy_wire::{Address, Comtree, Flags, Level, Weight};
 
 /// The most payload bytes that can wait for a flush.

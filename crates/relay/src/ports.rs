@@ -4,16 +4,13 @@
 //! where it came from" and "core peers do not forward to core peers" (federated games §3.1) are one
 //! rule for participants, for the branches of a tree, and for the data threads of a relay.
 
-use crate::NONE;
 use crate::access::Rights;
 use crate::addresses::Owner;
-use crate::comtrees::ComtreeIndex;
+use crate::index::{ComtreeIndex, NONE, PortIndex, fold};
+use crate::shape::{DatagramClass, PeerClass, Shape};
 use canopy_session::SessionIndex;
-use canopy_wire::{Address, Comtree, GroupKeyNumber, MAX_DATAGRAM, RequestStatus, SAFE_DATAGRAM};
+use canopy_wire::{Address, Comtree, GroupKeyNumber, RequestStatus};
 use hashbrown::HashTable;
-
-/// The number of a port in its table.
-pub(crate) type PortIndex = u32;
 
 /// Who is at the other end of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,52 +32,6 @@ impl Peer {
         }
     }
 }
-
-/// What a port may be sent, by who is at its other end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PeerClass {
-    /// Gets what it subscribed to, as the last on the way.
-    Participant,
-    /// Forwards further along the tree.
-    TreeNeighbour,
-    /// Forwards further too, but gets nothing that came from a core peer.
-    CorePeer,
-}
-
-/// How long the datagrams may be that a port's path takes. There are few classes, so that many
-/// receivers share a layout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DatagramClass {
-    /// As long as every path takes.
-    Safe,
-    /// As long as there are.
-    Long,
-}
-
-impl DatagramClass {
-    /// The class of a path that takes datagrams of so many bytes.
-    pub(crate) fn of(max_datagram: u16) -> DatagramClass {
-        let is_long = usize::from(max_datagram) >= MAX_DATAGRAM;
-        if is_long { DatagramClass::Long } else { DatagramClass::Safe }
-    }
-
-    /// The longest datagram in bytes.
-    pub(crate) fn max_datagram(self) -> usize {
-        match self {
-            DatagramClass::Safe => SAFE_DATAGRAM,
-            DatagramClass::Long => MAX_DATAGRAM,
-        }
-    }
-}
-
-/// What decides how updates are laid out for a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
-    pub(crate) class: PeerClass,
-    pub(crate) datagrams: DatagramClass,
-}
-
-const _: () = assert!(size_of::<Port>() == 64);
 
 /// The last subscribe packet of a port.
 #[derive(Clone, Copy, Debug, Default)]
@@ -352,10 +303,4 @@ fn address_hash(comtree: Comtree, address: Address) -> u64 {
 
 fn link_hash(link: SessionIndex, comtree: Comtree) -> u64 {
     fold(u64::from(link) << 32 | u64::from(comtree.0))
-}
-
-/// Spreads a word over all bits: multiplied, and the halves of the product folded.
-pub(crate) fn fold(word: u64) -> u64 {
-    let product = u128::from(word ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93;
-    product as u64 ^ (product >> 64) as u64
 }

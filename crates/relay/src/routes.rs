@@ -2,9 +2,7 @@
 //! the relay's own site has a route of its own; all of another site have one together. Bounded,
 //! shared out by comtree, soft state: what nothing came from for a while is forgotten.
 
-use crate::NONE;
-use crate::comtrees::ComtreeIndex;
-use crate::ports::PortIndex;
+use crate::index::{ComtreeIndex, NONE, PortIndex};
 use crate::shares::Shares;
 use canopy_session::KeyedState;
 use canopy_wire::{Address, Comtree, Tag, Time};

@@ -1,7 +1,7 @@
 //! How comtrees share a table's room: each has a part that no other can take, and the rest goes to
 //! who comes first.
 
-use crate::comtrees::ComtreeIndex;
+use crate::index::ComtreeIndex;
 
 /// A table's room. Half of it is dealt out to the comtrees as their own parts.
 pub(crate) struct Shares {

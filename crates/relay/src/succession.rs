@@ -10,8 +10,8 @@
 //!  down: old          old        old             old         old          both
 //! ```
 
+use crate::index::PortIndex;
 use crate::pending::Update;
-use crate::ports::PortIndex;
 use canopy_wire::{Address, Comtree, Flags, Group, Level, Time, Weight};
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};

@@ -1,10 +1,9 @@
 //! A data thread's place in the tree of a comtree: which neighbours get every update to a group, and
 //! which other data threads have such neighbours.
 
-use crate::NONE;
 use crate::bucket::Bucket;
 use crate::changes::BranchRole;
-use crate::ports::PortIndex;
+use crate::index::{NONE, PortIndex};
 use crate::succession::{Phase, Succession};
 use canopy_wire::{Address, Time};
 use std::collections::BTreeMap;

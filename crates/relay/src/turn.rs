@@ -1,16 +1,14 @@
 //! One turn of a data thread: in which order it reads, thinks and sends, and how long it waits
 //! afterwards. Pure: the daemon's threads and the simulator run the same.
 
-use crate::relay::{Mode, Relay};
+use crate::relay::Relay;
 use crate::rounds::{Lanes, Rounds};
+use crate::timing::{Mode, READ_EVERY, next_part};
 use canopy_batch::SendBatch;
 use canopy_wire::{DropReason, Lane, Path, Time};
 use core::time::Duration;
 
-/// In periodic mode sockets are read at least this often while there is traffic, so that acks don't
-/// wait for the tick. Every read wakes the processor, which costs more than a few datagrams do.
-pub const READ_EVERY: Duration = Duration::from_micros(12_500);
-/// The same after a read that brought much, so that receive buffers and logs of other data threads
+/// The most between two reads, as [`READ_EVERY`], after a read that brought much, so that receive buffers and logs of other data threads
 /// hold what comes meanwhile.
 const READ_MUCH_EVERY: Duration = Duration::from_millis(5);
 /// What a read may bring, and the next still be put off: of the longest datagrams, a third of what
@@ -298,24 +296,6 @@ impl Pace {
         let is_much = hurries || brought > little;
         Pace::Leisure(if is_much { READ_MUCH_EVERY } else { READ_EVERY })
     }
-}
-
-/// The first point after `now` that ends a part of a tick, which has as few equal parts as there can be
-/// of at most `longest`. So a tick is always such a point, and what arrives until then leaves with it.
-fn next_part(now: Time, tick: Duration, longest: Duration) -> Time {
-    let tick_began = now.last_multiple(tick);
-    let (parts, tick) = (parts_of(tick, longest), tick.as_nanos().max(1));
-    let next = now.since(tick_began).as_nanos() * parts / tick + 1;
-    tick_began + Duration::from_nanos((tick * next).div_ceil(parts) as u64)
-}
-
-/// The time between two such points.
-pub(crate) fn part_of(tick: Duration, longest: Duration) -> Duration {
-    Duration::from_nanos((tick.as_nanos() / parts_of(tick, longest)).max(1) as u64)
-}
-
-fn parts_of(tick: Duration, longest: Duration) -> u128 {
-    tick.as_nanos().max(1).div_ceil(longest.as_nanos())
 }
 
 /// Handles the next datagram that was received at an inlet. Returns how long it was, if there was

@@ -3,8 +3,8 @@
 use super::{Books, Copy, Fanout, FlushTotals, Outbox, Sealed, Tables};
 use crate::burst::Fillers;
 use crate::counters::Counters;
+use crate::index::PortIndex;
 use crate::pending::Pending;
-use crate::ports::PortIndex;
 use crate::thin::{RowIndex, Wanted, Who};
 use canopy_batch::SendBatch;
 use canopy_wire::DropReason;

@@ -3,14 +3,15 @@
 mod limited;
 mod send;
 
-use crate::NONE;
 use crate::burst::{Burst, Fillers, Own};
 use crate::cohorts::Cohorts;
 use crate::comtrees::Comtrees;
 use crate::counters::Counters;
+use crate::index::{NONE, PortIndex};
 use crate::path::Paths;
 use crate::pending::{Audience, MAX_PENDING_BYTES, Pending};
-use crate::ports::{PeerClass, PortIndex, Ports};
+use crate::ports::Ports;
+use crate::shape::PeerClass;
 use crate::subscriptions::SubscriptionTable;
 use crate::thin::Thinning;
 use canopy_batch::{Part, SendBatch};

@@ -11,7 +11,7 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
-use crate::ports::PortIndex;
+use crate::index::PortIndex;
 use canopy_wire::{Report, Time, Traffic};
 use core::time::Duration;
 use receiver::ReceiverPath;

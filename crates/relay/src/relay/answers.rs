@@ -3,7 +3,7 @@
 
 use super::routing::{MIN_TIMES, REPLY_WAIT};
 use super::{GONE, Relay};
-use crate::comtrees::ComtreeIndex;
+use crate::index::ComtreeIndex;
 use crate::pending::Update;
 use crate::ports::Peer;
 use crate::told::Told;

@@ -2,9 +2,10 @@
 
 use super::{MAX_MUTED, Relay, SWEEP_EVERY};
 use crate::changes::{Change, Refusal};
-use crate::comtrees::{ComtreeConfig, FIRST_ENDPOINT};
+use crate::comtree_config::{ComtreeConfig, FIRST_ENDPOINT};
+use crate::index::PortIndex;
 use crate::meters::{Budget, UpMeter};
-use crate::ports::{Peer, PortIndex};
+use crate::ports::Peer;
 use crate::thin::Down;
 use canopy_wire::{Comtree, LeaveReason, Time};
 use core::net::IpAddr;

@@ -4,8 +4,9 @@
 use super::Relay;
 use super::downstream::SubscribeWindow;
 use crate::changes::{BranchConfig, BranchId, BranchRole, Refusal};
-use crate::comtrees::ComtreeIndex;
-use crate::ports::{Peer, PeerClass, PortIndex, Shape};
+use crate::index::{ComtreeIndex, PortIndex};
+use crate::ports::Peer;
+use crate::shape::{PeerClass, Shape};
 use crate::told::Told;
 use crate::tree::Branch;
 use canopy_wire::{Address, Comtree, Time};

@@ -2,29 +2,18 @@
 
 use crate::access::{TokenRefusal, Trust};
 use crate::addresses::{Share, start_of_life};
-use crate::comtrees::ComtreeConfig;
+use crate::comtree_config::ComtreeConfig;
 use crate::gate::Gate;
 use crate::meters::Budgets;
 use crate::places::Places;
 use crate::siblings::Siblings;
 use crate::subscriptions::{Most, TableLimits};
+use crate::timing::Mode;
 use canopy_session::{PublicKey, SessionLimits, SessionsConfig, derive};
 use canopy_token::UnixTime;
 use canopy_wire::{Address, Comtree, Excess, Path, Tag};
 use core::time::Duration;
 use std::sync::Arc;
-
-/// When updates leave (groupcast §3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// As soon as the receive batch that brought them has been read.
-    Immediate,
-    /// Every tick, a receiver's updates of the tick together.
-    Periodic {
-        /// The time between flushes.
-        tick: Duration,
-    },
-}
 
 /// What a data thread's relay is made from.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 
 use super::Relay;
 use super::upstream::WINDOW;
-use crate::ports::PortIndex;
+use crate::index::PortIndex;
 use crate::subscriptions::Most;
 use canopy_session::SessionIndex;
 use canopy_wire::{

@@ -1,11 +1,11 @@
 //! An update's way in: from a participant, a branch, or another data thread, to what waits for the
 //! flush.
 
-use super::{Mode, Relay};
-use crate::NONE;
-use crate::comtrees::ComtreeIndex;
+use super::Relay;
+use crate::index::{ComtreeIndex, NONE, PortIndex};
 use crate::pending::{Audience, Update, Waiting};
-use crate::ports::{PeerClass, PortIndex};
+use crate::shape::PeerClass;
+use crate::timing::Mode;
 use crate::tree::Reach;
 use canopy_session::{Answer, SessionIndex};
 use canopy_wire::{

@@ -3,9 +3,10 @@
 use super::{MAX_PASSED_ON, Notice, Relay, SWEEP_EVERY};
 use crate::access::Rights;
 use crate::addresses::{AddressPool, NoAddress, Owner};
-use crate::comtrees::ComtreeIndex;
-use crate::ports::{DatagramClass, Peer, PeerClass, Shape};
+use crate::index::ComtreeIndex;
+use crate::ports::Peer;
 use crate::replies::{STRANGERS, TURNED_AWAY};
+use crate::shape::{DatagramClass, PeerClass, Shape};
 use crate::told::{Passed, Told};
 use canopy_session::{Answer, Knock, Proof, SessionIndex, Terms, refuse};
 use canopy_wire::{

@@ -2,7 +2,8 @@
 //! next one, a portion at a time, until they say that they have it.
 
 use super::Relay;
-use crate::ports::{Peer, PortIndex};
+use crate::index::PortIndex;
+use crate::ports::Peer;
 use canopy_session::SessionIndex;
 use canopy_wire::{DropReason, GroupKey, GroupKeyHeld, GroupKeyNumber, Packet, Path, Time};
 use core::time::Duration;

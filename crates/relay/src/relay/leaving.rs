@@ -2,7 +2,7 @@
 //! sending everything until all that is wanted here was asked for (Forest §3.5).
 
 use super::{Notice, Relay};
-use crate::ports::PortIndex;
+use crate::index::PortIndex;
 use canopy_wire::{Comtree, Time};
 use core::time::Duration;
 

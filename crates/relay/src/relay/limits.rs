@@ -2,11 +2,13 @@
 
 use super::{FAILED_HANDSHAKES, Notice, Relay};
 use crate::bucket::Rate;
-use crate::comtrees::{BeyondHalf, ComtreeIndex};
+use crate::comtrees::BeyondHalf;
 use crate::gate::{Counted, Handshake};
+use crate::index::{ComtreeIndex, PortIndex};
 use crate::meters::{Budget, Overdue, Talker};
 use crate::pending::{MAX_PENDING_BYTES, MAX_PENDING_RECORDS};
-use crate::ports::{Peer, PortIndex, Shape};
+use crate::ports::Peer;
+use crate::shape::Shape;
 use crate::thin::Down;
 use canopy_session::{Answer, SessionIndex};
 use canopy_wire::{

@@ -4,8 +4,9 @@
 use super::joining::Applicant;
 use super::{Notice, Relay, SWEEP_EVERY};
 use crate::changes::{LinkConfig, Refusal};
-use crate::ports::{DatagramClass, fold};
+use crate::index::fold;
 use crate::pulse::Pulse;
+use crate::shape::DatagramClass;
 use crate::status::LinkStatus;
 use crate::told::Passed;
 use canopy_session::{

@@ -1,7 +1,8 @@
 //! Participants stay, move and go.
 
 use super::{Notice, Relay};
-use crate::ports::{Peer, PortIndex};
+use crate::index::PortIndex;
+use crate::ports::Peer;
 use crate::told::{Passed, Told};
 use canopy_session::{Answer, Ended, SessionIndex};
 use canopy_wire::{DropReason, Kind, Leave, LeaveReason, Packet, Path, Time};

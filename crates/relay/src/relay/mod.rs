@@ -29,15 +29,17 @@ use crate::comtrees::{ComtreeStatus, Comtrees};
 use crate::counters::Counters;
 use crate::fanout::{Books, Fanout, Tables};
 use crate::gate::{Counted, Gate};
+use crate::index::{NONE, PortIndex};
 use crate::meters::{Budgets, Meters};
 use crate::path::Paths;
 use crate::pending::{Audience, MAX_PENDING_BYTES, MAX_PENDING_RECORDS, Pending};
 use crate::places::Places;
-use crate::ports::{PortIndex, Ports};
+use crate::ports::Ports;
 use crate::replies::{Replies, STRANGERS};
 use crate::siblings::Siblings;
 use crate::subscriptions::{Most, SubscriptionTable};
 use crate::thin::Thinning;
+use crate::timing::Mode;
 use crate::told::Told;
 use canopy_batch::SendBatch;
 use canopy_session::{KeyedState, Keyring, LoggedKeys, MAX_LINKS, SessionIndex, Sessions, derive};
@@ -45,7 +47,7 @@ use canopy_token::UnixTime;
 use canopy_wire::{
     Class, Comtree, DropReason, GroupKey, Kind, Packet, Path, Sealed, Tag, Time, WireError,
 };
-pub use config::{Mode, Notice, RelayConfig};
+pub use config::{Notice, RelayConfig};
 use core::net::IpAddr;
 use core::time::Duration;
 use links::Link;
@@ -480,7 +482,7 @@ impl Relay {
         for target in &self.pending.targets {
             match target.audience {
                 Audience::Group(group) => self.table.forget_target(group),
-                Audience::Tree => self.comtrees.get_mut(target.comtree).tree.target = crate::NONE,
+                Audience::Tree => self.comtrees.get_mut(target.comtree).tree.target = NONE,
                 Audience::Port(_) | Audience::Nobody => {}
             }
         }

@@ -2,9 +2,7 @@
 
 use super::downstream::SubscribeWindow;
 use super::upstream::Upstream;
-use crate::NONE;
-use crate::comtrees::ComtreeIndex;
-use crate::ports::PortIndex;
+use crate::index::{ComtreeIndex, NONE, PortIndex};
 use crate::routes::Routes;
 use canopy_session::SessionIndex;
 use canopy_wire::{Address, Comtree, Tag, Time};

@@ -1,9 +1,10 @@
 //! Probes to the receivers, and what they report: how much their paths bear, and what they ask for.
 
 use super::Relay;
+use crate::index::PortIndex;
 use crate::meters::PathShare;
 use crate::path::{Due, Taken, micros};
-use crate::ports::{Peer, PortIndex};
+use crate::ports::Peer;
 use crate::thin::Down;
 use canopy_session::SessionIndex;
 use canopy_wire::{DropReason, Packet, Path, Probe, Report, Thinning, Time};

@@ -2,9 +2,8 @@
 
 use super::{MAX_UNSAID, Notice, Relay, SESSION_SWEEPS};
 use crate::access::{Conduct, Rights, TokenId, TokenRefusal, Trust, time_of_day};
-use crate::comtrees::ComtreeIndex;
+use crate::index::{ComtreeIndex, PortIndex};
 use crate::meters::RENEWAL_COST;
-use crate::ports::PortIndex;
 use crate::told::Told;
 use canopy_session::{Proof, PublicKey};
 use canopy_token::{TokenError, UnixTime};

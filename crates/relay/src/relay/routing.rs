@@ -5,13 +5,13 @@
 use super::intake::Accepted;
 use super::overlay::NOBODY;
 use super::{Relay, SWEEP_EVERY};
-use crate::NONE;
 use crate::bucket::Rate;
 use crate::changes::BranchRole;
-use crate::comtrees::ComtreeIndex;
+use crate::index::{ComtreeIndex, NONE, PortIndex};
 use crate::pending::Update;
-use crate::ports::{Peer, PeerClass, PortIndex};
+use crate::ports::Peer;
 use crate::routes::{Noted, Way};
+use crate::shape::PeerClass;
 use crate::tree::{Asked, Branch, Reach};
 use canopy_wire::{Address, Comtree, DropReason, Time};
 use core::time::Duration;

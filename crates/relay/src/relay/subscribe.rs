@@ -2,7 +2,8 @@
 //! answered as often as it is repeated.
 
 use super::Relay;
-use crate::ports::{LastSubscribe, PortIndex};
+use crate::index::PortIndex;
+use crate::ports::LastSubscribe;
 use crate::subscriptions::{Most, SubscriptionTable};
 use canopy_wire::{
     Change, Comtree, DropReason, Packet, Path, Subscribe, SubscribeAckWriter, SubscribeRefusal,

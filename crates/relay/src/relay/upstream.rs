@@ -6,8 +6,7 @@
 
 use super::links::Link;
 use super::{Relay, SWEEP_EVERY};
-use crate::comtrees::ComtreeIndex;
-use crate::ports::PortIndex;
+use crate::index::{ComtreeIndex, PortIndex};
 use crate::subscriptions::GroupIndex;
 use canopy_session::SessionIndex;
 use canopy_wire::{Comtree, DropReason, Packet, Path, SubscribeAck, SubscribeWriter, Time};

@@ -1,9 +1,7 @@
 //! The table's entries: how they are linked with each other and found again.
 
 use super::SubscriptionTable;
-use crate::NONE;
-use crate::comtrees::ComtreeIndex;
-use crate::ports::{PortIndex, fold};
+use crate::index::{ComtreeIndex, NONE, PortIndex, fold};
 use canopy_session::KeyedState;
 use canopy_wire::{Comtree, Group, Level, Weight};
 

@@ -10,9 +10,7 @@ mod lists;
 mod tests;
 mod upwards;
 
-use crate::NONE;
-use crate::comtrees::ComtreeIndex;
-use crate::ports::PortIndex;
+use crate::index::{ComtreeIndex, NONE, PortIndex};
 use crate::shares::Shares;
 use canopy_session::KeyedState;
 use canopy_wire::{Comtree, Group, Level, SubscribeRefusal, Tag, Time, Weight};

@@ -1,4 +1,5 @@
 use super::*;
+use crate::index::PortIndex;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

@@ -4,6 +4,7 @@
 
 use super::SubscriptionTable;
 use super::lists::{Marks, Wanted};
+use crate::index::NONE;
 use canopy_wire::{Change, Comtree, Group, Level, Weight};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -245,7 +246,7 @@ impl SubscriptionTable {
 
     fn is_in_use(&self, group: GroupIndex) -> bool {
         let entry = &self.groups[group as usize];
-        entry.members > 0 || entry.first_sibling != crate::NONE || entry.asked.0.is_some()
+        entry.members > 0 || entry.first_sibling != NONE || entry.asked.0.is_some()
     }
 
     fn refresh_group(&mut self, group: GroupIndex) {

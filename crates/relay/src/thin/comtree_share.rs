@@ -7,9 +7,7 @@
 //! sent, so that the budget holds before anything is known of them.
 
 use super::allowance::{Allowance, Down, WINDOW, spare};
-use crate::NONE;
-use crate::comtrees::ComtreeIndex;
-use crate::ports::PortIndex;
+use crate::index::{ComtreeIndex, NONE, PortIndex};
 use canopy_wire::Time;
 use core::time::Duration;
 

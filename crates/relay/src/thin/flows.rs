@@ -1,15 +1,10 @@
 //! Flows: what one publisher says of one of its objects in one group. Each is known by a number while it
 //! goes on.
 
-use crate::comtrees::ComtreeIndex;
-use crate::ports::fold;
+use crate::index::{ComtreeIndex, FlowId, fold};
 use canopy_wire::{Address, Time};
 use core::time::Duration;
 use hashbrown::HashTable;
-
-/// The number of a flow: its place, and above it how often the place was another's, so that nobody
-/// takes one for another.
-pub(crate) type FlowId = u32;
 
 /// The most flows that a data thread knows at a time.
 pub(crate) const MAX_FLOWS: u32 = 1 << 18;

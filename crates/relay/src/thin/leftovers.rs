@@ -4,9 +4,7 @@
 //! rule the flow's next update takes its place. Only what nothing newer came of for a while is sent, to that
 //! member alone.
 
-use super::flows::FlowId;
-use super::log::LogNumber;
-use crate::ports::{PortIndex, fold};
+use crate::index::{FlowId, LogNumber, PortIndex, fold};
 use canopy_wire::Time;
 use core::time::Duration;
 use hashbrown::HashTable;

@@ -9,8 +9,7 @@
 use super::allowance::{Allowance, Down, WINDOW, spare};
 use super::looks::WINDOW_OF_RELAYS;
 use super::max_min::{Want, share_out};
-use crate::NONE;
-use crate::ports::PortIndex;
+use crate::index::{NONE, PortIndex};
 use canopy_session::SessionIndex;
 use canopy_wire::Time;
 use core::time::Duration;

@@ -1,15 +1,9 @@
 //! The updates that wait for a limited receiver: each is kept once, whoever waits for it, until newer
 //! ones need the room.
 
-use crate::NONE;
+use crate::index::{LogNumber, NONE, PortIndex};
 use crate::pending::{Pending, Waiting};
-use crate::ports::PortIndex;
 use canopy_wire::{Address, Level};
-
-/// The number of an update in the log: they count up without end.
-pub(crate) type LogNumber = u64;
-/// No update.
-pub(crate) const NOTHING: LogNumber = LogNumber::MAX;
 
 /// The most updates, and bytes of them, that are kept.
 const MAX_RECORDS: usize = 1 << 15;
@@ -123,6 +117,7 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::index::NOTHING;
     use crate::pending::Update;
     use canopy_wire::{Comtree, Flags, Weight};
 

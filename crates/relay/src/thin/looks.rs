@@ -1,9 +1,8 @@
 //! When it is looked at what waits for limited receivers.
 
 use super::allowance::WINDOW;
-use crate::ports::PeerClass;
-use crate::relay::Mode;
-use crate::turn::{READ_EVERY, part_of};
+use crate::shape::PeerClass;
+use crate::timing::{Mode, READ_EVERY, part_of};
 use canopy_wire::Time;
 use core::time::Duration;
 

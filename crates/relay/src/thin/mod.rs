@@ -21,17 +21,14 @@ mod serving;
 
 pub use allowance::Down;
 pub(crate) use comtree_share::ComtreeShares;
-pub(crate) use flows::FlowId;
 pub(crate) use link_share::LinkShares;
-pub(crate) use log::{LogNumber, NOTHING};
 pub use row::Fairness;
 pub(crate) use rows::RowIndex;
 
-use crate::NONE;
-use crate::comtrees::ComtreeIndex;
+use crate::index::{ComtreeIndex, LogNumber, NONE, NOTHING, PortIndex};
 use crate::pending::{Pending, Waiting};
-use crate::ports::{PeerClass, PortIndex, Shape};
-use crate::relay::Mode;
+use crate::shape::{PeerClass, Shape};
+use crate::timing::Mode;
 use allowance::{Allowance, WINDOW, spare};
 use canopy_session::SessionIndex;
 use canopy_wire::{Address, Level, Time, Weight};

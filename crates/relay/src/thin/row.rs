@@ -7,9 +7,8 @@
 //! Updates that are important, or for one endpoint's eyes, go before all others, in the order in which they came.
 
 use super::allowance::{Allowance, Down, spare};
-use super::flows::{FLOW_LIFETIME, FlowId};
-use super::log::{LogNumber, NOTHING};
-use crate::ports::fold;
+use super::flows::FLOW_LIFETIME;
+use crate::index::{FlowId, LogNumber, NOTHING, fold};
 use canopy_wire::Time;
 use core::time::Duration;
 use hashbrown::HashTable;

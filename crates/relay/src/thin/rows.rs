@@ -2,12 +2,11 @@
 
 use super::Wanted;
 use super::allowance::{Allowance, Down};
-use super::flows::FlowId;
 use super::leftovers::{Leftover, Leftovers};
-use super::log::{Log, LogNumber};
+use super::log::Log;
 use super::row::Row;
-use crate::comtrees::ComtreeIndex;
-use crate::ports::{PortIndex, Shape, fold};
+use crate::index::{ComtreeIndex, FlowId, LogNumber, PortIndex, fold};
+use crate::shape::Shape;
 use canopy_wire::Time;
 use hashbrown::HashTable;
 

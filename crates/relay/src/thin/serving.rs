@@ -4,9 +4,9 @@ use super::Thinning;
 use super::allowance::{MOST_COST, spare};
 use super::row::Fairness;
 use super::rows::{Entry, RowIndex};
-use crate::NONE;
+use crate::index::{NONE, PortIndex};
 use crate::pending::Pending;
-use crate::ports::{PeerClass, PortIndex};
+use crate::shape::PeerClass;
 use canopy_wire::Time;
 use core::time::Duration;
 
