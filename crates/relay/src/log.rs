@@ -66,10 +66,15 @@ pub(crate) enum Found<'a> {
     Lost(u64),
 }
 
-/// A log of `words` words, a power of two, with a reader for each bit of `readers`.
+/// The bytes of memory of a log of `words` words.
+pub(crate) const fn memory(words: usize) -> usize {
+    size_of::<Ring>() + words * size_of::<AtomicU64>()
+}
+
+/// A log of `words` words, with a reader for each bit of `readers`.
 pub(crate) fn log(words: usize, readers: u64) -> (LogWriter, Vec<LogReader>) {
     let ring = Arc::new(Ring {
-        words: zeroed(words.next_power_of_two()),
+        words: zeroed(words),
         reserved: AtomicU64::new(0),
         written: AtomicU64::new(0),
         sent: [const { AtomicU64::new(0) }; MAX_READERS],
@@ -87,8 +92,10 @@ fn zeroed(words: usize) -> Box<[AtomicU64]> {
 }
 
 impl Ring {
-    fn word(&self, at: u64) -> &AtomicU64 {
-        &self.words[at as usize & (self.words.len() - 1)]
+    /// The words from a position on, a whole round of them.
+    fn words(&self, at: u64) -> impl Iterator<Item = &AtomicU64> {
+        let (before, after) = self.words.split_at((at % self.len()) as usize);
+        after.iter().chain(before)
     }
 
     fn len(&self) -> u64 {
@@ -118,10 +125,9 @@ impl LogWriter {
         // Before any word is overwritten, readers can see that it may be.
         self.ring.reserved.store(end, Ordering::Relaxed);
         fence(Ordering::Release);
-        self.ring.word(self.at).store(record.len() as u64, Ordering::Relaxed);
-        self.ring.word(self.at + 1).store(mask, Ordering::Relaxed);
-        for (at, word) in (self.at + HEAD_WORDS..).zip(record) {
-            self.ring.word(at).store(*word, Ordering::Relaxed);
+        let words = [record.len() as u64, mask].into_iter().chain(record.iter().copied());
+        for (place, word) in self.ring.words(self.at).zip(words) {
+            place.store(word, Ordering::Relaxed);
         }
         let mut left = mask & self.readers;
         while left != 0 {
@@ -164,12 +170,11 @@ impl LogReader {
     /// Copies the record at hand, if it is for this reader, and returns its length and whom it is
     /// for; `None` if the writer has begun to write over it.
     fn copy(&mut self, record: &mut Record) -> Option<(usize, u64)> {
-        let len = (self.ring.word(self.at).load(Ordering::Relaxed) as usize).min(MAX_WORDS);
-        let mask = self.ring.word(self.at + 1).load(Ordering::Relaxed);
+        let mut words = self.ring.words(self.at).map(|word| word.load(Ordering::Relaxed));
+        let len = (words.next()? as usize).min(MAX_WORDS);
+        let mask = words.next()?;
         if mask & 1 << self.reader != 0 {
-            for (at, word) in (self.at + HEAD_WORDS..).zip(&mut record[..len]) {
-                *word = self.ring.word(at).load(Ordering::Relaxed);
-            }
+            record[..len].iter_mut().zip(words).for_each(|(word, read)| *word = read);
         }
         // If any of these words is of a later round, then `reserved`, which is read behind this fence,
         // says so: the writer raised it before it wrote the word.
@@ -226,7 +231,7 @@ mod tests {
         /// written for it, in order, but for gaps whose lengths it knows.
         #[test]
         fn every_record_is_read_or_counted(steps in proptest::collection::vec(step(), 0..200)) {
-            let (mut writer, mut readers) = log(128, 0b111);
+            let (mut writer, mut readers) = log(125, 0b111);
             let mut room = [0; MAX_WORDS];
             let mut model: Vec<VecDeque<Vec<u64>>> = vec![VecDeque::new(); 3];
             let mut number = 0;

@@ -7,7 +7,7 @@
 //! on one comtree takes no room of others between data threads either. So memory grows with the number of
 //! threads, not with its square, and what passes is typed: no datagram is parsed twice.
 
-use crate::log::{Found, LogReader, LogWriter, MAX_READERS, MAX_WORDS, Record, log};
+use crate::log::{Found, LogReader, LogWriter, MAX_READERS, MAX_WORDS, Record, log, memory};
 use crate::pending::Update;
 use crate::told::{Told, decode, encode, pack, unpack};
 use canopy_wire::{Address, Comtree, Flags, Lane, Level, MAX_DATAGRAM, MAX_UPDATE, Weight};
@@ -17,11 +17,14 @@ use std::sync::Arc;
 /// The most data threads of a relay.
 pub const MAX_THREADS: u16 = MAX_READERS as u16;
 
-/// Words of each of a thread's data logs: 2 MiB, some 14,000 updates of 100 bytes. Memory is touched where a
-/// log is written.
-const DATA_WORDS: usize = 1 << 18;
+/// Bytes of a thread's logs. Memory is touched where a log is written.
+const MAX_MEMORY: usize = 16 << 20;
+/// Words of each of a thread's data logs: 1.9 MiB, some 13,000 updates of 100 bytes.
+const DATA_WORDS: usize = 15 << 14;
 /// Words of a thread's control log: 512 KiB, some 16,000 changes.
 const CONTROL_WORDS: usize = 1 << 16;
+const _: () =
+    assert!(Lane::COUNT as usize * memory(DATA_WORDS) + memory(CONTROL_WORDS) <= MAX_MEMORY);
 /// Words that are kept for what is told before interests: who moved, who asks for a place.
 const URGENT_WORDS: u64 = 1 << 12;
 /// Those of them that no connect takes, which may be sent again: what servers say must be heard.
