@@ -2,7 +2,8 @@
 
 use crate::grant::Grant;
 use crate::keys::PublicKey;
-use crate::text::{UnixTime, client_key};
+use crate::text::client_key;
+use crate::unix_time::UnixTime;
 use serde::{Deserialize, Serialize};
 
 /// The longest subject and the longest name of a world, bytes.

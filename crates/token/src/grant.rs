@@ -1,6 +1,6 @@
 //! What a token grants, and what a delegated key may grant at most.
 
-use crate::text::parse_address;
+use crate::text::{parse_address, serde_as_text};
 use canopy_wire::{Address, Comtree, Group, Level};
 use core::fmt;
 use core::str::FromStr;
@@ -241,6 +241,8 @@ impl FromStr for GroupRange {
     }
 }
 
+serde_as_text!(GroupRange);
+
 impl Unicast {
     fn is_nobody(&self) -> bool {
         *self == Unicast::Nobody
@@ -277,6 +279,8 @@ impl FromStr for Unicast {
         }
     }
 }
+
+serde_as_text!(Unicast);
 
 impl Budget {
     fn is_unspecified(&self) -> bool {

@@ -1,25 +1,14 @@
 //! The keys that a relay trusts, and the check that a token passes.
 
 use crate::claims::{Claims, Delegation};
-use crate::keys::{Footer, KeyId, PublicKey};
+use crate::keys::{KeyId, PublicKey};
+use crate::paseto::{DELEGATION, Footer, MAX_FOOTER, MAX_TOKEN, TOKEN};
 use crate::revocations::Revocations;
-use crate::text::UnixTime;
+use crate::unix_time::{CLOCK_SKEW, UnixTime};
 use pasetors::Public;
 use pasetors::token::UntrustedToken;
 use pasetors::version4::{PublicToken, V4};
 use std::collections::BTreeMap;
-
-/// The longest token, bytes: it fits the first packet of a handshake.
-pub const MAX_TOKEN: usize = 1000;
-/// The longest footer: a key's name.
-const MAX_FOOTER: usize = 128;
-/// By how much the clocks of issuer and relay may differ, seconds.
-pub const CLOCK_SKEW: u64 = 10;
-
-/// What is signed along (the implicit assertion of PASETO), so that nothing signed for another
-/// purpose passes for a token or a delegation.
-pub(crate) const TOKEN: &[u8] = b"canopy token v1";
-pub(crate) const DELEGATION: &[u8] = b"canopy delegation v1";
 
 /// Why a token is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

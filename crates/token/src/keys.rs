@@ -1,13 +1,13 @@
 //! Keys that sign tokens and keys that verify them, in PASERK text.
 
-use crate::claims::{Claims, Delegation};
-use crate::key_set::{DELEGATION, MAX_TOKEN, TOKEN};
+use crate::paseto::{Footer, MAX_TOKEN};
+use crate::text::serde_as_text;
 use core::fmt;
 use core::str::FromStr;
 use pasetors::keys::{AsymmetricPublicKey, AsymmetricSecretKey};
 use pasetors::paserk::{FormatAsPaserk, Id};
 use pasetors::version4::{PublicToken, V4};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// Why a key cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,12 +39,6 @@ pub struct SigningKey {
     public: PublicKey,
 }
 
-/// What a token says in its footer, which is read before the signature is checked.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct Footer {
-    pub(crate) kid: String,
-}
-
 impl SigningKey {
     /// The key that 32 random bytes make.
     pub fn from_seed(seed: [u8; 32]) -> SigningKey {
@@ -68,26 +62,12 @@ impl SigningKey {
         paserk(&self.secret)
     }
 
-    /// Signs a token.
-    ///
-    /// # Errors
-    /// If no relay would take it: a limit is broken, or it is too long.
-    pub fn issue(&self, claims: &Claims) -> Result<String, KeyError> {
-        claims.check().map_err(KeyError::Claims)?;
-        let token = self.sign(claims, TOKEN)?;
-        if token.len() > MAX_TOKEN { Err(KeyError::TooLong(token.len())) } else { Ok(token) }
-    }
-
-    /// Signs a delegation, for the key sets of relays.
-    ///
-    /// # Errors
-    /// If a limit is broken.
-    pub fn delegate(&self, delegation: &Delegation) -> Result<String, KeyError> {
-        delegation.check().map_err(KeyError::Claims)?;
-        self.sign(delegation, DELEGATION)
-    }
-
-    fn sign<T: Serialize>(&self, claims: &T, purpose: &[u8]) -> Result<String, KeyError> {
+    /// Signs claims for one purpose.
+    pub(crate) fn sign<T: Serialize>(
+        &self,
+        claims: &T,
+        purpose: &[u8],
+    ) -> Result<String, KeyError> {
         let not_written = |error: serde_json::Error| KeyError::Claims(error.to_string());
         let claims = serde_json::to_vec(claims).map_err(not_written)?;
         let footer = Footer { kid: self.public.id().0 };
@@ -140,6 +120,8 @@ impl FromStr for PublicKey {
         parsed.map(PublicKey).map_err(|_| KeyError::NotAKey("k4.public"))
     }
 }
+
+serde_as_text!(PublicKey);
 
 impl fmt::Display for KeyId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -15,16 +15,21 @@
 
 mod claims;
 mod grant;
+mod issuing;
 mod key_set;
 mod keys;
+mod paseto;
 mod revocations;
 mod text;
+mod unix_time;
 
 pub use claims::{Claims, Delegation, MAX_ID, MAX_NAME};
 pub use grant::{
     Budget, ComtreeGrant, Grant, GroupRange, MAX_COMTREES, MAX_RANGES, Role, Scope, Unicast,
 };
-pub use key_set::{CLOCK_SKEW, KeySet, KeySetError, MAX_TOKEN, TokenError, Verified};
+pub use key_set::{KeySet, KeySetError, TokenError, Verified};
 pub use keys::{KeyError, KeyId, PublicKey, SigningKey};
+pub use paseto::MAX_TOKEN;
 pub use revocations::{Revocations, RevocationsFull};
-pub use text::{UnixTime, parse_client_key};
+pub use text::parse_client_key;
+pub use unix_time::{CLOCK_SKEW, UnixTime};

@@ -1,7 +1,6 @@
 //! Tokens that are no longer taken although they have not ended.
 
-use crate::key_set::CLOCK_SKEW;
-use crate::text::UnixTime;
+use crate::unix_time::{CLOCK_SKEW, UnixTime};
 use std::collections::BTreeMap;
 
 /// The revoked tokens, by their identifiers, each until it would have ended anyway. Bounded: a new
