@@ -8,16 +8,19 @@
 
 mod address;
 mod busy;
+mod datagram;
 mod drop_reason;
 mod error;
 mod fields;
 mod group_key;
 mod handshake;
 mod header;
+mod kind;
 mod lane;
 mod link;
 mod liveness;
 mod overlay;
+mod packet;
 mod path;
 mod path_report;
 mod reason;
@@ -30,6 +33,9 @@ mod weight;
 
 pub use address::{Address, Comtree, Group, Level, NoSuchGroup};
 pub use busy::Busy;
+pub use datagram::{
+    CLEAR_LEN, HEADER_LEN, MAX_DATAGRAM, MAX_UPDATE, SAFE_DATAGRAM, SEAL_LEN, VERSION,
+};
 pub use drop_reason::DropReason;
 pub use error::WireError;
 pub use group_key::{GroupKey, GroupKeyHeld, GroupKeyNumber};
@@ -37,14 +43,13 @@ pub use handshake::{
     Connect, Connected, Cookie, Downlink, Hello, Join, Joined, MAX_JOIN_LEN, MAX_TICKET_LEN,
     MAX_TOKEN_LEN, Refused, Suite, TAG_LEN, Tag, Ticket,
 };
-pub use header::{
-    CLEAR_LEN, Class, DEFAULT_HOP_LIMIT, HEADER_LEN, Header, Kind, MAX_DATAGRAM, MAX_UPDATE,
-    Packet, SAFE_DATAGRAM, SEAL_LEN, SessionId, VERSION,
-};
+pub use header::{DEFAULT_HOP_LIMIT, Header, SessionId};
+pub use kind::{Class, Kind};
 pub use lane::Lane;
 pub use link::LinkJoin;
 pub use liveness::{Challenge, Gone, Keepalive, Leave, Rebind, Unknown};
 pub use overlay::{LinkHello, RouteReply};
+pub use packet::Packet;
 pub use path::Path;
 pub use path_report::{Asked, Probe, Report, Thinning, Traffic};
 pub use reason::{Bound, Excess, LeaveReason, RefusedReason, RequestStatus, SubscribeRefusal};
