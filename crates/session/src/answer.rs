@@ -3,6 +3,9 @@
 use crate::seal::Sealer;
 use canopy_wire::{Comtree, Refused, RefusedReason, SessionId, Unknown};
 
+/// The stamp with which a relay answers a proof that it takes; no keepalive carries it.
+pub(crate) const REBIND_STAMP: u64 = 0;
+
 /// A reply to whom a datagram came from; empty when there is none.
 #[derive(Clone, Debug)]
 pub struct Answer {

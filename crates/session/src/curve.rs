@@ -2,12 +2,14 @@
 //! are left to verified assembly where there is some and the processor can run it, and to portable
 //! code elsewhere.
 
-use crate::noise::PublicKey;
 use curve25519_dalek::MontgomeryPoint;
 use snow::Error;
 use snow::types::{Dh, Random};
 
 const LEN: usize = 32;
+
+/// An X25519 public key.
+pub type PublicKey = [u8; 32];
 
 /// A key pair.
 #[derive(Default)]

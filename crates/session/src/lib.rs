@@ -12,16 +12,19 @@ mod noise;
 mod participant;
 mod requests;
 mod seal;
+mod secret;
 mod sessions;
 mod subscriptions;
 mod tag;
 mod ticket;
 
 pub use answer::{Answer, refuse, unknown};
-pub use noise::{Identity, PublicKey, derive};
+pub use curve::PublicKey;
+pub use noise::Identity;
 pub use participant::{Call, Event, LinkKeys, Session, SessionConfig, SessionError, State, Update};
 pub use requests::RequestNumber;
 pub use seal::{GroupKeyMaker, GroupOpener, GroupSealer, OpenError, Opener};
+pub use secret::derive;
 pub use sessions::{
     Ended, Knock, LinkTraffic, LoggedKeys, MAX_LINKS, Proof, SessionIndex, SessionLimits, Sessions,
     SessionsConfig, Terms,

@@ -1,10 +1,9 @@
 //! The handshake's keys: Noise IK. The participant knows the relay's public key beforehand, sends
 //! its own and what it asks for in the first message, and has the session's keys with the second.
 
-use crate::curve::Curve;
-use crate::seal::Secret;
+use crate::curve::{Curve, PublicKey};
+use crate::secret::{Secret, SeededRandom};
 use canopy_wire::{TAG_LEN, Tag, VERSION};
-use ring::hmac;
 use snow::params::{CipherChoice, DHChoice, HashChoice};
 use snow::resolvers::{BoxedCryptoResolver, CryptoResolver, DefaultResolver};
 use snow::types::{Cipher, Dh, Hash, Random};
@@ -15,9 +14,6 @@ const PATTERN: &str = "Noise_IK_25519_ChaChaPoly_BLAKE2s";
 pub(crate) const FIRST_MORE: usize = 32 + 48 + 16;
 /// Bytes that the second message has beside its payload.
 pub(crate) const SECOND_MORE: usize = 32 + 16;
-
-/// An X25519 public key.
-pub type PublicKey = [u8; 32];
 
 /// A key pair by which a relay, or a participant, is known.
 #[derive(Clone)]
@@ -51,40 +47,6 @@ impl core::fmt::Debug for Identity {
     }
 }
 
-/// Random numbers from a seed that the driver drew. What was drawn cannot be found again from the
-/// state that is left.
-#[derive(Clone)]
-pub(crate) struct SeededRandom {
-    state: [u8; 32],
-}
-
-impl SeededRandom {
-    /// `purpose` tells generators of one seed apart.
-    pub(crate) fn new(seed: &[u8], purpose: &[u8]) -> SeededRandom {
-        SeededRandom { state: mac(seed, purpose) }
-    }
-
-    /// The next 32 bytes.
-    pub(crate) fn draw(&mut self) -> [u8; 32] {
-        let drawn = mac(&self.state, b"draw");
-        self.state = mac(&self.state, b"next");
-        drawn
-    }
-}
-
-fn mac(key: &[u8], of: &[u8]) -> [u8; 32] {
-    let key = hmac::Key::new(hmac::HMAC_SHA256, key);
-    let mut out = [0; 32];
-    out.copy_from_slice(hmac::sign(&key, of).as_ref());
-    out
-}
-
-/// Bytes derived from a secret for a purpose. They tell nothing of the secret, nor of what is derived
-/// from it for another purpose.
-pub fn derive(secret: &[u8], purpose: &[u8]) -> [u8; 32] {
-    mac(secret, purpose)
-}
-
 /// The primitives, with random numbers from a seed that was drawn for one handshake.
 struct Resolver {
     seed: [u8; 32],
@@ -101,7 +63,7 @@ impl Random for SeededRandom {
 
 impl CryptoResolver for Resolver {
     fn resolve_rng(&self) -> Option<Box<dyn Random>> {
-        Some(Box::new(SeededRandom { state: self.seed }))
+        Some(Box::new(SeededRandom::from_drawn(self.seed)))
     }
 
     fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
@@ -306,15 +268,5 @@ mod tests {
             other.0[at] ^= 1;
             assert!(!read(&other), "byte {at}");
         }
-    }
-
-    #[test]
-    fn the_same_seed_draws_the_same_and_another_purpose_something_else() {
-        let mut random = SeededRandom::new(b"seed", b"one");
-        let drawn = [random.draw(), random.draw()];
-        assert_ne!(drawn[0], drawn[1]);
-        let mut again = SeededRandom::new(b"seed", b"one");
-        assert_eq!([again.draw(), again.draw()], drawn);
-        assert_ne!(SeededRandom::new(b"seed", b"two").draw(), drawn[0]);
     }
 }

@@ -1,6 +1,7 @@
 //! Keyed hashing: cookies, proofs and secrets, and the seeded hasher of the tables.
 
-use crate::noise::{Identity, derive};
+use crate::noise::Identity;
+use crate::secret::{derive, equal};
 use crate::ticket::TicketOffice;
 use canopy_wire::{Path, SessionId, Tag, Time};
 use core::hash::{BuildHasher, Hasher};
@@ -134,11 +135,6 @@ impl Keyring {
         }
         hasher.finish128().as_bytes()
     }
-}
-
-/// Compares without telling by its time where the first difference is.
-pub(crate) fn equal(a: &Tag, b: &Tag) -> bool {
-    a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }
 
 /// A seeded hasher for tables whose keys come from the wire: no one outside can choose keys that

@@ -1,8 +1,9 @@
 //! Tickets: what brings a participant its address back, also from a relay that has started anew and
 //! remembers nobody. A relay that keeps its key in a file knows its tickets again by that key.
 
-use crate::noise::{Identity, PublicKey, derive};
-use crate::tag::equal;
+use crate::curve::PublicKey;
+use crate::noise::Identity;
+use crate::secret::{derive, equal};
 use canopy_wire::{Address, Comtree, Tag, Ticket};
 use ring::hmac;
 

@@ -2,21 +2,10 @@
 //! its keys. From then on the link is a session of the relay's own, like those of its participants:
 //! [`Sessions::link_up`](crate::Sessions::link_up).
 
-use super::{Keys, Session, State};
-use crate::noise::PublicKey;
+use super::{Call, Keys, Session, State};
+use crate::curve::PublicKey;
 use crate::seal::{Opener, Sealer};
 use canopy_wire::{Kind, Packet, SessionId, Time, WireError};
-
-/// What a relay asks its neighbour for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call {
-    /// The caller's own number for the link: the neighbour's packets carry it.
-    pub session: SessionId,
-    /// How many data threads the caller has.
-    pub threads: u16,
-    /// Which data thread of the neighbour's is to have the link, modulo how many it has.
-    pub thread: u16,
-}
 
 /// What a link's session begins with at the relay that called.
 pub struct LinkKeys {

@@ -2,9 +2,9 @@
 
 use super::group_keys::GroupKeys;
 use super::{Call, Event, Keys, REMEMBERED, Session, SessionConfig, State};
+use crate::answer::REBIND_STAMP;
 use crate::noise::{FIRST_MORE, Initiator, Prologue};
 use crate::seal::{Opener, Sealer};
-use crate::sessions::REBIND_STAMP;
 use canopy_wire::{
     Comtree, Connect, Connected, Cookie, Downlink, Hello, Join, Joined, LinkJoin, MAX_DATAGRAM,
     MAX_JOIN_LEN, Refused, RefusedReason, SAFE_DATAGRAM, Time, WireError,

@@ -1,7 +1,7 @@
 //! How a participant stays: keepalives, a changed ip:port, and a relay that is gone.
 
 use super::{Event, Keys, REMEMBERED, Session, State};
-use crate::sessions::REBIND_STAMP;
+use crate::answer::REBIND_STAMP;
 use canopy_wire::{Challenge, Keepalive, Rebind, Tag, Time, Unknown, WireError};
 use core::time::Duration;
 

@@ -11,12 +11,14 @@ mod receiving;
 mod reporting;
 mod types;
 
-use crate::noise::{Identity, Initiator, PublicKey, SeededRandom};
+use crate::answer::REBIND_STAMP;
+use crate::curve::PublicKey;
+use crate::noise::{Identity, Initiator};
 use crate::requests::Requests;
 use crate::seal::{Opener, Sealer};
-use crate::sessions::REBIND_STAMP;
+use crate::secret::SeededRandom;
 use crate::subscriptions::Subscriptions;
-pub use calling::{Call, LinkKeys};
+pub use calling::LinkKeys;
 use canopy_wire::{
     Address, Downlink, Flags, Group, Header, Kind, Leave, LeaveReason, Level, MAX_UPDATE, Record,
     SAFE_DATAGRAM, SEAL_LEN, Sealed, SessionId, Tag, Ticket, Time, Weight, WireError,
@@ -27,7 +29,7 @@ use group_keys::GroupKeys;
 use liveness::{Doubt, Rebinding};
 use reporting::Reporting;
 use std::collections::VecDeque;
-pub use types::{Event, SessionConfig, SessionError, State, Update};
+pub use types::{Call, Event, SessionConfig, SessionError, State, Update};
 
 /// Between repetitions of a handshake packet; doubles up to [`MAX_BACKOFF`].
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);

@@ -1,12 +1,12 @@
 //! What whoever drives a session hands in and gets back.
 
-use super::Call;
-use crate::noise::{Identity, PublicKey};
+use crate::curve::PublicKey;
+use crate::noise::Identity;
 use crate::requests::RequestNumber;
 use canopy_wire::{
     Address, Busy, Comtree, Group, LeaveReason, Level, MAX_TOKEN_LEN, MAX_UPDATE, RefusedReason,
-    RequestStatus, SAFE_DATAGRAM, SubscribeRefusal, Suite, Tag, Thinning, Ticket, Weight,
-    WireError,
+    RequestStatus, SAFE_DATAGRAM, SessionId, SubscribeRefusal, Suite, Tag, Thinning, Ticket,
+    Weight, WireError,
 };
 
 /// What a session is opened with.
@@ -50,6 +50,17 @@ impl SessionConfig {
             call: None,
         }
     }
+}
+
+/// What a relay asks its neighbour for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// The caller's own number for the link: the neighbour's packets carry it.
+    pub session: SessionId,
+    /// How many data threads the caller has.
+    pub threads: u16,
+    /// Which data thread of the neighbour's is to have the link, modulo how many it has.
+    pub thread: u16,
 }
 
 /// Where a session stands.

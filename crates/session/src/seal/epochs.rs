@@ -2,7 +2,7 @@
 //! which epoch it is of, so both sides change keys without a word and without a gap, and whoever
 //! learns a key does not learn those before it.
 
-use super::Secret;
+use crate::secret::Secret;
 use canopy_wire::Suite;
 use ring::aead::{
     AES_128_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, Tag, UnboundKey,

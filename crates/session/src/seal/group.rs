@@ -3,10 +3,10 @@
 //! A key is drawn at random, has a number, which stands in clear on what it seals, and seals each
 //! counter once. It has no epochs after it: before it has sealed too much it makes room for another.
 
+use super::OpenError;
 use super::epochs::{self, EpochKey, Ladder};
 use super::window::ReplayWindow;
-use super::{OpenError, Secret};
-use crate::noise::SeededRandom;
+use crate::secret::{Secret, SeededRandom};
 use canopy_wire::{
     CLEAR_LEN, Class, GroupKey, GroupKeyNumber, SEAL_LEN, SessionId, Suite, VERSION,
 };

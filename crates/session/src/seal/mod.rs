@@ -9,15 +9,13 @@ mod epochs;
 mod group;
 mod window;
 
+use crate::secret::Secret;
 use canopy_wire::{CLEAR_LEN, Class, Lane, SEAL_LEN, Suite, VERSION};
 use epochs::{EpochKey, Ladder};
 use ring::aead::{Aad, Tag};
 use window::ReplayWindow;
 
 pub use group::{GroupKeyMaker, GroupOpener, GroupSealer};
-
-/// A secret from which keys are made: one for each direction.
-pub(crate) type Secret = [u8; 32];
 
 /// Why a sealed packet is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,25 +2,12 @@
 //! writes on its packets. A link keeps its place, and so its number, from handshake to handshake.
 //! No index by path knows it: other links, and participants, may share its ip:port.
 
-use super::{Ended, Keys, Knock, Proof, SessionIndex, Sessions, Slot, Terms};
+use super::{Ended, Keys, Knock, LinkTraffic, Proof, SessionIndex, Sessions, Slot, Terms};
 use crate::participant::LinkKeys;
 use canopy_wire::{DropReason, LinkJoin, Path, Time};
 
 /// The most links of a data thread.
 pub const MAX_LINKS: u32 = 256;
-
-/// What has passed over a link since it came up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LinkTraffic {
-    /// Packets that were sealed for the neighbour.
-    pub sealed: u32,
-    /// Packets of the neighbour's that were opened.
-    pub opened: u32,
-    /// Bytes of those that were opened, without their seals.
-    pub bytes_in: u64,
-    /// Bytes of those that were sealed.
-    pub bytes_out: u64,
-}
 
 impl Sessions {
     /// Takes a place for a link, which is down at first; `None` if there are [`MAX_LINKS`] already.

@@ -8,9 +8,11 @@ mod links;
 mod opening;
 mod types;
 
-use crate::answer::Answer;
-use crate::noise::{Identity, PublicKey, SeededRandom};
+use crate::answer::{Answer, REBIND_STAMP};
+use crate::curve::PublicKey;
+use crate::noise::Identity;
 use crate::seal::{OpenError, Opener, Sealer};
+use crate::secret::SeededRandom;
 use crate::tag::{COOKIE_LIFETIME, KeyedState, Keyring};
 use canopy_wire::{
     Challenge, Comtree, DropReason, Header, Keepalive, Kind, Lane, Packet, Path, Rebind, SEAL_LEN,
@@ -22,15 +24,12 @@ use core::time::Duration;
 use hashbrown::HashTable;
 use std::collections::VecDeque;
 
-pub use links::{LinkTraffic, MAX_LINKS};
+pub use links::MAX_LINKS;
 pub use opening::Knock;
-pub use types::{LoggedKeys, Proof, SessionLimits, SessionsConfig, Terms};
+pub use types::{LinkTraffic, LoggedKeys, Proof, SessionLimits, SessionsConfig, Terms};
 
 /// The number of a session's place in the table.
 pub type SessionIndex = u32;
-
-/// The stamp with which a relay answers a proof that it takes; no keepalive carries it.
-pub(crate) const REBIND_STAMP: u64 = 0;
 
 /// One participant whose return path is proved. What every packet is checked by is in the first
 /// cache line: between two packets of a participant the memory is seldom near.

@@ -2,7 +2,8 @@
 
 use super::{Keys, LinkTraffic, LoggedKeys, Proof, SessionIndex, Sessions, Slot, Terms};
 use crate::answer::Answer;
-use crate::noise::{Prologue, PublicKey, Responder, SECOND_MORE};
+use crate::curve::PublicKey;
+use crate::noise::{Prologue, Responder, SECOND_MORE};
 use crate::seal::{Opener, Sealer};
 use crate::ticket::Seat;
 use canopy_wire::{

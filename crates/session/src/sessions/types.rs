@@ -1,6 +1,6 @@
 //! What a table of sessions is made from, and what is agreed and told of a session.
 
-use crate::noise::PublicKey;
+use crate::curve::PublicKey;
 use crate::seal::Opener;
 use canopy_wire::{Address, Comtree, Downlink, Joined, SessionId, Suite, Time};
 use core::time::Duration;
@@ -66,6 +66,19 @@ pub struct Terms {
     pub max_datagram: u16,
     /// What is used beyond the base protocol, a bit each.
     pub features: u32,
+}
+
+/// What has passed over a link since it came up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkTraffic {
+    /// Packets that were sealed for the neighbour.
+    pub sealed: u32,
+    /// Packets of the neighbour's that were opened.
+    pub opened: u32,
+    /// Bytes of those that were opened, without their seals.
+    pub bytes_in: u64,
+    /// Bytes of those that were sealed.
+    pub bytes_out: u64,
 }
 
 /// The keys of a session, told to whoever checks what its two sides send: a test.
