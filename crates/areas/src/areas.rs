@@ -3,23 +3,13 @@
 use crate::division::{Area, Division};
 use crate::error::AreasError;
 use crate::plane::Point;
+use crate::ring::Ring;
 use canopy_wire::{Group, Level};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The most rings.
 const MOST_RINGS: usize = 8;
-
-/// Up to which level one hears what is within a radius: the affinity of the paper's players, who hear
-/// everything nearby, and what matters most from afar.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Ring {
-    /// The radius, in the world's unit.
-    pub radius: f64,
-    /// The level of the subscription. Detail is the higher number.
-    pub level: u8,
-}
 
 /// When areas are split and merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

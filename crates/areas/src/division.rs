@@ -1,9 +1,9 @@
 //! Which position is in which area, and which group an area has.
 
-use crate::areas::Ring;
 use crate::error::AreasError;
 use crate::ground::Ground;
 use crate::plane::{Point, Rect};
+use crate::ring::Ring;
 use canopy_wire::{Group, Level};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

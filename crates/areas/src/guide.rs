@@ -1,8 +1,9 @@
 //! One who leads the followers of a world's areas from step to step: what a controller runs.
 
-use crate::areas::{Areas, Phase, Report, Ring, Rules};
+use crate::areas::{Areas, Phase, Report, Rules};
 use crate::crowds::Crowds;
 use crate::division::{Area, Division};
+use crate::ring::Ring;
 use canopy_wire::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -22,9 +22,10 @@ mod guide;
 mod hexagons;
 mod plane;
 mod polygon;
+mod ring;
 mod svg;
 
-pub use areas::{Areas, Phase, Report, Ring, Rules};
+pub use areas::{Areas, Phase, Report, Rules};
 pub use crowds::Crowds;
 pub use division::{Area, Division, MOST_SPLITS, NoSuchArea};
 pub use error::AreasError;
@@ -33,3 +34,4 @@ pub use ground::{Ground, MOST_CELLS};
 pub use guide::{DWELL, Guide, Who};
 pub use plane::{Point, Rect};
 pub use polygon::Polygon;
+pub use ring::Ring;
