@@ -1,5 +1,6 @@
 //! The engines by name: which works here, and which is the best that does.
 
+use crate::folder::ENGINE_FOLDER;
 use crate::name::{EngineChoice, EngineName};
 use canopy_batch::{SendBatch, Unsent};
 use canopy_net::{Mmsg, SendEngine, Sendto, Sent, Socket};
@@ -11,9 +12,6 @@ use crate::{
     clone::{Cloner, SMALLEST_SET},
     uring::Uring,
 };
-
-/// Where installations are, unless another folder is asked for.
-pub const ENGINE_FOLDER: &str = "/run/canopy/engine";
 
 /// The engine that was chosen.
 pub struct Engine {

@@ -9,6 +9,7 @@
 #[cfg(feature = "kernel")]
 mod clone;
 mod engine;
+mod folder;
 mod name;
 mod namespace;
 #[cfg(feature = "kernel")]
@@ -21,7 +22,8 @@ mod user;
 
 #[cfg(feature = "kernel")]
 pub use clone::{InstallError, InstallRequest, Installation, install, installations};
-pub use engine::{ENGINE_FOLDER, Engine, EngineUnavailable};
+pub use engine::{Engine, EngineUnavailable};
+pub use folder::ENGINE_FOLDER;
 pub use name::{EngineChoice, EngineName, UnknownEngine};
 pub use namespace::{Namespace, private_engine_folder};
 #[cfg(feature = "kernel")]

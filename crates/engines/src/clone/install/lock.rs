@@ -6,7 +6,7 @@
 
 use super::error::{InstallError, files, is_root};
 use super::installation::installations;
-use crate::ENGINE_FOLDER;
+use crate::folder::ENGINE_FOLDER;
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
