@@ -123,11 +123,6 @@ impl Participant {
         Some(grant)
     }
 
-    /// Where its tokens place it.
-    pub(crate) fn placed(&self) -> Option<Address> {
-        self.placed
-    }
-
     /// What its tokens have granted it so far.
     pub(crate) fn granted(&self) -> &[ComtreeGrant] {
         &self.granted
@@ -237,6 +232,28 @@ impl Participant {
     /// Asks the relay to do something with a member.
     pub(crate) fn judge(&mut self, whom: Address, verdict: Verdict) {
         self.judged.extend(self.session.judge(whom, verdict));
+    }
+
+    /// Whoever is in the world was granted that by some token that it has brought; what it hears, it may
+    /// subscribe to, and somebody of its comtree may publish by one of all tokens.
+    pub(crate) fn check_grants(&self, heard: &[Heard], all: &[ComtreeGrant]) {
+        let is_in = self.session.state() == State::Connected;
+        assert!(!is_in || !self.granted.is_empty(), "let in without a token");
+        let place = self.placed.filter(|_| is_in);
+        assert!(place.is_none_or(|place| place == self.session.address()), "elsewhere");
+        for Heard { dst, level } in heard {
+            let Some(comtree) = self.granted.first().map(|grant| grant.comtree) else { break };
+            let mut own = self.granted.iter();
+            let mut all = all.iter().filter(|grant| grant.comtree == comtree);
+            let is_granted = match dst.group() {
+                Some(group) => {
+                    own.any(|grant| grant.subscribe.allows(group, *level))
+                        && all.any(|grant| grant.publish.allows(group, *level))
+                }
+                None => all.any(|grant| grant.unicast.allows(*dst)),
+            };
+            assert!(is_granted, "{dst:?} at {level:?} was heard, which no token grants");
+        }
     }
 
     pub(crate) fn leave(&mut self) {

@@ -4,7 +4,7 @@
 use crate::host::{Host, ip_port};
 use crate::input::{Input, MAX_STEPS, steps};
 use crate::participant::Participant;
-use crate::tokens::{BEARERS, DAY, FORMS, Form, check_grants, trust, verdict};
+use crate::tokens::{BEARERS, DAY, FORMS, Form, trust, verdict};
 use canopy_relay::{
     ADDRESS_REST, Budget, Budgets, Change, ComtreeConfig, Counters, Gate, Mode, Places,
     RelayConfig, TableLimits,
@@ -501,7 +501,7 @@ impl World {
                     // What is for someone else who was here is none of its business.
                     let _ = participant.hear_each(self.now, &datagram, |one| heard.push(one));
                     if let Some(granted) = &self.granted {
-                        check_grants(participant, &heard, granted);
+                        participant.check_grants(&heard, granted);
                     }
                 }
             }

@@ -2,9 +2,8 @@
 //! of other bearers. All tokens are signed once: that takes longer than a step.
 
 use crate::input::Input;
-use crate::participant::{Heard, Participant};
 use canopy_relay::{Trust, UnixTime};
-use canopy_session::{Identity, SessionConfig, State};
+use canopy_session::{Identity, SessionConfig};
 use canopy_token::{
     Budget, Claims, ComtreeGrant, Grant, KeySet, Revocations, Role, Scope, SigningKey, Unicast,
 };
@@ -95,28 +94,6 @@ pub(crate) fn trust(revoked: u8, is_other_key: bool) -> Arc<Trust> {
         all.add(&identifier(bearer, Form::Usual), DAY.after(86_400), DAY).expect("it has room");
     }
     Arc::new(Trust { keys, revoked: all })
-}
-
-/// Whoever is in the world was granted that by some token that it has brought; what it hears, it may
-/// subscribe to, and somebody of its comtree may publish by one of all tokens.
-pub(crate) fn check_grants(participant: &Participant, heard: &[Heard], all: &[ComtreeGrant]) {
-    let is_in = participant.session.state() == State::Connected;
-    assert!(!is_in || !participant.granted().is_empty(), "let in without a token");
-    let place = participant.placed().filter(|_| is_in);
-    assert!(place.is_none_or(|place| place == participant.session.address()), "elsewhere");
-    for Heard { dst, level } in heard {
-        let Some(comtree) = participant.granted().first().map(|grant| grant.comtree) else { break };
-        let mut own = participant.granted().iter();
-        let mut all = all.iter().filter(|grant| grant.comtree == comtree);
-        let is_granted = match dst.group() {
-            Some(group) => {
-                own.any(|grant| grant.subscribe.allows(group, *level))
-                    && all.any(|grant| grant.publish.allows(group, *level))
-            }
-            None => all.any(|grant| grant.unicast.allows(*dst)),
-        };
-        assert!(is_granted, "{dst:?} at {level:?} was heard, which no token grants");
-    }
 }
 
 /// What is to be done with a member: a byte that says what and which acts, and for some another one
