@@ -35,7 +35,7 @@ pub enum Refusal {
     #[error("a link joins two relays; both ends are {0}")]
     OwnLink(Name),
     /// A relay has as many links as it can have.
-    #[error("the relay {0} has {MOST} links, as many as it can have; remove one first", MOST = crate::MOST_LINKS)]
+    #[error("the relay {0} has {MOST} links, as many as it can have; remove one first", MOST = crate::model::MOST_LINKS)]
     TooManyLinks(Name),
     /// All numbers of a kind were given.
     #[error("all numbers for {0} were given; a new store begins anew")]

@@ -33,6 +33,7 @@ mod relocation;
 mod remove;
 mod repair;
 mod rollouts;
+mod running;
 mod settings;
 mod shape;
 pub mod signal;
@@ -49,14 +50,14 @@ pub use error::{LoadError, Refusal};
 pub use explain::{Explanation, LinkOnTree, RelayOnTree};
 pub use ledger::{Account, Lack};
 pub use model::{
-    Channel, ComtreeRecord, Core, Counters, Downlink, Key, Link, LinkId, Member, MemberState, Mode,
-    Owner, Relay, RelayId, RelayState, TreeAsk, TreeHop, World, WorldId,
+    Channel, ComtreeRecord, Core, Counters, Downlink, Key, Link, LinkId, MOST_LINKS, Member,
+    MemberState, Mode, Owner, Relay, RelayId, RelayState, TreeAsk, TreeHop, World, WorldId,
 };
 pub use name::{MAX_NAME, Name, NameError};
 pub use op::Event;
 pub use planned::MovePlan;
 pub use relay_side::{Applying, RelaySide};
-pub use repair::{MOST_LINKS, NewRelay};
+pub use repair::NewRelay;
 pub use settings::Settings;
 pub use signal::{Item, ItemKey, LinkReport, Message, Retry};
 pub use storage::Storage;

@@ -66,6 +66,9 @@ pub struct Relay {
     pub state: RelayState,
 }
 
+/// The most links of a relay.
+pub const MOST_LINKS: usize = 128;
+
 /// A link between two relays.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Link {

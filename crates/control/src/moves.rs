@@ -23,169 +23,19 @@
 //! its world's rule, and takes back the branch of a swap that was not done. What that core needs is
 //! reserved all the time.
 
-use crate::ledger::{Flow, Lack};
+use crate::ledger::Lack;
 use crate::model::{LinkId, RelayId, TreeHop};
 use crate::op::{Effect, Event, Op};
+use crate::running::{Move, Picture, Running};
 use crate::shape::{Load, Shape};
-use crate::signal::{Branch, Role};
-use crate::state::{Running, State};
-use crate::steps::{Leave, Step, Swap, Turn, Way, same_tree};
-use canopy_plan::Rate;
+use crate::state::State;
+use crate::steps::{Step, Turn, Way, same_tree};
 use canopy_wire::{Comtree, Time};
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 /// A step that is not done within this is taken back, and the move ends.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A comtree on its way to another tree.
-#[derive(Clone, Debug)]
-pub(crate) struct Move {
-    /// The trees that follow the one in force: each has another parent for one relay, another core, or
-    /// more or fewer relays.
-    later: VecDeque<Shape>,
-    /// The trees among them whose core is not that of the rule, with that core: what they are if the
-    /// move ends there.
-    ends: Vec<Shape>,
-    step: Option<Step>,
-    why: String,
-    /// When the step was looked at first.
-    since: Option<Time>,
-}
-
-/// The branches of each relay on a comtree.
-pub(crate) type Picture = BTreeMap<RelayId, Vec<Branch>>;
-
-impl Move {
-    /// The next tree is in force: what the one before would be at the end is not needed any more.
-    fn take_next(&mut self) -> Option<Shape> {
-        let next = self.later.pop_front();
-        let left = || next.iter().chain(&self.later);
-        self.ends.retain(|end| left().any(|shape| same_tree(end.hops(), shape.hops())));
-        next
-    }
-}
-
-impl Running {
-    /// The tree in force, and those that follow it.
-    pub(crate) fn shapes(&self) -> impl Iterator<Item = &Shape> {
-        let later = self.moving.iter().flat_map(|moving| &moving.later);
-        self.shape.iter().chain(later)
-    }
-
-    /// The step that is under way.
-    pub(crate) fn step(&self) -> Option<Step> {
-        self.moving.as_ref().and_then(|moving| moving.step)
-    }
-
-    /// By link and the relay that sends: the relay that receives, and the most that one of the trees
-    /// needs.
-    fn needs(&self) -> BTreeMap<(LinkId, RelayId), (RelayId, Rate)> {
-        let mut needs: BTreeMap<(LinkId, RelayId), (RelayId, Rate)> = BTreeMap::new();
-        let ends = self.moving.iter().flat_map(|moving| &moving.ends);
-        for flow in self.shapes().chain(ends).flat_map(Shape::flows) {
-            if let Flow::Over(link, from, to, rate) = flow {
-                let (_, most) = needs.entry((link, from)).or_insert((to, Rate::ZERO));
-                most.bits = most.bits.max(rate.bits);
-                most.packets = most.packets.max(rate.packets);
-            }
-        }
-        needs
-    }
-
-    /// All that is reserved for the comtree.
-    pub(crate) fn flows(&self) -> Vec<Flow> {
-        let mut flows = self.shape.as_ref().map_or_else(Vec::new, Shape::flows);
-        if self.moving.is_some() {
-            flows.retain(|flow| !matches!(flow, Flow::Over(..)));
-            let over = |((link, from), (to, rate))| Flow::Over(link, from, to, rate);
-            flows.extend(self.needs().into_iter().map(over));
-        }
-        flows
-    }
-
-    /// What is to be booked so that it has its flows instead of these.
-    fn instead_of(&self, before: &[Flow]) -> Vec<Flow> {
-        before.iter().map(|flow| flow.inverse()).chain(self.flows()).collect()
-    }
-
-    /// The branches of the relays, as they are to be now.
-    pub(crate) fn picture(&self) -> Picture {
-        let relays = self.shape.iter().flat_map(Shape::relays);
-        relays.map(|relay| (relay, self.branches(relay))).collect()
-    }
-
-    /// The branches of a relay, as they are to be now.
-    pub(crate) fn branches(&self, relay: RelayId) -> Vec<Branch> {
-        let mut branches = self.shape.as_ref().map_or_else(Vec::new, |s| s.branches(relay));
-        if self.moving.is_none() {
-            branches.extend(self.standby_branches(relay));
-            branches.sort_by_key(|branch| branch.link);
-            return branches;
-        }
-        if let Some(Step::Swap(Swap { child, next, link })) = self.step() {
-            let zero = Rate::ZERO;
-            let branch = |site: RelayId, role| Branch {
-                link,
-                site: site.0,
-                role,
-                send: zero,
-                receive: zero,
-            };
-            if relay == child {
-                branches.push(branch(next, Role::NextParent));
-            } else if relay == next {
-                branches.push(branch(child, Role::Child));
-            }
-        }
-        if let Some(Step::Leave(Leave { relay: leaving, link, .. })) = self.step()
-            && leaving == relay
-            && let Some(branch) = branches.iter_mut().find(|branch| branch.link == link)
-        {
-            branch.role = Role::NextParent;
-        }
-        let needs = self.needs();
-        let need = |link, from| needs.get(&(link, from)).map_or(Rate::ZERO, |(_, rate)| *rate);
-        for branch in &mut branches {
-            branch.send = need(branch.link, relay);
-            branch.receive = need(branch.link, RelayId(branch.site));
-        }
-        branches.sort_by_key(|branch| branch.link);
-        branches
-    }
-
-    /// Whether its relays hang on who was their parent on an old tree, or their standby parent.
-    pub(crate) fn is_detour_of(&self, old: &Shape) -> bool {
-        let Some(shape) = &self.shape else { return false };
-        shape.hops().iter().filter(|hop| old.has(hop.relay)).all(|hop| {
-            hop.above == old.above(hop.relay)
-                || hop.above.is_some() && hop.above.as_ref() == self.standbys.get(&hop.relay)
-        })
-    }
-
-    /// A relay's standby parent, and those whose standby parent it is. Nothing is reserved for them.
-    fn standby_branches(&self, relay: RelayId) -> impl Iterator<Item = Branch> + '_ {
-        self.standbys.iter().filter_map(move |(child, (parent, link))| {
-            let (site, role) = match relay {
-                at if at == *child => (parent.0, Role::StandbyParent),
-                at if at == *parent => (child.0, Role::StandbyChild),
-                _ => return None,
-            };
-            Some(Branch { link: *link, site, role, send: Rate::ZERO, receive: Rate::ZERO })
-        })
-    }
-
-    /// Changes what a relay's members are, on all trees.
-    pub(crate) fn change(&mut self, relay: RelayId, load: Load) {
-        let later = self
-            .moving
-            .iter_mut()
-            .flat_map(|moving| moving.later.iter_mut().chain(&mut moving.ends));
-        for shape in self.shape.iter_mut().chain(later) {
-            shape.change(relay, load);
-        }
-    }
-}
 
 impl State {
     /// Moves a comtree to another tree without loss. Returns how many relays get another parent.

@@ -3,11 +3,11 @@
 use crate::error::Refusal;
 use crate::ledger::{Account, Flow, Lack};
 use crate::model::{LinkId, RelayId, TreeHop, WorldId};
-use crate::moves::Picture;
 use crate::op::{Effect, Op};
+use crate::running::{Picture, Running};
 use crate::shape::{Load, Shape};
 use crate::signal::{Branch, Role};
-use crate::state::{Running, State};
+use crate::state::State;
 use crate::steps::Step;
 use canopy_plan::Limits;
 use canopy_wire::Comtree;

@@ -4,7 +4,8 @@
 use crate::error::Refusal;
 use crate::model::{Link, LinkId, MemberState, Relay, RelayId, RelayState};
 use crate::op::{Effect, Event, Op};
-use crate::state::{Running, State, number};
+use crate::running::Running;
+use crate::state::{State, number};
 use crate::storage::Table;
 use canopy_wire::Comtree;
 

@@ -2,12 +2,13 @@
 
 use crate::error::Refusal;
 use crate::ledger::{Account, Flow, Lack};
-use crate::model::{Key, Link, LinkId, Relay, RelayId, RelayState, TreeAsk, TreeHop};
+use crate::model::{Key, Link, LinkId, MOST_LINKS, Relay, RelayId, RelayState, TreeAsk, TreeHop};
 use crate::name::Name;
 use crate::op::{Effect, Event, Op};
+use crate::running::Running;
 use crate::shape::Shape;
 use crate::signal::LinkReport;
-use crate::state::{Running, State, number};
+use crate::state::{State, number};
 use crate::storage::Table;
 use canopy_plan::{
     Choice, CoreRule, Demand, FIBRE_SPEED, Limits, Method, Network, Node, Rate, Request, Root,
@@ -16,9 +17,6 @@ use canopy_plan::{
 use canopy_wire::{Comtree, Time};
 use core::net::SocketAddr;
 use std::collections::BTreeMap;
-
-/// The most links of a relay.
-pub const MOST_LINKS: usize = 128;
 
 /// A relay that registers.
 #[derive(Clone, Debug, PartialEq)]

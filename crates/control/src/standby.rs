@@ -8,14 +8,12 @@
 use crate::ledger::Account;
 use crate::model::{LinkId, RelayId, TreeHop};
 use crate::op::Op;
+use crate::running::Standbys;
 use crate::shape::Shape;
 use crate::state::State;
 use crate::steps::breadth_first;
 use canopy_wire::Comtree;
 use std::collections::BTreeMap;
-
-/// By relay: its standby parent, and the link that leads there.
-pub(crate) type Standbys = BTreeMap<RelayId, (RelayId, LinkId)>;
 
 /// A link that could join a relay to another.
 #[derive(Clone, Copy, Debug)]

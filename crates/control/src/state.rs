@@ -10,35 +10,16 @@ use crate::model::{
     ComtreeRecord, Counters, Link, LinkId, Member, MemberState, Owner, Relay, RelayId, RelayState,
     TreeAsk, TreeHop, World, WorldId,
 };
-use crate::moves::Move;
 use crate::name::Name;
 use crate::op::{Effect, Op};
+use crate::running::{Running, Standbys};
 use crate::settings::Settings;
 use crate::shape::{Load, Shape};
 use crate::signal::{Branch, Item};
-use crate::standby::Standbys;
 use crate::storage::{Entry, Storage, StorageError, Table};
 use canopy_plan::Rate;
 use canopy_wire::{Address, Comtree, Time};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// A comtree as it runs.
-#[derive(Clone, Debug)]
-pub(crate) struct Running {
-    pub(crate) world: WorldId,
-    /// Nothing while it has no members.
-    pub(crate) shape: Option<Shape>,
-    /// Who is a relay's parent if it loses the one that it has.
-    pub(crate) standbys: Standbys,
-    /// What follows while it is moved to another tree.
-    pub(crate) moving: Option<Move>,
-    /// The tree that an operator has asked for.
-    pub(crate) asked: TreeAsk,
-    /// Why it has the tree that it has.
-    pub(crate) why: String,
-    /// Why it has no tree that is whole, if it has none.
-    pub(crate) broken: Option<String>,
-}
 
 /// How a link is found by its ends.
 #[derive(Clone, Debug, Default)]

@@ -1,0 +1,181 @@
+//! A comtree as it runs: the tree in force, those that follow it while it moves, and what its relays are
+//! to have for them.
+
+use crate::ledger::Flow;
+use crate::model::{LinkId, RelayId, TreeAsk, WorldId};
+use crate::shape::{Load, Shape};
+use crate::signal::{Branch, Role};
+use crate::steps::{Leave, Step, Swap, same_tree};
+use canopy_plan::Rate;
+use canopy_wire::Time;
+use std::collections::{BTreeMap, VecDeque};
+
+/// A comtree as it runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Running {
+    pub(crate) world: WorldId,
+    /// Nothing while it has no members.
+    pub(crate) shape: Option<Shape>,
+    /// Who is a relay's parent if it loses the one that it has.
+    pub(crate) standbys: Standbys,
+    /// What follows while it is moved to another tree.
+    pub(crate) moving: Option<Move>,
+    /// The tree that an operator has asked for.
+    pub(crate) asked: TreeAsk,
+    /// Why it has the tree that it has.
+    pub(crate) why: String,
+    /// Why it has no tree that is whole, if it has none.
+    pub(crate) broken: Option<String>,
+}
+
+/// By relay: its standby parent, and the link that leads there.
+pub(crate) type Standbys = BTreeMap<RelayId, (RelayId, LinkId)>;
+
+/// A comtree on its way to another tree.
+#[derive(Clone, Debug)]
+pub(crate) struct Move {
+    /// The trees that follow the one in force: each has another parent for one relay, another core, or
+    /// more or fewer relays.
+    pub(crate) later: VecDeque<Shape>,
+    /// The trees among them whose core is not that of the rule, with that core: what they are if the
+    /// move ends there.
+    pub(crate) ends: Vec<Shape>,
+    pub(crate) step: Option<Step>,
+    pub(crate) why: String,
+    /// When the step was looked at first.
+    pub(crate) since: Option<Time>,
+}
+
+/// The branches of each relay on a comtree.
+pub(crate) type Picture = BTreeMap<RelayId, Vec<Branch>>;
+
+impl Running {
+    /// The tree in force, and those that follow it.
+    pub(crate) fn shapes(&self) -> impl Iterator<Item = &Shape> {
+        let later = self.moving.iter().flat_map(|moving| &moving.later);
+        self.shape.iter().chain(later)
+    }
+
+    /// The step that is under way.
+    pub(crate) fn step(&self) -> Option<Step> {
+        self.moving.as_ref().and_then(|moving| moving.step)
+    }
+
+    /// By link and the relay that sends: the relay that receives, and the most that one of the trees
+    /// needs.
+    fn needs(&self) -> BTreeMap<(LinkId, RelayId), (RelayId, Rate)> {
+        let mut needs: BTreeMap<(LinkId, RelayId), (RelayId, Rate)> = BTreeMap::new();
+        let ends = self.moving.iter().flat_map(|moving| &moving.ends);
+        for flow in self.shapes().chain(ends).flat_map(Shape::flows) {
+            if let Flow::Over(link, from, to, rate) = flow {
+                let (_, most) = needs.entry((link, from)).or_insert((to, Rate::ZERO));
+                most.bits = most.bits.max(rate.bits);
+                most.packets = most.packets.max(rate.packets);
+            }
+        }
+        needs
+    }
+
+    /// All that is reserved for the comtree.
+    pub(crate) fn flows(&self) -> Vec<Flow> {
+        let mut flows = self.shape.as_ref().map_or_else(Vec::new, Shape::flows);
+        if self.moving.is_some() {
+            flows.retain(|flow| !matches!(flow, Flow::Over(..)));
+            let over = |((link, from), (to, rate))| Flow::Over(link, from, to, rate);
+            flows.extend(self.needs().into_iter().map(over));
+        }
+        flows
+    }
+
+    /// What is to be booked so that it has its flows instead of these.
+    pub(crate) fn instead_of(&self, before: &[Flow]) -> Vec<Flow> {
+        before.iter().map(|flow| flow.inverse()).chain(self.flows()).collect()
+    }
+
+    /// The branches of the relays, as they are to be now.
+    pub(crate) fn picture(&self) -> Picture {
+        let relays = self.shape.iter().flat_map(Shape::relays);
+        relays.map(|relay| (relay, self.branches(relay))).collect()
+    }
+
+    /// The branches of a relay, as they are to be now.
+    pub(crate) fn branches(&self, relay: RelayId) -> Vec<Branch> {
+        let mut branches = self.shape.as_ref().map_or_else(Vec::new, |s| s.branches(relay));
+        if self.moving.is_none() {
+            branches.extend(self.standby_branches(relay));
+            branches.sort_by_key(|branch| branch.link);
+            return branches;
+        }
+        if let Some(Step::Swap(Swap { child, next, link })) = self.step() {
+            let zero = Rate::ZERO;
+            let branch = |site: RelayId, role| Branch {
+                link,
+                site: site.0,
+                role,
+                send: zero,
+                receive: zero,
+            };
+            if relay == child {
+                branches.push(branch(next, Role::NextParent));
+            } else if relay == next {
+                branches.push(branch(child, Role::Child));
+            }
+        }
+        if let Some(Step::Leave(Leave { relay: leaving, link, .. })) = self.step()
+            && leaving == relay
+            && let Some(branch) = branches.iter_mut().find(|branch| branch.link == link)
+        {
+            branch.role = Role::NextParent;
+        }
+        let needs = self.needs();
+        let need = |link, from| needs.get(&(link, from)).map_or(Rate::ZERO, |(_, rate)| *rate);
+        for branch in &mut branches {
+            branch.send = need(branch.link, relay);
+            branch.receive = need(branch.link, RelayId(branch.site));
+        }
+        branches.sort_by_key(|branch| branch.link);
+        branches
+    }
+
+    /// Whether its relays hang on who was their parent on an old tree, or their standby parent.
+    pub(crate) fn is_detour_of(&self, old: &Shape) -> bool {
+        let Some(shape) = &self.shape else { return false };
+        shape.hops().iter().filter(|hop| old.has(hop.relay)).all(|hop| {
+            hop.above == old.above(hop.relay)
+                || hop.above.is_some() && hop.above.as_ref() == self.standbys.get(&hop.relay)
+        })
+    }
+
+    /// A relay's standby parent, and those whose standby parent it is. Nothing is reserved for them.
+    fn standby_branches(&self, relay: RelayId) -> impl Iterator<Item = Branch> + '_ {
+        self.standbys.iter().filter_map(move |(child, (parent, link))| {
+            let (site, role) = match relay {
+                at if at == *child => (parent.0, Role::StandbyParent),
+                at if at == *parent => (child.0, Role::StandbyChild),
+                _ => return None,
+            };
+            Some(Branch { link: *link, site, role, send: Rate::ZERO, receive: Rate::ZERO })
+        })
+    }
+
+    /// Changes what a relay's members are, on all trees.
+    pub(crate) fn change(&mut self, relay: RelayId, load: Load) {
+        let later = self
+            .moving
+            .iter_mut()
+            .flat_map(|moving| moving.later.iter_mut().chain(&mut moving.ends));
+        for shape in self.shape.iter_mut().chain(later) {
+            shape.change(relay, load);
+        }
+    }
+}
+
+impl Move {
+    /// The next tree is in force: what the one before would be at the end is not needed any more.
+    pub(crate) fn take_next(&mut self) -> Option<Shape> {
+        let next = self.later.pop_front();
+        let left = || next.iter().chain(&self.later);
+        self.ends.retain(|end| left().any(|shape| same_tree(end.hops(), shape.hops())));
+        next
+    }
+}
