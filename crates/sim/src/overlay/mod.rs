@@ -12,10 +12,11 @@ mod participant;
 mod people;
 pub(crate) mod queue;
 mod report;
+mod run;
 mod scenario;
 mod shape;
 mod world;
 
 pub use config::{MAX_RELAYS, OverlayConfig, OverlaySabotage};
 pub use report::OverlayReport;
-pub use world::{run_overlay, run_overlay_with_tap};
+pub use run::{run_overlay, run_overlay_with_tap};

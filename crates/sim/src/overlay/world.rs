@@ -1,4 +1,4 @@
-//! The run: one queue of events in virtual time, and what each of them does.
+//! The world of a run: one queue of events in virtual time, and what each of them does.
 
 use super::config::{OverlayConfig, OverlaySabotage};
 use super::keys::Keys;
@@ -6,7 +6,6 @@ use super::machine::{self, Held, Machine, Sent};
 use super::model::Model;
 use super::participant::{Participant, participant_at};
 use super::queue::{Datagram, Queue, RootDeed, Step};
-use super::report::OverlayReport;
 use super::scenario::{Element, Move, RootStep, Scenario, access_sabotage};
 use crate::network::{Direction, Fate, Loss, Network};
 use crate::sabotage::Saboteur;
@@ -26,19 +25,6 @@ use std::time::Duration;
 const LETS_GO_AFTER: Duration = Duration::from_millis(500);
 /// The model judges, and the relays' tables are looked at, this often.
 const JUDGE_EVERY: Duration = Duration::from_millis(500);
-
-/// Simulates one run of many relays and judges it.
-pub fn run_overlay(config: &OverlayConfig) -> OverlayReport {
-    run_overlay_with_tap(config, &mut |_, _, _, _| ())
-}
-
-/// Simulates one run of many relays and judges it, showing every datagram to `tap` as it arrives.
-pub fn run_overlay_with_tap(config: &OverlayConfig, tap: Tap<'_>) -> OverlayReport {
-    let mut world = World::new(config, tap);
-    world.begin();
-    while world.step() {}
-    world.report()
-}
 
 /// What happened, for the report.
 #[derive(Default)]
@@ -72,12 +58,12 @@ pub(crate) struct World<'a> {
     machines: Vec<Machine>,
     /// Of each link, whether it is cut.
     cut: Vec<bool>,
-    trace: Trace<'a>,
+    pub(crate) trace: Trace<'a>,
     saboteur: Saboteur,
 }
 
 impl<'a> World<'a> {
-    fn new(config: &OverlayConfig, tap: Tap<'a>) -> World<'a> {
+    pub(crate) fn new(config: &OverlayConfig, tap: Tap<'a>) -> World<'a> {
         let scenario = Rc::new(Scenario::draw(config));
         let mut rng = stream(config.seed, Stream::World);
         let participants: Vec<_> = (0..scenario.participants)
@@ -112,7 +98,7 @@ impl<'a> World<'a> {
         }
     }
 
-    fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         for relay in 0..self.machines.len() {
             self.start(relay);
         }
@@ -151,7 +137,7 @@ impl<'a> World<'a> {
     }
 
     /// Does what happens next. Returns whether the run goes on.
-    fn step(&mut self) -> bool {
+    pub(crate) fn step(&mut self) -> bool {
         let Some((at, step)) = self.queue.next() else { return false };
         if at > self.scenario.end {
             self.queue.plan(at, step);
@@ -461,7 +447,7 @@ impl<'a> World<'a> {
         }
     }
 
-    fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> Counters {
         let mut sum = Counters::default();
         for machine in &self.machines {
             sum.add(&machine.counters());
@@ -469,7 +455,8 @@ impl<'a> World<'a> {
         sum
     }
 
-    fn report(mut self) -> OverlayReport {
+    /// Judges what the run leaves behind.
+    pub(crate) fn finish(&mut self) {
         self.judge_until(Time::from_nanos(u64::MAX));
         if self.scenario.expires {
             for relay in 0..self.machines.len() {
@@ -486,13 +473,11 @@ impl<'a> World<'a> {
         if counts.sent + counts.duplicated != gone + self.queue.on_the_way() {
             self.model.broken(self.now, || format!("the network lost count: {counts:?}"));
         }
-        let counters = self.counters();
         if self.scenario.is_clean() {
             let excused = self.model.tally().excused;
             if excused > 0 {
                 self.model.broken(self.now, || format!("{excused} excused although nothing broke"));
             }
         }
-        OverlayReport::new(&self, &counters, self.trace.hash())
     }
 }

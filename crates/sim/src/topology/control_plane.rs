@@ -1,6 +1,7 @@
 //! What the controller and the relays say to each other and do about it, as the daemons do.
 
 use super::config::TopologySabotage;
+use super::machine::LOOK;
 use super::world::{LINK, Step, World};
 use crate::scale::machine::ip_port;
 use canopy_control::storage::{Storage, StorageError};
@@ -10,8 +11,6 @@ use canopy_wire::Time;
 use rand::RngExt;
 use std::time::Duration;
 
-/// Relays look at their links so often, as the daemon's agent does.
-pub(crate) const LOOK: Duration = Duration::from_millis(250);
 const UPLINK: Limits = Limits {
     send: Rate { bits: 1e9, packets: 500e3 },
     receive: Rate { bits: 1e9, packets: 500e3 },

@@ -22,6 +22,8 @@ use std::time::Duration;
 
 /// How many participants a relay can have.
 const SESSIONS: u32 = 256;
+/// Relays look at their links so often, as the daemon's agent does.
+pub(crate) const LOOK: Duration = Duration::from_millis(250);
 
 pub(crate) struct Machine {
     pub(crate) identity: Identity,

@@ -15,6 +15,7 @@ mod graph;
 mod machine;
 mod model;
 mod network;
+mod participant;
 mod people;
 mod report;
 mod world;

@@ -1,7 +1,7 @@
 //! What is between the processes: links and access ways for datagrams, channels for messages.
 
-use super::people::participant_at;
-use super::world::{Step, World};
+use super::participant::participant_at;
+use super::world::{Datagram, Step, World};
 use crate::overlay::machine::Sent;
 use crate::scale::machine::{ip_port, relay_at};
 use rand::RngExt;
@@ -15,15 +15,6 @@ const LOSS: f64 = 0.1;
 const DETOUR: u64 = 20_000;
 /// A message between the controller and a relay takes so long at most, microseconds.
 const MESSAGE: u64 = 12_000;
-
-/// A datagram on its way.
-pub(crate) struct Datagram {
-    pub(crate) from: SocketAddr,
-    pub(crate) to: SocketAddr,
-    pub(crate) bytes: Rc<[u8]>,
-    /// Which link it goes over, if it goes between relays.
-    pub(crate) link: Option<usize>,
-}
 
 impl World<'_> {
     /// A relay sends a datagram, to a neighbour or to a participant.

@@ -5,13 +5,11 @@ use super::config::TopologySabotage;
 use super::world::{Step, World};
 use crate::payload;
 use crate::scale::machine::ip_port;
-use canopy_control::{Enter, Owner, WorldId};
-use canopy_session::{Event, Identity, Session, SessionConfig, State};
+use canopy_control::{Enter, WorldId};
+use canopy_session::{Event, Session, SessionConfig};
 use canopy_token::{Claims, UnixTime};
-use canopy_wire::{Address, Flags, Group, Level, MAX_DATAGRAM, Time};
+use canopy_wire::{Address, Flags, Group, Level, MAX_DATAGRAM};
 use rand::RngExt;
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Groups of a world.
@@ -22,68 +20,6 @@ const ASK_AGAIN: Duration = Duration::from_millis(125);
 const PATIENCE: Duration = Duration::from_millis(1_500);
 /// A lease is renewed so often.
 const RENEW: Duration = Duration::from_secs(20);
-
-pub(crate) struct Participant {
-    pub(crate) world: usize,
-    pub(crate) owner: Owner,
-    pub(crate) ip_port: SocketAddr,
-    /// The relay that it speaks with.
-    pub(crate) relay: usize,
-    pub(crate) session: Option<Session>,
-    /// Whether it wants to be in the world.
-    pub(crate) is_wanted: bool,
-    /// Whether it asks the controller all the time, because its relay seems to be gone.
-    pub(crate) is_lost: bool,
-    identity: Identity,
-    wants: BTreeSet<u32>,
-    acknowledged: BTreeSet<u32>,
-    wake_at: Option<Time>,
-    /// The next question that is not out of date.
-    pub(crate) question: u64,
-    /// By node: the time one way.
-    pub(crate) delays: Vec<Duration>,
-    /// The relays that it has measured, the nearest first.
-    pub(crate) near: Vec<usize>,
-}
-
-impl Participant {
-    pub(crate) fn new(number: usize, world: usize, seed: [u8; 32]) -> Participant {
-        let [high, low] = (number as u16).to_be_bytes();
-        let mut owner = [7; 16];
-        owner[..2].copy_from_slice(&[high, low]);
-        Participant {
-            world,
-            owner,
-            ip_port: SocketAddr::from(([10, high, low, 1], 20_000)),
-            relay: 0,
-            session: None,
-            is_wanted: false,
-            is_lost: false,
-            identity: Identity::new(seed),
-            wants: BTreeSet::new(),
-            acknowledged: BTreeSet::new(),
-            wake_at: None,
-            question: 0,
-            delays: Vec::new(),
-            near: Vec::new(),
-        }
-    }
-
-    pub(crate) fn is_connected(&self) -> bool {
-        self.session.as_ref().is_some_and(|session| session.state() == State::Connected)
-    }
-}
-
-/// Which participant is reached there.
-pub(crate) fn participant_at(ip_port: SocketAddr) -> Option<usize> {
-    match ip_port {
-        SocketAddr::V4(v4) => match v4.ip().octets() {
-            [10, high, low, 1] => Some(usize::from(high) << 8 | usize::from(low)),
-            _ => None,
-        },
-        SocketAddr::V6(_) => None,
-    }
-}
 
 impl World<'_> {
     /// Somebody wants to be in its world from now on.

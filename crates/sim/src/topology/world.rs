@@ -1,14 +1,12 @@
 //! The run: one queue of events in virtual time, and what each of them does.
 
 use super::config::{TopologyConfig, TopologySabotage};
-use super::control_plane::LOOK;
 use super::controller::{Channel, Process};
 use super::faults::{self, Planned};
 use super::graph::{Down, Graph};
-use super::machine::Machine;
+use super::machine::{LOOK, Machine};
 use super::model::Model;
-use super::network::Datagram;
-use super::people::Participant;
+use super::participant::Participant;
 use super::report::{Scene, Told, TopologyReport};
 use crate::host::UNIX_ZERO;
 use crate::overlay::queue::Queue;
@@ -21,6 +19,7 @@ use canopy_token::{KeySet, Revocations, SigningKey};
 use canopy_wire::{Comtree, Time};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +34,15 @@ const ENDS_IN: Duration = Duration::from_secs(4);
 
 /// What a link bears each way.
 pub(crate) const LINK: Rate = Rate { bits: 100e6, packets: 50e3 };
+
+/// A datagram on its way.
+pub(crate) struct Datagram {
+    pub(crate) from: SocketAddr,
+    pub(crate) to: SocketAddr,
+    pub(crate) bytes: Rc<[u8]>,
+    /// Which link it goes over, if it goes between relays.
+    pub(crate) link: Option<usize>,
+}
 
 /// Something that happens. A relay's, and the controller's, happen in the life for which they were
 /// planned.
