@@ -11,7 +11,9 @@ use std::time::Duration;
 #[cfg(feature = "tokio")]
 use crate::Client;
 #[cfg(feature = "tokio")]
-use crate::driver::{Driver, Shared};
+use crate::driver::Driver;
+#[cfg(feature = "tokio")]
+use crate::shared::Shared;
 #[cfg(feature = "tokio")]
 use canopy_wire::Time;
 #[cfg(feature = "tokio")]
@@ -49,6 +51,21 @@ pub struct ClientBuilder {
     receive_queue: usize,
     receive_offload: bool,
     is_kept: bool,
+}
+
+#[cfg(feature = "tokio")]
+impl Client {
+    /// Sets out to join a world through a relay: `host:port`, or an IP address with a port.
+    pub fn builder(relay: impl ToString) -> ClientBuilder {
+        ClientBuilder::new(relay.to_string())
+    }
+}
+
+impl PollClient {
+    /// Sets out to join a world through a relay: `host:port`, or an IP address with a port.
+    pub fn builder(relay: impl ToString) -> ClientBuilder {
+        ClientBuilder::new(relay.to_string())
+    }
 }
 
 impl ClientBuilder {

@@ -1,11 +1,11 @@
 //! The handle that an application on tokio holds.
 
-use crate::driver::Shared;
 use crate::inbox::Inbox;
 use crate::member::Member;
+use crate::shared::Shared;
 use crate::{
-    Acknowledgement, Answer, Budget, ClientBuilder, Epoch, Event, Incoming, Outgoing, Participant,
-    PublishError, Resumption, Stats, Thinning, Update,
+    Acknowledgement, Answer, Budget, Epoch, Event, Incoming, Outgoing, Participant, PublishError,
+    Resumption, Stats, Thinning, Update,
 };
 use canopy_wire::{Group, Level, Restriction, Verdict, Weight};
 use futures_core::Stream;
@@ -60,22 +60,6 @@ struct Handle {
 }
 
 impl Client {
-    /// Sets out to join a world through a relay: `host:port`, or an IP address with a port.
-    pub fn builder(relay: impl ToString) -> ClientBuilder {
-        ClientBuilder::new(relay.to_string())
-    }
-
-    /// Sets out to join a world through its controller: `host:port`, and the key that the controller
-    /// tells when it starts. See [`join`](crate::join).
-    #[cfg(feature = "join")]
-    pub fn join(
-        controller: impl ToString,
-        controller_key: crate::RelayKey,
-        world: impl ToString,
-    ) -> crate::JoinBuilder {
-        crate::JoinBuilder::new(controller.to_string(), controller_key, world.to_string())
-    }
-
     #[cfg(feature = "join")]
     pub(crate) fn shared_with_keeper(&self) -> Arc<Shared> {
         Arc::clone(&self.handle.shared)
@@ -208,7 +192,7 @@ impl Client {
     /// change, no update is lost, and none comes twice: [`Event::AreasChanged`] tells.
     #[cfg(feature = "join")]
     pub fn stand_at(&self, position: canopy_areas::Point) -> Option<Group> {
-        self.shared().standing.stand(self.shared(), position)
+        self.shared().stand_at(position)
     }
 
     /// The group of the area where the client stands; nothing before [`Client::stand_at`], and while no
@@ -336,8 +320,8 @@ impl Client {
     }
 
     /// With what this client, or another process, comes back later under the same address: see
-    /// [`ClientBuilder::resume`]. Ask for it again after each [`Event::Connected`]; `None` before the
-    /// first.
+    /// [`ClientBuilder::resume`](crate::ClientBuilder::resume). Ask for it again after each
+    /// [`Event::Connected`]; `None` before the first.
     pub fn resumption(&self) -> Option<Resumption> {
         self.shared().lock().resumption()
     }

@@ -2,17 +2,16 @@
 //! time.
 
 use crate::member::Member;
-use canopy_net::{Clock, Receiver, Socket};
+use crate::shared::Shared;
+use canopy_net::{Receiver, Socket};
 use canopy_wire::Time;
 use std::cell::RefCell;
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
-use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 
 /// Pieces of one receive call, each of which the kernel may fill with up to 64 KiB of datagrams.
@@ -20,9 +19,6 @@ const SLOTS: usize = 8;
 const BYTES_PER_SLOT: usize = 65_535;
 /// Receive calls in a row, before the other tasks of the thread get their turn.
 const RECEIVES_PER_TURN: usize = 4;
-/// Wakers of tasks that may have stopped waiting are not kept without bound: beyond this many all
-/// are woken, and who still waits comes again.
-const MAX_WAITERS: usize = 64;
 
 thread_local! {
     /// Half a megabyte in which to receive. A client needs it only while it receives, which has no
@@ -31,116 +27,11 @@ thread_local! {
     static RECEIVER: RefCell<Receiver> = RefCell::new(Receiver::new(SLOTS, BYTES_PER_SLOT));
 }
 
-/// What a client's handles and its task share. The locks are never held across an await.
-pub(crate) struct Shared {
-    member: Mutex<Member>,
-    /// Who waits for something in the inbox. Locked after the member, if both are.
-    waiters: Mutex<Vec<Waker>>,
-    clock: Clock,
-    /// Wakes the task: the member has something to do.
-    pub(crate) nudge: Notify,
-    #[cfg(feature = "join")]
-    /// Wakes who finds another relay: this one seems to be lost, a move has ended, or all is over.
-    pub(crate) lack: Notify,
-    #[cfg(feature = "join")]
-    /// Where the client is in the areas of its world.
-    pub(crate) standing: crate::join::Standing,
-}
-
 pub(crate) struct Driver {
     shared: Arc<Shared>,
     socket: AsyncFd<Arc<Socket>>,
     /// The other relay's, while the member goes from one to another.
     beside: Option<AsyncFd<Arc<Socket>>>,
-}
-
-impl Shared {
-    pub(crate) fn new(member: Member, clock: Clock) -> Shared {
-        let waiters = Mutex::default();
-        Shared {
-            member: Mutex::new(member),
-            waiters,
-            clock,
-            nudge: Notify::new(),
-            #[cfg(feature = "join")]
-            lack: Notify::new(),
-            #[cfg(feature = "join")]
-            standing: crate::join::Standing::default(),
-        }
-    }
-
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Member> {
-        self.member.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn now(&self) -> Time {
-        self.clock.now()
-    }
-
-    #[cfg(feature = "join")]
-    pub(crate) fn lacks_a_relay(&self) -> bool {
-        let now = self.now();
-        self.lock().lacks_a_relay(now)
-    }
-
-    /// Whether there is something to do for who finds another relay.
-    #[cfg(feature = "join")]
-    fn needs_a_keeper(&self) -> bool {
-        let now = self.now();
-        let member = self.lock();
-        member.lacks_a_relay(now) || member.has_moved_or_not()
-    }
-
-    /// Does something with the member that takes nothing from its inbox, then wakes those who wait
-    /// if something has come.
-    pub(crate) fn with<T>(&self, change: impl FnOnce(&mut Member, Time) -> T) -> T {
-        let now = self.now();
-        let (result, news) = {
-            let mut member = self.lock();
-            let before = member.inbox().came();
-            let result = change(&mut member, now);
-            let inbox = member.inbox();
-            (result, inbox.came() != before || inbox.is_closed())
-        };
-        if news {
-            let waiters = std::mem::take(&mut *self.waiters());
-            waiters.into_iter().for_each(Waker::wake);
-        }
-        result
-    }
-
-    /// What `look` finds, once it finds something. Nothing is lost with a future that is dropped
-    /// while it waits.
-    pub(crate) fn poll<T>(
-        &self,
-        context: &Context<'_>,
-        look: impl FnOnce(&mut Member) -> Option<T>,
-    ) -> Poll<T> {
-        let mut member = self.lock();
-        match look(&mut member) {
-            Some(found) => Poll::Ready(found),
-            // With the member still locked, so that nothing comes in between.
-            None => {
-                self.wait(context);
-                Poll::Pending
-            }
-        }
-    }
-
-    fn wait(&self, context: &Context<'_>) {
-        let mut waiters = self.waiters();
-        if waiters.iter().any(|waiter| waiter.will_wake(context.waker())) {
-            return;
-        }
-        if waiters.len() >= MAX_WAITERS {
-            waiters.drain(..).for_each(Waker::wake);
-        }
-        waiters.push(context.waker().clone());
-    }
-
-    fn waiters(&self) -> MutexGuard<'_, Vec<Waker>> {
-        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Driver {

@@ -122,6 +122,10 @@ mod relay_socket;
 mod relays;
 mod reports;
 mod resumption;
+#[cfg(feature = "tokio")]
+mod shared;
+#[cfg(feature = "join")]
+mod standing;
 mod subscriptions;
 mod surroundings;
 mod update;

@@ -2,8 +2,8 @@
 
 use crate::member::Member;
 use crate::{
-    Acknowledgement, Answer, Budget, ClientBuilder, ConnectError, Epoch, Event, Incoming, Outgoing,
-    Participant, PublishError, Resumption, Stats, Thinning, Update,
+    Acknowledgement, Answer, Budget, ConnectError, Epoch, Event, Incoming, Outgoing, Participant,
+    PublishError, Resumption, Stats, Thinning, Update,
 };
 use canopy_net::{Clock, Receiver, Waker, wait_readable};
 use canopy_wire::{Group, Level, Restriction, Time, Verdict, Weight};
@@ -56,11 +56,6 @@ pub struct PollClient {
 }
 
 impl PollClient {
-    /// Sets out to join a world through a relay: `host:port`, or an IP address with a port.
-    pub fn builder(relay: impl ToString) -> ClientBuilder {
-        ClientBuilder::new(relay.to_string())
-    }
-
     pub(crate) fn new(
         member: Member,
         clock: Clock,
@@ -287,8 +282,8 @@ impl PollClient {
     }
 
     /// With what this client, or another process, comes back later under the same address: see
-    /// [`ClientBuilder::resume`]. Ask for it again after each [`Event::Connected`]; `None` before the
-    /// first.
+    /// [`ClientBuilder::resume`](crate::ClientBuilder::resume). Ask for it again after each
+    /// [`Event::Connected`]; `None` before the first.
     pub fn resumption(&self) -> Option<Resumption> {
         self.member.resumption()
     }

@@ -1,78 +1,21 @@
 //! Areas of interest: a client says where it is, and hears those who are near.
 
 use super::Ask;
-use crate::driver::Shared;
+use super::pause::pause;
+use crate::shared::Shared;
 use crate::{Acknowledgement, ClientKey, Event, SubscribeError};
-use canopy_areas::{Areas, Change, Follower, Point, Report};
+use canopy_areas::{Areas, Report};
 use canopy_channel::{ChannelError, Pieces};
-use canopy_wire::Group;
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
 /// How soon a follower whose channel has ended calls again.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How often it is said at most where the client is.
 const REPORT_EVERY: Duration = Duration::from_millis(500);
-
-/// What a client knows of its world's areas, and where it is in them.
-#[derive(Debug, Default)]
-pub(crate) struct Standing {
-    follower: Mutex<Follower>,
-    /// The client is in another area, or the areas are others.
-    has_moved: Notify,
-    /// The controller has said that there are areas.
-    has_areas: Notify,
-}
-
-impl Standing {
-    fn follower(&self) -> MutexGuard<'_, Follower> {
-        self.follower.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn there_are_areas(&self) {
-        self.has_areas.notify_one();
-    }
-
-    /// The client is here from now on. Returns the group to publish to.
-    pub(crate) fn stand(&self, shared: &Shared, position: Point) -> Option<Group> {
-        // Held until the wishes are made, so that they are in order.
-        let mut follower = self.follower();
-        let before = follower.report().and_then(|report| report.area);
-        let change = follower.handle_position(position);
-        // Nobody waits: what is far is subscribed to before it is near.
-        drop(wish(shared, change));
-        if follower.report().and_then(|report| report.area) != before {
-            self.has_moved.notify_one();
-        }
-        follower.publish_to()
-    }
-
-    pub(crate) fn publish_to(&self) -> Option<Group> {
-        self.follower().publish_to()
-    }
-
-    pub(crate) fn areas(&self) -> Option<Areas> {
-        self.follower().areas().cloned()
-    }
-}
-
-/// Makes a change of subscriptions.
-fn wish(shared: &Shared, change: Change) -> Option<Acknowledgement> {
-    if change.is_empty() {
-        return None;
-    }
-    let Change { subscribe, unsubscribe } = change;
-    let weight = canopy_wire::Weight::ONE;
-    let new = subscribe.into_iter().map(|(group, level)| (group, Some((level, weight))));
-    let over = unsubscribe.into_iter().map(|group| (group, None));
-    let wishes = shared.lock().wish(new.chain(over));
-    shared.nudge.notify_one();
-    Some(wishes)
-}
 
 /// Follows the areas of a client's world.
 pub(super) struct Following {
@@ -88,7 +31,7 @@ impl Following {
         loop {
             // Without the controller nothing changes, and it is asked again.
             let _ = self.follow().await;
-            sleep(AGAIN + super::keep::pause()).await;
+            sleep(AGAIN + pause()).await;
         }
     }
 
@@ -141,7 +84,7 @@ impl Following {
         let mut follower = standing.follower();
         let is_other = follower.areas().is_none_or(|before| before.step.div_ceil(3) != version);
         let change = follower.handle_areas(areas);
-        let acknowledgement = wish(&self.shared, change).unwrap_or_else(Acknowledgement::new);
+        let acknowledgement = self.shared.wish(change).unwrap_or_else(Acknowledgement::new);
         let report = follower.report().unwrap_or(Report { step, area: None });
         drop(follower);
         if is_other {

@@ -2,9 +2,10 @@
 //! another when its own drains or another is nearer.
 
 use super::areas::Following;
+use super::pause::{chance, pause};
 use super::{Ask, JoinError, Nearness, Place, RelayPlace, measure};
-use crate::driver::Shared;
 use crate::handover::Outcome;
+use crate::shared::Shared;
 use crate::{ClientKey, Event, Refusal};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +15,6 @@ use tokio::time::{Instant, sleep, sleep_until};
 const RENEWALS: u32 = 3;
 /// The shortest time between renewals, however short the lease is.
 const LEAST_PAUSE: Duration = Duration::from_millis(100);
-/// How soon the controller is asked again while a relay is lost, and what is added by chance.
-const ASK_AGAIN: Duration = Duration::from_millis(100);
-const JITTER_MS: u64 = 50;
 /// Relays are measured again with one renewal in so many: every 200 s, while leases are 60 s.
 const LOOK_EVERY: u32 = 10;
 /// How soon a renewal that failed is tried again.
@@ -197,16 +195,4 @@ impl Keeper {
 /// When a place is asked for again. The lease is counted from the answer on, so clocks may differ.
 fn renew_in(place: &Place) -> Duration {
     (place.lease / RENEWALS).max(LEAST_PAUSE)
-}
-
-/// How long to wait before the controller is asked again: not all at once who have lost a relay.
-pub(super) fn pause() -> Duration {
-    ASK_AGAIN + Duration::from_millis(u64::from(chance()) * JITTER_MS / 255)
-}
-
-fn chance() -> u8 {
-    let mut chance = [0];
-    // Without random numbers it is the same for all.
-    let _ = getrandom::fill(&mut chance);
-    chance[0]
 }

@@ -34,8 +34,8 @@ mod areas;
 mod ask;
 mod keep;
 mod measure;
+mod pause;
 
-pub(crate) use areas::Standing;
 pub use ask::{Ask, JoinError, Place, RelayPlace};
 pub use canopy_channel::{Budget as JoinBudget, Nearness};
 
@@ -59,6 +59,18 @@ pub struct JoinBuilder {
     measure: Duration,
     timeout: Duration,
     receive_queue: Option<usize>,
+}
+
+impl Client {
+    /// Sets out to join a world through its controller: `host:port`, and the key that the controller
+    /// tells when it starts. See [`join`](crate::join).
+    pub fn join(
+        controller: impl ToString,
+        controller_key: RelayKey,
+        world: impl ToString,
+    ) -> JoinBuilder {
+        JoinBuilder::new(controller.to_string(), controller_key, world.to_string())
+    }
 }
 
 impl JoinBuilder {
@@ -136,7 +148,7 @@ impl JoinBuilder {
                     return Ok(client);
                 }
                 Err(error) if Instant::now() >= until => return Err(error.into()),
-                Err(_) => sleep(keep::pause()).await,
+                Err(_) => sleep(pause::pause()).await,
             }
         }
     }

@@ -1,0 +1,148 @@
+//! What a client's handles and its task on tokio share.
+
+use crate::member::Member;
+use canopy_net::Clock;
+use canopy_wire::Time;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use tokio::sync::Notify;
+
+#[cfg(feature = "join")]
+use crate::Acknowledgement;
+#[cfg(feature = "join")]
+use crate::standing::Standing;
+#[cfg(feature = "join")]
+use canopy_areas::{Change, Point};
+#[cfg(feature = "join")]
+use canopy_wire::Group;
+
+/// Wakers of tasks that may have stopped waiting are not kept without bound: beyond this many all
+/// are woken, and who still waits comes again.
+const MAX_WAITERS: usize = 64;
+
+/// What a client's handles and its task share. The locks are never held across an await.
+pub(crate) struct Shared {
+    member: Mutex<Member>,
+    /// Who waits for something in the inbox. Locked after the member, if both are.
+    waiters: Mutex<Vec<Waker>>,
+    clock: Clock,
+    /// Wakes the task: the member has something to do.
+    pub(crate) nudge: Notify,
+    #[cfg(feature = "join")]
+    /// Wakes who finds another relay: this one seems to be lost, a move has ended, or all is over.
+    pub(crate) lack: Notify,
+    #[cfg(feature = "join")]
+    /// Where the client is in the areas of its world.
+    pub(crate) standing: Standing,
+}
+
+impl Shared {
+    pub(crate) fn new(member: Member, clock: Clock) -> Shared {
+        let waiters = Mutex::default();
+        Shared {
+            member: Mutex::new(member),
+            waiters,
+            clock,
+            nudge: Notify::new(),
+            #[cfg(feature = "join")]
+            lack: Notify::new(),
+            #[cfg(feature = "join")]
+            standing: Standing::default(),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Member> {
+        self.member.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    #[cfg(feature = "join")]
+    pub(crate) fn lacks_a_relay(&self) -> bool {
+        let now = self.now();
+        self.lock().lacks_a_relay(now)
+    }
+
+    /// Whether there is something to do for who finds another relay.
+    #[cfg(feature = "join")]
+    pub(crate) fn needs_a_keeper(&self) -> bool {
+        let now = self.now();
+        let member = self.lock();
+        member.lacks_a_relay(now) || member.has_moved_or_not()
+    }
+
+    /// Makes a change of subscriptions.
+    #[cfg(feature = "join")]
+    pub(crate) fn wish(&self, change: Change) -> Option<Acknowledgement> {
+        if change.is_empty() {
+            return None;
+        }
+        let Change { subscribe, unsubscribe } = change;
+        let weight = canopy_wire::Weight::ONE;
+        let new = subscribe.into_iter().map(|(group, level)| (group, Some((level, weight))));
+        let over = unsubscribe.into_iter().map(|group| (group, None));
+        let wishes = self.lock().wish(new.chain(over));
+        self.nudge.notify_one();
+        Some(wishes)
+    }
+
+    /// The client is here from now on. Returns the group to publish to.
+    #[cfg(feature = "join")]
+    pub(crate) fn stand_at(&self, position: Point) -> Option<Group> {
+        // Nobody waits: what is far is subscribed to before it is near.
+        self.standing.stand(position, |change| drop(self.wish(change)))
+    }
+
+    /// Does something with the member that takes nothing from its inbox, then wakes those who wait
+    /// if something has come.
+    pub(crate) fn with<T>(&self, change: impl FnOnce(&mut Member, Time) -> T) -> T {
+        let now = self.now();
+        let (result, news) = {
+            let mut member = self.lock();
+            let before = member.inbox().came();
+            let result = change(&mut member, now);
+            let inbox = member.inbox();
+            (result, inbox.came() != before || inbox.is_closed())
+        };
+        if news {
+            let waiters = std::mem::take(&mut *self.waiters());
+            waiters.into_iter().for_each(Waker::wake);
+        }
+        result
+    }
+
+    /// What `look` finds, once it finds something. Nothing is lost with a future that is dropped
+    /// while it waits.
+    pub(crate) fn poll<T>(
+        &self,
+        context: &Context<'_>,
+        look: impl FnOnce(&mut Member) -> Option<T>,
+    ) -> Poll<T> {
+        let mut member = self.lock();
+        match look(&mut member) {
+            Some(found) => Poll::Ready(found),
+            // With the member still locked, so that nothing comes in between.
+            None => {
+                self.wait(context);
+                Poll::Pending
+            }
+        }
+    }
+
+    fn wait(&self, context: &Context<'_>) {
+        let mut waiters = self.waiters();
+        if waiters.iter().any(|waiter| waiter.will_wake(context.waker())) {
+            return;
+        }
+        if waiters.len() >= MAX_WAITERS {
+            waiters.drain(..).for_each(Waker::wake);
+        }
+        waiters.push(context.waker().clone());
+    }
+
+    fn waiters(&self) -> MutexGuard<'_, Vec<Waker>> {
+        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
