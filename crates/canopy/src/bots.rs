@@ -2,7 +2,7 @@
 
 use crate::console::Map;
 use crate::output::{print_line, print_note};
-use crate::serve::Signals;
+use crate::signals::Signals;
 use crate::token::read_signing_key;
 use anyhow::Context;
 use canopy_bots::{

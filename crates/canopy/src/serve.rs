@@ -2,29 +2,26 @@
 
 use crate::agent::{Agent, AgentArgs, AgentConfig, Told};
 use crate::console::Console;
+use crate::logs::LogFormat;
 use crate::metrics;
 use crate::net::{self, Controlled, Reloads, SharedNet};
 use crate::operate::RelayDeed;
-use crate::output::{LogOutput, print_line};
+use crate::output::print_line;
 use crate::settings::{RelayArgs, RelaySettings};
+use crate::signals::Signals;
 use crate::trust::{self, TrustPath};
-use anyhow::{Context, bail};
-use axum::Router;
+use crate::web::{address_of, bind, serve_pages};
+use anyhow::Context;
 use canopy_client::RelayKey;
 use canopy_node::{Command, EngineInUse, RelayReport, RelayWatch, RunningRelay};
 use canopy_relay::Notice;
 use clap::Args;
 use std::cmp::Ordering;
-use std::io::IsTerminal;
-use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
-use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -57,55 +54,6 @@ pub(crate) struct RelayCommand {
     agent: AgentArgs,
     #[command(subcommand)]
     deed: Option<RelayDeed>,
-}
-
-/// How logs look.
-#[derive(Clone, Copy, clap::ValueEnum)]
-pub(crate) enum LogFormat {
-    Text,
-    Json,
-}
-
-impl LogFormat {
-    /// Starts logging to stderr; `CANOPY_LOG` filters it, like `info` or `canopy=debug`.
-    pub(crate) fn start(self) -> anyhow::Result<()> {
-        self.start_at("info")
-    }
-
-    /// The same with another filter where `CANOPY_LOG` is not set.
-    pub(crate) fn start_at(self, default: &str) -> anyhow::Result<()> {
-        let filter = match std::env::var("CANOPY_LOG") {
-            Ok(text) if !text.is_empty() => parse_filter(&text)?,
-            _ => EnvFilter::new(default),
-        };
-        let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let logs = tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_ansi(std::io::stderr().is_terminal() && !is_plain)
-            .with_writer(|| LogOutput);
-        match self {
-            LogFormat::Text => logs.init(),
-            LogFormat::Json => logs.json().init(),
-        }
-        Ok(())
-    }
-}
-
-/// What `CANOPY_LOG` says, if it can mean something: a misspelt level would be taken for the name
-/// of a module, and silence everything else.
-fn parse_filter(text: &str) -> anyhow::Result<EnvFilter> {
-    const REMEDY: &str = "give a level (error, warn, info, debug, trace or off), or a module and \
-                          its level, like canopy=debug";
-    let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
-    for word in words.filter(|word| !word.contains(['=', '['])) {
-        let is_module = word.starts_with("canopy") || word.contains("::");
-        if !is_module && word.parse::<LevelFilter>().is_err() {
-            bail!("CANOPY_LOG: {word:?} is no level; {REMEDY}");
-        }
-    }
-    EnvFilter::builder()
-        .parse(text)
-        .map_err(|_| anyhow::anyhow!("CANOPY_LOG: {text:?} cannot be understood; {REMEDY}"))
 }
 
 impl RelayCommand {
@@ -312,53 +260,5 @@ fn tell_of_notices(notices: Receiver<Notice>, net: &SharedNet, agent: &Unbounded
             }
             _ => {}
         }
-    }
-}
-
-/// SIGTERM and SIGINT. From the moment of listening on none is missed.
-pub(crate) struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    /// Listens, in a tokio runtime.
-    pub(crate) fn listen() -> anyhow::Result<Signals> {
-        Ok(Signals {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    /// Returns on the next signal.
-    pub(crate) async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
-}
-
-/// Binds an HTTP listener, if there is to be one.
-pub(crate) async fn bind(
-    what: &str,
-    address: Option<SocketAddr>,
-) -> anyhow::Result<Option<TcpListener>> {
-    let Some(address) = address else { return Ok(None) };
-    let listener = TcpListener::bind(address).await.with_context(|| {
-        format!("cannot serve {what} on {address}; choose another address with --{what}")
-    })?;
-    Ok(Some(listener))
-}
-
-/// Where a listener listens, if there is one.
-pub(crate) fn address_of(listener: &Option<TcpListener>) -> Option<SocketAddr> {
-    listener.as_ref().and_then(|listener| listener.local_addr().ok())
-}
-
-/// Serves pages on a listener, if there is one, until the process ends.
-pub(crate) fn serve_pages(listener: Option<TcpListener>, pages: Router) {
-    if let Some(listener) = listener {
-        tokio::spawn(axum::serve(listener, pages).into_future());
     }
 }

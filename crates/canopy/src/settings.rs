@@ -5,6 +5,7 @@ mod budgets;
 mod comtrees;
 mod file;
 mod fixed;
+mod given;
 pub(crate) mod key;
 mod limits;
 mod links;
@@ -18,8 +19,10 @@ use canopy_relay::{BranchConfig, DEFAULT_WORLD, FIRST_ENDPOINT, Mode};
 use canopy_token::MAX_NAME;
 use canopy_wire::{Downlink, MAX_DATAGRAM, SAFE_DATAGRAM};
 use clap::Args;
-use comtrees::{Defaults, MAX_SITE, check_comtrees};
-use limits::{LimitArgs, check_budgets, check_gate, check_lifetimes, check_tables, millis};
+use comtrees::{Defaults, check_comtrees};
+use limits::{
+    LimitArgs, MAX_SITE, check_budgets, check_gate, check_lifetimes, check_tables, millis,
+};
 use links::{Link, check_links};
 use sources::Sources;
 use std::collections::BTreeMap;

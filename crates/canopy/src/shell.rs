@@ -1,7 +1,7 @@
 //! `canopy pub`, `sub` and `ping`: a relay tried from a shell, as a participant of the Rust SDK.
 
 use crate::output::{print_line, print_note};
-use crate::serve::Signals;
+use crate::signals::Signals;
 use anyhow::{Context, bail};
 use canopy_client::{
     Client, Comtree, Event, Group, LeaveReason, Level, Outgoing, PublishError, RefusedReason,

@@ -6,8 +6,10 @@ mod feed;
 mod links;
 mod rates;
 mod relays;
+mod shown;
 
-use crate::demo::{DemoRelays, Look};
+pub(crate) use shown::{Look, Shown};
+
 use crate::metrics;
 use crate::net::SharedNet;
 use crate::settings::RelaySettings;
@@ -21,6 +23,8 @@ use axum::routing::get;
 use canopy_bots::{COARSE_EVERY, View};
 use canopy_node::RelayWatch;
 use canopy_relay::Mode;
+use canopy_session::PublicKey;
+use canopy_wire::Comtree;
 use feed::Feed;
 use links::LinkLoads;
 use rates::{Rates, RelayRates};
@@ -82,7 +86,7 @@ pub(crate) struct Console {
     relay: Option<RelayWatch>,
     net: SharedNet,
     crowd: Option<Arc<View>>,
-    /// The demo's relays.
+    /// Several relays under one controller, as those of a demo.
     relays: Option<RelaysView>,
     rates: Arc<Mutex<Rates>>,
     started: Instant,
@@ -137,9 +141,14 @@ impl Console {
         self
     }
 
-    /// Adds the demo's relays, and with them their map.
-    pub(crate) fn with_relays(mut self, relays: Arc<DemoRelays>) -> Console {
-        self.relays = Some(RelaysView::new(relays));
+    /// Adds several relays by their names and keys, with one world on a comtree, and with them their map.
+    pub(crate) fn with_relays(
+        mut self,
+        relays: Vec<(String, PublicKey)>,
+        comtree: Comtree,
+        shown: Arc<Shown>,
+    ) -> Console {
+        self.relays = Some(RelaysView::new(relays, comtree, shown));
         self
     }
 

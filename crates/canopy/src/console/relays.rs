@@ -1,22 +1,26 @@
-//! The demo's relays as a page shows them.
+//! Several relays under one controller, as a page shows them.
 
 use super::links::{LinkLoads, MOST_COMTREES, MOST_LINKS};
 use super::rates::Rates;
-use crate::demo::{DemoRelays, Happening, Look};
+use super::shown::{Happening, Look, Shown};
 use crate::net::Busiest;
 use canopy_api::{ComtreeView, EventView};
 use canopy_node::ThreadStatus;
 use canopy_relay::LinkStatus;
 use canopy_session::PublicKey;
+use canopy_wire::Comtree;
 use serde::Serialize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// The demo's relays, and their rates. All pages share them.
+/// The relays, and their rates. All pages share them.
 #[derive(Clone)]
 pub(super) struct RelaysView {
-    relays: Arc<DemoRelays>,
+    names: Vec<String>,
     keys: Vec<PublicKey>,
+    /// The comtree whose tree is shown.
+    comtree: Comtree,
+    shown: Arc<Shown>,
     rates: Arc<Mutex<Vec<Rates>>>,
 }
 
@@ -75,14 +79,19 @@ struct EventFrame {
 }
 
 impl RelaysView {
-    pub(super) fn new(relays: Arc<DemoRelays>) -> RelaysView {
-        let keys: Vec<PublicKey> = relays.addresses().map(|(_, key)| key).collect();
-        let rates = keys.iter().map(|_| Rates::default()).collect();
-        RelaysView { relays, keys, rates: Arc::new(Mutex::new(rates)) }
+    /// Relays by their names and keys, in the order of their numbers.
+    pub(super) fn new(
+        relays: Vec<(String, PublicKey)>,
+        comtree: Comtree,
+        shown: Arc<Shown>,
+    ) -> RelaysView {
+        let rates = relays.iter().map(|_| Rates::default()).collect();
+        let (names, keys) = relays.into_iter().unzip();
+        RelaysView { names, keys, comtree, shown, rates: Arc::new(Mutex::new(rates)) }
     }
 
     pub(super) fn look(&self) -> Look {
-        self.relays.look()
+        self.shown.look()
     }
 
     /// The relays, where so many walkers have no session with each; and what was told since the page has
@@ -91,12 +100,12 @@ impl RelaysView {
         let tree = self.tree(look);
         let hop_of = |name: &str| tree.iter().flat_map(|on| &on.tree).find(|hop| hop.relay == name);
         let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        let relays = self.relays.names().zip(&look.relays).zip(rates.iter_mut()).enumerate();
+        let relays = self.names.iter().zip(&look.relays).zip(rates.iter_mut()).enumerate();
         let relays = relays.map(|(number, ((name, status), rates))| {
             let read = status.clone().map(|status| rates.read(status));
-            let known = look.overlay.relays.iter().find(|relay| relay.name == name);
+            let known = look.overlay.relays.iter().find(|relay| relay.name == *name);
             RelayFrame {
-                name: name.to_owned(),
+                name: name.clone(),
                 up: read.is_some(),
                 drains: known.is_some_and(|relay| relay.state == "draining"),
                 core: hop_of(name).is_some_and(|hop| hop.core),
@@ -109,7 +118,7 @@ impl RelaysView {
         let relays = relays.collect();
         let carries = |id: u32| tree.iter().flat_map(|on| &on.tree).any(|hop| hop.link == Some(id));
         let links = self.links(look).map(|(id, ends)| self.link(look, id, ends, carries(id)));
-        let happenings = self.relays.happenings_since(*seen);
+        let happenings = self.shown.happenings_since(*seen);
         *seen = happenings.last().map_or(*seen, |last| last.number);
         let event = |Happening { at, event, .. }| EventFrame {
             ago_s: Instant::elapsed(&at).as_secs_f64(),
@@ -126,7 +135,6 @@ impl RelaysView {
     /// What the links carry of each comtree, of both directions.
     pub(super) fn loads(&self, look: &Look) -> Vec<LinkLoads> {
         let busiest = Busiest::of(&look.all.comtrees);
-        let names: Vec<&str> = self.relays.names().collect();
         let loads = self.links(look).take(MOST_LINKS).map(|(id, [near, far])| {
             let of_end = |own: usize, other: usize| {
                 let branches = look.relays[own].iter().flat_map(|status| &status.branches);
@@ -134,7 +142,7 @@ impl RelaysView {
             };
             let branches = of_end(near, far).chain(of_end(far, near));
             LinkLoads {
-                name: [names[near], names[far]].join(" – "),
+                name: [&*self.names[near], &*self.names[far]].join(" – "),
                 up: self.link(look, id, [near, far], false).up,
                 comtrees: busiest.loads(branches, MOST_COMTREES),
             }
@@ -145,16 +153,20 @@ impl RelaysView {
     /// The world's tree, as the controller knows it.
     fn tree<'a>(&self, look: &'a Look) -> Option<&'a ComtreeView> {
         let comtrees = &look.overlay.world.as_ref()?.comtrees;
-        comtrees.iter().find(|comtree| comtree.id == self.relays.comtree().0)
+        comtrees.iter().find(|comtree| comtree.id == self.comtree.0)
     }
 
     /// The links: their numbers at the controller, and those of the relays that they join.
     fn links<'a>(&'a self, look: &'a Look) -> impl Iterator<Item = (u32, [usize; 2])> + 'a {
         look.overlay.links.iter().filter_map(|on_map| {
             let [near, far] = &on_map.link.ends;
-            let ends = [self.relays.number_of(near)?, self.relays.number_of(far)?];
+            let ends = [self.number_of(near)?, self.number_of(far)?];
             Some((on_map.link.id, ends))
         })
+    }
+
+    fn number_of(&self, name: &str) -> Option<usize> {
+        self.names.iter().position(|known| known == name)
     }
 
     fn link(&self, look: &Look, id: u32, relays: [usize; 2], tree: bool) -> LinkFrame {

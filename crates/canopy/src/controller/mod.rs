@@ -1,9 +1,8 @@
 //! `canopy controller`: the daemon of the control plane.
 
-pub(crate) mod api;
+mod api;
 mod driver;
 mod feeds;
-mod files;
 mod joins;
 mod participants;
 mod propose;
@@ -11,9 +10,11 @@ mod relays;
 mod store;
 mod waiting;
 
+use crate::controller_folder::{DEFAULT_ADDRESS, issuer_key};
+use crate::logs::LogFormat;
 use crate::output::print_line;
-use crate::serve::{LogFormat, Signals};
 use crate::settings::key;
+use crate::signals::Signals;
 use crate::trust::TrustFile;
 use anyhow::{Context, bail};
 use api::Api;
@@ -75,7 +76,7 @@ pub(crate) struct ControllerCommand {
         value_name = "ADDR:PORT",
         env = "CANOPY_API",
         hide_env_values = true,
-        default_value = api::DEFAULT_ADDRESS
+        default_value = DEFAULT_ADDRESS
     )]
     api: SocketAddr,
     /// Serve the API without encryption where other machines can reach it
@@ -147,7 +148,7 @@ impl ControllerCommand {
     async fn serve(self, welcome: Welcome) -> anyhow::Result<()> {
         let mut signals = Signals::listen()?;
         let storage = RedbStorage::open(&self.dir.join(STORE))?;
-        let issuer = files::issuer_key(&self.dir)?;
+        let issuer = issuer_key(&self.dir)?;
         let identity = key::load_or_make(&self.dir.join(IDENTITY))?;
         let admits = match &self.trust {
             Some(path) => Admits::Trusted(TrustFile::open(path.clone())?),

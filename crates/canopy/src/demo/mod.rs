@@ -5,19 +5,18 @@ mod follow;
 mod limits;
 mod relays;
 
-pub(crate) use follow::Happening;
-pub(crate) use relays::{DemoRelays, Look};
-
 use crate::agent;
 use crate::bots::WalkArgs;
 use crate::console::Console;
 use crate::controller::{Admits, Parts, Running, Welcome};
+use crate::logs::LogFormat;
 use crate::metrics;
 use crate::net::SharedNet;
 use crate::output::print_line;
-use crate::serve::{LogFormat, Signals, address_of, bind, serve_pages};
 use crate::settings::{RelayArgs, RelaySettings};
+use crate::signals::Signals;
 use crate::token::random;
+use crate::web::{address_of, bind, serve_pages};
 use anyhow::{Context, bail};
 use canopy_bots::{CrowdConfig, Generated, RelayTarget, Trace, View};
 use canopy_client::join::Ask;
@@ -32,6 +31,7 @@ use canopy_token::SigningKey;
 use canopy_wire::{Comtree, Downlink};
 use clap::Args;
 use limits::Limits;
+use relays::DemoRelays;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -140,7 +140,7 @@ impl DemoCommand {
         let mut pages = Console::of_relay(&settings, addresses[0], first.clone(), net.clone())
             .with_crowd(Arc::clone(&view), self.walk.map(&trace));
         if addresses.len() > 1 {
-            pages = pages.with_relays(Arc::clone(&relays));
+            pages = pages.with_relays(relays.names_and_keys(), comtree, relays.shown());
         }
         serve_pages(metrics, metrics::router(first, net));
         let deeds = deeds::router(Arc::clone(&relays), Arc::clone(&view));

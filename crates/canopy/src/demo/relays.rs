@@ -1,21 +1,20 @@
 //! The demo's relays: in this process, under a controller that is in it too. Relays can be killed and
 //! drained, links cut, and the world moved.
 
-use super::follow::{Followed, Happening};
+use super::follow::follow;
 use super::start_on_a_free_port;
 use crate::agent::{Agent, AgentConfig, Told, life_by_clock};
+use crate::console::{Look, Shown};
 use crate::controller::Running;
 use crate::net::{self, Controlled};
 use crate::settings::RelaySettings;
 use crate::token::random;
 use anyhow::{Context, bail};
-use canopy_api::Overlay;
 use canopy_control::{Controller, Name, RelayId, TreeAsk};
-use canopy_node::{Command, Health, RelayWatch, RunningRelay, ThreadStatus};
+use canopy_node::{Command, RelayWatch, RunningRelay, ThreadStatus};
 use canopy_relay::{Budget, Change};
 use canopy_session::{Identity, PublicKey};
 use canopy_wire::{Address, Comtree};
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -50,9 +49,8 @@ pub(crate) struct DemoRelays {
     runtime: tokio::runtime::Handle,
     /// Held while something is done to them.
     running: Mutex<Vec<Option<AtWork>>>,
-    /// Held for a moment at a time: whoever looks must not wait for a relay that starts.
-    shown: Mutex<Shown>,
-    followed: Arc<Followed>,
+    /// What pages see of them.
+    shown: Arc<Shown>,
 }
 
 /// What stays of a relay, whether it runs or not.
@@ -69,42 +67,9 @@ struct AtWork {
     tell: UnboundedSender<Told>,
 }
 
-/// What can be seen of the relays.
-struct Shown {
-    watches: Vec<Option<RelayWatch>>,
-    /// The relays at both ends of links that were cut here.
-    cut: BTreeSet<[usize; 2]>,
-    /// What relays had counted when they were killed.
-    ended: ThreadStatus,
-}
-
-/// How the relays are.
-pub(crate) struct Look {
-    /// Of each relay; `None` if it was killed.
-    pub(crate) relays: Vec<Option<ThreadStatus>>,
-    /// What the controller knows.
-    pub(crate) overlay: Overlay,
-    /// All of them together, with what those had counted that were killed.
-    pub(crate) all: ThreadStatus,
-    cut: BTreeSet<[usize; 2]>,
-}
-
 /// How long relays and links may take until they are up.
 const UP_LIMIT: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-
-impl Look {
-    /// Whether a link between these relays was cut here.
-    pub(crate) fn is_cut(&self, ends: [usize; 2]) -> bool {
-        self.cut.contains(&sorted(ends))
-    }
-
-    /// Whether the controller has so many relays, and all their links.
-    fn is_all_up(&self, relays: usize) -> bool {
-        let up = self.overlay.relays.iter().filter(|relay| relay.state == "up").count();
-        up == relays && self.overlay.links.iter().all(|on_map| on_map.link.usable)
-    }
-}
 
 impl DemoRelays {
     /// Starts so many relays with the same settings, which are made for a controller. The first has the
@@ -116,7 +81,8 @@ impl DemoRelays {
         controller: Running,
         world: (Name, Comtree),
     ) -> anyhow::Result<DemoRelays> {
-        let followed = Followed::start(controller.handle.clone(), world.0.to_string());
+        let shown = Arc::new(Shown::default());
+        follow(&shown, controller.handle.clone(), world.0.to_string());
         let mut all = DemoRelays {
             controller,
             world: world.0,
@@ -124,12 +90,7 @@ impl DemoRelays {
             relays: Vec::new(),
             runtime: tokio::runtime::Handle::current(),
             running: Mutex::default(),
-            shown: Mutex::new(Shown {
-                watches: Vec::new(),
-                cut: BTreeSet::new(),
-                ended: ThreadStatus::default(),
-            }),
-            followed,
+            shown,
         };
         for number in 0..relays {
             let mut settings = one_of(settings, number, relays)?;
@@ -137,7 +98,7 @@ impl DemoRelays {
             settings.node.listen = relay.address();
             let agent = all.agent_config(&settings, number)?;
             let one = DemoRelay { settings, key: relay.key(), agent };
-            lock(&all.shown).watches.push(Some(relay.watch()));
+            all.shown.relays().watches.push(Some(relay.watch()));
             let at_work = all.put_to_work(&one, relay)?;
             lock(&all.running).push(Some(at_work));
             all.relays.push(one);
@@ -146,52 +107,35 @@ impl DemoRelays {
     }
 
     /// Where they listen, and by which keys they are known.
-    pub(crate) fn addresses(&self) -> impl Iterator<Item = (SocketAddr, PublicKey)> {
+    pub(super) fn addresses(&self) -> impl Iterator<Item = (SocketAddr, PublicKey)> {
         self.relays.iter().map(|relay| (relay.settings.node.listen, relay.key))
-    }
-
-    /// The comtree that the demo's walkers are on.
-    pub(crate) fn comtree(&self) -> Comtree {
-        self.comtree
     }
 
     /// The first relay, as long as it was not killed.
     pub(super) fn first(&self) -> Option<RelayWatch> {
-        lock(&self.shown).watches.first().cloned().flatten()
+        self.shown.relays().watches.first().cloned().flatten()
     }
 
     /// The number of the relay of this name.
-    pub(crate) fn number_of(&self, name: &str) -> Option<usize> {
+    fn number_of(&self, name: &str) -> Option<usize> {
         self.relays.iter().position(|relay| relay.agent.name.as_str() == name)
     }
 
-    /// The names of all.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.relays.iter().map(|relay| relay.agent.name.as_str())
+    /// Their names and keys, in the order of their numbers.
+    pub(super) fn names_and_keys(&self) -> Vec<(String, PublicKey)> {
+        self.relays.iter().map(|relay| (relay.agent.name.to_string(), relay.key)).collect()
     }
 
-    /// How they are, a fifth of a second ago at most.
-    pub(crate) fn look(&self) -> Look {
-        let shown = lock(&self.shown);
-        let status =
-            |watch: &RelayWatch| (watch.health() == Health::Serving).then(|| watch.status());
-        let relays: Vec<_> =
-            shown.watches.iter().map(|watch| watch.as_ref().and_then(status)).collect();
-        let mut all = shown.ended.clone();
-        relays.iter().flatten().for_each(|status| all.add(status));
-        Look { relays, overlay: self.followed.overlay(), all, cut: shown.cut.clone() }
-    }
-
-    /// What the controller has told since so many happenings.
-    pub(crate) fn happenings_since(&self, seen: u64) -> Vec<Happening> {
-        self.followed.since(seen)
+    /// What pages see of them.
+    pub(super) fn shown(&self) -> Arc<Shown> {
+        Arc::clone(&self.shown)
     }
 
     /// Waits until every relay and link is up, for [`UP_LIMIT`] at most: whoever looks on sees what is
     /// not.
     pub(super) async fn come_up(&self) {
         let started = Instant::now();
-        while !self.look().is_all_up(self.relays.len()) && started.elapsed() < UP_LIMIT {
+        while !is_all_up(&self.shown.look(), self.relays.len()) && started.elapsed() < UP_LIMIT {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
@@ -214,7 +158,7 @@ impl DemoRelays {
 
     /// Gives a participant another budget at its relay, whichever that is.
     pub(super) fn set_budget(&self, address: Address, budget: Budget) {
-        let watches: Vec<_> = lock(&self.shown).watches.iter().flatten().cloned().collect();
+        let watches: Vec<_> = self.shown.relays().watches.iter().flatten().cloned().collect();
         for watch in watches {
             // Relays at which nobody has the address refuse.
             let _ = watch.apply(Change::SetBudget { comtree: self.comtree, address, budget });
@@ -243,15 +187,14 @@ impl DemoRelays {
 
     /// Both ends are told: a cable that is cut is cut for both.
     fn set_cut(&self, link: u32, cut: bool) -> anyhow::Result<()> {
-        let look = self.look();
+        let look = self.shown.look();
         let found = look.overlay.links.iter().find(|on_map| on_map.link.id == link);
         let ends = found.with_context(|| format!("there is no link {link}"))?;
         let [near, far] = ends.link.ends.clone().map(|name| self.number_of(&name));
         let (Some(near), Some(far)) = (near, far) else { bail!("link {link} is not the demo's") };
         let running = lock(&self.running);
-        let mut shown = lock(&self.shown);
-        let ends = sorted([near, far]);
-        if shown.cut.contains(&ends) == cut {
+        let mut shown = self.shown.relays();
+        if shown.is_cut([near, far]) == cut {
             bail!("link {link} is {} already", if cut { "cut" } else { "whole" });
         }
         for (own, other) in [(near, far), (far, near)] {
@@ -259,11 +202,7 @@ impl DemoRelays {
                 let _ = at_work.tell.send(Told::Cable(self.relays[other].key, cut));
             }
         }
-        if cut {
-            shown.cut.insert(ends)
-        } else {
-            shown.cut.remove(&ends)
-        };
+        shown.set_cut([near, far], cut);
         Ok(())
     }
 
@@ -298,7 +237,7 @@ impl DemoRelays {
             bail!("relay {number} does not run");
         };
         agent.abort();
-        let mut shown = lock(&self.shown);
+        let mut shown = self.shown.relays();
         if let Some(watch) = shown.watches[number].take() {
             watch.command(Command::Stop);
             let ThreadStatus { counters, cpu, .. } = watch.status();
@@ -316,10 +255,8 @@ impl DemoRelays {
         let relay = RunningRelay::start(&self.relays[number].settings.node)?;
         let watch = relay.watch();
         let at_work = self.put_to_work(&self.relays[number], relay)?;
-        let mut shown = lock(&self.shown);
-        for other in
-            (0..self.relays.len()).filter(|other| shown.cut.contains(&sorted([number, *other])))
-        {
+        let mut shown = self.shown.relays();
+        for other in (0..self.relays.len()).filter(|other| shown.is_cut([number, *other])) {
             let _ = at_work.tell.send(Told::Cable(self.relays[other].key, true));
         }
         shown.watches[number] = Some(watch);
@@ -381,8 +318,10 @@ fn one_of(settings: &RelaySettings, number: usize, relays: usize) -> anyhow::Res
     Ok(settings)
 }
 
-fn sorted([one, other]: [usize; 2]) -> [usize; 2] {
-    [one.min(other), one.max(other)]
+/// Whether the controller has so many relays, and all their links.
+fn is_all_up(look: &Look, relays: usize) -> bool {
+    let up = look.overlay.relays.iter().filter(|relay| relay.state == "up").count();
+    up == relays && look.overlay.links.iter().all(|on_map| on_map.link.usable)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -11,7 +11,7 @@ pub(crate) mod topology;
 
 use crate::net::report_of;
 use crate::output::{print_line, print_note};
-use crate::serve::Signals;
+use crate::signals::Signals;
 use anyhow::bail;
 use canopy_relay::DEFAULT_WORLD;
 use clap::{Args, Subcommand, ValueEnum};

@@ -1,6 +1,6 @@
 //! The controller's API, for commands.
 
-use crate::controller::api::{ADDRESS_FILE, ApiSecret, DEFAULT_ADDRESS};
+use crate::controller_folder::{ADDRESS_FILE, ApiSecret, DEFAULT_ADDRESS};
 use crate::page::client;
 use anyhow::{Context, anyhow, bail};
 use axum::body::{Body, to_bytes};

@@ -1,6 +1,7 @@
 //! The comtrees that a relay is to carry: a list of ids, or a table for each, with its branches.
 
 use super::file::Table;
+use super::limits::MAX_SITE;
 use super::links::{Link, check_branches};
 use super::sources::{Sources, within};
 use super::{parse_downlink, parse_world};
@@ -10,9 +11,6 @@ use canopy_wire::{Comtree, Downlink, Suite};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::time::Duration;
-
-/// The highest site.
-pub(super) const MAX_SITE: u64 = 0x7fff;
 
 /// What holds for a comtree of which nothing else is said.
 pub(super) struct Defaults {

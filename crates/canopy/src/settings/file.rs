@@ -1,6 +1,6 @@
 //! The settings file: which keys there are, how they are written, and where each of them stands.
 
-use super::sources::Given;
+use super::given::Given;
 use anyhow::{anyhow, bail};
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -335,6 +335,8 @@ pub(super) fn millis(
 pub(super) const MOST_BITS: u64 = 1_000_000_000_000;
 /// The most updates a second that can be meant.
 pub(super) const MOST_PACKETS: u64 = 1_000_000_000;
+/// The highest site.
+pub(super) const MAX_SITE: u64 = 0x7fff;
 
 /// What participants may send, and be sent.
 pub(super) fn check_budgets(sources: &Sources) -> anyhow::Result<Budgets> {

@@ -1,10 +1,10 @@
 //! The links to neighbour relays, and the branches of comtrees over them.
 
-use super::comtrees::MAX_SITE;
 use super::file::Table;
-use super::limits::{MOST_BITS, MOST_PACKETS};
+use super::given::Given;
+use super::limits::{MAX_SITE, MOST_BITS, MOST_PACKETS};
 use super::parse_address;
-use super::sources::{Given, Sources, within};
+use super::sources::{Sources, within};
 use anyhow::{anyhow, bail};
 use canopy_client::RelayKey;
 use canopy_relay::{

@@ -5,15 +5,13 @@ mod console;
 mod events;
 mod page;
 mod routes;
-mod secret;
 mod server;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use secret::ApiSecret;
-
 use super::driver::Handle;
 use super::joins::Joins;
+use crate::controller_folder::{ADDRESS_FILE, ApiSecret};
 use answer::Failure;
 use anyhow::Context;
 use axum::Router;
@@ -31,11 +29,6 @@ use utoipa::openapi::{
     Components, Content, InfoBuilder, OpenApi, OpenApiBuilder, Ref, ResponseBuilder,
 };
 use utoipa_axum::router::OpenApiRouter;
-
-/// Where the API is served unless it is told otherwise.
-pub(crate) const DEFAULT_ADDRESS: &str = "127.0.0.1:4042";
-/// The file in the controller's folder that says where the API is served.
-pub(crate) const ADDRESS_FILE: &str = "api.address";
 
 /// Serves the API until the process ends, with the secret of the controller's folder; and says in a
 /// file there where it is, for commands on this machine.

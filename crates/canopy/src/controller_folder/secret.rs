@@ -1,12 +1,12 @@
 //! The secret that the API asks its callers for.
 
-use crate::controller::files;
+use super::files;
 use anyhow::{Context, bail};
 use canopy_session::derive;
 use std::path::Path;
 
 /// The file in the controller's folder.
-pub(crate) const FILE: &str = "api.secret";
+const FILE: &str = "api.secret";
 /// The fewest characters of a secret that somebody has chosen.
 const FEWEST: usize = 16;
 
@@ -40,7 +40,7 @@ impl ApiSecret {
     }
 
     /// Whether somebody knows it. How long that takes does not tell how much they have guessed.
-    pub(super) fn is(&self, given: &str) -> bool {
+    pub(crate) fn is(&self, given: &str) -> bool {
         // Digests: which byte differs first says nothing about the secret.
         derive(self.0.as_bytes(), given.as_bytes()) == derive(self.0.as_bytes(), self.0.as_bytes())
     }

@@ -15,7 +15,7 @@ const ISSUER: &str = "issuer.key";
 ///
 /// # Errors
 /// The file cannot be read or written, others may read it, or it holds no key.
-pub(super) fn issuer_key(folder: &Path) -> anyhow::Result<SigningKey> {
+pub(crate) fn issuer_key(folder: &Path) -> anyhow::Result<SigningKey> {
     let text = secret(folder, ISSUER, |seed| SigningKey::from_seed(seed).to_secret_text())?;
     let shown = folder.join(ISSUER);
     text.parse().map_err(|error| {
