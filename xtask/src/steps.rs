@@ -2,7 +2,6 @@
 //! waits for them runs in the foreground, and beside it what only computes.
 
 use std::num::NonZero;
-use std::path::Path;
 use std::process::Command;
 use std::thread::available_parallelism;
 
@@ -89,7 +88,7 @@ pub(crate) const ALL: [Step; 15] = [
         Nothing,
         features,
     ),
-    background("fuzz", "every committed fuzz input replays", Nothing, fuzz),
+    background("fuzz", "every committed fuzz input replays", Tests(&["replay"]), compute),
     background("deny", "licences, advisories and sources of dependencies", Nothing, deny),
 ];
 
@@ -167,27 +166,19 @@ pub(crate) fn built_for(steps: &[&Step], workspace: &Workspace) -> Vec<String> {
 }
 
 fn fmt(job: &mut Job<'_>) -> Result<()> {
-    job.cargo(&["fmt", "--all", "--check"])?;
-    let manifest = job.workspace.fuzz_manifest();
-    job.cargo(&["fmt", "--manifest-path", &manifest.to_string_lossy(), "--check"])
+    job.cargo(&["fmt", "--all", "--check"])
 }
 
 fn clippy(job: &mut Job<'_>) -> Result<()> {
-    let strict = ["--", "-D", "warnings"];
-    job.cargo(&[&["clippy", "--workspace", "--all-targets"][..], &strict].concat())?;
-    let fuzz = fuzz_crate(job.workspace);
-    let fuzz: Vec<&str> = fuzz.iter().map(String::as_str).collect();
-    job.cargo(&[&["clippy", "--all-targets"][..], &fuzz, &strict].concat())
+    job.cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
 }
 
 fn doc(job: &mut Job<'_>) -> Result<()> {
     // With the examples, crates have the features that they have in clippy's step: none is checked again.
-    let workspace = ["--workspace", "--lib", "--bins", "--examples"].map(str::to_owned);
-    for which in [workspace.to_vec(), fuzz_crate(job.workspace)] {
-        let mut command = cargo();
-        command.args(["doc", "--no-deps"]).args(which).env("RUSTDOCFLAGS", "-D warnings");
-        job.run(command)?;
-    }
+    let mut command = cargo();
+    command.args(["doc", "--no-deps", "--workspace", "--lib", "--bins", "--examples"]);
+    command.env("RUSTDOCFLAGS", "-D warnings");
+    job.run(command)?;
     // Not through `cargo_test`: a workspace without an example is no failure.
     job.cargo(&["test", "--workspace", "--doc"])
 }
@@ -220,10 +211,6 @@ fn features(job: &mut Job<'_>) -> Result<()> {
     job.cargo_test(&["-p", "canopy-engines", "--no-default-features", "--lib"].map(str::to_owned))
 }
 
-fn fuzz(job: &mut Job<'_>) -> Result<()> {
-    job.cargo_test(&fuzz_crate(job.workspace))
-}
-
 fn simulate(job: &mut Job<'_>) -> Result<()> {
     let one = SEEDS.map(|seed| World { seed, relays: None, topology: None });
     let many = RELAYS.iter().flat_map(|relays| {
@@ -250,21 +237,13 @@ fn bench(job: &mut Job<'_>) -> Result<()> {
         return Ok(());
     }
     let mut command = Command::new(job.canopy());
-    command.args(["bench", "relay", "--quick", "--json"]);
+    command.args(["bench", "relay", "--quick", "--rounds", "1", "--seconds", "0.2", "--json"]);
     let mut rows = sim::rows(&job.read(command)?)?.len();
     let mut command = Command::new(job.canopy());
     command.args(["bench", "join", "--rounds", "1", "--participants", "50", "--json"]);
     rows += sim::rows(&job.read(command)?)?.len();
     job.note(&format!("{rows} rows"));
     Ok(())
-}
-
-/// Arguments with which cargo takes the fuzz crate in place of the workspace. It is built in the
-/// workspace's own target folder, so that what both need is built once.
-fn fuzz_crate(workspace: &Workspace) -> Vec<String> {
-    let (manifest, target) = (workspace.fuzz_manifest(), &workspace.target);
-    let path = |path: &Path| path.to_string_lossy().into_owned();
-    ["--manifest-path".to_owned(), path(&manifest), "--target-dir".to_owned(), path(target)].into()
 }
 
 fn processors() -> usize {

@@ -17,7 +17,7 @@ pub(crate) struct Workspace {
     pub(crate) tests: Vec<String>,
 }
 
-/// One binary of fuzz/Cargo.toml.
+/// One binary of the package in `fuzz/`.
 pub(crate) struct FuzzTarget {
     /// Its name, which is also its corpus's.
     pub(crate) name: String,
@@ -37,11 +37,6 @@ impl Workspace {
         Ok(Self { root: root.to_owned(), target: target.into(), tests })
     }
 
-    /// The manifest of the fuzz crate, which is no member of the workspace.
-    pub(crate) fn fuzz_manifest(&self) -> PathBuf {
-        self.root.join("fuzz/Cargo.toml")
-    }
-
     /// The binary, where cargo leaves it: as it ships, or as it is built with the tests.
     pub(crate) fn canopy(&self, released: bool) -> PathBuf {
         self.target.join(if released { "release/canopy" } else { "debug/canopy" })
@@ -49,7 +44,9 @@ impl Workspace {
 
     /// The targets that `cargo fuzz` can run.
     pub(crate) fn fuzz_targets(&self) -> Result<Vec<FuzzTarget>> {
-        let metadata = metadata(&self.fuzz_manifest())?;
+        let mut metadata = metadata(&self.root.join("Cargo.toml"))?;
+        let packages = metadata["packages"].as_array_mut().context("no packages")?;
+        packages.retain(|package| package["name"] == "canopy-fuzz");
         let describe = |target: &Value| FuzzTarget {
             name: name(target),
             features: strings(&target["required-features"]),

@@ -31,13 +31,14 @@ use std::time::Duration;
 pub(crate) struct RelayBench {
     #[command(flatten)]
     filters: Filters,
-    /// Rounds of relay and reflector in turn
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=99))]
-    rounds: u32,
-    /// Seconds measured of each in each round
-    #[arg(long, default_value_t = 5.0)]
-    seconds: f64,
-    /// A few cases for a second each: shows that the bench works, not what things cost
+    /// Rounds of relay and reflector in turn; without this, 5
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=99))]
+    rounds: Option<u32>,
+    /// Seconds measured of each in each round; without this, 5
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// A few cases, for two rounds of a second where nothing else is said: shows that the bench works,
+    /// not what things cost
     #[arg(long)]
     quick: bool,
     /// Send engines of the relay, one after the other
@@ -63,7 +64,8 @@ pub(crate) struct RelayBench {
 
 impl RelayBench {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let (rounds, seconds) = if self.quick { (2, 1.0) } else { (self.rounds, self.seconds) };
+        let (rounds, seconds) = if self.quick { (2, 1.0) } else { (5, 5.0) };
+        let (rounds, seconds) = (self.rounds.unwrap_or(rounds), self.seconds.unwrap_or(seconds));
         if !(0.1..=600.0).contains(&seconds) {
             bail!("--seconds {seconds} is out of range; choose 0.1 to 600");
         }

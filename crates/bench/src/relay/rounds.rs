@@ -33,6 +33,8 @@ struct Ours {
 /// One member of a bench may bring a relay all that it can take.
 pub(crate) const UNLIMITED: [&str; 6] =
     ["--member-up-packets", "0", "--member-up-bits", "0", "--subscription-changes", "0"];
+/// In the end nobody waits for members that are not served any more.
+const NO_DRAIN: [&str; 2] = ["--drain-ms", "0"];
 
 /// A relay or reflector process, ended when dropped.
 pub(crate) struct Server {
@@ -59,7 +61,7 @@ impl Server {
                 let (threads, pins) = (plan.threads.to_string(), plan.pins(plan.threads));
                 command.args(["--threads", &threads, "--pin", &pins, "--engine", &engine]);
                 command.args(["--mode", &mode, "--tick-ms", &tick]);
-                command.args(["--downlink", &flag_value(keys)]).args(UNLIMITED);
+                command.args(["--downlink", &flag_value(keys)]).args(UNLIMITED).args(NO_DRAIN);
             }
         }
         Server::spawn(plan.place.host_server(&mut command))
@@ -68,7 +70,8 @@ impl Server {
     /// Starts a relay with these flags, on a free port.
     pub(crate) fn start_relay(flags: &[&str]) -> anyhow::Result<Server> {
         let mut command = server_command()?;
-        Server::spawn(command.args(["relay", "--listen", "127.0.0.1:0", "--json"]).args(flags))
+        command.args(["relay", "--listen", "127.0.0.1:0", "--json"]).args(NO_DRAIN).args(flags);
+        Server::spawn(&mut command)
     }
 
     fn spawn(command: &mut Command) -> anyhow::Result<Server> {
