@@ -102,25 +102,53 @@ impl<'a> Subscribe<'a> {
         self.sequence
     }
 
+    /// How many changes there are.
+    pub fn count(&self) -> usize {
+        self.sections.clone().map(|section| section.groups.len() / section.entry_len).sum()
+    }
+
     /// The changes, in order.
     pub fn changes(&self) -> impl Iterator<Item = Change> + use<'a> {
-        self.sections.clone().flat_map(|Section { key: [operation, level], groups }| {
-            let (entry, level) = (entry_len(true, operation), Level(level));
-            groups.chunks_exact(entry).map(move |entry| match (operation, entry) {
-                (ADD_WEIGHTED, [group @ .., weight]) => {
-                    Change::AddWeighted(group_of(group), level, Weight(*weight))
-                }
-                (ADD, group) => Change::Add(group_of(group), level),
-                (_, group) => Change::Drop(group_of(group)),
-            })
-        })
+        let before = Section { key: [DROP, 0], entry_len: GROUP_LEN, groups: &[] };
+        Changes { section: before, later: self.sections.clone() }
     }
 }
 
-/// Groups to which the same happens: what that is, and the groups' bytes.
+/// What is left of a packet's changes. Section by section, in one loop: to flatten an iterator of iterators
+/// costs as much as a change does in the relay's tables.
+struct Changes<'a> {
+    section: Section<'a>,
+    later: Sections<'a>,
+}
+
+impl Iterator for Changes<'_> {
+    type Item = Change;
+
+    #[inline]
+    fn next(&mut self) -> Option<Change> {
+        loop {
+            let Section { key: [operation, level], entry_len, groups } = self.section;
+            if let Some((entry, rest)) = groups.split_at_checked(entry_len) {
+                self.section.groups = rest;
+                let level = Level(level);
+                return Some(match (operation, entry) {
+                    (ADD_WEIGHTED, [group @ .., weight]) => {
+                        Change::AddWeighted(group_of(group), level, Weight(*weight))
+                    }
+                    (ADD, group) => Change::Add(group_of(group), level),
+                    (_, group) => Change::Drop(group_of(group)),
+                });
+            }
+            self.section = self.later.next()?;
+        }
+    }
+}
+
+/// Groups to which the same happens: what that is, and the groups' bytes, so many for each.
 #[derive(Clone, Copy, Debug)]
 struct Section<'a> {
     key: [u8; 2],
+    entry_len: usize,
     groups: &'a [u8],
 }
 
@@ -132,21 +160,17 @@ struct Sections<'a> {
     of_changes: bool,
 }
 
-/// The length of what a section of such a key says of each group.
-const fn entry_len(of_changes: bool, key: u8) -> usize {
-    if of_changes && key == ADD_WEIGHTED { WEIGHTED_LEN } else { GROUP_LEN }
-}
-
 impl<'a> Iterator for Sections<'a> {
     type Item = Section<'a>;
 
     fn next(&mut self) -> Option<Section<'a>> {
         let (head, rest) = self.rest.split_first_chunk::<SECTION_LEN>()?;
         let count = usize::from(u16::from_be_bytes([head[2], head[3]]));
-        let entry = entry_len(self.of_changes, head[0]);
-        let (groups, rest) = rest.split_at_checked(count * entry)?;
+        let entry_len =
+            if self.of_changes && head[0] == ADD_WEIGHTED { WEIGHTED_LEN } else { GROUP_LEN };
+        let (groups, rest) = rest.split_at_checked(count * entry_len)?;
         self.rest = rest;
-        Some(Section { key: [head[0], head[1]], groups })
+        Some(Section { key: [head[0], head[1]], entry_len, groups })
     }
 }
 
@@ -238,7 +262,7 @@ impl<'a> SubscribeAck<'a> {
 
     /// The groups that were refused, in order, and why.
     pub fn refused(&self) -> impl Iterator<Item = (Group, SubscribeRefusal)> + use<'a> {
-        self.sections.clone().flat_map(|Section { key: [reason, _], groups }| {
+        self.sections.clone().flat_map(|Section { key: [reason, _], groups, .. }| {
             let reason = SubscribeRefusal::from_number(reason);
             groups.chunks_exact(GROUP_LEN).map(move |group| (group_of(group), reason))
         })
@@ -341,7 +365,7 @@ impl<'a> SectionWriter<'a> {
         let Some((last_at, _, last_count)) = self.last else { return false };
         let mut at = SECTIONS_AT;
         let rest = &self.out[SECTIONS_AT..last_at];
-        for Section { key, groups } in (Sections { rest, of_changes: false }) {
+        for Section { key, groups, .. } in (Sections { rest, of_changes: false }) {
             let end = at + SECTION_LEN + groups.len();
             if end == last_at {
                 let count = (groups.len() / GROUP_LEN) as u16;
@@ -456,6 +480,7 @@ mod tests {
             let packet = Packet::new_checked(&out[..len]).unwrap();
             let subscribe = Subscribe::new_checked(&packet).unwrap();
             prop_assert_eq!(subscribe.sequence(), sequence);
+            prop_assert_eq!(subscribe.count(), changes.len());
             prop_assert_eq!(subscribe.changes().collect::<Vec<_>>(), changes);
         }
 

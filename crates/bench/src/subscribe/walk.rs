@@ -202,7 +202,7 @@ mod tests {
                 let packet = Packet::new_checked(&out[..len]).unwrap();
                 let subscribe = Subscribe::new_checked(&packet).unwrap();
                 let expected = if sequence == 1 { HELD } else { changes };
-                assert_eq!(subscribe.changes().count() as u32, expected);
+                assert_eq!(subscribe.count() as u32, expected);
                 for change in subscribe.changes() {
                     let fits = match change.wanted() {
                         Some(_) => held.insert(change.group()),

@@ -81,7 +81,7 @@ impl Moved {
                 ((is_dropped_whole || is_each_counted) && changes == 0).then_some(false)
             }
             Kind::Subscribe => {
-                let asked = Subscribe::new_checked(&packet).map(|all| all.changes().count() as u64);
+                let asked = Subscribe::new_checked(&packet).map(|all| all.count() as u64);
                 let is_applied = asked.is_ok_and(|asked| changes == asked && drops <= asked);
                 let is_refused = (drops, changes) == (1, 0);
                 (updates == 0 && (is_refused || is_applied)).then_some(!is_refused)

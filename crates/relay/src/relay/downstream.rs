@@ -60,7 +60,7 @@ impl Relay {
         let window = self.overlay.windows.get(&port).copied().unwrap_or_default();
         let repeats = window.has(sequence)?;
         // Without an answer it is sent again: then the other data threads may have caught up.
-        if !self.can_tell(subscribe.changes().count()) {
+        if !self.can_tell(subscribe.count()) {
             return Err(DropReason::SiblingsFull);
         }
         let room = self.replies.room().ok_or(DropReason::RepliesFull)?;

@@ -69,7 +69,7 @@ impl Relay {
         if !self.can_tell(packet.payload().len() / 4) {
             return Err(DropReason::SiblingsFull);
         }
-        self.charge_changes(now, index, subscribe.changes().count())?;
+        self.charge_changes(now, index, subscribe.count())?;
         let room = self.replies.room().ok_or(DropReason::RepliesFull)?;
         let mut writer = SubscribeAckWriter::new(room, sequence, max_datagram)?;
         let expires = now + self.subscription_lifetime;
