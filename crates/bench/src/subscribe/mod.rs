@@ -86,6 +86,16 @@ struct SubscribeRow {
     path: Through,
     changes_per_packet: u32,
     changes_per_core_second: f64,
+    /// What a participant's seal of such a packet takes, in memory: the relay opens one and makes one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seal_ns: Option<f64>,
+}
+
+/// What a round in memory showed.
+#[derive(Clone, Copy)]
+struct Round {
+    changes_per_core_second: f64,
+    seal_ns: f64,
 }
 
 impl SubscribeBench {
@@ -98,14 +108,19 @@ impl SubscribeBench {
         for path in [Through::Sealed, Through::Socket].into_iter().filter(|path| is_wanted(*path)) {
             for changes in CHANGES {
                 print_note(format_args!("{}, {changes} changes a packet", flag_value(path)));
-                let rounds = match path {
-                    Through::Sealed => self.in_memory(changes)?,
-                    _ => self.through_the_socket(changes, relay_on)?,
+                let (rounds, seals) = match path {
+                    Through::Sealed => self
+                        .in_memory(changes)?
+                        .into_iter()
+                        .map(|round| (round.changes_per_core_second, round.seal_ns))
+                        .unzip(),
+                    _ => (self.through_the_socket(changes, relay_on)?, Vec::new()),
                 };
                 let row = SubscribeRow {
                     path,
                     changes_per_packet: changes,
                     changes_per_core_second: median(&rounds).round(),
+                    seal_ns: (!seals.is_empty()).then(|| median(&seals).round()),
                 };
                 print_line(if self.json { serde_json::to_string(&row)? } else { row.in_words() })?;
             }
@@ -118,7 +133,7 @@ impl SubscribeBench {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn in_memory(&self, changes: u32) -> anyhow::Result<Vec<f64>> {
+    fn in_memory(&self, changes: u32) -> anyhow::Result<Vec<Round>> {
         let mut relay = relay();
         let mut walkers = join(&mut relay, changes)?;
         let mut datagrams = vec![0; PARTICIPANTS * MAX_DATAGRAM];
@@ -127,14 +142,20 @@ impl SubscribeBench {
         // The first round warms up: tables grow to their size in it.
         for _ in 0..=self.rounds {
             let before = relay.counters().clone();
-            let mut cpu = Duration::ZERO;
+            let (mut cpu, mut sealing, mut packets) = (Duration::ZERO, Duration::ZERO, 0);
             let until = Instant::now() + Duration::from_secs_f64(self.seconds);
             while Instant::now() < until {
                 let places = datagrams.chunks_mut(MAX_DATAGRAM).zip(&mut lengths);
                 for (walker, (place, len)) in walkers.iter_mut().zip(places) {
-                    walker.asked += 1;
-                    *len = walker.sealed_packet(walker.asked, place)?;
+                    *len = walker.next_packet(place)?;
                 }
+                let started = thread_cpu_time();
+                let places = datagrams.chunks_mut(MAX_DATAGRAM).zip(&mut lengths);
+                for (walker, (place, len)) in walkers.iter_mut().zip(places) {
+                    *len = walker.seal(place, *len)?;
+                }
+                sealing += thread_cpu_time().saturating_sub(started);
+                packets += PARTICIPANTS as u32;
                 let started = thread_cpu_time();
                 let all = datagrams.chunks_mut(MAX_DATAGRAM).zip(&lengths);
                 for (walker, (datagram, len)) in walkers.iter().zip(all) {
@@ -146,7 +167,10 @@ impl SubscribeBench {
             let after = relay.counters();
             ensure!(after.drops == before.drops, "the relay dropped what it was asked");
             let changed = after.subscription_changes - before.subscription_changes;
-            rounds.push(changed as f64 / cpu.as_secs_f64());
+            rounds.push(Round {
+                changes_per_core_second: changed as f64 / cpu.as_secs_f64(),
+                seal_ns: sealing.as_secs_f64() * 1e9 / f64::from(packets),
+            });
         }
         Ok(rounds.split_off(1))
     }
@@ -185,8 +209,9 @@ impl SubscribeBench {
 
 impl SubscribeRow {
     fn in_words(&self) -> String {
+        let seal = self.seal_ns.map_or(String::new(), |ns| format!("; a seal takes {ns} ns"));
         format!(
-            "{:<7} {:>4} changes a packet: {:>8.2} M changes a core-second",
+            "{:<7} {:>4} changes a packet: {:>8.2} M changes a core-second{seal}",
             flag_value(self.path),
             self.changes_per_packet,
             self.changes_per_core_second / 1e6
@@ -259,7 +284,8 @@ mod tests {
             json: false,
         };
         for changes in CHANGES {
-            assert!(bench.in_memory(changes).unwrap()[0] > 0.0);
+            let round = bench.in_memory(changes).unwrap()[0];
+            assert!(round.changes_per_core_second > 0.0 && round.seal_ns > 0.0);
         }
     }
 }

@@ -72,12 +72,17 @@ impl Walker {
         Ok(writer.finish(COMTREE, id))
     }
 
-    /// The same, sealed with the session's key.
-    pub(super) fn sealed_packet(&mut self, sequence: u32, out: &mut [u8]) -> anyhow::Result<usize> {
-        let id = self.session.as_ref().map_or(SessionId::NONE, Session::id);
-        let len = self.packet(id, sequence, out)?;
+    /// Writes the packet after the last one, in memory, where each has its session.
+    pub(super) fn next_packet(&mut self, out: &mut [u8]) -> anyhow::Result<usize> {
+        self.asked += 1;
+        let session = self.session.as_ref().context("in memory each has its session")?;
+        self.packet(session.id(), self.asked, out)
+    }
+
+    /// Seals what was written, in place, and returns its length.
+    pub(super) fn seal(&mut self, packet: &mut [u8], len: usize) -> anyhow::Result<usize> {
         let session = self.session.as_mut().context("in memory each has its session")?;
-        Ok(session.seal(out, len)?)
+        Ok(session.seal(packet, len)?)
     }
 
     /// The packets that are not acknowledged, for one segmented send: their bytes and one's length.
