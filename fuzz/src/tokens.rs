@@ -108,7 +108,7 @@ pub(crate) fn verdict(input: &mut Input<'_>) -> Verdict {
     if what != 1 {
         let groups = u32::from(input.byte());
         let (first, last) = (Group::new(groups >> 4), Group::new((groups & 15).max(groups >> 4)));
-        restriction = Restriction { acts: Acts(how >> 4), first, last };
+        restriction = Restriction::new(Acts(how >> 4), first, last);
     }
     if how & RESTORE == 0 { Verdict::Restrict(restriction) } else { Verdict::Restore(restriction) }
 }

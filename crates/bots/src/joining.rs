@@ -162,7 +162,8 @@ async fn answer_all(
     while let Some(Question { walker, key, credential, what }) = asked.recv().await {
         while under_way.try_join_next().is_some() {}
         let Ok(place) = places.clone().acquire_owned().await else { return };
-        let (ask, answers) = (Ask { credential, ..ask.clone() }, answers.clone());
+        let (mut ask, answers) = (ask.clone(), answers.clone());
+        ask.credential = credential;
         under_way.spawn(async move {
             match what {
                 What::Place => {

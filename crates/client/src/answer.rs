@@ -113,7 +113,7 @@ impl Answers {
             RequestStatus::UnknownAddress => Err(RequestError::UnknownParticipant),
             RequestStatus::Token => Err(RequestError::Token),
             RequestStatus::Full => Err(RequestError::Full),
-            RequestStatus::Other(number) => Err(RequestError::Other(number)),
+            other => Err(RequestError::Other(other.number())),
         };
         if let Some(slot) = self.waiting.remove(&number) {
             settle(&slot, result);

@@ -133,9 +133,10 @@ fn refusal_remedy(reason: RefusedReason, comtree: Comtree) -> String {
         RefusedReason::Draining => {
             "it is shutting down and takes no one new; try another relay, or later".to_owned()
         }
-        RefusedReason::Other(number) => format!(
-            "its reason {number} is not known to this release; \
-             use releases of client and relay that match"
+        other => format!(
+            "its reason {} is not known to this release; \
+             use releases of client and relay that match",
+            other.number()
         ),
     }
 }

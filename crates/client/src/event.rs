@@ -144,7 +144,15 @@ impl std::fmt::Display for Refusal {
 }
 
 /// The most that a client wants to be sent, for [`PollClient::set_budget`](crate::PollClient::set_budget).
+///
+/// ```
+/// use canopy_client::Budget;
+///
+/// let for_a_phone = Budget::NONE.bits(256_000).updates(100);
+/// assert_eq!(for_a_phone.bits, Some(256_000));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Budget {
     /// Bits of UDP payload a second; `None` is no wish.
     pub bits: Option<u64>,
@@ -155,6 +163,16 @@ pub struct Budget {
 impl Budget {
     /// No wish.
     pub const NONE: Budget = Budget { bits: None, updates: None };
+
+    /// No more than this many bits of UDP payload a second.
+    pub const fn bits(self, bits: u64) -> Budget {
+        Budget { bits: Some(bits), ..self }
+    }
+
+    /// No more than this many updates a second.
+    pub const fn updates(self, updates: u32) -> Budget {
+        Budget { updates: Some(updates), ..self }
+    }
 
     /// No less is asked for than one of each: 0 would be no wish.
     pub(crate) fn asked(self) -> Asked {

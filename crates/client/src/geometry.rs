@@ -12,6 +12,7 @@ use std::f32::consts::E;
 /// This is close to the slowest falloff of which a whole plane has a finite sum. So what is near keeps its share
 /// however large a world grows, and yet nothing is without one (Meru §4.2).
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Falloff {
     /// s, per metre: the larger it is, the nearer is what has most of the weight. For a world whose lengths
     /// are ten times as large, take a tenth. With 0 or less all distances are alike.
@@ -26,6 +27,11 @@ impl Falloff {
     /// The usual one, for worlds in metres. Where things are spread evenly over 36 km × 36 km, as in Meru §5, 80
     /// to 90 % of all weight is within a kilometre.
     pub const METRES: Falloff = Falloff { scale: 0.2 };
+
+    /// One with this [`scale`](Falloff::scale).
+    pub const fn new(scale: f32) -> Falloff {
+        Falloff { scale }
+    }
 
     /// f(r) / f(0): 1 at no distance, and less with every metre, but never 0. A `distance`, in metres, of
     /// less than 0 counts as 0.

@@ -159,7 +159,7 @@ mod tests {
     }
 
     fn restriction(acts: Acts) -> Restriction {
-        Restriction { acts, first: Group::new(3), last: Group::new(4) }
+        Restriction::new(acts, Group::new(3), Group::new(4))
     }
 
     /// Whether the member may publish to a group, and hear it.

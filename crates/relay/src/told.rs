@@ -147,7 +147,7 @@ pub(crate) fn encode(told: &Told<'_>) -> ([u64; MOST_CONTROL_WORDS], usize) {
 
 /// A verdict: its kind and its acts, a byte each, and its groups.
 fn encode_verdict(verdict: &Verdict) -> (u64, u64) {
-    let of = |kind, Restriction { acts, first, last }: &Restriction| {
+    let of = |kind, Restriction { acts, first, last, .. }: &Restriction| {
         let groups = u64::from(first.number()) << 32 | u64::from(last.number());
         (kind | u64::from(acts.0) << 8, groups)
     };
@@ -161,7 +161,7 @@ fn encode_verdict(verdict: &Verdict) -> (u64, u64) {
 fn decode_verdict(kind: u64, groups: u64) -> Verdict {
     let group = |word: u64| Group::from_low_bits(word as u32);
     let acts = Acts((kind >> 8) as u8);
-    let restriction = Restriction { acts, first: group(groups >> 32), last: group(groups) };
+    let restriction = Restriction::new(acts, group(groups >> 32), group(groups));
     match kind & 0xff {
         0 => Verdict::ThrowOut,
         1 => Verdict::Restrict(restriction),
@@ -302,7 +302,7 @@ mod tests {
         }
         let (token, ends) = (TokenId(u64::MAX), Time::from_nanos(u64::MAX));
         let (first, last) = (Group::new(Group::MAX - 1), Group::new(Group::MAX));
-        let some = Restriction { acts: Acts(u8::MAX), first, last };
+        let some = Restriction::new(Acts(u8::MAX), first, last);
         for verdict in [Verdict::ThrowOut, Verdict::Restrict(some), Verdict::Restore(some)] {
             all.push(Told::Verdict { comtree, address: Address(u32::MAX), verdict });
             all.push(Told::Conduct { token, ends, verdict });

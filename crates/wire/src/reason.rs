@@ -7,6 +7,7 @@ macro_rules! reasons {
     )*) => { $(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
         pub enum $name {
             $($(#[$reason_doc])* $reason,)*
             /// A reason of another release, by its number. It has the same effect as the others.

@@ -29,6 +29,7 @@ pub enum Verdict {
 
 /// What a member may not do, whatever its token grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub struct Restriction {
     /// The acts.
     pub acts: Acts,
@@ -62,8 +63,12 @@ impl Acts {
 }
 
 impl Restriction {
-    const NONE: Restriction =
-        Restriction { acts: Acts(0), first: Group::new(0), last: Group::new(0) };
+    const NONE: Restriction = Restriction::new(Acts(0), Group::new(0), Group::new(0));
+
+    /// Of these acts in the groups from `first` to `last`.
+    pub const fn new(acts: Acts, first: Group, last: Group) -> Restriction {
+        Restriction { acts, first, last }
+    }
 
     /// To say nothing to anybody.
     pub const MUTE: Restriction = Restriction {

@@ -194,7 +194,7 @@ impl DemoCommand {
 /// five.
 fn weigh(distance: f64) -> Weight {
     let scale = 5.0 * Falloff::METRES.scale;
-    Falloff { scale }.weight(distance as f32, WALKER)
+    Falloff::new(scale).weight(distance as f32, WALKER)
 }
 
 /// Walks the trace again and again.

@@ -18,6 +18,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(8);
 /// Whom to ask, and for which world. It is what [`Client::join`](crate::Client::join) goes by, for those
 /// who have sessions of their own.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Ask {
     /// The controller, as `host:port`.
     pub controller: String,

@@ -324,7 +324,7 @@ fn a_server_takes_groups_from_a_member() {
     world.subscribe(member, 3, 0);
     world.subscribe(member, 4, 0);
     let (first, last) = (Group::new(3), Group::new(3));
-    let team = Verdict::Restrict(Restriction { acts: Acts::SUBSCRIBE, first, last });
+    let team = Verdict::Restrict(Restriction::new(Acts::SUBSCRIBE, first, last));
     let whom = world.address(member);
     assert_eq!(judge(&mut world, server, whom, team), RequestStatus::Done);
     world.publish(server, 3, 0, Flags(0), b"for the team");

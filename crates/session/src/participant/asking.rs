@@ -59,9 +59,6 @@ impl Session {
     pub(super) fn handle_leave(&mut self, leave: Leave, now: Time) {
         self.farewell = true;
         let again_at = match leave.reason {
-            LeaveReason::Done | LeaveReason::Draining | LeaveReason::Other(_) => {
-                now + super::FIRST_BACKOFF
-            }
             LeaveReason::Elsewhere => {
                 // To come back would end the newer session, and that one would come back too.
                 self.tell(Event::SentAway(leave.reason));
@@ -71,6 +68,7 @@ impl Session {
                 self.tell(Event::SentAway(leave.reason));
                 now + SENT_AWAY_PAUSE
             }
+            _ => now + super::FIRST_BACKOFF,
         };
         self.lose(again_at);
     }
