@@ -48,7 +48,7 @@ impl<'a> Input<'a> {
         u16::from_be_bytes([self.byte(), self.byte()])
     }
 
-    /// So many bytes, or as many as are left.
+    /// The next `len` bytes, or as many as are left.
     pub(crate) fn bytes(&mut self, len: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(len.min(self.0.len()));
         self.0 = rest;

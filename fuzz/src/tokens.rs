@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock};
 
 /// The time of day when a relay starts.
 pub(crate) const DAY: UnixTime = UnixTime(1_800_000_000);
-/// So many have a key of their own, and tokens for it.
+/// How many have a key of their own, and tokens for it.
 pub(crate) const BEARERS: usize = 4;
 
 /// The bit of a verdict that takes back what the same without it has said.

@@ -365,7 +365,7 @@ fn asked_or_told(packet: &Packet<'_>) {
     let Header { comtree, session, .. } = *packet.header();
     match packet.header().kind {
         Kind::GroupKey => {
-            // Of the key's number three bytes count, and three others are reserved.
+            // Three bytes of the key's number count, and three others are reserved.
             let form = Form { need: 44, told: 0 };
             if let Some(key) =
                 survives(packet, form, GroupKey::decode, |it, out| it.encode(comtree, session, out))
@@ -433,9 +433,9 @@ fn between_relays(packet: &Packet<'_>) {
 
 /// How long a packet's body is.
 struct Form {
-    /// So many bytes are asked for.
+    /// How many bytes a decoder asks for.
     need: usize,
-    /// The first so many say everything.
+    /// How many of the first bytes say everything.
     told: usize,
 }
 
@@ -481,8 +481,8 @@ fn survives<'a, T: PartialEq + Debug>(
     Some(value)
 }
 
-/// Of those that a path is given before it has proved itself. All but one are sealed, as a keepalive
-/// is.
+/// The longest answer that a path is given before it has proved itself. All answers but one are sealed, as a
+/// keepalive is.
 fn longest_answer_to_keepalive(alive: &Keepalive) -> usize {
     let mut out = [0; MAX_DATAGRAM];
     let ack = alive.encode_ack(COMTREE, SESSION, &mut out).unwrap();

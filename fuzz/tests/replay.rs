@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// A corpus stays small enough to be read: what fuzzing finds on the way is not committed.
 const MAX_FILES: usize = 80;
 const MAX_BYTES: u64 = 1500;
-/// So much of a packet holds all its fields.
+/// How many bytes from a packet's start hold all its fields.
 const FIRST_BYTES: usize = 80;
 /// Counters that some input of the relay's moves, and reasons for which it drops something.
 const REACHED: [&str; 5] =

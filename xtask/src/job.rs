@@ -113,7 +113,7 @@ impl<'a> Job<'a> {
         Ok(built)
     }
 
-    /// Runs the step's test binaries one after another, so many tests at a time, and counts the cases.
+    /// Runs the step's test binaries one after another, `threads` tests at a time, and counts the cases.
     pub(crate) fn run_tests(&mut self, threads: usize) -> Result<()> {
         ensure!(!self.tests.is_empty(), "no test was built for this step");
         let mut ended = Ok(());

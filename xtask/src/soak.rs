@@ -21,7 +21,7 @@ const MOST_RELAYS: u64 = 50;
 const BUILD: Duration = Duration::from_secs(20 * 60);
 
 /// Simulates new seeds for half of the time and fuzzes for the other half, or simulates for all of it.
-/// Of the seeds every fourth is simulated on the next of the networks in the folder `topologies`.
+/// Every fourth seed is simulated on the next of the networks in the folder `topologies`.
 pub(crate) fn run(
     minutes: u64,
     from_seed: Option<u64>,

@@ -13,7 +13,7 @@ use utoipa::{IntoParams, ToSchema};
 /// The most members in one answer.
 pub const MOST_LISTED: usize = 1000;
 
-/// So long somebody is kept out who was sent away, unless it is said how long, seconds.
+/// For how many seconds somebody who was sent away is kept out, unless the request says otherwise.
 const USUAL_BAR_S: u64 = 60;
 /// A year, in seconds.
 const LONGEST_BAR_S: u64 = 31_536_000;

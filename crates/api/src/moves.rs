@@ -58,7 +58,7 @@ impl From<TreeMethod> for Method {
 /// What a move of a world would do.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct MovePlans {
-    /// Of each comtree.
+    /// One plan for each comtree.
     pub comtrees: Vec<MovePlanView>,
 }
 

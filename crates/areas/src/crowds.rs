@@ -4,7 +4,7 @@ use crate::areas::Rules;
 use crate::division::{Area, Division, MOST_SPLITS};
 use std::collections::BTreeMap;
 
-/// So many looks one after the other must find the same before an area is split or merged.
+/// How many looks in a row must find the same before an area is split or merged.
 const LOOKS: u8 = 3;
 
 /// What was found of late. An area is split above one number, and its quarters are merged below another,

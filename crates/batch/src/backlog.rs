@@ -117,8 +117,8 @@ impl Backlog {
         }
     }
 
-    /// Of the first `offered` sends those in `rest` wait on, with what is left of them; the others are
-    /// done with.
+    /// The first `offered` sends were offered. Those in `rest` wait on, with what is left of them; the others
+    /// are done with.
     pub fn settle(&mut self, offered: usize, rest: &[Unsent]) {
         let mut place = offered;
         // From the last on, so that none is written over before it was read.

@@ -66,7 +66,7 @@ struct Row {
     rounds_discarded: u32,
     cpu_us_per_delivery: f64,
     unlimited_cpu_us_per_delivery: f64,
-    /// Of the costs, the median over rounds, and the least and the greatest.
+    /// The ratio of the costs: the median over rounds, and the least and the greatest.
     ratio: f64,
     ratio_min: f64,
     ratio_max: f64,

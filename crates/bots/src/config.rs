@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
 
-/// So long after all that may excuse it, a delivery is missing, whatever comes later.
+/// How long after the last excuse a delivery counts as missing, even if it comes later.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// What a hop from relay to relay takes at most, unless it is said otherwise: a tick of 50 ms, and as
 /// much again on a busy machine.

@@ -19,13 +19,13 @@ pub(crate) struct Told {
     pub(crate) subscriptions_changed: u64,
     pub(crate) subscriptions_refused: u64,
     pub(crate) reconnects: u64,
-    /// Of walkers that have left.
+    /// Those of walkers that have left.
     pub(crate) echoes: u64,
     /// What a walker's relay refused since this was last taken.
     pub(crate) refused: Option<RefusedReason>,
 }
 
-/// So many steps of a weight are worth asking again.
+/// By how many steps a weight must change to be worth asking again.
 const NOTICEABLE: u8 = 2;
 /// What the system says of a port where nothing listens.
 const CONNECTION_REFUSED: ErrorKind = ErrorKind::ConnectionRefused;

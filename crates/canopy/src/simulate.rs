@@ -108,7 +108,7 @@ struct Timed<'a> {
     #[serde(flatten)]
     report: &'a OverlayReport,
     wall_seconds: f64,
-    /// Of one core: the simulation has one thread.
+    /// Seconds of one core: the simulation has one thread.
     client_seconds_per_second: f64,
 }
 

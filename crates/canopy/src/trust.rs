@@ -89,7 +89,7 @@ pub(crate) fn of_keys(text: &str) -> anyhow::Result<Trust> {
 }
 
 /// Adds a revocation to a trust file, which is replaced in one step. False if it was there already.
-/// Of several at once each waits for the one before.
+/// If there are several at once, each waits for the one before.
 pub(crate) fn revoke(path: &Path, id: &str, expires: UnixTime) -> anyhow::Result<bool> {
     // A link stays one.
     let path = &fs::canonicalize(path)

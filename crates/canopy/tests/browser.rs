@@ -243,7 +243,7 @@ fn the_viewer_gets_a_budget_and_everything_again() {
         println!("skipped: no chromedriver here; install Debian's chromium and chromium-driver");
         return;
     };
-    // So many that whoever the viewer walks among, the least budget bears less than half of it.
+    // Enough walkers that the least budget bears less than half of any viewer's surroundings.
     let demo = Server::start(&["demo", "--json", "--walkers", "200", "--relays", "1"]);
     let url = demo.ready["console"].as_str().unwrap().to_owned();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

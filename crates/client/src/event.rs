@@ -84,7 +84,7 @@ pub enum Event {
     /// bounds that. A game may show it, or ask for less. It is told once a second at most.
     #[non_exhaustive]
     Thinned {
-        /// Of the updates that were meant for the client, the share that was sent: from 0 to 1.
+        /// Which share of the updates that were meant for the client was sent: from 0 to 1.
         share: f64,
         /// How many were not sent since it was last told.
         left_out: u32,
@@ -186,7 +186,7 @@ impl Budget {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Thinning {
-    /// Of the updates that were meant for the client, the share that was sent: from 0 to 1.
+    /// Which share of the updates that were meant for the client was sent: from 0 to 1.
     pub share: f64,
     /// How many were not sent between the relay's last two words on it.
     pub left_out: u32,

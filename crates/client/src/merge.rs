@@ -19,8 +19,8 @@ pub(crate) const AHEAD: Duration = Duration::from_millis(500);
 const MOST_WAITING: usize = 4_096;
 /// The most publishers of whom it is known what was taken, each in 144 bytes.
 const MOST_PUBLISHERS: usize = 1 << 14;
-/// So many of a publisher's last numbers are known. At a thousand updates a second they are of a
-/// second; what is older than that is dropped.
+/// How many of a publisher's last numbers are remembered: one second of a thousand updates a second. What is
+/// older than that is dropped.
 const KNOWN: u16 = 1_024;
 const WORDS: usize = KNOWN as usize / 64;
 /// What is so far behind is of a publisher that counts anew.
@@ -154,7 +154,7 @@ impl Merge {
     fn pass(&mut self, by: Brought, update: Update, take: &mut impl FnMut(Update)) {
         let (src, series) = (update.from.address(), update.series);
         if self.seen.len() >= MOST_PUBLISHERS && !self.seen.contains_key(&src) {
-            // Of whom nothing is known, only the relay that leads is heard.
+            // Nothing is known of this publisher: only the relay that leads is heard.
             match (by == Brought::ByNext) == self.has_turned {
                 true => take(update),
                 false => self.left_out.doubled += 1,
@@ -258,7 +258,7 @@ mod tests {
 
     #[derive(Clone, Debug)]
     struct Case {
-        /// Of each publisher: its first number, and by how much each one is more than that before.
+        /// For each publisher: its first number, and by how much each one is more than the one before.
         publishers: Vec<(u16, Vec<u16>)>,
         /// How late each relay is, milliseconds, and by how much more it may be at a time.
         late: [u64; 2],

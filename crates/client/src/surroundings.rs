@@ -4,8 +4,8 @@ use crate::Falloff;
 use canopy_wire::{Group, Level, Weight};
 use std::collections::BTreeMap;
 
-/// So many steps of a weight are worth asking again: two are an eighth more, or a ninth less. It keeps whoever
-/// goes to and fro from asking each time.
+/// By how many steps a weight must change to be worth asking again: two are an eighth more, or a ninth less. So
+/// whoever goes to and fro does not ask each time.
 const NOTICEABLE: u8 = 2;
 
 /// The groups around a client, where they are and how large. From them it makes the subscriptions that

@@ -30,7 +30,7 @@ pub(crate) enum Flow {
     Up(RelayId, Rate),
     /// From a relay to its members.
     Down(RelayId, Rate),
-    /// So many members of a relay more, or less.
+    /// How many members a relay gains; negative if it loses them.
     Members(RelayId, f64),
 }
 
@@ -98,7 +98,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Of a link's or an uplink's rate this share can be reserved.
+    /// An empty ledger, in which this share of a link's or an uplink's rate can be reserved.
     pub(crate) fn new(share: f64) -> Ledger {
         Ledger { share, accounts: BTreeMap::new(), changes: Vec::new() }
     }

@@ -243,13 +243,13 @@ impl Member {
 /// The numbers that are given next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counters {
-    /// Of relays.
+    /// The next relay's.
     pub relay: u16,
-    /// Of links.
+    /// The next link's.
     pub link: u32,
-    /// Of worlds.
+    /// The next world's.
     pub world: u32,
-    /// Of comtrees. The ones below [`Counters::FIRST_COMTREE`] are for control.
+    /// The next comtree's. The numbers below [`Counters::FIRST_COMTREE`] are for control.
     pub comtree: u32,
 }
 

@@ -14,7 +14,7 @@ use canopy_wire::Comtree;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
-/// So many paths to a tree are tried.
+/// How many paths to a tree are tried at most.
 const MOST_PATHS: usize = 4;
 
 /// Why a member finds no place.

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// A relay says that it is there this often.
 const BEAT: Duration = Duration::from_millis(500);
-/// So much of a message is left for what is not items.
+/// How many bytes of a message are left for what is not items.
 const FRAME: usize = 64;
 
 /// What is to be applied to the data plane.

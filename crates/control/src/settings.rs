@@ -9,7 +9,7 @@ pub struct Settings {
     pub share: f64,
     /// A member that does not renew its lease has left after this.
     pub lease: Duration,
-    /// So long the address of one who has left is given to nobody else.
+    /// How long the address of a member who has left is given to nobody else.
     pub rest: Duration,
     /// A relay that is silent for so long is given up, unless a neighbour hears it.
     pub silence: Duration,

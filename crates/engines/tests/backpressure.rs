@@ -17,7 +17,7 @@ const ROUNDS: u8 = 10;
 const SLOW: &str = "qdisc add dev near root tbf rate 20mbit burst 16k limit 60k";
 /// A datagram takes ten seconds; the queue holds three.
 const STUCK: &str = "qdisc add dev near root tbf rate 1kbit burst 1600 limit 4k";
-/// Of a send buffer below the queue's limit, and of one far above it.
+/// One send buffer below the queue's limit, and one far above it.
 const SEND_BUFFERS: [usize; 2] = [16 << 10, 1 << 20];
 
 /// The addresses of the near and the far host.

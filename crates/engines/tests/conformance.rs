@@ -119,7 +119,7 @@ fn a_send_of_many_parts_is_cut_into_its_datagrams() {
             let bytes = numbered(1, 458, segment as u8);
             let parts = [&bytes[..150], &bytes[150..157], &bytes[157..457], &bytes[457..]];
             let mut batch = SendBatch::new();
-            // Of the shortest, 64 are as many as a send may have.
+            // A send may have 64 segments at most, and the shortest has one byte.
             let parts = if segment == 1 { &[&bytes[..64]][..] } else { &parts };
             for receiver in &receivers {
                 batch.push_burst(receiver.local_address(), parts, segment);

@@ -76,7 +76,7 @@ fn a_mount_point_whose_parent_takes_no_files_is_as_good_as_any_folder() {
     let Some(bed) = Bed::new() else { return };
     bed.near.run(|| bed.installation().remove()).unwrap().unwrap();
     let inside = || {
-        // Of the thread's own; its parent is sysfs. A new one may hold files of the kernel's.
+        // The thread's own folder; its parent is sysfs. A new one may hold files of the kernel's.
         let folder = private_engine_folder().unwrap();
         let entries = || std::fs::read_dir(folder).unwrap().count();
         let before = entries();

@@ -9,7 +9,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Of each family the near host's address, the far host's, and three that nobody has.
+/// For each family: the near host's address, the far host's, and three that nobody has.
 const CASES: [(&str, &str, [&str; 3]); 2] = [
     ("10.77.0.1", "10.77.0.2", ["10.77.0.50", "10.77.0.51", "10.77.0.52"]),
     ("fd77::1", "fd77::2", ["fd77::50", "fd77::51", "fd77::52"]),

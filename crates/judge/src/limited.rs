@@ -22,7 +22,7 @@ impl Oracle {
         self.window.get(id).is_some_and(|update| update.publish.publisher == participant)
     }
 
-    /// So many updates the relay says that it has left out, for receivers that cannot be sent everything,
+    /// Notes how many updates the relay says that it has left out for receivers that cannot be sent everything,
     /// or that wait for them. To be told before each judgement.
     pub fn left_out(&mut self, updates: u64) {
         self.left_out = updates;

@@ -14,7 +14,7 @@ pub struct Seats {
 }
 
 impl Seats {
-    /// Of a relay whose addresses rest so long.
+    /// The seats of a relay whose addresses rest for this long.
     pub fn new(rest: Duration) -> Seats {
         Seats { rest, owners: BTreeMap::new() }
     }

@@ -101,7 +101,7 @@ fn packets_are_steered_by_their_class_and_session() {
             sender.send(packet).unwrap();
         }
         for (thread, sockets) in (0..threads).zip(&all) {
-            // Of a lane, or of strangers.
+            // What a lane's socket should get, or the strangers' for `None`.
             let expected = |lane: Option<Lane>| {
                 let is_due = |packet: &&[u8; 20]| {
                     let session =

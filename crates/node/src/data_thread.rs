@@ -30,7 +30,7 @@ pub(crate) struct DataThread {
     pub(crate) clock: Clock,
     pub(crate) requests: Consumer<Request>,
     pub(crate) notices: SyncSender<Notice>,
-    /// Of all data threads of the relay, this one among them.
+    /// What is shared with each data thread of the relay, this one among them.
     pub(crate) shared: Vec<Arc<Shared>>,
     pub(crate) drain_limit: Duration,
     pub(crate) drain_until: Option<Time>,

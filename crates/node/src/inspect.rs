@@ -1,7 +1,7 @@
 //! What of a relay's tables its watchers may look at: learned routes and groups with subscribers.
 //!
-//! The lists are made by the data threads when somebody asks, and they are bounded: so much at most
-//! is copied between two turns.
+//! The lists are made by the data threads when somebody asks, and what is copied between two turns is
+//! bounded.
 
 use canopy_relay::{GroupStatus, Relay, RouteStatus, Via};
 use canopy_wire::Time;
@@ -74,7 +74,7 @@ impl Inspection {
     }
 }
 
-/// Of two routes to one place: a branch before another data thread, and then what was heard last.
+/// Orders two routes to one destination: a branch comes before another data thread, and then what was heard last.
 fn better(one: &RouteStatus, other: &RouteStatus) -> Ordering {
     let rank = |route: &RouteStatus| {
         (matches!(route.via, Via::Thread(_)), route.heard.unwrap_or(Duration::MAX))

@@ -34,7 +34,7 @@ pub(crate) struct Sockets {
     pub(crate) sent: SendReport,
     /// Time spent in the send engine.
     pub(crate) sending: Duration,
-    /// Of that, what was counted as lost.
+    /// The part of `sent` that has been counted already.
     counted: SendReport,
     /// When the turn began.
     now: Time,

@@ -66,7 +66,7 @@ impl BundledServer {
     fn sends(&self, messages: f64) -> f64 {
         let Some(most) = self.send_bytes else { return 1.0 };
         let (mean, deviation) = (messages * self.bytes, messages.sqrt() * self.bytes);
-        // So far up that it no longer shows where the sum ends: a step in the work would leave a gap.
+        // The sum ends so far up that its end does not show. A step in the work would leave a gap.
         let last = ((mean + 12.0 * deviation) / most).ceil() as u32;
         let exceeded = (1..=last).map(|full| at_most((mean - f64::from(full) * most) / deviation));
         1.0 + exceeded.sum::<f64>()

@@ -187,9 +187,9 @@ pub struct Hop {
 /// Lengths of paths, kilometres.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PathLengths {
-    /// Of all pairs.
+    /// The mean over all pairs.
     pub mean: f64,
-    /// Of the pair furthest apart.
+    /// That of the pair furthest apart.
     pub max: f64,
 }
 

@@ -1,4 +1,4 @@
-//! Token buckets: so much a second, and so much at once.
+//! Token buckets: each has a rate a second, and a burst that may be taken at once.
 
 use canopy_wire::Time;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ impl Rate {
     /// No limit.
     pub(crate) const NONE: Rate = Rate { unit: 0, burst: 0 };
 
-    /// So many units a second, and so many at once; 0 a second is no limit.
+    /// A rate of `per_second` units with a burst of `at_once`; 0 a second is no limit.
     pub(crate) const fn new(per_second: u64, at_once: u64) -> Rate {
         if per_second == 0 {
             return Rate::NONE;

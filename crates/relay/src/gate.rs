@@ -205,7 +205,7 @@ fn is_exempt(ip: IpAddr) -> bool {
 }
 
 impl Place {
-    /// Of an IPv6 network, whose owner has all addresses of a /64, the /64.
+    /// An IPv6 address counts as its /64, because who has one address of it has them all.
     fn ip(ip: IpAddr) -> Place {
         Place::Ip(match ip.to_canonical() {
             IpAddr::V4(ip) => [[0; 4], ip.octets()].concat().try_into().unwrap_or_default(),

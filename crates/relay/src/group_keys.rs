@@ -7,7 +7,7 @@ use canopy_session::{GroupKeyMaker, GroupSealer};
 use canopy_wire::{GroupKey, GroupKeyNumber, Suite, Time};
 use core::time::Duration;
 
-/// Between two keys of a comtree: so many seconds may pass until a leave leads to another key.
+/// The shortest time between two keys of a comtree, and so the longest until a leave leads to another key.
 pub(crate) const MAKE_EVERY: Duration = Duration::from_secs(1);
 /// A key is used at the latest so long after it was made, whether or not all have it.
 pub(crate) const USE_WITHIN: Duration = Duration::from_millis(500);

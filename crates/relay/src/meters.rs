@@ -23,10 +23,10 @@ pub struct Budget {
 /// What members may send, unless they are told otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budgets {
-    /// Of a participant on a comtree.
+    /// A participant's on a comtree.
     pub member: Budget,
-    /// Of all participants of a comtree together, on one data thread. What they are sent of it they share:
-    /// none is sent more than another, but what one does not want is the others'.
+    /// That of all participants of a comtree together, on one data thread. They share what they are sent: none is
+    /// sent more than another, but what one does not want goes to the others.
     pub comtree: Budget,
     /// Changes of subscriptions a second of a participant; 0 is no limit.
     pub subscription_changes: u32,
@@ -92,7 +92,7 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 const NOTE_EVERY: Duration = Duration::from_secs(5);
 /// Changes of subscriptions at once: a participant that joins again asks for all that it had.
 const CHANGES_AT_ONCE: u64 = 8192;
-/// Of the second's worth that a bucket holds beside a datagram, a newcomer lacks so much. It is left
+/// How much a newcomer's bucket lacks of the second's worth that it holds beside a datagram. What is left is
 /// what a server needs for its first ticks.
 const SPENT_AT_FIRST: Duration = Duration::from_millis(875);
 /// Keepalives of a session: twice as many as the shortest interval brings.
@@ -134,8 +134,8 @@ impl UpMeter {
         UpMeter { packet_bucket: spent, bit_bucket: spent, ..self }
     }
 
-    /// So much may be sent from now on. What is in the buckets stays, so that no change of budgets
-    /// fills them, or empties them.
+    /// Sets how much may be sent from now on. What is in the buckets stays, so that no change of budgets
+    /// fills or empties them.
     pub(crate) fn set_budget(&mut self, now: Time, budget: &Budget) {
         let UpMeter { packets, bits, .. } = UpMeter::new(budget);
         self.packet_bucket.change_rate(&self.packets, &packets, now);

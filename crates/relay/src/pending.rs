@@ -75,7 +75,7 @@ pub(crate) enum Audience {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     pub(crate) audience: Audience,
-    /// Of a group's: the comtree.
+    /// The comtree, if it is a group's.
     pub(crate) comtree: ComtreeIndex,
     pub(crate) lowest: Level,
     pub(crate) highest: Level,

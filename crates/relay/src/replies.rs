@@ -10,7 +10,7 @@ const MAX_REPLY_BYTES: usize = 256 << 10;
 const MAX_REPLIES: usize = 512;
 /// Replies to strangers: 20,000 a second, and what a moment brings.
 pub(crate) const STRANGERS: Rate = Rate::new(20_000, 512);
-/// Of those, who is told that too many come from its ip: what is left over is for whoever is new.
+/// How many of those tell somebody that too many come from its ip. The others are for whoever is new.
 pub(crate) const TURNED_AWAY: Rate = Rate::new(1000, 64);
 
 /// A queue of replies.

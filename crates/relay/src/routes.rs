@@ -83,7 +83,7 @@ impl Routes {
         }
     }
 
-    /// So many comtrees share the table from now on.
+    /// Sets how many comtrees share the table from now on.
     pub(crate) fn deal(&mut self, comtrees: u32) {
         self.room.deal(comtrees);
     }

@@ -18,7 +18,7 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// So much room, of which nothing is taken, and no comtrees yet.
+    /// An empty table with this much room, and no comtrees yet.
     pub(crate) fn new(room: u32) -> Shares {
         Shares { room, own_part: 0, common: room, taken: Vec::new(), total: 0, beyond: 0 }
     }

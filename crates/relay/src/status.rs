@@ -50,7 +50,7 @@ pub struct BranchStatus {
     pub subscribed: u32,
     /// If it is the parent: groups that this relay has subscribed to there, those on the way included.
     pub subscribes: u32,
-    /// Of those, changes that the parent has not acknowledged yet.
+    /// How many of them have changes that the parent has not acknowledged yet.
     pub unacknowledged: u32,
     /// Bits a second of updates that are there for the neighbour, smoothed.
     pub bits_offered: u64,

@@ -48,7 +48,7 @@ impl Inlet {
 /// The inlets that have something to read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
-    /// Of sessions.
+    /// The lanes of sessions that have something.
     pub lanes: Lanes,
     /// Whether the one of strangers has.
     pub strangers: bool,

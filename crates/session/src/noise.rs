@@ -253,7 +253,7 @@ mod tests {
         }
     }
 
-    /// Of another version of the protocol, or of another connect.
+    /// The prologue may be that of another version of the protocol, or of another connect.
     #[test]
     fn a_message_with_another_prologue_is_not_read() {
         let (relay, participant) = (identity(1), identity(2));

@@ -15,7 +15,7 @@ pub const CLOCK_SKEW: u64 = 10;
 pub struct UnixTime(pub u64);
 
 impl UnixTime {
-    /// So many seconds later, or the end of time.
+    /// The time this many seconds later, or the end of time.
     pub fn after(self, seconds: u64) -> UnixTime {
         UnixTime(self.0.saturating_add(seconds))
     }

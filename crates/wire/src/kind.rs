@@ -76,11 +76,11 @@ kinds! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Class {
-    /// Of those who have no session, and the answers to them.
+    /// What comes from those who have no session, and the answers to them.
     Stranger = 0,
     /// In cleartext: what goes to many whose world asked for no protection.
     Session = 1,
-    /// Of a session, sealed with its keys from the ninth byte on.
+    /// A session's, sealed with its keys from the ninth byte on.
     Sealed = 2,
     /// Updates to groups, sealed alike for all members of a comtree with its group key.
     Group = 3,

@@ -38,7 +38,7 @@ impl Traffic {
 /// How much of what is meant for a receiver it is sent, and why not all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thinning {
-    /// Of the updates that were meant for it since the last probe, how many in a thousand were sent.
+    /// How many in a thousand were sent of the updates that were meant for it since the last probe.
     pub share: u16,
     /// How many were not; later ones are not counted beyond 2³² − 1.
     pub left_out: u32,

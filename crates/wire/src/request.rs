@@ -65,7 +65,7 @@ impl Acts {
 impl Restriction {
     const NONE: Restriction = Restriction::new(Acts(0), Group::new(0), Group::new(0));
 
-    /// Of these acts in the groups from `first` to `last`.
+    /// Forbids these acts in the groups from `first` to `last`.
     pub const fn new(acts: Acts, first: Group, last: Group) -> Restriction {
         Restriction { acts, first, last }
     }

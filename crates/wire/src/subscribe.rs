@@ -144,7 +144,7 @@ impl Iterator for Changes<'_> {
     }
 }
 
-/// Groups to which the same happens: what that is, and the groups' bytes, so many for each.
+/// Groups to which the same happens: what that is, the groups' bytes, and how many bytes each group has.
 #[derive(Clone, Copy, Debug)]
 struct Section<'a> {
     key: [u8; 2],
@@ -397,7 +397,7 @@ mod tests {
     use crate::seeded;
     use proptest::prelude::*;
 
-    // The issue of the spine asks for at least 350 changes a packet (as in Forest's own format).
+    // Forest's own format has room for 350 changes in a packet. This one promises no less.
     const _: () = assert!(MAX_CHANGES >= 350);
 
     #[test]

@@ -16,7 +16,7 @@ impl Weight {
     pub const ONE: Weight = Weight(128);
     /// The smallest weight.
     pub const LEAST: Weight = Weight(0);
-    /// Of what is left out only when everything else was: see [`Weight::is_important`].
+    /// The weight of what is left out only when everything else was: see [`Weight::is_important`].
     pub const IMPORTANT: Weight = Weight(u8::MAX);
 
     /// The weight that is nearest to `value`, from [`Weight::LEAST`] to the one below

@@ -20,7 +20,7 @@ pub(super) struct Layout {
     pub(super) relays: u16,
     pub(super) core: Core,
     pub(super) mode: ModeName,
-    /// Of no meaning in immediate mode.
+    /// Means nothing in immediate mode.
     pub(super) tick_ms: u16,
 }
 

@@ -137,7 +137,7 @@ impl Attacker {
 }
 
 struct Flood {
-    /// Of strangers.
+    /// The strangers' sockets.
     sockets: Vec<Socket>,
     members: Members,
     /// Whose turn it is.

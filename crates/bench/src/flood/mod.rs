@@ -81,7 +81,7 @@ struct FloodRow {
     /// The same ratio, and what was missing, when the flood does not go to the relay.
     age_p99_ratio_elsewhere: Option<f64>,
     missing_elsewhere: Option<u64>,
-    /// Of one processor, over the whole walk.
+    /// The share of one processor, over the whole walk.
     relay_cpu_share: f64,
     /// What the relay dropped, by reason.
     drops: BTreeMap<String, u64>,

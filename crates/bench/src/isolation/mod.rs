@@ -93,9 +93,9 @@ struct Row {
     threads: u16,
     /// Packets of the flood that were sent to the relay, a second.
     flood_pps_offered: f64,
-    /// Of those, what the relay took; where somebody wants it, what it sent on.
+    /// How many of them the relay took; where somebody wants them, how many it sent on.
     flood_pps_through: f64,
-    /// Of the deliveries that were due, from 0 to 1.
+    /// The share of the deliveries that were due, from 0 to 1.
     victim_delivered: f64,
     victim_age_p99_ms: f64,
     quiet_delivered: f64,

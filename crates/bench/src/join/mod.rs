@@ -56,7 +56,7 @@ struct JoinRow {
     /// What the flood takes of each second of a processor.
     flood_cpu_share: Option<f64>,
     join_us: f64,
-    /// Of that: the check of the token, with its signature.
+    /// The part of it that is the check of the token, with its signature.
     token_us: f64,
     /// The rest, of which the key agreement is most: four times X25519.
     key_agreement_and_rest_us: f64,

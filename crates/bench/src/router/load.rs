@@ -80,7 +80,7 @@ pub(super) struct Load {
 pub(super) type Idle<'a> = &'a mut dyn FnMut() -> anyhow::Result<()>;
 
 impl Load {
-    /// Opens the sockets. With a router, so many routes lead to who is behind them.
+    /// Opens the sockets. With a router, `routes` routes lead to whoever is behind them.
     pub(super) fn open(
         side: Side,
         case: &Case,

@@ -20,10 +20,10 @@ pub(super) struct Row {
     pub(super) engine: String,
     /// Routes that the router knew, at least.
     pub(super) routes: u64,
-    /// Of the router: processor time for a copy, and copies by the wall clock.
+    /// The router's processor time for a copy, and its copies by the wall clock.
     pub(super) ns_per_copy: f64,
     pub(super) copies_per_s: f64,
-    /// Of the bare reflector, and of the one that opens and seals.
+    /// The bare reflector's processor time, and that of the one that opens and seals.
     pub(super) bare_ns_per_copy: f64,
     pub(super) sealing_ns_per_copy: f64,
     /// The bare reflector's processor time over the router's, and its range.
@@ -34,7 +34,7 @@ pub(super) struct Row {
     pub(super) ratio_sealed: f64,
     /// Copies that a datagram from the router brought.
     pub(super) copies_per_datagram: f64,
-    /// Of all rounds, warming up included: copies that were due, that did not come, that came twice.
+    /// Copies of all rounds, warming up included: those that were due, that did not come, that came twice.
     pub(super) copies: u64,
     pub(super) lost: u64,
     pub(super) doubled: u64,

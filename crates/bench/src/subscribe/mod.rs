@@ -32,7 +32,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use walk::{Walk, Walker};
 
-/// Changes in a packet: what the issue of the spine promises to fit, and the fewest.
+/// Changes in a packet: as many as the format promises to fit, and the fewest.
 const CHANGES: [u32; 2] = [350, 1];
 const PARTICIPANTS: usize = 256;
 /// Groups that each is subscribed to, half of them shared with the next participant.

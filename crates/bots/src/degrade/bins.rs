@@ -15,9 +15,9 @@ pub struct Row {
     pub distance_m: f64,
     /// Updates a second that a walker there published.
     pub demand_hz: f64,
-    /// Of which so many are a viewer's fair share.
+    /// How many of them are a viewer's fair share.
     pub fair_hz: f64,
-    /// And so many came.
+    /// How many came.
     pub delivered_hz: f64,
     /// Half of those that came had this age on arrival or less, milliseconds. 0 if none came.
     pub age_p50_ms: f64,

@@ -52,7 +52,7 @@ pub struct BudgetSummary {
     pub utilisation: f64,
     /// Bytes beyond the budget and one datagram in the worst 100 ms of any viewer.
     pub over_budget_bytes: f64,
-    /// Of what was fair for the ten walkers nearest to a viewer, so much came.
+    /// Which share came of what was fair for the ten walkers nearest to a viewer.
     pub nearest_ten_of_fair: f64,
     /// 99 of 100 of their updates had this age or less, milliseconds.
     pub nearest_ten_age_p99_ms: f64,

@@ -9,7 +9,7 @@ use std::iter::Peekable;
 use std::time::Duration;
 use std::vec::IntoIter;
 
-/// So many of the walkers around a viewer are its nearest.
+/// How many of the walkers around a viewer count as its nearest.
 const NEAREST: usize = 10;
 /// How often it is seen which they are.
 const NEAREST_EVERY: Duration = Duration::from_millis(250);
@@ -74,7 +74,7 @@ impl<'a> Timeline<'a> {
     }
 }
 
-/// What some viewers have asked for: at a time, for a walker, so much more or less than before.
+/// What some viewers have asked for: when, for which walker, and how much more or less than before.
 fn asks_of(viewers: &[Viewed]) -> Vec<(Time, u32, f64)> {
     let mut asks = Vec::new();
     for viewed in viewers {

@@ -8,7 +8,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::time::Duration;
 
-/// So much of the budget's rate waits in the queue at most.
+/// How much waits in the queue at most, in time at the budget's rate.
 const BUFFER: Duration = Duration::from_millis(200);
 
 /// When each update would come through a queue that drops at its tail.

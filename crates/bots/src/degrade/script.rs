@@ -11,8 +11,8 @@ pub struct Phases {
     pub unbounded: Duration,
     /// Their budgets hold for so long before anything is counted.
     pub settling: Duration,
-    /// So much is played after the last update that counts: what thins has something newer to send until
-    /// the end.
+    /// How much is played after the last update that counts, so that what thins has something newer to send
+    /// until the end.
     pub tail: Duration,
 }
 

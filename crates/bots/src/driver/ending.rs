@@ -8,7 +8,7 @@ use canopy_judge::Gap;
 use canopy_wire::Time;
 use std::time::Duration;
 
-/// At the end, deliveries on their way are waited for; with several relays, so long and their way.
+/// How long deliveries on their way are waited for at the end. With several relays, their way is added.
 const SETTLE_LIMIT: Duration = Duration::from_secs(2);
 
 impl Crowd<'_> {

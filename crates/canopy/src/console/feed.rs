@@ -30,7 +30,7 @@ struct Frame {
     avatars: Vec<(u32, f64, f64)>,
     viewer: Option<ViewerFrame>,
     crowd: Option<CrowdFrame>,
-    /// Of all relays of a demo together.
+    /// The rates of all relays of a demo together.
     relay: Option<RelayRates>,
     net: Option<RelaysFrame>,
     links: Vec<LinkLoads>,

@@ -66,7 +66,7 @@ struct LinkFrame {
     /// Whether the world's tree runs over it.
     tree: bool,
     round_trip_ms: Option<f64>,
-    /// Of both directions, of UDP payload.
+    /// UDP payload in both directions.
     bits_per_s: u64,
 }
 

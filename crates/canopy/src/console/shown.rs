@@ -21,7 +21,7 @@ pub(crate) struct Shown {
 /// What can be seen of the relays.
 #[derive(Default)]
 pub(crate) struct ShownRelays {
-    /// Of each relay; `None` if it was killed.
+    /// One for each relay; `None` if it was killed.
     pub(crate) watches: Vec<Option<RelayWatch>>,
     /// The relays at both ends of links that were cut here.
     cut: BTreeSet<[usize; 2]>,
@@ -49,7 +49,7 @@ pub(crate) struct Happening {
 
 /// How the relays are.
 pub(crate) struct Look {
-    /// Of each relay; `None` if it was killed.
+    /// One for each relay; `None` if it was killed.
     pub(crate) relays: Vec<Option<ThreadStatus>>,
     /// What the controller knows.
     pub(crate) overlay: Overlay,

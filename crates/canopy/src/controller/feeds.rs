@@ -23,7 +23,7 @@ pub(super) struct Feeds(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    /// Of each world that somebody follows, its areas.
+    /// The areas of each world that somebody follows.
     worlds: Mutex<HashMap<WorldId, watch::Sender<Option<Told>>>>,
     /// How many channels there were: their numbers.
     channels: AtomicU64,

@@ -47,7 +47,7 @@ pub(crate) struct Relays(Arc<Mutex<Open>>);
 
 #[derive(Default)]
 struct Open {
-    /// Of each relay the newest.
+    /// The newest of each relay.
     live: BTreeMap<RelayId, Live>,
     /// How many were registered: their numbers.
     registered: u64,

@@ -18,7 +18,7 @@ type Demo = (Arc<DemoRelays>, Arc<View>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     Deed(Deed),
-    /// Of a viewer: so many bits a second at most, or everything.
+    /// A viewer is sent this many bits a second at most, or everything.
     Limit(u32, Option<u64>),
 }
 

@@ -117,8 +117,8 @@ pub(super) struct GroupReport {
     pub(super) level: u8,
 }
 
-/// How old what a page lists of routes and groups may be: so often at most do data threads copy them,
-/// however many look.
+/// How old a page's list of routes and groups may be. Data threads copy them no more often than this, however
+/// many look.
 const LISTED_EVERY: Duration = Duration::from_millis(250);
 
 /// What the data threads told when somebody last looked.

@@ -259,7 +259,7 @@ impl SetCommand {
         let path = path(&self.name);
         let given = [self.up_bits, self.up_packets, self.down_bits, self.down_packets];
         let budget = if given.iter().any(Option::is_some) {
-            // Of the four numbers those that are not given stay.
+            // Those of the four numbers that are not given stay.
             let before = client.get::<WorldView>(&path).await?.budget;
             Some(Budget {
                 up_bits: self.up_bits.unwrap_or(before.up_bits),

@@ -17,7 +17,7 @@ pub(crate) struct NetworkArgs {
         conflicts_with = "points"
     )]
     network: Option<PathBuf>,
-    /// Instead of a file: so many points, uniformly over a square, every two linked directly
+    /// Instead of a file: N points, uniformly over a square, every two linked directly
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     points: Option<u32>,
     /// Decides where the points are

@@ -250,7 +250,7 @@ fn links_and_branches_become_what_the_relay_is_given() {
     let own: [u8; 32] = key(8);
     let links: Vec<_> = settings.links.iter().map(|link| link.config(&own).unwrap()).collect();
     let path = SocketAddr::from(([10, 0, 0, 2], 4040)).into();
-    // Of two keys the smaller calls, unless it is said.
+    // The smaller of two keys calls, unless it is said.
     let seventh = LinkConfig { key: key(7), path, thread: 0, calls: false };
     let ninth = LinkConfig { key: key(9), path, thread: 3, calls: false };
     assert_eq!(links, [seventh, ninth]);
@@ -402,7 +402,7 @@ fn what_a_running_relay_cannot_change_is_named() {
 fn only_what_a_running_relay_changes_is_not_fixed() {
     let before = resolve("", RelayArgs::default()).unwrap();
     for setting in super::file::keys_of("limits") {
-        // Of these values one is valid for each, and nobody's default.
+        // One of these values is valid for each setting, and is nobody's default.
         let after = ["1300", "20000", "\"all\""].iter().find_map(|value| {
             resolve(&format!("[limits]\n{setting} = {value}"), RelayArgs::default()).ok()
         });

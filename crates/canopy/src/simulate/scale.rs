@@ -80,9 +80,9 @@ struct World {
 #[derive(Serialize)]
 struct Growth {
     core: ScaleCore,
-    /// Of the addresses that the relay with most of them knows the way to, its own among them.
+    /// How the number of addresses grows that the relay with most of them knows the way to, its own among them.
     addresses_exponent: f64,
-    /// Of those that it has learned.
+    /// How the number of those grows that it has learned.
     routes_exponent: f64,
     /// The most addresses, in square roots of the number of endpoints.
     most_per_root: f64,

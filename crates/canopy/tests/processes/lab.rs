@@ -14,7 +14,7 @@ fn lab(flags: &[&str]) -> Server {
     Server::start_telling(&[&["lab", "net", "--json"], flags].concat(), Stdio::piped())
 }
 
-/// Of each relay what stands under a key.
+/// What stands under a key, for each relay.
 fn of_relays(lab: &Server, key: &str) -> Vec<String> {
     let relays = lab.ready["relays"].as_array().expect("a list of relays");
     let text = |value: &serde_json::Value| match value {

@@ -117,7 +117,7 @@ impl Controller {
         self.state.worlds.get(&running.world)
     }
 
-    /// Of every account: what may be reserved, and what is.
+    /// Every account: what may be reserved of it, and what is.
     pub fn accounts(&self) -> impl Iterator<Item = (Account, Rate, Rate)> + '_ {
         self.state.ledger.all()
     }

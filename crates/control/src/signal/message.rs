@@ -195,8 +195,8 @@ pub enum Message {
     },
 }
 
-/// Of so many comtrees a beat says that the next parent is the way to the core. The others follow once
-/// those are done.
+/// For how many comtrees at most a beat says that the next parent is the way to the core. The others follow
+/// once those are done.
 pub const MOST_SUCCEEDED: usize = 256;
 
 impl Message {

@@ -14,5 +14,5 @@ pub use callee::{Callee, Ticket};
 pub use caller::{Caller, Retry};
 pub use message::{Answer, Branch, Call, Item, ItemKey, LinkReport, MOST_SUCCEEDED, Message, Role};
 
-/// So many calls may be on their way to a relay.
+/// How many calls may be on their way to a relay.
 pub const WINDOW: u64 = 64;

@@ -16,7 +16,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 pub(crate) const CLONERS: [EngineName; 2] = [EngineName::TcBpf, EngineName::Xdp];
-/// So long may anything take.
+/// How long anything may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The near host's address of a family, and the far host's addresses.

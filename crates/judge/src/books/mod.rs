@@ -71,7 +71,7 @@ pub struct Books {
 
 type Verdict = Result<(), String>;
 
-/// Of the first byte, those that say whose a packet is.
+/// The bits of the first byte that say whose a packet is.
 const CLASS_BITS: u8 = 7;
 
 impl Page {

@@ -30,7 +30,7 @@ pub struct SendReport {
     pub dropped: u64,
     /// How often a queue was full.
     pub waits: u64,
-    /// Of the datagrams sent, those that were copied in the kernel.
+    /// How many of the datagrams sent were copied in the kernel.
     pub cloned: u64,
     /// Datagrams that were sent one by one instead of in the engine's own way.
     pub fallbacks: u64,

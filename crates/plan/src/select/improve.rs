@@ -8,7 +8,7 @@ use crate::provision::{Side, sides_below};
 use crate::tree::Tree;
 use std::collections::VecDeque;
 
-/// Of a node with very many links, so many of the shortest are tried.
+/// How many of a node's links are tried, the shortest first, if it has very many.
 const NEAREST: usize = 32;
 /// The search ends when a pass over all links finds nothing, and at the latest after so many.
 const MOST_PASSES: usize = 64;

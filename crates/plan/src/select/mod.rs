@@ -96,7 +96,7 @@ pub struct Choice {
 
 /// Hybrids switch after such shares of the nodes.
 const SWITCHES: [f64; 9] = [0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0];
-/// Where growing a tree is slow, so many roots are tried.
+/// How many roots are tried where growing a tree is slow.
 const FEW_ROOTS: usize = 16;
 /// On larger networks than this, checking what is free makes growing slow.
 const SLOW_NODES: usize = 100;

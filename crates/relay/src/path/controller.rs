@@ -44,8 +44,8 @@ const GAMMA_FIRST: f64 = 0.03;
 const DLOSS: f64 = 0.010;
 /// A loss below which there is hardly a signal (`PLRREF`): radio links lose as much without congestion.
 const PLRREF: f64 = 0.02;
-/// Of the loss the average over so many datagrams counts; it fades within so many seconds, and what is
-/// beyond so much makes no difference.
+/// Over how many datagrams loss is averaged, within how many seconds it fades, and above which share more of it
+/// makes no difference.
 const LOSS_MEMORY: f64 = 300.0;
 const LOSS_FADES: f64 = 1.0;
 const LOSS_MOST: f64 = 0.06;
@@ -75,15 +75,15 @@ const GROWTH_AT_1M: f64 = 0.25;
 const EMPTY_EVERY: Duration = Duration::from_secs(8);
 const EMPTY_WITHIN: Duration = Duration::from_millis(700);
 const EMPTYING: f64 = 0.75;
-/// Of the most that arrived lately so much is forgotten in a second.
+/// Which share of the most that arrived lately is forgotten in a second.
 const FADES: f64 = 0.3;
-/// Where less is sent than the rate allows, it is at most so many times what has arrived lately.
+/// Where less is sent than the rate allows, the rate is at most this many times what has arrived lately.
 const BEYOND_SEEN: f64 = 2.5;
 /// What is sent uses the rate if it is such a part of it.
 const USED: f64 = 0.7;
-/// Of what the path bore when its queue grew, so much is sent again once the queue is gone.
+/// Which share of what the path bore when its queue grew is sent again once the queue is gone.
 const RECOVERED: f64 = 0.96;
-/// When the rate is so many times that without a sign of congestion, the path has become faster.
+/// When the rate is this many times what the path bore, without a sign of congestion, the path has become faster.
 const SURPASSED: f64 = 1.1;
 /// Reports that come at once are no reason to grow faster.
 const LEAST_LAG: f64 = 0.05;
@@ -107,11 +107,11 @@ pub(crate) struct Seen {
     pub(crate) bits: u64,
     /// Datagrams that were sent between the two probes.
     pub(crate) sent: u32,
-    /// Of all that were sent before the probe, those that had not arrived before it; wraps.
+    /// How many of those that were sent before the probe had not arrived before it; wraps.
     pub(crate) missing: u32,
 }
 
-/// Of one receiver.
+/// Decides the rate of one receiver.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Controller {
     /// `r_ref`, in bits a second.
@@ -147,7 +147,7 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    /// Of a receiver whose first report has arrived.
+    /// The controller of a receiver whose first report has arrived.
     pub(crate) fn new(now: Time, one_way: u32, missing: u32) -> Controller {
         Controller {
             rate: FIRST_RATE as f64,

@@ -52,8 +52,8 @@ pub(crate) struct Due {
     pub(crate) port: PortIndex,
     pub(crate) number: u32,
     pub(crate) sent: Traffic,
-    /// Of the updates that were meant for the receiver since its last probe, how many in a thousand were
-    /// sent, and how many were not.
+    /// How many in a thousand of the updates that were meant for the receiver since its last probe were sent,
+    /// and how many were not.
     pub(crate) share: u16,
     pub(crate) left_out: u32,
 }
@@ -145,7 +145,7 @@ impl Paths {
         self.sent.get(port as usize).map_or(0, |sent| sent.traffic.bytes)
     }
 
-    /// So many updates that were meant for a port were not sent, because its budget was spent.
+    /// Counts updates that were meant for a port and were not sent, because its budget was spent.
     pub(crate) fn left_out(&mut self, port: PortIndex, updates: u32) {
         if let Some(sent) = self.sent.get_mut(port as usize) {
             sent.left_out = sent.left_out.saturating_add(updates);

@@ -180,7 +180,7 @@ pub(crate) fn micros(now: Time) -> u32 {
     (now.as_nanos() / 1000) as u32
 }
 
-/// Of what was sent before a probe, the datagrams that had not arrived before it.
+/// How many datagrams that were sent before a probe had not arrived before it.
 fn missing(sent: Traffic, report: &Report) -> u32 {
     sent.datagrams.wrapping_sub(report.received.datagrams)
 }

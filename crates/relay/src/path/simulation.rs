@@ -18,11 +18,11 @@ const LONGEST: u32 = 1200;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scene {
     pub(crate) receivers: usize,
-    /// Of the bottleneck, in bits a second, in the first, second, ... part of the time.
+    /// The bottleneck's rates, in bits a second, in the first, second and third part of the time.
     pub(crate) rates: [u64; 3],
     pub(crate) buffer: Duration,
     pub(crate) round_trip: Duration,
-    /// Of each receiver, in bits a second.
+    /// What each receiver wants, in bits a second.
     pub(crate) demand: u64,
     /// Datagrams in a thousand that are lost before the bottleneck.
     pub(crate) loss: u64,

@@ -45,7 +45,7 @@ impl Relay {
         self.thinning.set_down(port, self.meters.down_of(port).least(share));
     }
 
-    /// The participants of a comtree may send, and be sent, so much together from now on.
+    /// Sets how much the participants of a comtree may send, and be sent, together from now on.
     pub(super) fn set_comtree_budget(&mut self, now: Time, comtree: ComtreeIndex, budget: &Budget) {
         self.comtrees.get_mut(comtree).meter.set_budget(now, budget);
         let down = Down { updates: budget.down_packets, bits: budget.down_bits };
@@ -230,8 +230,8 @@ impl Relay {
         Some(port)
     }
 
-    /// Whether an update of a comtree finds room to wait. Up to half of the room is whose comes first.
-    /// Of the rest one comtree gets a half, so that another always finds some.
+    /// Whether an update of a comtree finds room to wait. Half of the room is for whoever
+    /// comes first. One comtree gets at most half of the rest, so that another always finds some.
     pub(super) fn find_room(&mut self, comtree: Comtree, len: usize) -> Result<(), DropReason> {
         if !self.pending.is_half_full() {
             return Ok(());

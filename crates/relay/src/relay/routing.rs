@@ -121,7 +121,7 @@ impl Relay {
         }
         let has_site = self.comtrees.get(index).tree.has_anywhere(Reach::SITE);
         if is_own_site && !has_site {
-            // Of this site there is this relay alone.
+            // This relay is the only one of its site.
             let thread = self.thread_of(update.comtree, update.dst).filter(|_| may_pass);
             let thread = thread.ok_or(DropReason::UnknownDestination)?;
             // Whether somebody is there or not, this is the way.
@@ -216,7 +216,7 @@ impl Relay {
             asked += 1;
         }
         if asked == 0 {
-            // Of the copies of an update that asks for the way, most end where nobody is.
+            // An update that asks for the way is copied to everywhere, and most copies end where nobody is.
             self.counters.route_requests_ended += u64::from(was_asking);
             return if was_asking { Ok(()) } else { Err(DropReason::UnknownDestination) };
         }

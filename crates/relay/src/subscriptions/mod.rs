@@ -102,7 +102,7 @@ impl SubscriptionTable {
         self.groups_of_comtrees.total()
     }
 
-    /// So many comtrees share the table from now on.
+    /// Sets how many comtrees share the table from now on.
     pub(crate) fn deal(&mut self, comtrees: u32) {
         self.of_comtrees.deal(comtrees);
         self.groups_of_comtrees.deal(comtrees);

@@ -127,7 +127,7 @@ impl Allowance {
         self.left.min(self.left_of_window()) - self.held
     }
 
-    /// So much of what is left may not be spent until further notice.
+    /// Sets how much of what is left may not be spent until further notice.
     pub(crate) fn hold(&mut self, held: i64) {
         self.held = held;
     }

@@ -1,6 +1,6 @@
 //! How branches share a link: weighted max-min fairness with demands, in parts of the link's capacity.
 
-/// Of a link whose guarantees are all of it, the branches without one have this part.
+/// Which part of a link its branches without a guarantee have, where the guarantees add up to all of it.
 const LEAST_WITHOUT: f64 = 0.05;
 
 /// What a branch wants of its link, and gets. Parts of the capacity.

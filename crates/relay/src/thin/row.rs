@@ -1,6 +1,6 @@
 //! What waits for one limited receiver, and what of it goes next.
 //!
-//! Of each flow the newest update waits. Ten times a second the row works out the rates of weighted max-min
+//! The newest update of each flow waits. Ten times a second the row works out the rates of weighted max-min
 //! fairness with demands (Meru §4.3): a flow that sends less than its share is *free*, and what it leaves goes
 //! to the others; nobody gets less than the *floor*. A flow that is not free collects credit at its rate, and
 //! an update goes for each that it has. So updates of a flow are evenly spaced.
@@ -27,7 +27,7 @@ const OVERTAKEN_BY: u16 = 512;
 const SMOOTH: f32 = 2.0;
 /// Which part of a budget that was not used, or was promised and not there, is made up for at a time.
 const CORRECT: f32 = 0.5;
-/// Of the flows that are due, a few more than will go are put in order.
+/// How many more of the flows that are due are put in order than will probably go.
 const SPARE_CHOICES: usize = 4;
 
 /// How rows are served.
@@ -438,7 +438,7 @@ impl Row {
         for pair in &mut self.pairs {
             let age = at.wrapping_sub(pair.since) as f32 / 1e3;
             let rate = f32::from(core::mem::take(&mut pair.came)) / passed;
-            // Of a new flow, the mean of all that is known.
+            // A new flow has no past to smooth with: its demand is the plain mean since it came.
             let share = share.max((passed / age.max(passed)).min(1.0));
             pair.demand += (rate - pair.demand) * share;
         }

@@ -248,8 +248,8 @@ fn probes(world: &mut World) -> Vec<Vec<u8>> {
     probes
 }
 
-/// Of every kind, class and version, with every length: what has not proved that it is at its
-/// ip:port is never sent more than it sent.
+/// Packets of every kind, class, version and length: whoever has not proved that it is at its ip:port is
+/// never sent more than it sent.
 #[test]
 fn probes_for_amplification_bring_no_more_bytes_than_they_cost() {
     // However many come from one ip:port, all are answered that ever are.

@@ -196,7 +196,7 @@ fn a_connect_that_was_held_back_does_not_take_the_address_from_the_newer_session
     let len = world.participants[slow].session.poll_transmit(world.now, &mut out).unwrap();
     let path = world.participants[slow].path;
     crash(&mut world, slow);
-    // Of two proofs at one instant the nonce would decide.
+    // The nonce would decide between two proofs of one instant.
     world.now = world.now + Duration::from_millis(1);
     let newer = join(&mut world, 2, 1, ticket);
     assert_eq!(world.address(newer), address);

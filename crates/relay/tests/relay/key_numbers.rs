@@ -26,7 +26,7 @@ enum Step {
     Pass {
         millis: u64,
     },
-    /// So many of the next datagrams up and down are lost.
+    /// Loses this many of the next datagrams up and down.
     Lose {
         up: usize,
         down: usize,
@@ -212,7 +212,7 @@ fn rules() -> ProptestConfig {
 
 proptest! {
     #![proptest_config(rules())]
-    /// Of two packets under one key and number, whoever has both can read and forge.
+    /// Whoever has two packets under one key and number can read and forge.
     #[test]
     fn no_key_seals_two_packets_with_one_number(steps in proptest::collection::vec(step(), 1..150)) {
         let mut life = Life::new();

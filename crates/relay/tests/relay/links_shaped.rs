@@ -12,7 +12,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const MEGABIT: Down = Down { bits: 1_000_000, updates: 0 };
 const MODES: [Mode; 2] = [Mode::Immediate, PERIODIC];
 
-/// What one participant publishes: so many groups in turn, all at one rate.
+/// What one participant publishes: to a number of groups in turn, to all at one rate.
 #[derive(Clone, Copy)]
 struct Crowd {
     publisher: usize,

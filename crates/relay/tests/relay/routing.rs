@@ -129,7 +129,7 @@ fn who_sends_to_nobody_hears_so_and_does_not_flood() {
     world.settle();
     assert_eq!(world.dropped(DropReason::UnknownDestination), 1);
     assert!(world.events(0).contains(&Event::Gone(nobody)), "whose site it is says so");
-    // Of a site that is nowhere nobody can say so: after a while it counts as gone.
+    // Nobody can say that a site is nowhere: after a while it counts as gone.
     let mut told = 0;
     for _ in 0..40 {
         world.publish_to(0, nowhere, 0, Flags(0), b"x");

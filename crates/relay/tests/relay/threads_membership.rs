@@ -229,7 +229,7 @@ fn who_comes_back_to_a_full_relay_gets_its_own_place() {
     world.join(1);
     let path = world.participants[0].path;
     world.participants[0].path = ip_port(4000).into();
-    // Of two proofs at one instant the nonce would decide.
+    // The nonce would decide between two proofs of one instant.
     world.now = world.now + Duration::from_millis(1);
     let again = world.add_participant(2, COMTREE);
     world.participants[again].path = path;

@@ -5,8 +5,8 @@ use crate::seal::{GroupOpener, OpenError};
 use canopy_wire::{GroupKey, GroupKeyHeld, GroupKeyNumber, Time};
 use core::time::Duration;
 
-/// So long after a later key has come, an earlier one is still taken: the relay goes on sealing with
-/// it until all members have the later one, half a second at most, and what it sealed may be late.
+/// How long an earlier key is still taken after a later one has come. The relay goes on sealing with
+/// the earlier one until all members have the later, half a second at most, and what it sealed may be late.
 const EARLIER_KEY_LIVES: Duration = Duration::from_secs(2);
 /// The one in use, the next, and one before.
 const MAX_HELD: usize = 3;
@@ -41,7 +41,7 @@ pub(super) struct GroupKeys {
 }
 
 impl GroupKeys {
-    /// Of a session that has just begun on a comtree whose members share a key.
+    /// Those of a session that has just begun on a comtree whose members share a key.
     pub(super) fn awaited(now: Time) -> GroupKeys {
         GroupKeys { ask_at: Some(now + FIRST_PATIENCE), ..GroupKeys::default() }
     }

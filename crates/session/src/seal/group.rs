@@ -225,7 +225,7 @@ mod tests {
             for at in 0..datagram.len() {
                 let mut altered = sealed(&mut one, payload);
                 altered[at] ^= 1;
-                // Of the number, which says whose key it is, the opener is not asked.
+                // The opener is not asked about the number, which says whose key it is.
                 assert!(openers[0].open(&mut altered).is_err(), "byte {at}");
             }
         }

@@ -40,11 +40,11 @@ pub(crate) struct Sealer {
 pub struct Opener {
     ladder: Ladder,
     key: EpochKey,
-    /// Of a neighbouring epoch: in the first half of an epoch of the one before, if there was one, and
-    /// in the second of the next. Few sessions live to see one.
+    /// The key of a neighbouring epoch: in the first half of an epoch that of the one before, if there was one,
+    /// and in the second half that of the next. Few sessions live to see one.
     neighbour: Option<Box<EpochKey>>,
     window: ReplayWindow,
-    /// Of a link: what was seen in each lane. One that is flooded is read far behind another, and its
+    /// What a link has seen in each lane. One that is flooded is read far behind another, and its
     /// packets are not old for that. No packet can change lanes, for its session's number is
     /// authenticated.
     lanes: Option<Box<[ReplayWindow; Lane::COUNT as usize]>>,

@@ -21,7 +21,7 @@ impl ReplayWindow {
     /// A window in which all that came before `first` counts as seen.
     pub(crate) fn starting_at(first: u64) -> ReplayWindow {
         let mut window = ReplayWindow { end: first, words: [u64::MAX; WORDS] };
-        // Of the word that `first` is in, nothing from there on.
+        // Nothing has been seen from `first` on in the word that it is in.
         window.words[word_of(first)] = bit_of(first) - 1;
         window
     }

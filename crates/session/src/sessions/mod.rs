@@ -97,7 +97,7 @@ pub struct Ended(pub SessionIndex);
 
 /// How many of the sessions that left their paths soon are remembered one by one.
 const MAX_LEFT: usize = 1024;
-/// Of those before, the latest proof of many paths is.
+/// How many places there are for those before: each has the latest proof of many paths.
 const LEFT_BEFORE: usize = 4096;
 
 /// The participants of one data thread.

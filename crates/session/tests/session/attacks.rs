@@ -126,7 +126,7 @@ fn an_altered_welcome_is_not_believed() {
         for at in (0..welcome.len()).filter(|at| says_something(*at)) {
             let mut altered = welcome.clone();
             altered[at] ^= bit;
-            // Of another kind or to another nonce, it is of no concern; otherwise it is forged.
+            // If its kind or its nonce is another, it is of no concern; otherwise it is forged.
             let is_of_no_concern = (8..HEADER_LEN + 8).contains(&at);
             let heard = pair.hear(NOW, &mut altered);
             assert!(heard.is_err() || is_of_no_concern, "bit {bit:#x} of byte {at}");

@@ -236,7 +236,7 @@ fn a_late_copy_of_a_move_moves_nothing() {
         assert_eq!(table.sessions.path(member.session), Some(at(port)));
         moves.push((port, rebind));
     }
-    // Of the one that holds it is answered again, for its answer may be lost.
+    // A copy of the rebind that holds it is answered again, for its answer may be lost.
     let last = moves.pop().unwrap();
     for (port, rebind) in &moves {
         assert_eq!(table.rebind(at(*port), rebind), (Err(DropReason::Stale), Vec::new()), "{port}");

@@ -7,7 +7,7 @@ use crate::world::updates_in;
 use canopy_session::{LoggedKeys, Opener, PublicKey};
 use std::collections::BTreeMap;
 
-/// Of each wire the keys of so many of its last sessions are kept.
+/// For how many of a wire's last sessions the keys are kept.
 const MOST: usize = 3;
 
 /// Opens what is sent on the wires.

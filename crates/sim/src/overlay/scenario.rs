@@ -98,7 +98,7 @@ pub(crate) struct Scenario {
     pub(crate) trees: Vec<Tree>,
     /// Data threads of each relay.
     pub(crate) threads: Vec<u16>,
-    /// Of each link: its data thread, and whether the relay with the smaller number calls.
+    /// For each link: its data thread, and whether the relay with the smaller number calls.
     pub(crate) calls: Vec<(u16, bool)>,
     pub(crate) participants: usize,
     pub(crate) habits: Habits,

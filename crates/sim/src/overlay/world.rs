@@ -56,7 +56,7 @@ pub(crate) struct World<'a> {
     queue: Queue<Step>,
     pub(crate) network: Network,
     machines: Vec<Machine>,
-    /// Of each link, whether it is cut.
+    /// Whether each link is cut.
     cut: Vec<bool>,
     pub(crate) trace: Trace<'a>,
     saboteur: Saboteur,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Groups that every participant subscribes to.
 pub(crate) const WANTS: usize = 4;
-/// So many participants there are for each group.
+/// How many participants there are for each group.
 pub(crate) const PARTICIPANTS_PER_GROUP: u32 = 4;
 
 /// A world whose cost is asked for.

@@ -21,7 +21,7 @@ pub(crate) const COMTREE: Comtree = Comtree(1);
 const PORT: u16 = 4747;
 /// What one turn takes in virtual time, as it does on a real machine with a handful of datagrams.
 const TURN: Duration = Duration::from_micros(50);
-/// So long nothing is refreshed: what is measured is the first time.
+/// An interval that is longer than any run, so that nothing is refreshed: only the first time is measured.
 const LONG: Duration = Duration::from_secs(3600);
 
 /// Where a relay is reached.

@@ -43,7 +43,7 @@ impl Tree {
         let mut open: Vec<usize> = Vec::new();
         for relay in 0..relays {
             let parent = (relay > 0).then(|| {
-                // Of two, the one nearer to the centre: a network is not joined into a line.
+                // Two are drawn, and the one nearer to the centre is taken, so that the network is no line.
                 let [one, other] = [0, 1].map(|_| rng.random_range(0..open.len()));
                 let is_nearer = nodes[open[one]].depth <= nodes[open[other]].depth;
                 let place = if is_nearer { one } else { other };

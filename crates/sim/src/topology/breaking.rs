@@ -86,8 +86,8 @@ impl World<'_> {
         }
     }
 
-    /// Of a fault of something on which a world depends, what that is. A link that fails again and again
-    /// is left alone on purpose, so none fails twice so.
+    /// Chooses what fails, where a fault is to hit something on which a world depends. Nothing is chosen twice:
+    /// the controller leaves alone a link that fails again and again, on purpose.
     fn choose(&mut self, fault: Fault) -> Fault {
         let of_tree = [Fault::LinkOfTree, Fault::RelayOfTree, Fault::StormOfTree];
         if !of_tree.contains(&fault) {

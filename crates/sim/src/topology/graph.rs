@@ -27,7 +27,7 @@ pub(crate) struct Down<'a> {
 }
 
 impl Graph {
-    /// Of parallel links the shortest one counts: two relays have one session with each other.
+    /// The shortest of parallel links counts: two relays have one session with each other.
     pub(crate) fn new(network: &Network) -> Graph {
         let mut shortest: BTreeMap<[usize; 2], f64> = BTreeMap::new();
         for link in network.links() {

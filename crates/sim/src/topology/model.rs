@@ -10,7 +10,7 @@ const PATIENCE: Duration = Duration::from_millis(1_000);
 /// relays pass subscriptions on to each other.
 const SPREADS: Duration = Duration::from_millis(1_500);
 
-/// So many faults are told of.
+/// How many faults are reported at most.
 const MOST_FAULTS: usize = 20;
 
 struct Published {

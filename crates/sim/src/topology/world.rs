@@ -106,7 +106,7 @@ pub(crate) struct World<'a> {
     pub(crate) is_over: bool,
     /// When the controller was settled last, as far as was looked.
     pub(crate) settled_at: Time,
-    /// Of each link, whether it is cut; and what passed over it in this second, each way.
+    /// Whether each link is cut; and what passed over it in this second, each way.
     pub(crate) cut: Vec<bool>,
     pub(crate) bytes: Vec<[(u64, u64); 2]>,
     pub(crate) wires: Vec<[Time; 2]>,

@@ -500,7 +500,7 @@ pub(crate) const SEALED: u8 = VERSION | Class::Sealed as u8;
 /// The first byte of what is sealed for all members of a comtree.
 pub(crate) const SEALED_FOR_GROUP: u8 = VERSION | Class::Group as u8;
 
-/// A packet of session 70007 with counter 12: so much is clear, the rest could be anything.
+/// A packet of session 70007 with counter 12: this much is in clear, and the rest could be anything.
 pub(crate) fn sealed(ciphertext: &[u8]) -> Vec<u8> {
     let header = Header { counter: 12, ..Header::new(Kind::Updates, SESSION, COMTREE) };
     let clear = altered(header.encode(0)[..CLEAR_LEN].to_vec(), 0, SEALED);

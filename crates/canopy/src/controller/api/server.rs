@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 const MOST: usize = 512;
 /// The head of a request may take so long; between two requests, a connection may rest for so long.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
-/// So long nobody is let in when the process has no file descriptor left.
+/// How long nobody is let in when the process has no file descriptor left.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves a router until the process ends.

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 /// Walks a recorded crowd, or one that it makes up, through a relay of its own on loopback. Each walker
 /// publishes its positions to a group of its own. Viewers at the places of those walkers that stay longest
-/// are subscribed to all others, with weights by distance that follow both, and each has a budget: so many
+/// are subscribed to all others, with weights by distance that follow both, and each has a budget, in
 /// percent of what it is sent without one. What comes is held against the fair share of each walker, as a
 /// fluid model of weighted max-min rates has it.
 #[derive(Args)]
@@ -66,7 +66,7 @@ const SIDE: f64 = 40.0;
 const RATE: f64 = 10.0;
 /// Square metres of a walker.
 const AVATAR: f32 = 1.0;
-/// Of the relay.
+/// The relay's tick.
 const TICK: Duration = Duration::from_millis(50);
 /// Seconds between two notes of how far it is.
 const NOTE_EVERY: u64 = 5;

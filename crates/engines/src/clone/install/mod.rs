@@ -40,7 +40,7 @@ const PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../bpf/groupcast.bpf.
 
 /// The mode of an installation's folder while something is missing from it.
 const CLOSED: u32 = 0o700;
-/// So long a removal waits at most until the kernel has detached the program.
+/// How long a removal waits at most for the kernel to detach the program.
 const DETACHED_WITHIN: Duration = Duration::from_secs(2);
 /// Where the kernel describes its types.
 const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";

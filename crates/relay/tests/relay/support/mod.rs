@@ -589,7 +589,7 @@ impl World {
         for ((here, there), calls) in [((other, one), false), ((one, other), true)] {
             let (key, path) = (self.key_of(there), path_of_thread(there));
             let (caller, called) = (self.number_of(one), self.number_of(other));
-            // Of a relay with a single thread every number is that one's.
+            // Where a relay has a single thread, every number is that one's.
             let link = LinkConfig { key, path, thread: caller.max(called), calls };
             if !self.threads[here].is_linked(&key) {
                 self.threads[here].apply(self.now, Change::AddLink(link)).unwrap();

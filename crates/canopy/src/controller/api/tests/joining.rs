@@ -56,7 +56,7 @@ async fn participants_join_with_a_credential_for_the_world() {
 
     let joined = daemon.joins.join(ask(Some(good.clone()))).await.unwrap();
     let claims = canopy_token::Claims::read_unverified(&joined.token).unwrap();
-    // Of the world's two comtrees the credential grants the first, and there eight groups.
+    // The credential grants the first of the world's two comtrees, and eight groups there.
     assert_eq!(claims.grant.comtrees.len(), 1);
     assert_eq!(claims.grant.comtrees[0].comtree.0, joined.comtrees[0]);
     assert_eq!(claims.grant.comtrees[0].publish.groups[0].to_string(), "0-7");
