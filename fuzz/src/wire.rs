@@ -3,13 +3,13 @@
 
 use canopy_session::GroupOpener;
 use canopy_wire::{
-    Address, Before, Busy, Challenge, Change, Class, Comtree, Connect, Connected, Cookie,
-    DropReason, Flags, Gone, Group, GroupKey, GroupKeyHeld, HEADER_LEN, Header, Hello, Join,
-    Joined, Keepalive, Kind, Leave, Level, LinkHello, MAX_DATAGRAM, MAX_JOIN_LEN, MAX_RECORDS,
-    MAX_TICKET_LEN, MAX_TOKEN_LEN, MAX_UPDATE, NumberedRequest, Packet, Probe, Rebind, Record,
-    Refused, RefusedReason, Report, Request, Response, RouteReply, SAFE_DATAGRAM, SEAL_LEN,
-    SessionId, Subscribe, SubscribeAck, SubscribeAckWriter, SubscribeRefusal, SubscribeWriter,
-    Suite, TAG_LEN, Unknown, UpdatesWriter, VERSION, Weight, WireError,
+    Address, Before, Busy, Challenge, Class, Comtree, Connect, Connected, Cookie, DropReason,
+    Flags, Gone, Group, GroupKey, GroupKeyHeld, HEADER_LEN, Header, Hello, Join, Joined, Keepalive,
+    Kind, Leave, Level, LinkHello, MAX_DATAGRAM, MAX_JOIN_LEN, MAX_RECORDS, MAX_TICKET_LEN,
+    MAX_TOKEN_LEN, MAX_UPDATE, NumberedRequest, Packet, Probe, Rebind, Record, Refused,
+    RefusedReason, Report, Request, Response, RouteReply, SAFE_DATAGRAM, SEAL_LEN, SessionId,
+    Subscribe, SubscribeAck, SubscribeAckWriter, SubscribeRefusal, SubscribeWriter,
+    SubscriptionChange, Suite, TAG_LEN, Unknown, UpdatesWriter, VERSION, Weight, WireError,
 };
 use std::fmt::Debug;
 
@@ -200,7 +200,7 @@ pub fn subscribe(body: &[u8]) {
 }
 
 /// The changes in a subscribe packet's body; `None` if its sections do not tile it.
-fn sections(body: &[u8]) -> Option<Vec<Change>> {
+fn sections(body: &[u8]) -> Option<Vec<SubscriptionChange>> {
     let mut changes = Vec::new();
     let mut rest = body.get(4..)?;
     while !rest.is_empty() {
@@ -213,9 +213,9 @@ fn sections(body: &[u8]) -> Option<Vec<Change>> {
         for bytes in rest.get(4..end)?.chunks(each) {
             let group = Group::from_low_bits(word(&bytes[..4]));
             changes.push(match operation {
-                0 => Change::Drop(group),
-                1 => Change::Add(group, level),
-                _ => Change::AddWeighted(group, level, Weight(bytes[4])),
+                0 => SubscriptionChange::Drop(group),
+                1 => SubscriptionChange::Add(group, level),
+                _ => SubscriptionChange::AddWeighted(group, level, Weight(bytes[4])),
             });
         }
         rest = &rest[end..];
@@ -223,7 +223,7 @@ fn sections(body: &[u8]) -> Option<Vec<Change>> {
     Some(changes)
 }
 
-fn write_subscribe(sequence: u32, changes: &[Change]) -> Vec<u8> {
+fn write_subscribe(sequence: u32, changes: &[SubscriptionChange]) -> Vec<u8> {
     let mut out = [0; MAX_DATAGRAM];
     let mut writer = SubscribeWriter::new(&mut out, sequence, MAX_DATAGRAM).unwrap();
     for change in changes {

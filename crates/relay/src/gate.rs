@@ -81,7 +81,7 @@ struct Tables {
 const ROWS: u64 = 4;
 const COLUMNS: u64 = 1 << 12;
 
-/// A bucket for each of many places of the network.
+/// A bucket for each of many ips, prefixes or ip:ports.
 #[derive(Debug)]
 struct Rates {
     rate: Rate,
@@ -90,7 +90,7 @@ struct Rates {
 
 /// What a hash is of, so that an ip and a prefix of the same bytes differ.
 #[derive(Hash)]
-enum Place {
+enum Hashed {
     Ip([u8; 8]),
     Prefix([u8; 6]),
     IpPort(SocketAddr),
@@ -124,7 +124,7 @@ impl Gate {
         if is_exempt(ip) {
             return Handshake::Quiet;
         }
-        let (ip, prefix) = (hash.hash_one(Place::ip(ip)), hash.hash_one(Place::prefix(ip)));
+        let (ip, prefix) = (hash.hash_one(Hashed::ip(ip)), hash.hash_one(Hashed::prefix(ip)));
         let is_quiet = ips.is_quiet(ip, now) && prefixes.is_quiet(prefix, now);
         // What an ip is refused is not its neighbours' loss.
         if !ips.take(ip, now) || !prefixes.take(prefix, now) {
@@ -136,14 +136,14 @@ impl Gate {
     /// Whether one more answer may be sent to somebody without a session.
     pub(crate) fn may_answer(&self, now: Time, to: SocketAddr) -> bool {
         let Tables { hash, ip_ports, .. } = &*self.0;
-        is_exempt(to.ip()) || ip_ports.take(hash.hash_one(Place::IpPort(to)), now)
+        is_exempt(to.ip()) || ip_ports.take(hash.hash_one(Hashed::IpPort(to)), now)
     }
 
     /// Whether an ip has as many sessions as it may.
     pub(crate) fn is_full(&self, ip: IpAddr) -> bool {
         let tables = &*self.0;
         let limits = tables.most_sessions > 0 && !is_exempt(ip);
-        limits && tables.sessions_of(tables.hash.hash_one(Place::ip(ip))) >= tables.most_sessions
+        limits && tables.sessions_of(tables.hash.hash_one(Hashed::ip(ip))) >= tables.most_sessions
     }
 
     /// Counts a session that is opened from an ip.
@@ -152,7 +152,7 @@ impl Gate {
         if tables.most_sessions == 0 || is_exempt(ip) {
             return Counted(None);
         }
-        let hash = tables.hash.hash_one(Place::ip(ip));
+        let hash = tables.hash.hash_one(Hashed::ip(ip));
         for at in entries(hash) {
             tables.sessions[at].fetch_add(1, Ordering::Relaxed);
         }
@@ -204,18 +204,18 @@ fn is_exempt(ip: IpAddr) -> bool {
     ip.to_canonical().is_loopback()
 }
 
-impl Place {
+impl Hashed {
     /// An IPv6 address counts as its /64, because who has one address of it has them all.
-    fn ip(ip: IpAddr) -> Place {
-        Place::Ip(match ip.to_canonical() {
+    fn ip(ip: IpAddr) -> Hashed {
+        Hashed::Ip(match ip.to_canonical() {
             IpAddr::V4(ip) => [[0; 4], ip.octets()].concat().try_into().unwrap_or_default(),
             IpAddr::V6(ip) => *ip.octets().first_chunk().unwrap_or(&[0; 8]),
         })
     }
 
     /// The least network that is commonly given to one owner.
-    fn prefix(ip: IpAddr) -> Place {
-        Place::Prefix(match ip.to_canonical() {
+    fn prefix(ip: IpAddr) -> Hashed {
+        Hashed::Prefix(match ip.to_canonical() {
             IpAddr::V4(ip) => {
                 let [a, b, c, _] = ip.octets();
                 [0, 0, 0, a, b, c]

@@ -1,14 +1,14 @@
 //! A ring that one data thread writes and all others read, each at its own pace.
 //!
-//! It holds 64-bit words in plain atomics, so that a reader may find a record overwritten under its
+//! It holds 64-bit words in plain atomics, so that a reader may find an entry overwritten under its
 //! eyes and say so, without a lock and without unsafe code. What is not read before the writer comes
 //! round again is lost for the reader that was too slow, and for nobody else; the reader counts it
 //! exactly. Or the writer looks for [`LogWriter::room`] first and loses nothing.
 //!
-//! How a reader knows that a record is whole: before the writer overwrites any word it raises
-//! `reserved` to where the new record will end, and afterwards it raises `written` to there. A reader
-//! only begins records that end before `written`. It copies the words and looks at `reserved` last:
-//! if that is no more than one round ahead of the record, none of the words was overwritten while they
+//! How a reader knows that an entry is whole: before the writer overwrites any word it raises
+//! `reserved` to where the new entry will end, and afterwards it raises `written` to there. A reader
+//! only begins entries that end before `written`. It copies the words and looks at `reserved` last:
+//! if that is no more than one round ahead of the entry, none of the words was overwritten while they
 //! were copied. Otherwise the copy is thrown away and the reader goes on from where the writer is.
 //! Positions count words since the beginning and never wrap; only their place in the ring does.
 
@@ -18,22 +18,22 @@ use zerocopy::FromZeros;
 
 /// The most readers of a log.
 pub(crate) const MAX_READERS: usize = 64;
-/// The most words of a record.
+/// The most words of an entry.
 pub(crate) const MAX_WORDS: usize = 256;
 /// How often a reader tries to catch up with a writer that is just writing, before it leaves it for
 /// later.
 const CATCH_UP_TRIES: u32 = 1000;
 
-/// Words of a record's head: its length and what it is, and whom it is for.
+/// Words of an entry's head: its length and what it is, and whom it is for.
 const HEAD_WORDS: u64 = 2;
 
 struct Ring {
     words: Box<[AtomicU64]>,
     /// Up to here the writer may have written over what was there a round before.
     reserved: AtomicU64,
-    /// Up to here records are whole.
+    /// Up to here entries are whole.
     written: AtomicU64,
-    /// By reader: how many records there were for it.
+    /// By reader: how many entries there were for it.
     sent: [AtomicU64; MAX_READERS],
     /// By reader: up to where it has read.
     read: [AtomicU64; MAX_READERS],
@@ -54,15 +54,15 @@ pub(crate) struct LogReader {
     received: u64,
 }
 
-/// Room for the record that is read last.
-pub(crate) type Record = [u64; MAX_WORDS];
+/// Room for the entry that is read last.
+pub(crate) type Entry = [u64; MAX_WORDS];
 
 /// What a reader finds next.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found<'a> {
-    /// The words of a record for this reader.
-    Record(&'a [u64]),
-    /// The writer has overtaken this reader, which lost so many records.
+    /// The words of an entry for this reader.
+    Entry(&'a [u64]),
+    /// The writer has overtaken this reader, which lost so many entries.
     Lost(u64),
 }
 
@@ -113,19 +113,19 @@ impl LogWriter {
         self.ring.len().saturating_sub(behind.unwrap_or(0))
     }
 
-    /// Words that a record of `words` words takes.
+    /// Words that an entry of `words` words takes.
     pub(crate) const fn cost(words: usize) -> u64 {
         HEAD_WORDS + words as u64
     }
 
-    /// Writes a record for the readers in `mask`, over what is oldest.
-    pub(crate) fn push(&mut self, mask: u64, record: &[u64]) {
-        debug_assert!(record.len() <= MAX_WORDS, "a record has at most {MAX_WORDS} words");
-        let end = self.at + LogWriter::cost(record.len());
+    /// Writes an entry for the readers in `mask`, over what is oldest.
+    pub(crate) fn push(&mut self, mask: u64, entry: &[u64]) {
+        debug_assert!(entry.len() <= MAX_WORDS, "an entry has at most {MAX_WORDS} words");
+        let end = self.at + LogWriter::cost(entry.len());
         // Before any word is overwritten, readers can see that it may be.
         self.ring.reserved.store(end, Ordering::Relaxed);
         fence(Ordering::Release);
-        let words = [record.len() as u64, mask].into_iter().chain(record.iter().copied());
+        let words = [entry.len() as u64, mask].into_iter().chain(entry.iter().copied());
         for (place, word) in self.ring.words(self.at).zip(words) {
             place.store(word, Ordering::Relaxed);
         }
@@ -151,30 +151,30 @@ impl LogReader {
         self.end() == self.at
     }
 
-    /// The next record for this reader before `end`, in `record`.
-    pub(crate) fn next<'a>(&mut self, end: u64, record: &'a mut Record) -> Option<Found<'a>> {
+    /// The next entry for this reader before `end`, in `entry`.
+    pub(crate) fn next<'a>(&mut self, end: u64, entry: &'a mut Entry) -> Option<Found<'a>> {
         while self.at < end {
-            let Some((len, mask)) = self.copy(record) else {
+            let Some((len, mask)) = self.copy(entry) else {
                 return self.catch_up().map(Found::Lost);
             };
             self.at += LogWriter::cost(len);
             if mask & 1 << self.reader != 0 {
                 self.received += 1;
-                return Some(Found::Record(&record[..len]));
+                return Some(Found::Entry(&entry[..len]));
             }
         }
         self.ring.read[self.reader].store(self.at, Ordering::Release);
         None
     }
 
-    /// Copies the record at hand, if it is for this reader, and returns its length and whom it is
+    /// Copies the entry at hand, if it is for this reader, and returns its length and whom it is
     /// for; `None` if the writer has begun to write over it.
-    fn copy(&mut self, record: &mut Record) -> Option<(usize, u64)> {
+    fn copy(&mut self, entry: &mut Entry) -> Option<(usize, u64)> {
         let mut words = self.ring.words(self.at).map(|word| word.load(Ordering::Relaxed));
         let len = (words.next()? as usize).min(MAX_WORDS);
         let mask = words.next()?;
         if mask & 1 << self.reader != 0 {
-            record[..len].iter_mut().zip(words).for_each(|(word, read)| *word = read);
+            entry[..len].iter_mut().zip(words).for_each(|(word, read)| *word = read);
         }
         // If any of these words is of a later round, then `reserved`, which is read behind this fence,
         // says so: the writer raised it before it wrote the word.
@@ -183,13 +183,13 @@ impl LogReader {
         (reserved - self.at <= self.ring.len()).then_some((len, mask))
     }
 
-    /// Goes on from where the writer is. Returns how many records for this reader are lost by that;
+    /// Goes on from where the writer is. Returns how many entries for this reader are lost by that;
     /// `None` if the writer did not stand still long enough to tell.
     fn catch_up(&mut self) -> Option<u64> {
         for _ in 0..CATCH_UP_TRIES {
             let end = self.end();
             let sent = self.ring.sent[self.reader].load(Ordering::Relaxed);
-            // If the writer has gone on meanwhile, `sent` may count records behind `end`.
+            // If the writer has gone on meanwhile, `sent` may count entries behind `end`.
             fence(Ordering::Acquire);
             if self.ring.reserved.load(Ordering::Relaxed) == end {
                 let lost = sent - self.received;
@@ -230,7 +230,7 @@ mod tests {
         /// Against a queue for each reader that never loses anything: a reader gets what was
         /// written for it, in order, but for gaps whose lengths it knows.
         #[test]
-        fn every_record_is_read_or_counted(steps in proptest::collection::vec(step(), 0..200)) {
+        fn every_entry_is_read_or_counted(steps in proptest::collection::vec(step(), 0..200)) {
             let (mut writer, mut readers) = log(125, 0b111);
             let mut room = [0; MAX_WORDS];
             let mut model: Vec<VecDeque<Vec<u64>>> = vec![VecDeque::new(); 3];
@@ -239,11 +239,11 @@ mod tests {
                 match step {
                     Step::Write { mask, len } => {
                         number += 1;
-                        let record: Vec<u64> = (0..len as u64).map(|word| number * 100 + word).collect();
-                        writer.push(mask, &record);
+                        let entry: Vec<u64> = (0..len as u64).map(|word| number * 100 + word).collect();
+                        writer.push(mask, &entry);
                         for (reader, queue) in model.iter_mut().enumerate() {
                             if mask & 1 << reader != 0 {
-                                queue.push_back(record.clone());
+                                queue.push_back(entry.clone());
                             }
                         }
                     }
@@ -253,9 +253,9 @@ mod tests {
                             match readers[reader].next(end, &mut room) {
                                 None => break,
                                 Some(Found::Lost(lost)) => drop(model[reader].drain(..lost as usize)),
-                                Some(Found::Record(record)) => {
+                                Some(Found::Entry(entry)) => {
                                     let expected = model[reader].pop_front();
-                                    prop_assert_eq!(Some(record), expected.as_deref());
+                                    prop_assert_eq!(Some(entry), expected.as_deref());
                                 }
                             }
                         }
@@ -267,9 +267,9 @@ mod tests {
                 while let Some(found) = reader.next(end, &mut room) {
                     match found {
                         Found::Lost(lost) => drop(queue.drain(..lost as usize)),
-                        Found::Record(record) => {
+                        Found::Entry(entry) => {
                             let expected = queue.pop_front();
-                            prop_assert_eq!(Some(record), expected.as_deref());
+                            prop_assert_eq!(Some(entry), expected.as_deref());
                         }
                     }
                 }
@@ -291,7 +291,7 @@ mod tests {
             let reader = round % 2;
             let end = readers[reader].end();
             while let Some(found) = readers[reader].next(end, &mut room) {
-                assert_eq!(found, Found::Record(&[read[reader]; 3]));
+                assert_eq!(found, Found::Entry(&[read[reader]; 3]));
                 read[reader] += 1;
             }
         }

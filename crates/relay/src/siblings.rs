@@ -7,7 +7,7 @@
 //! on one comtree takes no room of others between data threads either. So memory grows with the number of
 //! threads, not with its square, and what passes is typed: no datagram is parsed twice.
 
-use crate::log::{Found, LogReader, LogWriter, MAX_READERS, MAX_WORDS, Record, log, memory};
+use crate::log::{Entry, Found, LogReader, LogWriter, MAX_READERS, MAX_WORDS, log, memory};
 use crate::pending::Update;
 use crate::told::{Told, decode, encode, pack, unpack};
 use canopy_wire::{Address, Comtree, Flags, Lane, Level, MAX_DATAGRAM, MAX_UPDATE, Weight};
@@ -29,7 +29,7 @@ const _: () =
 const URGENT_WORDS: u64 = 1 << 12;
 /// Those of them that no connect takes, which may be sent again: what servers say must be heard.
 const LAST_WORDS: u64 = 1 << 11;
-/// Records taken from one log in a turn.
+/// Entries taken from one log in a turn.
 const MAX_TAKEN: usize = 1 << 14;
 /// Updates taken from one data log before the others are looked at.
 const TAKEN_AT_ONCE: usize = 64;
@@ -63,7 +63,7 @@ pub(crate) struct Incoming {
     /// The lane that is read next.
     lane: usize,
     control: LogReader,
-    record: Box<Record>,
+    entry: Box<Entry>,
 }
 
 impl Siblings {
@@ -89,7 +89,7 @@ impl Siblings {
             let readers = meshed.iter_mut().filter(|reader| reader.thread != thread);
             for (control, reader) in from_control.into_iter().zip(readers) {
                 let (data, passed) = (Vec::new(), Arc::clone(&passed));
-                let record = Box::new([0; MAX_WORDS]);
+                let entry = Box::new([0; MAX_WORDS]);
                 reader.from.push(Incoming {
                     thread,
                     data,
@@ -97,7 +97,7 @@ impl Siblings {
                     seen: 0,
                     lane: 0,
                     control,
-                    record,
+                    entry,
                 });
             }
             let mut data = Vec::new();
@@ -154,7 +154,7 @@ impl Siblings {
         let len = 3 + pack(update.payload, &mut words[3..]);
         let lane = usize::from(Lane::of(update.comtree).number());
         logs.data[lane].push(mask, &words[..len]);
-        // Whoever sees this finds the record.
+        // Whoever sees this finds the entry.
         let passed = logs.passed.load(Ordering::Relaxed);
         logs.passed.store(passed + 1, Ordering::Release);
         self.to_wake |= mask;
@@ -238,9 +238,9 @@ impl Incoming {
         let end = self.control.end();
         let mut bytes = [0; MAX_DATAGRAM.next_multiple_of(8)];
         for _ in 0..MAX_TAKEN {
-            match self.control.next(end, &mut self.record) {
+            match self.control.next(end, &mut self.entry) {
                 // Its writer waits for room, so nothing is lost.
-                Some(Found::Record(words)) => {
+                Some(Found::Entry(words)) => {
                     decode(words, &mut bytes).into_iter().for_each(&mut take);
                 }
                 Some(Found::Lost(_)) | None => return,
@@ -281,7 +281,7 @@ impl Incoming {
 
     /// Reads some updates of the lane that is next.
     fn read_lane(&mut self, take: &mut impl FnMut(&Update<'_>) -> bool) -> Read {
-        let Incoming { data, lane, record, .. } = self;
+        let Incoming { data, lane, entry, .. } = self;
         let log = &mut data[*lane];
         let end = log.end();
         let mut read = Read { lost: 0, is_done: log.is_empty(), goes_on: true };
@@ -290,8 +290,8 @@ impl Incoming {
         }
         let mut bytes = [0; MAX_UPDATE.next_multiple_of(8)];
         for _ in 0..TAKEN_AT_ONCE {
-            match log.next(end, record) {
-                Some(Found::Record([head, from, dst, payload @ ..])) => {
+            match log.next(end, entry) {
+                Some(Found::Entry([head, from, dst, payload @ ..])) => {
                     let len =
                         usize::from((head >> 32) as u16).min(payload.len() * 8).min(MAX_UPDATE);
                     unpack(payload, &mut bytes);
@@ -313,7 +313,7 @@ impl Incoming {
                         return read;
                     }
                 }
-                Some(Found::Record(_)) => {}
+                Some(Found::Entry(_)) => {}
                 Some(Found::Lost(more)) => read.lost += more,
                 None => {
                     read.is_done = true;

@@ -3,8 +3,8 @@
 //! group that changes back before it was sent costs nothing.
 
 use canopy_wire::{
-    Change, Comtree, Group, Level, SessionId, SubscribeAck, SubscribeRefusal, SubscribeWriter,
-    Time, Weight, WireError, next_sequence,
+    Comtree, Group, Level, SessionId, SubscribeAck, SubscribeRefusal, SubscribeWriter,
+    SubscriptionChange, Time, Weight, WireError, next_sequence,
 };
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ pub(crate) enum Settled {
 
 struct Outstanding {
     sequence: u32,
-    changes: Vec<Change>,
+    changes: Vec<SubscriptionChange>,
     resend_at: Time,
     tries: u32,
 }
@@ -28,7 +28,7 @@ struct Outstanding {
 pub(crate) struct Subscriptions {
     wanted: BTreeMap<Group, (Level, Weight)>,
     /// Changes to send, by group: the latest wins.
-    queued: BTreeMap<Group, Change>,
+    queued: BTreeMap<Group, SubscriptionChange>,
     outstanding: Option<Outstanding>,
     sequence: u32,
     refresh_at: Option<Time>,
@@ -37,13 +37,13 @@ pub(crate) struct Subscriptions {
 impl Subscriptions {
     pub(crate) fn add(&mut self, group: Group, level: Level, weight: Weight) {
         if self.wanted.insert(group, (level, weight)) != Some((level, weight)) {
-            self.queued.insert(group, Change::add(group, level, weight));
+            self.queued.insert(group, SubscriptionChange::add(group, level, weight));
         }
     }
 
     pub(crate) fn remove(&mut self, group: Group) {
         if self.wanted.remove(&group).is_some() {
-            self.queued.insert(group, Change::Drop(group));
+            self.queued.insert(group, SubscriptionChange::Drop(group));
         }
     }
 
@@ -75,9 +75,9 @@ impl Subscriptions {
         self.queued = self.adds_of_all();
     }
 
-    fn adds_of_all(&self) -> BTreeMap<Group, Change> {
+    fn adds_of_all(&self) -> BTreeMap<Group, SubscriptionChange> {
         let add = |(group, wanted): (&Group, &(Level, Weight))| {
-            (*group, Change::add(*group, wanted.0, wanted.1))
+            (*group, SubscriptionChange::add(*group, wanted.0, wanted.1))
         };
         self.wanted.iter().map(add).collect()
     }
@@ -134,11 +134,11 @@ impl Subscriptions {
         let mut changes = Vec::new();
         let mut writer = SubscribeWriter::new(out, 0, max_datagram)?;
         // Sorted by kind and level, changes share sections.
-        let mut sorted: Vec<Change> = self.queued.values().copied().collect();
+        let mut sorted: Vec<SubscriptionChange> = self.queued.values().copied().collect();
         sorted.sort_by_key(|change| match change {
-            Change::Drop(group) => (0, Level(0), *group),
-            Change::Add(group, level) => (1, *level, *group),
-            Change::AddWeighted(group, level, _) => (2, *level, *group),
+            SubscriptionChange::Drop(group) => (0, Level(0), *group),
+            SubscriptionChange::Add(group, level) => (1, *level, *group),
+            SubscriptionChange::AddWeighted(group, level, _) => (2, *level, *group),
         });
         for change in sorted {
             if !writer.push(change) {

@@ -4,9 +4,9 @@
 //! Whoever can see a session's packets may copy and alter them, and claim its ip:port.
 
 use canopy_wire::{
-    Address, Before, Change, Class, Comtree, Connect, Flags, Group, HEADER_LEN, Header, Hello,
-    Keepalive, Kind, Leave, LeaveReason, Level, MAX_DATAGRAM, MAX_UPDATE, Rebind, Record,
-    RecordHead, SEAL_LEN, SessionId, SubscribeWriter, UpdatesWriter, VERSION, WireError,
+    Address, Before, Class, Comtree, Connect, Flags, Group, HEADER_LEN, Header, Hello, Keepalive,
+    Kind, Leave, LeaveReason, Level, MAX_DATAGRAM, MAX_UPDATE, Rebind, Record, RecordHead,
+    SEAL_LEN, SessionId, SubscribeWriter, SubscriptionChange, UpdatesWriter, VERSION, WireError,
     encode_update,
 };
 use rand::{Rng, RngExt};
@@ -90,7 +90,7 @@ pub(crate) fn mischief(
             encode_update(&Header { comtree: Comtree(comtree.0 ^ 3), ..header }, &to_near, &mut out)
         }
         6 => SubscribeWriter::new(&mut out, 1 << 31, MAX_DATAGRAM).map(|mut writer| {
-            writer.push(Change::Add(near, Level(3)));
+            writer.push(SubscriptionChange::Add(near, Level(3)));
             writer.finish(comtree, own)
         }),
         7 => miscounted(rng, &header, &to_near, &mut out),
@@ -197,7 +197,7 @@ fn claim(rng: &mut ChaCha8Rng, comtree: Comtree, someone: SessionId) -> Vec<u8> 
             Connect { nonce, cookie, message: &message }.encode(&mut out)
         }
         4 => SubscribeWriter::new(&mut out, 1, MAX_DATAGRAM).map(|mut writer| {
-            writer.push(Change::Add(Group::new(1), Level(3)));
+            writer.push(SubscriptionChange::Add(Group::new(1), Level(3)));
             writer.finish(comtree, someone)
         }),
         _ => {

@@ -60,7 +60,7 @@ pub use record::{
 pub use request::{Acts, NumberedRequest, Request, Response, Restriction, Verdict};
 pub use sealed::Sealed;
 pub use subscribe::{
-    Change, MAX_CHANGES, Subscribe, SubscribeAck, SubscribeAckWriter, SubscribeWriter,
+    MAX_CHANGES, Subscribe, SubscribeAck, SubscribeAckWriter, SubscribeWriter, SubscriptionChange,
     next_sequence,
 };
 pub use time::Time;

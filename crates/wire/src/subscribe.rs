@@ -26,7 +26,7 @@ const WEIGHTED_LEN: usize = 5;
 
 /// One change of a participant's subscriptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Change {
+pub enum SubscriptionChange {
     /// Subscribe to the group at the level, with the weight 1; replaces level and weight of an earlier
     /// subscription.
     Add(Group, Level),
@@ -36,36 +36,38 @@ pub enum Change {
     Drop(Group),
 }
 
-impl Change {
+impl SubscriptionChange {
     /// The group that changes.
     pub const fn group(self) -> Group {
         match self {
-            Change::Add(group, _) | Change::AddWeighted(group, ..) | Change::Drop(group) => group,
+            SubscriptionChange::Add(group, _)
+            | SubscriptionChange::AddWeighted(group, ..)
+            | SubscriptionChange::Drop(group) => group,
         }
     }
 
     /// The change by which a group is wanted at a level with a weight.
-    pub fn add(group: Group, level: Level, weight: Weight) -> Change {
+    pub fn add(group: Group, level: Level, weight: Weight) -> SubscriptionChange {
         match weight {
-            Weight::ONE => Change::Add(group, level),
-            _ => Change::AddWeighted(group, level, weight),
+            Weight::ONE => SubscriptionChange::Add(group, level),
+            _ => SubscriptionChange::AddWeighted(group, level, weight),
         }
     }
 
     /// The level and the weight at which the group is wanted from now on; `None` if it is not.
     pub const fn wanted(self) -> Option<(Level, Weight)> {
         match self {
-            Change::Add(_, level) => Some((level, Weight::ONE)),
-            Change::AddWeighted(_, level, weight) => Some((level, weight)),
-            Change::Drop(_) => None,
+            SubscriptionChange::Add(_, level) => Some((level, Weight::ONE)),
+            SubscriptionChange::AddWeighted(_, level, weight) => Some((level, weight)),
+            SubscriptionChange::Drop(_) => None,
         }
     }
 
     const fn section(self) -> [u8; 2] {
         match self {
-            Change::Add(_, level) => [ADD, level.0],
-            Change::AddWeighted(_, level, _) => [ADD_WEIGHTED, level.0],
-            Change::Drop(_) => [DROP, 0],
+            SubscriptionChange::Add(_, level) => [ADD, level.0],
+            SubscriptionChange::AddWeighted(_, level, _) => [ADD_WEIGHTED, level.0],
+            SubscriptionChange::Drop(_) => [DROP, 0],
         }
     }
 }
@@ -108,7 +110,7 @@ impl<'a> Subscribe<'a> {
     }
 
     /// The changes, in order.
-    pub fn changes(&self) -> impl Iterator<Item = Change> + use<'a> {
+    pub fn changes(&self) -> impl Iterator<Item = SubscriptionChange> + use<'a> {
         let before = Section { key: [DROP, 0], entry_len: GROUP_LEN, groups: &[] };
         Changes { section: before, later: self.sections.clone() }
     }
@@ -122,10 +124,10 @@ struct Changes<'a> {
 }
 
 impl Iterator for Changes<'_> {
-    type Item = Change;
+    type Item = SubscriptionChange;
 
     #[inline]
-    fn next(&mut self) -> Option<Change> {
+    fn next(&mut self) -> Option<SubscriptionChange> {
         loop {
             let Section { key: [operation, level], entry_len, groups } = self.section;
             if let Some((entry, rest)) = groups.split_at_checked(entry_len) {
@@ -133,10 +135,10 @@ impl Iterator for Changes<'_> {
                 let level = Level(level);
                 return Some(match (operation, entry) {
                     (ADD_WEIGHTED, [group @ .., weight]) => {
-                        Change::AddWeighted(group_of(group), level, Weight(*weight))
+                        SubscriptionChange::AddWeighted(group_of(group), level, Weight(*weight))
                     }
-                    (ADD, group) => Change::Add(group_of(group), level),
-                    (_, group) => Change::Drop(group_of(group)),
+                    (ADD, group) => SubscriptionChange::Add(group_of(group), level),
+                    (_, group) => SubscriptionChange::Drop(group_of(group)),
                 });
             }
             self.section = self.later.next()?;
@@ -224,9 +226,9 @@ impl<'a> SubscribeWriter<'a> {
 
     /// Adds a change. Returns whether it fitted. Changes of one operation and level that follow
     /// each other share a section.
-    pub fn push(&mut self, change: Change) -> bool {
+    pub fn push(&mut self, change: SubscriptionChange) -> bool {
         let weight = match change {
-            Change::AddWeighted(_, _, weight) => Some(weight),
+            SubscriptionChange::AddWeighted(_, _, weight) => Some(weight),
             _ => None,
         };
         self.sections.push(change.section(), change.group(), weight)
@@ -405,7 +407,7 @@ mod tests {
         let mut out = [0; MAX_DATAGRAM];
         let mut writer = SubscribeWriter::new(&mut out, 1, MAX_DATAGRAM).unwrap();
         let mut count = 0;
-        while writer.push(Change::Add(Group::new(count), Level(1))) {
+        while writer.push(SubscriptionChange::Add(Group::new(count), Level(1))) {
             count += 1;
         }
         assert_eq!(count as usize, MAX_CHANGES);
@@ -415,7 +417,7 @@ mod tests {
     fn an_unknown_operation_is_refused() {
         let mut out = [0; 64];
         let mut writer = SubscribeWriter::new(&mut out, 1, MAX_DATAGRAM).unwrap();
-        writer.push(Change::Drop(Group::new(4)));
+        writer.push(SubscriptionChange::Drop(Group::new(4)));
         let len = writer.finish(Comtree(1), SessionId::new(1));
         out[SECTIONS_AT] = 9;
         let packet = Packet::new_checked(&out[..len]).unwrap();
@@ -454,15 +456,14 @@ mod tests {
         assert!(!writer.push(Group::new(0), SubscribeRefusal::Table), "it is full");
     }
 
-    fn change() -> impl Strategy<Value = Change> {
+    fn change() -> impl Strategy<Value = SubscriptionChange> {
         prop_oneof![
-            (0..=Group::MAX, 0u8..3).prop_map(|(g, l)| Change::Add(Group::new(g), Level(l))),
-            (0..=Group::MAX, 0u8..3, any::<u8>()).prop_map(|(g, l, w)| Change::AddWeighted(
-                Group::new(g),
-                Level(l),
-                Weight(w)
-            )),
-            (0..=Group::MAX).prop_map(|g| Change::Drop(Group::new(g))),
+            (0..=Group::MAX, 0u8..3)
+                .prop_map(|(g, l)| SubscriptionChange::Add(Group::new(g), Level(l))),
+            (0..=Group::MAX, 0u8..3, any::<u8>()).prop_map(|(g, l, w)| {
+                SubscriptionChange::AddWeighted(Group::new(g), Level(l), Weight(w))
+            }),
+            (0..=Group::MAX).prop_map(|g| SubscriptionChange::Drop(Group::new(g))),
         ]
     }
 

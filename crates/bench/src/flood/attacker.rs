@@ -6,8 +6,8 @@ use canopy_net::{Socket, SocketOptions};
 use canopy_output::print_line;
 use canopy_session::{Session, SessionConfig};
 use canopy_wire::{
-    Change, Comtree, Group, Header, Hello, Kind, Level, MAX_DATAGRAM, Record, SAFE_DATAGRAM,
-    SubscribeWriter, UpdatesWriter,
+    Comtree, Group, Header, Hello, Kind, Level, MAX_DATAGRAM, Record, SAFE_DATAGRAM,
+    SubscribeWriter, SubscriptionChange, UpdatesWriter,
 };
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -247,7 +247,7 @@ impl Flood {
         let session = self.members.list[number].session.as_mut().context("it has none")?;
         let mut writer = SubscribeWriter::new(out, 1, SAFE_DATAGRAM)?;
         let mut group = number as u32 * GROUPS + (self.nonce as u32 % 16) * 290;
-        while writer.push(Change::Add(Group::new(group), Level(0))) {
+        while writer.push(SubscriptionChange::Add(Group::new(group), Level(0))) {
             group += 1;
         }
         let len = writer.finish(COMTREE, session.id());

@@ -1,7 +1,7 @@
 //! Hosts of their own for relays, for the world and for whoever floods: network namespaces, joined by
 //! virtual Ethernet.
 
-use super::Place;
+use super::Shared;
 use anyhow::{Context, bail};
 use canopy_engines::Namespace;
 use canopy_net::{KernelDrops, ask_to_end, ask_to_reload, end_with_parent};
@@ -55,9 +55,9 @@ fn ip(side: Side, relay: usize, end: u8) -> Ipv4Addr {
 }
 
 impl Bed {
-    /// Starts what a place needs, with so many data threads, on these processors.
+    /// Starts what is needed, with so many data threads, on these processors.
     pub(super) fn new(
-        place: Place,
+        shared: Shared,
         folder: &Path,
         threads: u16,
         pins: &str,
@@ -67,7 +67,7 @@ impl Bed {
         };
         let (world, flood) = (make()?, make()?);
         let mut relays: Vec<Relay> = Vec::new();
-        for number in 0..place.relays() {
+        for number in 0..shared.relays() {
             let host = make()?;
             for (side, from) in [(Side::World, &world), (Side::Flood, &flood)] {
                 connect([from, &host], side, number, [1, 2])?;

@@ -35,7 +35,7 @@ pub struct IsolationLab {
     threads: Vec<u16>,
     /// What world and flood share; everything unless given
     #[arg(long, value_delimiter = ',', value_name = "PLACE")]
-    at: Vec<Place>,
+    at: Vec<Shared>,
     /// Packets a second of the flood, as many as this machine can send
     #[arg(long, value_name = "N", default_value_t = 400_000)]
     flood_pps: u32,
@@ -58,7 +58,7 @@ pub struct IsolationLab {
 /// What world and flood share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Place {
+pub(crate) enum Shared {
     /// A relay's input: nobody wants the flood
     Input,
     /// Its output too: somebody at the same relay has subscribed to the flood
@@ -67,10 +67,10 @@ pub(crate) enum Place {
     Link,
 }
 
-impl Place {
+impl Shared {
     /// How many relays it needs.
     fn relays(self) -> usize {
-        if self == Place::Link { 2 } else { 1 }
+        if self == Shared::Link { 2 } else { 1 }
     }
 
     /// The relay at which the subscribers are.
@@ -89,7 +89,7 @@ enum Flooded {
 
 #[derive(Clone, Serialize)]
 struct Row {
-    at: Place,
+    at: Shared,
     threads: u16,
     /// Packets of the flood that were sent to the relay, a second.
     flood_pps_offered: f64,
@@ -133,7 +133,7 @@ impl IsolationLab {
         }
         let processors = Processors::take()?;
         let places = match &self.at[..] {
-            [] => Place::value_variants(),
+            [] => Shared::value_variants(),
             some => some,
         };
         let mut rows = Vec::new();
@@ -153,7 +153,7 @@ impl IsolationLab {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn row(&self, at: Place, threads: u16, processors: &Processors) -> anyhow::Result<Row> {
+    fn row(&self, at: Shared, threads: u16, processors: &Processors) -> anyhow::Result<Row> {
         let mut walks: [Vec<Walk>; 3] = Default::default();
         for round in 1..=self.rounds {
             print_note(format_args!(
@@ -193,7 +193,7 @@ impl IsolationLab {
 
     fn walk(
         &self,
-        at: Place,
+        at: Shared,
         threads: u16,
         flooded: Flooded,
         processors: &Processors,
@@ -238,14 +238,14 @@ impl IsolationLab {
     fn flooder(
         &self,
         bed: &Bed,
-        at: Place,
+        at: Shared,
         flooded: Flooded,
         pin: usize,
     ) -> anyhow::Result<Flooder> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["lab", "isolation-flooder", "--pps", &self.flood_pps.to_string()]);
         command.args(["--relay", &bed.address(Side::Flood, 0).to_string()]);
-        if at != Place::Input {
+        if at != Shared::Input {
             let subscriber_at = bed.address(Side::Flood, at.far());
             command.args(["--subscriber-at", &subscriber_at.to_string()]);
         }
@@ -270,10 +270,10 @@ impl IsolationLab {
 }
 
 /// What of the flood a relay took, or sent on to who wants it.
-fn through(at: Place, seen: &Seen, totals: &[Value]) -> u64 {
+fn through(at: Shared, seen: &Seen, totals: &[Value]) -> u64 {
     let count = |relay: usize, name: &str| totals[relay]["counters"][name].as_u64().unwrap_or(0);
     match at {
-        Place::Input => count(0, "updates_in").saturating_sub(seen.published),
+        Shared::Input => count(0, "updates_in").saturating_sub(seen.published),
         _ => count(at.far(), "deliveries_out").saturating_sub(seen.delivered),
     }
 }

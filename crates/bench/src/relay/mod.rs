@@ -1,8 +1,8 @@
 //! `canopy bench relay`: the real relay process against a naive reflector, in alternated rounds.
 
 pub(super) mod cases;
+mod hosts;
 pub(super) mod load;
-mod place;
 mod plan;
 mod report;
 mod rounds;
@@ -15,7 +15,7 @@ use canopy_engines::{EngineChoice, EngineName};
 use canopy_output::{print_line, print_note};
 use cases::{Case, Filters};
 use clap::Args;
-pub(crate) use place::Place;
+pub(crate) use hosts::Hosts;
 pub(crate) use plan::Keys;
 use plan::Plan;
 use report::Row;
@@ -75,12 +75,12 @@ impl RelayBench {
         }
         let Processors { load_on, relay_on } = Processors::take()?;
         let measured = Duration::from_secs_f64(seconds);
-        let place = if self.netns { Place::virtual_ethernet(load_on)? } else { Place::loopback() };
+        let hosts = if self.netns { Hosts::virtual_ethernet(load_on)? } else { Hosts::loopback() };
         let engine = EngineChoice::Auto;
         let keys = self.keys.clone();
-        let mut plan = Plan { rounds, measured, engine, keys, threads: 1, relay_on, place };
+        let mut plan = Plan { rounds, measured, engine, keys, threads: 1, relay_on, hosts };
         let mut rows = Vec::new();
-        let engines = self.engines_that_work(&plan.place)?;
+        let engines = self.engines_that_work(&plan.hosts)?;
         let relays: Vec<(EngineChoice, u16)> = engines
             .iter()
             .flat_map(|engine| self.threads.iter().map(move |threads| (*engine, *threads)))
@@ -93,7 +93,7 @@ impl RelayBench {
                 print_note(format_args!(
                     "[{number}/{all}] {case} engine={engine} threads={threads}"
                 ));
-                for row in plan.place.run(|| rounds::measure(case, &plan))?? {
+                for row in plan.hosts.run(|| rounds::measure(case, &plan))?? {
                     if self.json {
                         print_line(serde_json::to_string(&row)?)?;
                     } else {
@@ -109,7 +109,7 @@ impl RelayBench {
         if !self.quick {
             print_note(format_args!("measuring the receivers' share of the processor time"));
             // No row of the table, so beside it: whoever reads rows meets only rows.
-            print_note(plan.place.run(|| softirq::receivers_share(&plan))?);
+            print_note(plan.hosts.run(|| softirq::receivers_share(&plan))?);
         }
         let missing = self.engine.iter().find(|engine| !engines.contains(engine));
         let missing = missing.map(ToString::to_string).unwrap_or_default();
@@ -118,21 +118,21 @@ impl RelayBench {
     }
 
     /// The engines asked for, without those that a relay cannot have here, which is said.
-    fn engines_that_work(&self, place: &Place) -> anyhow::Result<Vec<EngineChoice>> {
+    fn engines_that_work(&self, hosts: &Hosts) -> anyhow::Result<Vec<EngineChoice>> {
         let case = if self.netns { "netns" } else { "loopback" };
         let leave_out = |left_out: EngineName, why: String| {
             LeftOut { left_out: left_out.name(), case: case.to_owned(), why }.tell(self.json)
         };
         let mut work = Vec::new();
         for engine in &self.engine {
-            let why_not = place.why_not(*engine)?;
+            let why_not = hosts.why_not(*engine)?;
             match (engine, why_not) {
                 (EngineChoice::Named(name), Some(why)) => {
                     leave_out(*name, why)?;
                     continue;
                 }
                 // It would have taken the first of them.
-                (EngineChoice::Auto, _) if let Some(why) = place.not_installed() => {
+                (EngineChoice::Auto, _) if let Some(why) = hosts.not_installed() => {
                     leave_out(EngineName::TcBpf, why.to_owned())?;
                 }
                 _ => {}

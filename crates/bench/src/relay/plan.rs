@@ -1,6 +1,6 @@
 //! How the cases of a relay bench are measured.
 
-use super::place::Place;
+use super::hosts::Hosts;
 use canopy_engines::EngineChoice;
 use clap::ValueEnum;
 use serde::Serialize;
@@ -28,7 +28,7 @@ pub(crate) struct Plan {
     pub(super) threads: u16,
     /// The processors of the relay's data threads; the first is the reflector's.
     pub(super) relay_on: Vec<usize>,
-    pub(super) place: Place,
+    pub(super) hosts: Hosts,
 }
 
 impl Plan {

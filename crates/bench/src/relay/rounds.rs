@@ -51,20 +51,20 @@ impl Server {
         let mut command = server_command()?;
         match side {
             ServerSide::Reflector => {
-                let listen = format!("{}:0", plan.place.server_ip);
+                let listen = format!("{}:0", plan.hosts.server_ip);
                 command.args(["bench", "reflector", "--listen", &listen, "--pin", &plan.pins(1)]);
             }
             ServerSide::Relay(keys) => {
                 let (mode, tick) = (flag_value(case.mode), case.tick_ms.max(1).to_string());
                 let engine = plan.engine.to_string();
-                command.args(["relay", "--json"]).args(plan.place.relay_flags());
+                command.args(["relay", "--json"]).args(plan.hosts.relay_flags());
                 let (threads, pins) = (plan.threads.to_string(), plan.pins(plan.threads));
                 command.args(["--threads", &threads, "--pin", &pins, "--engine", &engine]);
                 command.args(["--mode", &mode, "--tick-ms", &tick]);
                 command.args(["--downlink", &flag_value(keys)]).args(UNLIMITED).args(NO_DRAIN);
             }
         }
-        Server::spawn(plan.place.host_server(&mut command))
+        Server::spawn(plan.hosts.host_server(&mut command))
     }
 
     /// Starts a relay with these flags, on a free port.
@@ -129,7 +129,7 @@ impl Drop for Server {
 /// Measures one case, with each choice of keys in turn.
 pub(super) fn measure(case: &Case, plan: &Plan) -> anyhow::Result<Vec<Row>> {
     let join =
-        |side, server: &Server| Load::join(side, case, plan.place.load_ip, &[server.address]);
+        |side, server: &Server| Load::join(side, case, plan.hosts.load_ip, &[server.address]);
     let start = |keys: &Keys| {
         let server = Server::start(ServerSide::Relay(*keys), case, plan)?;
         let load = join(Side::Relay, &server)?;

@@ -31,7 +31,7 @@ pub(super) fn receivers_share(plan: &Plan) -> String {
 
 fn sample(case: &Case, plan: &Plan) -> anyhow::Result<f64> {
     let server = Server::start(ServerSide::Relay(Keys::Member), case, plan)?;
-    let mut load = Load::join(Side::Relay, case, plan.place.load_ip, &[server.address])?;
+    let mut load = Load::join(Side::Relay, case, plan.hosts.load_ip, &[server.address])?;
     let data = std::env::temp_dir().join(format!("canopy-softirq-{}.data", server.process()));
     let seconds = SAMPLED.as_secs().to_string();
     let recording = Command::new("perf")

@@ -12,7 +12,7 @@ mod traffic;
 
 use crate::Processors;
 use crate::left_out::LeftOut;
-use crate::relay::Place;
+use crate::relay::Hosts;
 use anyhow::bail;
 use canopy_output::{print_line, print_note};
 use cases::Filters;
@@ -73,15 +73,15 @@ impl RouterBench {
             );
         }
         let Processors { load_on, relay_on } = Processors::take()?;
-        let place = self.place(load_on)?;
+        let hosts = self.hosts(load_on)?;
         let measured = Duration::from_secs_f64(seconds);
         let routes = if self.quick { self.routes.min(1_000) } else { self.routes };
         let (rate, serve_on) = (self.rate, relay_on[0]);
-        let plan = Plan { rounds, measured, routes, rate, serve_on, place };
+        let plan = Plan { rounds, measured, routes, rate, serve_on, hosts };
         let mut rows = Vec::new();
         for (number, case) in (1..).zip(&cases) {
             print_note(format_args!("[{number}/{}] {case}", cases.len()));
-            let row = plan.place.run(|| rounds::measure(case, &plan))??;
+            let row = plan.hosts.run(|| rounds::measure(case, &plan))??;
             if self.json {
                 print_line(serde_json::to_string(&row)?)?;
             } else {
@@ -96,14 +96,14 @@ impl RouterBench {
     }
 
     /// Two hosts, if they can be had.
-    fn place(&self, load_on: usize) -> anyhow::Result<Place> {
+    fn hosts(&self, load_on: usize) -> anyhow::Result<Hosts> {
         if self.loopback {
-            return Ok(Place::loopback());
+            return Ok(Hosts::loopback());
         }
-        Place::virtual_ethernet(load_on).or_else(|error| {
+        Hosts::virtual_ethernet(load_on).or_else(|error| {
             let why = format!("{error:#}; it is measured over loopback");
             LeftOut { left_out: "netns", case: "all".to_owned(), why }.tell(self.json)?;
-            Ok(Place::loopback())
+            Ok(Hosts::loopback())
         })
     }
 }

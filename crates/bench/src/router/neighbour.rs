@@ -7,8 +7,8 @@ use canopy_session::{
     Sessions, SessionsConfig,
 };
 use canopy_wire::{
-    Change, Comtree, Group, Kind, Level, LinkHello, MAX_DATAGRAM, Packet, Path, SAFE_DATAGRAM,
-    Sealed, SessionId, SubscribeAck, SubscribeWriter, Time,
+    Comtree, Group, Kind, Level, LinkHello, MAX_DATAGRAM, Packet, Path, SAFE_DATAGRAM, Sealed,
+    SessionId, SubscribeAck, SubscribeWriter, SubscriptionChange, Time,
 };
 use std::time::Duration;
 
@@ -152,7 +152,9 @@ impl Neighbour {
     ) -> anyhow::Result<(usize, usize)> {
         self.asked += 1;
         let mut writer = SubscribeWriter::new(out, self.asked, SAFE_DATAGRAM)?;
-        let fit = groups.iter().take_while(|group| writer.push(Change::Add(**group, Level(0))));
+        let fit = groups
+            .iter()
+            .take_while(|group| writer.push(SubscriptionChange::Add(**group, Level(0))));
         let fit = fit.count();
         let len = writer.finish(comtree, SessionId::NONE);
         Ok((self.seal(out, len)?, fit))

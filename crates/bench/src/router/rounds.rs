@@ -7,7 +7,7 @@ use super::load::{Load, Side};
 use super::report::Row;
 use super::server::{Part, Server, Standing};
 use crate::noise::{Steal, median};
-use crate::relay::Place;
+use crate::relay::Hosts;
 use anyhow::{Context, bail};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(super) struct Plan {
     pub(super) rate: u32,
     /// The processor of what is measured.
     pub(super) serve_on: usize,
-    pub(super) place: Place,
+    pub(super) hosts: Hosts,
 }
 
 /// A process and its load.
@@ -32,9 +32,9 @@ struct Contender {
 
 impl Contender {
     fn start(side: Side, case: &Case, plan: &Plan) -> anyhow::Result<Contender> {
-        let place = &plan.place;
+        let hosts = &plan.hosts;
         let numbers = (plan.routes as usize, plan.rate);
-        let mut load = Load::open(side, case, place.load_ip, numbers)?;
+        let mut load = Load::open(side, case, hosts.load_ip, numbers)?;
         let part = match side {
             // Twice as many as are used: that the table is full is another case.
             Side::Router => {
@@ -43,8 +43,8 @@ impl Contender {
             Side::Bare => Part::Reflector { to: load.receivers(), seals: false },
             Side::Sealing => Part::Reflector { to: load.receivers(), seals: true },
         };
-        let at = (SocketAddr::new(place.server_ip, 0), plan.serve_on);
-        let mut server = Server::start(&part, at, |command| place.host_server(command))?;
+        let at = (SocketAddr::new(hosts.server_ip, 0), plan.serve_on);
+        let mut server = Server::start(&part, at, |command| hosts.host_server(command))?;
         load.join(&mut server, plan.routes.into())
             .context("the load does not get ready; try again on a quieter machine")?;
         Ok(Contender { server, load })
@@ -108,7 +108,7 @@ fn summarise(
     Ok(Row {
         case: *case,
         keys: "link",
-        place: if plan.place.is_netns() { "netns" } else { "loopback" },
+        place: if plan.hosts.is_netns() { "netns" } else { "loopback" },
         engine,
         routes,
         ns_per_copy: of(|round| round[0].ns_per_copy()),

@@ -5,8 +5,8 @@ use crate::members::{Heard, Member, Members};
 use anyhow::{Context, ensure};
 use canopy_session::Session;
 use canopy_wire::{
-    Change, Group, Kind, Level, MAX_DATAGRAM, Packet, SessionId, SubscribeAck, SubscribeWriter,
-    Time,
+    Group, Kind, Level, MAX_DATAGRAM, Packet, SessionId, SubscribeAck, SubscribeWriter,
+    SubscriptionChange, Time,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -62,10 +62,12 @@ impl Walker {
     fn packet(&self, id: SessionId, sequence: u32, out: &mut [u8]) -> anyhow::Result<usize> {
         let before = self.steps_before(sequence);
         let after = if sequence == 1 { 0 } else { before + self.changes };
-        let drops = (before / 2..after / 2).map(|number| Change::Drop(self.group(number)));
+        let drops =
+            (before / 2..after / 2).map(|number| SubscriptionChange::Drop(self.group(number)));
         let begun = if sequence == 1 { 0..self.held } else { 0..0 };
         let adds = before.div_ceil(2) + self.held..after.div_ceil(2) + self.held;
-        let adds = begun.chain(adds).map(|number| Change::Add(self.group(number), Level(0)));
+        let adds =
+            begun.chain(adds).map(|number| SubscriptionChange::Add(self.group(number), Level(0)));
         let mut writer = SubscribeWriter::new(out, sequence, MAX_DATAGRAM)?;
         let fits = drops.chain(adds).all(|change| writer.push(change));
         ensure!(fits, "{} changes do not fit a packet", self.changes);

@@ -1,6 +1,6 @@
 //! Receivers that cannot be sent everything: what waits for them, and what goes.
 
-use super::{Books, Copy, Fanout, FlushTotals, Outbox, Sealed, Tables};
+use super::{Copy, Fanout, FlushCounts, FlushTotals, Outbox, Sealed, Tables};
 use crate::burst::Fillers;
 use crate::counters::Counters;
 use crate::index::PortIndex;
@@ -49,7 +49,7 @@ impl Fanout {
         &mut self,
         pending: &mut Pending,
         tables: &mut Tables<'_>,
-        books: &mut Books<'_>,
+        counts: &mut FlushCounts<'_>,
         out: &mut Outbox<'_, F>,
     ) {
         tables.thinning.begin_serving(tables.now);
@@ -61,25 +61,25 @@ impl Fanout {
             }
             self.follow_changes(row, tables);
             let comtree = tables.thinning.comtree_of(row);
-            let fairness = books.comtrees.get(comtree).fairness;
+            let fairness = counts.comtrees.get(comtree).fairness;
             let mark = pending.mark();
             let serving =
                 tables.thinning.serve((tables.now, fairness), row, pending, &mut self.chosen);
-            let drops = &mut books.counters.drops;
+            let drops = &mut counts.counters.drops;
             drops[DropReason::Thinned as usize] += serving.replaced;
             drops[DropReason::WaitedTooLong as usize] += serving.too_late;
             for (place, left_out) in tables.thinning.left_out().iter().enumerate() {
                 tables.paths.left_out(tables.thinning.members(row)[place], *left_out);
             }
-            let before = FlushTotals::of(books.counters);
-            let sent = self.send_chosen(row, pending, tables, books, out);
-            let after = FlushTotals::of(books.counters);
+            let before = FlushTotals::of(counts.counters);
+            let sent = self.send_chosen(row, pending, tables, counts, out);
+            let after = FlushTotals::of(counts.counters);
             tables.thinning.sent_together(
                 row,
                 (after.bytes - before.bytes, after.deliveries - before.deliveries),
             );
             pending.return_to(mark);
-            let counters = &mut books.comtrees.get_mut(comtree).counters;
+            let counters = &mut counts.comtrees.get_mut(comtree).counters;
             counters.deliveries_out += after.deliveries - before.deliveries;
             counters.bytes_out += after.bytes - before.bytes;
             counters.drops += after.drops - before.drops;
@@ -121,11 +121,11 @@ impl Fanout {
         row: RowIndex,
         pending: &mut Pending,
         tables: &mut Tables<'_>,
-        books: &mut Books<'_>,
+        counts: &mut FlushCounts<'_>,
         out: &mut Outbox<'_, F>,
     ) -> (u64, u64) {
         let Some(first) = tables.thinning.members(row).first().copied() else { return (0, 0) };
-        let brought = self.send_leftovers(pending, tables, books, out);
+        let brought = self.send_leftovers(pending, tables, counts, out);
         if self.chosen.is_empty() {
             return brought;
         }
@@ -134,7 +134,7 @@ impl Fanout {
         self.make_room(out);
         self.burst.take(pending, &chosen, None);
         let is_laid_out =
-            self.lay_out(first, is_shared, pending, tables, books.comtrees, out).is_some();
+            self.lay_out(first, is_shared, pending, tables, counts.comtrees, out).is_some();
         let sent = (brought.0 + self.bytes_for_each(), brought.1 + self.burst.updates() as u64);
         let mut place = 0;
         while is_laid_out && let Some(member) = tables.thinning.members(row).get(place).copied() {
@@ -144,7 +144,7 @@ impl Fanout {
                 self.apart.push(member);
                 continue;
             }
-            self.send_to_member(member, pending, tables, books.counters, out);
+            self.send_to_member(member, pending, tables, counts.counters, out);
         }
         while let Some(receiver) = self.apart.pop() {
             let first = tables.thinning.first_for(row, receiver);
@@ -153,8 +153,8 @@ impl Fanout {
             if self.burst.updates() == 0 {
                 continue;
             }
-            self.lay_out(receiver, false, pending, tables, books.comtrees, out);
-            self.send_to_member(receiver, pending, tables, books.counters, out);
+            self.lay_out(receiver, false, pending, tables, counts.comtrees, out);
+            self.send_to_member(receiver, pending, tables, counts.counters, out);
         }
         self.chosen = chosen;
         sent
@@ -165,7 +165,7 @@ impl Fanout {
         &mut self,
         pending: &mut Pending,
         tables: &mut Tables<'_>,
-        books: &mut Books<'_>,
+        counts: &mut FlushCounts<'_>,
         out: &mut Outbox<'_, F>,
     ) -> (u64, u64) {
         let (port, numbers) = tables.thinning.take_leftovers();
@@ -173,9 +173,9 @@ impl Fanout {
         if !numbers.is_empty() {
             self.make_room(out);
             self.burst.take(pending, &numbers, Some(port));
-            if self.lay_out(port, false, pending, tables, books.comtrees, out).is_some() {
+            if self.lay_out(port, false, pending, tables, counts.comtrees, out).is_some() {
                 sent = (self.bytes_for_each(), self.burst.updates() as u64);
-                self.send_to_member(port, pending, tables, books.counters, out);
+                self.send_to_member(port, pending, tables, counts.counters, out);
             }
         }
         tables.thinning.return_leftovers(numbers);

@@ -60,8 +60,8 @@ impl Tables<'_> {
 /// add up, and should still be near when the kernel copies them.
 const SEALED_BYTES: usize = 256 << 10;
 
-/// What a flush adds to the relay's books.
-pub(crate) struct Books<'a> {
+/// What a flush adds to the relay's counts.
+pub(crate) struct FlushCounts<'a> {
     pub(crate) counters: &'a mut Counters,
     pub(crate) comtrees: &'a mut Comtrees,
 }
@@ -163,44 +163,45 @@ impl Fanout {
         &mut self,
         pending: &mut Pending,
         tables: &mut Tables<'_>,
-        books: &mut Books<'_>,
+        counts: &mut FlushCounts<'_>,
         batch: &mut SendBatch,
         send: impl FnMut(&SendBatch),
     ) {
         let mut out = Outbox { batch, send };
         // 1. Receivers of the same updates become cohorts, but for those who cannot be sent everything.
-        self.find_cohorts(pending, tables, books);
+        self.find_cohorts(pending, tables, counts);
         for node in self.cohorts.nodes() {
             if self.cohorts.first_member(node) == NONE {
                 continue;
             }
             // 2. A cohort's updates are laid out once, behind what waits in the batch.
-            let Some(comtree) = self.compose(node, None, pending, tables, books.comtrees, &mut out)
+            let Some(comtree) =
+                self.compose(node, None, pending, tables, counts.comtrees, &mut out)
             else {
                 continue;
             };
-            let before = FlushTotals::of(books.counters);
+            let before = FlushTotals::of(counts.counters);
             // 3. Its members are sent them.
             if self.sealed == Sealed::ForAll || self.is_set(node) {
-                self.send_to_set(node, pending, tables, books.counters, &mut out);
+                self.send_to_set(node, pending, tables, counts.counters, &mut out);
             } else {
-                self.send_to_each(node, pending, tables, books.counters, &mut out);
+                self.send_to_each(node, pending, tables, counts.counters, &mut out);
             }
             // 4. Those from whom much of it came get a layout of their own. By now the others' sends
             //    are in the batch, so the burst may be composed anew behind them.
             while let Some(receiver) = self.apart.pop() {
-                self.compose(node, Some(receiver), pending, tables, books.comtrees, &mut out);
-                self.send_to_one(receiver, pending, tables, books.counters, &mut out);
+                self.compose(node, Some(receiver), pending, tables, counts.comtrees, &mut out);
+                self.send_to_one(receiver, pending, tables, counts.counters, &mut out);
             }
-            let after = FlushTotals::of(books.counters);
-            let counters = &mut books.comtrees.get_mut(comtree).counters;
+            let after = FlushTotals::of(counts.counters);
+            let counters = &mut counts.comtrees.get_mut(comtree).counters;
             counters.deliveries_out += after.deliveries - before.deliveries;
             counters.bytes_out += after.bytes - before.bytes;
             counters.drops += after.drops - before.drops;
         }
         self.cohorts.clear();
         // 5. Limited receivers get what it is the turn of.
-        self.end(pending, tables, books, &mut out);
+        self.end(pending, tables, counts, &mut out);
     }
 
     /// Sends limited receivers what it is the turn of; what is pending stays.
@@ -208,22 +209,22 @@ impl Fanout {
         &mut self,
         pending: &mut Pending,
         tables: &mut Tables<'_>,
-        books: &mut Books<'_>,
+        counts: &mut FlushCounts<'_>,
         batch: &mut SendBatch,
         send: impl FnMut(&SendBatch),
     ) {
-        self.end(pending, tables, books, &mut Outbox { batch, send });
+        self.end(pending, tables, counts, &mut Outbox { batch, send });
     }
 
     fn end<F: FnMut(&SendBatch)>(
         &mut self,
         pending: &mut Pending,
         tables: &mut Tables<'_>,
-        books: &mut Books<'_>,
+        counts: &mut FlushCounts<'_>,
         out: &mut Outbox<'_, F>,
     ) {
         if tables.thinning.is_due(tables.now) {
-            self.serve_limited(pending, tables, books, out);
+            self.serve_limited(pending, tables, counts, out);
         }
         out.send();
         out.batch.clear();
@@ -236,7 +237,7 @@ impl Fanout {
         &mut self,
         pending: &mut Pending,
         tables: &mut Tables<'_>,
-        books: &mut Books<'_>,
+        counts: &mut FlushCounts<'_>,
     ) {
         tables.thinning.begin_flush();
         for number in 0..pending.targets.len() as u32 {
@@ -244,10 +245,10 @@ impl Fanout {
             match target.audience {
                 Audience::Nobody => {}
                 Audience::Port(port) => self.add(port, number, (Level(u8::MAX), None), tables),
-                Audience::Tree => self.add_tree(target.comtree, number, tables, books.comtrees),
+                Audience::Tree => self.add_tree(target.comtree, number, tables, counts.comtrees),
                 Audience::Group(group) => {
-                    self.add_tree(target.comtree, number, tables, books.comtrees);
-                    let above = books.comtrees.above(target.comtree);
+                    self.add_tree(target.comtree, number, tables, counts.comtrees);
+                    let above = counts.comtrees.above(target.comtree);
                     for (port, level, weight) in tables.table.members(group) {
                         if !above.is_empty() && above.contains(&port) {
                             continue;
@@ -267,8 +268,8 @@ impl Fanout {
             }
         }
         tables.thinning.tell_rows(tables.now, pending, |comtree, exhausted| {
-            books.counters.drops[DropReason::HopLimit as usize] += exhausted;
-            books.comtrees.get_mut(comtree).counters.drops += exhausted;
+            counts.counters.drops[DropReason::HopLimit as usize] += exhausted;
+            counts.comtrees.get_mut(comtree).counters.drops += exhausted;
         });
         self.cohorts.seal();
     }

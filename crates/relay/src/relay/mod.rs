@@ -27,7 +27,7 @@ use crate::access::{Conducts, TokenId, Trust};
 use crate::bucket::{Bucket, Rate};
 use crate::comtrees::{ComtreeStatus, Comtrees};
 use crate::counters::Counters;
-use crate::fanout::{Books, Fanout, Tables};
+use crate::fanout::{Fanout, FlushCounts, Tables};
 use crate::gate::{Counted, Gate};
 use crate::index::{NONE, PortIndex};
 use crate::meters::{Budgets, Meters};
@@ -459,15 +459,15 @@ impl Relay {
             thinning: &mut self.thinning,
             now,
         };
-        let mut books = Books { counters, comtrees: &mut self.comtrees };
+        let mut counts = FlushCounts { counters, comtrees: &mut self.comtrees };
         if is_flush {
             self.flush_at = None;
-            books.counters.flushes += 1;
-            self.fanout.send_all(&mut self.pending, &mut tables, &mut books, batch, send);
+            counts.counters.flushes += 1;
+            self.fanout.send_all(&mut self.pending, &mut tables, &mut counts, batch, send);
             self.forget_targets();
         } else {
             let pending = &mut self.pending;
-            self.fanout.send_to_limited(pending, &mut tables, &mut books, batch, send);
+            self.fanout.send_to_limited(pending, &mut tables, &mut counts, batch, send);
         }
         self.paths.flushed(now);
         self.advance_successions(now);

@@ -6,8 +6,8 @@ use crate::index::PortIndex;
 use crate::ports::LastSubscribe;
 use crate::subscriptions::{Most, SubscriptionTable};
 use canopy_wire::{
-    Change, Comtree, DropReason, Packet, Path, Subscribe, SubscribeAckWriter, SubscribeRefusal,
-    Time, next_sequence,
+    Comtree, DropReason, Packet, Path, Subscribe, SubscribeAckWriter, SubscribeRefusal,
+    SubscriptionChange, Time, next_sequence,
 };
 
 /// Whose subscriptions change.
@@ -23,7 +23,7 @@ impl Subscriber {
         &self,
         table: &mut SubscriptionTable,
         comtree: Comtree,
-        change: Change,
+        change: SubscriptionChange,
         expires: Time,
     ) -> Result<(), SubscribeRefusal> {
         let Subscriber { port, most, was_refused } = *self;

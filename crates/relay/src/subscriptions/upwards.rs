@@ -5,7 +5,7 @@
 use super::SubscriptionTable;
 use super::lists::{Marks, Wanted};
 use crate::index::NONE;
-use canopy_wire::{Change, Comtree, Group, Level, Weight};
+use canopy_wire::{Comtree, Group, Level, SubscriptionChange, Weight};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The number of a group's place in the table. It stays the group's as long as the parent has not
@@ -169,7 +169,10 @@ impl SubscriptionTable {
     }
 
     /// The next change for the parent. Until it is acknowledged, no other change of that group is.
-    pub(crate) fn next_to_ask(&mut self, comtree: Comtree) -> Option<(GroupIndex, Change)> {
+    pub(crate) fn next_to_ask(
+        &mut self,
+        comtree: Comtree,
+    ) -> Option<(GroupIndex, SubscriptionChange)> {
         loop {
             let group = self.upwards_of(comtree)?.to_ask.pop_front()?;
             let wanted = self.wanted_upwards(group);
@@ -197,11 +200,11 @@ impl SubscriptionTable {
     }
 
     /// The change that the parent was asked last.
-    pub(crate) fn change_asked(&self, group: GroupIndex) -> Change {
+    pub(crate) fn change_asked(&self, group: GroupIndex) -> SubscriptionChange {
         let entry = &self.groups[group as usize];
         match entry.asked.0 {
-            Some(level) => Change::add(entry.group, level, entry.asked_weight),
-            None => Change::Drop(entry.group),
+            Some(level) => SubscriptionChange::add(entry.group, level, entry.asked_weight),
+            None => SubscriptionChange::Drop(entry.group),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Comtrees with a budget of their own: what each participant of such a comtree may be sent of it.
 //!
-//! Ten times a second a *level* is worked out for each of these comtrees, by max-min fairness of what its
-//! participants are offered, as far as their own budgets hold that: nobody is sent more than the level, and
+//! Ten times a second a *water level* is worked out for each of these comtrees, by max-min fairness of what its
+//! participants are offered, as far as their own budgets hold that: nobody is sent more than the water level, and
 //! whoever is offered less leaves the rest to the others. It is one number for all, so receivers that share a row
 //! go on sharing it. Besides, the comtree has an allowance, from which all is taken that its participants are
 //! sent, so that the budget holds before anything is known of them.
@@ -11,7 +11,7 @@ use crate::index::{ComtreeIndex, NONE, PortIndex};
 use canopy_wire::Time;
 use core::time::Duration;
 
-/// Levels are worked out this often.
+/// Water levels are worked out this often.
 pub(crate) const REVIEW_EVERY: Duration = Duration::from_millis(100);
 /// What may be saved up is that of this time: as much as may be sent within it.
 const AT_ONCE: Duration = Duration::from_millis(100);
@@ -27,7 +27,7 @@ struct Comtree {
     allowance: Allowance,
     /// The part of the budget that any participant may be sent, and whether that is less than somebody is
     /// offered.
-    level: f64,
+    water_level: f64,
     is_binding: bool,
 }
 
@@ -36,7 +36,7 @@ struct Comtree {
 struct Member {
     /// Its comtree; no other port has one.
     comtree: ComtreeIndex,
-    /// What it was offered since levels were worked out, while it was not limited: nanoseconds of the budget.
+    /// What it was offered since water levels were worked out, while it was not limited: nanoseconds of the budget.
     offered: i64,
     /// The part of the budget that it is offered.
     demand: f64,
@@ -55,7 +55,7 @@ pub(crate) struct ComtreeShares {
     comtrees: Vec<Option<Comtree>>,
     /// By port.
     members: Vec<Member>,
-    /// By row: what each of its members was offered since levels were worked out, nanoseconds of the budget.
+    /// By row: what each of its members was offered since water levels were worked out, nanoseconds of the budget.
     by_row: Vec<i64>,
     /// What the members of the comtree at work want of its budget.
     wants: Vec<f64>,
@@ -70,7 +70,7 @@ impl ComtreeShares {
         self.is_any
     }
 
-    /// When levels are to be worked out next, if any comtree has a budget.
+    /// When water levels are to be worked out next, if any comtree has a budget.
     pub(crate) fn due(&self) -> Option<Time> {
         self.is_any.then(|| self.reviewed + REVIEW_EVERY)
     }
@@ -113,7 +113,7 @@ impl ComtreeShares {
             None if budget.is_limited() => Some(Comtree {
                 budget,
                 allowance: Allowance::default(),
-                level: 1.0,
+                water_level: 1.0,
                 is_binding: false,
             }),
             None => None,
@@ -137,15 +137,15 @@ impl ComtreeShares {
     pub(crate) fn limit_of(&self, port: PortIndex) -> Down {
         let comtree = self.members.get(port as usize).map(|member| member.comtree as usize);
         match comtree.and_then(|comtree| self.comtrees.get(comtree)?.as_ref()) {
-            Some(comtree) if comtree.is_binding => part(comtree.budget, comtree.level),
+            Some(comtree) if comtree.is_binding => part(comtree.budget, comtree.water_level),
             _ => Down::NONE,
         }
     }
 
     /// What any participant of a comtree may be sent, if that has a budget.
-    pub(crate) fn level_of(&self, comtree: ComtreeIndex) -> Down {
+    pub(crate) fn water_level_of(&self, comtree: ComtreeIndex) -> Down {
         let comtree = self.comtrees.get(comtree as usize).and_then(Option::as_ref);
-        comtree.map_or(Down::NONE, |comtree| part(comtree.budget, comtree.level))
+        comtree.map_or(Down::NONE, |comtree| part(comtree.budget, comtree.water_level))
     }
 
     /// Whether the comtree of a participant that is not limited has so much left.
@@ -208,7 +208,7 @@ impl ComtreeShares {
         }
     }
 
-    /// Works out the levels. `who` knows of a port what it may be sent whatever its comtree may, and its row.
+    /// Works out the water levels. `who` knows of a port what it may be sent whatever its comtree may, and its row.
     pub(super) fn review(&mut self, now: Time, who: impl Fn(PortIndex) -> (Down, Option<u32>)) {
         let passed = now.since(core::mem::replace(&mut self.reviewed, now)).as_secs_f64();
         for index in 0..self.comtrees.len() {
@@ -225,7 +225,7 @@ impl ComtreeShares {
                 }
                 self.wants.push(member.demand.min(part_of(own, comtree.budget)));
             }
-            (comtree.level, comtree.is_binding) = level(&mut self.wants);
+            (comtree.water_level, comtree.is_binding) = water_level(&mut self.wants);
         }
         self.by_row.fill(0);
     }
@@ -233,7 +233,7 @@ impl ComtreeShares {
 
 /// The part of a whole that each may have of those who want these parts, and whether that is less than somebody
 /// wants. Otherwise what nobody wants is everybody's who begins to.
-fn level(wants: &mut Vec<f64>) -> (f64, bool) {
+fn water_level(wants: &mut Vec<f64>) -> (f64, bool) {
     let sum: f64 = wants.iter().sum();
     if sum <= 1.0 {
         let most = wants.iter().copied().fold(0.0, f64::max);
@@ -273,18 +273,18 @@ fn part(budget: Down, part: f64) -> Down {
 mod tests {
     use super::*;
 
-    fn levels(wants: &[f64]) -> (f64, bool) {
-        let (level, is_binding) = level(&mut wants.to_vec());
+    fn rounded(wants: &[f64]) -> (f64, bool) {
+        let (level, is_binding) = water_level(&mut wants.to_vec());
         ((level * 1000.0).round() / 1000.0, is_binding)
     }
 
     #[test]
-    fn the_level_is_max_min_fair() {
-        assert_eq!(levels(&[0.1, 0.2, 5.0, 9.0]), (0.35, true));
-        assert_eq!(levels(&[2.0, 2.0]), (0.5, true));
-        assert_eq!(levels(&[0.1, 0.2]), (0.9, false), "the greater one may have what is left");
-        assert_eq!(levels(&[]), (1.0, false));
-        assert_eq!(levels(&[0.5, 0.5]), (0.5, false));
+    fn the_water_level_is_max_min_fair() {
+        assert_eq!(rounded(&[0.1, 0.2, 5.0, 9.0]), (0.35, true));
+        assert_eq!(rounded(&[2.0, 2.0]), (0.5, true));
+        assert_eq!(rounded(&[0.1, 0.2]), (0.9, false), "the greater one may have what is left");
+        assert_eq!(rounded(&[]), (1.0, false));
+        assert_eq!(rounded(&[0.5, 0.5]), (0.5, false));
     }
 
     #[test]
@@ -307,6 +307,6 @@ mod tests {
         assert!(shares.fits(now, 3, (20_000, 1)));
         shares.set_budget(1, Down::NONE);
         assert!(!shares.is_any());
-        assert_eq!(shares.level_of(1), Down::NONE);
+        assert_eq!(shares.water_level_of(1), Down::NONE);
     }
 }

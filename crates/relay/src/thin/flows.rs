@@ -38,8 +38,8 @@ struct Flow {
     rests: bool,
 }
 
-/// The flows of a group share its weight.
-struct Group {
+/// A group that has flows, which share its weight.
+struct FlowGroup {
     comtree: ComtreeIndex,
     dst: Address,
     flows: u32,
@@ -52,7 +52,7 @@ pub(crate) struct Flows {
     flows: Vec<Flow>,
     free: Vec<u32>,
     by_key: HashTable<u32>,
-    groups: Vec<Group>,
+    groups: Vec<FlowGroup>,
     free_groups: Vec<u32>,
     by_group: HashTable<u32>,
     sweep: usize,
@@ -121,7 +121,7 @@ impl Flows {
             group.sum += weight;
             return found;
         }
-        let group = Group { comtree, dst, flows: 1, sum: weight };
+        let group = FlowGroup { comtree, dst, flows: 1, sum: weight };
         let place = match self.free_groups.pop() {
             Some(place) => {
                 self.groups[place as usize] = group;

@@ -38,10 +38,10 @@ pub(crate) fn share_out(total: f64, bits: u64, wants: &mut [Want]) {
     }
     let mut left = total;
     loop {
-        let level = left / weights;
+        let water_level = left / weights;
         let mut is_done = true;
         for want in wants.iter_mut().filter(|want| !want.is_sated) {
-            want.share = level * want.weight;
+            want.share = water_level * want.weight;
             if want.demand <= want.share {
                 (want.share, want.is_sated, is_done) = (want.demand, true, false);
                 left -= want.demand;

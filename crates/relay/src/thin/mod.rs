@@ -188,7 +188,7 @@ impl Thinning {
         if !self.comtrees.is_any() || entry.key.shape.class != PeerClass::Participant {
             return entry.key.down;
         }
-        entry.key.down.least(self.comtrees.level_of(entry.comtree))
+        entry.key.down.least(self.comtrees.water_level_of(entry.comtree))
     }
 
     /// A port is closed.

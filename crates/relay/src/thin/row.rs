@@ -113,8 +113,8 @@ pub(crate) struct Row {
     replaced_free: u64,
     /// What of the budget was not used, in seconds, since rates were worked out.
     lost: f32,
-    /// The fair level of last time: bytes a second for a weight of 1.
-    level: f32,
+    /// The water level of last time: bytes a second for a weight of 1.
+    water_level: f32,
     /// What updates really cost, headers and seals of datagrams included, beside what was thought.
     dearness: f32,
     /// By how much more than the budget is shared out, so that all of it is used.
@@ -444,7 +444,7 @@ impl Row {
         }
     }
 
-    /// Shares out a part of the budget among some flows: each gets its weight times the fair level, at least
+    /// Shares out a part of the budget among some flows: each gets its weight times the water level, at least
     /// the floor and at most what it sends. Returns what they take.
     fn share_out(
         &mut self,
@@ -456,7 +456,7 @@ impl Row {
         let cost = |pair: &Pair| down.cost(pair.len.into(), 1) as f32 / 1e9;
         let had = |pair: &Pair| if down.bits > 0 { f32::from(pair.len) } else { 1.0 };
         let all = || self.pairs.iter().filter(|pair| is_in(pair));
-        // What they take at a level, and how fast that grows with it.
+        // What they take at a water level, and how fast that grows with it.
         let taken_at = |level: f32| {
             all().fold((0.0, 0.0), |(taken, slope), pair| {
                 let (cost, weight) = (cost(pair), pair.weight / had(pair));
@@ -467,9 +467,12 @@ impl Row {
             })
         };
         let wanted: f32 = all().map(|pair| pair.demand * cost(pair)).sum();
-        let level =
-            if wanted > left { find_level(self.level, left, taken_at) } else { f32::INFINITY };
-        self.level = if level.is_finite() { level } else { self.level };
+        let level = if wanted > left {
+            find_water_level(self.water_level, left, taken_at)
+        } else {
+            f32::INFINITY
+        };
+        self.water_level = if level.is_finite() { level } else { self.water_level };
         let mut taken = 0.0;
         for pair in self.pairs.iter_mut().filter(|pair| is_in(pair)) {
             let share = (level * pair.weight / had(pair)).max(floor);
@@ -506,9 +509,9 @@ impl Row {
     }
 }
 
-/// The level at which so much is taken, looked for from the one of last time on: Newton's method, kept within
+/// The water level at which `left` is taken, looked for from the one of last time on: Newton's method, kept within
 /// what is known to be too low and too high.
-fn find_level(guess: f32, left: f32, taken_at: impl Fn(f32) -> (f32, f32)) -> f32 {
+fn find_water_level(guess: f32, left: f32, taken_at: impl Fn(f32) -> (f32, f32)) -> f32 {
     let (mut low, mut high) = (0.0, f32::INFINITY);
     let mut level = if guess > 0.0 { guess } else { 1.0 };
     for _ in 0..MOST_STEPS {
@@ -534,9 +537,9 @@ fn find_level(guess: f32, left: f32, taken_at: impl Fn(f32) -> (f32, f32)) -> f3
     level
 }
 
-/// Looks for the fair level; a few are enough nearly always.
+/// How many steps the search for the water level may take; a few are enough nearly always.
 const MOST_STEPS: usize = 40;
-/// How exact the level is to be.
+/// How exact the water level is to be.
 const EXACT: f32 = 1e-4;
 
 fn millis(now: Time) -> u32 {

@@ -5,10 +5,10 @@ use crate::support::{self, COMTREE, PERIODIC, World, config, group, ip_port, is_
 use canopy_relay::{Change, Gate, Mode, Places, RelayConfig};
 use canopy_session::{Event, Keyring, Session, SessionConfig, State};
 use canopy_wire::{
-    Address, Change as Subscription, Comtree, Connect, Cookie, DropReason, Flags, Group,
-    HEADER_LEN, Header, Hello, Keepalive, Kind, Leave, LeaveReason, Level, MAX_DATAGRAM, Packet,
-    Rebind, RefusedReason, SAFE_DATAGRAM, SEAL_LEN, SessionId, SubscribeWriter, Suite,
-    UpdatesWriter, VERSION,
+    Address, Comtree, Connect, Cookie, DropReason, Flags, Group, HEADER_LEN, Header, Hello,
+    Keepalive, Kind, Leave, LeaveReason, Level, MAX_DATAGRAM, Packet, Rebind, RefusedReason,
+    SAFE_DATAGRAM, SEAL_LEN, SessionId, SubscribeWriter, SubscriptionChange, Suite, UpdatesWriter,
+    VERSION,
 };
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ fn packets_of(id: SessionId) -> Vec<(Kind, Vec<u8>)> {
     let len = writer.finish(&Header::new(Kind::Updates, id, COMTREE));
     add(Kind::Updates, &out[..len]);
     let mut writer = SubscribeWriter::new(&mut out, 2, SAFE_DATAGRAM).unwrap();
-    assert!(writer.push(Subscription::Drop(Group::new(7))));
+    assert!(writer.push(SubscriptionChange::Drop(Group::new(7))));
     let len = writer.finish(COMTREE, id);
     add(Kind::Subscribe, &out[..len]);
     let len = Keepalive { stamp: 1, path_stamp: 0 }.encode(COMTREE, id, &mut out).unwrap();

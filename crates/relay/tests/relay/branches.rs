@@ -8,8 +8,8 @@ use canopy_relay::{
     BranchId, BranchRole, Budget, Change, ComtreeConfig, Mode, Refusal, RelayConfig,
 };
 use canopy_wire::{
-    Address, Change as Subscription, DropReason, Flags, Group, Header, Kind, MAX_DATAGRAM,
-    MAX_UPDATE, Packet, Record, SAFE_DATAGRAM, SEAL_LEN, SessionId, SubscribeWriter, UpdatesWriter,
+    Address, DropReason, Flags, Group, Header, Kind, MAX_DATAGRAM, MAX_UPDATE, Packet, Record,
+    SAFE_DATAGRAM, SEAL_LEN, SessionId, SubscribeWriter, SubscriptionChange, UpdatesWriter,
 };
 use std::net::SocketAddr;
 
@@ -353,7 +353,7 @@ fn nobody_else_speaks_in_a_neighbours_name() {
     let elsewhere = SocketAddr::from(([10, 66, 6, 6], 4748));
     let mut subscribe = [0; 1500];
     let mut writer = SubscribeWriter::new(&mut subscribe, 2, SAFE_DATAGRAM).unwrap();
-    assert!(writer.push(Subscription::Drop(Group::new(GROUP))));
+    assert!(writer.push(SubscriptionChange::Drop(Group::new(GROUP))));
     let len = writer.finish(COMTREE, SessionId::NONE);
     for from in [path_of_thread(0).remote, elsewhere, ip_port(1)] {
         for packet in [&updates[..], &subscribe[..len]] {

@@ -7,8 +7,8 @@ use crate::support::{
 };
 use canopy_relay::{Mode, RelayConfig};
 use canopy_wire::{
-    Change, Class, Downlink, DropReason, Flags, Group, Hello, Keepalive, Kind, Level, MAX_UPDATE,
-    Packet, SAFE_DATAGRAM, SubscribeAck, SubscribeRefusal, SubscribeWriter, VERSION,
+    Class, Downlink, DropReason, Flags, Group, Hello, Keepalive, Kind, Level, MAX_UPDATE, Packet,
+    SAFE_DATAGRAM, SubscribeAck, SubscribeRefusal, SubscribeWriter, SubscriptionChange, VERSION,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -364,7 +364,7 @@ fn acks(world: &mut World, number: usize, groups: core::ops::Range<u32>) -> [Vec
     let mut out = [0; 1500];
     let mut writer = SubscribeWriter::new(&mut out, 1, SAFE_DATAGRAM).unwrap();
     for group in groups {
-        assert!(writer.push(Change::Add(Group::new(group), Level(0))));
+        assert!(writer.push(SubscriptionChange::Add(Group::new(group), Level(0))));
     }
     let len = writer.finish(COMTREE, world.participants[number].session.id());
     [(); 2].map(|()| {

@@ -8,9 +8,9 @@ use canopy_relay::{
 };
 use canopy_session::{Event, Session, SessionConfig, State};
 use canopy_wire::{
-    Busy, Change as Subscription, Comtree, DropReason, Excess, Flags, Group, Header, Hello,
-    Keepalive, Kind, Lane, Level, Path, Record, RefusedReason, SAFE_DATAGRAM, SubscribeRefusal,
-    SubscribeWriter, Time, UpdatesWriter, next_sequence,
+    Busy, Comtree, DropReason, Excess, Flags, Group, Header, Hello, Keepalive, Kind, Lane, Level,
+    Path, Record, RefusedReason, SAFE_DATAGRAM, SubscribeRefusal, SubscribeWriter,
+    SubscriptionChange, Time, UpdatesWriter, next_sequence,
 };
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -408,7 +408,8 @@ fn a_subscription_bomb_takes_its_own_changes_only() {
         let mut out = [0; 1500];
         let mut writer = SubscribeWriter::new(&mut out, sequence, SAFE_DATAGRAM).unwrap();
         let mut changes = 0;
-        while writer.push(Subscription::Add(Group::new(1000 + changes + round % 2), Level(0))) {
+        while writer.push(SubscriptionChange::Add(Group::new(1000 + changes + round % 2), Level(0)))
+        {
             changes += 1;
         }
         let len = writer.finish(COMTREE, id);

@@ -7,7 +7,8 @@ use crate::support::{
 use canopy_relay::{BranchRole, Mode};
 use canopy_session::SessionLimits;
 use canopy_wire::{
-    Address, Change, Downlink, DropReason, Group, Kind, Level, Packet, Record, Subscribe, Weight,
+    Address, Downlink, DropReason, Group, Kind, Level, Packet, Record, Subscribe,
+    SubscriptionChange, Weight,
 };
 use std::time::Duration;
 
@@ -116,7 +117,7 @@ fn what_leans_on_filler_keeps_its_weight_and_its_object() {
 }
 
 /// The changes in what the first participant sends now, which its relay gets or not.
-fn asked(world: &mut World, arrives: bool) -> Vec<Change> {
+fn asked(world: &mut World, arrives: bool) -> Vec<SubscriptionChange> {
     let (now, mut out, mut changes) = (world.now, [0; 1500], Vec::new());
     while let Some(len) = world.participants[0].session.poll_transmit(now, &mut out) {
         let packet = world.open_from(0, &out[..len]);
@@ -141,7 +142,8 @@ fn a_repeated_subscribe_and_a_refresh_say_the_weights_again() {
     for (group, weight) in wanted {
         session.subscribe_with(Group::new(group), Level(1), weight);
     }
-    let expected = wanted.map(|(group, weight)| Change::add(Group::new(group), Level(1), weight));
+    let expected =
+        wanted.map(|(group, weight)| SubscriptionChange::add(Group::new(group), Level(1), weight));
     assert_eq!(asked(&mut world, false), expected);
     world.now = world.now + Duration::from_millis(200);
     assert_eq!(asked(&mut world, true), expected, "repeated, for the first was lost");
@@ -164,11 +166,11 @@ fn only_another_weight_is_asked_for() {
     let mut world = World::new(Mode::Immediate, 1);
     let group = Group::new(1);
     for (level, weight, expected) in [
-        (1, Weight(90), Some(Change::AddWeighted(group, Level(1), Weight(90)))),
+        (1, Weight(90), Some(SubscriptionChange::AddWeighted(group, Level(1), Weight(90)))),
         (1, Weight(90), None),
-        (1, Weight(91), Some(Change::AddWeighted(group, Level(1), Weight(91)))),
-        (2, Weight(91), Some(Change::AddWeighted(group, Level(2), Weight(91)))),
-        (2, Weight::ONE, Some(Change::Add(group, Level(2)))),
+        (1, Weight(91), Some(SubscriptionChange::AddWeighted(group, Level(1), Weight(91)))),
+        (2, Weight(91), Some(SubscriptionChange::AddWeighted(group, Level(2), Weight(91)))),
+        (2, Weight::ONE, Some(SubscriptionChange::Add(group, Level(2)))),
     ] {
         world.participants[0].session.subscribe_with(group, Level(level), weight);
         assert_eq!(asked(&mut world, true), expected.as_slice());

@@ -5,12 +5,12 @@ mod paths;
 
 use crate::tshark::{DECODED_AS_PORT, EXPERT, NAMED_PORT, OTHER_PORT};
 use canopy_wire::{
-    Address, Busy, CLEAR_LEN, Challenge, Change, Class, Comtree, Connect, Connected, Cookie,
-    Excess, Flags, Gone, Group, GroupKey, GroupKeyHeld, GroupKeyNumber, HEADER_LEN, Header, Hello,
-    Keepalive, Kind, Leave, LeaveReason, Level, MAX_DATAGRAM, NumberedRequest, Rebind, Record,
-    Refused, RefusedReason, Request, RequestStatus, Response, Restriction, SEAL_LEN, SessionId,
-    SubscribeAckWriter, SubscribeRefusal, SubscribeWriter, Suite, Unknown, UpdatesWriter, VERSION,
-    Verdict, Weight, WireError, encode_update,
+    Address, Busy, CLEAR_LEN, Challenge, Class, Comtree, Connect, Connected, Cookie, Excess, Flags,
+    Gone, Group, GroupKey, GroupKeyHeld, GroupKeyNumber, HEADER_LEN, Header, Hello, Keepalive,
+    Kind, Leave, LeaveReason, Level, MAX_DATAGRAM, NumberedRequest, Rebind, Record, Refused,
+    RefusedReason, Request, RequestStatus, Response, Restriction, SEAL_LEN, SessionId,
+    SubscribeAckWriter, SubscribeRefusal, SubscribeWriter, SubscriptionChange, Suite, Unknown,
+    UpdatesWriter, VERSION, Verdict, Weight, WireError, encode_update,
 };
 pub(crate) use overlay::{malformed_overlay_cases, overlay_cases};
 pub(crate) use paths::{malformed_path_cases, path_cases};
@@ -103,11 +103,15 @@ pub(crate) fn relayed(records: &[Record<'_>]) -> Vec<u8> {
 fn subscribe() -> Vec<u8> {
     written(|out| {
         let mut writer = SubscribeWriter::new(out, 4, MAX_DATAGRAM)?;
-        assert!(writer.push(Change::Add(Group::new(7), Level(2))));
-        assert!(writer.push(Change::Add(Group::new(Group::MAX), Level(2))));
-        assert!(writer.push(Change::AddWeighted(Group::new(9), Level(1), Weight(200))));
-        assert!(writer.push(Change::AddWeighted(Group::new(10), Level(1), Weight::LEAST)));
-        assert!(writer.push(Change::Drop(Group::new(8))));
+        assert!(writer.push(SubscriptionChange::Add(Group::new(7), Level(2))));
+        assert!(writer.push(SubscriptionChange::Add(Group::new(Group::MAX), Level(2))));
+        assert!(writer.push(SubscriptionChange::AddWeighted(Group::new(9), Level(1), Weight(200))));
+        assert!(writer.push(SubscriptionChange::AddWeighted(
+            Group::new(10),
+            Level(1),
+            Weight::LEAST
+        )));
+        assert!(writer.push(SubscriptionChange::Drop(Group::new(8))));
         Ok(writer.finish(COMTREE, SESSION))
     })
 }

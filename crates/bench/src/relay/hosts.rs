@@ -10,14 +10,14 @@ use std::path::Path;
 use std::process::Command;
 
 /// Server and load, and what is between them.
-pub(crate) struct Place {
+pub(crate) struct Hosts {
     pub(crate) server_ip: IpAddr,
     pub(crate) load_ip: IpAddr,
-    hosts: Option<Hosts>,
+    namespaces: Option<Namespaces>,
 }
 
 /// Two network namespaces joined by a virtual Ethernet.
-struct Hosts {
+struct Namespaces {
     near: Namespace,
     far: Namespace,
     /// Where the clone engines are installed.
@@ -26,15 +26,15 @@ struct Hosts {
     not_installed: Option<String>,
 }
 
-impl Place {
-    pub(crate) fn loopback() -> Place {
+impl Hosts {
+    pub(crate) fn loopback() -> Hosts {
         let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        Place { server_ip: ip, load_ip: ip, hosts: None }
+        Hosts { server_ip: ip, load_ip: ip, namespaces: None }
     }
 
     /// Makes the hosts and installs the clone engines. The far host's receive work is done by
     /// `load_on`.
-    pub(crate) fn virtual_ethernet(load_on: usize) -> anyhow::Result<Place> {
+    pub(crate) fn virtual_ethernet(load_on: usize) -> anyhow::Result<Hosts> {
         let (near, far) = (Namespace::new()?, Namespace::new()?);
         Namespace::join(&near, &far)?;
         far.steer("far", load_on).context("the receive work cannot be steered")?;
@@ -48,21 +48,21 @@ impl Place {
         let installed = near.run(|| install(&request))?;
         let not_installed =
             installed.err().map(|error| format!("it cannot be installed here: {error}"));
-        Ok(Place {
+        Ok(Hosts {
             server_ip: Ipv4Addr::new(10, 77, 0, 1).into(),
             load_ip: Ipv4Addr::new(10, 77, 0, 2).into(),
-            hosts: Some(Hosts { near, far, folder, not_installed }),
+            namespaces: Some(Namespaces { near, far, folder, not_installed }),
         })
     }
 
     /// Whether server and load are on two hosts.
     pub(crate) fn is_netns(&self) -> bool {
-        self.hosts.is_some()
+        self.namespaces.is_some()
     }
 
     /// Why the clone engines could not be installed, where they should have been.
     pub(crate) fn not_installed(&self) -> Option<&str> {
-        self.hosts.as_ref().and_then(|hosts| hosts.not_installed.as_deref())
+        self.namespaces.as_ref().and_then(|spaces| spaces.not_installed.as_deref())
     }
 
     /// Why a relay here cannot have this engine, if it cannot.
@@ -72,39 +72,40 @@ impl Place {
         {
             return Ok(Some(why.to_owned()));
         }
-        let folder = self.hosts.as_ref().map_or(Path::new(ENGINE_FOLDER), |hosts| hosts.folder);
+        let folder =
+            self.namespaces.as_ref().map_or(Path::new(ENGINE_FOLDER), |spaces| spaces.folder);
         let open = || -> std::io::Result<Option<String>> {
             let socket = Socket::bind((self.server_ip, 0).into(), &SocketOptions::default())?;
             let opened = Engine::open_in(folder, engine, &socket);
             Ok(opened.err().map(|error| error.reason))
         };
-        Ok(match &self.hosts {
+        Ok(match &self.namespaces {
             None => open()?,
-            Some(hosts) => hosts.near.run(open)??,
+            Some(spaces) => spaces.near.run(open)??,
         })
     }
 
     /// Runs the load's side where the load is.
     pub(crate) fn run<T: Send>(&self, load: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
-        match &self.hosts {
+        match &self.namespaces {
             None => Ok(load()),
-            Some(hosts) => Ok(hosts.far.run(load)?),
+            Some(spaces) => Ok(spaces.far.run(load)?),
         }
     }
 
     /// Makes a command start where the server is.
     pub(crate) fn host_server<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        match &self.hosts {
+        match &self.namespaces {
             None => command,
-            Some(hosts) => hosts.near.host(command),
+            Some(spaces) => spaces.near.host(command),
         }
     }
 
     /// What the relay must be told to serve here.
     pub(crate) fn relay_flags(&self) -> Vec<String> {
         let listen = ["--listen".to_owned(), format!("{}:0", self.server_ip)];
-        let engines = self.hosts.iter().flat_map(|hosts| {
-            let folder = hosts.folder.display().to_string();
+        let engines = self.namespaces.iter().flat_map(|spaces| {
+            let folder = spaces.folder.display().to_string();
             ["--open".to_owned(), "--insecure".to_owned(), "--engine-folder".to_owned(), folder]
         });
         listen.into_iter().chain(engines).collect()
