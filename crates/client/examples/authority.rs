@@ -13,8 +13,19 @@
 //! 0. A player subscribes to the cells around it at level 1 and to all others at level 0: it sees
 //! those who are near 20 times a second, and those who are far twice a second, over the same groups.
 //!
-//! Anyone may answer in the lobby and pretend to be the server: a relay does not yet know who is
-//! who. Keep such a world to a network that you trust.
+//! On a relay that asks for no tokens, as here, anyone may answer in the lobby and pretend to be the server. Where
+//! it asks for them, the backend grants each what its part needs. The server gets an address of its own. Players
+//! publish in the lobby only, and send to nobody but that address:
+//!
+//! ```text
+//! canopy token issue --key world.key --world arena --subject server --client-key KEY \
+//!     --server --address 1.1 --publish 1-36 --publish-level 1 --subscribe 0 --to any
+//! canopy token issue --key world.key --world arena --subject player-17 --client-key KEY \
+//!     --publish 0 --subscribe 1-36 --subscribe-level 1 --to 1.1
+//! ```
+//!
+//! Then nobody else can say where players are, because the relay drops it. A player can still send to the server
+//! what it likes, and the server decides.
 
 use canopy_client::{
     Client, Event, Group, Incoming, Level, Outgoing, Participant, PublishError, Update,
@@ -85,14 +96,14 @@ pub(crate) async fn play(relay: &str, span: Duration) -> Result<Vec<Sights>, Fai
     Ok(sights)
 }
 
-/// A place in the world, in steps.
+/// Where somebody is in the world, in steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Place {
+struct Position {
     x: u32,
     y: u32,
 }
 
-impl Place {
+impl Position {
     fn cell(self) -> (u32, u32) {
         (self.x / CELL, self.y / CELL)
     }
@@ -102,12 +113,12 @@ impl Place {
     }
 
     /// One tick later. The world ends at its edges.
-    fn walk(self, (x, y): (i8, i8)) -> Place {
+    fn walk(self, (x, y): (i8, i8)) -> Position {
         let go = |at: u32, towards: i8| {
             let step = i64::from(towards.signum()) * i64::from(STEPS_PER_TICK);
             (i64::from(at) + step).clamp(0, i64::from(SIDE * CELL - 1)) as u32
         };
-        Place { x: go(self.x, x), y: go(self.y, y) }
+        Position { x: go(self.x, x), y: go(self.y, y) }
     }
 }
 
@@ -123,9 +134,9 @@ enum Message {
     /// A player to the server: where it wants to go.
     Input { number: u32, towards: (i8, i8) },
     /// The server to a player: you are in, and I have heard your inputs up to this one.
-    Heard { number: u32, place: Place },
+    Heard { number: u32, position: Position },
     /// The server to a cell: who is where.
-    Seen { player: Participant, place: Place },
+    Seen { player: Participant, position: Position },
 }
 
 impl Message {
@@ -141,8 +152,10 @@ impl Message {
                 bytes.extend([x as u8, y as u8]);
                 bytes
             }
-            Message::Heard { number, place } => numbers(2, &[number, place.x, place.y]),
-            Message::Seen { player, place } => numbers(3, &[player.into(), place.x, place.y]),
+            Message::Heard { number, position } => numbers(2, &[number, position.x, position.y]),
+            Message::Seen { player, position } => {
+                numbers(3, &[player.into(), position.x, position.y])
+            }
         }
     }
 
@@ -151,15 +164,18 @@ impl Message {
         let (kind, rest) = bytes.split_first()?;
         let number =
             |at: usize| Some(u32::from_be_bytes(rest.get(4 * at..4 * at + 4)?.try_into().ok()?));
-        let place = || Some(Place { x: number(1)?, y: number(2)? });
+        let position = || Some(Position { x: number(1)?, y: number(2)? });
         Some(match kind {
             0 => Message::Hello,
             1 => Message::Input {
                 number: number(0)?,
                 towards: (*rest.get(4)? as i8, *rest.get(5)? as i8),
             },
-            2 => Message::Heard { number: number(0)?, place: place()? },
-            3 => Message::Seen { player: Participant::try_from(number(0)?).ok()?, place: place()? },
+            2 => Message::Heard { number: number(0)?, position: position()? },
+            3 => Message::Seen {
+                player: Participant::try_from(number(0)?).ok()?,
+                position: position()?,
+            },
             _ => return None,
         })
     }
@@ -167,7 +183,7 @@ impl Message {
 
 /// What the server knows of a player.
 struct Avatar {
-    place: Place,
+    position: Position,
     towards: (i8, i8),
     /// The last input heard.
     number: u32,
@@ -233,10 +249,10 @@ impl Server {
     fn welcome(&mut self, player: Participant) {
         let side = if self.joined.is_multiple_of(2) { 1 } else { SIDE - 2 };
         let middle = side * CELL + CELL / 2;
-        let place = Place { x: middle + self.joined * 2, y: middle };
+        let position = Position { x: middle + self.joined * 2, y: middle };
         self.avatars.entry(player).or_insert_with(|| {
             self.joined = (self.joined + 1) % 20;
-            Avatar { place, towards: (0, 0), number: 0, heard: Instant::now() }
+            Avatar { position, towards: (0, 0), number: 0, heard: Instant::now() }
         });
     }
 
@@ -247,11 +263,11 @@ impl Server {
         let level = if self.tick.is_multiple_of(FAR_EVERY) { COARSE } else { DETAIL };
         let mut messages = Vec::new();
         for (player, avatar) in &mut self.avatars {
-            avatar.place = avatar.place.walk(avatar.towards);
-            let Avatar { place, number, .. } = *avatar;
-            let seen = Message::Seen { player: *player, place }.encode();
-            let heard = Message::Heard { number, place }.encode();
-            messages.push((*player, place.group(), seen, heard));
+            avatar.position = avatar.position.walk(avatar.towards);
+            let Avatar { position, number, .. } = *avatar;
+            let seen = Message::Seen { player: *player, position }.encode();
+            let heard = Message::Heard { number, position }.encode();
+            messages.push((*player, position.group(), seen, heard));
         }
         let epoch = self.world.epoch();
         self.world.publish_many(messages.iter().flat_map(|(player, group, seen, heard)| {
@@ -266,7 +282,7 @@ struct Player {
     world: Client,
     /// The server's last word, to which inputs are the answer.
     server: Option<(Update, Instant)>,
-    place: Place,
+    position: Position,
     interest: BTreeMap<(u32, u32), Level>,
     inputs: u32,
     sights: Sights,
@@ -295,7 +311,7 @@ impl Player {
             name,
             world,
             server: None,
-            place: Place::default(),
+            position: Position::default(),
             interest: BTreeMap::new(),
             inputs: 0,
             sights: Sights::default(),
@@ -349,14 +365,16 @@ impl Player {
 
     fn hear(&mut self, update: Update) {
         match Message::decode(&update.payload) {
-            Some(Message::Heard { number, place }) if update.group.is_none() => {
+            Some(Message::Heard { number, position }) if update.group.is_none() => {
                 self.sights.answers += u32::from(number > 0);
-                self.place = place;
+                self.position = position;
                 self.server = Some((update, Instant::now()));
                 self.look_around();
             }
-            Some(Message::Seen { player, place }) if Some(player) != self.world.participant() => {
-                let is_near = self.interest.get(&place.cell()) == Some(&DETAIL);
+            Some(Message::Seen { player, position })
+                if Some(player) != self.world.participant() =>
+            {
+                let is_near = self.interest.get(&position.cell()) == Some(&DETAIL);
                 let sight = if is_near { &mut self.sights.near } else { &mut self.sights.far };
                 sight.others.insert(player);
                 sight.updates += 1;
@@ -368,7 +386,7 @@ impl Player {
     /// Wants detail of the cells around, and of all others what everyone gets. A cell that comes
     /// near or goes far changes its level, and nothing else.
     fn look_around(&mut self) {
-        let (x, y) = self.place.cell();
+        let (x, y) = self.position.cell();
         let is_near = |cell: (u32, u32)| cell.0.abs_diff(x) <= 1 && cell.1.abs_diff(y) <= 1;
         let cells = (0..SIDE).flat_map(|y| (0..SIDE).map(move |x| (x, y)));
         let wanted = cells.map(|cell| (cell, if is_near(cell) { DETAIL } else { COARSE }));
@@ -381,7 +399,7 @@ impl Player {
     }
 
     fn report(&self) -> String {
-        let (Place { x, y }, Sights { answers, near, far }) = (self.place, &self.sights);
+        let (Position { x, y }, Sights { answers, near, far }) = (self.position, &self.sights);
         format!(
             "player {} at {x},{y}: {} inputs, {answers} answers; sees {} near ({} updates) and {} \
              far ({} updates)",
