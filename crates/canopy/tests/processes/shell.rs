@@ -32,11 +32,13 @@ fn output_of(child: Child) -> String {
 fn what_a_shell_publishes_another_shell_prints() {
     let relay = Server::relay(&["--threads", "2"]);
     let at = relay.address("relay").to_string();
+    // Where this is ::1 first, the relay is found at the second address.
+    let by_name = format!("localhost:{}", relay.address("relay").port());
     let near = subscribed(&["7", "8", "--level", "1", "--count", "4", "--json", "--relay", &at]);
     let far = subscribed(&["8", "--count", "2", "--relay", &at]);
     for args in [["7", "hello", "0"], ["9", "not this", "0"], ["8", "fine", "1"]] {
         let [group, text, level] = args;
-        let output = run(&["pub", group, text, "--level", level, "--relay", &at]);
+        let output = run(&["pub", group, text, "--level", level, "--relay", &by_name]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
     let mut lines = canopy(&["pub", "8", "--relay", &at]);
@@ -82,10 +84,7 @@ fn nobody_there_and_refusals_are_said() {
     let cases: [(&[&str], &str); 5] = [
         (&["ping", "--relay", &free], "nothing listens on that port; start the relay"),
         (&["sub", "7", "--relay", &at, "--comtree", "9"], "does not carry comtree 9; add it"),
-        (
-            &["pub", "7", "x", "--relay", "nowhere"],
-            "--relay nowhere cannot be found; write it like",
-        ),
+        (&["pub", "7", "x", "--relay", "nowhere"], "no address for the relay \"nowhere\""),
         (&["pub", "7", &"x".repeat(2000), "--relay", &at], "has 2000 bytes, more than"),
         (&["sub", "2147483648", "--relay", &at], "2147483648 is not in 0..2147483648"),
     ];
