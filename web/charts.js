@@ -1,10 +1,13 @@
 // Sparklines: the last minute of one or two series on a small canvas, always drawn from zero.
 // Never smooths: what is shown is what came, and a break in the feed is a break in the line.
+// A rare spike is cut off at the scale, which then says how high it went.
 
 import { colours, fit } from "./paint.js";
 
 const WINDOW_S = 60;
 const BREAK_S = 1.5; // frames come ten a second; a longer silence is a gap
+const USUAL = 0.95; // the share of points that the scale always holds
+const SPIKE = 2; // what is this many times higher than those is a spike
 const LABEL_ROOM = 16; // CSS pixels above the plot, for the scale
 
 export class Sparkline {
@@ -46,14 +49,16 @@ export class Sparkline {
     const { width, height } = this.#size;
     context.clearRect(0, 0, width, height);
     const last = this.#points.at(-1);
-    const peak = this.#peak();
-    const top = ceiling(peak);
+    const { peak, held } = this.#extent();
+    const top = ceiling(held);
     const plot = {
       toX: (t) => (last ? (1 - (last[0] - t) / WINDOW_S) * (width - 4) : 0),
-      toY: (value) => height - 1.5 - (value / top) * (height - LABEL_ROOM - 3),
+      toY: (value) => height - 1.5 - (Math.min(value, top) / top) * (height - LABEL_ROOM - 3),
       foot: height - 1.5,
     };
-    this.#drawFrame(plot, peak === null ? "" : this.#text(top).replace(/\.0+(?!\d)/, ""));
+    const scale = this.#text(top).replace(/\.0+(?!\d)/, "");
+    const label = peak > top ? `${scale}, peak ${this.#text(peak)}` : scale;
+    this.#drawFrame(plot, peak === null ? "" : label);
     if (!last || peak === null) return;
     this.#series.forEach((colour, index) => this.#drawSeries(plot, index + 1, colours[colour]));
     if (this.#hover !== null) this.#drawReadout(plot, last[0]);
@@ -73,12 +78,13 @@ export class Sparkline {
     this.draw();
   }
 
-  #peak() {
-    let peak = null;
-    for (const point of this.#points) {
-      for (let i = 1; i < point.length; i += 1) if (known(point[i]) && (peak === null || point[i] > peak)) peak = point[i];
-    }
-    return peak;
+  /** The highest value, and the one that the scale must hold: one spike, as at the start, is not to flatten a minute. */
+  #extent() {
+    const highest = this.#points.map((point) => Math.max(...point.slice(1).filter(known))).filter(known);
+    highest.sort((a, b) => a - b);
+    const peak = highest.at(-1) ?? null;
+    const usual = highest[Math.floor((highest.length - 1) * USUAL)];
+    return { peak, held: usual > 0 && peak > SPIKE * usual ? usual : peak };
   }
 
   #drawFrame({ toY, foot }, scale) {
@@ -99,7 +105,8 @@ export class Sparkline {
     context.setLineDash([]);
     if (this.#hover !== null) return; // the readout takes this line
     this.#write(scale, width, "right");
-    this.#write(`last ${WINDOW_S} s`, 0, "left");
+    const span = `last ${WINDOW_S} s`;
+    if (context.measureText(`${span}  ${scale}`).width < width) this.#write(span, 0, "left");
   }
 
   #drawSeries({ toX, toY, foot }, index, colour) {
