@@ -10,6 +10,18 @@ use std::task::{Context, Poll, Waker};
 /// A request that is under way. It goes on whether or not anyone looks at this; drop it, await it to
 /// know what became of it, or ask it now and then with [`Answer::result`]. While the relay is lost it
 /// waits.
+///
+/// ```no_run
+/// # async fn judge(server: canopy_client::Client, member: canopy_client::Participant) {
+/// use canopy_client::{RequestError, Restriction};
+///
+/// match server.restrict(member, Restriction::MUTE).await {
+///     Ok(()) => println!("{member} is silent now"),
+///     Err(RequestError::UnknownParticipant) => println!("{member} has left"),
+///     Err(error) => eprintln!("{error}"),
+/// }
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Answer {
     slot: Arc<Mutex<Slot>>,

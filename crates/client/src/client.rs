@@ -41,6 +41,22 @@ pub struct Client {
 
 /// All that a client hears, as a stream that never ends before the world is left. It is a handle
 /// like the client's own: it keeps the client in the world.
+///
+/// ```no_run
+/// # async fn hear(world: canopy_client::Client) {
+/// use canopy_client::Incoming;
+/// use futures_util::StreamExt;
+///
+/// let mut incoming = world.incoming();
+/// while let Some(one) = incoming.next().await {
+///     match one {
+///         Incoming::Update(update) => println!("{}: {:?}", update.from, update.payload),
+///         Incoming::Event(event) => println!("{event:?}"),
+///         _ => {}
+///     }
+/// }
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "a stream does nothing unless it is polled"]
 pub struct IncomingStream {
@@ -49,6 +65,17 @@ pub struct IncomingStream {
 
 /// The updates that a client hears, as a stream; events stay for [`Client::next_event`]. It is a
 /// handle like the client's own: it keeps the client in the world.
+///
+/// ```no_run
+/// # async fn hear(world: canopy_client::Client) {
+/// use futures_util::StreamExt;
+///
+/// let mut first_ten = world.updates().take(10);
+/// while let Some(update) = first_ten.next().await {
+///     println!("{}: {:?}", update.from, update.payload);
+/// }
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "a stream does nothing unless it is polled"]
 pub struct UpdateStream {

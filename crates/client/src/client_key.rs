@@ -9,6 +9,17 @@ use std::io;
 
 /// A client's secret key. A token names the public key that belongs to it, so a token is of no use
 /// to whoever steals it.
+///
+/// ```no_run
+/// # fn ask_backend(public_key: &str) -> String { String::new() }
+/// use canopy_client::{ClientKey, PollClient};
+///
+/// let key = ClientKey::generate()?;
+/// // The backend issues a token for this key, when it has seen who is logged in.
+/// let token = ask_backend(&key.public());
+/// let world = PollClient::builder("127.0.0.1:4040").key(key).token(token).connect_blocking()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct ClientKey {
     secret: [u8; 32],

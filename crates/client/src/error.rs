@@ -5,7 +5,17 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Why a world could not be joined.
+/// Why a world could not be joined. As text it says what to do.
+///
+/// ```no_run
+/// use canopy_client::{ConnectError, PollClient, RefusedReason};
+///
+/// match PollClient::builder("127.0.0.1:4040").connect_blocking() {
+///     Ok(_world) => println!("in the world"),
+///     Err(ConnectError::Refused { reason: RefusedReason::Full, .. }) => println!("come back later"),
+///     Err(error) => eprintln!("{error}"),
+/// }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -142,6 +152,19 @@ fn refusal_remedy(reason: RefusedReason, comtree: Comtree) -> String {
 }
 
 /// Why an update was not sent.
+///
+/// ```no_run
+/// # fn act(world: &canopy_client::Client, to: canopy_client::Group, input: &[u8])
+/// # -> Result<(), canopy_client::PublishError> {
+/// use canopy_client::{Level, PublishError};
+///
+/// match world.publish(to, Level(0), input) {
+///     // The next tick has newer input. The client itself looks for its relay.
+///     Err(PublishError::NotConnected | PublishError::Busy) => Ok(()),
+///     other => other,
+/// }
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishError {
@@ -169,6 +192,17 @@ pub enum PublishError {
 }
 
 /// Why a change of subscriptions was not made.
+///
+/// ```no_run
+/// # async fn look(world: canopy_client::Client) {
+/// use canopy_client::{Group, Level, SubscribeError};
+///
+/// let cells = (0..100).map(|cell| (Group::new(cell), Level(0)));
+/// if let Err(SubscribeError::Refused { groups }) = world.subscribe_many(cells).await {
+///     groups.iter().for_each(|(group, why)| println!("not subscribed to {group}: {why:?}"));
+/// }
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubscribeError {

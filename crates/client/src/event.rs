@@ -6,6 +6,22 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 /// What a client hears, in the order in which it happened.
+///
+/// ```no_run
+/// # fn frame(mut world: canopy_client::PollClient) {
+/// use canopy_client::Incoming;
+///
+/// // In a game loop, every frame: work off all that has come, and go on.
+/// world.poll();
+/// while let Some(incoming) = world.try_next() {
+///     match incoming {
+///         Incoming::Update(update) => println!("{} moved: {:?}", update.from, update.payload),
+///         Incoming::Event(event) => println!("{event:?}"),
+///         _ => {}
+///     }
+/// }
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Incoming {
@@ -205,6 +221,17 @@ impl From<canopy_wire::Thinning> for Thinning {
 }
 
 /// What a client has seen since it was made.
+///
+/// ```no_run
+/// # fn show(world: &canopy_client::Client) {
+/// let stats = world.stats();
+/// if let Some(round_trip) = stats.round_trip {
+///     println!("{} ms to the relay", round_trip.as_millis());
+/// }
+/// // The game takes updates too slowly, or asks for too many.
+/// println!("{} of {} updates were never looked at", stats.dropped_slow_reader, stats.received);
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {

@@ -6,6 +6,14 @@ use core::str::FromStr;
 
 /// A relay's public key: the client speaks with whoever has the secret that belongs to it, and with
 /// nobody else. A relay tells its key when it starts; as text it has 64 hexadecimal digits.
+///
+/// ```no_run
+/// use canopy_client::{PollClient, RelayKey};
+///
+/// let key: RelayKey = std::env::var("RELAY_KEY")?.parse()?;
+/// let world = PollClient::builder("relay.example:4040").relay_key(key).connect_blocking()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct RelayKey(pub(crate) PublicKey);
 

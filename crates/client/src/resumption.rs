@@ -12,6 +12,19 @@ use core::fmt;
 /// It is good for 30 days, and for the relay that the client was connected to last. **Keep it
 /// secret**: whoever has it can take the client's place. Of two clients that use the same one at a
 /// time, the later has the address, and the other is sent away.
+///
+/// ```no_run
+/// # fn leave(world: canopy_client::PollClient) -> Result<(), Box<dyn std::error::Error>> {
+/// use canopy_client::{PollClient, Resumption};
+///
+/// // Before the process ends. Keep it where nobody else can read it.
+/// let kept: Vec<u8> = world.resumption().map(|it| it.to_bytes()).unwrap_or_default();
+/// // In the next process.
+/// let resumption = Resumption::try_from(&kept[..])?;
+/// let world = PollClient::builder("127.0.0.1:4040").resume(resumption).connect_blocking()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Resumption {
     pub(crate) identity: Identity,

@@ -5,6 +5,23 @@ use bytes::Bytes;
 use canopy_wire::{Address, Flags, Group, Level, Record, Weight};
 
 /// An update that was received.
+///
+/// ```no_run
+/// # async fn hear(world: canopy_client::Client) -> Result<(), canopy_client::PublishError> {
+/// use canopy_client::Group;
+///
+/// const CHAT: Group = Group::new(1);
+/// while let Some(update) = world.recv().await {
+///     match update.group {
+///         Some(CHAT) => println!("{}: {}", update.from, String::from_utf8_lossy(&update.payload)),
+///         Some(group) => println!("{} bytes from {} to group {group}", update.payload.len(), update.from),
+///         // It was sent to this client alone.
+///         None => world.reply_to(&update, b"I have heard you")?,
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Update {

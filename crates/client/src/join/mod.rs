@@ -51,6 +51,23 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 const DEFAULT_MEASURE: Duration = Duration::from_millis(300);
 
 /// How to join a world through its controller; made by [`Client::join`].
+///
+/// ```no_run
+/// # async fn enter(controller_key: canopy_client::RelayKey, key: canopy_client::ClientKey, token: String)
+/// # -> Result<(), canopy_client::JoinError> {
+/// use canopy_client::Client;
+/// use std::time::Duration;
+///
+/// let world = Client::join("controller.example:4041", controller_key, "lobby")
+///     .key(key)
+///     .credential(token)
+///     .timeout(Duration::from_secs(20))
+///     .connect()
+///     .await?;
+/// println!("in the world, at the relay {}", world.relay());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "nothing is joined before `connect`"]
 pub struct JoinBuilder {
