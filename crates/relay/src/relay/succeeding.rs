@@ -29,13 +29,17 @@ impl Relay {
     pub(super) fn end_succession_over(&mut self, now: Time, index: ComtreeIndex, port: PortIndex) {
         let Some(succession) = &mut self.comtrees.get_mut(index).tree.succession else { return };
         if succession.next == port {
-            // It stays with the old one. What was held goes on over that.
+            // It stays with the old one. What was held goes on over that: in this phase the old one is the way
+            // up. What the next one brought, and the old one does not bring any more, is lost unless it
+            // passes now.
             succession.phase = Phase::Asking;
             self.inject_ahead(now, index, now + AHEAD);
             self.send_held(now, index);
             self.comtrees.get_mut(index).tree.end_succession();
             self.overlay.successions.retain(|of| *of != index);
         } else if succession.old == Some(port) {
+            // Nothing is left to wait for when the old branch goes: the phases that are left are gone through at
+            // once.
             self.turn_to_next(now, index);
             self.go_on(now, index);
             self.settle(now, index);
@@ -47,7 +51,8 @@ impl Relay {
         }
     }
 
-    /// Whether what comes over a branch is learned from: not if there is another way up.
+    /// Whether what comes over a branch is learned from: not if there is another way up. Both parents bring
+    /// the same updates, and routes would lead to whichever brought the last one.
     pub(super) fn is_learned_from(&self, index: ComtreeIndex, port: PortIndex) -> bool {
         let succession = &self.comtrees.get(index).tree.succession;
         succession.as_ref().is_none_or(|of| !of.is_from_above(port) || of.way_up() == port)
@@ -81,15 +86,20 @@ impl Relay {
         };
         let is_group = update.dst.is_group();
         let kept = |is_kept: bool| is_kept.then_some(None).ok_or(DropReason::PendingFull);
+        // 1. What the next parent brings early waits for the old one, so that a publisher's order is kept.
         if origin == succession.next && succession.is_awaited(&update) {
             return kept(succession.keep(now, &update, false));
         }
+        // 2. What the old one brings first lets through what its publisher sent before, and only the next one has
+        //    brought.
         if Some(origin) == succession.old {
             self.pass_before(now, &accepted);
         }
         let Some(succession) = &mut self.comtrees.get_mut(index).tree.succession else {
             return Ok(Some(accepted));
         };
+        // 3. What comes from above passes once. It is noted of what comes from below as well, because that
+        //    goes up over one parent and may come down again over the other.
         let is_new = succession.pass(update.src, update.series);
         if succession.is_from_above(origin) {
             if !is_new {
@@ -98,6 +108,8 @@ impl Relay {
             // It goes to neither of the two.
             return Ok(Some(Accepted { origin: succession.way_up(), ..accepted }));
         }
+        // 4. What goes up is held while the relay turns, so that what follows over the next branch overtakes
+        //    nothing. What is for a group goes to those below all the same.
         if matches!(succession.phase, Phase::Holding { .. }) {
             if !is_group && !goes_up {
                 return Ok(Some(accepted));
@@ -122,7 +134,8 @@ impl Relay {
 
     /// When [`Relay::advance_successions`] has something to do.
     pub(super) fn successions_due(&self) -> Option<Time> {
-        // What waits for a flush leaves as it stood when it came.
+        // The tree is asked only at the flush where an update goes. So no phase begins while one waits, and it
+        // leaves as the tree stood when it came.
         let flush = self.flush_at.filter(|_| !self.pending.records.is_empty());
         let earliest = flush.unwrap_or(Time::ZERO);
         let due = |index: &ComtreeIndex| {
@@ -207,6 +220,7 @@ impl Relay {
         tree.sort_out();
         let comtree = self.comtrees.get(index).id;
         self.overlay.routes.redirect(comtree, old.unwrap_or(NONE), next);
+        // Otherwise the source that was learned last would not be learned again by its new way.
         self.overlay.learned = NOBODY;
     }
 

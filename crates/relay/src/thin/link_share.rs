@@ -44,7 +44,8 @@ struct Link {
     session: SessionIndex,
     capacity: Down,
     allowance: Allowance,
-    /// The bytes that have left over it, as far as they were taken from its allowance, if it has one.
+    /// The bytes that have left over it, as far as they were taken from its allowance, if it has one. What is
+    /// spent for updates is added at once, so that `sync` finds what else has left and takes nothing twice.
     accounted: Option<u64>,
     /// What control packets took since shares were worked out, in nanoseconds of the capacity, and the part of
     /// it that they take.
@@ -57,6 +58,7 @@ impl Link {
     fn kept(&self) -> f64 {
         let slow = CONTROL_BITS / self.capacity.bits.max(1) as f64;
         let most = if self.capacity.bits > 0 { MOST_CONTROL.max(slow) } else { MOST_CONTROL };
+        // Twice what they take on average, because they come in bunches.
         (2.0 * self.control).clamp(LEAST_CONTROL, most.min(LEAST_DATA))
     }
 
@@ -280,6 +282,8 @@ impl LinkShares {
         let (saved, of_window) = (link.allowance.saved(), link.allowance.left_of_window() - kept);
         let for_others = spare(link.capacity).min(MOST_FOR_OTHERS.as_nanos() as i64);
         let for_others = if branch.has_others { for_others } else { 0 };
+        // A branch may send within its guarantee as long as the link bears anything, and beyond it only what
+        // leaves something for the others. The greater of the two holds.
         let (within, beyond) = (saved.min(of_window), (saved - for_others).min(of_window));
         let own = (branch.own.left() as f64 * branch.guaranteed) as i64;
         Some(beyond.max(within.min(own)))
@@ -307,7 +311,8 @@ impl LinkShares {
     /// A branch was sent so much.
     pub(crate) fn spend(&mut self, port: PortIndex, (bytes, updates): (u64, u64)) {
         if let Some((branch, link)) = self.shaped(port) {
-            // Who had more than its guarantee does not pay for it later.
+            // Who was lent what others left unused does not pay for all of it later, or it would be silent when
+            // the others come back, instead of having its guarantee.
             branch.own.spend_down_to(-OWN_DEBT, branch.guarantee.cost(bytes, updates));
             link.allowance.spend_down_to(-LINK_DEBT, link.capacity.cost(bytes, updates));
             link.accounted = link.accounted.map(|before| before + bytes);
@@ -364,6 +369,8 @@ impl LinkShares {
                 branch.guaranteed = want.guaranteed;
                 branch.has_others = taken - want.share > IDLE;
                 branch.guarantee = part(capacity, want.guaranteed);
+                // What nobody takes is on top of everybody's share: a branch that begins to send more need not
+                // wait for the next review. The link's own allowance holds if several do so at once.
                 let left = total - taken + want.share;
                 branch.set(part(capacity, left.max(want.guaranteed)), changed);
             }

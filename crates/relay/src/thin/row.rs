@@ -218,6 +218,8 @@ impl Row {
             let waits = pair.waiting == news.update;
             return if waits { Noted::Known } else { Noted::Outdated };
         }
+        // A publisher that starts anew counts from elsewhere. So only a small step back, and only shortly after
+        // the newer one, is an update that the network has overtaken.
         let ahead = pair.series.wrapping_sub(news.series);
         if (1..OVERTAKEN_BY).contains(&ahead) && seen.wrapping_sub(pair.seen) < OVERTAKEN_WITHIN {
             return Noted::Overtaken;
@@ -228,6 +230,7 @@ impl Row {
         pair.came = pair.came.saturating_add(u16::from(!was_fresh));
         self.has_news = true;
         let before = core::mem::replace(&mut pair.waiting, news.update);
+        // A free flow is promised all that it sends. What is replaced before it could go breaks that promise.
         if before != NOTHING && !was_fresh && pair.rate == f32::INFINITY {
             self.replaced_free += u64::from(pair.len);
         }
@@ -258,6 +261,7 @@ impl Row {
             len: news.len,
             level: news.level,
             is_fresh: true,
+            // Who comes into sight is seen at once; the next time rates are worked out, the flow gets its own.
             rate: f32::INFINITY,
             credit: 1.0,
             seen,
@@ -329,7 +333,8 @@ impl Row {
         let may = (allowance.left() as f32 / (1.0 + self.dearness.max(0.0))) as i64;
         while gone < may && next < self.order.len() {
             if next == sorted {
-                // As many as there is an allowance for, more or less.
+                // Thousands of flows may be due, and a few go: only those are put in order, as many as there is
+                // an allowance for, more or less.
                 let each = (due / self.order.len() as i64).max(1);
                 let more = ((may - gone) / each) as usize + SPARE_CHOICES;
                 sorted = (next + more).min(self.order.len());
@@ -369,7 +374,8 @@ impl Row {
         while let Some(pair) = self.pairs.get_mut(place as usize) {
             pair.is_fresh = false;
             let is_free = pair.rate == f32::INFINITY;
-            // More is saved up only for what evens out the times at which updates come and go.
+            // More than one update's credit is saved up only to even out the times at which updates come and
+            // go: that of two looks, and that of one interval between the flow's own updates.
             let most =
                 if is_free { 1.0 } else { 1.0 + pair.rate * (2.0 * passed + 1.0 / pair.demand) };
             let credit = pair.credit + pair.rate * passed;
@@ -400,6 +406,8 @@ impl Row {
                     (_, false) => silent as f32 / 1e3 * pair.rate + pair.rate / pair.demand,
                 };
                 let turn = if is_late { 0 } else { 1 + u64::from(!is_free) };
+                // The lowest key goes first: by turn, then by level, then by `last`, whose bits are inverted
+                // because the greatest of those goes first.
                 let key = turn << 48 | u64::from(level) << 40;
                 self.order.push((key | u64::from(!last.to_bits()), place));
                 due += down.cost(pair.len.into(), 1);
@@ -413,7 +421,8 @@ impl Row {
     fn solve(&mut self, now: Time, (down, fairness): (Down, Fairness)) {
         let passed = now.since(core::mem::replace(&mut self.solved, now)).as_secs_f32().min(1.0);
         self.measure(now, passed, down);
-        // What is left of the budget by what comes first, in seconds a second.
+        // What is left of the budget by what comes first, in seconds a second: 1 is all of the budget. Costs are
+        // those that updates are thought to have, so what they really cost beside that makes the budget smaller.
         let mut left = (1.0 + self.excess) / (1.0 + self.dearness) - self.urgent_share;
         let floor = 1.0 / fairness.floor.as_secs_f32();
         let most_level = self.pairs.iter().map(|pair| pair.level).max().unwrap_or(0);
@@ -432,6 +441,8 @@ impl Row {
         let lost = core::mem::take(&mut self.lost);
         let replaced = down.cost(core::mem::take(&mut self.replaced_free), 0);
         let broken = (core::mem::take(&mut self.broken) + replaced) as f32 / 1e9;
+        // Unused budget means that too little was shared out, and broken promises that it was too much. The
+        // bounds keep a pause in which nobody sends from promising far more than there is afterwards.
         self.excess += (lost - broken) * CORRECT;
         self.excess = self.excess.clamp(-0.3, 0.1);
         let at = millis(now);
@@ -454,9 +465,11 @@ impl Row {
         is_in: impl Fn(&Pair) -> bool,
     ) -> f32 {
         let cost = |pair: &Pair| down.cost(pair.len.into(), 1) as f32 / 1e9;
+        // A budget of bits is shared in bytes, and a rate is in updates: long updates come less often.
         let had = |pair: &Pair| if down.bits > 0 { f32::from(pair.len) } else { 1.0 };
         let all = || self.pairs.iter().filter(|pair| is_in(pair));
-        // What they take at a water level, and how fast that grows with it.
+        // What they take at a water level, and how fast that grows with it. It grows with the flows that are
+        // between the floor and what they send; the others take the same a little higher.
         let taken_at = |level: f32| {
             all().fold((0.0, 0.0), |(taken, slope), pair| {
                 let (cost, weight) = (cost(pair), pair.weight / had(pair));
@@ -520,6 +533,8 @@ fn find_water_level(guess: f32, left: f32, taken_at: impl Fn(f32) -> (f32, f32))
             break;
         }
         *(if taken < left { &mut low } else { &mut high }) = level;
+        // What is taken grows with the level in straight pieces, so Newton's method is exact within a piece. Where
+        // it leaves the bounds, or no flow grows, the search goes on by factors, for levels span decades.
         let newton = level + (left - taken) / slope;
         level = if newton > low && newton < high {
             newton
