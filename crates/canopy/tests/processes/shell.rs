@@ -77,6 +77,24 @@ fn a_ping_measures_round_trips() {
 }
 
 #[test]
+fn joins_and_leaves_are_logged_for_whoever_asks() {
+    let mut command = canopy(&["relay", "--listen", "127.0.0.1:0", "--json"]);
+    command.args(["--log-format", "json"]).env("CANOPY_LOG", "canopy=debug");
+    command.stderr(Stdio::piped());
+    let mut relay = Server::spawn(command);
+    let at = relay.address("relay").to_string();
+    let mut logs = relay.logs().lines().map(|line| line.unwrap());
+    assert!(run(&["pub", "7", "hello", "--relay", &at]).status.success());
+    let mut who = |what: &str| {
+        let line = logs.find(|line| line.contains(what)).unwrap();
+        serde_json::from_str::<Value>(&line).unwrap()["fields"]["address"].clone()
+    };
+    let joined = who("\"message\":\"joined\"");
+    assert!(joined.is_string());
+    assert_eq!(who("\"message\":\"left\""), joined);
+}
+
+#[test]
 fn nobody_there_and_refusals_are_said() {
     let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let relay = Server::relay(&[]);
