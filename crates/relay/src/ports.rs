@@ -304,3 +304,62 @@ fn address_hash(comtree: Comtree, address: Address) -> u64 {
 fn link_hash(link: SessionIndex, comtree: Comtree) -> u64 {
     fold(u64::from(link) << 32 | u64::from(comtree.0))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape { class: PeerClass::Participant, datagrams: DatagramClass::Safe };
+    const ADDRESS: Address = Address::unicast(1, 100);
+
+    /// The comtree of that number, which is also its place in the table.
+    fn comtree(number: u32) -> (Comtree, ComtreeIndex) {
+        (Comtree(number), number as ComtreeIndex)
+    }
+
+    fn sorted(ports: impl Iterator<Item = PortIndex>) -> Vec<PortIndex> {
+        let mut ports: Vec<_> = ports.collect();
+        ports.sort_unstable();
+        ports
+    }
+
+    /// A session that is a member of three comtrees, and another one beside it.
+    #[test]
+    fn a_session_has_a_port_on_each_of_its_comtrees() {
+        let (member, other) = (Peer::Participant(0), Peer::Participant(1));
+        // In every order in which the memberships can end.
+        for ends in [[0, 1, 2], [1, 0, 2], [2, 0, 1], [2, 1, 0], [0, 2, 1], [1, 2, 0]] {
+            let mut ports = Ports::new(2, 2, 6);
+            let mut open =
+                |peer, number, address| ports.open(peer, SHAPE, comtree(number), address);
+            let mine = [1, 2, 3].map(|number| open(member, number, ADDRESS).unwrap());
+            assert_eq!(open(other, 2, ADDRESS), None, "the address is taken");
+            let theirs = open(other, 2, Address::unicast(1, 101)).unwrap();
+            assert_eq!(open(other, 3, Address::unicast(1, 101)), None, "there is no more room");
+            assert_eq!(sorted(ports.of_session(0)), sorted(mine.into_iter()));
+
+            let mut left = mine.to_vec();
+            for end in ends {
+                for (number, port) in (1..).zip(mine) {
+                    let is_open = left.contains(&port);
+                    let expected = is_open.then_some(port);
+                    assert_eq!(ports.of_member(0, Comtree(number)), expected);
+                    assert_eq!(ports.find(Comtree(number), ADDRESS), expected);
+                    assert_eq!(ports.get(port).is_some(), is_open);
+                }
+                let closed = ports.close(mine[end]).unwrap();
+                assert_eq!((closed.peer, closed.comtree), (member, Comtree(end as u32 + 1)));
+                assert!(ports.close(mine[end]).is_none(), "it is closed already");
+                left.retain(|port| *port != mine[end]);
+                assert_eq!(sorted(ports.of_session(0)), sorted(left.iter().copied()));
+                assert_eq!(ports.of_session(1).collect::<Vec<_>>(), [theirs]);
+                assert_eq!(ports.of_member(1, Comtree(2)), Some(theirs));
+            }
+            // What is free is used again, and belongs to the session that has it now.
+            let again = ports.open(other, SHAPE, comtree(1), ADDRESS).unwrap();
+            assert!(mine.contains(&again));
+            assert_eq!(ports.of_member(0, Comtree(1)), None);
+            assert_eq!(sorted(ports.of_session(1)), sorted([theirs, again].into_iter()));
+        }
+    }
+}
