@@ -10,15 +10,16 @@ use canopy_relay::{
 use canopy_wire::Time;
 use core::cmp::Reverse;
 use core::ops::Range;
-use rtrb::{Consumer, Producer, RingBuffer};
+use rtrb::{Consumer, Producer, PushError, RingBuffer};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Requests that wait for a data thread.
 const QUEUE: usize = 256;
-/// How long an answer is waited for; a data thread looks at its queue in every turn.
+/// How long to wait for room in a queue, and then for an answer; a data thread looks at its queue in
+/// every turn.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// How long to wait for room in a queue before looking again.
 const ROOM_WAIT: Duration = Duration::from_millis(1);
@@ -137,25 +138,27 @@ impl Shared {
         lock(&self.requests).is_abandoned()
     }
 
-    /// Puts a request into the thread's queue, once there is room. False if the thread has ended.
-    fn ask(&self, mut request: Request) -> bool {
-        loop {
-            let mut requests = lock(&self.requests);
-            if requests.is_abandoned() {
-                return false;
-            }
-            let pushed = requests.push(request);
-            drop(requests);
-            // Without looking whether it waits: changes are rare, so a needless wake costs nothing.
-            fence(Ordering::SeqCst);
-            self.waker.wake();
-            match pushed {
-                Ok(()) => return true,
-                Err(rtrb::PushError::Full(back)) => request = back,
-            }
-            std::thread::sleep(ROOM_WAIT);
+    /// Puts a request into the thread's queue, if there is room now.
+    fn ask(&self, request: Request) -> Result<(), Unasked> {
+        let mut requests = lock(&self.requests);
+        if requests.is_abandoned() {
+            return Err(Unasked::Ended);
         }
+        let pushed = requests.push(request);
+        drop(requests);
+        // Without looking whether it waits: changes are rare, so a needless wake costs nothing.
+        fence(Ordering::SeqCst);
+        self.waker.wake();
+        pushed.map_err(|PushError::Full(back)| Unasked::Full(Box::new(back)))
     }
+}
+
+/// Why a thread was not asked.
+enum Unasked {
+    /// It has ended.
+    Ended,
+    /// Its queue has no room for this request.
+    Full(Box<Request>),
 }
 
 /// Why a change did not happen, or not everywhere.
@@ -168,6 +171,9 @@ pub enum ChangeError {
     /// A data thread has ended, or does not get round to its queue.
     #[error("data thread {0} does not answer; the relay is stopping or overloaded")]
     NoAnswer(usize),
+    /// A data thread's queue is full, and it does not get round to it.
+    #[error("the queue of data thread {0} stays full; the relay is overloaded, try again later")]
+    QueueFull(usize),
 }
 
 /// How a relay is, for whoever sends it traffic or restarts it.
@@ -188,11 +194,13 @@ pub struct RelayWatch {
     clock: Clock,
     /// Whether it was told to drain or to stop.
     is_leaving: Arc<AtomicBool>,
+    /// How long to wait for room in a queue, and then for an answer.
+    patience: Duration,
 }
 
 impl RelayWatch {
     pub(crate) fn new(shared: Vec<Arc<Shared>>, clock: Clock) -> RelayWatch {
-        RelayWatch { shared, clock, is_leaving: Arc::default() }
+        RelayWatch { shared, clock, is_leaving: Arc::default(), patience: ANSWER_LIMIT }
     }
 
     /// What the system's clock shows now for the relay's zero: another time if that was set.
@@ -248,7 +256,7 @@ impl RelayWatch {
         let answers = self.ask(concerned, |answer| Request::Change(change.clone(), answer))?;
         let mut first = Ok(());
         for (thread, answer) in answers {
-            let result = match answer.recv_timeout(ANSWER_LIMIT) {
+            let result = match answer.recv_timeout(self.patience) {
                 Ok(result) => result.map_err(ChangeError::Refused),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                     Err(ChangeError::NoAnswer(thread))
@@ -266,7 +274,7 @@ impl RelayWatch {
     pub fn inspect(&self) -> Result<Inspection, ChangeError> {
         let answers = self.ask(0..self.shared.len(), Request::Inspect)?;
         let told = answers.into_iter().map(|(thread, answer)| {
-            answer.recv_timeout(ANSWER_LIMIT).map_err(|_| ChangeError::NoAnswer(thread))
+            answer.recv_timeout(self.patience).map_err(|_| ChangeError::NoAnswer(thread))
         });
         Ok(Inspection::merge(told.collect::<Result<Vec<_>, _>>()?))
     }
@@ -277,23 +285,42 @@ impl RelayWatch {
         threads: Range<usize>,
         request: impl Fn(SyncSender<T>) -> Request,
     ) -> Result<Vec<(usize, Receiver<T>)>, ChangeError> {
+        let deadline = Instant::now() + self.patience;
         let ask = |thread: usize| {
             let (answer, receiver) = sync_channel(1);
-            let is_asked = self.shared[thread].ask(request(answer));
-            is_asked.then_some((thread, receiver)).ok_or(ChangeError::NoAnswer(thread))
+            let mut request = request(answer);
+            loop {
+                match self.shared[thread].ask(request) {
+                    Ok(()) => return Ok((thread, receiver)),
+                    Err(Unasked::Ended) => return Err(ChangeError::NoAnswer(thread)),
+                    Err(Unasked::Full(_)) if Instant::now() >= deadline => {
+                        return Err(ChangeError::QueueFull(thread));
+                    }
+                    Err(Unasked::Full(back)) => request = *back,
+                }
+                std::thread::sleep(ROOM_WAIT);
+            }
         };
         threads.map(ask).collect()
     }
 
-    /// Tells every data thread to end, in one way or the other.
+    /// Tells every data thread to end, in one way or the other. One whose queue stays full for
+    /// seconds is not told.
     pub fn command(&self, command: Command) {
         self.is_leaving.store(true, Ordering::Relaxed);
-        for shared in &self.shared {
-            // One that has ended already need not be told.
-            shared.ask(match command {
-                Command::Drain => Request::Change(Change::Drain, sync_channel(1).0),
-                Command::Stop => Request::Stop,
-            });
+        let deadline = Instant::now() + self.patience;
+        let request = || match command {
+            Command::Drain => Request::Change(Change::Drain, sync_channel(1).0),
+            Command::Stop => Request::Stop,
+        };
+        // One that does not get round to its queue keeps no other from hearing of it, and one that
+        // has ended already need not be told.
+        let is_full =
+            |shared: &&Arc<Shared>| matches!(shared.ask(request()), Err(Unasked::Full(_)));
+        let mut untold: Vec<_> = self.shared.iter().filter(is_full).collect();
+        while !untold.is_empty() && Instant::now() < deadline {
+            std::thread::sleep(ROOM_WAIT);
+            untold.retain(is_full);
         }
     }
 }
@@ -305,6 +332,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use canopy_wire::Comtree;
 
     #[test]
     fn a_thread_that_ends_unasked_is_noticed_even_if_it_panics() {
@@ -321,5 +349,25 @@ mod tests {
         assert_eq!(watch.apply(Change::Drain), Err(ChangeError::NoAnswer(1)));
         watch.command(Command::Drain);
         assert_eq!(watch.health(), Health::Draining);
+    }
+    #[test]
+    fn a_full_queue_holds_nobody_up_for_ever() {
+        let (shared, mut queues): (Vec<_>, Vec<_>) = (0..2).map(|_| Shared::new().unwrap()).unzip();
+        let mut watch = RelayWatch::new(shared, Clock::start());
+        watch.patience = Duration::ZERO;
+        for _ in 0..QUEUE {
+            let unanswered = watch.apply(Change::RemoveComtree(Comtree(1)));
+            assert_eq!(unanswered, Err(ChangeError::NoAnswer(0)));
+            queues[1].pop().unwrap();
+        }
+        let refused = watch.apply(Change::Drain).unwrap_err();
+        assert_eq!(refused, ChangeError::QueueFull(0));
+        assert!(refused.to_string().contains("try again later"), "{refused}");
+        assert!(matches!(watch.inspect(), Err(ChangeError::QueueFull(0))));
+        watch.command(Command::Stop);
+        assert!(matches!(queues[1].pop(), Ok(Request::Stop)), "the other hears of it");
+        // Once there is room, it is asked again.
+        queues[0].pop().unwrap();
+        assert_eq!(watch.apply(Change::Drain), Err(ChangeError::NoAnswer(0)));
     }
 }

@@ -216,8 +216,10 @@ pub enum Refusal {
     TooManyComtrees,
     /// The range of endpoint numbers is empty once the relay's own are left out.
     NoEndpoints(Comtree),
-    /// There is a branch over that link on the comtree already, or no room for another port.
+    /// There is a branch over that link on the comtree already.
     BranchExists(Comtree),
+    /// The data thread has as many ports as it can.
+    TooManyPorts,
     /// There is no branch over that link on the comtree.
     UnknownBranch(Comtree),
     /// A relay has one parent, or is in the core: not both, and not two parents. A next parent comes
@@ -257,10 +259,13 @@ impl core::fmt::Display for Refusal {
                 "comtree {id} has no endpoint numbers for participants; give it some from \
                  {FIRST_ENDPOINT} on"
             ),
-            Refusal::BranchExists(Comtree(id)) => write!(
+            Refusal::BranchExists(Comtree(id)) => {
+                write!(f, "comtree {id} has a branch over that link already; remove it first")
+            }
+            Refusal::TooManyPorts => write!(
                 f,
-                "comtree {id} has a branch over that link already, or there is no room for another \
-                 port; remove one first"
+                "this data thread has as many participants and branches as it can; remove a branch \
+                 first"
             ),
             Refusal::UnknownBranch(Comtree(id)) => {
                 write!(f, "comtree {id} has no branch over that link; add it first")

@@ -44,7 +44,7 @@ impl Relay {
         let shape = Shape { class: role.class(), datagrams };
         let address = Address::unicast(site, 0);
         let port = self.open_port(now, Peer::Branch(session), shape, (comtree, index), address);
-        let port = port.ok_or(Refusal::BranchExists(comtree))?;
+        let port = port.ok_or(Refusal::TooManyPorts)?;
         self.thinning.links.add_branch(session, port);
         self.share_links(now);
         self.overlay.windows.insert(port, SubscribeWindow::default());
