@@ -4,14 +4,16 @@
 mod peers;
 
 use canopy_engines::{EngineChoice, EngineName, Namespace};
-use canopy_node::{Command, NodeConfig, RelayWatch, RunningRelay, ThreadStatus};
-use canopy_relay::{ComtreeConfig, FIRST_ENDPOINT};
+use canopy_node::{ChangeError, Command, Health, NodeConfig, RelayWatch, RunningRelay, ThreadStatus};
+use canopy_relay::{Change, ComtreeConfig, FIRST_ENDPOINT};
 use canopy_session::SessionLimits;
 use canopy_wire::{Comtree, DropReason, Flags, Group};
 use peers::{LIMIT, Peer, Place};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 const THREADS: u16 = 3;
@@ -66,7 +68,7 @@ impl TestRelay {
                 return status;
             }
             assert!(Instant::now() < deadline, "never as it should be: {status:?}");
-            std::thread::yield_now();
+            thread::yield_now();
         }
     }
 }
@@ -76,7 +78,7 @@ impl Drop for TestRelay {
         let Some(relay) = self.0.take() else { return };
         relay.watch().command(Command::Stop);
         let ended = relay.join();
-        if !std::thread::panicking() {
+        if !thread::panicking() {
             ended.expect("the relay ends well");
         }
     }
@@ -179,7 +181,7 @@ fn what_is_sent_is_received_or_counted(config: NodeConfig, ballast: usize, reaso
     let _ballast: Vec<Peer> = (0..ballast).map(|_| join(1, &[WORLD])).collect();
     let subscribers = [join(1, &[WORLD]), join(2, &[WORLD])];
     let (stop, heard) = (AtomicBool::new(false), [const { AtomicU64::new(0) }; 2]);
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for (mut subscriber, heard) in subscribers.into_iter().zip(&heard) {
             let stop = &stop;
             scope.spawn(move || {
@@ -234,7 +236,7 @@ fn settle(relay: &TestRelay, publishers: &mut [Peer], heard: &[AtomicU64], deadl
                 return;
             }
             assert!(Instant::now() < deadline, "{heard} + {counted} of {sent}: {counters:?}");
-            std::thread::sleep(Duration::from_millis(5));
+            thread::sleep(Duration::from_millis(5));
         }
     }
 }
@@ -280,6 +282,26 @@ fn refuse_one_receiver(host: &Namespace, engine: EngineChoice) {
         came += UPDATES + 1;
         peers[1..].iter_mut().for_each(|peer| peer.expect(came));
         refused.expect(round);
+    }
+}
+
+/// One of three data threads ends by itself, as it cannot stay on a processor that there is not.
+#[test]
+fn a_thread_that_fails_is_named_and_ends_the_relay() {
+    let here = canopy_net::available_processors()[0];
+    let relay = RunningRelay::start(&NodeConfig { pin: vec![here, usize::MAX], ..three_threads() });
+    let relay = relay.unwrap();
+    let watch = relay.watch();
+    let (ended, end) = mpsc::channel();
+    let joining = thread::spawn(move || ended.send(relay.join()));
+    let failed = end.recv_timeout(LIMIT).expect("the others are stopped").unwrap_err();
+    joining.join().unwrap().unwrap();
+    let why = format!("{failed:#}");
+    assert!(why.contains("data thread 1 failed: cannot stay on processor"), "{why}");
+    assert_eq!(watch.health(), Health::Draining, "the others were told to stop");
+    for thread in 0..THREADS {
+        let remove = Change::RemoveLink { key: [0; 32], thread };
+        assert_eq!(watch.apply(remove), Err(ChangeError::NoAnswer(thread.into())), "it is gone");
     }
 }
 
