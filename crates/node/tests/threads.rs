@@ -4,10 +4,12 @@
 mod peers;
 
 use canopy_engines::{EngineChoice, EngineName, Namespace};
-use canopy_node::{ChangeError, Command, Health, NodeConfig, RelayWatch, RunningRelay, ThreadStatus};
-use canopy_relay::{Change, ComtreeConfig, FIRST_ENDPOINT};
+use canopy_node::{
+    ChangeError, Command, Health, NodeConfig, RelayWatch, RunningRelay, ThreadStatus,
+};
+use canopy_relay::{Change, ComtreeConfig, FIRST_ENDPOINT, Mode};
 use canopy_session::SessionLimits;
-use canopy_wire::{Comtree, DropReason, Flags, Group};
+use canopy_wire::{Comtree, DropReason, Flags, Group, MAX_DATAGRAM, MAX_UPDATE, SAFE_DATAGRAM};
 use peers::{LIMIT, Peer, Place};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -42,17 +44,8 @@ impl TestRelay {
 
     /// A peer on each data thread.
     fn join_each(&self, groups: &[Group]) -> Vec<Peer> {
-        let mut peers = BTreeMap::new();
-        for seed in 0.. {
-            if peers.len() == usize::from(THREADS) {
-                break;
-            }
-            let peer = self.join(THREADS, seed, groups);
-            if let Some(second) = peers.insert(peer.thread(THREADS), peer) {
-                second.leave();
-            }
-        }
-        peers.into_values().collect()
+        let place = Place { relay: self.address(), threads: THREADS, ..Place::default() };
+        join_each(place, groups)
     }
 
     fn watch(&self) -> RelayWatch {
@@ -71,6 +64,21 @@ impl TestRelay {
             thread::yield_now();
         }
     }
+}
+
+/// A peer on each data thread.
+fn join_each(place: Place, groups: &[Group]) -> Vec<Peer> {
+    let mut peers = BTreeMap::new();
+    for seed in 0.. {
+        if peers.len() == usize::from(THREADS) {
+            break;
+        }
+        let peer = Peer::join(place, seed, groups);
+        if let Some(second) = peers.insert(peer.thread(THREADS), peer) {
+            second.leave();
+        }
+    }
+    peers.into_values().collect()
 }
 
 impl Drop for TestRelay {
@@ -123,6 +131,50 @@ fn the_largest_updates_cross_whole_and_status_counts_them() {
     other.leave();
     let status = relay.status_when(|status| status.sessions == 2);
     assert_eq!((status.subscriptions, participants(&status)), (2, vec![(1, 2), (2, 0)]));
+}
+
+/// Each peer publishes some datagrams at once, as full as their class has them, to one peer of the same
+/// class on each other data thread and to one that takes safe datagrams only.
+fn full_datagrams_come_whole(engine: EngineName) {
+    const ROUNDS: u64 = 8;
+    const AT_ONCE: u64 = 6;
+    // With heads, header and seal they are a few bytes short of the longest datagram.
+    const FULL: [usize; 2] = [MAX_UPDATE, 360];
+    // At a tick what came together leaves together.
+    let mode = Mode::Periodic { tick: Duration::from_millis(20) };
+    let (engine, max_datagram) = (EngineChoice::Named(engine), MAX_DATAGRAM as u16);
+    let relay = TestRelay::start(NodeConfig { engine, max_datagram, mode, ..three_threads() });
+    let place = Place { relay: relay.address(), threads: THREADS, ..Place::default() };
+    let mut safe = Peer::join(place, 100, &[WORLD]);
+    let mut peers = join_each(Place { max_datagram: MAX_DATAGRAM, ..place }, &[WORLD]);
+    let each = AT_ONCE * FULL.len() as u64;
+    for round in 1..=ROUNDS {
+        for peer in &mut peers {
+            (0..AT_ONCE).for_each(|_| peer.publish_together(WORLD, &FULL));
+        }
+        peers.iter_mut().for_each(|peer| peer.expect(round * each * (u64::from(THREADS) - 1)));
+        safe.expect(round * each * u64::from(THREADS));
+    }
+    for peer in &peers {
+        let lengths = &peer.lengths;
+        let full: u64 = lengths.range(1401..=MAX_DATAGRAM).map(|(_, count)| count).sum();
+        let datagrams: u64 = lengths.values().sum();
+        assert_eq!(datagrams, full, "{engine:?}: not all are full: {lengths:?}");
+        assert_eq!(peer.received, full * FULL.len() as u64, "{engine:?}: {lengths:?}");
+    }
+    let longest = safe.lengths.last_key_value().map(|(len, _)| *len);
+    assert!(longest <= Some(SAFE_DATAGRAM), "{:?}", safe.lengths);
+    let all = ROUNDS * each * u64::from(THREADS) * u64::from(THREADS);
+    let status = relay.status_when(|status| status.counters.deliveries_out == all);
+    assert!(status.counters.segmented_sends > 0, "{engine:?}: {status:?}");
+    assert_eq!(canopy_node::drops_of(&status.counters), BTreeMap::new());
+}
+
+#[test]
+fn long_datagrams_are_filled_and_come_whole() {
+    for engine in [EngineName::Sendto, EngineName::Sendmmsg, EngineName::Gso] {
+        full_datagrams_come_whole(engine);
+    }
 }
 
 #[test]

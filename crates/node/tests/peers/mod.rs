@@ -4,7 +4,10 @@
 
 use canopy_net::{Clock, Receiver, Socket, SocketOptions, Waker, wait_readable};
 use canopy_session::{Event, Session, SessionConfig, State};
-use canopy_wire::{Address, Comtree, Flags, Group, Level, MAX_DATAGRAM, MAX_UPDATE, Packet, Time};
+use canopy_wire::{
+    Address, Comtree, Flags, Group, Header, Kind, Level, MAX_DATAGRAM, MAX_UPDATE, Packet, Record,
+    SAFE_DATAGRAM, Time, UpdatesWriter,
+};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -21,6 +24,7 @@ const HEAD: usize = 12;
 pub(crate) struct Peer {
     pub(crate) socket: Socket,
     pub(crate) session: Session,
+    comtree: Comtree,
     receiver: Receiver,
     waker: Waker,
     clock: Clock,
@@ -30,6 +34,8 @@ pub(crate) struct Peer {
     last: BTreeMap<u32, u32>,
     /// How many updates came.
     pub(crate) received: u64,
+    /// The lengths of the datagrams that brought updates, and how many there were of each.
+    pub(crate) lengths: BTreeMap<usize, u64>,
     published: u32,
 }
 
@@ -41,38 +47,45 @@ pub(crate) struct Place {
     pub(crate) threads: u16,
     pub(crate) comtree: Comtree,
     pub(crate) from: Ipv4Addr,
+    /// The longest datagram that the way there takes.
+    pub(crate) max_datagram: usize,
 }
 
 impl Default for Place {
     fn default() -> Place {
         let relay = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        Place { relay, threads: 1, comtree: Comtree(1), from: Ipv4Addr::LOCALHOST }
+        let (from, max_datagram) = (Ipv4Addr::LOCALHOST, SAFE_DATAGRAM);
+        Place { relay, threads: 1, comtree: Comtree(1), from, max_datagram }
     }
 }
 
 impl Peer {
     /// Joins and subscribes to the groups.
     pub(crate) fn join(place: Place, seed: u16, groups: &[Group]) -> Peer {
-        let Place { relay, threads, comtree, from } = place;
+        let Place { relay, threads, comtree, from, max_datagram } = place;
         // Datagrams one by one: so every one that is lost is counted as one.
         let options = SocketOptions { receive_offload: false, ..SocketOptions::default() };
         let socket = Socket::bind((from, 0).into(), &options).unwrap();
         socket.connect(relay).unwrap();
         let mut bytes = [0; 16];
         bytes[..2].copy_from_slice(&seed.to_le_bytes());
-        let mut session = Session::new(SessionConfig::new(comtree, bytes));
+        let max_datagram = max_datagram as u16;
+        let config = SessionConfig { max_datagram, ..SessionConfig::new(comtree, bytes) };
+        let mut session = Session::new(config);
         groups.iter().for_each(|group| session.subscribe(*group, Level(255)));
         let (waker, receiver) = (Waker::new().unwrap(), Receiver::new(1, MAX_DATAGRAM + 1));
         let (clock, last) = (Clock::start(), BTreeMap::new());
         let mut peer = Peer {
             socket,
             session,
+            comtree,
             receiver,
             waker,
             clock,
             asked: 0,
             last,
             received: 0,
+            lengths: BTreeMap::new(),
             published: 0,
         };
         peer.settle(threads, groups.len());
@@ -125,6 +138,23 @@ impl Peer {
         self.socket.send(&datagram[..len]).unwrap();
     }
 
+    /// Publishes its next updates, of these sizes, in one datagram.
+    pub(crate) fn publish_together(&mut self, group: Group, lens: &[usize]) {
+        let session = &mut self.session;
+        let (id, first) = (session.id(), session.take_series(lens.len()));
+        let mut datagram = [0; MAX_DATAGRAM];
+        let mut writer = UpdatesWriter::new(&mut datagram, session.max_datagram()).unwrap();
+        for (series, len) in (0..).zip(lens) {
+            self.published += 1;
+            let payload = payload(session.address(), self.published, *len);
+            let record = Record::new(group.address(), first.wrapping_add(series), &payload);
+            assert!(writer.push(&record), "{lens:?} do not fit a datagram");
+        }
+        let len = writer.finish(&Header::new(Kind::Updates, id, self.comtree));
+        let len = session.seal(&mut datagram, len).unwrap();
+        self.socket.send(&datagram[..len]).unwrap();
+    }
+
     /// How many updates it has published.
     pub(crate) fn published(&self) -> u64 {
         self.published.into()
@@ -139,9 +169,10 @@ impl Peer {
     /// Takes what has come. Every update must be whole, and newer than all that came before it from
     /// its publisher.
     pub(crate) fn take(&mut self) {
-        let Peer { session, last, received, .. } = self;
+        let Peer { session, last, received, lengths, .. } = self;
         self.receiver
             .receive(&self.socket, |_, datagram| {
+                let (whole_len, had) = (datagram.len(), *received);
                 let deliver = |update: canopy_session::Update<'_>| {
                     let word =
                         |at| u32::from_be_bytes(*update.payload[at..].first_chunk().unwrap());
@@ -153,6 +184,9 @@ impl Peer {
                     *received += 1;
                 };
                 session.handle_datagram(STILL, datagram, deliver).unwrap();
+                if *received > had {
+                    *lengths.entry(whole_len).or_default() += 1;
+                }
             })
             .unwrap();
     }
