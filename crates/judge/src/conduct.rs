@@ -100,6 +100,14 @@ impl Conducts {
         true
     }
 
+    /// A session has ended for good.
+    pub(crate) fn forget(&mut self, whom: Nonce) {
+        self.last.remove(&whom);
+        self.thrown_out.remove(&whom);
+        self.restricted.remove(&whom);
+        self.asked.retain(|asked| asked.asker != whom && asked.whom != whom);
+    }
+
     /// Whether a server had the relay throw a member out.
     pub(crate) fn is_thrown_out(&self, whom: Nonce) -> bool {
         self.thrown_out.contains(&whom)

@@ -1,14 +1,19 @@
 //! What an ip:port and the relay have sent each other, and what was agreed between them.
 
 use super::Verdict;
+use super::sessions::Sessions;
 use crate::conduct::{Conducts, Nonce};
 use canopy_session::LoggedKeys;
 use canopy_wire::{
     Address, Challenge, Class, Comtree, Connected, Cookie, Downlink, Joined, Kind, Packet,
     SEAL_LEN, SessionId, Tag,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
+
+/// Cookies that are kept of an ip:port that has brought none back: far more than are asked for while
+/// any of them holds.
+const MAX_COOKIES: usize = 4096;
 
 /// What the relay told a participant of its session.
 #[derive(Clone, Copy, Debug)]
@@ -26,9 +31,9 @@ pub(super) struct Agreed {
 pub(super) struct Account {
     pub(super) bytes_in: u64,
     pub(super) bytes_out: u64,
-    /// The cookies that it was sent.
-    pub(super) cookies: BTreeSet<Tag>,
-    /// It brought one of them back.
+    /// The cookies that it was sent last, until it has brought one back.
+    cookies: VecDeque<Tag>,
+    /// It has.
     pub(super) is_proved: bool,
     /// The session that it was told of last.
     pub(super) session: Option<Agreed>,
@@ -43,32 +48,35 @@ impl Agreed {
 }
 
 impl Account {
+    /// It brings a cookie back.
+    pub(super) fn brings(&mut self, cookie: &Tag) {
+        if self.cookies.contains(cookie) {
+            self.is_proved = true;
+            self.cookies = VecDeque::new();
+        }
+    }
+
     /// Notes what the relay tells of cookies and sessions.
-    pub(super) fn hear(
-        &mut self,
-        packet: &Packet<'_>,
-        keys: &BTreeMap<SessionId, Vec<LoggedKeys>>,
-        sessions: &mut BTreeMap<SessionId, Agreed>,
-    ) {
-        let id = packet.header().session;
+    pub(super) fn hear(&mut self, packet: &Packet<'_>, sessions: &mut Sessions) {
         let cookie = match packet.header().kind {
             Kind::Cookie => Cookie::decode(packet).ok().map(|cookie| cookie.cookie),
             Kind::Challenge => Challenge::decode(packet).ok().map(|challenge| challenge.cookie),
             Kind::Connected => {
-                let nonce = Connected::decode(packet).ok().map(|connected| connected.nonce);
-                let keys = keys.values().flatten().find(|keys| Some(keys.nonce) == nonce);
-                self.session = keys.map(Agreed::with);
-                sessions.extend(self.session.map(|agreed| (agreed.id, agreed)));
+                let connected = Connected::decode(packet).ok();
+                self.session = connected.and_then(|connected| sessions.tell(connected.nonce));
                 None
             }
             Kind::KeepaliveAck => {
                 // It stayed, or has moved here.
-                self.session = sessions.get(&id).copied();
+                self.session = sessions.agreed(packet.header().session);
                 None
             }
             _ => None,
         };
-        self.cookies.extend(cookie);
+        self.cookies.extend(cookie.filter(|_| !self.is_proved));
+        if self.cookies.len() > MAX_COOKIES {
+            self.cookies.pop_front();
+        }
     }
 
     /// A session is sent nothing that a server has taken from it.

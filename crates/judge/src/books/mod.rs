@@ -6,20 +6,22 @@
 
 mod account;
 mod moved;
+mod sessions;
 #[cfg(test)]
 mod tests;
 
-use crate::conduct::{Conducts, Nonce};
-use account::{Account, Agreed};
+use crate::conduct::Conducts;
+use account::Account;
 use canopy_relay::{Counters, Relay, TableLimits};
 use canopy_session::{GroupOpener, LoggedKeys};
 use canopy_wire::{
-    Address, Class, Comtree, Connect, DropReason, GroupKey, GroupKeyNumber, Kind, Packet, Rebind,
-    Sealed, SessionId, Tag, VERSION, WireError,
+    Class, Connect, DropReason, GroupKey, GroupKeyNumber, Kind, Packet, Rebind, Sealed, Tag,
+    VERSION, WireError,
 };
 use moved::Moved;
+use sessions::Sessions;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
 /// What a relay's data threads are limited to.
@@ -51,25 +53,23 @@ struct Sent {
     updates: u64,
 }
 
-/// The books on one start of a relay, with all its data threads.
+/// The books on one start of a relay, with all its data threads. What they hold grows with the ip:ports
+/// and addresses that there are, and not with time.
 #[derive(Debug)]
 pub struct Books {
     limits: Limits,
     accounts: BTreeMap<SocketAddr, Account>,
-    /// What was agreed with the latest session of each number.
-    sessions: BTreeMap<SessionId, Agreed>,
-    /// The keys of the sessions of each number, the latest last.
-    keys: BTreeMap<SessionId, Vec<LoggedKeys>>,
-    /// The tags of the sealed packets that were accepted. No two packets have the same.
-    accepted: BTreeSet<Tag>,
-    /// By which the relay seals for all members of a comtree.
-    group_keys: Vec<GroupOpener>,
-    /// The session that was given an address last.
-    by_address: BTreeMap<(Comtree, Address), Nonce>,
+    sessions: Sessions,
+    /// By which the relay seals for all members of a comtree: those that it made last.
+    group_keys: VecDeque<GroupOpener>,
     conducts: Conducts,
 }
 
 type Verdict = Result<(), String>;
+
+/// Group keys that are kept, of all comtrees and data threads together: what was sealed with an older
+/// one is not on its way any more.
+const MAX_GROUP_KEYS: usize = 4096;
 
 /// The bits of the first byte that say whose a packet is.
 const CLASS_BITS: u8 = 7;
@@ -87,24 +87,25 @@ impl Books {
         Books {
             limits,
             accounts: BTreeMap::new(),
-            sessions: BTreeMap::new(),
-            keys: BTreeMap::new(),
-            accepted: BTreeSet::new(),
-            group_keys: Vec::new(),
-            by_address: BTreeMap::new(),
+            sessions: Sessions::default(),
+            group_keys: VecDeque::new(),
             conducts: Conducts::default(),
         }
     }
 
     /// The relay has opened a session, with these keys.
     pub fn opened(&mut self, keys: LoggedKeys) {
-        self.by_address.insert((keys.comtree, keys.joined.address), keys.nonce);
-        self.keys.entry(keys.session).or_default().push(keys);
+        if let Some(ended) = self.sessions.open(keys) {
+            self.conducts.forget(ended);
+        }
     }
 
     /// The relay has made a key for all members of a comtree.
     pub fn made(&mut self, key: &GroupKey) {
-        self.group_keys.push(GroupOpener::new(key));
+        if self.group_keys.len() == MAX_GROUP_KEYS {
+            self.group_keys.pop_front();
+        }
+        self.group_keys.push_back(GroupOpener::new(key));
     }
 
     /// What a datagram says: itself, or what is sealed in it. `None` if nobody can open it.
@@ -117,18 +118,7 @@ impl Books {
         if !is_sealed(datagram) {
             return Some(Cow::Borrowed(datagram));
         }
-        self.unseal(datagram, from_relay).map(|(_, read)| Cow::Owned(read))
-    }
-
-    /// What is sealed in a datagram, and for which session.
-    fn unseal(&self, datagram: &[u8], from_relay: bool) -> Option<(&LoggedKeys, Vec<u8>)> {
-        let Sealed { session: id, .. } = Sealed::of(datagram)?;
-        let opened = |keys: &LoggedKeys| match from_relay {
-            true => keys.from_relay.peek(datagram),
-            false => keys.from_participant.peek(datagram),
-        };
-        let mut of_number = self.keys.get(&id)?.iter().rev();
-        of_number.find_map(|keys| Some((keys, opened(keys)?)))
+        self.sessions.unseal(datagram, from_relay).map(|(_, read)| Cow::Owned(read))
     }
 
     /// A datagram from an ip:port was handled, and the counters moved from `before` to `after`.
@@ -146,7 +136,7 @@ impl Books {
         let account = self.accounts.entry(from).or_default();
         account.bytes_in += datagram.len() as u64;
         if let Some(cookie) = read.as_deref().and_then(cookie_brought_back) {
-            account.is_proved |= account.cookies.contains(&cookie);
+            account.brings(&cookie);
         }
         let is_counted = after.datagrams_in == before.datagrams_in + 1
             && after.bytes_in == before.bytes_in + datagram.len() as u64;
@@ -166,7 +156,7 @@ impl Books {
 
     /// Holds what was accepted of a session to what servers have said of it, and notes what it asks.
     fn judged(&mut self, from: SocketAddr, datagram: &[u8], moved: &Moved) -> Verdict {
-        let Some((keys, read)) = self.unseal(datagram, false) else { return Ok(()) };
+        let Some((keys, read)) = self.sessions.unseal(datagram, false) else { return Ok(()) };
         let Ok(packet) = Packet::new_checked(&read) else { return Ok(()) };
         let LoggedKeys { nonce, comtree, .. } = *keys;
         if self.conducts.is_thrown_out(nonce) && moved.is_accepted() {
@@ -185,8 +175,7 @@ impl Books {
                 }
             }
             Kind::Request if moved.drops == moved.dropped(DropReason::UnknownDestination) => {
-                let by_address = &self.by_address;
-                let of_address = |whom| by_address.get(&(comtree, whom)).copied();
+                let of_address = |whom| self.sessions.with_address(comtree, whom);
                 self.conducts.asks(nonce, &packet, of_address);
             }
             _ => {}
@@ -199,8 +188,7 @@ impl Books {
     fn is_first(&mut self, datagram: &[u8], read: Option<&[u8]>) -> bool {
         let packet = read.and_then(|read| Packet::new_checked(read).ok());
         let is_rebind = packet.is_some_and(|packet| packet.header().kind == Kind::Rebind);
-        let is_new = datagram.last_chunk().is_none_or(|tag| self.accepted.insert(*tag));
-        is_new || is_rebind
+        is_rebind || self.sessions.take(datagram)
     }
 
     /// The relay sends a datagram.
@@ -225,7 +213,7 @@ impl Books {
         page.sent.updates += updates;
         let account = self.accounts.entry(to).or_default();
         account.bytes_out += datagram.len() as u64;
-        account.hear(&packet, &self.keys, &mut self.sessions);
+        account.hear(&packet, &mut self.sessions);
         let kind = packet.header().kind;
         let Account { bytes_in, bytes_out, .. } = *account;
         if !account.is_proved && bytes_out > bytes_in {
@@ -239,7 +227,7 @@ impl Books {
             page.unanswered = page.unanswered.saturating_sub(1);
         }
         if kind == Kind::Response && self.limits.one_session {
-            let asker = self.unseal(datagram, true).map(|(keys, _)| keys.nonce);
+            let asker = self.sessions.unseal(datagram, true).map(|(keys, _)| keys.nonce);
             if asker.is_some_and(|asker| !self.conducts.answers(asker, &packet)) {
                 return Err(format!("{to} asked twice and was answered in two ways"));
             }

@@ -1,11 +1,12 @@
+use super::account::Agreed;
 use super::*;
 use canopy_relay::{
     ADDRESS_REST, Budgets, ComtreeConfig, Gate, Mode, Places, RelayConfig, Siblings,
 };
 use canopy_session::{GroupKeyMaker, Keyring, Session, SessionConfig, SessionLimits};
 use canopy_wire::{
-    Downlink, Flags, Group, Header, Hello, Level, MAX_DATAGRAM, Record, SAFE_DATAGRAM, SEAL_LEN,
-    Suite, Time, encode_update,
+    Address, Comtree, Downlink, Flags, Group, Header, Hello, Level, MAX_DATAGRAM, Record,
+    SAFE_DATAGRAM, SEAL_LEN, SessionId, Suite, Time, encode_update,
 };
 
 fn relay() -> Relay {
@@ -118,6 +119,59 @@ fn what_is_sealed_and_accepted_a_second_time_is_found() {
     assert_eq!(books.handled(&mut page, stranger(), &out[..len], moved), Ok(()));
     let error = books.handled(&mut page, stranger(), &out[..len], moved).unwrap_err();
     assert!(error.contains("a second time"), "{error}");
+}
+
+/// A datagram of a participant's is handled by the relay, and the books are told; what comes of it, too.
+fn handle(relay: &mut Relay, books: &mut Books, now: Time, datagram: &[u8]) -> Vec<Vec<u8>> {
+    let (mut page, before) = (Page::begin(relay), relay.counters().clone());
+    relay.handle_datagram(now, stranger(), &mut datagram.to_vec());
+    let moved = (&before, relay.counters());
+    assert_eq!(books.handled(&mut page, stranger(), datagram, moved), Ok(()));
+    while let Some(keys) = relay.poll_key_log() {
+        books.opened(keys);
+    }
+    let mut said: Vec<Vec<u8>> = Vec::new();
+    relay.transmit(now, |batch| {
+        let all = batch.transmits().iter();
+        said.extend(all.map(|one| batch.parts(one).flatten().copied().collect()));
+    });
+    for datagram in &said {
+        assert_eq!(books.sends(&mut page, stranger(), datagram, relay.counters()), Ok(()));
+    }
+    said
+}
+
+/// What a session has to say is said, and answered.
+fn talk(relay: &mut Relay, books: &mut Books, now: Time, session: &mut Session) {
+    let mut out = [0; MAX_DATAGRAM];
+    while let Some(len) = session.poll_transmit(now, &mut out) {
+        for mut said in handle(relay, books, now, &out[..len]) {
+            session.handle_datagram(now, &mut said, |_| {}).unwrap();
+        }
+    }
+}
+
+/// Somebody comes and goes many times, and publishes a lot: of what has ended, little is kept.
+#[test]
+fn books_do_not_grow_with_time() {
+    const LIVES: u8 = 40;
+    let (mut relay, mut books) = (relay(), books());
+    for life in 1..=LIVES {
+        let mut session = Session::new(SessionConfig::new(Comtree(1), [life; 16]));
+        let now = Time::from_millis(u64::from(life) * 1000);
+        talk(&mut relay, &mut books, now, &mut session);
+        let dst = Group::new(3).address();
+        for _ in 0..1500 {
+            let mut out = [0; MAX_DATAGRAM];
+            let len = session.publish(dst, Level(0), Flags(0), b"an update", &mut out).unwrap();
+            handle(&mut relay, &mut books, now, &out[..len]);
+        }
+        session.leave();
+        talk(&mut relay, &mut books, now, &mut session);
+    }
+    let [rest @ .., taken] = books.sessions.sizes();
+    assert!(rest.iter().all(|size| *size <= 2 * 16), "of two places: {rest:?}");
+    assert!(taken <= 2 * 16 * 1024, "{taken} packets");
 }
 
 #[test]

@@ -1,0 +1,165 @@
+//! The sessions that a relay has opened: their keys, and which of their packets it has taken.
+//!
+//! A session has a place on its data thread, so when that is given to the next, the one before has ended
+//! for good. Some of those are kept, because what they were sent may be on its way still. So this grows
+//! with the most sessions that there ever are at a time, and not with time.
+
+use super::account::Agreed;
+use crate::conduct::Nonce;
+use canopy_session::LoggedKeys;
+use canopy_wire::{Address, Comtree, Lane, Sealed, SessionId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Sessions of a place that are known: the one that is there, and those before it.
+const KEPT: usize = 16;
+/// How far behind the newest a packet may come (docs/wire.md).
+const WINDOW: u64 = 1024;
+
+/// A session, by when it was opened.
+type Serial = u64;
+
+/// All sessions that are known.
+#[derive(Debug, Default)]
+pub(super) struct Sessions {
+    known: BTreeMap<Serial, Known>,
+    opened: Serial,
+    /// Those of each place, which stands for its numbers in all lanes; the latest last.
+    of_place: BTreeMap<SessionId, VecDeque<Serial>>,
+    /// The latest of each handshake.
+    by_nonce: BTreeMap<Nonce, Serial>,
+    /// The one that was given an address last.
+    by_address: BTreeMap<(Comtree, Address), Serial>,
+    /// Of each number, the one whose participant was told of it last.
+    told: BTreeMap<SessionId, Serial>,
+}
+
+#[derive(Debug)]
+struct Known {
+    keys: LoggedKeys,
+    taken: Taken,
+}
+
+/// Numbers of packets that were taken, as far behind the newest as any may come.
+#[derive(Debug, Default)]
+struct Taken {
+    numbers: BTreeSet<u64>,
+}
+
+impl Taken {
+    /// A packet is taken. False if it was before, or is too old to be.
+    fn take(&mut self, number: u64) -> bool {
+        let newest = self.numbers.last().copied().unwrap_or(0).max(number);
+        let first = (newest + 1).saturating_sub(WINDOW);
+        while self.numbers.first().is_some_and(|number| *number < first) {
+            self.numbers.pop_first();
+        }
+        number >= first && self.numbers.insert(number)
+    }
+}
+
+impl Sessions {
+    /// The relay has opened a session. Returns the nonce of the one that is forgotten for it, if any.
+    pub(super) fn open(&mut self, keys: LoggedKeys) -> Option<Nonce> {
+        let serial = self.opened;
+        self.opened += 1;
+        self.by_nonce.insert(keys.nonce, serial);
+        self.by_address.insert((keys.comtree, keys.joined.address), serial);
+        let of_place = self.of_place.entry(place(keys.session)).or_default();
+        of_place.push_back(serial);
+        let ended = (of_place.len() > KEPT).then(|| of_place.pop_front()).flatten();
+        self.known.insert(serial, Known { keys, taken: Taken::default() });
+        self.forget(ended?)
+    }
+
+    fn forget(&mut self, serial: Serial) -> Option<Nonce> {
+        let LoggedKeys { session, nonce, comtree, joined, .. } = self.known.remove(&serial)?.keys;
+        remove(&mut self.told, &session, serial);
+        remove(&mut self.by_address, &(comtree, joined.address), serial);
+        remove(&mut self.by_nonce, &nonce, serial).then_some(nonce)
+    }
+
+    /// The nonce of the session that was given an address last.
+    pub(super) fn with_address(&self, comtree: Comtree, address: Address) -> Option<Nonce> {
+        let latest = self.by_address.get(&(comtree, address))?;
+        Some(self.known.get(latest)?.keys.nonce)
+    }
+
+    /// What is sealed in a datagram, and for which session.
+    pub(super) fn unseal(
+        &self,
+        datagram: &[u8],
+        from_relay: bool,
+    ) -> Option<(&LoggedKeys, Vec<u8>)> {
+        let (serial, read) = self.find(datagram, from_relay)?;
+        Some((&self.known.get(&serial)?.keys, read))
+    }
+
+    fn find(&self, datagram: &[u8], from_relay: bool) -> Option<(Serial, Vec<u8>)> {
+        let Sealed { session, .. } = Sealed::of(datagram)?;
+        let mut of_place = self.of_place.get(&place(session))?.iter().rev();
+        of_place.find_map(|serial| {
+            let keys = &self.known.get(serial).filter(|one| one.keys.session == session)?.keys;
+            let opener = if from_relay { &keys.from_relay } else { &keys.from_participant };
+            Some((*serial, opener.peek(datagram)?))
+        })
+    }
+
+    /// The relay has taken a participant's sealed packet. False if it had before, or if the packet is too
+    /// old to tell.
+    pub(super) fn take(&mut self, datagram: &[u8]) -> bool {
+        let Some((serial, _)) = self.find(datagram, false) else { return true };
+        let Some(known) = self.known.get_mut(&serial) else { return true };
+        // The lower half of its number stands behind the session's. No run seals more.
+        let number = datagram.get(4..).and_then(|rest| rest.first_chunk());
+        number.is_none_or(|number| known.taken.take(u32::from_be_bytes(*number).into()))
+    }
+
+    /// A participant is told of its session, by the nonce of its handshake.
+    pub(super) fn tell(&mut self, nonce: Nonce) -> Option<Agreed> {
+        let serial = *self.by_nonce.get(&nonce)?;
+        let agreed = Agreed::with(&self.known.get(&serial)?.keys);
+        self.told.insert(agreed.id, serial);
+        Some(agreed)
+    }
+
+    /// What was agreed with the latest session of a number whose participant was told.
+    pub(super) fn agreed(&self, id: SessionId) -> Option<Agreed> {
+        Some(Agreed::with(&self.known.get(self.told.get(&id)?)?.keys))
+    }
+
+    /// How many of each there are of what grows if anything does; packets last.
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> [usize; 6] {
+        let of_places = self.of_place.values().map(VecDeque::len).sum();
+        let taken = self.known.values().map(|known| known.taken.numbers.len()).sum();
+        let [nonces, addresses] = [self.by_nonce.len(), self.by_address.len()];
+        [self.known.len(), of_places, nonces, addresses, self.told.len(), taken]
+    }
+}
+
+/// A session's place, on whichever data thread.
+fn place(session: SessionId) -> SessionId {
+    session.in_lane(Lane::CONTROL)
+}
+
+/// Removes what stands for a session that is forgotten, unless it stands for a later one.
+fn remove<K: Ord>(map: &mut BTreeMap<K, Serial>, key: &K, serial: Serial) -> bool {
+    map.get(key) == Some(&serial) && map.remove(key).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_is_taken_once_and_none_that_is_too_old() {
+        let mut taken = Taken::default();
+        for number in [0, 3, 1, 2, 5_000, 5_001 - WINDOW, 4_999] {
+            assert!(taken.take(number), "{number}");
+            assert!(!taken.take(number), "{number} again");
+        }
+        assert!(!taken.take(5_000 - WINDOW), "it is too old to tell");
+        (5_001..9_000).for_each(|number| assert!(taken.take(number)));
+        assert_eq!(taken.numbers.len() as u64, WINDOW);
+    }
+}
