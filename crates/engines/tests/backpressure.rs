@@ -3,8 +3,7 @@
 use canopy_batch::{Segments, SendBatch};
 use canopy_engines::{Engine, EngineChoice, EngineName, Namespace};
 use canopy_net::{
-    Clock, Outlet, Receiver, ReceiverSet, SendReport, Socket, SocketOptions, Waker,
-    thread_cpu_time, wait_readable,
+    Clock, Outlet, Receiver, ReceiverSet, SendReport, Socket, SocketOptions, Waker, wait_readable,
 };
 use std::net::SocketAddr;
 use std::process::Command;
@@ -19,6 +18,10 @@ const SLOW: &str = "qdisc add dev near root tbf rate 20mbit burst 16k limit 60k"
 const STUCK: &str = "qdisc add dev near root tbf rate 1kbit burst 1600 limit 4k";
 /// One send buffer below the queue's limit, and one far above it.
 const SEND_BUFFERS: [usize; 2] = [16 << 10, 1 << 20];
+
+/// Attempts in vain for each datagram sent, at most: pauses leave room for two or three, and there are a
+/// hundred where nothing waits.
+const MOST_WAITS: u64 = 10;
 
 /// The addresses of the near and the far host.
 const HOSTS: [(&str, &str); 2] = [("10.77.0.1", "10.77.0.2"), ("fd77::1", "fd77::2")];
@@ -94,8 +97,7 @@ impl Sender {
     fn check(&mut self, what: &str, members: &[Socket], at_once: u8, far: &Socket) {
         let Sender { socket, outlet } = self;
         let set: ReceiverSet = members.iter().map(Socket::local_address).collect();
-        let (clock, begun) = (Clock::start(), thread_cpu_time());
-        let start = clock.now();
+        let clock = Clock::start();
         let (mut report, mut batch) = (SendReport::default(), SendBatch::new());
         for first in (0..ROUNDS).step_by(at_once.into()) {
             let rounds = first..first + at_once;
@@ -113,7 +115,6 @@ impl Sender {
         }
         assert_eq!(read, b"meanwhile", "{what}: reading goes on");
         report.add(outlet.flush(socket, &clock));
-        let (busy, wall) = (thread_cpu_time() - begun, clock.now().since(start));
         for member in members {
             assert_eq!(arrived(member), Vec::from_iter(0..ROUNDS), "{what}: {report:?}");
         }
@@ -121,9 +122,7 @@ impl Sender {
         let became = (report.sent, report.failed, report.dropped);
         assert_eq!(became, (all, 0, 0), "{what}: {report:?}");
         assert!(report.waits > 0, "{what}: {report:?}");
-        // 200 datagrams of 1,242 bytes are 99 ms at 20 Mbit/s, of which the queue and burst hold 30.
-        assert!(wall > Duration::from_millis(40), "{what}: {wall:?} is faster than the device");
-        assert!(busy < wall / 2, "{what}: busy for {busy:?} of {wall:?}");
+        assert!(report.waits < MOST_WAITS * report.sent, "{what}: it spins: {report:?}");
     }
 }
 

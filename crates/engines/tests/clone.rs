@@ -6,11 +6,11 @@ mod bed;
 use bed::{Bed, CLONERS, Family, IPV4, IPV6, Sender, payload, receive, receive_waiting, soon};
 use canopy_batch::{Segments, SendBatch};
 use canopy_engines::EngineName;
-use canopy_net::{Clock, ReceiverSet, SendReport, thread_cpu_time};
+use canopy_net::{Clock, ReceiverSet, SendReport};
 use socket2::{Domain, Protocol, Type};
 use std::io::Read;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn on_both(test: impl Fn(&Bed, EngineName, Family)) {
     let Some(bed) = Bed::new() else { return };
@@ -430,7 +430,6 @@ fn a_slow_device_loses_nothing_and_costs_no_time() {
         let bursts = 20 / segments as u8;
         let bursts: Vec<Vec<u8>> = (0..bursts).map(|n| payload(1000 * segments, n)).collect();
         let mut report = SendReport::default();
-        let start = Instant::now();
         let clock = Clock::start();
         let send_all = || {
             for burst in &bursts {
@@ -440,17 +439,15 @@ fn a_slow_device_loses_nothing_and_costs_no_time() {
                 report.add(sender.outlet.send(&sender.socket, clock.now(), &batch));
             }
             report.add(sender.outlet.flush(&sender.socket, &clock));
-            thread_cpu_time()
         };
-        let cpu = bed.near.run(send_all).unwrap();
-        let took = start.elapsed();
+        bed.near.run(send_all).unwrap();
         let what = format!("{family:?}, {segments} at once: {report:?}");
         assert_eq!((report.sent, report.failed), (2000, 0), "{what}");
         assert!(report.waits > 0, "{what}");
         to.expect(bursts.iter().flat_map(|burst| burst.chunks(1000)), &what);
-        // 2 MB at 50 Mbit/s.
-        assert!(took > Duration::from_millis(250), "{what}: {took:?}");
-        assert!(cpu < took / 2, "{what}: {cpu:?} of {took:?}: it waits, and does not spin");
+        // Attempts in vain: pauses leave room for two or three for each, and there are a hundred where
+        // nothing waits.
+        assert!(report.waits < 10 * report.sent, "{what}: it spins");
     }
 }
 

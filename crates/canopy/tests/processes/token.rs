@@ -6,11 +6,15 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 const CLIENT_KEY: &str = "CQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQk";
 /// The library of Python that issues a token, pinned.
 const PYSETO: &str = "pyseto==1.10.0";
+/// How long to wait for what must come: only a failure takes so long.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn text(output: &Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -166,7 +170,6 @@ fn a_relay_lets_in_by_tokens_and_its_log_says_who_was_not() {
     }
 }
 
-/// From the command's end until the client hears of it.
 /// One client key in 64 begins with a hyphen.
 #[test]
 fn a_client_key_is_taken_as_it_is_and_a_secret_is_not_repeated() {
@@ -183,8 +186,10 @@ fn a_client_key_is_taken_as_it_is_and_a_secret_is_not_repeated() {
     assert!(said.contains("that is a secret key") && !said.contains(secret.trim()), "{said}");
 }
 
+/// By itself: nobody asks the relay to read the file. That it does so within a second is held where the
+/// looking is, in `trust.rs`, for here a busy machine would be measured.
 #[test]
-fn a_revocation_reaches_a_running_relay_within_a_second() {
+fn a_revocation_reaches_a_running_relay() {
     let access = Access::new();
     let relay = access.relay();
     let (at, token) = (relay.address("relay").to_string(), access.issue("7"));
@@ -195,16 +200,16 @@ fn a_revocation_reaches_a_running_relay_within_a_second() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut told = BufReader::new(listener.stderr.take().unwrap()).lines();
-    assert!(told.next().unwrap().unwrap().starts_with("subscribed to "));
+    let told = BufReader::new(listener.stderr.take().unwrap()).lines();
+    let (tell, hear) = mpsc::channel();
+    let reading =
+        thread::spawn(move || told.map(Result::unwrap).for_each(|line| drop(tell.send(line))));
+    let hear = || hear.recv_timeout(PATIENCE).expect("it hears nothing");
+    assert!(hear().starts_with("subscribed to "));
     text(&run(&["token", "revoke", &token, "--trust-file", &access.trust()]));
-    let revoked = Instant::now();
-    let heard = told.by_ref().map(Result::unwrap).find(|line| line.contains("was revoked"));
-    let took = revoked.elapsed();
-    assert!(heard.is_some());
+    while !hear().contains("was revoked") {}
     assert!(!listener.wait().unwrap().success(), "it could not come back");
-    println!("heard of it after {took:?}");
-    assert!(took < Duration::from_secs(10), "the file is looked at four times a second");
+    reading.join().unwrap();
     let told = inspect(&token, &["--trust-file", &access.trust()]);
     assert!(told["why"].to_string().contains("revoked"), "{told}");
 }
