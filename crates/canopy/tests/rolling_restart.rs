@@ -5,12 +5,13 @@ mod support;
 
 use canopy_client::{Client, Event, Group, Incoming, Level, Participant, RelayKey};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use support::{Server, canopy};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 
 const RELAYS: [&str; 3] = ["r1", "r2", "r3"];
@@ -132,13 +133,22 @@ impl Publisher {
     }
 }
 
-async fn listen(client: Client) -> Heard {
+/// What somebody has heard of somebody else: both, and which round of calls it was.
+type Call = (u64, u64, u8);
+
+/// Hears until its client has left, and tells of the calls that it hears.
+async fn listen(listener: u64, client: Client, called: UnboundedSender<Call>) -> Heard {
     let mut heard = Heard::default();
     while let Some(incoming) = client.next().await {
         match incoming {
             Incoming::Update(update) => {
                 let (number, count) = update.payload.split_at(8);
                 let read = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().unwrap());
+                if let [round] = count {
+                    // Nobody may be waiting for it any more.
+                    let _ = called.send((listener, read(number), *round));
+                    continue;
+                }
                 let of = heard.of.entry(read(number)).or_default();
                 of.entry(update.from).or_default().push(read(count));
             }
@@ -148,6 +158,32 @@ async fn listen(client: Client) -> Heard {
         }
     }
     heard
+}
+
+/// Everybody calls until everybody has heard everybody else. So what is asked of relays has reached those
+/// above them; and as each publisher's updates come in order, what was published before has come, too.
+async fn until_all_hear_all(clients: &[Client], calls: &mut UnboundedReceiver<Call>, round: u8) {
+    let numbers = || 0..clients.len() as u64;
+    let pairs = numbers().flat_map(|one| numbers().map(move |other| (one, other)));
+    let mut missing: BTreeSet<_> = pairs.filter(|(one, other)| one != other).collect();
+    let began = Instant::now();
+    while !missing.is_empty() {
+        assert!(began.elapsed() < PATIENCE, "who has not heard whom: {missing:?}");
+        for (number, client) in (0_u64..).zip(clients) {
+            let call = [&number.to_be_bytes()[..], &[round]].concat();
+            client.publish(GROUP, Level(0), &call).expect("it is connected all the time");
+        }
+        let heard = async {
+            while !missing.is_empty() {
+                let (listener, of, which) = calls.recv().await.expect("the listeners listen");
+                if which == round {
+                    missing.remove(&(listener, of));
+                }
+            }
+        };
+        // Some calls went nowhere.
+        let _ = tokio::time::timeout(2 * STEP, heard).await;
+    }
 }
 
 #[tokio::test]
@@ -160,9 +196,11 @@ async fn a_rolling_restart_of_all_relays_loses_and_doubles_no_update() {
         client.subscribe(GROUP, Level(0)).await.unwrap();
         clients.push(client);
     }
-    let listeners: Vec<_> = clients.iter().cloned().map(|of| tokio::spawn(listen(of))).collect();
-    // What is asked of a relay has reached those above it by then.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    let (called, mut calls) = unbounded_channel();
+    let listen =
+        |(number, of): (u64, &Client)| tokio::spawn(listen(number, of.clone(), called.clone()));
+    let listeners: Vec<_> = (0..).zip(&clients).map(listen).collect();
+    until_all_hear_all(&clients, &mut calls, 1).await;
     let publishers: Vec<_> =
         (0..).zip(clients).map(|(number, client)| Publisher::start(number, client)).collect();
     for name in RELAYS {
@@ -192,7 +230,7 @@ async fn a_rolling_restart_of_all_relays_loses_and_doubles_no_update() {
         published.push(publisher.task.await.unwrap());
         clients.push(publisher.client);
     }
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    until_all_hear_all(&clients, &mut calls, 2).await;
     let doubled: u64 = clients.iter().map(|client| client.stats().doubled).sum();
     for client in clients {
         client.leave().await;
