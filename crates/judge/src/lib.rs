@@ -7,6 +7,7 @@
 //! looks into a relay's tables, and nothing in it grows with time.
 #![forbid(unsafe_code)]
 
+mod between;
 mod books;
 mod conduct;
 pub mod fair;

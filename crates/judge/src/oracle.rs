@@ -9,6 +9,7 @@
 //! An update costs what its receivers cost, not what all participants cost: who is subscribed is
 //! kept by group. Once no copy can be on its way any more it is forgotten.
 
+use crate::between::Between;
 use crate::rules::Rules;
 use crate::standing::Standing;
 use crate::tally::Tally;
@@ -62,6 +63,8 @@ pub struct Oracle {
     pub(crate) tally: Tally,
     /// What the relay says it has left out for receivers that cannot be sent everything.
     pub(crate) left_out: u64,
+    /// What it says that it has lost between its data threads.
+    pub(crate) between: Between,
 }
 
 /// What happens to participants.
@@ -79,6 +82,7 @@ impl Oracle {
             look_at: 0,
             tally: Tally::default(),
             left_out: 0,
+            between: Between::NOTHING,
         }
     }
 
@@ -454,29 +458,31 @@ impl Oracle {
 
     fn judge_update(&mut self, now: Time, id: u64) {
         let Some(update) = self.window.get(id) else { return };
-        let (mut expected, mut excused, mut thinned, mut missing) = (0, 0, Vec::new(), Vec::new());
+        let (mut expected, mut excused, mut missing) = (0, 0, Vec::new());
         for (who, receiver) in update.receivers.iter().filter(|(_, receiver)| receiver.due) {
             if receiver.came {
                 expected += 1;
             } else if receiver.lost || !self.must(now, update, who as usize) {
                 excused += 1;
-            } else if self.left_out > 0 {
-                thinned.push(who);
             } else {
                 missing.push(who);
             }
         }
+        let (published, publisher) = (update.published, update.publish.publisher);
+        let lost = self.take_lost_between(id, &mut missing);
+        excused += lost.len() as u64;
+        let thinned = if self.left_out > 0 { core::mem::take(&mut missing) } else { Vec::new() };
         self.tally.expected += expected + missing.len() as u64;
         self.tally.excused += excused;
         self.tally.thinned += thinned.len() as u64;
         self.tally.missing += missing.len() as u64;
         if !missing.is_empty() {
-            self.tally.last_missing = self.tally.last_missing.max(Some(update.published));
-            let (published, publisher) = (update.published, update.publish.publisher);
+            self.tally.last_missing = self.tally.last_missing.max(Some(published));
             missing.iter().for_each(|who| self.tally.note_gap(published, publisher, *who as usize));
         }
         if let Some(update) = self.window.get_mut(id) {
             thinned.into_iter().for_each(|who| update.receivers.of(who).left_out = true);
+            lost.into_iter().for_each(|who| update.receivers.of(who).lost = true);
         }
         for who in missing {
             self.note(|window| format!("{now}: participant {who} misses {}", window.describe(id)));

@@ -29,6 +29,8 @@ pub struct Tally {
     /// Deliveries that were due when the update was published and did not come about for a reason
     /// that is not the relay's: the network took them, or the receiver was on its way out.
     pub excused: u64,
+    /// Updates that a data thread lost, each as often as threads lost it. What that cost is excused.
+    pub lost_between_threads: u64,
     /// Deliveries that had to come about, but for their receivers' budgets, and did not.
     pub thinned: u64,
     /// Flows to limited receivers whose newest update never came.

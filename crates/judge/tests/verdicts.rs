@@ -190,3 +190,26 @@ fn a_subscription_takes_its_time_to_other_relays_and_no_longer() {
         );
     }
 }
+
+/// Of two data threads, participants 0 and 2 are on one, and 1 and 3 on the other.
+#[test]
+fn what_is_lost_between_threads_is_excused_as_far_as_it_is_counted() {
+    let outcome = |counted: u64, came_to: &[usize]| {
+        let mut oracle = oracle();
+        oracle.request(at(5), 3, GROUP, Some(LEVEL));
+        oracle.event(at(6), 3, Event::Subscribed(GROUP, LEVEL));
+        for round in 0..2 {
+            let update = publish(&mut oracle, 100 + round, GROUP, LEVEL);
+            deliver(&mut oracle, 101 + round, came_to, update);
+        }
+        oracle.lost_between_threads(2, counted);
+        let tally = judged(oracle);
+        (tally.missing, tally.excused, tally.lost_between_threads)
+    };
+    assert_eq!(outcome(9, &[1, 2, 3]), (0, 0, 0));
+    assert_eq!(outcome(2, &[2]), (0, 4, 2), "the other thread has none of the two");
+    assert_eq!(outcome(1, &[2]), (2, 2, 1), "only one was counted");
+    assert_eq!(outcome(0, &[2]), (4, 0, 0));
+    assert_eq!(outcome(9, &[1, 2]), (2, 0, 0), "its thread had it");
+    assert_eq!(outcome(9, &[1, 3]), (2, 0, 0), "the publisher's own thread loses nothing");
+}

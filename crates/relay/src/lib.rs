@@ -61,7 +61,7 @@ pub use meters::{Budget, Budgets, MAX_TALKERS, PathShare, Talker};
 pub use places::Places;
 pub use relay::{Notice, Relay, RelayConfig};
 pub use rounds::Lanes;
-pub use siblings::{MAX_THREADS, Siblings};
+pub use siblings::{DATA_WORDS, MAX_THREADS, Siblings};
 pub use status::{BranchStatus, GroupStatus, LinkStatus, RouteStatus, Via};
 pub use subscriptions::TableLimits;
 pub use thin::{Down, Fairness};

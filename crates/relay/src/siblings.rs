@@ -19,8 +19,8 @@ pub const MAX_THREADS: u16 = MAX_READERS as u16;
 
 /// Bytes of a thread's logs. Memory is touched where a log is written.
 const MAX_MEMORY: usize = 16 << 20;
-/// Words of each of a thread's data logs: 1.9 MiB, some 13,000 updates of 100 bytes.
-const DATA_WORDS: usize = 15 << 14;
+/// Words of eight bytes of each of a thread's data logs: 1.9 MiB, some 13,000 updates of 100 bytes.
+pub const DATA_WORDS: usize = 15 << 14;
 /// Words of a thread's control log: 512 KiB, some 16,000 changes.
 const CONTROL_WORDS: usize = 1 << 16;
 const _: () =
@@ -75,7 +75,14 @@ impl Siblings {
     /// The ends of all logs between `threads` data threads, for each of them, in order. More than
     /// [`MAX_THREADS`] are not possible.
     pub fn mesh(threads: u16) -> Vec<Siblings> {
+        Siblings::mesh_with(threads, DATA_WORDS)
+    }
+
+    /// The same, with `data_words` words of eight bytes in each data log; room for one update of the
+    /// longest is there in any case. The simulator makes them small, so that they overflow.
+    pub fn mesh_with(threads: u16, data_words: usize) -> Vec<Siblings> {
         let threads = threads.clamp(1, MAX_THREADS);
+        let data_words = data_words.max(LogWriter::cost(MAX_WORDS) as usize);
         if threads == 1 {
             return vec![Siblings::alone()];
         }
@@ -102,7 +109,7 @@ impl Siblings {
             }
             let mut data = Vec::new();
             for _ in Lane::all() {
-                let (writer, from_data) = log(DATA_WORDS, others);
+                let (writer, from_data) = log(data_words, others);
                 data.push(writer);
                 let incoming = meshed.iter_mut().filter_map(|reader| {
                     reader.from.last_mut().filter(|incoming| incoming.thread == thread)

@@ -247,7 +247,8 @@ impl Host {
         let keys = Keyring::with_identity(self.rng.random::<Tag>(), self.identity.clone());
         let places = Places::new(self.scenario.max_sessions);
         let gate = Gate::new(GateLimits::default(), &[6; 16]);
-        for siblings in Siblings::mesh(self.scenario.threads) {
+        let Scenario { threads, data_log_words, .. } = self.scenario;
+        for siblings in Siblings::mesh_with(threads, data_log_words) {
             let table_key = self.rng.random::<Tag>();
             let relay = Relay::new(self.config(&places, &gate), siblings, keys.clone(), &table_key);
             self.threads.push(Thread::new(relay));

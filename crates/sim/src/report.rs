@@ -38,6 +38,9 @@ pub struct Report {
     pub unexpected: u64,
     /// Updates that came after a later one of the same publisher, on a path that keeps the order.
     pub out_of_order: u64,
+    /// Updates that a data thread lost because it was too slow, each as often as threads lost it; the relay
+    /// has counted them.
+    pub lost_between_threads: u64,
     /// Pairs that had to come about but for a budget, and did not; the relay has counted them.
     pub thinned: u64,
     /// Flows whose newest update never reached somebody who may be sent so much only.

@@ -4,7 +4,7 @@ use crate::config::SimConfig;
 use crate::network::LinkModel;
 use crate::sabotage::Sabotage;
 use canopy_judge::Rules;
-use canopy_relay::{Budget, Budgets, Mode, READ_EVERY, TableLimits};
+use canopy_relay::{Budget, Budgets, DATA_WORDS, Mode, READ_EVERY, TableLimits};
 use canopy_session::SessionLimits;
 use canopy_wire::{Downlink, MAX_DATAGRAM, SAFE_DATAGRAM, Time};
 use rand::{RngExt, SeedableRng};
@@ -91,6 +91,8 @@ pub(crate) struct Scenario {
     pub(crate) tables: TableLimits,
     /// Copies that the network makes may come this much later than the first.
     pub(crate) late_copies: Duration,
+    /// Words of eight bytes that each log holds in which a data thread passes updates to the others.
+    pub(crate) data_log_words: usize,
     /// Datagrams that a data thread's socket holds at most while it is not read.
     pub(crate) receive_queue: usize,
     /// The share of sends that the relay's system refuses.
@@ -131,6 +133,8 @@ const SLACK: Duration = Duration::from_secs(2);
 const LATEST_COPY: Duration = Duration::from_secs(15);
 /// Datagrams that a large receive buffer holds.
 const ROOMY: usize = 1 << 16;
+/// Words of a log between data threads that overflows.
+const SMALL_DATA_LOG: Range<usize> = 256..300;
 /// From so many participants on they stand in one place and say little, so that one flush has more
 /// sends than a batch holds.
 const THRONG: usize = 500;
@@ -198,9 +202,28 @@ impl Scenario {
             quiet_from: end - (QUIET + WAITS).min(calm / 2),
             end,
             smallest_set: rng.random_bool(0.4).then(|| rng.random_range(2..10)),
+            data_log_words: DATA_WORDS,
         };
+        scenario.draw_slow_threads(config);
         scenario.end = end + scenario.slow_paths();
         scenario
+    }
+
+    /// In some scenarios the logs between data threads hold a few updates only, and a thread takes long to
+    /// wake: then it loses some. It is so only where the oracle can tell such a loss from one that a budget
+    /// explains, or a path that seems to be narrow, and where no fault is tried out.
+    fn draw_slow_threads(&mut self, config: &SimConfig) {
+        let rng = &mut stream(config.seed, Stream::Threads);
+        let is_drawn = rng.random_bool(0.8);
+        let words = rng.random_range(SMALL_DATA_LOG);
+        let wake_delay = Duration::from_millis(rng.random_range(20..120));
+        let takes_all = matches!(self.weather, Weather::Clean | Weather::Reordering)
+            && self.receive_queue == ROOMY
+            && self.send_failures == 0.0
+            && self.budgets.iter().all(Option::is_none);
+        if is_drawn && takes_all && config.sabotage.is_none() {
+            (self.data_log_words, self.wake_delay) = (words, wake_delay);
+        }
     }
 
     /// By how much the end comes later where reports are lost: the relay may think there that any path is
@@ -297,6 +320,7 @@ pub(crate) enum Stream {
     Budgets,
     Moves,
     Topology,
+    Threads,
 }
 
 pub(crate) fn stream(seed: u64, stream: Stream) -> ChaCha8Rng {

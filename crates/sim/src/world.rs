@@ -212,6 +212,8 @@ impl<'a> World<'a> {
                 self.tallies.waited[0] = self.host.waiting_updates();
                 let left_out = self.left_out();
                 self.oracle.left_out(left_out);
+                let lost = self.host.counters().dropped(DropReason::SiblingsFull);
+                self.oracle.lost_between_threads(self.scenario.threads, lost);
                 self.oracle.judge(self.now);
                 self.after(JUDGE_EVERY, Step::Judge);
             }
@@ -491,6 +493,7 @@ impl<'a> World<'a> {
             duplicates: tally.duplicates,
             unexpected: tally.unexpected,
             out_of_order: tally.out_of_order,
+            lost_between_threads: tally.lost_between_threads,
             thinned: tally.thinned,
             starved: tally.starved,
             stuck: tally.stuck,

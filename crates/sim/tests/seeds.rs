@@ -66,6 +66,20 @@ fn a_flush_to_more_receivers_than_a_batch_takes_reaches_them_all() {
     }
 }
 
+/// Where the logs between data threads hold a few updates only, threads lose some. The oracle excuses no more
+/// than they have counted.
+#[test]
+fn a_slow_data_thread_loses_what_is_counted_and_nothing_else() {
+    // Three data threads with a tick, and four without.
+    for seed in [76, 229] {
+        let report = run(&SimConfig::new(seed));
+        assert_eq!(report.verdict(), Ok(()));
+        let counted = report.relay.drops.get("siblings_full").copied().unwrap_or(0);
+        let lost = report.lost_between_threads;
+        assert!(0 < lost && lost <= counted, "seed {seed}: {lost} of {counted}: {report:?}");
+    }
+}
+
 /// A run in calm weather, long enough to be worth breaking.
 fn quick(seed: u64) -> SimConfig {
     SimConfig { seconds: 8, ..SimConfig::new(seed) }
