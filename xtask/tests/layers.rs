@@ -26,22 +26,36 @@ fn cargo(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The packages that `package` is built from.
-fn built_from(package: &str) -> Vec<String> {
-    let tree = cargo(&["tree", "--offline", "-p", package, "-e", "normal", "--prefix", "none"]);
+/// The packages that `package` is built from, with these flags.
+fn built_from(package: &str, flags: &[&str]) -> Vec<String> {
+    let tree = ["tree", "--offline", "-p", package, "-e", "normal", "--prefix", "none"];
+    let tree = cargo(&[&tree, flags].concat());
     tree.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
 }
 
 #[test]
 fn the_sdk_is_built_without_the_kernel_engines() {
-    let found = built_from("canopy-client");
+    let found = built_from("canopy-client", &[]);
     assert!(found.iter().any(|package| package == "canopy-net"), "{found:?}");
     for package in OF_ENGINES {
         assert!(!found.iter().any(|other| other == package), "canopy-client needs {package}");
     }
     // The same look finds them where they are.
-    let daemon = built_from("canopy-node");
+    let daemon = built_from("canopy-node", &[]);
     assert!(OF_ENGINES.iter().all(|package| daemon.iter().any(|other| other == package)));
+}
+
+#[test]
+fn the_kernel_engines_can_be_left_out_of_everything() {
+    for package in ["canopy-engines", "canopy-node", "canopy-bench", "canopy"] {
+        let has = |flags| {
+            let found = built_from(package, flags);
+            // The engines' own crate stays.
+            OF_ENGINES[1..].iter().filter(|one| found.iter().any(|other| other == *one)).count()
+        };
+        assert_eq!(has(&[]), OF_ENGINES.len() - 1, "{package}: it is built with them");
+        assert_eq!(has(&["--no-default-features"]), 0, "{package}: they cannot be left out");
+    }
 }
 
 /// A crate's name as ARCHITECTURE.md has it.

@@ -148,9 +148,7 @@ fn open_of_kernel(
 
 #[cfg(not(feature = "kernel"))]
 fn open_of_kernel(_: EngineName, _: &Socket, _: &Path) -> io::Result<Box<dyn SendEngine + Send>> {
-    let why = "this program was built without it; build it with the feature `kernel` of \
-               canopy-engines";
-    Err(io::Error::new(io::ErrorKind::Unsupported, why))
+    Err(io::Error::new(io::ErrorKind::Unsupported, crate::without::REASON))
 }
 
 #[cfg(feature = "kernel")]

@@ -2,7 +2,8 @@
 //! engines, for which the kernel makes the copies, with their installer.
 //!
 //! With `canopy-net` the only crate with `unsafe` code. A participant needs none of this, so the
-//! SDK does not depend on it; without the feature `kernel` only the plain engines are built.
+//! SDK does not depend on it; without the feature `kernel` only the plain engines are built, and all
+//! else says that it was not.
 //! The namespaces, sinks and users that benches and tests of engines need are here too.
 #![allow(unsafe_code)]
 
@@ -19,6 +20,8 @@ mod sink;
 #[cfg(feature = "kernel")]
 mod uring;
 mod user;
+#[cfg(not(feature = "kernel"))]
+mod without;
 
 #[cfg(feature = "kernel")]
 pub use clone::{InstallError, InstallRequest, Installation, install, installations};
@@ -33,3 +36,8 @@ pub use sink::{KernelSink, SinkPlace};
 #[cfg(feature = "kernel")]
 pub use uring::Uring;
 pub use user::{current_user, user_named};
+#[cfg(not(feature = "kernel"))]
+pub use without::{
+    InstallError, InstallRequest, Installation, KernelSink, NeighbourEvent, NeighbourWatch,
+    SinkPlace, install, installations,
+};
