@@ -120,6 +120,7 @@ fn relay_config(bits: u8) -> RelayConfig {
         places: Places::new(PLACES as u32),
         max_sessions: PLACES as u32,
         max_datagram: SAFE_DATAGRAM as u16,
+        slow_suites: 0,
         address_rest: ADDRESS_REST,
         life: None,
         log_keys: true,

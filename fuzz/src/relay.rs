@@ -160,6 +160,7 @@ fn config(bits: u8) -> RelayConfig {
         places: Places::new(max_sessions),
         max_sessions,
         max_datagram: if is(LONG) { MAX_DATAGRAM } else { SAFE_DATAGRAM } as u16,
+        slow_suites: 0,
         address_rest: ADDRESS_REST,
         life: None,
         log_keys: true,

@@ -30,6 +30,8 @@ pub(crate) fn set_out(
     let mut seed = [0x77; 16];
     seed[..4].copy_from_slice(&number.to_be_bytes());
     seed[4..6].copy_from_slice(&socket.local_address().port().to_be_bytes());
-    let session = SessionConfig { relay_key: key, ..SessionConfig::new(comtree, seed) };
+    let slow_suites = canopy_net::slow_suites();
+    let config = SessionConfig::new(comtree, seed);
+    let session = SessionConfig { relay_key: key, slow_suites, ..config };
     Ok((socket, session))
 }

@@ -98,6 +98,7 @@ impl Member {
                 token: config.token.clone().into_bytes(),
                 ticket: resumption.map(|one| one.ticket).unwrap_or_default(),
                 max_datagram: config.max_datagram,
+                slow_suites: canopy_net::slow_suites(),
                 ..SessionConfig::new(comtree, seed)
             }),
             comtree,

@@ -62,6 +62,7 @@ mod tests {
             places: Places::new(2),
             max_sessions: 2,
             max_datagram: SAFE_DATAGRAM as u16,
+            slow_suites: 0,
             address_rest: ADDRESS_REST,
             life: None,
             log_keys: true,

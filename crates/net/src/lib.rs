@@ -29,7 +29,7 @@ pub use options::set_receive_buffer;
 pub use outlet::{Outlet, Retry};
 pub use processor::{
     ask_to_end, ask_to_reload, available_processors, be_nice, end_with_parent, has_aes, pin_thread,
-    process_cpu_time, raise_open_files, thread_cpu_time,
+    process_cpu_time, raise_open_files, slow_suites, thread_cpu_time,
 };
 pub use readiness::Readiness;
 pub use receive::Receiver;

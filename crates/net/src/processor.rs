@@ -1,5 +1,6 @@
 //! Processors, and the time spent on them.
 
+use canopy_wire::Suite;
 use rustix::process::{
     Pid, Resource, Rlimit, Signal, getrlimit, kill_process, nice, set_parent_process_death_signal,
     setrlimit,
@@ -27,6 +28,11 @@ pub fn has_aes() -> bool {
     return std::arch::is_aarch64_feature_detected!("aes");
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     return false;
+}
+
+/// The [suites](Suite::bit) that the processor has no instructions for.
+pub fn slow_suites() -> u8 {
+    if has_aes() { 0 } else { Suite::Aes128Gcm.bit() }
 }
 
 /// Keeps the calling thread, and threads and processes that it starts later, on one processor.

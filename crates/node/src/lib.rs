@@ -232,6 +232,7 @@ fn relays(
                 max_sessions: settings.max_sessions,
                 max_datagram: settings.max_datagram,
                 address_rest: settings.address_rest,
+                slow_suites: canopy_net::slow_suites(),
                 life: settings.life,
                 log_keys: false,
                 limits: settings.session_limits,

@@ -379,6 +379,7 @@ impl Host {
             places: places.clone(),
             max_sessions: self.scenario.max_sessions,
             max_datagram: self.scenario.relay_takes,
+            slow_suites: 0,
             address_rest: ADDRESS_REST,
             life: Some(self.epoch),
             log_keys: true,

@@ -48,8 +48,13 @@ impl Suite {
         Suite::ALL.iter().copied().find(is_it).ok_or(WireError::Field("suite"))
     }
 
-    /// The best of a set.
-    pub fn best_of(set: u8) -> Option<Suite> {
+    /// The one that two sides use: the best that both take and neither is slow at, or else the best
+    /// that both take.
+    pub fn agreed(taken: u8, slow: u8) -> Option<Suite> {
+        Suite::best_of(taken & !slow).or_else(|| Suite::best_of(taken))
+    }
+
+    fn best_of(set: u8) -> Option<Suite> {
         Suite::ALL.iter().copied().find(|suite| set & suite.bit() != 0)
     }
 }
@@ -95,6 +100,8 @@ pub struct Join<'a> {
     pub max_datagram: u16,
     /// The suites that the participant takes, a [bit](Suite::bit) each.
     pub suites: u8,
+    /// Those that its processor has no instructions for: used only where the two sides have no other.
+    pub slow_suites: u8,
     /// The access token; empty without one.
     pub token: &'a [u8],
     /// The ticket of an earlier session whose address is wanted back; empty without one.
@@ -307,7 +314,7 @@ impl<'a> Join<'a> {
             &self.comtree.0.to_be_bytes(),
             &self.features.to_be_bytes(),
             &self.max_datagram.to_be_bytes(),
-            &[self.suites, 0],
+            &[self.suites, self.slow_suites],
             &(self.token.len() as u16).to_be_bytes(),
             self.token,
             &[self.ticket.len() as u8],
@@ -330,7 +337,7 @@ impl<'a> Join<'a> {
         let mut fields = Fields::of(bytes, JOIN_FIXED)?;
         let (comtree, features) = (Comtree(fields.u32()?), fields.u32()?);
         let max_datagram = fields.u16()?;
-        let [suites, _reserved] = fields.array()?;
+        let [suites, slow_suites] = fields.array()?;
         let token_len = fields.u16()?;
         if usize::from(token_len) > MAX_TOKEN_LEN {
             return Err(WireError::Field("token"));
@@ -338,7 +345,7 @@ impl<'a> Join<'a> {
         let cut = fields.0.split_at_checked(token_len.into());
         let (token, behind) = cut.ok_or(WireError::Length)?;
         let (ticket, behind) = counted(behind, "ticket")?;
-        Ok((Join { comtree, features, max_datagram, suites, token, ticket }, behind))
+        Ok((Join { comtree, features, max_datagram, suites, slow_suites, token, ticket }, behind))
     }
 }
 
@@ -481,6 +488,23 @@ mod tests {
         assert!(Challenge::LEN <= keepalive && unknown <= HEADER_LEN + crate::SEAL_LEN);
     }
 
+    /// What each of two sides takes and is slow at, and what they then use.
+    #[test]
+    fn two_sides_that_have_a_suite_in_common_agree_on_one() {
+        let [aes, chacha] = [Suite::Aes128Gcm, Suite::ChaCha20Poly1305].map(Suite::bit);
+        let agreed = |taken, slow| Suite::agreed(taken, slow);
+        assert_eq!(agreed(aes | chacha, 0), Some(Suite::Aes128Gcm));
+        assert_eq!(agreed(aes | chacha, aes), Some(Suite::ChaCha20Poly1305));
+        assert_eq!(agreed(aes | chacha, aes | chacha), Some(Suite::Aes128Gcm));
+        assert_eq!(agreed(aes, aes), Some(Suite::Aes128Gcm), "slow is better than nothing");
+        assert_eq!(agreed(chacha, aes), Some(Suite::ChaCha20Poly1305));
+        assert_eq!(agreed(0x80, 0), None);
+        for taken in 0..=u8::MAX {
+            let has_any = taken & (aes | chacha) != 0;
+            assert!((0..=u8::MAX).all(|slow| agreed(taken, slow).is_some() == has_any));
+        }
+    }
+
     #[test]
     fn a_foreign_version_keeps_its_nonce_readable() {
         let mut out = [0; 256];
@@ -497,6 +521,7 @@ mod tests {
             features: 0,
             max_datagram: 1232,
             suites: 3,
+            slow_suites: 1,
             token: b"key",
             ticket: b"seat",
         };
@@ -556,10 +581,10 @@ mod tests {
             let answer = Cookie { nonce, cookie, relay_key };
             let len = answer.encode(COMTREE, &mut out).unwrap();
             prop_assert_eq!(Cookie::decode(&packet(&out, len)).unwrap(), answer);
-            let suites = reason;
+            let (suites, slow_suites) = (reason, !reason);
             let (comtree, features) = (COMTREE, times[3]);
             let (token, ticket) = (&token[..], &ticket[..]);
-            let join = Join { comtree, features, max_datagram, suites, token, ticket };
+            let join = Join { comtree, features, max_datagram, suites, slow_suites, token, ticket };
             let mut message = [0; MAX_JOIN_LEN];
             let len = join.encode(&mut message).unwrap();
             prop_assert_eq!(Join::decode(&message[..len]).unwrap(), join);

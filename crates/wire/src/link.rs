@@ -15,6 +15,8 @@ pub struct LinkJoin {
     pub max_datagram: u16,
     /// The suites that the relay takes, a [bit](crate::Suite::bit) each.
     pub suites: u8,
+    /// Those that its processor has no instructions for.
+    pub slow_suites: u8,
 }
 
 const FIELDS_LEN: usize = 4 + 2 + 2;
@@ -28,10 +30,11 @@ impl LinkJoin {
     /// # Errors
     /// [`WireError::Length`] if `out` is too short.
     pub fn encode(&self, out: &mut [u8]) -> Result<usize, WireError> {
-        let LinkJoin { session, thread, max_datagram, suites } = *self;
+        let LinkJoin { session, thread, max_datagram, suites, slow_suites } = *self;
         let (comtree, features) = (Comtree(0), LinkJoin::FEATURE);
-        let len = Join { comtree, features, max_datagram, suites, token: &[], ticket: &[] }
-            .encode(out)?;
+        let (token, ticket) = (&[][..], &[][..]);
+        let join = Join { comtree, features, max_datagram, suites, slow_suites, token, ticket };
+        let len = join.encode(out)?;
         let fields: [&[u8]; 2] = [&session.number().to_be_bytes(), &thread.to_be_bytes()];
         Ok(len + concatenate(&fields, FIELDS_LEN, &mut out[len..])?)
     }
@@ -47,8 +50,8 @@ impl LinkJoin {
         }
         let mut fields = Fields::of(behind, FIELDS_LEN)?;
         let (session, thread) = (SessionId::new(fields.u32()?), fields.u16()?);
-        let Join { max_datagram, suites, .. } = join;
-        Ok(Some(LinkJoin { session, thread, max_datagram, suites }))
+        let Join { max_datagram, suites, slow_suites, .. } = join;
+        Ok(Some(LinkJoin { session, thread, max_datagram, suites, slow_suites }))
     }
 }
 
@@ -62,6 +65,7 @@ mod tests {
         thread: 5,
         max_datagram: SAFE_DATAGRAM as u16,
         suites: 3,
+        slow_suites: 1,
     };
 
     #[test]
@@ -84,6 +88,7 @@ mod tests {
             features: 1,
             max_datagram: 1232,
             suites: 3,
+            slow_suites: 0,
             token: b"abc",
             ticket: b"",
         };

@@ -226,6 +226,7 @@ fn relay(trust: Option<Arc<Trust>>, gate: Gate, participants: u32) -> Relay {
         places: Places::new(participants),
         max_sessions: participants,
         max_datagram: SAFE_DATAGRAM as u16,
+        slow_suites: 0,
         address_rest: ADDRESS_REST,
         life: None,
         log_keys: false,

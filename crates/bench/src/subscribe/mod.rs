@@ -232,6 +232,7 @@ fn relay() -> Relay {
         places: Places::new(PARTICIPANTS as u32),
         max_sessions: PARTICIPANTS as u32,
         max_datagram: MAX_DATAGRAM as u16,
+        slow_suites: 0,
         address_rest: ADDRESS_REST,
         life: None,
         log_keys: false,

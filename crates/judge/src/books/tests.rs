@@ -18,6 +18,7 @@ fn relay() -> Relay {
         places: Places::new(2),
         max_sessions: 2,
         max_datagram: SAFE_DATAGRAM as u16,
+        slow_suites: 0,
         address_rest: ADDRESS_REST,
         life: None,
         log_keys: true,

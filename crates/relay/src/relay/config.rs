@@ -34,6 +34,9 @@ pub struct RelayConfig {
     /// The longest datagram in bytes that the relay's own network takes, from
     /// [`SAFE_DATAGRAM`](canopy_wire::SAFE_DATAGRAM) to [`MAX_DATAGRAM`](canopy_wire::MAX_DATAGRAM).
     pub max_datagram: u16,
+    /// The [suites](canopy_wire::Suite::bit) that its processor has no instructions for: used only
+    /// with those who take no other.
+    pub slow_suites: u8,
     /// How long the address of a participant that left is given to nobody else; unless there is a
     /// reason, [`ADDRESS_REST`](crate::ADDRESS_REST).
     pub address_rest: Duration,

@@ -109,14 +109,14 @@ impl Relay {
         let Applicant { path, now, .. } = *applicant;
         let malformed = (RefusedReason::Credentials, DropReason::Malformed);
         let join = knock.join().map_err(|_| malformed)?;
-        let Join { comtree, suites, max_datagram, .. } = join;
+        let Join { comtree, suites, slow_suites, max_datagram, .. } = join;
         let index = self.comtrees.find(comtree);
         let index = index.ok_or((RefusedReason::UnknownComtree, DropReason::UnknownComtree))?;
         let entry = self.comtrees.get(index);
         // What is sealed for all, all must be able to open.
         let group_suite = entry.group_keys.as_ref().map(|keys| keys.suite());
         let opens_all = group_suite.is_none_or(|suite| suites & suite.bit() != 0);
-        let suite = Suite::best_of(suites).filter(|_| opens_all);
+        let suite = Suite::agreed(suites, slow_suites | self.slow_suites).filter(|_| opens_all);
         let suite = suite.ok_or((RefusedReason::Credentials, DropReason::BadCredentials))?;
         let (site, downlink) = (entry.addresses.site(), entry.downlink);
         let rights = self.rights_of(now, &join, knock.participant(), index).map_err(|why| {

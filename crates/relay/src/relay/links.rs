@@ -161,6 +161,7 @@ impl Relay {
             relay_key: Some(config.key),
             identity: Some(self.sessions.identity().clone()),
             max_datagram: self.max_datagram,
+            slow_suites: self.slow_suites,
             call: Some(Call {
                 session: self.sessions.id(session),
                 threads: self.siblings.threads(),
@@ -315,7 +316,8 @@ impl Relay {
         let key = knock.participant();
         let is_it = |link: &Link| link.call.is_none() && Some(link.config.key) == key;
         let number = self.links.iter().position(is_it);
-        let (Some(number), Some(suite)) = (number, Suite::best_of(join.suites)) else {
+        let suite = Suite::agreed(join.suites, join.slow_suites | self.slow_suites);
+        let (Some(number), Some(suite)) = (number, suite) else {
             let (reason, drop) = (RefusedReason::Credentials, DropReason::BadCredentials);
             return self.refuse_for(applicant, reason, drop);
         };

@@ -85,6 +85,8 @@ pub struct Relay {
     subscription_lifetime: Duration,
     most_of_participant: Most,
     max_datagram: u16,
+    /// The suites that the processor has no instructions for.
+    slow_suites: u8,
     trust: Option<Arc<Trust>>,
     origin: UnixTime,
     /// The members by their tokens, and what servers have said of their bearers.
@@ -161,6 +163,7 @@ impl Relay {
             subscription_lifetime: config.limits.subscription,
             most_of_participant: config.most_of_participant(),
             max_datagram: config.max_datagram,
+            slow_suites: config.slow_suites,
             trust: config.trust,
             origin: config.origin,
             by_token: BTreeMap::new(),

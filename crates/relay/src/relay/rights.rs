@@ -181,7 +181,9 @@ impl Relay {
         else {
             return refused;
         };
-        let join = Join { comtree, features: 0, max_datagram: 0, suites: 0, token, ticket: &[] };
+        let (features, max_datagram, suites, slow_suites) = (0, 0, 0, 0);
+        let ticket = &[];
+        let join = Join { comtree, features, max_datagram, suites, slow_suites, token, ticket };
         let rights = match self.rights_of(now, &join, key, index) {
             Ok(Some(rights)) => rights,
             Ok(None) => return RequestStatus::Done,

@@ -20,6 +20,7 @@ mod routing;
 mod slow_receivers;
 mod subscriptions_upwards;
 mod support;
+mod suites;
 mod thinning;
 mod thinning_books;
 mod thinning_fluid;

@@ -53,13 +53,15 @@ impl Session {
 
     /// Writes the first message; a repeated connect brings the same one.
     pub(super) fn begin_handshake(&mut self) -> Result<(), WireError> {
-        let SessionConfig { comtree, max_datagram, suites, .. } = self.config;
+        let SessionConfig { comtree, max_datagram, suites, slow_suites, .. } = self.config;
         let (token, ticket) = (&self.config.token[..], self.ticket.bytes());
-        let join = Join { comtree, features: 0, max_datagram, suites, token, ticket };
+        let features = 0;
+        let join = Join { comtree, features, max_datagram, suites, slow_suites, token, ticket };
         let mut payload = [0; MAX_JOIN_LEN];
         let len = match self.config.call {
             Some(Call { session, thread, .. }) => {
-                LinkJoin { session, thread, max_datagram, suites }.encode(&mut payload)?
+                LinkJoin { session, thread, max_datagram, suites, slow_suites }
+                    .encode(&mut payload)?
             }
             None => join.encode(&mut payload)?,
         };

@@ -26,8 +26,10 @@ pub struct SessionConfig {
     /// The ticket of an earlier session of the same [identity](SessionConfig::identity), whose
     /// address is wanted back. Later sessions bring the one of the session before.
     pub ticket: Ticket,
-    /// The suites that this host is good at, a [bit](Suite::bit) each.
+    /// The suites that this host takes, a [bit](Suite::bit) each.
     pub suites: u8,
+    /// Those that its processor has no instructions for: used only where the relay has no other.
+    pub slow_suites: u8,
     /// The longest datagram in bytes that the path to the relay takes, from [`SAFE_DATAGRAM`] to
     /// [`MAX_DATAGRAM`](canopy_wire::MAX_DATAGRAM). The relay may know of less.
     pub max_datagram: u16,
@@ -46,6 +48,7 @@ impl SessionConfig {
             token: Vec::new(),
             ticket: Ticket::default(),
             suites: Suite::Aes128Gcm.bit() | Suite::ChaCha20Poly1305.bit(),
+            slow_suites: 0,
             max_datagram: SAFE_DATAGRAM as u16,
             call: None,
         }

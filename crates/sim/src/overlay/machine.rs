@@ -314,6 +314,7 @@ impl Machine {
             places: places.clone(),
             max_sessions,
             max_datagram: SAFE_DATAGRAM as u16,
+            slow_suites: 0,
             address_rest: ADDRESS_REST,
             life: Some(self.epoch),
             log_keys: self.scenario.loses(),

@@ -155,6 +155,7 @@ fn config(comtree: ComtreeConfig, endpoints: u16) -> RelayConfig {
         places: Places::new(max_sessions),
         max_sessions,
         max_datagram: SAFE_DATAGRAM as u16,
+        slow_suites: 0,
         address_rest: ADDRESS_REST,
         life: Some(1),
         log_keys: false,

@@ -331,6 +331,7 @@ impl Machine {
             places: Places::new(SESSIONS),
             max_sessions: SESSIONS,
             max_datagram: SAFE_DATAGRAM as u16,
+            slow_suites: 0,
             address_rest: ADDRESS_REST,
             life: Some(self.life),
             log_keys: false,

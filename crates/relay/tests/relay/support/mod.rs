@@ -14,7 +14,8 @@ use canopy_session::{
 };
 use canopy_wire::{
     Address, Class, Comtree, Downlink, DropReason, Flags, Group, GroupKeyNumber, Header, Kind,
-    Level, Path, Record, SAFE_DATAGRAM, Sealed, SessionId, Time, VERSION, Weight, encode_update,
+    Level, Path, Record, SAFE_DATAGRAM, Sealed, SessionId, Suite, Time, VERSION, Weight,
+    encode_update,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -104,6 +105,7 @@ pub(crate) fn config(mode: Mode) -> RelayConfig {
         places: Places::new(1000),
         max_sessions: 1000,
         max_datagram: SAFE_DATAGRAM as u16,
+        slow_suites: 0,
         address_rest: ADDRESS_REST,
         life: None,
         log_keys: true,
@@ -405,6 +407,12 @@ impl World {
     pub(crate) fn keys(&mut self, thread: usize, session: SessionId) -> &mut LoggedKeys {
         self.note_keys();
         self.keys.get_mut(&(thread, session)).expect("there is such a session")
+    }
+
+    /// The suites of all sessions and links that were opened.
+    pub(crate) fn suites(&mut self) -> Vec<Suite> {
+        self.note_keys();
+        self.keys.values().map(|keys| keys.joined.suite).collect()
     }
 
     fn note_keys(&mut self) {

@@ -263,6 +263,7 @@ pub(crate) const JOIN: Join<'static> = Join {
     features: 0,
     max_datagram: SAFE_DATAGRAM as u16,
     suites: Suite::Aes128Gcm.bit() | Suite::ChaCha20Poly1305.bit(),
+    slow_suites: 0,
     token: &[],
     ticket: &[],
 };
