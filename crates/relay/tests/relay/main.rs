@@ -3,6 +3,7 @@
 mod attacks;
 mod branches;
 mod bursts;
+mod captures;
 mod changes;
 mod comtree_budgets;
 mod data_plane;
@@ -19,8 +20,8 @@ mod paths;
 mod routing;
 mod slow_receivers;
 mod subscriptions_upwards;
-mod support;
 mod suites;
+mod support;
 mod thinning;
 mod thinning_books;
 mod thinning_fluid;
