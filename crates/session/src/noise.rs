@@ -188,6 +188,8 @@ impl Responder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::seal::{Opener, Sealer};
+    use canopy_wire::Suite;
 
     const COOKIE: Tag = [8; TAG_LEN];
 
@@ -250,6 +252,52 @@ mod tests {
             assert!(!read(&relay, &altered[..len]), "byte {at}");
             altered[at] ^= 0x81;
             assert!(!read(&relay, &altered[..len]), "byte {at}");
+        }
+    }
+
+    /// Whoever has recorded a session and learns both private keys later. What is missing are the
+    /// ephemeral keys, which nobody keeps: so it reads the first message, and nothing of what follows.
+    #[test]
+    fn both_long_term_keys_open_nothing_of_a_recorded_session() {
+        let (relay, participant, seeds) = (identity(1), identity(2), [[3; 32], [4; 32]]);
+        let (mut first, mut second, mut out) = ([0; 200], [0; 200], [0; 200]);
+        let first = {
+            let len = begin(&participant, relay.public(), b"let me in", &mut first).1;
+            &first[..len]
+        };
+        let as_relay = |seed, out: &mut [u8]| {
+            let mut payload = [0; 200];
+            let (responder, len) =
+                Responder::read(&relay, seed, &prologue(), first, &mut payload).unwrap();
+            assert_eq!(&payload[..len], b"let me in");
+            responder.finish(b"welcome", out).unwrap()
+        };
+        let (len, secrets) = as_relay(seeds[1], &mut second);
+        let second = &second[..len];
+        let recorded = [secrets.from_participant, secrets.from_relay].map(|secret| {
+            let mut datagram = [0; 64];
+            let len = Sealer::new(Suite::Aes128Gcm, &secret).seal(&mut datagram, 40);
+            datagram[..len].to_vec()
+        });
+        let opens = |secrets: &Secrets| {
+            [secrets.from_participant, secrets.from_relay].map(|secret| {
+                let opener = Opener::new(Suite::Aes128Gcm, &secret);
+                recorded.iter().any(|datagram| opener.peek(datagram).is_some())
+            })
+        };
+        let as_participant = |seed| {
+            let (own, relay, mut out) = (&participant, relay.public(), [0; 200]);
+            let begun = Initiator::begin(own, relay, seed, &prologue(), b"let me in", &mut out);
+            let (mut initiator, _) = begun.unwrap();
+            initiator.read(second, &mut out).map(|_| initiator.finish())
+        };
+        // With an ephemeral key of either side everything opens: that is all that is missing.
+        assert_eq!(opens(&as_relay(seeds[1], &mut out).1), [true; 2]);
+        assert_eq!(as_participant(seeds[0]).map(|secrets| opens(&secrets)), Some([true; 2]));
+        let others = (0..=u8::MAX).map(|byte| [byte; 32]);
+        for seed in others.filter(|seed| !seeds.contains(seed)) {
+            assert_eq!(opens(&as_relay(seed, &mut out).1), [false; 2], "{seed:?}");
+            assert!(as_participant(seed).is_none(), "{seed:?}");
         }
     }
 
