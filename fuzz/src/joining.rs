@@ -10,9 +10,13 @@ use crate::tokens::{DAY, Form, trust};
 use canopy_relay::{
     ADDRESS_REST, Budgets, ComtreeConfig, Gate, Mode, Places, RelayConfig, TableLimits,
 };
-use canopy_session::{Identity, SessionConfig, SessionLimits, State};
-use canopy_wire::{Comtree, Downlink, Flags, Group, Level, SAFE_DATAGRAM, Suite, Time};
+use canopy_session::{Call, Identity, Session, SessionConfig, SessionLimits, State};
+use canopy_wire::{
+    Comtree, Downlink, Flags, Group, Level, MAX_DATAGRAM, MAX_TICKET_LEN, Packet, SAFE_DATAGRAM,
+    SessionId, Suite, Ticket, Time,
+};
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// The bits of an input's first byte.
@@ -29,6 +33,8 @@ const SECOND_SUITE: u8 = 8;
 /// The relay asks for a token; and the participant's is one that it does not take.
 const GUARDED: u8 = 0x20;
 const UNTRUSTED: u8 = 0x40;
+/// The participant brings a ticket. A byte says how many bytes follow: it is these, whatever they are.
+const TICKET: u8 = 0x80;
 
 const COMTREE: Comtree = Comtree(1);
 /// The participant is at one of these ip:ports; whatever comes from or goes to another, a stranger
@@ -64,6 +70,9 @@ steps! {
     /// A byte, by which it is the one or the other: the participant goes on by that token, if it has
     /// had one that the relay takes.
     Renew,
+    /// Session, thread, suites, slow suites, and how many bytes of a ticket follow: somebody calls as a
+    /// neighbour would, of whom the relay was not told.
+    Call,
 }
 
 /// A datagram and the place of the participant that has sent it or is to get it.
@@ -87,7 +96,8 @@ struct Meeting {
 pub fn joining(input: &[u8]) {
     let mut input = Input::new(input);
     let bits = input.byte();
-    let mut meeting = Meeting::new(bits);
+    let ticket = if bits & TICKET == 0 { Ticket::default() } else { ticket(&mut input) };
+    let mut meeting = Meeting::new(bits, ticket);
     meeting.say();
     for _ in 0..MAX_STEPS {
         let Some(step) = input.step(STEPS) else { break };
@@ -151,9 +161,9 @@ fn session_config(bits: u8, relay: &Identity) -> SessionConfig {
 }
 
 impl Meeting {
-    fn new(bits: u8) -> Meeting {
+    fn new(bits: u8, ticket: Ticket) -> Meeting {
         let host = Host::new(&relay_config(bits), 1);
-        let config = session_config(bits, &host.identity());
+        let config = SessionConfig { ticket, ..session_config(bits, &host.identity()) };
         let mut participant = match (bits & GUARDED, bits & UNTRUSTED) {
             (0, _) => Participant::new(config),
             (_, 0) => Participant::with_token(config, 0, Form::Usual),
@@ -208,6 +218,7 @@ impl Meeting {
                     self.participant.renew(0, form);
                 }
             }
+            Step::Call => self.call(input),
         }
     }
 
@@ -267,12 +278,46 @@ impl Meeting {
         }
     }
 
+    /// Somebody asks for a link, with a right handshake.
+    fn call(&mut self, input: &mut Input<'_>) {
+        let (session, thread) = (SessionId::new(input.word().into()), input.word());
+        let mut caller = Session::new(SessionConfig {
+            relay_key: Some(*self.host.identity().public()),
+            identity: Some(Identity::new([5; 32])),
+            suites: input.byte(),
+            slow_suites: input.byte(),
+            ticket: ticket(input),
+            call: Some(Call { session, threads: 1, thread }),
+            ..SessionConfig::new(COMTREE, [5; 16])
+        });
+        let (from, mut out) = (ip_port(PLACES), [0; MAX_DATAGRAM]);
+        // Hello and connect; nothing comes behind a refusal.
+        for _ in 0..2 {
+            let Some(len) = caller.poll_transmit(self.now, &mut out) else { break };
+            self.host.reach(self.now, from, &out[..len], false);
+            for (to, datagram) in self.host.transmit(self.now) {
+                if to == from {
+                    let packet = Packet::new_checked(&datagram).unwrap();
+                    let _ = caller.handle_answer(self.now, &packet);
+                } else {
+                    self.keep(to, datagram);
+                }
+            }
+        }
+        assert_ne!(caller.state(), State::Connected, "the relay was not told of it");
+    }
+
     fn transmit(&mut self) {
         for (to, datagram) in self.host.transmit(self.now) {
-            remember(&mut self.past, datagram.clone(), PAST);
-            let place = (0..PLACES).find(|place| ip_port(*place) == to);
-            remember(&mut self.to_participant, (place.unwrap_or(PLACES), datagram), UNDER_WAY);
+            self.keep(to, datagram);
         }
+    }
+
+    /// What the relay sent is on its way.
+    fn keep(&mut self, to: SocketAddr, datagram: Vec<u8>) {
+        remember(&mut self.past, datagram.clone(), PAST);
+        let place = (0..PLACES).find(|place| ip_port(*place) == to);
+        remember(&mut self.to_participant, (place.unwrap_or(PLACES), datagram), UNDER_WAY);
     }
 
     fn wait(&mut self, time: Duration) {
@@ -312,6 +357,12 @@ impl Meeting {
         }
         false
     }
+}
+
+/// A byte says how long it is, then it follows.
+fn ticket(input: &mut Input<'_>) -> Ticket {
+    let len = input.below(MAX_TICKET_LEN + 1);
+    Ticket::new(input.bytes(len)).unwrap()
 }
 
 /// The newest are kept.

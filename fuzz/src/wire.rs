@@ -5,10 +5,10 @@ use canopy_session::GroupOpener;
 use canopy_wire::{
     Address, Before, Busy, Challenge, Class, Comtree, Connect, Connected, Cookie, DropReason,
     Flags, Gone, Group, GroupKey, GroupKeyHeld, HEADER_LEN, Header, Hello, Join, Joined, Keepalive,
-    Kind, Leave, Level, LinkHello, MAX_DATAGRAM, MAX_JOIN_LEN, MAX_RECORDS, MAX_TICKET_LEN,
-    MAX_TOKEN_LEN, MAX_UPDATE, NumberedRequest, Packet, Probe, Rebind, Record, Refused,
-    RefusedReason, Report, Request, Response, RouteReply, SAFE_DATAGRAM, SEAL_LEN, SessionId,
-    Subscribe, SubscribeAck, SubscribeAckWriter, SubscribeRefusal, SubscribeWriter,
+    Kind, Leave, Level, LinkHello, LinkJoin, MAX_DATAGRAM, MAX_JOIN_LEN, MAX_RECORDS,
+    MAX_TICKET_LEN, MAX_TOKEN_LEN, MAX_UPDATE, NumberedRequest, Packet, Probe, Rebind, Record,
+    Refused, RefusedReason, Report, Request, Response, RouteReply, SAFE_DATAGRAM, SEAL_LEN,
+    SessionId, Subscribe, SubscribeAck, SubscribeAckWriter, SubscribeRefusal, SubscribeWriter,
     SubscriptionChange, Suite, TAG_LEN, Unknown, UpdatesWriter, VERSION, Weight, WireError,
 };
 use std::fmt::Debug;
@@ -512,9 +512,13 @@ fn join(body: &[u8]) {
     };
     let join = match Join::decode(body) {
         Ok(join) => join,
-        Err(error) => return assert_eq!(Some(error), fault),
+        Err(error) => {
+            assert_eq!(LinkJoin::decode(body), Err(error));
+            return assert_eq!(Some(error), fault);
+        }
     };
     assert_eq!((fault, Some(join.token.len())), (None, token_len));
+    link_join(&join, body);
     assert_eq!(join.comtree.0, word(&body[..4]));
     let mut out = [0; MAX_JOIN_LEN];
     let len = join.encode(&mut out).unwrap();
@@ -522,6 +526,27 @@ fn join(body: &[u8]) {
     assert!(join.encode(&mut out[..len - 1]).is_err());
     assert_eq!(Join::decode(&out[..len]), Ok(join));
     assert_eq!(out[..len], said(body, len));
+}
+
+/// A join in which a relay asks for a link, whose fields stand behind the ticket.
+fn link_join(join: &Join<'_>, body: &[u8]) {
+    let has_ticket = body.len() > 14 + join.token.len();
+    let behind = 14 + join.token.len() + usize::from(has_ticket) + join.ticket.len();
+    let fields = &body[behind..];
+    let link = match LinkJoin::decode(body) {
+        Ok(Some(link)) => link,
+        Ok(None) => return assert_eq!(join.features & LinkJoin::FEATURE, 0),
+        Err(error) => return assert!(fields.len() < 8, "{error:?}"),
+    };
+    assert_ne!(join.features & LinkJoin::FEATURE, 0);
+    assert_eq!((link.max_datagram, link.suites), (join.max_datagram, join.suites));
+    assert_eq!(link.slow_suites, join.slow_suites);
+    assert_eq!(link.session, SessionId::new(word(&fields[..4])));
+    assert_eq!(u32::from(link.thread), word(&fields[4..6]));
+    let mut out = [0; MAX_JOIN_LEN];
+    let len = link.encode(&mut out).unwrap();
+    assert_eq!(LinkJoin::decode(&out[..len]), Ok(Some(link)));
+    assert!(link.encode(&mut out[..len - 1]).is_err());
 }
 
 /// What is wrong with the ticket at the end of a join or joined, where none may be.

@@ -5,9 +5,9 @@ use crate::support::{self, COMTREE, World, config, group, ip_port, is_sealed};
 use canopy_relay::{Gate, Mode, Places, RelayConfig};
 use canopy_session::{Event, Keyring, Session, SessionConfig, State};
 use canopy_wire::{
-    Connect, Cookie, DropReason, Flags, Group, HEADER_LEN, Header, Hello,
-    Keepalive, Kind, Leave, LeaveReason, Level, MAX_DATAGRAM, Packet, Rebind, RefusedReason,
-    SAFE_DATAGRAM, SEAL_LEN, SessionId, SubscribeWriter, SubscriptionChange, Suite, UpdatesWriter, VERSION,
+    Connect, Cookie, DropReason, Flags, Group, HEADER_LEN, Header, Hello, Keepalive, Kind, Leave,
+    LeaveReason, Level, MAX_DATAGRAM, Packet, Rebind, RefusedReason, SAFE_DATAGRAM, SEAL_LEN,
+    SessionId, SubscribeWriter, SubscriptionChange, Suite, UpdatesWriter, VERSION,
 };
 use std::net::SocketAddr;
 use std::time::Duration;
