@@ -11,8 +11,7 @@ use canopy_wire::{
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// Cookies that are kept of an ip:port that has brought none back: far more than are asked for while
-/// any of them holds.
+/// Cookies that are kept of an ip:port: far more than it asks for while any of them holds.
 const MAX_COOKIES: usize = 4096;
 
 /// What the relay told a participant of its session.
@@ -31,9 +30,9 @@ pub(super) struct Agreed {
 pub(super) struct Account {
     pub(super) bytes_in: u64,
     pub(super) bytes_out: u64,
-    /// The cookies that it was sent last, until it has brought one back.
+    /// The cookies that it was sent last.
     cookies: VecDeque<Tag>,
-    /// It has.
+    /// It has brought one back.
     pub(super) is_proved: bool,
     /// The session that it was told of last.
     pub(super) session: Option<Agreed>,
@@ -48,12 +47,11 @@ impl Agreed {
 }
 
 impl Account {
-    /// It brings a cookie back.
-    pub(super) fn brings(&mut self, cookie: &Tag) {
-        if self.cookies.contains(cookie) {
-            self.is_proved = true;
-            self.cookies = VecDeque::new();
-        }
+    /// It brings a cookie back. Returns whether it had been sent that one.
+    pub(super) fn brings(&mut self, cookie: &Tag) -> bool {
+        let is_its_own = self.cookies.contains(cookie);
+        self.is_proved |= is_its_own;
+        is_its_own
     }
 
     /// Notes what the relay tells of cookies and sessions.
@@ -73,7 +71,7 @@ impl Account {
             }
             _ => None,
         };
-        self.cookies.extend(cookie.filter(|_| !self.is_proved));
+        self.cookies.extend(cookie);
         if self.cookies.len() > MAX_COOKIES {
             self.cookies.pop_front();
         }

@@ -1,11 +1,13 @@
 //! The books on one start of a relay: every datagram is accepted or counted as a drop, what is
-//! sealed is accepted once, counters add up, tables stay within their limits, what the relay sends
-//! parses, is for the session that is there and no longer than agreed with it, an ip:port that has
-//! not brought back a cookie is sent no more bytes than came from it, and whom a server has
-//! restricted or thrown out is so.
+//! sealed is accepted once and no number seals two packets, counters add up, tables stay within their
+//! limits, what the relay sends parses, is for the session that is there and no longer than agreed
+//! with it, an ip:port that has not brought back a cookie gets no session and is sent no more bytes
+//! than came from it, and whom a server has restricted or thrown out is so.
 
 mod account;
 mod moved;
+mod proofs;
+mod seals;
 mod sessions;
 #[cfg(test)]
 mod tests;
@@ -19,6 +21,8 @@ use canopy_wire::{
     VERSION, WireError,
 };
 use moved::Moved;
+use proofs::Proofs;
+use seals::{Seal, Seals};
 use sessions::Sessions;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -60,9 +64,12 @@ pub struct Books {
     limits: Limits,
     accounts: BTreeMap<SocketAddr, Account>,
     sessions: Sessions,
-    /// By which the relay seals for all members of a comtree: those that it made last.
-    group_keys: VecDeque<GroupOpener>,
+    /// By which the relay seals for all members of a comtree: those that it made last, and how many it
+    /// had made before each.
+    group_keys: VecDeque<(u64, GroupOpener)>,
     conducts: Conducts,
+    seals: Seals,
+    proofs: Proofs,
 }
 
 type Verdict = Result<(), String>;
@@ -90,41 +97,76 @@ impl Books {
             sessions: Sessions::default(),
             group_keys: VecDeque::new(),
             conducts: Conducts::default(),
+            seals: Seals::default(),
+            proofs: Proofs::default(),
         }
     }
 
     /// The relay has opened a session, with these keys.
     pub fn opened(&mut self, keys: LoggedKeys) {
-        if let Some(ended) = self.sessions.open(keys) {
-            self.conducts.forget(ended);
+        self.proofs.opened(keys.nonce);
+        if let Some((session, nonce)) = self.sessions.open(keys) {
+            self.seals.forget(session, nonce);
+            if !self.sessions.has(nonce) {
+                self.conducts.forget(nonce);
+            }
         }
     }
 
     /// The relay has made a key for all members of a comtree.
     pub fn made(&mut self, key: &GroupKey) {
-        if self.group_keys.len() == MAX_GROUP_KEYS {
-            self.group_keys.pop_front();
+        if self.group_keys.len() == MAX_GROUP_KEYS
+            && let Some((made, _)) = self.group_keys.pop_front()
+        {
+            self.seals.forget_group_key(made);
         }
-        self.group_keys.push_back(GroupOpener::new(key));
+        let made = self.group_keys.back().map_or(0, |(made, _)| made + 1);
+        self.group_keys.push_back((made, GroupOpener::new(key)));
     }
 
     /// What a datagram says: itself, or what is sealed in it. `None` if nobody can open it.
     pub fn read<'a>(&self, datagram: &'a [u8], from_relay: bool) -> Option<Cow<'a, [u8]>> {
+        self.read_by(datagram, from_relay).map(|(read, _)| read)
+    }
+
+    /// The same, with what sealed it.
+    fn read_by<'a>(
+        &self,
+        datagram: &'a [u8],
+        from_relay: bool,
+    ) -> Option<(Cow<'a, [u8]>, Option<Seal>)> {
         if from_relay && is_of(Class::Group, datagram) {
             let number = GroupKeyNumber::of(datagram)?;
-            let mut of_number = self.group_keys.iter().filter(|key| key.number() == number);
-            return of_number.find_map(|key| key.peek(datagram)).map(Cow::Owned);
+            let mut of_number = self.group_keys.iter().filter(|(_, key)| key.number() == number);
+            let opened = |(made, key): &(u64, GroupOpener)| Some((*made, key.peek(datagram)?));
+            let (made, read) = of_number.find_map(opened)?;
+            return Some((Cow::Owned(read), Some(Seal::Group(made))));
         }
         if !is_sealed(datagram) {
-            return Some(Cow::Borrowed(datagram));
+            return Some((Cow::Borrowed(datagram), None));
         }
-        self.sessions.unseal(datagram, from_relay).map(|(_, read)| Cow::Owned(read))
+        let (keys, read) = self.sessions.unseal(datagram, from_relay)?;
+        let LoggedKeys { session, nonce, .. } = *keys;
+        let by = Seal::Session { session, nonce, is_relays: from_relay };
+        Some((Cow::Owned(read), Some(by)))
+    }
+
+    /// A packet that opens was sealed with a number of its own.
+    fn is_sealed_once(&mut self, by: Option<Seal>, datagram: &[u8]) -> Verdict {
+        let (Some(by), Some((number, tag))) = (by, seals::number_and_tag(datagram)) else {
+            return Ok(());
+        };
+        if self.seals.has_another(by, number, tag) {
+            return Err(format!("two packets were sealed with number {number} by {by:?}"));
+        }
+        Ok(())
     }
 
     /// A datagram from an ip:port was handled, and the counters moved from `before` to `after`.
     ///
     /// # Errors
-    /// It is neither accepted nor dropped for a reason, or both; or it was accepted before.
+    /// It is neither accepted nor dropped for a reason, or both; it was accepted before; or its number
+    /// was another's, too.
     pub fn handled(
         &mut self,
         page: &mut Page,
@@ -132,11 +174,15 @@ impl Books {
         datagram: &[u8],
         (before, after): (&Counters, &Counters),
     ) -> Verdict {
-        let read = self.read(datagram, false);
+        let (read, sealed_by) = self.read_by(datagram, false).unzip();
+        self.is_sealed_once(sealed_by.flatten(), datagram)?;
         let account = self.accounts.entry(from).or_default();
         account.bytes_in += datagram.len() as u64;
-        if let Some(cookie) = read.as_deref().and_then(cookie_brought_back) {
-            account.brings(&cookie);
+        let cookie = read.as_deref().and_then(cookie_brought_back);
+        if cookie.is_some_and(|cookie| account.brings(&cookie))
+            && let Some(packet) = read.as_deref()
+        {
+            self.proofs.brought_back(from, packet);
         }
         let is_counted = after.datagrams_in == before.datagrams_in + 1
             && after.bytes_in == before.bytes_in + datagram.len() as u64;
@@ -202,10 +248,17 @@ impl Books {
         datagram: &[u8],
         counters: &Counters,
     ) -> Verdict {
-        let read = self.read(datagram, true);
-        let read = read.ok_or_else(|| format!("the relay sent {to} what nobody can open"))?;
+        let read = self.read_by(datagram, true);
+        let (read, sealed_by) =
+            read.ok_or_else(|| format!("the relay sent {to} what nobody can open"))?;
+        self.is_sealed_once(sealed_by, datagram)?;
         let packet = Packet::new_checked(&read)
             .map_err(|error| format!("the relay sent {to} what is no packet: {error}"))?;
+        if !self.proofs.may_be_told(to, &packet) {
+            return Err(format!(
+                "{to}, which proved nothing in this handshake, was told of a session"
+            ));
+        }
         let updates = updates_in(&packet)
             .map_err(|error| format!("the relay sent {to} updates that are none: {error}"))?;
         page.sent.datagrams += 1;
@@ -246,6 +299,11 @@ impl Books {
     /// # Errors
     /// Its counters are not what was sent, a question has no answer, or a table is over its limit.
     pub fn turn_ends(&self, relay: &Relay, page: &Page) -> Verdict {
+        if let Some(nonce) = self.proofs.broken() {
+            return Err(format!(
+                "session {nonce:#x} was opened for an ip:port that proved nothing"
+            ));
+        }
         let (before, after) = (&page.before, relay.counters());
         // What a set is sent is the same for all of it, so publishers get their own back: an echo
         // is an update on the wire, though not a delivery.

@@ -58,8 +58,9 @@ impl Taken {
 }
 
 impl Sessions {
-    /// The relay has opened a session. Returns the nonce of the one that is forgotten for it, if any.
-    pub(super) fn open(&mut self, keys: LoggedKeys) -> Option<Nonce> {
+    /// The relay has opened a session. Returns the number and the nonce of the one that is forgotten for
+    /// it, if any.
+    pub(super) fn open(&mut self, keys: LoggedKeys) -> Option<(SessionId, Nonce)> {
         let serial = self.opened;
         self.opened += 1;
         self.by_nonce.insert(keys.nonce, serial);
@@ -71,11 +72,17 @@ impl Sessions {
         self.forget(ended?)
     }
 
-    fn forget(&mut self, serial: Serial) -> Option<Nonce> {
+    fn forget(&mut self, serial: Serial) -> Option<(SessionId, Nonce)> {
         let LoggedKeys { session, nonce, comtree, joined, .. } = self.known.remove(&serial)?.keys;
         remove(&mut self.told, &session, serial);
         remove(&mut self.by_address, &(comtree, joined.address), serial);
-        remove(&mut self.by_nonce, &nonce, serial).then_some(nonce)
+        remove(&mut self.by_nonce, &nonce, serial);
+        Some((session, nonce))
+    }
+
+    /// Whether a session of this handshake is known.
+    pub(super) fn has(&self, nonce: Nonce) -> bool {
+        self.by_nonce.contains_key(&nonce)
     }
 
     /// The nonce of the session that was given an address last.
@@ -143,8 +150,10 @@ fn place(session: SessionId) -> SessionId {
 }
 
 /// Removes what stands for a session that is forgotten, unless it stands for a later one.
-fn remove<K: Ord>(map: &mut BTreeMap<K, Serial>, key: &K, serial: Serial) -> bool {
-    map.get(key) == Some(&serial) && map.remove(key).is_some()
+fn remove<K: Ord>(map: &mut BTreeMap<K, Serial>, key: &K, serial: Serial) {
+    if map.get(key) == Some(&serial) {
+        map.remove(key);
+    }
 }
 
 #[cfg(test)]

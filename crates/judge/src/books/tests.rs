@@ -97,28 +97,63 @@ fn what_is_sealed_for_no_session_is_to_be_answered() {
     assert!(error.contains("not answered"), "{error}");
 }
 
+/// A relay and a session on it. Everybody who is made so has the same keys.
+struct Pair {
+    relay: Relay,
+    session: Session,
+    keys: LoggedKeys,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let (mut relay, mut out) = (relay(), [0; MAX_DATAGRAM]);
+        let mut session = Session::new(SessionConfig::new(Comtree(1), [3; 16]));
+        while let Some(len) = session.poll_transmit(Time::ZERO, &mut out) {
+            relay.handle_datagram(Time::ZERO, stranger(), &mut out[..len]);
+            for mut answer in transmitted(&mut relay) {
+                session.handle_datagram(Time::ZERO, &mut answer, |_| {}).unwrap();
+            }
+        }
+        let keys = relay.poll_key_log().unwrap();
+        Pair { relay, session, keys }
+    }
+
+    /// An update that the session publishes and wants back.
+    fn publish(&mut self, payload: &[u8]) -> Vec<u8> {
+        let (dst, mut out) = (self.session.address(), [0; MAX_DATAGRAM]);
+        let flags = Flags::ECHO;
+        let len = self.session.publish(dst, Level(0), flags, payload, &mut out).unwrap();
+        out[..len].to_vec()
+    }
+
+    /// What the relay sends when an update comes.
+    fn carried(&mut self, payload: &[u8]) -> Vec<u8> {
+        let mut update = self.publish(payload);
+        self.relay.handle_datagram(Time::ZERO, stranger(), &mut update);
+        transmitted(&mut self.relay).pop().expect("its publisher wants it back")
+    }
+}
+
+fn transmitted(relay: &mut Relay) -> Vec<Vec<u8>> {
+    let mut sent = Vec::new();
+    relay.transmit(Time::ZERO, |batch| {
+        for transmit in batch.transmits() {
+            sent.push(batch.parts(transmit).flatten().copied().collect());
+        }
+    });
+    sent
+}
+
 #[test]
 fn what_is_sealed_and_accepted_a_second_time_is_found() {
-    let (mut relay, mut books) = (relay(), books());
-    let mut session = Session::new(SessionConfig::new(Comtree(1), [3; 16]));
-    let mut out = [0; MAX_DATAGRAM];
-    while let Some(len) = session.poll_transmit(Time::ZERO, &mut out) {
-        relay.handle_datagram(Time::ZERO, stranger(), &mut out[..len]);
-        relay.transmit(Time::ZERO, |batch| {
-            for transmit in batch.transmits() {
-                let mut said: Vec<u8> = batch.parts(transmit).flatten().copied().collect();
-                session.handle_datagram(Time::ZERO, &mut said, |_| {}).unwrap();
-            }
-        });
-    }
-    books.opened(relay.poll_key_log().unwrap());
-    let dst = Group::new(3).address();
-    let len = session.publish(dst, Level(0), Flags(0), b"an update", &mut out).unwrap();
-    let (mut page, before) = (Page::begin(&relay), relay.counters().clone());
-    relay.handle_datagram(Time::ZERO, stranger(), &mut out[..len].to_vec());
-    let moved = (&before, relay.counters());
-    assert_eq!(books.handled(&mut page, stranger(), &out[..len], moved), Ok(()));
-    let error = books.handled(&mut page, stranger(), &out[..len], moved).unwrap_err();
+    let (mut pair, mut books) = (Pair::new(), books());
+    let update = pair.publish(b"an update");
+    books.opened(pair.keys);
+    let (mut page, before) = (Page::begin(&pair.relay), pair.relay.counters().clone());
+    pair.relay.handle_datagram(Time::ZERO, stranger(), &mut update.clone());
+    let moved = (&before, pair.relay.counters());
+    assert_eq!(books.handled(&mut page, stranger(), &update, moved), Ok(()));
+    let error = books.handled(&mut page, stranger(), &update, moved).unwrap_err();
     assert!(error.contains("a second time"), "{error}");
 }
 
@@ -173,6 +208,82 @@ fn books_do_not_grow_with_time() {
     let [rest @ .., taken] = books.sessions.sizes();
     assert!(rest.iter().all(|size| *size <= 2 * 16), "of two places: {rest:?}");
     assert!(taken <= 2 * 16 * 1024, "{taken} packets");
+}
+
+#[test]
+fn two_packets_of_a_participant_with_one_number_are_found() {
+    let (mut pair, mut other, mut books) = (Pair::new(), Pair::new(), books());
+    let [one, another] = [pair.publish(b"an update"), other.publish(b"another")];
+    assert_eq!(one[..8], another[..8], "session and number");
+    books.opened(pair.keys);
+    let (mut page, before) = (Page::begin(&pair.relay), pair.relay.counters().clone());
+    pair.relay.handle_datagram(Time::ZERO, stranger(), &mut one.clone());
+    let moved = (&before, pair.relay.counters());
+    assert_eq!(books.handled(&mut page, stranger(), &one, moved), Ok(()));
+    let error = books.handled(&mut page, stranger(), &another, moved).unwrap_err();
+    assert!(error.contains("two packets were sealed with number"), "{error}");
+}
+
+#[test]
+fn two_packets_of_a_relay_with_one_number_are_found() {
+    let (mut pair, mut other) = (Pair::new(), Pair::new());
+    let [one, another] = [pair.carried(b"an update"), other.carried(b"another")];
+    assert_eq!(one[..8], another[..8], "session and number");
+    let mut books = books_on_a_session();
+    let account = books.accounts.get_mut(&stranger()).unwrap();
+    account.session = Some(Agreed::with(&pair.keys));
+    account.bytes_in = 1000;
+    books.opened(pair.keys);
+    assert_eq!(sent(&mut books, &one), Ok(()));
+    let error = sent(&mut books, &another).unwrap_err();
+    assert!(error.contains("two packets were sealed with number"), "{error}");
+}
+
+/// Somebody joins, and the books see what of that is `seen`; the relay tells `told` of the session.
+fn joined(seen: impl Fn(Kind) -> bool, told: SocketAddr) -> Verdict {
+    let (mut relay, mut books, mut out) = (relay(), books(), [0; MAX_DATAGRAM]);
+    let mut session = Session::new(SessionConfig::new(Comtree(1), [3; 16]));
+    let is_seen = |datagram: &[u8]| match Packet::new_checked(datagram) {
+        Ok(packet) => seen(packet.header().kind),
+        Err(_) => true,
+    };
+    while let Some(len) = session.poll_transmit(Time::ZERO, &mut out) {
+        let datagram = &mut out[..len];
+        let (mut page, before) = (Page::begin(&relay), relay.counters().clone());
+        relay.handle_datagram(Time::ZERO, stranger(), &mut datagram.to_vec());
+        if is_seen(datagram) {
+            let moved = (&before, relay.counters());
+            books.handled(&mut page, stranger(), datagram, moved)?;
+        }
+        while let Some(keys) = relay.poll_key_log() {
+            books.opened(keys);
+        }
+        for mut answer in transmitted(&mut relay) {
+            let is_welcome = Packet::new_checked(&answer)
+                .is_ok_and(|packet| packet.header().kind == Kind::Connected);
+            let to = if is_welcome { told } else { stranger() };
+            if is_seen(&answer) {
+                books.sends(&mut page, to, &answer, relay.counters())?;
+            }
+            session.handle_datagram(Time::ZERO, &mut answer, |_| {}).unwrap();
+        }
+        books.turn_ends(&relay, &page)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_session_of_who_proved_nothing_is_found() {
+    let all = |_| true;
+    assert_eq!(joined(all, stranger()), Ok(()));
+    let another = SocketAddr::from(([192, 0, 2, 8], 7));
+    let error = joined(all, another).unwrap_err();
+    assert!(error.contains("192.0.2.8:7, which proved nothing in this handshake"), "{error}");
+    let error = joined(|kind| kind != Kind::Connect, stranger()).unwrap_err();
+    assert!(error.contains("was told of a session"), "{error}");
+    let neither = |kind| !matches!(kind, Kind::Connect | Kind::Connected);
+    let error = joined(neither, stranger()).unwrap_err();
+    assert!(error.contains("was opened for an ip:port that proved nothing"), "{error}");
 }
 
 #[test]
