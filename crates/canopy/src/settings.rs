@@ -262,6 +262,8 @@ impl RelaySettings {
             session_limits: check_lifetimes(&sources)?,
             drain: millis(&sources, "drain_ms", 0, 600_000, Duration::from_secs(5))?,
             receive_buffer: args.receive_buffer.unwrap_or(DEFAULT_RECEIVE_BUFFER),
+            // Whom a controller sends, it has counted.
+            divides_places: !args.is_controlled,
             pin: args.pin,
         };
         let forgotten = forgettable(&links, key.as_deref());

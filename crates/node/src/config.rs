@@ -28,6 +28,8 @@ pub struct NodeConfig {
     pub comtrees: Vec<ComtreeConfig>,
     /// The most sessions at a time, of all data threads.
     pub max_sessions: u32,
+    /// Whether each comtree has a part of them for itself: unless somebody else counts who comes.
+    pub divides_places: bool,
     /// Who the relay is; someone new at each start unless it is given.
     pub identity: Option<Identity>,
     /// Whose tokens let in; if none, whoever comes is let in.
@@ -66,6 +68,7 @@ impl NodeConfig {
             engine_folder: canopy_engines::ENGINE_FOLDER.into(),
             comtrees: vec![ComtreeConfig::new(canopy_wire::Comtree(1), 1)],
             max_sessions: 10_000,
+            divides_places: true,
             identity: None,
             trust: None,
             life: None,

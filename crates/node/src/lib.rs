@@ -216,7 +216,8 @@ fn relays(
     engines: &[Engine],
     origin: UnixTime,
 ) -> anyhow::Result<Vec<Relay>> {
-    let places = Places::new(settings.max_sessions);
+    let places =
+        if settings.divides_places { Places::divided } else { Places::new }(settings.max_sessions);
     let gate = Gate::new(settings.gate, &random_tag()?);
     let siblings = Siblings::mesh(settings.threads);
     siblings
@@ -231,8 +232,8 @@ fn relays(
                 places: places.clone(),
                 max_sessions: settings.max_sessions,
                 max_datagram: settings.max_datagram,
-                address_rest: settings.address_rest,
                 slow_suites: canopy_net::slow_suites(),
+                address_rest: settings.address_rest,
                 life: settings.life,
                 log_keys: false,
                 limits: settings.session_limits,

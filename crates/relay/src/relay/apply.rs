@@ -108,11 +108,12 @@ impl Relay {
         Ok(())
     }
 
-    /// The comtrees share the tables.
+    /// The comtrees share the tables and the places.
     fn deal(&mut self) {
         let comtrees = self.comtrees.live().count() as u32;
         self.table.deal(comtrees);
         self.overlay.routes.deal(comtrees);
+        self.places.deal(comtrees);
     }
 
     fn remove_comtree(&mut self, now: Time, comtree: Comtree) -> Result<(), Refusal> {

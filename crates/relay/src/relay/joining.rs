@@ -217,7 +217,7 @@ impl Relay {
         let Entry { comtree, index, owner, is_pinned, .. } = entry;
         let wanted = entry.terms.address;
         self.relieve(now, (comtree, wanted), owner, proof)?;
-        if !self.places.take() {
+        if !self.places.take(index) {
             // One of them may be the applicant's own, on another data thread.
             return self.ask_next_thread(applicant, DropReason::SessionsFull);
         }
@@ -234,7 +234,7 @@ impl Relay {
         let address = match taken {
             Ok(address) => address,
             Err(why) => {
-                self.places.give_back();
+                self.places.give_back(index);
                 return match why {
                     NoAddress::AllTaken => {
                         self.ask_next_thread(applicant, DropReason::SessionsFull)
@@ -253,7 +253,7 @@ impl Relay {
         entry.terms.address = address;
         if !self.let_in(now, applicant, entry) {
             self.comtrees.get_mut(index).addresses.give_back(now, address, owner);
-            self.places.give_back();
+            self.places.give_back(index);
             return self.refuse_for(applicant, RefusedReason::Full, DropReason::SessionsFull);
         }
         self.note(Notice::Joined { comtree, address, path });
@@ -314,6 +314,7 @@ impl Relay {
         self.arrived_here(comtree, terms.address);
         self.counters.sessions_opened += 1;
         self.count_in(session, path.remote.ip());
+        self.places.hold(session, index);
         self.sweep_at.get_or_insert(now + SWEEP_EVERY);
         self.push_welcome(session, path);
         // Right behind it, so that the participant need not ask; if there is no room, it does.

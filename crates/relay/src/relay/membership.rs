@@ -130,7 +130,7 @@ impl Relay {
             return;
         }
         self.counters.sessions_ended += 1;
-        self.places.give_back();
+        self.places.give_back_of(session);
         self.count_out(session);
         loop {
             let port = self.ports.of_session(session).next();

@@ -33,7 +33,7 @@ use crate::index::{NONE, PortIndex};
 use crate::meters::{Budgets, Meters};
 use crate::path::Paths;
 use crate::pending::{Audience, MAX_PENDING_BYTES, MAX_PENDING_RECORDS, Pending};
-use crate::places::Places;
+use crate::places::ThreadPlaces;
 use crate::ports::Ports;
 use crate::replies::{Replies, STRANGERS};
 use crate::siblings::Siblings;
@@ -96,7 +96,7 @@ pub struct Relay {
     unsaid: VecDeque<Told<'static>>,
     /// The port that was last looked at for a token that has ended.
     token_sweep: PortIndex,
-    places: Places,
+    places: ThreadPlaces,
     comtrees: Comtrees,
     sessions: Sessions,
     ports: Ports,
@@ -170,7 +170,7 @@ impl Relay {
             conducts: Conducts::default(),
             unsaid: VecDeque::new(),
             token_sweep: 0,
-            places: config.places,
+            places: ThreadPlaces::new(config.places, threads),
             comtrees: Comtrees::new(share, table_key),
             sessions: Sessions::new(sessions, keys, table_key),
             ports: Ports::new(sibling_ports, config.max_sessions + MAX_LINKS, max_ports),

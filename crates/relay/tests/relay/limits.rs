@@ -3,8 +3,8 @@
 
 use crate::support::{COMTREE, OTHER_COMTREE, PERIODIC, Sent, TICK, World, config, group, ip_port};
 use canopy_relay::{
-    Budget, Budgets, Change, Gate, GateLimits, Inlet, Lanes, Losses, Medium, Mode, Notice, Ready,
-    RelayConfig, SendBatch, Talker, Turn,
+    Budget, Budgets, Change, Gate, GateLimits, Inlet, Lanes, Losses, Medium, Mode, Notice, Places,
+    Ready, RelayConfig, SendBatch, Talker, Turn,
 };
 use canopy_session::{Event, Session, SessionConfig, State};
 use canopy_wire::{
@@ -498,4 +498,33 @@ fn a_flood_of_keepalives_is_not_answered_for_ever() {
     assert!((4690..=4710).contains(&refused), "{refused}");
     let told = busy(&world.events(0));
     assert!(told.iter().all(|busy| busy.what == Excess::Keepalives) && told.len() == 1);
+}
+
+/// Members of one comtree fill its part of the places and what is common, on whichever data threads;
+/// the part of another comtree is still there.
+#[test]
+fn a_crowd_on_one_comtree_takes_no_place_of_another() {
+    for threads in [1, 2] {
+        let config = RelayConfig { places: Places::divided(40), ..config(Mode::Immediate) };
+        let mut world = World::with_threads(config, threads);
+        for asks in 0..50 {
+            world.add_participant(asks % usize::from(threads), OTHER_COMTREE);
+            world.settle();
+        }
+        assert_eq!(world.sessions(), 30, "ten are comtree 1's");
+        assert_eq!(world.dropped(DropReason::SessionsFull), 20);
+        for asks in 0..10 {
+            let number = world.add_participant(asks % usize::from(threads), COMTREE);
+            world.settle();
+            assert!(is_connected(&world, number), "{threads} threads, number {asks}");
+        }
+        // Whoever leaves gives back to its own comtree.
+        world.participants[0].session.leave();
+        world.settle();
+        for (comtree, is_in) in [(COMTREE, true), (OTHER_COMTREE, false)] {
+            let number = world.add_participant(0, comtree);
+            world.settle();
+            assert_eq!(is_connected(&world, number), is_in);
+        }
+    }
 }
