@@ -3,6 +3,7 @@
 mod attacks;
 mod branches;
 mod bursts;
+mod bytes;
 mod captures;
 mod changes;
 mod comtree_budgets;
