@@ -113,7 +113,7 @@ async fn serve(
     let (told, links) = unbounded_channel();
     if let Some(config) = agent {
         // What the settings say of comtrees and links is the controller's to say: no SIGHUP is taken.
-        let data_plane = Controlled::new(net.clone(), watch.clone());
+        let data_plane = Controlled::new(&settings, net.clone(), watch.clone());
         let agent = Agent::new(config, relay.address(), data_plane, watch.clone(), links);
         tokio::spawn(agent.run());
     } else {

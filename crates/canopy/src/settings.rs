@@ -174,6 +174,15 @@ impl RelayArgs {
     }
 }
 
+#[cfg(test)]
+impl RelayArgs {
+    /// A relay of one data thread on a port that is free.
+    pub(crate) fn somewhere() -> RelayArgs {
+        let (listen, threads) = (Some("127.0.0.1:0".to_owned()), Some("1".to_owned()));
+        RelayArgs { listen, threads, ..RelayArgs::default() }
+    }
+}
+
 /// Valid settings of a relay.
 #[derive(Clone, Debug)]
 pub(crate) struct RelaySettings {
@@ -190,6 +199,8 @@ pub(crate) struct RelaySettings {
     pub(crate) branches: Vec<BranchConfig>,
     /// What comtrees and branches may be sent.
     pub(crate) own_budgets: canopy_overlay::OwnBudgets,
+    /// Whether updates may go out in cleartext: nobody else can read them, or that was asked for.
+    pub(crate) may_be_clear: bool,
     /// What was given and does nothing, or not what it should, each with its place and a remedy.
     pub(crate) warnings: Vec<String>,
 }
@@ -251,6 +262,8 @@ impl RelaySettings {
             engine_folder: sources.text("engine_folder", ENGINE_FOLDER).check(parse_folder)?,
             comtrees,
             max_sessions: sources.number("max_sessions", 1..=room, 10_000.min(room))? as u32,
+            // Whom a controller sends, it has counted.
+            divides_places: !args.is_controlled,
             identity: None,
             trust: None,
             life: None,
@@ -262,12 +275,11 @@ impl RelaySettings {
             session_limits: check_lifetimes(&sources)?,
             drain: millis(&sources, "drain_ms", 0, 600_000, Duration::from_secs(5))?,
             receive_buffer: args.receive_buffer.unwrap_or(DEFAULT_RECEIVE_BUFFER),
-            // Whom a controller sends, it has counted.
-            divides_places: !args.is_controlled,
             pin: args.pin,
         };
         let forgotten = forgettable(&links, key.as_deref());
         Ok(RelaySettings {
+            may_be_clear: insecure || node.listen.ip().is_loopback(),
             warnings: unused(&sources, &node).into_iter().chain(forgotten).collect(),
             key,
             trust,

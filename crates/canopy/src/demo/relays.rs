@@ -268,7 +268,8 @@ impl DemoRelays {
     fn put_to_work(&self, one: &DemoRelay, mut relay: RunningRelay) -> anyhow::Result<AtWork> {
         let (watch, config) =
             (relay.watch(), AgentConfig { life: life_by_clock(), ..one.agent.clone() });
-        let data_plane = Controlled::new(net::begin(&one.settings, &relay)?, watch.clone());
+        let net = net::begin(&one.settings, &relay)?;
+        let data_plane = Controlled::new(&one.settings, net, watch.clone());
         let (tell, told) = unbounded_channel();
         if let Some(notices) = relay.take_notices() {
             let tell = tell.clone();

@@ -1,12 +1,13 @@
 //! The overlay as a controller wants it: from items to links, comtrees and branches.
 
 use super::SharedNet;
+use crate::settings::RelaySettings;
 use canopy_control::{Item, ItemKey};
 use canopy_node::{ChangeError, RelayWatch};
 use canopy_overlay::{Net, Seen, changes, member_change, wanted};
-use canopy_relay::{LinkStatus, Refusal};
+use canopy_relay::{ComtreeConfig, LinkStatus, Refusal};
 use canopy_session::PublicKey;
-use canopy_wire::Suite;
+use canopy_wire::{Downlink, Suite};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,12 +20,15 @@ pub(crate) struct Controlled {
     watch: RelayWatch,
     /// The neighbours to whom the cable is cut.
     cut: Arc<Mutex<BTreeSet<PublicKey>>>,
+    /// Whether updates may go out in cleartext.
+    may_be_clear: bool,
 }
 
 impl Controlled {
-    /// A relay that was just started.
-    pub(crate) fn new(net: SharedNet, watch: RelayWatch) -> Controlled {
-        Controlled { base: net.get(), net, watch, cut: Arc::default() }
+    /// A relay that was just started with these settings.
+    pub(crate) fn new(settings: &RelaySettings, net: SharedNet, watch: RelayWatch) -> Controlled {
+        let may_be_clear = settings.may_be_clear;
+        Controlled { base: net.get(), net, watch, cut: Arc::default(), may_be_clear }
     }
 
     /// A detour has begun.
@@ -50,6 +54,7 @@ impl Controlled {
     pub(crate) fn apply(&self, items: &BTreeMap<ItemKey, Item>) -> Result<(), String> {
         let before = self.net.get();
         let mut wanted = wanted(&self.base, &before, items, group_suite())?;
+        self.check_protection(&wanted)?;
         let cut = self.cut.lock().unwrap_or_else(PoisonError::into_inner).clone();
         cut.iter().for_each(|neighbour| wanted.remove_link(neighbour));
         let mut net = before.clone();
@@ -62,6 +67,20 @@ impl Controlled {
         net.names = wanted.names;
         self.net.set(net);
         result
+    }
+
+    /// The settings refuse cleartext where other machines can read it; a controller must not bring it either.
+    fn check_protection(&self, wanted: &Net) -> Result<(), String> {
+        let is_clear = |config: &&ComtreeConfig| config.downlink == Downlink::None;
+        match wanted.comtrees.values().find(is_clear) {
+            Some(ComtreeConfig { comtree, world, .. }) if !self.may_be_clear => Err(format!(
+                "comtree {} of world {world}: other machines can reach this relay, and with downlink none \
+                 updates go out in cleartext; give the world downlink member or group, or start the \
+                 relay with --insecure",
+                comtree.0
+            )),
+            _ => Ok(()),
+        }
     }
 
     fn go(&self, net: &mut Net, wanted: &Net) -> Result<(), String> {
@@ -108,4 +127,53 @@ impl Controlled {
 /// The cipher that this processor is good at.
 fn group_suite() -> Suite {
     if canopy_net::has_aes() { Suite::Aes128Gcm } else { Suite::ChaCha20Poly1305 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::RelayArgs;
+    use canopy_control::{Mode, Name};
+    use canopy_node::{Command, RunningRelay};
+    use canopy_wire::Comtree;
+
+    /// The settings refuse what would be readable, and a controller cannot bring it either.
+    #[test]
+    fn a_controller_brings_cleartext_only_where_it_may_be() {
+        let mut settings = RelaySettings::resolve(RelayArgs::somewhere(), "off").unwrap();
+        let relay = RunningRelay::start(&settings.node).unwrap();
+        let comtree = |downlink| Item::Comtree {
+            id: Comtree(5),
+            world: Name::new("arena").unwrap(),
+            site: 1,
+            mode: Mode::Immediate,
+            downlink,
+            levels: 1,
+            branches: Vec::new(),
+        };
+        let downlinks = [
+            canopy_control::Downlink::Member,
+            canopy_control::Downlink::Group,
+            canopy_control::Downlink::None,
+        ];
+        for may_be_clear in [false, true] {
+            settings.may_be_clear = may_be_clear;
+            for downlink in downlinks {
+                let net = crate::net::begin(&settings, &relay).unwrap();
+                let controlled = Controlled::new(&settings, net.clone(), relay.watch());
+                let item = comtree(downlink);
+                let applied = controlled.apply(&BTreeMap::from([(item.key(), item)]));
+                let is_refused = downlink == canopy_control::Downlink::None && !may_be_clear;
+                assert_eq!(applied.is_err(), is_refused, "{downlink:?}: {applied:?}");
+                assert_eq!(net.get().comtrees.contains_key(&Comtree(5)), !is_refused);
+                if let Err(why) = applied {
+                    let says = |what: &&str| why.contains(*what);
+                    assert!(["comtree 5", "arena", "--insecure"].iter().all(says), "{why}");
+                }
+                controlled.apply(&BTreeMap::new()).unwrap();
+            }
+        }
+        relay.watch().command(Command::Stop);
+        relay.join().unwrap();
+    }
 }

@@ -193,6 +193,18 @@ fn other_machines_come_in_by_tokens_unless_all_are_to() {
         let error = listen(&clear).unwrap_err();
         assert!(error.contains("cleartext") && error.contains("--insecure"), "{error}");
         assert_eq!(listen(&format!("{clear}\ninsecure = true")), Ok(1));
+        let may_be_clear = |text: &str, at| {
+            let args = RelayArgs { listen: flag(at), ..RelayArgs::default() };
+            resolve(&format!("[relay]\n{guarded}\n{text}"), args).map(|one| one.may_be_clear)
+        };
+        for (text, at, may) in [
+            ("", "0.0.0.0:1", false),
+            ("insecure = true", "0.0.0.0:1", true),
+            ("", "[::1]:1", true),
+            ("", "127.0.0.1:1", true),
+        ] {
+            assert_eq!(may_be_clear(text, at), Ok(may), "{text} {at}");
+        }
     }
     for unguarded in ["", "insecure = true", "open = false", "trust = \"\""] {
         let error = listen(unguarded).unwrap_err();
