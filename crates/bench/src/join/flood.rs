@@ -1,4 +1,4 @@
-//! Joins while others flood the relay with connects that are right in all but their tokens.
+//! Joins while others flood the relay with connects that are right in all but their tokens' signatures.
 
 use super::{Applicant, bring, exchange};
 use anyhow::Context;
@@ -15,7 +15,7 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 const CONNECTS_A_MILLISECOND: usize = 50;
 const IPS: u32 = 4096;
 
-/// Somebody whose token the relay's keys have not signed, with the connect that it repeats.
+/// Somebody whose token names a trusted key and was not signed by it, with the connect that it repeats.
 struct Intruder {
     from: SocketAddr,
     connect: Vec<u8>,
@@ -25,6 +25,7 @@ struct Intruder {
 /// took of each second.
 pub(super) fn join_all(
     mut relay: Relay,
+    key: &SigningKey,
     applicants: &[Applicant],
 ) -> anyhow::Result<(Duration, f64)> {
     let mut now = Time::from_millis(1);
@@ -32,7 +33,7 @@ pub(super) fn join_all(
     for number in 0..IPS {
         // Strangers are answered at a rate.
         now = now + Duration::from_micros(200);
-        intruders.push(Intruder::new(number, &mut relay, now)?);
+        intruders.push(Intruder::new(number, key, &mut relay, now)?);
     }
     let mut repeated = intruders.iter().cycle();
     let mut flood = |relay: &mut Relay, now| {
@@ -60,12 +61,54 @@ pub(super) fn join_all(
 }
 
 impl Intruder {
-    fn new(number: u32, relay: &mut Relay, now: Time) -> anyhow::Result<Intruder> {
+    fn new(
+        number: u32,
+        key: &SigningKey,
+        relay: &mut Relay,
+        now: Time,
+    ) -> anyhow::Result<Intruder> {
         let from = SocketAddr::from((((203 << 24) + number).to_be_bytes(), 4040));
-        let mut session = Applicant::new(number, &SigningKey::from_seed([9; 32]))?.session();
+        let mut applicant = Applicant::new(number, key)?;
+        applicant.token = with_false_signature(&applicant.token)?;
+        let mut session = applicant.session();
         exchange(relay, &mut session, from, now)?;
         let mut out = [0; MAX_DATAGRAM];
         let len = session.poll_transmit(now, &mut out).context("an intruder has no cookie")?;
         Ok(Intruder { from, connect: out[..len].to_vec() })
+    }
+}
+
+/// The same token, which names its key in the footer, with another signature: only who computes that
+/// finds it false.
+fn with_false_signature(token: &str) -> anyhow::Result<String> {
+    let (signed, footer) = token.rsplit_once('.').context("a token has a footer")?;
+    // The signature is the last 64 bytes, 86 characters; its second half is less than the curve's order,
+    // so its last byte stays as it is.
+    let at = signed.len().checked_sub(SIGNATURE_MIDDLE).context("a token has a signature")?;
+    let other = if signed[at..].starts_with('A') { "B" } else { "A" };
+    Ok(format!("{}{other}{}.{footer}", &signed[..at], &signed[at + 1..]))
+}
+
+/// So many characters before its end the signature's second half is in its middle.
+const SIGNATURE_MIDDLE: usize = 20;
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ORIGIN, trust};
+    use super::*;
+    use canopy_token::TokenError;
+
+    /// A token that is refused for less than its signature would cost a relay nothing.
+    #[test]
+    fn an_intruders_token_fails_by_its_signature_alone() {
+        let key = SigningKey::from_seed([1; 32]);
+        let trust = trust(&key).unwrap();
+        for number in 0..20 {
+            let token = Applicant::new(number, &key).unwrap().token;
+            let verify = |token: &str| trust.keys.verify(token, ORIGIN, &trust.revoked).map(|_| ());
+            assert_eq!(verify(&token), Ok(()));
+            let forged = with_false_signature(&token).unwrap();
+            assert_eq!(verify(&forged), Err(TokenError::BadSignature));
+        }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! It is the data plane in memory, fed with the connects of participants whose cookies are right:
 //! what comes before costs no cryptography but a hash. One row has others flood the relay with
-//! connects whose tokens are false.
+//! connects whose tokens have false signatures.
 
 mod flood;
 
@@ -85,7 +85,7 @@ impl JoinBench {
             guarded.push(each(join_all(guard(Gate::open()), &applicants)?));
             checks.push(each(check_all(&trust, &applicants)?));
             let gate = Gate::new(GateLimits::default(), &[3; 16]);
-            let (joining, flood) = flood::join_all(guard(gate), &applicants)?;
+            let (joining, flood) = flood::join_all(guard(gate), &key, &applicants)?;
             flooded.push(each(joining));
             floods.push(flood);
         }
