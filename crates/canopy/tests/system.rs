@@ -219,6 +219,9 @@ fn a_doctor_says_what_fails_and_what_would_do() {
     for name in ["settings", "listen", "send engine", "receive buffer", "mtu", "processor"] {
         assert!(is_there(name), "{name}: {told}");
     }
+    for name in ["clock sync", "open files", "UDP_SEGMENT", "UDP_GRO", "SO_REUSEPORT", "io_uring"] {
+        assert!(is_there(name), "{name}: {told}");
+    }
     let relay = Server::relay(&[]);
     let taken = relay.address("relay").to_string();
     let sick = run(&["doctor", "--listen", &taken]);
@@ -390,31 +393,34 @@ fn the_demo_has_a_picture() {
     assert!(get(address, "/").contains("<title>"));
 }
 
+/// All floods at once, weakly, so that it holds on a machine that does something else, too.
 #[test]
-fn floods_are_measured_against_a_quiet_walk() {
-    let output = run(&[
-        "bench",
-        "flood",
-        "--seconds",
-        "4",
-        "--walkers",
-        "20",
-        "--attack",
-        "groups",
-        "--json",
-    ]);
+fn floods_cost_a_crowd_no_session_and_no_update_that_the_kernel_took() {
+    let walkers = "20";
+    let flags = ["--seconds", "2", "--walkers", walkers, "--together", "--strength", "0.02"];
+    let output = run(&[&["bench", "flood", "--json"], &flags[..]].concat());
     let said = String::from_utf8_lossy(&output.stderr);
     if said.contains("needs two processors") {
         return println!("skipped: {said}");
     }
     let rows = String::from_utf8_lossy(&output.stdout).into_owned();
     let rows: Vec<Value> = rows.lines().map(|row| serde_json::from_str(row).unwrap()).collect();
-    let [quiet, groups] = &rows[..] else { panic!("{rows:?}: {said}") };
-    assert_eq!((&quiet["attack"], &groups["attack"]), (&"quiet".into(), &"groups".into()));
-    assert!(groups["packets_per_second"].as_f64() > Some(500.0), "{groups}");
-    // More changes come than one may make: the flood reached the relay.
-    assert!(groups["drops"]["subscribe_rate"].as_u64() > Some(0), "{groups}");
+    let [quiet, flood] = &rows[..] else { panic!("{rows:?}: {said}") };
+    assert_eq!((&quiet["attack"], &flood["attack"]), (&"quiet".into(), &"together".into()));
+    let number = |of: &Value| of.as_u64().unwrap_or_default();
     for row in &rows {
-        assert!(row["deliveries"].as_u64() > Some(0), "{row}");
+        assert!(number(&row["deliveries"]) > 0, "{row}");
+        assert_eq!(number(&row["reconnects"]), 0, "{row}");
+        // Whoever is not heard is missed by all others at most.
+        let lost = number(&row["drops"]["receive_queue_full"]);
+        let others = walkers.parse::<u64>().unwrap() - 1;
+        assert!(number(&row["missing"]) <= lost * others, "{row}");
+    }
+    // Each of them reached the relay: garbage, hellos, updates that went through, and changes of
+    // subscriptions.
+    assert!(flood["packets_per_second"].as_f64() > Some(5_000.0), "{flood}");
+    assert!(number(&flood["updates_heard"]) > 0, "{flood}");
+    for reason in ["version", "subscribe_rate"] {
+        assert!(number(&flood["drops"][reason]) > 0, "{reason}: {flood}");
     }
 }

@@ -1,6 +1,6 @@
-//! Somebody who floods a relay: a stranger, or a member of a comtree where nobody else is.
+//! Somebody who floods a relay: a stranger, or members of a comtree where nobody else is.
 
-use crate::members::{Member, Members};
+use crate::members::{Heard, Member, Members};
 use anyhow::Context;
 use canopy_net::{Socket, SocketOptions};
 use canopy_output::print_line;
@@ -12,6 +12,7 @@ use canopy_wire::{
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
+use std::iter::Sum;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ pub(super) enum Attack {
     Garbage,
     /// 300,000 hellos a second from 200 ports
     Hello,
-    /// 2 Gbit/s of short updates, as a member
+    /// 2 Gbit/s of short updates of a member, to another that wants them all
     Publish,
     /// 17 members that subscribe to 4,096 groups each, over and over
     Groups,
@@ -58,7 +59,9 @@ impl Attack {
     fn members(self) -> usize {
         match self {
             Attack::Garbage | Attack::Hello => 0,
-            Attack::Publish | Attack::Subscribe => 1,
+            Attack::Subscribe => 1,
+            // Who publishes, and who hears it: else nothing of it would wait or be sent.
+            Attack::Publish => 2,
             Attack::Groups => 17,
         }
     }
@@ -69,6 +72,19 @@ impl Attack {
 pub(super) struct Offered {
     pub(super) packets_per_second: f64,
     pub(super) megabits_per_second: f64,
+    /// Updates that members of the flood's comtree got.
+    pub(super) updates_heard: u64,
+}
+
+impl Sum for Offered {
+    /// What several sent at once.
+    fn sum<I: Iterator<Item = Offered>>(all: I) -> Offered {
+        all.fold(Offered::default(), |sum, one| Offered {
+            packets_per_second: sum.packets_per_second + one.packets_per_second,
+            megabits_per_second: sum.megabits_per_second + one.megabits_per_second,
+            updates_heard: sum.updates_heard + one.updates_heard,
+        })
+    }
 }
 
 /// Waits, floods a relay, tells what was sent, and ends.
@@ -88,6 +104,9 @@ pub(crate) struct Attacker {
     /// host
     #[arg(long)]
     elsewhere: bool,
+    /// The part of the flood's rate that is sent
+    #[arg(long)]
+    strength: f64,
 }
 
 const NICE: u8 = 15;
@@ -98,6 +117,9 @@ const SEGMENTS: usize = 32;
 const PORTS: usize = 200;
 const FROM: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const COMTREE: Comtree = Comtree(2);
+/// The member that floods with updates, and where to.
+const PUBLISHER: usize = 0;
+const GROUP: Group = Group::new(7);
 /// What each of several members wants.
 const GROUPS: u32 = 4096;
 
@@ -116,7 +138,7 @@ impl Attacker {
             if passed >= self.seconds {
                 break;
             }
-            let due = (passed * self.what.rate()) as u64;
+            let due = (passed * self.what.rate() * self.strength) as u64;
             while sent < due {
                 let (more, long) = flood.send(self.what, (due - sent).min(SEGMENTS as u64))?;
                 sent += more;
@@ -131,6 +153,7 @@ impl Attacker {
         print_line(serde_json::to_string(&Offered {
             packets_per_second: sent as f64 / seconds,
             megabits_per_second: bytes as f64 * 8e-6 / seconds,
+            updates_heard: flood.heard,
         })?)?;
         Ok(ExitCode::SUCCESS)
     }
@@ -150,6 +173,8 @@ struct Flood {
     burst: Vec<u8>,
     /// Where a flood ends that is turned away from the relay.
     unread: Option<Socket>,
+    /// Updates that its members got.
+    heard: u64,
 }
 
 impl Flood {
@@ -157,8 +182,14 @@ impl Flood {
         let options = SocketOptions { receive_offload: false, ..SocketOptions::default() };
         let mut members = Members::new(MAX_DATAGRAM + 1, false)?;
         for number in 0..what.members() {
-            let session = SessionConfig::new(COMTREE, [number as u8; 16]);
-            members.add([FROM, relay], &options, Some(Session::new(session)), true)?;
+            // Several floods may run at once.
+            let mut seed = [what as u8; 16];
+            seed[0] = number as u8;
+            let mut session = Session::new(SessionConfig::new(COMTREE, seed));
+            if what == Attack::Publish && number != PUBLISHER {
+                session.subscribe(GROUP, Level(0));
+            }
+            members.add([FROM, relay], &options, Some(session), true)?;
         }
         members.join(|_| ())?;
         let ports = if what.members() > 0 { 0 } else { PORTS };
@@ -168,11 +199,11 @@ impl Flood {
         };
         let sockets = (0..ports).map(open).collect::<Result<_, _>>()?;
         let updates = match what {
-            Attack::Publish => short_updates(&members.list[0])?,
+            Attack::Publish => short_updates(&members.list[PUBLISHER])?,
             _ => Vec::new(),
         };
-        let (turn, nonce, burst, unread) = (0, 0, Vec::new(), None);
-        Ok(Flood { sockets, members, turn, nonce, updates, burst, unread })
+        let (turn, nonce, burst, unread, heard) = (0, 0, Vec::new(), None, 0);
+        Ok(Flood { sockets, members, turn, nonce, updates, burst, unread, heard })
     }
 
     /// Sends what is to come to a socket that nobody reads.
@@ -207,6 +238,7 @@ impl Flood {
             }
         }
         let socket = match self.sockets.len() {
+            0 if what == Attack::Publish => &self.members.list[PUBLISHER].socket,
             0 => &self.members.list[self.turn % self.members.list.len()].socket,
             all => &self.sockets[self.turn % all],
         };
@@ -234,7 +266,7 @@ impl Flood {
     }
 
     fn seal_updates(&mut self, out: &mut [u8]) -> anyhow::Result<usize> {
-        let session = self.members.list[0].session.as_mut().context("it has none")?;
+        let session = self.members.list[PUBLISHER].session.as_mut().context("it has none")?;
         let len = self.updates.len();
         out[..len].copy_from_slice(&self.updates);
         Ok(session.seal(out, len)?)
@@ -254,11 +286,14 @@ impl Flood {
         Ok(session.seal(out, len)?)
     }
 
-    /// Lets the members live, and forgets what came.
+    /// Lets the members live, and counts what came.
     fn tend(&mut self) -> anyhow::Result<()> {
         let now = self.members.clock.now();
         self.members.turn(now)?;
-        self.members.receive(Duration::ZERO, |_| ())
+        let heard = &mut self.heard;
+        self.members.receive(Duration::ZERO, |one| {
+            *heard += u64::from(matches!(one, Heard::Payload(..)));
+        })
     }
 }
 
@@ -267,7 +302,7 @@ fn short_updates(member: &Member) -> anyhow::Result<Vec<u8>> {
     let session = member.session.as_ref().context("the attacker has no session")?;
     let mut out = [0; MAX_DATAGRAM];
     let mut writer = UpdatesWriter::new(&mut out, SAFE_DATAGRAM)?;
-    let (group, mut series) = (Group::new(7).address(), 0);
+    let (group, mut series) = (GROUP.address(), 0);
     while writer.push(&Record::new(group, series, &[0; 4])) {
         series += 1;
     }

@@ -34,8 +34,14 @@ pub(crate) struct FloodBench {
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     attack: Vec<Attack>,
     /// Seconds of each walk; the flood lasts for the middle half
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(4..=600))]
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..=600))]
     seconds: u32,
+    /// All floods in one walk
+    #[arg(long)]
+    together: bool,
+    /// The part of each flood's rate that is sent
+    #[arg(long, default_value_t = 1.0, value_name = "PART")]
+    strength: f64,
     /// Rounds of all walks in turn; ages are medians over them, and what was lost is summed
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: u32,
@@ -52,15 +58,16 @@ pub(crate) struct FloodBench {
 
 /// What happens in the middle of a walk.
 #[derive(Clone, Copy)]
-struct Flood {
-    attack: Attack,
+struct Flood<'a> {
+    attacks: &'a [Attack],
+    strength: f64,
     /// The relay is not what is flooded.
     is_elsewhere: bool,
 }
 
 #[derive(Serialize)]
 struct FloodRow {
-    /// The flood, or `quiet`.
+    /// The flood, `together` for several at once, or `quiet`.
     attack: &'static str,
     /// What follows is summed over the rounds, but for rates, ages and shares: these are medians.
     rounds: usize,
@@ -112,14 +119,16 @@ impl FloodBench {
             [] => Attack::value_variants(),
             some => some,
         };
-        let mut tallies: Vec<Tally> = attacks.iter().map(|_| Tally::default()).collect();
+        let floods: Vec<&[Attack]> =
+            if self.together { vec![attacks] } else { attacks.chunks(1).collect() };
+        let mut tallies: Vec<Tally> = floods.iter().map(|_| Tally::default()).collect();
         let mut quiet = Tally::default();
         for round in 1..=self.rounds {
             print_note(format_args!("round {round} of {}", self.rounds));
             let walk = |flood| self.walk(&trace, flood, processors.relay_on[0]);
             let quiet_age = quiet.add(walk(None)?, None);
-            for (attack, tally) in attacks.iter().zip(&mut tallies) {
-                let flood = |is_elsewhere| Flood { attack: *attack, is_elsewhere };
+            for (attacks, tally) in floods.iter().zip(&mut tallies) {
+                let flood = |is_elsewhere| Flood { attacks, strength: self.strength, is_elsewhere };
                 let elsewhere = walk(Some(flood(true)))?;
                 tally.add(walk(Some(flood(false)))?, Some((quiet_age, &elsewhere)));
             }
@@ -138,20 +147,19 @@ impl FloodBench {
     fn walk(
         &self,
         trace: &Trace,
-        flood: Option<Flood>,
+        flood: Option<Flood<'_>>,
         relay_on: usize,
     ) -> anyhow::Result<FloodRow> {
-        let name = flood.map_or("quiet", |flood| flood.attack.name());
+        let name = flood.map_or("quiet", Flood::name);
         let place = if flood.is_some_and(|flood| flood.is_elsewhere) { " elsewhere" } else { "" };
         print_note(format_args!("{name}{place}: {:.0} s", trace.seconds()));
         let pin = relay_on.to_string();
         let server =
             Server::start_relay(&["--threads", "1", "--pin", &pin, "--comtree", COMTREES])?;
         let cpu = process_cpu_time(server.process())?;
-        let attacker = flood.map(|flood| {
-            let length = trace.seconds();
-            flood.start(&server, (length / 4.0, length / 2.0))
-        });
+        let length = trace.seconds();
+        let start = |flood: Flood<'_>| flood.start(&server, (length / 4.0, length / 2.0));
+        let attackers = flood.map_or(Ok(Vec::new()), start)?;
         let config = CrowdConfig {
             relays: vec![server.address.into()],
             comtree: Comtree(1),
@@ -168,26 +176,31 @@ impl FloodBench {
         };
         let report = canopy_bots::run(&config, trace, None, &AtomicBool::new(false), |_| ())?;
         let cpu = process_cpu_time(server.process())?.saturating_sub(cpu);
-        let offered = match attacker.transpose()? {
-            Some(attacker) => offered_by(attacker)?,
-            None => Offered::default(),
-        };
+        let offered = attackers.into_iter().map(offered_by).sum::<anyhow::Result<Offered>>()?;
         Ok(FloodRow::new(name, offered, &report, cpu, server.stop()?))
     }
 }
 
-impl Flood {
-    /// Starts an attacker that waits, floods, tells what it has sent, and ends.
-    fn start(self, server: &Server, (wait, length): (f64, f64)) -> anyhow::Result<Child> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["bench", "attacker", "--what", self.attack.name()]);
-        command.args(["--relay", &server.address.to_string()]);
-        command.args(["--wait", &wait.to_string(), "--seconds", &length.to_string()]);
-        if self.is_elsewhere {
-            command.arg("--elsewhere");
-        }
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
-        end_with_parent(&mut command).spawn().context("cannot start the attacker")
+impl Flood<'_> {
+    fn name(self) -> &'static str {
+        if let [attack] = self.attacks { attack.name() } else { "together" }
+    }
+
+    /// Starts attackers that wait, flood, tell what they have sent, and end.
+    fn start(self, server: &Server, (wait, length): (f64, f64)) -> anyhow::Result<Vec<Child>> {
+        let start = |attack: &Attack| {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.args(["bench", "attacker", "--what", attack.name()]);
+            command.args(["--relay", &server.address.to_string()]);
+            command.args(["--wait", &wait.to_string(), "--seconds", &length.to_string()]);
+            command.args(["--strength", &self.strength.to_string()]);
+            if self.is_elsewhere {
+                command.arg("--elsewhere");
+            }
+            command.stdin(Stdio::null()).stdout(Stdio::piped());
+            end_with_parent(&mut command).spawn().context("cannot start an attacker")
+        };
+        self.attacks.iter().map(start).collect()
     }
 }
 
@@ -219,6 +232,7 @@ impl Tally {
         let offered = Offered {
             packets_per_second: middle(|walk| walk.offered.packets_per_second),
             megabits_per_second: middle(|walk| walk.offered.megabits_per_second),
+            updates_heard: middle(|walk| walk.offered.updates_heard as f64) as u64,
         };
         let is_flood = self.walks.first()?.age_p99_ratio_elsewhere.is_some();
         let elsewhere = middle(|walk| walk.age_p99_ratio_elsewhere.unwrap_or_default());
