@@ -4,14 +4,15 @@ use crate::output::print_line;
 use crate::settings::{RelayArgs, RelaySettings, key};
 use crate::trust;
 use canopy_client::RelayKey;
-use canopy_engines::current_user;
-use canopy_net::{KernelDrops, SEND_BUFFER};
+use canopy_engines::{Uring, current_user};
+use canopy_net::{Feature, KernelDrops, SEND_BUFFER, Socket, SocketOptions};
 use canopy_node::{Command, EngineInUse, NodeConfig, RunningRelay};
+use canopy_wire::Lane;
 use clap::Args;
 use serde::Serialize;
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::ExitCode;
@@ -24,8 +25,12 @@ const HEADERS: u64 = 8 + 40;
 /// may have had another.
 const CLOCK_ALLOWANCE: Duration = Duration::from_secs(24 * 3600);
 
+/// Files of a data thread beside its sockets, and of the rest of a relay.
+const FILES_OF_A_THREAD: u64 = 8;
+const OTHER_FILES: u64 = 64;
+
 /// Looks at this host as a relay with the same settings would find it: its ports, its buffers, its
-/// send engines, its clocks. Starts a relay for a moment and stops it. The exit status is 1 if it
+/// send engines, its kernel, its clocks. Starts a relay for a moment and stops it. The exit status is 1 if it
 /// would not run; what would only make it slower or lossier is a warning, each with its remedy.
 #[derive(Args)]
 pub(crate) struct DoctorCommand {
@@ -113,6 +118,7 @@ fn checks(settings: anyhow::Result<RelaySettings>) -> Vec<Check> {
             checks.extend(page("metrics", settings.metrics));
             checks.extend(page("console", settings.console));
             checks.push(processors(usize::from(settings.node.threads)));
+            checks.push(open_files(canopy_net::open_files(), u64::from(settings.node.threads)));
         }
         Err(error) => {
             let remedy = "the message names the place and what would do";
@@ -121,8 +127,10 @@ fn checks(settings: anyhow::Result<RelaySettings>) -> Vec<Check> {
     }
     checks.push(send_buffer(number_in("/proc/sys/net/core/wmem_max"), current_user() == 0));
     checks.push(kernel_drops(KernelDrops::read()));
+    checks.extend(kernel_features());
     checks.extend(clock_source());
     checks.push(wall_clock(SystemTime::now(), written()));
+    checks.push(clock_sync(canopy_net::is_clock_synchronised()));
     checks.push(ciphers());
     checks
 }
@@ -245,6 +253,55 @@ fn processors(threads: usize) -> Check {
     Check::warning("processors", found, remedy)
 }
 
+/// Each data thread has a socket for each lane and one for strangers, and a few more files; the rest has
+/// some for pages, a controller and logs.
+fn open_files(most: u64, threads: u64) -> Check {
+    let needed = OTHER_FILES + threads * (u64::from(Lane::COUNT) + 1 + FILES_OF_A_THREAD);
+    let found = format!("{most} may be open, {needed} are needed for {threads} data threads");
+    if most >= needed {
+        return Check::ok("open files", found);
+    }
+    let remedy = format!("ulimit -n {needed}, LimitNOFILE={needed} in a unit, or fewer --threads");
+    Check::bad("open files", Outcome::Failed, found, remedy)
+}
+
+/// What makes a relay fast; without any of it, it runs.
+fn kernel_features() -> Vec<Check> {
+    let mut checks = match canopy_net::socket_features() {
+        Ok(features) => features.into_iter().map(kernel_feature).collect(),
+        Err(error) => {
+            let remedy = "let this process have UDP sockets on 127.0.0.1";
+            vec![Check::warning("kernel features", error.to_string(), remedy)]
+        }
+    };
+    let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let socket = Socket::bind(here, &SocketOptions::default());
+    checks.push(match socket.and_then(|socket| Uring::new(&socket)) {
+        Ok(_) => Check::ok("io_uring", "many sends in one system call, for --engine uring"),
+        Err(error) => {
+            let remedy =
+                "none is needed unless you want --engine uring; the message says what would do";
+            Check {
+                outcome: Outcome::Ok,
+                ..Check::warning("io_uring", format!("{error:#}"), remedy)
+            }
+        }
+    });
+    checks
+}
+
+fn kernel_feature(feature: Feature) -> Check {
+    let Feature { name, good_for, since, tried } = feature;
+    match tried {
+        Ok(()) => Check::ok(name, good_for),
+        Err(error) => Check::warning(
+            name,
+            format!("not here, so there is no way that {good_for}: {error}"),
+            format!("use Linux {since} or newer, and a sandbox that lets setsockopt pass"),
+        ),
+    }
+}
+
 fn send_buffer(most: Option<u64>, is_root: bool) -> Check {
     match most.filter(|most| *most < SEND_BUFFER as u64 && !is_root) {
         None => Check::ok("send buffer", format!("{SEND_BUFFER} bytes can be had")),
@@ -323,18 +380,26 @@ fn wall_clock(now: SystemTime, written: Option<SystemTime>) -> Check {
     Check::ok("time of day", "plausible")
 }
 
+/// Whether something keeps it right: tokens, leases and logs of several hosts go by it.
+fn clock_sync(is_synchronised: io::Result<bool>) -> Check {
+    const CHECK: &str = "clock sync";
+    const REMEDY: &str = "run chronyd or systemd-timesyncd (timedatectl set-ntp true), here or, in a \
+                          container, on its host";
+    match is_synchronised {
+        Ok(true) => Check::ok(CHECK, "the kernel says that its clock is kept right"),
+        Ok(false) => {
+            let found = "nothing keeps the clock right, by which tokens and leases begin and end";
+            Check::warning(CHECK, found, REMEDY)
+        }
+        Err(error) => Check::warning(CHECK, format!("the kernel does not tell: {error}"), REMEDY),
+    }
+}
+
 fn ciphers() -> Check {
-    #[cfg(target_arch = "x86_64")]
-    let has_aes = std::arch::is_x86_feature_detected!("aes");
-    #[cfg(target_arch = "aarch64")]
-    let has_aes = std::arch::is_aarch64_feature_detected!("aes");
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let has_aes = false;
-    if has_aes {
+    if canopy_net::has_aes() {
         return Check::ok("processor", "it has instructions for AES");
     }
-    let remedy =
-        "sealing packets will cost about twice as much; a virtual machine may be hiding them";
+    let remedy = "sealing with ChaCha20-Poly1305 costs about twice as much; a virtual machine may be hiding them";
     Check::warning("processor", "it has no instructions for AES", remedy)
 }
 
@@ -361,6 +426,21 @@ mod tests {
         let later = SystemTime::now() + 2 * CLOCK_ALLOWANCE;
         assert_eq!(wall_clock(SystemTime::now(), Some(later)).outcome, Outcome::Warning);
         assert_eq!(wall_clock(later, Some(SystemTime::now())).outcome, Outcome::Ok);
+        assert_eq!(open_files(1024, 8).outcome, Outcome::Ok);
+        let few = open_files(1024, 64);
+        assert!(
+            few.outcome == Outcome::Failed && in_words(&few).contains("ulimit -n 1152"),
+            "{few:?}"
+        );
+        assert_eq!(clock_sync(Ok(true)).outcome, Outcome::Ok);
+        for unsure in [Ok(false), Err(ErrorKind::PermissionDenied.into())] {
+            let found = clock_sync(unsure);
+            assert!(found.outcome == Outcome::Warning && in_words(&found).contains("chronyd"));
+        }
+        let feature = |tried| Feature { name: "UDP_GRO", good_for: "x", since: "5.0", tried };
+        assert_eq!(kernel_feature(feature(Ok(()))).outcome, Outcome::Ok);
+        let missing = kernel_feature(feature(Err(ErrorKind::Unsupported.into())));
+        assert!(missing.outcome == Outcome::Warning && in_words(&missing).contains("Linux 5.0"));
     }
 
     #[test]

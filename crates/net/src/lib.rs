@@ -9,6 +9,7 @@ mod address;
 mod clock;
 mod control;
 mod engine;
+mod features;
 mod kernel_drops;
 mod listener;
 mod options;
@@ -23,6 +24,7 @@ mod wait;
 
 pub use clock::Clock;
 pub use engine::{Full, Mmsg, SendEngine, SendReport, Sendto, Sent};
+pub use features::{Feature, is_clock_synchronised, open_files, socket_features};
 pub use kernel_drops::KernelDrops;
 pub use listener::{SEND_BUFFER, ThreadSockets, listen};
 pub use options::set_receive_buffer;

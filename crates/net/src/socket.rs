@@ -253,6 +253,11 @@ impl Socket {
         })
     }
 
+    /// Whether the kernel joins datagrams that arrive together.
+    pub(crate) fn probe_receive_offload(&self) -> io::Result<()> {
+        self.set_option(libc::SOL_UDP, libc::UDP_GRO, &0)
+    }
+
     fn set_option<T>(&self, level: i32, name: i32, value: &T) -> io::Result<()> {
         set_option(&self.inner, level, name, value)
     }
