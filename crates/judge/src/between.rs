@@ -2,26 +2,9 @@
 //! that was too slow misses them, and the relay counts each, once for the thread.
 
 use crate::oracle::Oracle;
+use crate::threads::Between;
 use crate::window::Update;
-use canopy_wire::Address;
 use std::collections::BTreeSet;
-
-/// What the relay says of its data threads.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Between {
-    threads: u16,
-    /// Updates that were lost between them.
-    lost: u64,
-}
-
-impl Between {
-    /// One data thread: nothing is lost.
-    pub(crate) const NOTHING: Between = Between { threads: 1, lost: 0 };
-
-    fn thread(self, address: Address) -> u16 {
-        address.endpoint() % self.threads
-    }
-}
 
 impl Oracle {
     /// The relay has so many data threads, and says that it has lost so many updates between them. To

@@ -18,6 +18,7 @@ mod rules;
 mod seats;
 mod standing;
 mod tally;
+mod threads;
 mod window;
 
 pub use books::{Books, Limits, Page};

@@ -9,10 +9,10 @@
 //! An update costs what its receivers cost, not what all participants cost: who is subscribed is
 //! kept by group. Once no copy can be on its way any more it is forgotten.
 
-use crate::between::Between;
 use crate::rules::Rules;
 use crate::standing::Standing;
 use crate::tally::Tally;
+use crate::threads::Between;
 use crate::window::{Publish, Update, Window};
 use canopy_session::Event;
 use canopy_wire::{Address, Comtree, Group, Level, Time};

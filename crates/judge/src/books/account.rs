@@ -1,29 +1,16 @@
 //! What an ip:port and the relay have sent each other, and what was agreed between them.
 
 use super::Verdict;
-use super::sessions::Sessions;
-use crate::conduct::{Conducts, Nonce};
-use canopy_session::LoggedKeys;
+use super::sessions::{Agreed, Sessions};
+use crate::conduct::Conducts;
 use canopy_wire::{
-    Address, Challenge, Class, Comtree, Connected, Cookie, Downlink, Joined, Kind, Packet,
-    SEAL_LEN, SessionId, Tag,
+    Address, Challenge, Class, Connected, Cookie, Downlink, Kind, Packet, SEAL_LEN, SessionId, Tag,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 /// Cookies that are kept of an ip:port: far more than it asks for while any of them holds.
 const MAX_COOKIES: usize = 4096;
-
-/// What the relay told a participant of its session.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Agreed {
-    pub(super) id: SessionId,
-    pub(super) nonce: Nonce,
-    pub(super) comtree: Comtree,
-    pub(super) address: Address,
-    pub(super) max_datagram: u16,
-    pub(super) downlink: Downlink,
-}
 
 /// What an ip:port and the relay have sent each other.
 #[derive(Debug, Default)]
@@ -36,14 +23,6 @@ pub(super) struct Account {
     pub(super) is_proved: bool,
     /// The session that it was told of last.
     pub(super) session: Option<Agreed>,
-}
-
-impl Agreed {
-    pub(super) fn with(keys: &LoggedKeys) -> Agreed {
-        let LoggedKeys { session: id, nonce, comtree, joined, .. } = *keys;
-        let Joined { address, max_datagram, downlink, .. } = joined;
-        Agreed { id, nonce, comtree, address, max_datagram, downlink }
-    }
 }
 
 impl Account {

@@ -4,10 +4,9 @@
 //! for good. Some of those are kept, because what they were sent may be on its way still. So this grows
 //! with the most sessions that there ever are at a time, and not with time.
 
-use super::account::Agreed;
 use crate::conduct::Nonce;
 use canopy_session::LoggedKeys;
-use canopy_wire::{Address, Comtree, Lane, Sealed, SessionId};
+use canopy_wire::{Address, Comtree, Downlink, Joined, Lane, Sealed, SessionId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Sessions of a place that are known: the one that is there, and those before it.
@@ -37,6 +36,25 @@ pub(super) struct Sessions {
 struct Known {
     keys: LoggedKeys,
     taken: Taken,
+}
+
+/// What the relay told a participant of its session.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Agreed {
+    pub(super) id: SessionId,
+    pub(super) nonce: Nonce,
+    pub(super) comtree: Comtree,
+    pub(super) address: Address,
+    pub(super) max_datagram: u16,
+    pub(super) downlink: Downlink,
+}
+
+impl Agreed {
+    pub(super) fn with(keys: &LoggedKeys) -> Agreed {
+        let LoggedKeys { session: id, nonce, comtree, joined, .. } = *keys;
+        let Joined { address, max_datagram, downlink, .. } = joined;
+        Agreed { id, nonce, comtree, address, max_datagram, downlink }
+    }
 }
 
 /// Numbers of packets that were taken, as far behind the newest as any may come.

@@ -1,4 +1,4 @@
-use super::account::Agreed;
+use super::sessions::Agreed;
 use super::*;
 use canopy_relay::{
     ADDRESS_REST, Budgets, ComtreeConfig, Gate, Mode, Places, RelayConfig, Siblings,
