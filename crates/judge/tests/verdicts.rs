@@ -191,7 +191,7 @@ fn a_subscription_takes_its_time_to_other_relays_and_no_longer() {
     }
 }
 
-/// Of two data threads, participants 0 and 2 are on one, and 1 and 3 on the other.
+/// Participants 0 and 2 are on one of two data threads, and 1 and 3 on the other.
 #[test]
 fn what_is_lost_between_threads_is_excused_as_far_as_it_is_counted() {
     let outcome = |counted: u64, came_to: &[usize]| {

@@ -167,8 +167,8 @@ mod tests {
         deal(&mut threads, 2);
         assert_eq!(fill(&mut threads, 1), 0, "what is taken is kept");
         (0..15).for_each(|_| threads.iter_mut().for_each(|thread| thread.give_back(0)));
-        // Of the first comtree one thread has 60 and the other 10, where 12 are its own on each: 48 of 52
-        // that are common are taken.
+        // The first comtree has 60 on one thread and 10 on the other, where 12 are its own on each: 48 of the
+        // 52 that are common are taken.
         assert_eq!(fill(&mut threads, 1), 12 + 12 + 4);
         assert_eq!(fill(&mut threads, 0), 2);
         deal(&mut threads, 1);

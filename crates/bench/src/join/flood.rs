@@ -89,7 +89,7 @@ fn with_false_signature(token: &str) -> anyhow::Result<String> {
     Ok(format!("{}{other}{}.{footer}", &signed[..at], &signed[at + 1..]))
 }
 
-/// So many characters before its end the signature's second half is in its middle.
+/// How many characters before the end of a token the middle of its signature's second half is.
 const SIGNATURE_MIDDLE: usize = 20;
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ pub(super) struct Sessions {
     by_nonce: BTreeMap<Nonce, Serial>,
     /// The one that was given an address last.
     by_address: BTreeMap<(Comtree, Address), Serial>,
-    /// Of each number, the one whose participant was told of it last.
+    /// By number: the one whose participant was told of it last.
     told: BTreeMap<SessionId, Serial>,
 }
 
