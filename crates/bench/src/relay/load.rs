@@ -4,6 +4,7 @@
 use super::cases::{Case, Scenario};
 use crate::members::{Heard, Members, session};
 use anyhow::Context;
+use canopy_batch::MAX_SEND_BYTES;
 use canopy_net::{Socket, SocketOptions, process_cpu_time};
 use canopy_session::Session;
 use canopy_wire::{Flags, Group, Level, MAX_DATAGRAM, Time, Weight};
@@ -284,8 +285,8 @@ impl Load {
         }
     }
 
-    /// Publishes `count` updates, in as few segmented sends as there are runs of one length: a
-    /// record's series takes more bytes the higher it is.
+    /// Publishes `count` updates, in as few segmented sends as there are runs of one length that the
+    /// kernel takes: a record's series takes more bytes the higher it is.
     fn publish(&mut self, member: usize, count: u32, now: Time) -> anyhow::Result<()> {
         let mut payload = [0; MAX_DATAGRAM];
         let payload = &mut payload[..self.case.bytes];
@@ -308,7 +309,7 @@ impl Load {
                     payload.len()
                 }
             };
-            if one != segment && len > 0 {
+            if len > 0 && (one != segment || len + one > MAX_SEND_BYTES) {
                 send_run(&member.socket, &datagrams[..len], segment)?;
                 datagrams.copy_within(len..len + one, 0);
                 len = 0;
