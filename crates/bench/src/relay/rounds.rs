@@ -30,9 +30,24 @@ struct Ours {
     pairs: Vec<(Measured, Measured)>,
 }
 
-/// One member of a bench may bring a relay all that it can take.
-pub(crate) const UNLIMITED: [&str; 6] =
-    ["--member-up-packets", "0", "--member-up-bits", "0", "--subscription-changes", "0"];
+/// One member of a bench may bring a relay all that it can take, all members may be of one ip, and nobody is
+/// sent less because of what is found of its path.
+pub(crate) const UNLIMITED: [&str; 14] = [
+    "--member-up-packets",
+    "0",
+    "--member-up-bits",
+    "0",
+    "--subscription-changes",
+    "0",
+    "--handshakes-per-ip",
+    "0",
+    "--handshakes-per-prefix",
+    "0",
+    "--sessions-per-ip",
+    "0",
+    "--path-budgets",
+    "off",
+];
 /// In the end nobody waits for members that are not served any more.
 const NO_DRAIN: [&str; 2] = ["--drain-ms", "0"];
 

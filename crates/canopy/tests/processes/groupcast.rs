@@ -94,7 +94,8 @@ fn fits_follow_from_rows_of_several_sizes() {
 
 #[test]
 fn a_relay_between_two_hosts_is_measured_with_the_clone_engines() {
-    let case = ["--scenario", "ceiling", "--n", "3", "--bytes", "100", "--gro", "off"];
+    // More participants of one ip than a relay takes elsewhere.
+    let case = ["--scenario", "ceiling", "--n", "90", "--bytes", "100", "--gro", "off"];
     let short = ["--rounds", "1", "--seconds", "0.2", "--netns", "--json"];
     let engines = ["tc-bpf", "xdp", "gso"];
     let bench = ["bench", "relay", "--engine", "tc-bpf,xdp,gso"];
@@ -104,8 +105,16 @@ fn a_relay_between_two_hosts_is_measured_with_the_clone_engines() {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
-    let measured: Vec<Value> = lines(&output).iter().map(|row| row["engine"].clone()).collect();
+    let rows = lines(&output);
+    let measured: Vec<Value> = rows.iter().map(|row| row["engine"].clone()).collect();
     assert_eq!(measured, engines, "nothing is left out\n{said}");
+    for row in rows {
+        assert!(row["deliveries"].as_u64() > Some(0), "{row}");
+        assert!(
+            row["drops"]["thinned"].is_null(),
+            "the relay sends all that it is asked to: {row}"
+        );
+    }
 }
 
 #[test]
