@@ -69,6 +69,7 @@ impl RelayBench {
         if !(0.1..=600.0).contains(&seconds) {
             bail!("--seconds {seconds} is out of range; choose 0.1 to 600");
         }
+        self.check_keys()?;
         let cases = self.filters.cases(self.quick);
         if cases.is_empty() {
             bail!("no case passes these filters; without filters there are {}", Case::all().len());
@@ -115,6 +116,19 @@ impl RelayBench {
         let missing = missing.map(ToString::to_string).unwrap_or_default();
         ensure!(missing.is_empty(), "{missing} was asked for, and took no part; see why above");
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// A row would bear the name of an engine that did nothing.
+    fn check_keys(&self) -> anyhow::Result<()> {
+        let clones =
+            |engine: &&EngineChoice| matches!(engine, EngineChoice::Named(name) if name.clones());
+        match self.engine.iter().find(clones) {
+            Some(engine) if self.keys.contains(&Keys::Member) => bail!(
+                "--engine {engine} copies only what is the same for all, and with a key for each member \
+                 nothing is; add --keys none or --keys group"
+            ),
+            _ => Ok(()),
+        }
     }
 
     /// The engines asked for, without those that a relay cannot have here, which is said.

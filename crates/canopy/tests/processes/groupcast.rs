@@ -98,7 +98,7 @@ fn a_relay_between_two_hosts_is_measured_with_the_clone_engines() {
     let case = ["--scenario", "ceiling", "--n", "90", "--bytes", "100", "--gro", "off"];
     let short = ["--rounds", "1", "--seconds", "0.2", "--netns", "--json"];
     let engines = ["tc-bpf", "xdp", "gso"];
-    let bench = ["bench", "relay", "--engine", "tc-bpf,xdp,gso"];
+    let bench = ["bench", "relay", "--engine", "tc-bpf,xdp,gso", "--keys", "none"];
     let output = run(&[&bench[..], &case, &short].concat());
     if let Some(why) = cannot_run(&output) {
         return println!("skipped: {why}");
@@ -121,7 +121,11 @@ fn a_relay_between_two_hosts_is_measured_with_the_clone_engines() {
 fn an_engine_that_cannot_take_part_is_told_with_the_reason() {
     let case = ["--scenario", "ceiling", "--n", "3", "--bytes", "100", "--gro", "off"];
     let short = ["--rounds", "1", "--seconds", "0.2", "--json"];
-    let output = run(&[&["bench", "relay", "--engine", "gso,xdp"], &case[..], &short].concat());
+    let bench = ["bench", "relay", "--engine", "gso,xdp"];
+    let output = run(&[&bench[..], &case, &short].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("--keys none"), "{said}");
+    let output = run(&[&bench[..], &["--keys", "none"], &case, &short].concat());
     if let Some(why) = cannot_run(&output) {
         return println!("skipped: {why}");
     }
