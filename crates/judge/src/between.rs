@@ -3,8 +3,7 @@
 
 use crate::oracle::Oracle;
 use crate::threads::Between;
-use crate::window::Update;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Oracle {
     /// The relay has so many data threads, and says that it has lost so many updates between them. To
@@ -20,27 +19,20 @@ impl Oracle {
             return Vec::new();
         };
         let own = self.between.thread(update.publish.src);
+        let threads_of = |came: bool| {
+            let receivers = update.receivers.iter().filter(move |(_, one)| one.came == came);
+            receivers.filter_map(|(who, one)| Some((who, self.between.thread(one.address?))))
+        };
+        let of_missing: BTreeMap<u32, u16> = threads_of(false).collect();
         let mut threads: BTreeSet<u16> =
-            missing.iter().filter_map(|who| self.thread_of(*who)).collect();
-        threads.retain(|thread| *thread != own && !self.came_to(*thread, update));
+            missing.iter().filter_map(|who| of_missing.get(who).copied()).collect();
+        let reached: BTreeSet<u16> = threads_of(true).map(|(_, thread)| thread).collect();
+        threads.retain(|thread| *thread != own && !reached.contains(thread));
         while self.tally.lost_between_threads + threads.len() as u64 > self.between.lost {
             threads.pop_last();
         }
         self.tally.lost_between_threads += threads.len() as u64;
-        let is_lost =
-            |who: &mut u32| self.thread_of(*who).is_some_and(|thread| threads.contains(&thread));
+        let is_lost = |who: &mut u32| of_missing.get(who).is_some_and(|one| threads.contains(one));
         missing.extract_if(.., is_lost).collect()
-    }
-
-    /// The data thread that a participant is on.
-    fn thread_of(&self, participant: u32) -> Option<u16> {
-        let address = self.standings[participant as usize].last_address();
-        address.map(|address| self.between.thread(address))
-    }
-
-    /// Whether somebody on a data thread got an update.
-    fn came_to(&self, thread: u16, update: &Update) -> bool {
-        let mut came = update.receivers.iter().filter(|(_, receiver)| receiver.came);
-        came.any(|(who, _)| self.thread_of(who) == Some(thread))
     }
 }

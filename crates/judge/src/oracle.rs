@@ -237,7 +237,7 @@ impl Oracle {
                 None => standing.has_address(publish.dst),
             };
             if standing.is_in_the_world() && !is_spared && listens {
-                receivers.due(*who);
+                receivers.due(*who, standing.last_address());
             }
         }
         self.window.publish(Update::new(publish, comtree, connection, now, receivers))
@@ -359,6 +359,7 @@ impl Oracle {
         let receiver = update.receivers.of(participant as u32);
         let is_first = !receiver.came;
         receiver.came = true;
+        receiver.address = receiver.address.or(standing.last_address());
         self.tally.thinned -= u64::from(core::mem::take(&mut receiver.left_out));
         receiver.handed += u32::from(!carriage.copy);
         // A newcomer may get an update through its last session, too, if another data thread

@@ -51,6 +51,8 @@ pub(crate) struct Receiver {
     pub(crate) lost: bool,
     /// It was judged to be left out for it. It may still come: it may wait for longer than that.
     pub(crate) left_out: bool,
+    /// The address that it had then: it may have another on another data thread since.
+    pub(crate) address: Option<Address>,
 }
 
 /// Participants whom an update concerns, in order.
@@ -84,8 +86,9 @@ impl Update {
 
 impl Receivers {
     /// A participant that must get the update; later ones come in order.
-    pub(crate) fn due(&mut self, participant: u32) {
-        self.of(participant).due = true;
+    pub(crate) fn due(&mut self, participant: u32, address: Option<Address>) {
+        let receiver = self.of(participant);
+        (receiver.due, receiver.address) = (true, address);
     }
 
     /// What became of the update at a participant.

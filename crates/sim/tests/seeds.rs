@@ -53,6 +53,9 @@ fn seeds_that_found_something_pass() {
     check(181..182);
     check(482..483);
     check(145..146);
+    // Updates were lost on the way to a data thread, and who missed them joined on another one since.
+    check(310_365..310_366);
+    check(312_643..312_644);
 }
 
 #[test]
