@@ -350,6 +350,7 @@ mod tests {
         watch.command(Command::Drain);
         assert_eq!(watch.health(), Health::Draining);
     }
+
     #[test]
     fn a_full_queue_holds_nobody_up_for_ever() {
         let (shared, mut queues): (Vec<_>, Vec<_>) = (0..2).map(|_| Shared::new().unwrap()).unzip();

@@ -101,7 +101,7 @@ impl Case {
     }
 
     fn is_quick(&self) -> bool {
-        // The load and the relay send most at once in the ceiling: so that with the longest payload, too.
+        // In the ceiling, load and relay send the most at once, so it is tried with the longest payload, too.
         let is_one = match self.scenario {
             Scenario::Crowd => self.bytes == 100 && self.tick_ms != 5,
             Scenario::Ceiling => true,
