@@ -125,6 +125,8 @@ const QUIET: Duration = Duration::from_secs(3);
 const WAITS: Duration = Duration::from_millis(4500);
 /// The least that the relay believes a path to bear, in bits a second.
 const SLOWEST_PATH: u64 = 16_000;
+/// From here on what delays differ by can look like a queue.
+const NOISY: Duration = Duration::from_millis(50);
 /// In which time a budget holds an update of every flow.
 const ALL_FLOWS: u64 = 2;
 /// Between the end of all patience and the beginning of the quiet.
@@ -226,12 +228,13 @@ impl Scenario {
         }
     }
 
-    /// By how much the end comes later where reports are lost: the relay may think there that any path is
-    /// among the slowest, and all that waits for one has to come.
+    /// By how much the end comes later where reports are lost, or where delays differ much by themselves: the
+    /// relay may think there that any path is among the slowest, and all that waits for one has to come.
     fn slow_paths(&self) -> Duration {
-        match self.weather {
-            Weather::Lossy | Weather::Narrow | Weather::Storm => self.longest_wait(),
-            _ => Duration::ZERO,
+        let loses = matches!(self.weather, Weather::Lossy | Weather::Narrow | Weather::Storm);
+        match loses || self.links.iter().any(|[_, down]| down.jitter >= NOISY) {
+            true => self.longest_wait(),
+            false => Duration::ZERO,
         }
     }
 

@@ -49,17 +49,20 @@ const PLRREF: f64 = 0.02;
 const LOSS_MEMORY: f64 = 300.0;
 const LOSS_FADES: f64 = 1.0;
 const LOSS_MOST: f64 = 0.06;
-/// The delay is the least of so long (`DFILT`), at most of [`DELAYS`] reports.
-const DFILT: Duration = Duration::from_millis(120);
-const DELAYS: usize = 3;
+/// The delay is the least of those in this time, at most of [`DELAYS`] reports.
+const LEAST_OF: Duration = Duration::from_millis(120);
+const DELAYS: usize = 8;
+/// Where delays differ by themselves, it is the least of more of them, in up to this time (`DFILT`).
+const DFILT: Duration = Duration::from_millis(1500);
 
-/// Delays differ by themselves: radio does it, and a busy machine. The average step between so many counts,
-/// so many times, and no step more than this.
-const NOISE_MOST: f64 = 0.030;
+/// Delays differ by themselves: radio does it, and a busy machine. A queue goes up for a while and then down; what
+/// goes up and down from one report to the next is noise. This is the most that counts of one turn, over how many
+/// reports it is averaged, and how many times the average an aim is raised by.
+const NOISE_MOST: f64 = 0.150;
 const NOISE_MEMORY: f64 = 12.0;
-const NOISE_PART: f64 = 1.5;
-/// With more of it, a delay is believed once it was seen twice.
-const NOISE_MUCH: f64 = 0.015;
+const NOISE_PART: f64 = 2.5;
+/// For each time that the noise is this long, the delay is the least of one more report.
+const NOISE_OF_ONE: f64 = 0.0025;
 
 /// The signal that a rate of 1 Mbit/s aims at, in seconds, and the limits of it.
 const AIM_AT_1M: f64 = 0.017;
@@ -117,11 +120,12 @@ pub(crate) struct Controller {
     /// `r_ref`, in bits a second.
     rate: f64,
     base: BaseDelay,
-    /// The last delays of the queue in seconds, and when they were seen.
+    /// By how much the last delays were above the least one, in seconds, and when they were seen; the
+    /// newest first.
     delays: [(Time, f64); DELAYS],
-    /// How much the last delay was above the least one, in seconds, and by how much one differs from the
-    /// one before on average.
-    above: f64,
+    /// By how much the last delay differed from the one before, and by how much delays differ by themselves
+    /// on average, in seconds.
+    step: f64,
     noise: f64,
     /// Bits that arrived between the last two reports, and in how many seconds.
     arrived: (f64, f64),
@@ -153,7 +157,7 @@ impl Controller {
             rate: FIRST_RATE as f64,
             base: BaseDelay::new(now, one_way),
             delays: [(now, 0.0); DELAYS],
-            above: 0.0,
+            step: 0.0,
             noise: 0.0,
             arrived: (0.0, 0.0),
             loss: 0.0,
@@ -193,12 +197,13 @@ impl Controller {
         let signal = queue + DLOSS * (self.loss / PLRREF).powi(2);
         // What was lost before is answered already.
         let sign = if has_lost { signal } else { queue };
-        let aim = aim(self.rate) + self.serialisation(seen) + NOISE_PART * self.noise;
+        let short = aim(self.rate) + self.serialisation(seen);
+        let aim = short + NOISE_PART * self.noise;
         if signal > QEPS.max(aim / 2.0) {
             self.congested_at = now;
             self.gamma = GAMMA_FIRST;
         }
-        if self.above < aim / 4.0 {
+        if self.delays[0].1 < short / 4.0 {
             self.empty_at = now;
         }
         // How long it takes until the effect of an increase is seen.
@@ -254,22 +259,26 @@ impl Controller {
     fn queue(&mut self, seen: &Seen) -> (f64, bool) {
         let (now, held) = (seen.now, seconds(seen.held));
         let above = f64::from(self.base.above(now, seen.one_way)) * 1e-6;
-        let before = core::mem::replace(&mut self.above, above);
-        // By a wait for one datagram two delays differ anyway.
-        let step = (above - before).abs() - held - 2.0 * self.serialisation(seen);
-        let step = step.clamp(0.0, NOISE_MOST);
-        self.noise += (step - self.noise) / NOISE_MEMORY;
-        let (delay, delay_before) = ((above - held).max(0.0), self.delays[0].1);
+        let before = self.delays[0].1;
+        self.count_noise(above - before, held + self.serialisation(seen));
         self.delays.rotate_right(1);
-        self.delays[0] = (now, delay);
-        // Where delays differ much, one alone is chance, so there are two at least.
-        let least = if self.noise > NOISE_MUCH { 2 } else { 1 };
-        let is_recent = |place: usize, at: Time| place < least || now.since(at) <= DFILT;
-        let recent =
-            self.delays.iter().enumerate().filter(|(place, (at, _))| is_recent(*place, *at));
-        let queue = recent.fold(delay, |least, (_, (_, delay))| least.min(*delay));
-        let stood = delay.min(delay_before) > QEPS || above.min(before) > QEPS + held / 2.0;
-        (queue, stood)
+        self.delays[0] = (now, above);
+        // Where delays differ much, one alone is chance.
+        let many = 1 + (self.noise / NOISE_OF_ONE) as usize;
+        let recent = self.delays.iter().enumerate().filter(|(place, (at, _))| {
+            let age = now.since(*at);
+            age <= LEAST_OF || *place < many && age <= DFILT
+        });
+        let least = recent.fold(above, |least, (_, (_, delay))| least.min(*delay));
+        ((least - held).max(0.0), least.min(before) > QEPS + held / 2.0)
+    }
+
+    /// Counts the step from one delay to the next, of which so much needs no reason.
+    fn count_noise(&mut self, step: f64, excused: f64) {
+        let step = step.signum() * (step.abs() - excused).clamp(0.0, NOISE_MOST);
+        let before = core::mem::replace(&mut self.step, step);
+        let turn = if step * before < 0.0 { step.abs().min(before.abs()) } else { 0.0 };
+        self.noise += (turn - self.noise) / NOISE_MEMORY;
     }
 
     /// How long a datagram takes at the present rate, in seconds: a probe may have to wait for one.

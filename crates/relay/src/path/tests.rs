@@ -145,6 +145,47 @@ fn whoever_is_sent_less_than_its_path_bears_is_not_limited() {
     }
 }
 
+/// What is done in scenes of eight seeds, on average.
+fn on_average(what: impl Fn(u64) -> f64) -> f64 {
+    (1..=8).map(what).sum::<f64>() / 8.0
+}
+
+/// Radio does that to a path that bears far more than is sent.
+#[test]
+fn delays_that_differ_by_themselves_hardly_limit_anything() {
+    for (round_trip, jitter) in
+        [(40, 50), (100, 50), (100, 100), (100, 200), (800, 100), (800, 200)]
+    {
+        for demand in [50_000, 500_000, 2_000_000] {
+            let (round_trip, jitter) = (millis(round_trip), millis(jitter));
+            let scene = Scene { rates: [100_000_000; 3], demand, round_trip, jitter, ..Scene::ONE };
+            let allowed = on_average(|seed| {
+                let limits = &run(scene, seed).limits[0][50..];
+                let share =
+                    |limit: &u64| if *limit == 0 { 1.0 } else { *limit as f64 / demand as f64 };
+                limits.iter().map(|limit| share(limit).min(1.0)).sum::<f64>() / limits.len() as f64
+            });
+            assert!(allowed >= 0.8, "{round_trip:?}, jitter {jitter:?}, {demand}: {allowed:.2}");
+        }
+    }
+}
+
+/// A queue is not seen well there, but neither is the path left empty.
+#[test]
+fn a_bottleneck_where_delays_differ_has_a_queue_no_longer_than_they_do() {
+    for (rate, jitter) in [(256_000, 50), (256_000, 100), (1_000_000, 50), (1_000_000, 100)] {
+        for round_trip in [40, 200] {
+            let (round_trip, most) = (millis(round_trip), 50.0 + jitter as f64);
+            let (rates, demand, jitter) = ([rate; 3], 5 * rate, millis(jitter));
+            let scene = Scene { rates, demand, round_trip, jitter, ..Scene::ONE };
+            let standing = on_average(|seed| after_5_s(&run(scene, seed)).0);
+            let used = on_average(|seed| after_5_s(&run(scene, seed)).1);
+            let what = format!("{rate}, {round_trip:?}, jitter {jitter:?}");
+            assert!(standing <= most && used >= 0.6, "{what}: {standing:.0} ms, {used:.2}");
+        }
+    }
+}
+
 #[test]
 fn probes_are_half_a_percent() {
     for (rate, most) in [(1_000_000, 0.005), (10_000_000, 0.005), (64_000, 0.01)] {
