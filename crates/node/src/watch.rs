@@ -21,6 +21,8 @@ const QUEUE: usize = 256;
 /// How long to wait for room in a queue, and then for an answer; a data thread looks at its queue in
 /// every turn.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// How long to wait for an answer before looking whether the thread has ended.
+const ANSWER_WAIT: Duration = Duration::from_millis(20);
 /// How long to wait for room in a queue before looking again.
 const ROOM_WAIT: Duration = Duration::from_millis(1);
 
@@ -256,13 +258,8 @@ impl RelayWatch {
         let answers = self.ask(concerned, |answer| Request::Change(change.clone(), answer))?;
         let mut first = Ok(());
         for (thread, answer) in answers {
-            let result = match answer.recv_timeout(self.patience) {
-                Ok(result) => result.map_err(ChangeError::Refused),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    Err(ChangeError::NoAnswer(thread))
-                }
-            };
-            first = first.and(result);
+            let result = self.wait_for(thread, &answer);
+            first = first.and(result.and_then(|result| result.map_err(ChangeError::Refused)));
         }
         first
     }
@@ -273,9 +270,7 @@ impl RelayWatch {
     /// If one of them does not answer.
     pub fn inspect(&self) -> Result<Inspection, ChangeError> {
         let answers = self.ask(0..self.shared.len(), Request::Inspect)?;
-        let told = answers.into_iter().map(|(thread, answer)| {
-            answer.recv_timeout(self.patience).map_err(|_| ChangeError::NoAnswer(thread))
-        });
+        let told = answers.into_iter().map(|(thread, answer)| self.wait_for(thread, &answer));
         Ok(Inspection::merge(told.collect::<Result<Vec<_>, _>>()?))
     }
 
@@ -302,6 +297,21 @@ impl RelayWatch {
             }
         };
         threads.map(ask).collect()
+    }
+
+    /// Waits for the answer of a data thread, as long as there can be one.
+    fn wait_for<T>(&self, thread: usize, answer: &Receiver<T>) -> Result<T, ChangeError> {
+        let deadline = Instant::now() + self.patience;
+        loop {
+            // Asked first: what it answered before it ended is there already.
+            let has_ended = self.shared[thread].has_ended();
+            let left = deadline.saturating_duration_since(Instant::now());
+            match answer.recv_timeout(left.min(ANSWER_WAIT)) {
+                Ok(answer) => return Ok(answer),
+                Err(RecvTimeoutError::Timeout) if !has_ended && !left.is_zero() => {}
+                Err(_) => return Err(ChangeError::NoAnswer(thread)),
+            }
+        }
     }
 
     /// Tells every data thread to end, in one way or the other. One whose queue stays full for
@@ -349,6 +359,21 @@ mod tests {
         assert_eq!(watch.apply(Change::Drain), Err(ChangeError::NoAnswer(1)));
         watch.command(Command::Drain);
         assert_eq!(watch.health(), Health::Draining);
+    }
+
+    /// It would wait for an hour otherwise.
+    #[test]
+    fn nobody_waits_for_a_thread_that_ended_with_questions_in_its_queue() {
+        let (shared, queue) = Shared::new().unwrap();
+        let mut watch = RelayWatch::new(vec![shared], Clock::start());
+        watch.patience = Duration::from_secs(3600);
+        let asking = watch.clone();
+        let asked = std::thread::spawn(move || asking.apply(Change::Drain));
+        while queue.is_empty() {
+            std::thread::yield_now();
+        }
+        drop(queue);
+        assert_eq!(asked.join().unwrap(), Err(ChangeError::NoAnswer(0)));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::SharedNet;
 use crate::settings::RelaySettings;
 use canopy_control::{Item, ItemKey};
-use canopy_node::{ChangeError, RelayWatch};
+use canopy_node::{ChangeError, Health, RelayWatch};
 use canopy_overlay::{Net, Seen, changes, member_change, wanted};
 use canopy_relay::{ComtreeConfig, LinkStatus, Refusal};
 use canopy_session::PublicKey;
@@ -59,7 +59,9 @@ impl Controlled {
         cut.iter().for_each(|neighbour| wanted.remove_link(neighbour));
         let mut net = before.clone();
         let result = self.go(&mut net, &wanted);
+        // Whoever is leaving takes nothing any more, and keeps nothing.
         if result.is_err()
+            && self.watch.health() != Health::Draining
             && let Err(why) = self.go(&mut net, &before)
         {
             tracing::error!("what was applied in part could not be taken back: {why}");
