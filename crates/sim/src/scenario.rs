@@ -127,6 +127,8 @@ const WAITS: Duration = Duration::from_millis(4500);
 const SLOWEST_PATH: u64 = 16_000;
 /// From here on what delays differ by can look like a queue.
 const NOISY: Duration = Duration::from_millis(50);
+/// What delays differ by at most where no path may seem to be narrow.
+const STEADY: Duration = Duration::from_millis(5);
 /// In which time a budget holds an update of every flow.
 const ALL_FLOWS: u64 = 2;
 /// Between the end of all patience and the beginning of the quiet.
@@ -225,6 +227,9 @@ impl Scenario {
             && self.budgets.iter().all(Option::is_none);
         if is_drawn && takes_all && config.sabotage.is_none() {
             (self.data_log_words, self.wake_delay) = (words, wake_delay);
+            for [_, down] in &mut self.links {
+                (down.jitter, down.detour) = (down.jitter.min(STEADY), down.detour.min(STEADY));
+            }
         }
     }
 
@@ -232,10 +237,13 @@ impl Scenario {
     /// relay may think there that any path is among the slowest, and all that waits for one has to come.
     fn slow_paths(&self) -> Duration {
         let loses = matches!(self.weather, Weather::Lossy | Weather::Narrow | Weather::Storm);
-        match loses || self.links.iter().any(|[_, down]| down.jitter >= NOISY) {
-            true => self.longest_wait(),
-            false => Duration::ZERO,
-        }
+        if loses || self.is_noisy() { self.longest_wait() } else { Duration::ZERO }
+    }
+
+    /// Whether somebody's delays differ by so much that their path may seem to be narrow.
+    fn is_noisy(&self) -> bool {
+        let detour = |down: &LinkModel| if down.reorders() { down.detour } else { Duration::ZERO };
+        self.links.iter().any(|[_, down]| down.jitter + detour(down) >= NOISY)
     }
 
     /// Whether the quiet at the end is long enough for all that waits.

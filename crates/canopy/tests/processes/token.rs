@@ -85,32 +85,16 @@ key = pyseto.Key.from_paserk(open(sys.argv[1]).read().strip())
 public = pyseto.Key.from_paserk(sys.argv[2])
 footer = {"kid": public.to_paserk_id()}
 claims = {"sub": "player-18", "jti": "5b0c8d2e", "exp": "2099-01-15T09:00:00Z", "cnf": sys.argv[3],
-    "world": "lobby", "comtrees": [{"id": 7, "sub": {"groups": ["0-4095"], "level": 2}}]}
+    "world": "lobby", "comtrees": [{"id": 1, "pub": {"groups": ["0-4095"], "level": 2}}]}
 token = pyseto.Paseto.new().encode(key, claims, footer, b"canopy token v1", serializer=json)
 print(token.decode())
 "#;
-
-#[test]
-fn another_languages_library_issues_a_token() {
-    let folder = tempfile::tempdir().unwrap();
-    let library = folder.path().join("library");
-    let fetch = ["-m", "pip", "-q", "install", PYSETO, "--target"];
-    let fetched = Command::new("python3").args(fetch).arg(&library).output();
-    if !fetched.is_ok_and(|output| output.status.success()) {
-        return println!("skipped: {PYSETO} cannot be fetched; install python3-pip");
-    }
-    let (file, public) = new_key(folder.path(), "a.key");
-    let mut python = Command::new("python3");
-    python.args(["-c", ISSUE, &file, &public, CLIENT_KEY]).env("PYTHONPATH", library);
-    let told = inspect(&text(&python.output().unwrap()), &["--trust", &public]);
-    assert_eq!(told["valid"], true, "{told}");
-    assert_eq!(told["claims"]["comtrees"][0]["sub"]["level"], 2);
-}
 
 /// A trust file with a key, and a client's key with a token of it, all in a folder.
 struct Access {
     folder: tempfile::TempDir,
     signing: String,
+    public: String,
     client: String,
     client_public: String,
 }
@@ -122,7 +106,7 @@ impl Access {
         fs::write(folder.path().join("trust.toml"), format!("keys = [\"{public}\"]")).unwrap();
         let client = folder.path().join("client.key").to_str().unwrap().to_owned();
         let client_public = text(&run(&["token", "client-key", "--out", &client]));
-        Access { folder, signing, client, client_public }
+        Access { folder, signing, public, client, client_public }
     }
 
     fn trust(&self) -> String {
@@ -135,6 +119,20 @@ impl Access {
         text(&run(&[&["token", "issue", "--key", &self.signing][..], &who, &what].concat()))
     }
 
+    /// A token that a library of Python issues; `None` where that cannot be fetched.
+    fn issue_in_python(&self) -> Option<String> {
+        let library = self.folder.path().join("library");
+        let fetch = ["-m", "pip", "-q", "install", PYSETO, "--target"];
+        let fetched = Command::new("python3").args(fetch).arg(&library).output();
+        if !fetched.is_ok_and(|output| output.status.success()) {
+            println!("skipped: {PYSETO} cannot be fetched; install python3-pip");
+            return None;
+        }
+        let mut python = Command::new("python3");
+        python.args(["-c", ISSUE, &self.signing, &self.public, &self.client_public]);
+        Some(text(&python.env("PYTHONPATH", library).output().unwrap()))
+    }
+
     fn relay(&self) -> Server {
         let flags = ["--trust", &self.trust(), "--world", "lobby"];
         Server::start_telling(
@@ -142,6 +140,28 @@ impl Access {
             Stdio::piped(),
         )
     }
+}
+
+#[test]
+fn a_relay_lets_in_by_a_token_that_another_languages_library_issued() {
+    let access = Access::new();
+    let Some(token) = access.issue_in_python() else { return };
+    let told = inspect(&token, &["--trust", &access.public]);
+    assert_eq!(
+        (&told["valid"], &told["claims"]["comtrees"][0]["pub"]["level"]),
+        (&true.into(), &2.into())
+    );
+    let relay = access.relay();
+    let at = relay.address("relay").to_string();
+    let publish = |client: &str| {
+        let flags = ["--relay", &at, "--token", &token, "--client-key", client];
+        run(&[&["pub", "7", "hello"], &flags[..]].concat()).status.success()
+    };
+    assert!(publish(&access.client));
+    let other = access.folder.path().join("other.key").to_str().unwrap().to_owned();
+    text(&run(&["token", "client-key", "--out", &other]));
+    assert!(!publish(&other), "it is stolen");
+    relay.ask_to_end();
 }
 
 #[test]
