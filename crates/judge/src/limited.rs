@@ -5,6 +5,20 @@ use crate::oracle::Oracle;
 use crate::window::Receiver;
 use canopy_wire::{Address, Time};
 use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// An older update that a relay reads so long after a newer one of its flow may take its place: it could be of a
+/// publisher that has begun to count anew.
+const BEGINS_ANEW: Duration = Duration::from_millis(200);
+
+/// The newest update of a flow that was for a receiver.
+struct Newest {
+    id: u64,
+    receiver: Receiver,
+    /// When the relay read it, and when it last read one of the flow.
+    read: Time,
+    last_read: Time,
+}
 
 impl Oracle {
     /// A participant may be sent so much only, until it connects again.
@@ -41,16 +55,21 @@ impl Oracle {
     /// At the end, when nothing has been said for so long that all that waited must have been sent: the
     /// newest update of each flow must have reached every receiver that it was for.
     pub fn check_starved(&mut self, now: Time) {
-        let mut newest: BTreeMap<(u32, u64, Address), (u64, Receiver)> = BTreeMap::new();
-        for (id, update) in self.window.all().filter(|(_, update)| update.read.is_some()) {
-            for (who, receiver) in update.receivers.iter() {
-                if receiver.due {
-                    newest.insert((who, update.connection, update.publish.dst), (id, *receiver));
-                }
+        let mut newest: BTreeMap<(u32, u64, Address), Newest> = BTreeMap::new();
+        for (id, update) in self.window.all() {
+            let Some(read) = update.read else { continue };
+            for (who, receiver) in update.receivers.iter().filter(|(_, receiver)| receiver.due) {
+                let flow = (who, update.connection, update.publish.dst);
+                let before = newest.get(&flow).map_or(read, |before| before.last_read);
+                let last_read = before.max(read);
+                newest.insert(flow, Newest { id, receiver: *receiver, read, last_read });
             }
         }
-        for ((who, ..), (id, receiver)) in newest {
-            let Some(update) = self.window.get(id) else { continue };
+        for ((who, ..), Newest { id, receiver, read, last_read }) in newest {
+            let Some(update) = self.window.get(id).filter(|_| last_read < read + BEGINS_ANEW)
+            else {
+                continue;
+            };
             // Its own comes back in a row that others share only until it says something newer.
             if update.connection == self.standings[who as usize].connection {
                 continue;

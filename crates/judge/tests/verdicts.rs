@@ -213,3 +213,20 @@ fn what_is_lost_between_threads_is_excused_as_far_as_it_is_counted() {
     assert_eq!(outcome(9, &[1, 2]), (2, 0, 0), "its thread had it");
     assert_eq!(outcome(9, &[1, 3]), (2, 0, 0), "the publisher's own thread loses nothing");
 }
+
+/// A relay takes an older update for a newer one if it reads it long after.
+#[test]
+fn what_was_said_last_must_come_unless_something_older_is_read_much_later() {
+    for (older_is_read, starved) in [(None, 2), (Some(250), 2), (Some(310), 0)] {
+        let mut oracle = oracle();
+        let (src, dst) = (address(0), GROUP.address());
+        let older = Publish { publisher: 0, src, dst, level: LEVEL, echo: false, overtaken: false };
+        let older = oracle.publish(at(100), older);
+        publish(&mut oracle, 101, GROUP, LEVEL);
+        if let Some(read) = older_is_read {
+            oracle.read(at(read), 0, &[older]);
+        }
+        oracle.check_starved(at(1_000));
+        assert_eq!(oracle.tally().starved, starved, "{older_is_read:?}");
+    }
+}
