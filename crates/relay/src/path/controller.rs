@@ -49,11 +49,11 @@ const PLRREF: f64 = 0.02;
 const LOSS_MEMORY: f64 = 300.0;
 const LOSS_FADES: f64 = 1.0;
 const LOSS_MOST: f64 = 0.06;
-/// The delay is the least of those in this time, at most of [`DELAYS`] reports.
-const LEAST_OF: Duration = Duration::from_millis(120);
+/// The delay is the least of those in this time (`DFILT`), at most of [`DELAYS`] reports.
+const DFILT: Duration = Duration::from_millis(120);
 const DELAYS: usize = 8;
-/// Where delays differ by themselves, it is the least of more of them, in up to this time (`DFILT`).
-const DFILT: Duration = Duration::from_millis(1500);
+/// Where delays differ by themselves, it is the least of more of them, in up to this time.
+const NOISY_DFILT: Duration = Duration::from_millis(1500);
 
 /// Delays differ by themselves: radio does it, and a busy machine. A queue goes up for a while and then down; what
 /// goes up and down from one report to the next is noise. This is the most that counts of one turn, over how many
@@ -267,7 +267,7 @@ impl Controller {
         let many = 1 + (self.noise / NOISE_OF_ONE) as usize;
         let recent = self.delays.iter().enumerate().filter(|(place, (at, _))| {
             let age = now.since(*at);
-            age <= LEAST_OF || *place < many && age <= DFILT
+            age <= DFILT || *place < many && age <= NOISY_DFILT
         });
         let least = recent.fold(above, |least, (_, (_, delay))| least.min(*delay));
         ((least - held).max(0.0), least.min(before) > QEPS + held / 2.0)

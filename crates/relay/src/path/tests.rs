@@ -165,7 +165,9 @@ fn delays_that_differ_by_themselves_hardly_limit_anything() {
                     |limit: &u64| if *limit == 0 { 1.0 } else { *limit as f64 / demand as f64 };
                 limits.iter().map(|limit| share(limit).min(1.0)).sum::<f64>() / limits.len() as f64
             });
-            assert!(allowed >= 0.8, "{round_trip:?}, jitter {jitter:?}, {demand}: {allowed:.2}");
+            let what = format!("{round_trip:?}, jitter {jitter:?}, {demand}: {allowed:.2}");
+            println!("{what}");
+            assert!(allowed >= 0.8, "{what}");
         }
     }
 }
@@ -180,8 +182,10 @@ fn a_bottleneck_where_delays_differ_has_a_queue_no_longer_than_they_do() {
             let scene = Scene { rates, demand, round_trip, jitter, ..Scene::ONE };
             let standing = on_average(|seed| after_5_s(&run(scene, seed)).0);
             let used = on_average(|seed| after_5_s(&run(scene, seed)).1);
-            let what = format!("{rate}, {round_trip:?}, jitter {jitter:?}");
-            assert!(standing <= most && used >= 0.6, "{what}: {standing:.0} ms, {used:.2}");
+            let what =
+                format!("{rate}, {round_trip:?}, jitter {jitter:?}: {standing:.0} ms, {used:.2}");
+            println!("{what}");
+            assert!(standing <= most && used >= 0.6, "{what}");
         }
     }
 }
