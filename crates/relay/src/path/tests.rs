@@ -1,5 +1,6 @@
 //! What the controller is held to: in simulated networks, and whatever is reported.
 
+use super::Paths;
 use super::controller::{Controller, FIRST_RATE, LEAST_RATE, MOST_RATE, Seen};
 use super::simulation::{Outcome, Scene, run};
 use canopy_wire::Time;
@@ -18,6 +19,25 @@ const TICKS: [Duration; 2] = [Duration::ZERO, millis(50)];
 /// What waits at the bottleneck for 95 % of the time at most, in milliseconds, and how much of it is used.
 fn after_5_s(outcome: &Outcome) -> (f64, f64) {
     (outcome.standing_p95(AFTER_5_S.0), outcome.utilisation(AFTER_5_S.1..595))
+}
+
+#[test]
+fn whoever_gets_a_port_has_another_path_than_whoever_had_it() {
+    let mut paths = Paths::new(1);
+    let mut now = Time::from_millis(1);
+    for member in 0..2 {
+        paths.open(0);
+        paths.begin(0);
+        for number in 1..=3 {
+            assert!(paths.begin_round(now, false));
+            let due = paths.next_of_round(now).flatten().expect("a probe is due");
+            assert_eq!((due.port, due.number), (0, number), "member {member}");
+            assert!(paths.next_of_round(now).is_none());
+            paths.sent(0, 1, canopy_wire::Traffic { datagrams: 1, bytes: 100 });
+            now = now + Duration::from_secs(2);
+        }
+        paths.close(0);
+    }
 }
 
 #[test]

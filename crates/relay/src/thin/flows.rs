@@ -240,4 +240,18 @@ mod tests {
         assert_ne!(other, old);
         assert_eq!(flows.note(Time::from_millis(60_001), key(2, 7), 1.0).unwrap().1, 1.0);
     }
+
+    #[test]
+    fn a_group_in_which_nobody_says_anything_gives_its_place_back() {
+        let (mut flows, mut now) = (Flows::default(), Time::from_millis(1));
+        for group in 0..100 {
+            for src in 0..3 {
+                flows.note(now, key(src, group), 1.0).unwrap();
+            }
+            now = now + FLOW_ENDS;
+            (0..3).for_each(|_| flows.sweep(now, 3));
+        }
+        assert_eq!((flows.len(), flows.groups.len()), (0, 1));
+        assert!(flows.by_group.is_empty());
+    }
 }

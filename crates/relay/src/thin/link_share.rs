@@ -457,6 +457,37 @@ mod tests {
     }
 
     #[test]
+    fn what_a_branch_was_offered_and_sent_is_told_in_bits_a_second() {
+        let (mut shares, mut changed) = (a_link(MEGABIT), Vec::new());
+        for milli in (50..10_000).step_by(50) {
+            shares.offer(4, (10_000, 100));
+            shares.review(Time::from_millis(milli), |_| milli as u32 * 50, &mut changed);
+        }
+        let BranchLoad { offered, sent, allowed } = shares.load_of(4);
+        assert!((1_590_000..=1_600_000).contains(&offered), "{offered}");
+        assert!((399_000..=400_000).contains(&sent), "{sent}");
+        assert_eq!(allowed, shares.share_of(4).bits);
+        assert_eq!(shares.load_of(5), BranchLoad::default(), "there is no such branch");
+    }
+
+    #[test]
+    fn a_branch_leaves_something_for_the_others_if_they_send_at_all() {
+        let room = |others: u64| {
+            let (mut shares, mut changed) = (a_link(MEGABIT), Vec::new());
+            for milli in (50..3_000).step_by(50) {
+                let now = Time::from_millis(milli);
+                shares.advance(now, REVIEW_EVERY, 4);
+                shares.offer(4, (100_000, 100));
+                shares.offer(3, (others, 1));
+                shares.review(now, |_| 0, &mut changed);
+            }
+            shares.spend(4, (3_000, 3));
+            shares.room(4).unwrap()
+        };
+        assert!(room(0) > room(1_000), "{} {}", room(0), room(1_000));
+    }
+
+    #[test]
     fn branches_go_and_come_back() {
         let mut shares = a_link(MEGABIT);
         shares.forget(3);

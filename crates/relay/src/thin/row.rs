@@ -699,6 +699,25 @@ mod tests {
         assert_eq!(chosen, [7]);
     }
 
+    #[test]
+    fn what_urgent_updates_take_is_not_shared_out() {
+        let down = Down { bits: 16_000, updates: 0 };
+        let (mut row, mut allowance) = (Row::default(), Allowance::default());
+        let mut chosen = Vec::new();
+        // One of each a tick: the urgent one is what the budget bears in all.
+        for number in 1..=100 {
+            let now = Time::ZERO + TICK * number as u32;
+            row.note_urgent(number, LEN, number);
+            let (flow, weight, series) = (1, 1.0, number as u16);
+            let (update, order) = (100 + number, number);
+            let news = News { flow, weight, level: 0, len: LEN, update, order, series };
+            row.note(now, &news, true);
+            allowance.advance(now, TICK, spare(down), WINDOW);
+            row.serve(now, (down, Fairness::default()), &mut allowance, &mut chosen);
+        }
+        assert!((0.9..=1.0).contains(&row.urgent_share), "{}", row.urgent_share);
+    }
+
     /// All come together, which is the hardest. `tests/relay/thinning.rs` has more, with a whole relay.
     #[test]
     fn a_crowd_in_step_shares_a_budget_by_weight() {

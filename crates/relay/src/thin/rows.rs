@@ -455,3 +455,67 @@ fn hash_of(key: &RowKey) -> u64 {
     let alone = key.alone.map_or(u64::MAX, u64::from);
     fold(key.interests ^ fold(alone ^ key.down.bits.rotate_left(32) ^ key.down.updates))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shape::{DatagramClass, PeerClass};
+    use crate::thin::row::News;
+    use canopy_wire::{Level, Weight};
+
+    const SHAPE: Shape = Shape { class: PeerClass::Participant, datagrams: DatagramClass::Safe };
+    const DOWN: Down = Down { bits: 64_000, updates: 0 };
+
+    fn key(interests: u64) -> RowKey {
+        RowKey { interests, shape: SHAPE, down: DOWN, alone: None }
+    }
+
+    fn open(rows: &mut Rows, port: PortIndex, interests: u64) -> RowIndex {
+        rows.open((port, 0), &key(interests), Allowance::default(), 0)
+    }
+
+    /// An update of a flow comes to a row.
+    fn note(rows: &mut Rows, row: RowIndex, flow: FlowId) {
+        let row = &mut rows.get_mut(row).row;
+        let (update, order, series) = (u64::from(flow), 1, 1);
+        let news = News { flow, weight: 1.0, level: 0, len: 100, update, order, series };
+        let before = row.pairs();
+        row.note(Time::from_millis(1), &news, true);
+        let after = row.pairs();
+        rows.count_pairs(before, after);
+    }
+
+    #[test]
+    fn pairs_are_counted_for_each_row_and_go_with_it() {
+        let mut rows = Rows::new(3);
+        let row = open(&mut rows, 1, 7);
+        assert_eq!(open(&mut rows, 2, 7), row, "they are of one mind");
+        (0..2).for_each(|flow| note(&mut rows, row, flow));
+        assert!(rows.has_room());
+        // Who is of another mind takes the pairs along, and whoever stays has them still.
+        let log = Log::new();
+        let other = rows.follow(row, 2, &key(8), (Time::from_millis(2), 0, false, &log));
+        assert_ne!(other, row);
+        assert!(!rows.has_room(), "4 of 3");
+        rows.leave(other, 2);
+        assert!(rows.has_room());
+        rows.leave(row, 1);
+        assert_eq!(rows.pairs, 0);
+    }
+
+    #[test]
+    fn who_leaves_a_row_within_a_flush_wants_what_the_row_wanted() {
+        let mut rows = Rows::new(100);
+        let row = open(&mut rows, 1, 7);
+        open(&mut rows, 2, 7);
+        rows.want(row, 5, Wanted { target: 9, level: Level(0), weight: Weight::ONE });
+        let log = Log::new();
+        let other = rows.follow(row, 2, &key(8), (Time::from_millis(2), 0, true, &log));
+        let mut wanting = Vec::new();
+        while let Some((row, wants)) = rows.next_wanting() {
+            wanting.push((row, wants.len()));
+        }
+        wanting.sort_unstable();
+        assert_eq!(wanting, [(row, 1), (other, 1)]);
+    }
+}

@@ -126,6 +126,33 @@ fn what_a_participant_asks_for_is_in_force_at_once_and_it_is_told() {
     assert_eq!((thinning.budget_bits, thinning.because), (64_000, Bound::Asked));
 }
 
+/// Probes tell a receiver what was left out for it: each update once, and its share of what was meant for it.
+#[test]
+fn a_limited_receiver_is_told_what_is_left_out() {
+    let mut world = World::new(PERIODIC, 2);
+    world.subscribe_all(7, 0);
+    world.settle();
+    world.participants[1].session.ask_for(Asked { updates: 5, bits: 0 });
+    world.settle();
+    let (mut told, mut shares) = (0, Vec::new());
+    for _ in 0..200 {
+        world.publish(0, 7, 0, Flags(0), &[0; 100]);
+        let sent = tick(&mut world);
+        for probe in probes(&mut world, &sent, 1) {
+            told += u64::from(probe.thinning.left_out);
+            shares.push(probe.thinning.share);
+        }
+        world.carry(0, sent);
+        world.settle();
+    }
+    // A publisher says 20 a second, of which 5 go. The last probe was less than a second ago.
+    let left_out = world.dropped(DropReason::Thinned);
+    assert!((140..=160).contains(&left_out), "{left_out}");
+    assert!(left_out - told <= 15, "{told} of {left_out}");
+    let last = shares.last().copied().unwrap();
+    assert!((150..=350).contains(&last), "{shares:?}");
+}
+
 #[test]
 fn a_report_that_cannot_be_true_is_dropped_and_counted() {
     let mut world = World::new(Mode::Immediate, 2);
@@ -195,7 +222,11 @@ fn a_crowd_is_asked_a_portion_at_a_time() {
         world.now = now;
         let before = world.sum(|counters| counters.probes_out);
         world.relay_mut().handle_timeout(now);
-        most = most.max(world.sum(|counters| counters.probes_out) - before);
+        let asked = world.sum(|counters| counters.probes_out) - before;
+        most = most.max(asked);
+        if asked > 0 {
+            assert!(world.relay_mut().poll_timeout() > Some(now), "the next portion is for later");
+        }
         let sent = world.collect(0);
         world.carry(0, sent);
     }
