@@ -156,7 +156,12 @@ fn books_balance_where_everybody_is_alone() {
             for publisher in 0..6 {
                 stage.say(
                     publisher,
-                    Say { level: frame % 7, object: u16::from(frame % 2), ..Say::to(7) },
+                    Say {
+                        // Every flush has some of several levels.
+                        level: (frame + publisher as u8) % 7,
+                        object: u16::from(frame % 2),
+                        ..Say::to(7)
+                    },
                 );
             }
             stage.pass(FRAME);
