@@ -302,6 +302,10 @@ mod tests {
         shares.spend(3, (12_000, 1));
         shares.set_budget(1, budget);
         assert!(!shares.fits(now, 3, (2_000, 1)), "telling it again fills nothing");
+        let may = |shares: &ComtreeShares| shares.water_level_of(1).bits as f64;
+        let before = may(&shares);
+        shares.set_budget(1, Down { bits: 500_000, updates: 0 });
+        assert!((may(&shares) / before - 0.5).abs() < 0.01, "{} of {before}", may(&shares));
         shares.review(now, |_| (Down::NONE, None));
         shares.forget(3);
         assert!(shares.fits(now, 3, (20_000, 1)));
