@@ -19,9 +19,14 @@ impl Oracle {
             return Vec::new();
         };
         let own = self.between.thread(update.publish.src);
+        let (between, standings) = (self.between, &self.standings);
         let threads_of = |came: bool| {
-            let receivers = update.receivers.iter().filter(move |(_, one)| one.came == came);
-            receivers.filter_map(|(who, one)| Some((who, self.between.thread(one.address?))))
+            let receivers = update.receivers.iter().filter(move |(who, one)| {
+                // Whoever has another address since may have got it there.
+                let has_moved = one.address != standings[*who as usize].last_address();
+                one.came == came && !(came && has_moved)
+            });
+            receivers.filter_map(move |(who, one)| Some((who, between.thread(one.address?))))
         };
         let of_missing: BTreeMap<u32, u16> = threads_of(false).collect();
         let mut threads: BTreeSet<u16> =

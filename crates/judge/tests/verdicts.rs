@@ -214,6 +214,24 @@ fn what_is_lost_between_threads_is_excused_as_far_as_it_is_counted() {
     assert_eq!(outcome(9, &[1, 3]), (2, 0, 0), "the publisher's own thread loses nothing");
 }
 
+/// Participant 3 comes to the publisher's thread before the update does.
+#[test]
+fn who_has_changed_threads_says_nothing_of_the_one_that_it_has_left() {
+    for (moves, missing, excused) in [(true, 0, 1), (false, 1, 0)] {
+        let mut oracle = oracle();
+        oracle.request(at(5), 3, GROUP, Some(LEVEL));
+        oracle.event(at(6), 3, Event::Subscribed(GROUP, LEVEL));
+        let update = publish(&mut oracle, 100, GROUP, LEVEL);
+        if moves {
+            oracle.event(at(101), 3, Event::Connected(Address::unicast(1, 9)));
+        }
+        deliver(&mut oracle, 102, &[2, 3], update);
+        oracle.lost_between_threads(2, 1);
+        let tally = judged(oracle);
+        assert_eq!((tally.missing, tally.excused), (missing, excused), "{tally:?}");
+    }
+}
+
 /// A relay takes an older update for a newer one if it reads it long after.
 #[test]
 fn what_was_said_last_must_come_unless_something_older_is_read_much_later() {

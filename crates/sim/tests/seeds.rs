@@ -61,6 +61,8 @@ fn seeds_that_found_something_pass() {
     check(313_214..313_215);
     // There, what such a path left out was told as lost between data threads.
     check(357_889..357_890);
+    // Somebody went to another data thread while an update was on its way, and got it there.
+    check(386_022..386_023);
     // An update that was read 408 ms after a newer one of its flow took its place, as it may.
     check(362_411..362_412);
 }
