@@ -19,6 +19,7 @@ mod noise;
 mod plan;
 mod reflector;
 mod relay;
+mod restart;
 mod router;
 mod subscribe;
 mod table;
@@ -58,6 +59,8 @@ enum What {
     Flood(flood::FloodBench),
     /// Memory and idle processor time of a relay with many clients
     Footprint(footprint::FootprintBench),
+    /// How long a crowd is away when its relay is killed and started again
+    Restart(restart::RestartBench),
     /// Time to choose a tree by every method, and to provision one change in a large tree
     Plan(plan::PlanBench),
     /// The naive reflector: recvfrom, then sendto per member
@@ -123,6 +126,7 @@ impl BenchCommand {
             What::Join(bench) => bench.run(),
             What::Flood(bench) => bench.run(),
             What::Footprint(bench) => bench.run(),
+            What::Restart(bench) => bench.run(),
             What::Plan(bench) => bench.run(),
             What::Reflector(reflector) => reflector.run(),
             What::RouterSide(side) => side.run(),

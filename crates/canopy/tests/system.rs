@@ -241,6 +241,18 @@ fn a_connected_client_costs_what_is_promised() {
 }
 
 #[test]
+fn a_crowd_comes_back_under_its_addresses_when_its_relay_was_killed() {
+    // Whether it is back in time is for a quiet machine to say.
+    let output = run(&["bench", "restart", "--clients", "20", "--rounds", "2", "--json"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let restart: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{said}"));
+    assert_eq!((&restart["clients"], &restart["rounds"]), (&20.into(), &2.into()), "{restart}");
+    assert_eq!(restart["other_addresses"], 0, "{restart}");
+    assert!(restart["away_p50_ms"].as_f64() > Some(0.0), "{restart}");
+}
+
+#[test]
 fn a_seed_replays_and_seeds_differ() {
     let hash = |seed: &str| {
         let output = run(&["sim", "--seed", seed, "--json", "--seconds", "20"]);

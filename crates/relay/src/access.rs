@@ -170,7 +170,10 @@ impl Rights {
             };
         };
         if !self.publish.allows(group, level) {
-            return Err(DropReason::PublishNotAllowed);
+            return Err(match self.publish.has_group(group) {
+                true => DropReason::PublishLevelNotAllowed,
+                false => DropReason::PublishNotAllowed,
+            });
         }
         if self.is_restricted(Acts::PUBLISH, group) {
             return Err(DropReason::Restricted);
@@ -181,7 +184,10 @@ impl Rights {
     /// Whether a subscription may be had.
     pub(crate) fn check_subscription(&self, group: Group, level: Level) -> Result<(), DropReason> {
         if !self.subscribe.allows(group, level) {
-            return Err(DropReason::SubscribeNotAllowed);
+            return Err(match self.subscribe.has_group(group) {
+                true => DropReason::SubscribeLevelNotAllowed,
+                false => DropReason::SubscribeNotAllowed,
+            });
         }
         if self.is_restricted(Acts::SUBSCRIBE, group) {
             return Err(DropReason::Restricted);

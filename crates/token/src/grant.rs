@@ -183,7 +183,12 @@ impl Scope {
 
     /// Whether a group at a level is in it.
     pub fn allows(&self, group: Group, level: Level) -> bool {
-        level <= self.level && self.groups.iter().any(|range| range.contains(group))
+        level <= self.level && self.has_group(group)
+    }
+
+    /// Whether a group is in it, at some level.
+    pub fn has_group(&self, group: Group) -> bool {
+        self.groups.iter().any(|range| range.contains(group))
     }
 
     /// Whether everything in it is in `other`, whose ranges may together cover one of its own.

@@ -63,12 +63,16 @@ drop_reasons! {
     AddressTaken => "address_taken",
     /// A connect or a request without a token that this relay takes.
     BadToken => "bad_token",
-    /// An update to a group, or at a level, that its publisher's token does not grant.
+    /// An update to a group that its publisher's token does not grant.
     PublishNotAllowed => "publish_not_allowed",
+    /// An update to a group that its publisher's token grants, at a higher level than it grants.
+    PublishLevelNotAllowed => "publish_level_not_allowed",
     /// A unicast to an address that its sender's token does not grant.
     UnicastNotAllowed => "unicast_not_allowed",
-    /// A subscription to a group, or up to a level, that the token does not grant.
+    /// A subscription to a group that the token does not grant.
     SubscribeNotAllowed => "subscribe_not_allowed",
+    /// A subscription to a group that the token grants, up to a higher level than it grants.
+    SubscribeLevelNotAllowed => "subscribe_level_not_allowed",
     /// An update or a subscription that a server has taken from its member.
     Restricted => "restricted",
     /// A request that only servers may make.

@@ -11,7 +11,7 @@ use canopy_net::{ask_to_end, end_with_parent};
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// Which process to start.
@@ -84,8 +84,14 @@ impl Server {
 
     /// Starts a relay with these flags, on a free port.
     pub(crate) fn start_relay(flags: &[&str]) -> anyhow::Result<Server> {
+        Server::start_relay_at(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), flags)
+    }
+
+    /// Starts a relay with these flags at an address.
+    pub(crate) fn start_relay_at(at: SocketAddr, flags: &[&str]) -> anyhow::Result<Server> {
         let mut command = server_command()?;
-        command.args(["relay", "--listen", "127.0.0.1:0", "--json"]).args(NO_DRAIN).args(flags);
+        let at = at.to_string();
+        command.args(["relay", "--listen", &at, "--json"]).args(NO_DRAIN).args(flags);
         Server::spawn(&mut command)
     }
 

@@ -151,7 +151,8 @@ fn a_member_publishes_what_its_token_grants_and_nothing_else() {
     world.settle();
     assert_eq!(world.payloads(listener), [&b"granted"[..], b"to the server"]);
     assert!(world.payloads(other).is_empty());
-    assert_eq!(world.dropped(DropReason::PublishNotAllowed), 2);
+    assert_eq!(world.dropped(DropReason::PublishNotAllowed), 1);
+    assert_eq!(world.dropped(DropReason::PublishLevelNotAllowed), 1);
     assert_eq!(world.dropped(DropReason::UnicastNotAllowed), 1);
 }
 
@@ -170,7 +171,8 @@ fn a_scan_of_group_numbers_finds_what_the_token_grants() {
     };
     assert_eq!(events.iter().filter(refused).count(), 991);
     assert_eq!(world.relay().subscriptions(), 9, "0 to 9 without 3, which it asked too much of");
-    assert_eq!(world.dropped(DropReason::SubscribeNotAllowed), 991);
+    assert_eq!(world.dropped(DropReason::SubscribeNotAllowed), 990);
+    assert_eq!(world.dropped(DropReason::SubscribeLevelNotAllowed), 1);
 }
 
 fn replace_trust(world: &mut World, trust: &Arc<Trust>) {
