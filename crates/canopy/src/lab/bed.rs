@@ -5,6 +5,7 @@ use super::process::{own_command, spawn};
 use crate::operate::ApiClient;
 use anyhow::{Context, bail};
 use axum::http::Method;
+use canopy_api::Budget;
 use canopy_bots::Seats;
 use canopy_engines::Namespace;
 use canopy_net::Socket;
@@ -28,6 +29,9 @@ const RELAY_PORT: u16 = 4040;
 const API: ([u8; 4], u16) = ([127, 0, 0, 1], 4042);
 /// A busy machine is not to be taken for a slow path: what is thinned counts as missing here.
 const SETTINGS: &str = "[limits]\npath_budgets = \"off\"\n";
+/// Packets a second to a walker. After a pause of the whole machine all walkers publish at once what they
+/// did not publish meanwhile.
+const DOWN_PACKETS: u64 = 10_000;
 /// How long all may take until they are up.
 const UP_LIMIT: Duration = Duration::from_secs(30);
 const ASK_EVERY: Duration = Duration::from_millis(100);
@@ -117,7 +121,9 @@ impl Bed {
             bed.start_relay(relay)?;
         }
         bed.until_whole()?;
-        bed.ask(Method::POST, "/v1/worlds", json!({ "name": DEFAULT_WORLD }).to_string())?;
+        let budget = Budget { down_packets: DOWN_PACKETS, ..Budget::default() };
+        let world = json!({ "name": DEFAULT_WORLD, "budget": budget });
+        bed.ask(Method::POST, "/v1/worlds", world.to_string())?;
         Ok(bed)
     }
 
