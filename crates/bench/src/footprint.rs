@@ -1,7 +1,8 @@
 //! `canopy bench footprint`: what a connected client costs a relay that has nothing to do.
 
 use super::relay::Server;
-use crate::members::{Members, session};
+use crate::members::{Members, config, session_of};
+use crate::tokens::Tokens;
 use anyhow::{Context, ensure};
 use canopy_net::{SocketOptions, process_cpu_time};
 use canopy_output::{print_line, print_note};
@@ -18,11 +19,14 @@ use std::time::Duration;
 #[derive(Args)]
 pub(crate) struct FootprintBench {
     /// Clients, each with a session and a socket, 100 or more; what the first 50 cost is not counted
-    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(100..=60_000))]
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(100..=60_000))]
     clients: u32,
     /// Subscriptions of each client, a third of them shared with its neighbours
     #[arg(long, default_value_t = 20)]
     subscriptions: u32,
+    /// Clients bring tokens, and the relay takes nobody without
+    #[arg(long)]
+    tokens: bool,
     /// Seconds of idleness
     #[arg(long, default_value_t = 10)]
     seconds: u64,
@@ -34,6 +38,7 @@ pub(crate) struct FootprintBench {
 #[derive(Serialize)]
 struct Footprint {
     clients: u32,
+    tokens: bool,
     subscriptions: u64,
     /// Growth of the relay's resident memory, without its code, after the first clients, which touch
     /// what all share, bytes.
@@ -54,7 +59,10 @@ const AT_A_TIME: u32 = 50;
 impl FootprintBench {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         canopy_net::raise_open_files();
-        let server = Server::start_relay(&["--mode", "immediate", "--max-sessions", "20000"])?;
+        let tokens = self.tokens.then(Tokens::new).transpose()?;
+        let flags = tokens.as_ref().map(Tokens::flags).transpose()?.unwrap_or_default();
+        let flags = [&["--mode", "immediate", "--max-sessions", "20000"], &flags[..]].concat();
+        let server = Server::start_relay(&flags)?;
         // The first clients touch what all share.
         let mut before = 0;
         let mut clients = Members::new(MAX_DATAGRAM + 1, false)?;
@@ -68,7 +76,11 @@ impl FootprintBench {
         for number in 0..self.clients {
             // Neighbours overlap as the cells of a crowd do.
             let first = number * self.subscriptions * 2 / 3;
-            let session = session(number as usize, first..first + self.subscriptions);
+            let mut config = config(number as usize);
+            if let Some(tokens) = &tokens {
+                tokens.give(&mut config, number)?;
+            }
+            let session = session_of(config, first..first + self.subscriptions);
             clients.add([from, server.address], &options, Some(session), true)?;
             if (number + 1) % AT_A_TIME == 0 || number + 1 == self.clients {
                 clients.join(|_| ())?;
@@ -92,6 +104,7 @@ impl FootprintBench {
         let counted = u64::from(self.clients.saturating_sub(AT_A_TIME));
         let footprint = Footprint {
             clients: self.clients,
+            tokens: self.tokens,
             subscriptions,
             memory_bytes,
             memory_allowed_bytes: counted * (4096 + u64::from(self.subscriptions) * 64),
@@ -103,10 +116,11 @@ impl FootprintBench {
             print_line(serde_json::to_string(&footprint)?)?;
         } else {
             print_line(format_args!(
-                "{} clients with {} subscriptions: {} KiB of {} KiB allowed; idle: {:.2} % of a \
+                "{} clients with {} subscriptions{}: {} KiB of {} KiB allowed; idle: {:.2} % of a \
                  core of {:.2} % allowed",
                 footprint.clients,
                 footprint.subscriptions,
+                if footprint.tokens { " and tokens" } else { "" },
                 footprint.memory_bytes / 1024,
                 footprint.memory_allowed_bytes / 1024,
                 footprint.idle_cpu_share * 100.0,
@@ -147,6 +161,7 @@ mod tests {
     fn footprint(memory_bytes: u64, idle_cpu_share: f64) -> Footprint {
         Footprint {
             clients: 1,
+            tokens: false,
             subscriptions: 1,
             memory_bytes,
             memory_allowed_bytes: 4160,

@@ -23,6 +23,7 @@ mod restart;
 mod router;
 mod subscribe;
 mod table;
+mod tokens;
 
 pub use isolation::{IsolationFlooder, IsolationLab};
 

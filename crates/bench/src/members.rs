@@ -188,9 +188,19 @@ impl Member {
 
 /// A session of comtree 1 that wants these groups.
 pub(crate) fn session(number: usize, groups: impl Iterator<Item = u32>) -> Session {
+    session_of(config(number), groups)
+}
+
+/// What a session of comtree 1 is made of.
+pub(crate) fn config(number: usize) -> SessionConfig {
     let mut seed = [0x5a; 16];
     seed[..8].copy_from_slice(&(number as u64).to_be_bytes());
-    let mut session = Session::new(SessionConfig::new(Comtree(1), seed));
+    SessionConfig::new(Comtree(1), seed)
+}
+
+/// A session that wants these groups.
+pub(crate) fn session_of(config: SessionConfig, groups: impl Iterator<Item = u32>) -> Session {
+    let mut session = Session::new(config);
     groups.for_each(|group| session.subscribe(Group::new(group), Level(0)));
     session
 }

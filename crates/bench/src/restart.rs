@@ -29,7 +29,7 @@ pub(crate) struct RestartBench {
     json: bool,
 }
 
-/// Of all clients in all rounds.
+/// What was measured, of all clients in all rounds.
 #[derive(Serialize)]
 struct Restart {
     clients: u32,
@@ -62,9 +62,9 @@ struct Walker {
 const AWAY_ALLOWED: Duration = Duration::from_secs(2);
 const PROTOCOL_ALLOWED: Duration = Duration::from_millis(100);
 const STEP: Duration = Duration::from_millis(50);
-/// Clients walk for so long before each kill.
+/// How long clients publish before each kill.
 const BEFORE: Duration = Duration::from_secs(1);
-/// Who has not come back after so long does not.
+/// How long it may take until all are back; otherwise the bench ends with an error.
 const PATIENCE: Duration = Duration::from_secs(30);
 const CLIENTS_OF_A_GROUP: u32 = 10;
 
@@ -82,8 +82,8 @@ impl RestartBench {
             print_note(format_args!("round {round} of {}", self.rounds));
             walk(&mut walkers, |begun, _| begun.elapsed() >= BEFORE)?;
             walkers.iter_mut().for_each(Walker::remember);
-            drop(server);
             let killed = Instant::now();
+            drop(server);
             // They go on while it starts, which this thread sees to: with it the relay would end.
             let again = std::thread::scope(|scope| {
                 let walking = scope.spawn(|| walk(&mut walkers, |_, walkers| are_back(walkers)));

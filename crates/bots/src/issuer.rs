@@ -24,8 +24,11 @@ impl Issuer {
         Issuer { key: Arc::new(key), world }
     }
 
-    /// A token with which a walker may do everything on a comtree.
-    pub(crate) fn issue(
+    /// A token with which the walker that has this identity may do everything on a comtree, for a week.
+    ///
+    /// # Errors
+    /// The token would be longer than relays take.
+    pub fn issue(
         &self,
         number: u32,
         identity: &Identity,

@@ -233,7 +233,8 @@ fn a_doctor_says_what_fails_and_what_would_do() {
 #[test]
 fn a_connected_client_costs_what_is_promised() {
     // Enough clients that what they share is little beside what each costs.
-    let output = run(&["bench", "footprint", "--clients", "2000", "--seconds", "1", "--json"]);
+    let words = ["bench", "footprint", "--tokens", "--clients", "2000", "--seconds", "1", "--json"];
+    let output = run(&words);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let footprint: Value = serde_json::from_slice(&output.stdout).unwrap();
     let bytes = |key: &str| footprint[key].as_u64().unwrap();

@@ -10,6 +10,7 @@ use canopy_token::{
 use canopy_wire::{Acts, Address, Comtree, DropReason, Group, Level, Restriction, Time, Verdict};
 use core::fmt::{self, Write as _};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Whose tokens a relay takes, and which of them no more.
 #[derive(Clone, Debug)]
@@ -78,15 +79,21 @@ impl TokenId {
     }
 }
 
-/// What a member may do on its comtree, by its token and by what servers have said of it.
-#[derive(Clone, Debug)]
-pub(crate) struct Rights {
+/// What a token grants on its comtree. Most members of a world may do the same, and share it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Granted {
     publish: Scope,
     subscribe: Scope,
     unicast: Unicast,
+    budget: canopy_token::Budget,
+}
+
+/// What a member may do on its comtree, by its token and by what servers have said of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Rights {
+    granted: Arc<Granted>,
     is_server: bool,
     address: Option<Address>,
-    budget: canopy_token::Budget,
     restrictions: Vec<Restriction>,
     token: TokenId,
     /// The token's whole identifier, and the key that signed it.
@@ -96,20 +103,27 @@ pub(crate) struct Rights {
 }
 
 impl Rights {
-    /// What a token grants on a comtree, if it grants anything there.
-    pub(crate) fn new(origin: UnixTime, verified: Verified, comtree: Comtree) -> Option<Rights> {
+    /// What a token grants on a comtree, if it grants anything there. Where that is what `last` was
+    /// granted, they share it.
+    pub(crate) fn new(
+        origin: UnixTime,
+        verified: Verified,
+        comtree: Comtree,
+        last: &mut Option<Arc<Granted>>,
+    ) -> Option<Rights> {
         let Verified { claims, key } = verified;
         let Claims { id, expires, client_key, mut grant, .. } = claims;
         let at = grant.comtrees.iter().position(|one| one.comtree == comtree)?;
         let ComtreeGrant { publish, subscribe, unicast, .. } = grant.comtrees.swap_remove(at);
         let seconds = expires.after(CLOCK_SKEW).0.saturating_sub(origin.0);
+        let granted = Granted { publish, subscribe, unicast, budget: grant.budget };
+        let shared = last.take().filter(|last| **last == granted);
+        let granted = shared.unwrap_or_else(|| Arc::new(granted));
+        *last = Some(Arc::clone(&granted));
         Some(Rights {
-            publish,
-            subscribe,
-            unicast,
+            granted,
             is_server: grant.roles.contains(&Role::Server),
             address: grant.address,
-            budget: grant.budget,
             restrictions: Vec::new(),
             token: TokenId::of(&client_key, &id),
             id: id.into(),
@@ -126,11 +140,12 @@ impl Rights {
     pub(crate) fn budget(&self, all: Budget) -> Budget {
         // A token may grant nothing, and 0 is no limit here.
         let granted = |number: Option<u64>, all| number.map_or(all, |number| number.max(1));
+        let budget = &self.granted.budget;
         Budget {
-            up_packets: granted(self.budget.up_packets, all.up_packets),
-            up_bits: granted(self.budget.up_bits, all.up_bits),
-            down_packets: granted(self.budget.down_packets, all.down_packets),
-            down_bits: granted(self.budget.down_bits, all.down_bits),
+            up_packets: granted(budget.up_packets, all.up_packets),
+            up_bits: granted(budget.up_bits, all.up_bits),
+            down_packets: granted(budget.down_packets, all.down_packets),
+            down_bits: granted(budget.down_bits, all.down_bits),
         }
     }
 
@@ -163,14 +178,15 @@ impl Rights {
     pub(crate) fn check_update(&self, dst: Address, level: Level) -> Result<(), DropReason> {
         let Some(group) = dst.group() else {
             let is_restricted = self.restrictions.iter().any(|one| one.acts.any_of(Acts::UNICAST));
-            return match (self.unicast.allows(dst), is_restricted) {
+            return match (self.granted.unicast.allows(dst), is_restricted) {
                 (false, _) => Err(DropReason::UnicastNotAllowed),
                 (true, true) => Err(DropReason::Restricted),
                 (true, false) => Ok(()),
             };
         };
-        if !self.publish.allows(group, level) {
-            return Err(match self.publish.has_group(group) {
+        let publish = &self.granted.publish;
+        if !publish.allows(group, level) {
+            return Err(match publish.has_group(group) {
                 true => DropReason::PublishLevelNotAllowed,
                 false => DropReason::PublishNotAllowed,
             });
@@ -183,8 +199,9 @@ impl Rights {
 
     /// Whether a subscription may be had.
     pub(crate) fn check_subscription(&self, group: Group, level: Level) -> Result<(), DropReason> {
-        if !self.subscribe.allows(group, level) {
-            return Err(match self.subscribe.has_group(group) {
+        let subscribe = &self.granted.subscribe;
+        if !subscribe.allows(group, level) {
+            return Err(match subscribe.has_group(group) {
                 true => DropReason::SubscribeLevelNotAllowed,
                 false => DropReason::SubscribeNotAllowed,
             });
@@ -246,5 +263,56 @@ impl Conducts {
             Verdict::Restore(restriction) => conduct.restrictions.retain(|one| *one != restriction),
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use canopy_session::Identity;
+    use canopy_token::{Grant, SigningKey};
+
+    const NOW: UnixTime = UnixTime(1_800_000_000);
+
+    /// What a token of this bearer grants, up to a level.
+    fn rights(bearer: u8, level: Level, last: &mut Option<Arc<Granted>>) -> Rights {
+        let key = SigningKey::from_seed([1; 32]);
+        let scope = Scope { level, ..Scope::everything() };
+        let comtree = ComtreeGrant {
+            comtree: Comtree(1),
+            publish: scope.clone(),
+            subscribe: scope,
+            unicast: Unicast::Anybody,
+        };
+        let token = key.issue(&Claims {
+            subject: format!("player-{bearer}"),
+            id: format!("{bearer:032x}"),
+            expires: NOW.after(3600),
+            not_before: None,
+            client_key: *Identity::new([bearer; 32]).public(),
+            grant: Grant {
+                world: "main".to_owned(),
+                address: None,
+                comtrees: vec![comtree],
+                budget: canopy_token::Budget::default(),
+                roles: Vec::new(),
+            },
+        });
+        let keys = KeySet::new([key.public().clone()], &[], NOW).unwrap();
+        let verified = keys.verify(&token.unwrap(), NOW, &Revocations::new(0)).unwrap();
+        Rights::new(NOW, verified, Comtree(1), last).unwrap()
+    }
+
+    #[test]
+    fn those_who_may_do_the_same_share_what_is_kept_of_it() {
+        let mut last = None;
+        let [one, two, other] =
+            [(1, 2), (2, 2), (3, 1)].map(|(bearer, level)| rights(bearer, Level(level), &mut last));
+        assert!(Arc::ptr_eq(&one.granted, &two.granted) && one.token != two.token);
+        assert!(!Arc::ptr_eq(&two.granted, &other.granted));
+        let (group, asked) = (Group::new(7), Level(2));
+        assert_eq!(two.check_subscription(group, asked), Ok(()));
+        let refused = Err(DropReason::SubscribeLevelNotAllowed);
+        assert_eq!(other.check_subscription(group, asked), refused);
     }
 }

@@ -168,9 +168,10 @@ impl KeySet {
         let footer = untrusted.untrusted_footer();
         let footer = Some(footer).filter(|footer| footer.len() <= MAX_FOOTER);
         let footer: Option<Footer> = footer.and_then(|footer| serde_json::from_slice(footer).ok());
-        let id = KeyId(footer.ok_or(TokenError::NotAToken)?.kid);
-        match self.keys.get(&id) {
-            Some(trusted) => Ok((untrusted, id, trusted)),
+        let id = KeyId(footer.ok_or(TokenError::NotAToken)?.kid.into());
+        match self.keys.get_key_value(&id) {
+            // The key's own copy of its name, which all of its tokens share.
+            Some((id, trusted)) => Ok((untrusted, id.clone(), trusted)),
             None => Err(TokenError::UnknownKey(id)),
         }
     }

@@ -8,6 +8,7 @@ use pasetors::keys::{AsymmetricPublicKey, AsymmetricSecretKey};
 use pasetors::paserk::{FormatAsPaserk, Id};
 use pasetors::version4::{PublicToken, V4};
 use serde::Serialize;
+use std::sync::Arc;
 
 /// Why a key cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,7 +32,7 @@ pub struct PublicKey(pub(crate) AsymmetricPublicKey<V4>);
 
 /// A public key's name: `k4.pid.…`. A token says by it which key signed it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct KeyId(pub(crate) String);
+pub struct KeyId(pub(crate) Arc<str>);
 
 /// A key that signs: `k4.secret.…`.
 pub struct SigningKey {
@@ -70,7 +71,7 @@ impl SigningKey {
     ) -> Result<String, KeyError> {
         let not_written = |error: serde_json::Error| KeyError::Claims(error.to_string());
         let claims = serde_json::to_vec(claims).map_err(not_written)?;
-        let footer = Footer { kid: self.public.id().0 };
+        let footer = Footer { kid: self.public.id().0.to_string() };
         let footer = serde_json::to_vec(&footer).map_err(not_written)?;
         PublicToken::sign(&self.secret, &claims, Some(&footer), Some(purpose))
             .map_err(|error| KeyError::Claims(format!("{error:?}")))
@@ -100,7 +101,7 @@ impl fmt::Debug for SigningKey {
 impl PublicKey {
     /// The key's name.
     pub fn id(&self) -> KeyId {
-        KeyId(paserk(&Id::from(&self.0)))
+        KeyId(paserk(&Id::from(&self.0)).into())
     }
 }
 

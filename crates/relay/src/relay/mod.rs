@@ -23,7 +23,7 @@ mod succeeding;
 mod threads;
 mod upstream;
 
-use crate::access::{Conducts, TokenId, Trust};
+use crate::access::{Conducts, Granted, TokenId, Trust};
 use crate::bucket::{Bucket, Rate};
 use crate::comtrees::{ComtreeStatus, Comtrees};
 use crate::counters::Counters;
@@ -92,6 +92,8 @@ pub struct Relay {
     /// The members by their tokens, and what servers have said of their bearers.
     by_token: BTreeMap<TokenId, PortIndex>,
     conducts: Conducts,
+    /// What the last token granted.
+    granted: Option<Arc<Granted>>,
     /// What the other data threads have not been told of tokens yet.
     unsaid: VecDeque<Told<'static>>,
     /// The port that was last looked at for a token that has ended.
@@ -168,6 +170,7 @@ impl Relay {
             origin: config.origin,
             by_token: BTreeMap::new(),
             conducts: Conducts::default(),
+            granted: None,
             unsaid: VecDeque::new(),
             token_sweep: 0,
             places: ThreadPlaces::new(config.places, threads),

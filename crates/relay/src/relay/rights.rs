@@ -17,7 +17,7 @@ impl Relay {
     /// What an applicant may do on the comtree that it asks for; `None` if this relay lets in
     /// whoever comes.
     pub(super) fn rights_of(
-        &self,
+        &mut self,
         now: Time,
         join: &Join<'_>,
         key: Option<PublicKey>,
@@ -37,7 +37,7 @@ impl Relay {
         if *verified.claims.grant.world != *self.comtrees.get(comtree).world {
             return Err(TokenRefusal::OtherWorld(verified.claims.grant.world));
         }
-        let rights = Rights::new(self.origin, verified, join.comtree);
+        let rights = Rights::new(self.origin, verified, join.comtree, &mut self.granted);
         let mut rights = rights.ok_or(TokenRefusal::OtherComtree(join.comtree))?;
         if let Some(conduct) = self.conducts.of(rights.token()) {
             if conduct.is_thrown_out {
