@@ -60,12 +60,44 @@ impl FootprintBench {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         canopy_net::raise_open_files();
         let tokens = self.tokens.then(Tokens::new).transpose()?;
-        let flags = tokens.as_ref().map(Tokens::flags).transpose()?.unwrap_or_default();
-        let flags = [&["--mode", "immediate", "--max-sessions", "20000"], &flags[..]].concat();
+        let mut flags = vec!["--mode", "immediate", "--max-sessions", "20000"];
+        flags.extend(tokens.iter().flat_map(Tokens::flags));
         let server = Server::start_relay(&flags)?;
-        // The first clients touch what all share.
-        let mut before = 0;
         let mut clients = Members::new(MAX_DATAGRAM + 1, false)?;
+        let memory_bytes = self.join(&server, &mut clients, tokens.as_ref())?;
+        let idle_cpu_share = self.idle(&server, &mut clients)?;
+        let counted = u64::from(self.clients.saturating_sub(AT_A_TIME));
+        let footprint = Footprint {
+            clients: self.clients,
+            tokens: self.tokens,
+            subscriptions: u64::from(self.clients) * u64::from(self.subscriptions),
+            memory_bytes,
+            memory_allowed_bytes: counted * (4096 + u64::from(self.subscriptions) * 64),
+            idle_seconds: self.seconds,
+            idle_cpu_share,
+            idle_cpu_share_allowed: 0.02 * f64::from(self.clients) / 1000.0,
+        };
+        print_line(if self.json {
+            serde_json::to_string(&footprint)?
+        } else {
+            footprint.in_words()
+        })?;
+        let excesses = footprint.excesses();
+        for excess in &excesses {
+            print_note(format_args!("more than promised: {excess}"));
+        }
+        Ok(if excesses.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// Joins all clients. Returns by how much the relay's memory grew after the first, which touch what
+    /// all share.
+    fn join(
+        &self,
+        server: &Server,
+        clients: &mut Members,
+        tokens: Option<&Tokens>,
+    ) -> anyhow::Result<u64> {
+        let mut before = 0;
         let options = SocketOptions {
             receive_offload: false,
             receive_buffer: 64 << 10,
@@ -77,7 +109,7 @@ impl FootprintBench {
             // Neighbours overlap as the cells of a crowd do.
             let first = number * self.subscriptions * 2 / 3;
             let mut config = config(number as usize);
-            if let Some(tokens) = &tokens {
+            if let Some(tokens) = tokens {
                 tokens.give(&mut config, number)?;
             }
             let session = session_of(config, first..first + self.subscriptions);
@@ -89,7 +121,11 @@ impl FootprintBench {
                 before = resident_bytes(server.process())?;
             }
         }
-        let memory_bytes = resident_bytes(server.process())?.saturating_sub(before);
+        Ok(resident_bytes(server.process())?.saturating_sub(before))
+    }
+
+    /// Leaves all clients idle. Returns the share of a core that the relay takes meanwhile.
+    fn idle(&self, server: &Server, clients: &mut Members) -> anyhow::Result<f64> {
         print_note(format_args!("idle for {} s", self.seconds));
         let cpu = process_cpu_time(server.process())?;
         let until = clients.clock.now() + Duration::from_secs(self.seconds);
@@ -100,42 +136,25 @@ impl FootprintBench {
         }
         ensure!(clients.losses == 0, "a client lost its idle relay");
         let cpu = process_cpu_time(server.process())?.saturating_sub(cpu);
-        let subscriptions = u64::from(self.clients) * u64::from(self.subscriptions);
-        let counted = u64::from(self.clients.saturating_sub(AT_A_TIME));
-        let footprint = Footprint {
-            clients: self.clients,
-            tokens: self.tokens,
-            subscriptions,
-            memory_bytes,
-            memory_allowed_bytes: counted * (4096 + u64::from(self.subscriptions) * 64),
-            idle_seconds: self.seconds,
-            idle_cpu_share: cpu.as_secs_f64() / self.seconds.max(1) as f64,
-            idle_cpu_share_allowed: 0.02 * f64::from(self.clients) / 1000.0,
-        };
-        if self.json {
-            print_line(serde_json::to_string(&footprint)?)?;
-        } else {
-            print_line(format_args!(
-                "{} clients with {} subscriptions{}: {} KiB of {} KiB allowed; idle: {:.2} % of a \
-                 core of {:.2} % allowed",
-                footprint.clients,
-                footprint.subscriptions,
-                if footprint.tokens { " and tokens" } else { "" },
-                footprint.memory_bytes / 1024,
-                footprint.memory_allowed_bytes / 1024,
-                footprint.idle_cpu_share * 100.0,
-                footprint.idle_cpu_share_allowed * 100.0,
-            ))?;
-        }
-        let excesses = footprint.excesses();
-        for excess in &excesses {
-            print_note(format_args!("more than promised: {excess}"));
-        }
-        Ok(if excesses.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(cpu.as_secs_f64() / self.seconds.max(1) as f64)
     }
 }
 
 impl Footprint {
+    fn in_words(&self) -> String {
+        format!(
+            "{} clients with {} subscriptions{}: {} KiB of {} KiB allowed; idle: {:.2} % of a core of \
+             {:.2} % allowed",
+            self.clients,
+            self.subscriptions,
+            if self.tokens { " and tokens" } else { "" },
+            self.memory_bytes / 1024,
+            self.memory_allowed_bytes / 1024,
+            self.idle_cpu_share * 100.0,
+            self.idle_cpu_share_allowed * 100.0,
+        )
+    }
+
     /// What is above its limit.
     fn excesses(&self) -> Vec<&'static str> {
         let memory = (self.memory_bytes > self.memory_allowed_bytes).then_some("memory");

@@ -2,7 +2,7 @@
 
 use crate::Processors;
 use crate::relay::Server;
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use canopy_client::{Event, Group, Level, Participant, PollClient};
 use canopy_output::{print_line, print_note};
 use clap::Args;
@@ -80,13 +80,14 @@ impl RestartBench {
         let mut result = Measured::default();
         for round in 1..=self.rounds {
             print_note(format_args!("round {round} of {}", self.rounds));
-            walk(&mut walkers, |begun, _| begun.elapsed() >= BEFORE)?;
+            let begun = Instant::now();
+            walk(&mut walkers, |_| begun.elapsed() >= BEFORE)?;
             walkers.iter_mut().for_each(Walker::remember);
             let killed = Instant::now();
             drop(server);
             // They go on while it starts, which this thread sees to: with it the relay would end.
             let again = std::thread::scope(|scope| {
-                let walking = scope.spawn(|| walk(&mut walkers, |_, walkers| are_back(walkers)));
+                let walking = scope.spawn(|| walk(&mut walkers, are_back));
                 let again = start(at)?;
                 let listens = Instant::now();
                 walking.join().ok().context("the walkers were lost")??;
@@ -115,16 +116,15 @@ fn are_back(walkers: &[Walker]) -> bool {
 }
 
 /// Lets all walkers publish and hear until it is over.
-fn walk(
-    walkers: &mut [Walker],
-    is_over: impl Fn(Instant, &[Walker]) -> bool,
-) -> anyhow::Result<()> {
+fn walk(walkers: &mut [Walker], is_over: impl Fn(&[Walker]) -> bool) -> anyhow::Result<()> {
     let begun = Instant::now();
     let mut step = begun;
-    while !is_over(begun, walkers) {
+    while !is_over(walkers) {
         let now = Instant::now();
-        let away = walkers.iter().filter(|walker| walker.back.is_none()).count();
-        ensure!(now - begun < PATIENCE, "{away} clients did not come back within {PATIENCE:?}");
+        if now - begun > PATIENCE {
+            let away = walkers.iter().filter(|walker| walker.back.is_none()).count();
+            bail!("{away} clients did not come back within {PATIENCE:?}");
+        }
         let publishes = now >= step;
         if publishes {
             step = now + STEP;

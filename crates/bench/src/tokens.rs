@@ -5,12 +5,12 @@ use canopy_bots::Issuer;
 use canopy_relay::DEFAULT_WORLD;
 use canopy_session::{Identity, SessionConfig};
 use canopy_token::SigningKey;
-use std::path::PathBuf;
 
 /// Who issues them.
 pub(crate) struct Tokens {
     issuer: Issuer,
-    trust: PathBuf,
+    /// The path of the file by which a relay trusts it.
+    trust: String,
     /// Kept, so that the relay can read it again.
     _folder: tempfile::TempDir,
 }
@@ -20,15 +20,15 @@ impl Tokens {
     pub(crate) fn new() -> anyhow::Result<Tokens> {
         let key = SigningKey::from_seed([1; 32]);
         let folder = tempfile::tempdir().context("there is no room for the trust file")?;
-        let trust = folder.path().join("trust.toml");
+        let trust = folder.path().join("trust.toml").display().to_string();
         std::fs::write(&trust, format!("keys = [\"{}\"]\n", key.public()))?;
         let issuer = Issuer::new(key, DEFAULT_WORLD.to_owned());
         Ok(Tokens { issuer, trust, _folder: folder })
     }
 
     /// What tells a relay to take these tokens alone.
-    pub(crate) fn flags(&self) -> anyhow::Result<Vec<&str>> {
-        Ok(vec!["--trust", self.trust.to_str().context("no path for a trust file")?])
+    pub(crate) fn flags(&self) -> [&str; 2] {
+        ["--trust", &self.trust]
     }
 
     /// Gives a member an identity and the token that belongs to it.

@@ -250,7 +250,8 @@ fn a_crowd_comes_back_under_its_addresses_when_its_relay_was_killed() {
         serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{said}"));
     assert_eq!((&restart["clients"], &restart["rounds"]), (&20.into(), &2.into()), "{restart}");
     assert_eq!(restart["other_addresses"], 0, "{restart}");
-    assert!(restart["away_p50_ms"].as_f64() > Some(0.0), "{restart}");
+    // Who is told that its session is unknown asks three times, 20 ms each, before it believes it.
+    assert!(restart["away_p50_ms"].as_f64() >= Some(60.0), "{restart}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use crate::addresses::{Share, start_of_life};
 use crate::comtree_config::ComtreeConfig;
 use crate::gate::Gate;
 use crate::meters::Budgets;
+use crate::pending::MAX_PENDING_RECORDS;
 use crate::places::Places;
 use crate::siblings::Siblings;
 use crate::subscriptions::{Most, TableLimits};
@@ -70,6 +71,13 @@ impl RelayConfig {
             log_keys: self.log_keys,
             limits: self.limits,
         }
+    }
+
+    /// The most pairs of target and receiver of a flush.
+    pub(super) fn max_pairs(&self, max_ports: u32) -> u32 {
+        // What goes to neighbours that get everything needs no subscription.
+        let without = max_ports.saturating_add(MAX_PENDING_RECORDS as u32);
+        self.tables.max_subscriptions.saturating_add(without)
     }
 
     /// The addresses that a data thread gives out.

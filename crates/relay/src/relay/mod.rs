@@ -32,7 +32,7 @@ use crate::gate::{Counted, Gate};
 use crate::index::{NONE, PortIndex};
 use crate::meters::{Budgets, Meters};
 use crate::path::Paths;
-use crate::pending::{Audience, MAX_PENDING_BYTES, MAX_PENDING_RECORDS, Pending};
+use crate::pending::{Audience, MAX_PENDING_BYTES, Pending};
 use crate::places::ThreadPlaces;
 use crate::ports::Ports;
 use crate::replies::{Replies, STRANGERS};
@@ -155,9 +155,7 @@ impl Relay {
         let threads = siblings.threads();
         let sibling_ports = if threads > 1 { threads } else { 0 };
         let max_ports = config.max_sessions.saturating_add(MORE_PORTS);
-        // What goes to neighbours that get everything needs no subscription.
-        let without = max_ports.saturating_add(MAX_PENDING_RECORDS as u32);
-        let max_pairs = config.tables.max_subscriptions.saturating_add(without);
+        let max_pairs = config.max_pairs(max_ports);
         let sessions = config.sessions(&siblings);
         let share = config.share(&siblings, table_key);
         let mut relay = Relay {
