@@ -2,7 +2,7 @@
 
 use crate::access::TokenId;
 use crate::tree::Reach;
-use canopy_session::Proof;
+use canopy_session::{Holder, Proof};
 use canopy_wire::{
     Acts, Address, Comtree, Group, Level, MAX_DATAGRAM, Path, Restriction, RouteReply, Time,
     Verdict, Weight,
@@ -25,8 +25,9 @@ const ROUTE_REPLY: u64 = 10;
 pub(crate) enum Told<'a> {
     /// It wants a group's updates up to this level from now on, or none.
     Interest { comtree: Comtree, group: Group, wanted: Option<(Level, Weight)> },
-    /// A session there holds this path by that proof: whoever held it by an older one has lost it.
-    Moved { path: Path, proof: Proof },
+    /// A session there has this path, as that holder and by that proof: whoever had it so by an older one
+    /// has lost it.
+    Moved { path: Path, holder: Holder, proof: Proof },
     /// Somebody who has proved its path wants to join.
     Connect { path: Path, passed: Passed, datagram: &'a [u8] },
     /// A session there joined by this token and that proof: whoever joined by it before has lost it.
@@ -79,6 +80,8 @@ pub(crate) fn unpack(words: &[u64], bytes: &mut [u8]) {
 pub(crate) const MOST_CONTROL_WORDS: usize = CONNECT_HEAD + MAX_DATAGRAM.div_ceil(8);
 /// Words before the datagram of a connect.
 const CONNECT_HEAD: usize = 6;
+/// Words before the key of a participant that has moved, if it shares its path.
+const HOLDER: usize = 8;
 
 pub(crate) fn encode(told: &Told<'_>) -> ([u64; MOST_CONTROL_WORDS], usize) {
     let mut words = [0; MOST_CONTROL_WORDS];
@@ -90,11 +93,17 @@ pub(crate) fn encode(told: &Told<'_>) -> ([u64; MOST_CONTROL_WORDS], usize) {
             words[1] = weight << 32 | u64::from(group.number());
             2
         }
-        Told::Moved { path, proof } => {
+        Told::Moved { path, holder, proof } => {
             words[0] = MOVED;
             words[1..3].copy_from_slice(&[proof.at.as_nanos(), proof.nonce]);
-            words[3..8].copy_from_slice(&encode_path(path));
-            8
+            words[3..HOLDER].copy_from_slice(&encode_path(path));
+            match holder {
+                Holder::Alone => HOLDER,
+                Holder::Sharing(participant, comtree) => {
+                    words[0] |= u64::from(comtree.0) << 32;
+                    HOLDER + pack(participant, &mut words[HOLDER..])
+                }
+            }
         }
         Told::Connect { path, passed: Passed { asked, was_brought }, datagram } => {
             words[0] = CONNECT
@@ -181,7 +190,17 @@ pub(crate) fn decode<'a>(words: &[u64], bytes: &'a mut [u8]) -> Option<Told<'a>>
             let wanted = level.map(|level| (Level(level as u8), weight));
             Some(Told::Interest { comtree, group: Group::from_low_bits(value as u32), wanted })
         }
-        MOVED => Some(Told::Moved { path: path()?, proof: proof()? }),
+        MOVED => {
+            let holder = match words.get(HOLDER..).filter(|key| !key.is_empty()) {
+                None => Holder::Alone,
+                Some(key) => {
+                    let mut participant = [0; 32];
+                    unpack(key, &mut participant);
+                    Holder::Sharing(participant, comtree)
+                }
+            };
+            Some(Told::Moved { path: path()?, holder, proof: proof()? })
+        }
         CONNECT => {
             let path = decode_path(words.get(1..CONNECT_HEAD)?.try_into().ok()?);
             unpack(&words[CONNECT_HEAD..], bytes);
@@ -311,7 +330,9 @@ mod tests {
         all.push(Told::TokenUsed { token, proof });
         for path in paths {
             let proof = Proof { at: Time::from_millis(77), nonce: u64::MAX };
-            all.push(Told::Moved { path, proof });
+            for holder in [Holder::Alone, Holder::Sharing([255; 32], comtree)] {
+                all.push(Told::Moved { path, holder, proof });
+            }
             let passed = Passed { asked: 63, was_brought: false };
             all.push(Told::Connect { path, passed, datagram: &longest });
             let passed = Passed { asked: 0, was_brought: true };

@@ -26,7 +26,7 @@ pub use requests::RequestNumber;
 pub use seal::{GroupKeyMaker, GroupOpener, GroupSealer, OpenError, Opener};
 pub use secret::derive;
 pub use sessions::{
-    Ended, Knock, LinkTraffic, LoggedKeys, MAX_LINKS, Proof, SessionIndex, SessionLimits, Sessions,
-    SessionsConfig, Terms,
+    Ended, Holder, Knock, LinkTraffic, LoggedKeys, MAX_LINKS, Proof, SessionIndex, SessionLimits,
+    Sessions, SessionsConfig, Terms,
 };
 pub use tag::{KeyedState, Keyring};

@@ -59,6 +59,9 @@ drop_reasons! {
     Stale => "stale",
     /// A connect with no security suite that this relay takes.
     BadCredentials => "bad_credentials",
+    /// A connect of somebody who shares its ip:port, to a comtree whose updates go out as one datagram
+    /// for all.
+    CannotShare => "cannot_share",
     /// A connect whose token names an address that somebody else has, or that is not this relay's.
     AddressTaken => "address_taken",
     /// A connect or a request without a token that this relay takes.

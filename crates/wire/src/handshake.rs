@@ -298,6 +298,11 @@ impl<'a> Connect<'a> {
 }
 
 impl<'a> Join<'a> {
+    /// The feature that other sessions may be at the participant's ip:port beside its own, as behind a
+    /// gateway: they are told apart by their participants' keys and their comtrees. Without it an
+    /// ip:port belongs to whoever has proved it last.
+    pub const SHARES: u32 = 1;
+
     /// Writes it into `out` and returns its length, at most [`MAX_JOIN_LEN`].
     ///
     /// # Errors

@@ -24,6 +24,7 @@ mod packet;
 mod path;
 mod path_report;
 mod reason;
+mod recipient;
 mod record;
 mod request;
 mod sealed;
@@ -53,6 +54,7 @@ pub use packet::Packet;
 pub use path::Path;
 pub use path_report::{Asked, Probe, Report, Thinning, Traffic};
 pub use reason::{Bound, Excess, LeaveReason, RefusedReason, RequestStatus, SubscribeRefusal};
+pub use recipient::Recipient;
 pub use record::{
     Before, Flags, MAX_RECORD_HEAD, MAX_RECORDS, Record, RecordHead, Records, UpdatesWriter,
     encode_update,

@@ -52,6 +52,8 @@ reasons! {
         TooMany = 8,
         /// Somebody else has the address that the token names, or this relay does not give it out.
         AddressTaken = 9,
+        /// Updates go out on the comtree as one datagram for all, so no session can share its ip:port.
+        CannotShare = 10,
     }
 
     /// Why a session ends.

@@ -133,11 +133,11 @@ impl Script {
         if let Some(reason) = self.refuses {
             return refuse(connect.nonce, COMTREE, reason, answer);
         }
-        if let Some((older, _)) = self.sessions.at(from.into()) {
+        let knock = self.sessions.knock(&connect).unwrap();
+        if let Some(older) = self.sessions.at(from.into(), knock.holder()) {
             let _ = self.sessions.end(older);
         }
         self.joined += 1;
-        let knock = self.sessions.knock(&connect).unwrap();
         let terms = Terms {
             address: Address::unicast(self.site, self.joined),
             suite: Suite::Aes128Gcm,

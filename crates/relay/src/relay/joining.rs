@@ -69,12 +69,10 @@ impl Relay {
         if self.is_draining {
             return self.refuse_for(&applicant, RefusedReason::Draining, DropReason::Draining);
         }
-        if let Some((session, nonce)) = self.sessions.at(path)
-            && nonce == proof.nonce
-        {
+        if let Some(session) = self.sessions.opened_by(path, proof.nonce) {
             return self.welcome_again(session, path);
         }
-        if self.sessions.is_stale(path, proof) {
+        if self.sessions.is_copy(path, proof) {
             return Err(DropReason::Stale);
         }
         // What the first data thread has let pass is not counted again.
@@ -89,8 +87,11 @@ impl Relay {
             return self.take_call(now, &applicant, knock, join);
         }
         knock.join().inspect_err(|_| self.note_failure(now))?;
+        if self.sessions.is_stale(path, knock.holder(), proof) {
+            return Err(DropReason::Stale);
+        }
         // A neighbour needs no such place: whoever shares its ip must not keep its link down.
-        if passed == Passed::default() && !self.may_have_a_session(path) {
+        if passed == Passed::default() && !self.may_have_a_session(path, knock.holder()) {
             let (reason, drop) = (RefusedReason::TooMany, DropReason::TooManySessions);
             return self.refuse_for(&applicant, reason, drop);
         }
@@ -109,7 +110,7 @@ impl Relay {
         let Applicant { path, now, .. } = *applicant;
         let malformed = (RefusedReason::Credentials, DropReason::Malformed);
         let join = knock.join().map_err(|_| malformed)?;
-        let Join { comtree, suites, slow_suites, max_datagram, .. } = join;
+        let Join { comtree, features, suites, slow_suites, max_datagram, .. } = join;
         let index = self.comtrees.find(comtree);
         let index = index.ok_or((RefusedReason::UnknownComtree, DropReason::UnknownComtree))?;
         let entry = self.comtrees.get(index);
@@ -119,6 +120,10 @@ impl Relay {
         let suite = Suite::agreed(suites, slow_suites | self.slow_suites).filter(|_| opens_all);
         let suite = suite.ok_or((RefusedReason::Credentials, DropReason::BadCredentials))?;
         let (site, downlink) = (entry.addresses.site(), entry.downlink);
+        // What is one datagram for all does not say whose copy it is.
+        if features & Join::SHARES != 0 && downlink.is_shared() {
+            return Err((RefusedReason::CannotShare, DropReason::CannotShare));
+        }
         let rights = self.rights_of(now, &join, knock.participant(), index).map_err(|why| {
             self.note(Notice::TokenRefused { comtree, path, why });
             (RefusedReason::Token, DropReason::BadToken)
@@ -135,8 +140,7 @@ impl Relay {
             suite,
             downlink,
             max_datagram: datagrams.max_datagram() as u16,
-            // None beyond the base protocol exists yet.
-            features: 0,
+            features: features & Join::SHARES,
         };
         let owner = self.owners.hash_one(knock.participant());
         let is_pinned = pinned.is_some();
@@ -168,7 +172,7 @@ impl Relay {
         if !self.push_welcome(session, path) {
             return Err(DropReason::Stale);
         }
-        self.tell_of_move(path);
+        self.tell_of_move(session);
         Ok(())
     }
 
@@ -205,7 +209,7 @@ impl Relay {
         mut entry: Entry,
     ) -> Result<(), DropReason> {
         let Applicant { path, proof, .. } = *applicant;
-        if let Some((older, _)) = self.sessions.at(path) {
+        if let Some(older) = self.sessions.at(path, entry.knock.holder()) {
             let ended = self.sessions.end(older);
             self.end(now, ended);
         }
@@ -251,13 +255,13 @@ impl Relay {
             }
         };
         entry.terms.address = address;
-        if !self.let_in(now, applicant, entry) {
+        let Some(session) = self.let_in(now, applicant, entry) else {
             self.comtrees.get_mut(index).addresses.give_back(now, address, owner);
             self.places.give_back(index);
             return self.refuse_for(applicant, RefusedReason::Full, DropReason::SessionsFull);
-        }
+        };
         self.note(Notice::Joined { comtree, address, path });
-        self.tell_of_move(path);
+        self.tell_of_move(session);
         Ok(())
     }
 
@@ -286,20 +290,23 @@ impl Relay {
         Ok(())
     }
 
-    /// Opens a session with a port on a comtree, and answers. False if a table is full.
-    fn let_in(&mut self, now: Time, applicant: &Applicant<'_>, entry: Entry) -> bool {
+    /// Opens a session with a port on a comtree, and answers. `None` if a table is full.
+    fn let_in(
+        &mut self,
+        now: Time,
+        applicant: &Applicant<'_>,
+        entry: Entry,
+    ) -> Option<SessionIndex> {
         let Applicant { path, proof, .. } = *applicant;
         let Entry { comtree, index, knock, terms, rights, owner, .. } = entry;
-        let Some(session) = self.sessions.open(now, path, proof, knock, &terms) else {
-            return false;
-        };
+        let session = self.sessions.open(now, path, proof, knock, &terms)?;
         let datagrams = DatagramClass::of(terms.max_datagram);
         let shape = Shape { class: PeerClass::Participant, datagrams };
         let (peer, address) = (Peer::Participant(session), terms.address);
         let Some(port) = self.open_port(now, peer, shape, (comtree, index), address) else {
             // It was never a member, so nothing hangs on it.
             let _ = self.sessions.end(session);
-            return false;
+            return None;
         };
         if let Some(port) = self.ports.get_mut(port) {
             port.owner = owner;
@@ -325,7 +332,7 @@ impl Relay {
         {
             self.counters.drop(reason);
         }
-        true
+        Some(session)
     }
 
     /// Passes an applicant on to the data thread whose the address is that it wants.

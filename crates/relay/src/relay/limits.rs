@@ -10,7 +10,7 @@ use crate::pending::{MAX_PENDING_BYTES, MAX_PENDING_RECORDS};
 use crate::ports::Peer;
 use crate::shape::Shape;
 use crate::thin::Down;
-use canopy_session::{Answer, SessionIndex};
+use canopy_session::{Answer, Holder, SessionIndex};
 use canopy_wire::{
     Address, Bound, Busy, Comtree, DropReason, Excess, Packet, Path, SEAL_LEN, Time,
 };
@@ -179,9 +179,9 @@ impl Relay {
         }
     }
 
-    /// Whether an ip may have one more session, unless it has one at this path already.
-    pub(super) fn may_have_a_session(&self, path: Path) -> bool {
-        self.sessions.at(path).is_some() || !self.gate.is_full(path.remote.ip())
+    /// Whether an ip may have one more session, unless it is to take the place of one.
+    pub(super) fn may_have_a_session(&self, path: Path, holder: Holder) -> bool {
+        self.sessions.at(path, holder).is_some() || !self.gate.is_full(path.remote.ip())
     }
 
     /// A handshake failed after it had cost a key agreement.

@@ -85,24 +85,24 @@ impl Relay {
             self.charge_keepalive(now, port)?;
         }
         let mut answer = Answer::new();
-        let evicted = self.sessions.rebind(now, from, packet, &mut answer)?;
+        let (session, evicted) = self.sessions.rebind(now, from, packet, &mut answer)?;
         self.reply(from, answer.bytes());
         if let Some(ended) = evicted {
             self.end(now, ended);
         }
-        if let Some((session, _)) = self.sessions.at(from) {
-            self.give_keys_again(session, from);
-            self.restart_paths(session);
-        }
-        self.tell_of_move(from);
+        self.give_keys_again(session, from);
+        self.restart_paths(session);
+        self.tell_of_move(session);
         Ok(())
     }
 
-    /// Tells the other data threads by which proof a session here holds a path. A repeated connect
+    /// Tells the other data threads by which proof a session here has its path. A repeated connect
     /// makes no session newer.
-    pub(super) fn tell_of_move(&mut self, path: Path) {
-        let Some(proof) = self.sessions.proof_of(path) else { return };
-        if !self.siblings.tell(Told::Moved { path, proof }) {
+    pub(super) fn tell_of_move(&mut self, session: SessionIndex) {
+        let (path, proof) = (self.sessions.path(session), self.sessions.proof(session));
+        let Some((path, proof)) = path.zip(proof) else { return };
+        let holder = self.sessions.holder(session);
+        if !self.siblings.tell(Told::Moved { path, holder, proof }) {
             self.counters.drop(DropReason::SiblingsFull);
         }
     }

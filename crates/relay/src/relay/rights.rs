@@ -55,7 +55,7 @@ impl Relay {
 
     fn proof_by_token(&self, token: TokenId) -> Option<(PortIndex, Proof)> {
         let port = *self.by_token.get(&token)?;
-        Some((port, self.sessions.proof_of(self.path_of_member(port)?)?))
+        Some((port, self.proof_of_member(port)?))
     }
 
     /// Whoever joined by this token before has lost it, here and on the other data threads.
@@ -85,6 +85,10 @@ impl Relay {
         }
         self.send_away(now, port, LeaveReason::Elsewhere);
         None
+    }
+
+    fn proof_of_member(&self, port: PortIndex) -> Option<Proof> {
+        self.sessions.proof(self.session_of(port)?)
     }
 
     pub(super) fn path_of_member(&self, port: PortIndex) -> Option<Path> {
@@ -194,8 +198,7 @@ impl Relay {
                 return refused;
             }
         };
-        let proof = self.path_of_member(port).and_then(|path| self.sessions.proof_of(path));
-        let Some(proof) = proof else { return refused };
+        let Some(proof) = self.proof_of_member(port) else { return refused };
         let (token, ends) = (rights.token(), rights.ends());
         let is_newer = |(other, own): (PortIndex, Proof)| other != port && own >= proof;
         if self.proof_by_token(token).is_some_and(is_newer) {

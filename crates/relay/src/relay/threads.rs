@@ -65,12 +65,14 @@ impl Relay {
                     None => self.table.remove(port, comtree, group),
                 }
             }
-            Told::Moved { path, proof } => {
-                if let Some(ended) = self.sessions.end_older(path, proof) {
+            Told::Moved { path, holder, proof } => {
+                if let Some(ended) = self.sessions.end_older(path, holder, proof) {
                     self.end(now, ended);
-                } else if self.sessions.proof_of(path).is_some_and(|own| own > proof) {
+                } else if let Some(session) = self.sessions.at(path, holder)
+                    && self.sessions.proof(session).is_some_and(|own| own > proof)
+                {
                     // The other had not joined yet when it was told of the newer session here.
-                    self.tell_of_move(path);
+                    self.tell_of_move(session);
                 }
             }
             Told::TokenUsed { token, proof } => self.hear_of_token(now, token, proof),

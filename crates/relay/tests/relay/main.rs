@@ -19,6 +19,7 @@ mod member_floods;
 mod membership;
 mod paths;
 mod routing;
+mod shared_ip_port;
 mod slow_receivers;
 mod subscriptions_upwards;
 mod suites;

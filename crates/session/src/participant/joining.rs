@@ -55,7 +55,7 @@ impl Session {
     pub(super) fn begin_handshake(&mut self) -> Result<(), WireError> {
         let SessionConfig { comtree, max_datagram, suites, slow_suites, .. } = self.config;
         let (token, ticket) = (&self.config.token[..], self.ticket.bytes());
-        let features = 0;
+        let features = if self.config.shares_ip_port { Join::SHARES } else { 0 };
         let join = Join { comtree, features, max_datagram, suites, slow_suites, token, ticket };
         let mut payload = [0; MAX_JOIN_LEN];
         let len = match self.config.call {

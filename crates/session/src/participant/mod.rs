@@ -20,9 +20,9 @@ use crate::secret::SeededRandom;
 use crate::subscriptions::Subscriptions;
 pub use calling::LinkKeys;
 use canopy_wire::{
-    Address, Downlink, Flags, Group, Header, Kind, Leave, LeaveReason, Level, MAX_UPDATE, Record,
-    SAFE_DATAGRAM, SEAL_LEN, Sealed, SessionId, Tag, Ticket, Time, Weight, WireError,
-    encode_update,
+    Address, Downlink, Flags, Group, Header, Kind, Leave, LeaveReason, Level, MAX_UPDATE,
+    Recipient, Record, SAFE_DATAGRAM, SEAL_LEN, Sealed, SessionId, Tag, Ticket, Time, Weight,
+    WireError, encode_update,
 };
 use core::time::Duration;
 use group_keys::GroupKeys;
@@ -169,6 +169,15 @@ impl Session {
     /// The number that the relay gave the session; its packets carry it.
     pub fn id(&self) -> SessionId {
         self.id
+    }
+
+    /// Which of a relay's datagrams are for this session. It changes with each hello, and when a session
+    /// begins: ask after each call that may have brought that about.
+    pub fn recipient(&self) -> Recipient {
+        match self.state {
+            State::Greeting | State::Connecting => Recipient::Handshake(self.nonce),
+            State::Connected | State::Leaving | State::Closed => Recipient::Session(self.id),
+        }
     }
 
     /// The longest datagram in bytes that either side sends.

@@ -33,6 +33,10 @@ pub struct SessionConfig {
     /// The longest datagram in bytes that the path to the relay takes, from [`SAFE_DATAGRAM`] to
     /// [`MAX_DATAGRAM`](canopy_wire::MAX_DATAGRAM). The relay may know of less.
     pub max_datagram: u16,
+    /// Whether other sessions may be at the same ip:port, as behind a gateway. Each has an
+    /// [identity](SessionConfig::identity) of its own, or a comtree. Which of them a datagram from the
+    /// relay is for, [`Recipient::of`](canopy_wire::Recipient::of) says.
+    pub shares_ip_port: bool,
     /// If it is a relay that calls its neighbour: what it asks for.
     pub call: Option<Call>,
 }
@@ -50,6 +54,7 @@ impl SessionConfig {
             suites: Suite::Aes128Gcm.bit() | Suite::ChaCha20Poly1305.bit(),
             slow_suites: 0,
             max_datagram: SAFE_DATAGRAM as u16,
+            shares_ip_port: false,
             call: None,
         }
     }

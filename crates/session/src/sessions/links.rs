@@ -39,7 +39,9 @@ impl Sessions {
         self.put(link, Slot { path, proof, nonce, heard: now, live: true, ..Slot::of_link() });
         let (welcome, challenged) = (None, None);
         let opener = opener.by_lane();
-        let keys = Keys { sealer, opener, peer, participant, welcome, challenged, told_gone: None };
+        let (shares, told_gone) = (None, None);
+        let keys =
+            Keys { sealer, opener, peer, participant, shares, welcome, challenged, told_gone };
         self.secrets[link as usize] = Some(keys);
     }
 

@@ -4,6 +4,7 @@
 //! it sent. Never sends by itself: every call fills at most one [`Answer`].
 
 mod answering;
+mod holders;
 mod links;
 mod opening;
 mod types;
@@ -13,20 +14,20 @@ use crate::curve::PublicKey;
 use crate::noise::Identity;
 use crate::seal::{OpenError, Opener, Sealer};
 use crate::secret::SeededRandom;
-use crate::tag::{COOKIE_LIFETIME, KeyedState, Keyring};
+use crate::tag::{KeyedState, Keyring};
 use canopy_wire::{
     Challenge, Comtree, DropReason, Header, Keepalive, Kind, Lane, Packet, Path, Rebind, SEAL_LEN,
     SessionId, Tag, Time,
 };
-use core::hash::BuildHasher;
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use hashbrown::HashTable;
+use holders::Departures;
 use std::collections::VecDeque;
 
 pub use links::MAX_LINKS;
 pub use opening::Knock;
-pub use types::{LinkTraffic, LoggedKeys, Proof, SessionLimits, SessionsConfig, Terms};
+pub use types::{Holder, LinkTraffic, LoggedKeys, Proof, SessionLimits, SessionsConfig, Terms};
 
 /// The number of a session's place in the table.
 pub type SessionIndex = u32;
@@ -83,6 +84,8 @@ struct Keys {
     challenged: Option<Time>,
     /// The key that its participant, or the neighbour, is known by.
     participant: Option<PublicKey>,
+    /// The comtree that it joined, if it shares its path with other sessions.
+    shares: Option<Comtree>,
     /// When it was last told that somebody is gone.
     told_gone: Option<Time>,
 }
@@ -94,11 +97,6 @@ const CHALLENGE_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Ended(pub SessionIndex);
-
-/// How many of the sessions that left their paths soon are remembered one by one.
-const MAX_LEFT: usize = 1024;
-/// How many places there are for those before: each has the latest proof of many paths.
-const LEFT_BEFORE: usize = 4096;
 
 /// The participants of one data thread.
 ///
@@ -115,14 +113,14 @@ pub struct Sessions {
     free: VecDeque<SessionIndex>,
     /// How many places are links'.
     links: u32,
-    by_path: HashTable<SessionIndex>,
+    /// By path and [`Holder`].
+    by_holder: HashTable<SessionIndex>,
+    /// By path and the nonce of the connect.
+    by_nonce: HashTable<SessionIndex>,
     hash: KeyedState,
     live: u32,
     sweep: SessionIndex,
-    /// Paths that a session has left although its cookie was still taken, and their proofs.
-    left: VecDeque<(Path, Proof)>,
-    /// By the hash of a path: when those were proved that were left before these.
-    left_before: Box<[Option<Time>]>,
+    departures: Departures,
     /// When the last cookie was brought back.
     now: Time,
     key_log: VecDeque<LoggedKeys>,
@@ -141,12 +139,12 @@ impl Sessions {
             random: SeededRandom::new(table_key, b"canopy handshakes"),
             free: VecDeque::with_capacity(max),
             links: 0,
-            by_path: HashTable::new(),
+            by_holder: HashTable::new(),
+            by_nonce: HashTable::new(),
             hash: KeyedState::new(table_key),
             live: 0,
             sweep: 0,
-            left: VecDeque::with_capacity(MAX_LEFT),
-            left_before: vec![None; LEFT_BEFORE].into(),
+            departures: Departures::new(),
             now: Time::ZERO,
             key_log: VecDeque::new(),
         }
@@ -199,14 +197,6 @@ impl Sessions {
         let slot = self.slot(place)?;
         let lane = if slot.is_link { id.lane() } else { slot.lane };
         (self.id_in(place, lane) == id).then_some(place)
-    }
-
-    /// The session at a path, and the nonce that it was opened with.
-    pub fn at(&self, path: Path) -> Option<(SessionIndex, u64)> {
-        let hash = self.hash.hash_one(path);
-        let same = |session: &SessionIndex| self.slots[*session as usize].path == path;
-        let session = *self.by_path.find(hash, same)?;
-        Some((session, self.slots[session as usize].nonce))
     }
 
     /// The check that every packet of a session passes: it came by the session's own path.
@@ -316,8 +306,8 @@ impl Sessions {
         }
     }
 
-    /// Moves a session to a path that has proved itself; the seal has proved the session. Returns the
-    /// session that held the path before: it has lost it.
+    /// Moves a session to a path that has proved itself; the seal has proved the session. Returns which
+    /// it is, and the one that held the path as it does now: that has lost it.
     ///
     /// # Errors
     /// [`DropReason::BadCookie`], [`DropReason::UnknownSource`],
@@ -329,7 +319,7 @@ impl Sessions {
         from: Path,
         packet: &Packet<'_>,
         answer: &mut Answer,
-    ) -> Result<Option<Ended>, DropReason> {
+    ) -> Result<(SessionIndex, Option<Ended>), DropReason> {
         let Rebind { cookie } = Rebind::decode(packet)?;
         let Header { session: id, comtree, .. } = *packet.header();
         let session = self.find(id).ok_or(DropReason::UnknownSource)?;
@@ -341,11 +331,13 @@ impl Sessions {
         self.now = self.now.max(now);
         let slot = &self.slots[session as usize];
         let proof = Proof { at, nonce: slot.nonce };
-        let holder = self.at(from).map(|(holder, _)| holder);
-        if proof < slot.proof || (holder != Some(session) && self.is_stale(from, proof)) {
+        let own_proof = slot.proof;
+        let holder = self.holder(session);
+        let present = self.at(from, holder);
+        if proof < own_proof || (present != Some(session) && self.is_stale(from, holder, proof)) {
             return Err(DropReason::Stale);
         }
-        let evicted = holder.filter(|holder| *holder != session);
+        let evicted = present.filter(|present| *present != session);
         let ended = evicted.map(|other| self.end(other));
         self.unindex(session);
         if self.slots[session as usize].path != from {
@@ -359,39 +351,28 @@ impl Sessions {
         let path_stamp = self.path_stamp(now, id, from);
         let moved = Keepalive { stamp: REBIND_STAMP, path_stamp };
         self.write_sealed(session, answer, |out| moved.encode_ack(comtree, id, out));
-        Ok(ended)
+        Ok((session, ended))
     }
 
     /// Ends a session. Its place is free from now on; a link's stays the link's.
     pub fn end(&mut self, session: SessionIndex) -> Ended {
-        self.secrets[session as usize] = None;
         if self.slots[session as usize].is_link {
+            self.secrets[session as usize] = None;
             self.slots[session as usize].live = false;
             return Ended(session);
         }
         self.unindex(session);
         self.remember(session);
+        self.secrets[session as usize] = None;
         self.slots[session as usize].live = false;
         self.free.push_back(session);
         self.live -= 1;
         Ended(session)
     }
 
-    /// By which proof the session at a path holds it.
-    pub fn proof_of(&self, path: Path) -> Option<Proof> {
-        self.at(path).and_then(|(session, _)| self.proof(session))
-    }
-
     /// By which proof a session holds its path.
     pub fn proof(&self, session: SessionIndex) -> Option<Proof> {
         self.slot(session).map(|slot| slot.proof)
-    }
-
-    /// Ends the session at a path that another data thread's session has proved later, by `proof`.
-    pub fn end_older(&mut self, path: Path, proof: Proof) -> Option<Ended> {
-        let (session, _) = self.at(path)?;
-        let is_older = self.slots[session as usize].proof < proof;
-        is_older.then(|| self.end(session))
     }
 
     /// Looks at up to `budget` places, starting where the last call stopped, and ends the first
@@ -408,44 +389,8 @@ impl Sessions {
         None
     }
 
-    /// Remembers a session that leaves its path, if its cookie is still taken: a late copy of its
-    /// connect must not open it again.
-    fn remember(&mut self, session: SessionIndex) {
-        let slot = &self.slots[session as usize];
-        if self.now.since(slot.proof.at) <= COOKIE_LIFETIME {
-            if self.left.len() == MAX_LEFT
-                && let Some((path, proof)) = self.left.pop_front()
-            {
-                // Whoever shares the entry, and was proved earlier, must ask for another cookie.
-                let before = &mut self.left_before[self.hash.hash_one(path) as usize % LEFT_BEFORE];
-                *before = (*before).max(Some(proof.at));
-            }
-            let slot = &self.slots[session as usize];
-            self.left.push_back((slot.path, slot.proof));
-        }
-    }
-
-    /// Whether a session that this proof opened has left the path already, or may have.
-    fn has_left(&self, path: Path, proof: Proof) -> bool {
-        self.left.iter().any(|(left, by)| *left == path && proof <= *by)
-            || self.left_before[self.hash.hash_one(path) as usize % LEFT_BEFORE] >= Some(proof.at)
-    }
-
     fn slot(&self, session: SessionIndex) -> Option<&Slot> {
         self.slots.get(session as usize).filter(|slot| slot.live)
-    }
-
-    fn index(&mut self, session: SessionIndex) {
-        let (slots, hash) = (&self.slots, &self.hash);
-        let hash_of = |session: &SessionIndex| hash.hash_one(slots[*session as usize].path);
-        self.by_path.insert_unique(hash_of(&session), session, hash_of);
-    }
-
-    fn unindex(&mut self, session: SessionIndex) {
-        let hash = self.hash.hash_one(self.slots[session as usize].path);
-        if let Ok(entry) = self.by_path.find_entry(hash, |found| *found == session) {
-            entry.remove();
-        }
     }
 }
 

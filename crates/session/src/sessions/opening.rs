@@ -1,6 +1,6 @@
 //! Strangers become sessions: hello, cookie, connect, connected.
 
-use super::{Keys, LinkTraffic, LoggedKeys, Proof, SessionIndex, Sessions, Slot, Terms};
+use super::{Holder, Keys, LinkTraffic, LoggedKeys, Proof, SessionIndex, Sessions, Slot, Terms};
 use crate::answer::Answer;
 use crate::curve::PublicKey;
 use crate::noise::{Prologue, Responder, SECOND_MORE};
@@ -34,6 +34,16 @@ impl Knock {
     /// If it is malformed.
     pub fn link_join(&self) -> Result<Option<LinkJoin>, WireError> {
         LinkJoin::decode(&self.payload[..self.len])
+    }
+
+    /// As whom it wants its path.
+    pub fn holder(&self) -> Holder {
+        match self.join().ok().zip(self.participant()) {
+            Some((join, participant)) if join.features & Join::SHARES != 0 => {
+                Holder::Sharing(participant, join.comtree)
+            }
+            _ => Holder::Alone,
+        }
     }
 
     /// The key that it is known by.
@@ -80,14 +90,6 @@ impl Sessions {
         Ok((connect, Proof { at, nonce }))
     }
 
-    /// Whether a path has been proved later than by `proof`: then that is a late copy.
-    pub fn is_stale(&self, path: Path, proof: Proof) -> bool {
-        match self.at(path) {
-            Some((session, _)) => proof <= self.slots[session as usize].proof,
-            None => self.has_left(path, proof),
-        }
-    }
-
     /// Opens the message of a connect. This is what costs time in a handshake.
     ///
     /// # Errors
@@ -109,7 +111,7 @@ impl Sessions {
         self.keys.tickets.read(ticket, comtree, &participant, self.unix(now))
     }
 
-    /// Opens a session at a path that has none; `None` if every place is taken.
+    /// Opens a session at a path that none has as [`Knock::holder`]; `None` if every place is taken.
     pub fn open(
         &mut self,
         now: Time,
@@ -210,6 +212,7 @@ impl Sessions {
             peer: joined.session,
             challenged: None,
             participant: Some(participant),
+            shares: (terms.features & Join::SHARES != 0).then_some(comtree),
             told_gone: None,
         })
     }

@@ -43,8 +43,17 @@ pub struct SessionsConfig {
     pub limits: SessionLimits,
 }
 
-/// When a path was proved, and by whom: of two proofs of one path the later counts, so that late
-/// copies of the earlier change nothing.
+/// As whom a session has its path. One path has one session, or many that [share](canopy_wire::Join::SHARES) it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Holder {
+    /// As whoever is there: the path belongs to whoever has proved it last.
+    Alone,
+    /// As this participant on this comtree, beside others.
+    Sharing(PublicKey, Comtree),
+}
+
+/// When a path was proved, and by whom: of two proofs of one path by one [`Holder`] the later counts,
+/// so that late copies of the earlier change nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Proof {
     /// When the relay made the cookie that was brought back.

@@ -1,15 +1,15 @@
 //! The relay's table of sessions, when datagrams come late, twice, or from whoever else.
 
 use crate::support::{
-    COMTREE, JOIN, TERMS, at, connect_with, cookie_for, is_sealed, opened, packet,
+    COMTREE, JOIN, TERMS, at, connect_of, connect_with, cookie_for, is_sealed, opened, packet,
 };
 use canopy_session::{
-    Answer, Ended, Keyring, LoggedKeys, Proof, SessionIndex, SessionLimits, Sessions,
-    SessionsConfig, unknown,
+    Answer, Ended, Holder, Identity, Keyring, LoggedKeys, Proof, SessionIndex, SessionLimits,
+    Sessions, SessionsConfig, Terms, unknown,
 };
 use canopy_wire::{
-    Challenge, Connect, DropReason, HEADER_LEN, Header, Keepalive, Kind, Lane, Path, Rebind,
-    SEAL_LEN, SessionId, Tag, Time, Unknown,
+    Challenge, Comtree, Connect, DropReason, HEADER_LEN, Header, Join, Keepalive, Kind, Lane, Path,
+    Rebind, SEAL_LEN, SessionId, Tag, Time, Unknown,
 };
 use std::time::Duration;
 
@@ -71,7 +71,8 @@ impl Table {
         let proof = self.prove(path, connect).unwrap();
         let knock = self.sessions.knock(&Connect::decode(&packet(connect)).unwrap());
         let knock = knock.unwrap_or_else(|reason| panic!("{reason:?}"));
-        let session = self.sessions.open(self.now, path, proof, knock, &TERMS).unwrap();
+        let terms = Terms { features: knock.join().unwrap().features, ..TERMS };
+        let session = self.sessions.open(self.now, path, proof, knock, &terms).unwrap();
         let keys = self.sessions.poll_key_log().unwrap();
         let id = self.sessions.id(session);
         assert_eq!(keys.session, id);
@@ -79,6 +80,17 @@ impl Table {
         self.keys.push(keys);
         let path_stamp = self.keepalive(session, 0);
         Member { session, id, path_stamp }
+    }
+
+    /// Somebody who shares its path greets there; returns the connect that follows.
+    fn greet_sharing(&self, path: Path, nonce: u64, key: u8, comtree: Comtree) -> Vec<u8> {
+        let join = Join { features: Join::SHARES, comtree, ..JOIN };
+        connect_of([key; 32], &cookie_for(&self.sessions, self.now, path, nonce), &join)
+    }
+
+    fn join_sharing(&mut self, path: Path, nonce: u64, key: u8, comtree: Comtree) -> Member {
+        let connect = self.greet_sharing(path, nonce, key, comtree);
+        self.open(path, &connect)
     }
 
     fn join(&mut self, path: Path, nonce: u64) -> Member {
@@ -119,6 +131,10 @@ impl Table {
     ) -> (Result<Option<Ended>, DropReason>, Vec<u8>) {
         let mut answer = Answer::new();
         let moved = self.sessions.rebind(self.now, path, &packet(rebind), &mut answer);
+        let moved = moved.map(|(session, ended)| {
+            assert_eq!(self.sessions.path(session), Some(path));
+            ended
+        });
         (moved, self.opened(packet(rebind).header().session, &answer))
     }
 
@@ -146,6 +162,11 @@ impl Table {
     }
 }
 
+/// As whom somebody with this private key shares a path.
+fn sharing(key: u8, comtree: Comtree) -> Holder {
+    Holder::Sharing(*Identity::new([key; 32]).public(), comtree)
+}
+
 fn rebind(id: SessionId, cookie: Tag) -> Vec<u8> {
     let mut out = [0; 100];
     let len = Rebind { cookie }.encode(COMTREE, id, &mut out).unwrap();
@@ -164,14 +185,15 @@ fn of_two_proofs_of_a_path_the_later_counts() {
     let newer = table.greet(at(1), 1);
     let is_stale = |connect: &[u8], table: &mut Table| {
         let proof = table.prove(at(1), connect).unwrap();
-        table.sessions.is_stale(at(1), proof)
+        table.sessions.is_stale(at(1), Holder::Alone, proof)
     };
     assert!(is_stale(&early, &mut table), "though its nonce is higher");
     assert!(is_stale(&twin, &mut table), "of two at one instant the nonce decides");
     assert!(!is_stale(&late_twin, &mut table));
     assert!(!is_stale(&newer, &mut table), "though its nonce is lower");
-    let (opened, nonce) = table.sessions.at(at(1)).unwrap();
-    assert_eq!((opened, nonce), (member.session, 5));
+    assert_eq!(table.sessions.at(at(1), Holder::Alone), Some(member.session));
+    assert_eq!(table.sessions.opened_by(at(1), 5), Some(member.session));
+    assert_eq!(table.sessions.opened_by(at(1), 4), None);
 }
 
 #[test]
@@ -187,11 +209,11 @@ fn a_session_that_left_is_remembered_as_long_as_its_cookie_is_taken() {
         table.now = proof.at + SECOND * 10;
         let copy = table.prove(at(1), &connect).expect("the cookie is still taken");
         assert_eq!(copy, proof);
-        assert!(table.sessions.is_stale(at(1), copy), "{cookie_age} s");
-        assert!(!table.sessions.is_stale(at(2), copy), "another path was not left");
+        assert!(table.sessions.is_stale(at(1), Holder::Alone, copy), "{cookie_age} s");
+        assert!(!table.sessions.is_stale(at(2), Holder::Alone, copy), "another path was not left");
         let newer = table.greet(at(1), 1);
         let newer = table.prove(at(1), &newer).unwrap();
-        assert!(!table.sessions.is_stale(at(1), newer), "who comes back is welcome");
+        assert!(!table.sessions.is_stale(at(1), Holder::Alone, newer), "who comes back is welcome");
         table.pass(Duration::from_millis(1));
         assert_eq!(table.prove(at(1), &connect), Err(DropReason::BadCookie));
     }
@@ -203,21 +225,23 @@ fn a_session_that_left_is_remembered_as_long_as_its_cookie_is_taken() {
 fn paths_that_were_left_are_remembered_in_bounded_memory() {
     let mut table = Table::new();
     let first = table.join(at(1), 9);
-    let proof = table.sessions.proof_of(at(1)).unwrap();
+    let proof = table.sessions.proof(first.session).unwrap();
     table.end(first.session);
     for later in 1..=5_000 {
         table.pass(Duration::from_millis(1));
         let member = table.join(at(1 + later), 9);
         table.end(member.session);
-        assert!(table.sessions.is_stale(at(1), proof), "{later} have left after it");
+        assert!(table.sessions.is_stale(at(1), Holder::Alone, proof), "{later} have left after it");
     }
-    let others = (6_000..16_000).filter(|port| table.sessions.is_stale(at(*port), proof)).count();
+    let others = (6_000..16_000)
+        .filter(|port| table.sessions.is_stale(at(*port), Holder::Alone, proof))
+        .count();
     assert!((5_000..7_500).contains(&others), "{others} share an entry with one that left");
     table.pass(Duration::from_millis(1));
     for port in 1..10_000 {
         let connect = table.greet(at(port), 1);
         let newer = table.prove(at(port), &connect).unwrap();
-        assert!(!table.sessions.is_stale(at(port), newer), "{port} is new");
+        assert!(!table.sessions.is_stale(at(port), Holder::Alone, newer), "{port} is new");
     }
 }
 
@@ -246,7 +270,10 @@ fn a_late_copy_of_a_move_moves_nothing() {
     assert_eq!(table.sessions.path(member.session), Some(at(2)));
     // Nor does its connect open the session again where it began.
     let proof = table.prove(at(1), &connect).unwrap();
-    assert!(table.sessions.at(at(1)).is_none() && table.sessions.is_stale(at(1), proof));
+    assert!(
+        table.sessions.at(at(1), Holder::Alone).is_none()
+            && table.sessions.is_stale(at(1), Holder::Alone, proof)
+    );
 }
 
 #[test]
@@ -257,7 +284,7 @@ fn a_path_goes_to_whoever_proved_it_last() {
     table.pass(SECOND);
     let holder = table.join(at(2), 3);
     assert_eq!(table.rebind(at(2), &early), (Err(DropReason::Stale), Vec::new()));
-    assert_eq!(table.sessions.at(at(2)), Some((holder.session, 3)));
+    assert_eq!(table.sessions.opened_by(at(2), 3), Some(holder.session));
     // It left, and the late copy gets no more than before.
     table.end(holder.session);
     assert_eq!(table.rebind(at(2), &early).0, Err(DropReason::Stale));
@@ -265,7 +292,7 @@ fn a_path_goes_to_whoever_proved_it_last() {
     table.pass(SECOND);
     let late = table.prove_move(at(3), &mover);
     assert_eq!(table.rebind(at(3), &late).0, Ok(Some(Ended(holder.session))));
-    assert_eq!(table.sessions.at(at(3)), Some((mover.session, 9)));
+    assert_eq!(table.sessions.opened_by(at(3), 9), Some(mover.session));
     assert_eq!(table.sessions.live(), 1);
 }
 
@@ -283,12 +310,92 @@ fn a_session_gives_way_to_a_later_proof_of_another_data_thread_only() {
     ] {
         let mut table = Table::new();
         let member = table.join(at(1), 5);
-        assert_eq!(table.sessions.proof_of(at(1)), Some(own));
-        assert_eq!(table.sessions.end_older(at(2), proof), None, "another path");
-        let ended = table.sessions.end_older(at(1), proof);
+        assert_eq!(table.sessions.proof(member.session), Some(own));
+        assert_eq!(table.sessions.end_older(at(2), Holder::Alone, proof), None, "another path");
+        let ended = table.sessions.end_older(at(1), Holder::Alone, proof);
         assert_eq!(ended, gives_way.then_some(Ended(member.session)), "{proof:?}");
-        assert!(table.sessions.is_stale(at(1), own), "either way a copy is late");
+        assert!(table.sessions.is_stale(at(1), Holder::Alone, own), "either way a copy is late");
     }
+}
+
+/// Behind a gateway many have one ip:port: each is known by its key, and on each comtree apart.
+#[test]
+fn sessions_that_share_a_path_stand_beside_each_other() {
+    let mut table = Table::new();
+    let (here, there) = (COMTREE, Comtree(2));
+    let alone = table.join(at(1), 1);
+    let all = [(2, 4, here), (3, 5, here), (4, 4, there)];
+    let members = all.map(|(nonce, key, comtree)| table.join_sharing(at(1), nonce, key, comtree));
+    for (member, (nonce, key, comtree)) in members.iter().zip(all) {
+        assert_eq!(table.sessions.at(at(1), sharing(key, comtree)), Some(member.session));
+        assert_eq!(table.sessions.opened_by(at(1), nonce), Some(member.session));
+        assert_eq!(table.sessions.admit(at(1), member.id), Ok(member.session));
+        assert_eq!(table.sessions.holder(member.session), sharing(key, comtree));
+    }
+    assert_eq!(table.sessions.at(at(1), Holder::Alone), Some(alone.session));
+    assert_eq!(table.sessions.at(at(2), sharing(4, here)), None, "another path");
+    // Whoever goes takes nobody along.
+    table.end(members[0].session);
+    assert_eq!(table.sessions.at(at(1), sharing(4, here)), None);
+    assert_eq!(table.sessions.opened_by(at(1), 2), None);
+    let others =
+        [(alone, Holder::Alone), (members[1], sharing(5, here)), (members[2], sharing(4, there))];
+    for (member, holder) in others {
+        assert_eq!(table.sessions.at(at(1), holder), Some(member.session));
+    }
+}
+
+#[test]
+fn on_a_shared_path_a_later_proof_takes_the_place_of_the_same_holder_alone() {
+    let mut table = Table::new();
+    let early = table.greet_sharing(at(1), 9, 4, COMTREE);
+    table.pass(SECOND);
+    let [first, second] = [4, 5].map(|key| table.join_sharing(at(1), u64::from(key), key, COMTREE));
+    let early = table.prove(at(1), &early).unwrap();
+    assert!(table.sessions.is_stale(at(1), sharing(4, COMTREE), early));
+    for other in [sharing(6, COMTREE), sharing(4, Comtree(2)), Holder::Alone] {
+        assert!(!table.sessions.is_stale(at(1), other, early), "{other:?} has nothing here");
+        assert_eq!(
+            table.sessions.end_older(at(1), other, Proof { at: table.now, nonce: 99 }),
+            None
+        );
+    }
+    let later = Proof { at: table.now, nonce: 99 };
+    let ended = table.sessions.end_older(at(1), sharing(4, COMTREE), later);
+    assert_eq!(ended, Some(Ended(first.session)));
+    assert_eq!(table.sessions.at(at(1), sharing(5, COMTREE)), Some(second.session));
+    // The other data thread's has its place now, and it moves here.
+    let mover = table.join_sharing(at(2), 7, 5, COMTREE);
+    table.pass(SECOND);
+    let proof = table.prove_move(at(1), &mover);
+    let third = table.join_sharing(at(1), 8, 6, COMTREE);
+    assert_eq!(table.rebind(at(1), &proof).0, Ok(Some(Ended(second.session))), "its own older one");
+    assert_eq!(table.sessions.at(at(1), sharing(6, COMTREE)), Some(third.session));
+    assert_eq!(table.sessions.at(at(1), sharing(5, COMTREE)), Some(mover.session));
+    assert_eq!(table.sessions.at(at(2), sharing(5, COMTREE)), None);
+}
+
+#[test]
+fn who_leaves_a_shared_path_often_keeps_nobody_from_it() {
+    let mut table = Table::new();
+    let first = table.greet_sharing(at(1), 1, 1, COMTREE);
+    let member = table.open(at(1), &first);
+    table.end(member.session);
+    let copy = table.prove(at(1), &first).unwrap();
+    assert!(table.sessions.is_copy(at(1), copy), "before its message is read");
+    let others = table.greet_sharing(at(1), 3, 3, COMTREE);
+    let others = table.prove(at(1), &others).unwrap();
+    assert!(!table.sessions.is_copy(at(1), others));
+    for nonce in 4..1_100 {
+        table.pass(Duration::from_millis(1));
+        let member = table.join_sharing(at(1), nonce, 2, COMTREE);
+        table.end(member.session);
+    }
+    // It is not one of the latest any more, and known all the same.
+    assert!(!table.sessions.is_copy(at(1), copy));
+    assert!(table.sessions.is_stale(at(1), sharing(1, COMTREE), copy));
+    assert!(table.sessions.is_stale(at(1), sharing(2, COMTREE), others), "it has left since");
+    assert!(!table.sessions.is_stale(at(1), sharing(3, COMTREE), others));
 }
 
 #[test]

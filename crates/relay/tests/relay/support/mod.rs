@@ -14,7 +14,7 @@ use canopy_session::{
 };
 use canopy_wire::{
     Address, Class, Comtree, Downlink, DropReason, Flags, Group, GroupKeyNumber, Header, Kind,
-    Level, Path, Record, SAFE_DATAGRAM, Sealed, SessionId, Suite, Time, VERSION, Weight,
+    Level, Path, Recipient, Record, SAFE_DATAGRAM, Sealed, SessionId, Suite, Time, VERSION, Weight,
     encode_update,
 };
 use std::collections::BTreeMap;
@@ -75,6 +75,8 @@ pub(crate) struct World {
     /// Lengths of the datagrams of every send with more than one.
     pub(crate) segmented: Vec<Vec<usize>>,
     pub(crate) datagrams: usize,
+    /// Whether several participants have one ip:port.
+    pub(crate) has_gateway: bool,
     /// All that participants and relays send, if somebody listens.
     pub(crate) captured: Option<Vec<Vec<u8>>>,
     /// By data thread and session: the keys of those who joined.
@@ -200,6 +202,7 @@ impl World {
             participants: Vec::new(),
             segmented: Vec::new(),
             datagrams: 0,
+            has_gateway: false,
             captured: None,
             keys: BTreeMap::new(),
             group_keys: Vec::new(),
@@ -366,13 +369,13 @@ impl World {
     fn bring(&mut self, from: usize, to: SocketAddr, datagram: &[u8]) {
         self.listen_to(datagram);
         let at = |path: Path| path.remote == to;
-        // It is mostly the one that the port says.
+        // It is mostly the one that the port says, who is alone there.
         let number = usize::from(to.port()).wrapping_sub(10_000);
         let is_there = self.participants.get(number).is_some_and(|one| at(one.path));
-        let number = if is_there {
+        let number = if is_there && !self.has_gateway {
             Some(number)
         } else {
-            self.participants.iter().position(|one| at(one.path))
+            self.receiver_at(to, datagram)
         };
         if let Some(participant) = number.map(|number| &mut self.participants[number]) {
             let received = &mut participant.received;
@@ -390,6 +393,17 @@ impl World {
         } else if let Some(thread) = (0..self.threads.len()).find(|one| at(path_of_thread(*one))) {
             self.arrive(thread, path_of_thread(from), datagram);
         }
+    }
+
+    /// Who gets a datagram at an ip:port: if several are there, the one whose session it names.
+    fn receiver_at(&self, to: SocketAddr, datagram: &[u8]) -> Option<usize> {
+        let all = self.participants.iter().enumerate();
+        let mut there = all.filter(|(_, one)| one.path.remote == to);
+        let (first, second) = (there.next()?, there.next());
+        let Some(second) = second else { return Some(first.0) };
+        let recipient = Recipient::of(datagram)?;
+        let mut there = [first, second].into_iter().chain(there);
+        there.find(|(_, one)| one.session.recipient() == recipient).map(|(number, _)| number)
     }
 
     fn listen_to(&mut self, datagram: &[u8]) {

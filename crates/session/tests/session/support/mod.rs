@@ -275,7 +275,12 @@ pub(crate) fn prologue(version: u8, nonce: u64, cookie: &Tag) -> Vec<u8> {
 
 /// The first message of a participant that is written by hand.
 pub(crate) fn first_message(relay: &PublicKey, prologue: &[u8], payload: &[u8]) -> Vec<u8> {
-    let (own, ephemeral, mut message) = ([2; 32], [3; 32], [0; 1500]);
+    first_message_of([2; 32], relay, prologue, payload)
+}
+
+/// The same of whoever has this private key.
+fn first_message_of(own: [u8; 32], relay: &PublicKey, prologue: &[u8], payload: &[u8]) -> Vec<u8> {
+    let (ephemeral, mut message) = ([3; 32], [0; 1500]);
     let pattern = "Noise_IK_25519_ChaChaPoly_BLAKE2s".parse().unwrap();
     let builder = Builder::with_resolver(pattern, Box::new(NoChance));
     let builder = builder.local_private_key(&own).unwrap().remote_public_key(relay).unwrap();
@@ -288,10 +293,15 @@ pub(crate) fn first_message(relay: &PublicKey, prologue: &[u8], payload: &[u8]) 
 
 /// A connect with such a message.
 pub(crate) fn connect_with(cookie: &Cookie, join: &Join<'_>) -> Vec<u8> {
+    connect_of([2; 32], cookie, join)
+}
+
+/// The same of whoever has this private key.
+pub(crate) fn connect_of(own: [u8; 32], cookie: &Cookie, join: &Join<'_>) -> Vec<u8> {
     let (mut payload, mut out) = ([0; 1500], [0; 1500]);
     let len = join.encode(&mut payload).unwrap();
     let prologue = prologue(VERSION, cookie.nonce, &cookie.cookie);
-    let message = &first_message(&cookie.relay_key, &prologue, &payload[..len]);
+    let message = &first_message_of(own, &cookie.relay_key, &prologue, &payload[..len]);
     let connect = Connect { nonce: cookie.nonce, cookie: cookie.cookie, message };
     let len = connect.encode(&mut out).unwrap();
     out[..len].to_vec()
