@@ -162,6 +162,7 @@ local REFUSED_REASONS = {
   [7] = "token not taken",
   [8] = "too many from there",
   [9] = "address taken",
+  [10] = "cannot share its ip:port",
 }
 
 local canopy = Proto("canopy", "Canopy")

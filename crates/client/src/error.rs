@@ -135,6 +135,10 @@ fn refusal_remedy(reason: RefusedReason, comtree: Comtree) -> String {
         RefusedReason::AddressTaken => "the address that the token names is another's, or not this \
                                         relay's to give; ask the world's backend for a new token"
             .to_owned(),
+        RefusedReason::CannotShare => "updates of this comtree are one datagram for all, so sessions \
+                                       cannot share an ip:port; give each a socket of its own, or \
+                                       the comtree the downlink member"
+            .to_owned(),
         RefusedReason::Key => {
             "it has another key than this client was given; give it the key that the relay tells when \
              it starts"

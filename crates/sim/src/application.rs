@@ -8,16 +8,13 @@ use canopy_judge::{Carriage, Publish, Received};
 use canopy_session::{Event, Session, SessionConfig};
 use canopy_wire::{
     Address, Flags, Group, GroupKey, GroupKeyNumber, Header, Kind, Level, MAX_DATAGRAM, Packet,
-    Record, SEAL_LEN, SessionId, Time, UpdatesWriter, WireError,
+    Record, SEAL_LEN, SessionId, UpdatesWriter, WireError,
 };
 use rand::RngExt;
 use std::borrow::Cow;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 const WALK_EVERY: Duration = Duration::from_millis(300);
-/// An ip:port rests so long before another takes it.
-const REST: Duration = Duration::from_secs(2);
 /// Groups that an insider subscribes to for no reason but to fill the tables.
 const HOARD: u32 = 300;
 
@@ -29,6 +26,7 @@ impl World<'_> {
         if is_taken || self.rng.random_bool(0.5) {
             self.move_in(number);
         }
+        let shares_ip_port = self.scenario.shares(number);
         // Every other time it has kept nothing.
         let remembers = (self.tallies.crashes + self.tallies.leaves).is_multiple_of(2);
         let participant = &mut self.participants[number];
@@ -39,12 +37,13 @@ impl World<'_> {
             identity,
             ticket: ticket.unwrap_or_default(),
             max_datagram: self.scenario.paths_take[number],
+            shares_ip_port,
             ..SessionConfig::new(participant.comtree, self.rng.random())
         };
         participant.session = Some(Session::new(session));
         participant.keys_told.clear();
         participant.enter(self.now, &self.scenario.habits, &mut self.rng);
-        self.bindings.insert(participant.ip_port, number);
+        self.bind(number);
         self.look_around(number);
     }
 
@@ -109,27 +108,9 @@ impl World<'_> {
                 self.oracle.rebind(self.now, number);
                 self.bindings.remove(&self.participants[number].ip_port);
                 self.move_in(number);
-                self.bindings.insert(self.participants[number].ip_port, number);
+                self.bind(number);
             }
         }
-    }
-
-    /// Takes an ip:port that no one ever had, or one that another left a while ago: what that one
-    /// sent has arrived, but the relay may still believe it there.
-    fn move_in(&mut self, number: usize) {
-        let old = self.participants[number].ip_port;
-        let is_free = |(ip_port, since): &mut (SocketAddr, Time)| {
-            !self.bindings.contains_key(ip_port) && self.now.since(*since) > REST
-        };
-        let vacant = self.vacant.take_if(is_free);
-        match vacant {
-            Some((ip_port, _)) => self.participants[number].ip_port = ip_port,
-            None => self.participants[number].rebind(),
-        }
-        self.pacing.forget(old);
-        self.pacing.forget(self.participants[number].ip_port);
-        self.oracle.move_in(number, vacant.is_some());
-        self.vacant.get_or_insert((old, self.now));
     }
 
     pub(crate) fn schedule_churn(&mut self, number: usize) {

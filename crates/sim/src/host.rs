@@ -210,6 +210,11 @@ impl Host {
         self.books.read(datagram, from_relay)
     }
 
+    /// The nonce of the session that a datagram is sealed for.
+    pub(crate) fn sealed_for(&self, datagram: &[u8]) -> Option<u64> {
+        self.books.sealed_for(datagram)
+    }
+
     pub(crate) fn is_up(&self) -> bool {
         self.epoch.is_multiple_of(2)
     }
@@ -246,7 +251,10 @@ impl Host {
         self.books = Books::new(limits(&self.scenario));
         let keys = Keyring::with_identity(self.rng.random::<Tag>(), self.identity.clone());
         let places = Places::new(self.scenario.max_sessions);
-        let gate = Gate::new(GateLimits::default(), &[6; 16]);
+        // More than one ip may ask for come from the gateway's.
+        let shares = self.scenario.shares_ip_port;
+        let limits = if shares { GateLimits::NONE } else { GateLimits::default() };
+        let gate = Gate::new(limits, &[6; 16]);
         let Scenario { threads, data_log_words, .. } = self.scenario;
         for siblings in Siblings::mesh_with(threads, data_log_words) {
             let table_key = self.rng.random::<Tag>();
@@ -452,7 +460,7 @@ fn limits(scenario: &Scenario) -> Limits {
     Limits {
         max_sessions: scenario.max_sessions,
         tables: scenario.tables,
-        one_session: scenario.threads == 1,
+        one_session: scenario.threads == 1 && !scenario.shares_ip_port,
     }
 }
 

@@ -16,6 +16,7 @@
 
 mod application;
 mod config;
+mod gateway;
 mod host;
 mod hostile;
 mod network;
@@ -29,6 +30,7 @@ mod scale;
 mod scenario;
 mod topology;
 mod trace;
+mod whereabouts;
 mod world;
 
 pub use config::SimConfig;

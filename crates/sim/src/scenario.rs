@@ -115,6 +115,8 @@ pub(crate) struct Scenario {
     pub(crate) smallest_set: Option<u32>,
     /// By participant: what it may be sent, if that is limited.
     pub(crate) budgets: Vec<Option<Budget>>,
+    /// Whether there is a gateway whose ip:port participants share.
+    pub(crate) shares_ip_port: bool,
 }
 
 /// How long nothing new happens at the end, so that all that is on its way arrives.
@@ -207,7 +209,10 @@ impl Scenario {
             end,
             smallest_set: rng.random_bool(0.4).then(|| rng.random_range(2..10)),
             data_log_words: DATA_WORDS,
+            shares_ip_port: false,
         };
+        let has_gateway = stream(config.seed, Stream::Gateway).random_bool(0.6);
+        scenario.shares_ip_port = has_gateway && scenario.downlink == Downlink::Member;
         scenario.draw_slow_threads(config);
         scenario.end = end + scenario.slow_paths();
         scenario
@@ -254,6 +259,12 @@ impl Scenario {
     /// Whether all is well long enough before the end for everyone to have recovered.
     pub(crate) fn is_long_enough(&self) -> bool {
         self.end.since(self.calm_from) >= recovery(self.weather, &self.limits) + QUIET + SLACK
+    }
+
+    /// Whether a participant shares its ip:port where others do: half of them, but of those who may be
+    /// sent so much only none, as that is measured by ip:port.
+    pub(crate) fn shares(&self, participant: usize) -> bool {
+        self.shares_ip_port && participant.is_multiple_of(2) && self.budgets[participant].is_none()
     }
 
     /// What the oracle may count on.
@@ -332,6 +343,7 @@ pub(crate) enum Stream {
     Moves,
     Topology,
     Threads,
+    Gateway,
 }
 
 pub(crate) fn stream(seed: u64, stream: Stream) -> ChaCha8Rng {

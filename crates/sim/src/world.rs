@@ -1,6 +1,7 @@
 //! The run: one queue of events in virtual time, and what each of them does.
 
 use crate::config::SimConfig;
+use crate::gateway::Gateway;
 use crate::host::{Host, Waiting};
 use crate::hostile::Hostile;
 use crate::network::{Direction, Fate, Loss, Network};
@@ -91,6 +92,8 @@ pub(crate) struct World<'a> {
     pub(crate) participants: Vec<Participant>,
     /// Who is reached at an ip:port.
     pub(crate) bindings: BTreeMap<SocketAddr, usize>,
+    /// Whose ip:port some share.
+    pub(crate) gateway: Gateway,
     /// An ip:port that someone left, and when.
     pub(crate) vacant: Option<(SocketAddr, Time)>,
     pub(crate) oracle: Oracle,
@@ -136,6 +139,7 @@ impl<'a> World<'a> {
             oracle: Oracle::new(scenario.rules(), participants.iter().map(|one| one.comtree)),
             participants,
             bindings: BTreeMap::new(),
+            gateway: Gateway::new(stream(config.seed, Stream::Gateway)),
             vacant: None,
             tallies: Tallies::default(),
             queue: BinaryHeap::new(),
@@ -235,6 +239,7 @@ impl<'a> World<'a> {
     pub(crate) fn send_up(&mut self, participant: usize, bytes: &[u8]) {
         let bytes: Rc<[u8]> = bytes.into();
         self.hostile.overhear(&bytes);
+        self.gateway.note(participant, &bytes);
         let from = self.participants[participant].ip_port;
         let datagram = Datagram {
             from,
@@ -252,7 +257,7 @@ impl<'a> World<'a> {
 
     /// The relay sends a datagram.
     fn send_down(&mut self, to: SocketAddr, bytes: Rc<[u8]>) {
-        let Some(participant) = self.bindings.get(&to).copied() else {
+        let Some(participant) = self.receiver_at(to, &bytes) else {
             return self.network.offer_nowhere(Loss::Unreachable);
         };
         let datagram = Datagram {
@@ -343,8 +348,8 @@ impl<'a> World<'a> {
     }
 
     fn arrive_at_participant(&mut self, datagram: Datagram) {
-        let participant = self.bindings.get(&datagram.to).copied();
-        let Some(participant) = participant.filter(|one| Some(*one) == datagram.participant) else {
+        let is_there = |one: &usize| self.is_reached_at(datagram.to, *one);
+        let Some(participant) = datagram.participant.filter(is_there) else {
             self.network.count_loss(Loss::Unreachable);
             return self.tell_lost(&datagram);
         };
@@ -441,7 +446,8 @@ impl<'a> World<'a> {
 
     fn attack(&mut self) {
         let Some(every) = self.scenario.attack_every.filter(|_| !self.is_calm()) else { return };
-        let ip_ports: Vec<_> = self.bindings.keys().copied().collect();
+        let shared = self.scenario.shares_ip_port.then(Gateway::ip_port);
+        let ip_ports: Vec<_> = self.bindings.keys().copied().chain(shared).collect();
         let sessions = self.participants.iter().filter_map(|one| one.session.as_ref());
         let sessions: Vec<_> = sessions.map(Session::id).collect();
         let (from, bytes) = self.hostile.attack(&ip_ports, &sessions);

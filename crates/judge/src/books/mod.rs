@@ -36,7 +36,7 @@ pub struct Limits {
     /// The size of a data thread's tables.
     pub tables: TableLimits,
     /// An ip:port has at most one session at a time. With several data threads it may have one on
-    /// each, until the thread with the older one hears of the newer.
+    /// each, until the thread with the older one hears of the newer; and some may be shared.
     pub one_session: bool,
 }
 
@@ -127,6 +127,11 @@ impl Books {
     /// What a datagram says: itself, or what is sealed in it. `None` if nobody can open it.
     pub fn read<'a>(&self, datagram: &'a [u8], from_relay: bool) -> Option<Cow<'a, [u8]>> {
         self.read_by(datagram, from_relay).map(|(read, _)| read)
+    }
+
+    /// The nonce of the session for which the relay has sealed a datagram.
+    pub fn sealed_for(&self, datagram: &[u8]) -> Option<u64> {
+        self.sessions.unseal(datagram, true).map(|(keys, _)| keys.nonce)
     }
 
     /// The same, with what sealed it.
