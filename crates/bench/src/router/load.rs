@@ -19,7 +19,8 @@ use std::time::Duration;
 /// With a backlog, copies that may be on their way at once: fewer than a processor's receive queue
 /// takes (`netdev_max_backlog`, 1,000 unless set otherwise).
 const WINDOW: u64 = 768;
-/// Datagrams that leave in one call with a backlog.
+/// Datagrams that leave in one call with a backlog: as one segmented send, as a relay sends what has
+/// waited.
 const BURST: u64 = 48;
 /// What has not come by now never will.
 const LOST_AFTER: Duration = Duration::from_millis(300);
@@ -69,6 +70,8 @@ pub(super) struct Load {
     receiver: Receiver,
     outlet: Outlet<Mmsg>,
     batch: SendBatch,
+    /// The datagrams of a call.
+    burst: Vec<u8>,
     server: SocketAddr,
     /// The number of the next update.
     sequence: u64,
@@ -97,6 +100,10 @@ impl Load {
             let socket = Socket::bind(SocketAddr::new(from, 0), &SocketOptions::default())?;
             ends.push(End { socket, speech });
         }
+        let engine = match case.load {
+            Offer::Single => Mmsg::plain(),
+            Offer::Backlog => Mmsg::with_segments(&ends[0].socket)?,
+        };
         let routes = if side == Side::Router { routes } else { 0 };
         let behind = traffic::addresses(routes, case.fanout);
         let introductions = behind.iter().map(|behind| traffic::introductions(behind));
@@ -107,7 +114,8 @@ impl Load {
             updates: Updates::new(case, &behind)?,
             introductions: introductions.collect::<Result<_, _>>()?,
             receiver: Receiver::new(32, 65_535),
-            outlet: Outlet::new(Mmsg::plain()),
+            outlet: Outlet::new(engine),
+            burst: Vec::new(),
             batch: SendBatch::new(),
             server: ends[0].socket.local_address(),
             ends,
@@ -371,6 +379,7 @@ impl Load {
             return Ok(());
         }
         self.batch.clear();
+        self.burst.clear();
         let End { socket, speech } = &mut self.ends[0];
         for _ in 0..count {
             let mut out = [0; MAX_DATAGRAM];
@@ -388,9 +397,10 @@ impl Load {
                     .seal(&traffic::body(self.sequence, self.case.bytes - Seal::MORE), &mut out)?,
             };
             ensure!(len == self.case.bytes, "a datagram has {len} bytes");
-            self.batch.push_datagram(self.server, &out[..len]);
+            self.burst.extend_from_slice(&out[..len]);
             self.sequence += 1;
         }
+        self.batch.push_burst(self.server, &[&self.burst], self.case.bytes as u16);
         self.outlet.send(socket, self.clock.now(), &self.batch);
         if self.outlet.wants().is_some() {
             self.outlet.flush(socket, &self.clock);
