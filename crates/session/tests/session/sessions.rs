@@ -24,22 +24,25 @@ fn limits() -> SessionLimits {
 
 /// A table, and the time. Its packets are opened before they come to it: the tests are about what
 /// it makes of them then.
-struct Table {
-    sessions: Sessions,
-    now: Time,
+pub(crate) struct Table {
+    pub(crate) sessions: Sessions,
+    pub(crate) now: Time,
+    opened: u64,
     keys: Vec<LoggedKeys>,
 }
 
 /// A session as its participant knows it.
 #[derive(Clone, Copy)]
-struct Member {
-    session: SessionIndex,
-    id: SessionId,
+pub(crate) struct Member {
+    pub(crate) session: SessionIndex,
+    pub(crate) id: SessionId,
     path_stamp: u64,
+    /// A number of its own, where places are given to others.
+    pub(crate) serial: u64,
 }
 
 impl Table {
-    fn new() -> Table {
+    pub(crate) fn new() -> Table {
         let config = SessionsConfig {
             max_sessions: 2_000,
             thread: THREAD,
@@ -49,25 +52,25 @@ impl Table {
             limits: limits(),
         };
         let sessions = Sessions::new(config, Keyring::new([5; 16]), &[6; 16]);
-        Table { sessions, now: Time::from_millis(50_000), keys: Vec::new() }
+        Table { sessions, now: Time::from_millis(50_000), opened: 0, keys: Vec::new() }
     }
 
-    fn pass(&mut self, time: Duration) {
+    pub(crate) fn pass(&mut self, time: Duration) {
         self.now = self.now + time;
     }
 
     /// Greets from a path; returns the connect that follows.
-    fn greet(&self, path: Path, nonce: u64) -> Vec<u8> {
+    pub(crate) fn greet(&self, path: Path, nonce: u64) -> Vec<u8> {
         connect_with(&cookie_for(&self.sessions, self.now, path, nonce), &JOIN)
     }
 
-    fn prove(&mut self, path: Path, connect: &[u8]) -> Result<Proof, DropReason> {
+    pub(crate) fn prove(&mut self, path: Path, connect: &[u8]) -> Result<Proof, DropReason> {
         let proved = self.sessions.prove(self.now, path, &packet(connect));
         proved.map(|(_, proof)| proof)
     }
 
     /// Opens a session at a path that nobody has.
-    fn open(&mut self, path: Path, connect: &[u8]) -> Member {
+    pub(crate) fn open(&mut self, path: Path, connect: &[u8]) -> Member {
         let proof = self.prove(path, connect).unwrap();
         let knock = self.sessions.knock(&Connect::decode(&packet(connect)).unwrap());
         let knock = knock.unwrap_or_else(|reason| panic!("{reason:?}"));
@@ -79,11 +82,18 @@ impl Table {
         self.keys.retain(|older| older.session != id);
         self.keys.push(keys);
         let path_stamp = self.keepalive(session, 0);
-        Member { session, id, path_stamp }
+        self.opened += 1;
+        Member { session, id, path_stamp, serial: self.opened }
     }
 
     /// Somebody who shares its path greets there; returns the connect that follows.
-    fn greet_sharing(&self, path: Path, nonce: u64, key: u8, comtree: Comtree) -> Vec<u8> {
+    pub(crate) fn greet_sharing(
+        &self,
+        path: Path,
+        nonce: u64,
+        key: u8,
+        comtree: Comtree,
+    ) -> Vec<u8> {
         let join = Join { features: Join::SHARES, comtree, ..JOIN };
         connect_of([key; 32], &cookie_for(&self.sessions, self.now, path, nonce), &join)
     }
@@ -120,11 +130,16 @@ impl Table {
     }
 
     /// What the participant answers to a challenge at a path.
-    fn prove_move(&mut self, path: Path, member: &Member) -> Vec<u8> {
+    pub(crate) fn prove_move(&mut self, path: Path, member: &Member) -> Vec<u8> {
         rebind(member.id, self.challenge(path, member.id).unwrap())
     }
 
-    fn rebind(
+    /// When the relay made the cookie of a rebind, if it takes that still.
+    pub(crate) fn made_rebind(&self, path: Path, id: SessionId, cookie: &Tag) -> Option<Time> {
+        Keyring::new([5; 16]).made_rebind(self.now, path, id, cookie)
+    }
+
+    pub(crate) fn rebind(
         &mut self,
         path: Path,
         rebind: &[u8],
@@ -157,13 +172,13 @@ impl Table {
         self.sessions.live()
     }
 
-    fn end(&mut self, session: SessionIndex) {
+    pub(crate) fn end(&mut self, session: SessionIndex) {
         assert_eq!(self.sessions.end(session), Ended(session));
     }
 }
 
 /// As whom somebody with this private key shares a path.
-fn sharing(key: u8, comtree: Comtree) -> Holder {
+pub(crate) fn sharing(key: u8, comtree: Comtree) -> Holder {
     Holder::Sharing(*Identity::new([key; 32]).public(), comtree)
 }
 
