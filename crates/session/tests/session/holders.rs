@@ -147,7 +147,7 @@ impl Trial {
         let number = self.draw(self.rebinds.len());
         let (path, member, rebind) = self.rebinds[number].clone();
         let is_it = |one: &Live| one.member.id == member.id && one.member.serial == member.serial;
-        let Some(number) = self.model.live.iter().position(|one| is_it(one)) else { return };
+        let Some(number) = self.model.live.iter().position(is_it) else { return };
         let cookie = Rebind::decode(&packet(&rebind)).unwrap().cookie;
         let Some(made) = self.table.made_rebind(path, member.id, &cookie) else { return };
         let Live { holder, proof: own, nonce, .. } = self.model.live[number];
