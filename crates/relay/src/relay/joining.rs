@@ -89,8 +89,10 @@ impl Relay {
             return self.take_call(now, &applicant, knock, join);
         }
         knock.join().inspect_err(|_| self.note_failure(now))?;
-        // A neighbour needs no such place: whoever shares its ip must not keep its link down.
-        if passed == Passed::default() && !self.may_have_a_session(path) {
+        // A neighbour needs no such place: whoever shares its ip must not keep its link down. Whoever is
+        // asked next counts anew, because several may be on their way from one ip; but who is brought
+        // may have its older session at the thread that it asked.
+        if !passed.was_brought && !self.may_have_a_session(path) {
             let (reason, drop) = (RefusedReason::TooMany, DropReason::TooManySessions);
             return self.refuse_for(&applicant, reason, drop);
         }
@@ -348,6 +350,8 @@ impl Relay {
             return self.refuse_for(applicant, RefusedReason::Full, reason);
         }
         self.hand_on(applicant, self.siblings.next_thread(), next)?;
+        // The key agreement was for nothing here, and the next thread does not ask the gate.
+        self.note_failure(applicant.now);
         let passed = (proof.nonce, path);
         if !self.passed_on.contains(&passed) {
             if self.passed_on.len() == MAX_PASSED_ON {

@@ -6,6 +6,7 @@ mod bursts;
 mod bytes;
 mod captures;
 mod changes;
+mod chosen_threads;
 mod comtree_budgets;
 mod data_plane;
 mod group_keys;
