@@ -201,3 +201,21 @@ fn a_forged_token_writes_no_lines_of_its_own_into_the_log() {
     assert!(line.contains("INFO all is well"), "{line:?}");
     assert!(!line.contains(char::is_control), "{line:?}");
 }
+
+/// What a server says is said of a token. SECURITY.md says that it is no more than that.
+#[test]
+fn a_verdict_is_on_a_token_and_whoever_has_another_comes_back() {
+    let mut world = guarded_world(2);
+    let server = come(&mut world, 0, SERVER, "server");
+    let member = come(&mut world, 1, MEMBER, "thrown out");
+    let whom = world.address(member);
+    assert_eq!(judge(&mut world, server, whom, Verdict::ThrowOut), RequestStatus::Done);
+    world.settle();
+    assert_eq!(world.sessions(), 1);
+    // Neither another ip:port nor another data thread is a way back, but another token is, be it for
+    // the same key.
+    for (thread, id, sessions) in [(0, "thrown out", 1), (1, "thrown out", 1), (0, "another", 2)] {
+        come(&mut world, thread, MEMBER, id);
+        assert_eq!(world.sessions(), sessions, "thread {thread}, {id}");
+    }
+}
