@@ -49,9 +49,13 @@ impl Relay {
             self.counters.drop(DropReason::RepliesFull);
             return Ok(());
         }
+        if !self.may_answer(now, from) {
+            self.counters.drop(DropReason::RepliesRate);
+            return Ok(());
+        }
         let mut answer = Answer::new();
         self.sessions.hello(now, from, packet, &mut answer)?;
-        self.reply_to_stranger(now, from, answer.bytes());
+        self.push_to_stranger(now, from, answer.bytes());
         Ok(())
     }
 
@@ -191,7 +195,7 @@ impl Relay {
             return Ok(());
         }
         // One ip:port cannot take what others may be told.
-        if self.gate.may_answer(now, path.remote) && self.turned_away.take(&TURNED_AWAY, now, 1) {
+        if self.may_answer(now, path) && self.turned_away.take(&TURNED_AWAY, now, 1) {
             let mut answer = Answer::new();
             refuse(proof.nonce, Comtree(0), RefusedReason::TooMany, &mut answer);
             self.push_to_stranger(now, path, answer.bytes());

@@ -10,6 +10,7 @@ mod chosen_threads;
 mod comtree_budgets;
 mod data_plane;
 mod group_keys;
+mod hello_floods;
 mod identity;
 mod key_numbers;
 mod late_copies;
