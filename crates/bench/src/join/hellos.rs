@@ -18,9 +18,9 @@ const HELLOS_A_MILLISECOND: u64 = 300;
 /// In whose names the hellos are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Names {
-    /// Of 4,096 ips of 16 networks: they are there, each with thousands of ports
+    /// Those of 4,096 ips of 16 networks, which are there and have thousands of ports each
     Hosts,
-    /// Of any ip: they are made up
+    /// Those of any ip: they are made up
     MadeUp,
 }
 
