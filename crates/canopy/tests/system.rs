@@ -430,11 +430,11 @@ fn floods_cost_a_crowd_no_session_and_no_update_that_the_kernel_took() {
         let others = walkers.parse::<u64>().unwrap() - 1;
         assert!(number(&row["missing"]) <= lost * others, "{row}");
     }
-    // Each of them reached the relay: garbage, hellos, updates that went through, and changes of
-    // subscriptions.
+    // Each of them reached the relay: garbage, hellos, what says it is sealed, updates that went through, and
+    // changes of subscriptions.
     assert!(flood["packets_per_second"].as_f64() > Some(5_000.0), "{flood}");
     assert!(number(&flood["updates_heard"]) > 0, "{flood}");
-    for reason in ["version", "subscribe_rate"] {
+    for reason in ["version", "forged", "subscribe_rate"] {
         assert!(number(&flood["drops"][reason]) > 0, "{reason}: {flood}");
     }
 }

@@ -38,6 +38,11 @@ impl Rate {
         let full_at = full_at.max(now).saturating_add(self.unit.saturating_mul(cost) / PARTS);
         (full_at - now <= self.burst).then_some(full_at)
     }
+
+    /// Whether a bucket that would be full at `full_at` holds three quarters or more.
+    fn is_mostly_full(&self, full_at: u64, now: Time) -> bool {
+        full_at.saturating_sub(now.as_nanos()) <= self.burst / 4
+    }
 }
 
 /// A bucket of which its owner knows the rate.
@@ -89,6 +94,11 @@ impl Bucket {
     pub(crate) fn holds_one(&self, rate: &Rate, now: Time) -> bool {
         rate.unit == 0 || rate.take(self.full_at, now, 1).is_some()
     }
+
+    /// Whether three quarters of it or more are there.
+    pub(crate) fn is_mostly_full(&self, rate: &Rate, now: Time) -> bool {
+        rate.is_mostly_full(self.full_at, now)
+    }
 }
 
 /// A bucket that data threads share.
@@ -104,7 +114,7 @@ impl SharedBucket {
 
     /// Whether three quarters of it or more are there.
     pub(crate) fn is_mostly_full(&self, rate: &Rate, now: Time) -> bool {
-        self.0.load(Ordering::Relaxed).saturating_sub(now.as_nanos()) <= rate.burst / 4
+        rate.is_mostly_full(self.0.load(Ordering::Relaxed), now)
     }
 }
 

@@ -255,3 +255,32 @@ pub(crate) struct KeysAdvanced {
     /// When there is something to do by itself.
     pub(crate) due: Option<Time>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meters::Budget;
+    use core::time::Duration;
+
+    /// L5: a relay with many comtrees looked at each of them for every datagram of a stranger.
+    #[test]
+    fn one_of_many_comtrees_is_found_by_looking_at_hardly_any() {
+        let share = Share { thread: 0, threads: 1, start: 0, rest: Duration::ZERO };
+        let mut comtrees = Comtrees::new(share, &[7; 16]);
+        let numbers = |count: usize| (1..=count as u32).map(|number| Comtree(number * 16));
+        for id in numbers(MAX_COMTREES) {
+            let meter = UpMeter::new(&Budget::default());
+            assert!(comtrees.add(&ComtreeConfig::new(id, 1), meter));
+        }
+        for (index, id) in numbers(MAX_COMTREES).enumerate() {
+            assert_eq!(comtrees.find(id), Some(index as u32));
+        }
+        let strange = |number: u32| Comtree(number * 16 + 5);
+        let looked_at = |id: Comtree| comtrees.by_id.iter_hash(comtrees.hash.hash_one(id)).count();
+        let all: usize = (0..10_000).map(|number| looked_at(strange(number))).sum();
+        assert!((0..10_000).all(|number| comtrees.find(strange(number)).is_none()));
+        assert!(all < 10_000, "{all}: less than one for each that is not there");
+        let most = numbers(MAX_COMTREES).map(looked_at).max();
+        assert!(most < Some(8), "{most:?}");
+    }
+}

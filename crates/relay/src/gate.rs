@@ -74,8 +74,14 @@ struct Tables {
     ips: Rates,
     prefixes: Rates,
     ip_ports: Rates,
+    /// Answers, while hardly any are left for others.
+    answers_to_ips: Rates,
+    answers_to_prefixes: Rates,
     sessions: Box<[AtomicU32]>,
 }
+
+/// Answers a second to each ip and prefix, and at once, for every handshake a second that it may make.
+const ANSWERS_A_HANDSHAKE: u32 = 4;
 
 /// Every hash has one entry in each row.
 const ROWS: u64 = 4;
@@ -102,6 +108,7 @@ impl Gate {
         let rates = |per_second: u32, at_once: u64| {
             Rates::new(Rate::new(per_second.into(), u64::from(per_second) * at_once))
         };
+        let answers = |handshakes: u32| handshakes.saturating_mul(ANSWERS_A_HANDSHAKE);
         let sessions = if limits.sessions_per_ip == 0 { 0 } else { ROWS * COLUMNS };
         Gate(Arc::new(Tables {
             most_sessions: limits.sessions_per_ip,
@@ -109,6 +116,8 @@ impl Gate {
             ips: rates(limits.handshakes_per_ip, 2),
             prefixes: rates(limits.handshakes_per_prefix, 4),
             ip_ports: rates(limits.replies_per_ip_port, 2),
+            answers_to_ips: rates(answers(limits.handshakes_per_ip), 1),
+            answers_to_prefixes: rates(answers(limits.handshakes_per_prefix), 1),
             sessions: (0..sessions).map(|_| AtomicU32::new(0)).collect(),
         }))
     }
@@ -133,10 +142,18 @@ impl Gate {
         if is_quiet { Handshake::Quiet } else { Handshake::Crowded }
     }
 
-    /// Whether one more answer may be sent to somebody without a session.
-    pub(crate) fn may_answer(&self, now: Time, to: SocketAddr) -> bool {
-        let Tables { hash, ip_ports, .. } = &*self.0;
-        is_exempt(to.ip()) || ip_ports.take(hash.hash_one(Hashed::IpPort(to)), now)
+    /// Whether one more answer may be sent to somebody without a session. While answers are `scarce`, no
+    /// ip and no prefix gets many: a host has thousands of ports. At other times they do not count,
+    /// because anybody can write another's ip on a hello, and would keep it out with a few of them.
+    pub(crate) fn may_answer(&self, now: Time, to: SocketAddr, scarce: bool) -> bool {
+        let Tables { hash, ip_ports, answers_to_ips, answers_to_prefixes, .. } = &*self.0;
+        if is_exempt(to.ip()) {
+            return true;
+        }
+        ip_ports.take(hash.hash_one(Hashed::IpPort(to)), now)
+            && (!scarce
+                || answers_to_ips.take(hash.hash_one(Hashed::ip(to.ip())), now)
+                    && answers_to_prefixes.take(hash.hash_one(Hashed::prefix(to.ip())), now))
     }
 
     /// Whether an ip has as many sessions as it may.
@@ -275,6 +292,22 @@ mod tests {
         }
         assert_eq!(gate.handshake(now, from), Handshake::Crowded);
         assert_eq!(gate.handshake(now, ip("203.0.113.2")), Handshake::Quiet);
+    }
+
+    #[test]
+    fn while_answers_are_scarce_each_ip_and_prefix_has_its_own() {
+        let gate = gate();
+        let answers = |from: &str, scarce| {
+            let asks = (1..=2000).map(|port| SocketAddr::new(ip(from), port));
+            asks.filter(|to| gate.may_answer(Time::from_millis(5), *to, scarce)).count()
+        };
+        assert_eq!(answers("203.0.113.1", false), 2000);
+        assert_eq!(answers("203.0.113.1", true), 40, "four for each handshake");
+        assert_eq!(answers("203.0.113.2", true), 40);
+        assert_eq!(answers("203.0.113.9", true), 0, "the /24 has had its 80");
+        assert_eq!(answers("203.0.113.9", false), 2000, "nobody is kept out by it");
+        assert_eq!(answers("203.0.114.9", true), 40);
+        assert_eq!(answers("127.0.0.1", true), 2000);
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! Somebody who floods a relay: a stranger, or members of a comtree where nobody else is.
 
+use super::icmp::{self, Forger};
 use crate::members::{Heard, Member, Members};
 use anyhow::Context;
 use canopy_net::{Socket, SocketOptions};
 use canopy_output::print_line;
 use canopy_session::{Session, SessionConfig};
 use canopy_wire::{
-    Comtree, Group, Header, Hello, Kind, Level, MAX_DATAGRAM, Record, SAFE_DATAGRAM,
-    SubscribeWriter, SubscriptionChange, UpdatesWriter,
+    Class, Comtree, Group, Header, Hello, Kind, Lane, Level, MAX_DATAGRAM, Record, SAFE_DATAGRAM,
+    SessionId, SubscribeWriter, SubscriptionChange, UpdatesWriter, VERSION,
 };
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,10 @@ pub(super) enum Attack {
     Garbage,
     /// 300,000 hellos a second from 200 ports
     Hello,
+    /// 400,000 datagrams a second that say they are sealed by one of the crowd's sessions
+    Names,
+    /// 200,000 forged "port unreachable" a second about what the relay sends; takes root, or CAP_NET_RAW
+    Icmp,
     /// 2 Gbit/s of short updates of a member, to another that wants them all
     Publish,
     /// 17 members that subscribe to 4,096 groups each, over and over
@@ -37,6 +42,8 @@ impl Attack {
         match self {
             Attack::Garbage => "garbage",
             Attack::Hello => "hello",
+            Attack::Names => "names",
+            Attack::Icmp => "icmp",
             Attack::Publish => "publish",
             Attack::Groups => "groups",
             Attack::Subscribe => "subscribe",
@@ -48,6 +55,8 @@ impl Attack {
         match self {
             Attack::Garbage => 1_000_000.0,
             Attack::Hello => 300_000.0,
+            Attack::Names => 400_000.0,
+            Attack::Icmp => 200_000.0,
             // 1,232 bytes each.
             Attack::Publish => 203_000.0,
             Attack::Groups => 2_000.0,
@@ -55,10 +64,15 @@ impl Attack {
         }
     }
 
-    /// How many there are.
+    /// Whether this process may.
+    pub(super) fn is_allowed(self) -> bool {
+        self != Attack::Icmp || icmp::may_forge()
+    }
+
+    /// How many members there are.
     fn members(self) -> usize {
         match self {
-            Attack::Garbage | Attack::Hello => 0,
+            Attack::Garbage | Attack::Hello | Attack::Names | Attack::Icmp => 0,
             Attack::Subscribe => 1,
             // Who publishes, and who hears it: else nothing of it would wait or be sent.
             Attack::Publish => 2,
@@ -122,6 +136,9 @@ const PUBLISHER: usize = 0;
 const GROUP: Group = Group::new(7);
 /// What each of several members wants.
 const GROUPS: u32 = 4096;
+/// The crowd's comtree, and how many of its sessions are named.
+const CROWD: Comtree = Comtree(1);
+const NAMED: u32 = 128;
 
 impl Attacker {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
@@ -175,6 +192,7 @@ struct Flood {
     unread: Option<Socket>,
     /// Updates that its members got.
     heard: u64,
+    forger: Option<Forger>,
 }
 
 impl Flood {
@@ -203,7 +221,8 @@ impl Flood {
             _ => Vec::new(),
         };
         let (turn, nonce, burst, unread, heard) = (0, 0, Vec::new(), None, 0);
-        Ok(Flood { sockets, members, turn, nonce, updates, burst, unread, heard })
+        let forger = (what == Attack::Icmp).then(|| Forger::new(relay)).transpose()?;
+        Ok(Flood { sockets, members, turn, nonce, updates, burst, unread, heard, forger })
     }
 
     /// Sends what is to come to a socket that nobody reads.
@@ -213,12 +232,19 @@ impl Flood {
         members
             .chain(&self.sockets)
             .try_for_each(|socket| socket.connect(unread.local_address()))?;
+        if let Some(forger) = &mut self.forger {
+            forger.turn_to(unread.local_address())?;
+        }
         self.unread = Some(unread);
         Ok(())
     }
 
     /// Sends up to so many datagrams; returns how many, and their bytes.
     fn send(&mut self, what: Attack, count: u64) -> anyhow::Result<(u64, u64)> {
+        if let Some(forger) = &mut self.forger {
+            let bytes = (0..count).map(|_| forger.send()).sum::<anyhow::Result<u64>>()?;
+            return Ok((count, bytes));
+        }
         self.burst.clear();
         self.turn += 1;
         let (mut made, mut segment) = (0, 0);
@@ -253,16 +279,29 @@ impl Flood {
     fn write(&mut self, what: Attack, out: &mut [u8]) -> anyhow::Result<usize> {
         self.nonce += 1;
         Ok(match what {
-            Attack::Garbage => {
-                let noise = self.nonce.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
-                let len = 64;
-                out[..len].chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&noise));
+            Attack::Garbage => self.write_noise(out),
+            Attack::Names => {
+                let len = self.write_noise(out);
+                // The relay has one data thread.
+                let place = self.nonce as u32 % NAMED;
+                let session = SessionId::at(place, Lane::of(CROWD), 0, 1);
+                out[..4].copy_from_slice(&session.number().to_be_bytes());
+                out[0] = VERSION | Class::Sealed as u8;
                 len
             }
+            // It has a socket of another kind.
+            Attack::Icmp => 0,
             Attack::Hello => Hello { nonce: self.nonce }.encode(Comtree(0), out)?,
             Attack::Publish => self.seal_updates(out)?,
             Attack::Groups | Attack::Subscribe => self.write_changes(out)?,
         })
+    }
+
+    fn write_noise(&self, out: &mut [u8]) -> usize {
+        let noise = self.nonce.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+        let len = 64;
+        out[..len].chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&noise));
+        len
     }
 
     fn seal_updates(&mut self, out: &mut [u8]) -> anyhow::Result<usize> {

@@ -4,6 +4,7 @@
 //! half of the walk an attacker, a process of its own, floods the relay in one of several ways.
 
 mod attacker;
+mod icmp;
 
 use crate::Processors;
 use crate::noise::median;
@@ -30,7 +31,7 @@ use std::time::Duration;
 /// reads. Ends with 1 if a flood cost a delivery that was due, or a session.
 #[derive(Args)]
 pub(crate) struct FloodBench {
-    /// The floods; all unless given
+    /// The floods; all unless given, but `icmp` only if it is allowed
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     attack: Vec<Attack>,
     /// Seconds of each walk; the flood lasts for the middle half
@@ -115,12 +116,9 @@ impl FloodBench {
                 rate: UPDATES_PER_SECOND,
             }),
         };
-        let attacks = match &self.attack[..] {
-            [] => Attack::value_variants(),
-            some => some,
-        };
+        let attacks = self.attacks();
         let floods: Vec<&[Attack]> =
-            if self.together { vec![attacks] } else { attacks.chunks(1).collect() };
+            if self.together { vec![&attacks] } else { attacks.chunks(1).collect() };
         let mut tallies: Vec<Tally> = floods.iter().map(|_| Tally::default()).collect();
         let mut quiet = Tally::default();
         for round in 1..=self.rounds {
@@ -142,6 +140,22 @@ impl FloodBench {
             print_line(if self.json { serde_json::to_string(&row)? } else { row.in_words() })?;
         }
         Ok(if is_harmless { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// Those that were asked for, or all that this process may.
+    fn attacks(&self) -> Vec<Attack> {
+        if !self.attack.is_empty() {
+            return self.attack.clone();
+        }
+        let (allowed, left_out): (Vec<Attack>, Vec<Attack>) =
+            Attack::value_variants().iter().partition(|attack| attack.is_allowed());
+        for attack in left_out {
+            print_note(format_args!(
+                "{} is left out: it takes root, or CAP_NET_RAW",
+                attack.name()
+            ));
+        }
+        allowed
     }
 
     fn walk(

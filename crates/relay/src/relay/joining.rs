@@ -49,9 +49,13 @@ impl Relay {
             self.counters.drop(DropReason::RepliesFull);
             return Ok(());
         }
+        if !self.may_answer(now, from) {
+            self.counters.drop(DropReason::RepliesRate);
+            return Ok(());
+        }
         let mut answer = Answer::new();
         self.sessions.hello(now, from, packet, &mut answer)?;
-        self.reply_to_stranger(now, from, answer.bytes());
+        self.push_to_stranger(now, from, answer.bytes());
         Ok(())
     }
 
@@ -90,8 +94,10 @@ impl Relay {
         if self.sessions.is_stale(path, knock.holder(), proof) {
             return Err(DropReason::Stale);
         }
-        // A neighbour needs no such place: whoever shares its ip must not keep its link down.
-        if passed == Passed::default() && !self.may_have_a_session(path, knock.holder()) {
+        // A neighbour needs no such place: whoever shares its ip must not keep its link down. Whoever is
+        // asked next counts anew, because several may be on their way from one ip; but who is brought
+        // may have its older session at the thread that it asked.
+        if !passed.was_brought && !self.may_have_a_session(path, knock.holder()) {
             let (reason, drop) = (RefusedReason::TooMany, DropReason::TooManySessions);
             return self.refuse_for(&applicant, reason, drop);
         }
@@ -193,7 +199,7 @@ impl Relay {
             return Ok(());
         }
         // One ip:port cannot take what others may be told.
-        if self.gate.may_answer(now, path.remote) && self.turned_away.take(&TURNED_AWAY, now, 1) {
+        if self.may_answer(now, path) && self.turned_away.take(&TURNED_AWAY, now, 1) {
             let mut answer = Answer::new();
             refuse(proof.nonce, Comtree(0), RefusedReason::TooMany, &mut answer);
             self.push_to_stranger(now, path, answer.bytes());
@@ -355,6 +361,8 @@ impl Relay {
             return self.refuse_for(applicant, RefusedReason::Full, reason);
         }
         self.hand_on(applicant, self.siblings.next_thread(), next)?;
+        // The key agreement was for nothing here, and the next thread does not ask the gate.
+        self.note_failure(applicant.now);
         let passed = (proof.nonce, path);
         if !self.passed_on.contains(&passed) {
             if self.passed_on.len() == MAX_PASSED_ON {

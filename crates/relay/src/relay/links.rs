@@ -311,7 +311,10 @@ impl Relay {
     ) -> Result<(), DropReason> {
         let thread = join.thread % self.siblings.threads();
         if thread != self.siblings.thread() && applicant.passed == Passed::default() {
-            return self.hand_on(applicant, thread, Passed { was_brought: true, asked: 0 });
+            self.hand_on(applicant, thread, Passed { was_brought: true, asked: 0 })?;
+            // Anybody may call, and the other thread does not ask the gate.
+            self.note_failure(now);
+            return Ok(());
         }
         let key = knock.participant();
         let is_it = |link: &Link| link.call.is_none() && Some(link.config.key) == key;

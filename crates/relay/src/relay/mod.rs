@@ -526,10 +526,16 @@ impl Relay {
         if datagram.is_empty() {
             return;
         }
-        if !self.gate.may_answer(now, to.remote) {
+        if !self.may_answer(now, to) {
             return self.counters.drop(DropReason::RepliesRate);
         }
         self.push_to_stranger(now, to, datagram);
+    }
+
+    /// Whether a stranger may be answered, by where it is.
+    fn may_answer(&self, now: Time, to: Path) -> bool {
+        let scarce = !self.strangers.is_mostly_full(&STRANGERS, now);
+        self.gate.may_answer(now, to.remote, scarce)
     }
 
     /// Answers somebody who may be answered, at the rate of all strangers.

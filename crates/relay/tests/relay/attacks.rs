@@ -1,7 +1,7 @@
 //! What those can do to a relay who see its participants' datagrams, or can write any ip:port on their
 //! own: each test is named after its attack.
 
-use crate::support::{self, COMTREE, World, config, group, ip_port, is_sealed};
+use crate::support::{self, COMTREE, Sent, World, config, group, ip_port, is_sealed};
 use canopy_relay::{Gate, Mode, Places, RelayConfig};
 use canopy_session::{Event, Keyring, Session, SessionConfig, State};
 use canopy_wire::{
@@ -9,6 +9,7 @@ use canopy_wire::{
     LeaveReason, Level, MAX_DATAGRAM, Packet, Rebind, RefusedReason, SAFE_DATAGRAM, SEAL_LEN,
     SessionId, SubscribeWriter, SubscriptionChange, Suite, UpdatesWriter, VERSION,
 };
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -246,6 +247,40 @@ fn probes(world: &mut World) -> Vec<Vec<u8>> {
     probes
 }
 
+/// What a stranger sends and is sent, counted.
+#[derive(Default)]
+struct Prober {
+    asked: u32,
+    /// The kinds of the answers; a sealed one is a challenge.
+    answers: BTreeMap<Kind, u32>,
+}
+
+impl Prober {
+    /// A stranger's datagram reaches a data thread, which answers with no more bytes.
+    fn probe(&mut self, world: &mut World, thread: usize, datagram: &[u8]) {
+        // Strangers are answered at a rate.
+        world.now = world.now + Duration::from_micros(50);
+        world.arrive(thread, stranger(), datagram);
+        let sent = world.collect(thread);
+        let answered: usize = sent.iter().map(|sent| sent.bytes.len()).sum();
+        let (len, head) = (datagram.len(), &datagram[..datagram.len().min(9)]);
+        assert!(answered <= len, "{answered} for {len}: {head:?}");
+        for Sent { to, bytes, .. } in sent {
+            assert_eq!(to, stranger());
+            let kind = if is_sealed(&bytes) {
+                Kind::Challenge
+            } else {
+                Packet::new_checked(&bytes).unwrap().header().kind
+            };
+            *self.answers.entry(kind).or_default() += 1;
+        }
+        self.asked += 1;
+        if self.asked.is_multiple_of(10_000) {
+            world.settle();
+        }
+    }
+}
+
 /// Packets of every kind, class, version and length: whoever has not proved that it is at its ip:port is
 /// never sent more than it sent.
 #[test]
@@ -255,60 +290,90 @@ fn probes_for_amplification_bring_no_more_bytes_than_they_cost() {
     let firsts = (0..8).map(|class| VERSION | class).chain([0x80, 0x90, 0x98, 0xb8, 0x40, 0xc8]);
     let lengths: Vec<usize> =
         (0..130).chain((130..=MAX_DATAGRAM).step_by(61)).chain([1452, 1453]).collect();
-    let mut unknown_kinds: Vec<u8> = Kind::ALL.iter().map(|kind| *kind as u8).collect();
-    unknown_kinds.extend([0, 2, 0x0f, 0x1c, 0xff]);
-    let (mut asked, mut answers) = (0, [0; 3]);
-    let mut probe = |world: &mut World, datagram: &[u8], what: usize| {
-        // Strangers are answered at a rate.
-        world.now = world.now + Duration::from_micros(50);
-        world.arrive(0, stranger(), datagram);
-        let sent = world.collect(0);
-        let answered: usize = sent.iter().map(|sent| sent.bytes.len()).sum();
-        assert!(
-            answered <= datagram.len(),
-            "{answered} for {}: {:?}",
-            datagram.len(),
-            &datagram[..9]
-        );
-        assert!(sent.iter().all(|sent| sent.to == stranger()));
-        answers[what] += usize::from(answered > 0);
-        asked += 1;
-        if asked % 10_000 == 0 {
-            world.settle();
-        }
-    };
+    let mut kinds: Vec<u8> = Kind::ALL.iter().map(|kind| *kind as u8).collect();
+    kinds.extend([0, 2, 0x0f, 0x1e, 0xff]);
+    let mut prober = Prober::default();
     for first in firsts {
-        for kind in &unknown_kinds {
+        for kind in &kinds {
             for fill in [0, 0xff] {
                 let mut whole = [fill; 1500];
                 (whole[0], whole[8], whole[11]) = (first, *kind, 0);
-                lengths.iter().for_each(|len| probe(&mut world, &whole[..*len], 0));
+                lengths.iter().for_each(|len| prober.probe(&mut world, 0, &whole[..*len]));
             }
         }
     }
     for whole in probes(&mut world) {
         for len in 0..=whole.len() {
-            probe(&mut world, &whole[..len], 1);
+            prober.probe(&mut world, 0, &whole[..len]);
         }
         for longer in [1, 16, 100] {
             let len = (whole.len() + longer).min(MAX_DATAGRAM);
             let padded = [&whole[..], &[0; 100]].concat();
-            probe(&mut world, &padded[..len], 1);
+            prober.probe(&mut world, 0, &padded[..len]);
         }
     }
-    // Packets of a session, authentic, and from elsewhere than where it is.
-    for len in HEADER_LEN..200 {
+    assert!(prober.asked > 50_000, "{}", prober.asked);
+    // Other versions are refused, and unknown sessions named.
+    for kind in [Kind::Cookie, Kind::Refused, Kind::Unknown, Kind::Challenge] {
+        assert!(prober.answers[&kind] > 0, "{:?}", prober.answers);
+    }
+    assert_eq!(prober.answers.len(), 4, "{:?}", prober.answers);
+    assert_nothing_has_happened(&mut world);
+}
+
+/// What is sealed by a session's own keys and comes from elsewhere than where it is: of each kind, and of
+/// each length up to where nothing changes any more.
+#[test]
+fn probes_for_amplification_by_authentic_packets_bring_no_more_bytes_than_they_cost() {
+    let mut world = three_of(RelayConfig { gate: Gate::open(), ..config(Mode::Immediate) });
+    let id = world.participants[0].session.id();
+    let mut prober = Prober::default();
+    let lengths = (HEADER_LEN..100).chain([200, 500, SAFE_DATAGRAM - SEAL_LEN]);
+    for (kind, len) in
+        Kind::ALL.iter().flat_map(|kind| lengths.clone().map(move |len| (*kind, len)))
+    {
+        // A session is challenged at a rate, and must not expire meanwhile.
         world.now = world.now + Duration::from_millis(51);
         world.settle();
-        let mut packet = packets_of(world.participants[0].session.id())[0].1.clone();
-        packet.resize(len.max(packet.len()), 0);
-        let datagram = world.seal(0, &packet[..len]);
-        probe(&mut world, &datagram, 2);
-        probe(&mut world, &datagram, 2);
+        let mut packet = vec![0; len];
+        packet[..HEADER_LEN]
+            .copy_from_slice(&Header::new(kind, id, COMTREE).encode(0)[..HEADER_LEN]);
+        let datagram = world.seal(0, &packet);
+        prober.probe(&mut world, 0, &datagram);
+        // A copy brings no second answer.
+        prober.probe(&mut world, 0, &datagram);
     }
-    assert!(asked > 50_000, "{asked}");
-    assert!(answers.iter().all(|answers| *answers > 100), "{answers:?}");
+    let challenges = prober.answers[&Kind::Challenge];
+    assert!(challenges > 500 && prober.answers.len() == 1, "{:?}", prober.answers);
     assert_nothing_has_happened(&mut world);
+}
+
+/// Signs of life of a neighbour that come from elsewhere than where it is: whole ones are not answered, and
+/// cut ones as those of a session that nobody knows.
+#[test]
+fn probes_for_amplification_by_a_links_packets_bring_no_more_bytes_than_they_cost() {
+    let mut world = World::empty();
+    for site in [1, 2] {
+        let config = support::at_site(Mode::Immediate, site);
+        world.add_relay(RelayConfig { gate: Gate::open(), ..config }, 1);
+    }
+    world.link_threads([0, 1]);
+    let (mut prober, mut hellos) = (Prober::default(), 0);
+    for _ in 0..40 {
+        world.pass(Duration::from_millis(80));
+        world.now = world.now + Duration::from_millis(80);
+        let now = world.now;
+        world.threads[0].handle_timeout(now);
+        for Sent { bytes, .. } in world.collect(0) {
+            hellos += u64::from(is_sealed(&bytes));
+            (0..=bytes.len()).rev().for_each(|len| prober.probe(&mut world, 1, &bytes[..len]));
+        }
+    }
+    assert!(hellos >= 20, "{hellos}");
+    assert_eq!(world.threads[1].counters().dropped(DropReason::SpoofedSource), hellos);
+    assert!(prober.answers.keys().eq([&Kind::Unknown]), "{:?}", prober.answers);
+    let key = world.key_of(0);
+    assert!(world.threads[1].is_linked(&key), "the link is as it was");
 }
 
 /// The path stays as it is, whatever of the session comes from elsewhere.

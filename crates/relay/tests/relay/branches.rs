@@ -401,6 +401,13 @@ fn echo_is_settled_at_the_publishers_own_relay() {
     let sent = world.collect(1);
     assert!(packets_to(&mut world, &sent, 1, 0).is_empty());
     assert_eq!(packets_to(&mut world, &sent, 1, 2).len(), 1);
+    // Nor is it told to participants as one.
+    let packets = world.packets_to(1, &sent, 1);
+    let records = |packet: &Vec<u8>| {
+        let records = Packet::new_checked(packet).unwrap().updates().unwrap();
+        records.map(|record| record.flags).collect::<Vec<_>>()
+    };
+    assert_eq!(packets.iter().flat_map(records).collect::<Vec<_>>(), [Flags(0)]);
 }
 
 /// What each of four participants publishes comes to the three others, once.

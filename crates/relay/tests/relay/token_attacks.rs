@@ -6,7 +6,7 @@ use crate::support::tokens::{
 use crate::support::{COMTREE, World, tokens};
 use canopy_relay::{Budget, Change, Notice};
 use canopy_session::{Event, Session, SessionConfig, State};
-use canopy_token::{Claims, Grant, Role};
+use canopy_token::{Claims, Grant, Role, SigningKey};
 use canopy_wire::{
     DropReason, Flags, LeaveReason, NumberedRequest, RefusedReason, Request, RequestStatus,
     Restriction, Verdict, next_sequence,
@@ -200,4 +200,76 @@ fn a_forged_token_writes_no_lines_of_its_own_into_the_log() {
     let line = why.to_string();
     assert!(line.contains("INFO all is well"), "{line:?}");
     assert!(!line.contains(char::is_control), "{line:?}");
+}
+
+/// What a server says is said of a token. SECURITY.md says that it is no more than that.
+#[test]
+fn a_verdict_is_on_a_token_and_whoever_has_another_comes_back() {
+    let mut world = guarded_world(2);
+    let server = come(&mut world, 0, SERVER, "server");
+    let member = come(&mut world, 1, MEMBER, "thrown out");
+    let whom = world.address(member);
+    assert_eq!(judge(&mut world, server, whom, Verdict::ThrowOut), RequestStatus::Done);
+    world.settle();
+    assert_eq!(world.sessions(), 1);
+    // Neither another ip:port nor another data thread is a way back, but another token is, be it for
+    // the same key.
+    for (thread, id, sessions) in [(0, "thrown out", 1), (1, "thrown out", 1), (0, "another", 2)] {
+        come(&mut world, thread, MEMBER, id);
+        assert_eq!(world.sessions(), sessions, "thread {thread}, {id}");
+    }
+}
+
+/// A connect with a right cookie and a token that is right in all but its signature.
+fn connect_with_bad_token(world: &mut World, from: SocketAddr, seed: u8) -> Vec<u8> {
+    let right = issuer().issue(&claims(MEMBER, "forged")).unwrap();
+    let forger = SigningKey::from_seed([66; 32]).issue(&claims(MEMBER, "forged")).unwrap();
+    let ((signed, _), (_, footer)) =
+        (forger.rsplit_once('.').unwrap(), right.rsplit_once('.').unwrap());
+    let config = tokens::session(MEMBER, format!("{signed}.{footer}"));
+    let mut session = Session::new(SessionConfig { seed: [seed; 16], ..config });
+    let mut out = [0; 1500];
+    let len = session.poll_transmit(world.now, &mut out).unwrap();
+    world.arrive(0, from, &out[..len]);
+    let mut cookie = world.collect(0).remove(0).bytes;
+    session.handle_datagram(world.now, &mut cookie, |_| ()).unwrap();
+    let len = session.poll_transmit(world.now, &mut out).unwrap();
+    out[..len].to_vec()
+}
+
+/// 50,000 connects a second with false tokens from 256 ips of 16 networks: each that is looked at costs a
+/// key agreement and the check of a signature.
+#[test]
+fn a_flood_of_bad_tokens_leaves_others_their_joins() {
+    let mut world = guarded_world(1);
+    let mut connects = Vec::new();
+    for number in 0..256u16 {
+        world.now = world.now + Duration::from_millis(1);
+        let (network, host) = ((number % 16) as u8, (number / 16) as u8);
+        let from = SocketAddr::from(([203, 0, network, host], 666));
+        connects.push((from, connect_with_bad_token(&mut world, from, host)));
+    }
+    let (mut joined, mut flood) = (0, connects.iter().cycle());
+    for step in 0..1000u32 {
+        world.now = world.now + Duration::from_millis(1);
+        for (from, connect) in flood.by_ref().take(50) {
+            world.arrive(0, *from, connect);
+        }
+        world.collect(0);
+        if step % 100 == 99 {
+            let number = 100 + (step / 100) as u8;
+            let token = issuer().issue(&claims(number, "right")).unwrap();
+            let newcomer = world.add_session(0, tokens::session(number, token));
+            let path = SocketAddr::from(([198, 51, number, 7], 10_000 + newcomer as u16));
+            world.participants[newcomer].path = path.into();
+            world.settle();
+            let session = &world.participants[newcomer].session;
+            joined += u32::from(session.state() == State::Connected);
+        }
+    }
+    assert_eq!(joined, 10, "all who come from elsewhere are let in, at their first try");
+    let looked_at = world.dropped(DropReason::BadToken);
+    // A quarter of what each network may at once, and 1,000 and as many a second.
+    assert!((2_000..=16 * 128 + 2_100).contains(&looked_at), "{looked_at}");
+    assert_eq!(world.dropped(DropReason::TooManyHandshakes), 50_000 - looked_at);
 }
