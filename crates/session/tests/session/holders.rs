@@ -16,7 +16,7 @@ struct Live {
     path: Path,
     holder: Holder,
     proof: Proof,
-    /// Of its connect.
+    /// Its connect has it.
     nonce: u64,
 }
 
@@ -86,7 +86,7 @@ impl Trial {
     fn greet(&mut self) {
         let (path, holder) = (self.draw_path(), self.draw_holder());
         self.nonces += 1;
-        // Nonces are no clock: of two at one instant the higher is the later.
+        // Nonces are in no order, as they are drawn.
         let nonce = self.nonces * 7919 % 10_007;
         let key_of = |key: &u8| COMTREES.iter().any(|comtree| sharing(*key, *comtree) == holder);
         let connect = match (KEYS.into_iter().find(|key| key_of(key)), holder) {
