@@ -44,7 +44,7 @@ mod tests {
         ADDRESS_REST, Budgets, ComtreeConfig, Gate, Mode, Places, Relay, RelayConfig, Siblings,
         TableLimits, UnixTime,
     };
-    use canopy_session::{Identity, Keyring, Session, SessionConfig, SessionLimits};
+    use canopy_session::{Identity, Keyring, PacketsPerKey, Session, SessionConfig, SessionLimits};
     use canopy_wire::SAFE_DATAGRAM;
     use std::net::SocketAddr;
 
@@ -66,6 +66,7 @@ mod tests {
             address_rest: ADDRESS_REST,
             life: None,
             log_keys: true,
+            packets_per_key: PacketsPerKey::PROTOCOL,
             limits: SessionLimits::default(),
             tables: TableLimits::default(),
             smallest_set: None,

@@ -39,6 +39,7 @@ impl World<'_> {
             identity,
             ticket: ticket.unwrap_or_default(),
             max_datagram: self.scenario.paths_take[number],
+            packets_per_key: self.scenario.packets_per_key,
             ..SessionConfig::new(participant.comtree, self.rng.random())
         };
         participant.session = Some(Session::new(session));

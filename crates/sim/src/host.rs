@@ -383,6 +383,7 @@ impl Host {
             address_rest: ADDRESS_REST,
             life: Some(self.epoch),
             log_keys: true,
+            packets_per_key: self.scenario.packets_per_key,
             limits: self.scenario.limits,
             tables: self.scenario.tables,
             budgets: Budgets::default(),

@@ -5,7 +5,7 @@ use crate::network::LinkModel;
 use crate::sabotage::Sabotage;
 use canopy_judge::Rules;
 use canopy_relay::{Budget, Budgets, DATA_WORDS, Mode, READ_EVERY, TableLimits};
-use canopy_session::SessionLimits;
+use canopy_session::{PacketsPerKey, SessionLimits};
 use canopy_wire::{Downlink, MAX_DATAGRAM, SAFE_DATAGRAM, Time};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -84,6 +84,8 @@ pub(crate) struct Scenario {
     pub(crate) relay_takes: u16,
     /// How what the relay sends to its participants is protected.
     pub(crate) downlink: Downlink,
+    /// How many packets a key of a session seals.
+    pub(crate) packets_per_key: PacketsPerKey,
     pub(crate) mode: Mode,
     pub(crate) threads: u16,
     pub(crate) max_sessions: u32,
@@ -191,6 +193,7 @@ impl Scenario {
             habits,
             weather,
             links: (0..participants).map(|_| draw_links(weather, rng)).collect(),
+            packets_per_key: PacketsPerKey::PROTOCOL,
             mode: draw_mode(rng),
             threads,
             max_sessions: draw_max_sessions(participants as u32, fullness, rng),

@@ -3,7 +3,9 @@ use super::*;
 use canopy_relay::{
     ADDRESS_REST, Budgets, ComtreeConfig, Gate, Mode, Places, RelayConfig, Siblings,
 };
-use canopy_session::{GroupKeyMaker, Keyring, Session, SessionConfig, SessionLimits};
+use canopy_session::{
+    GroupKeyMaker, Keyring, PacketsPerKey, Session, SessionConfig, SessionLimits,
+};
 use canopy_wire::{
     Address, Comtree, Downlink, Flags, Group, Header, Hello, Level, MAX_DATAGRAM, Record,
     SAFE_DATAGRAM, SEAL_LEN, SessionId, Suite, Time, encode_update,
@@ -22,6 +24,7 @@ fn relay() -> Relay {
         address_rest: ADDRESS_REST,
         life: None,
         log_keys: true,
+        packets_per_key: PacketsPerKey::PROTOCOL,
         limits: SessionLimits::default(),
         tables: TableLimits::default(),
         budgets: Budgets::default(),

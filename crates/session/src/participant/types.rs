@@ -3,6 +3,7 @@
 use crate::curve::PublicKey;
 use crate::noise::Identity;
 use crate::requests::RequestNumber;
+use crate::seal::PacketsPerKey;
 use canopy_wire::{
     Address, Busy, Comtree, Group, LeaveReason, Level, MAX_TOKEN_LEN, MAX_UPDATE, RefusedReason,
     RequestStatus, SAFE_DATAGRAM, SessionId, SubscribeRefusal, Suite, Tag, Thinning, Ticket,
@@ -33,6 +34,8 @@ pub struct SessionConfig {
     /// The longest datagram in bytes that the path to the relay takes, from [`SAFE_DATAGRAM`] to
     /// [`MAX_DATAGRAM`](canopy_wire::MAX_DATAGRAM). The relay may know of less.
     pub max_datagram: u16,
+    /// How many packets a key seals: the relay must have the same.
+    pub packets_per_key: PacketsPerKey,
     /// If it is a relay that calls its neighbour: what it asks for.
     pub call: Option<Call>,
 }
@@ -50,6 +53,7 @@ impl SessionConfig {
             suites: Suite::Aes128Gcm.bit() | Suite::ChaCha20Poly1305.bit(),
             slow_suites: 0,
             max_datagram: SAFE_DATAGRAM as u16,
+            packets_per_key: PacketsPerKey::PROTOCOL,
             call: None,
         }
     }

@@ -4,8 +4,8 @@ use crate::support::{
     COMTREE, JOIN, TERMS, at, connect_with, cookie_for, is_sealed, opened, packet,
 };
 use canopy_session::{
-    Answer, Ended, Keyring, LoggedKeys, Proof, SessionIndex, SessionLimits, Sessions,
-    SessionsConfig, unknown,
+    Answer, Ended, Keyring, LoggedKeys, PacketsPerKey, Proof, SessionIndex, SessionLimits,
+    Sessions, SessionsConfig, unknown,
 };
 use canopy_wire::{
     Challenge, Connect, DropReason, HEADER_LEN, Header, Keepalive, Kind, Lane, Path, Rebind,
@@ -46,6 +46,7 @@ impl Table {
             threads: THREADS,
             unix_zero: 0,
             log_keys: true,
+            packets_per_key: PacketsPerKey::PROTOCOL,
             limits: limits(),
         };
         let sessions = Sessions::new(config, Keyring::new([5; 16]), &[6; 16]);
@@ -95,7 +96,7 @@ impl Table {
         }
         assert!(is_sealed(answer.bytes()));
         let keys = self.keys.iter_mut().find(|keys| keys.session == id).unwrap();
-        opened(&mut keys.from_relay, answer.bytes())
+        opened(&keys.from_relay, answer.bytes())
     }
 
     /// Challenges whoever is at a path to prove that it has the session; returns the cookie.

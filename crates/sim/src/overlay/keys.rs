@@ -4,7 +4,7 @@ use super::machine;
 use super::scenario::Scenario;
 use crate::network::Direction;
 use crate::world::updates_in;
-use canopy_session::{LoggedKeys, Opener, PublicKey};
+use canopy_session::{LoggedKeys, PublicKey, Reader};
 use std::collections::BTreeMap;
 
 /// For how many of a wire's last sessions the keys are kept.
@@ -15,7 +15,7 @@ pub(crate) struct Keys {
     /// Who calls or joins with which key.
     callers: BTreeMap<PublicKey, Caller>,
     /// By wire, the newest last: what opens the way up, and the way down.
-    openers: Vec<Vec<[Opener; 2]>>,
+    openers: Vec<Vec<[Reader; 2]>>,
 }
 
 #[derive(Clone, Copy)]

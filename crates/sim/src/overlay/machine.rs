@@ -318,6 +318,7 @@ impl Machine {
             address_rest: ADDRESS_REST,
             life: Some(self.epoch),
             log_keys: self.scenario.loses(),
+            packets_per_key: self.scenario.packets_per_key,
             limits: SessionLimits::default(),
             tables: TableLimits {
                 max_groups: 1 << 12,

@@ -28,6 +28,7 @@ impl World<'_> {
         participant.since = self.now;
         let config = SessionConfig {
             identity: Some(identity),
+            packets_per_key: self.scenario.packets_per_key,
             ..SessionConfig::new(participant.comtree, self.rng.random())
         };
         let mut session = Session::new(config);

@@ -6,6 +6,7 @@ use crate::network::LinkModel;
 use crate::sabotage::Sabotage;
 use crate::scenario::{Stream, stream};
 use canopy_relay::{BranchRole, Mode, READ_EVERY};
+use canopy_session::PacketsPerKey;
 use canopy_wire::{Downlink, Time};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -106,6 +107,8 @@ pub(crate) struct Scenario {
     /// The participants' access paths, then the links between relays.
     pub(crate) wires: Vec<[LinkModel; 2]>,
     pub(crate) downlink: Downlink,
+    /// How many packets a key of a session or of a link seals.
+    pub(crate) packets_per_key: PacketsPerKey,
     pub(crate) mode: Mode,
     /// What one turn of a data thread takes.
     pub(crate) turn: Duration,
@@ -179,6 +182,7 @@ impl Scenario {
                 Some(OverlaySabotage::Access(_)) => Downlink::None,
                 _ => Downlink::Member,
             },
+            packets_per_key: PacketsPerKey::PROTOCOL,
             mode: draw_mode(rng),
             turn: Duration::from_micros(rng.random_range(10..200)),
             wake_delay: Duration::from_micros(rng.random_range(1..100)),
