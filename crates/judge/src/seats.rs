@@ -38,7 +38,7 @@ impl Seats {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use canopy_relay::{
         ADDRESS_REST, Budgets, ComtreeConfig, Gate, Mode, Places, Relay, RelayConfig, Siblings,
@@ -51,7 +51,7 @@ mod tests {
     const COMTREE: Comtree = Comtree(1);
 
     /// The keys of somebody's session with a relay that counts none of its lives.
-    fn joined(of: u8) -> LoggedKeys {
+    pub(crate) fn joined(of: u8) -> LoggedKeys {
         let config = RelayConfig {
             budgets: Budgets::default(),
             gate: Gate::open(),

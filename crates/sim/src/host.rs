@@ -1,8 +1,9 @@
 //! The machine that the relay runs on: its sockets, its data threads, its restarts. Each thread runs
 //! the very [`canopy_relay::Turn`] that the daemon's threads run.
 
+use crate::sabotage::Sabotage;
 use crate::scenario::Scenario;
-use canopy_judge::{Books, Limits, Page, Seats};
+use canopy_judge::{Books, Limits, Page, Seats, Secrets};
 use canopy_relay::{
     ADDRESS_REST, Budget, Budgets, Change, ComtreeConfig, Counters, Gate, GateLimits, Inlet, Lanes,
     Losses, Medium, Places, Ready, Relay, RelayConfig, SendBatch, Siblings, Turn, UnixTime, Wait,
@@ -174,6 +175,11 @@ pub(crate) struct Host {
     comtrees: Vec<Comtree>,
     threads: Vec<Thread>,
     books: Books,
+    /// Those on its life before: some do not know yet that it is over.
+    books_before: Option<Books>,
+    secrets: Secrets,
+    /// A fault in what it seals.
+    sabotage: Option<Sabotage>,
     /// Whose addresses are, in all its lives.
     seats: Seats,
     /// Its key is in a file.
@@ -192,6 +198,9 @@ impl Host {
             comtrees,
             threads: Vec::new(),
             books: Books::new(limits(scenario)),
+            books_before: None,
+            secrets: Secrets::default(),
+            sabotage: None,
             seats: Seats::new(ADDRESS_REST),
             identity: Identity::new([42; 32]),
             retired: Counters::default(),
@@ -201,6 +210,11 @@ impl Host {
         host
     }
 
+    /// The same with this fault in it, if it is one of sealing.
+    pub(crate) fn sabotaged(self, sabotage: Option<Sabotage>) -> Host {
+        Host { sabotage, ..self }
+    }
+
     pub(crate) fn epoch(&self) -> u32 {
         self.epoch
     }
@@ -208,6 +222,23 @@ impl Host {
     /// What a datagram to or from the relay says; see [`Books::read`].
     pub(crate) fn read<'a>(&self, datagram: &'a [u8], from_relay: bool) -> Option<Cow<'a, [u8]>> {
         self.books.read(datagram, from_relay)
+    }
+
+    /// A participant sends a datagram.
+    ///
+    /// # Errors
+    /// Nobody can read it, or it is not sealed with a number of its own and later than all before.
+    pub(crate) fn said(&mut self, datagram: &[u8]) -> Result<(), String> {
+        let is_read = self.books.said(datagram)?;
+        let was_read = |books: &mut Books| books.said(datagram);
+        let is_read = is_read || self.books_before.as_mut().map_or(Ok(false), was_read)?;
+        is_read.then_some(()).ok_or_else(|| "a participant sent what nobody can read".into())
+    }
+
+    /// How often a side of a session went on with its next key.
+    pub(crate) fn keys_changed(&self) -> u64 {
+        let before = self.books_before.as_ref().map_or(0, Books::keys_changed);
+        before + self.books.keys_changed()
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -243,7 +274,8 @@ impl Host {
     /// The relay comes up, knowing no one.
     pub(crate) fn start(&mut self) {
         self.epoch += 1;
-        self.books = Books::new(limits(&self.scenario));
+        let books = Books::new(limits(&self.scenario));
+        self.books_before = Some(mem::replace(&mut self.books, books));
         let keys = Keyring::with_identity(self.rng.random::<Tag>(), self.identity.clone());
         let places = Places::new(self.scenario.max_sessions);
         let gate = Gate::new(GateLimits::default(), &[6; 16]);
@@ -344,13 +376,19 @@ impl Host {
         let Ok(to_wake) = thread.turn.run(now, &mut sockets);
         let Sockets { mut page, mut done, .. } = sockets;
         while let Some(keys) = thread.turn.relay_mut().poll_key_log() {
-            let verdict = self.seats.opened(now, &keys);
+            let verdicts = [self.seats.opened(now, &keys), self.secrets.opened(&keys)];
             done.has_opened = true;
-            done.broken.extend(verdict.err());
+            done.broken.extend(verdicts.into_iter().filter_map(Result::err));
             self.books.opened(keys);
         }
         while let Some(key) = thread.turn.relay_mut().poll_group_key_log() {
             self.books.made(&key);
+        }
+        if self.sabotage == Some(Sabotage::CountAgain) {
+            let per_key = self.scenario.packets_per_key.count() as u32;
+            for (_, datagram) in &mut done.sent {
+                count_again(&self.books, per_key, datagram);
+            }
         }
         let relay = thread.turn.relay();
         for (to, datagram) in &done.sent {
@@ -358,6 +396,8 @@ impl Host {
             done.broken.extend(verdict.err());
         }
         done.broken.extend(self.books.turn_ends(relay, &page).err());
+        done.broken.extend(self.check_sessions().err());
+        let thread = &mut self.threads[number];
         done.to_wake = (0..64).filter(|other| to_wake & 1 << other != 0).collect();
         thread.end_turn(now);
         let relay = thread.turn.relay();
@@ -365,6 +405,13 @@ impl Host {
             done.broken.push("the relay wants a turn although it just had one".into());
         }
         done
+    }
+
+    /// All data threads together hold no more than was proved to any of them.
+    fn check_sessions(&self) -> Result<(), String> {
+        let relays = || self.threads.iter().map(|thread| thread.turn.relay());
+        let opened = relays().map(|relay| relay.counters().sessions_opened).sum();
+        self.books.holds(opened, relays().map(Relay::sessions).sum())
     }
 
     fn config(&self, places: &Places, gate: &Gate) -> RelayConfig {
@@ -446,6 +493,16 @@ impl Thread {
         }
         self.turn_at = Some(at);
         Some(at)
+    }
+}
+
+/// Seals a datagram as if its number began from zero again with each key, and each key were the first.
+fn count_again(books: &Books, per_key: u32, datagram: &mut Rc<[u8]>) {
+    let number = datagram.get(4..8).and_then(|bytes| bytes.first_chunk());
+    let number = number.map_or(0, |bytes| u32::from_be_bytes(*bytes));
+    let again = books.seal_as(datagram, true, number % per_key);
+    if let Some(again) = again.filter(|_| number >= per_key) {
+        *datagram = again.into();
     }
 }
 

@@ -66,6 +66,8 @@ pub struct Report {
     /// Datagrams that a participant dropped because the group key that they were sealed with had not
     /// arrived yet, or was one of the past.
     pub keyless: u64,
+    /// How often a side of a session went on with its next key.
+    pub keys_changed: u64,
     /// A hash over all datagrams that arrived: when, from, to, bytes; 16 hexadecimal digits.
     pub trace_hash: String,
     /// The first things that are wrong, in words.

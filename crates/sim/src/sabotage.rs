@@ -19,6 +19,8 @@ pub enum Sabotage {
     AlterOneIn(u32),
     /// Updates that are left out for who may be sent so much only are not counted.
     ThinUncounted,
+    /// What the relay seals is counted from zero again with each key, and sealed with the first.
+    CountAgain,
     /// Who may be sent so much only gets nothing of one publisher, which is said to be left out.
     Starve,
 }

@@ -144,6 +144,10 @@ const SMALL_DATA_LOG: Range<usize> = 256..300;
 /// From so many participants on they stand in one place and say little, so that one flush has more
 /// sends than a batch holds.
 const THRONG: usize = 500;
+/// How long what is lost in a row takes to be sent, or what comes late to be overtaken, where nobody moves.
+const LOST_IN_A_ROW: Duration = Duration::from_millis(300);
+/// Packets that are sealed beside updates in a gap: signs of life, subscriptions and what asks again.
+const GAP_SLACK: u64 = 14;
 /// Expiry is not exact.
 const EXPIRY_SLACK: Duration = Duration::from_millis(300);
 
@@ -185,8 +189,8 @@ impl Scenario {
             relay_takes: draw_datagram(more),
             // A fault between the relay and the network does not get past a seal, as a rule.
             downlink: match config.sabotage {
-                Some(_) => Downlink::None,
-                None => Downlink::ALL[more.random_range(0..Downlink::ALL.len())],
+                Some(sabotage) if sabotage != Sabotage::CountAgain => Downlink::None,
+                _ => Downlink::ALL[more.random_range(0..Downlink::ALL.len())],
             },
             paths_take: (0..participants).map(|_| draw_datagram(more)).collect(),
             comtrees,
@@ -212,6 +216,7 @@ impl Scenario {
             data_log_words: DATA_WORDS,
         };
         scenario.draw_slow_threads(config);
+        scenario.draw_short_keys(config);
         scenario.end = end + scenario.slow_paths();
         scenario
     }
@@ -234,6 +239,45 @@ impl Scenario {
                 (down.jitter, down.detour) = (down.jitter.min(STEADY), down.detour.min(STEADY));
             }
         }
+    }
+
+    /// In some scenarios a key seals few packets. It is no fewer than twice what may come late or be missed
+    /// in a row, which is most where a participant moves and is sent to where it was; and nobody sends many
+    /// at once.
+    fn draw_short_keys(&mut self, config: &SimConfig) {
+        let rng = &mut stream(config.seed, Stream::Keys);
+        let (is_drawn, times) = (rng.random_bool(0.7), [1, 1, 1, 2][rng.random_range(0..4)]);
+        let is_asked_for = config.sabotage == Some(Sabotage::CountAgain);
+        let keeps_up =
+            (self.threads == 1 || self.data_log_words == DATA_WORDS) && self.receive_queue == ROOMY;
+        if is_asked_for || (is_drawn && keeps_up && config.sabotage.is_none()) {
+            self.habits.burst = 0.0;
+            let missed = (self.packets_each_second() * self.longest_gap().as_secs_f64()) as u64;
+            self.packets_per_key = PacketsPerKey::at_least((missed + GAP_SLACK) * 2 * times);
+        }
+    }
+
+    /// How many packets a second are sealed for one participant at most, or by one.
+    fn packets_each_second(&self) -> f64 {
+        let Habits { publish_ms, radius, side, .. } = &self.habits;
+        let up = 2000.0 / (publish_ms.start + publish_ms.end) as f64;
+        let in_view = ((radius * 2 + 1) as f64 / f64::from(*side)).powi(2).min(1.0);
+        let heard = match self.downlink {
+            Downlink::Member => in_view.max(self.habits.unicast),
+            Downlink::Group | Downlink::None => self.habits.unicast,
+        };
+        let each = self.participants as f64 / f64::from(self.comtrees);
+        up * (heard * each).max(1.0)
+    }
+
+    /// How long all that is sealed for a participant, or by one, may go astray in a row: one that has moved
+    /// says something, is challenged, and proves where it is now.
+    fn longest_gap(&self) -> Duration {
+        let round_trip = self.longest_way(0) + self.longest_way(1);
+        let speaks = Duration::from_millis(self.habits.publish_ms.end).min(self.limits.keepalive);
+        let moves = self.habits.churn_ms.is_some();
+        let lost = if moves { round_trip * 2 + speaks } else { Duration::ZERO };
+        lost + self.longest_hold() + LOST_IN_A_ROW
     }
 
     /// By how much the end comes later where reports are lost, or where delays differ much by themselves: the
@@ -335,6 +379,7 @@ pub(crate) enum Stream {
     Moves,
     Topology,
     Threads,
+    Keys,
 }
 
 pub(crate) fn stream(seed: u64, stream: Stream) -> ChaCha8Rng {

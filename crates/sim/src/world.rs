@@ -141,7 +141,8 @@ impl<'a> World<'a> {
             queue: BinaryHeap::new(),
             entries: 0,
             network: Network::new(stream(config.seed, Stream::Network), &scenario.links),
-            host: Host::new(&scenario, comtrees, stream(config.seed, Stream::Host)),
+            host: Host::new(&scenario, comtrees, stream(config.seed, Stream::Host))
+                .sabotaged(config.sabotage),
             hostile: Hostile::new(stream(config.seed, Stream::Hostile)),
             trace: Trace::new(tap),
             saboteur: Saboteur::new(config.sabotage),
@@ -234,6 +235,9 @@ impl<'a> World<'a> {
     /// A participant sends a datagram to the relay.
     pub(crate) fn send_up(&mut self, participant: usize, bytes: &[u8]) {
         let bytes: Rc<[u8]> = bytes.into();
+        if let Err(what) = self.host.said(&bytes) {
+            self.oracle.broken(format!("{}: participant {participant}: {what}", self.now));
+        }
         self.hostile.overhear(&bytes);
         let from = self.participants[participant].ip_port;
         let datagram = Datagram {
@@ -506,6 +510,7 @@ impl<'a> World<'a> {
             crashes: self.tallies.crashes,
             attacks: self.tallies.attacks,
             keyless: self.tallies.keyless,
+            keys_changed: self.host.keys_changed(),
             trace_hash: self.trace.hash(),
             findings: tally.findings,
             replay: self.config.replay(),

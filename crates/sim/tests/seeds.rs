@@ -179,6 +179,26 @@ fn a_relay_that_starves_a_flow_is_caught() {
     assert!(sabotaged_for_long(Sabotage::Starve, |report| report.starved) > 0);
 }
 
+/// On both sides, in bad weather too, and where somebody moves.
+#[test]
+fn keys_change_many_times_in_a_run_and_nothing_is_lost_for_it() {
+    let reports = [44..46, 49..50, 63..65].map(check).concat();
+    let changed: Vec<_> = reports.iter().filter(|report| report.keys_changed > 30).collect();
+    assert_eq!(changed.len(), reports.len(), "keys change seldom");
+    let some = |is_it: fn(&Report) -> bool| changed.iter().any(|report| is_it(report));
+    assert!(some(|report| report.rebinds > 0), "nobody moves");
+    assert!(some(|report| report.weather != "clean"), "the weather is always clean");
+}
+
+#[test]
+fn a_relay_that_counts_again_with_another_key_is_caught() {
+    let again = SimConfig { sabotage: Some(Sabotage::CountAgain), ..SimConfig::new(25) };
+    let report = run(&again);
+    let is_found =
+        |what: &String| what.contains("two packets were sealed with number 0 by Session");
+    assert!(report.findings.iter().any(is_found), "{report:?}");
+}
+
 #[test]
 fn a_failing_verdict_ends_with_the_command_that_replays_it() {
     let config = SimConfig { sabotage: Some(Sabotage::AlterOneIn(50)), ..SimConfig::new(1) };

@@ -144,7 +144,7 @@ proptest! {
         let (mut late, mut fates) = (Vec::new(), fates.iter().cycle());
         for number in 0..5 * epoch {
             let mut datagram = sealed(&mut sealer, b"payload");
-            prop_assert_eq!(reader.follow(&datagram), Some(number / epoch));
+            prop_assert_eq!(reader.follow(&datagram), number > 0 && number % epoch == 0);
             prop_assert!(reader.peek(&datagram).is_some(), "packet {number}");
             let (fate, delay) = fates.next().unwrap();
             // For a while nothing arrives at all.
@@ -176,6 +176,23 @@ fn who_has_other_epochs_opens_nothing_after_the_first() {
         let expected = if number < 64 { Ok(()) } else { Err(OpenError::Forged) };
         assert_eq!(opened, expected, "packet {number}");
     }
+}
+
+/// A packet that is sealed anew is as its sealer would have sealed it.
+#[test]
+fn a_reader_seals_anew_under_another_number() {
+    let (mut sealer, mut opener) = pair(Suite::Aes128Gcm);
+    let reader = Reader::new(Suite::Aes128Gcm, &SECRET, PER_KEY);
+    let first = sealed(&mut sealer, b"payload");
+    let mut third = reader.seal_as(&first, 2).unwrap();
+    sealed(&mut sealer, b"another");
+    assert_eq!(third, sealed(&mut sealer, b"payload"));
+    assert!(opener.open(&mut third, true).is_ok());
+    assert_eq!(reader.seal_as(&[7; 40], 2), None);
+    let far = u32::try_from(2 * EPOCH).unwrap();
+    assert_eq!(reader.seal_as(&first, far), None, "of an epoch that is not known");
+    let other = Reader::new(Suite::Aes128Gcm, &[8; 32], PER_KEY);
+    assert_ne!(reader.print(), other.print());
 }
 
 #[test]
