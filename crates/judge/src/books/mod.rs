@@ -159,16 +159,14 @@ impl Books {
     /// Whoever sealed a packet that opens gave it a number of its own, and if it `is_sent` just now, one
     /// after all before.
     fn is_sealed_once(&mut self, by: Option<Seal>, datagram: &[u8], is_sent: bool) -> Verdict {
-        let (Some(by), Some((number, tag))) = (by, seals::number_and_tag(datagram)) else {
-            return Ok(());
-        };
+        let Some(by) = by else { return Ok(()) };
         if let Seal::Session { session, nonce, is_relays } = by {
             let is_first = self.sessions.follow((session, nonce), datagram, is_relays);
             self.keys_changed += u64::from(is_first);
         }
         match is_sent {
-            true => self.seals.sent(self.turns, by, number, tag),
-            false => self.seals.came(by, number, tag),
+            true => self.seals.sent(self.turns, by, datagram),
+            false => self.seals.came(by, datagram),
         }
     }
 

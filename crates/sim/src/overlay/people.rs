@@ -20,9 +20,7 @@ impl World<'_> {
             return;
         }
         let identity = Identity::new(self.rng.random());
-        if self.scenario.loses() {
-            self.keys.joins(number, *identity.public());
-        }
+        self.keys.joins(number, *identity.public());
         let participant = &mut self.participants[number];
         participant.rebind();
         participant.since = self.now;
