@@ -6,7 +6,8 @@ use crate::scenario::Scenario;
 use canopy_judge::{Books, Limits, Page, Seats, Secrets};
 use canopy_relay::{
     ADDRESS_REST, Budget, Budgets, Change, ComtreeConfig, Counters, Gate, GateLimits, Inlet, Lanes,
-    Losses, Medium, Places, Ready, Relay, RelayConfig, SendBatch, Siblings, Turn, UnixTime, Wait,
+    Losses, Medium, Notice, Places, Ready, Relay, RelayConfig, SendBatch, Siblings, Trust, Turn,
+    UnixTime, Wait,
 };
 use canopy_session::{Identity, Keyring};
 use canopy_wire::{Address, Class, Comtree, Lane, Path, SessionId, Tag, Time, VERSION};
@@ -18,6 +19,7 @@ use std::convert::Infallible;
 use std::mem;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Datagrams that one receive call brings.
@@ -100,6 +102,8 @@ pub(crate) struct Done {
     pub(crate) to_wake: Vec<usize>,
     /// What was sent, in order.
     pub(crate) sent: Vec<(SocketAddr, Rc<[u8]>)>,
+    /// Who is there no more.
+    pub(crate) left: Vec<(Comtree, Address)>,
     /// Whether a session was opened.
     pub(crate) has_opened: bool,
     /// What must not be.
@@ -178,7 +182,9 @@ pub(crate) struct Host {
     /// Those on its life before: some do not know yet that it is over.
     books_before: Option<Books>,
     secrets: Secrets,
-    /// A fault in what it seals.
+    /// Whose tokens it asks for.
+    trust: Option<Arc<Trust>>,
+    /// A fault of its own.
     sabotage: Option<Sabotage>,
     /// Whose addresses are, in all its lives.
     seats: Seats,
@@ -191,7 +197,12 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    pub(crate) fn new(scenario: &Scenario, comtrees: Vec<Comtree>, rng: ChaCha8Rng) -> Host {
+    pub(crate) fn new(
+        scenario: &Scenario,
+        comtrees: Vec<Comtree>,
+        rng: ChaCha8Rng,
+        (trust, sabotage): (Option<Arc<Trust>>, Option<Sabotage>),
+    ) -> Host {
         let mut host = Host {
             rng,
             scenario: scenario.clone(),
@@ -200,19 +211,33 @@ impl Host {
             books: Books::new(limits(scenario)),
             books_before: None,
             secrets: Secrets::default(),
+            trust: None,
             sabotage: None,
             seats: Seats::new(ADDRESS_REST),
             identity: Identity::new([42; 32]),
             retired: Counters::default(),
             epoch: 1,
         };
+        host.trust(Time::ZERO, trust, sabotage);
         host.start();
         host
     }
 
-    /// The same with this fault in it, if it is one of sealing.
-    pub(crate) fn sabotaged(self, sabotage: Option<Sabotage>) -> Host {
-        Host { sabotage, ..self }
+    /// Whom it believes from now on; perhaps with a fault of its own.
+    pub(crate) fn trust(
+        &mut self,
+        now: Time,
+        trust: Option<Arc<Trust>>,
+        sabotage: Option<Sabotage>,
+    ) {
+        (self.trust, self.sabotage) = (trust, sabotage);
+        let is_told = !sabotage.is_some_and(Sabotage::is_of_tokens);
+        let Some(trust) = self.trust.clone().filter(|_| is_told) else { return };
+        for thread in &mut self.threads {
+            let change = Change::Trust { trust: Arc::clone(&trust), origin: UNIX_ZERO };
+            // It is never refused.
+            let _ = thread.turn.relay_mut().apply(now, change);
+        }
     }
 
     pub(crate) fn epoch(&self) -> u32 {
@@ -381,6 +406,11 @@ impl Host {
             done.broken.extend(verdicts.into_iter().filter_map(Result::err));
             self.books.opened(keys);
         }
+        while let Some(notice) = thread.turn.relay_mut().poll_notice() {
+            if let Notice::Left { comtree, address } = notice {
+                done.left.push((comtree, address));
+            }
+        }
         while let Some(key) = thread.turn.relay_mut().poll_group_key_log() {
             self.books.made(&key);
         }
@@ -421,7 +451,7 @@ impl Host {
         RelayConfig {
             mode: self.scenario.mode,
             comtrees: self.comtrees.iter().map(comtree).collect(),
-            trust: None,
+            trust: self.trust.clone().filter(|_| self.sabotage != Some(Sabotage::LetAllIn)),
             origin: UNIX_ZERO,
             places: places.clone(),
             max_sessions: self.scenario.max_sessions,

@@ -115,6 +115,8 @@ pub(crate) struct Scenario {
     pub(crate) end: Time,
     /// From how many receivers on the relay sends all the same bytes.
     pub(crate) smallest_set: Option<u32>,
+    /// Whether the relay lets nobody in without a token.
+    pub(crate) asks_for_tokens: bool,
     /// By participant: what it may be sent, if that is limited.
     pub(crate) budgets: Vec<Option<Budget>>,
 }
@@ -146,6 +148,9 @@ const SMALL_DATA_LOG: Range<usize> = 256..300;
 const THRONG: usize = 500;
 /// How long what is lost in a row takes to be sent, or what comes late to be overtaken, where nobody moves.
 const LOST_IN_A_ROW: Duration = Duration::from_millis(300);
+/// How many updates a burst has as a rule, and how many two bursts in one gap have at most.
+const MEAN_BURST: f64 = 15.0;
+const GAP_BURSTS: u64 = 60;
 /// Packets that are sealed beside updates in a gap: signs of life, subscriptions and what asks again.
 const GAP_SLACK: u64 = 14;
 /// Expiry is not exact.
@@ -177,6 +182,7 @@ impl Scenario {
         let mut scenario = Scenario {
             participants,
             budgets,
+            asks_for_tokens: draws_tokens(config),
             late_copies: if more.random_bool(0.5) { LATEST_COPY } else { Duration::ZERO },
             receive_queue: if more.random_bool(0.25) { more.random_range(2..8) } else { ROOMY },
             send_failures: if more.random_bool(0.15) {
@@ -242,25 +248,24 @@ impl Scenario {
     }
 
     /// In some scenarios a key seals few packets. It is no fewer than twice what may come late or be missed
-    /// in a row, which is most where a participant moves and is sent to where it was; and nobody sends many
-    /// at once.
+    /// in a row, which is most where a participant moves and is sent to where it was.
     fn draw_short_keys(&mut self, config: &SimConfig) {
         let rng = &mut stream(config.seed, Stream::Keys);
         let (is_drawn, times) = (rng.random_bool(0.7), [1, 1, 1, 2][rng.random_range(0..4)]);
         let is_asked_for = config.sabotage == Some(Sabotage::CountAgain);
-        let keeps_up =
-            (self.threads == 1 || self.data_log_words == DATA_WORDS) && self.receive_queue == ROOMY;
-        if is_asked_for || (is_drawn && keeps_up && config.sabotage.is_none()) {
-            self.habits.burst = 0.0;
+        if is_asked_for || (is_drawn && config.sabotage.is_none()) {
+            let bursts = if self.habits.burst > 0.0 { GAP_BURSTS } else { 0 };
             let missed = (self.packets_each_second() * self.longest_gap().as_secs_f64()) as u64;
-            self.packets_per_key = PacketsPerKey::at_least((missed + GAP_SLACK) * 2 * times);
+            let most = missed + bursts + GAP_SLACK;
+            self.packets_per_key = PacketsPerKey::at_least(most * 2 * times);
         }
     }
 
     /// How many packets a second are sealed for one participant at most, or by one.
     fn packets_each_second(&self) -> f64 {
-        let Habits { publish_ms, radius, side, .. } = &self.habits;
-        let up = 2000.0 / (publish_ms.start + publish_ms.end) as f64;
+        let Habits { publish_ms, burst, radius, side, .. } = &self.habits;
+        let bursts = 1.0 + burst * MEAN_BURST;
+        let up = 2000.0 / (publish_ms.start + publish_ms.end) as f64 * bursts;
         let in_view = ((radius * 2 + 1) as f64 / f64::from(*side)).powi(2).min(1.0);
         let heard = match self.downlink {
             Downlink::Member => in_view.max(self.habits.unicast),
@@ -342,6 +347,11 @@ impl Scenario {
         Duration::from_millis(all_flows * 1000 / SLOWEST_PATH)
     }
 
+    /// The longest way down to any participant.
+    pub(crate) fn longest_down(&self) -> Duration {
+        self.longest_way(1)
+    }
+
     /// The longest way up (0) from any participant, or down (1) to any.
     fn longest_way(&self, side: usize) -> Duration {
         self.links.iter().map(|links| links[side].worst()).max().unwrap_or_default()
@@ -380,6 +390,8 @@ pub(crate) enum Stream {
     Topology,
     Threads,
     Keys,
+    Tokens,
+    Admission,
 }
 
 pub(crate) fn stream(seed: u64, stream: Stream) -> ChaCha8Rng {
@@ -531,6 +543,12 @@ fn draw_budgets(
         is_limited.then_some(amount)
     };
     (0..participants).map(limited).collect()
+}
+
+/// In some scenarios nobody is let in without a token.
+fn draws_tokens(config: &SimConfig) -> bool {
+    let is_drawn = stream(config.seed, Stream::Admission).random_bool(0.3);
+    config.sabotage.map_or(is_drawn, Sabotage::is_of_tokens)
 }
 
 /// The longest datagram that a path takes: as many take no more than any as take the longest.

@@ -182,7 +182,7 @@ fn a_relay_that_starves_a_flow_is_caught() {
 /// On both sides, in bad weather too, and where somebody moves.
 #[test]
 fn keys_change_many_times_in_a_run_and_nothing_is_lost_for_it() {
-    let reports = [44..46, 49..50, 63..65].map(check).concat();
+    let reports = [44..45, 49..51, 65..67].map(check).concat();
     let changed: Vec<_> = reports.iter().filter(|report| report.keys_changed > 30).collect();
     assert_eq!(changed.len(), reports.len(), "keys change seldom");
     let some = |is_it: fn(&Report) -> bool| changed.iter().any(|report| is_it(report));
@@ -197,6 +197,39 @@ fn a_relay_that_counts_again_with_another_key_is_caught() {
     let is_found =
         |what: &String| what.contains("two packets were sealed with number 0 by Session");
     assert!(report.findings.iter().any(is_found), "{report:?}");
+}
+
+/// Where a relay asks for tokens, they are revoked, renewed and stolen, and end.
+#[test]
+fn tokens_let_in_end_and_are_renewed() {
+    let reports = [3000..3003, 3017..3018, 3061..3062].map(check).concat();
+    let made = |count: fn(&Report) -> u32| reports.iter().map(count).sum::<u32>();
+    assert!(reports.iter().all(|report| report.asks_for_tokens));
+    assert!(made(|report| report.tokens_revoked) >= 5, "few tokens are revoked");
+    assert!(made(|report| report.tokens_renewed) >= 5, "few tokens are renewed");
+    assert!(made(|report| report.turned_away) >= 10, "few are turned away");
+    let is_refused = |report: &Report| report.relay.drops.contains_key("bad_token");
+    assert!(reports.iter().any(is_refused), "no thief comes");
+}
+
+/// The findings of eight seeds under a fault.
+fn findings(sabotage: Sabotage) -> Vec<String> {
+    let config = |seed| SimConfig { sabotage: Some(sabotage), ..SimConfig::new(seed) };
+    (0..8).flat_map(|seed| run(&config(seed)).findings).collect()
+}
+
+#[test]
+fn a_relay_that_keeps_who_was_revoked_is_caught() {
+    let findings = findings(Sabotage::KeepRevoked);
+    let is_found = |what: &String| what.ends_with("was sent updates after its token had ended");
+    assert!(findings.iter().any(is_found), "{findings:#?}");
+}
+
+#[test]
+fn a_relay_that_lets_thieves_in_is_caught() {
+    let findings = findings(Sabotage::LetAllIn);
+    let is_found = |what: &String| what.ends_with("a thief was let in by another's token");
+    assert!(findings.iter().any(is_found), "{findings:#?}");
 }
 
 #[test]
