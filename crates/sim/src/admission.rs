@@ -2,6 +2,7 @@
 //! whoever has no token any more is there no more.
 
 use crate::world::{Step, World};
+use canopy_judge::Received;
 use canopy_session::{Session, State};
 use canopy_wire::{Address, Comtree, MAX_DATAGRAM};
 use rand::RngExt;
@@ -84,6 +85,25 @@ impl World<'_> {
         let is_anothers = self.oracle.is_for_predecessor(number, self.now);
         if tokens.must_have_ended(self.now, number) && !is_anothers {
             let what = format!("participant {number} was sent updates after its token had ended");
+            self.oracle.broken(format!("{}: {what}", self.now));
+        }
+    }
+
+    /// The updates in a datagram from a participant that may reach somebody.
+    pub(crate) fn granted_in(&self, datagram: &[u8]) -> Vec<u64> {
+        let mut updates = self.updates_in(datagram, false);
+        updates.retain(|id| self.tokens.as_ref().is_none_or(|tokens| tokens.is_granted(*id)));
+        updates
+    }
+
+    /// A participant hears only what its tokens grant.
+    pub(crate) fn check_heard(&mut self, number: usize, received: &[Received]) {
+        let Some(tokens) = &self.tokens else { return };
+        let is_too_much = |one: &&Received| {
+            one.dst.group().is_some_and(|group| !tokens.may_hear(number, group, one.level))
+        };
+        if let Some(Received { dst, level, .. }) = received.iter().find(is_too_much) {
+            let what = format!("participant {number} may not hear of {dst} at {level:?}");
             self.oracle.broken(format!("{}: {what}", self.now));
         }
     }

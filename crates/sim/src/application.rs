@@ -208,6 +208,7 @@ impl World<'_> {
                 let what = format!("participant {number} cannot read the relay: {error}");
                 self.oracle.broken(format!("{}: {what}", self.now));
             }
+            self.check_heard(number, &received);
             for received in &received {
                 self.oracle.received(self.now, number, received, carriage);
             }
@@ -414,6 +415,9 @@ impl World<'_> {
             overtaken: self.scenario.links[number][0].reorders(),
         };
         let id = self.oracle.publish(self.now, publish);
+        if let Some(tokens) = &mut self.tokens {
+            tokens.publishes(number, id, dst, publish.level);
+        }
         let len = self.rng.random_range(payload::MIN_PAYLOAD..=self.scenario.habits.longest);
         let payload = payload::compose(id, series, len);
         (publish, if echo { Flags::ECHO } else { Flags(0) }, payload)

@@ -231,7 +231,7 @@ impl Host {
         sabotage: Option<Sabotage>,
     ) {
         (self.trust, self.sabotage) = (trust, sabotage);
-        let is_told = !sabotage.is_some_and(Sabotage::is_of_tokens);
+        let is_told = ![Sabotage::KeepRevoked, Sabotage::LetAllIn].map(Some).contains(&sabotage);
         let Some(trust) = self.trust.clone().filter(|_| is_told) else { return };
         for thread in &mut self.threads {
             let change = Change::Trust { trust: Arc::clone(&trust), origin: UNIX_ZERO };

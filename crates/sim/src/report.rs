@@ -74,6 +74,8 @@ pub struct Report {
     pub tokens_renewed: u32,
     /// How often a participant was turned away, or sent away, because its token had ended.
     pub turned_away: u32,
+    /// Updates that participants published although their tokens did not grant it.
+    pub not_granted: u64,
     /// How often a side of a session went on with its next key.
     pub keys_changed: u64,
     /// A hash over all datagrams that arrived: when, from, to, bytes; 16 hexadecimal digits.

@@ -23,6 +23,8 @@ pub enum Sabotage {
     CountAgain,
     /// Tokens that are revoked are not told to the relay.
     KeepRevoked,
+    /// Tokens that are to grant a part grant everything.
+    GrantAll,
     /// The relay lets in whoever comes, where it is to ask for tokens.
     LetAllIn,
     /// Who may be sent so much only gets nothing of one publisher, which is said to be left out.
@@ -32,7 +34,7 @@ pub enum Sabotage {
 impl Sabotage {
     /// Whether it is one of tokens, which are asked for then.
     pub(crate) fn is_of_tokens(self) -> bool {
-        matches!(self, Sabotage::KeepRevoked | Sabotage::LetAllIn)
+        matches!(self, Sabotage::KeepRevoked | Sabotage::LetAllIn | Sabotage::GrantAll)
     }
 }
 

@@ -1,8 +1,10 @@
 //! Tokens: in some scenarios the relay lets nobody in without one. Each participant brings one of its own
-//! whenever it joins, which grants everything. Some end within the run, and some of those are renewed;
-//! some are revoked. Thieves come with tokens of others, and forgers with their own.
+//! whenever it joins. Some end within the run, and some of those are renewed; some are revoked. In some
+//! scenarios they grant one participant less than another. Thieves come with tokens of others, and forgers with their own.
 
+use crate::config::SimConfig;
 use crate::host::UNIX_ZERO;
+use crate::sabotage::Sabotage;
 use crate::scenario::{Scenario, Stream, stream};
 use canopy_relay::{Trust, UnixTime};
 use canopy_session::{Identity, SessionConfig};
@@ -10,9 +12,10 @@ use canopy_token::{
     Budget, CLOCK_SKEW, Claims, ComtreeGrant, Grant, KeySet, Revocations, Scope, SigningKey,
     Unicast,
 };
-use canopy_wire::{Comtree, Group, Level, Tag, Time};
+use canopy_wire::{Address, Comtree, Group, Level, Tag, Time};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +43,33 @@ struct Held {
     must_end: Time,
 }
 
+/// What all tokens of a participant grant: groups up to a number, at levels up to one.
+#[derive(Clone, Copy, Debug)]
+struct Rights {
+    publish: (u32, u8),
+    subscribe: (u32, u8),
+    unicast: bool,
+}
+
+impl Rights {
+    const ALL: Rights =
+        Rights { publish: (Group::MAX, u8::MAX), subscribe: (Group::MAX, u8::MAX), unicast: true };
+
+    /// Those of somebody who may do a part of what there is to do.
+    fn draw(groups: u32, rng: &mut ChaCha8Rng) -> Rights {
+        let mut scope = || {
+            let last = rng.random_range(groups.div_ceil(2)..=groups);
+            (last, [1, 2, 3, u8::MAX][rng.random_range(0..4)])
+        };
+        let (publish, subscribe) = (scope(), scope());
+        Rights { publish, subscribe, unicast: rng.random_bool(0.5) }
+    }
+}
+
+fn holds((last, level): (u32, u8), group: Group, at: Level) -> bool {
+    group.number() <= last && at.0 <= level
+}
+
 /// The issuer of all tokens, and who holds which.
 pub(crate) struct Tokens {
     rng: ChaCha8Rng,
@@ -47,15 +77,35 @@ pub(crate) struct Tokens {
     revoked: Revocations,
     issued: u64,
     held: Vec<Option<Held>>,
+    /// By participant.
+    rights: Vec<Rights>,
+    /// Updates that were published without the right to.
+    not_granted: BTreeSet<u64>,
+    /// All tokens grant everything, by a fault.
+    grants_all: bool,
     /// No token ends from here on.
     calm_from: Time,
 }
 
 impl Tokens {
     /// `None` where the relay lets in whoever comes.
-    pub(crate) fn new(seed: u64, scenario: &Scenario) -> Option<Tokens> {
-        scenario.asks_for_tokens.then(|| Tokens {
-            rng: stream(seed, Stream::Tokens),
+    pub(crate) fn new(config: &SimConfig, scenario: &Scenario) -> Option<Tokens> {
+        if !scenario.asks_for_tokens {
+            return None;
+        }
+        let mut rng = stream(config.seed, Stream::Tokens);
+        let grants_all = config.sabotage == Some(Sabotage::GrantAll);
+        let are_limited = rng.random_bool(0.5) || grants_all;
+        let groups = scenario.habits.side.pow(2);
+        let rights = (0..scenario.participants).map(|_| {
+            let is_limited = rng.random_bool(0.5) && are_limited;
+            if is_limited { Rights::draw(groups, &mut rng) } else { Rights::ALL }
+        });
+        Some(Tokens {
+            rights: rights.collect(),
+            not_granted: BTreeSet::new(),
+            grants_all,
+            rng,
             issuer: SigningKey::from_seed([11; 32]),
             revoked: Revocations::new(MOST_REVOKED),
             issued: 0,
@@ -91,24 +141,25 @@ impl Tokens {
         let expires = expiry(now, self.rng.random_range(SHORT_S));
         let is_short = self.rng.random_bool(0.3) && end_of(expires) + SLACK < self.calm_from;
         let expires = if is_short { expires } else { expiry(now, LONG_S) };
-        let held = self.issue(comtree, key, expires);
+        let held = self.issue(number, comtree, key, expires);
         let (renew_at, token) = (held.must_end - RENEWED_BEFORE, held.token.clone());
         self.held[number] = Some(held);
         let is_renewed = is_short && self.rng.random_bool(0.5);
         (identity, token, is_renewed.then_some(renew_at))
     }
 
-    fn issue(&mut self, comtree: Comtree, key: [u8; 32], expires: UnixTime) -> Held {
+    fn issue(&mut self, number: usize, comtree: Comtree, key: [u8; 32], expires: UnixTime) -> Held {
         self.issued += 1;
         let (id, end) = (format!("token-{}", self.issued), end_of(expires));
-        let token = issue(&self.issuer, &id, comtree, key, expires);
+        let rights = if self.grants_all { Rights::ALL } else { self.rights[number] };
+        let token = issue(&self.issuer, &id, (comtree, rights), key, expires);
         Held { id, comtree, key, token, may_end: end, must_end: end }
     }
 
     /// A participant renews its token: the one that it will bring from now on.
     pub(crate) fn renewal(&mut self, now: Time, number: usize) -> Option<Vec<u8>> {
         let before = self.held[number].clone().filter(|held| now < held.may_end)?;
-        let held = self.issue(before.comtree, before.key, expiry(now, LONG_S));
+        let held = self.issue(number, before.comtree, before.key, expiry(now, LONG_S));
         let token = held.token.clone();
         self.held[number] = Some(Held { may_end: before.may_end, ..held });
         Some(token)
@@ -143,13 +194,37 @@ impl Tokens {
         self.held[number].as_ref().is_some_and(|held| held.must_end + SLACK < now)
     }
 
+    /// A participant publishes an update, which reaches nobody if it may not.
+    pub(crate) fn publishes(&mut self, number: usize, id: u64, dst: Address, level: Level) {
+        let Rights { publish, unicast, .. } = self.rights[number];
+        if !dst.group().map_or(unicast, |group| holds(publish, group, level)) {
+            self.not_granted.insert(id);
+        }
+    }
+
+    /// Whether an update may be on its way to anybody.
+    pub(crate) fn is_granted(&self, id: u64) -> bool {
+        !self.not_granted.contains(&id)
+    }
+
+    /// How many updates were published without the right to.
+    pub(crate) fn not_granted(&self) -> u64 {
+        self.not_granted.len() as u64
+    }
+
+    /// Whether a participant may have what is published to a group at a level.
+    pub(crate) fn may_hear(&self, number: usize, group: Group, level: Level) -> bool {
+        holds(self.rights[number].subscribe, group, level)
+    }
+
     /// Somebody who brings another's token, or one that nobody trusts issued.
     pub(crate) fn thief(&mut self) -> Option<SessionConfig> {
         let number = self.rng.random_range(0..self.held.len());
         let Held { comtree, token, .. } = self.held[number].clone()?;
         let (identity, seed) = (Identity::new(self.rng.random()), self.rng.random::<Tag>());
         let forger = SigningKey::from_seed([66; 32]);
-        let own = || issue(&forger, "own", comtree, *identity.public(), UNIX_ZERO.after(LONG_S));
+        let all = (comtree, Rights::ALL);
+        let own = || issue(&forger, "own", all, *identity.public(), UNIX_ZERO.after(LONG_S));
         let token = if self.rng.random_bool(0.5) { token } else { own() };
         let identity = Some(identity);
         Some(SessionConfig { identity, token, ..SessionConfig::new(comtree, seed) })
@@ -167,20 +242,24 @@ fn end_of(expires: UnixTime) -> Time {
     Time::from_millis((expires.0 + CLOCK_SKEW - UNIX_ZERO.0) * 1000)
 }
 
-/// A token for everything on a comtree.
+/// A token for rights on a comtree.
 fn issue(
     issuer: &SigningKey,
     id: &str,
-    comtree: Comtree,
+    (comtree, rights): (Comtree, Rights),
     client_key: [u8; 32],
     expires: UnixTime,
 ) -> Vec<u8> {
-    let all = || Scope {
-        groups: format!("0-{}", Group::MAX).parse().into_iter().collect(),
-        level: Level(u8::MAX),
+    let scope = |(last, level): (u32, u8)| Scope {
+        groups: format!("0-{last}").parse().into_iter().collect(),
+        level: Level(level),
     };
-    let grant =
-        ComtreeGrant { comtree, publish: all(), subscribe: all(), unicast: Unicast::Anybody };
+    let grant = ComtreeGrant {
+        comtree,
+        publish: scope(rights.publish),
+        subscribe: scope(rights.subscribe),
+        unicast: if rights.unicast { Unicast::Anybody } else { Unicast::Nobody },
+    };
     let claims = Claims {
         subject: "somebody".to_owned(),
         id: id.to_owned(),

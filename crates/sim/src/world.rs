@@ -136,7 +136,7 @@ pub(crate) struct Tallies {
 impl<'a> World<'a> {
     fn new(config: &SimConfig, tap: Tap<'a>) -> World<'a> {
         let scenario = Scenario::draw(config);
-        let tokens = Tokens::new(config.seed, &scenario);
+        let tokens = Tokens::new(config, &scenario);
         let mut rng = stream(config.seed, Stream::World);
         let comtrees: Vec<_> = (1..=scenario.comtrees).map(Comtree).collect();
         let participants: Vec<_> = (0..scenario.participants)
@@ -345,7 +345,7 @@ impl<'a> World<'a> {
     }
 
     /// The updates in a datagram, by their identifiers, if anybody can read it.
-    fn updates_in(&self, datagram: &[u8], from_relay: bool) -> Vec<u64> {
+    pub(crate) fn updates_in(&self, datagram: &[u8], from_relay: bool) -> Vec<u64> {
         self.host.read(datagram, from_relay).map_or(Vec::new(), |read| updates_in(&read))
     }
 
@@ -408,7 +408,7 @@ impl<'a> World<'a> {
             if let Some(participant) = waiting.participant {
                 let carries = match waiting.corrupted {
                     true => Vec::new(),
-                    false => self.updates_in(&waiting.bytes, false),
+                    false => self.granted_in(&waiting.bytes),
                 };
                 self.oracle.read(self.now, participant, &carries);
             }
@@ -552,6 +552,7 @@ impl<'a> World<'a> {
             tokens_revoked: self.tallies.revoked,
             tokens_renewed: self.tallies.renewed,
             turned_away: self.tallies.turned_away,
+            not_granted: self.tokens.as_ref().map_or(0, Tokens::not_granted),
             trace_hash: self.trace.hash(),
             findings: tally.findings,
             replay: self.config.replay(),

@@ -199,17 +199,22 @@ fn a_relay_that_counts_again_with_another_key_is_caught() {
     assert!(report.findings.iter().any(is_found), "{report:?}");
 }
 
-/// Where a relay asks for tokens, they are revoked, renewed and stolen, and end.
+/// Where a relay asks for tokens, they grant a part, are revoked, renewed and stolen, and end.
 #[test]
-fn tokens_let_in_end_and_are_renewed() {
-    let reports = [3000..3003, 3017..3018, 3061..3062].map(check).concat();
+fn tokens_let_in_grant_end_and_are_renewed() {
+    let reports = [3002..3003, 3017..3018, 3033..3034, 3061..3062].map(check).concat();
     let made = |count: fn(&Report) -> u32| reports.iter().map(count).sum::<u32>();
     assert!(reports.iter().all(|report| report.asks_for_tokens));
     assert!(made(|report| report.tokens_revoked) >= 5, "few tokens are revoked");
     assert!(made(|report| report.tokens_renewed) >= 5, "few tokens are renewed");
     assert!(made(|report| report.turned_away) >= 10, "few are turned away");
-    let is_refused = |report: &Report| report.relay.drops.contains_key("bad_token");
-    assert!(reports.iter().any(is_refused), "no thief comes");
+    assert!(made(|report| report.not_granted as u32) >= 100, "tokens grant everything");
+    let reasons = ["bad_token", "publish_not_allowed", "unicast_not_allowed"];
+    for reason in reasons.into_iter().chain(["publish_level_not_allowed", "subscribe_not_allowed"])
+    {
+        let is_there = |report: &Report| report.relay.drops.contains_key(reason);
+        assert!(reports.iter().any(is_there), "nothing is dropped as {reason}");
+    }
 }
 
 /// The findings of eight seeds under a fault.
@@ -223,6 +228,13 @@ fn a_relay_that_keeps_who_was_revoked_is_caught() {
     let findings = findings(Sabotage::KeepRevoked);
     let is_found = |what: &String| what.ends_with("was sent updates after its token had ended");
     assert!(findings.iter().any(is_found), "{findings:#?}");
+}
+
+#[test]
+fn tokens_that_grant_too_much_are_caught() {
+    let findings = findings(Sabotage::GrantAll);
+    let is_found = |end: &str| findings.iter().any(|what| what.contains(end));
+    assert!(is_found("the relay cannot have it") && is_found("may not hear of"), "{findings:#?}");
 }
 
 #[test]
