@@ -10,7 +10,7 @@ use crate::tokens::{DAY, Form, trust};
 use canopy_relay::{
     ADDRESS_REST, Budgets, ComtreeConfig, Gate, Mode, Places, RelayConfig, TableLimits,
 };
-use canopy_session::{Call, Identity, Session, SessionConfig, SessionLimits, State};
+use canopy_session::{Call, Identity, PacketsPerKey, Session, SessionConfig, SessionLimits, State};
 use canopy_wire::{
     Comtree, Downlink, Flags, Group, Level, MAX_DATAGRAM, MAX_TICKET_LEN, Packet, SAFE_DATAGRAM,
     SessionId, Suite, Ticket, Time,
@@ -134,6 +134,7 @@ fn relay_config(bits: u8) -> RelayConfig {
         address_rest: ADDRESS_REST,
         life: None,
         log_keys: true,
+        packets_per_key: PacketsPerKey::PROTOCOL,
         limits: SessionLimits::default(),
         budgets: Budgets::default(),
         gate: Gate::open(),

@@ -9,7 +9,7 @@ use canopy_relay::{
     ADDRESS_REST, Budget, Budgets, Change, ComtreeConfig, Counters, Gate, Mode, Places,
     RelayConfig, TableLimits,
 };
-use canopy_session::{SessionConfig, SessionLimits, State};
+use canopy_session::{PacketsPerKey, SessionConfig, SessionLimits, State};
 use canopy_token::ComtreeGrant;
 use canopy_wire::{
     Address, Comtree, Downlink, Flags, Group, Header, Kind, Level, MAX_DATAGRAM, MAX_UPDATE,
@@ -164,6 +164,7 @@ fn config(bits: u8) -> RelayConfig {
         address_rest: ADDRESS_REST,
         life: None,
         log_keys: true,
+        packets_per_key: PacketsPerKey::PROTOCOL,
         limits: SessionLimits::default(),
         budgets,
         gate: Gate::open(),

@@ -6,8 +6,8 @@ use crate::input::{Input, MAX_STEPS, steps};
 use crate::is_sealed;
 use crate::participant::Participant;
 use canopy_session::{
-    GroupKeyMaker, GroupSealer, LoggedKeys, Proof, SessionConfig, SessionLimits, Sessions,
-    SessionsConfig, State, Terms,
+    GroupKeyMaker, GroupSealer, LoggedKeys, PacketsPerKey, Proof, SessionConfig, SessionLimits,
+    Sessions, SessionsConfig, State, Terms,
 };
 use canopy_wire::{
     Address, Bound, Busy, CLEAR_LEN, Challenge, Class, Comtree, Connect, Connected, Cookie,
@@ -404,8 +404,15 @@ fn opened(
         subscription: millis(how >> 4),
     };
     let (thread, threads) = (parameter.into(), 256);
-    let config =
-        SessionsConfig { max_sessions: 1, thread, threads, unix_zero: 0, log_keys: true, limits };
+    let config = SessionsConfig {
+        max_sessions: 1,
+        thread,
+        threads,
+        unix_zero: 0,
+        log_keys: true,
+        packets_per_key: PacketsPerKey::PROTOCOL,
+        limits,
+    };
     // All draw other keys.
     let mut sessions = Sessions::new(config, keyring(), &[number; 16]);
     let knock = sessions.knock(connect).ok()?;

@@ -1,7 +1,8 @@
 //! For tests: a session and the relay's side of it, joined by memory.
 
 use canopy_session::{
-    Answer, Keyring, Session, SessionConfig, SessionLimits, Sessions, SessionsConfig, State, Terms,
+    Answer, Keyring, PacketsPerKey, Session, SessionConfig, SessionLimits, Sessions,
+    SessionsConfig, State, Terms,
 };
 use canopy_wire::{
     Address, Comtree, Downlink, Kind, MAX_DATAGRAM, Packet, SAFE_DATAGRAM, Sealed, Suite, Time,
@@ -24,6 +25,7 @@ impl Pair {
             threads: 1,
             unix_zero: 0,
             log_keys: false,
+            packets_per_key: PacketsPerKey::PROTOCOL,
             limits,
         };
         let mut pair = Pair {

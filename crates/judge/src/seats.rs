@@ -38,20 +38,20 @@ impl Seats {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use canopy_relay::{
         ADDRESS_REST, Budgets, ComtreeConfig, Gate, Mode, Places, Relay, RelayConfig, Siblings,
         TableLimits, UnixTime,
     };
-    use canopy_session::{Identity, Keyring, Session, SessionConfig, SessionLimits};
+    use canopy_session::{Identity, Keyring, PacketsPerKey, Session, SessionConfig, SessionLimits};
     use canopy_wire::SAFE_DATAGRAM;
     use std::net::SocketAddr;
 
     const COMTREE: Comtree = Comtree(1);
 
     /// The keys of somebody's session with a relay that counts none of its lives.
-    fn joined(of: u8) -> LoggedKeys {
+    pub(crate) fn joined(of: u8) -> LoggedKeys {
         let config = RelayConfig {
             budgets: Budgets::default(),
             gate: Gate::open(),
@@ -66,6 +66,7 @@ mod tests {
             address_rest: ADDRESS_REST,
             life: None,
             log_keys: true,
+            packets_per_key: PacketsPerKey::PROTOCOL,
             limits: SessionLimits::default(),
             tables: TableLimits::default(),
             smallest_set: None,

@@ -20,7 +20,7 @@ use anyhow::Context;
 use canopy_engines::{Engine, EngineChoice};
 use canopy_net::{Clock, SocketOptions, ThreadSockets};
 use canopy_relay::{Gate, Notice, Places, Relay, RelayConfig, Siblings, Turn, UnixTime};
-use canopy_session::{Keyring, PublicKey};
+use canopy_session::{Keyring, PacketsPerKey, PublicKey};
 use canopy_wire::Tag;
 use data_thread::DataThread;
 use neighbours::Neighbours;
@@ -236,6 +236,7 @@ fn relays(
                 address_rest: settings.address_rest,
                 life: settings.life,
                 log_keys: false,
+                packets_per_key: PacketsPerKey::PROTOCOL,
                 limits: settings.session_limits,
                 tables: settings.tables,
                 budgets: settings.budgets,

@@ -5,7 +5,7 @@ use canopy_relay::{
     ADDRESS_REST, Budgets, ComtreeConfig, Gate, Mode, Places, Relay, RelayConfig, Siblings,
     TableLimits, UnixTime,
 };
-use canopy_session::{Keyring, Session, SessionConfig, SessionLimits, State};
+use canopy_session::{Keyring, PacketsPerKey, Session, SessionConfig, SessionLimits, State};
 use canopy_wire::{Comtree, Downlink, Flags, Group, Level, MAX_DATAGRAM, SAFE_DATAGRAM, Time};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -42,6 +42,7 @@ impl Crowd {
             address_rest: ADDRESS_REST,
             life: None,
             log_keys: false,
+            packets_per_key: PacketsPerKey::PROTOCOL,
             limits: SessionLimits::default(),
             tables: TableLimits::default(),
             budgets: Budgets::default(),

@@ -23,7 +23,7 @@ pub use curve::PublicKey;
 pub use noise::Identity;
 pub use participant::{Call, Event, LinkKeys, Session, SessionConfig, SessionError, State, Update};
 pub use requests::RequestNumber;
-pub use seal::{GroupKeyMaker, GroupOpener, GroupSealer, OpenError, Opener};
+pub use seal::{GroupKeyMaker, GroupOpener, GroupSealer, OpenError, PacketsPerKey, Reader};
 pub use secret::derive;
 pub use sessions::{
     Ended, Holder, Knock, LinkTraffic, LoggedKeys, MAX_LINKS, Proof, SessionIndex, SessionLimits,

@@ -188,10 +188,11 @@ impl Responder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::seal::{Opener, Sealer};
+    use crate::seal::{PacketsPerKey, Reader, Sealer};
     use canopy_wire::Suite;
 
     const COOKIE: Tag = [8; TAG_LEN];
+    const PER_KEY: PacketsPerKey = PacketsPerKey::PROTOCOL;
 
     fn prologue() -> Prologue {
         Prologue::new(7, &COOKIE)
@@ -276,13 +277,14 @@ mod tests {
         let second = &second[..len];
         let recorded = [secrets.from_participant, secrets.from_relay].map(|secret| {
             let mut datagram = [0; 64];
-            let len = Sealer::new(Suite::Aes128Gcm, &secret).seal(&mut datagram, 40);
+            let mut sealer = Sealer::new(Suite::Aes128Gcm, &secret, PER_KEY);
+            let len = sealer.seal(&mut datagram, 40);
             datagram[..len].to_vec()
         });
         let opens = |secrets: &Secrets| {
             [secrets.from_participant, secrets.from_relay].map(|secret| {
-                let opener = Opener::new(Suite::Aes128Gcm, &secret);
-                recorded.iter().any(|datagram| opener.peek(datagram).is_some())
+                let reader = Reader::new(Suite::Aes128Gcm, &secret, PER_KEY);
+                recorded.iter().any(|datagram| reader.peek(datagram).is_some())
             })
         };
         let as_participant = |seed| {

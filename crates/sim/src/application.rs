@@ -5,10 +5,11 @@ use crate::participant::Participant;
 use crate::payload;
 use crate::world::{Step, World, updates_in};
 use canopy_judge::{Carriage, Publish, Received};
-use canopy_session::{Event, Session, SessionConfig};
+use canopy_session::{Event, Identity, Session, SessionConfig};
 use canopy_wire::{
-    Address, Flags, Group, GroupKey, GroupKeyNumber, Header, Kind, Level, MAX_DATAGRAM, Packet,
-    Record, SEAL_LEN, SessionId, UpdatesWriter, WireError,
+    Address, Flags, Group, GroupKey, GroupKeyNumber, Header, Kind, LeaveReason, Level,
+    MAX_DATAGRAM, Packet, Record, RefusedReason, RequestStatus, SEAL_LEN, SessionId, UpdatesWriter,
+    WireError,
 };
 use rand::RngExt;
 use std::borrow::Cow;
@@ -33,11 +34,15 @@ impl World<'_> {
         let was = participant.was.take().filter(|_| remembers);
         participant.wanted = was.as_ref().map(|(_, _, address)| *address);
         let (identity, ticket) = was.map(|(identity, ticket, _)| (identity, ticket)).unzip();
+        let (identity, token) = self.identify(number, identity);
+        let participant = &mut self.participants[number];
         let session = SessionConfig {
             identity,
+            token,
             ticket: ticket.unwrap_or_default(),
             max_datagram: self.scenario.paths_take[number],
             shares_ip_port,
+            packets_per_key: self.scenario.packets_per_key,
             ..SessionConfig::new(participant.comtree, self.rng.random())
         };
         participant.session = Some(Session::new(session));
@@ -45,6 +50,19 @@ impl World<'_> {
         participant.enter(self.now, &self.scenario.habits, &mut self.rng);
         self.bind(number);
         self.look_around(number);
+    }
+
+    /// Who joins, and by which token, where one is asked for.
+    fn identify(&mut self, number: usize, was: Option<Identity>) -> (Option<Identity>, Vec<u8>) {
+        let participant = &mut self.participants[number];
+        participant.joined += 1;
+        let (comtree, joined) = (participant.comtree, participant.joined);
+        let Some(tokens) = &mut self.tokens else { return (was, Vec::new()) };
+        let (identity, token, renew_at) = tokens.admit(self.now, number, comtree, was);
+        if let Some(at) = renew_at {
+            self.at(at, Step::Renew(number, joined));
+        }
+        (Some(identity), token)
     }
 
     pub(crate) fn walk(&mut self, number: usize) {
@@ -171,6 +189,7 @@ impl World<'_> {
                 let what = format!("participant {number} cannot read the relay: {error}");
                 self.oracle.broken(format!("{}: {what}", self.now));
             }
+            self.check_heard(number, &received);
             for received in &received {
                 self.oracle.received(self.now, number, received, carriage);
             }
@@ -183,7 +202,7 @@ impl World<'_> {
     }
 
     /// Sends what the session wants sent, hears what it tells, and notes when to poll it next.
-    fn pump(&mut self, number: usize) {
+    pub(crate) fn pump(&mut self, number: usize) {
         let mut out = [0; MAX_DATAGRAM];
         loop {
             let Some(session) = &mut self.participants[number].session else { return };
@@ -215,9 +234,16 @@ impl World<'_> {
                 }
             }
             Event::Closed => self.go(number),
+            Event::SentAway(LeaveReason::Revoked) | Event::Refused(RefusedReason::Token) => {
+                self.is_turned_away(number);
+            }
+            Event::Answered(_, RequestStatus::Done) => {
+                self.tokens.iter_mut().for_each(|tokens| tokens.renewed(number));
+            }
             _ => {}
         }
         if let Event::Connected(address) = event {
+            self.check_connected(number);
             self.check_identity(number, address);
             self.limit(number, address);
         }
@@ -279,7 +305,7 @@ impl World<'_> {
     }
 
     /// The application is gone, and comes back after a while.
-    fn go(&mut self, number: usize) {
+    pub(crate) fn go(&mut self, number: usize) {
         let participant = &mut self.participants[number];
         participant.end_session();
         self.pacing.forget(participant.ip_port);
@@ -370,6 +396,9 @@ impl World<'_> {
             overtaken: self.scenario.links[number][0].reorders(),
         };
         let id = self.oracle.publish(self.now, publish);
+        if let Some(tokens) = &mut self.tokens {
+            tokens.publishes(number, id, dst, publish.level);
+        }
         let len = self.rng.random_range(payload::MIN_PAYLOAD..=self.scenario.habits.longest);
         let payload = payload::compose(id, series, len);
         (publish, if echo { Flags::ECHO } else { Flags(0) }, payload)
@@ -379,7 +408,7 @@ impl World<'_> {
         self.participants[number].session.as_ref().map_or(SessionId::NONE, Session::id)
     }
 
-    fn address(&self, number: usize) -> Address {
+    pub(crate) fn address(&self, number: usize) -> Address {
         self.participants[number].session.as_ref().map_or(Address::UNSPECIFIED, Session::address)
     }
 }

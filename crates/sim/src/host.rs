@@ -1,11 +1,13 @@
 //! The machine that the relay runs on: its sockets, its data threads, its restarts. Each thread runs
 //! the very [`canopy_relay::Turn`] that the daemon's threads run.
 
+use crate::sabotage::Sabotage;
 use crate::scenario::Scenario;
-use canopy_judge::{Books, Limits, Page, Seats};
+use canopy_judge::{Books, Limits, Page, Seats, Secrets};
 use canopy_relay::{
     ADDRESS_REST, Budget, Budgets, Change, ComtreeConfig, Counters, Gate, GateLimits, Inlet, Lanes,
-    Losses, Medium, Places, Ready, Relay, RelayConfig, SendBatch, Siblings, Turn, UnixTime, Wait,
+    Losses, Medium, Notice, Places, Ready, Relay, RelayConfig, SendBatch, Siblings, Trust, Turn,
+    UnixTime, Wait,
 };
 use canopy_session::{Identity, Keyring};
 use canopy_wire::{Address, Class, Comtree, Lane, Path, SessionId, Tag, Time, VERSION};
@@ -17,6 +19,7 @@ use std::convert::Infallible;
 use std::mem;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Datagrams that one receive call brings.
@@ -99,6 +102,8 @@ pub(crate) struct Done {
     pub(crate) to_wake: Vec<usize>,
     /// What was sent, in order.
     pub(crate) sent: Vec<(SocketAddr, Rc<[u8]>)>,
+    /// Who is there no more.
+    pub(crate) left: Vec<(Comtree, Address)>,
     /// Whether a session was opened.
     pub(crate) has_opened: bool,
     /// What must not be.
@@ -174,6 +179,13 @@ pub(crate) struct Host {
     comtrees: Vec<Comtree>,
     threads: Vec<Thread>,
     books: Books,
+    /// Those on its life before: some do not know yet that it is over.
+    books_before: Option<Books>,
+    secrets: Secrets,
+    /// Whose tokens it asks for.
+    trust: Option<Arc<Trust>>,
+    /// A fault of its own.
+    sabotage: Option<Sabotage>,
     /// Whose addresses are, in all its lives.
     seats: Seats,
     /// Its key is in a file.
@@ -185,20 +197,47 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    pub(crate) fn new(scenario: &Scenario, comtrees: Vec<Comtree>, rng: ChaCha8Rng) -> Host {
+    pub(crate) fn new(
+        scenario: &Scenario,
+        comtrees: Vec<Comtree>,
+        rng: ChaCha8Rng,
+        (trust, sabotage): (Option<Arc<Trust>>, Option<Sabotage>),
+    ) -> Host {
         let mut host = Host {
             rng,
             scenario: scenario.clone(),
             comtrees,
             threads: Vec::new(),
             books: Books::new(limits(scenario)),
+            books_before: None,
+            secrets: Secrets::default(),
+            trust: None,
+            sabotage: None,
             seats: Seats::new(ADDRESS_REST),
             identity: Identity::new([42; 32]),
             retired: Counters::default(),
             epoch: 1,
         };
+        host.trust(Time::ZERO, trust, sabotage);
         host.start();
         host
+    }
+
+    /// Whom it believes from now on; perhaps with a fault of its own.
+    pub(crate) fn trust(
+        &mut self,
+        now: Time,
+        trust: Option<Arc<Trust>>,
+        sabotage: Option<Sabotage>,
+    ) {
+        (self.trust, self.sabotage) = (trust, sabotage);
+        let is_told = ![Sabotage::KeepRevoked, Sabotage::LetAllIn].map(Some).contains(&sabotage);
+        let Some(trust) = self.trust.clone().filter(|_| is_told) else { return };
+        for thread in &mut self.threads {
+            let change = Change::Trust { trust: Arc::clone(&trust), origin: UNIX_ZERO };
+            // It is never refused.
+            let _ = thread.turn.relay_mut().apply(now, change);
+        }
     }
 
     pub(crate) fn epoch(&self) -> u32 {
@@ -213,6 +252,23 @@ impl Host {
     /// The nonce of the session that a datagram is sealed for.
     pub(crate) fn sealed_for(&self, datagram: &[u8]) -> Option<u64> {
         self.books.sealed_for(datagram)
+    }
+
+    /// A participant sends a datagram.
+    ///
+    /// # Errors
+    /// Nobody can read it, or it is not sealed with a number of its own and later than all before.
+    pub(crate) fn said(&mut self, datagram: &[u8]) -> Result<(), String> {
+        let is_read = self.books.said(datagram)?;
+        let was_read = |books: &mut Books| books.said(datagram);
+        let is_read = is_read || self.books_before.as_mut().map_or(Ok(false), was_read)?;
+        is_read.then_some(()).ok_or_else(|| "a participant sent what nobody can read".into())
+    }
+
+    /// How often a side of a session went on with its next key.
+    pub(crate) fn keys_changed(&self) -> u64 {
+        let before = self.books_before.as_ref().map_or(0, Books::keys_changed);
+        before + self.books.keys_changed()
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -248,7 +304,8 @@ impl Host {
     /// The relay comes up, knowing no one.
     pub(crate) fn start(&mut self) {
         self.epoch += 1;
-        self.books = Books::new(limits(&self.scenario));
+        let books = Books::new(limits(&self.scenario));
+        self.books_before = Some(mem::replace(&mut self.books, books));
         let keys = Keyring::with_identity(self.rng.random::<Tag>(), self.identity.clone());
         let places = Places::new(self.scenario.max_sessions);
         // More than one ip may ask for come from the gateway's.
@@ -352,13 +409,24 @@ impl Host {
         let Ok(to_wake) = thread.turn.run(now, &mut sockets);
         let Sockets { mut page, mut done, .. } = sockets;
         while let Some(keys) = thread.turn.relay_mut().poll_key_log() {
-            let verdict = self.seats.opened(now, &keys);
+            let verdicts = [self.seats.opened(now, &keys), self.secrets.opened(&keys)];
             done.has_opened = true;
-            done.broken.extend(verdict.err());
+            done.broken.extend(verdicts.into_iter().filter_map(Result::err));
             self.books.opened(keys);
+        }
+        while let Some(notice) = thread.turn.relay_mut().poll_notice() {
+            if let Notice::Left { comtree, address } = notice {
+                done.left.push((comtree, address));
+            }
         }
         while let Some(key) = thread.turn.relay_mut().poll_group_key_log() {
             self.books.made(&key);
+        }
+        if self.sabotage == Some(Sabotage::CountAgain) {
+            let per_key = self.scenario.packets_per_key.count() as u32;
+            for (_, datagram) in &mut done.sent {
+                count_again(&self.books, per_key, datagram);
+            }
         }
         let relay = thread.turn.relay();
         for (to, datagram) in &done.sent {
@@ -366,6 +434,8 @@ impl Host {
             done.broken.extend(verdict.err());
         }
         done.broken.extend(self.books.turn_ends(relay, &page).err());
+        done.broken.extend(self.check_sessions().err());
+        let thread = &mut self.threads[number];
         done.to_wake = (0..64).filter(|other| to_wake & 1 << other != 0).collect();
         thread.end_turn(now);
         let relay = thread.turn.relay();
@@ -375,6 +445,13 @@ impl Host {
         done
     }
 
+    /// All data threads together hold no more than was proved to any of them.
+    fn check_sessions(&self) -> Result<(), String> {
+        let relays = || self.threads.iter().map(|thread| thread.turn.relay());
+        let opened = relays().map(|relay| relay.counters().sessions_opened).sum();
+        self.books.holds(opened, relays().map(Relay::sessions).sum())
+    }
+
     fn config(&self, places: &Places, gate: &Gate) -> RelayConfig {
         let downlink = self.scenario.downlink;
         let comtree =
@@ -382,7 +459,7 @@ impl Host {
         RelayConfig {
             mode: self.scenario.mode,
             comtrees: self.comtrees.iter().map(comtree).collect(),
-            trust: None,
+            trust: self.trust.clone().filter(|_| self.sabotage != Some(Sabotage::LetAllIn)),
             origin: UNIX_ZERO,
             places: places.clone(),
             max_sessions: self.scenario.max_sessions,
@@ -391,6 +468,7 @@ impl Host {
             address_rest: ADDRESS_REST,
             life: Some(self.epoch),
             log_keys: true,
+            packets_per_key: self.scenario.packets_per_key,
             limits: self.scenario.limits,
             tables: self.scenario.tables,
             budgets: Budgets::default(),
@@ -453,6 +531,16 @@ impl Thread {
         }
         self.turn_at = Some(at);
         Some(at)
+    }
+}
+
+/// Seals a datagram as if its number began from zero again with each key, and each key were the first.
+fn count_again(books: &Books, per_key: u32, datagram: &mut Rc<[u8]>) {
+    let number = datagram.get(4..8).and_then(|bytes| bytes.first_chunk());
+    let number = number.map_or(0, |bytes| u32::from_be_bytes(*bytes));
+    let again = books.seal_as(datagram, true, number % per_key);
+    if let Some(again) = again.filter(|_| number >= per_key) {
+        *datagram = again.into();
     }
 }
 

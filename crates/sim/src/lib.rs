@@ -14,6 +14,7 @@
 //! network's graph: whoever is in the world was let in by it, and it repairs what breaks.
 #![forbid(unsafe_code)]
 
+mod admission;
 mod application;
 mod config;
 mod gateway;
@@ -28,6 +29,7 @@ mod report;
 mod sabotage;
 mod scale;
 mod scenario;
+mod tokens;
 mod topology;
 mod trace;
 mod whereabouts;

@@ -26,6 +26,8 @@ pub(crate) struct Participant {
     pub(crate) was: Option<(Identity, Ticket, Address)>,
     /// The address that it has or had, and brings a ticket for.
     pub(crate) wanted: Option<Address>,
+    /// How often it has joined.
+    pub(crate) joined: u32,
     /// It tries what is not allowed.
     pub(crate) is_insider: bool,
     /// When its session asked to be polled.
@@ -49,6 +51,7 @@ impl Participant {
             ip_port: SocketAddr::from(([0, 0, 0, 0], 0)),
             was: None,
             wanted: None,
+            joined: 0,
             is_insider,
             wake_at: None,
             keys_told: Vec::new(),

@@ -66,6 +66,18 @@ pub struct Report {
     /// Datagrams that a participant dropped because the group key that they were sealed with had not
     /// arrived yet, or was one of the past.
     pub keyless: u64,
+    /// Whether nobody was let in without a token.
+    pub asks_for_tokens: bool,
+    /// Tokens that were revoked.
+    pub tokens_revoked: u32,
+    /// Tokens that participants renewed before they ended.
+    pub tokens_renewed: u32,
+    /// How often a participant was turned away, or sent away, because its token had ended.
+    pub turned_away: u32,
+    /// Updates that participants published although their tokens did not grant it.
+    pub not_granted: u64,
+    /// How often a side of a session went on with its next key.
+    pub keys_changed: u64,
     /// A hash over all datagrams that arrived: when, from, to, bytes; 16 hexadecimal digits.
     pub trace_hash: String,
     /// The first things that are wrong, in words.

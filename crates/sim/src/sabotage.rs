@@ -19,8 +19,23 @@ pub enum Sabotage {
     AlterOneIn(u32),
     /// Updates that are left out for who may be sent so much only are not counted.
     ThinUncounted,
+    /// What the relay seals is counted from zero again with each key, and sealed with the first.
+    CountAgain,
+    /// Tokens that are revoked are not told to the relay.
+    KeepRevoked,
+    /// Tokens that are to grant a part grant everything.
+    GrantAll,
+    /// The relay lets in whoever comes, where it is to ask for tokens.
+    LetAllIn,
     /// Who may be sent so much only gets nothing of one publisher, which is said to be left out.
     Starve,
+}
+
+impl Sabotage {
+    /// Whether it is one of tokens, which are asked for then.
+    pub(crate) fn is_of_tokens(self) -> bool {
+        matches!(self, Sabotage::KeepRevoked | Sabotage::LetAllIn | Sabotage::GrantAll)
+    }
 }
 
 /// Commits one kind of fault, again and again.

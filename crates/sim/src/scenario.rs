@@ -5,7 +5,7 @@ use crate::network::LinkModel;
 use crate::sabotage::Sabotage;
 use canopy_judge::Rules;
 use canopy_relay::{Budget, Budgets, DATA_WORDS, Mode, READ_EVERY, TableLimits};
-use canopy_session::SessionLimits;
+use canopy_session::{PacketsPerKey, SessionLimits};
 use canopy_wire::{Downlink, MAX_DATAGRAM, SAFE_DATAGRAM, Time};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -84,6 +84,8 @@ pub(crate) struct Scenario {
     pub(crate) relay_takes: u16,
     /// How what the relay sends to its participants is protected.
     pub(crate) downlink: Downlink,
+    /// How many packets a key of a session seals.
+    pub(crate) packets_per_key: PacketsPerKey,
     pub(crate) mode: Mode,
     pub(crate) threads: u16,
     pub(crate) max_sessions: u32,
@@ -113,6 +115,8 @@ pub(crate) struct Scenario {
     pub(crate) end: Time,
     /// From how many receivers on the relay sends all the same bytes.
     pub(crate) smallest_set: Option<u32>,
+    /// Whether the relay lets nobody in without a token.
+    pub(crate) asks_for_tokens: bool,
     /// By participant: what it may be sent, if that is limited.
     pub(crate) budgets: Vec<Option<Budget>>,
     /// Whether there is a gateway whose ip:port participants share.
@@ -144,6 +148,13 @@ const SMALL_DATA_LOG: Range<usize> = 256..300;
 /// From so many participants on they stand in one place and say little, so that one flush has more
 /// sends than a batch holds.
 const THRONG: usize = 500;
+/// How long what is lost in a row takes to be sent, or what comes late to be overtaken, where nobody moves.
+const LOST_IN_A_ROW: Duration = Duration::from_millis(300);
+/// How many updates a burst has as a rule, and how many two bursts in one gap have at most.
+const MEAN_BURST: f64 = 15.0;
+const GAP_BURSTS: u64 = 60;
+/// Packets that are sealed beside updates in a gap: signs of life, subscriptions and what asks again.
+const GAP_SLACK: u64 = 14;
 /// Expiry is not exact.
 const EXPIRY_SLACK: Duration = Duration::from_millis(300);
 
@@ -173,6 +184,7 @@ impl Scenario {
         let mut scenario = Scenario {
             participants,
             budgets,
+            asks_for_tokens: draws_tokens(config),
             late_copies: if more.random_bool(0.5) { LATEST_COPY } else { Duration::ZERO },
             receive_queue: if more.random_bool(0.25) { more.random_range(2..8) } else { ROOMY },
             send_failures: if more.random_bool(0.15) {
@@ -185,14 +197,15 @@ impl Scenario {
             relay_takes: draw_datagram(more),
             // A fault between the relay and the network does not get past a seal, as a rule.
             downlink: match config.sabotage {
-                Some(_) => Downlink::None,
-                None => Downlink::ALL[more.random_range(0..Downlink::ALL.len())],
+                Some(sabotage) if sabotage != Sabotage::CountAgain => Downlink::None,
+                _ => Downlink::ALL[more.random_range(0..Downlink::ALL.len())],
             },
             paths_take: (0..participants).map(|_| draw_datagram(more)).collect(),
             comtrees,
             habits,
             weather,
             links: (0..participants).map(|_| draw_links(weather, rng)).collect(),
+            packets_per_key: PacketsPerKey::PROTOCOL,
             mode: draw_mode(rng),
             threads,
             max_sessions: draw_max_sessions(participants as u32, fullness, rng),
@@ -214,6 +227,7 @@ impl Scenario {
         let has_gateway = stream(config.seed, Stream::Gateway).random_bool(0.6);
         scenario.shares_ip_port = has_gateway && scenario.downlink == Downlink::Member;
         scenario.draw_slow_threads(config);
+        scenario.draw_short_keys(config);
         scenario.end = end + scenario.slow_paths();
         scenario
     }
@@ -236,6 +250,44 @@ impl Scenario {
                 (down.jitter, down.detour) = (down.jitter.min(STEADY), down.detour.min(STEADY));
             }
         }
+    }
+
+    /// In some scenarios a key seals few packets. It is no fewer than twice what may come late or be missed
+    /// in a row, which is most where a participant moves and is sent to where it was.
+    fn draw_short_keys(&mut self, config: &SimConfig) {
+        let rng = &mut stream(config.seed, Stream::Keys);
+        let (is_drawn, times) = (rng.random_bool(0.7), [1, 1, 1, 2][rng.random_range(0..4)]);
+        let is_asked_for = config.sabotage == Some(Sabotage::CountAgain);
+        if is_asked_for || (is_drawn && config.sabotage.is_none()) {
+            let bursts = if self.habits.burst > 0.0 { GAP_BURSTS } else { 0 };
+            let missed = (self.packets_each_second() * self.longest_gap().as_secs_f64()) as u64;
+            let most = missed + bursts + GAP_SLACK;
+            self.packets_per_key = PacketsPerKey::at_least(most * 2 * times);
+        }
+    }
+
+    /// How many packets a second are sealed for one participant at most, or by one.
+    fn packets_each_second(&self) -> f64 {
+        let Habits { publish_ms, burst, radius, side, .. } = &self.habits;
+        let bursts = 1.0 + burst * MEAN_BURST;
+        let up = 2000.0 / (publish_ms.start + publish_ms.end) as f64 * bursts;
+        let in_view = ((radius * 2 + 1) as f64 / f64::from(*side)).powi(2).min(1.0);
+        let heard = match self.downlink {
+            Downlink::Member => in_view.max(self.habits.unicast),
+            Downlink::Group | Downlink::None => self.habits.unicast,
+        };
+        let each = self.participants as f64 / f64::from(self.comtrees);
+        up * (heard * each).max(1.0)
+    }
+
+    /// How long all that is sealed for a participant, or by one, may go astray in a row: one that has moved
+    /// says something, is challenged, and proves where it is now.
+    fn longest_gap(&self) -> Duration {
+        let round_trip = self.longest_way(0) + self.longest_way(1);
+        let speaks = Duration::from_millis(self.habits.publish_ms.end).min(self.limits.keepalive);
+        let moves = self.habits.churn_ms.is_some();
+        let lost = if moves { round_trip * 2 + speaks } else { Duration::ZERO };
+        lost + self.longest_hold() + LOST_IN_A_ROW
     }
 
     /// By how much the end comes later where reports are lost, or where delays differ much by themselves: the
@@ -306,6 +358,11 @@ impl Scenario {
         Duration::from_millis(all_flows * 1000 / SLOWEST_PATH)
     }
 
+    /// The longest way down to any participant.
+    pub(crate) fn longest_down(&self) -> Duration {
+        self.longest_way(1)
+    }
+
     /// The longest way up (0) from any participant, or down (1) to any.
     fn longest_way(&self, side: usize) -> Duration {
         self.links.iter().map(|links| links[side].worst()).max().unwrap_or_default()
@@ -343,6 +400,9 @@ pub(crate) enum Stream {
     Moves,
     Topology,
     Threads,
+    Keys,
+    Tokens,
+    Admission,
     Gateway,
 }
 
@@ -495,6 +555,12 @@ fn draw_budgets(
         is_limited.then_some(amount)
     };
     (0..participants).map(limited).collect()
+}
+
+/// In some scenarios nobody is let in without a token.
+fn draws_tokens(config: &SimConfig) -> bool {
+    let is_drawn = stream(config.seed, Stream::Admission).random_bool(0.3);
+    config.sabotage.map_or(is_drawn, Sabotage::is_of_tokens)
 }
 
 /// The longest datagram that a path takes: as many take no more than any as take the longest.

@@ -11,6 +11,7 @@ use crate::payload;
 use crate::report::{RelayTotals, Report};
 use crate::sabotage::{Sabotage, Saboteur};
 use crate::scenario::{Scenario, Stream, stream};
+use crate::tokens::Tokens;
 use crate::trace::{Tap, Trace};
 use canopy_judge::{Carriage, Oracle};
 use canopy_relay::Mode;
@@ -26,6 +27,8 @@ use std::time::Duration;
 
 /// The relay's ip:port.
 const RELAY: ([u8; 4], u16) = ([192, 0, 2, 1], 4747);
+/// When the first token is revoked.
+const FIRST_REVOKED: Time = Time::from_millis(3000);
 /// The oracle judges this often.
 const JUDGE_EVERY: Duration = Duration::from_millis(250);
 
@@ -54,6 +57,10 @@ pub(crate) enum Step {
     Publish(usize),
     Churn(usize),
     Attack,
+    /// Somebody's token is revoked.
+    Revoke,
+    /// A participant renews its token, unless it has joined anew since it was to.
+    Renew(usize, u32),
     Judge,
     Drain,
     Stop,
@@ -106,6 +113,10 @@ pub(crate) struct World<'a> {
     trace: Trace<'a>,
     saboteur: Saboteur,
     pub(crate) pacing: Pacing,
+    /// Where the relay asks for tokens.
+    pub(crate) tokens: Option<Tokens>,
+    /// Who tries to come in by another's token, and from where.
+    pub(crate) thief: Option<(SocketAddr, Session)>,
 }
 
 /// What happened, for the report.
@@ -116,6 +127,9 @@ pub(crate) struct Tallies {
     pub(crate) crashes: u32,
     pub(crate) attacks: u64,
     pub(crate) keyless: u64,
+    pub(crate) revoked: u32,
+    pub(crate) renewed: u32,
+    pub(crate) turned_away: u32,
     /// Updates that a fault kept from those who may be sent so much only.
     pub(crate) held_back: u64,
     /// Updates that waited for them at the last judgements: some may be on their way by now.
@@ -125,6 +139,7 @@ pub(crate) struct Tallies {
 impl<'a> World<'a> {
     fn new(config: &SimConfig, tap: Tap<'a>) -> World<'a> {
         let scenario = Scenario::draw(config);
+        let tokens = Tokens::new(config, &scenario);
         let mut rng = stream(config.seed, Stream::World);
         let comtrees: Vec<_> = (1..=scenario.comtrees).map(Comtree).collect();
         let participants: Vec<_> = (0..scenario.participants)
@@ -145,7 +160,14 @@ impl<'a> World<'a> {
             queue: BinaryHeap::new(),
             entries: 0,
             network: Network::new(stream(config.seed, Stream::Network), &scenario.links),
-            host: Host::new(&scenario, comtrees, stream(config.seed, Stream::Host)),
+            host: Host::new(
+                &scenario,
+                comtrees,
+                stream(config.seed, Stream::Host),
+                (tokens.as_ref().and_then(Tokens::trust), config.sabotage),
+            ),
+            tokens,
+            thief: None,
             hostile: Hostile::new(stream(config.seed, Stream::Hostile)),
             trace: Trace::new(tap),
             saboteur: Saboteur::new(config.sabotage),
@@ -172,6 +194,9 @@ impl<'a> World<'a> {
         }
         if self.scenario.attack_every.is_some() {
             self.at(self.now, Step::Attack);
+        }
+        if self.tokens.is_some() {
+            self.at(FIRST_REVOKED, Step::Revoke);
         }
         self.at(self.scenario.calm_from, Step::Heal);
         self.at(self.now, Step::Judge);
@@ -211,6 +236,8 @@ impl<'a> World<'a> {
             Step::Publish(participant) => self.publish(participant),
             Step::Churn(participant) => self.churn(participant),
             Step::Attack => self.attack(),
+            Step::Revoke => self.revoke(),
+            Step::Renew(participant, joined) => self.renew(participant, joined),
             Step::Judge => {
                 self.tallies.waited.rotate_right(1);
                 self.tallies.waited[0] = self.host.waiting_updates();
@@ -238,6 +265,9 @@ impl<'a> World<'a> {
     /// A participant sends a datagram to the relay.
     pub(crate) fn send_up(&mut self, participant: usize, bytes: &[u8]) {
         let bytes: Rc<[u8]> = bytes.into();
+        if let Err(what) = self.host.said(&bytes) {
+            self.oracle.broken(format!("{}: participant {participant}: {what}", self.now));
+        }
         self.hostile.overhear(&bytes);
         self.gateway.note(participant, &bytes);
         let from = self.participants[participant].ip_port;
@@ -258,7 +288,8 @@ impl<'a> World<'a> {
     /// The relay sends a datagram.
     fn send_down(&mut self, to: SocketAddr, bytes: Rc<[u8]>) {
         let Some(participant) = self.receiver_at(to, &bytes) else {
-            return self.network.offer_nowhere(Loss::Unreachable);
+            self.network.offer_nowhere(Loss::Unreachable);
+            return self.tell_thief(to, &bytes);
         };
         let datagram = Datagram {
             from: RELAY.into(),
@@ -319,7 +350,7 @@ impl<'a> World<'a> {
     }
 
     /// The updates in a datagram, by their identifiers, if anybody can read it.
-    fn updates_in(&self, datagram: &[u8], from_relay: bool) -> Vec<u64> {
+    pub(crate) fn updates_in(&self, datagram: &[u8], from_relay: bool) -> Vec<u64> {
         self.host.read(datagram, from_relay).map_or(Vec::new(), |read| updates_in(&read))
     }
 
@@ -372,6 +403,9 @@ impl<'a> World<'a> {
         if turn.has_opened {
             self.limit_again();
         }
+        for member in turn.left {
+            self.left(member);
+        }
         for what in turn.broken {
             self.oracle.broken(format!("{}: {what}", self.now));
         }
@@ -379,7 +413,7 @@ impl<'a> World<'a> {
             if let Some(participant) = waiting.participant {
                 let carries = match waiting.corrupted {
                     true => Vec::new(),
-                    false => self.updates_in(&waiting.bytes, false),
+                    false => self.granted_in(&waiting.bytes),
                 };
                 self.oracle.read(self.now, participant, &carries);
             }
@@ -402,6 +436,7 @@ impl<'a> World<'a> {
         {
             self.oracle.broken(format!("{}: {what}", self.now));
         }
+        self.check_tokens(to, &updates);
         if self.config.sabotage == Some(Sabotage::Starve) && self.is_starved(to, &updates) {
             return self.tallies.held_back += updates.len() as u64;
         }
@@ -425,7 +460,7 @@ impl<'a> World<'a> {
         self.ask_for(next.map(|at| (thread, at)));
     }
 
-    fn ask_for(&mut self, turn: Option<(usize, Time)>) {
+    pub(crate) fn ask_for(&mut self, turn: Option<(usize, Time)>) {
         if let Some((thread, at)) = turn {
             self.at(at, Step::Turn(thread));
         }
@@ -452,10 +487,17 @@ impl<'a> World<'a> {
         let sessions: Vec<_> = sessions.map(Session::id).collect();
         let (from, bytes) = self.hostile.attack(&ip_ports, &sessions);
         self.tallies.attacks += 1;
+        self.arrives_aside(from, bytes.into());
+        self.steal();
+        self.after(every, Step::Attack);
+    }
+
+    /// Somebody who is no participant sends a datagram to the relay.
+    pub(crate) fn arrives_aside(&mut self, from: SocketAddr, bytes: Rc<[u8]>) {
         let datagram = Datagram {
             from,
             to: RELAY.into(),
-            bytes: bytes.into(),
+            bytes,
             participant: None,
             sent: self.now,
             epoch: self.host.epoch(),
@@ -465,7 +507,6 @@ impl<'a> World<'a> {
         };
         let at = self.network.offer_aside(self.now);
         self.at(at, Step::Arrive(datagram));
-        self.after(every, Step::Attack);
     }
 
     /// Whether nothing is broken any more.
@@ -512,6 +553,12 @@ impl<'a> World<'a> {
             crashes: self.tallies.crashes,
             attacks: self.tallies.attacks,
             keyless: self.tallies.keyless,
+            keys_changed: self.host.keys_changed(),
+            asks_for_tokens: self.tokens.is_some(),
+            tokens_revoked: self.tallies.revoked,
+            tokens_renewed: self.tallies.renewed,
+            turned_away: self.tallies.turned_away,
+            not_granted: self.tokens.as_ref().map_or(0, Tokens::not_granted),
             trace_hash: self.trace.hash(),
             findings: tally.findings,
             replay: self.config.replay(),

@@ -111,6 +111,29 @@ fn a_link_that_is_rightly_found_down_excuses_what_it_was_to_carry() {
     assert!(report.links_lost > 0 && report.deliveries_excused > 0, "{report:?}");
 }
 
+/// Also on links, and under loss and reordering.
+#[test]
+fn keys_change_in_sessions_and_on_links() {
+    let (mut weather, mut of_sessions) = (BTreeSet::new(), 0);
+    for (relays, seed) in [(3, 10), (6, 0), (6, 5), (6, 7), (12, 0)] {
+        let report = run_overlay(&OverlayConfig::new(relays, seed));
+        report.verdict().unwrap_or_else(|problem| panic!("{problem}"));
+        assert!(report.link_keys_changed > 30, "{relays} relays, seed {seed}: {report:?}");
+        of_sessions += report.keys_changed;
+        weather.insert(report.weather);
+    }
+    assert!(of_sessions > 100, "{of_sessions} changes of sessions' keys");
+    assert_eq!(weather.len(), 5, "{weather:?}");
+}
+
+#[test]
+fn relays_that_count_again_with_another_key_are_caught() {
+    let sabotage = Some(OverlaySabotage::CountAgain);
+    let report = run_overlay(&OverlayConfig { sabotage, ..OverlayConfig::new(4, 2) });
+    let is_found = |what: &String| what.contains("two packets were sealed with number 0");
+    assert!(report.findings.iter().any(is_found), "{report:?}");
+}
+
 #[test]
 fn every_shape_core_weather_and_fault_is_drawn() {
     let mut seen = BTreeSet::new();

@@ -179,6 +179,71 @@ fn a_relay_that_starves_a_flow_is_caught() {
     assert!(sabotaged_for_long(Sabotage::Starve, |report| report.starved) > 0);
 }
 
+/// On both sides, in bad weather too, and where somebody moves.
+#[test]
+fn keys_change_many_times_in_a_run_and_nothing_is_lost_for_it() {
+    let reports = [44..45, 49..51, 65..67].map(check).concat();
+    let changed: Vec<_> = reports.iter().filter(|report| report.keys_changed > 30).collect();
+    assert_eq!(changed.len(), reports.len(), "keys change seldom");
+    let some = |is_it: fn(&Report) -> bool| changed.iter().any(|report| is_it(report));
+    assert!(some(|report| report.rebinds > 0), "nobody moves");
+    assert!(some(|report| report.weather != "clean"), "the weather is always clean");
+}
+
+#[test]
+fn a_relay_that_counts_again_with_another_key_is_caught() {
+    let again = SimConfig { sabotage: Some(Sabotage::CountAgain), ..SimConfig::new(25) };
+    let report = run(&again);
+    let is_found =
+        |what: &String| what.contains("two packets were sealed with number 0 by Session");
+    assert!(report.findings.iter().any(is_found), "{report:?}");
+}
+
+/// Where a relay asks for tokens, they grant a part, are revoked, renewed and stolen, and end.
+#[test]
+fn tokens_let_in_grant_end_and_are_renewed() {
+    let reports = [3002..3003, 3017..3018, 3033..3034, 3061..3062].map(check).concat();
+    let made = |count: fn(&Report) -> u32| reports.iter().map(count).sum::<u32>();
+    assert!(reports.iter().all(|report| report.asks_for_tokens));
+    assert!(made(|report| report.tokens_revoked) >= 5, "few tokens are revoked");
+    assert!(made(|report| report.tokens_renewed) >= 5, "few tokens are renewed");
+    assert!(made(|report| report.turned_away) >= 10, "few are turned away");
+    assert!(made(|report| report.not_granted as u32) >= 100, "tokens grant everything");
+    let reasons = ["bad_token", "publish_not_allowed", "unicast_not_allowed"];
+    for reason in reasons.into_iter().chain(["publish_level_not_allowed", "subscribe_not_allowed"])
+    {
+        let is_there = |report: &Report| report.relay.drops.contains_key(reason);
+        assert!(reports.iter().any(is_there), "nothing is dropped as {reason}");
+    }
+}
+
+/// The findings of eight seeds under a fault.
+fn findings(sabotage: Sabotage) -> Vec<String> {
+    let config = |seed| SimConfig { sabotage: Some(sabotage), ..SimConfig::new(seed) };
+    (0..8).flat_map(|seed| run(&config(seed)).findings).collect()
+}
+
+#[test]
+fn a_relay_that_keeps_who_was_revoked_is_caught() {
+    let findings = findings(Sabotage::KeepRevoked);
+    let is_found = |what: &String| what.ends_with("was sent updates after its token had ended");
+    assert!(findings.iter().any(is_found), "{findings:#?}");
+}
+
+#[test]
+fn tokens_that_grant_too_much_are_caught() {
+    let findings = findings(Sabotage::GrantAll);
+    let is_found = |end: &str| findings.iter().any(|what| what.contains(end));
+    assert!(is_found("the relay cannot have it") && is_found("may not hear of"), "{findings:#?}");
+}
+
+#[test]
+fn a_relay_that_lets_thieves_in_is_caught() {
+    let findings = findings(Sabotage::LetAllIn);
+    let is_found = |what: &String| what.ends_with("a thief was let in by another's token");
+    assert!(findings.iter().any(is_found), "{findings:#?}");
+}
+
 #[test]
 fn a_failing_verdict_ends_with_the_command_that_replays_it() {
     let config = SimConfig { sabotage: Some(Sabotage::AlterOneIn(50)), ..SimConfig::new(1) };

@@ -16,7 +16,9 @@ use canopy_relay::{
     ADDRESS_REST, Budgets, ComtreeConfig, Gate, GateLimits, Mode, Places, Relay, RelayConfig,
     Siblings, TableLimits, Trust, UnixTime,
 };
-use canopy_session::{Identity, Keyring, Session, SessionConfig, SessionLimits, State};
+use canopy_session::{
+    Identity, Keyring, PacketsPerKey, Session, SessionConfig, SessionLimits, State,
+};
 use canopy_token::{
     Budget, Claims, ComtreeGrant, Grant, KeySet, Revocations, Scope, SigningKey, Unicast,
 };
@@ -324,6 +326,7 @@ fn relay(trust: Option<Arc<Trust>>, gate: Gate, participants: u32) -> Relay {
         address_rest: ADDRESS_REST,
         life: None,
         log_keys: false,
+        packets_per_key: PacketsPerKey::PROTOCOL,
         limits: SessionLimits::default(),
         tables: TableLimits::default(),
         budgets: Budgets::NONE,

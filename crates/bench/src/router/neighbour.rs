@@ -3,8 +3,8 @@
 
 use anyhow::Context;
 use canopy_session::{
-    Call, Ended, Identity, Keyring, PublicKey, Session, SessionConfig, SessionIndex, SessionLimits,
-    Sessions, SessionsConfig,
+    Call, Ended, Identity, Keyring, PacketsPerKey, PublicKey, Session, SessionConfig, SessionIndex,
+    SessionLimits, Sessions, SessionsConfig,
 };
 use canopy_wire::{
     Comtree, Group, Kind, Level, LinkHello, MAX_DATAGRAM, Packet, Path, SAFE_DATAGRAM, Sealed,
@@ -45,6 +45,7 @@ impl Neighbour {
             threads: 1,
             unix_zero: 0,
             log_keys: false,
+            packets_per_key: PacketsPerKey::PROTOCOL,
             limits: SessionLimits::default(),
         };
         let keys = Keyring::with_identity([number; 16], identity.clone());

@@ -23,7 +23,7 @@ use canopy_relay::{
     ADDRESS_REST, Budgets, ComtreeConfig, Gate, Mode, Places, Relay, RelayConfig, Siblings,
     TableLimits,
 };
-use canopy_session::{Keyring, SessionLimits, State};
+use canopy_session::{Keyring, PacketsPerKey, SessionLimits, State};
 use canopy_wire::{Comtree, MAX_DATAGRAM, Time};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -236,6 +236,7 @@ fn relay() -> Relay {
         address_rest: ADDRESS_REST,
         life: None,
         log_keys: false,
+        packets_per_key: PacketsPerKey::PROTOCOL,
         limits: SessionLimits::default(),
         tables: TableLimits { max_new_groups_per_participant: u32::MAX, ..TableLimits::default() },
         budgets: Budgets::NONE,

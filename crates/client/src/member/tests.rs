@@ -4,7 +4,8 @@
 use super::*;
 use crate::{Event, Incoming};
 use canopy_session::{
-    Answer, Keyring, SessionIndex, SessionLimits, Sessions, SessionsConfig, Terms, refuse,
+    Answer, Keyring, PacketsPerKey, SessionIndex, SessionLimits, Sessions, SessionsConfig, Terms,
+    refuse,
 };
 use canopy_wire::{
     Address, Downlink, Header, Kind, LeaveReason, Packet, Record, RefusedReason, SAFE_DATAGRAM,
@@ -53,6 +54,7 @@ impl Script {
             threads: 1,
             unix_zero: 0,
             log_keys: false,
+            packets_per_key: PacketsPerKey::PROTOCOL,
             limits,
         };
         Script {

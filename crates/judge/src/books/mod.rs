@@ -69,6 +69,9 @@ pub struct Books {
     group_keys: VecDeque<(u64, GroupOpener)>,
     conducts: Conducts,
     seals: Seals,
+    /// How many turns have ended.
+    turns: u64,
+    keys_changed: u64,
     proofs: Proofs,
 }
 
@@ -98,6 +101,8 @@ impl Books {
             group_keys: VecDeque::new(),
             conducts: Conducts::default(),
             seals: Seals::default(),
+            turns: 0,
+            keys_changed: 0,
             proofs: Proofs::default(),
         }
     }
@@ -156,15 +161,34 @@ impl Books {
         Some((Cow::Owned(read), Some(by)))
     }
 
-    /// A packet that opens was sealed with a number of its own.
-    fn is_sealed_once(&mut self, by: Option<Seal>, datagram: &[u8]) -> Verdict {
-        let (Some(by), Some((number, tag))) = (by, seals::number_and_tag(datagram)) else {
-            return Ok(());
-        };
-        if self.seals.has_another(by, number, tag) {
-            return Err(format!("two packets were sealed with number {number} by {by:?}"));
+    /// Whoever sealed a packet that opens gave it a number of its own, and if it `is_sent` just now, one
+    /// after all before.
+    fn is_sealed_once(&mut self, by: Option<Seal>, datagram: &[u8], is_sent: bool) -> Verdict {
+        let Some(by) = by else { return Ok(()) };
+        if let Seal::Session { session, nonce, is_relays } = by {
+            let is_first = self.sessions.follow((session, nonce), datagram, is_relays);
+            self.keys_changed += u64::from(is_first);
         }
-        Ok(())
+        match is_sent {
+            true => self.seals.sent(self.turns, by, datagram),
+            false => self.seals.came(by, datagram),
+        }
+    }
+
+    /// How often a side of a session went on with its next key.
+    pub fn keys_changed(&self) -> u64 {
+        self.keys_changed
+    }
+
+    /// A participant sends a datagram, whatever becomes of it on its way. Returns whether it can be read:
+    /// not if it was sealed in a session of the relay's life before.
+    ///
+    /// # Errors
+    /// Its number is another's, or not later than all before.
+    pub fn said(&mut self, datagram: &[u8]) -> Result<bool, String> {
+        let Some((_, sealed_by)) = self.read_by(datagram, false) else { return Ok(false) };
+        self.turns += 1;
+        self.is_sealed_once(sealed_by, datagram, true).map(|()| true)
     }
 
     /// A datagram from an ip:port was handled, and the counters moved from `before` to `after`.
@@ -180,7 +204,7 @@ impl Books {
         (before, after): (&Counters, &Counters),
     ) -> Verdict {
         let (read, sealed_by) = self.read_by(datagram, false).unzip();
-        self.is_sealed_once(sealed_by.flatten(), datagram)?;
+        self.is_sealed_once(sealed_by.flatten(), datagram, false)?;
         let account = self.accounts.entry(from).or_default();
         account.bytes_in += datagram.len() as u64;
         let cookie = read.as_deref().and_then(cookie_brought_back);
@@ -256,7 +280,7 @@ impl Books {
         let read = self.read_by(datagram, true);
         let (read, sealed_by) =
             read.ok_or_else(|| format!("the relay sent {to} what nobody can open"))?;
-        self.is_sealed_once(sealed_by, datagram)?;
+        self.is_sealed_once(sealed_by, datagram, true)?;
         let packet = Packet::new_checked(&read)
             .map_err(|error| format!("the relay sent {to} what is no packet: {error}"))?;
         if !self.proofs.may_be_told(to, &packet) {
@@ -303,7 +327,8 @@ impl Books {
     ///
     /// # Errors
     /// Its counters are not what was sent, a question has no answer, or a table is over its limit.
-    pub fn turn_ends(&self, relay: &Relay, page: &Page) -> Verdict {
+    pub fn turn_ends(&mut self, relay: &Relay, page: &Page) -> Verdict {
+        self.turns += 1;
         if let Some(nonce) = self.proofs.broken() {
             return Err(format!(
                 "session {nonce:#x} was opened for an ip:port that proved nothing"
@@ -339,7 +364,36 @@ impl Books {
                 "{opened} sessions opened, {ended} ended, and there are {sessions}"
             ));
         }
+        self.holds(opened, sessions)
+    }
+
+    /// A relay, or one of its data threads, has opened so many sessions in its life, and holds so many:
+    /// it keeps nothing of who has not brought back a cookie, whatever else it was sent.
+    ///
+    /// # Errors
+    /// They are more than were proved.
+    pub fn holds(&self, opened: u64, sessions: u32) -> Verdict {
+        let handshakes = self.proofs.handshakes();
+        if opened > handshakes {
+            return Err(format!(
+                "{opened} sessions were opened, where {handshakes} handshakes proved a path"
+            ));
+        }
+        let paths = self.accounts.values().filter(|account| account.is_proved).count();
+        if self.limits.one_session && sessions as usize > paths {
+            return Err(format!("there are {sessions} sessions, where {paths} paths were proved"));
+        }
         Ok(())
+    }
+
+    /// Seals what is in a datagram anew under another number, as [`Reader::seal_as`] does: so that these
+    /// books can be checked.
+    ///
+    /// [`Reader::seal_as`]: canopy_session::Reader::seal_as
+    pub fn seal_as(&self, datagram: &[u8], from_relay: bool, number: u32) -> Option<Vec<u8>> {
+        let (keys, _) = self.sessions.unseal(datagram, from_relay)?;
+        let reader = if from_relay { &keys.from_relay } else { &keys.from_participant };
+        reader.seal_as(datagram, number)
     }
 }
 

@@ -14,6 +14,8 @@ pub(super) struct Proofs {
     proved: BTreeSet<(Nonce, SocketAddr)>,
     /// The same, the longest known first.
     in_order: VecDeque<(Nonce, SocketAddr)>,
+    /// How many there were.
+    handshakes: u64,
     /// The sessions that were opened in this turn, and whose connect is not among the proved yet.
     unproved: BTreeSet<Nonce>,
 }
@@ -27,6 +29,7 @@ impl Proofs {
             self.unproved.remove(&nonce);
             if self.proved.insert((nonce, from)) {
                 self.in_order.push_back((nonce, from));
+                self.handshakes += 1;
             }
             if self.in_order.len() > MAX_PROVED
                 && let Some(oldest) = self.in_order.pop_front()
@@ -49,6 +52,11 @@ impl Proofs {
     pub(super) fn may_be_told(&self, to: SocketAddr, packet: &Packet<'_>) -> bool {
         packet.header().kind != Kind::Connected
             || Connected::decode(packet).is_ok_and(|it| self.proved.contains(&(it.nonce, to)))
+    }
+
+    /// In how many handshakes an ip:port was proved: no more sessions were ever opened.
+    pub(super) fn handshakes(&self) -> u64 {
+        self.handshakes
     }
 
     /// A session that was opened although nobody had proved an ip:port.

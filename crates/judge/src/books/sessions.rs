@@ -119,6 +119,26 @@ impl Sessions {
         Some((&self.known.get(&serial)?.keys, read))
     }
 
+    /// A datagram of a session was read: what is sealed after it can be read, too. Returns whether it is
+    /// the first of another key.
+    pub(super) fn follow(
+        &mut self,
+        (session, nonce): (SessionId, Nonce),
+        datagram: &[u8],
+        from_relay: bool,
+    ) -> bool {
+        let Some(of_place) = self.of_place.get(&place(session)) else { return false };
+        let mut is_first = false;
+        for serial in of_place.iter().rev() {
+            let Some(Known { keys, .. }) = self.known.get_mut(serial) else { continue };
+            if (keys.session, keys.nonce) == (session, nonce) {
+                let LoggedKeys { from_participant, from_relay: of_relay, .. } = keys;
+                is_first |= if from_relay { of_relay } else { from_participant }.follow(datagram);
+            }
+        }
+        is_first
+    }
+
     fn find(&self, datagram: &[u8], from_relay: bool) -> Option<(Serial, Vec<u8>)> {
         let Sealed { session, .. } = Sealed::of(datagram)?;
         let mut of_place = self.of_place.get(&place(session))?.iter().rev();

@@ -3,13 +3,19 @@ use super::*;
 use canopy_relay::{
     ADDRESS_REST, Budgets, ComtreeConfig, Gate, Mode, Places, RelayConfig, Siblings,
 };
-use canopy_session::{GroupKeyMaker, Keyring, Session, SessionConfig, SessionLimits};
+use canopy_session::{
+    GroupKeyMaker, Keyring, PacketsPerKey, Session, SessionConfig, SessionLimits,
+};
 use canopy_wire::{
     Address, Comtree, Downlink, Flags, Group, Header, Hello, Level, MAX_DATAGRAM, Record,
     SAFE_DATAGRAM, SEAL_LEN, SessionId, Suite, Time, encode_update,
 };
 
 fn relay() -> Relay {
+    relay_of(PacketsPerKey::PROTOCOL)
+}
+
+fn relay_of(packets_per_key: PacketsPerKey) -> Relay {
     let config = RelayConfig {
         mode: Mode::Immediate,
         comtrees: vec![ComtreeConfig::new(Comtree(1), 1)],
@@ -22,6 +28,7 @@ fn relay() -> Relay {
         address_rest: ADDRESS_REST,
         life: None,
         log_keys: true,
+        packets_per_key,
         limits: SessionLimits::default(),
         tables: TableLimits::default(),
         budgets: Budgets::default(),
@@ -237,6 +244,48 @@ fn two_packets_of_a_relay_with_one_number_are_found() {
     assert_eq!(sent(&mut books, &one), Ok(()));
     let error = sent(&mut books, &another).unwrap_err();
     assert!(error.contains("two packets were sealed with number"), "{error}");
+}
+
+/// A counter must not begin again with the next key, whoever seals.
+#[test]
+fn a_counter_that_begins_again_with_a_key_is_found() {
+    let packets_per_key = PacketsPerKey::at_least(64);
+    let (mut relay, mut books, now) = (relay_of(packets_per_key), books(), Time::ZERO);
+    let config = SessionConfig::new(Comtree(1), [3; 16]);
+    let mut session = Session::new(SessionConfig { packets_per_key, ..config });
+    talk(&mut relay, &mut books, now, &mut session);
+    let (mut update, mut answers, mut out) = (Vec::new(), Vec::new(), [0; MAX_DATAGRAM]);
+    for _ in 0..100 {
+        let (dst, echo) = (session.address(), Flags::ECHO);
+        let len = session.publish(dst, Level(0), echo, b"an update", &mut out).unwrap();
+        update = out[..len].to_vec();
+        assert_eq!(books.said(&update), Ok(true));
+        answers = handle(&mut relay, &mut books, now, &update);
+    }
+    for number in [0, 63, 64, 90] {
+        let again = books.seal_as(&update, false, number).unwrap();
+        let error = books.said(&again).unwrap_err();
+        assert!(error.contains(&format!("number {number} ")), "{error}");
+        let again = books.seal_as(&answers[0], true, number).unwrap();
+        let error = sent(&mut books, &again).unwrap_err();
+        assert!(error.contains(&format!("number {number} ")), "{error}");
+    }
+}
+
+#[test]
+fn sessions_that_nobody_proved_are_found_without_their_keys() {
+    let pair = Pair::new();
+    let error = books().holds(1, 1).unwrap_err();
+    assert!(error.contains("1 sessions were opened, where 0 handshakes"), "{error}");
+    let page = Page::begin(&pair.relay);
+    let error = books().turn_ends(&pair.relay, &page).unwrap_err();
+    assert!(error.contains("where 0 handshakes"), "{error}");
+    let (mut relay, mut books) = (relay(), books());
+    let mut session = Session::new(SessionConfig::new(Comtree(1), [3; 16]));
+    talk(&mut relay, &mut books, Time::ZERO, &mut session);
+    assert_eq!(books.holds(1, 1), Ok(()));
+    let error = books.holds(1, 2).unwrap_err();
+    assert!(error.contains("2 sessions, where 1 paths"), "{error}");
 }
 
 /// Somebody joins, and the books see what of that is `seen`; the relay tells `told` of the session.

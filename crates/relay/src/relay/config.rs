@@ -10,7 +10,7 @@ use crate::places::Places;
 use crate::siblings::Siblings;
 use crate::subscriptions::{Most, TableLimits};
 use crate::timing::Mode;
-use canopy_session::{PublicKey, SessionLimits, SessionsConfig, derive};
+use canopy_session::{PacketsPerKey, PublicKey, SessionLimits, SessionsConfig, derive};
 use canopy_token::UnixTime;
 use canopy_wire::{Address, Comtree, Excess, Path, Tag};
 use core::time::Duration;
@@ -47,6 +47,9 @@ pub struct RelayConfig {
     /// Whether to tell the sessions' keys ([`Relay::poll_key_log`](super::Relay::poll_key_log)), for tests that read what it
     /// sends.
     pub log_keys: bool,
+    /// How many packets a key seals. Participants and neighbours must have the same, so it is
+    /// [`PacketsPerKey::PROTOCOL`] but in tests.
+    pub packets_per_key: PacketsPerKey,
     /// How long sessions and subscriptions live.
     pub limits: SessionLimits,
     /// The size of its tables.
@@ -69,6 +72,7 @@ impl RelayConfig {
             threads: siblings.threads(),
             unix_zero: self.origin.0,
             log_keys: self.log_keys,
+            packets_per_key: self.packets_per_key,
             limits: self.limits,
         }
     }

@@ -162,6 +162,7 @@ impl Relay {
             identity: Some(self.sessions.identity().clone()),
             max_datagram: self.max_datagram,
             slow_suites: self.slow_suites,
+            packets_per_key: self.sessions.packets_per_key(),
             call: Some(Call {
                 session: self.sessions.id(session),
                 threads: self.siblings.threads(),

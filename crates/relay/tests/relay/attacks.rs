@@ -145,7 +145,7 @@ fn replays_do_nothing_again_from_wherever_they_come() {
     // The keys tell what was sent to the relay.
     seen.retain(|datagram| {
         let keys = world.keys(0, of_victim);
-        keys.from_participant.open(&mut datagram.clone(), false).is_ok()
+        keys.from_participant.peek(datagram).is_some()
     });
     assert_eq!(seen.len(), 4, "an update, two subscribes and a keepalive");
     world.participants.iter_mut().for_each(|one| one.received.clear());

@@ -70,21 +70,16 @@ impl Hand {
     }
 
     /// The packet in a datagram of its session, whoever of the two sent it.
-    fn open(&mut self, datagram: &[u8]) -> Vec<u8> {
-        let mut copy = datagram.to_vec();
-        if is_sealed(datagram) {
-            let keys = self.keys.as_mut().unwrap();
-            let is_relays = keys.from_relay.open(&mut copy, false).is_ok();
-            if !is_relays {
-                copy = datagram.to_vec();
-                keys.from_participant.open(&mut copy, false).unwrap();
-            }
-            copy.truncate(datagram.len() - SEAL_LEN);
+    fn open(&self, datagram: &[u8]) -> Vec<u8> {
+        if !is_sealed(datagram) {
+            return datagram.to_vec();
         }
-        copy
+        let keys = self.keys.as_ref().unwrap();
+        let is_relays = keys.from_relay.peek(datagram);
+        is_relays.or_else(|| keys.from_participant.peek(datagram)).unwrap()
     }
 
-    fn kinds(&mut self, datagrams: &[Vec<u8>]) -> Vec<Kind> {
+    fn kinds(&self, datagrams: &[Vec<u8>]) -> Vec<Kind> {
         let kind_of = |one: &Vec<u8>| Packet::new_checked(&self.open(one)).unwrap().header().kind;
         datagrams.iter().map(kind_of).collect()
     }

@@ -107,10 +107,10 @@ impl Session {
             // A relay of another release. It may be replaced.
             self.enter(State::Greeting, now + self.max_backoff());
         })?;
-        let secrets = initiator.finish();
+        let (secrets, per_key) = (initiator.finish(), self.config.packets_per_key);
         self.keys = Some(Box::new(Keys {
-            sealer: Sealer::new(joined.suite, &secrets.from_participant),
-            opener: Opener::new(joined.suite, &secrets.from_relay),
+            sealer: Sealer::new(joined.suite, &secrets.from_participant, per_key),
+            opener: Opener::new(joined.suite, &secrets.from_relay, per_key),
             sealed: [0; REMEMBERED],
             next: 0,
         }));

@@ -3,6 +3,7 @@
 use crate::curve::PublicKey;
 use crate::noise::Identity;
 use crate::requests::RequestNumber;
+use crate::seal::PacketsPerKey;
 use canopy_wire::{
     Address, Busy, Comtree, Group, LeaveReason, Level, MAX_TOKEN_LEN, MAX_UPDATE, RefusedReason,
     RequestStatus, SAFE_DATAGRAM, SessionId, SubscribeRefusal, Suite, Tag, Thinning, Ticket,
@@ -37,6 +38,8 @@ pub struct SessionConfig {
     /// [identity](SessionConfig::identity) of its own, or a comtree. Which of them a datagram from the
     /// relay is for, [`Recipient::of`](canopy_wire::Recipient::of) says.
     pub shares_ip_port: bool,
+    /// How many packets a key seals: the relay must have the same.
+    pub packets_per_key: PacketsPerKey,
     /// If it is a relay that calls its neighbour: what it asks for.
     pub call: Option<Call>,
 }
@@ -55,6 +58,7 @@ impl SessionConfig {
             slow_suites: 0,
             max_datagram: SAFE_DATAGRAM as u16,
             shares_ip_port: false,
+            packets_per_key: PacketsPerKey::PROTOCOL,
             call: None,
         }
     }

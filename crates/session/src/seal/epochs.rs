@@ -1,6 +1,6 @@
-//! Keys by epoch: a key seals no more than [`PACKETS_PER_KEY`] packets. The number of a packet says
-//! which epoch it is of, so both sides change keys without a word and without a gap, and whoever
-//! learns a key does not learn those before it.
+//! Keys by epoch: a key seals so many packets and no more. The number of a packet says which epoch it
+//! is of, so both sides change keys without a word and without a gap, and whoever learns a key does
+//! not learn those before it.
 
 use crate::secret::Secret;
 use canopy_wire::Suite;
@@ -9,29 +9,53 @@ use ring::aead::{
 };
 use ring::hkdf::{HKDF_SHA256, KeyType, Prk};
 
-/// Packets that one key seals, well below what either cipher bears (2²³ of 1.5 kB keep an attacker's
-/// advantage against AES-GCM below 2⁻⁵⁷).
-#[cfg(not(test))]
-const EPOCH_BITS: u32 = 22;
-#[cfg(test)]
-const EPOCH_BITS: u32 = 12;
-
-/// Packets that one key seals at most.
-pub(super) const PACKETS_PER_KEY: u64 = 1 << EPOCH_BITS;
-
-/// The epoch that a packet's number belongs to.
-pub(super) fn epoch_of(number: u64) -> u64 {
-    number >> EPOCH_BITS
+/// How many packets one key seals, a power of two. It is a part of the protocol: nothing tells it to the
+/// other side, so both sides must be made with the same. Fewer than [`PacketsPerKey::PROTOCOL`] are for
+/// tests and simulators, whose sessions would not live to see a second key.
+///
+/// Whoever opens bridges no gap that is longer than half of it, and takes nothing that comes later
+/// than that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PacketsPerKey {
+    bits: u8,
 }
 
-/// Whether more than half of the packet's epoch is over.
-pub(super) fn is_in_second_half(number: u64) -> bool {
-    number >> (EPOCH_BITS - 1) & 1 == 1
+impl PacketsPerKey {
+    /// 2²², well below what either cipher bears (2²³ of 1.5 kB keep an attacker's advantage against
+    /// AES-GCM below 2⁻⁵⁷).
+    pub const PROTOCOL: PacketsPerKey = PacketsPerKey { bits: 22 };
+
+    /// The least power of two that is as many as `packets`, of those from 2 up to what the protocol says.
+    pub const fn at_least(packets: u64) -> PacketsPerKey {
+        let mut bits = 1;
+        while bits < Self::PROTOCOL.bits && 1 << bits < packets {
+            bits += 1;
+        }
+        PacketsPerKey { bits }
+    }
+
+    /// How many they are.
+    pub const fn count(self) -> u64 {
+        1 << self.bits
+    }
+
+    /// The epoch that a packet's number belongs to.
+    #[inline]
+    pub(super) fn epoch_of(self, number: u64) -> u64 {
+        number >> self.bits
+    }
+
+    /// Whether more than half of the packet's epoch is over.
+    #[inline]
+    pub(super) fn is_in_second_half(self, number: u64) -> bool {
+        number >> (self.bits - 1) & 1 == 1
+    }
 }
 
 /// The secret of the next epoch, which gives that epoch's key and the secret after it.
 pub(super) struct Ladder {
     suite: Suite,
+    per_key: PacketsPerKey,
     secret: Secret,
     epoch: u64,
 }
@@ -53,8 +77,14 @@ impl KeyType for Len {
 }
 
 impl Ladder {
-    pub(super) fn new(suite: Suite, secret: &Secret) -> Ladder {
-        Ladder { suite, secret: *secret, epoch: 0 }
+    pub(super) fn new(suite: Suite, secret: &Secret, per_key: PacketsPerKey) -> Ladder {
+        Ladder { suite, per_key, secret: *secret, epoch: 0 }
+    }
+
+    /// How many packets each of its keys seals.
+    #[inline]
+    pub(super) fn per_key(&self) -> PacketsPerKey {
+        self.per_key
     }
 
     /// The epoch whose key is made next.

@@ -4,13 +4,13 @@
 //! counter once. It has no epochs after it: before it has sealed too much it makes room for another.
 
 use super::OpenError;
-use super::epochs::{self, EpochKey, Ladder};
+use super::epochs::{EpochKey, Ladder, PacketsPerKey};
 use super::window::ReplayWindow;
 use crate::secret::{Secret, SeededRandom};
 use canopy_wire::{
     CLEAR_LEN, Class, GroupKey, GroupKeyNumber, SEAL_LEN, SessionId, Suite, VERSION,
 };
-use ring::aead::{Aad, Tag};
+use ring::aead::Aad;
 use std::collections::VecDeque;
 
 /// Draws group keys, and numbers them.
@@ -19,6 +19,7 @@ pub struct GroupKeyMaker {
     random: SeededRandom,
     next: GroupKeyNumber,
     step: u32,
+    per_key: PacketsPerKey,
     /// What was made, for whoever is to be told ([`GroupKeyMaker::log`]).
     log: Option<VecDeque<GroupKey>>,
 }
@@ -29,7 +30,14 @@ impl GroupKeyMaker {
         let purpose = [&b"canopy group keys "[..], &thread.to_be_bytes()].concat();
         let random = SeededRandom::new(seed, &purpose);
         let next = GroupKeyNumber::new(thread.into());
-        GroupKeyMaker { random, next, step: threads.into(), log: None }
+        let per_key = PacketsPerKey::PROTOCOL;
+        GroupKeyMaker { random, next, step: threads.into(), per_key, log: None }
+    }
+
+    /// Its keys seal fewer packets than the protocol says: for tests.
+    #[must_use]
+    pub fn with_packets_per_key(self, per_key: PacketsPerKey) -> GroupKeyMaker {
+        GroupKeyMaker { per_key, ..self }
     }
 
     /// Keeps what it makes from now on for [`GroupKeyMaker::poll_log`]: for tests.
@@ -46,7 +54,7 @@ impl GroupKeyMaker {
     pub fn make(&mut self, suite: Suite) -> GroupSealer {
         let number = self.next;
         self.next = number.after(self.step);
-        let sealer = GroupSealer::new(number, suite, self.random.draw());
+        let sealer = GroupSealer::new(number, suite, self.random.draw(), self.per_key);
         if let Some(log) = &mut self.log {
             log.push_back(sealer.to_tell());
         }
@@ -58,6 +66,7 @@ impl GroupKeyMaker {
 pub struct GroupSealer {
     number: GroupKeyNumber,
     suite: Suite,
+    per_key: PacketsPerKey,
     secret: Secret,
     key: EpochKey,
     /// The counter of the next packet.
@@ -65,9 +74,14 @@ pub struct GroupSealer {
 }
 
 impl GroupSealer {
-    fn new(number: GroupKeyNumber, suite: Suite, secret: Secret) -> GroupSealer {
-        let key = Ladder::new(suite, &secret).climb();
-        GroupSealer { number, suite, secret, key, next: 0 }
+    fn new(
+        number: GroupKeyNumber,
+        suite: Suite,
+        secret: Secret,
+        per_key: PacketsPerKey,
+    ) -> GroupSealer {
+        let key = Ladder::new(suite, &secret, per_key).climb();
+        GroupSealer { number, suite, per_key, secret, key, next: 0 }
     }
 
     /// Its number.
@@ -83,12 +97,12 @@ impl GroupSealer {
 
     /// How many packets more it seals.
     pub fn room(&self) -> u64 {
-        epochs::PACKETS_PER_KEY - self.next
+        self.per_key.count() - self.next
     }
 
     /// Whether it has sealed half of what it may, so that another should be made.
     pub fn is_half_used(&self) -> bool {
-        self.room() <= epochs::PACKETS_PER_KEY / 2
+        self.room() <= self.per_key.count() / 2
     }
 
     /// Seals the packet at the front of `datagram`, behind which there are [`SEAL_LEN`] bytes of room.
@@ -125,7 +139,7 @@ pub struct GroupOpener {
 impl GroupOpener {
     /// Opens what is sealed from the time on when the key was told.
     pub fn new(told: &GroupKey) -> GroupOpener {
-        let key = Ladder::new(told.suite, &told.secret).climb();
+        let key = Ladder::new(told.suite, &told.secret, PacketsPerKey::PROTOCOL).climb();
         let window = ReplayWindow::starting_at(told.first.into());
         GroupOpener { number: told.number, key, window }
     }
@@ -145,7 +159,7 @@ impl GroupOpener {
         if self.window.has(counter) {
             return Err(OpenError::Replayed);
         }
-        let packet = open_with(&self.key, counter, datagram).ok_or(OpenError::Forged)?;
+        let packet = open_for_all(&self.key, counter, datagram).ok_or(OpenError::Forged)?;
         self.window.note(counter);
         Ok(packet)
     }
@@ -154,7 +168,7 @@ impl GroupOpener {
     pub fn peek(&self, datagram: &[u8]) -> Option<Vec<u8>> {
         let mut copy = datagram.to_vec();
         let counter = counter_of(&copy)?;
-        open_with(&self.key, counter, &mut copy).map(|packet| packet.to_vec())
+        open_for_all(&self.key, counter, &mut copy).map(|packet| packet.to_vec())
     }
 }
 
@@ -162,18 +176,15 @@ impl GroupOpener {
 fn counter_of(datagram: &[u8]) -> Option<u64> {
     let [first, _, _, _, counter @ ..] = *datagram.first_chunk::<CLEAR_LEN>()?;
     let counter = u64::from(u32::from_be_bytes(counter));
-    let is_one = first == VERSION | Class::Group as u8 && counter < epochs::PACKETS_PER_KEY;
+    let is_in_range = counter < PacketsPerKey::PROTOCOL.count();
+    let is_one = first == VERSION | Class::Group as u8 && is_in_range;
     is_one.then_some(counter)
 }
 
-fn open_with<'a>(key: &EpochKey, counter: u64, datagram: &'a mut [u8]) -> Option<&'a mut [u8]> {
-    let len = datagram.len().checked_sub(SEAL_LEN).filter(|len| *len >= CLEAR_LEN)?;
-    let (packet, tag) = datagram.split_at_mut(len);
-    let (clear, body) = packet.split_at_mut(CLEAR_LEN);
-    let tag = Tag::try_from(&*tag).ok()?;
-    if !key.open(counter, Aad::from(&*clear), tag, body) {
-        return None;
-    }
+/// Decrypts where it lies. What is returned is the packet in cleartext, of no session.
+#[inline]
+fn open_for_all<'a>(key: &EpochKey, counter: u64, datagram: &'a mut [u8]) -> Option<&'a mut [u8]> {
+    let packet = super::open_with(key, counter, datagram)?;
     packet[..4].copy_from_slice(&SessionId::NONE.number().to_be_bytes());
     packet[0] = VERSION | Class::Session as u8;
     Some(packet)
@@ -244,11 +255,12 @@ mod tests {
 
     #[test]
     fn a_group_key_seals_no_more_than_it_may_and_no_counter_twice() {
-        let mut sealer = maker().make(Suite::Aes128Gcm);
+        let per_key = PacketsPerKey::at_least(4096);
+        let mut sealer = maker().with_packets_per_key(per_key).make(Suite::Aes128Gcm);
         let mut opener = GroupOpener::new(&sealer.to_tell());
         let mut datagram = [0; 40];
-        for counter in 0..epochs::PACKETS_PER_KEY {
-            assert_eq!(sealer.is_half_used(), counter >= epochs::PACKETS_PER_KEY / 2);
+        for counter in 0..per_key.count() {
+            assert_eq!(sealer.is_half_used(), counter >= per_key.count() / 2);
             assert!(sealer.seal(&mut datagram));
             assert_eq!(datagram[4..8], (counter as u32).to_be_bytes());
         }

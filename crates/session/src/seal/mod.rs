@@ -7,6 +7,7 @@
 
 mod epochs;
 mod group;
+mod reader;
 mod window;
 
 use crate::secret::Secret;
@@ -15,7 +16,9 @@ use epochs::{EpochKey, Ladder};
 use ring::aead::{Aad, Tag};
 use window::ReplayWindow;
 
+pub use epochs::PacketsPerKey;
 pub use group::{GroupKeyMaker, GroupOpener, GroupSealer};
+pub use reader::Reader;
 
 /// Why a sealed packet is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +40,7 @@ pub(crate) struct Sealer {
 
 /// Opens packets of one direction.
 #[derive(Debug)]
-pub struct Opener {
+pub(crate) struct Opener {
     ladder: Ladder,
     key: EpochKey,
     /// The key of a neighbouring epoch: in the first half of an epoch that of the one before, if there was one,
@@ -51,8 +54,8 @@ pub struct Opener {
 }
 
 impl Sealer {
-    pub(crate) fn new(suite: Suite, secret: &Secret) -> Sealer {
-        let mut ladder = Ladder::new(suite, secret);
+    pub(crate) fn new(suite: Suite, secret: &Secret, per_key: PacketsPerKey) -> Sealer {
+        let mut ladder = Ladder::new(suite, secret, per_key);
         let key = ladder.climb();
         Sealer { ladder, key, next: 0 }
     }
@@ -66,7 +69,7 @@ impl Sealer {
     pub(crate) fn seal(&mut self, datagram: &mut [u8], len: usize) -> usize {
         let number = self.next;
         self.next += 1;
-        if epochs::epoch_of(number) != self.key.epoch() {
+        if self.ladder.per_key().epoch_of(number) != self.key.epoch() {
             self.key = self.ladder.climb();
         }
         let (packet, rest) = datagram.split_at_mut(len);
@@ -80,8 +83,8 @@ impl Sealer {
 }
 
 impl Opener {
-    pub(crate) fn new(suite: Suite, secret: &Secret) -> Opener {
-        let mut ladder = Ladder::new(suite, secret);
+    pub(crate) fn new(suite: Suite, secret: &Secret, per_key: PacketsPerKey) -> Opener {
+        let mut ladder = Ladder::new(suite, secret, per_key);
         let key = ladder.climb();
         Opener { ladder, key, neighbour: None, window: ReplayWindow::new(), lanes: None }
     }
@@ -99,7 +102,7 @@ impl Opener {
     /// # Errors
     /// [`OpenError`]. The datagram's bytes are of no use then.
     #[inline]
-    pub fn open<'a>(
+    pub(crate) fn open<'a>(
         &mut self,
         datagram: &'a mut [u8],
         may_note: bool,
@@ -123,14 +126,6 @@ impl Opener {
         Ok(packet)
     }
 
-    /// Opens a copy of a datagram, whether or not it has been opened before, and notes nothing.
-    pub fn peek(&self, datagram: &[u8]) -> Option<Vec<u8>> {
-        let mut copy = datagram.to_vec();
-        let len = self.decrypt(self.number_of(datagram)?, &mut copy)?.len();
-        copy.truncate(len);
-        Some(copy)
-    }
-
     /// The number of a sealed datagram, if that is long enough for a seal.
     #[inline]
     fn number_of(&self, datagram: &[u8]) -> Option<u64> {
@@ -142,15 +137,8 @@ impl Opener {
     /// Decrypts where it lies. What is returned is the packet in cleartext.
     #[inline]
     fn decrypt<'a>(&self, number: u64, datagram: &'a mut [u8]) -> Option<&'a mut [u8]> {
-        let (packet, tag) = datagram.split_at_mut_checked(datagram.len().checked_sub(SEAL_LEN)?)?;
-        let (clear, body) = packet.split_at_mut_checked(CLEAR_LEN)?;
-        let key = self.key_of(epochs::epoch_of(number))?;
-        let tag = Tag::try_from(&*tag).ok()?;
-        if !key.open(number, Aad::from(&*clear), tag, body) {
-            return None;
-        }
-        packet[0] = VERSION | Class::Session as u8;
-        Some(packet)
+        let key = self.key_of(self.ladder.per_key().epoch_of(number))?;
+        open_with(key, number, datagram)
     }
 
     fn key_of(&self, epoch: u64) -> Option<&EpochKey> {
@@ -160,17 +148,31 @@ impl Opener {
 
     /// Goes on to the keys that are needed from this packet on.
     fn follow(&mut self, number: u64) {
-        let epoch = epochs::epoch_of(number);
+        let per_key = self.ladder.per_key();
+        let epoch = per_key.epoch_of(number);
         if epoch > self.key.epoch()
             && let Some(next) = &mut self.neighbour
         {
             // The key before stays for late packets.
             core::mem::swap(&mut self.key, next);
         }
-        if epochs::is_in_second_half(number) && self.ladder.next_epoch() == epoch + 1 {
+        if per_key.is_in_second_half(number) && self.ladder.next_epoch() == epoch + 1 {
             self.neighbour = Some(Box::new(self.ladder.climb()));
         }
     }
+}
+
+/// Decrypts with this key where it lies. What is returned is the packet in cleartext.
+#[inline]
+fn open_with<'a>(key: &EpochKey, number: u64, datagram: &'a mut [u8]) -> Option<&'a mut [u8]> {
+    let (packet, tag) = datagram.split_at_mut_checked(datagram.len().checked_sub(SEAL_LEN)?)?;
+    let (clear, body) = packet.split_at_mut_checked(CLEAR_LEN)?;
+    let tag = Tag::try_from(&*tag).ok()?;
+    if !key.open(number, Aad::from(&*clear), tag, body) {
+        return None;
+    }
+    packet[0] = VERSION | Class::Session as u8;
+    Some(packet)
 }
 
 /// In which lane a sealed datagram is received.

@@ -12,7 +12,7 @@ mod types;
 use crate::answer::{Answer, REBIND_STAMP};
 use crate::curve::PublicKey;
 use crate::noise::Identity;
-use crate::seal::{OpenError, Opener, Sealer};
+use crate::seal::{OpenError, Opener, PacketsPerKey, Sealer};
 use crate::secret::SeededRandom;
 use crate::tag::{KeyedState, Keyring};
 use canopy_wire::{
@@ -158,6 +158,11 @@ impl Sessions {
     /// Who the relay is.
     pub fn identity(&self) -> &Identity {
         self.keys.identity()
+    }
+
+    /// How many packets a key of its sessions seals.
+    pub fn packets_per_key(&self) -> PacketsPerKey {
+        self.config.packets_per_key
     }
 
     /// How many sessions there are, not counting links.

@@ -4,7 +4,7 @@ use super::{Holder, Keys, LinkTraffic, LoggedKeys, Proof, SessionIndex, Sessions
 use crate::answer::Answer;
 use crate::curve::PublicKey;
 use crate::noise::{Prologue, Responder, SECOND_MORE};
-use crate::seal::{Opener, Sealer};
+use crate::seal::{Opener, Reader, Sealer};
 use crate::ticket::Seat;
 use canopy_wire::{
     Address, Connect, Connected, Cookie, DropReason, Hello, Join, Joined, Lane, LinkJoin,
@@ -192,6 +192,7 @@ impl Sessions {
         let (mut payload, mut message) = ([0; Answer::ROOM], [0; Answer::ROOM + SECOND_MORE]);
         let len = joined.encode(&mut payload).ok()?;
         let (len, secrets) = knock.responder.finish(&payload[..len], &mut message)?;
+        let per_key = self.config.packets_per_key;
         let mut welcome = Answer::new();
         welcome.write(|out| Connected { nonce, message: &message[..len] }.encode(out));
         if self.config.log_keys {
@@ -201,13 +202,13 @@ impl Sessions {
                 comtree,
                 participant,
                 joined,
-                from_participant: Opener::new(terms.suite, &secrets.from_participant),
-                from_relay: Opener::new(terms.suite, &secrets.from_relay),
+                from_participant: Reader::new(terms.suite, &secrets.from_participant, per_key),
+                from_relay: Reader::new(terms.suite, &secrets.from_relay, per_key),
             });
         }
         Some(Keys {
-            sealer: Sealer::new(terms.suite, &secrets.from_relay),
-            opener: Opener::new(terms.suite, &secrets.from_participant),
+            sealer: Sealer::new(terms.suite, &secrets.from_relay, per_key),
+            opener: Opener::new(terms.suite, &secrets.from_participant, per_key),
             welcome: Some(welcome.bytes().into()),
             peer: joined.session,
             challenged: None,

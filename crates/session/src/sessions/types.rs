@@ -1,7 +1,7 @@
 //! What a table of sessions is made from, and what is agreed and told of a session.
 
 use crate::curve::PublicKey;
-use crate::seal::Opener;
+use crate::seal::{PacketsPerKey, Reader};
 use canopy_wire::{Address, Comtree, Downlink, Joined, SessionId, Suite, Time};
 use core::time::Duration;
 
@@ -39,6 +39,8 @@ pub struct SessionsConfig {
     pub unix_zero: u64,
     /// Whether to tell the sessions' keys ([`poll_key_log`](crate::Sessions::poll_key_log)), for tests.
     pub log_keys: bool,
+    /// How many packets a key seals: both sides must have the same.
+    pub packets_per_key: PacketsPerKey,
     /// How long things live.
     pub limits: SessionLimits,
 }
@@ -103,8 +105,8 @@ pub struct LoggedKeys {
     pub participant: PublicKey,
     /// What its participant was told.
     pub joined: Joined,
-    /// Opens what the participant sends.
-    pub from_participant: Opener,
-    /// Opens what the relay sends.
-    pub from_relay: Opener,
+    /// Reads what the participant sends.
+    pub from_participant: Reader,
+    /// Reads what the relay sends.
+    pub from_relay: Reader,
 }

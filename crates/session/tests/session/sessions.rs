@@ -4,8 +4,8 @@ use crate::support::{
     COMTREE, JOIN, TERMS, at, connect_of, connect_with, cookie_for, is_sealed, opened, packet,
 };
 use canopy_session::{
-    Answer, Ended, Holder, Identity, Keyring, LoggedKeys, Proof, SessionIndex, SessionLimits,
-    Sessions, SessionsConfig, Terms, unknown,
+    Answer, Ended, Holder, Identity, Keyring, LoggedKeys, PacketsPerKey, Proof, SessionIndex,
+    SessionLimits, Sessions, SessionsConfig, Terms, unknown,
 };
 use canopy_wire::{
     Challenge, Comtree, Connect, DropReason, HEADER_LEN, Header, Join, Keepalive, Kind, Lane, Path,
@@ -49,6 +49,7 @@ impl Table {
             threads: THREADS,
             unix_zero: 0,
             log_keys: true,
+            packets_per_key: PacketsPerKey::PROTOCOL,
             limits: limits(),
         };
         let sessions = Sessions::new(config, Keyring::new([5; 16]), &[6; 16]);
@@ -117,7 +118,7 @@ impl Table {
         }
         assert!(is_sealed(answer.bytes()));
         let keys = self.keys.iter_mut().find(|keys| keys.session == id).unwrap();
-        opened(&mut keys.from_relay, answer.bytes())
+        opened(&keys.from_relay, answer.bytes())
     }
 
     /// Challenges whoever is at a path to prove that it has the session; returns the cookie.

@@ -40,6 +40,8 @@ pub enum OverlaySabotage {
     Access(Sabotage),
     /// Every n-th datagram between relays is not sent.
     DropOnLinks(u32),
+    /// What relays seal for each other is counted from zero again with each key, and sealed with the first.
+    CountAgain,
     /// The branches of the first comtree form a circle, if there are four relays at least.
     Cycle,
 }

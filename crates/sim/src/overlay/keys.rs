@@ -1,21 +1,27 @@
-//! The keys of what is under way, so that the model learns which updates a lost datagram carried.
+//! The keys of what is under way: so that the model learns which updates a lost datagram carried, and so
+//! that every datagram is seen to be sealed as it must.
 
 use super::machine;
 use super::scenario::Scenario;
 use crate::network::Direction;
 use crate::world::updates_in;
-use canopy_session::{LoggedKeys, Opener, PublicKey};
+use canopy_judge::{Secrets, Side};
+use canopy_session::{LoggedKeys, PublicKey};
+use canopy_wire::Sealed;
 use std::collections::BTreeMap;
 
 /// For how many of a wire's last sessions the keys are kept.
-const MOST: usize = 3;
+const MOST: usize = 8;
 
-/// Opens what is sent on the wires.
+/// Reads what is sent on the wires.
 pub(crate) struct Keys {
     /// Who calls or joins with which key.
     callers: BTreeMap<PublicKey, Caller>,
-    /// By wire, the newest last: what opens the way up, and the way down.
-    openers: Vec<Vec<[Opener; 2]>>,
+    /// By wire, the newest last: who seals on the way up, and on the way down.
+    sides: Vec<Vec<[Side; 2]>>,
+    secrets: Secrets,
+    /// How often a side went on with its next key, by wire.
+    changed: Vec<u64>,
 }
 
 #[derive(Clone, Copy)]
@@ -30,7 +36,9 @@ impl Keys {
         let key = |relay| *machine::identity(relay).public();
         Keys {
             callers: relays.map(|relay| (key(relay), Caller::Relay(relay))).collect(),
-            openers: scenario.wires.iter().map(|_| Vec::new()).collect(),
+            sides: scenario.wires.iter().map(|_| Vec::new()).collect(),
+            secrets: Secrets::default(),
+            changed: vec![0; scenario.wires.len()],
         }
     }
 
@@ -48,7 +56,16 @@ impl Keys {
     }
 
     /// A session has begun at a relay, or a link on the side that was called.
-    pub(crate) fn opened(&mut self, scenario: &Scenario, relay: usize, keys: LoggedKeys) {
+    ///
+    /// # Errors
+    /// It has another's keys, or is nobody's.
+    pub(crate) fn opened(
+        &mut self,
+        scenario: &Scenario,
+        relay: usize,
+        keys: LoggedKeys,
+    ) -> Result<(), String> {
+        self.secrets.opened(&keys)?;
         let LoggedKeys { participant, from_participant, from_relay, .. } = keys;
         let (wire, pair) = match self.callers.get(&participant) {
             Some(Caller::Participant(number)) => (*number, [from_participant, from_relay]),
@@ -59,21 +76,68 @@ impl Keys {
                 Some((link, Direction::Down)) => {
                     (scenario.wire_of_link(link), [from_relay, from_participant])
                 }
-                None => return,
+                None => return Err(format!("relay {relay} has a link that nobody planned")),
             },
-            None => return,
+            None => {
+                return Err(format!("relay {relay} has opened a session that nobody asked for"));
+            }
         };
-        let openers = &mut self.openers[wire];
-        openers.push(pair);
-        if openers.len() > MOST {
-            openers.remove(0);
+        let sides = &mut self.sides[wire];
+        sides.push(pair.map(Side::new));
+        if sides.len() > MOST {
+            sides.remove(0);
         }
+        Ok(())
+    }
+
+    /// A datagram is sent on a wire, in this turn.
+    ///
+    /// # Errors
+    /// Nobody can read it, or it is not sealed with a number of its own and later than all before.
+    pub(crate) fn sent(
+        &mut self,
+        wire: usize,
+        direction: Direction,
+        turn: u64,
+        bytes: &[u8],
+    ) -> Result<(), String> {
+        if Sealed::of(bytes).is_none() {
+            return Ok(());
+        }
+        let mut sides = self.sides[wire].iter_mut().rev().map(|pair| &mut pair[way(direction)]);
+        let Some(side) = sides.find(|side| side.read(bytes).is_some()) else {
+            return Err("nobody can read what was sent".to_owned());
+        };
+        self.changed[wire] += u64::from(side.sends(turn, bytes)?);
+        Ok(())
+    }
+
+    /// How often a side of a participant's session went on with its next key, and a side of a link.
+    pub(crate) fn changed(&self, participants: usize) -> [u64; 2] {
+        let (sessions, links) = self.changed.split_at(participants);
+        [sessions, links].map(|wires| wires.iter().sum())
+    }
+
+    /// Seals a datagram anew under another number: so that this can be checked.
+    pub(crate) fn seal_as(
+        &self,
+        wire: usize,
+        direction: Direction,
+        bytes: &[u8],
+        number: u32,
+    ) -> Option<Vec<u8>> {
+        let sides = self.sides[wire].iter().rev().map(|pair| &pair[way(direction)]);
+        sides.filter_map(|side| side.seal_as(bytes, number)).next()
     }
 
     /// The updates in a datagram on a wire.
     pub(crate) fn updates_in(&self, wire: usize, direction: Direction, bytes: &[u8]) -> Vec<u64> {
-        let way = usize::from(direction == Direction::Down);
-        let opened = self.openers[wire].iter().rev().find_map(|pair| pair[way].peek(bytes));
+        let mut sides = self.sides[wire].iter().rev().map(|pair| &pair[way(direction)]);
+        let opened = sides.find_map(|side| side.read(bytes));
         opened.map_or_else(|| updates_in(bytes), |opened| updates_in(&opened))
     }
+}
+
+fn way(direction: Direction) -> usize {
+    usize::from(direction == Direction::Down)
 }

@@ -317,7 +317,8 @@ impl Machine {
             slow_suites: 0,
             address_rest: ADDRESS_REST,
             life: Some(self.epoch),
-            log_keys: self.scenario.loses(),
+            log_keys: true,
+            packets_per_key: self.scenario.packets_per_key,
             limits: SessionLimits::default(),
             tables: TableLimits {
                 max_groups: 1 << 12,

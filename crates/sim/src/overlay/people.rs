@@ -20,14 +20,13 @@ impl World<'_> {
             return;
         }
         let identity = Identity::new(self.rng.random());
-        if self.scenario.loses() {
-            self.keys.joins(number, *identity.public());
-        }
+        self.keys.joins(number, *identity.public());
         let participant = &mut self.participants[number];
         participant.rebind();
         participant.since = self.now;
         let config = SessionConfig {
             identity: Some(identity),
+            packets_per_key: self.scenario.packets_per_key,
             ..SessionConfig::new(participant.comtree, self.rng.random())
         };
         let mut session = Session::new(config);

@@ -85,6 +85,10 @@ pub struct OverlayReport {
     pub network: NetworkCounts,
     /// What the relays counted, all together.
     pub relay: RelayTotals,
+    /// How often a side of a participant's session went on with its next key.
+    pub keys_changed: u64,
+    /// How often a side of a link did.
+    pub link_keys_changed: u64,
     /// A hash over all datagrams that arrived: when, from, to, bytes; 16 hexadecimal digits.
     pub trace_hash: String,
     /// The first things that are wrong, in words.
@@ -96,6 +100,7 @@ pub struct OverlayReport {
 impl OverlayReport {
     pub(super) fn new(world: &World<'_>, counters: &Counters, trace_hash: String) -> OverlayReport {
         let (scenario, tally, tallies) = (&world.scenario, world.model.tally(), &world.tallies);
+        let [keys_changed, link_keys_changed] = world.keys.changed(scenario.participants);
         let died_of_hop_limit = counters.dropped(DropReason::HopLimit);
         let is_circle = died_of_hop_limit > 0;
         let mut findings = tally.findings.clone();
@@ -153,6 +158,8 @@ impl OverlayReport {
             checked_expiry: scenario.expires,
             network: world.network.counts().clone(),
             relay: RelayTotals::new(counters),
+            keys_changed,
+            link_keys_changed,
             trace_hash,
             findings,
             replay: world.config.replay(),

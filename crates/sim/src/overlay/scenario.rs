@@ -6,6 +6,7 @@ use crate::network::LinkModel;
 use crate::sabotage::Sabotage;
 use crate::scenario::{Stream, stream};
 use canopy_relay::{BranchRole, Mode, READ_EVERY};
+use canopy_session::PacketsPerKey;
 use canopy_wire::{Downlink, Time};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -106,6 +107,8 @@ pub(crate) struct Scenario {
     /// The participants' access paths, then the links between relays.
     pub(crate) wires: Vec<[LinkModel; 2]>,
     pub(crate) downlink: Downlink,
+    /// How many packets a key of a session or of a link seals.
+    pub(crate) packets_per_key: PacketsPerKey,
     pub(crate) mode: Mode,
     /// What one turn of a data thread takes.
     pub(crate) turn: Duration,
@@ -134,6 +137,12 @@ const QUIET: Duration = Duration::from_secs(3);
 const EXPIRY: Duration = Duration::from_secs(60);
 /// The latest that a copy comes after the first.
 const LATEST_COPY: Duration = Duration::from_secs(2);
+/// How long what is sealed for one neighbour may be overtaken, with all that leaves in one flush.
+const LATE: Duration = Duration::from_millis(100);
+/// How long a link is down at most that is not called anew.
+const FOUND_DOWN: Duration = Duration::from_secs(5);
+/// Packets that are sealed beside updates in that time: signs of life, and what is asked for.
+const LATE_SLACK: u64 = 24;
 /// Updates reach so many relays, more than any way is long.
 const FAR: u8 = 64;
 /// In a circle they go around this often at most.
@@ -179,6 +188,7 @@ impl Scenario {
                 Some(OverlaySabotage::Access(_)) => Downlink::None,
                 _ => Downlink::Member,
             },
+            packets_per_key: PacketsPerKey::PROTOCOL,
             mode: draw_mode(rng),
             turn: Duration::from_micros(rng.random_range(10..200)),
             wake_delay: Duration::from_micros(rng.random_range(1..100)),
@@ -208,6 +218,7 @@ impl Scenario {
                 scenario.moves = draw_moves(&scenario, rng);
             }
         }
+        scenario.draw_short_keys(config);
         scenario.patience = scenario.patience();
         scenario
     }
@@ -219,6 +230,22 @@ impl Scenario {
     /// The wire of a link.
     pub(crate) fn wire_of_link(&self, link: usize) -> usize {
         self.participants + link
+    }
+
+    /// In most scenarios a key seals few packets: no fewer than twice what may come late on a link, or be
+    /// lost in a row, which is most where one is cut and not found down before it is back.
+    fn draw_short_keys(&mut self, config: &OverlayConfig) {
+        let rng = &mut stream(config.seed, Stream::Keys);
+        let (is_drawn, times) = (rng.random_bool(0.7), [1, 1, 2, 4][rng.random_range(0..4)]);
+        let is_asked_for = config.sabotage == Some(OverlaySabotage::CountAgain);
+        let is_steady = config.link_loss.is_none() && config.sabotage.is_none();
+        if is_asked_for || (is_drawn && is_steady) {
+            let publish_ms = (self.habits.publish_ms.start + self.habits.publish_ms.end) / 2;
+            let each_second = self.participants as u64 * 1000 / publish_ms;
+            let late = if self.faults.is_empty() { LATE } else { FOUND_DOWN };
+            let late = each_second * late.as_millis() as u64 / 1000;
+            self.packets_per_key = PacketsPerKey::at_least((late + LATE_SLACK) * 2 * times);
+        }
     }
 
     /// Links between relays take long and much is published, so that in every moment of a change there

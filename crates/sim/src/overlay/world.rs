@@ -227,11 +227,24 @@ impl<'a> World<'a> {
                 _ => false,
             };
             if !is_dropped {
+                let bytes = self.sabotaged(wire, direction, bytes);
                 self.carry(Datagram { from, to, bytes, wire, direction });
             }
         } else {
             self.send_down(from, to, bytes);
         }
+    }
+
+    /// What is sent over a link in place of a datagram, where relays count wrongly.
+    fn sabotaged(&self, wire: usize, direction: Direction, bytes: Rc<[u8]>) -> Rc<[u8]> {
+        let per_key = self.scenario.packets_per_key.count() as u32;
+        let number = bytes.get(4..8).and_then(|bytes| bytes.first_chunk());
+        let number = number.map_or(0, |bytes| u32::from_be_bytes(*bytes));
+        if self.config.sabotage != Some(OverlaySabotage::CountAgain) || number < per_key {
+            return bytes;
+        }
+        let again = self.keys.seal_as(wire, direction, &bytes, number % per_key);
+        again.map_or(bytes, Rc::from)
     }
 
     /// Between a relay and the access paths, where the fault sits that the model has to find.
@@ -252,6 +265,9 @@ impl<'a> World<'a> {
 
     fn carry(&mut self, datagram: Datagram) {
         let Datagram { wire, direction, ref bytes, .. } = datagram;
+        if let Err(what) = self.keys.sent(wire, direction, self.now.as_nanos(), bytes) {
+            self.model.broken(self.now, || format!("from {}: {what}", datagram.from));
+        }
         match self.network.offer(self.now, wire, direction, bytes.len()) {
             Fate::Arrives { at, copy_at, .. } => {
                 if let Some(copy_at) = copy_at {
@@ -303,7 +319,9 @@ impl<'a> World<'a> {
             self.model.broken(self.now, || what);
         }
         for keys in done.opened {
-            self.keys.opened(&self.scenario, relay, keys);
+            if let Err(what) = self.keys.opened(&self.scenario, relay, keys) {
+                self.model.broken(self.now, || what);
+            }
         }
         for (key, is_up) in done.links {
             let other = self.keys.relay(&key);

@@ -8,7 +8,7 @@ use canopy_relay::{
     ADDRESS_REST, BranchConfig, BranchId, Budgets, Change, ComtreeConfig, FIRST_ENDPOINT, Gate,
     LinkConfig, Mode, Places, Relay, RelayConfig, Siblings, TableLimits,
 };
-use canopy_session::{Identity, Keyring, PublicKey, SessionLimits};
+use canopy_session::{Identity, Keyring, PacketsPerKey, PublicKey, SessionLimits};
 use canopy_wire::{Comtree, SAFE_DATAGRAM, Time};
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -159,6 +159,7 @@ fn config(comtree: ComtreeConfig, endpoints: u16) -> RelayConfig {
         address_rest: ADDRESS_REST,
         life: Some(1),
         log_keys: false,
+        packets_per_key: PacketsPerKey::PROTOCOL,
         limits: SessionLimits { lifetime: LONG, keepalive: LONG / 4, subscription: LONG },
         tables: TableLimits::default(),
         budgets: Budgets::NONE,

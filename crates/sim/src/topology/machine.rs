@@ -11,7 +11,7 @@ use canopy_relay::{
     ADDRESS_REST, Budgets, Change, Counters, Gate, GateLimits, Mode, Notice, Places, Refusal,
     Relay, RelayConfig, Siblings, TableLimits, Trust,
 };
-use canopy_session::{Identity, Keyring, PublicKey, SessionLimits};
+use canopy_session::{Identity, Keyring, PacketsPerKey, PublicKey, SessionLimits};
 use canopy_wire::{Comtree, SAFE_DATAGRAM, Suite, Tag, Time};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -335,6 +335,7 @@ impl Machine {
             address_rest: ADDRESS_REST,
             life: Some(self.life),
             log_keys: false,
+            packets_per_key: PacketsPerKey::PROTOCOL,
             limits: SessionLimits::default(),
             tables: TableLimits {
                 max_groups: 1 << 12,

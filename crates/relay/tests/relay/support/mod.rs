@@ -9,8 +9,8 @@ use canopy_relay::{
     GateLimits, LinkConfig, Mode, PathShare, Places, Relay, RelayConfig, Siblings, TableLimits,
 };
 use canopy_session::{
-    Event, GroupOpener, Keyring, LoggedKeys, PublicKey, Session, SessionConfig, SessionLimits,
-    State,
+    Event, GroupOpener, Keyring, LoggedKeys, PacketsPerKey, PublicKey, Session, SessionConfig,
+    SessionLimits, State,
 };
 use canopy_wire::{
     Address, Class, Comtree, Downlink, DropReason, Flags, Group, GroupKeyNumber, Header, Kind,
@@ -111,6 +111,7 @@ pub(crate) fn config(mode: Mode) -> RelayConfig {
         address_rest: ADDRESS_REST,
         life: None,
         log_keys: true,
+        packets_per_key: PacketsPerKey::PROTOCOL,
         limits: SessionLimits::default(),
         tables: TableLimits { max_groups: 1 << 12, ..TableLimits::default() },
         budgets: Budgets { paths: PathShare::All, ..Budgets::NONE },
@@ -418,9 +419,9 @@ impl World {
     }
 
     /// The keys of a session of a data thread.
-    pub(crate) fn keys(&mut self, thread: usize, session: SessionId) -> &mut LoggedKeys {
+    pub(crate) fn keys(&mut self, thread: usize, session: SessionId) -> &LoggedKeys {
         self.note_keys();
-        self.keys.get_mut(&(thread, session)).expect("there is such a session")
+        self.keys.get(&(thread, session)).expect("there is such a session")
     }
 
     /// The suites of all sessions and links that were opened.
@@ -439,15 +440,13 @@ impl World {
 
     /// The packet in a datagram that a data thread sent.
     pub(crate) fn open(&mut self, thread: usize, datagram: &[u8]) -> Vec<u8> {
-        let mut copy = datagram.to_vec();
         if is_of_group(datagram) {
             return self.open_of_group(thread, datagram).expect("there is such a key");
         }
         if !is_sealed(datagram) {
-            return copy;
+            return datagram.to_vec();
         }
-        let keys = self.keys(thread, session_of(datagram));
-        keys.from_relay.open(&mut copy, false).unwrap().to_vec()
+        self.keys(thread, session_of(datagram)).from_relay.peek(datagram).unwrap()
     }
 
     /// The packet in a datagram that a data thread sealed for all members of a comtree.
@@ -465,9 +464,8 @@ impl World {
     /// The packet in a datagram that a participant sent.
     pub(crate) fn open_from(&mut self, number: usize, datagram: &[u8]) -> Vec<u8> {
         assert!(is_sealed(datagram));
-        let (thread, mut copy) = (self.thread_of(number), datagram.to_vec());
-        let keys = self.keys(thread, session_of(datagram));
-        keys.from_participant.open(&mut copy, false).unwrap().to_vec()
+        let thread = self.thread_of(number);
+        self.keys(thread, session_of(datagram)).from_participant.peek(datagram).unwrap()
     }
 
     /// The packets in what a data thread sent to a participant.

@@ -1,8 +1,8 @@
 //! A session and the relay that it talks to, hand to hand: a test says what each of them hears.
 
 use canopy_session::{
-    Answer, Event, Keyring, Knock, LoggedKeys, Opener, Proof, PublicKey, Session, SessionConfig,
-    SessionIndex, SessionLimits, Sessions, SessionsConfig, State, Terms,
+    Answer, Event, Keyring, Knock, LoggedKeys, PacketsPerKey, Proof, PublicKey, Reader, Session,
+    SessionConfig, SessionIndex, SessionLimits, Sessions, SessionsConfig, State, Terms,
 };
 use canopy_wire::{
     Address, CLEAR_LEN, Comtree, Connect, Cookie, Downlink, DropReason, Hello, Join, Keepalive,
@@ -54,9 +54,8 @@ pub(crate) fn is_sealed(datagram: &[u8]) -> bool {
 }
 
 /// What is in a datagram, if it is sealed; itself otherwise.
-pub(crate) fn opened(opener: &mut Opener, datagram: &[u8]) -> Vec<u8> {
-    let mut copy = datagram.to_vec();
-    if is_sealed(datagram) { opener.open(&mut copy, false).unwrap().to_vec() } else { copy }
+pub(crate) fn opened(reader: &Reader, datagram: &[u8]) -> Vec<u8> {
+    if is_sealed(datagram) { reader.peek(datagram).unwrap() } else { datagram.to_vec() }
 }
 
 /// The cookie of a relay for whoever greets from a path.
@@ -86,6 +85,7 @@ impl Pair {
             threads: THREAD + 1,
             unix_zero: UNIX_ZERO,
             log_keys: true,
+            packets_per_key: PacketsPerKey::PROTOCOL,
             limits: SessionLimits { keepalive: KEEPALIVE, ..SessionLimits::default() },
         };
         let relay = Sessions::new(table, keyring, &[6; 16]);
@@ -171,8 +171,8 @@ impl Pair {
 
     /// The packet in what the session sent.
     pub(crate) fn open(&mut self, datagram: &[u8]) -> Vec<u8> {
-        match &mut self.keys {
-            Some(keys) => opened(&mut keys.from_participant, datagram),
+        match &self.keys {
+            Some(keys) => opened(&keys.from_participant, datagram),
             None => datagram.to_vec(),
         }
     }
@@ -228,7 +228,7 @@ impl Pair {
         let (mut out, mut answer) = ([0; 100], Answer::new());
         let len = Keepalive { stamp: 7, path_stamp: 0 }.encode(COMTREE, ID, &mut out).unwrap();
         self.relay.keepalive(now, PLACE, &packet(&out[..len]), &mut answer).unwrap();
-        let echo = opened(&mut self.keys.as_mut().unwrap().from_relay, answer.bytes());
+        let echo = opened(&self.keys.as_ref().unwrap().from_relay, answer.bytes());
         Keepalive::decode(&packet(&echo)).unwrap().path_stamp
     }
 
