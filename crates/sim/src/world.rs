@@ -218,6 +218,10 @@ impl<'a> World<'a> {
             self.queue.push(Reverse(entry));
             return false;
         }
+        if entry.at < self.now {
+            self.oracle
+                .broken(format!("{}: what happens next was to be at {}", self.now, entry.at));
+        }
         self.now = entry.at;
         match entry.step {
             Step::Arrive(datagram) => match datagram.to == RELAY.into() {

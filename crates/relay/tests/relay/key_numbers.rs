@@ -1,13 +1,17 @@
 //! No key seals two packets with one number, whatever happens in the life of a session.
 
 use crate::support::{COMTREE, config, group, ip_port, is_sealed};
-use canopy_relay::{Mode, Relay, Siblings};
-use canopy_session::{Keyring, LoggedKeys, Session, SessionConfig};
-use canopy_wire::{Flags, Group, Level, Path, Time};
+use canopy_relay::{Mode, Relay, RelayConfig, Siblings};
+use canopy_session::{Keyring, LoggedKeys, PacketsPerKey, Session, SessionConfig};
+use canopy_wire::{Flags, Group, Level, Path, Tag, Time};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use std::collections::BTreeSet;
 use std::time::Duration;
+
+/// Few enough for keys to change several times in a life. After a longer loss nothing opens any more, and
+/// the session begins again.
+const PER_KEY: PacketsPerKey = PacketsPerKey::at_least(16);
 
 /// Something that happens in the life of a session.
 #[derive(Clone, Debug)]
@@ -76,7 +80,7 @@ impl Life {
         let mut life = Life {
             now: Time::from_millis(1),
             relay: relay(0),
-            session: Session::new(SessionConfig::new(COMTREE, [7; 16])),
+            session: session([7; 16]),
             path: ip_port(0).into(),
             paths: 0,
             lose_up: 0,
@@ -121,7 +125,7 @@ impl Life {
                 // Somebody else begins where it was.
                 self.incarnations += 1;
                 let seed = [self.incarnations; 16];
-                self.session = Session::new(SessionConfig::new(COMTREE, seed));
+                self.session = session(seed);
             }
             Step::RestartRelay => {
                 self.incarnations += 1;
@@ -180,16 +184,17 @@ impl Life {
 
     /// By which key each datagram was sealed: of which session, and of which direction; and its
     /// number.
-    fn keys_and_numbers(&self) -> Vec<(usize, bool, u32)> {
+    fn keys_and_numbers(&mut self) -> Vec<(usize, bool, u32)> {
         let mut found = Vec::new();
         for datagram in &self.sealed {
             let number = u32::from_be_bytes(datagram[4..8].try_into().unwrap());
             let before = found.len();
-            for (session, keys) in self.keys.iter().enumerate() {
+            for (session, keys) in self.keys.iter_mut().enumerate() {
                 for (is_relays, reader) in
-                    [(false, &keys.from_participant), (true, &keys.from_relay)]
+                    [(false, &mut keys.from_participant), (true, &mut keys.from_relay)]
                 {
                     if reader.peek(datagram).is_some() {
+                        reader.follow(datagram);
                         found.push((session, is_relays, number));
                     }
                 }
@@ -200,9 +205,15 @@ impl Life {
     }
 }
 
+fn session(seed: Tag) -> Session {
+    let config = SessionConfig::new(COMTREE, seed);
+    Session::new(SessionConfig { packets_per_key: PER_KEY, ..config })
+}
+
 fn relay(incarnation: u8) -> Relay {
     let keys = Keyring::new([incarnation + 1; 16]);
-    Relay::new(config(Mode::Immediate), Siblings::alone(), keys, &[incarnation; 16])
+    let config = RelayConfig { packets_per_key: PER_KEY, ..config(Mode::Immediate) };
+    Relay::new(config, Siblings::alone(), keys, &[incarnation; 16])
 }
 
 fn rules() -> ProptestConfig {
