@@ -34,9 +34,9 @@ impl GroupKeyMaker {
         GroupKeyMaker { random, next, step: threads.into(), per_key, log: None }
     }
 
-    /// Its keys seal fewer packets than the protocol says: for tests.
-    #[must_use]
-    pub fn with_packets_per_key(self, per_key: PacketsPerKey) -> GroupKeyMaker {
+    /// Its keys seal fewer packets than the protocol says.
+    #[cfg(test)]
+    pub(crate) fn with_packets_per_key(self, per_key: PacketsPerKey) -> GroupKeyMaker {
         GroupKeyMaker { per_key, ..self }
     }
 

@@ -164,8 +164,7 @@ impl Scenario {
             None if is_sabotaged || config.roots_walk => Weather::Clean,
             None => draw_weather(rng),
         };
-        let is_slow = rng.random_bool(0.2);
-        let wires = 0..participants + links.ends().len();
+        let (is_slow, wires) = (rng.random_bool(0.2), 0..participants + links.ends().len());
         let mut wires: Vec<_> = wires.map(|_| draw_wire(weather, is_slow, rng)).collect();
         if let Some(loss) = config.link_loss {
             wires[participants..].iter_mut().flatten().for_each(|way| way.loss = loss);
