@@ -18,6 +18,7 @@ mod links_shaped;
 mod member_floods;
 mod membership;
 mod paths;
+mod portable;
 mod routing;
 mod slow_receivers;
 mod subscriptions_upwards;
