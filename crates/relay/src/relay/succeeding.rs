@@ -103,7 +103,7 @@ impl Relay {
         };
         // 3. What comes from above passes once. It is noted of what comes from below as well, because that
         //    goes up over one parent and may come down again over the other.
-        let is_new = succession.pass(update.src, update.series);
+        let is_new = succession.pass(now, update.src, update.series);
         if succession.is_from_above(origin) {
             if !is_new {
                 return Err(DropReason::Repeated);
@@ -284,7 +284,7 @@ impl Relay {
     fn inject(&mut self, now: Time, index: ComtreeIndex, kept: &Kept) {
         let update = kept.update();
         let Some(succession) = &mut self.comtrees.get_mut(index).tree.succession else { return };
-        if !succession.pass(update.src, update.series) {
+        if !succession.pass(now, update.src, update.series) {
             return self.drop_on(update.comtree, DropReason::Repeated);
         }
         let origin = succession.way_up();
