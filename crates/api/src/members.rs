@@ -185,7 +185,7 @@ fn view(controller: &Controller, member: &Member) -> MemberView {
     MemberView {
         address: member.address.to_string(),
         owner: member.owner.iter().map(|byte| format!("{byte:02x}")).collect(),
-        relay: name_of(controller, member.relay()),
+        relay: name_of(controller, member.relay),
         state: match member.state {
             MemberState::Held => "held",
             MemberState::Moving => "moving",
