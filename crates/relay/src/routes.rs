@@ -112,6 +112,11 @@ impl Routes {
         self.swept.len() as u32
     }
 
+    /// Whether a comtree has no room for another.
+    pub(crate) fn is_full(&self, comtree: ComtreeIndex) -> bool {
+        !self.room.has_room(comtree)
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Route> {
         self.table.iter()
     }

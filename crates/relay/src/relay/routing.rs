@@ -184,8 +184,13 @@ impl Relay {
         let (_, is_alone) = self.route_key(index, update.dst);
         let reach = if is_alone { Tree::may_lead_to(update.dst) } else { Reach::BRANCHES };
         let was_asking = update.asks_route;
-        if !was_asking {
-            self.may_ask(now, index, &update)?;
+        if !was_asking && let Err(reason) = self.may_ask(now, index, &update) {
+            // Whom another data thread serves is found even if there is no room for the ways to all.
+            let is_full = self.overlay.routes.is_full(index) && update.dst.is_portable();
+            let thread = self.thread_of(update.comtree, update.dst);
+            let thread = thread.filter(|_| may_pass && is_full).ok_or(reason)?;
+            self.pass(1 << thread, &update);
+            return Ok(());
         }
         let update = Update { asks_route: true, ..update };
         let entry = self.comtrees.get(index);

@@ -4,7 +4,7 @@
 use crate::support::tokens::{DAY, claims, come, trust};
 use crate::support::{COMTREE, World, at_site, ip_port};
 use canopy_relay::{
-    BranchId, BranchRole, Change, ComtreeConfig, Mode, Notice, Refusal, RelayConfig,
+    BranchId, BranchRole, Change, ComtreeConfig, Mode, Notice, Refusal, RelayConfig, TableLimits,
 };
 use canopy_session::{Event, State};
 use canopy_token::Claims;
@@ -185,7 +185,7 @@ fn no_branch_speaks_for_whom_any_data_thread_of_the_relay_serves() {
     });
     let mut out = [0; 1500];
     let mut writer = UpdatesWriter::new(&mut out, SAFE_DATAGRAM).unwrap();
-    // Of those who are here, of a relay's numbers of a portable site, and of somebody elsewhere.
+    // Two who are here, a relay's numbers of a portable site, and somebody elsewhere.
     for src in [portable(64), portable(65), portable(0), portable(63), portable(66)] {
         let record = Record::new(world.address(everyone[0]), 0, b"whose am I");
         assert!(writer.push(&Record { src, ..record }));
@@ -204,6 +204,25 @@ fn no_branch_speaks_for_whom_any_data_thread_of_the_relay_serves() {
     assert!(world.threads[firsts[1]].send_over_link(&key, &out[..len]));
     world.settle();
     assert_eq!(world.dropped(DropReason::SpoofedSource), 6);
+}
+
+/// Where the table of routes is full, the data threads do not know whom the others serve.
+#[test]
+fn whom_another_data_thread_serves_is_found_without_a_route() {
+    let mut world = World::empty();
+    let site = at_site(Mode::Immediate, 1);
+    let tables = TableLimits { max_routes: 0, ..site.tables };
+    let firsts = [3, 1].map(|threads| {
+        let config = RelayConfig { trust: Some(trust(&[])), origin: DAY, tables, ..site.clone() };
+        world.add_relay(config, threads)
+    });
+    world.link(COMTREE, [(firsts[0], 1), (firsts[1], 2)], CORE);
+    let everyone = somebody_everywhere(&mut world);
+    let mover = come(&mut world, firsts[0], MOVER, &pinned(MOVER, 65));
+    for _ in 0..20 {
+        all_reach(&mut world, &everyone[..3], mover);
+        world.pass(SECOND / 10);
+    }
 }
 
 #[test]
