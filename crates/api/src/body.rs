@@ -106,5 +106,5 @@ pub fn address(place: &str, text: &str) -> Result<Address, Problem> {
         Some(Address::unicast(site, endpoint.parse().ok()?))
     });
     let what = || format!("{text:?} is no address");
-    parsed.ok_or_else(|| Problem::value(place, what(), "write site.endpoint, such as 1.64"))
+    parsed.ok_or_else(|| Problem::value(place, what(), "write site.endpoint, such as 28672.64"))
 }
