@@ -153,6 +153,7 @@ fn sign(bearer: usize, form: Form) -> Token {
         grant: Grant {
             world: if form == Form::OtherWorld { "elsewhere" } else { "main" }.to_owned(),
             address: (form == Form::Placed).then_some(PLACE),
+            site: None,
             comtrees: vec![grant.clone()],
             budget: Budget { up_bits: is_narrow.then_some(20_000), ..Budget::default() },
             roles: is_servers.then_some(Role::Server).into_iter().collect(),

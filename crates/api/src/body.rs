@@ -1,9 +1,9 @@
 //! Bodies and texts of requests, as values. Input is hostile: nothing here panics.
 
 use crate::problem::Problem;
-use canopy_control::{Name, RelayId};
+use canopy_control::Name;
 use canopy_plan::{Limits, Rate};
-use canopy_wire::Address;
+use canopy_wire::{Address, PORTABLE_SITES};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -102,9 +102,9 @@ pub(crate) fn name(place: &str, text: &str) -> Result<Name, Problem> {
 /// It is none; `place` says where it was written.
 pub fn address(place: &str, text: &str) -> Result<Address, Problem> {
     let parsed = text.split_once('.').and_then(|(site, endpoint)| {
-        let site = site.parse::<u16>().ok().filter(|site| *site <= RelayId::MAX)?;
+        let site = site.parse::<u16>().ok().filter(|site| site <= PORTABLE_SITES.end())?;
         Some(Address::unicast(site, endpoint.parse().ok()?))
     });
     let what = || format!("{text:?} is no address");
-    parsed.ok_or_else(|| Problem::value(place, what(), "write site.endpoint, such as 1.64"))
+    parsed.ok_or_else(|| Problem::value(place, what(), "write site.endpoint, such as 28672.64"))
 }

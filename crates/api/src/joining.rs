@@ -21,7 +21,7 @@ const MOST_TO_MEASURE: usize = 16;
 pub struct Joined {
     /// The world's name.
     pub world: String,
-    /// Its address on each comtree, such as `1.64`.
+    /// Its address on each comtree, such as `28672.64`.
     pub address: String,
     /// The relay that serves it.
     pub relay: RelayPlace,

@@ -43,7 +43,7 @@ pub struct Members {
 /// A member of a world.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct MemberView {
-    /// Its address on each of the world's comtrees, such as `1.64`.
+    /// Its address on each of the world's comtrees, such as `28672.64`.
     pub address: String,
     /// Who it is: a digest of its credential, 32 hexadecimal digits.
     pub owner: String,
@@ -185,7 +185,7 @@ fn view(controller: &Controller, member: &Member) -> MemberView {
     MemberView {
         address: member.address.to_string(),
         owner: member.owner.iter().map(|byte| format!("{byte:02x}")).collect(),
-        relay: name_of(controller, member.relay()),
+        relay: name_of(controller, member.relay),
         state: match member.state {
             MemberState::Held => "held",
             MemberState::Moving => "moving",

@@ -101,9 +101,8 @@ impl From<Refusal> for Problem {
             Refusal::NoSuchLink(link) => problem(NOT_FOUND, &format!("link {link}")),
             Refusal::OwnLink(_) => problem(400, "ends"),
             Refusal::NoRelay(_) => problem(CONFLICT, "relays"),
-            Refusal::NoAddress { relay, .. } | Refusal::Apart { relay, .. } => {
-                problem(CONFLICT, &format!("relay {relay}"))
-            }
+            Refusal::NoAddress(world) => problem(CONFLICT, &format!("world {world}")),
+            Refusal::Apart { relay, .. } => problem(CONFLICT, &format!("relay {relay}")),
             Refusal::NoSuchMember { address, world } => {
                 problem(NOT_FOUND, &format!("world {world}, member {address}"))
             }

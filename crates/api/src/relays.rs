@@ -44,7 +44,7 @@ pub struct RelayView {
 pub fn relays(controller: &Controller) -> Relays {
     let mut served: BTreeMap<RelayId, usize> = BTreeMap::new();
     for member in controller.members().filter(|member| member.state != MemberState::Resting) {
-        *served.entry(member.relay()).or_default() += 1;
+        *served.entry(member.relay).or_default() += 1;
     }
     let taken: BTreeMap<RelayId, u32> = controller
         .accounts()

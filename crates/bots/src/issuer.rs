@@ -47,6 +47,7 @@ impl Issuer {
             grant: Grant {
                 world: self.world.clone(),
                 address: None,
+                site: None,
                 comtrees: vec![ComtreeGrant {
                     comtree,
                     publish: Scope::everything(),

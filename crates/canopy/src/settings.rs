@@ -85,7 +85,7 @@ pub(crate) struct RelayArgs {
         allow_negative_numbers = true
     )]
     comtrees: Vec<String>,
-    /// The upper half of the addresses given to participants, 0 to 32767 [default: 1]
+    /// The upper half of the addresses given to participants, 0 to 28671 [default: 1]
     #[arg(
         long,
         value_name = "N",

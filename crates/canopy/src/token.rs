@@ -91,6 +91,9 @@ struct GrantArgs {
     /// The one address that the bearer gets [default: any that is free]
     #[arg(long, value_name = "ADDRESS", value_parser = one_address)]
     address: Option<Address>,
+    /// The one site whose relays let the bearer in [default: those of all sites]
+    #[arg(long, value_name = "SITE", value_parser = clap::value_parser!(u16).range(0..=0x7fff))]
+    site: Option<u16>,
     /// Bits a second that may be sent
     #[arg(long, value_name = "N")]
     up_bits: Option<u64>,
@@ -269,6 +272,7 @@ impl GrantArgs {
         Grant {
             world: self.world,
             address: self.address,
+            site: self.site,
             comtrees: vec![ComtreeGrant {
                 comtree: Comtree(self.comtree),
                 publish: scope(self.publish, self.publish_level),

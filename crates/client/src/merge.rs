@@ -17,7 +17,7 @@ use std::time::Duration;
 pub(crate) const AHEAD: Duration = Duration::from_millis(500);
 /// The most updates that wait: at most 6 MB, as in a receive queue. Then the oldest is taken.
 const MOST_WAITING: usize = 4_096;
-/// The most publishers of whom it is known what was taken, each in 144 bytes.
+/// The most publishers of whom it is known what was taken, each in 152 bytes.
 const MOST_PUBLISHERS: usize = 1 << 14;
 /// How many of a publisher's last numbers are remembered: one second of a thousand updates a second. What is
 /// older than that is dropped.
@@ -25,6 +25,9 @@ const KNOWN: u16 = 1_024;
 const WORDS: usize = KNOWN as usize / 64;
 /// What is so far behind is of a publisher that counts anew.
 const ANEW: u16 = 4 * KNOWN;
+/// So is what comes after so long a silence: whoever comes back has its address again, and begins with its
+/// first number. What the other relay brings is not as late.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// Which relay has brought something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,9 +78,9 @@ impl Merge {
         // What the publisher sent before goes first: who brings this one does not bring that any more.
         while let Some(before) = self.take_waiting(src, |_, of| !is_after(of.series, update.series))
         {
-            self.pass(Brought::ByNext, before, &mut take);
+            self.pass(now, Brought::ByNext, before, &mut take);
         }
-        self.pass(by, update, &mut take);
+        self.pass(now, by, update, &mut take);
     }
 
     /// Time has passed: what has waited long enough is taken.
@@ -86,7 +89,7 @@ impl Merge {
             if !self.has_turned && came + AHEAD > now {
                 return;
             }
-            self.release_first(came, src, &mut take);
+            self.release_first(now, (came, src), &mut take);
         }
     }
 
@@ -114,7 +117,7 @@ impl Merge {
     }
 
     fn wait(&mut self, now: Time, src: Address, update: Update, take: &mut impl FnMut(Update)) {
-        if self.seen.get(&src).is_some_and(|seen| seen.has(update.series)) {
+        if self.seen.get(&src).is_some_and(|seen| !seen.is_silent(now) && seen.has(update.series)) {
             self.left_out.doubled += 1;
             return;
         }
@@ -124,15 +127,20 @@ impl Merge {
         while self.waits > MOST_WAITING
             && let Some((came, src)) = self.came.front().copied()
         {
-            self.release_first(came, src, take);
+            self.release_first(now, (came, src), take);
         }
     }
 
     /// Takes what came first, if it was not taken before its time.
-    fn release_first(&mut self, came: Time, src: Address, take: &mut impl FnMut(Update)) {
+    fn release_first(
+        &mut self,
+        now: Time,
+        (came, src): (Time, Address),
+        take: &mut impl FnMut(Update),
+    ) {
         self.came.pop_front();
         if let Some(first) = self.take_waiting(src, |at, _| at <= came) {
-            self.pass(Brought::ByNext, first, take);
+            self.pass(now, Brought::ByNext, first, take);
         }
     }
 
@@ -151,7 +159,7 @@ impl Merge {
         Some(update)
     }
 
-    fn pass(&mut self, by: Brought, update: Update, take: &mut impl FnMut(Update)) {
+    fn pass(&mut self, now: Time, by: Brought, update: Update, take: &mut impl FnMut(Update)) {
         let (src, series) = (update.from.address(), update.series);
         if self.seen.len() >= MOST_PUBLISHERS && !self.seen.contains_key(&src) {
             // Nothing is known of this publisher: only the relay that leads is heard.
@@ -161,7 +169,7 @@ impl Merge {
             }
             return;
         }
-        match self.seen.entry(src).or_insert_with(|| Seen::before(series)).pass(series) {
+        match self.seen.entry(src).or_insert_with(|| Seen::before(now, series)).pass(now, series) {
             Passed::Now => take(update),
             Passed::Before => self.left_out.doubled += 1,
             Passed::Unknown => self.left_out.too_late += 1,
@@ -187,29 +195,36 @@ enum Passed {
 struct Seen {
     newest: u16,
     passed: [u64; WORDS],
+    /// When the last of them did.
+    at: Time,
 }
 
 impl Seen {
     /// Nothing has passed yet; this number is the first.
-    fn before(series: u16) -> Seen {
-        Seen { newest: series.wrapping_sub(1), passed: [0; WORDS] }
+    fn before(now: Time, series: u16) -> Seen {
+        Seen { newest: series.wrapping_sub(1), passed: [0; WORDS], at: now }
     }
 
-    fn pass(&mut self, series: u16) -> Passed {
+    fn is_silent(&self, now: Time) -> bool {
+        now.since(self.at) > SILENCE
+    }
+
+    fn pass(&mut self, now: Time, series: u16) -> Passed {
         let behind = self.newest.wrapping_sub(series);
         if is_after(series, self.newest) {
             let ahead = series.wrapping_sub(self.newest);
             let next = self.newest.wrapping_add(1);
             (0..ahead.min(KNOWN)).for_each(|step| self.set(next.wrapping_add(step), false));
             self.newest = series;
-        } else if behind >= ANEW {
-            *self = Seen { newest: series, passed: [0; WORDS] };
+        } else if behind >= ANEW || self.is_silent(now) {
+            (self.newest, self.passed) = (series, [0; WORDS]);
         } else if behind >= KNOWN {
             return Passed::Unknown;
         } else if self.has(series) {
             return Passed::Before;
         }
         self.set(series, true);
+        self.at = now;
         Passed::Now
     }
 
@@ -401,15 +416,33 @@ mod tests {
 
     #[test]
     fn a_number_passes_once_and_what_is_too_old_is_not_known() {
-        let mut seen = Seen::before(65_000);
+        let now = Time::ZERO;
+        let mut seen = Seen::before(now, 65_000);
         for series in [65_000, 65_002, 65_001, 65_535, 3, 0, 700] {
             assert!(!seen.has(series));
-            assert_eq!(seen.pass(series), Passed::Now, "{series}");
-            assert_eq!(seen.pass(series), Passed::Before, "{series} again");
+            assert_eq!(seen.pass(now, series), Passed::Now, "{series}");
+            assert_eq!(seen.pass(now, series), Passed::Before, "{series} again");
         }
-        assert_eq!((seen.pass(2_000), seen.pass(700)), (Passed::Now, Passed::Unknown));
-        assert_eq!(seen.pass(2_000_u16.wrapping_sub(KNOWN - 1)), Passed::Now);
-        assert_eq!((seen.pass(30_000), seen.pass(20_000)), (Passed::Now, Passed::Now));
-        assert_eq!(seen.pass(20_000), Passed::Before);
+        assert_eq!((seen.pass(now, 2_000), seen.pass(now, 700)), (Passed::Now, Passed::Unknown));
+        assert_eq!(seen.pass(now, 2_000_u16.wrapping_sub(KNOWN - 1)), Passed::Now);
+        assert_eq!((seen.pass(now, 30_000), seen.pass(now, 20_000)), (Passed::Now, Passed::Now));
+        assert_eq!(seen.pass(now, 20_000), Passed::Before);
+    }
+
+    #[test]
+    fn who_comes_back_with_its_address_counts_anew_after_a_second() {
+        let (mut merge, mut taken) = (Merge::default(), 0);
+        let mut bring = |at: u64, by, series| {
+            merge.bring(Time::from_millis(at), by, update(1, series), |_| taken += 1);
+            taken
+        };
+        assert_eq!((500..600).map(|series| bring(10, Brought::ByOld, series)).last(), Some(100));
+        // The next relay may be as late.
+        assert_eq!(bring(1010, Brought::ByNext, 599), 100);
+        for series in 0..50 {
+            let all = 101 + usize::from(series);
+            assert_eq!(bring(1011, Brought::ByOld, series), all, "{series}");
+            assert_eq!(bring(1500, Brought::ByNext, series), all, "{series} again");
+        }
     }
 }

@@ -12,7 +12,8 @@ use std::str::FromStr;
 /// ([`Event::Gone`](crate::Event::Gone)). So within that time an address that was not known before is
 /// a new member's. A relay that is restarted, and keeps its key in a file, gives everyone their
 /// address back and begins elsewhere with those of newcomers. But it has forgotten which addresses
-/// were resting, a relay without such a file knows nobody again, and another relay never did: then
+/// were resting, a relay without such a file knows nobody again, and another relay never did, unless
+/// the address is portable, as those are that a controller gives: then
 /// the client's own address changes as well, which `kept_address` of
 /// [`Event::Connected`](crate::Event::Connected) tells. What always protects: key what you remember
 /// by [`Epoch`] too, or forget it at `Connected`; answer with
@@ -58,7 +59,7 @@ impl Participant {
         Some(Participant(Address::unicast(site, endpoint)))
     }
 
-    /// The site of the relay that it was at.
+    /// The site of the relay that it was at; or a portable one, from 28,672 on, which is no relay's.
     pub const fn site(self) -> u16 {
         self.0.site()
     }

@@ -9,10 +9,20 @@ use crate::shape::Load;
 use crate::state::State;
 use canopy_plan::{Limits, Rate};
 use canopy_token::{Budget, ComtreeGrant, Grant, Scope, Unicast};
-use canopy_wire::{Address, Comtree, Time};
+use canopy_wire::{Address, Comtree, PORTABLE_SITES, Time};
 
 /// The first endpoint number of a member: lower ones are the relays' own.
 const FIRST_ENDPOINT: u16 = 64;
+/// A world's addresses at one portable site, and at all of them.
+const ADDRESSES_OF_SITE: u32 = (u16::MAX - FIRST_ENDPOINT) as u32 + 1;
+const ADDRESSES: u32 =
+    (*PORTABLE_SITES.end() - *PORTABLE_SITES.start() + 1) as u32 * ADDRESSES_OF_SITE;
+
+/// The portable addresses in the order in which a world gives them: all of one site, then the next one's.
+fn portable_address(number: u32) -> Address {
+    let site = *PORTABLE_SITES.start() + (number / ADDRESSES_OF_SITE) as u16;
+    Address::unicast(site, FIRST_ENDPOINT + (number % ADDRESSES_OF_SITE) as u16)
+}
 
 /// What an endpoint asks for, whose credential was checked.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,7 +58,8 @@ pub struct Admission {
 }
 
 impl State {
-    /// Lets an endpoint enter: the nearest relay by measured delay that has room gets it.
+    /// Lets an endpoint enter: the nearest relay by measured delay that has room gets it. Who has been a
+    /// member lately gets the address that it had, at whichever relay.
     pub(crate) fn enter(
         &mut self,
         op: &mut Op,
@@ -61,6 +72,9 @@ impl State {
         if let Some(address) = self.owners.get(&(id, ask.owner)).copied() {
             self.renew(op, now, id, address)?;
             op.effects.push(Effect::Confirm(id, address));
+            return self.admission(id, address);
+        }
+        if let Some(address) = self.readmit(op, now, id, ask) {
             return self.admission(id, address);
         }
         let limits = ask.limits.unwrap_or(default).whole();
@@ -79,6 +93,26 @@ impl State {
         })
     }
 
+    fn takes(&self, relay: RelayId) -> bool {
+        let is_up = self.relays.get(&relay).is_some_and(|of| of.state == RelayState::Up);
+        is_up && !self.silent.contains(&relay)
+    }
+
+    /// Who comes back before its relay has sent it away has its place again: all of it is still reserved.
+    fn readmit(&mut self, op: &mut Op, now: Time, world: WorldId, ask: &Enter) -> Option<Address> {
+        let address = *self.former.get(&(world, ask.owner))?;
+        let before = self.members.get(&(world, address))?.clone();
+        let is_near = ask.measured.iter().any(|(relay, _)| *relay == before.relay);
+        if before.state != MemberState::Leaving || !is_near || !self.takes(before.relay) {
+            return None;
+        }
+        let until = now + self.settings.lease;
+        let member = Member { state: MemberState::Held, until, ..before };
+        self.admit(op, &member);
+        self.save_member(op, member);
+        Some(address)
+    }
+
     /// The nearest relay that takes members, has room, and suits gets it.
     pub(crate) fn enter_nearest(
         &mut self,
@@ -91,11 +125,7 @@ impl State {
     ) -> Result<Address, Refusal> {
         let mut measured = ask.measured.clone();
         measured.sort_by_key(|(relay, delay)| (*delay, *relay));
-        let takes = |relay: &RelayId| {
-            let is_up = self.relays.get(relay).is_some_and(|of| of.state == RelayState::Up);
-            is_up && !self.silent.contains(relay)
-        };
-        measured.retain(|(relay, delay)| takes(relay) && suits(*relay, *delay));
+        measured.retain(|(relay, delay)| self.takes(*relay) && suits(*relay, *delay));
         let mut nearest = Refusal::NoRelay(ask.measured.len());
         for (place, (relay, _)) in measured.into_iter().enumerate() {
             match self.enter_at(op, now, world, relay, ask.owner, limits) {
@@ -116,13 +146,23 @@ impl State {
         owner: Owner,
         limits: Limits,
     ) -> Result<Address, Refusal> {
-        let address = self.free_address(world, relay)?;
+        let rests = |address: &Address| {
+            let member = self.members.get(&(world, *address));
+            member.is_some_and(|member| member.state == MemberState::Resting)
+        };
+        let former = self.former.get(&(world, owner)).copied().filter(rests);
+        let (address, next) = match former {
+            Some(address) => (address, None),
+            None => self.free_address(world).map(|(address, next)| (address, Some(next)))?,
+        };
         self.place(op, world, relay, |(count, sum)| (count + 1, sum + limits), 1.0)?;
-        self.endpoints.insert((world, relay), address.endpoint());
+        next.into_iter().for_each(|next| _ = self.next_addresses.insert(world, next));
         let until = now + self.settings.lease;
-        let state = MemberState::Held;
-        let reserved = limits;
-        let member = Member { world, address, owner, limits, reserved, until, state, barred: None };
+        let (state, reserved) = (MemberState::Held, limits);
+        // What barred it once is over, and forgotten with the record.
+        let barred = self.members.get(&(world, address)).and_then(|before| before.barred);
+        let member =
+            Member { world, address, relay, owner, limits, reserved, until, state, barred };
         self.admit(op, &member);
         self.save_member(op, member);
         Ok(address)
@@ -132,13 +172,13 @@ impl State {
     fn admit(&self, op: &mut Op, member: &Member) {
         let comtrees = self.comtrees_of(member.world);
         op.effects.extend(comtrees.iter().map(|comtree| {
-            Effect::Admit(*comtree, member.relay(), State::member_item(*comtree, member))
+            Effect::Admit(*comtree, member.relay, State::member_item(*comtree, member))
         }));
     }
 
     fn dismiss(&self, op: &mut Op, member: &Member) {
         let comtrees = self.comtrees_of(member.world);
-        let dismiss = |comtree: &Comtree| Effect::Dismiss(*comtree, member.relay(), member.address);
+        let dismiss = |comtree: &Comtree| Effect::Dismiss(*comtree, member.relay, member.address);
         op.effects.extend(comtrees.iter().map(dismiss));
     }
 
@@ -146,18 +186,16 @@ impl State {
         self.worlds.get(&world).map_or(&[], |world| &world.comtrees)
     }
 
-    /// The next address of a relay that nobody has and that does not rest.
-    fn free_address(&self, world: WorldId, relay: RelayId) -> Result<Address, Refusal> {
-        let last = self.endpoints.get(&(world, relay)).copied().unwrap_or(FIRST_ENDPOINT - 1);
-        let later = (last..u16::MAX).map(|number| number + 1);
-        let address = |endpoint| Address::unicast(relay.0, endpoint);
-        let mut all = later.chain(FIRST_ENDPOINT..=last).map(address);
-        let free = all.find(|address| !self.members.contains_key(&(world, *address)));
-        free.ok_or_else(|| match (self.relays.get(&relay), self.worlds.get(&world)) {
-            (Some(relay), Some(world)) => {
-                Refusal::NoAddress { relay: relay.name.clone(), world: world.name.clone() }
-            }
-            _ => Refusal::NoSuchRelay(self.relay_name(relay)),
+    /// The next address of a world that nobody has and that does not rest, and which is tried after that.
+    fn free_address(&self, world: WorldId) -> Result<(Address, u32), Refusal> {
+        let next = self.next_addresses.get(&world).copied().unwrap_or(0);
+        let mut all = (next..ADDRESSES).chain(0..next);
+        let is_free =
+            |number: &u32| !self.members.contains_key(&(world, portable_address(*number)));
+        let free = all.find(is_free).map(|number| (portable_address(number), number + 1));
+        free.ok_or_else(|| match self.worlds.get(&world) {
+            Some(world) => Refusal::NoAddress(world.name.clone()),
+            None => Refusal::NoSuchWorld(world.0.to_string()),
         })
     }
 
@@ -183,11 +221,13 @@ impl State {
         let grant = Grant {
             world: world.name.to_string(),
             address: Some(address),
+            // What is reserved for it is reserved there.
+            site: Some(member.relay.0),
             comtrees: world.comtrees.iter().map(of).collect(),
             budget,
             roles: Vec::new(),
         };
-        let (relay, comtrees) = (member.relay(), world.comtrees.clone());
+        let (relay, comtrees) = (member.relay, world.comtrees.clone());
         Ok(Admission { world: id, relay, address, comtrees, limits: *limits, until: *until, grant })
     }
 
@@ -243,7 +283,7 @@ impl State {
         let limits = limits.whole();
         let reserved = most(member.reserved, limits);
         let more = reserved - member.reserved;
-        self.place(op, world, member.relay(), |(count, sum)| (count, sum + more), 0.0)?;
+        self.place(op, world, member.relay, |(count, sum)| (count, sum + more), 0.0)?;
         member.limits = limits;
         member.reserved = reserved;
         self.admit(op, &member);
@@ -256,7 +296,7 @@ impl State {
         let Some(member) = self.members.get(&(world, address)).cloned() else { return };
         if self.served(world, address).is_ok() && member.reserved != member.limits {
             let less = member.reserved - member.limits;
-            self.give_back(op, world, member.relay(), |(count, sum)| (count, sum - less), 0.0);
+            self.give_back(op, world, member.relay, |(count, sum)| (count, sum - less), 0.0);
             self.save_member(op, Member { reserved: member.limits, ..member });
         }
     }
@@ -305,7 +345,7 @@ impl State {
             return;
         }
         let reserved = member.reserved;
-        self.give_back(op, world, member.relay(), |(count, sum)| (count - 1, sum - reserved), 1.0);
+        self.give_back(op, world, member.relay, |(count, sum)| (count - 1, sum - reserved), 1.0);
         let until = member.until.max(now) + self.settings.rest;
         // The record is what bars the owner, so it lasts as long.
         let until = member.barred.map_or(until, |barred| barred.max(until));
@@ -377,4 +417,67 @@ fn most(one: Limits, other: Limits) -> Limits {
         packets: one.packets.max(other.packets),
     };
     Limits { send: of(one.send, other.send), receive: of(one.receive, other.receive) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::Coded;
+    use crate::settings::Settings;
+    use canopy_plan::Rate;
+
+    #[test]
+    fn a_world_has_more_addresses_than_one_site() {
+        let number = |number| portable_address(number);
+        assert_eq!(number(0), Address::unicast(0x7000, 64));
+        assert_eq!(number(65_471), Address::unicast(0x7000, u16::MAX));
+        assert_eq!(number(65_472), Address::unicast(0x7001, 64));
+        assert_eq!(number(ADDRESSES - 1), Address::unicast(0x7fff, u16::MAX));
+        let some = (0..ADDRESSES).step_by(9973).map(portable_address);
+        assert!(some.into_iter().all(|address| address.is_portable() && address.endpoint() >= 64));
+    }
+
+    fn member(address: Address, owner: u8, state: MemberState, until: u64) -> Member {
+        let rate = Rate { bits: 1.0, packets: 1.0 };
+        let limits = Limits { send: rate, receive: rate };
+        let (relay, until) = (RelayId(3), Time::from_millis(until));
+        let (world, owner, reserved, barred) = (WorldId(1), [owner; 16], limits, None);
+        Member { world, address, relay, owner, limits, reserved, until, state, barred }
+    }
+
+    #[test]
+    fn an_address_rests_for_its_owner_and_of_several_the_last_one_does() {
+        let mut state = State::new(Settings::default());
+        let owner = (WorldId(1), [7; 16]);
+        let [first, second] = [portable_address(0), portable_address(1)];
+        // In whatever order they are read.
+        for order in [[(first, 10), (second, 20)], [(second, 20), (first, 10)]] {
+            for (address, until) in order {
+                state.know_member(member(address, 7, MemberState::Resting, until));
+            }
+            assert_eq!(state.former.get(&owner), Some(&second));
+        }
+        state.know_member(member(second, 7, MemberState::Held, 30));
+        assert_eq!(state.former.get(&owner), None);
+        // Who leaves one has that again, and not what it left before.
+        state.know_member(member(second, 7, MemberState::Leaving, 5));
+        assert_eq!(state.former.get(&owner), Some(&second));
+        state.know_member(member(first, 7, MemberState::Resting, 10));
+        assert_eq!(state.former.get(&owner), Some(&second));
+        state.know_member(member(second, 7, MemberState::Held, 30));
+        // One of an earlier release is of its relay's site, and does not come along.
+        state.know_member(member(Address::unicast(3, 70), 7, MemberState::Resting, 40));
+        assert_eq!(state.former.get(&owner), None);
+        // Both are taken.
+        assert_eq!(state.free_address(WorldId(1)), Ok((portable_address(2), 3)));
+    }
+
+    #[test]
+    fn a_record_of_an_earlier_release_says_its_relay_by_its_address() {
+        let now = member(Address::unicast(3, 64), 7, MemberState::Held, 10);
+        let bytes = now.to_bytes();
+        assert_eq!(Member::of_bytes(&bytes).as_ref(), Ok(&now));
+        // The relay's number is what it lacks.
+        assert_eq!(Member::of_bytes(&bytes[..bytes.len() - 1]).as_ref(), Ok(&now));
+    }
 }

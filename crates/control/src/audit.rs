@@ -19,7 +19,7 @@ impl Controller {
         let mut needed: BTreeMap<Account, Rate> = BTreeMap::new();
         check_owners(self)?;
         for member in held(self) {
-            add(&mut needed, Account::Places(member.relay()), Rate::bits(1.0));
+            add(&mut needed, Account::Places(member.relay), Rate::bits(1.0));
         }
         for world in self.worlds() {
             for comtree in &world.comtrees {
@@ -110,12 +110,12 @@ fn comtree_needs(
 /// By relay of a tree: the sum of its members' limits.
 fn limits(controller: &Controller, world: &World, hops: &[TreeHop]) -> Result<Vec<Limits>, String> {
     let of_world = || held(controller).filter(|member| member.world == world.id);
-    let is_off = |member: &&Member| hops.iter().all(|hop| hop.relay != member.relay());
+    let is_off = |member: &&Member| hops.iter().all(|hop| hop.relay != member.relay);
     if let Some(member) = of_world().find(is_off) {
         return Err(format!("{} is not on the tree of {}", member.address, world.name));
     }
     let sum = |hop: &TreeHop| {
-        of_world().filter(|member| member.relay() == hop.relay).map(|member| member.reserved).sum()
+        of_world().filter(|member| member.relay == hop.relay).map(|member| member.reserved).sum()
     };
     Ok(hops.iter().map(sum).collect())
 }

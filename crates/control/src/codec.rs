@@ -54,6 +54,10 @@ impl Reader<'_> {
         Ok(*head)
     }
 
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn bytes(&mut self, len: usize) -> Result<Vec<u8>, CodecError> {
         let (head, rest) = self.0.split_at_checked(len).ok_or(CodecError::Short("text"))?;
         self.0 = rest;

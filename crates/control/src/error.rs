@@ -45,16 +45,9 @@ pub enum Refusal {
         "none of the {0} relays that were measured takes members now; measure others, or add a relay"
     )]
     NoRelay(usize),
-    /// A relay has no address left for the world.
-    #[error(
-        "the relay {relay} has no address left for the world {world}; wait for one to rest, or take another relay"
-    )]
-    NoAddress {
-        /// Which relay.
-        relay: Name,
-        /// Which world.
-        world: Name,
-    },
+    /// A world has no address left.
+    #[error("the world {0} has no address left; wait until one has rested, or use another world")]
+    NoAddress(Name),
     /// Nobody has the address.
     #[error("nobody has the address {address} in the world {world}; it may have left by now")]
     NoSuchMember {

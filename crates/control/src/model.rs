@@ -6,7 +6,7 @@
 use crate::codec::{CodecError, Coded, Reader, coded, coded_enum};
 use crate::name::Name;
 use canopy_plan::{Limits, Method, Rate};
-use canopy_wire::{Address, Comtree, Time};
+use canopy_wire::{Address, Comtree, PORTABLE_SITES, Time};
 use core::net::SocketAddr;
 
 /// A relay's number, which is its site on every comtree: 1 to [`RelayId::MAX`]. A number is given
@@ -15,8 +15,8 @@ use core::net::SocketAddr;
 pub struct RelayId(pub u16);
 
 impl RelayId {
-    /// The largest: a site has 15 bits (Forest §3.2).
-    pub const MAX: u16 = 0x7fff;
+    /// The largest: from the next one on, sites are portable, and no relay's.
+    pub const MAX: u16 = *PORTABLE_SITES.start() - 1;
 }
 
 /// A link's number. A number is given once.
@@ -217,8 +217,11 @@ pub enum MemberState {
 pub struct Member {
     /// The world.
     pub world: WorldId,
-    /// Its address on each of the world's comtrees: the relay's site, and an endpoint number.
+    /// Its address on each of the world's comtrees. It is portable, so that it stays the same at another
+    /// relay.
     pub address: Address,
+    /// The relay that serves it, or did.
+    pub relay: RelayId,
     /// Who it is.
     pub owner: Owner,
     /// What it sends and receives at most, on each comtree.
@@ -231,13 +234,6 @@ pub struct Member {
     pub state: MemberState,
     /// Until when its owner may not enter again, if it was sent away so.
     pub barred: Option<Time>,
-}
-
-impl Member {
-    /// The relay that serves it.
-    pub fn relay(&self) -> RelayId {
-        RelayId(self.address.site())
-    }
 }
 
 /// The numbers that are given next.
@@ -275,7 +271,6 @@ coded! {
     TreeHop { relay, above }
     TreeAsk { root, method, stretch }
     ComtreeRecord { id, world, tree, standbys, asked }
-    Member { world, address, owner, limits, reserved, until, state, barred }
     Counters { relay, link, world, comtree }
 }
 coded_enum!(RelayState { Joining = 0, Up = 1, Draining = 2, Gone = 3 });
@@ -283,6 +278,31 @@ coded_enum!(Method { Spt = 0, Mst = 1, Stretch = 2, Hybrid = 3, Best = 4 });
 coded_enum!(Downlink { Member = 0, Group = 1, None = 2 });
 coded_enum!(Core { Center = 0, CenterAndNeighbours = 1, All = 2 });
 coded_enum!(MemberState { Held = 0, Leaving = 1, Resting = 2, Moving = 3 });
+
+impl Coded for Member {
+    fn put(&self, out: &mut Vec<u8>) {
+        let Member { world, address, relay, owner, limits, reserved, until, state, barred } = self;
+        world.put(out);
+        address.put(out);
+        owner.put(out);
+        limits.put(out);
+        reserved.put(out);
+        until.put(out);
+        state.put(out);
+        barred.put(out);
+        relay.put(out);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Member, CodecError> {
+        let (world, address): (_, Address) = (Coded::take(from)?, Coded::take(from)?);
+        let (owner, limits, reserved) =
+            (Coded::take(from)?, Coded::take(from)?, Coded::take(from)?);
+        let (until, state, barred) = (Coded::take(from)?, Coded::take(from)?, Coded::take(from)?);
+        // Records that an earlier release has written end here: an address was of its relay's site.
+        let relay = if from.is_at_end() { RelayId(address.site()) } else { Coded::take(from)? };
+        Ok(Member { world, address, relay, owner, limits, reserved, until, state, barred })
+    }
+}
 
 impl Coded for [RelayId; 2] {
     fn put(&self, out: &mut Vec<u8>) {

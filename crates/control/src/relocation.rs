@@ -34,7 +34,7 @@ impl State {
         let Some(present) = present.filter(|_| !self.moving.contains_key(&owner)) else {
             return self.enter(op, now, ask);
         };
-        let at = present.relay();
+        let at = present.relay;
         let drains = self.relays.get(&at).is_none_or(|relay| relay.state != RelayState::Up);
         let delay = ask.measured.iter().find(|(relay, _)| *relay == at).map(|(_, delay)| *delay);
         let suits = |relay: RelayId, near: u32| {

@@ -99,7 +99,7 @@ impl State {
             return Err(Refusal::NotDrained(name));
         }
         let serves = |member: &&crate::model::Member| {
-            member.relay() == id && member.state != MemberState::Resting
+            member.relay == id && member.state != MemberState::Resting
         };
         let members = self.members.values().filter(serves).count();
         if members > 0 {
@@ -111,7 +111,6 @@ impl State {
         links.into_iter().for_each(|link| self.forget_link(op, link));
         self.relays.remove(&id);
         self.relay_names.remove(&name);
-        self.endpoints.retain(|(_, relay), _| *relay != id);
         self.ledger.close_relay(id);
         op.write::<Relay>(Table::Relays, number(u32::from(id.0)), None);
         op.effects.push(Effect::Removed(id));

@@ -53,8 +53,11 @@ pub(crate) struct State {
     pub(crate) owners: BTreeMap<(WorldId, Owner), Address>,
     /// Where those are still served who move to another relay.
     pub(crate) moving: BTreeMap<(WorldId, Owner), Address>,
-    /// The endpoint number that is tried next.
-    pub(crate) endpoints: BTreeMap<(WorldId, RelayId), u16>,
+    /// Portable addresses of those who leave or have left, to whom they come back. Of several of one owner
+    /// it is the last.
+    pub(crate) former: BTreeMap<(WorldId, Owner), Address>,
+    /// Which of a world's portable addresses is tried next.
+    pub(crate) next_addresses: BTreeMap<WorldId, u32>,
     /// When leases and rests end.
     pub(crate) ends: BTreeSet<(Time, WorldId, Address)>,
     /// Relays that run and are not heard now.
@@ -79,7 +82,8 @@ impl State {
             members: BTreeMap::new(),
             owners: BTreeMap::new(),
             moving: BTreeMap::new(),
-            endpoints: BTreeMap::new(),
+            former: BTreeMap::new(),
+            next_addresses: BTreeMap::new(),
             ends: BTreeSet::new(),
             silent: BTreeSet::new(),
             bars: BTreeMap::new(),
@@ -129,7 +133,7 @@ impl State {
     pub(crate) fn loads(&self) -> BTreeMap<(WorldId, RelayId), Load> {
         let mut loads: BTreeMap<(WorldId, RelayId), Load> = BTreeMap::new();
         for member in self.members.values().filter(|m| m.state != MemberState::Resting) {
-            let (count, sum) = loads.entry((member.world, member.relay())).or_default();
+            let (count, sum) = loads.entry((member.world, member.relay)).or_default();
             *count += 1;
             *sum = *sum + member.reserved;
         }
@@ -177,7 +181,7 @@ impl State {
         match member.state {
             MemberState::Held => _ = self.owners.insert((key.0, member.owner), key.1),
             MemberState::Moving => _ = self.moving.insert((key.0, member.owner), key.1),
-            MemberState::Leaving | MemberState::Resting => {}
+            MemberState::Leaving | MemberState::Resting => self.note_former(&member),
         }
         if let Some(until) = member.barred {
             let bar = self.bars.entry((key.0, member.owner)).or_insert(until);
@@ -186,9 +190,21 @@ impl State {
         self.members.insert(key, member);
     }
 
+    /// A portable address is kept for who leaves it, unless another that was left later is.
+    fn note_former(&mut self, member: &Member) {
+        let owner = (member.world, member.owner);
+        let other = self.former.get(&owner).and_then(|of| self.members.get(&(member.world, *of)));
+        let last = |of: &Member| (of.state == MemberState::Leaving, of.until);
+        let is_last = other
+            .is_none_or(|other| other.address == member.address || last(other) <= last(member));
+        if member.address.is_portable() && is_last {
+            self.former.insert(owner, member.address);
+        }
+    }
+
     fn disown(&mut self, member: &Member) {
         let owner = (member.world, member.owner);
-        for places in [&mut self.owners, &mut self.moving] {
+        for places in [&mut self.owners, &mut self.moving, &mut self.former] {
             if places.get(&owner) == Some(&member.address) {
                 places.remove(&owner);
             }
@@ -335,7 +351,7 @@ impl State {
         }
         for member in self.members.values() {
             let Some(world) = self.worlds.get(&member.world) else { continue };
-            let relay = member.relay();
+            let relay = member.relay;
             effects.extend(world.comtrees.iter().filter_map(|comtree| match member.state {
                 MemberState::Held | MemberState::Moving => {
                     Some(Effect::Admit(*comtree, relay, State::member_item(*comtree, member)))
@@ -356,7 +372,7 @@ pub(crate) fn number(number: u32) -> Vec<u8> {
     number.to_be_bytes().to_vec()
 }
 
-/// A member's key: the members of a world are next to each other, and in it those of a relay.
+/// A member's key: the members of a world are next to each other, in order of their addresses.
 pub(crate) fn member_key(world: WorldId, address: Address) -> Vec<u8> {
     [world.0.to_be_bytes(), address.0.to_be_bytes()].concat()
 }

@@ -200,6 +200,7 @@ impl State {
             return;
         }
         let Some(world) = self.worlds.remove(&id) else { return };
+        self.next_addresses.remove(&id);
         self.world_names.remove(&world.name);
         op.write::<World>(Table::Worlds, number(id.0), None);
         op.write::<World>(Table::Areas, number(id.0), None);

@@ -7,7 +7,7 @@ use canopy_control::{
     WorldChanges,
 };
 use canopy_plan::{Limits, Rate};
-use canopy_wire::{Address, Time};
+use canopy_wire::Time;
 use core::time::Duration;
 
 struct Bed {
@@ -145,7 +145,7 @@ fn the_nearest_relay_with_room_takes_whoever_enters() {
     assert_eq!(admitted.count(), 4);
     let grant = bed.enter(0, &[2], limits(9, 9)).unwrap().grant;
     assert_eq!(grant.budget.up_bits, Some(1000), "who asks again gets what it has");
-    assert_eq!(grant.address.unwrap().site(), 2);
+    assert_eq!((grant.address.unwrap().is_portable(), grant.site), (true, Some(2)), "there alone");
 }
 
 #[test]
@@ -402,8 +402,11 @@ fn a_world_is_changed_as_far_as_it_can_be_while_members_are_in() {
     let downlink = || WorldChanges { downlink: Some(Downlink::Group), ..WorldChanges::default() };
     let core = |core| WorldChanges { core: Some(core), ..WorldChanges::default() };
     set(&mut bed, downlink()).unwrap();
-    bed.enter(0, &[0], limits(700_000, 1000)).unwrap();
-    bed.enter(1, &[1], limits(700_000, 1000)).unwrap();
+    let members = [0, 1].map(|at| {
+        let near = [usize::from(at)];
+        let admission = bed.enter(at, &near, limits(700_000, 1000)).unwrap();
+        (admission.relay, admission.address)
+    });
     bed.exchange();
     let back = WorldChanges { downlink: Some(Downlink::Member), ..WorldChanges::default() };
     let refusal = set(&mut bed, back).unwrap_err().to_string();
@@ -421,7 +424,7 @@ fn a_world_is_changed_as_far_as_it_can_be_while_members_are_in() {
     assert_eq!((explained.members, explained.relays[0].relay), (2, root));
     // More than the link bears if all are in the core.
     set(&mut bed, core(Core::Center)).unwrap();
-    let at_root = Address::unicast(root.0, 64);
+    let (_, at_root) = members.into_iter().find(|(relay, _)| *relay == root).unwrap();
     let id = bed.controller.world(&world()).unwrap().id;
     bed.controller.modify(id, at_root, limits(2_000_000, 1000)).unwrap();
     let before: Vec<_> = bed.controller.accounts().collect();
@@ -459,9 +462,47 @@ fn whose_channel_breaks_stays_while_a_neighbour_hears_it_and_is_lost_at_once_if_
     assert!(
         bed.controller
             .members()
-            .filter(|m| m.relay() == RelayId(2))
+            .filter(|m| m.relay == RelayId(2))
             .all(|member| { member.state == canopy_control::MemberState::Resting })
     );
+}
+
+#[test]
+fn who_loses_its_relay_has_its_address_at_another_and_the_lost_one_says_nothing_of_it_any_more() {
+    let mut bed = Bed::new(3, 10_000_000, &[(0, 1, 1000), (1, 2, 1000), (2, 0, 1000)]);
+    let before = bed.enter(0, &[2], limits(1000, 1000)).unwrap();
+    let other = bed.enter(1, &[2], limits(1000, 1000)).unwrap();
+    bed.exchange();
+    bed.connected = 2;
+    (2..=3).for_each(|link| bed.set_link(link, [link as usize - 1, link as usize % 3], false));
+    let lost: Vec<Event> = (0..6).flat_map(|_| bed.exchange()).collect();
+    assert!(lost.contains(&Event::RelayLost(before.relay)), "{lost:?}");
+    // Nobody else gets what rests for it.
+    let newcomer = bed.enter(7, &[0], limits(1000, 1000)).unwrap();
+    assert!(![before.address, other.address].contains(&newcomer.address));
+    let after = bed.enter(0, &[2, 1], limits(1000, 1000)).unwrap();
+    assert_eq!((after.address, after.relay), (before.address, RelayId(2)));
+    assert_eq!(after.grant.site, Some(2), "its token is for the other relay");
+    let (world, address) = (after.world, after.address);
+    let events = bed.exchange();
+    assert!(events.contains(&Event::Admitted { world, address }), "{events:?}");
+    assert_eq!(bed.controller.audit(), Ok(()));
+    // The lost relay comes back, and is told that it has nothing.
+    bed.connected = 3;
+    (0..6).for_each(|_| _ = bed.exchange());
+    let held = bed.controller.held_by(world, [0; 16]).unwrap();
+    assert_eq!((held.address, held.relay), (address, RelayId(2)));
+    let is_its = |side: &RelaySide| {
+        let mut keys = side.items().keys();
+        keys.any(|key| matches!(key, ItemKey::Member(_, of) if *of == address))
+    };
+    let there: Vec<bool> = bed.relays.iter().map(|(_, side)| is_its(side)).collect();
+    assert_eq!(there, [false, true, false]);
+    // A controller that starts anew knows the same.
+    let settings = Settings::default();
+    let again = Controller::start(settings, Retry::default(), bed.now, &mut bed.storage).unwrap();
+    let held = again.held_by(world, [0; 16]).unwrap();
+    assert_eq!((held.address, held.relay, again.audit()), (address, RelayId(2), Ok(())));
 }
 
 #[test]

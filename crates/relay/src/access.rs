@@ -40,6 +40,8 @@ pub enum TokenRefusal {
     OtherWorld(String),
     /// The token grants nothing on the comtree.
     OtherComtree(Comtree),
+    /// The token is for relays of another site.
+    OtherSite(u16),
     /// A server has thrown the token's bearer out.
     ThrownOut,
 }
@@ -60,6 +62,9 @@ impl fmt::Display for TokenRefusal {
             TokenRefusal::OtherWorld(world) => write!(f, "its token is for the world {world:?}"),
             TokenRefusal::OtherComtree(Comtree(id)) => {
                 write!(f, "its token grants nothing on comtree {id}")
+            }
+            TokenRefusal::OtherSite(site) => {
+                write!(f, "its token is for relays of site {site}")
             }
             TokenRefusal::ThrownOut => f.write_str("a server has thrown its token's bearer out"),
         }
@@ -293,6 +298,7 @@ mod tests {
             grant: Grant {
                 world: "main".to_owned(),
                 address: None,
+                site: None,
                 comtrees: vec![comtree],
                 budget: canopy_token::Budget::default(),
                 roles: Vec::new(),

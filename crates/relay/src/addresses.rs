@@ -138,13 +138,16 @@ impl AddressPool {
         is_free
     }
 
-    /// Whether a participant of a site may have an address, in the range of newcomers or beyond it.
+    /// Whether a participant at a relay of a site may have an address that a token names: one of that
+    /// site, in the range of newcomers or beyond it, or a portable one.
     pub(crate) fn may_have(site: u16, address: Address) -> bool {
-        address.site() == site & 0x7fff && address.endpoint() >= FIRST_ENDPOINT
+        let is_of_site = Address::unicast(site, address.endpoint()) == address;
+        (is_of_site || address.is_portable()) && address.endpoint() >= FIRST_ENDPOINT
     }
 
     /// Takes this very address for whom a token names it, even if it rests for another. Nobody may
-    /// have it. False if it is not this thread's to give.
+    /// have it. False if it is not this thread's to give. A portable address is nobody's without a
+    /// token, so it needs no rest here, and no ticket brings it back.
     pub(crate) fn take_pinned(&mut self, address: Address) -> bool {
         let endpoint = address.endpoint();
         let is_here = Self::may_have(self.site, address)
@@ -190,7 +193,7 @@ impl AddressPool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use canopy_wire::Comtree;
+    use canopy_wire::{Comtree, PORTABLE_SITES};
 
     const ALICE: Owner = 1;
     const BOB: Owner = 2;
@@ -286,6 +289,25 @@ mod tests {
         assert_eq!(pool.take(seconds(9999)), Err(NoAddress::AllTaken));
         let foreign = [address(63), Address::unicast(6, 65), Address(1 << 31 | 65)];
         assert!(foreign.iter().all(|address| !pool.take_pinned(*address)));
+    }
+
+    #[test]
+    fn a_portable_address_is_taken_by_a_token_alone_and_by_the_thread_whose_remainder_it_has() {
+        let portable = |endpoint| Address::unicast(*PORTABLE_SITES.start(), endpoint);
+        for thread in 0..3 {
+            let mut pool = pool(64..=300, Share { thread, threads: 3, ..ALONE });
+            for endpoint in [64, 65, 66, 9000, u16::MAX] {
+                let is_here = endpoint % 3 == thread;
+                assert_eq!(pool.take_pinned(portable(endpoint)), is_here, "{endpoint}");
+                pool.give_back(Time::ZERO, portable(endpoint), ALICE);
+                // A ticket says only whose it was at one relay.
+                assert!(!pool.take_this(Time::ZERO, portable(endpoint), ALICE), "{endpoint}");
+            }
+            assert!(!pool.take_pinned(portable(63)), "such numbers are relays'");
+            let given: Vec<_> = core::iter::from_fn(|| pool.take(seconds(9999)).ok()).collect();
+            assert_eq!(given.len(), 79, "all of the range are left");
+            assert!(given.iter().all(|address| !address.is_portable()), "{given:?}");
+        }
     }
 
     #[test]

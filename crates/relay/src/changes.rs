@@ -6,7 +6,7 @@ use crate::meters::Budget;
 use crate::thin::Down;
 use canopy_session::{Keyring, MAX_LINKS, PublicKey};
 use canopy_token::UnixTime;
-use canopy_wire::{Address, Comtree, Path, Time};
+use canopy_wire::{Address, Comtree, PORTABLE_SITES, Path, Time};
 use core::net::IpAddr;
 use std::sync::Arc;
 
@@ -74,7 +74,8 @@ pub struct BranchConfig {
     pub id: BranchId,
     /// What the neighbour is to this relay.
     pub role: BranchRole,
-    /// The neighbour's site on the comtree. The relays of a site are a subtree (Forest §3.2).
+    /// The neighbour's site on the comtree, which is not portable. The relays of a site are a subtree
+    /// (Forest §3.2).
     pub site: u16,
 }
 
@@ -228,6 +229,8 @@ pub enum Refusal {
     /// Another branch leads to that site already, which is not this relay's own: the site's relays
     /// would not be a subtree, and nobody could tell which way leads to whom.
     SiteDivided(Comtree, u16),
+    /// A relay cannot have a portable site: its addresses may be at any relay.
+    PortableSite(Comtree, u16),
     /// Nobody has the address on that comtree.
     UnknownAddress(Comtree, Address),
     /// As many addresses are muted as can be.
@@ -279,6 +282,11 @@ impl core::fmt::Display for Refusal {
                 f,
                 "on comtree {id} another branch leads to site {site} already; join the relays of \
                  that site with each other, or give one of them a site of its own"
+            ),
+            Refusal::PortableSite(Comtree(id), site) => write!(
+                f,
+                "on comtree {id} site {site} is portable, and no relay's own; choose one below {}",
+                PORTABLE_SITES.start()
             ),
             Refusal::UnknownAddress(Comtree(id), address) => {
                 write!(

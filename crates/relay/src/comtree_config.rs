@@ -16,7 +16,8 @@ pub const MAX_COMTREES: usize = 1024;
 pub struct ComtreeConfig {
     /// Which.
     pub comtree: Comtree,
-    /// The site of the relay and of its participants on this comtree, at most 15 bits.
+    /// The site of the relay and of its participants on this comtree, at most 15 bits and not portable
+    /// ([`PORTABLE_SITES`](canopy_wire::PORTABLE_SITES)).
     pub site: u16,
     /// The endpoint numbers that participants get, from [`FIRST_ENDPOINT`] on: those below are the
     /// relay's own.

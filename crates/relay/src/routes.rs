@@ -1,6 +1,7 @@
 //! Which way leads to whom (Forest §3.1–3.2): learned from what passes, in two levels. An endpoint of
-//! the relay's own site has a route of its own; all of another site have one together. Bounded,
-//! shared out by comtree, soft state: what nothing came from for a while is forgotten.
+//! the relay's own site or of a portable one has a route of its own; all of another site have one
+//! together. Bounded, shared out by comtree, soft state: what nothing came from for a while is
+//! forgotten.
 
 use crate::index::{ComtreeIndex, NONE, PortIndex};
 use crate::shares::Shares;
@@ -19,8 +20,26 @@ const NEVER: u32 = u32::MAX;
 pub(crate) struct Way {
     /// A branch, or another data thread.
     pub(crate) port: PortIndex,
+    /// What is behind it.
+    pub(crate) leads: Leads,
+}
+
+/// How a way goes on behind a branch, or behind another data thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leads {
+    /// Over a branch of the tree.
+    OverTree,
+    /// Over a branch to a core peer.
+    ToCorePeer,
+    /// To a participant with a portable address, whom the other data thread serves.
+    ToParticipant,
+}
+
+impl Way {
     /// Whether the branch, here or at the other data thread, is to a core peer.
-    pub(crate) is_core_peer: bool,
+    pub(crate) fn is_core_peer(self) -> bool {
+        self.leads == Leads::ToCorePeer
+    }
 }
 
 /// The way to an endpoint or to a site.
@@ -28,7 +47,8 @@ pub(crate) struct Way {
 pub(crate) struct Route {
     pub(crate) comtree: Comtree,
     comtree_index: ComtreeIndex,
-    /// An endpoint of the relay's own site; or endpoint 0 of another site, for all of it.
+    /// An endpoint of the relay's own site or of a portable one; or endpoint 0 of another site, for all of
+    /// it.
     pub(crate) to: Address,
     pub(crate) way: Way,
     /// When something came from there last, in deciseconds; [`NEVER`] if another data thread knows.
@@ -90,6 +110,11 @@ impl Routes {
 
     pub(crate) fn len(&self) -> u32 {
         self.swept.len() as u32
+    }
+
+    /// Whether a comtree has no room for another.
+    pub(crate) fn is_full(&self, comtree: ComtreeIndex) -> bool {
+        !self.room.has_room(comtree)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Route> {
@@ -244,7 +269,7 @@ mod tests {
     const COMTREE: (Comtree, ComtreeIndex) = (Comtree(7), 0);
 
     fn over(port: PortIndex) -> Way {
-        Way { port, is_core_peer: false }
+        Way { port, leads: Leads::OverTree }
     }
 
     #[test]

@@ -9,6 +9,7 @@
 
 use crate::log::{Entry, Found, LogReader, LogWriter, MAX_READERS, MAX_WORDS, log, memory};
 use crate::pending::Update;
+use crate::routes::Leads;
 use crate::told::{Told, decode, encode, pack, unpack};
 use canopy_wire::{Address, Comtree, Flags, Lane, Level, MAX_DATAGRAM, MAX_UPDATE, Weight};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -193,7 +194,7 @@ impl Siblings {
         &mut self,
         comtree: Comtree,
         to: Address,
-        leads: Option<bool>,
+        leads: Option<Leads>,
     ) -> bool {
         self.write(Told::Route { comtree, to, leads }, self.others(), URGENT_WORDS)
     }

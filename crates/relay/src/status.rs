@@ -74,7 +74,7 @@ pub enum Via {
 pub struct RouteStatus {
     /// The comtree.
     pub comtree: Comtree,
-    /// An endpoint of the relay's own site; or any address of another site, with endpoint 0.
+    /// An endpoint of the relay's own site or of a portable one; or any address of another site, with endpoint 0.
     pub to: Address,
     /// The way there.
     pub via: Via,

@@ -197,11 +197,11 @@ impl Succession {
     }
 
     /// An update passes. False if it has passed before.
-    pub(crate) fn pass(&mut self, src: Address, series: u16) -> bool {
+    pub(crate) fn pass(&mut self, now: Time, src: Address, series: u16) -> bool {
         if self.seen.len() >= MOST_PUBLISHERS && !self.seen.contains_key(&src) {
             return true;
         }
-        self.seen.entry(src).or_insert_with(|| Seen::before(series)).pass(series)
+        self.seen.entry(src).or_insert_with(|| Seen::before(now, series)).pass(now, series)
     }
 
     /// Keeps what the next parent has brought, or what is to go up. False if there is no room.
@@ -279,17 +279,30 @@ struct Seen {
     newest: u16,
     /// That and those before it, a bit for each.
     passed: u64,
+    /// When the last of them did.
+    at: Time,
 }
 
 /// What is so far behind is of a publisher that counts anew.
 const ANEW: u16 = 4096;
+/// So is what comes after so long a silence: whoever comes back has its address again, and begins with its
+/// first number. A copy over the other branch is not as late.
+const SILENCE: Duration = Duration::from_secs(1);
 
 impl Seen {
-    fn before(series: u16) -> Seen {
-        Seen { newest: series.wrapping_sub(1), passed: 0 }
+    fn before(now: Time, series: u16) -> Seen {
+        Seen { newest: series.wrapping_sub(1), passed: 0, at: now }
     }
 
-    fn pass(&mut self, series: u16) -> bool {
+    fn pass(&mut self, now: Time, series: u16) -> bool {
+        let is_new = self.takes(now, series);
+        if is_new {
+            self.at = now;
+        }
+        is_new
+    }
+
+    fn takes(&mut self, now: Time, series: u16) -> bool {
         let ahead = series.wrapping_sub(self.newest);
         if (1..=u16::MAX / 2).contains(&ahead) {
             self.passed = self.passed.checked_shl(ahead.into()).unwrap_or(0) | 1;
@@ -297,8 +310,8 @@ impl Seen {
             return true;
         }
         let behind = self.newest.wrapping_sub(series);
-        if behind > ANEW {
-            *self = Seen { newest: series, passed: 1 };
+        if behind > ANEW || now.since(self.at) > SILENCE {
+            (self.newest, self.passed) = (series, 1);
             return true;
         }
         let bit = 1_u64.checked_shl(behind.into()).unwrap_or(0);
@@ -314,14 +327,28 @@ mod tests {
 
     #[test]
     fn each_number_passes_once_in_whatever_order_it_comes() {
-        let mut seen = Seen::before(u16::MAX);
+        let now = Time::from_millis(1);
+        let mut seen = Seen::before(now, u16::MAX);
         for series in [u16::MAX, 2, 0, 1, 60, 3, 66] {
-            assert!(seen.pass(series), "{series}");
-            assert!(!seen.pass(series), "{series} again");
+            assert!(seen.pass(now, series), "{series}");
+            assert!(!seen.pass(now, series), "{series} again");
         }
         // Too far behind to tell.
-        assert!(!seen.pass(1) && !seen.pass(u16::MAX - 9));
+        assert!(!seen.pass(now, 1) && !seen.pass(now, u16::MAX - 9));
         // But not if it is so far that somebody else counts there.
-        assert!(seen.pass(30_000) && seen.pass(20_000) && !seen.pass(20_000));
+        assert!(seen.pass(now, 30_000) && seen.pass(now, 20_000) && !seen.pass(now, 20_000));
+    }
+
+    #[test]
+    fn who_comes_back_with_its_address_counts_anew_after_a_second() {
+        let at = |ms: u64| Time::from_millis(ms);
+        let mut seen = Seen::before(at(0), 500);
+        assert!((500..600).all(|series| seen.pass(at(10), series)));
+        // What the other parent brings may be as late.
+        assert!(!seen.pass(at(900), 599) && !seen.pass(at(1010), 500));
+        for series in 0..100 {
+            assert!(seen.pass(at(1011), series), "{series}");
+            assert!(!seen.pass(at(1500), series), "{series} again");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! What a data thread tells the others beside updates, and its form in the control log.
 
 use crate::access::TokenId;
+use crate::routes::Leads;
 use crate::tree::Reach;
 use canopy_session::{Holder, Proof};
 use canopy_wire::{
@@ -40,9 +41,9 @@ pub(crate) enum Told<'a> {
     Gone { comtree: Comtree, sender: Address, address: Address },
     /// What branches of a comtree it has from now on.
     Reach { comtree: Comtree, reach: Reach },
-    /// The way to an endpoint, or to a site, leads to it from now on, and to a core peer or not; or does
-    /// so no more.
-    Route { comtree: Comtree, to: Address, leads: Option<bool> },
+    /// The way to an endpoint, or to a site, leads to it from now on, and from there on so; or does so
+    /// no more.
+    Route { comtree: Comtree, to: Address, leads: Option<Leads> },
     /// An answer for whoever asked for a route, to be sent on over a branch there.
     RouteReply { comtree: Comtree, reply: RouteReply },
 }
@@ -139,7 +140,12 @@ pub(crate) fn encode(told: &Told<'_>) -> ([u64; MOST_CONTROL_WORDS], usize) {
             2
         }
         Told::Route { comtree, to, leads } => {
-            let leads = leads.map_or(0, |is_core_peer| 1 + u64::from(is_core_peer));
+            let leads = match leads {
+                None => 0,
+                Some(Leads::OverTree) => 1,
+                Some(Leads::ToCorePeer) => 2,
+                Some(Leads::ToParticipant) => 3,
+            };
             words[0] = ROUTE | leads << 8 | u64::from(comtree.0) << 32;
             words[1] = to.0.into();
             2
@@ -214,7 +220,12 @@ pub(crate) fn decode<'a>(words: &[u64], bytes: &'a mut [u8]) -> Option<Told<'a>>
         }
         REACH => Some(Told::Reach { comtree, reach: Reach((head >> 8) as u8) }),
         ROUTE => {
-            let leads = (head >> 8 & 3).checked_sub(1).map(|is_core_peer| is_core_peer == 1);
+            let leads = match head >> 8 & 3 {
+                0 => None,
+                1 => Some(Leads::OverTree),
+                2 => Some(Leads::ToCorePeer),
+                _ => Some(Leads::ToParticipant),
+            };
             Some(Told::Route { comtree, to: Address(value as u32), leads })
         }
         ROUTE_REPLY => {
@@ -311,9 +322,11 @@ mod tests {
             Told::Interest { comtree, group: Group::new(3), wanted: None },
             Told::Gone { comtree, sender: Address(u32::MAX), address: Address(7) },
             Told::Reach { comtree, reach: Reach(7) },
-            Told::Route { comtree, to: Address(u32::MAX >> 1), leads: Some(true) },
-            Told::Route { comtree, to: Address(0), leads: None },
         ];
+        let leads = [Leads::OverTree, Leads::ToCorePeer, Leads::ToParticipant].map(Some);
+        for leads in leads.into_iter().chain([None]) {
+            all.push(Told::Route { comtree, to: Address(u32::MAX >> 1), leads });
+        }
         for is_there in [false, true] {
             let (to, about) = (Address(u32::MAX >> 1), Address(9));
             let reply = RouteReply { to, about, is_there, hops: u8::MAX };

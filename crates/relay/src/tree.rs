@@ -197,6 +197,11 @@ impl Tree {
         }
     }
 
+    /// What an address may be behind that has a route of its own: a portable one is anywhere.
+    pub(crate) fn may_lead_to(address: Address) -> Reach {
+        if address.is_portable() { Reach::BRANCHES } else { Reach::SITE }
+    }
+
     /// Whether any data thread of the relay has this.
     pub(crate) fn has_anywhere(&self, reach: Reach) -> bool {
         self.reach.has(reach) || self.siblings_with(reach) != 0

@@ -269,6 +269,7 @@ fn issue(
         grant: Grant {
             world: "main".to_owned(),
             address: None,
+            site: None,
             comtrees: vec![grant],
             budget: Budget::default(),
             roles: Vec::new(),

@@ -19,6 +19,10 @@ pub struct Grant {
     /// The one unicast address that the bearer gets; any free one if it is not named.
     #[serde(rename = "addr", default, skip_serializing_if = "Option::is_none", with = "address")]
     pub address: Option<Address>,
+    /// The one site whose relays let the bearer in; those of all sites if it is not named. So whoever
+    /// gives out portable addresses says at which relay one holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<u16>,
     /// What is granted on each comtree; nothing on others.
     pub comtrees: Vec<ComtreeGrant>,
     /// How much the bearer may send and be sent.
@@ -121,6 +125,9 @@ impl Grant {
         }
         if ceiling.address.is_some() && self.address != ceiling.address {
             return Err("another address".to_owned());
+        }
+        if ceiling.site.is_some() && self.site != ceiling.site {
+            return Err("another site".to_owned());
         }
         for grant in &self.comtrees {
             let Some(most) = ceiling.on(grant.comtree) else {

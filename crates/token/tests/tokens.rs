@@ -22,6 +22,7 @@ fn grant() -> Grant {
     Grant {
         world: "lobby".to_owned(),
         address: None,
+        site: None,
         comtrees: vec![ComtreeGrant {
             comtree: Comtree(7),
             publish: groups(&["0-4095"], 0),

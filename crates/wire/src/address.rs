@@ -1,7 +1,12 @@
 //! Addresses inside a comtree (Forest §3.2).
 
 use core::fmt;
+use core::ops::RangeInclusive;
 use core::str::FromStr;
+
+/// The portable sites. An endpoint of one may be at any relay of its comtree, so that whoever has the
+/// address keeps it when it comes to another relay. No relay has such a site itself.
+pub const PORTABLE_SITES: RangeInclusive<u16> = 0x7000..=0x7fff;
 
 /// A comtree's identifier: flat, global, without meaning in its bits (Forest §3.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,6 +54,11 @@ impl Address {
     /// The site of a unicast address.
     pub const fn site(self) -> u16 {
         (self.0 >> 16) as u16 & 0x7fff
+    }
+
+    /// Whether this is a unicast address of a portable site.
+    pub const fn is_portable(self) -> bool {
+        !self.is_group() && self.site() >= *PORTABLE_SITES.start()
     }
 
     /// The endpoint of a unicast address.
@@ -142,6 +152,21 @@ mod tests {
         assert!(!address.is_group());
         assert_eq!((address.site(), address.endpoint()), (0x7fff, 9));
     }
+
+    #[test]
+    fn the_last_sites_are_portable_and_groups_are_of_no_site() {
+        let is_portable = |site| Address::unicast(site, 64).is_portable();
+        assert_eq!(
+            [0, 1, 28_671, 28_672, 32_767].map(is_portable),
+            [false, false, false, true, true]
+        );
+        assert!(!Address::UNSPECIFIED.is_portable());
+        assert!(!Group::new(Group::MAX).address().is_portable());
+        // The top bit of a site is ignored.
+        assert!(is_portable(0xf000));
+        assert!(PORTABLE_SITES.contains(&0x7fff) && !PORTABLE_SITES.contains(&0x6fff));
+    }
+
     #[test]
     fn a_number_too_large_for_a_group_is_refused() {
         assert_eq!(Group::try_from(Group::MAX), Ok(Group::new(Group::MAX)));

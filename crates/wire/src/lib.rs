@@ -32,7 +32,7 @@ mod subscribe;
 mod time;
 mod weight;
 
-pub use address::{Address, Comtree, Group, Level, NoSuchGroup};
+pub use address::{Address, Comtree, Group, Level, NoSuchGroup, PORTABLE_SITES};
 pub use busy::Busy;
 pub use datagram::{
     CLEAR_LEN, HEADER_LEN, MAX_DATAGRAM, MAX_UPDATE, SAFE_DATAGRAM, SEAL_LEN, VERSION,

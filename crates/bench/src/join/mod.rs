@@ -271,6 +271,7 @@ impl Applicant {
             grant: Grant {
                 world: WORLD.to_owned(),
                 address: None,
+                site: None,
                 comtrees: vec![ComtreeGrant {
                     comtree: COMTREE,
                     publish: Scope::everything(),

@@ -230,11 +230,9 @@ impl Joins {
                     return self.sign(right, client_key, admission, joined);
                 }
                 Ok(Ok(Outcome::Refused(why))) => return Err(why.into()),
-                Ok(Ok(Outcome::Left)) => {
-                    let what = "the member was sent away while it joined";
-                    return Err(Problem::new(409, what, &place, "ask again"));
-                }
-                Ok(Ok(Outcome::Unknown)) => {}
+                // Perhaps from the place that it had before under the same address. Who was sent away is
+                // refused when it is asked for again.
+                Ok(Ok(Outcome::Left | Outcome::Unknown)) => {}
                 Ok(Err(_)) => return Err(stopped("the controller has stopped")),
                 Err(_) => {
                     let what = format!("it did not answer within {} s", PATIENCE.as_secs());

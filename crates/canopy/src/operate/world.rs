@@ -19,10 +19,10 @@ use std::process::ExitCode;
 /// Worlds: shared spaces, which the controller places on relays.
 #[derive(Args)]
 #[command(after_help = "For example:\n  \
-    canopy world create lobby --channel chat=0-4095\n                                  \
+    canopy world create lobby --channel chat=0-4095\n                                     \
     a world with a channel of 4096 groups\n  \
-    canopy world show lobby --why   its trees, and why they are so\n  \
-    canopy world kick lobby 1.64    sends a member away\n\n\
+    canopy world show lobby --why      its trees, and why they are so\n  \
+    canopy world kick lobby 28672.64   sends a member away\n\n\
     The controller is found by its folder (--controller-dir), or by --api and CANOPY_API_SECRET.")]
 pub(crate) struct WorldCommand {
     #[command(subcommand)]
@@ -183,7 +183,7 @@ struct KickCommand {
     /// The world's name
     #[arg(value_name = "NAME")]
     name: String,
-    /// The member's address, such as 1.64
+    /// The member's address, such as 28672.64
     #[arg(value_name = "ADDRESS")]
     address: String,
     /// For so many seconds it may not come back

@@ -5,6 +5,7 @@ use super::sources::Sources;
 use anyhow::bail;
 use canopy_relay::{ADDRESS_REST, Budget, Budgets, GateLimits, PathShare, TableLimits};
 use canopy_session::SessionLimits;
+use canopy_wire::PORTABLE_SITES;
 use clap::Args;
 use std::time::Duration;
 
@@ -335,8 +336,8 @@ pub(super) fn millis(
 pub(super) const MOST_BITS: u64 = 1_000_000_000_000;
 /// The most updates a second that can be meant.
 pub(super) const MOST_PACKETS: u64 = 1_000_000_000;
-/// The highest site.
-pub(super) const MAX_SITE: u64 = 0x7fff;
+/// The highest site that a relay may have. Those above are portable, and no relay's.
+pub(super) const MAX_SITE: u64 = *PORTABLE_SITES.start() as u64 - 1;
 
 /// What participants may send, and be sent.
 pub(super) fn check_budgets(sources: &Sources) -> anyhow::Result<Budgets> {

@@ -1,6 +1,7 @@
 //! A controller and its relays as processes: what they carry, and what becomes of it when one is killed.
 
 use crate::support::{Server, canopy, round_trace, run};
+use canopy_client::{Client, Event, Participant};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -309,6 +310,77 @@ fn a_world_moves_off_its_root_that_drains_and_loses_no_update() {
     cluster.ask("DELETE", "/v1/relays/r2", &Value::Null);
     drop(input);
     sender.wait().unwrap();
+}
+
+/// What the client is told next that it was not told before, if it is this.
+async fn event(client: &Client, is: impl Fn(&Event) -> bool) -> Event {
+    let next = async {
+        loop {
+            let event = client.next_event().await.expect("it is in the world");
+            if is(&event) {
+                return event;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, next).await.expect("it is told in time")
+}
+
+/// One sends another something until it has come, and the other answers.
+async fn reach_each_other(one: &Client, other: &Client, to: Participant, text: &str) {
+    let began = Instant::now();
+    let update = loop {
+        assert!(began.elapsed() < PATIENCE, "{text:?} never came");
+        one.send_to(to, text.as_bytes()).unwrap();
+        let soon = tokio::time::timeout(Duration::from_millis(100), other.recv());
+        if let Ok(update) = soon.await {
+            break update.expect("it is in the world");
+        }
+    };
+    assert_eq!((&update.payload[..], update.group), (text.as_bytes(), None));
+    other.reply_to(&update, b"I am here").unwrap();
+    let answered = async {
+        loop {
+            let answer = one.recv().await.expect("it is in the world");
+            if answer.payload[..] == *b"I am here" {
+                return answer.from;
+            }
+        }
+    };
+    let from = tokio::time::timeout(PATIENCE, answered).await.expect("it is answered");
+    assert_eq!(from, to, "it speaks under the name by which it is known");
+}
+
+#[tokio::test]
+async fn whose_relay_is_killed_has_its_address_at_another_and_is_reached_there() {
+    let cluster = Cluster::start();
+    let mut relays: Vec<_> = ["r1", "r2", "r3"].map(|name| (name, cluster.relay(name))).into();
+    cluster.until_relays_are(&["up", "up", "up"]);
+    cluster.ask("POST", "/v1/worlds", &json!({ "name": "w" }));
+    let join = || {
+        let key = cluster.key.parse().unwrap();
+        // Unmeasured: the relays are taken in turn, by their free places.
+        Client::join(cluster.listen, key, "w").measure(Duration::ZERO).connect()
+    };
+    let (one, other) = (join().await.unwrap(), join().await.unwrap());
+    assert_ne!(one.relay(), other.relay());
+    let before = other.participant().unwrap();
+    reach_each_other(&one, &other, before, "before").await;
+
+    let at = relays.iter().position(|(_, relay)| relay.address("relay") == other.relay());
+    let (killed, relay) = relays.swap_remove(at.unwrap());
+    // The first is told, and so are the ways that others know.
+    while other.try_next_event().is_some() {}
+    relay.kill();
+    let connected = event(&other, |event| matches!(event, Event::Connected { .. })).await;
+    let Event::Connected { participant, kept_address, .. } = connected else { unreachable!() };
+    assert_eq!((participant, kept_address), (before, true));
+    reach_each_other(&one, &other, before, "after").await;
+    let member = cluster.ask("GET", "/v1/worlds/w/members?most=9", &Value::Null);
+    let of = member["members"].as_array().unwrap().clone();
+    let of = of.iter().find(|of| of["address"] == before.to_string()).unwrap();
+    assert!(of["relay"] != killed && of["state"] == "held", "{of}");
+    one.leave().await;
+    other.leave().await;
 }
 
 #[test]

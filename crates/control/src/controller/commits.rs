@@ -153,6 +153,8 @@ impl Controller {
         let world = self.state.comtrees.get(&comtree).map(|running| running.world);
         if let (Some(world), Item::Member { address, .. }) = (world, &item) {
             self.admitting.entry((world, *address)).or_default().insert(comtree);
+            // It may have had the address before, and what it had is not waited for any more.
+            self.leaving.remove(&(world, *address));
         }
         // A controller that has just started hears of members that wait here, and are there.
         if let Some(agent) = self.agents.get_mut(&relay) {
@@ -167,13 +169,14 @@ impl Controller {
         }
         match self.state.comtrees.get(&comtree).map(|running| running.world) {
             Some(world) => {
+                self.changes += 1;
                 self.admitting.remove(&(world, address));
-                self.leaving.entry((world, address)).or_default().insert(comtree);
+                self.leaving.entry((world, address)).or_default().insert(comtree, self.changes);
             }
             // The world is gone since, with the last that it had at a relay that was given up.
             None => self.admitting.retain(|(_, of), on| *of != address || !on.contains(&comtree)),
         }
-        self.want(relay, member_key(comtree, address), 0, None);
+        self.want(relay, member_key(comtree, address), self.changes, None);
     }
 
     /// What waits for a comtree goes on, if it can.

@@ -71,14 +71,22 @@ impl Controller {
                 self.member_is_there(comtree, address, relay);
             }
             (ItemKey::Member(comtree, address), Ok(())) => {
-                self.member_is_gone(now, comtree, address);
+                self.member_is_gone(now, comtree, address, version);
             }
             (ItemKey::Member(comtree, address), Err(why)) => {
-                if is_there {
+                if is_there && self.serves(relay, comtree, address) {
                     self.reject(comtree, address, relay, why);
                 }
             }
         }
+    }
+
+    /// Whether what a relay says of a member concerns the place that it has now. It may have had the same
+    /// address at another relay, whose answers come late.
+    fn serves(&self, relay: RelayId, comtree: Comtree, address: Address) -> bool {
+        let world = self.state.comtrees.get(&comtree).map(|running| running.world);
+        let member = world.and_then(|world| self.state.members.get(&(world, address)));
+        member.is_some_and(|member| member.relay == relay)
     }
 
     fn member_is_there(&mut self, comtree: Comtree, address: Address, relay: RelayId) {
@@ -91,7 +99,7 @@ impl Controller {
         let Some(world) = self.state.comtrees.get(&comtree).map(|running| running.world) else {
             return;
         };
-        if has_more {
+        if has_more || !self.serves(relay, comtree, address) {
             return;
         }
         let Some(left) = self.admitting.get_mut(&(world, address)) else { return };
@@ -114,16 +122,19 @@ impl Controller {
     fn is_in_force(&self, world: WorldId, address: Address) -> bool {
         let member = self.state.members.get(&(world, address));
         let Some((member, of)) = member.zip(self.state.worlds.get(&world)) else { return false };
-        let Some(agent) = self.agents.get(&member.relay()) else { return false };
+        let Some(agent) = self.agents.get(&member.relay) else { return false };
         of.comtrees.iter().all(|comtree| agent.wants(&State::member_item(*comtree, member)))
     }
 
-    fn member_is_gone(&mut self, now: Time, comtree: Comtree, address: Address) {
+    fn member_is_gone(&mut self, now: Time, comtree: Comtree, address: Address, version: u64) {
         let Some(world) = self.state.comtrees.get(&comtree).map(|running| running.world) else {
             return;
         };
         let Some(left) = self.leaving.get_mut(&(world, address)) else { return };
-        left.remove(&comtree);
+        // It may have come again since, here or at another relay, and left again: that is yet to be said.
+        if left.get(&comtree).is_some_and(|last| *last <= version) {
+            left.remove(&comtree);
+        }
         if left.is_empty() {
             self.leaving.remove(&(world, address));
             let mut op = Op::default();
@@ -237,5 +248,97 @@ impl Controller {
                 self.ops.push_back(op);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::Agent;
+    use crate::storage::{MemoryStorage, Storage};
+    use crate::{Core, Downlink, Enter, MemberState, Mode, Name, NewRelay, NewWorld, Retry};
+    use canopy_plan::{Limits, Rate};
+
+    const NOW: Time = Time::from_millis(1000);
+
+    fn commit(controller: &mut Controller, storage: &mut MemoryStorage) {
+        while let Some(batch) = controller.poll_commit(NOW) {
+            controller.handle_commit(NOW, storage.commit(&batch)).unwrap();
+        }
+    }
+
+    /// Two relays that are joined, and a world.
+    fn two_relays(controller: &mut Controller) -> [RelayId; 2] {
+        let rate = Rate { bits: 1e9, packets: 1e9 };
+        let relays = [1, 2].map(|number: u8| {
+            let name = Name::new(&format!("r{number}")).unwrap();
+            let (native, uplink) =
+                (([127, 0, 0, 1], 9).into(), Limits { send: rate, receive: rate });
+            let new = NewRelay { name, key: [number; 32], native, uplink, places: 9 };
+            let id = controller.register(NOW, new).unwrap();
+            controller.found(id);
+            id
+        });
+        controller.add_link(relays, rate, 1).unwrap();
+        let few = Rate { bits: 1.0, packets: 1.0 };
+        let world = NewWorld {
+            name: Name::new("w").unwrap(),
+            comtrees: 1,
+            channels: Vec::new(),
+            levels: 1,
+            mode: Mode::Immediate,
+            downlink: Downlink::Member,
+            default: Limits { send: few, receive: few },
+            core: Core::Center,
+        };
+        controller.create_world(world).unwrap();
+        relays
+    }
+
+    #[test]
+    fn what_a_former_relay_says_late_ends_no_place_at_another() {
+        let mut storage = MemoryStorage::default();
+        let mut controller =
+            Controller::start(Settings::default(), Retry::default(), NOW, &mut storage).unwrap();
+        let relays = two_relays(&mut controller);
+        let mut enter = |relay: RelayId| {
+            let (world, owner) = (Name::new("w").unwrap(), [7; 16]);
+            let ask = Enter { world, owner, limits: None, measured: vec![(relay, 1)] };
+            let admission = controller.enter(NOW, &ask).unwrap();
+            if relay == relays[0] {
+                controller.give_up_members(NOW, relay);
+            }
+            commit(&mut controller, &mut storage);
+            admission
+        };
+        let [before, after] = relays.map(&mut enter);
+        let (world, address, comtree) = (after.world, after.address, after.comtrees[0]);
+        assert_eq!((before.address, after.relay), (address, relays[1]));
+        // Nobody has anything more to be told.
+        let silent = |of: &RelayId| (*of, Agent::new(*of, 1, Retry::default(), NOW));
+        controller.agents = relays.iter().map(silent).collect();
+        let says = |controller: &mut Controller, relay, is_there: bool, result| {
+            let key = ItemKey::Member(comtree, address);
+            // The ends of both places are counted.
+            let version = if relay == relays[1] { controller.changes } else { 1 };
+            controller.settle(NOW, relay, Settled { key, version, is_there, result });
+            let member = controller.state.members.get(&(world, address)).unwrap();
+            (member.state, core::iter::from_fn(|| controller.poll_event()).last())
+        };
+        while controller.poll_event().is_some() {}
+        controller.rollouts.clear();
+        // It let it in, or not, before it was lost.
+        let [former, present] = relays;
+        let refused = says(&mut controller, former, true, Err("full".to_owned()));
+        assert_eq!(refused, (MemberState::Held, None));
+        assert_eq!(says(&mut controller, former, true, Ok(())), (MemberState::Held, None));
+        let admitted = Some(Event::Admitted { world, address });
+        assert_eq!(says(&mut controller, present, true, Ok(())), (MemberState::Held, admitted));
+        // It has sent it away, while the present one is still to be told to.
+        controller.leave(world, address).unwrap();
+        commit(&mut controller, &mut storage);
+        assert_eq!(says(&mut controller, former, false, Ok(())).0, MemberState::Leaving);
+        assert_eq!(says(&mut controller, present, false, Ok(())).0, MemberState::Resting);
+        assert_eq!(controller.audit(), Ok(()));
     }
 }

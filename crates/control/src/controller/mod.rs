@@ -56,7 +56,7 @@ pub struct Controller {
     retry: Retry,
     agents: BTreeMap<RelayId, Agent>,
     rollouts: Rollouts,
-    /// How many changes of comtrees were told to relays.
+    /// How many changes of comtrees, and how many members' ends, were told to relays.
     changes: u64,
     lost: BTreeSet<RelayId>,
     /// Relays that were taken away, and are still told so.
@@ -67,8 +67,8 @@ pub struct Controller {
     committing: Option<Vec<Effect>>,
     /// Members that a relay is about to let in, and on which comtrees.
     admitting: BTreeMap<(WorldId, Address), BTreeSet<Comtree>>,
-    /// Members that a relay is about to send away.
-    leaving: BTreeMap<(WorldId, Address), BTreeSet<Comtree>>,
+    /// Members that a relay is about to send away: the numbers of their ends, by comtree.
+    leaving: BTreeMap<(WorldId, Address), BTreeMap<Comtree, u64>>,
     events: VecDeque<Event>,
     next_review: Time,
     next_moves: Time,

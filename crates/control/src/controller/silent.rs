@@ -110,7 +110,7 @@ impl Controller {
             .state
             .members
             .values()
-            .filter(|member| member.relay() == relay && member.state != MemberState::Resting);
+            .filter(|member| member.relay == relay && member.state != MemberState::Resting);
         for (world, address) in there.map(|m| (m.world, m.address)).collect::<Vec<_>>() {
             let mut op = Op::default();
             self.state.give_up(&mut op, now, world, address);

@@ -68,7 +68,7 @@ impl Sim {
         for (world, address) in &self.admitted {
             let member = controller.members().find(|m| m.world == *world && m.address == *address);
             let Some(member) = member.filter(|m| m.state == MemberState::Held) else { continue };
-            let side = self.relays.iter().find(|relay| relay.id == member.relay()).unwrap();
+            let side = self.relays.iter().find(|relay| relay.id == member.relay).unwrap();
             let items = side.side.as_ref().unwrap().items();
             let is_there = |key: &ItemKey| matches!(key, ItemKey::Member(_, of) if of == address);
             assert!(items.keys().any(is_there), "who was admitted and has not left is served");
@@ -80,7 +80,7 @@ impl Sim {
         self.advance(self.now + SETTINGS.lease + SETTINGS.lease + SETTINGS.rest + SETTINGS.rest);
         self.settle();
         let controller = self.controller.as_ref().unwrap();
-        assert_eq!(controller.members().count(), 0);
+        assert_eq!(controller.members().cloned().collect::<Vec<_>>(), []);
         assert_eq!(self.storage.len(Table::Members), 0);
         for (account, _, reserved) in controller.accounts() {
             assert_eq!(reserved, Rate::ZERO, "{account:?} is an orphan's");

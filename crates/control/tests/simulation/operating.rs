@@ -74,7 +74,7 @@ impl Sim {
             assert!(controller.remove_relay(id).is_err(), "it takes members");
             _ = controller.drain(id, true);
         }
-        let there = controller.members().filter(|member| member.relay() == id);
+        let there = controller.members().filter(|member| member.relay == id);
         for (world, address) in there.map(|m| (m.world, m.address)).collect::<Vec<_>>() {
             _ = controller.leave(world, address);
         }

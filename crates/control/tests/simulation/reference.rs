@@ -40,11 +40,10 @@ pub(crate) fn limits(controller: &Controller, comtree: Comtree, hops: &[TreeHop]
     let held =
         || controller.members().filter(|m| m.world == world.id && m.state != MemberState::Resting);
     for member in held() {
-        let is_on_it = hops.iter().any(|hop| hop.relay == member.relay());
-        assert!(is_on_it, "{} is on the tree of comtree {}", member.relay().0, comtree.0);
+        let is_on_it = hops.iter().any(|hop| hop.relay == member.relay);
+        assert!(is_on_it, "{} is on the tree of comtree {}", member.relay.0, comtree.0);
     }
-    let sum = |hop: &TreeHop| {
-        held().filter(|m| m.relay() == hop.relay).map(|member| member.reserved).sum()
-    };
+    let sum =
+        |hop: &TreeHop| held().filter(|m| m.relay == hop.relay).map(|member| member.reserved).sum();
     hops.iter().map(sum).collect()
 }

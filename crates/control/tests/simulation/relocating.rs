@@ -60,7 +60,7 @@ impl Sim {
                     self.told.relocated += 1;
                     let trees = trees_on_the_way(controller, &of);
                     assert_eq!(trees, moving, "no tree's move ends for it");
-                    assert_ne!(before[0].relay(), admission.relay, "it is elsewhere");
+                    assert_ne!(before[0].relay, admission.relay, "it is elsewhere");
                     let old = after.iter().find(|m| m.address == before[0].address).unwrap();
                     assert_eq!(old.state, MemberState::Moving, "the old one stays meanwhile");
                     assert_eq!(old.until, before[0].until, "and its lease is not prolonged");

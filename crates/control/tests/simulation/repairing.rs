@@ -179,7 +179,7 @@ impl Trial {
         let controller = self.sim.controller.as_ref().unwrap();
         let held = controller.members().filter(|m| m.state == MemberState::Held);
         let served = held.filter(|member| {
-            let relay = self.sim.relays.iter().find(|relay| relay.id == member.relay()).unwrap();
+            let relay = self.sim.relays.iter().find(|relay| relay.id == member.relay).unwrap();
             let key = ItemKey::Member(self.comtree, member.address);
             relay.side.as_ref().is_some_and(|side| side.items().contains_key(&key))
         });
@@ -224,7 +224,7 @@ fn a_relay_out_of_the_controllers_reach_keeps_its_members_while_a_neighbour_hear
     let at = sim.relays[4].id;
     let there = |sim: &Sim| {
         let members = sim.controller.as_ref().unwrap().members();
-        members.filter(|m| m.relay() == at && m.state == MemberState::Held).count()
+        members.filter(|m| m.relay == at && m.state == MemberState::Held).count()
     };
     let before = there(sim);
     assert!(before > 0);

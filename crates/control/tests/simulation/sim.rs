@@ -5,8 +5,8 @@ use crate::relays::SimRelay;
 use canopy_control::signal::Branch;
 use canopy_control::storage::{Batch, Fault, MemoryStorage, Storage};
 use canopy_control::{
-    Controller, Core, Downlink, Enter, Item, ItemKey, LinkId, LinkReport, MemberState, Mode, Name,
-    NewRelay, NewWorld, Refusal, RelayId, Retry, Settings, WorldId,
+    Controller, Core, Downlink, Enter, Item, ItemKey, LinkId, LinkReport, Member, MemberState,
+    Mode, Name, NewRelay, NewWorld, Refusal, RelayId, Retry, Settings, WorldId,
 };
 use canopy_plan::{Limits, Rate};
 use canopy_wire::{Address, Comtree, Time};
@@ -45,6 +45,9 @@ pub(crate) struct Told {
     pub(crate) worlds_changed: u32,
     pub(crate) kicked: u32,
     pub(crate) barred: u32,
+    pub(crate) stayed_on: u32,
+    pub(crate) came_back: u32,
+    pub(crate) came_elsewhere: u32,
     pub(crate) controllers: u32,
     pub(crate) commits_failed: u32,
     pub(crate) repeats: u64,
@@ -68,6 +71,9 @@ impl Told {
         self.worlds_changed += of.worlds_changed;
         self.kicked += of.kicked;
         self.barred += of.barred;
+        self.stayed_on += of.stayed_on;
+        self.came_back += of.came_back;
+        self.came_elsewhere += of.came_elsewhere;
         self.controllers += of.controllers;
         self.commits_failed += of.commits_failed;
         self.repeats += of.repeats;
@@ -87,6 +93,9 @@ impl Told {
             self.worlds_changed,
             self.kicked,
             self.barred,
+            self.stayed_on,
+            self.came_back,
+            self.came_elsewhere,
         ];
         let failing =
             [self.reshaped, self.broken, self.relays_lost, self.relays_removed, self.links_removed];
@@ -336,6 +345,12 @@ impl Sim {
             .collect();
         let limits = Some(self.limits());
         let Some(controller) = &mut self.controller else { return };
+        let id = controller.world(&world).map(|world| world.id).ok();
+        let is_its = |member: &&Member| Some(member.world) == id && member.owner == owner;
+        let of = |state| controller.members().filter(is_its).filter(move |of| of.state == state);
+        let is_in = of(MemberState::Held).next().is_some();
+        let rests: Vec<Member> = of(MemberState::Resting).cloned().collect();
+        let leaves: Vec<Address> = of(MemberState::Leaving).map(|of| of.address).collect();
         match controller.enter(self.now, &Enter { world, owner, limits, measured }) {
             Ok(admission) => {
                 let held = controller.members().filter(|member| {
@@ -344,6 +359,16 @@ impl Sim {
                         && member.state == MemberState::Held
                 });
                 assert_eq!(held.count(), 1, "who asks again has one place");
+                if !leaves.is_empty() {
+                    self.told.stayed_on += u32::from(leaves.contains(&admission.address));
+                    return;
+                }
+                let before = rests.iter().find(|rests| rests.address == admission.address);
+                let is_due = !is_in && !rests.is_empty();
+                assert_eq!(before.is_some(), is_due, "it has an address that rests for it");
+                let Some(before) = before else { return };
+                self.told.came_back += 1;
+                self.told.came_elsewhere += u32::from(before.relay != admission.relay);
             }
             Err(refusal) => {
                 self.told.barred += u32::from(matches!(refusal, Refusal::Barred { .. }));

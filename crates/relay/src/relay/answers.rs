@@ -6,6 +6,7 @@ use super::{GONE, Relay};
 use crate::index::ComtreeIndex;
 use crate::pending::Update;
 use crate::ports::Peer;
+use crate::routes::Leads;
 use crate::told::Told;
 use crate::tree::Asked;
 use canopy_wire::{Comtree, DropReason, MAX_DATAGRAM, Packet, Path, RouteReply, Time};
@@ -29,9 +30,13 @@ impl Relay {
         if !may_pass {
             // The data thread that asks learns that the way leads here.
             let (to, _) = self.route_key(index, about);
-            let way = self.overlay.routes.find(comtree, to);
-            let is_core_peer = way.is_some_and(|way| way.is_core_peer);
-            self.siblings.tell_route(comtree, to, Some(is_core_peer));
+            let is_here = about.is_portable() && self.ports.find(comtree, about).is_some();
+            let leads = match self.overlay.routes.find(comtree, to) {
+                _ if is_here => Leads::ToParticipant,
+                Some(way) => way.leads,
+                None => Leads::OverTree,
+            };
+            self.siblings.tell_route(comtree, to, Some(leads));
         }
         let reply = RouteReply { to: update.src, about, is_there: true, hops: REPLY_HOPS };
         self.send_reply(now, (comtree, index), reply, true);
@@ -112,13 +117,13 @@ impl Relay {
         }
         let reply = RouteReply::decode(packet)?;
         let hops = reply.hops.checked_sub(1).ok_or(DropReason::HopLimit)?;
-        let (to, is_own_site) = self.route_key(index, reply.about);
+        let (to, is_alone) = self.route_key(index, reply.about);
         if reply.is_there {
             if !self.may_bring(now, comtree, port, reply.about) {
                 return Err(DropReason::SpoofedSource);
             }
             self.comtrees.get_mut(index).tree.asked.remove(&reply.about);
-        } else if is_own_site {
+        } else if is_alone {
             // It is not there any more; the next update asks all the others.
             if let Some(route) = self.overlay.routes.forget(comtree.0, to, port) {
                 self.tell_forgotten(route.comtree, route.to);

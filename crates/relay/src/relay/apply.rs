@@ -7,7 +7,7 @@ use crate::index::PortIndex;
 use crate::meters::{Budget, UpMeter};
 use crate::ports::Peer;
 use crate::thin::Down;
-use canopy_wire::{Comtree, LeaveReason, Time};
+use canopy_wire::{Comtree, LeaveReason, PORTABLE_SITES, Time};
 use core::net::IpAddr;
 
 impl Relay {
@@ -95,6 +95,9 @@ impl Relay {
         }
         if *config.endpoints.end() < FIRST_ENDPOINT || config.endpoints.is_empty() {
             return Err(Refusal::NoEndpoints(config.comtree));
+        }
+        if PORTABLE_SITES.contains(&(config.site & 0x7fff)) {
+            return Err(Refusal::PortableSite(config.comtree, config.site));
         }
         let meter = UpMeter::new(&self.budgets.comtree);
         if !self.comtrees.add(config, meter) {

@@ -9,7 +9,7 @@ use crate::ports::Peer;
 use crate::shape::{PeerClass, Shape};
 use crate::told::Told;
 use crate::tree::Branch;
-use canopy_wire::{Address, Comtree, Time};
+use canopy_wire::{Address, Comtree, PORTABLE_SITES, Time};
 
 impl BranchRole {
     fn class(self) -> PeerClass {
@@ -36,6 +36,9 @@ impl Relay {
         let entry = self.comtrees.get(index);
         if !entry.tree.allows(role, None) {
             return Err(Refusal::RoleConflict(comtree));
+        }
+        if PORTABLE_SITES.contains(&(site & 0x7fff)) {
+            return Err(Refusal::PortableSite(comtree, site));
         }
         let is_foreign = site != entry.addresses.site() && role != BranchRole::CorePeer;
         if is_foreign && entry.tree.leads_to_site(site) {

@@ -232,11 +232,13 @@ impl Relay {
         Ok(())
     }
 
-    /// The data thread that an address of this relay's site belongs to, if that is another one.
+    /// The data thread that an address of this relay's site, or a portable one, belongs to, if that is
+    /// another one.
     pub(super) fn thread_of(&self, comtree: Comtree, address: Address) -> Option<u16> {
         let own_site = self.comtrees.get(self.comtrees.find(comtree)?).addresses.site();
         let thread = address.endpoint() % self.siblings.threads();
-        (address.site() == own_site && thread != self.siblings.thread()).then_some(thread)
+        let may_be_here = address.site() == own_site || address.is_portable();
+        (may_be_here && thread != self.siblings.thread()).then_some(thread)
     }
 
     pub(super) fn pass(&mut self, to: u64, update: &Update<'_>) {

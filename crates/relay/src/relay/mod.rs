@@ -14,6 +14,7 @@ mod links;
 mod membership;
 mod overlay;
 mod paths;
+mod portable;
 mod rights;
 mod routing;
 mod shaping;
@@ -421,6 +422,7 @@ impl Relay {
         // Interests that have ended. New ones were told already, before their subscribes were answered.
         self.tell_siblings();
         self.tell_reach();
+        self.tell_portable();
         self.ask_next_parents(now);
         self.drive_upstreams(now);
         self.ask_next_parents(now);

@@ -6,7 +6,7 @@ use crate::index::{ComtreeIndex, NONE, PortIndex};
 use crate::routes::Routes;
 use canopy_session::SessionIndex;
 use canopy_wire::{Address, Comtree, Tag, Time};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Before the first source was learned.
 pub(super) const NOBODY: (PortIndex, Address) = (NONE, Address::UNSPECIFIED);
@@ -28,6 +28,9 @@ pub(super) struct Overlay {
     pub(super) leaving: BTreeMap<Comtree, (PortIndex, Time)>,
     /// Other data threads do not know yet which branches are here.
     pub(super) reach_to_tell: bool,
+    /// Portable addresses with which somebody has come or gone here, and the other data threads do not
+    /// know yet. Who comes is let in at a rate, and all that is here is told at the next flush with room.
+    pub(super) portable_to_tell: BTreeSet<(Comtree, Address)>,
 }
 
 impl Overlay {
@@ -41,6 +44,7 @@ impl Overlay {
             successions: Vec::new(),
             leaving: BTreeMap::new(),
             reach_to_tell: false,
+            portable_to_tell: BTreeSet::new(),
         }
     }
 }

@@ -37,6 +37,10 @@ impl Relay {
         if *verified.claims.grant.world != *self.comtrees.get(comtree).world {
             return Err(TokenRefusal::OtherWorld(verified.claims.grant.world));
         }
+        let own_site = self.comtrees.get(comtree).addresses.site();
+        if let Some(site) = verified.claims.grant.site.filter(|site| *site != own_site) {
+            return Err(TokenRefusal::OtherSite(site));
+        }
         let rights = Rights::new(self.origin, verified, join.comtree, &mut self.granted);
         let mut rights = rights.ok_or(TokenRefusal::OtherComtree(join.comtree))?;
         if let Some(conduct) = self.conducts.of(rights.token()) {

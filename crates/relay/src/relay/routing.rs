@@ -7,12 +7,13 @@ use super::overlay::NOBODY;
 use super::{Relay, SWEEP_EVERY};
 use crate::bucket::Rate;
 use crate::changes::BranchRole;
+use crate::comtree_config::FIRST_ENDPOINT;
 use crate::index::{ComtreeIndex, NONE, PortIndex};
 use crate::pending::Update;
 use crate::ports::Peer;
-use crate::routes::{Noted, Way};
+use crate::routes::{Leads, Noted, Way};
 use crate::shape::PeerClass;
-use crate::tree::{Asked, Branch, Reach};
+use crate::tree::{Asked, Branch, Reach, Tree};
 use canopy_wire::{Address, Comtree, DropReason, Time};
 use core::time::Duration;
 
@@ -28,11 +29,12 @@ const MAX_ASKED: usize = 4096;
 const ASKS: Rate = Rate::new(1000, 1000);
 
 impl Relay {
-    /// What stands for an address in the routes: itself in the relay's own site, its site otherwise.
+    /// What stands for an address in the routes, and whether that is the address itself: it is if it is
+    /// of the relay's own site, or portable. Otherwise its site stands for it.
     pub(super) fn route_key(&self, index: ComtreeIndex, address: Address) -> (Address, bool) {
         let own_site = self.comtrees.get(index).addresses.site();
-        let is_own_site = address.site() == own_site;
-        (if is_own_site { address } else { Address::unicast(address.site(), 0) }, is_own_site)
+        let is_alone = address.site() == own_site || address.is_portable();
+        (if is_alone { address } else { Address::unicast(address.site(), 0) }, is_alone)
     }
 
     /// Whether an update's source is the branch's to bring over which it came. If it is, which way leads
@@ -49,10 +51,10 @@ impl Relay {
         if self.overlay.learned == (port, src) {
             return true;
         }
-        let (to, is_own_site) = self.route_key(index, src);
+        let (to, is_alone) = self.route_key(index, src);
         if src.is_group()
             || src == Address::UNSPECIFIED
-            || (is_own_site && !self.may_bring_own_site(comtree, index, port, src))
+            || (is_alone && !self.may_bring_one(comtree, index, port, src))
         {
             return false;
         }
@@ -64,9 +66,10 @@ impl Relay {
         true
     }
 
-    /// Whether a neighbour may speak for an address of the relay's own site: it is of that site
-    /// itself, and the address is nobody's who is here.
-    fn may_bring_own_site(
+    /// Whether a neighbour may speak for an address of the relay's own site, or for a portable one: the
+    /// address is nobody's who is here, and the neighbour is of that site itself. A portable address may
+    /// come from everywhere; but its site as a whole is nobody's, and so are a relay's own numbers in it.
+    fn may_bring_one(
         &self,
         comtree: Comtree,
         index: ComtreeIndex,
@@ -74,13 +77,18 @@ impl Relay {
         src: Address,
     ) -> bool {
         let entry = self.comtrees.get(index);
-        let is_of_site = |branch: &Branch| branch.site == entry.addresses.site();
+        let is_of_site = |branch: &Branch| match src.is_portable() {
+            true => src.endpoint() >= FIRST_ENDPOINT && !self.is_at_sibling(comtree, src),
+            false => branch.site == entry.addresses.site(),
+        };
         entry.tree.branch(port).is_some_and(is_of_site) && self.ports.find(comtree, src).is_none()
     }
 
     fn learn(&mut self, now: Time, comtree: (Comtree, ComtreeIndex), to: Address, port: PortIndex) {
         let class = self.ports.get(port).map(|port| port.shape.class);
-        let way = Way { port, is_core_peer: class == Some(PeerClass::CorePeer) };
+        let is_core_peer = class == Some(PeerClass::CorePeer);
+        let leads = if is_core_peer { Leads::ToCorePeer } else { Leads::OverTree };
+        let way = Way { port, leads };
         match self.overlay.routes.note(now, comtree, to, way) {
             Noted::Known => {}
             Noted::Full => self.counters.routes_refused += 1,
@@ -90,7 +98,7 @@ impl Relay {
                 self.counters.routes_moved += u64::from(!is_new);
                 self.sweep_at.get_or_insert(now + SWEEP_EVERY);
                 // Whoever cannot be told asks for the way as if nobody knew it.
-                self.siblings.tell_route(comtree.0, to, Some(way.is_core_peer));
+                self.siblings.tell_route(comtree.0, to, Some(leads));
             }
         }
     }
@@ -107,8 +115,8 @@ impl Relay {
             // A unicast goes to whoever it names, its sender too.
             return self.queue_for_one(now, port, NONE, &Update { asks_route: false, ..update });
         }
-        let (to, is_own_site) = self.route_key(index, update.dst);
-        if Self::is_word_of_a_site(&update) && self.has_told_core(now, &accepted)? {
+        let (to, is_alone) = self.route_key(index, update.dst);
+        if Self::is_word(&update) && self.has_told_core(now, &accepted)? {
             return Ok(());
         }
         let known = self.overlay.routes.find(update.comtree, to).filter(|way| way.port != origin);
@@ -119,9 +127,9 @@ impl Relay {
             // The data thread that has passed it takes this for the way.
             self.siblings.tell_route(update.comtree, to, None);
         }
-        let has_site = self.comtrees.get(index).tree.has_anywhere(Reach::SITE);
-        if is_own_site && !has_site {
-            // This relay is the only one of its site.
+        let tree = &self.comtrees.get(index).tree;
+        if is_alone && !tree.has_anywhere(Tree::may_lead_to(update.dst)) {
+            // This relay is the only one of its site, or of the comtree.
             let thread = self.thread_of(update.comtree, update.dst).filter(|_| may_pass);
             let thread = thread.ok_or(DropReason::UnknownDestination)?;
             // Whether somebody is there or not, this is the way.
@@ -129,7 +137,7 @@ impl Relay {
             self.pass(1 << thread, &Update { asks_route: false, ..update });
             return Ok(());
         }
-        self.ask_for_route(now, accepted, is_own_site)
+        self.ask_for_route(now, accepted)
     }
 
     /// Sends a unicast the way that is known.
@@ -142,7 +150,7 @@ impl Relay {
         let Accepted { update, index, origin, may_pass } = accepted;
         let there = self.ports.get(way.port).ok_or(DropReason::UnknownDestination)?;
         let peer = there.peer;
-        if update.from_core_peer && way.is_core_peer && update.asks_route {
+        if update.from_core_peer && way.is_core_peer() && update.asks_route {
             // Core peers do not forward to core peers; the other has been asked itself. What asks for nothing
             // was sent here before its way changed.
             self.counters.route_requests_ended += 1;
@@ -162,10 +170,7 @@ impl Relay {
                 Ok(())
             }
             // It was passed before that one knew the way, which led over a branch here then.
-            Peer::Sibling(_) => {
-                let (_, is_own_site) = self.route_key(index, update.dst);
-                self.ask_for_route(now, accepted, is_own_site)
-            }
+            Peer::Sibling(_) => self.ask_for_route(now, accepted),
             _ => {
                 self.answer_route(now, index, &update, may_pass);
                 self.queue_for_one(now, way.port, origin, &plain)
@@ -174,26 +179,27 @@ impl Relay {
     }
 
     /// Sends a unicast to all branches that may lead to its destination, and asks for the way.
-    fn ask_for_route(
-        &mut self,
-        now: Time,
-        accepted: Accepted<'_>,
-        is_own_site: bool,
-    ) -> Result<(), DropReason> {
+    fn ask_for_route(&mut self, now: Time, accepted: Accepted<'_>) -> Result<(), DropReason> {
         let Accepted { update, index, origin, may_pass } = accepted;
+        let (_, is_alone) = self.route_key(index, update.dst);
+        let reach = if is_alone { Tree::may_lead_to(update.dst) } else { Reach::BRANCHES };
         let was_asking = update.asks_route;
-        if !was_asking {
-            self.may_ask(now, index, &update)?;
+        if !was_asking && let Err(reason) = self.may_ask(now, index, &update) {
+            // Whom another data thread serves is found even if there is no room for the ways to all.
+            let is_full = self.overlay.routes.is_full(index) && update.dst.is_portable();
+            let thread = self.thread_of(update.comtree, update.dst);
+            let thread = thread.filter(|_| may_pass && is_full).ok_or(reason)?;
+            self.pass(1 << thread, &update);
+            return Ok(());
         }
         let update = Update { asks_route: true, ..update };
         let entry = self.comtrees.get(index);
         let own_site = entry.addresses.site();
         let mut threads = 0;
         if may_pass {
-            threads =
-                entry.tree.siblings_with(if is_own_site { Reach::SITE } else { Reach::BRANCHES });
-            let thread = self.thread_of(update.comtree, update.dst).filter(|_| is_own_site);
-            threads |= thread.map_or(0, |thread| 1 << thread);
+            // The data thread whose the address is may serve somebody with it.
+            let thread = self.thread_of(update.comtree, update.dst);
+            threads = entry.tree.siblings_with(reach) | thread.map_or(0, |thread| 1 << thread);
         }
         let mut asked = u64::from(threads.count_ones());
         if threads != 0 {
@@ -203,7 +209,7 @@ impl Relay {
         while let Some(branch) = self.comtrees.get(index).tree.branches().get(next).copied() {
             next += 1;
             let is_core = branch.role == BranchRole::CorePeer && update.from_core_peer;
-            let is_foreign = is_own_site && branch.site != own_site;
+            let is_foreign = reach == Reach::SITE && branch.site != own_site;
             if branch.port == origin
                 || branch.role == BranchRole::Standby
                 || is_core
@@ -275,15 +281,17 @@ impl Relay {
         thread: u16,
         comtree: Comtree,
         to: Address,
-        leads: Option<bool>,
+        leads: Option<Leads>,
     ) {
         let Some(index) = self.comtrees.find(comtree) else { return };
         let port = u32::from(thread);
-        let Some(is_core_peer) = leads else {
+        let Some(leads) = leads else {
             self.overlay.routes.forget(comtree, to, port);
             return;
         };
-        let way = Way { port, is_core_peer };
+        // A branch here may not bring any more what it brought last.
+        self.overlay.learned = NOBODY;
+        let way = Way { port, leads };
         if self.overlay.routes.note_sibling((comtree, index), to, way) == Noted::Full {
             self.counters.routes_refused += 1;
         }
@@ -311,7 +319,9 @@ impl Relay {
     /// not.
     pub(super) fn left_site(&mut self, index: ComtreeIndex, address: Address) {
         let entry = self.comtrees.get(index);
-        if entry.tree.has_anywhere(Reach::SITE) {
+        if address.is_portable() {
+            self.tell_of_portable(entry.id, address);
+        } else if entry.tree.has_anywhere(Reach::SITE) {
             self.tell_forgotten(entry.id, address);
         }
     }
@@ -321,6 +331,7 @@ impl Relay {
         if self.overlay.routes.forget(comtree, address, NONE).is_some() {
             self.tell_forgotten(comtree, address);
         }
+        self.tell_of_portable(comtree, address);
     }
 
     /// Forgets ways from which nothing came for long, a part of them each time, and for what has been

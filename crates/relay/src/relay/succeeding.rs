@@ -11,7 +11,7 @@ use crate::routes::Way;
 use crate::succession::{AFTERWARDS, AHEAD, HOLD, Kept, OVERLAP, Phase, Succession};
 use canopy_wire::{Address, Comtree, DropReason, Flags, Level, Time, Weight};
 
-/// Relays that what tells of a site may pass.
+/// Relays that what tells of a way may pass.
 const MOST_HOPS: u8 = u8::MAX;
 
 impl Relay {
@@ -80,6 +80,9 @@ impl Relay {
         accepted: Accepted<'a>,
     ) -> Result<Option<Accepted<'a>>, DropReason> {
         let Accepted { update, index, origin, .. } = accepted;
+        if Self::is_word(&update) && update.src.is_portable() {
+            return Ok(Some(self.pass_word(accepted)));
+        }
         let goes_up = self.leads_up(&accepted);
         let Some(succession) = &mut self.comtrees.get_mut(index).tree.succession else {
             return Ok(Some(accepted));
@@ -100,7 +103,7 @@ impl Relay {
         };
         // 3. What comes from above passes once. It is noted of what comes from below as well, because that
         //    goes up over one parent and may come down again over the other.
-        let is_new = succession.pass(update.src, update.series);
+        let is_new = succession.pass(now, update.src, update.series);
         if succession.is_from_above(origin) {
             if !is_new {
                 return Err(DropReason::Repeated);
@@ -117,6 +120,16 @@ impl Relay {
             kept(succession.keep(now, &update, true))?;
         }
         Ok((is_group || !matches!(succession.phase, Phase::Holding { .. })).then_some(accepted))
+    }
+
+    /// What tells of a portable address bears its participant's name and none of its numbers, so it is not
+    /// counted among that one's updates. It goes to neither parent if one of them brought it, as all that
+    /// comes from above.
+    fn pass_word<'a>(&self, accepted: Accepted<'a>) -> Accepted<'a> {
+        let succession = &self.comtrees.get(accepted.index).tree.succession;
+        let from_above = succession.as_ref().filter(|of| of.is_from_above(accepted.origin));
+        let origin = from_above.map_or(accepted.origin, |of| of.way_up());
+        Accepted { origin, ..accepted }
     }
 
     /// Whether an update to one endpoint leaves towards the core, or may.
@@ -271,7 +284,7 @@ impl Relay {
     fn inject(&mut self, now: Time, index: ComtreeIndex, kept: &Kept) {
         let update = kept.update();
         let Some(succession) = &mut self.comtrees.get_mut(index).tree.succession else { return };
-        if !succession.pass(update.src, update.series) {
+        if !succession.pass(now, update.src, update.series) {
             return self.drop_on(update.comtree, DropReason::Repeated);
         }
         let origin = succession.way_up();
@@ -300,25 +313,28 @@ impl Relay {
         }
     }
 
-    /// Tells the relays between the next parent and the old one that the way to the sites here leads
-    /// over the next one. They learn it from an update to the old parent itself, which has no payload.
+    /// Tells the relays between the next parent and the old one that the way to the sites here, and to
+    /// the portable addresses here, leads over the next one. They learn it from an update to the old parent
+    /// itself, which has no payload. What finds no room for it is learned from what they send.
     fn tell_of_sites(&mut self, now: Time, index: ComtreeIndex, next: PortIndex, old_site: u16) {
         let entry = self.comtrees.get(index);
         let (comtree, own) = (entry.id, entry.addresses.site());
         let is_below = |port: PortIndex| port != next && self.is_learned_from(index, port);
         let ways = self.overlay.routes.iter().filter(|route| route.comtree == comtree);
         let foreign = ways.filter(|route| route.to.site() != own && is_below(route.way.port));
-        let mut sites: Vec<u16> = foreign.map(|route| route.to.site()).collect();
-        sites.push(own);
-        for site in sites {
-            let update = word_of(comtree, site, old_site);
+        // Those whom other data threads serve are among the ways.
+        let mut sources: Vec<Address> = foreign.map(|route| route.to).collect();
+        sources.extend(self.portable_here(index));
+        sources.push(Address::unicast(own, 0));
+        for source in sources {
+            let update = word_of(comtree, source, old_site);
             if let Err(reason) = self.queue_for_one(now, next, NONE, &update) {
                 self.drop_on(comtree, reason);
             }
         }
     }
 
-    /// What tells of a site has come. All of a meshed core hear it. True if it need not go on.
+    /// What tells of a way has come. All of a meshed core hear it. True if it need not go on.
     pub(super) fn has_told_core(
         &mut self,
         now: Time,
@@ -327,7 +343,7 @@ impl Relay {
         let Accepted { update, index, origin, .. } = *accepted;
         let (to, is_own_site) = self.route_key(index, update.dst);
         let way = self.overlay.routes.find(update.comtree, to);
-        let leads_on = way.is_some_and(|way| !way.is_core_peer);
+        let leads_on = way.is_some_and(|way| !way.is_core_peer());
         if is_own_site || update.from_core_peer {
             return Ok(is_own_site || !leads_on);
         }
@@ -340,9 +356,12 @@ impl Relay {
         Ok(!peers.is_empty() && !leads_on)
     }
 
-    /// Whether an update tells relays on its way of a site, and is for nobody.
-    pub(super) fn is_word_of_a_site(update: &Update<'_>) -> bool {
-        update.payload.is_empty() && update.dst.endpoint() == 0 && update.src.endpoint() == 0
+    /// Whether an update tells relays on its way of a site or of a portable address, and is for nobody. A
+    /// participant with such an address could send it too, and would tell the truth.
+    pub(super) fn is_word(update: &Update<'_>) -> bool {
+        let is_to_relay = update.dst.endpoint() == 0 && !update.dst.is_portable();
+        let is_of_many = update.src.endpoint() == 0 || update.src.is_portable();
+        update.payload.is_empty() && !update.dst.is_group() && is_to_relay && is_of_many
     }
 
     /// Whether a branch is that of the old parent, or was that of one who was to be the next.
@@ -359,10 +378,10 @@ impl Relay {
     }
 }
 
-fn word_of(comtree: Comtree, site: u16, to: u16) -> Update<'static> {
+fn word_of(comtree: Comtree, src: Address, to: u16) -> Update<'static> {
     Update {
         comtree,
-        src: Address::unicast(site, 0),
+        src,
         series: 0,
         dst: Address::unicast(to, 0),
         flags: Flags(0),

@@ -20,6 +20,7 @@ mod links_shaped;
 mod member_floods;
 mod membership;
 mod paths;
+mod portable;
 mod routing;
 mod shared_ip_port;
 mod slow_receivers;

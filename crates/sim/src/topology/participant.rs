@@ -2,7 +2,7 @@
 
 use canopy_control::Owner;
 use canopy_session::{Identity, Session, State};
-use canopy_wire::Time;
+use canopy_wire::{Address, Time};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,6 +19,8 @@ pub(crate) struct Participant {
     pub(crate) is_wanted: bool,
     /// Whether it asks the controller all the time, because its relay seems to be gone.
     pub(crate) is_lost: bool,
+    /// The address that it had last, until it leaves.
+    pub(crate) address: Option<Address>,
     pub(crate) identity: Identity,
     pub(crate) wants: BTreeSet<u32>,
     pub(crate) acknowledged: BTreeSet<u32>,
@@ -44,6 +46,7 @@ impl Participant {
             session: None,
             is_wanted: false,
             is_lost: false,
+            address: None,
             identity: Identity::new(seed),
             wants: BTreeSet::new(),
             acknowledged: BTreeSet::new(),

@@ -157,6 +157,7 @@ impl World<'_> {
         let now = self.now;
         let person = &mut self.people[number];
         (person.is_wanted, person.is_lost, person.wake_at) = (false, false, None);
+        person.address = None;
         person.acknowledged.clear();
         if let Some(mut session) = person.session.take() {
             session.leave();
@@ -300,8 +301,15 @@ impl World<'_> {
     fn hear(&mut self, number: usize, event: Event) {
         let person = &mut self.people[number];
         match event {
-            Event::Connected(_) => {
+            Event::Connected(address) => {
                 person.acknowledged.clear();
+                // Others know it by that, whichever relay it is at.
+                let before = person.address.replace(address);
+                if let Some(before) = before.filter(|before| *before != address) {
+                    let what = format!("participant {number} was {before} and is {address}");
+                    self.model.broken(self.now, what);
+                }
+                let person = &mut self.people[number];
                 if std::mem::take(&mut person.is_lost) {
                     self.plan_question(number, RENEW);
                 }

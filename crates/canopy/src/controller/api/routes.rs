@@ -199,7 +199,7 @@ async fn admit_member(
 /// A member of a world
 #[utoipa::path(get, path = "/v1/worlds/{world}/members/{address}", tag = "members",
     params(("world" = String, Path, description = "The world's name"),
-           ("address" = String, Path, description = "Its address, such as 1.64")),
+           ("address" = String, Path, description = "Its address, such as 28672.64")),
     responses((status = 200, description = "The member", body = MemberView)))]
 async fn show_member(
     State(api): State<Api>,
@@ -211,7 +211,7 @@ async fn show_member(
 /// Send a member away, and keep it out for a while
 #[utoipa::path(delete, path = "/v1/worlds/{world}/members/{address}", tag = "members",
     params(("world" = String, Path, description = "The world's name"),
-           ("address" = String, Path, description = "Its address, such as 1.64"), KickAsk),
+           ("address" = String, Path, description = "Its address, such as 28672.64"), KickAsk),
     responses((status = 202, description = "Its relay is being told")))]
 async fn kick_member(
     State(api): State<Api>,

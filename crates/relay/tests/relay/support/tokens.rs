@@ -47,6 +47,7 @@ pub(crate) fn claims(number: u8) -> Claims {
         grant: Grant {
             world: "main".to_owned(),
             address: None,
+            site: None,
             comtrees: vec![comtree],
             budget: Default::default(),
             roles: Vec::new(),

@@ -191,7 +191,7 @@ async fn moves_off_a_relay_that_drains(
         address: Some(address.as_str().unwrap().to_owned()),
     };
     let wrong = ask(back(&json!("nowhere"))).await.unwrap_err();
-    assert_eq!(wrong["remedy"], "write site.endpoint, such as 1.64");
+    assert_eq!(wrong["remedy"], "write site.endpoint, such as 28672.64");
     ask(back(&moved["address"])).await.unwrap();
     let stays = ask(Hello::Renew(near.clone())).await.unwrap();
     assert_eq!(stays["address"], joined["address"], "it stays where it was");

@@ -106,14 +106,15 @@ async fn who_was_sent_away_is_kept_out_for_a_while() {
     daemon.world("lobby", 1).await;
     let path = "/v1/worlds/lobby/members";
     daemon.send("POST", path, &new_member(1)).await;
-    let (status, _) = daemon.send("DELETE", &format!("{path}/1.64?bar_s=600"), "").await;
+    let (status, _) = daemon.send("DELETE", &format!("{path}/28672.64?bar_s=600"), "").await;
     assert_eq!(status, StatusCode::ACCEPTED);
     daemon.until("/v1/health", |health| health["members"] == 0).await;
     let (status, barred) = daemon.send("POST", path, &new_member(1)).await;
     assert_eq!(status, StatusCode::FORBIDDEN, "{barred}");
     assert_eq!(barred["error"]["where"], "world lobby");
     assert_eq!(daemon.send("POST", path, &new_member(2)).await.0, StatusCode::OK);
-    let (status, _) = daemon.send("DELETE", &format!("{path}/1.65?bar_s=99999999999"), "").await;
+    let (status, _) =
+        daemon.send("DELETE", &format!("{path}/28672.65?bar_s=99999999999"), "").await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
 }
 
@@ -290,7 +291,7 @@ async fn what_happens_is_told_as_a_stream() {
     let mut parts = Body::new(response.into_body()).into_data_stream();
     daemon.send("POST", "/v1/worlds/lobby/members", &new_member(1)).await;
     let mut text = String::new();
-    while !text.contains(r#"{"event":"admitted","world":"lobby","address":"1.64"}"#) {
+    while !text.contains(r#"{"event":"admitted","world":"lobby","address":"28672.64"}"#) {
         let part = timeout(SOON, parts.next()).await.expect(&text).unwrap().unwrap();
         text.push_str(std::str::from_utf8(&part).unwrap());
     }
