@@ -3,9 +3,15 @@
 mod bed;
 
 use bed::{Relay, settings};
-use canopy_client::{Event, Incoming, PollClient, Resumption};
+use canopy_client::{ClientKey, Event, Incoming, PollClient, Resumption};
 use canopy_node::{Command, NodeConfig};
+use canopy_relay::{ComtreeConfig, Trust};
 use canopy_session::Identity;
+use canopy_token::{
+    Budget, Claims, ComtreeGrant, Grant, KeySet, Revocations, Scope, SigningKey, Unicast, UnixTime,
+};
+use canopy_wire::{Address, Comtree, PORTABLE_SITES};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -97,6 +103,52 @@ fn another_process_comes_back_as_who_the_first_was() {
             assert!(kept_address(&mut second));
         }
     }
+}
+
+/// What a backend signs for somebody who is to have this address at whichever relay.
+fn token(key: &ClientKey, issuer: &SigningKey, address: Address) -> String {
+    let comtree = ComtreeGrant {
+        comtree: Comtree(1),
+        publish: Scope::everything(),
+        subscribe: Scope::everything(),
+        unicast: Unicast::Anybody,
+    };
+    let grant = Grant {
+        world: canopy_relay::DEFAULT_WORLD.to_owned(),
+        address: Some(address),
+        site: None,
+        comtrees: vec![comtree],
+        budget: Budget::default(),
+        roles: Vec::new(),
+    };
+    let (subject, id) = ("player".to_owned(), "1".to_owned());
+    let (expires, client_key) = (UnixTime(4_000_000_000), key.public_bytes());
+    issuer.issue(&Claims { subject, id, expires, not_before: None, client_key, grant }).unwrap()
+}
+
+#[test]
+fn a_client_whose_token_names_a_portable_address_keeps_it_at_its_next_relay() {
+    let issuer = SigningKey::from_seed([7; 32]);
+    let keys = KeySet::new([issuer.public().clone()], &[], UnixTime(0)).unwrap();
+    let trust = Arc::new(Trust { keys, revoked: Revocations::new(1) });
+    let relays = [1, 2].map(|site| {
+        let comtrees = vec![ComtreeConfig::new(Comtree(1), site)];
+        Relay::start(NodeConfig { trust: Some(trust.clone()), comtrees, ..settings(2) })
+    });
+    let [first, second] = &relays;
+    let key = ClientKey::generate().unwrap();
+    let address = Address::unicast(*PORTABLE_SITES.start(), 77);
+    let token = token(&key, &issuer, address);
+    let builder = PollClient::builder(first.address()).relay(second.address());
+    let builder = builder.timeout(PATIENCE).key(key).token(token);
+    let mut client = builder.connect_blocking().unwrap();
+    let participant = client.participant().unwrap();
+    assert_eq!((participant.site(), participant.endpoint()), (address.site(), 77));
+    assert!(!kept_address(&mut client), "it had none before");
+    let [first, second] = relays;
+    first.end(Command::Stop);
+    assert!(kept_address(&mut client));
+    assert_eq!((client.participant(), client.relay()), (Some(participant), second.address()));
 }
 
 #[test]

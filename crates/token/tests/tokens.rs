@@ -164,6 +164,16 @@ fn a_delegated_key_beyond_its_ceiling_is_refused() {
 }
 
 #[test]
+fn a_token_may_be_for_one_site_alone() {
+    let mut own = claims();
+    own.grant.site = Some(7);
+    assert_eq!(verify(&keys(&[1]), &key(1).issue(&own).unwrap(), NOW), Ok(own.clone()));
+    let ceiling = Grant { site: Some(7), ..grant() };
+    assert_eq!([own.grant.is_within(&ceiling), own.grant.is_within(&grant())], [Ok(()), Ok(())]);
+    assert_eq!(grant().is_within(&ceiling), Err("another site".to_owned()));
+}
+
+#[test]
 fn a_delegated_key_cannot_delegate() {
     let first = key(1).delegate(&delegation(&key(2))).unwrap();
     let second = key(2).delegate(&delegation(&key(3))).unwrap();

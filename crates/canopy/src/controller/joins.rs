@@ -208,6 +208,7 @@ impl Joins {
     async fn admit(&self, world: String, new: New, decide: Decide) -> Result<Joined, Problem> {
         let New { right, client_key, budget, measured } = new;
         let deadline = tokio::time::Instant::now() + PATIENCE;
+        let mut last = Outcome::Unknown;
         for _ in 0..ATTEMPTS {
             let (waiting, world, measured) =
                 (self.0.waiting.clone(), world.clone(), measured.clone());
@@ -232,13 +233,17 @@ impl Joins {
                 Ok(Ok(Outcome::Refused(why))) => return Err(why.into()),
                 // Perhaps from the place that it had before under the same address. Who was sent away is
                 // refused when it is asked for again.
-                Ok(Ok(Outcome::Left | Outcome::Unknown)) => {}
+                Ok(Ok(outcome @ (Outcome::Left | Outcome::Unknown))) => last = outcome,
                 Ok(Err(_)) => return Err(stopped("the controller has stopped")),
                 Err(_) => {
                     let what = format!("it did not answer within {} s", PATIENCE.as_secs());
                     return Err(Problem::new(504, what, &place, "ask again; the place is kept"));
                 }
             }
+        }
+        if matches!(last, Outcome::Left) {
+            let what = "the member is sent away again and again while it joins";
+            return Err(Problem::new(409, what, &format!("world {world}"), "ask again"));
         }
         let what = "it has more to tell than can be followed";
         Err(Problem::new(503, what, "controller", "ask again in a second; the place is kept"))

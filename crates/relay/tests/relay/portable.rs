@@ -2,7 +2,7 @@
 //! sent to it finds it there.
 
 use crate::support::tokens::{DAY, claims, come, trust};
-use crate::support::{COMTREE, World, at_site, ip_port};
+use crate::support::{COMTREE, World, at_site, group, ip_port};
 use canopy_relay::{
     BranchId, BranchRole, Change, ComtreeConfig, Mode, Notice, Refusal, RelayConfig, TableLimits,
 };
@@ -307,6 +307,34 @@ fn unicast_goes_on_while_a_relay_above_gets_another_parent() {
         quiet.iter().for_each(|whom| all_reach(&mut world, &senders, *whom));
         assert_eq!(requests(&world), asked, "nobody had to ask, {threads} threads");
     }
+}
+
+/// What relays tell each other of a portable address bears its name, and is not counted among what its
+/// owner has published.
+#[test]
+fn what_tells_of_a_portable_address_is_none_of_its_updates() {
+    let (mut world, firsts) = relays(&[1, 1, 1]);
+    world.link(COMTREE, [(firsts[0], 1), (firsts[2], 3)], UP);
+    let hearer = come(&mut world, firsts[2], 1, &claims(1));
+    world.subscribe(hearer, 7, 0);
+    world.link_threads([firsts[1], firsts[2]]);
+    world.add_branch(COMTREE, firsts[1], (firsts[2], 3), BranchRole::Child);
+    world.add_branch(COMTREE, firsts[2], (firsts[1], 2), BranchRole::NextParent);
+    let mut bring = |parent: usize, dst: Address, series: u16, payload: &[u8]| {
+        let mut out = [0; 1500];
+        let mut writer = UpdatesWriter::new(&mut out, SAFE_DATAGRAM).unwrap();
+        let record = Record::new(dst, series, payload);
+        assert!(writer.push(&Record { src: portable(66), ..record }));
+        let len = writer.finish(&Header::new(Kind::Updates, SessionId::NONE, COMTREE));
+        let key = world.key_of(firsts[2]);
+        assert!(world.threads[firsts[parent]].send_over_link(&key, &out[..len]));
+        world.settle();
+        received(&world, hearer)
+    };
+    assert_eq!(bring(0, group(7), 5000, b"here I am"), 1);
+    bring(0, Address::unicast(9, 0), 0, b"");
+    assert_eq!(bring(1, group(7), 5000, b"here I am"), 1, "it has passed");
+    assert_eq!(bring(1, group(7), 5001, b"here I am"), 2);
 }
 
 #[test]
