@@ -5,6 +5,7 @@ use super::keys::Keys;
 use super::machine::{self, Held, Machine, Sent};
 use super::model::Model;
 use super::participant::{Participant, participant_at};
+use super::proofs::Proofs;
 use super::queue::{Datagram, Queue, RootDeed, Step};
 use super::scenario::{Element, Move, RootStep, Scenario, access_sabotage};
 use crate::network::{Direction, Fate, Loss, Network};
@@ -52,6 +53,7 @@ pub(crate) struct World<'a> {
     pub(crate) model: Model,
     pub(crate) tallies: Tallies,
     pub(crate) keys: Keys,
+    proofs: Proofs,
     pub(crate) has_left: bool,
     queue: Queue<Step>,
     pub(crate) network: Network,
@@ -84,6 +86,7 @@ impl<'a> World<'a> {
             participants,
             tallies: Tallies::default(),
             keys: Keys::new(&scenario),
+            proofs: Proofs::default(),
             has_left: false,
             queue: Queue::default(),
             network: Network::new(stream(config.seed, Stream::Network), &scenario.wires),
@@ -213,6 +216,7 @@ impl<'a> World<'a> {
     /// A relay sends a datagram, to a participant or to a neighbour.
     fn send(&mut self, relay: usize, (to, bytes): Sent) {
         let from = machine::ip_port(relay);
+        self.proofs.sent(relay, to, &bytes);
         if let Some(neighbour) = machine::relay_at(to) {
             let Some((link, direction)) = self.scenario.links.between(relay, neighbour) else {
                 self.model.broken(self.now, || format!("relay {relay} sends to {to}"));
@@ -301,6 +305,7 @@ impl<'a> World<'a> {
         self.trace.arrived(self.now, *from, *to, bytes);
         match relay {
             Some(relay) => {
+                self.proofs.arrived(relay, *from, bytes);
                 let turn = self.machines[relay].arrive(self.now, *from, Rc::clone(bytes));
                 if let Some((thread, at)) = turn {
                     self.at(at, Step::Turn(relay, thread));
@@ -430,6 +435,10 @@ impl<'a> World<'a> {
         for relay in 0..self.machines.len() {
             let held = self.machines[relay].held();
             self.check_held(relay, held);
+            let opened = self.machines[relay].counters().sessions_opened;
+            if let Err(what) = self.proofs.check(relay, opened, held.sessions) {
+                self.model.broken(self.now, || what);
+            }
             let peak = &mut self.tallies.peak;
             *peak = Held {
                 sessions: peak.sessions.max(held.sessions),
