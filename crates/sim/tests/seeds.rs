@@ -63,6 +63,9 @@ fn seeds_that_found_something_pass() {
     check(357_889..357_890);
     // Somebody went to another data thread while an update was on its way, and got it there.
     check(386_022..386_023);
+    // What was for another who had the ip:port before counted as heard without the right to.
+    check(11_716..11_717);
+    check(11_958..11_959);
     // An update that was read 408 ms after a newer one of its flow took its place, as it may.
     check(362_411..362_412);
 }
