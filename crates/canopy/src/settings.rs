@@ -235,13 +235,7 @@ impl RelaySettings {
         let downlink = sources.text("downlink", "member").check(|name| parse_downlink(&name))?;
         let world = sources.text("world", DEFAULT_WORLD).check(parse_world)?;
         let (key, trust) = (file(&sources, "key"), file(&sources, "trust"));
-        let is_open = sources.switch("open")?;
-        if let Some(place) = sources.place("open").filter(|_| is_open && trust.is_some()) {
-            bail!(
-                "{place}: this lets in whoever comes, but trust only who has a token of a trusted key; \
-                 leave one of the two out"
-            );
-        }
+        let is_open = check_open(&sources, trust.is_some())?;
         let is_guarded = trust.is_some() || is_open || args.is_controlled;
         let links = check_links(&sources)?;
         let defaults = Defaults { site, downlink, world };
@@ -291,6 +285,18 @@ impl RelaySettings {
             metrics: sources.text("metrics", "off").check(|text| parse_http(&text, insecure))?,
         })
     }
+}
+
+/// Whether it lets in whoever comes.
+fn check_open(sources: &Sources, has_trust: bool) -> anyhow::Result<bool> {
+    let is_open = sources.switch("open")?;
+    if let Some(place) = sources.place("open").filter(|_| is_open && has_trust) {
+        bail!(
+            "{place}: this lets in whoever comes, but trust only who has a token of a trusted key; \
+             leave one of the two out"
+        );
+    }
+    Ok(is_open)
 }
 
 impl RelaySettings {

@@ -140,13 +140,7 @@ pub(crate) fn encode(told: &Told<'_>) -> ([u64; MOST_CONTROL_WORDS], usize) {
             2
         }
         Told::Route { comtree, to, leads } => {
-            let leads = match leads {
-                None => 0,
-                Some(Leads::OverTree) => 1,
-                Some(Leads::ToCorePeer) => 2,
-                Some(Leads::ToParticipant) => 3,
-            };
-            words[0] = ROUTE | leads << 8 | u64::from(comtree.0) << 32;
+            words[0] = ROUTE | encode_leads(*leads) << 8 | u64::from(comtree.0) << 32;
             words[1] = to.0.into();
             2
         }
@@ -158,6 +152,15 @@ pub(crate) fn encode(told: &Told<'_>) -> ([u64; MOST_CONTROL_WORDS], usize) {
         }
     };
     (words, len)
+}
+
+fn encode_leads(leads: Option<Leads>) -> u64 {
+    match leads {
+        None => 0,
+        Some(Leads::OverTree) => 1,
+        Some(Leads::ToCorePeer) => 2,
+        Some(Leads::ToParticipant) => 3,
+    }
 }
 
 /// A verdict: its kind and its acts, a byte each, and its groups.

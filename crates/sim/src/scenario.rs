@@ -187,12 +187,8 @@ impl Scenario {
             asks_for_tokens: draws_tokens(config),
             late_copies: if more.random_bool(0.5) { LATEST_COPY } else { Duration::ZERO },
             receive_queue: if more.random_bool(0.25) { more.random_range(2..8) } else { ROOMY },
-            send_failures: if more.random_bool(0.15) {
-                more.random_range(0.001..0.03)
-            } else {
-                0.0
-            },
-            stalls: if more.random_bool(0.15) { more.random_range(0.001..0.02) } else { 0.0 },
+            send_failures: draw_some(more, 0.001..0.03),
+            stalls: draw_some(more, 0.001..0.02),
             stall: Duration::from_millis(more.random_range(2..60)),
             relay_takes: draw_datagram(more),
             // A fault between the relay and the network does not get past a seal, as a rule.
@@ -224,12 +220,17 @@ impl Scenario {
             data_log_words: DATA_WORDS,
             shares_ip_port: false,
         };
-        let has_gateway = stream(config.seed, Stream::Gateway).random_bool(0.6);
-        scenario.shares_ip_port = has_gateway && scenario.downlink == Downlink::Member;
+        scenario.draw_gateway(config);
         scenario.draw_slow_threads(config);
         scenario.draw_short_keys(config);
         scenario.end = end + scenario.slow_paths();
         scenario
+    }
+
+    /// In some scenarios there is a gateway, where the relay lets sessions share an ip:port.
+    fn draw_gateway(&mut self, config: &SimConfig) {
+        let is_drawn = stream(config.seed, Stream::Gateway).random_bool(0.6);
+        self.shares_ip_port = is_drawn && self.downlink == Downlink::Member;
     }
 
     /// In some scenarios the logs between data threads hold a few updates only, and a thread takes long to
@@ -410,6 +411,11 @@ pub(crate) fn stream(seed: u64, stream: Stream) -> ChaCha8Rng {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream(stream as u64);
     rng
+}
+
+/// A share that is nothing in most scenarios.
+fn draw_some(rng: &mut ChaCha8Rng, share: Range<f64>) -> f64 {
+    if rng.random_bool(0.15) { rng.random_range(share) } else { 0.0 }
 }
 
 fn draw_weather(rng: &mut ChaCha8Rng) -> Weather {
