@@ -4,7 +4,7 @@
 use crate::world::{Step, World};
 use canopy_judge::Received;
 use canopy_session::{Session, State};
-use canopy_wire::{Address, Comtree, MAX_DATAGRAM};
+use canopy_wire::{Address, Comtree, MAX_DATAGRAM, SessionId};
 use rand::RngExt;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -82,6 +82,11 @@ impl World<'_> {
     pub(crate) fn check_tokens(&mut self, to: SocketAddr, updates: &[u64]) {
         let Some(tokens) = self.tokens.as_ref().filter(|_| !updates.is_empty()) else { return };
         let Some(number) = self.bindings.get(&to).copied() else { return };
+        // Until it has a session, the relay may go on with the one of its application before.
+        let id = self.participants[number].session.as_ref().map(Session::id);
+        if id.is_none_or(|id| id == SessionId::NONE) {
+            return;
+        }
         let is_anothers = self.oracle.is_for_predecessor(number, self.now);
         if tokens.must_have_ended(self.now, number) && !is_anothers {
             let what = format!("participant {number} was sent updates after its token had ended");

@@ -58,6 +58,8 @@ fn seeds_that_found_something_pass() {
     check(312_643..312_644);
     // Delays that differed by up to 200 ms were taken for a queue, and the rate fell until what waited came too late.
     check(312_630..312_631);
+    // An application that had no session yet was sent what was for the one before it, by another token.
+    check(406_845..406_846);
     check(313_214..313_215);
     // There, what such a path left out was told as lost between data threads.
     check(357_889..357_890);
