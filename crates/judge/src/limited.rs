@@ -15,9 +15,8 @@ const BEGINS_ANEW: Duration = Duration::from_millis(200);
 struct Newest {
     id: u64,
     receiver: Receiver,
-    /// When the relay read it, and when it last read one of the flow.
+    /// When the relay read it.
     read: Time,
-    last_read: Time,
 }
 
 impl Oracle {
@@ -56,20 +55,21 @@ impl Oracle {
     /// newest update of each flow must have reached every receiver that it was for.
     pub fn check_starved(&mut self, now: Time) {
         let mut newest: BTreeMap<(u32, u64, Address), Newest> = BTreeMap::new();
+        // When the last of each flow was read, whoever it was for: a receiver may have come since.
+        let mut last_read: BTreeMap<(u64, Address), Time> = BTreeMap::new();
         for (id, update) in self.window.all() {
             let Some(read) = update.read else { continue };
+            let last = last_read.entry((update.connection, update.publish.dst)).or_insert(read);
+            *last = read.max(*last);
             for (who, receiver) in update.receivers.iter().filter(|(_, receiver)| receiver.due) {
                 let flow = (who, update.connection, update.publish.dst);
-                let before = newest.get(&flow).map_or(read, |before| before.last_read);
-                let last_read = before.max(read);
-                newest.insert(flow, Newest { id, receiver: *receiver, read, last_read });
+                newest.insert(flow, Newest { id, receiver: *receiver, read });
             }
         }
-        for ((who, ..), Newest { id, receiver, read, last_read }) in newest {
-            let Some(update) = self.window.get(id).filter(|_| last_read < read + BEGINS_ANEW)
-            else {
-                continue;
-            };
+        for ((who, connection, dst), Newest { id, receiver, read }) in newest {
+            let is_last =
+                last_read.get(&(connection, dst)).is_none_or(|at| *at < read + BEGINS_ANEW);
+            let Some(update) = self.window.get(id).filter(|_| is_last) else { continue };
             // Its own comes back in a row that others share only until it says something newer.
             if update.connection == self.standings[who as usize].connection {
                 continue;

@@ -60,6 +60,8 @@ fn seeds_that_found_something_pass() {
     check(312_630..312_631);
     // An application that had no session yet was sent what was for the one before it, by another token.
     check(406_845..406_846);
+    // A late copy of an older update took the place of a newer one, for receivers that had come since.
+    check(407_457..407_458);
     check(313_214..313_215);
     // There, what such a path left out was told as lost between data threads.
     check(357_889..357_890);
