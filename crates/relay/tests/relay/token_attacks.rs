@@ -227,14 +227,7 @@ fn connect_with_bad_token(world: &mut World, from: SocketAddr, seed: u8) -> Vec<
     let ((signed, _), (_, footer)) =
         (forger.rsplit_once('.').unwrap(), right.rsplit_once('.').unwrap());
     let config = tokens::session(MEMBER, format!("{signed}.{footer}"));
-    let mut session = Session::new(SessionConfig { seed: [seed; 16], ..config });
-    let mut out = [0; 1500];
-    let len = session.poll_transmit(world.now, &mut out).unwrap();
-    world.arrive(0, from, &out[..len]);
-    let mut cookie = world.collect(0).remove(0).bytes;
-    session.handle_datagram(world.now, &mut cookie, |_| ()).unwrap();
-    let len = session.poll_transmit(world.now, &mut out).unwrap();
-    out[..len].to_vec()
+    world.connect_of(from, SessionConfig { seed: [seed; 16], ..config })
 }
 
 /// 50,000 connects a second with false tokens from 256 ips of 16 networks: each that is looked at costs a

@@ -418,6 +418,17 @@ impl World {
         self.threads[thread].handle_datagram(self.now, from, &mut datagram.to_vec());
     }
 
+    /// Somebody greets the first data thread from an ip:port; returns the connect that follows.
+    pub(crate) fn connect_of(&mut self, from: SocketAddr, config: SessionConfig) -> Vec<u8> {
+        let (mut session, mut out) = (Session::new(config), [0; 1500]);
+        let len = session.poll_transmit(self.now, &mut out).unwrap();
+        self.arrive(0, from, &out[..len]);
+        let mut cookie = self.collect(0).remove(0).bytes;
+        session.handle_datagram(self.now, &mut cookie, |_| ()).unwrap();
+        let len = session.poll_transmit(self.now, &mut out).unwrap();
+        out[..len].to_vec()
+    }
+
     /// The keys of a session of a data thread.
     pub(crate) fn keys(&mut self, thread: usize, session: SessionId) -> &LoggedKeys {
         self.note_keys();
