@@ -123,11 +123,11 @@ impl Receiver {
         Some((self.at.from, &mut self.bytes[datagram]))
     }
 
-    /// The next datagram that was received, with when it arrived at this host, in Unix time, if the
-    /// socket [tells](Socket::stamp_arrivals).
-    pub fn next_stamped(&mut self, socket: &Socket) -> Option<(Option<Duration>, &mut [u8])> {
+    /// [`Receiver::next`], and when the datagram arrived at this host, in Unix time, if the socket
+    /// [tells](Socket::stamp_arrivals).
+    pub fn next_stamped(&mut self, socket: &Socket) -> Option<(Path, Option<Duration>, &mut [u8])> {
         let datagram = self.step(socket)?;
-        Some((self.at.arrived, &mut self.bytes[datagram]))
+        Some((self.at.from, self.at.arrived, &mut self.bytes[datagram]))
     }
 
     /// Where the next datagram is among the bytes.

@@ -57,7 +57,7 @@ fn a_socket_tells_when_datagrams_arrived_however_late_they_are_read() {
         sender.send(b"later").unwrap();
         assert_eq!(receive(&second, 1), [b"later"]);
         receiver.fill(&first).unwrap();
-        let (arrived, bytes) = receiver.next_stamped(&first).unwrap();
+        let (_, arrived, bytes) = receiver.next_stamped(&first).unwrap();
         assert_eq!(bytes, b"early");
         if arrived.is_some_and(|arrived| (before..=after).contains(&arrived)) {
             break;
@@ -66,7 +66,7 @@ fn a_socket_tells_when_datagrams_arrived_however_late_they_are_read() {
     receiver.fill(&second).unwrap();
     sender.send(b"unasked").unwrap();
     receiver.fill(&second).unwrap();
-    assert_eq!(receiver.next_stamped(&second).map(|(arrived, _)| arrived), Some(None));
+    assert_eq!(receiver.next_stamped(&second).map(|(_, arrived, _)| arrived), Some(None));
 }
 
 /// The front of a packet of this class, of a session.

@@ -88,13 +88,19 @@ impl DataThread {
 
     fn wait(&mut self) -> anyhow::Result<()> {
         let retry = self.sockets.retry_at();
+        let sooner = |at: Time| retry.map_or(at, |retry| retry.min(at));
         let due = match self.turn.wait() {
             Wait::Until(at) => {
-                let until = retry.map_or(at, |retry| retry.min(at));
+                let until = sooner(at);
                 if until > self.clock.now() {
                     sleep_until(&self.clock, until);
                 }
                 return Ok(());
+            }
+            Wait::Stranger(at) => {
+                // Whoever changes something wakes it too; other data threads need not.
+                let waker = &self.shared[usize::from(self.number)].waker;
+                return Ok(self.sockets.wait_for_stranger(waker, sooner(at))?);
             }
             Wait::Arrival(due) => due,
         };

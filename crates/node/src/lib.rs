@@ -93,7 +93,7 @@ impl RunningRelay {
         let relays = relays(settings, &keys, &engines, watch.origin())?;
         let each = relays.into_iter().zip(sockets).zip(engines).zip(requests);
         for (number, (((relay, socket), engine), requests)) in (0..).zip(each) {
-            let sockets = Sockets::new(socket, engine, clock);
+            let sockets = Sockets::new(socket, engine, clock)?;
             let queues = (requests, told.clone());
             let turn = Turn::new(relay);
             let thread =

@@ -3,18 +3,22 @@
 use canopy_engines::Engine;
 use canopy_net::{
     Clock, Outlet, Receiver, Retry, SendEngine, SendReport, Socket, ThreadSockets, Waker,
+    wait_readable,
 };
-use canopy_relay::{Inlet, Lanes, Losses, Medium, Ready, SendBatch};
-use canopy_wire::{Lane, MAX_DATAGRAM, Path, Time};
+use canopy_relay::{Inlet, Lanes, Losses, Medium, Ready, Received, SendBatch};
+use canopy_wire::{Lane, MAX_DATAGRAM, Time};
 use std::io;
 use std::mem;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Pieces of one receive call; with offload a piece is up to 64 KiB.
 const RECEIVE_SLOTS: usize = 32;
 const RECEIVE_SLOT_BYTES: usize = 65_535;
 /// The most datagrams of strangers that one call brings.
 const STRANGERS: usize = 64;
+
+/// What is believed at most of how long a datagram has waited to be read.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// How often to see whether a full send buffer has room again.
 const WRITABLE_EVERY: Duration = Duration::from_micros(500);
@@ -41,12 +45,16 @@ pub(crate) struct Sockets {
 }
 
 impl Sockets {
-    pub(crate) fn new(sockets: ThreadSockets, engine: Engine, clock: Clock) -> Sockets {
+    /// # Errors
+    /// If the kernel cannot tell when datagrams arrive.
+    pub(crate) fn new(sockets: ThreadSockets, engine: Engine, clock: Clock) -> io::Result<Sockets> {
+        // For the round trips of links.
+        sockets.lane(Lane::CONTROL).stamp_arrivals()?;
         // The memory of a lane that is not used is never touched.
         let of_lanes = Lane::all().map(|_| Receiver::new(RECEIVE_SLOTS, RECEIVE_SLOT_BYTES));
         let of_strangers = Receiver::new(STRANGERS, MAX_DATAGRAM + 1);
         let receivers = of_lanes.chain([of_strangers]).collect();
-        Sockets {
+        Ok(Sockets {
             sockets,
             outlet: Outlet::new(engine),
             clock,
@@ -57,7 +65,7 @@ impl Sockets {
             sending: Duration::ZERO,
             counted: SendReport::default(),
             now: Time::ZERO,
-        }
+        })
     }
 
     /// A turn begins: what waits for a full queue is tried again.
@@ -74,6 +82,11 @@ impl Sockets {
     pub(crate) fn wait(&mut self, waker: &Waker, until: Option<Time>) -> io::Result<()> {
         self.ready = Some(self.sockets.wait_readable(Some(waker), &self.clock, until)?);
         Ok(())
+    }
+
+    /// Waits until someone sends something who has no session, the waker was used, or `until` is reached.
+    pub(crate) fn wait_for_stranger(&self, waker: &Waker, until: Time) -> io::Result<()> {
+        wait_readable(&self.sockets.strangers, waker, &self.clock, Some(until)).map(drop)
     }
 
     fn socket(&self, inlet: Inlet) -> &Socket {
@@ -112,8 +125,11 @@ impl Medium for Sockets {
         self.receivers[inlet.index()].fill(socket_of(&self.sockets, inlet))
     }
 
-    fn next(&mut self, inlet: Inlet) -> Option<(Path, &mut [u8])> {
-        self.receivers[inlet.index()].next(socket_of(&self.sockets, inlet))
+    fn next(&mut self, inlet: Inlet) -> Option<Received<'_>> {
+        let (receivers, socket) = (&mut self.receivers, socket_of(&self.sockets, inlet));
+        let (from, arrived, bytes) = receivers[inlet.index()].next_stamped(socket)?;
+        let waited = arrived.map_or(Duration::ZERO, |arrived| unix_now().saturating_sub(arrived));
+        Some(Received { from, waited: waited.min(LONGEST_WAIT), bytes })
     }
 
     fn send(&mut self, batch: &SendBatch) {
@@ -138,6 +154,11 @@ impl Medium for Sockets {
             send_failed: self.sent.failed - counted.failed,
         }
     }
+}
+
+/// Unix time. It may be set while the relay runs.
+fn unix_now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 fn socket_of(sockets: &ThreadSockets, inlet: Inlet) -> &Socket {

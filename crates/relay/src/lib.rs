@@ -65,5 +65,5 @@ pub use siblings::{DATA_WORDS, MAX_THREADS, Siblings};
 pub use status::{BranchStatus, GroupStatus, LinkStatus, RouteStatus, Via};
 pub use subscriptions::TableLimits;
 pub use thin::{Down, Fairness};
-pub use timing::{Mode, READ_EVERY};
-pub use turn::{Inlet, Losses, Medium, Ready, Turn, Wait};
+pub use timing::{Mode, READ_EVERY, READ_LITTLE_EVERY};
+pub use turn::{Inlet, Losses, Medium, Ready, Received, Turn, Wait};

@@ -18,7 +18,9 @@ const MEASURE_EVERY: Duration = Duration::from_secs(1);
 /// A link's sign of life on both sides, as one of them sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pulse {
+    /// When the next hello may leave, and when it must have left.
     hello_at: Time,
+    hello_by: Time,
     /// Until when the neighbour must be heard again; and until when it must say that it hears, if its
     /// last hello did not.
     heard_until: Time,
@@ -27,6 +29,7 @@ pub(crate) struct Pulse {
     stamp: (u64, Time),
     /// The last of our own that came back.
     echo: u64,
+    /// Of the way alone: without the time that a hello waits to be read.
     pub(crate) round_trip: Option<Duration>,
     /// How long a subscription lives at the neighbour.
     pub(crate) lifetime: Option<Duration>,
@@ -51,6 +54,7 @@ impl Pulse {
     pub(crate) fn begin(now: Time) -> Pulse {
         Pulse {
             hello_at: now,
+            hello_by: now,
             heard_until: now + FIRST_ANSWER,
             hears_until: Some(now + FIRST_ANSWER),
             stamp: (0, now),
@@ -82,17 +86,20 @@ impl Pulse {
         self.hears_until = self.hears_until.map(|until| until + late);
     }
 
-    /// The hello that is due, if one is. `jitter` is any number.
+    /// The hello that is due, if one is, or will be before `until`, when this is asked again at the latest.
+    /// `jitter` is any number.
     pub(crate) fn hello(
         &mut self,
         now: Time,
+        until: Time,
         jitter: u64,
         traffic: LinkTraffic,
     ) -> Option<LinkHello> {
-        if now < self.hello_at {
+        if now < self.hello_at && until <= self.hello_by {
             return None;
         }
-        self.hello_at = now + HELLO_EVERY - HELLO_EVERY / 8 * (jitter % 3) as u32;
+        self.hello_by = now + HELLO_EVERY;
+        self.hello_at = self.hello_by - HELLO_EVERY / 8 * (jitter % 3) as u32;
         let (echo, at) = self.stamp;
         Some(LinkHello {
             stamp: now.as_nanos().max(1),
@@ -104,13 +111,20 @@ impl Pulse {
         })
     }
 
-    /// Takes the neighbour's.
-    pub(crate) fn take(&mut self, now: Time, hello: &LinkHello, traffic: LinkTraffic) {
+    /// Takes the neighbour's, which has waited so long to be read.
+    pub(crate) fn take(
+        &mut self,
+        now: Time,
+        waited: Duration,
+        hello: &LinkHello,
+        traffic: LinkTraffic,
+    ) {
         if hello.stamp <= self.stamp.0 {
             // It was overtaken.
             return;
         }
-        self.stamp = (hello.stamp, now);
+        let arrived = now - waited;
+        self.stamp = (hello.stamp, arrived);
         // The first one ends the time that a link is given when it has come up.
         self.heard_until = now + LOST_AFTER;
         let held = Duration::from_micros(hello.held.into());
@@ -120,7 +134,7 @@ impl Pulse {
         }
         if hello.echo > self.echo && hello.echo <= now.as_nanos() {
             self.echo = hello.echo;
-            let there_and_back = now.since(Time::from_nanos(hello.echo));
+            let there_and_back = arrived.since(Time::from_nanos(hello.echo));
             let sample = there_and_back.saturating_sub(held);
             self.round_trip =
                 Some(self.round_trip.map_or(sample, |smooth| (smooth * 7 + sample) / 8));
@@ -163,7 +177,7 @@ mod tests {
         for milli in 1..until {
             let now = Time::from_millis(milli);
             for side in 0..2 {
-                if let Some(hello) = sides[side].hello(now, milli, traffic[side]) {
+                if let Some(hello) = sides[side].hello(now, now, milli, traffic[side]) {
                     traffic[side].sealed += 1;
                     count += 1;
                     let is_cut = side == 0 && milli >= cut;
@@ -175,7 +189,7 @@ mod tests {
                     on_the_way.extract_if(.., |(at, to, _)| *at <= milli && *to == side).collect();
                 for (_, _, hello) in arrived {
                     traffic[side].opened += 1;
-                    sides[side].take(now, &hello, traffic[side]);
+                    sides[side].take(now, Duration::ZERO, &hello, traffic[side]);
                 }
                 if sides[side].is_lost(now) {
                     lost[side].get_or_insert(milli);
@@ -199,6 +213,48 @@ mod tests {
         }
     }
 
+    /// A periodic relay's timers wait for the next read of its sockets.
+    #[test]
+    fn hellos_are_frequent_enough_although_they_leave_at_reads_only() {
+        for pause in [2, 7, 17, 20, 30, 33, 49, 50] {
+            let mut pulse = Pulse::begin(Time::ZERO);
+            let mut before = 0;
+            for now in (0..5_000).step_by(pause) {
+                // A thread is not woken to the microsecond.
+                let late = Duration::from_micros(now * 7919 % 300);
+                let (at, until) = (Time::from_millis(now), Time::from_millis(now + pause as u64));
+                if pulse.hello(at + late, until, now, LinkTraffic::default()).is_some() {
+                    assert!(now - before <= 50, "{} ms, read every {pause}", now - before);
+                    assert!(now == before || now - before + pause as u64 > 37, "too many");
+                    before = now;
+                }
+            }
+        }
+    }
+
+    /// Both sides read every 50 ms, one 20 ms later than the other.
+    #[test]
+    fn a_round_trip_is_without_the_time_that_a_hello_waits_to_be_read() {
+        const WAY: Duration = Duration::from_millis(3);
+        let mut sides = [Pulse::begin(Time::ZERO); 2];
+        let mut on_the_way = [None; 2];
+        for read in 1..200 {
+            let side = read % 2;
+            let now = Time::from_millis(read as u64 / 2 * 50 + side as u64 * 20);
+            if let Some((arrived, hello)) = on_the_way[side].take() {
+                let waited = now.since(arrived);
+                sides[side].take(now, waited, &hello, LinkTraffic::default());
+            }
+            let until = now + Duration::from_millis(50);
+            let hello = sides[side].hello(now, until, 0, LinkTraffic::default());
+            on_the_way[1 - side] = hello.map(|hello| (now + WAY, hello));
+            assert!(!sides[side].is_lost(now));
+        }
+        for side in sides {
+            assert_eq!(side.round_trip, Some(2 * WAY));
+        }
+    }
+
     #[test]
     fn both_sides_know_within_300_ms_that_one_of_them_hears_nothing() {
         // Soon after it has come up, and later.
@@ -216,6 +272,7 @@ mod tests {
         let mut pulse = Pulse::begin(Time::ZERO);
         pulse.take(
             Time::from_millis(2000),
+            Duration::ZERO,
             &LinkHello { stamp: 1, ..LinkHello::default() },
             LinkTraffic::default(),
         );

@@ -15,9 +15,21 @@ pub enum Mode {
     },
 }
 
+impl Mode {
+    /// How long what has arrived may lie unread, so long as the data thread has time.
+    pub fn longest_unread(self) -> Duration {
+        match self {
+            Mode::Immediate => Duration::ZERO,
+            Mode::Periodic { tick } => part_of(tick, READ_LITTLE_EVERY),
+        }
+    }
+}
+
 /// In periodic mode sockets are read at least this often while there is traffic, so that acks don't
 /// wait for the tick. Every read wakes the processor, which costs more than a few datagrams do.
 pub const READ_EVERY: Duration = Duration::from_micros(12_500);
+/// The same where few have a session, and send little.
+pub const READ_LITTLE_EVERY: Duration = Duration::from_millis(50);
 
 /// The first point after `now` that ends a part of a tick, which has as few equal parts as there can be
 /// of at most `longest`. So a tick is always such a point, and what arrives until then leaves with it.

@@ -3,7 +3,7 @@
 
 use crate::relay::Relay;
 use crate::rounds::{Lanes, Rounds};
-use crate::timing::{Mode, READ_EVERY, next_part};
+use crate::timing::{Mode, READ_EVERY, READ_LITTLE_EVERY, next_part};
 use canopy_batch::SendBatch;
 use canopy_wire::{DropReason, Lane, Path, Time};
 use core::time::Duration;
@@ -14,8 +14,12 @@ const READ_MUCH_EVERY: Duration = Duration::from_millis(5);
 /// What a read may bring, and the next still be put off: of the longest datagrams, a third of what
 /// Linux grants a socket that may not ask for more.
 const LITTLE: u64 = 64;
-/// The same where reads are frequent already: at [`READ_EVERY`] it would be a good half of the above.
+/// The same where reads are more frequent than they would be then: it would be about a half of the above, or
+/// just that.
 const LITTLE_OFTEN: u64 = 16;
+/// Who have a session at most, and reads be as seldom as [`READ_LITTLE_EVERY`]: should all begin to send at
+/// once, the receive buffers hold it.
+const FEW: u32 = 64;
 /// How long reads stay frequent after a full receive buffer has lost something: it holds less than
 /// was thought.
 const HURRY: Duration = Duration::from_secs(10);
@@ -72,9 +76,9 @@ pub trait Medium {
     /// If nothing can be received any more.
     fn receive(&mut self, inlet: Inlet) -> Result<bool, Self::Error>;
 
-    /// The next datagram that was received at an inlet, which is opened where it lies, and where it
-    /// came from. What is not taken in one turn is there in the next.
-    fn next(&mut self, inlet: Inlet) -> Option<(Path, &mut [u8])>;
+    /// The next datagram that was received at an inlet. What is not taken in one turn is there in the
+    /// next.
+    fn next(&mut self, inlet: Inlet) -> Option<Received<'_>>;
 
     /// Sends a batch. Never waits: what is not taken now is kept for later, or lost and counted.
     fn send(&mut self, batch: &SendBatch);
@@ -84,6 +88,16 @@ pub trait Medium {
 
     /// What was lost since the last call.
     fn losses(&mut self) -> Losses;
+}
+
+/// A datagram that was received.
+pub struct Received<'a> {
+    /// Where it came from.
+    pub from: Path,
+    /// For how long it has waited to be read. Told in [`Lane::CONTROL`] only; zero elsewhere.
+    pub waited: Duration,
+    /// What it says. What is sealed is opened where it lies.
+    pub bytes: &'a mut [u8],
 }
 
 /// Datagrams that were lost outside the relay.
@@ -104,6 +118,8 @@ pub struct Losses {
 pub enum Wait {
     /// Until then, whatever arrives.
     Until(Time),
+    /// Until someone sends something who has no session, or until then, whatever else arrives.
+    Stranger(Time),
     /// Until something arrives, or until then, if there is a then.
     Arrival(Option<Time>),
 }
@@ -167,7 +183,9 @@ impl Turn {
             // limited receivers are sent is spaced by its own measure.
             (Pace::Leisure(every), Mode::Periodic { tick }) => {
                 let read = next_part(self.began, tick, every);
-                Wait::Until(self.relay.limited_due().map_or(read, |due| due.min(read)))
+                let until = self.relay.limited_due().map_or(read, |due| due.min(read));
+                // Whoever comes when all are quiet need not wait for them.
+                if every == READ_LITTLE_EVERY { Wait::Stranger(until) } else { Wait::Until(until) }
             }
             _ => Wait::Arrival(self.relay.poll_timeout()),
         }
@@ -193,11 +211,11 @@ impl Turn {
         self.brought += self.read_lanes(now, medium)?;
         // 3. Strangers come last, and only one receive batch of them: a flood of hellos may cost
         //    strangers their answer, never a session.
-        let mut more_strangers = false;
+        let (mut more_strangers, mut strangers) = (false, 0);
         if core::mem::take(&mut self.strangers) {
             more_strangers = medium.receive(Inlet::Strangers)?;
             while handle_next(&mut self.relay, now, Inlet::Strangers, medium).is_some() {
-                self.brought += 1;
+                strangers += 1;
             }
         }
         let relay = &mut self.relay;
@@ -213,11 +231,14 @@ impl Turn {
         if losses.receive_queue_full + losses.strangers_queue_full > 0 {
             self.hurries_until = now + HURRY;
         }
-        self.brought += relay.counters().updates_taken - taken;
+        self.brought += relay.counters().updates_taken - taken + strangers;
         if self.rounds.backlog().is_empty() {
-            let hurries = more_strangers || now < self.hurries_until;
-            let brought = core::mem::take(&mut self.brought);
-            self.pace = self.pace.after(&self.relay, brought, hurries);
+            let read = Read {
+                brought: core::mem::take(&mut self.brought),
+                has_strangers: strangers > 0,
+                hurries: more_strangers || now < self.hurries_until,
+            };
+            self.pace = self.pace.after(&self.relay, read);
         }
         Ok(self.relay.take_wakes())
     }
@@ -285,16 +306,35 @@ impl Turn {
     }
 }
 
+/// What a read brought.
+struct Read {
+    /// Datagrams, and updates of other data threads.
+    brought: u64,
+    /// Whether some were of those who have no session.
+    has_strangers: bool,
+    /// Whether more is known to wait, or was lost lately.
+    hurries: bool,
+}
+
 impl Pace {
-    /// How to go on after a read that brought so many datagrams and updates of other data threads.
-    fn after(self, relay: &Relay, brought: u64, hurries: bool) -> Pace {
+    /// How to go on after a read.
+    fn after(self, relay: &Relay, read: Read) -> Pace {
+        let Read { brought, has_strangers, hurries } = read;
         let is_periodic = matches!(relay.mode(), Mode::Periodic { .. });
         if !is_periodic || (brought == 0 && !relay.is_collecting()) {
             return Pace::Arrivals;
         }
         let little = if self == Pace::Leisure(READ_MUCH_EVERY) { LITTLE_OFTEN } else { LITTLE };
-        let is_much = hurries || brought > little;
-        Pace::Leisure(if is_much { READ_MUCH_EVERY } else { READ_EVERY })
+        if hurries || brought > little {
+            return Pace::Leisure(READ_MUCH_EVERY);
+        }
+        let may_read_seldom = relay.sessions() <= FEW && !has_strangers && !relay.is_limiting();
+        let is_quiet = match self {
+            Pace::Leisure(READ_LITTLE_EVERY) => true,
+            Pace::Leisure(READ_EVERY) => brought <= LITTLE_OFTEN,
+            _ => false,
+        };
+        Pace::Leisure(if may_read_seldom && is_quiet { READ_LITTLE_EVERY } else { READ_EVERY })
     }
 }
 
@@ -308,9 +348,9 @@ fn handle_next<M: Medium>(
     medium: &mut M,
 ) -> Option<usize> {
     medium.observe(relay);
-    let (from, datagram) = medium.next(inlet)?;
-    let len = datagram.len();
-    relay.handle_datagram(now, from, datagram);
+    let received = medium.next(inlet)?;
+    let len = received.bytes.len();
+    relay.handle_received(now, received);
     medium.observe(relay);
     Some(len)
 }

@@ -6,11 +6,11 @@ use crate::scenario::Scenario;
 use canopy_judge::{Books, Limits, Page, Seats, Secrets};
 use canopy_relay::{
     ADDRESS_REST, Budget, Budgets, Change, ComtreeConfig, Counters, Gate, GateLimits, Inlet, Lanes,
-    Losses, Medium, Notice, Places, Ready, Relay, RelayConfig, SendBatch, Siblings, Trust, Turn,
-    UnixTime, Wait,
+    Losses, Medium, Notice, Places, Ready, Received, Relay, RelayConfig, SendBatch, Siblings,
+    Trust, Turn, UnixTime, Wait,
 };
 use canopy_session::{Identity, Keyring};
-use canopy_wire::{Address, Class, Comtree, Lane, Path, SessionId, Tag, Time, VERSION};
+use canopy_wire::{Address, Class, Comtree, Lane, SessionId, Tag, Time, VERSION};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use std::borrow::Cow;
@@ -32,6 +32,8 @@ pub(crate) const UNIX_ZERO: UnixTime = UnixTime(1_800_000_000);
 pub(crate) struct Waiting {
     pub(crate) from: SocketAddr,
     pub(crate) bytes: Rc<[u8]>,
+    /// When it arrived.
+    pub(crate) at: Time,
     /// The participant whose link it came by, and whether bits of it were flipped there.
     pub(crate) participant: Option<usize>,
     pub(crate) corrupted: bool,
@@ -86,8 +88,9 @@ pub(crate) struct Thread {
     pub(crate) inboxes: Inboxes,
     /// What they had no room for since the last turn.
     losses: Losses,
-    /// When its sockets are to be read next, if that is not at once.
+    /// When its sockets are to be read next, if that is not at once; and when, if a stranger comes.
     read_at: Time,
+    strangers_at: Time,
     busy_until: Time,
     /// The turn that was asked for.
     turn_at: Option<Time>,
@@ -112,6 +115,8 @@ pub(crate) struct Done {
 
 /// What a turn reads from and sends through, with the books on it.
 struct Sockets<'a> {
+    /// When the turn began.
+    now: Time,
     inboxes: &'a mut Inboxes,
     losses: Losses,
     /// The datagram at hand.
@@ -134,7 +139,7 @@ impl Medium for Sockets<'_> {
         Ok(self.inboxes.receive(inlet))
     }
 
-    fn next(&mut self, inlet: Inlet) -> Option<(Path, &mut [u8])> {
+    fn next(&mut self, inlet: Inlet) -> Option<Received<'_>> {
         let Some(waiting) = self.inboxes.next(inlet) else {
             self.before = None;
             return None;
@@ -144,7 +149,8 @@ impl Medium for Sockets<'_> {
         // It is opened where it lies, and there may be copies of it on the way.
         self.opened.clear();
         self.opened.extend_from_slice(&waiting.bytes);
-        Some((waiting.from.into(), &mut self.opened))
+        let waited = self.now.since(waiting.at);
+        Some(Received { from: waiting.from.into(), waited, bytes: &mut self.opened })
     }
 
     fn observe(&mut self, relay: &Relay) {
@@ -349,11 +355,9 @@ impl Host {
     }
 
     /// A datagram arrives at the socket of its data thread. Returns when that wants a turn.
-    pub(crate) fn arrive(&mut self, now: Time, waiting: Waiting) -> Option<(usize, Time)> {
+    pub(crate) fn arrive(&mut self, waiting: Waiting) -> Option<(usize, Time)> {
         let (number, inlet) = steer(&waiting.bytes, self.threads.len());
-        let thread = &mut self.threads[number];
-        thread.inboxes.push(inlet, waiting);
-        thread.wants_to_read(now).map(|at| (number, at))
+        self.threads[number].arrive(inlet, waiting).map(|at| (number, at))
     }
 
     /// Whether the socket that a datagram is for holds another one. If not, its data thread hears of it
@@ -398,6 +402,7 @@ impl Host {
         let stall = if stalls { self.scenario.stall } else { Duration::ZERO };
         thread.begin_turn(now + self.scenario.turn + stall);
         let mut sockets = Sockets {
+            now,
             inboxes: &mut thread.inboxes,
             losses: mem::take(&mut thread.losses),
             opened: Vec::new(),
@@ -485,20 +490,32 @@ impl Thread {
             inboxes: Inboxes::default(),
             losses: Losses::default(),
             read_at: Time::ZERO,
+            strangers_at: Time::ZERO,
             busy_until: Time::ZERO,
             turn_at: None,
         }
     }
 
-    /// Something arrives, or another thread wakes it. Returns when that wants a turn.
+    /// Another thread wakes it. Returns when that wants a turn.
     pub(crate) fn wants_to_read(&mut self, now: Time) -> Option<Time> {
         self.wants_turn(self.read_at.max(now))
+    }
+
+    /// A datagram arrives at one of its sockets. Returns when that wants a turn.
+    pub(crate) fn arrive(&mut self, inlet: Inlet, waiting: Waiting) -> Option<Time> {
+        let from = if inlet == Inlet::Strangers { self.strangers_at } else { self.read_at };
+        let at = from.max(waiting.at);
+        self.inboxes.push(inlet, waiting);
+        self.wants_turn(at)
     }
 
     /// Returns when it wants its next turn by itself.
     pub(crate) fn next_turn(&mut self) -> Option<Time> {
         match self.turn.wait() {
-            Wait::Until(at) => self.wants_turn(at),
+            Wait::Stranger(_) if self.inboxes.len_of(Inlet::Strangers) > 0 => {
+                self.wants_turn(self.strangers_at)
+            }
+            Wait::Until(at) | Wait::Stranger(at) => self.wants_turn(at),
             // What was not read yet counts as arriving now.
             Wait::Arrival(_) if self.inboxes.len() > 0 => self.wants_turn(self.read_at),
             Wait::Arrival(due) => self.wants_turn(due?),
@@ -517,9 +534,10 @@ impl Thread {
     }
 
     pub(crate) fn end_turn(&mut self, now: Time) {
-        self.read_at = match self.turn.wait() {
-            Wait::Until(at) => at,
-            Wait::Arrival(_) => now,
+        [self.read_at, self.strangers_at] = match self.turn.wait() {
+            Wait::Until(at) => [at, at],
+            Wait::Stranger(at) => [at, now],
+            Wait::Arrival(_) => [now, now],
         };
     }
 

@@ -4,7 +4,7 @@ use crate::config::SimConfig;
 use crate::network::LinkModel;
 use crate::sabotage::Sabotage;
 use canopy_judge::Rules;
-use canopy_relay::{Budget, Budgets, DATA_WORDS, Mode, READ_EVERY, TableLimits};
+use canopy_relay::{Budget, Budgets, DATA_WORDS, Mode, TableLimits};
 use canopy_session::{PacketsPerKey, SessionLimits};
 use canopy_wire::{Downlink, MAX_DATAGRAM, SAFE_DATAGRAM, Time};
 use rand::{RngExt, SeedableRng};
@@ -346,7 +346,7 @@ impl Scenario {
     fn longest_hold(&self) -> Duration {
         let waits = match self.mode {
             Mode::Immediate => Duration::ZERO,
-            Mode::Periodic { tick } => tick + READ_EVERY,
+            Mode::Periodic { tick } => tick + self.mode.longest_unread(),
         };
         let stalled = if self.stalls > 0.0 { self.stall * 4 } else { Duration::ZERO };
         waits + self.wake_delay + self.turn * 4 + stalled

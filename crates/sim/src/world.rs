@@ -378,7 +378,8 @@ impl<'a> World<'a> {
         let Datagram { from, to, bytes, participant, corrupted, .. } = datagram;
         self.network.arrived();
         self.trace.arrived(self.now, from, to, &bytes);
-        let turn = self.host.arrive(self.now, Waiting { from, bytes, participant, corrupted });
+        let waiting = Waiting { from, bytes, at: self.now, participant, corrupted };
+        let turn = self.host.arrive(waiting);
         self.ask_for(turn);
     }
 

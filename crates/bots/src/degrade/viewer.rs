@@ -75,7 +75,7 @@ impl Viewer {
         receiver.fill(&peer.socket)?;
         let now = clock.now();
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        while let Some((arrived, datagram)) = receiver.next_stamped(&peer.socket) {
+        while let Some((_, arrived, datagram)) = receiver.next_stamped(&peer.socket) {
             let ago = arrived.map_or(Duration::ZERO, |arrived| unix.saturating_sub(arrived));
             let arrived = Time::ZERO + now.since(Time::ZERO + ago);
             let (len, before) = (datagram.len() as u32, viewed.arrivals.len());

@@ -8,6 +8,7 @@ use crate::index::fold;
 use crate::pulse::Pulse;
 use crate::shape::DatagramClass;
 use crate::status::LinkStatus;
+use crate::timing::{Mode, READ_LITTLE_EVERY, next_part};
 use crate::told::Passed;
 use canopy_session::{
     Call, Knock, PublicKey, Session, SessionConfig, SessionIndex, Sessions, Terms, derive,
@@ -192,6 +193,14 @@ impl Relay {
         self.links.iter().filter_map(due).min()
     }
 
+    /// When the sockets are read again at the latest, and timers with them; now if those are punctual.
+    fn read_by(&self, now: Time) -> Time {
+        match self.mode {
+            Mode::Immediate => now,
+            Mode::Periodic { tick } => next_part(now, tick, READ_LITTLE_EVERY),
+        }
+    }
+
     /// Calls the neighbours whose links are down, and sends the others signs of life.
     pub(super) fn drive_links(&mut self, now: Time) {
         if self.links.is_empty() {
@@ -209,13 +218,14 @@ impl Relay {
 
     fn drive_link(&mut self, now: Time, number: usize) {
         let lifetime = self.subscription_lifetime.as_millis() as u32;
+        let until = self.read_by(now);
         let link = &mut self.links[number];
         let session = link.session;
         if self.sessions.path(session).is_some() {
             if !link.pulse.is_lost(now) {
                 let (traffic, jitter) = (self.sessions.link_traffic(session), now.as_nanos());
                 let mut packet = [0; HELLO_ROOM];
-                let hello = link.pulse.hello(now, fold(jitter), traffic);
+                let hello = link.pulse.hello(now, until, fold(jitter), traffic);
                 let hello = hello.map(|hello| LinkHello { lifetime, ..hello });
                 if let Some(Ok(len)) = hello.map(|hello| hello.encode(&mut packet)) {
                     self.send_over(session, &packet[..len]);
@@ -245,7 +255,7 @@ impl Relay {
         let link = self.links.iter_mut().find(|link| link.session == session);
         let link = link.ok_or(DropReason::UnexpectedKind)?;
         let hello = LinkHello::decode(packet)?;
-        link.pulse.take(now, &hello, self.sessions.link_traffic(session));
+        link.pulse.take(now, self.waited, &hello, self.sessions.link_traffic(session));
         self.sessions.heard_on_link(now, session);
         Ok(())
     }

@@ -42,6 +42,7 @@ use crate::subscriptions::{Most, SubscriptionTable};
 use crate::thin::Thinning;
 use crate::timing::Mode;
 use crate::told::Told;
+use crate::turn::Received;
 use canopy_batch::SendBatch;
 use canopy_session::{KeyedState, Keyring, LoggedKeys, MAX_LINKS, SessionIndex, Sessions, derive};
 use canopy_token::UnixTime;
@@ -105,6 +106,8 @@ pub struct Relay {
     ports: Ports,
     links: Vec<Link>,
     links_looked_at: Time,
+    /// How long the datagram at hand had waited to be read.
+    waited: Duration,
     /// From which the calls of links draw.
     call_seed: [u8; 32],
     table: SubscriptionTable,
@@ -178,6 +181,7 @@ impl Relay {
             ports: Ports::new(sibling_ports, config.max_sessions + MAX_LINKS, max_ports),
             links: Vec::new(),
             links_looked_at: Time::ZERO,
+            waited: Duration::ZERO,
             call_seed: derive(table_key, b"canopy calls"),
             table: SubscriptionTable::new(config.tables, sibling_ports, max_ports, table_key),
             overlay: Overlay::new(config.tables.max_routes, table_key),
@@ -280,6 +284,14 @@ impl Relay {
     /// The next group key that was made, if they are to be told.
     pub fn poll_group_key_log(&mut self) -> Option<GroupKey> {
         self.comtrees.key_maker.poll_log()
+    }
+
+    /// Takes a datagram that was received.
+    #[inline]
+    pub(crate) fn handle_received(&mut self, now: Time, received: Received<'_>) {
+        self.waited = received.waited;
+        self.handle_datagram(now, received.from, received.bytes);
+        self.waited = Duration::ZERO;
     }
 
     /// Takes a datagram from the network. What is sealed is opened where it lies.
@@ -402,6 +414,11 @@ impl Relay {
     /// When it is to be looked next at what waits for receivers that cannot be sent everything.
     pub(crate) fn limited_due(&self) -> Option<Time> {
         self.thinning.due()
+    }
+
+    /// Whether there are receivers now that cannot be sent everything: their delays are watched.
+    pub(crate) fn is_limiting(&self) -> bool {
+        self.thinning.is_any_limited()
     }
 
     /// Whether updates wait for a tick, so that the socket is better read at leisure than at

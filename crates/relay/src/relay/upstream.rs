@@ -15,7 +15,8 @@ use std::collections::VecDeque;
 
 /// Subscribe packets that wait for their acknowledgement at a time.
 pub(super) const WINDOW: usize = 64;
-/// A packet is sent again after the round trip of the link, twice, and this; later more seldom. Where a
+/// A packet is sent again after the round trip of the link, twice, and this, and the time between two reads of
+/// the sockets; later more seldom. Where a
 /// tree is repaired, the first may come before the parent has the branch, and traffic waits for the next.
 const RESEND_AFTER: Duration = Duration::from_millis(2);
 /// As long as the round trip of a link that has just come up is not known.
@@ -245,7 +246,8 @@ impl Relay {
 
     fn resend_after(&self, session: SessionIndex) -> Duration {
         let round_trip = self.link_at(session).and_then(|link| link.round_trip());
-        round_trip.map_or(RESEND_AT_FIRST, |round_trip| RESEND_AFTER + 2 * round_trip)
+        let read = self.mode.longest_unread();
+        round_trip.map_or(RESEND_AT_FIRST, |round_trip| RESEND_AFTER + 2 * round_trip + read)
     }
 
     /// Takes the parent's acknowledgement.

@@ -483,6 +483,11 @@ impl Thinning {
         self.rows.retain_leftovers(row, is_wanted);
     }
 
+    /// Whether anything is remembered of a limited receiver.
+    pub(crate) fn is_any_limited(&self) -> bool {
+        self.rows.has_pairs()
+    }
+
     /// Whether it is time to look at what waits for limited receivers.
     pub(crate) fn is_due(&self, now: Time) -> bool {
         self.due().is_some_and(|due| due <= now)

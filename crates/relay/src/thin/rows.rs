@@ -90,6 +90,11 @@ impl Rows {
         }
     }
 
+    /// Whether there is anything of any receiver.
+    pub(crate) fn has_pairs(&self) -> bool {
+        self.pairs > 0
+    }
+
     pub(crate) fn get(&self, row: RowIndex) -> &Entry {
         &self.entries[row as usize]
     }

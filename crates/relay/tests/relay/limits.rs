@@ -4,7 +4,7 @@
 use crate::support::{COMTREE, OTHER_COMTREE, PERIODIC, Sent, TICK, World, config, group, ip_port};
 use canopy_relay::{
     Budget, Budgets, Change, Gate, GateLimits, Inlet, Lanes, Losses, Medium, Mode, Notice, Places,
-    Ready, RelayConfig, SendBatch, Talker, Turn,
+    Ready, Received, RelayConfig, SendBatch, Talker, Turn,
 };
 use canopy_session::{Event, SessionConfig, State};
 use canopy_wire::{
@@ -82,9 +82,13 @@ impl Medium for Wire {
         Ok(false)
     }
 
-    fn next(&mut self, _: Inlet) -> Option<(Path, &mut [u8])> {
+    fn next(&mut self, _: Inlet) -> Option<Received<'_>> {
         self.at_hand = self.waiting.pop_front();
-        self.at_hand.as_mut().map(|(path, datagram)| (*path, &mut datagram[..]))
+        self.at_hand.as_mut().map(|(from, bytes)| Received {
+            from: *from,
+            waited: Duration::ZERO,
+            bytes,
+        })
     }
 
     fn send(&mut self, batch: &SendBatch) {

@@ -2,7 +2,9 @@
 
 use crate::support::{COMTREE, OTHER_COMTREE, PERIODIC, Sent, TICK, World, config};
 use canopy_batch::SendBatch;
-use canopy_relay::{Inlet, Lanes, Losses, Medium, Mode, READ_EVERY, Ready, Relay, Turn, Wait};
+use canopy_relay::{
+    Inlet, Lanes, Losses, Medium, Mode, READ_EVERY, Ready, Received, Relay, Turn, Wait,
+};
 use canopy_wire::{
     Comtree, DropReason, Flags, Group, Header, Hello, Keepalive, Lane, Level, Path, Time,
 };
@@ -82,9 +84,13 @@ impl Medium for Script {
         Ok(more)
     }
 
-    fn next(&mut self, inlet: Inlet) -> Option<(Path, &mut [u8])> {
+    fn next(&mut self, inlet: Inlet) -> Option<Received<'_>> {
         self.handed_out = self.at_hand[inlet.index()].pop_front();
-        self.handed_out.as_mut().map(|(path, datagram)| (*path, &mut datagram[..]))
+        self.handed_out.as_mut().map(|(from, bytes)| Received {
+            from: *from,
+            waited: Duration::ZERO,
+            bytes,
+        })
     }
 
     fn send(&mut self, batch: &SendBatch) {
@@ -335,16 +341,96 @@ fn with_traffic_a_periodic_relay_reads_at_leisure() {
     medium.batches.push_back(batch);
     turn.run(at(1001), &mut medium).unwrap();
     // Nothing more comes, but an update waits for the tick.
-    for part in 1..4 {
-        let read_at = at(1000) + READ_EVERY * part;
-        assert_eq!(turn.wait(), Wait::Until(read_at));
-        turn.run(read_at, &mut medium).unwrap();
-        assert!(medium.sent.is_empty(), "at {read_at:?}");
-    }
-    assert_eq!(turn.wait(), Wait::Until(at(1050)));
+    let read_at = at(1000) + READ_EVERY;
+    assert_eq!(turn.wait(), Wait::Until(read_at));
+    turn.run(read_at, &mut medium).unwrap();
+    assert!(medium.sent.is_empty(), "at {read_at:?}");
+    assert_eq!(turn.wait(), Wait::Stranger(at(1050)));
     turn.run(at(1050), &mut medium).unwrap();
     assert_eq!(medium.sent.len(), 1);
     assert!(matches!(turn.wait(), Wait::Arrival(Some(_))), "the wait is over");
+}
+
+/// Every read wakes the processor, and a relay inside a network has little to read.
+#[test]
+fn with_little_traffic_a_periodic_relay_reads_once_a_tick() {
+    let mut world = two(PERIODIC);
+    let mut some = |count: u8| (0..count).map(|_| update(&mut world, 0, COMTREE, b"x")).collect();
+    // What comes after so many microseconds, and when the next read is.
+    let turns: [(Vec<_>, _, _); 7] = [
+        (some(64), 0, Wait::Until(at(1000) + READ_EVERY)),
+        (some(17), 12_500, Wait::Until(at(1025))),
+        (some(16), 25_000, Wait::Stranger(at(1050))),
+        (some(64), 50_000, Wait::Stranger(at(1100))),
+        // In between, because a stranger came or something is to be changed.
+        (some(1), 80_000, Wait::Stranger(at(1100))),
+        (some(65), 100_000, Wait::Until(at(1105))),
+        (some(16), 105_000, Wait::Until(at(1112) + Duration::from_micros(500))),
+    ];
+    let mut turn = turn(&mut world);
+    let mut medium = Script::default();
+    turn.run(at(999), &mut medium).unwrap();
+    for (batch, micros, wait) in turns {
+        medium.batches.push_back(batch);
+        turn.run(at(1000) + Duration::from_micros(micros), &mut medium).unwrap();
+        assert_eq!(turn.wait(), wait, "after {micros} µs");
+    }
+}
+
+/// Where ticks are long, hellos of links and strangers still are answered in time.
+#[test]
+fn with_little_traffic_a_long_tick_is_read_every_50_ms() {
+    let mut world = two(Mode::Periodic { tick: Duration::from_millis(200) });
+    let [first, second] = [(); 2].map(|()| vec![update(&mut world, 0, COMTREE, b"x")]);
+    let mut turn = turn(&mut world);
+    let mut medium = Script::default();
+    turn.run(at(999), &mut medium).unwrap();
+    for (batch, now) in [(first, 1000), (second, 1010)] {
+        medium.batches.push_back(batch);
+        turn.run(at(now), &mut medium).unwrap();
+    }
+    assert_eq!(turn.wait(), Wait::Stranger(at(1050)));
+}
+
+/// Should all who have a session begin to send at once, the receive buffers must hold it.
+#[test]
+fn where_many_have_sessions_reads_are_not_so_seldom() {
+    for (participants, is_seldom) in [(64, true), (65, false)] {
+        let mut world = World::new(PERIODIC, participants);
+        let [first, second] = [(); 2].map(|()| vec![update(&mut world, 0, COMTREE, b"x")]);
+        let mut turn = turn(&mut world);
+        let mut medium = Script::default();
+        turn.run(at(999), &mut medium).unwrap();
+        for (batch, now) in [(first, 1000), (second, 1010)] {
+            medium.batches.push_back(batch);
+            turn.run(at(now), &mut medium).unwrap();
+        }
+        let (seldom, often) = (Wait::Stranger(at(1050)), Wait::Until(at(1000) + READ_EVERY));
+        assert_eq!(turn.wait(), if is_seldom { seldom } else { often }, "{participants}");
+    }
+}
+
+/// A newcomer has more to say soon.
+#[test]
+fn after_a_stranger_reads_are_not_so_seldom() {
+    let mut world = two(PERIODIC);
+    let some = [(); 3].map(|()| vec![update(&mut world, 0, COMTREE, b"x")]);
+    let mut turn = turn(&mut world);
+    let mut medium = Script::default();
+    turn.run(at(999), &mut medium).unwrap();
+    let waits = [
+        (at(1000), Wait::Until(at(1000) + READ_EVERY)),
+        (at(1010), Wait::Stranger(at(1050))),
+        (at(1020), Wait::Until(at(1025))),
+    ];
+    for (batch, (now, wait)) in some.into_iter().zip(waits) {
+        medium.batches.push_back(batch);
+        if now == at(1020) {
+            medium.strangers.push_back(vec![hello(1)]);
+        }
+        turn.run(now, &mut medium).unwrap();
+        assert_eq!(turn.wait(), wait, "at {now}");
+    }
 }
 
 /// What arrives between two reads must find room until the second.
@@ -373,7 +459,7 @@ fn a_periodic_relay_reads_often_while_reads_bring_much() {
         medium.batches.push_back(batch);
         turn.run(after(micros), &mut medium).unwrap();
         let until = match turn.wait() {
-            Wait::Until(until) => Some(until),
+            Wait::Until(until) | Wait::Stranger(until) => Some(until),
             Wait::Arrival(_) => None,
         };
         assert_eq!(until, next.map(after), "{came} after {micros} µs");
@@ -460,7 +546,7 @@ fn at_leisure_timers_wait_for_the_next_read() {
     turn.run(at(1090), &mut medium).unwrap();
     medium.batches.push_back(vec![second]);
     turn.run(at(1100), &mut medium).unwrap();
-    assert_eq!(turn.wait(), Wait::Until(at(1100) + READ_EVERY));
+    assert_eq!(turn.wait(), Wait::Stranger(at(1150)));
 }
 
 #[test]

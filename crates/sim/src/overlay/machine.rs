@@ -6,10 +6,10 @@ use crate::host::{Inboxes, Thread, UNIX_ZERO, Waiting, steer};
 use canopy_relay::{
     ADDRESS_REST, BranchConfig, BranchId, BranchRole, Budgets, Change, ComtreeConfig, Counters,
     FIRST_ENDPOINT, Gate, GateLimits, Inlet, LinkConfig, Losses, Medium, Notice, Places, Ready,
-    Relay, RelayConfig, SendBatch, Siblings, TableLimits,
+    Received, Relay, RelayConfig, SendBatch, Siblings, TableLimits,
 };
 use canopy_session::{Identity, Keyring, LoggedKeys, PublicKey, SessionLimits};
-use canopy_wire::{Comtree, Path, SAFE_DATAGRAM, Tag, Time};
+use canopy_wire::{Comtree, SAFE_DATAGRAM, Tag, Time};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use std::convert::Infallible;
@@ -72,10 +72,18 @@ pub(crate) struct Held {
 
 /// What a turn reads from and sends through.
 pub(crate) struct Sockets<'a> {
-    pub(crate) inboxes: &'a mut Inboxes,
+    /// When the turn began.
+    now: Time,
+    inboxes: &'a mut Inboxes,
     /// The datagram at hand.
-    pub(crate) opened: &'a mut Vec<u8>,
+    opened: &'a mut Vec<u8>,
     pub(crate) sent: Vec<Sent>,
+}
+
+impl<'a> Sockets<'a> {
+    pub(crate) fn new(now: Time, inboxes: &'a mut Inboxes, opened: &'a mut Vec<u8>) -> Sockets<'a> {
+        Sockets { now, inboxes, opened, sent: Vec::new() }
+    }
 }
 
 impl Medium for Sockets<'_> {
@@ -89,12 +97,13 @@ impl Medium for Sockets<'_> {
         Ok(self.inboxes.receive(inlet))
     }
 
-    fn next(&mut self, inlet: Inlet) -> Option<(Path, &mut [u8])> {
+    fn next(&mut self, inlet: Inlet) -> Option<Received<'_>> {
         let waiting = self.inboxes.next(inlet)?;
         // It is opened where it lies, and there may be copies of it on the way.
         self.opened.clear();
         self.opened.extend_from_slice(&waiting.bytes);
-        Some((waiting.from.into(), self.opened))
+        let waited = self.now.since(waiting.at);
+        Some(Received { from: waiting.from.into(), waited, bytes: self.opened })
     }
 
     fn send(&mut self, batch: &SendBatch) {
@@ -256,10 +265,8 @@ impl Machine {
         bytes: Rc<[u8]>,
     ) -> Option<(usize, Time)> {
         let (number, inlet) = steer(&bytes, self.threads.len());
-        let thread = &mut self.threads[number];
-        let waiting = Waiting { from, bytes, participant: None, corrupted: false };
-        thread.inboxes.push(inlet, waiting);
-        thread.wants_to_read(now).map(|at| (number, at))
+        let waiting = Waiting { from, bytes, at: now, participant: None, corrupted: false };
+        self.threads[number].arrive(inlet, waiting).map(|at| (number, at))
     }
 
     /// A data thread is woken by another. Returns when it wants a turn.
@@ -281,8 +288,7 @@ impl Machine {
     pub(crate) fn turn(&mut self, now: Time, number: usize) -> Done {
         let thread = &mut self.threads[number];
         thread.begin_turn(now + self.scenario.turn);
-        let mut sockets =
-            Sockets { inboxes: &mut thread.inboxes, opened: &mut self.opened, sent: Vec::new() };
+        let mut sockets = Sockets::new(now, &mut thread.inboxes, &mut self.opened);
         let Ok(to_wake) = thread.turn.run(now, &mut sockets);
         let mut done = Done { sent: sockets.sent, to_wake, ..Done::default() };
         let relay = thread.turn.relay_mut();

@@ -5,7 +5,7 @@ use super::shape::{Core, Links, Node, Shape, Tree, draw};
 use crate::network::LinkModel;
 use crate::sabotage::Sabotage;
 use crate::scenario::{Stream, stream};
-use canopy_relay::{BranchRole, Mode, READ_EVERY};
+use canopy_relay::{BranchRole, Mode};
 use canopy_session::PacketsPerKey;
 use canopy_wire::{Downlink, Time};
 use rand::RngExt;
@@ -283,7 +283,7 @@ impl Scenario {
         let slowest = self.wires.iter().flatten().map(LinkModel::worst).max().unwrap_or_default();
         let waits = match self.mode {
             Mode::Immediate => Duration::ZERO,
-            Mode::Periodic { tick } => tick + READ_EVERY,
+            Mode::Periodic { tick } => tick + self.mode.longest_unread(),
         };
         // A parent that succeeds another may be farther from the core, and the relay keeps back what the
         // other one may still bring.

@@ -116,9 +116,8 @@ impl Machine {
     /// A datagram arrives. Returns when that wants a turn.
     pub(crate) fn arrive(&mut self, now: Time, from: SocketAddr, bytes: Rc<[u8]>) -> Option<Time> {
         let (_, inlet) = crate::host::steer(&bytes, 1);
-        let waiting = Waiting { from, bytes, participant: None, corrupted: false };
-        self.thread.inboxes.push(inlet, waiting);
-        self.thread.wants_to_read(now)
+        let waiting = Waiting { from, bytes, at: now, participant: None, corrupted: false };
+        self.thread.arrive(inlet, waiting)
     }
 
     pub(crate) fn next_turn(&mut self) -> Option<Time> {
@@ -133,8 +132,7 @@ impl Machine {
     pub(crate) fn turn(&mut self, now: Time, gauge: &dyn Gauge) -> (Vec<Sent>, Duration) {
         let thread = &mut self.thread;
         thread.begin_turn(now + TURN);
-        let mut sockets =
-            Sockets { inboxes: &mut thread.inboxes, opened: &mut self.opened, sent: Vec::new() };
+        let mut sockets = Sockets::new(now, &mut thread.inboxes, &mut self.opened);
         let before = gauge.cpu();
         let Ok(_): Result<u64, Infallible> = thread.turn.run(now, &mut sockets);
         let took = gauge.cpu().saturating_sub(before);

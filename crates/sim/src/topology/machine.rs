@@ -273,8 +273,8 @@ impl Machine {
         let local = self.local(now);
         let (_, inlet) = steer(&bytes, 1);
         let thread = self.thread.as_mut()?;
-        thread.inboxes.push(inlet, Waiting { from, bytes, participant: None, corrupted: false });
-        let at = thread.wants_to_read(local)?;
+        let waiting = Waiting { from, bytes, at: local, participant: None, corrupted: false };
+        let at = thread.arrive(inlet, waiting)?;
         Some(self.global(at))
     }
 
@@ -294,8 +294,7 @@ impl Machine {
         let local = self.local(now);
         let Some(thread) = &mut self.thread else { return Vec::new() };
         thread.begin_turn(local + self.turn);
-        let mut sockets =
-            Sockets { inboxes: &mut thread.inboxes, opened: &mut self.opened, sent: Vec::new() };
+        let mut sockets = Sockets::new(local, &mut thread.inboxes, &mut self.opened);
         let Ok(_) = thread.turn.run(local, &mut sockets);
         let sent = sockets.sent;
         let relay = thread.turn.relay_mut();
