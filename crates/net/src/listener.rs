@@ -8,10 +8,12 @@
 
 use crate::clock::Clock;
 use crate::socket::{Socket, SocketOptions};
-use crate::wait::{self, Waker};
+use crate::wait::{Poller, Waker};
 use canopy_wire::{Class, Lane, SessionId, Time, VERSION};
 use std::io;
+use std::iter;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// Bytes of strangers' packets that may wait. They are short, and who sent one repeats it.
 const STRANGERS_BUFFER: usize = 256 << 10;
@@ -24,8 +26,6 @@ pub const SEND_BUFFER: usize = 2 << 20;
 /// The first byte of what strangers send.
 const OF_STRANGERS: u8 = VERSION | Class::Stranger as u8;
 
-const _: () = assert!(Lane::COUNT as usize + 1 == wait::MOST_SOCKETS);
-
 /// The sockets of one data thread. All have the same address; answers leave through one of them.
 #[derive(Debug)]
 pub struct ThreadSockets {
@@ -33,9 +33,23 @@ pub struct ThreadSockets {
     lanes: Vec<Socket>,
     /// Receives hellos and connects, and what is too short to say whose it is.
     pub strangers: Socket,
+    /// Ends a wait for any of them.
+    waker: Arc<Waker>,
+    poller: Poller,
 }
 
 impl ThreadSockets {
+    fn new(lanes: Vec<Socket>, strangers: Socket) -> io::Result<ThreadSockets> {
+        let waker = Waker::new()?;
+        let poller = Poller::new(lanes.iter().chain([&strangers]), &waker)?;
+        Ok(ThreadSockets { lanes, strangers, waker: Arc::new(waker), poller })
+    }
+
+    /// Ends [`ThreadSockets::wait_readable`], from any thread.
+    pub fn waker(&self) -> &Arc<Waker> {
+        &self.waker
+    }
+
     /// What receives in a lane.
     pub fn lane(&self, lane: Lane) -> &Socket {
         &self.lanes[usize::from(lane.number())]
@@ -47,19 +61,26 @@ impl ThreadSockets {
     }
 
     /// Waits until one of the sockets has something to read, the waker was used, or `until` is
-    /// reached; without a waker and with an `until` that is over, only looks. Returns which have
-    /// something, a bit for each: the lanes by their numbers, strangers behind them.
+    /// reached. Returns which have something, a bit for each: the lanes by their numbers, strangers behind
+    /// them.
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn wait_readable(
-        &self,
-        waker: Option<&Waker>,
-        clock: &Clock,
-        until: Option<Time>,
-    ) -> io::Result<u32> {
-        let all = std::array::from_fn(|at| self.lanes.get(at).unwrap_or(&self.strangers));
-        wait::wait_for_any(all, waker, clock, until)
+    pub fn wait_readable(&self, clock: &Clock, until: Option<Time>) -> io::Result<u32> {
+        self.poller.wait(|at| self.socket(at), &self.waker, clock, until)
+    }
+
+    /// Looks which of the sockets have something to read, as [`ThreadSockets::wait_readable`]. A waker
+    /// that was used still ends the next wait.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn look(&self) -> io::Result<u32> {
+        self.poller.look(|at| self.socket(at))
+    }
+
+    fn socket(&self, number: usize) -> &Socket {
+        self.lanes.get(number).unwrap_or(&self.strangers)
     }
 }
 
@@ -98,20 +119,19 @@ pub fn listen(
     let first = Socket::bind_alone(address, &for_strangers)?;
     let address = first.local_address();
     first.share()?;
-    let mut all: Vec<ThreadSockets> = Vec::new();
     let others = (1..threads).map(|_| Socket::join(address, &for_strangers));
-    for strangers in std::iter::once(Ok(first)).chain(others) {
-        all.push(ThreadSockets { lanes: Vec::new(), strangers: strangers? });
-    }
+    let strangers = iter::once(Ok(first)).chain(others).collect::<io::Result<Vec<_>>>()?;
+    let mut lanes: Vec<Vec<Socket>> = strangers.iter().map(|_| Vec::new()).collect();
     for lane in Lane::all() {
-        for sockets in &mut all {
+        for lanes in &mut lanes {
             let socket = Socket::join(address, &options)?;
             let sends = lane.number() == 0;
-            sockets.lanes.push(if sends { socket.with_sender() } else { socket });
+            lanes.push(if sends { socket.with_sender() } else { socket });
         }
     }
-    all[0].strangers.steer(&mut steering(threads.into()))?;
-    Ok(all)
+    strangers[0].steer(&mut steering(threads.into()))?;
+    let each = lanes.into_iter().zip(strangers);
+    each.map(|(lanes, strangers)| ThreadSockets::new(lanes, strangers)).collect()
 }
 
 /// The program that names the socket for a datagram, by its number among those that share the

@@ -3,9 +3,14 @@
 use crate::clock::Clock;
 use crate::socket::Socket;
 use canopy_wire::Time;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 /// Wakes a thread that waits in [`wait_readable`]. Waking is remembered until the thread looks.
@@ -68,37 +73,131 @@ pub fn wait_for_file(file: &impl AsFd, waker: &Waker) -> io::Result<()> {
     Ok(())
 }
 
-/// The most sockets that one call waits for.
-pub(crate) const MOST_SOCKETS: usize = 9;
+/// The most files that are waited for at once: the sockets of a data thread, its waker and a timer.
+const MOST_FILES: usize = 16;
+/// The numbers of the latter two among them.
+const OF_WAKER: u64 = MOST_FILES as u64 - 1;
+const OF_TIMER: u64 = OF_WAKER - 1;
 
-/// [`wait_readable`] for several sockets, with a waker if there is one; returns which have something,
-/// a bit for each.
-pub(crate) fn wait_for_any(
-    sockets: [&Socket; MOST_SOCKETS],
-    waker: Option<&Waker>,
-    clock: &Clock,
-    until: Option<Time>,
-) -> io::Result<u32> {
-    // The last place is the waker's, or is not looked at.
-    let mut files: [PollFd<'_>; MOST_SOCKETS + 1] =
-        std::array::from_fn(|at| match (sockets.get(at), waker) {
-            (Some(socket), _) => watch(*socket),
-            (None, Some(waker)) => watch(&waker.event),
-            (None, None) => watch(sockets[0]),
-        });
-    let count = MOST_SOCKETS + usize::from(waker.is_some());
-    poll(&mut files[..count], until.map(|until| until.since(clock.now())))?;
-    if let Some(waker) = waker.filter(|_| !files[MOST_SOCKETS].revents().is_empty()) {
-        waker.clear();
+/// What waits for several sockets and a waker. The kernel keeps the list, so that a wait costs as much
+/// however many they are.
+///
+/// It keeps the timer too: that is set anew only for an earlier time, and when it has rung. A timeout of
+/// each wait would be set and taken back with each datagram, which costs a virtual machine more than
+/// all else of a wait.
+#[derive(Debug)]
+pub(crate) struct Poller {
+    epoll: OwnedFd,
+    timer: OwnedFd,
+    /// When the timer rings.
+    rings_at: Cell<Option<Time>>,
+}
+
+/// What a look found.
+struct Found {
+    /// The sockets that have something, a bit for each.
+    ready: u32,
+    is_woken: bool,
+    has_rung: bool,
+}
+
+impl Poller {
+    /// Waits for these sockets and a waker. They must not be closed before.
+    pub(crate) fn new<'a>(
+        sockets: impl IntoIterator<Item = &'a Socket>,
+        waker: &Waker,
+    ) -> io::Result<Poller> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        let add = |file: BorrowedFd<'_>, number| {
+            epoll::add(&epoll, file, epoll::EventData::new_u64(number), epoll::EventFlags::IN)
+        };
+        add(waker.event.as_fd(), OF_WAKER)?;
+        add(timer.as_fd(), OF_TIMER)?;
+        for (number, socket) in (0..OF_TIMER).zip(sockets) {
+            add(socket.as_fd(), number)?;
+        }
+        Ok(Poller { epoll, timer, rings_at: Cell::new(None) })
     }
-    let mut ready = 0;
-    for (at, (socket, file)) in sockets.iter().zip(&files).enumerate() {
-        let events = file.revents();
-        if !events.is_empty() && look_past_errors(socket, events) {
-            ready |= 1 << at;
+
+    /// Waits until a socket has something to read, the waker was used, or `until` is reached. Returns which
+    /// sockets have something, a bit for each; `socket` knows them by their numbers.
+    pub(crate) fn wait<'a>(
+        &self,
+        socket: impl Fn(usize) -> &'a Socket,
+        waker: &Waker,
+        clock: &Clock,
+        until: Option<Time>,
+    ) -> io::Result<u32> {
+        loop {
+            let is_over = self.set_timer(clock, until)?;
+            let found = self.poll(&socket, if is_over { Some(Duration::ZERO) } else { None })?;
+            if found.is_woken {
+                waker.clear();
+            }
+            if found.has_rung {
+                self.rings_at.set(None);
+                let _ = rustix::io::read(&self.timer, &mut [0; 8]);
+            }
+            // It may have been set for an earlier time than this wait's.
+            let is_early = until.is_none_or(|until| clock.now() < until);
+            if found.ready != 0 || found.is_woken || !found.has_rung || !is_early {
+                return Ok(found.ready);
+            }
         }
     }
-    Ok(ready)
+
+    /// Looks which sockets have something to read. A waker that was used still ends the next wait.
+    pub(crate) fn look<'a>(&self, socket: impl Fn(usize) -> &'a Socket) -> io::Result<u32> {
+        Ok(self.poll(&socket, Some(Duration::ZERO))?.ready)
+    }
+
+    /// Sees that the timer rings at `until` at the latest. Returns whether that is over.
+    fn set_timer(&self, clock: &Clock, until: Option<Time>) -> io::Result<bool> {
+        let Some(until) = until else { return Ok(false) };
+        if self.rings_at.get().is_some_and(|rings_at| rings_at <= until) {
+            return Ok(false);
+        }
+        let span = until.since(clock.now());
+        if span.is_zero() {
+            return Ok(true);
+        }
+        let it_value = timespec(span);
+        let once = Itimerspec { it_interval: timespec(Duration::ZERO), it_value };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once)?;
+        self.rings_at.set(Some(until));
+        Ok(false)
+    }
+
+    fn poll<'a>(
+        &self,
+        socket: &impl Fn(usize) -> &'a Socket,
+        timeout: Option<Duration>,
+    ) -> io::Result<Found> {
+        let mut found = Found { ready: 0, is_woken: false, has_rung: false };
+        let mut events = [MaybeUninit::<epoll::Event>::uninit(); MOST_FILES];
+        let timeout = timeout.map(timespec);
+        let events = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
+            Ok((events, _)) => events,
+            // A signal is a reason to look around, not a failure.
+            Err(rustix::io::Errno::INTR) => return Ok(found),
+            Err(error) => return Err(error.into()),
+        };
+        for event in events {
+            let epoll::Event { flags, data } = *event;
+            match data.u64() {
+                OF_WAKER => found.is_woken = true,
+                OF_TIMER => found.has_rung = true,
+                at => {
+                    // The bits mean the same.
+                    let events = PollFlags::from_bits_retain(flags.bits() as u16);
+                    found.ready |= u32::from(look_past_errors(socket(at as usize), events)) << at;
+                }
+            }
+        }
+        Ok(found)
+    }
 }
 
 /// Waits until `socket` takes more to send, at most `limit`.

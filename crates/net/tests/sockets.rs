@@ -133,6 +133,41 @@ fn packets_too_short_to_say_reach_the_first_threads_strangers() {
     assert_eq!(receive(&all[0].strangers, short.len()), short);
 }
 
+#[test]
+fn who_is_woken_while_it_looks_does_not_wait_next() {
+    let any = "127.0.0.1:0".parse().unwrap();
+    let [sockets] = <[_; 1]>::try_from(listen(any, 1, &SocketOptions::default()).unwrap()).unwrap();
+    sockets.waker().wake();
+    assert_eq!(sockets.look().unwrap(), 0);
+    // It would wait for ever.
+    assert_eq!(sockets.wait_readable(&Clock::start(), None).unwrap(), 0);
+    // Once only.
+    let clock = Clock::start();
+    let until = clock.now() + Duration::from_millis(2);
+    assert_eq!(sockets.wait_readable(&clock, Some(until)).unwrap(), 0);
+    assert!(clock.now() >= until);
+}
+
+/// The timer may be set for another wait, which something else has ended.
+#[test]
+fn each_wait_lasts_until_its_own_time() {
+    let any = "127.0.0.1:0".parse().unwrap();
+    let [sockets] = <[_; 1]>::try_from(listen(any, 1, &SocketOptions::default()).unwrap()).unwrap();
+    let clock = Clock::start();
+    // What it was set for before, if anything; and the wait.
+    for (before, millis) in [(None, 3), (Some(1), 6), (Some(60_000), 3), (Some(1), 0)] {
+        let after = |millis| Some(clock.now() + Duration::from_millis(millis));
+        if let Some(before) = before {
+            sockets.waker().wake();
+            assert_eq!(sockets.wait_readable(&clock, after(before)).unwrap(), 0);
+        }
+        let (began, until) = (clock.now(), after(millis));
+        assert_eq!(sockets.wait_readable(&clock, until).unwrap(), 0);
+        assert!(until <= Some(clock.now()), "{millis} ms after {before:?}");
+        assert!(clock.now().since(began) < Duration::from_secs(30), "{millis} ms after {before:?}");
+    }
+}
+
 /// A socket that is flooded, and one that is not; and a packet for each.
 fn flooded_and_other(
     flood: &[u8; 20],
@@ -149,10 +184,9 @@ fn flooded_and_other(
     let (flood_len, updates) = (5_000, 20);
     (0..flood_len).for_each(|_| flooder.send(flood).unwrap());
     (0..updates).for_each(|number| session.send(&other(number)).unwrap());
-    let (clock, waker) = (Clock::start(), Waker::new().unwrap());
-    let look = || sockets.wait_readable(Some(&waker), &clock, Some(clock.now())).unwrap();
+    let look = || sockets.look().unwrap();
     assert_eq!(look().count_ones(), 2);
-    assert_eq!(look(), sockets.wait_readable(None, &clock, Some(clock.now())).unwrap());
+    assert_eq!(look(), sockets.wait_readable(&Clock::start(), None).unwrap());
     let [flooded, quiet] = pick(&sockets);
     let arrived = receive(quiet, updates as usize);
     assert_eq!(arrived, Vec::from_iter((0..updates).map(|number| other(number).to_vec())));

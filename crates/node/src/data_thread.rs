@@ -99,8 +99,7 @@ impl DataThread {
             }
             Wait::Stranger(at) => {
                 // Whoever changes something wakes it too; other data threads need not.
-                let waker = &self.shared[usize::from(self.number)].waker;
-                return Ok(self.sockets.wait_for_stranger(waker, sooner(at))?);
+                return Ok(self.sockets.wait_for_stranger(sooner(at))?);
             }
             Wait::Arrival(due) => due,
         };
@@ -115,7 +114,7 @@ impl DataThread {
         // left lying while this thread sleeps.
         fence(Ordering::SeqCst);
         if self.turn.relay().has_heard_all() && self.requests.is_empty() {
-            self.sockets.wait(&shared.waker, until)?;
+            self.sockets.wait(until)?;
         }
         shared.waiting.store(false, Ordering::Relaxed);
         Ok(())

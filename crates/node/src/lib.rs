@@ -28,6 +28,7 @@ use serde::Serialize;
 use sockets::Sockets;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -78,11 +79,8 @@ impl RunningRelay {
         let in_use = in_use(&engines);
         let (told, notices) = sync_channel(NOTICES);
         let (ended, ends) = channel();
-        let (shared, requests): (Vec<_>, Vec<_>) = (0..settings.threads)
-            .map(|_| Shared::new())
-            .collect::<Result<Vec<_>, _>>()?
-            .into_iter()
-            .unzip();
+        let (shared, requests): (Vec<_>, Vec<_>) =
+            sockets.iter().map(|sockets| Shared::new(Arc::clone(sockets.waker()))).unzip();
         let clock = Clock::start();
         let watch = RelayWatch::new(shared, clock);
         let mut threads = Vec::new();

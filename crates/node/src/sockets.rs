@@ -2,8 +2,7 @@
 
 use canopy_engines::Engine;
 use canopy_net::{
-    Clock, Outlet, Receiver, Retry, SendEngine, SendReport, Socket, ThreadSockets, Waker,
-    wait_readable,
+    Clock, Outlet, Receiver, Retry, SendEngine, SendReport, Socket, ThreadSockets, wait_readable,
 };
 use canopy_relay::{Inlet, Lanes, Losses, Medium, Ready, Received, SendBatch};
 use canopy_wire::{Lane, MAX_DATAGRAM, Time};
@@ -79,14 +78,15 @@ impl Sockets {
     }
 
     /// Waits until a socket has something to read, the waker was used, or `until` is reached.
-    pub(crate) fn wait(&mut self, waker: &Waker, until: Option<Time>) -> io::Result<()> {
-        self.ready = Some(self.sockets.wait_readable(Some(waker), &self.clock, until)?);
+    pub(crate) fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
+        self.ready = Some(self.sockets.wait_readable(&self.clock, until)?);
         Ok(())
     }
 
     /// Waits until someone sends something who has no session, the waker was used, or `until` is reached.
-    pub(crate) fn wait_for_stranger(&self, waker: &Waker, until: Time) -> io::Result<()> {
-        wait_readable(&self.sockets.strangers, waker, &self.clock, Some(until)).map(drop)
+    pub(crate) fn wait_for_stranger(&self, until: Time) -> io::Result<()> {
+        let ThreadSockets { strangers, .. } = &self.sockets;
+        wait_readable(strangers, self.sockets.waker(), &self.clock, Some(until)).map(drop)
     }
 
     fn socket(&self, inlet: Inlet) -> &Socket {
@@ -113,7 +113,7 @@ impl Medium for Sockets {
     fn ready(&mut self) -> io::Result<Ready> {
         let ready = match self.ready.take() {
             Some(ready) => ready,
-            None => self.sockets.wait_readable(None, &self.clock, Some(Time::ZERO))?,
+            None => self.sockets.look()?,
         };
         let has_some = |inlet: Inlet| ready & 1 << inlet.index() != 0;
         let lanes = Lane::all().filter(|lane| has_some(Inlet::Lane(*lane)));

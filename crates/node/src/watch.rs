@@ -115,7 +115,7 @@ pub(crate) enum Request {
 /// What a data thread shares with its watchers and with the other data threads. It touches the
 /// status a few times a second, never for a packet.
 pub(crate) struct Shared {
-    pub(crate) waker: Waker,
+    pub(crate) waker: Arc<Waker>,
     /// Set while the thread waits for its socket, so that others know to wake it.
     pub(crate) waiting: AtomicBool,
     pub(crate) status: Mutex<ThreadStatus>,
@@ -123,16 +123,16 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// What is shared, and the end of the queue that the thread reads.
-    pub(crate) fn new() -> std::io::Result<(Arc<Shared>, Consumer<Request>)> {
+    /// What is shared, and the end of the queue that the thread reads, which the waker wakes.
+    pub(crate) fn new(waker: Arc<Waker>) -> (Arc<Shared>, Consumer<Request>) {
         let (requests, consumer) = RingBuffer::new(QUEUE);
         let shared = Shared {
-            waker: Waker::new()?,
+            waker,
             waiting: AtomicBool::new(false),
             status: Mutex::default(),
             requests: Mutex::new(requests),
         };
-        Ok((Arc::new(shared), consumer))
+        (Arc::new(shared), consumer)
     }
 
     /// Whether the thread that reads the queue is gone, for whatever reason.
@@ -344,9 +344,13 @@ mod tests {
     use super::*;
     use canopy_wire::Comtree;
 
+    fn shared() -> (Arc<Shared>, Consumer<Request>) {
+        Shared::new(Arc::new(Waker::new().unwrap()))
+    }
+
     #[test]
     fn a_thread_that_ends_unasked_is_noticed_even_if_it_panics() {
-        let (shared, mut queues): (Vec<_>, Vec<_>) = (0..2).map(|_| Shared::new().unwrap()).unzip();
+        let (shared, mut queues): (Vec<_>, Vec<_>) = (0..2).map(|_| shared()).unzip();
         let watch = RelayWatch::new(shared, Clock::start());
         assert_eq!(watch.health(), Health::Serving);
         let queue = queues.pop();
@@ -364,7 +368,7 @@ mod tests {
     /// It would wait for an hour otherwise.
     #[test]
     fn nobody_waits_for_a_thread_that_ended_with_questions_in_its_queue() {
-        let (shared, queue) = Shared::new().unwrap();
+        let (shared, queue) = self::shared();
         let mut watch = RelayWatch::new(vec![shared], Clock::start());
         watch.patience = Duration::from_secs(3600);
         let asking = watch.clone();
@@ -378,7 +382,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_holds_nobody_up_for_ever() {
-        let (shared, mut queues): (Vec<_>, Vec<_>) = (0..2).map(|_| Shared::new().unwrap()).unzip();
+        let (shared, mut queues): (Vec<_>, Vec<_>) = (0..2).map(|_| shared()).unzip();
         let mut watch = RelayWatch::new(shared, Clock::start());
         watch.patience = Duration::ZERO;
         for _ in 0..QUEUE {

@@ -81,12 +81,20 @@ pub(crate) enum Noted {
     Full,
 }
 
+/// Whose a route is, and when something had come from there when it was last looked at.
+#[derive(Clone, Copy)]
+struct Swept {
+    comtree: Comtree,
+    to: Address,
+    heard: u32,
+}
+
 /// All routes of a data thread. A route lies in the hash table itself, so that whoever looks for it
 /// waits for memory once.
 pub(crate) struct Routes {
     table: HashTable<Route>,
     /// Whose routes they are, in the order in which they are swept.
-    swept: Vec<(Comtree, Address)>,
+    swept: Vec<Swept>,
     hash: KeyedState,
     room: Shares,
     sweep: u32,
@@ -164,6 +172,9 @@ impl Routes {
         let hash = self.hash(comtree, to);
         if let Some(route) = self.table.find_mut(hash, |route| route.leads(comtree, to)) {
             if route.heard != heard {
+                if route.heard == NEVER {
+                    self.swept[route.place as usize].heard = heard;
+                }
                 route.heard = heard;
             }
             if route.way == way {
@@ -177,7 +188,7 @@ impl Routes {
         }
         self.room.take(comtree_index);
         let place = self.len();
-        self.swept.push((comtree, to));
+        self.swept.push(Swept { comtree, to, heard });
         let keyed = &self.hash;
         let hash_of = |route: &Route| keyed.hash_pair(route.comtree.0, route.to.0);
         let route = Route { comtree, comtree_index, to, way, heard, place };
@@ -228,12 +239,18 @@ impl Routes {
         let now = deciseconds(now);
         for _ in 0..budget.min(self.len()) {
             self.sweep = if self.sweep + 1 < self.len() { self.sweep + 1 } else { 0 };
-            let Some((comtree, to)) = self.swept.get(self.sweep as usize).copied() else { return };
-            let hash = self.hash(comtree, to);
-            let is_old =
-                |route: &&Route| route.heard != NEVER && now > route.heard.saturating_add(lifetime);
-            let route = self.table.find(hash, |route| route.leads(comtree, to)).filter(is_old);
-            if route.is_some_and(&mut may_end) {
+            let Some(swept) = self.swept.get_mut(self.sweep as usize) else { return };
+            let is_old = |heard: u32| heard != NEVER && now > heard.saturating_add(lifetime);
+            // Most are not, and the table need not be searched for them.
+            if !is_old(swept.heard) {
+                continue;
+            }
+            let Swept { comtree, to, .. } = *swept;
+            let hash = self.hash.hash_pair(comtree.0, to.0);
+            let found = self.table.find(hash, |route| route.leads(comtree, to));
+            let Some(route) = found else { continue };
+            swept.heard = route.heard;
+            if is_old(route.heard) && may_end(route) {
                 self.remove(comtree, to);
             }
         }
@@ -245,7 +262,7 @@ impl Routes {
         let (route, _) = entry.remove();
         self.swept.swap_remove(route.place as usize);
         // The last one takes its place.
-        if let Some((comtree, to)) = self.swept.get(route.place as usize).copied() {
+        if let Some(Swept { comtree, to, .. }) = self.swept.get(route.place as usize).copied() {
             let hash = self.hash(comtree, to);
             if let Some(moved) = self.table.find_mut(hash, |route| route.leads(comtree, to)) {
                 moved.place = route.place;
@@ -288,6 +305,23 @@ mod tests {
         }
         let found = [quiet, busy, told].map(|to| routes.find(COMTREE.0, to));
         assert_eq!(found, [None, Some(over(2)), Some(over(0))]);
+    }
+
+    /// Whether it ends is known again from when it was heard here.
+    #[test]
+    fn what_another_thread_knew_ends_like_any_other_once_it_is_heard_here() {
+        let mut routes = Routes::new(8, &[1; 16]);
+        let to = Address::unicast(3, 0);
+        let at = |second: u64| Time::from_millis(second * 1000);
+        routes.note_sibling(COMTREE, to, over(0));
+        routes.expire(at(100), 8, |_| true);
+        assert_eq!(routes.note(at(100), COMTREE, to, over(1)), Noted::Moved);
+        routes.expire(at(130), 8, |_| true);
+        assert_eq!(routes.len(), 1);
+        routes.expire(at(131), 8, |_| false);
+        assert_eq!(routes.len(), 1, "it may not end yet");
+        routes.expire(at(131), 8, |_| true);
+        assert_eq!(routes.len(), 0);
     }
 
     #[test]
