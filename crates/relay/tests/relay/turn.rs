@@ -3,7 +3,8 @@
 use crate::support::{COMTREE, OTHER_COMTREE, PERIODIC, Sent, TICK, World, config};
 use canopy_batch::SendBatch;
 use canopy_relay::{
-    Inlet, Lanes, Losses, Medium, Mode, READ_EVERY, Ready, Received, Relay, Turn, Wait,
+    Budget, Change, Inlet, Lanes, Losses, Medium, Mode, READ_EVERY, Ready, Received, Relay, Turn,
+    Wait,
 };
 use canopy_wire::{
     Comtree, DropReason, Flags, Group, Header, Hello, Keepalive, Lane, Level, Path, Time,
@@ -377,37 +378,45 @@ fn with_little_traffic_a_periodic_relay_reads_once_a_tick() {
     }
 }
 
-/// Where ticks are long, hellos of links and strangers still are answered in time.
-#[test]
-fn with_little_traffic_a_long_tick_is_read_every_50_ms() {
-    let mut world = two(Mode::Periodic { tick: Duration::from_millis(200) });
-    let [first, second] = [(); 2].map(|()| vec![update(&mut world, 0, COMTREE, b"x")]);
+/// How a data thread of the world waits after two reads that brought little, at 1000 and 1010 ms.
+fn wait_after_little(mut world: World) -> Wait {
+    let batches = [(); 2].map(|()| vec![update(&mut world, 0, COMTREE, b"x")]);
     let mut turn = turn(&mut world);
     let mut medium = Script::default();
     turn.run(at(999), &mut medium).unwrap();
-    for (batch, now) in [(first, 1000), (second, 1010)] {
+    for (batch, now) in batches.into_iter().zip([1000, 1010]) {
         medium.batches.push_back(batch);
         turn.run(at(now), &mut medium).unwrap();
     }
-    assert_eq!(turn.wait(), Wait::Stranger(at(1050)));
+    turn.wait()
+}
+
+/// Where ticks are long, hellos of links and strangers still are answered in time.
+#[test]
+fn with_little_traffic_a_long_tick_is_read_every_50_ms() {
+    let tick = Duration::from_millis(200);
+    assert_eq!(wait_after_little(two(Mode::Periodic { tick })), Wait::Stranger(at(1050)));
 }
 
 /// Should all who have a session begin to send at once, the receive buffers must hold it.
 #[test]
 fn where_many_have_sessions_reads_are_not_so_seldom() {
-    for (participants, is_seldom) in [(64, true), (65, false)] {
-        let mut world = World::new(PERIODIC, participants);
-        let [first, second] = [(); 2].map(|()| vec![update(&mut world, 0, COMTREE, b"x")]);
-        let mut turn = turn(&mut world);
-        let mut medium = Script::default();
-        turn.run(at(999), &mut medium).unwrap();
-        for (batch, now) in [(first, 1000), (second, 1010)] {
-            medium.batches.push_back(batch);
-            turn.run(at(now), &mut medium).unwrap();
-        }
-        let (seldom, often) = (Wait::Stranger(at(1050)), Wait::Until(at(1000) + READ_EVERY));
-        assert_eq!(turn.wait(), if is_seldom { seldom } else { often }, "{participants}");
-    }
+    let wait = |participants| wait_after_little(World::new(PERIODIC, participants));
+    assert_eq!(wait(64), Wait::Stranger(at(1050)));
+    assert_eq!(wait(65), Wait::Until(at(1000) + READ_EVERY));
+}
+
+/// Its delays are watched, and would be longer.
+#[test]
+fn where_a_receiver_is_limited_reads_are_not_so_seldom() {
+    let mut world = two(PERIODIC);
+    let (comtree, address, now) = (COMTREE, world.address(1), world.now);
+    let budget = Budget { down_bits: 10_000, ..Budget::default() };
+    world.relay_mut().apply(now, Change::SetBudget { comtree, address, budget }).unwrap();
+    (0..40).for_each(|_| world.publish(0, 7, 0, Flags(0), &[1; 1000]));
+    assert!(
+        matches!(wait_after_little(world), Wait::Until(until) if until <= at(1000) + READ_EVERY)
+    );
 }
 
 /// A newcomer has more to say soon.
