@@ -42,7 +42,7 @@ struct Bed {
 /// What came of a crowd.
 struct Walked {
     report: Value,
-    /// What the bots said of it, and what relays dropped, if anything went wrong.
+    /// What bots and relays said of it, if anything went wrong.
     wrong: Option<String>,
 }
 
@@ -129,7 +129,7 @@ impl Bed {
     /// once and in order. Returns how many deliveries were due.
     fn walk(&self, trace: &Path, speed: &str) -> u64 {
         let Walked { report, wrong } = self.crowd(trace, &["--speed", speed]);
-        assert!(wrong.is_none(), "{report}\n{}", wrong.unwrap());
+        assert!(wrong.is_none(), "{}", wrong.unwrap());
         report["deliveries_expected"].as_u64().unwrap()
     }
 
@@ -138,12 +138,17 @@ impl Bed {
         let relays = (0..self.relays.len()).map(|relay| self.reach(relay, "relay").to_string());
         let relays = relays.collect::<Vec<_>>().join(",");
         let mut bots = canopy(&[&["bots", "--json", "--relay", &relays], flags].concat());
-        let output = self.crowd.run(|| bots.arg("--trace").arg(trace).output()).unwrap().unwrap();
+        bots.arg("--trace").arg(trace);
+        let begin = Instant::now();
+        let (late, output) = lateness(|| self.crowd.run(|| bots.output()).unwrap().unwrap());
         let said = String::from_utf8_lossy(&output.stderr);
         let report: Value =
             serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{said}"));
         let is_right = output.status.success() && WRONGS.iter().all(|what| report[*what] == 0);
-        let wrong = (!is_right).then(|| format!("{said}\n{}", self.drops()));
+        let wrong = (!is_right).then(|| {
+            let machine = format!("the machine was up to {late:?} late");
+            format!("{report}\n{said}\n{machine}\n{}{}", self.drops(), self.logged(begin))
+        });
         Walked { report, wrong }
     }
 
@@ -192,6 +197,18 @@ impl Bed {
             writeln!(told, "relay {relay}:").unwrap();
             for line in page.lines().filter(counted) {
                 writeln!(told, "  {line}").unwrap();
+            }
+        }
+        told
+    }
+
+    /// What each relay has logged since then, and how many seconds later.
+    fn logged(&self, begin: Instant) -> String {
+        let mut told = String::new();
+        for (number, relay) in self.relays.iter().enumerate() {
+            for (when, line) in relay.logs.try_iter().filter(|(when, _)| *when >= begin) {
+                let after = (when - begin).as_secs_f64();
+                writeln!(told, "relay {number}, {after:.3}: {line}").unwrap();
             }
         }
         told
