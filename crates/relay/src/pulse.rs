@@ -29,7 +29,7 @@ pub(crate) struct Pulse {
     stamp: (u64, Time),
     /// The last of our own that came back.
     echo: u64,
-    /// Of the way alone: without the time that a hello waits to be read.
+    /// Without the time that a hello waits to be read.
     pub(crate) round_trip: Option<Duration>,
     /// How long a subscription lives at the neighbour.
     pub(crate) lifetime: Option<Duration>,

@@ -348,9 +348,9 @@ fn handle_next<M: Medium>(
     medium: &mut M,
 ) -> Option<usize> {
     medium.observe(relay);
-    let received = medium.next(inlet)?;
-    let len = received.bytes.len();
-    relay.handle_received(now, received);
+    let Received { from, waited, bytes } = medium.next(inlet)?;
+    let len = bytes.len();
+    relay.handle_late_datagram(now, waited, from, bytes);
     medium.observe(relay);
     Some(len)
 }

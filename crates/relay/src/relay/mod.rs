@@ -42,7 +42,6 @@ use crate::subscriptions::{Most, SubscriptionTable};
 use crate::thin::Thinning;
 use crate::timing::Mode;
 use crate::told::Told;
-use crate::turn::Received;
 use canopy_batch::SendBatch;
 use canopy_session::{KeyedState, Keyring, LoggedKeys, MAX_LINKS, SessionIndex, Sessions, derive};
 use canopy_token::UnixTime;
@@ -286,11 +285,17 @@ impl Relay {
         self.comtrees.key_maker.poll_log()
     }
 
-    /// Takes a datagram that was received.
+    /// Takes a datagram that has `waited` so long to be read; see [`Relay::handle_datagram`].
     #[inline]
-    pub(crate) fn handle_received(&mut self, now: Time, received: Received<'_>) {
-        self.waited = received.waited;
-        self.handle_datagram(now, received.from, received.bytes);
+    pub(crate) fn handle_late_datagram(
+        &mut self,
+        now: Time,
+        waited: Duration,
+        from: Path,
+        datagram: &mut [u8],
+    ) {
+        self.waited = waited;
+        self.handle_datagram(now, from, datagram);
         self.waited = Duration::ZERO;
     }
 
