@@ -2,7 +2,7 @@
 //! counts each; and what was said last of anything reaches them in the end.
 
 use crate::oracle::Oracle;
-use crate::window::Receiver;
+use crate::window::{Receiver, Update};
 use canopy_wire::{Address, Time};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -55,26 +55,31 @@ impl Oracle {
     /// newest update of each flow must have reached every receiver that it was for.
     pub fn check_starved(&mut self, now: Time) {
         let mut newest: BTreeMap<(u32, u64, Address), Newest> = BTreeMap::new();
-        // When the last of each flow was read, whoever it was for: a receiver may have come since.
-        let mut last_read: BTreeMap<(u64, Address), Time> = BTreeMap::new();
         for (id, update) in self.window.all() {
             let Some(read) = update.read else { continue };
-            let last = last_read.entry((update.connection, update.publish.dst)).or_insert(read);
-            *last = read.max(*last);
             for (who, receiver) in update.receivers.iter().filter(|(_, receiver)| receiver.due) {
                 let flow = (who, update.connection, update.publish.dst);
                 newest.insert(flow, Newest { id, receiver: *receiver, read });
             }
         }
-        for ((who, connection, dst), Newest { id, receiver, read }) in newest {
-            let is_last =
-                last_read.get(&(connection, dst)).is_none_or(|at| *at < read + BEGINS_ANEW);
-            let Some(update) = self.window.get(id).filter(|_| is_last) else { continue };
+        for ((who, ..), Newest { id, receiver, read }) in newest {
+            let Some(update) = self.window.get(id) else { continue };
             // Its own comes back in a row that others share only until it says something newer.
             if update.connection == self.standings[who as usize].connection {
                 continue;
             }
             if receiver.came || receiver.lost || !self.must(now, update, who as usize) {
+                continue;
+            }
+            // Whoever the other was for: a receiver may have come since. It may be a late copy, too.
+            let takes_its_place = |(other, one): (u64, &Update)| {
+                let is_of_flow =
+                    (one.connection, one.publish.dst) == (update.connection, update.publish.dst);
+                other != id
+                    && is_of_flow
+                    && one.last_read.is_some_and(|at| at >= read + BEGINS_ANEW)
+            };
+            if self.window.all().any(takes_its_place) {
                 continue;
             }
             self.tally.starved += 1;

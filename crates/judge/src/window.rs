@@ -32,6 +32,8 @@ pub(crate) struct Update {
     pub(crate) published: Time,
     /// When the relay first read it, and how often it did.
     pub(crate) read: Option<Time>,
+    /// When it read a copy of it last.
+    pub(crate) last_read: Option<Time>,
     pub(crate) reads: u32,
     /// Bits of it were flipped on the way to the relay: what the relay read is anyone's guess.
     pub(crate) garbled: bool,
@@ -79,8 +81,18 @@ impl Update {
         published: Time,
         receivers: Receivers,
     ) -> Update {
-        let (read, reads, garbled) = (None, 0, false);
-        Update { publish, comtree, connection, published, read, reads, garbled, receivers }
+        let (read, last_read, reads, garbled) = (None, None, 0, false);
+        Update {
+            publish,
+            comtree,
+            connection,
+            published,
+            read,
+            last_read,
+            reads,
+            garbled,
+            receivers,
+        }
     }
 }
 
@@ -146,6 +158,7 @@ impl Window {
     pub(crate) fn read(&mut self, now: Time, id: u64, due: Time) {
         let Some(update) = self.get_mut(id) else { return };
         update.reads += 1;
+        update.last_read = Some(now);
         if update.read.is_none() {
             update.read = Some(now);
             self.due.insert((due, id));

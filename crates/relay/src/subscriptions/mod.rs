@@ -150,7 +150,9 @@ impl SubscriptionTable {
         let (mut interests, mut next) = (0, of_port.newest);
         while let Some(one) = self.subscriptions.get(next as usize) {
             let wanted = u32::from(one.level.0) << 8 | u32::from(one.weight.0);
-            let hash = self.hash.hash_pair(one.group, wanted);
+            // Its number in the table may be another group's later, and the port subscribed to that.
+            let group = self.groups[one.group as usize].group;
+            let hash = self.hash.hash_pair(group.number(), wanted);
             interests = u64::wrapping_add(interests, hash);
             next = one.next_of_port;
         }

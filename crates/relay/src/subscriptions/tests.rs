@@ -49,6 +49,31 @@ fn a_full_table_refuses_and_stays_whole() {
     assert_eq!((table.live(), table.live_groups()), (3, 2));
 }
 
+/// What waits for a receiver is looked through only when it wants something else.
+#[test]
+fn who_wants_another_group_wants_something_else_in_brief() {
+    let mut table = table(8, 8);
+    let mut wants = |port, changes: &[(u32, bool)]| {
+        for (group, is_wanted) in changes {
+            let group = Group::new(*group);
+            match is_wanted {
+                true => table.add((port, at_most(9)), COMTREE, group, at(0), Time::ZERO).unwrap(),
+                false => drop(table.remove(port, COMTREE, group)),
+            }
+        }
+        table.interests(port)
+    };
+    let nothing = wants(0, &[]);
+    let third = wants(0, &[(3, true)]);
+    // The second group has the third's place in the table.
+    let second = wants(0, &[(3, false), (2, true)]);
+    let both = wants(0, &[(3, true)]);
+    let all = [nothing, third, second, both];
+    assert!(all.iter().enumerate().all(|(at, one)| !all[..at].contains(one)), "{all:?}");
+    assert_eq!(wants(1, &[(2, true), (3, true)]), both, "those who want the same are alike");
+    assert_eq!(wants(0, &[(2, false)]), third);
+}
+
 #[test]
 fn a_full_table_has_room_for_what_another_data_thread_wants_next() {
     let limits = TableLimits { max_groups: 2, ..TableLimits::default() };
