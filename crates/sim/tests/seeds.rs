@@ -63,8 +63,8 @@ fn seeds_that_found_something_pass() {
     // A late copy of an older update took the place of a newer one, for receivers that had come since.
     check(407_457..407_458);
     check(415_426..415_427);
-    // Of a participant that wanted another group instead of its only one nobody saw that it wanted something else:
-    // the group's place in the table was the same. What waited for it was sent still.
+    // A participant wanted another group instead of its only one, and looked as before: that got the same place in
+    // the table. What waited for the old one was sent still.
     check(412_792..412_793);
     check(313_214..313_215);
     // There, what such a path left out was told as lost between data threads.
