@@ -240,7 +240,8 @@ impl Scenario {
         let (is_drawn, is_full) = (rng.random_bool(0.7), rng.random_bool(0.4));
         let is_steady = config.link_loss.is_none() && config.sabotage.is_none();
         let is_asked_for = asks_for_roles(config);
-        if !is_asked_for && !(is_drawn && is_steady && config.roles_change.is_none()) {
+        let may_change = is_drawn && is_steady && config.roles_change.is_none();
+        if !is_asked_for && !may_change {
             return;
         }
         if is_asked_for || (is_full && self.is_clean() && self.moves.is_empty()) {
