@@ -178,6 +178,28 @@ fn what_is_wanted_is_asked_of_the_new_parent() {
     assert_heard_by(&mut world, 0, 0, &[2]);
 }
 
+/// While a root hands over, both relays may be each other's parent. What one wants, the other does not ask it for:
+/// or each would want it for ever, because the other does.
+#[test]
+fn a_parent_is_not_asked_for_what_it_wants_itself() {
+    let mut world = line(2);
+    world.subscribe(1, GROUP, 3);
+    assert_eq!(at(&world, 0), Some((0, 1, Level(3))));
+    let branch = BranchId { comtree: COMTREE, link: world.key_of(1), thread: 0 };
+    let (now, role) = (world.now, BranchRole::Parent);
+    world.threads[0].apply(now, Change::SetBranchRole { branch, role }).unwrap();
+    world.settle();
+    assert_eq!(at(&world, 1), Some((1, 0, Level(3))));
+    world.subscribe(0, GROUP, 1);
+    assert_eq!(at(&world, 1), Some((1, 1, Level(3))));
+    assert_heard_by(&mut world, 0, 0, &[1]);
+    assert_heard_by(&mut world, 1, 0, &[0]);
+    for relay in [1, 0] {
+        world.unsubscribe(relay, GROUP);
+    }
+    assert_eq!([0, 1].map(|relay| at(&world, relay)), [None, None]);
+}
+
 /// A relay in the core, or a root, takes a neighbour for its parent. It says so once when that knows all that is
 /// wanted here, by whichever word.
 #[test]
