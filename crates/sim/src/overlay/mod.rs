@@ -10,6 +10,7 @@ pub(crate) mod machine;
 mod model;
 mod participant;
 mod people;
+mod progress;
 mod proofs;
 pub(crate) mod queue;
 mod reloads;

@@ -1,75 +1,21 @@
 //! How relays are told of their roles: when it is time, and those that come before are done.
 
 use super::config::OverlaySabotage;
+use super::progress::{Progress, leads_up};
 use super::queue::Step;
 use super::roles::Reload;
-use super::scenario::Scenario;
-use super::shape::Edge;
 use super::world::World;
 use canopy_relay::BranchRole;
 use canopy_wire::Comtree;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
 /// What a relay asked its parent for before it joined the core expires there by itself, when it is looked at:
 /// as much later than what is dropped.
 const WHOLE_SWEEP: Duration = Duration::from_secs(10);
-
-/// How far they are.
-pub(crate) struct Reloads {
-    progress: Vec<Progress>,
-    /// The changes that have begun, by comtree.
-    begun: BTreeSet<(usize, usize)>,
-    /// What relays' settings say of the roles of others: by comtree, relay and other.
-    settings: BTreeMap<(usize, usize, usize), BranchRole>,
-}
-
-#[derive(Clone, Copy)]
-struct Progress {
-    /// How many have to come before, or to say their word.
-    left: usize,
-    is_begun: bool,
-    is_done: bool,
-    has_said: bool,
-}
-
-impl Reloads {
-    pub(crate) fn new(scenario: &Scenario) -> Reloads {
-        let progress = |reload: &Reload| Progress {
-            left: reload.after.len() + reload.words.len(),
-            is_begun: false,
-            is_done: false,
-            has_said: false,
-        };
-        let mut settings = BTreeMap::new();
-        for (number, tree) in scenario.trees.iter().enumerate() {
-            for Edge { relays: [a, b], roles } in tree.edges() {
-                settings.insert((number, a, b), roles[0]);
-                settings.insert((number, b, a), roles[1]);
-            }
-        }
-        let progress = scenario.reloads.iter().map(progress).collect();
-        Reloads { progress, begun: BTreeSet::new(), settings }
-    }
-
-    /// The reload whose relay owes a word, on one comtree or any.
-    fn owed(&self, scenario: &Scenario, relay: usize, comtree: Option<Comtree>) -> Vec<usize> {
-        let is_owed = |(number, reload): &(usize, &Reload)| {
-            let progress = self.progress[*number];
-            let is_it = comtree.is_none_or(|id| scenario.trees[reload.tree].comtree == id);
-            let leads_up = |(_, role): &(usize, BranchRole)| leads_up(*role);
-            let is_waited_for = progress.is_begun && !progress.has_said;
-            reload.relay == relay && is_it && is_waited_for && reload.roles.iter().any(leads_up)
-        };
-        let owed = scenario.reloads.iter().enumerate().filter(is_owed);
-        owed.map(|(number, _)| number).collect()
-    }
-}
-
-fn leads_up(role: BranchRole) -> bool {
-    matches!(role, BranchRole::Parent | BranchRole::NextParent)
-}
+/// A word takes no longer, beside what subscriptions take, and links that were cut.
+const SLOWEST_WORD: Duration = Duration::from_secs(5);
 
 impl World<'_> {
     pub(crate) fn plan_reloads(&mut self) {
@@ -92,7 +38,7 @@ impl World<'_> {
             return;
         }
         self.reloads.begun.insert((tree, change));
-        self.reloads.progress[number].is_begun = true;
+        self.reloads.progress[number].begun_at = Some(self.now);
         self.count_roles(number);
         let comtree = scenario.trees[tree].comtree;
         let is_forgotten = match self.config.sabotage {
@@ -163,9 +109,25 @@ impl World<'_> {
         }
     }
 
+    /// Who has a parent says in time that it knows all that is wanted there.
+    fn check_words(&mut self) {
+        let patience = self.scenario.patience;
+        let most = patience.settle + patience.recover + SLOWEST_WORD;
+        for relay in 0..self.machines.len() {
+            for number in self.reloads.owed(&self.scenario, relay, None) {
+                let begun_at = self.reloads.progress[number].begun_at;
+                if let Some(at) = begun_at.filter(|at| *at + most < self.now) {
+                    let what = || format!("relay {relay} never said that the parent of {at} knows");
+                    self.model.broken(self.now, what);
+                }
+            }
+        }
+    }
+
     /// In the end neighbours are to every relay what its settings say, and two that are joined say what fits
     /// unless a change is under way.
     pub(crate) fn check_roles(&mut self) {
+        self.check_words();
         let scenario = Rc::clone(&self.scenario);
         let reloads = scenario.reloads.iter().zip(&self.reloads.progress);
         let is_under_way = |(reload, progress): &(&Reload, &Progress)| {

@@ -4,7 +4,6 @@
 //! said that its parent knows all that is wanted there.
 
 use super::config::OverlaySabotage;
-use super::scenario::Scenario;
 use super::shape::{Core, Edge, Tree};
 use canopy_relay::BranchRole;
 use rand::RngExt;
@@ -58,14 +57,14 @@ struct Planned<'a> {
 
 /// Draws the reloads of a run. Comtrees that are moved otherwise, and meshed cores, stay as they are.
 pub(crate) fn draw_reloads(
-    scenario: &Scenario,
+    trees: &[Tree],
+    moved: &BTreeSet<usize>,
     sabotage: Option<OverlaySabotage>,
     rng: &mut ChaCha8Rng,
 ) -> Vec<Reload> {
     let mut reloads = Vec::new();
-    for (number, tree) in scenario.trees.iter().enumerate() {
-        let is_moved = scenario.moves.iter().any(|one| one.tree == number);
-        if is_moved || tree.core == Core::Mesh || tree.relays().count() < 2 {
+    for (number, tree) in trees.iter().enumerate() {
+        if moved.contains(&number) || tree.core == Core::Mesh || tree.relays().count() < 2 {
             continue;
         }
         let mut planned = Planned::new(tree, number, reloads);
@@ -303,7 +302,8 @@ fn draw_leaving(rng: &mut ChaCha8Rng) -> BranchRole {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::overlay::OverlayConfig;
+    use crate::overlay::shape::draw;
+    use rand::SeedableRng;
 
     /// Every two neighbours say what fits when a change is over, and no relay has a parent beside another or
     /// beside a neighbour in the core.
@@ -311,13 +311,12 @@ mod tests {
     fn changes_lead_from_one_tree_to_another() {
         let (mut steps, mut at_once) = (0, 0);
         for seed in 0..60 {
-            let relays = 2 + seed as u32 % 9;
-            let config =
-                OverlayConfig { roles_change: Some(true), ..OverlayConfig::new(relays, seed) };
-            let scenario = Scenario::draw(&config);
-            for number in 0..scenario.trees.len() {
-                let (mut roles, mut change) = (initial(&scenario.trees[number]), 0);
-                for reload in scenario.reloads.iter().filter(|one| one.tree == number) {
+            let rng = &mut ChaCha8Rng::seed_from_u64(seed);
+            let (_, trees) = draw(2 + seed as usize % 9, rng);
+            let reloads = draw_reloads(&trees, &BTreeSet::new(), None, rng);
+            for (number, tree) in trees.iter().enumerate() {
+                let (mut roles, mut change) = (initial(tree), 0);
+                for reload in reloads.iter().filter(|one| one.tree == number) {
                     if reload.change != change {
                         assert_fits(&roles, seed);
                         change = reload.change;

@@ -247,7 +247,8 @@ impl Scenario {
         if is_asked_for || (is_full && self.is_clean() && self.moves.is_empty()) {
             self.fill_links(rng);
         }
-        self.reloads = draw_reloads(self, config.sabotage, rng);
+        let moved = self.moves.iter().map(|one| one.tree).collect();
+        self.reloads = draw_reloads(&self.trees, &moved, config.sabotage, rng);
     }
 
     /// Links between relays take long and much is published, so that in every moment of a change there
