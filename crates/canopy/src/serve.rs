@@ -248,6 +248,13 @@ fn tell_of_notices(notices: Receiver<Notice>, net: &SharedNet, agent: &Unbounded
                      old one is removed, there first and then here"
                 );
             }
+            Notice::ParentAsked { comtree } => {
+                tracing::info!(
+                    comtree = comtree.0,
+                    "the parent knows all that is wanted here: nothing is lost if it takes this relay for \
+                     its child now"
+                );
+            }
             Notice::Left { comtree, address } => {
                 tracing::debug!(comtree = comtree.0, %address, "left");
             }

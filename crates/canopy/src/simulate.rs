@@ -137,7 +137,8 @@ fn overlay_in_words(timed: &Timed<'_>) -> String {
          comtrees: {}\n\
          {} updates published; deliveries: {} expected, {} made, {} excused, {} missing, {} \
          duplicates, {} unexpected, {} out of order\n\
-         {} relay restarts, {} link cuts, {} links lost, {} parents succeeded, {} leaves, {} crashes; at most {} routes in a relay\n\
+         {} relay restarts, {} link cuts, {} links lost, {} leaves, {} crashes; at most {} routes in a relay\n\
+         {} parents succeeded, {} relays joined cores, {} left them, {} steps of roots\n\
          {:.0} client-seconds a second\n\
          trace hash {}",
         report.seed,
@@ -160,10 +161,13 @@ fn overlay_in_words(timed: &Timed<'_>) -> String {
         report.relay_restarts,
         report.link_cuts,
         report.links_lost,
-        report.parents_succeeded,
         report.leaves,
         report.crashes,
         report.most_routes,
+        report.parents_succeeded,
+        report.joined_core,
+        report.left_core,
+        report.root_steps,
         timed.client_seconds_per_second,
         report.trace_hash,
     )

@@ -98,7 +98,8 @@ fn budgets(before: &Net, after: &Net, stays: impl Fn(&BranchConfig) -> bool) -> 
 }
 
 /// The new roles of the branches that stay. Who becomes a child comes first, because a relay may have
-/// any number of those; then an old parent that moves into the core; then the others.
+/// any number of those; then an old parent that moves into the core, and a next parent, which is the parent
+/// where there is no other; then the others.
 fn roles(before: &Net, after: &Net, stays: impl Fn(&BranchConfig) -> bool) -> Vec<Change> {
     let next = |branch: &BranchConfig| after.branches.get(&branch.id).map(|next| next.role);
     let mut turning: Vec<_> = before
@@ -111,7 +112,8 @@ fn roles(before: &Net, after: &Net, stays: impl Fn(&BranchConfig) -> bool) -> Ve
     turning.sort_by_key(|(branch, role)| match (branch.role, role) {
         (_, BranchRole::Child | BranchRole::Standby) => 0,
         (BranchRole::Parent, _) => 1,
-        _ => 2,
+        (BranchRole::NextParent, _) => 2,
+        _ => 3,
     });
     let change = |(branch, role): (&BranchConfig, BranchRole)| Change::SetBranchRole {
         branch: branch.id,
@@ -234,6 +236,28 @@ mod tests {
                 let gone = before.branches.keys().filter(|id| !after.branches.contains_key(id));
                 assert_eq!(lost, gone.count(), "only what goes is taken away");
             }
+        }
+    }
+
+    /// A relay that has left the core by a next parent joins it again with a child. Whichever branch comes
+    /// first otherwise, the data plane takes nobody into the core beside a parent.
+    #[test]
+    fn a_next_parent_that_is_the_parent_joins_the_core_before_a_child() {
+        let links = [1, 2].map(|number| link(number, 1));
+        for (up, down) in [(1, 2), (2, 1)] {
+            let nets = [BranchRole::NextParent, BranchRole::Core].map(|role| {
+                let below = if role == BranchRole::Core { role } else { BranchRole::Child };
+                net(&[1], &links, &[branch(1, up, role, 11), branch(1, down, below, 12)])
+            });
+            let steps = go(&nets[0], &nets[1]);
+            let first = Change::SetBranchRole {
+                branch: branch(1, up, BranchRole::Core, 11).id,
+                role: BranchRole::Core,
+            };
+            assert!(
+                steps.len() == 2 && format!("{:?}", steps[0]) == format!("{first:?}"),
+                "{steps:?}"
+            );
         }
     }
 

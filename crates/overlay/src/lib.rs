@@ -59,11 +59,12 @@ impl Net {
         self.comtrees.get(&comtree).map(|config| config.site)
     }
 
-    /// Whether the relay is in a comtree's core: it is unless it has a parent there.
+    /// Whether the relay is in a comtree's core: it is unless it has a parent there. A next parent is it where
+    /// there is no other.
     pub fn is_core(&self, comtree: Comtree) -> bool {
         let id = |link, thread| BranchId { comtree, link, thread };
         let mut on_it = self.branches.range(id([0; 32], 0)..=id([u8::MAX; 32], u16::MAX));
-        on_it.all(|(_, branch)| branch.role != BranchRole::Parent)
+        on_it.all(|(_, branch)| !matches!(branch.role, BranchRole::Parent | BranchRole::NextParent))
     }
 
     /// Leaves the comtrees that were there before as they were, and returns those that would be others.

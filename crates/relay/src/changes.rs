@@ -29,7 +29,9 @@ pub struct LinkConfig {
 /// core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BranchRole {
-    /// The way to the core: it gets every update to a group, and is told what is wanted here.
+    /// The way to the core: it gets every update to a group, and is told what is wanted here. Once
+    /// [`Notice::ParentAsked`](crate::Notice) says that it knows all of it, a neighbour that had another role
+    /// before can take this relay for its child.
     Parent,
     /// It becomes the parent in place of the one that there is, without loss (Forest §3.5). Once
     /// [`Notice::ParentSucceeded`](crate::Notice) says that it is the way to the core, the old branch can

@@ -405,6 +405,7 @@ pub(crate) enum Stream {
     Tokens,
     Admission,
     Gateway,
+    Roles,
 }
 
 pub(crate) fn stream(seed: u64, stream: Stream) -> ChaCha8Rng {

@@ -22,7 +22,9 @@ fn routes_joins_and_subscriptions_of_a_small_world_cost_what_they_must() {
         let config = ScaleConfig { seed: 1, relays: 10, endpoints_per_relay: 4, core };
         let row = run_scale(&config, &Blind, &mut |_| ()).unwrap();
         // Every other site has one route, and every endpoint of the own site that is elsewhere.
-        assert!(row.sites >= 5 && row.routes_max < 2 * u32::from(row.sites), "{row:?}");
+        // With contacts enough, there is a relay that knows all that it may: one more would be found.
+        assert!(row.routes_max > 0 && row.routes_max <= row.busy_routes_max, "{row:?}");
+        assert_eq!(row.addresses_max, row.addresses_planned, "{row:?}");
         assert!(row.addresses_per_root <= 3.0, "{row:?}");
         // Hello, challenge, connect, connected.
         assert!((4.0..4.5).contains(&row.join_datagrams), "{row:?}");

@@ -195,11 +195,12 @@ fn neighbours_change_their_roles_without_the_loss_of_an_update() {
 
     // Both become core peers, then b becomes the parent of a. Who is to send more comes first.
     let steps = [
-        (&a, link_to_b.clone() + &comtree(1, "b", "core-peer", 2), "\"role\":\"core-peer\""),
-        (&b, link_to_a.clone() + &comtree(2, "a", "core-peer", 1), "\"role\":\"core-peer\""),
-        (&a, link_to_b + &comtree(1, "b", "parent", 2), "\"role\":\"parent\""),
-        (&b, link_to_a + &comtree(2, "a", "child", 1), "\"role\":\"child\""),
+        (0, link_to_b.clone() + &comtree(1, "b", "core-peer", 2), "\"role\":\"core-peer\""),
+        (1, link_to_a.clone() + &comtree(2, "a", "core-peer", 1), "\"role\":\"core-peer\""),
+        (0, link_to_b + &comtree(1, "b", "parent", 2), "\"role\":\"parent\""),
+        (1, link_to_a + &comtree(2, "a", "child", 1), "\"role\":\"child\""),
     ];
+    let mut relays = [a, b];
     let mut number = 0u32;
     let mut send_some = |clients: &mut [PollClient; 2]| {
         for _ in 0..50 {
@@ -210,6 +211,10 @@ fn neighbours_change_their_roles_without_the_loss_of_an_update() {
         }
     };
     for (relay, settings, role) in steps {
+        if role.contains("child") {
+            relays[0].log("the parent knows all that is wanted here");
+        }
+        let relay = &relays[relay];
         relay.ask_to_reload(&settings);
         let deadline = Instant::now() + PATIENCE;
         while !get(relay.server.address("metrics"), "/net").contains(role) {

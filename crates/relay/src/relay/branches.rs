@@ -87,12 +87,13 @@ impl Relay {
         let tree = &mut self.comtrees.get_mut(index).tree;
         tree.set_role(port, role);
         tree.promote();
-        if role == BranchRole::NextParent {
-            match self.comtrees.get(index).tree.branch(port).map(|branch| branch.role) {
-                // It was in the core, and has no other parent.
-                Some(BranchRole::Parent) => self.begin_leaving(now, id.comtree, port),
-                _ => self.begin_succession(now, index, port),
+        match (role, self.comtrees.get(index).tree.branch(port).map(|branch| branch.role)) {
+            // It was in the core, and has no other parent.
+            (BranchRole::NextParent | BranchRole::Parent, Some(BranchRole::Parent)) => {
+                self.begin_leaving(now, id.comtree, port, role == BranchRole::NextParent);
             }
+            (BranchRole::NextParent, _) => self.begin_succession(now, index, port),
+            _ => {}
         }
         self.branch_changed(now, index);
         Ok(())

@@ -141,6 +141,12 @@ pub enum Notice {
         /// The comtree.
         comtree: Comtree,
     },
+    /// A neighbour whose role has changed to that of a comtree's parent knows all that is wanted here: it can
+    /// take this relay for its child.
+    ParentAsked {
+        /// The comtree.
+        comtree: Comtree,
+    },
     /// A participant is no longer there.
     Left {
         /// The comtree.

@@ -1,11 +1,12 @@
 //! What a data thread remembers of other relays, beside their links and the branches of comtrees.
 
 use super::downstream::SubscribeWindow;
+use super::leaving::Leaving;
 use super::upstream::Upstream;
 use crate::index::{ComtreeIndex, NONE, PortIndex};
 use crate::routes::Routes;
 use canopy_session::SessionIndex;
-use canopy_wire::{Address, Comtree, Tag, Time};
+use canopy_wire::{Address, Comtree, Tag};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Before the first source was learned.
@@ -23,9 +24,8 @@ pub(super) struct Overlay {
     pub(super) windows: BTreeMap<PortIndex, SubscribeWindow>,
     /// Comtrees of which the parent is being succeeded.
     pub(super) successions: Vec<ComtreeIndex>,
-    /// Comtrees of which the relay leaves the core: the branch to the parent, and until when other data
-    /// threads may still say what they wanted before.
-    pub(super) leaving: BTreeMap<Comtree, (PortIndex, Time)>,
+    /// Comtrees of which the relay leaves the core.
+    pub(super) leaving: BTreeMap<Comtree, Leaving>,
     /// Other data threads do not know yet which branches are here.
     pub(super) reach_to_tell: bool,
     /// Portable addresses with which somebody has come or gone here, and the other data threads do not

@@ -62,12 +62,12 @@ impl Relay {
             let Upstream { sequence, session, .. } = self.overlay.upstreams.swap_remove(place);
             // It may be the parent again before the link has new keys.
             self.overlay.last_asked.insert((session, comtree), sequence);
-            self.table.set_upwards(comtree, false);
+            self.table.set_upwards(comtree, None);
         }
         if let Some(port) = parent
             && let Some(session) = self.link_of(port)
         {
-            self.table.set_upwards(comtree, true);
+            self.table.set_upwards(comtree, Some(port));
             let sequence = self.overlay.last_asked.remove(&(session, comtree)).unwrap_or(0);
             let in_flight = VecDeque::new();
             self.overlay.upstreams.push(Upstream {

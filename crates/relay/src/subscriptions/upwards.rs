@@ -4,7 +4,7 @@
 
 use super::SubscriptionTable;
 use super::lists::{Marks, Wanted};
-use crate::index::NONE;
+use crate::index::{NONE, PortIndex};
 use canopy_wire::{Comtree, Group, Level, SubscriptionChange, Weight};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,6 +15,9 @@ pub(crate) type GroupIndex = u32;
 /// A comtree of which this data thread has the branch towards the core.
 pub(super) struct Upwards {
     comtree: Comtree,
+    /// The branch. What the parent wants itself is not asked of it: where two relays are each other's parent while a
+    /// root hands over, each would otherwise want for ever what the other does.
+    parent: PortIndex,
     /// Groups of which the parent may want to hear.
     to_ask: VecDeque<GroupIndex>,
     /// Where the next round of refreshes goes on.
@@ -26,8 +29,8 @@ pub(super) struct Upwards {
 }
 
 impl Upwards {
-    fn new(comtree: Comtree) -> Upwards {
-        Upwards { comtree, to_ask: VecDeque::new(), refresh: 0, asked: 0, is_up: false }
+    fn new(comtree: Comtree, parent: PortIndex) -> Upwards {
+        Upwards { comtree, parent, to_ask: VecDeque::new(), refresh: 0, asked: 0, is_up: false }
     }
 }
 
@@ -38,11 +41,13 @@ impl SubscriptionTable {
     }
 
     /// A comtree has a parent from now on, or none. It is asked once its link is up.
-    pub(crate) fn set_upwards(&mut self, comtree: Comtree, is_wanted: bool) {
+    pub(crate) fn set_upwards(&mut self, comtree: Comtree, parent: Option<PortIndex>) {
         let place = self.upwards.binary_search_by_key(&comtree, |upwards| upwards.comtree);
-        match (place, is_wanted) {
-            (Err(place), true) => self.upwards.insert(place, Upwards::new(comtree)),
-            (Ok(place), false) => {
+        match (place, parent) {
+            (Err(place), Some(parent)) => {
+                self.upwards.insert(place, Upwards::new(comtree, parent));
+            }
+            (Ok(place), None) => {
                 self.pause_asking(comtree);
                 self.upwards.remove(place);
             }
@@ -66,7 +71,7 @@ impl SubscriptionTable {
     /// The link to the parent is down. What it was asked for expires there, unless it is asked again.
     pub(crate) fn pause_asking(&mut self, comtree: Comtree) {
         let Some(upwards) = self.upwards_of(comtree) else { return };
-        *upwards = Upwards::new(comtree);
+        *upwards = Upwards::new(comtree, upwards.parent);
         self.each_group_of(comtree, |table, group| {
             let entry = &mut table.groups[group as usize];
             entry.asked = Wanted::default();
@@ -92,7 +97,24 @@ impl SubscriptionTable {
     fn wanted_upwards(&self, group: GroupIndex) -> Wanted {
         let entry = &self.groups[group as usize];
         let siblings = self.list(entry.first_sibling).map(|(_, level, _)| level).max();
-        entry.wanted.max(Wanted(siblings))
+        let here = match self.asking_parent(entry.comtree) {
+            NONE => entry.wanted,
+            parent => {
+                let others = self.members(group).filter(|(port, ..)| *port != parent);
+                Wanted(others.map(|(_, level, _)| level).max())
+            }
+        };
+        here.max(Wanted(siblings))
+    }
+
+    /// The branch of a comtree's parent, if that wants something here itself: it was a child until lately, or
+    /// does not know yet that it is the parent.
+    fn asking_parent(&self, comtree: Comtree) -> PortIndex {
+        let found = self.upwards.binary_search_by_key(&comtree, |upwards| upwards.comtree);
+        let parent = found.map_or(NONE, |number| self.upwards[number].parent);
+        let wants =
+            |port: &PortIndex| self.of_port.get(*port as usize).is_some_and(|of| of.count > 0);
+        Some(parent).filter(wants).unwrap_or(NONE)
     }
 
     /// What that weighs: the sum behind this relay, so that fairness holds over hops (Meru §4.4).
@@ -106,7 +128,7 @@ impl SubscriptionTable {
             }
             more += weight.value();
         }
-        self.sum_of_weights(entry.first, more)
+        self.sum_of_weights(entry.first, self.asking_parent(entry.comtree), more)
     }
 
     /// What a group weighs may be another than what the parent was asked.

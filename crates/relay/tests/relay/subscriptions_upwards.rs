@@ -2,7 +2,9 @@
 //! follow what is wanted.
 
 use crate::support::{COMTREE, Sent, World, at_site, keyring, path_of_thread};
-use canopy_relay::{BranchId, BranchRole, Change, Mode, Relay, RelayConfig, Siblings, TableLimits};
+use canopy_relay::{
+    BranchId, BranchRole, Change, Mode, Notice, Relay, RelayConfig, Siblings, TableLimits,
+};
 use canopy_wire::{Comtree, DropReason, Flags, Group, Level};
 use std::time::Duration;
 
@@ -174,6 +176,66 @@ fn what_is_wanted_is_asked_of_the_new_parent() {
     assert_heard_by(&mut world, 1, 0, &[0, 2]);
     assert_heard_by(&mut world, 2, 0, &[0]);
     assert_heard_by(&mut world, 0, 0, &[2]);
+}
+
+/// While a root hands over, both relays may be each other's parent. What one wants, the other does not ask it for:
+/// or each would want it for ever, because the other does.
+#[test]
+fn a_parent_is_not_asked_for_what_it_wants_itself() {
+    let mut world = line(2);
+    world.subscribe(1, GROUP, 3);
+    assert_eq!(at(&world, 0), Some((0, 1, Level(3))));
+    let branch = BranchId { comtree: COMTREE, link: world.key_of(1), thread: 0 };
+    let (now, role) = (world.now, BranchRole::Parent);
+    world.threads[0].apply(now, Change::SetBranchRole { branch, role }).unwrap();
+    world.settle();
+    assert_eq!(at(&world, 1), Some((1, 0, Level(3))));
+    world.subscribe(0, GROUP, 1);
+    assert_eq!(at(&world, 1), Some((1, 1, Level(3))));
+    assert_heard_by(&mut world, 0, 0, &[1]);
+    assert_heard_by(&mut world, 1, 0, &[0]);
+    for relay in [1, 0] {
+        world.unsubscribe(relay, GROUP);
+    }
+    assert_eq!([0, 1].map(|relay| at(&world, relay)), [None, None]);
+}
+
+/// A relay in the core, or a root, takes a neighbour for its parent. It says so once when that knows all that is
+/// wanted here, by whichever word.
+#[test]
+fn who_takes_a_parent_says_when_that_knows_what_is_wanted() {
+    for (role, before) in [
+        (BranchRole::Parent, [BranchRole::Core; 2]),
+        (BranchRole::NextParent, [BranchRole::Core; 2]),
+        (BranchRole::Parent, [BranchRole::Parent, BranchRole::Child]),
+    ] {
+        let mut world = World::empty();
+        for site in [1, 2] {
+            world.add_relay(at_site(Mode::Immediate, site), 1);
+        }
+        for relay in [0, 1] {
+            world.join(relay);
+        }
+        world.link(COMTREE, [(0, 1), (1, 2)], before);
+        world.settle();
+        world.subscribe(1, GROUP, 3);
+        while world.threads[1].poll_notice().is_some() {}
+        let branch = BranchId { comtree: COMTREE, link: world.key_of(0), thread: 0 };
+        let now = world.now;
+        world.threads[1].apply(now, Change::SetBranchRole { branch, role }).unwrap();
+        // What it wants is on its way.
+        assert_eq!(world.threads[1].poll_notice().map(|_| ()), None, "{role:?}");
+        world.settle();
+        world.pass(Duration::from_millis(200));
+        assert_eq!(at(&world, 0), Some((0, 1, Level(3))));
+        let comtree = COMTREE;
+        let word = match role {
+            BranchRole::NextParent => Notice::ParentSucceeded { comtree },
+            _ => Notice::ParentAsked { comtree },
+        };
+        let said: Vec<_> = std::iter::from_fn(|| world.threads[1].poll_notice()).collect();
+        assert_eq!(format!("{said:?}"), format!("{:?}", [word]), "{role:?} from {before:?}");
+    }
 }
 
 /// A neighbour is the parent, then is not, then is again, while the link stays up.

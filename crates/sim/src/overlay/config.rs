@@ -26,9 +26,10 @@ pub struct OverlayConfig {
     /// Which part of what passes between relays vanishes, from 0 to 1, while nothing else is broken; drawn
     /// from the seed if not given.
     pub link_loss: Option<f64>,
-    /// Whether the roots of comtrees walk over their trees in place of other planned moves, where only the
-    /// root is in the core. Then nothing is broken, links between relays are slow, and much is published.
-    pub roots_walk: bool,
+    /// Whether relays join and leave the cores of comtrees, and roots walk over their trees; drawn from the
+    /// seed if not given. If it is asked for, there are no other planned moves, nothing is broken, links between
+    /// relays are slow, and much is published.
+    pub roles_change: Option<bool>,
     /// A fault that the model is not told of: the proof that it can find one.
     pub sabotage: Option<OverlaySabotage>,
 }
@@ -44,6 +45,20 @@ pub enum OverlaySabotage {
     CountAgain,
     /// The branches of the first comtree form a circle, if there are four relays at least.
     Cycle,
+    /// Where a relay leaves a core, its neighbour takes it for a child without waiting for its word.
+    HastyRoles,
+    /// Where a relay joins a core, it is told before the neighbour that is to send it everything.
+    RolesInReverse,
+    /// Every n-th change of a relay's settings is not told to the relay.
+    ForgottenRoles(u32),
+}
+
+impl OverlaySabotage {
+    /// Whether it is one of changes of roles, which are asked for then.
+    pub(crate) fn is_of_roles(self) -> bool {
+        use OverlaySabotage::{ForgottenRoles, HastyRoles, RolesInReverse};
+        matches!(self, HastyRoles | RolesInReverse | ForgottenRoles(_))
+    }
 }
 
 impl OverlayConfig {
@@ -56,7 +71,7 @@ impl OverlayConfig {
             seconds: DEFAULT_SECONDS,
             expiry: None,
             link_loss: None,
-            roots_walk: false,
+            roles_change: None,
             sabotage: None,
         }
     }

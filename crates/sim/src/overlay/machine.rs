@@ -3,6 +3,7 @@
 use super::scenario::Scenario;
 use super::shape::{Edge, Node, Tree};
 use crate::host::{Inboxes, Thread, UNIX_ZERO, Waiting, steer};
+use canopy_overlay::{Net, changes};
 use canopy_relay::{
     ADDRESS_REST, BranchConfig, BranchId, BranchRole, Budgets, Change, ComtreeConfig, Counters,
     FIRST_ENDPOINT, Gate, GateLimits, Inlet, LinkConfig, Losses, Medium, Notice, Places, Ready,
@@ -55,7 +56,7 @@ pub(crate) struct Done {
     pub(crate) opened: Vec<LoggedKeys>,
     /// The neighbours whose links came up or were found down.
     pub(crate) links: Vec<(PublicKey, bool)>,
-    /// Comtrees whose parent was succeeded.
+    /// Comtrees whose parent was succeeded, or knows all that is wanted here.
     pub(crate) succeeded: Vec<Comtree>,
     /// What must not be.
     pub(crate) broken: Option<String>,
@@ -119,17 +120,11 @@ impl Medium for Sockets<'_> {
     }
 }
 
-/// What a relay is told when it starts.
-struct Settings {
-    comtrees: Vec<ComtreeConfig>,
-    /// Links first, then branches.
-    changes: Vec<Change>,
-}
-
 pub(crate) struct Machine {
     number: usize,
     scenario: Rc<Scenario>,
-    settings: Settings,
+    /// What its settings say.
+    net: Net,
     rng: ChaCha8Rng,
     threads: Vec<Thread>,
     opened: Vec<u8>,
@@ -143,7 +138,7 @@ impl Machine {
     pub(crate) fn new(number: usize, scenario: &Rc<Scenario>, rng: ChaCha8Rng) -> Machine {
         Machine {
             number,
-            settings: settings(number, scenario),
+            net: settings(number, scenario),
             scenario: Rc::clone(scenario),
             rng,
             threads: Vec::new(),
@@ -200,7 +195,15 @@ impl Machine {
             self.threads.push(Thread::new(relay));
         }
         let mut refused = Vec::new();
-        for change in self.settings.changes.clone() {
+        // No relay starts with a next parent: where there is no other, the settings say that it is the parent.
+        for branch in self.net.branches.values_mut() {
+            if branch.role == BranchRole::NextParent {
+                branch.role = BranchRole::Parent;
+            }
+        }
+        // The daemon starts with its comtrees alone.
+        let at_start = Net { comtrees: self.net.comtrees.clone(), ..Net::default() };
+        for change in changes(&at_start, &self.net) {
             refused.extend(self.apply(now, &change));
         }
         refused
@@ -216,7 +219,44 @@ impl Machine {
                 refused = applied.err().map(|why| format!("{change:?}: {why}")).or(refused);
             }
         }
+        if refused.is_none() {
+            self.net.took(change);
+        }
         refused
+    }
+
+    /// The changes that lead to other roles of neighbours on a comtree, in the order in which the daemon
+    /// applies them at a SIGHUP.
+    pub(crate) fn changes_to(
+        &self,
+        comtree: Comtree,
+        roles: &[(usize, BranchRole)],
+    ) -> Vec<Change> {
+        let mut next = self.net.clone();
+        for (other, role) in roles {
+            let id = branch_id(&self.scenario, comtree, (self.number, *other));
+            if let Some(branch) = id.and_then(|id| next.branches.get_mut(&id)) {
+                branch.role = *role;
+            }
+        }
+        changes(&self.net, &next)
+    }
+
+    /// Takes a change of its settings; a relay that is down does when it starts. Returns what it refuses.
+    pub(crate) fn take(&mut self, now: Time, change: &Change) -> Option<String> {
+        if self.is_up() {
+            return self.apply(now, change);
+        }
+        self.net.took(change);
+        None
+    }
+
+    /// What a neighbour is to the relay on a comtree, as its data thread says.
+    pub(crate) fn role_of(&self, comtree: Comtree, other: usize) -> Option<BranchRole> {
+        let id = branch_id(&self.scenario, comtree, (self.number, other))?;
+        let thread = self.threads.get(usize::from(id.thread) % self.threads.len().max(1))?;
+        let branch = thread.turn.relay().branches().find(|branch| branch.id == id);
+        branch.map(|branch| branch.role)
     }
 
     /// Gives the relay a branch more on a comtree.
@@ -230,18 +270,6 @@ impl Machine {
         let site = tree.nodes[other].as_ref()?.site;
         let change = branch(&self.scenario, tree.comtree, (self.number, other), role, site)?;
         self.apply(now, &change)
-    }
-
-    /// Another relay is something else to this one on a comtree.
-    pub(crate) fn set_role(
-        &mut self,
-        now: Time,
-        tree: &Tree,
-        other: usize,
-        role: BranchRole,
-    ) -> Option<String> {
-        let id = branch_id(&self.scenario, tree.comtree, (self.number, other))?;
-        self.apply(now, &Change::SetBranchRole { branch: id, role })
     }
 
     /// Takes a branch from the relay.
@@ -299,7 +327,9 @@ impl Machine {
             match notice {
                 Notice::LinkUp { key } => done.links.push((key, true)),
                 Notice::LinkDown { key } => done.links.push((key, false)),
-                Notice::ParentSucceeded { comtree } => done.succeeded.push(comtree),
+                Notice::ParentSucceeded { comtree } | Notice::ParentAsked { comtree } => {
+                    done.succeeded.push(comtree);
+                }
                 _ => {}
             }
         }
@@ -314,7 +344,7 @@ impl Machine {
     fn config(&self, max_sessions: u32, places: &Places, gate: &Gate) -> RelayConfig {
         RelayConfig {
             mode: self.scenario.mode,
-            comtrees: self.settings.comtrees.clone(),
+            comtrees: self.net.comtrees.values().cloned().collect(),
             trust: None,
             origin: UNIX_ZERO,
             places: places.clone(),
@@ -339,8 +369,8 @@ impl Machine {
 }
 
 /// What a relay is told of its comtrees, links and branches.
-fn settings(number: usize, scenario: &Scenario) -> Settings {
-    let mut settings = Settings { comtrees: Vec::new(), changes: Vec::new() };
+fn settings(number: usize, scenario: &Scenario) -> Net {
+    let mut net = Net::default();
     for (link, [a, b]) in scenario.links.ends().iter().enumerate() {
         let (thread, first_calls) = scenario.calls[link];
         let (other, calls) = match number {
@@ -349,16 +379,16 @@ fn settings(number: usize, scenario: &Scenario) -> Settings {
             _ => continue,
         };
         let (key, path) = (key_of(other), ip_port(other).into());
-        settings.changes.push(Change::AddLink(LinkConfig { key, path, thread, calls }));
+        net.took(&Change::AddLink(LinkConfig { key, path, thread, calls }));
     }
     for tree in &scenario.trees {
         let Some(Node { site, .. }) = &tree.nodes[number] else { continue };
         let first = FIRST_ENDPOINT + number as u16 * ENDPOINTS;
-        settings.comtrees.push(ComtreeConfig {
+        net.took(&Change::AddComtree(ComtreeConfig {
             downlink: scenario.downlink,
             endpoints: first..=first + ENDPOINTS - 1,
             ..ComtreeConfig::new(tree.comtree, *site)
-        });
+        }));
         for Edge { relays: [a, b], roles } in tree.edges() {
             let (other, role) = match number {
                 _ if number == a => (b, roles[0]),
@@ -366,10 +396,11 @@ fn settings(number: usize, scenario: &Scenario) -> Settings {
                 _ => continue,
             };
             let Some(Node { site, .. }) = &tree.nodes[other] else { continue };
-            settings.changes.extend(branch(scenario, tree.comtree, (number, other), role, *site));
+            let branch = branch(scenario, tree.comtree, (number, other), role, *site);
+            branch.iter().for_each(|branch| net.took(branch));
         }
     }
-    settings
+    net
 }
 
 fn branch(

@@ -1,6 +1,7 @@
 //! What is going to happen, in the order in which it will.
 
 use crate::network::Direction;
+use canopy_relay::Change;
 use canopy_wire::Time;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -31,28 +32,15 @@ pub(crate) enum Step {
     Succeed(usize),
     LetGo(usize),
     Leave(usize),
-    /// By its number in the scenario: a part of a root's step.
-    WalkRoot(usize, RootDeed),
+    /// By its number in the scenario: a relay is told that its settings have changed, has taken them, and
+    /// says that its parent knows what is wanted there.
+    Reload(usize),
+    Reloaded(usize),
+    Word(usize),
+    /// A relay is given a change.
+    Change(usize, Box<Change>),
     Heal,
     LeaveAll,
-}
-
-/// What makes a neighbour the root in place of another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RootDeed {
-    /// To the root, the neighbour is in the core.
-    Grow,
-    /// To the neighbour, the root is in the core.
-    Join,
-    /// The old root takes the neighbour for its next parent.
-    Leave,
-    /// The new root takes the old one for a child: it has said that all is asked for.
-    End,
-}
-
-impl RootDeed {
-    /// Those that wait for nobody's word.
-    pub(crate) const FIRST: [RootDeed; 3] = [RootDeed::Grow, RootDeed::Join, RootDeed::Leave];
 }
 
 /// A datagram on its way.

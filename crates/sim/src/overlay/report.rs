@@ -68,6 +68,10 @@ pub struct OverlayReport {
     pub link_cuts: u32,
     /// How often a relay's parent was succeeded by another, as planned.
     pub parents_succeeded: u32,
+    /// How often a relay joined a comtree's core while the world ran.
+    pub joined_core: u32,
+    /// How often one left it.
+    pub left_core: u32,
     /// How often a neighbour of a comtree's root became the root in its place.
     pub root_steps: u32,
     /// How often a relay found a link down although nothing had been cut or restarted: four signs of
@@ -150,6 +154,8 @@ impl OverlayReport {
             relay_restarts: tallies.relay_restarts,
             link_cuts: tallies.link_cuts,
             parents_succeeded: tallies.parents_succeeded,
+            joined_core: tallies.joined_core,
+            left_core: tallies.left_core,
             root_steps: tallies.root_steps,
             links_lost: tally.links_lost,
             most_subscriptions: tallies.peak.subscriptions,

@@ -1,11 +1,12 @@
 //! Everything that a seed decides before the first datagram.
 
 use super::config::{OverlayConfig, OverlaySabotage};
+use super::roles::{Reload, draw_reloads};
 use super::shape::{Core, Links, Node, Shape, Tree, draw};
 use crate::network::LinkModel;
 use crate::sabotage::Sabotage;
 use crate::scenario::{Stream, stream};
-use canopy_relay::{BranchRole, Mode};
+use canopy_relay::Mode;
 use canopy_session::PacketsPerKey;
 use canopy_wire::{Downlink, Time};
 use rand::RngExt;
@@ -47,16 +48,6 @@ pub(crate) struct Move {
     /// By its number.
     pub(crate) tree: usize,
     pub(crate) relay: usize,
-    pub(crate) from: usize,
-    pub(crate) to: usize,
-    pub(crate) at: Time,
-}
-
-/// The root of a comtree is another from some time on: a neighbour of the one before.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RootStep {
-    /// By its number.
-    pub(crate) tree: usize,
     pub(crate) from: usize,
     pub(crate) to: usize,
     pub(crate) at: Time,
@@ -118,7 +109,7 @@ pub(crate) struct Scenario {
     pub(crate) hop_limit: u8,
     pub(crate) faults: Vec<Fault>,
     pub(crate) moves: Vec<Move>,
-    pub(crate) root_steps: Vec<RootStep>,
+    pub(crate) reloads: Vec<Reload>,
     pub(crate) patience: Patience,
     /// From here on nothing is broken any more.
     pub(crate) calm_from: Time,
@@ -161,7 +152,7 @@ impl Scenario {
         let is_sabotaged = config.sabotage.is_some();
         let weather = match config.link_loss {
             Some(_) => Weather::Lossy,
-            None if is_sabotaged || config.roots_walk => Weather::Clean,
+            None if is_sabotaged || asks_for_roles(config) => Weather::Clean,
             None => draw_weather(rng),
         };
         let (is_slow, wires) = (rng.random_bool(0.2), 0..participants + links.ends().len());
@@ -172,7 +163,7 @@ impl Scenario {
         let leave_at = Time::from_millis(u64::from(config.seconds.max(4)) * 1000);
         let calm = Duration::from_secs(12).min(leave_at.since(Time::ZERO) / 2);
         let calm_from = leave_at - calm;
-        let is_whole = is_sabotaged || config.roots_walk || config.link_loss.is_some();
+        let is_whole = is_sabotaged || asks_for_roles(config) || config.link_loss.is_some();
         let breaks = !is_whole && rng.random_bool(0.4);
         let expires = config.expiry.unwrap_or(rng.random_bool(0.2));
         let mut scenario = Scenario {
@@ -198,7 +189,7 @@ impl Scenario {
             hop_limit: if is_cycle(config) { AROUND } else { FAR },
             faults: if breaks { draw_faults(relays, &links, calm_from, rng) } else { Vec::new() },
             moves: Vec::new(),
-            root_steps: Vec::new(),
+            reloads: Vec::new(),
             patience: Patience::default(),
             calm_from,
             quiet_from: leave_at - QUIET.min(calm / 2),
@@ -208,15 +199,11 @@ impl Scenario {
             links,
             trees,
         };
-        if !is_sabotaged && scenario.faults.is_empty() && !scenario.loses() {
-            let rng = &mut stream(config.seed, Stream::Moves);
-            if config.roots_walk {
-                scenario.fill_links(rng);
-                scenario.root_steps = draw_root_steps(&scenario, rng);
-            } else {
-                scenario.moves = draw_moves(&scenario, rng);
-            }
+        let may_move = !is_sabotaged && !asks_for_roles(config);
+        if may_move && scenario.faults.is_empty() && !scenario.loses() {
+            scenario.moves = draw_moves(&scenario, &mut stream(config.seed, Stream::Moves));
         }
+        scenario.draw_roles(config);
         scenario.draw_short_keys(config);
         scenario.patience = scenario.patience();
         scenario
@@ -245,6 +232,23 @@ impl Scenario {
             let late = each_second * late.as_millis() as u64 / 1000;
             self.packets_per_key = PacketsPerKey::at_least((late + LATE_SLACK) * 2 * times);
         }
+    }
+
+    /// In most scenarios roles change, in some of them while links are full.
+    fn draw_roles(&mut self, config: &OverlayConfig) {
+        let rng = &mut stream(config.seed, Stream::Roles);
+        let (is_drawn, is_full) = (rng.random_bool(0.7), rng.random_bool(0.4));
+        let is_steady = config.link_loss.is_none() && config.sabotage.is_none();
+        let is_asked_for = asks_for_roles(config);
+        let may_change = is_drawn && is_steady && config.roles_change.is_none();
+        if !is_asked_for && !may_change {
+            return;
+        }
+        if is_asked_for || (is_full && self.is_clean() && self.moves.is_empty()) {
+            self.fill_links(rng);
+        }
+        let moved = self.moves.iter().map(|one| one.tree).collect();
+        self.reloads = draw_reloads(&self.trees, &moved, config.sabotage, rng);
     }
 
     /// Links between relays take long and much is published, so that in every moment of a change there
@@ -306,6 +310,12 @@ impl Scenario {
             recover: deliver * 2 + repeats + Duration::from_secs(6),
         }
     }
+}
+
+/// Whether roles have to change.
+fn asks_for_roles(config: &OverlayConfig) -> bool {
+    let is_sabotaged = config.sabotage.is_some_and(OverlaySabotage::is_of_roles);
+    is_sabotaged || config.roles_change == Some(true)
 }
 
 fn is_cycle(config: &OverlayConfig) -> bool {
@@ -463,36 +473,6 @@ fn draw_moves(scenario: &Scenario, rng: &mut ChaCha8Rng) -> Vec<Move> {
         }
     }
     moves
-}
-
-/// Where only the root is in the core, it goes to a neighbour again and again.
-fn draw_root_steps(scenario: &Scenario, rng: &mut ChaCha8Rng) -> Vec<RootStep> {
-    let mut steps = Vec::new();
-    for (number, tree) in scenario.trees.iter().enumerate() {
-        let edges = tree.edges();
-        if tree.core == Core::Mesh || edges.iter().any(|edge| edge.roles[0] == BranchRole::Core) {
-            continue;
-        }
-        let is_root = |at: &usize| tree.nodes[*at].as_ref().is_some_and(|n| n.parent.is_none());
-        let Some(mut root) = tree.relays().find(is_root) else { continue };
-        let mut at = Time::from_millis(rng.random_range(3_000..4_000));
-        while at < scenario.calm_from {
-            let next = edges.iter().filter_map(|edge| match edge.relays {
-                [a, b] if a == root => Some(b),
-                [a, b] if b == root => Some(a),
-                _ => None,
-            });
-            let next: Vec<usize> = next.collect();
-            if next.is_empty() {
-                break;
-            }
-            let to = next[rng.random_range(0..next.len())];
-            steps.push(RootStep { tree: number, from: root, to, at });
-            root = to;
-            at = at + Duration::from_millis(rng.random_range(2_500..4_000));
-        }
-    }
-    steps
 }
 
 /// Whether a sabotage is of this kind, on the way to a participant.

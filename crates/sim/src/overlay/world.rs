@@ -5,9 +5,10 @@ use super::keys::Keys;
 use super::machine::{self, Held, Machine, Sent};
 use super::model::Model;
 use super::participant::{Participant, participant_at};
+use super::progress::Reloads;
 use super::proofs::Proofs;
-use super::queue::{Datagram, Queue, RootDeed, Step};
-use super::scenario::{Element, Move, RootStep, Scenario, access_sabotage};
+use super::queue::{Datagram, Queue, Step};
+use super::scenario::{Element, Move, Scenario, access_sabotage};
 use crate::network::{Direction, Fate, Loss, Network};
 use crate::sabotage::Saboteur;
 use crate::scenario::{Stream, stream};
@@ -35,6 +36,8 @@ pub(crate) struct Tallies {
     pub(crate) relay_restarts: u32,
     pub(crate) link_cuts: u32,
     pub(crate) parents_succeeded: u32,
+    pub(crate) joined_core: u32,
+    pub(crate) left_core: u32,
     pub(crate) root_steps: u32,
     /// How long applications ran, all together.
     pub(crate) client_time: Duration,
@@ -57,7 +60,8 @@ pub(crate) struct World<'a> {
     pub(crate) has_left: bool,
     queue: Queue<Step>,
     pub(crate) network: Network,
-    machines: Vec<Machine>,
+    pub(crate) machines: Vec<Machine>,
+    pub(crate) reloads: Reloads,
     /// Whether each link is cut.
     cut: Vec<bool>,
     pub(crate) trace: Trace<'a>,
@@ -93,6 +97,7 @@ impl<'a> World<'a> {
             machines: machines
                 .map(|number| Machine::new(number, &scenario, ChaCha8Rng::from_seed(host.random())))
                 .collect(),
+            reloads: Reloads::new(&scenario),
             cut: vec![false; scenario.links.ends().len()],
             trace: Trace::new(tap),
             saboteur: Saboteur::new(access_sabotage(config.sabotage)),
@@ -120,12 +125,7 @@ impl<'a> World<'a> {
         for number in 0..self.scenario.moves.len() {
             self.at(self.scenario.moves[number].at, Step::Succeed(number));
         }
-        for number in 0..self.scenario.root_steps.len() {
-            let at = self.scenario.root_steps[number].at;
-            for (part, deed) in RootDeed::FIRST.into_iter().enumerate() {
-                self.at(at + LETS_GO_AFTER * part as u32, Step::WalkRoot(number, deed));
-            }
-        }
+        self.plan_reloads();
         self.at(self.scenario.calm_from, Step::Heal);
         self.at(self.scenario.leave_at, Step::LeaveAll);
         self.at(self.now, Step::Judge);
@@ -167,7 +167,13 @@ impl<'a> World<'a> {
             Step::Succeed(number) => self.succeed(number),
             Step::LetGo(number) => self.let_go(number),
             Step::Leave(number) => self.leave_parent(number),
-            Step::WalkRoot(number, deed) => self.walk_root(number, deed),
+            Step::Reload(number) => self.reload(number),
+            Step::Reloaded(number) => self.reloaded(number),
+            Step::Word(number) => self.take_word(number),
+            Step::Change(relay, change) => {
+                let refused = self.machines[relay].take(at, &change);
+                self.changed(relay, refused);
+            }
             Step::Heal => self.network.heal(),
             Step::LeaveAll => self.leave_all(),
         }
@@ -182,6 +188,7 @@ impl<'a> World<'a> {
         for thread in 0..self.machines[relay].threads() {
             self.ask_for_timer(relay, thread);
         }
+        self.owe_words(relay);
     }
 
     fn break_down(&mut self, element: Element) {
@@ -352,15 +359,7 @@ impl<'a> World<'a> {
                 self.after(LETS_GO_AFTER, Step::LetGo(number));
                 self.after(LETS_GO_AFTER * 2, Step::Leave(number));
             }
-            let steps = &self.scenario.root_steps;
-            let has_left = steps.iter().rposition(|one| {
-                let of = self.scenario.trees[one.tree].comtree;
-                one.from == relay && of == comtree && one.at <= self.now
-            });
-            if let Some(number) = has_left {
-                // Whoever hears that word may act at once, so nothing may depend on its being late.
-                self.after(Duration::ZERO, Step::WalkRoot(number, RootDeed::End));
-            }
+            self.hear_word(relay, comtree);
         }
         self.ask_for_timer(relay, thread);
     }
@@ -394,22 +393,7 @@ impl<'a> World<'a> {
         self.changed(relay, refused);
     }
 
-    /// A part of what makes a neighbour the root in place of another.
-    fn walk_root(&mut self, number: usize, deed: RootDeed) {
-        let RootStep { tree, from, to, .. } = self.scenario.root_steps[number];
-        let tree = self.scenario.trees[tree].clone();
-        let (at, other, role) = match deed {
-            RootDeed::Grow => (from, to, BranchRole::Core),
-            RootDeed::Join => (to, from, BranchRole::Core),
-            RootDeed::Leave => (from, to, BranchRole::NextParent),
-            RootDeed::End => (to, from, BranchRole::Child),
-        };
-        self.tallies.root_steps += u32::from(deed == RootDeed::End);
-        let refused = self.machines[at].set_role(self.now, &tree, other, role);
-        self.changed(at, refused);
-    }
-
-    fn changed(&mut self, relay: usize, refused: Option<String>) {
+    pub(crate) fn changed(&mut self, relay: usize, refused: Option<String>) {
         if let Some(refused) = refused {
             self.model.broken(self.now, || format!("relay {relay} refuses {refused}"));
         }
@@ -485,6 +469,7 @@ impl<'a> World<'a> {
     /// Judges what the run leaves behind.
     pub(crate) fn finish(&mut self) {
         self.judge_until(Time::from_nanos(u64::MAX));
+        self.check_roles();
         if self.scenario.expires {
             for relay in 0..self.machines.len() {
                 let held = self.machines[relay].held();

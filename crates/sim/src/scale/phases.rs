@@ -73,8 +73,10 @@ pub fn run_scale(
     check(&world, "participants that did not join", everyone - u64::from(world.settled()))?;
     progress("first contacts");
     let ask = part(&mut world, Deed::Ask, &idle);
-    check(&world, "answers missing", everyone.saturating_sub(world.heard.answers))?;
-    let routes = Routes::of(&world);
+    let routes = ways(&world)?;
+    progress("contacts of a few with many");
+    let ask_many = part(&mut world, Deed::AskMany, &idle);
+    let busy_routes = ways(&world)?;
     progress("subscriptions");
     let subscribe = part(&mut world, Deed::Subscribe, &idle);
     let wants = everyone * WANTS as u64;
@@ -83,18 +85,19 @@ pub fn run_scale(
     let publish = part(&mut world, Deed::Publish, &idle);
     let full = gauge.memory().saturating_sub(start);
     let deliveries = judge(&mut world)?;
-    let costs = Costs { join, ask, subscribe, publish, idle, routes, deliveries, empty, full };
+    let asks = [(ask, routes), (ask_many, busy_routes)];
+    let costs = Costs { join, asks, subscribe, publish, idle, deliveries, empty, full };
     Ok(costs.row(&world))
 }
 
 /// What all parts of a run cost.
 struct Costs {
     join: Cost,
-    ask: Cost,
+    /// First contacts, and those of a few with many; with the routes that are there then.
+    asks: [(Cost, Routes); 2],
     subscribe: Cost,
     publish: Cost,
     idle: Spent,
-    routes: Routes,
     deliveries: u64,
     /// Bytes of all relays, before anyone joins and in the end.
     empty: u64,
@@ -103,7 +106,7 @@ struct Costs {
 
 impl Costs {
     fn row(&self, world: &World<'_>) -> ScaleRow {
-        let Costs { join, ask, subscribe, publish, routes, .. } = self;
+        let Costs { join, asks: [(ask, routes), (_, busy)], subscribe, publish, .. } = self;
         let (relays, own) = (world.config.relays, u32::from(world.config.endpoints_per_relay));
         let (each, wants) =
             (f64::from(world.endpoints()), f64::from(world.endpoints()) * WANTS as f64);
@@ -121,9 +124,12 @@ impl Costs {
             groups: world.groups,
             routes_median: routes.median,
             routes_max: routes.max,
-            addresses_median: routes.median + own,
-            addresses_max: routes.max + own,
-            addresses_per_root: f64::from(routes.max + own) / each.sqrt(),
+            busy_routes_median: busy.median,
+            busy_routes_max: busy.max,
+            addresses_median: busy.median + own,
+            addresses_max: busy.max + own,
+            addresses_planned: world.tree.most_known(own),
+            addresses_per_root: f64::from(busy.max + own) / each.sqrt(),
             join_datagrams: join.over_access as f64 / each,
             join_link_datagrams: join.over_links / each,
             join_cpu_us: join.cpu_us(each),
@@ -144,6 +150,23 @@ impl Costs {
             idle_cpu_us: self.idle.cpu.as_secs_f64() * 1e6 / IDLE.as_secs_f64() / links,
         }
     }
+}
+
+/// The routes that relays have learned, after everyone was answered.
+///
+/// # Errors
+/// Answers are missing, or a relay knows more than one way to each other site and one to each endpoint of
+/// its own.
+fn ways(world: &World<'_>) -> Result<Routes, String> {
+    let own = u32::from(world.config.endpoints_per_relay);
+    check(world, "answers missing", world.heard.questions.abs_diff(world.heard.answers))?;
+    let beyond = |number: usize, learned: u32| {
+        u64::from(learned.saturating_sub(world.tree.most_learned(number, own)))
+    };
+    let machines = world.machines.iter().enumerate();
+    let beyond = machines.map(|(number, machine)| beyond(number, machine.relay().routes())).sum();
+    check(world, "routes beyond one for each site and each endpoint of the own site", beyond)?;
+    Ok(Routes::of(world))
 }
 
 /// Everyone does something; what it cost.

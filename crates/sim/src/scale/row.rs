@@ -24,11 +24,17 @@ pub struct ScaleRow {
     pub routes_median: u32,
     /// Those of the relay with the most.
     pub routes_max: u32,
+    /// Learned routes of the median relay, after a part of the participants has written to many others each.
+    pub busy_routes_median: u32,
+    /// Those of the relay with the most.
+    pub busy_routes_max: u32,
     /// The same with a relay's own participants: one for each other site, one for each endpoint of
     /// its own site (Forest §3.2).
     pub addresses_median: u32,
     /// That of the relay with the most.
     pub addresses_max: u32,
+    /// The most that a relay may know by its sites.
+    pub addresses_planned: u32,
     /// The most, in square roots of the number of endpoints.
     pub addresses_per_root: f64,
     /// Datagrams between a participant and its relay for a join.

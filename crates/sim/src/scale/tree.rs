@@ -29,11 +29,11 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Draws a tree of so many relays. About `sites` sites are subtrees of it, none with more than
-    /// `most_of_site` relays.
+    /// Draws a tree of so many relays with so many endpoints each. Its sites are subtrees, none with more
+    /// than `most_of_site` relays, and as large as makes relays know the fewest ways.
     pub(crate) fn draw(
         relays: usize,
-        sites: usize,
+        endpoints_per_relay: u32,
         most_of_site: usize,
         core: ScaleCore,
         rng: &mut ChaCha8Rng,
@@ -60,9 +60,35 @@ impl Tree {
             open.push(relay);
         }
         let mut tree = Tree { nodes, sites: 0 };
-        tree.share_into_sites(relays.div_ceil(sites.max(1)).min(most_of_site.max(1)));
+        let known = |size: &usize| {
+            tree.share_into_sites(*size);
+            tree.most_known(endpoints_per_relay)
+        };
+        let best = (1..=relays.min(most_of_site).max(1)).min_by_key(known).unwrap_or(1);
+        tree.share_into_sites(best);
         tree.choose_core(core);
         tree
+    }
+
+    /// The most that a relay is to know: one way to each other site, and one to each endpoint of its own
+    /// (Forest §3.2).
+    pub(crate) fn most_known(&self, endpoints_per_relay: u32) -> u32 {
+        let sizes = self.site_sizes();
+        let largest = sizes.iter().max().copied().unwrap_or(0);
+        u32::from(self.sites) - 1 + largest * endpoints_per_relay
+    }
+
+    /// The most routes that a relay is to learn: the same without its own participants.
+    pub(crate) fn most_learned(&self, relay: usize, endpoints_per_relay: u32) -> u32 {
+        let of_site = self.nodes.iter().filter(|node| node.site == self.nodes[relay].site).count();
+        u32::from(self.sites) - 1 + (of_site as u32 - 1) * endpoints_per_relay
+    }
+
+    /// The relays of each site, by its number.
+    fn site_sizes(&self) -> Vec<u32> {
+        let mut sizes = vec![0; usize::from(self.sites) + 1];
+        self.nodes.iter().for_each(|node| sizes[usize::from(node.site)] += 1);
+        sizes
     }
 
     /// Cuts the tree into connected parts of `size` relays, or a few less.
@@ -143,26 +169,44 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scale::exponent;
     use rand::SeedableRng;
 
     #[test]
-    fn sites_are_subtrees_of_bounded_size_and_there_are_about_as_many_as_asked_for() {
+    fn sites_are_subtrees_of_bounded_size() {
         for seed in 0..20 {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
-            let (relays, sites) = (1000, 316);
-            let tree = Tree::draw(relays, sites, 100, ScaleCore::Subtree, &mut rng);
-            assert!((sites..2 * sites).contains(&tree.sites.into()), "{}", tree.sites);
+            let tree = Tree::draw(1000, 100, 4, ScaleCore::Subtree, &mut rng);
             let mut tops = vec![0; usize::from(tree.sites) + 1];
-            let mut members = tops.clone();
             for node in &tree.nodes {
                 assert!(node.neighbours() <= MOST_NEIGHBOURS);
-                let site = usize::from(node.site);
-                members[site] += 1;
                 let parent = node.parent.map(|parent| tree.nodes[parent].site);
-                tops[site] += usize::from(parent != Some(node.site));
+                tops[usize::from(node.site)] += usize::from(parent != Some(node.site));
             }
             assert!(tops[1..].iter().all(|tops| *tops == 1), "a site hangs together");
-            assert!(members.iter().all(|members| *members <= 4), "{members:?}");
+            assert!(tree.site_sizes().iter().all(|relays| *relays <= 4));
+        }
+    }
+
+    /// The plan of sites alone, in worlds far larger than those that are run: a run checks that no relay
+    /// learns more than the plan says.
+    #[test]
+    fn what_relays_are_to_know_grows_with_the_root_of_the_endpoints() {
+        for endpoints_per_relay in [10, 100] {
+            let points = [100, 1_000, 10_000].map(|relays| {
+                let mut rng = ChaCha8Rng::seed_from_u64(1);
+                let tree = Tree::draw(relays, endpoints_per_relay, 600, ScaleCore::One, &mut rng);
+                let known = tree.most_known(endpoints_per_relay);
+                (f64::from(relays as u32 * endpoints_per_relay), f64::from(known))
+            });
+            let per_root = points.map(|(endpoints, known)| known / endpoints.sqrt());
+            assert!(per_root.iter().all(|times| *times <= 2.5), "{points:?}: {per_root:?}");
+            // Sites of hundreds of small relays are as large as they should be; those of a few large ones
+            // are not.
+            if endpoints_per_relay == 10 {
+                let grows = exponent(&points[1..]).unwrap();
+                assert!(grows <= 0.51, "{points:?}: {grows}");
+            }
         }
     }
 

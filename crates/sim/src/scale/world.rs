@@ -35,9 +35,15 @@ pub(crate) enum Deed {
     Join,
     /// Writes to another, who answers.
     Ask,
+    /// One in [`ONE_IN`] writes to [`MANY`] others all over the world, who answer.
+    AskMany,
     Subscribe,
     Publish,
 }
+
+/// Which part of the participants writes to how many.
+const ONE_IN: u32 = 20;
+const MANY: u32 = 40;
 
 /// What a payload begins with.
 const QUESTION: u8 = 1;
@@ -54,6 +60,7 @@ struct Endpoint {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Heard {
     pub(crate) connected: u64,
+    pub(crate) questions: u64,
     pub(crate) answers: u64,
     pub(crate) subscribed: u64,
     /// Pairs of publisher and receiver that have to come about, and those that did.
@@ -93,10 +100,15 @@ impl<'a> World<'a> {
         let mut rng = stream(config.seed, Stream::Overlay);
         let relays = config.relays as usize;
         let endpoints = config.relays * u32::from(config.endpoints_per_relay);
-        let sites = f64::from(endpoints).sqrt().round() as usize;
         let numbers = endpoint_numbers(config.endpoints_per_relay);
         let most_of_site = usize::from((u16::MAX - FIRST_ENDPOINT) / numbers);
-        let tree = Tree::draw(relays, sites, most_of_site, config.core, &mut rng);
+        let tree = Tree::draw(
+            relays,
+            config.endpoints_per_relay.into(),
+            most_of_site,
+            config.core,
+            &mut rng,
+        );
         let groups = (endpoints / PARTICIPANTS_PER_GROUP).max(WANTS as u32);
         let mut wanted = vec![0; groups as usize + 1];
         let draw = |number: u32| {
@@ -218,13 +230,11 @@ impl<'a> World<'a> {
     fn act(&mut self, deed: Deed, number: u32) {
         match deed {
             Deed::Join => self.pump(number),
-            Deed::Ask => {
-                let others = self.endpoints() - 1;
-                let other = self.rng.random_range(0..others.max(1));
-                let other = (number + 1 + other) % self.endpoints();
-                let to = self.endpoints[other as usize].session.address();
-                self.send(number, to, QUESTION);
+            Deed::Ask => self.ask(number),
+            Deed::AskMany if number.is_multiple_of(ONE_IN) => {
+                (0..MANY).for_each(|_| self.ask(number));
             }
+            Deed::AskMany => {}
             Deed::Subscribe => {
                 let Endpoint { session, wants, .. } = &mut self.endpoints[number as usize];
                 wants.iter().for_each(|group| session.subscribe(*group, Level(0)));
@@ -237,6 +247,15 @@ impl<'a> World<'a> {
                 self.send(number, Group::new(group).address(), PUBLISHED);
             }
         }
+    }
+
+    fn ask(&mut self, number: u32) {
+        let others = self.endpoints() - 1;
+        let other = self.rng.random_range(0..others.max(1));
+        let other = (number + 1 + other) % self.endpoints();
+        let to = self.endpoints[other as usize].session.address();
+        self.heard.questions += 1;
+        self.send(number, to, QUESTION);
     }
 
     fn send(&mut self, number: u32, to: Address, what: u8) {
