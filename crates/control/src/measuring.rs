@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A relay is asked this often, and by up to a quarter later, so that not all are asked at once.
 const EVERY: Duration = Duration::from_secs(60);
-/// Of how many others at most it is known how far they are from a relay, by its own word.
+/// How many others are known at most by a relay's own word.
 const MOST_KNOWN: usize = 128;
 /// How many of those that are asked for are the nearest known ones, and how many those that are likely
 /// to be near because relays nearby are near them.

@@ -9,6 +9,7 @@ use crate::state::{State, number};
 use crate::storage::Table;
 use canopy_plan::Rate;
 use canopy_wire::Comtree;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The time one way that a link has until it is measured, microseconds.
@@ -215,8 +216,8 @@ impl State {
         for relay in self.relays.keys() {
             let mut open = vec![*relay];
             while let Some(at) = open.pop() {
-                if !held.contains_key(&at) {
-                    held.insert(at, *relay);
+                if let Entry::Vacant(place) = held.entry(at) {
+                    place.insert(*relay);
                     open.extend(next.get(&at).into_iter().flatten());
                 }
             }

@@ -336,6 +336,21 @@ fn a_link_that_carries_a_tree_goes_once_the_tree_has_left_it() {
 }
 
 #[test]
+fn where_a_link_was_taken_away_others_are_proposed() {
+    let mut bed = Bed::new(two_regions);
+    (0..6).for_each(|_| _ = bed.register(1e9));
+    bed.go(20);
+    let across: Vec<LinkId> = {
+        let links = bed.controller.links().map(|(link, _)| link);
+        links.filter(|link| link.ends[0].0 % 2 != link.ends[1].0 % 2).map(|link| link.id).collect()
+    };
+    across.into_iter().for_each(|link| bed.controller.remove_link(link).unwrap());
+    assert_eq!(bed.joined(), 3);
+    bed.go(40);
+    assert_eq!(bed.joined(), 6);
+}
+
+#[test]
 fn a_controller_that_starts_again_goes_on_with_what_is_stored() {
     let mut bed = Bed::new(two_regions);
     let ids: Vec<RelayId> = (0..6).map(|_| bed.register(1e9)).collect();

@@ -10,8 +10,10 @@ use core::time::Duration;
 /// What relays have measured is waited for so long, so that relays that start together are looked at
 /// together.
 const GATHER: Duration = Duration::from_secs(1);
-/// Links that are exchanged are looked at again after this, and what was measured no sooner.
+/// Links that are exchanged are looked at again after this, and news no sooner.
 const AGAIN: Duration = Duration::from_secs(3);
+/// Links are looked at after this, whatever was measured: relays and links come and go.
+const SELDOM: Duration = Duration::from_secs(30);
 
 impl Controller {
     /// A relay beats: it is asked to measure others if that is due.
@@ -34,11 +36,12 @@ impl Controller {
     pub(super) fn take_measured(&mut self, now: Time, relay: RelayId, measured: Measured) {
         self.measuring.take(self.life, relay, measured);
         if self.measuring.take_news() {
-            self.next_proposals.get_or_insert(now + GATHER);
+            let at = (now + GATHER).max(self.last_proposals + AGAIN);
+            self.next_proposals = Some(self.next_proposals.map_or(at, |next| next.min(at)));
         }
     }
 
-    /// Proposes links for what was measured, if there is a reason to look.
+    /// Proposes links for what was measured, if that is due. Before anything was, it is not.
     pub(super) fn review_proposals(&mut self, op: &mut Op, now: Time) {
         if self.next_proposals.is_none_or(|at| now < at) {
             return;
@@ -47,6 +50,7 @@ impl Controller {
         self.measuring.keep(|relay| relays.contains_key(&relay));
         let readings = self.measuring.pairs();
         let has_more = self.state.review_proposals(op, &readings, &mut self.last_left);
-        self.next_proposals = has_more.then_some(now + AGAIN);
+        self.last_proposals = now;
+        self.next_proposals = Some(now + if has_more { AGAIN } else { SELDOM });
     }
 }

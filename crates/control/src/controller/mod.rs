@@ -80,8 +80,9 @@ pub struct Controller {
     measuring: Measuring,
     /// What relays are to be told of whom to measure.
     asks: VecDeque<(RelayId, Message)>,
-    /// When proposed links are looked at, if there is a reason.
+    /// When proposed links are looked at next, and when they were last.
     next_proposals: Option<Time>,
+    last_proposals: Time,
     /// The comtree that was looked at last whether it runs over a link that is to go.
     last_left: Comtree,
 }
@@ -132,6 +133,7 @@ impl Controller {
             measuring: Measuring::default(),
             asks: VecDeque::new(),
             next_proposals: None,
+            last_proposals: Time::ZERO,
             last_left: Comtree(0),
             state,
         };
