@@ -45,14 +45,19 @@ fn region(relay: usize) -> usize {
     relay % 2
 }
 
+/// A caller, and the relay that it calls.
+type Way = (SocketAddr, usize);
+/// A datagram: when it leaves, which one it is, whether it goes to the relay or back, over which way.
+type Carried = (Instant, u64, bool, Way, Vec<u8>);
+
 /// What is between the hosts: it carries each datagram after the time that its way takes.
 struct Between {
     /// Where the relays are reached.
     doors: Vec<UdpSocket>,
-    /// By caller and the relay that it calls: from where that one is called.
-    ways: BTreeMap<(SocketAddr, usize), UdpSocket>,
-    /// When something leaves: in which order, to the relay or back, over which way.
-    due: BinaryHeap<Reverse<(Instant, u64, bool, (SocketAddr, usize), Vec<u8>)>>,
+    /// From where the relay is called.
+    ways: BTreeMap<Way, UdpSocket>,
+    /// What is on its way, in the order in which it leaves.
+    due: BinaryHeap<Reverse<Carried>>,
     carried: u64,
 }
 
@@ -87,7 +92,7 @@ impl Between {
         }
     }
 
-    fn take(&mut self, is_there: bool, way: (SocketAddr, usize), bytes: &[u8]) {
+    fn take(&mut self, is_there: bool, way: Way, bytes: &[u8]) {
         let caller = (0..RELAYS).find(|relay| way.0.ip() == host_ip(*relay));
         let is_near = caller.is_some_and(|caller| region(caller) == region(way.1));
         let at = Instant::now() + if is_near { NEAR } else { FAR };
