@@ -117,7 +117,9 @@ fn view(controller: &Controller, link: &Link) -> LinkView {
 fn why(controller: &Controller, link: &Link) -> String {
     let reason = match link.origin {
         Origin::Given => return "it was given".to_owned(),
-        Origin::Unmeasured => "nothing was measured; the other relay had the fewest links",
+        Origin::Unmeasured => {
+            "made before anything was measured; the other relay had the fewest links"
+        }
         Origin::Kept => "it carries a tree, and others would gain too little",
         Origin::Joins => "one of the shortest that join all relays",
         Origin::Spare => "without it, one relay's failure would part others",

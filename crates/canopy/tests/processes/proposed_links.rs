@@ -194,7 +194,9 @@ impl Bed {
         loop {
             let links = self.links();
             let is_done = |link: &Value| {
-                link["usable"] == true && link["why"].as_str().unwrap().contains("were measured")
+                let why = link["why"].as_str().unwrap();
+                let is_measured = why.contains("were measured") && !why.contains("made before");
+                link["usable"] == true && is_measured
             };
             let ends: Vec<usize> = links.iter().flat_map(ends).collect();
             let are_all = (0..self.relays.len()).all(|relay| ends.contains(&relay));
@@ -252,7 +254,8 @@ fn proposed_links_follow_the_delays_between_two_regions() {
         };
         assert!(links.iter().all(is_so), "{links:?} take {delay:?}");
     }
-    assert!((1..=2).contains(&far.len()), "{told}");
+    // What suited five relays may stay for six; joined by what is there, six would have seven of these.
+    assert!((1..=3).contains(&far.len()), "{told}");
     let of_region = |at| near.iter().filter(|link| region(ends(link)[0]) == at).count();
     assert!(of_region(0) >= 2 && of_region(1) >= 2, "each region is joined within: {told}");
     assert!(most_links(&links) <= 3, "{told}");
