@@ -98,6 +98,7 @@ function show() {
   ]));
   rows(at("links"), links.map((link) => [
     exact(link.id), link.ends.join(" – "), link.usable ? ms(link) : "down", link.reserved.map(megabits).join(" / "), megabits(link.bits),
+    link.why,
   ]));
 }
 

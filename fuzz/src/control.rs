@@ -1,9 +1,9 @@
 //! The control plane's messages: whoever holds a relay's or the controller's key can send any.
 
-use canopy_control::signal::{Answer, Call};
+use canopy_control::signal::{Answer, Call, Measure, Measured, Other, Reading};
 use canopy_control::storage::{MemoryStorage, Storage};
 use canopy_control::{
-    Controller, Item, ItemKey, LinkId, Message, Name, NewRelay, RelaySide, Retry, Settings,
+    Controller, Item, ItemKey, LinkId, Message, Name, NewRelay, RelayId, RelaySide, Retry, Settings,
 };
 use canopy_wire::{Comtree, Time};
 
@@ -33,6 +33,16 @@ fn to_relay(messages: &[&[u8]]) {
         while let Some(applying) = relay.poll_apply() {
             relay.applied(applying, if at % 5 == 4 { Err("no room".to_owned()) } else { Ok(()) });
         }
+        if let Some(Measure { controller, round, others }) = relay.poll_measure() {
+            let read = |other: &Other| Reading {
+                relay: other.relay,
+                delay_us: u32::MAX,
+                asked: u8::MAX,
+                answered: u8::MAX,
+            };
+            let readings = others.iter().map(read).collect();
+            relay.measured(Measured { controller, round, readings });
+        }
         relay.handle_timeout(Time::from_millis(at * 100));
         while let Some(answer) = relay.poll_transmit() {
             assert!(answer.len() <= Message::MOST);
@@ -44,17 +54,22 @@ fn to_relay(messages: &[&[u8]]) {
 
 fn to_controller(messages: &[&[u8]]) {
     let mut storage = MemoryStorage::default();
-    let (settings, retry) = (Settings::default(), Retry::default());
+    let (settings, retry) = (Settings { degree: 2, ..Settings::default() }, Retry::default());
     let mut controller =
         Controller::start(settings, retry, Time::ZERO, &mut storage).expect("an empty store");
-    let new = NewRelay {
-        name: Name::new("r").expect("a name"),
-        key: [1; 32],
-        native: ([127, 0, 0, 1], 1).into(),
-        uplink: canopy_plan::Limits::bits(1e6, 1e6),
-        places: 10,
+    let mut register = |number: u8| {
+        let new = NewRelay {
+            name: Name::new(&format!("r{number}")).expect("a name"),
+            key: [number; 32],
+            native: ([127, 0, 0, 1], u16::from(number)).into(),
+            uplink: canopy_plan::Limits::bits(1e7, 1e7),
+            places: 10,
+        };
+        controller.register(Time::ZERO, new).expect("there is room")
     };
-    let relay = controller.register(Time::ZERO, new).expect("the first");
+    // It speaks for itself, and measures the others, which say nothing.
+    let relay = register(1);
+    (2..5).for_each(|number| _ = register(number));
     for (at, bytes) in (0..).zip(messages) {
         let now = Time::from_millis(at * 100);
         controller.handle_message(now, relay, bytes);
@@ -64,7 +79,7 @@ fn to_controller(messages: &[&[u8]]) {
             controller.handle_commit(now, result).expect("nothing fails");
         }
         while let Some((to, message)) = controller.poll_transmit(now) {
-            assert_eq!(to, relay);
+            assert!(to.0 < 5);
             assert!(message.len() <= Message::MOST);
         }
         while controller.poll_event().is_some() {}
@@ -96,6 +111,16 @@ pub fn control_seeds() -> Vec<(&'static str, Vec<u8>)> {
         let links = Vec::new();
         Message::Beat { relay: 1, controller: 1, answered: 0, links, succeeded }
     };
+    let measure = |round, others: u16| {
+        let native = ([127, 0, 0, 1], 9).into();
+        let others = (0..others).map(|of| Other { relay: RelayId(of), native }).collect();
+        Message::Measure(Measure { controller: 1, round, others })
+    };
+    let measured = |round, others: u16| {
+        let reading = |of| Reading { relay: RelayId(of), delay_us: 9_000, asked: 4, answered: 3 };
+        let readings = (1..others).map(reading).collect();
+        Message::Measured(Measured { controller: 1, round, readings })
+    };
     let (beat, succeeded) = (beat_of(Vec::new()), beat_of(vec![(Comtree(16), LinkId(1))]));
     vec![
         (
@@ -125,6 +150,15 @@ pub fn control_seeds() -> Vec<(&'static str, Vec<u8>)> {
             with(0, &(1..6).map(|n| call(n, Call::Set(link(n as u32)))).collect::<Vec<_>>()),
         ),
         ("beat-and-list", with(1, &[beat.clone(), answer(1, Answer::Items(vec![link(5)], false))])),
+        ("measure", with(0, &[measure(1, 3), measure(2, 32), measure(3, 33)])),
+        (
+            "measured",
+            with(
+                1,
+                &[&[beat.clone()][..], &[measured(1, 6), measured(2, 3)], &vec![beat.clone(); 40]]
+                    .concat(),
+            ),
+        ),
         ("succeeded", with(1, &[beat.clone(), succeeded])),
         ("more-of-nothing", with(1, &[beat.clone(), answer(1, Answer::Items(Vec::new(), true))])),
         (

@@ -3,7 +3,7 @@
 use crate::body::name;
 use crate::problem::Problem;
 use crate::relays::name_of;
-use canopy_control::{Controller, Link, LinkId};
+use canopy_control::{Controller, Link, LinkId, Origin};
 use canopy_plan::Rate;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -50,6 +50,13 @@ pub struct LinkView {
     pub delay_us: u32,
     /// Whether it carries comtrees now: both relays are there and hear each other.
     pub usable: bool,
+    /// Whether the controller has proposed it, and not an operator given it.
+    #[serde(default)]
+    pub proposed: bool,
+    /// Why it is there.
+    #[serde(default)]
+    #[schema(example = "one of the shortest that join all relays: 4.1 ms were measured")]
+    pub why: String,
 }
 
 /// All links.
@@ -102,5 +109,26 @@ fn view(controller: &Controller, link: &Link) -> LinkView {
         packets: link.rate.packets as u64,
         delay_us: link.delay_us,
         usable: controller.is_usable(link.id),
+        proposed: link.origin.is_proposed(),
+        why: why(controller, link),
+    }
+}
+
+fn why(controller: &Controller, link: &Link) -> String {
+    let reason = match link.origin {
+        Origin::Given => return "it was given".to_owned(),
+        Origin::Unmeasured => {
+            "made before anything was measured; the other relay had the fewest links"
+        }
+        Origin::Kept => "it carries a tree, and others would gain too little",
+        Origin::Joins => "one of the shortest that join all relays",
+        Origin::Spare => "without it, one relay's failure would part others",
+        Origin::Shortens => "the way round is long",
+    };
+    match controller.measured(link.ends) {
+        Some(delay_us) => {
+            format!("{reason}: {:.1} ms were measured", f64::from(delay_us) / 1000.0)
+        }
+        None => reason.to_owned(),
     }
 }

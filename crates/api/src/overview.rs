@@ -1,7 +1,7 @@
 //! What is reserved and free, and how the controller stands.
 
 use crate::relays::name_of;
-use canopy_control::{Account, Controller, MemberState};
+use canopy_control::{Account, Controller, Ignored, MemberState};
 use canopy_plan::Rate;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -67,6 +67,22 @@ pub struct Health {
     pub worlds: usize,
     /// How many members are in them.
     pub members: usize,
+    /// What of relays' words about the ways between them counted for nothing.
+    #[serde(default)]
+    pub ignored: IgnoredWords,
+}
+
+/// How often something that relays have said of the ways between them counted for nothing, and why.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
+pub struct IgnoredWords {
+    /// The message could not be read.
+    pub unreadable: u64,
+    /// It answered what was not asked last.
+    pub late: u64,
+    /// It was of a relay of which nothing was asked.
+    pub unasked: u64,
+    /// It could not be true.
+    pub unbelievable: u64,
 }
 
 /// Every account.
@@ -99,6 +115,7 @@ pub fn accounts(controller: &Controller) -> Accounts {
 /// How the controller stands.
 pub fn health(controller: &Controller) -> Health {
     let members = controller.members();
+    let Ignored { unreadable, late, unasked, unbelievable } = controller.ignored();
     Health {
         status: "ok".to_owned(),
         life: controller.life(),
@@ -106,5 +123,6 @@ pub fn health(controller: &Controller) -> Health {
         relays: controller.relays().count(),
         worlds: controller.worlds().count(),
         members: members.filter(|member| member.state != MemberState::Resting).count(),
+        ignored: IgnoredWords { unreadable, late, unasked, unbelievable },
     }
 }

@@ -207,6 +207,7 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Origin;
 
     const A: RelayId = RelayId(1);
     const B: RelayId = RelayId(2);
@@ -214,7 +215,13 @@ mod tests {
     fn ledger() -> Ledger {
         let mut ledger = Ledger::new(0.9);
         let rate = Rate { bits: 100.0, packets: 100.0 };
-        ledger.open_link(&Link { id: LinkId(7), ends: [A, B], rate, delay_us: 0 });
+        ledger.open_link(&Link {
+            id: LinkId(7),
+            ends: [A, B],
+            rate,
+            delay_us: 0,
+            origin: Origin::Given,
+        });
         for relay in [A, B] {
             ledger.open(Account::Out(relay), Rate::bits(1000.0), 0.9);
             ledger.open(Account::In(relay), Rate::bits(1000.0), 0.9);

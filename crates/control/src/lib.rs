@@ -21,13 +21,15 @@ mod delay;
 mod error;
 mod explain;
 mod ledger;
+mod measuring;
 mod model;
 mod moves;
 mod name;
 mod op;
 mod placement;
 mod planned;
-pub mod propose;
+mod propose;
+mod proposing;
 mod relay_side;
 mod relocation;
 mod remove;
@@ -49,9 +51,10 @@ pub use controller::{Controller, NewAreas};
 pub use error::{LoadError, Refusal};
 pub use explain::{Explanation, LinkOnTree, RelayOnTree};
 pub use ledger::{Account, Lack};
+pub use measuring::Ignored;
 pub use model::{
     Channel, ComtreeRecord, Core, Counters, Downlink, Key, Link, LinkId, MOST_LINKS, Member,
-    MemberState, Mode, Owner, Relay, RelayId, RelayState, TreeAsk, TreeHop, World, WorldId,
+    MemberState, Mode, Origin, Owner, Relay, RelayId, RelayState, TreeAsk, TreeHop, World, WorldId,
 };
 pub use name::{MAX_NAME, Name, NameError};
 pub use op::Event;

@@ -80,6 +80,32 @@ pub struct Link {
     pub rate: Rate,
     /// The time one way, microseconds: what was given, until its ends have measured another one.
     pub delay_us: u32,
+    /// Whose choice it is.
+    pub origin: Origin,
+}
+
+/// Whose choice a link is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// It was given by an operator, who alone takes it away.
+    Given,
+    /// It was proposed when nothing was measured: the other relay had the fewest links.
+    Unmeasured,
+    /// The same, but it carried a tree when it was measured, and others would gain too little.
+    Kept,
+    /// It was proposed as one of the shortest that join all relays.
+    Joins,
+    /// It was proposed because one relay's failure would part others without it.
+    Spare,
+    /// It was proposed because the way round is long.
+    Shortens,
+}
+
+impl Origin {
+    /// Whether the controller has chosen it.
+    pub fn is_proposed(self) -> bool {
+        self != Origin::Given
+    }
 }
 
 impl Link {
@@ -265,7 +291,6 @@ coded! {
     LinkId { 0 }
     WorldId { 0 }
     Relay { id, name, key, native, uplink, places, state }
-    Link { id, ends, rate, delay_us }
     Channel { name, first, groups }
     World { id, name, comtrees, channels, levels, mode, downlink, default, core, closing }
     TreeHop { relay, above }
@@ -273,11 +298,32 @@ coded! {
     ComtreeRecord { id, world, tree, standbys, asked }
     Counters { relay, link, world, comtree }
 }
+coded_enum!(Origin { Given = 0, Unmeasured = 1, Kept = 2, Joins = 3, Spare = 4, Shortens = 5 });
 coded_enum!(RelayState { Joining = 0, Up = 1, Draining = 2, Gone = 3 });
 coded_enum!(Method { Spt = 0, Mst = 1, Stretch = 2, Hybrid = 3, Best = 4 });
 coded_enum!(Downlink { Member = 0, Group = 1, None = 2 });
 coded_enum!(Core { Center = 0, CenterAndNeighbours = 1, All = 2 });
 coded_enum!(MemberState { Held = 0, Leaving = 1, Resting = 2, Moving = 3 });
+
+impl Coded for Link {
+    fn put(&self, out: &mut Vec<u8>) {
+        let Link { id, ends, rate, delay_us, origin } = self;
+        id.put(out);
+        ends.put(out);
+        rate.put(out);
+        delay_us.put(out);
+        origin.put(out);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Link, CodecError> {
+        let (id, ends) = (Coded::take(from)?, Coded::take(from)?);
+        let (rate, delay_us) = (Coded::take(from)?, Coded::take(from)?);
+        // Records that an earlier release has written end here. Whose choice they were nobody knows, so
+        // nobody but an operator takes them away.
+        let origin = if from.is_at_end() { Origin::Given } else { Coded::take(from)? };
+        Ok(Link { id, ends, rate, delay_us, origin })
+    }
+}
 
 impl Coded for Member {
     fn put(&self, out: &mut Vec<u8>) {

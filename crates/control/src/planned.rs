@@ -163,4 +163,26 @@ impl State {
             }
         }
     }
+
+    /// Moves some comtrees off links that are proposed no more: those behind this one, and then from the
+    /// first on.
+    pub(crate) fn leave_surplus(&mut self, op: &mut Op, after: &mut Comtree, most: usize) {
+        let uses = |shape: &Shape| shape.links().any(|link| self.is_surplus(link));
+        let is_due = |(_, running): &(&Comtree, &Running)| {
+            let is_free = running.moving.is_none() && running.broken.is_none();
+            is_free && running.shape.as_ref().is_some_and(uses)
+        };
+        let due = self.comtrees.iter().filter(is_due).map(|(comtree, _)| *comtree);
+        let mut due: Vec<Comtree> = due.collect();
+        due.sort_by_key(|comtree| (*comtree <= *after, *comtree));
+        for comtree in due.into_iter().take(most) {
+            *after = comtree;
+            let why = "other links are proposed than those that it ran over".to_owned();
+            let result = self.planned_tree(comtree, self.asked_for(comtree));
+            let result = result.and_then(|(hops, _)| self.begin_move(op, comtree, &hops, why));
+            if let (Err(why), Some(running)) = (result, self.comtrees.get_mut(&comtree)) {
+                running.why = format!("it stays over a link that is proposed no more: {why}");
+            }
+        }
+    }
 }

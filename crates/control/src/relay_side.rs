@@ -7,7 +7,8 @@
 use crate::codec::Coded;
 use crate::model::LinkId;
 use crate::signal::{
-    Answer, Call, Callee, Item, ItemKey, LinkReport, MOST_SUCCEEDED, Message, Role, Ticket,
+    Answer, Call, Callee, Item, ItemKey, LinkReport, MOST_SUCCEEDED, Measure, Measured, Message,
+    Role, Ticket,
 };
 use canopy_wire::{Comtree, Time};
 use core::ops::Bound;
@@ -52,6 +53,8 @@ pub struct RelaySide {
     /// Over which link the next parent is that is the way to the core now.
     succeeded: BTreeMap<Comtree, LinkId>,
     next_beat: Time,
+    /// What it is to measure, until the daemon takes it; of several, the last.
+    measure: Option<Measure>,
     out: VecDeque<Vec<u8>>,
 }
 
@@ -66,6 +69,7 @@ impl RelaySide {
             links: BTreeMap::new(),
             succeeded: BTreeMap::new(),
             next_beat: Time::ZERO,
+            measure: None,
             out: VecDeque::new(),
         }
     }
@@ -83,6 +87,10 @@ impl RelaySide {
     /// Takes a message from the controller; one that cannot be read is ignored.
     pub fn handle_message(&mut self, bytes: &[u8]) {
         let Ok(message) = Message::decode(bytes) else { return };
+        if let Message::Measure(measure) = message {
+            self.measure = Some(measure);
+            return;
+        }
         if let Some(answer) = self.callee.handle(message) {
             self.out.push_back(answer.encode());
         }
@@ -133,6 +141,16 @@ impl RelaySide {
     /// A message for the controller.
     pub fn poll_transmit(&mut self) -> Option<Vec<u8>> {
         self.out.pop_front()
+    }
+
+    /// What is to be measured now. It takes the place of what is being measured.
+    pub fn poll_measure(&mut self) -> Option<Measure> {
+        self.measure.take()
+    }
+
+    /// What was found, as it was asked for; the controller is told once.
+    pub fn measured(&mut self, measured: Measured) {
+        self.out.push_back(Message::Measured(measured).encode());
     }
 
     /// What is to be applied to the data plane now.

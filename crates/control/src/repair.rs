@@ -2,7 +2,9 @@
 
 use crate::error::Refusal;
 use crate::ledger::{Account, Flow, Lack};
-use crate::model::{Key, Link, LinkId, MOST_LINKS, Relay, RelayId, RelayState, TreeAsk, TreeHop};
+use crate::model::{
+    Key, Link, LinkId, MOST_LINKS, Origin, Relay, RelayId, RelayState, TreeAsk, TreeHop,
+};
 use crate::name::Name;
 use crate::op::{Effect, Event, Op};
 use crate::running::Running;
@@ -56,6 +58,7 @@ impl State {
             let id = relay.id;
             self.save_relay(op, relay);
             self.tell_ends(op, id);
+            self.join_unmeasured(op, id);
             return Ok(id);
         }
         let id = RelayId(self.counters.relay);
@@ -67,6 +70,7 @@ impl State {
         let state = RelayState::Joining;
         self.save_relay(op, Relay { id, name, key, native, uplink, places, state });
         op.tell(Event::RelayRegistered(id));
+        self.join_unmeasured(op, id);
         Ok(id)
     }
 
@@ -77,6 +81,7 @@ impl State {
         ends: [RelayId; 2],
         rate: Rate,
         delay_us: u32,
+        origin: Origin,
     ) -> Result<LinkId, Refusal> {
         for end in ends {
             let relay = self.relay(end)?;
@@ -90,8 +95,8 @@ impl State {
         let id = LinkId(self.counters.link);
         self.counters.link = id.0.checked_add(1).ok_or(Refusal::OutOfNumbers("links"))?;
         self.save_counters(op);
-        let link =
-            Link { id, ends, rate: Limits { send: rate, receive: rate }.whole().send, delay_us };
+        let rate = Limits { send: rate, receive: rate }.whole().send;
+        let link = Link { id, ends, rate, delay_us, origin };
         op.write(Table::Links, number(id.0), Some(&link));
         self.know_link(link);
         self.tell_ends(op, ends[0]);
@@ -290,8 +295,9 @@ impl State {
         let nodes: BTreeMap<RelayId, usize> =
             relays.iter().enumerate().map(|(node, relay)| (relay.id, node)).collect();
         let has_ends = |link: &Link| link.ends.iter().all(|end| nodes.contains_key(end));
-        let links: Vec<&Link> =
-            self.links.values().filter(|link| self.is_usable(link.id) && has_ends(link)).collect();
+        let is_left = |link: &Link| planned.is_some() && self.is_surplus(link.id);
+        let is_fit = |link: &&Link| self.is_usable(link.id) && has_ends(link) && !is_left(link);
+        let links: Vec<&Link> = self.links.values().filter(is_fit).collect();
         let network = self.network(&relays, &links, &nodes, running, aim)?;
         let mut endpoints = Vec::new();
         for relay in shape.relays() {

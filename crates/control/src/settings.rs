@@ -19,6 +19,8 @@ pub struct Settings {
     pub half_life: Duration,
     /// A better tree is taken only if it costs less by this share.
     pub least_gain: f64,
+    /// How many links the controller proposes for a relay at most; none if it is 0.
+    pub degree: usize,
 }
 
 impl Default for Settings {
@@ -31,6 +33,7 @@ impl Default for Settings {
             suspicion: Duration::from_millis(600),
             half_life: Duration::from_secs(15),
             least_gain: 0.15,
+            degree: 0,
         }
     }
 }

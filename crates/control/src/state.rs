@@ -35,6 +35,8 @@ pub(crate) struct Health {
     pub(crate) was_usable: bool,
     /// Whether it is being taken away.
     pub(crate) is_retired: bool,
+    /// Whether it is proposed no more, and goes once nothing runs over it.
+    pub(crate) is_surplus: bool,
 }
 
 /// The state.
@@ -266,6 +268,11 @@ impl State {
                 .links
                 .get(&link)
                 .is_some_and(|link| link.ends.iter().all(|e| self.is_running(*e)))
+    }
+
+    /// Whether a link is to go once nothing runs over it.
+    pub(crate) fn is_surplus(&self, link: LinkId) -> bool {
+        self.health.get(&link).is_some_and(|health| health.is_surplus)
     }
 
     /// A relay's name, for people.

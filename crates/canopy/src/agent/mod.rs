@@ -1,7 +1,9 @@
 //! A relay's side of its controller: it registers, does what it is told, and says how it is. While the
 //! controller is not there, nothing changes.
 
+mod measure;
 mod run;
+mod spread;
 
 pub(crate) use run::{Agent, Told};
 

@@ -1,10 +1,12 @@
 //! The agent at work: it connects again and again, and carries out what comes.
 
-use super::AgentConfig;
+use super::spread::spread;
+use super::{AgentConfig, measure};
 use crate::net::Controlled;
 use crate::trust;
 use anyhow::{Context, anyhow};
 use canopy_channel::{Channel, Hello, Register, Registered};
+use canopy_control::signal::Measured;
 use canopy_control::{Applying, ItemKey, RelaySide};
 use canopy_node::RelayWatch;
 use canopy_overlay::{Detours, Items, LinkWatch};
@@ -16,6 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// Connecting, and each step of registering, may take so long.
@@ -59,6 +62,8 @@ pub(crate) struct Agent {
     notices: UnboundedReceiver<Told>,
     links: LinkWatch,
     detours: Detours,
+    /// The measuring of other relays that is under way.
+    measuring: JoinSet<Measured>,
     issuers: String,
     origin: Instant,
 }
@@ -82,6 +87,7 @@ impl Agent {
             notices,
             links: LinkWatch::default(),
             detours: Detours::default(),
+            measuring: JoinSet::new(),
             issuers: String::new(),
             origin: Instant::now(),
         }
@@ -165,8 +171,13 @@ impl Agent {
                     Err(error) => return error.into(),
                 },
                 Some(told) = self.notices.recv() => self.hear(told).await,
+                Some(Ok(measured)) = self.measuring.join_next() => self.side.measured(measured),
                 _ = looks.tick() => self.look(),
                 () = tokio::time::sleep(wait) => {}
+            }
+            if let Some(measure) = self.side.poll_measure() {
+                self.measuring.abort_all();
+                self.measuring.spawn(measure::all(measure));
             }
             while let Some(applying) = self.side.poll_apply() {
                 let result = self.apply(&applying).await;
@@ -309,10 +320,4 @@ async fn register(
         tokio::task::spawn_blocking(move || watch.trust(trust)).await??;
     }
     Ok((channel, issuers))
-}
-
-/// A random number from 0 to 1, so that relays do not all call at once.
-fn spread() -> f64 {
-    let bytes = crate::token::random::<4>().unwrap_or([0x80, 0, 0, 0]);
-    f64::from(u32::from_be_bytes(bytes)) / f64::from(u32::MAX)
 }

@@ -5,7 +5,6 @@ mod driver;
 mod feeds;
 mod joins;
 mod participants;
-mod propose;
 mod relays;
 mod store;
 mod waiting;
@@ -66,7 +65,8 @@ pub(crate) struct ControllerCommand {
     /// Let every relay register. On this machine's own addresses that is so unless --relays is given
     #[arg(long, conflicts_with = "relays")]
     open_relays: bool,
-    /// Join each relay that registers by links with so many others; 0 leaves that to the API
+    /// Join each relay by links with so many others at most: those with the fewest links at first, and
+    /// those that suit what relays measure from then on. 0 leaves links to the API
     #[arg(long, value_name = "N", default_value_t = 3)]
     degree: usize,
     /// Where the API is served; port 0 takes a free one. Addresses that other machines can reach
@@ -188,7 +188,7 @@ pub(crate) struct Parts {
     pub(crate) admits: Admits,
     /// Which relays may register.
     pub(crate) welcome: Welcome,
-    /// With how many others a relay that registers is joined.
+    /// How many links are proposed for a relay at most.
     pub(crate) degree: usize,
     /// How long a member's place lasts unless it is renewed.
     pub(crate) lease: Duration,
@@ -217,7 +217,8 @@ impl Running {
         parts: Parts,
     ) -> anyhow::Result<Running> {
         let Parts { identity, issuer, admits, welcome, degree, lease } = parts;
-        let (settings, retry) = (Settings { lease, ..Settings::default() }, Retry::default());
+        let settings = Settings { lease, degree, ..Settings::default() };
+        let retry = Retry::default();
         let controller = Controller::start(settings, retry, driver::now(), &mut storage)?;
         let (key, issuers) = (RelayKey::new(*identity.public()), issuer.public().to_string());
         let relays = Relays::default();
@@ -234,7 +235,6 @@ impl Running {
             feeds: Feeds::start(&handle),
             welcome,
             issuers: issuers.clone(),
-            degree,
         };
         tokio::spawn(relays::answer(channels, answering));
         Ok(Running { handle, joins, listen, key, issuers })

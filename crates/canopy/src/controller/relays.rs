@@ -3,7 +3,7 @@
 use super::driver::Handle;
 use super::feeds::Feeds;
 use super::joins::Joins;
-use super::{participants, propose};
+use super::participants;
 use crate::settings::key::parse_listed;
 use anyhow::{Context, anyhow, bail};
 use canopy_api::Problem;
@@ -72,8 +72,6 @@ pub(crate) struct Answering {
     pub(crate) welcome: Welcome,
     /// The key whose tokens relays are to take.
     pub(crate) issuers: String,
-    /// With how many others a relay that registers is joined.
-    pub(crate) degree: usize,
 }
 
 impl Relays {
@@ -299,14 +297,9 @@ impl Answering {
             receive: rate(of.down_bits, of.down_packets),
         };
         let new = NewRelay { name, key, native, uplink, places: register.places };
-        let degree = self.degree;
-        let registered = self.handle.change(move |controller, now| {
-            let id = controller.register(now, new)?;
-            for (other, why) in propose::links(controller, id, degree) {
-                tracing::warn!(relay = id.0, other = other.0, "no link was made: {why}");
-            }
-            Ok::<_, Problem>(id)
-        });
+        let registered = self
+            .handle
+            .change(move |controller, now| Ok::<_, Problem>(controller.register(now, new)?));
         registered.await.map_err(unstored)?
     }
 

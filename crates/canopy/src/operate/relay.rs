@@ -1,10 +1,10 @@
-//! `canopy relay list` and `canopy relay drain`: the relays of a running controller.
+//! `canopy relay list`, `canopy relay links` and `canopy relay drain`: the relays of a running controller.
 
 use super::client::{ApiArgs, ApiClient, run, segment};
 use crate::output::print_line;
 use anyhow::bail;
 use axum::http::Method;
-use canopy_api::{RelayView, Relays};
+use canopy_api::{LinkView, Links, RelayView, Relays};
 use clap::{Args, Subcommand};
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -19,6 +19,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 pub(crate) enum RelayDeed {
     /// List the relays of a running controller
     List(ListCommand),
+    /// List the links between them: whose choice each is, and why
+    Links(LinksCommand),
     /// Let a controller's relay take nobody new, or again
     Drain(DrainCommand),
 }
@@ -26,6 +28,13 @@ pub(crate) enum RelayDeed {
 /// The relays with their states, their places and their members.
 #[derive(Args)]
 pub(crate) struct ListCommand {
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+/// The links with what they bear and how long they take, whether they were given or proposed, and why.
+#[derive(Args)]
+pub(crate) struct LinksCommand {
     #[command(flatten)]
     api: ApiArgs,
 }
@@ -53,6 +62,7 @@ impl RelayDeed {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self {
             RelayDeed::List(command) => run(command.run())?,
+            RelayDeed::Links(command) => run(command.run())?,
             RelayDeed::Drain(command) => run(command.run())?,
         }
         Ok(ExitCode::SUCCESS)
@@ -68,6 +78,18 @@ impl ListCommand {
         }
         let Relays { relays } = client.read(&text)?;
         Ok(print_line(table(&relays).trim_end())?)
+    }
+}
+
+impl LinksCommand {
+    async fn run(self) -> anyhow::Result<()> {
+        let client = self.api.client()?;
+        let text = client.ask(Method::GET, "/v1/links", String::new()).await?;
+        if self.api.json {
+            return Ok(print_line(text)?);
+        }
+        let Links { links } = client.read(&text)?;
+        Ok(print_line(link_table(&links).trim_end())?)
     }
 }
 
@@ -147,9 +169,51 @@ fn table(relays: &[RelayView]) -> String {
     text
 }
 
+fn link_table(links: &[LinkView]) -> String {
+    if links.is_empty() {
+        return "no links; relays that register are joined unless `canopy controller --degree 0` is given"
+            .to_owned();
+    }
+    let mut text = format!(
+        "{:>5} {:<16} {:<16} {:<4} {:>8} {:>10} {:<8} {}\n",
+        "link", "from", "to", "is", "ms", "Mbit/s", "by", "why"
+    );
+    for link in links {
+        let LinkView { id, ends: [from, to], bits, delay_us, usable, proposed, why, .. } = link;
+        let is = if *usable { "up" } else { "down" };
+        let by = if *proposed { "proposed" } else { "given" };
+        let (ms, megabits) = (f64::from(*delay_us) / 1e3, *bits as f64 / 1e6);
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "{id:>5} {from:<16} {to:<16} {is:<4} {ms:>8.1} {megabits:>10.3} {by:<8} {why}"
+        );
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_link_has_a_line_that_says_why() {
+        let link = LinkView {
+            id: 7,
+            ends: ["eu-1".to_owned(), "eu-2".to_owned()],
+            bits: 1_500_000,
+            packets: 1,
+            delay_us: 4_150,
+            usable: true,
+            proposed: true,
+            why: "the way round is long".to_owned(),
+        };
+        let text = link_table(&[link]);
+        let line: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
+        assert_eq!(line[..7], ["7", "eu-1", "eu-2", "up", "4.2", "1.500", "proposed"]);
+        assert!(text.ends_with("the way round is long\n"));
+        assert!(link_table(&[]).contains("--degree"));
+    }
 
     #[test]
     fn every_relay_has_a_line() {

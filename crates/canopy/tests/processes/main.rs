@@ -11,6 +11,7 @@ mod lab;
 mod net;
 mod paths;
 mod plan;
+mod proposed_links;
 mod repairs;
 mod restart;
 mod scale;

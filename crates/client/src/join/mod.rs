@@ -38,6 +38,7 @@ mod pause;
 
 pub use ask::{Ask, JoinError, Place, RelayPlace};
 pub use canopy_channel::{Budget as JoinBudget, Nearness};
+pub use measure::ask_once;
 
 use crate::{Client, ClientBuilder, ClientKey, ConnectError, RelayKey};
 use canopy_wire::Comtree;

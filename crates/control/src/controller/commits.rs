@@ -215,6 +215,9 @@ impl Controller {
 
     /// A message for a relay.
     pub fn poll_transmit(&mut self, now: Time) -> Option<(RelayId, Vec<u8>)> {
+        if let Some((relay, message)) = self.asks.pop_front() {
+            return Some((relay, message.encode()));
+        }
         self.agents.values_mut().find_map(|agent| {
             agent.poll_transmit(now).map(|message| (agent.relay, message.encode()))
         })

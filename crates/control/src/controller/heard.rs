@@ -14,13 +14,17 @@ use canopy_wire::{Address, Comtree, Time};
 impl Controller {
     /// Takes a message from a relay, which has proved that it is that one.
     pub fn handle_message(&mut self, now: Time, relay: RelayId, bytes: &[u8]) {
-        let Ok(message) = Message::decode(bytes) else { return };
+        let Ok(message) = Message::decode(bytes) else {
+            self.measuring.ignored.unreadable += 1;
+            return;
+        };
         let Some(agent) = self.agents.get_mut(&relay) else { return };
         match message {
             Message::Beat { relay: life, controller, answered, links, mut succeeded } => {
                 agent.hear(now, life);
                 succeeded.retain(|word| agent.means(*word, life, controller, answered));
                 self.found(relay);
+                self.ask_to_measure(now, relay);
                 links.into_iter().for_each(|report| self.state.report(now, relay, report));
                 self.review(now);
                 self.give_up_silent(now);
@@ -33,7 +37,8 @@ impl Controller {
                 agent.handle_answer(now, message, &mut settled);
                 settled.into_iter().for_each(|settled| self.settle(now, relay, settled));
             }
-            Message::Call { .. } => {}
+            Message::Measured(measured) => self.take_measured(now, relay, measured),
+            Message::Call { .. } | Message::Measure(_) => {}
         }
     }
 
@@ -47,6 +52,7 @@ impl Controller {
             op.tell(Event::RelayFound(relay));
             self.ops.push_back(op);
             self.repair();
+            self.measuring.hurry(relay);
         }
     }
 
@@ -209,6 +215,7 @@ impl Controller {
             self.next_moves = now + MOVES;
             self.state.leave_draining(&mut op);
         }
+        self.review_proposals(&mut op, now);
         if !op.is_empty() {
             self.ops.push_back(op);
         }

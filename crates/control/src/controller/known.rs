@@ -6,6 +6,7 @@ use crate::agent::Agent;
 use crate::error::Refusal;
 use crate::explain::Explanation;
 use crate::ledger::Account;
+use crate::measuring::Ignored;
 use crate::model::{Link, LinkId, Member, Owner, Relay, RelayId, TreeHop, World, WorldId};
 use crate::name::Name;
 use crate::rollouts::Rollout;
@@ -163,6 +164,16 @@ impl Controller {
         let is_moving = self.state.comtrees.keys().any(|comtree| self.state.is_moving(*comtree));
         let is_told = rollouts && self.unlinking.is_empty() && !is_moving;
         self.is_committed() && is_told && running.into_iter().all(Agent::is_settled)
+    }
+
+    /// How long the way between two relays is as they have measured it without a link, microseconds.
+    pub fn measured(&self, ends: [RelayId; 2]) -> Option<u32> {
+        self.measuring.between(ends[0], ends[1])
+    }
+
+    /// What of relays' messages about their ways counted for nothing, and why.
+    pub fn ignored(&self) -> Ignored {
+        self.measuring.ignored
     }
 
     /// How often calls were sent again.

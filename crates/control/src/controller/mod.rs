@@ -1,11 +1,12 @@
 //! The controller: what it is asked (here), what relays say (`heard`) or say no more
-//! (`silent`), what is committed and told to
-//! relays then (`commits`), what it knows (`known`), and the areas of worlds (`areas`).
+//! (`silent`), what they measure and which links are proposed for that (`measuring`), what is committed
+//! and told to relays then (`commits`), what it knows (`known`), and the areas of worlds (`areas`).
 
 mod areas;
 mod commits;
 mod heard;
 mod known;
+mod measuring;
 mod silent;
 
 pub use areas::NewAreas;
@@ -14,14 +15,15 @@ use crate::admission::{Admission, Enter};
 use crate::agent::Agent;
 use crate::codec::Coded;
 use crate::error::{LoadError, Refusal};
-use crate::model::{LinkId, Owner, Relay, RelayId, RelayState, TreeAsk, WorldId};
+use crate::measuring::Measuring;
+use crate::model::{LinkId, Origin, Owner, Relay, RelayId, RelayState, TreeAsk, WorldId};
 use crate::name::Name;
 use crate::op::{Effect, Event, Op};
 use crate::planned::MovePlan;
 use crate::repair::NewRelay;
 use crate::rollouts::Rollouts;
 use crate::settings::Settings;
-use crate::signal::Retry;
+use crate::signal::{Message, Retry};
 use crate::state::State;
 use crate::storage::{Batch, Condition, Revision, Storage, Table, Write};
 use crate::worlds::{NewWorld, WorldChanges};
@@ -75,6 +77,14 @@ pub struct Controller {
     /// Who leads through the areas of a world.
     guides: BTreeMap<WorldId, Guide>,
     next_areas: Time,
+    measuring: Measuring,
+    /// What relays are to be told of whom to measure.
+    asks: VecDeque<(RelayId, Message)>,
+    /// When proposed links are looked at next, and when they were last.
+    next_proposals: Option<Time>,
+    last_proposals: Time,
+    /// The comtree that was looked at last whether it runs over a link that is to go.
+    last_left: Comtree,
 }
 
 impl Controller {
@@ -120,6 +130,11 @@ impl Controller {
             next_moves: now,
             guides: areas::load(now, &state, storage)?,
             next_areas: now,
+            measuring: Measuring::default(),
+            asks: VecDeque::new(),
+            next_proposals: None,
+            last_proposals: Time::ZERO,
+            last_left: Comtree(0),
             state,
         };
         let effects = controller.state.all_effects();
@@ -274,7 +289,8 @@ impl Controller {
         Ok(id)
     }
 
-    /// Joins two relays by a link of this rate each way.
+    /// Joins two relays by a link of this rate each way, which is given: the controller does not take it
+    /// away by itself.
     ///
     /// # Errors
     /// There is no such relay, both are the same, or one has as many links as it can have.
@@ -284,7 +300,7 @@ impl Controller {
         rate: Rate,
         delay_us: u32,
     ) -> Result<LinkId, Refusal> {
-        self.decide(|state, op| state.add_link(op, ends, rate, delay_us))
+        self.decide(|state, op| state.add_link(op, ends, rate, delay_us, Origin::Given))
     }
 
     /// Lets nobody new in at a relay, or again. Its members get places elsewhere when they ask for them, by

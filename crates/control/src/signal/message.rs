@@ -3,6 +3,7 @@
 use crate::codec::{CodecError, Coded, Reader, coded, coded_enum};
 use crate::model::{Downlink, Key, LinkId, Mode};
 use crate::name::Name;
+use crate::signal::{Measure, Measured};
 use canopy_plan::{Limits, Rate};
 use canopy_wire::{Address, Comtree};
 use core::net::SocketAddr;
@@ -193,6 +194,10 @@ pub enum Message {
         /// [`MOST_SUCCEEDED`]. It says so until it is told that this is the parent.
         succeeded: Vec<(Comtree, LinkId)>,
     },
+    /// From the controller: measure how far these relays are, and say so once.
+    Measure(Measure),
+    /// From the relay: how far they are.
+    Measured(Measured),
 }
 
 /// For how many comtrees at most a beat says that the next parent is the way to the core. The others follow
@@ -400,6 +405,14 @@ impl Coded for Message {
                 links.put(out);
                 succeeded.put(out);
             }
+            Message::Measure(measure) => {
+                out.push(3);
+                measure.put(out);
+            }
+            Message::Measured(measured) => {
+                out.push(4);
+                measured.put(out);
+            }
         }
     }
 
@@ -425,6 +438,8 @@ impl Coded for Message {
                 links: Coded::take(from)?,
                 succeeded: Coded::take(from)?,
             },
+            [3] => Message::Measure(Coded::take(from)?),
+            [4] => Message::Measured(Coded::take(from)?),
             _ => return Err(CodecError::Value("message")),
         })
     }

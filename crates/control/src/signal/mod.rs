@@ -8,10 +8,12 @@
 
 mod callee;
 mod caller;
+mod measure;
 mod message;
 
 pub use callee::{Callee, Ticket};
 pub use caller::{Caller, Retry};
+pub use measure::{MOST_MEASURED, Measure, Measured, Other, Reading};
 pub use message::{Answer, Branch, Call, Item, ItemKey, LinkReport, MOST_SUCCEEDED, Message, Role};
 
 /// How many calls may be on their way to a relay.

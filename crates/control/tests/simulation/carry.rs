@@ -117,7 +117,7 @@ impl Sim {
             while let Some(message) = controller.poll_transmit(self.now) {
                 messages.push(message);
             }
-            let mut registered = Vec::new();
+            let (mut registered, mut has_links) = (Vec::new(), false);
             while let Some(event) = controller.poll_event() {
                 match event {
                     Event::Admitted { world, address } => {
@@ -135,6 +135,7 @@ impl Sim {
                     Event::RelayRegistered(id) => registered.push(id),
                     Event::RelayRemoved { .. } => self.told.relays_removed += 1,
                     Event::LinkRemoved(_) => self.told.links_removed += 1,
+                    Event::LinkAdded(_) => has_links = true,
                     Event::WorldChanged(_) => self.told.worlds_changed += 1,
                     _ => {}
                 }
@@ -152,7 +153,11 @@ impl Sim {
                 }
             }
             registered.into_iter().for_each(|id| self.take_number(id));
+            if has_links {
+                self.report_links();
+            }
         }
+        self.measure();
         for at in 0..self.relays.len() {
             while let Some(bytes) = self.relays[at].side.as_mut().and_then(|s| s.poll_transmit()) {
                 self.send(To::Controller(at), at, bytes);

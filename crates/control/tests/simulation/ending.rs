@@ -53,9 +53,13 @@ impl Sim {
         }
         // A controller that starts from what is stored wants the same.
         let mut storage = self.storage.clone();
-        let again =
-            Controller::start(settings(self.plan), Retry::default(), self.now, &mut storage)
-                .unwrap();
+        let again = Controller::start(
+            settings(self.plan, self.seed),
+            Retry::default(),
+            self.now,
+            &mut storage,
+        )
+        .unwrap();
         for relay in &self.relays {
             let items = |of: &Controller| -> Vec<Item> { of.wanted(relay.id).cloned().collect() };
             let is_member = |item: &Item| matches!(item, Item::Member { .. });

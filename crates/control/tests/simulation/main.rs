@@ -9,6 +9,7 @@ mod carry;
 mod ending;
 mod moving;
 mod operating;
+mod proposing;
 mod reference;
 mod relays;
 mod relocating;

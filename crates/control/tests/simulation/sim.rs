@@ -42,6 +42,7 @@ pub(crate) struct Told {
     pub(crate) relays_lost: u32,
     pub(crate) relays_removed: u32,
     pub(crate) links_removed: u32,
+    pub(crate) links_proposed: u32,
     pub(crate) worlds_changed: u32,
     pub(crate) kicked: u32,
     pub(crate) barred: u32,
@@ -68,6 +69,7 @@ impl Told {
         self.relays_lost += of.relays_lost;
         self.relays_removed += of.relays_removed;
         self.links_removed += of.links_removed;
+        self.links_proposed += of.links_proposed;
         self.worlds_changed += of.worlds_changed;
         self.kicked += of.kicked;
         self.barred += of.barred;
@@ -96,6 +98,7 @@ impl Told {
             self.stayed_on,
             self.came_back,
             self.came_elsewhere,
+            self.links_proposed,
         ];
         let failing =
             [self.reshaped, self.broken, self.relays_lost, self.relays_removed, self.links_removed];
@@ -122,6 +125,7 @@ impl To {
 }
 
 pub(crate) struct Sim {
+    pub(crate) seed: u64,
     pub(crate) rng: ChaCha8Rng,
     pub(crate) plan: Plan,
     pub(crate) now: Time,
@@ -141,12 +145,14 @@ pub(crate) struct Sim {
 }
 
 /// A relay that is given up may be there all the same, so that is left to storms.
-pub(crate) fn settings(plan: Plan) -> Settings {
+/// In one seed of three the controller proposes links, too.
+pub(crate) fn settings(plan: Plan, seed: u64) -> Settings {
     let silence = if plan == Plan::Calm { 20_000 } else { 1_200 };
     let suspicion = if plan == Plan::Calm { 20_000 } else { 900 };
     Settings {
         silence: Duration::from_millis(silence),
         suspicion: Duration::from_millis(suspicion),
+        degree: if seed % 3 == 2 { 3 } else { 0 },
         ..SETTINGS
     }
 }
@@ -159,6 +165,7 @@ pub(crate) const SETTINGS: Settings = Settings {
     suspicion: Duration::from_millis(900),
     half_life: Duration::from_secs(5),
     least_gain: 0.15,
+    degree: 0,
 };
 
 pub(crate) fn rate(bits: u32) -> Rate {
@@ -179,8 +186,9 @@ impl Sim {
         let mut storage = MemoryStorage::default();
         let now = Time::from_millis(1_000);
         let controller =
-            Controller::start(settings(plan), Retry::default(), now, &mut storage).unwrap();
+            Controller::start(settings(plan, seed), Retry::default(), now, &mut storage).unwrap();
         Sim {
+            seed,
             rng: ChaCha8Rng::seed_from_u64(seed),
             plan,
             now,
@@ -433,6 +441,7 @@ impl Sim {
 
     /// Relays find links as they are: up if they are, and the other end is.
     pub(crate) fn report_links(&mut self) {
+        self.know_proposed();
         for (link, ends, is_up) in self.links.clone() {
             let up = is_up && ends.iter().all(|end| self.relays[*end].side.is_some());
             for end in ends {
@@ -476,8 +485,8 @@ impl Sim {
     }
 
     pub(crate) fn start_controller(&mut self) {
-        let started =
-            Controller::start(settings(self.plan), Retry::default(), self.now, &mut self.storage);
+        let settings = settings(self.plan, self.seed);
+        let started = Controller::start(settings, Retry::default(), self.now, &mut self.storage);
         self.controller = started.ok();
         self.told.controllers += 1;
     }

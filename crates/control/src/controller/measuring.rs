@@ -1,0 +1,56 @@
+//! Relays are asked how far they are from each other, and links are proposed for what they say.
+
+use super::Controller;
+use crate::model::{RelayId, RelayState};
+use crate::op::Op;
+use crate::signal::{Measured, Message, Other};
+use canopy_wire::Time;
+use core::time::Duration;
+
+/// What relays have measured is waited for so long, so that relays that start together are looked at
+/// together.
+const GATHER: Duration = Duration::from_secs(1);
+/// Links that are exchanged are looked at again after this, and news no sooner.
+const AGAIN: Duration = Duration::from_secs(3);
+/// Links are looked at after this, whatever was measured: relays and links come and go.
+const SELDOM: Duration = Duration::from_secs(30);
+
+impl Controller {
+    /// A relay beats: it is asked to measure others if that is due.
+    pub(super) fn ask_to_measure(&mut self, now: Time, relay: RelayId) {
+        if self.state.settings.degree == 0 {
+            return;
+        }
+        let relays = &self.state.relays;
+        let others = || {
+            let is_there =
+                |of: &&crate::model::Relay| of.id != relay && of.state != RelayState::Gone;
+            let other = |of: &crate::model::Relay| Other { relay: of.id, native: of.native };
+            relays.values().filter(is_there).map(other).collect()
+        };
+        if let Some(measure) = self.measuring.ask(now, self.life, relay, others) {
+            self.asks.push_back((relay, Message::Measure(measure)));
+        }
+    }
+
+    pub(super) fn take_measured(&mut self, now: Time, relay: RelayId, measured: Measured) {
+        self.measuring.take(self.life, relay, measured);
+        if self.measuring.take_news() {
+            let at = (now + GATHER).max(self.last_proposals + AGAIN);
+            self.next_proposals = Some(self.next_proposals.map_or(at, |next| next.min(at)));
+        }
+    }
+
+    /// Proposes links for what was measured, if that is due. Before anything was, it is not.
+    pub(super) fn review_proposals(&mut self, op: &mut Op, now: Time) {
+        if self.next_proposals.is_none_or(|at| now < at) {
+            return;
+        }
+        let relays = &self.state.relays;
+        self.measuring.keep(|relay| relays.contains_key(&relay));
+        let readings = self.measuring.pairs();
+        let has_more = self.state.review_proposals(op, &readings, &mut self.last_left);
+        self.last_proposals = now;
+        self.next_proposals = Some(now + if has_more { AGAIN } else { SELDOM });
+    }
+}

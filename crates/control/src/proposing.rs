@@ -1,0 +1,233 @@
+//! Links that the controller chooses: few at a time, new ones before old ones go, and none goes over
+//! which anything runs.
+
+use crate::model::{Link, LinkId, Origin, Relay, RelayId, RelayState};
+use crate::op::Op;
+use crate::propose::{Pair, Proposing, Site, pair, propose};
+use crate::shape::Shape;
+use crate::state::{State, number};
+use crate::storage::Table;
+use canopy_plan::Rate;
+use canopy_wire::Comtree;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The time one way that a link has until it is measured, microseconds.
+const UNMEASURED: u32 = 1_000;
+/// What a relay can give to each of its links at least, bits a second: one that has little has few.
+const LEAST_LINK: f64 = 1e6;
+/// How many links are made, how many are taken away, and how many comtrees begin to leave one that is to
+/// go, at a time.
+const MOST_CHANGES: usize = 8;
+
+/// The links that there are, as they count for a proposal, and all that is known of ways.
+#[derive(Debug, Default)]
+struct There {
+    measured: BTreeMap<Pair, u32>,
+    given: BTreeSet<Pair>,
+    /// Those that were made without measuring. They count until their ends have measured each other, or
+    /// have measured others and do not hear each other.
+    counted: BTreeSet<Pair>,
+    before: BTreeMap<Pair, Origin>,
+}
+
+impl State {
+    /// Joins a relay that has just registered by links with others, until it has as many as its degree
+    /// or there are no others. Nothing is measured yet, so those with the fewest links come first:
+    /// no relay is joined with all.
+    pub(crate) fn join_unmeasured(&mut self, op: &mut Op, relay: RelayId) {
+        let Some(own) = self.relays.get(&relay) else { return };
+        let of_own = self.links.values().filter(|link| link.ends.contains(&relay));
+        let is_measured = |link: &Link| !matches!(link.origin, Origin::Given | Origin::Unmeasured);
+        if of_own.clone().any(is_measured) {
+            return;
+        }
+        let neighbours: BTreeSet<RelayId> = of_own.map(|link| link.other(relay)).collect();
+        let missing = self.most_links(own).saturating_sub(neighbours.len());
+        let fits = |other: &&Relay| {
+            other.id != relay && other.state != RelayState::Gone && !neighbours.contains(&other.id)
+        };
+        let links = self.links_of_relays();
+        let count = |of: RelayId| links.get(&of).copied().unwrap_or(0);
+        let mut others: Vec<(usize, RelayId)> =
+            self.relays.values().filter(fits).map(|other| (count(other.id), other.id)).collect();
+        others.sort_unstable();
+        for (_, other) in others.into_iter().take(missing) {
+            self.make(op, [relay, other], UNMEASURED, Origin::Unmeasured);
+        }
+    }
+
+    /// Has the proposed links follow what was measured, as far as that is done at a time. `after` is the
+    /// comtree that was looked at last. Returns whether there is more to do.
+    pub(crate) fn review_proposals(
+        &mut self,
+        op: &mut Op,
+        readings: &BTreeMap<Pair, u32>,
+        after: &mut Comtree,
+    ) -> bool {
+        let is_running = |relay: &&Relay| self.is_running(relay.id);
+        let site = |relay: &Relay| Site { relay: relay.id, most: self.most_links(relay) };
+        let sites: Vec<Site> = self.relays.values().filter(is_running).map(site).collect();
+        let There { measured, given, counted, before } = self.there(readings);
+        let fixed = given.union(&counted).copied().collect();
+        let links = propose(&sites, &measured, &fixed, &before, &Proposing::default());
+        self.confirm(op, &links);
+        let is_made = self.make_missing(op, &links, &measured);
+        let are_gone = self.drop_surplus(op, &links, &given, &counted, after);
+        !(is_made && are_gone)
+    }
+
+    /// The links that there are, as they count for a proposal.
+    fn there(&self, readings: &BTreeMap<Pair, u32>) -> There {
+        let known: BTreeSet<RelayId> = readings.keys().flat_map(|(a, b)| [*a, *b]).collect();
+        let mut there = There { measured: readings.clone(), ..There::default() };
+        for link in self.links.values() {
+            let of = pair(link.ends[0], link.ends[1]);
+            let (is_read, is_usable) = (readings.contains_key(&of), self.is_usable(link.id));
+            match link.origin {
+                Origin::Given => _ = there.given.insert(of),
+                Origin::Unmeasured if !is_read => {
+                    if is_usable || !link.ends.iter().all(|end| known.contains(end)) {
+                        there.counted.insert(of);
+                    }
+                    continue;
+                }
+                Origin::Unmeasured if !self.carries(link.id) => {}
+                Origin::Unmeasured => _ = there.before.insert(of, Origin::Kept),
+                origin => _ = there.before.insert(of, origin),
+            }
+            if !is_read && is_usable {
+                there.measured.insert(of, link.delay_us);
+            }
+        }
+        there
+    }
+
+    /// How many links a relay is to have at most: as many as its uplink has something for.
+    fn most_links(&self, relay: &Relay) -> usize {
+        let share = self.settings.share * relay.uplink.send.bits.min(relay.uplink.receive.bits);
+        ((share / LEAST_LINK) as usize).max(1).min(self.settings.degree)
+    }
+
+    /// How many links each relay has with others that are not gone.
+    fn links_of_relays(&self) -> BTreeMap<RelayId, usize> {
+        let is_gone = |end: RelayId| {
+            self.relays.get(&end).is_none_or(|relay| relay.state == RelayState::Gone)
+        };
+        let mut counts: BTreeMap<RelayId, usize> = BTreeMap::new();
+        for link in self.links.values() {
+            for end in link.ends.iter().filter(|end| !is_gone(link.other(**end))) {
+                *counts.entry(*end).or_default() += 1;
+            }
+        }
+        counts
+    }
+
+    fn make(&mut self, op: &mut Op, ends: [RelayId; 2], delay_us: u32, origin: Origin) {
+        let relays = ends.iter().filter_map(|end| self.relays.get(end));
+        let rates = relays.flat_map(|of| [of.uplink.send, of.uplink.receive]);
+        let least =
+            |a: Rate, b: Rate| Rate { bits: a.bits.min(b.bits), packets: a.packets.min(b.packets) };
+        let rate = rates.reduce(least).unwrap_or(Rate::ZERO);
+        // Whoever has as many links as it can have gets no more.
+        _ = self.add_link(op, ends, rate, delay_us, origin);
+    }
+
+    /// Links that were made before anything was measured, and are what is proposed now, are that from
+    /// now on.
+    fn confirm(&mut self, op: &mut Op, links: &BTreeMap<Pair, Origin>) {
+        for link in self.links.values_mut().filter(|link| link.origin == Origin::Unmeasured) {
+            let of = pair(link.ends[0], link.ends[1]);
+            if let Some(origin) = links.get(&of) {
+                link.origin = *origin;
+                op.write(Table::Links, number(link.id.0), Some(&*link));
+            }
+        }
+    }
+
+    /// Makes the proposed links that are not there. Returns whether all are.
+    fn make_missing(
+        &mut self,
+        op: &mut Op,
+        links: &BTreeMap<Pair, Origin>,
+        measured: &BTreeMap<Pair, u32>,
+    ) -> bool {
+        let there: BTreeSet<Pair> =
+            self.links.values().map(|link| pair(link.ends[0], link.ends[1])).collect();
+        let missing: Vec<_> = links.iter().filter(|(of, _)| !there.contains(of)).collect();
+        for (of, origin) in missing.iter().take(MOST_CHANGES) {
+            let delay_us = measured.get(of).copied().unwrap_or(UNMEASURED);
+            self.make(op, [of.1, of.0], delay_us, **origin);
+        }
+        missing.is_empty()
+    }
+
+    /// Takes links away that are proposed no more, where others hold their ends together, once nothing
+    /// runs over them; comtrees leave them without loss. Returns whether none is left.
+    fn drop_surplus(
+        &mut self,
+        op: &mut Op,
+        links: &BTreeMap<Pair, Origin>,
+        given: &BTreeSet<Pair>,
+        counted: &BTreeSet<Pair>,
+        after: &mut Comtree,
+    ) -> bool {
+        let is_surplus = |link: &&Link| {
+            let of = pair(link.ends[0], link.ends[1]);
+            let is_wanted = links.contains_key(&of) || counted.contains(&of);
+            link.origin.is_proposed()
+                && (!is_wanted || given.contains(&of))
+                && link.ends.iter().all(|end| self.is_running(*end))
+        };
+        let surplus: BTreeSet<LinkId> =
+            self.links.values().filter(is_surplus).map(|link| link.id).collect();
+        let held = self.held_together(&surplus);
+        let is_spared = |id: &LinkId| {
+            self.links.get(id).is_some_and(|link| held[&link.ends[0]] == held[&link.ends[1]])
+        };
+        let spared = surplus.iter().copied().filter(is_spared);
+        let (used, unused): (Vec<LinkId>, Vec<LinkId>) = spared.partition(|id| self.carries(*id));
+        let are_all = surplus.len() == unused.len().min(MOST_CHANGES);
+        for link in unused.into_iter().take(MOST_CHANGES) {
+            // Nothing runs over it, so it cannot be refused.
+            _ = self.remove_link(op, link);
+        }
+        for (link, health) in &mut self.health {
+            health.is_surplus = used.contains(link);
+        }
+        self.leave_surplus(op, after, MOST_CHANGES);
+        are_all
+    }
+
+    /// By relay: a number that those have in common who are joined by links that both their ends hear,
+    /// without these.
+    fn held_together(&self, without: &BTreeSet<LinkId>) -> BTreeMap<RelayId, RelayId> {
+        let is_heard = |link: &&Link| {
+            let health = self.health.get(&link.id);
+            self.is_usable(link.id) && health.is_some_and(|of| of.reported.len() == 2)
+        };
+        let mut next: BTreeMap<RelayId, Vec<RelayId>> = BTreeMap::new();
+        for link in self.links.values().filter(is_heard).filter(|of| !without.contains(&of.id)) {
+            for end in link.ends {
+                next.entry(end).or_default().push(link.other(end));
+            }
+        }
+        let mut held = BTreeMap::new();
+        for relay in self.relays.keys() {
+            let mut open = vec![*relay];
+            while let Some(at) = open.pop() {
+                if let Entry::Vacant(place) = held.entry(at) {
+                    place.insert(*relay);
+                    open.extend(next.get(&at).into_iter().flatten());
+                }
+            }
+        }
+        held
+    }
+
+    /// Whether a comtree runs over a link, or is about to.
+    fn carries(&self, link: LinkId) -> bool {
+        let runs = |shape: &Shape| shape.links().any(|of| of == link);
+        self.comtrees.values().any(|running| running.shapes().any(runs))
+    }
+}
