@@ -58,7 +58,7 @@ fn who_wants_another_group_wants_something_else_in_brief() {
             let group = Group::new(*group);
             match is_wanted {
                 true => table.add((port, at_most(9)), COMTREE, group, at(0), Time::ZERO).unwrap(),
-                false => drop(table.remove(port, COMTREE, group)),
+                false => table.remove(port, COMTREE, group),
             }
         }
         table.interests(port)
