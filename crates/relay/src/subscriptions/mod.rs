@@ -14,6 +14,7 @@ use crate::index::{ComtreeIndex, NONE, PortIndex};
 use crate::shares::Shares;
 use canopy_session::KeyedState;
 use canopy_wire::{Comtree, Group, Level, SubscribeRefusal, Tag, Time, Weight};
+use core::hash::BuildHasher;
 use hashbrown::HashTable;
 pub(crate) use limits::Most;
 pub use limits::TableLimits;
@@ -140,7 +141,7 @@ impl SubscriptionTable {
         })
     }
 
-    /// What a port is subscribed to, with levels and weights, in brief: the same for ports that are
+    /// What a port is subscribed to, with comtree, levels and weights, in brief: the same for ports that are
     /// subscribed alike. It is keyed, so that nobody can choose subscriptions that look like another's.
     pub(crate) fn interests(&mut self, port: PortIndex) -> u64 {
         let of_port = &self.of_port[port as usize];
@@ -151,8 +152,8 @@ impl SubscriptionTable {
         while let Some(one) = self.subscriptions.get(next as usize) {
             let wanted = u32::from(one.level.0) << 8 | u32::from(one.weight.0);
             // Its number in the table may be another group's later, and the port subscribed to that.
-            let group = self.groups[one.group as usize].group;
-            let hash = self.hash.hash_pair(group.number(), wanted);
+            let of = &self.groups[one.group as usize];
+            let hash = self.hash.hash_one((of.comtree.0, of.group.number(), wanted));
             interests = u64::wrapping_add(interests, hash);
             next = one.next_of_port;
         }

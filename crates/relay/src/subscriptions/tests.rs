@@ -53,22 +53,24 @@ fn a_full_table_refuses_and_stays_whole() {
 #[test]
 fn who_wants_another_group_wants_something_else_in_brief() {
     let mut table = table(8, 8);
-    let mut wants = |port, changes: &[(u32, bool)]| {
+    let mut wants_on = |comtree, port, changes: &[(u32, bool)]| {
         for (group, is_wanted) in changes {
             let group = Group::new(*group);
             match is_wanted {
-                true => table.add((port, at_most(9)), COMTREE, group, at(0), Time::ZERO).unwrap(),
-                false => table.remove(port, COMTREE, group),
+                true => table.add((port, at_most(9)), comtree, group, at(0), Time::ZERO).unwrap(),
+                false => table.remove(port, comtree, group),
             }
         }
         table.interests(port)
     };
+    let on_other = wants_on(Comtree(2), 2, &[(3, true)]);
+    let mut wants = |port, changes: &[(u32, bool)]| wants_on(COMTREE, port, changes);
     let nothing = wants(0, &[]);
     let third = wants(0, &[(3, true)]);
     // The second group has the third's place in the table.
     let second = wants(0, &[(3, false), (2, true)]);
     let both = wants(0, &[(3, true)]);
-    let all = [nothing, third, second, both];
+    let all = [nothing, third, second, both, on_other];
     assert!(all.iter().enumerate().all(|(at, one)| !all[..at].contains(one)), "{all:?}");
     assert_eq!(wants(1, &[(2, true), (3, true)]), both, "those who want the same are alike");
     assert_eq!(wants(0, &[(2, false)]), third);
