@@ -8,7 +8,7 @@
 
 use crate::clock::Clock;
 use crate::socket::{Socket, SocketOptions};
-use crate::wait::{Poller, Waker};
+use crate::wait::{MOST_SOCKETS, Poller, Waker};
 use canopy_wire::{Class, Lane, SessionId, Time, VERSION};
 use std::io;
 use std::iter;
@@ -25,6 +25,8 @@ pub const SEND_BUFFER: usize = 2 << 20;
 
 /// The first byte of what strangers send.
 const OF_STRANGERS: u8 = VERSION | Class::Stranger as u8;
+
+const _: () = assert!(Lane::COUNT as usize + 1 <= MOST_SOCKETS);
 
 /// The sockets of one data thread. All have the same address; answers leave through one of them.
 #[derive(Debug)]

@@ -78,13 +78,14 @@ const MOST_FILES: usize = 16;
 /// The numbers of the latter two among them.
 const OF_WAKER: u64 = MOST_FILES as u64 - 1;
 const OF_TIMER: u64 = OF_WAKER - 1;
+/// The most sockets.
+pub(crate) const MOST_SOCKETS: usize = OF_TIMER as usize;
 
 /// What waits for several sockets and a waker. The kernel keeps the list, so that a wait costs as much
 /// however many they are.
 ///
 /// It keeps the timer too: that is set anew only for an earlier time, and when it has rung. A timeout of
-/// each wait would be set and taken back with each datagram, which costs a virtual machine more than
-/// all else of a wait.
+/// each wait would be set and taken back with each datagram.
 #[derive(Debug)]
 pub(crate) struct Poller {
     epoll: OwnedFd,

@@ -25,8 +25,8 @@ impl Mode {
     }
 }
 
-/// In periodic mode sockets are read at least this often while there is traffic, so that acks don't
-/// wait for the tick. Every read wakes the processor, which costs more than a few datagrams do.
+/// In periodic mode sockets are read at least this often while there is much traffic or there are many sessions, so
+/// that acks don't wait for the tick. Every read wakes the processor, which costs more than a few datagrams do.
 pub const READ_EVERY: Duration = Duration::from_micros(12_500);
 /// The same where few have a session, and send little.
 pub const READ_LITTLE_EVERY: Duration = Duration::from_millis(50);

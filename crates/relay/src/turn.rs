@@ -14,11 +14,10 @@ const READ_MUCH_EVERY: Duration = Duration::from_millis(5);
 /// What a read may bring, and the next still be put off: of the longest datagrams, a third of what
 /// Linux grants a socket that may not ask for more.
 const LITTLE: u64 = 64;
-/// The same where reads are more frequent than they would be then: it would be about a half of the above, or
-/// just that.
+/// The same where the next read would come later than the one before: it is expected to bring as much more.
 const LITTLE_OFTEN: u64 = 16;
-/// Who have a session at most, and reads be as seldom as [`READ_LITTLE_EVERY`]: should all begin to send at
-/// once, the receive buffers hold it.
+/// Reads are as seldom as [`READ_LITTLE_EVERY`] only where at most so many have a session: should all begin to
+/// send at once, the receive buffers hold it.
 const FEW: u32 = 64;
 /// How long reads stay frequent after a full receive buffer has lost something: it holds less than
 /// was thought.
