@@ -86,6 +86,31 @@ fn to_controller(messages: &[&[u8]]) {
     }
 }
 
+/// An input of a form, with messages.
+fn with(form: u8, messages: &[Message]) -> Vec<u8> {
+    let mut input = vec![form];
+    for message in messages {
+        let bytes = message.encode();
+        input.extend((bytes.len() as u16).to_be_bytes());
+        input.extend(bytes);
+    }
+    input
+}
+
+/// A relay is asked to measure so many others.
+fn measure(round: u32, others: u16) -> Message {
+    let native = ([127, 0, 0, 1], 9).into();
+    let others = (0..others).map(|of| Other { relay: RelayId(of), native }).collect();
+    Message::Measure(Measure { controller: 1, round, others })
+}
+
+/// It says what it has measured.
+fn measured(round: u32, others: u16) -> Message {
+    let reading = |of| Reading { relay: RelayId(of), delay_us: 9_000, asked: 4, answered: 3 };
+    let readings = (1..others).map(reading).collect();
+    Message::Measured(Measured { controller: 1, round, readings })
+}
+
 /// Messages that go back and forth, as inputs for a fuzzer to begin with, each with a name.
 pub fn control_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let call = |number, call| Message::Call { controller: 1, relay: 1, number, settled: 1, call };
@@ -98,28 +123,9 @@ pub fn control_seeds() -> Vec<(&'static str, Vec<u8>)> {
     };
     let answer = |number, answer| Message::Answer { controller: 1, relay: 1, number, answer };
     let key = ItemKey::Link(LinkId(1));
-    let with = |form: u8, messages: &[Message]| {
-        let mut input = vec![form];
-        for message in messages {
-            let bytes = message.encode();
-            input.extend((bytes.len() as u16).to_be_bytes());
-            input.extend(bytes);
-        }
-        input
-    };
     let beat_of = |succeeded| {
         let links = Vec::new();
         Message::Beat { relay: 1, controller: 1, answered: 0, links, succeeded }
-    };
-    let measure = |round, others: u16| {
-        let native = ([127, 0, 0, 1], 9).into();
-        let others = (0..others).map(|of| Other { relay: RelayId(of), native }).collect();
-        Message::Measure(Measure { controller: 1, round, others })
-    };
-    let measured = |round, others: u16| {
-        let reading = |of| Reading { relay: RelayId(of), delay_us: 9_000, asked: 4, answered: 3 };
-        let readings = (1..others).map(reading).collect();
-        Message::Measured(Measured { controller: 1, round, readings })
     };
     let (beat, succeeded) = (beat_of(Vec::new()), beat_of(vec![(Comtree(16), LinkId(1))]));
     vec![
