@@ -26,7 +26,7 @@ pub const SEND_BUFFER: usize = 2 << 20;
 /// The first byte of what strangers send.
 const OF_STRANGERS: u8 = VERSION | Class::Stranger as u8;
 
-const _: () = assert!(Lane::COUNT as usize + 1 <= MOST_SOCKETS);
+const _: () = assert!((Lane::COUNT as usize) < MOST_SOCKETS);
 
 /// The sockets of one data thread. All have the same address; answers leave through one of them.
 #[derive(Debug)]
