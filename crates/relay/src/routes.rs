@@ -6,14 +6,12 @@
 use crate::index::{ComtreeIndex, NONE, PortIndex};
 use crate::shares::Shares;
 use canopy_session::KeyedState;
-use canopy_wire::{Address, Comtree, Tag, Time};
+use canopy_wire::{Address, Tag, Time};
 use core::time::Duration;
 use hashbrown::HashTable;
 
 /// A route from which nothing has come for so long is forgotten.
 pub(crate) const ROUTE_LIFETIME: Duration = Duration::from_secs(30);
-/// When another data thread's route ends: it is told when it does.
-const NEVER: u32 = u32::MAX;
 
 /// What leads there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,26 +43,58 @@ impl Way {
 /// The way to an endpoint or to a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
-    pub(crate) comtree: Comtree,
-    comtree_index: ComtreeIndex,
+    pub(crate) comtree: ComtreeIndex,
     /// An endpoint of the relay's own site or of a portable one; or endpoint 0 of another site, for all of
     /// it.
     pub(crate) to: Address,
     pub(crate) way: Way,
-    /// When something came from there last, in deciseconds; [`NEVER`] if another data thread knows.
-    heard: u32,
-    /// Its place in the list that is swept.
-    place: u32,
+    /// For how long nothing has come from there; `None` if another data thread knows.
+    pub(crate) quiet_for: Option<Duration>,
 }
 
-impl Route {
-    /// When something came from there last; `None` if another data thread knows.
-    pub(crate) fn heard(&self) -> Option<Time> {
-        (self.heard != NEVER).then(|| Time::from_millis(u64::from(self.heard) * 100))
+/// A route as it lies in the table: four to a cache line.
+#[derive(Clone, Copy)]
+struct Entry {
+    comtree: ComtreeIndex,
+    to: Address,
+    port: PortIndex,
+    /// When something came from there last.
+    heard: Ticks,
+    leads: Leads,
+    /// Whether another data thread knows when: it says when the route ends.
+    is_told: bool,
+}
+
+const _: () = assert!(size_of::<Entry>() == 16);
+
+/// Tenths of a second. They wrap after 109 minutes; a route that has been quiet is looked at long
+/// before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Ticks(u16);
+
+impl Ticks {
+    fn at(time: Time) -> Ticks {
+        Ticks((time.as_nanos() / 100_000_000) as u16)
     }
 
-    fn leads(&self, comtree: Comtree, to: Address) -> bool {
+    fn since(self, earlier: Ticks) -> Duration {
+        Duration::from_millis(100) * u32::from(self.0.wrapping_sub(earlier.0))
+    }
+}
+
+impl Entry {
+    fn leads(&self, comtree: ComtreeIndex, to: Address) -> bool {
         self.to == to && self.comtree == comtree
+    }
+
+    fn way(&self) -> Way {
+        Way { port: self.port, leads: self.leads }
+    }
+
+    fn route(&self, now: Ticks) -> Route {
+        let Entry { comtree, to, heard, is_told, .. } = *self;
+        let quiet_for = (!is_told).then(|| now.since(heard));
+        Route { comtree, to, way: self.way(), quiet_for }
     }
 }
 
@@ -81,34 +111,20 @@ pub(crate) enum Noted {
     Full,
 }
 
-/// Whose a route is, and when something had come from there when it was last looked at.
-#[derive(Clone, Copy)]
-struct Swept {
-    comtree: Comtree,
-    to: Address,
-    heard: u32,
-}
-
 /// All routes of a data thread. A route lies in the hash table itself, so that whoever looks for it
 /// waits for memory once.
 pub(crate) struct Routes {
-    table: HashTable<Route>,
-    /// Whose routes they are, in the order in which they are swept.
-    swept: Vec<Swept>,
+    table: HashTable<Entry>,
     hash: KeyedState,
     room: Shares,
-    sweep: u32,
+    /// The place in the table that is swept next.
+    sweep: usize,
 }
 
 impl Routes {
     pub(crate) fn new(most: u32, key: &Tag) -> Routes {
-        Routes {
-            table: HashTable::new(),
-            swept: Vec::with_capacity(most as usize),
-            hash: KeyedState::new(key),
-            room: Shares::new(most),
-            sweep: 0,
-        }
+        let (hash, room) = (KeyedState::new(key), Shares::new(most));
+        Routes { table: HashTable::new(), hash, room, sweep: 0 }
     }
 
     /// Sets how many comtrees share the table from now on.
@@ -117,7 +133,7 @@ impl Routes {
     }
 
     pub(crate) fn len(&self) -> u32 {
-        self.swept.len() as u32
+        self.room.total()
     }
 
     /// Whether a comtree has no room for another.
@@ -125,19 +141,20 @@ impl Routes {
         !self.room.has_room(comtree)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Route> {
-        self.table.iter()
+    pub(crate) fn iter(&self, now: Time) -> impl Iterator<Item = Route> {
+        let now = Ticks::at(now);
+        self.table.iter().map(move |entry| entry.route(now))
     }
 
-    fn hash(&self, comtree: Comtree, to: Address) -> u64 {
-        self.hash.hash_pair(comtree.0, to.0)
+    fn hash(&self, comtree: ComtreeIndex, to: Address) -> u64 {
+        self.hash.hash_pair(comtree, to.0)
     }
 
     /// What leads there.
     #[inline]
-    pub(crate) fn find(&self, comtree: Comtree, to: Address) -> Option<Way> {
-        let found = self.table.find(self.hash(comtree, to), |route| route.leads(comtree, to));
-        found.map(|route| route.way)
+    pub(crate) fn find(&self, comtree: ComtreeIndex, to: Address) -> Option<Way> {
+        let found = self.table.find(self.hash(comtree, to), |entry| entry.leads(comtree, to));
+        found.map(Entry::way)
     }
 
     /// Something came from there over this branch.
@@ -145,136 +162,93 @@ impl Routes {
     pub(crate) fn note(
         &mut self,
         now: Time,
-        comtree: (Comtree, ComtreeIndex),
+        comtree: ComtreeIndex,
         to: Address,
         way: Way,
     ) -> Noted {
-        self.put(comtree, to, way, deciseconds(now))
+        self.put(comtree, to, way, Some(Ticks::at(now)))
     }
 
     /// Another data thread knows the way there, until it says otherwise.
-    pub(crate) fn note_sibling(
-        &mut self,
-        comtree: (Comtree, ComtreeIndex),
-        to: Address,
-        way: Way,
-    ) -> Noted {
-        self.put(comtree, to, way, NEVER)
+    pub(crate) fn note_sibling(&mut self, comtree: ComtreeIndex, to: Address, way: Way) -> Noted {
+        self.put(comtree, to, way, None)
     }
 
-    fn put(
-        &mut self,
-        (comtree, comtree_index): (Comtree, ComtreeIndex),
-        to: Address,
-        way: Way,
-        heard: u32,
-    ) -> Noted {
+    fn put(&mut self, comtree: ComtreeIndex, to: Address, way: Way, heard: Option<Ticks>) -> Noted {
+        let Way { port, leads } = way;
+        let (is_told, heard) = (heard.is_none(), heard.unwrap_or(Ticks(0)));
+        let new = Entry { comtree, to, port, heard, leads, is_told };
         let hash = self.hash(comtree, to);
-        if let Some(route) = self.table.find_mut(hash, |route| route.leads(comtree, to)) {
-            if route.heard != heard {
-                if route.heard == NEVER {
-                    self.swept[route.place as usize].heard = heard;
-                }
-                route.heard = heard;
-            }
-            if route.way == way {
-                return Noted::Known;
-            }
-            route.way = way;
-            return Noted::Moved;
+        if let Some(entry) = self.table.find_mut(hash, |entry| entry.leads(comtree, to)) {
+            let before = core::mem::replace(entry, new);
+            return if before.way() == way { Noted::Known } else { Noted::Moved };
         }
-        if !self.room.has_room(comtree_index) {
+        if !self.room.has_room(comtree) {
             return Noted::Full;
         }
-        self.room.take(comtree_index);
-        let place = self.len();
-        self.swept.push(Swept { comtree, to, heard });
+        self.room.take(comtree);
         let keyed = &self.hash;
-        let hash_of = |route: &Route| keyed.hash_pair(route.comtree.0, route.to.0);
-        let route = Route { comtree, comtree_index, to, way, heard, place };
-        self.table.insert_unique(hash, route, hash_of);
+        let hash_of = |entry: &Entry| keyed.hash_pair(entry.comtree, entry.to.0);
+        self.table.insert_unique(hash, new, hash_of);
         Noted::New
     }
 
     /// Forgets the way there, if it leads over this port, or over any if that is [`NONE`]. Returns
-    /// what it was.
-    pub(crate) fn forget(
-        &mut self,
-        comtree: Comtree,
-        to: Address,
-        port: PortIndex,
-    ) -> Option<Route> {
-        let way = self.find(comtree, to)?;
-        (port == NONE || way.port == port).then(|| self.remove(comtree, to)).flatten()
+    /// whether there was one.
+    pub(crate) fn forget(&mut self, comtree: ComtreeIndex, to: Address, port: PortIndex) -> bool {
+        let is_it =
+            |entry: &Entry| entry.leads(comtree, to) && (port == NONE || entry.port == port);
+        let Ok(entry) = self.table.find_entry(self.hash(comtree, to), is_it) else { return false };
+        entry.remove();
+        self.room.give_back(comtree);
+        true
     }
 
     /// What led over one port leads over another.
-    pub(crate) fn redirect(&mut self, comtree: Comtree, from: PortIndex, to: PortIndex) {
-        let ways = self.table.iter_mut().filter(|route| route.comtree == comtree);
-        ways.filter(|route| route.way.port == from).for_each(|route| route.way.port = to);
+    pub(crate) fn redirect(&mut self, comtree: ComtreeIndex, from: PortIndex, to: PortIndex) {
+        let entries = self.table.iter_mut().filter(|entry| entry.comtree == comtree);
+        entries.filter(|entry| entry.port == from).for_each(|entry| entry.port = to);
     }
 
-    /// Keeps the routes for which `keep` says so, and forgets the others.
-    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&Route) -> bool) {
-        let going: Vec<_> = self
-            .table
-            .iter()
-            .filter(|route| !keep(route))
-            .map(|route| (route.comtree, route.to))
-            .collect();
-        for (comtree, to) in going {
-            self.remove(comtree, to);
-        }
+    /// Keeps the routes for which `keep` says so, and forgets the others. It is told whose they are, where
+    /// they lead, and over which port.
+    pub(crate) fn retain(
+        &mut self,
+        mut keep: impl FnMut(ComtreeIndex, Address, PortIndex) -> bool,
+    ) {
+        let room = &mut self.room;
+        self.table.retain(|entry| {
+            let keeps = keep(entry.comtree, entry.to, entry.port);
+            if !keeps {
+                room.give_back(entry.comtree);
+            }
+            keeps
+        });
     }
 
-    /// Looks at up to `budget` routes, starting where the last call stopped, and forgets those from
+    /// Looks at one of `parts` of the table, behind that of the last call, and forgets the routes there from
     /// which nothing came for [`ROUTE_LIFETIME`] and for which `may_end` says yes.
     pub(crate) fn expire(
         &mut self,
         now: Time,
-        budget: u32,
-        mut may_end: impl FnMut(&Route) -> bool,
+        parts: usize,
+        mut may_end: impl FnMut(ComtreeIndex, Address) -> bool,
     ) {
-        let lifetime = ROUTE_LIFETIME.as_millis() as u32 / 100;
-        let now = deciseconds(now);
-        for _ in 0..budget.min(self.len()) {
-            self.sweep = if self.sweep + 1 < self.len() { self.sweep + 1 } else { 0 };
-            let Some(swept) = self.swept.get_mut(self.sweep as usize) else { return };
-            let is_old = |heard: u32| heard != NEVER && now > heard.saturating_add(lifetime);
-            // Most are not, and the table need not be searched for them.
-            if !is_old(swept.heard) {
+        let now = Ticks::at(now);
+        let places = self.table.num_buckets();
+        for _ in 0..places.div_ceil(parts) {
+            self.sweep = if self.sweep + 1 < places { self.sweep + 1 } else { 0 };
+            let Some(entry) = self.table.get_bucket(self.sweep) else { continue };
+            let Entry { comtree, to, heard, is_told, .. } = *entry;
+            if is_told || now.since(heard) <= ROUTE_LIFETIME || !may_end(comtree, to) {
                 continue;
             }
-            let Swept { comtree, to, .. } = *swept;
-            let hash = self.hash.hash_pair(comtree.0, to.0);
-            let found = self.table.find(hash, |route| route.leads(comtree, to));
-            let Some(route) = found else { continue };
-            swept.heard = route.heard;
-            if is_old(route.heard) && may_end(route) {
-                self.remove(comtree, to);
+            if let Ok(entry) = self.table.get_bucket_entry(self.sweep) {
+                entry.remove();
+                self.room.give_back(comtree);
             }
         }
     }
-
-    fn remove(&mut self, comtree: Comtree, to: Address) -> Option<Route> {
-        let hash = self.hash(comtree, to);
-        let entry = self.table.find_entry(hash, |route| route.leads(comtree, to)).ok()?;
-        let (route, _) = entry.remove();
-        self.swept.swap_remove(route.place as usize);
-        // The last one takes its place.
-        if let Some(Swept { comtree, to, .. }) = self.swept.get(route.place as usize).copied() {
-            let hash = self.hash(comtree, to);
-            if let Some(moved) = self.table.find_mut(hash, |route| route.leads(comtree, to)) {
-                moved.place = route.place;
-            }
-        }
-        self.room.give_back(route.comtree_index);
-        Some(route)
-    }
-}
-
-fn deciseconds(time: Time) -> u32 {
-    (time.as_nanos() / 100_000_000) as u32
 }
 
 #[cfg(test)]
@@ -283,7 +257,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    const COMTREE: (Comtree, ComtreeIndex) = (Comtree(7), 0);
+    const COMTREE: ComtreeIndex = 0;
 
     fn over(port: PortIndex) -> Way {
         Way { port, leads: Leads::OverTree }
@@ -301,9 +275,9 @@ mod tests {
                 assert_eq!(routes.note_sibling(COMTREE, told, over(0)), Noted::New);
             }
             routes.note(now, COMTREE, busy, over(2));
-            routes.expire(now, 8, |_| true);
+            routes.expire(now, 1, |_, _| true);
         }
-        let found = [quiet, busy, told].map(|to| routes.find(COMTREE.0, to));
+        let found = [quiet, busy, told].map(|to| routes.find(COMTREE, to));
         assert_eq!(found, [None, Some(over(2)), Some(over(0))]);
     }
 
@@ -314,13 +288,13 @@ mod tests {
         let to = Address::unicast(3, 0);
         let at = |second: u64| Time::from_millis(second * 1000);
         routes.note_sibling(COMTREE, to, over(0));
-        routes.expire(at(100), 8, |_| true);
+        routes.expire(at(100), 1, |_, _| true);
         assert_eq!(routes.note(at(100), COMTREE, to, over(1)), Noted::Moved);
-        routes.expire(at(130), 8, |_| true);
+        routes.expire(at(130), 1, |_, _| true);
         assert_eq!(routes.len(), 1);
-        routes.expire(at(131), 8, |_| false);
+        routes.expire(at(131), 1, |_, _| false);
         assert_eq!(routes.len(), 1, "it may not end yet");
-        routes.expire(at(131), 8, |_| true);
+        routes.expire(at(131), 1, |_, _| true);
         assert_eq!(routes.len(), 0);
     }
 
@@ -333,7 +307,7 @@ mod tests {
         }
         assert_eq!(routes.note(Time::ZERO, COMTREE, to(3), over(5)), Noted::Full);
         assert_eq!(routes.note(Time::ZERO, COMTREE, to(1), over(6)), Noted::Moved);
-        assert_eq!(routes.find(COMTREE.0, to(1)), Some(over(6)));
+        assert_eq!(routes.find(COMTREE, to(1)), Some(over(6)));
     }
 
     proptest! {
@@ -359,18 +333,18 @@ mod tests {
                         prop_assert_eq!(noted, expected);
                     }
                     2 => {
-                        routes.forget(COMTREE.0, address, NONE);
+                        routes.forget(COMTREE, address, NONE);
                         model.remove(&to);
                     }
                     _ => {
-                        routes.retain(|route| route.way.port != port);
+                        routes.retain(|_, _, over| over != port);
                         model.retain(|_, other| *other != port);
                     }
                 }
                 prop_assert_eq!(routes.len() as usize, model.len());
             }
             for to in 0..12 {
-                prop_assert_eq!(routes.find(COMTREE.0, Address(to)), model.get(&to).copied().map(over));
+                prop_assert_eq!(routes.find(COMTREE, Address(to)), model.get(&to).copied().map(over));
             }
         }
     }

@@ -31,7 +31,7 @@ impl Relay {
             // The data thread that asks learns that the way leads here.
             let (to, _) = self.route_key(index, about);
             let is_here = about.is_portable() && self.ports.find(comtree, about).is_some();
-            let leads = match self.overlay.routes.find(comtree, to) {
+            let leads = match self.overlay.routes.find(index, to) {
                 _ if is_here => Leads::ToParticipant,
                 Some(way) => way.leads,
                 None => Leads::OverTree,
@@ -72,7 +72,7 @@ impl Relay {
             return;
         }
         let (to, _) = self.route_key(index, asker);
-        let way = self.overlay.routes.find(comtree, to).and_then(|way| self.ports.get(way.port));
+        let way = self.overlay.routes.find(index, to).and_then(|way| self.ports.get(way.port));
         let thread = match way.map(|port| port.peer) {
             Some(Peer::Branch(session)) => {
                 let mut packet = [0; MAX_DATAGRAM];
@@ -125,8 +125,8 @@ impl Relay {
             self.comtrees.get_mut(index).tree.asked.remove(&reply.about);
         } else if is_alone {
             // It is not there any more; the next update asks all the others.
-            if let Some(route) = self.overlay.routes.forget(comtree.0, to, port) {
-                self.tell_forgotten(route.comtree, route.to);
+            if self.overlay.routes.forget(index, to, port) {
+                self.tell_forgotten(comtree.0, to);
             }
         } else if let Some(asked) = self.comtrees.get_mut(index).tree.asked.get_mut(&reply.about) {
             // Who asks need not wait any longer.

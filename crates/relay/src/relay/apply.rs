@@ -129,7 +129,7 @@ impl Relay {
                 self.close(now, port);
             }
         }
-        self.overlay.routes.retain(|route| route.comtree != comtree);
+        self.overlay.routes.retain(|of, _, _| of != index);
         self.pending.forget_comtree(index);
         self.comtrees.remove(index);
         self.thinning.set_comtree_budget(index, Down::NONE);

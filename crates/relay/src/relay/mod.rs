@@ -62,7 +62,7 @@ const SWEEP_EVERY: Duration = Duration::from_millis(100);
 const SESSION_SWEEPS: u32 = 10;
 const SUBSCRIPTION_SWEEPS: u32 = 100;
 /// Every route is looked at once in ten seconds.
-const ROUTE_SWEEPS: u32 = 100;
+const ROUTE_SWEEPS: usize = 100;
 /// Ports beside those of participants: branches, other data threads, second memberships.
 const MORE_PORTS: u32 = 4096;
 /// Notices that wait to be fetched; later ones are not kept.

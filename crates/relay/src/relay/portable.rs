@@ -35,8 +35,8 @@ impl Relay {
     }
 
     /// Whether another data thread serves somebody with this address, as far as is known.
-    pub(super) fn is_at_sibling(&self, comtree: Comtree, address: Address) -> bool {
-        let way = self.overlay.routes.find(comtree, address);
+    pub(super) fn is_at_sibling(&self, index: ComtreeIndex, address: Address) -> bool {
+        let way = self.overlay.routes.find(index, address);
         way.is_some_and(|way| way.leads == Leads::ToParticipant)
     }
 

@@ -60,7 +60,7 @@ impl Relay {
         }
         self.overlay.learned = (port, src);
         self.wake_branch(index, port);
-        if self.is_learned_from(index, port) && !self.has_come_round(comtree, index, port, to) {
+        if self.is_learned_from(index, port) && !self.has_come_round(index, port, to) {
             self.learn(now, (comtree, index), to, port);
         }
         true
@@ -78,18 +78,24 @@ impl Relay {
     ) -> bool {
         let entry = self.comtrees.get(index);
         let is_of_site = |branch: &Branch| match src.is_portable() {
-            true => src.endpoint() >= FIRST_ENDPOINT && !self.is_at_sibling(comtree, src),
+            true => src.endpoint() >= FIRST_ENDPOINT && !self.is_at_sibling(index, src),
             false => branch.site == entry.addresses.site(),
         };
         entry.tree.branch(port).is_some_and(is_of_site) && self.ports.find(comtree, src).is_none()
     }
 
-    fn learn(&mut self, now: Time, comtree: (Comtree, ComtreeIndex), to: Address, port: PortIndex) {
+    fn learn(
+        &mut self,
+        now: Time,
+        (comtree, index): (Comtree, ComtreeIndex),
+        to: Address,
+        port: PortIndex,
+    ) {
         let class = self.ports.get(port).map(|port| port.shape.class);
         let is_core_peer = class == Some(PeerClass::CorePeer);
         let leads = if is_core_peer { Leads::ToCorePeer } else { Leads::OverTree };
         let way = Way { port, leads };
-        match self.overlay.routes.note(now, comtree, to, way) {
+        match self.overlay.routes.note(now, index, to, way) {
             Noted::Known => {}
             Noted::Full => self.counters.routes_refused += 1,
             noted @ (Noted::New | Noted::Moved) => {
@@ -98,7 +104,7 @@ impl Relay {
                 self.counters.routes_moved += u64::from(!is_new);
                 self.sweep_at.get_or_insert(now + SWEEP_EVERY);
                 // Whoever cannot be told asks for the way as if nobody knew it.
-                self.siblings.tell_route(comtree.0, to, Some(leads));
+                self.siblings.tell_route(comtree, to, Some(leads));
             }
         }
     }
@@ -119,7 +125,7 @@ impl Relay {
         if Self::is_word(&update) && self.has_told_core(now, &accepted)? {
             return Ok(());
         }
-        let known = self.overlay.routes.find(update.comtree, to).filter(|way| way.port != origin);
+        let known = self.overlay.routes.find(index, to).filter(|way| way.port != origin);
         if let Some(way) = known {
             return self.send_along(now, way, accepted);
         }
@@ -286,13 +292,13 @@ impl Relay {
         let Some(index) = self.comtrees.find(comtree) else { return };
         let port = u32::from(thread);
         let Some(leads) = leads else {
-            self.overlay.routes.forget(comtree, to, port);
+            self.overlay.routes.forget(index, to, port);
             return;
         };
         // A branch here may not bring any more what it brought last.
         self.overlay.learned = NOBODY;
         let way = Way { port, leads };
-        if self.overlay.routes.note_sibling((comtree, index), to, way) == Noted::Full {
+        if self.overlay.routes.note_sibling(index, to, way) == Noted::Full {
             self.counters.routes_refused += 1;
         }
     }
@@ -304,13 +310,12 @@ impl Relay {
     }
 
     pub(super) fn forget_routes_over(&mut self, port: PortIndex) {
-        let siblings = &mut self.siblings;
-        self.overlay.routes.retain(|route| {
-            let keep = route.way.port != port;
-            if !keep {
-                siblings.tell_route(route.comtree, route.to, None);
+        let (siblings, comtrees) = (&mut self.siblings, &self.comtrees);
+        self.overlay.routes.retain(|index, to, over| {
+            if over == port {
+                siblings.tell_route(comtrees.get(index).id, to, None);
             }
-            keep
+            over != port
         });
         self.overlay.learned = NOBODY;
     }
@@ -328,7 +333,8 @@ impl Relay {
 
     /// A participant has an address here now: no way leads there any more.
     pub(super) fn arrived_here(&mut self, comtree: Comtree, address: Address) {
-        if self.overlay.routes.forget(comtree, address, NONE).is_some() {
+        let index = self.comtrees.find(comtree);
+        if index.is_some_and(|index| self.overlay.routes.forget(index, address, NONE)) {
             self.tell_forgotten(comtree, address);
         }
         self.tell_of_portable(comtree, address);
@@ -337,12 +343,11 @@ impl Relay {
     /// Forgets ways from which nothing came for long, a part of them each time, and for what has been
     /// asked long ago.
     pub(super) fn sweep_routes(&mut self, now: Time) {
-        let budget = self.overlay.routes.len() / super::ROUTE_SWEEPS + 1;
-        let siblings = &mut self.siblings;
+        let (siblings, comtrees) = (&mut self.siblings, &self.comtrees);
         let before = self.overlay.routes.len();
-        self.overlay.routes.expire(now, budget, |route| {
+        self.overlay.routes.expire(now, super::ROUTE_SWEEPS, |index, to| {
             // Without room to say so it stays until the next round.
-            siblings.tell_route(route.comtree, route.to, None)
+            siblings.tell_route(comtrees.get(index).id, to, None)
         });
         self.overlay.learned = NOBODY;
         self.counters.routes_expired += u64::from(before - self.overlay.routes.len());

@@ -47,16 +47,16 @@ impl Relay {
 
     /// The ways that it has learned, up to so many of them.
     pub fn list_routes(&self, now: Time, most: usize) -> Vec<RouteStatus> {
-        let status = |route: &crate::routes::Route| {
+        let status = |route: crate::routes::Route| {
             let via = match self.ports.get(route.way.port)?.peer {
                 Peer::Branch(session) => Via::Branch(*self.link_at(session)?.key()),
                 Peer::Sibling(thread) => Via::Thread(thread),
                 Peer::Participant(_) => return None,
             };
-            let heard = route.heard().map(|at| now.since(at));
-            Some(RouteStatus { comtree: route.comtree, to: route.to, via, heard })
+            let comtree = self.comtrees.get(route.comtree).id;
+            Some(RouteStatus { comtree, to: route.to, via, heard: route.quiet_for })
         };
-        self.overlay.routes.iter().filter_map(status).take(most).collect()
+        self.overlay.routes.iter(now).filter_map(status).take(most).collect()
     }
 
     /// The groups that somebody here is subscribed to, up to so many of them; fewer where they have many

@@ -60,16 +60,10 @@ impl Relay {
 
     /// Whether what a parent brings came from below: it went up over one of the two and came round over the
     /// other.
-    pub(super) fn has_come_round(
-        &self,
-        comtree: Comtree,
-        index: ComtreeIndex,
-        port: PortIndex,
-        to: Address,
-    ) -> bool {
+    pub(super) fn has_come_round(&self, index: ComtreeIndex, port: PortIndex, to: Address) -> bool {
         let Some(succession) = &self.comtrees.get(index).tree.succession else { return false };
         let is_below = |way: Way| !succession.is_from_above(way.port);
-        let way = self.overlay.routes.find(comtree, to);
+        let way = self.overlay.routes.find(index, to);
         succession.is_from_above(port) && way.is_some_and(is_below)
     }
 
@@ -139,7 +133,7 @@ impl Relay {
             return false;
         }
         let (to, _) = self.route_key(index, update.dst);
-        let way = self.overlay.routes.find(update.comtree, to);
+        let way = self.overlay.routes.find(index, to);
         let succession = &self.comtrees.get(index).tree.succession;
         let leads = |port| succession.as_ref().is_some_and(|of| of.is_from_above(port));
         way.is_none_or(|way| leads(way.port))
@@ -231,8 +225,7 @@ impl Relay {
         succession.phase = Phase::Holding { until: now + HOLD };
         let (old, next) = (succession.old, succession.next);
         tree.sort_out();
-        let comtree = self.comtrees.get(index).id;
-        self.overlay.routes.redirect(comtree, old.unwrap_or(NONE), next);
+        self.overlay.routes.redirect(index, old.unwrap_or(NONE), next);
         // Otherwise the source that was learned last would not be learned again by its new way.
         self.overlay.learned = NOBODY;
     }
@@ -320,7 +313,7 @@ impl Relay {
         let entry = self.comtrees.get(index);
         let (comtree, own) = (entry.id, entry.addresses.site());
         let is_below = |port: PortIndex| port != next && self.is_learned_from(index, port);
-        let ways = self.overlay.routes.iter().filter(|route| route.comtree == comtree);
+        let ways = self.overlay.routes.iter(now).filter(|route| route.comtree == index);
         let foreign = ways.filter(|route| route.to.site() != own && is_below(route.way.port));
         // Those whom other data threads serve are among the ways.
         let mut sources: Vec<Address> = foreign.map(|route| route.to).collect();
@@ -342,7 +335,7 @@ impl Relay {
     ) -> Result<bool, DropReason> {
         let Accepted { update, index, origin, .. } = *accepted;
         let (to, is_own_site) = self.route_key(index, update.dst);
-        let way = self.overlay.routes.find(update.comtree, to);
+        let way = self.overlay.routes.find(index, to);
         let leads_on = way.is_some_and(|way| !way.is_core_peer());
         if is_own_site || update.from_core_peer {
             return Ok(is_own_site || !leads_on);
