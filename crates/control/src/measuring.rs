@@ -101,7 +101,8 @@ impl Measuring {
             let own = known(relay).and_then(|known| known.get(&of.relay)).map(|of| of.delay);
             own.unwrap_or(f64::INFINITY)
         };
-        others.sort_by(|one, other| far(one).total_cmp(&far(other)));
+        // The bits of numbers that are not negative are in their order.
+        others.sort_by_cached_key(|of| far(of).to_bits());
         let mut rest = others.split_off(NEAR);
         let round_about = |of: &Other| {
             let over = |near: &Other| {
@@ -110,13 +111,13 @@ impl Measuring {
             };
             others.iter().map(over).fold(f64::INFINITY, f64::min)
         };
-        rest.sort_by(|one, other| round_about(one).total_cmp(&round_about(other)));
+        rest.sort_by_cached_key(|of| round_about(of).to_bits());
         let mut last = rest.split_off(NEAR);
         let age = |of: &Other| {
             let round_of = known(relay).and_then(|known| known.get(&of.relay)).map(|of| of.round);
             (round_of.unwrap_or(0), mix(relay, of.relay, round))
         };
-        last.sort_by_key(age);
+        last.sort_by_cached_key(age);
         last.truncate(MOST_MEASURED - 2 * NEAR);
         others.into_iter().chain(rest).chain(last).collect()
     }
@@ -146,15 +147,15 @@ impl Measuring {
     /// By pair: how long the way is, microseconds. Waiting makes a way longer and nothing makes it
     /// shorter, so of two words the lesser counts.
     pub(crate) fn pairs(&self) -> BTreeMap<Pair, u32> {
-        let mut pairs = BTreeMap::new();
-        for (relay, own) in &self.of {
-            for (other, known) in &own.known {
-                let delay = known.delay.round() as u32;
-                let least = pairs.entry(pair(*relay, *other)).or_insert(delay);
-                *least = delay.min(*least);
-            }
-        }
-        pairs
+        let words = self.of.iter().flat_map(|(relay, own)| {
+            own.known
+                .iter()
+                .map(|(other, known)| (pair(*relay, *other), known.delay.round() as u32))
+        });
+        let mut words: Vec<(Pair, u32)> = words.collect();
+        words.sort_unstable();
+        words.dedup_by_key(|(pair, _)| *pair);
+        words.into_iter().collect()
     }
 
     /// How long the way between two relays is by what they have measured, microseconds.
