@@ -20,6 +20,8 @@ const LEAST_LINK: f64 = 1e6;
 /// How many links are made, how many are taken away, and how many comtrees begin to leave one that is to
 /// go, at a time.
 const MOST_CHANGES: usize = 8;
+/// How many links get another reason for being there at a time: each is a record, and a commit has few.
+const MOST_CONFIRMED: usize = 32;
 
 /// The links that there are, as they count for a proposal, and all that is known of ways.
 #[derive(Debug, Default)]
@@ -107,10 +109,10 @@ impl State {
         after: &mut Comtree,
     ) -> bool {
         let Some(links) = underway.proposal.as_ref().map(Proposal::links) else { return true };
-        self.confirm(op, &links);
+        let are_confirmed = self.confirm(op, &links);
         let is_made = self.make_missing(op, &links, &underway.there.measured);
         let are_gone = self.drop_surplus(op, &links, underway, after);
-        !(is_made && are_gone)
+        !(are_confirmed && is_made && are_gone)
     }
 
     /// The links that there are, as they count for a proposal.
@@ -120,21 +122,25 @@ impl State {
         let mut there = There { measured: readings, ..There::default() };
         for link in self.links.values() {
             let of = pair(link.ends[0], link.ends[1]);
-            let (is_read, is_usable) = (there.measured.contains_key(&of), self.is_usable(link.id));
+            let (is_measured, is_usable) =
+                (there.measured.contains_key(&of), self.is_usable(link.id));
+            // Both ends measure a link that they have, too.
+            let is_agreed = || self.health.get(&link.id).is_some_and(|of| of.delays.are_both());
+            let are_known = link.ends.iter().all(|end| known.contains(end));
+            let is_read = is_measured || is_usable && are_known && is_agreed();
+            if !is_measured && is_usable {
+                there.measured.insert(of, link.delay_us);
+            }
             match link.origin {
                 Origin::Given => _ = there.given.insert(of),
                 Origin::Unmeasured if !is_read => {
-                    if is_usable || !link.ends.iter().all(|end| known.contains(end)) {
+                    if is_usable || !are_known {
                         there.counted.insert(of);
                     }
-                    continue;
                 }
                 Origin::Unmeasured if !carrying.contains(&link.id) => {}
                 Origin::Unmeasured => _ = there.before.insert(of, Origin::Kept),
                 origin => _ = there.before.insert(of, origin),
-            }
-            if !is_read && is_usable {
-                there.measured.insert(of, link.delay_us);
             }
         }
         there
@@ -171,15 +177,21 @@ impl State {
     }
 
     /// Links that were made before anything was measured, and are what is proposed now, are that from
-    /// now on.
-    fn confirm(&mut self, op: &mut Op, links: &BTreeMap<Pair, Origin>) {
+    /// now on. Returns whether all are.
+    fn confirm(&mut self, op: &mut Op, links: &BTreeMap<Pair, Origin>) -> bool {
+        let mut left = MOST_CONFIRMED;
         for link in self.links.values_mut().filter(|link| link.origin == Origin::Unmeasured) {
             let of = pair(link.ends[0], link.ends[1]);
             if let Some(origin) = links.get(&of) {
+                if left == 0 {
+                    return false;
+                }
+                left -= 1;
                 link.origin = *origin;
                 op.write(Table::Links, number(link.id.0), Some(&*link));
             }
         }
+        true
     }
 
     /// Makes the proposed links that are not there. Returns whether all are.
