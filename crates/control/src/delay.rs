@@ -12,10 +12,17 @@ const LEAST_SHARE: f64 = 0.1;
 /// A change of less than this is not followed, microseconds.
 const LEAST: f64 = 100.0;
 
-/// What the ends of a link have measured, microseconds one way, smoothed.
+/// What the ends of a link have measured.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Delays {
-    ends: BTreeMap<RelayId, f64>,
+    ends: BTreeMap<RelayId, Measured>,
+}
+
+/// What an end has measured, microseconds one way.
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    smoothed: f64,
+    last: f64,
 }
 
 impl Delays {
@@ -25,17 +32,30 @@ impl Delays {
             return;
         }
         let measured = f64::from(delay_us);
-        let smoothed = self.ends.entry(end).or_insert(measured);
-        *smoothed += (measured - *smoothed) / PART;
+        let first = Measured { smoothed: measured, last: measured };
+        let of = self.ends.entry(end).or_insert(first);
+        // A single late one is an accident.
+        let believed = measured.min(of.last.max(of.smoothed));
+        of.smoothed += (believed - of.smoothed) / PART;
+        of.last = measured;
     }
 
-    /// The delay to go by instead of the known one, microseconds, if it has changed enough.
+    /// Whether both ends have measured it.
+    pub(crate) fn are_both(&self) -> bool {
+        self.ends.len() == 2
+    }
+
+    /// The delay to go by instead of the known one, microseconds, if it has changed enough: what the
+    /// end says that finds it longer. So an end that lies makes the link look longer, never shorter than
+    /// the other finds it.
     pub(crate) fn change(&self, known_us: u32) -> Option<u32> {
-        let sum: f64 = self.ends.values().sum();
-        let mean = sum / self.ends.len().max(1) as f64;
+        let measured = self.ends.values().map(|of| of.smoothed).fold(0.0, f64::max);
         let known = f64::from(known_us);
+        if !self.are_both() && measured < known {
+            return None;
+        }
         let least = (known * LEAST_SHARE).max(LEAST);
-        (mean > 0.0 && (mean - known).abs() >= least).then_some(mean.round() as u32)
+        (measured > 0.0 && (measured - known).abs() >= least).then_some(measured.round() as u32)
     }
 }
 
@@ -53,8 +73,13 @@ mod tests {
         assert_eq!(delays.change(1_000), None, "zero is no measurement");
         delays.measure(ENDS[0], 20_000);
         assert_eq!(delays.change(1_000), Some(20_000));
+        assert_eq!(delays.change(30_000), None, "one end alone makes it no shorter");
         delays.measure(ENDS[1], 22_000);
-        assert_eq!(delays.change(1_000), Some(21_000), "both ends count the same");
+        assert_eq!(delays.change(1_000), Some(22_000), "the longer one counts, whose it may be");
+        (0..99).for_each(|_| delays.measure(ENDS[1], 1));
+        assert_eq!(delays.change(1_000), Some(20_000), "nobody makes it shorter alone");
+        (0..99).for_each(|_| delays.measure(ENDS[1], 90_000));
+        assert!(delays.change(1_000).is_some_and(|delay| delay > 80_000));
     }
 
     #[test]

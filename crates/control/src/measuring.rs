@@ -4,9 +4,10 @@
 //! and whatever a relay says that it was not asked is counted and forgotten.
 
 use crate::model::RelayId;
-use crate::propose::{Pair, pair};
+use crate::propose::Pair;
 use crate::signal::{MOST_MEASURED, Measure, Measured, Other, Reading};
 use canopy_wire::Time;
+use core::ops::Bound;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +18,11 @@ const MOST_KNOWN: usize = 128;
 /// How many of those that are asked for are the nearest known ones, and how many those that are likely
 /// to be near because relays nearby are near them.
 const NEAR: usize = MOST_MEASURED / 4;
+/// A relay that has so few ways that both ends have measured waits for others' word: whom it has measured
+/// is asked at once,
+const FEW: usize = NEAR;
+/// but so long after it was asked last.
+const SOON: Duration = Duration::from_secs(5);
 /// A longer time one way is not believed, microseconds.
 const MOST_DELAY: u32 = 10_000_000;
 /// A new reading counts for one part in so many.
@@ -54,6 +60,10 @@ struct Own {
     round: u32,
     asked: BTreeSet<RelayId>,
     next: Option<Time>,
+    /// When it was asked last.
+    last: Time,
+    /// Who waits for its word, [`MOST_MEASURED`] at most.
+    waiting: BTreeSet<RelayId>,
     known: BTreeMap<RelayId, Known>,
 }
 
@@ -76,14 +86,22 @@ impl Measuring {
         others: impl Fn() -> Vec<Other>,
     ) -> Option<Measure> {
         let own = self.of.entry(relay).or_default();
-        if own.next.is_some_and(|next| now < next) {
+        let is_due = own.next.is_none_or(|next| now >= next);
+        if !is_due && (own.waiting.is_empty() || now < own.last + SOON) {
             return None;
         }
-        let later = EVERY / 4 * (mix(relay, relay, own.round) % 256) as u32 / 256;
-        own.next = Some(now + EVERY + later);
         own.round += 1;
-        let round = own.round;
-        let others = self.choose(relay, round, others());
+        own.last = now;
+        let (round, waiting) = (own.round, core::mem::take(&mut own.waiting));
+        let others = if is_due {
+            let later = EVERY / 4 * (mix(relay, relay, own.round) % 256) as u32 / 256;
+            own.next = Some(now + EVERY + later);
+            self.choose(relay, round, others())
+        } else {
+            let mut others = others();
+            others.retain(|other| waiting.contains(&other.relay));
+            others
+        };
         if let Some(own) = self.of.get_mut(&relay) {
             own.asked = others.iter().map(|other| other.relay).collect();
         }
@@ -101,24 +119,34 @@ impl Measuring {
             let own = known(relay).and_then(|known| known.get(&of.relay)).map(|of| of.delay);
             own.unwrap_or(f64::INFINITY)
         };
-        others.sort_by(|one, other| far(one).total_cmp(&far(other)));
+        // The bits of numbers that are not negative are in their order. Of those of whom nothing is known
+        // not all relays ask for the same ones.
+        others.sort_by_cached_key(|of| (far(of).to_bits(), mix(relay, of.relay, round)));
         let mut rest = others.split_off(NEAR);
         let round_about = |of: &Other| {
             let over = |near: &Other| {
-                let on = known(near.relay).and_then(|known| known.get(&of.relay));
-                far(near) + on.map_or(f64::INFINITY, |on| on.delay)
+                // Whoever says that it is near everybody has nobody measured for that.
+                far(near) + self.agreed(near.relay, of.relay).unwrap_or(f64::INFINITY)
             };
             others.iter().map(over).fold(f64::INFINITY, f64::min)
         };
-        rest.sort_by(|one, other| round_about(one).total_cmp(&round_about(other)));
+        rest.sort_by_cached_key(|of| (round_about(of).to_bits(), mix(relay, of.relay, round)));
         let mut last = rest.split_off(NEAR);
+        // Those who have measured it wait for its word. They have half of what is left.
+        last.sort_by_cached_key(|of| {
+            let is_known = |from, to| known(from).is_some_and(|known| known.contains_key(&to));
+            let waits = is_known(of.relay, relay) && !is_known(relay, of.relay);
+            (!waits, mix(relay, of.relay, round))
+        });
+        let waiting = MOST_MEASURED / 2 - NEAR;
+        let mut later = last.split_off(waiting.min(last.len()));
         let age = |of: &Other| {
             let round_of = known(relay).and_then(|known| known.get(&of.relay)).map(|of| of.round);
             (round_of.unwrap_or(0), mix(relay, of.relay, round))
         };
-        last.sort_by_key(age);
-        last.truncate(MOST_MEASURED - 2 * NEAR);
-        others.into_iter().chain(rest).chain(last).collect()
+        later.sort_by_cached_key(age);
+        later.truncate(MOST_MEASURED - 2 * NEAR - waiting);
+        others.into_iter().chain(rest).chain(last).chain(later).collect()
     }
 
     /// Takes what a relay says that it has measured.
@@ -131,6 +159,7 @@ impl Measuring {
             self.ignored.late += 1;
             return;
         }
+        let mut heard = Vec::new();
         for reading in measured.readings {
             let Reading { relay: other, delay_us, asked, answered } = reading;
             if !own.asked.remove(&other) {
@@ -139,31 +168,52 @@ impl Measuring {
                 self.ignored.unbelievable += 1;
             } else {
                 self.has_news |= own.note(other, reading);
+                heard.extend((answered > 0).then_some(other));
+            }
+        }
+        self.press(relay, &heard);
+    }
+
+    /// Has others asked soon who are to say how far a relay is, if few have said so yet.
+    fn press(&mut self, relay: RelayId, heard: &[RelayId]) {
+        let Some(own) = self.of.get(&relay) else { return };
+        let agreed = own.known.keys().filter(|other| self.agreed(relay, **other).is_some());
+        if agreed.count() >= FEW {
+            return;
+        }
+        for other in heard {
+            if let Some(of) = self.of.get_mut(other)
+                && !of.known.contains_key(&relay)
+                && of.waiting.len() < MOST_MEASURED
+            {
+                of.waiting.insert(relay);
             }
         }
     }
 
-    /// By pair: how long the way is, microseconds. Waiting makes a way longer and nothing makes it
-    /// shorter, so of two words the lesser counts.
+    /// By pair: how long the way is, microseconds, where both ends have measured it. The greater word
+    /// counts: nobody draws ways to itself by saying that it is near, not even if it is believed nowhere
+    /// else; and who says that it is far harms its own links alone.
     pub(crate) fn pairs(&self) -> BTreeMap<Pair, u32> {
-        let mut pairs = BTreeMap::new();
-        for (relay, own) in &self.of {
-            for (other, known) in &own.known {
-                let delay = known.delay.round() as u32;
-                let least = pairs.entry(pair(*relay, *other)).or_insert(delay);
-                *least = delay.min(*least);
-            }
-        }
-        pairs
+        let agreed = self.of.iter().flat_map(|(one, own)| {
+            let after = (Bound::Excluded(*one), Bound::Unbounded);
+            let of_one = own.known.range(after);
+            of_one.filter_map(|(other, known)| {
+                let theirs = self.of.get(other)?.known.get(one)?;
+                Some(((*one, *other), known.delay.max(theirs.delay).round() as u32))
+            })
+        });
+        agreed.collect()
     }
 
-    /// How long the way between two relays is by what they have measured, microseconds.
+    /// How long the way between two relays is as far as both have measured it, microseconds.
     pub(crate) fn between(&self, one: RelayId, other: RelayId) -> Option<u32> {
-        let of = |from, to| {
-            let known = self.of.get(&from).and_then(|own| own.known.get(&to));
-            known.map(|known| known.delay.round() as u32)
-        };
-        of(one, other).into_iter().chain(of(other, one)).min()
+        self.agreed(one, other).map(|delay| delay.round() as u32)
+    }
+
+    fn agreed(&self, one: RelayId, other: RelayId) -> Option<f64> {
+        let of = |from, to| Some(self.of.get(&from)?.known.get(&to)?.delay);
+        Some(of(one, other)?.max(of(other, one)?))
     }
 
     /// Whether something has changed since this was last asked.
@@ -226,116 +276,4 @@ fn mix(one: RelayId, other: RelayId, round: u32) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ME: RelayId = RelayId(1);
-
-    fn others(count: u16) -> Vec<Other> {
-        let native = ([127, 0, 0, 1], 1).into();
-        (2..2 + count).map(|of| Other { relay: RelayId(of), native }).collect()
-    }
-
-    fn reading(relay: RelayId, delay_us: u32, answered: u8) -> Reading {
-        Reading { relay, delay_us, asked: 4, answered }
-    }
-
-    /// A round in which each answers after so long.
-    fn round(
-        measuring: &mut Measuring,
-        now: Time,
-        count: u16,
-        delay: impl Fn(RelayId) -> u32,
-    ) -> usize {
-        let Some(asked) = measuring.ask(now, 1, ME, || others(count)) else { return 0 };
-        let readings = asked.others.iter().map(|of| reading(of.relay, delay(of.relay), 4));
-        let told = Measured { controller: 1, round: asked.round, readings: readings.collect() };
-        measuring.take(1, ME, told);
-        asked.others.len()
-    }
-
-    #[test]
-    fn a_relay_is_asked_seldom_and_comes_round_to_everybody() {
-        let mut measuring = Measuring::default();
-        let mut now = Time::from_millis(1);
-        for rounds in 1..=5_u64 {
-            assert_eq!(round(&mut measuring, now, 100, |of| u32::from(of.0) * 100), MOST_MEASURED);
-            assert_eq!(round(&mut measuring, now + EVERY / 2, 100, |_| 1), 0, "it is not due");
-            now = now + EVERY * 2;
-            let known = measuring.of[&ME].known.len();
-            assert!(known >= 100.min(16 * rounds as usize), "{known} after {rounds}");
-        }
-        for _ in 0..4 {
-            round(&mut measuring, now, 100, |of| u32::from(of.0) * 100);
-            now = now + EVERY * 2;
-        }
-        let known = &measuring.of[&ME].known;
-        assert_eq!(known.len(), 100, "all are known");
-        let newest = measuring.of[&ME].round;
-        let nearest = (2..10).all(|of| known[&RelayId(of)].round == newest);
-        assert!(nearest, "the nearest are measured each time");
-    }
-
-    #[test]
-    fn what_is_known_is_bounded() {
-        let mut measuring = Measuring::default();
-        for rounds in 0..40_u64 {
-            round(&mut measuring, Time::from_millis(rounds * 200_000), 1_000, |_| 100);
-        }
-        assert_eq!(measuring.of[&ME].known.len(), MOST_KNOWN);
-    }
-
-    #[test]
-    fn relays_near_a_near_one_are_measured_next() {
-        let mut measuring = Measuring::default();
-        let near = Known { delay: 100.0, round: 1, missed: 0 };
-        let of = |known: &[u16]| Own {
-            known: known.iter().map(|of| (RelayId(*of), near)).collect(),
-            ..Own::default()
-        };
-        measuring.of.insert(ME, of(&[2]));
-        measuring.of.insert(RelayId(2), of(&[700, 701]));
-        let asked = measuring.ask(Time::ZERO, 1, ME, || others(1_000)).unwrap();
-        let is_asked = |of| asked.others.iter().any(|other| other.relay == RelayId(of));
-        assert!(is_asked(2) && is_asked(700) && is_asked(701));
-    }
-
-    #[test]
-    fn what_was_not_asked_or_cannot_be_counts_for_nothing() {
-        let mut measuring = Measuring::default();
-        measuring.take(1, ME, Measured { controller: 1, round: 1, readings: Vec::new() });
-        let asked = measuring.ask(Time::ZERO, 1, ME, || others(3)).unwrap();
-        let mut say = |controller, round, readings: &[Reading]| {
-            measuring.take(1, ME, Measured { controller, round, readings: readings.to_vec() });
-            measuring.ignored
-        };
-        let good = reading(RelayId(2), 5_000, 4);
-        say(9, asked.round, &[good]);
-        assert_eq!(say(1, asked.round + 1, &[good]).late, 3);
-        let lies = [reading(RelayId(3), MOST_DELAY + 1, 4), reading(RelayId(4), 1, 5)];
-        assert_eq!(say(1, asked.round, &lies).unbelievable, 2);
-        let twice = [good, good, reading(RelayId(99), 1, 4), reading(ME, 1, 4)];
-        assert_eq!(say(1, asked.round, &twice).unasked, 3);
-        assert_eq!(measuring.pairs(), BTreeMap::from([((ME, RelayId(2)), 5_000)]));
-    }
-
-    #[test]
-    fn what_is_lost_makes_a_way_longer_and_silence_ends_it() {
-        let mut measuring = Measuring::default();
-        let mut now = Time::from_millis(1);
-        let mut say = |answered| {
-            let asked = measuring.ask(now, 1, ME, || others(1)).unwrap();
-            now = now + EVERY * 2;
-            let readings = vec![reading(RelayId(2), 8_000, answered)];
-            measuring.take(1, ME, Measured { controller: 1, round: asked.round, readings });
-            (measuring.take_news(), measuring.between(RelayId(2), ME))
-        };
-        assert_eq!(say(0), (false, None));
-        assert_eq!(say(4), (true, Some(8_000)));
-        assert_eq!(say(4), (false, Some(8_000)));
-        assert_eq!(say(2), (true, Some(12_000)), "half of it is lost");
-        assert_eq!(say(0), (false, Some(12_000)), "once is an accident");
-        assert_eq!(say(0), (true, None), "it is out of reach");
-        assert_eq!(say(4), (true, Some(8_000)));
-    }
-}
+mod tests;

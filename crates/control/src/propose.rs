@@ -1,9 +1,9 @@
 //! Links that the controller proposes between relays that have measured their delays to each other
 //! (Forest §3.1): few for each relay, all relays joined, twice where possible, and no long ways round.
 //!
-//! A pure function: the same measurements give the same links, whatever their order. Links that are
-//! given are kept, and count. Links that were proposed before stay, and are added to, unless others
-//! would make the ways much shorter; so a measurement that trembles moves nothing.
+//! The same measurements give the same links, whatever their order, and in however many pieces they are
+//! worked out. Links that are given are kept, and count. Links that were proposed before stay, and are
+//! added to, unless others would make the ways much shorter; so a measurement that trembles moves nothing.
 
 use crate::model::{Origin, RelayId};
 use std::cmp::Reverse;
@@ -56,64 +56,117 @@ struct Candidate {
     ends: [usize; 2],
 }
 
+/// A proposal that is being worked out, piece by piece: with 1,000 relays it takes longer than the
+/// controller may do nothing else.
+#[derive(Debug)]
+pub(crate) struct Proposal {
+    sites: Vec<Site>,
+    measured: Vec<Candidate>,
+    proposing: Proposing,
+    /// With what was proposed before, and without.
+    drafts: [Draft; 2],
+}
+
+impl Proposal {
+    /// Begins to work out the links to have beside those that are given, by the delays one way that were
+    /// measured, microseconds. `before` are those that were proposed last time.
+    pub(crate) fn new(
+        sites: Vec<Site>,
+        measured: &BTreeMap<Pair, u32>,
+        given: &BTreeSet<Pair>,
+        before: &BTreeMap<Pair, Origin>,
+        proposing: Proposing,
+    ) -> Proposal {
+        let last = sites.iter().map(|site| usize::from(site.relay.0)).max().unwrap_or(0);
+        let mut places = vec![None; last + 1];
+        for (place, site) in sites.iter().enumerate() {
+            places[usize::from(site.relay.0)] = Some(place);
+        }
+        let at = |relay: &RelayId| places.get(usize::from(relay.0)).copied().flatten();
+        let place = |(from, to): &Pair| {
+            (from < to).then_some(())?;
+            Some([at(from)?, at(to)?])
+        };
+        let candidate = |(pair, delay): (&Pair, &u32)| {
+            Some(Candidate { length: u64::from(*delay) + HOP, ends: place(pair)? })
+        };
+        let mut measured: Vec<Candidate> = measured.iter().filter_map(candidate).collect();
+        measured.sort_unstable();
+        let given: BTreeSet<[usize; 2]> = given.iter().filter_map(place).collect();
+        let before: BTreeMap<[usize; 2], Origin> =
+            before.iter().filter_map(|(pair, origin)| Some((place(pair)?, *origin))).collect();
+        let drafts = [before, BTreeMap::new()]
+            .map(|before| Draft { before, ..Draft::new(&sites, &measured, &given) });
+        Proposal { sites, measured, proposing, drafts }
+    }
+
+    /// Goes on for so many steps, and those that end what was begun: looks at a candidate, or at a link on
+    /// a way. Returns whether it is done.
+    pub(crate) fn work(&mut self, steps: u64) -> bool {
+        let mut left = steps;
+        let stretch = self.proposing.stretch;
+        let [kept, fresh] = &mut self.drafts;
+        kept.work(&self.measured, stretch, &mut left)
+            && fresh.work(&self.measured, stretch, &mut left)
+    }
+
+    /// The links, and why, once it is done.
+    pub(crate) fn links(&self) -> BTreeMap<Pair, Origin> {
+        let [kept, fresh] = &self.drafts;
+        let gains = fresh.ways < kept.ways * (1.0 - self.proposing.least_gain);
+        let is_better = gains && fresh.apart <= kept.apart || fresh.apart < kept.apart;
+        let named = |(ends, origin): (&[usize; 2], &Origin)| {
+            let [from, to] = ends.map(|end| self.sites[end].relay);
+            (pair(from, to), *origin)
+        };
+        if is_better { fresh } else { kept }.proposed.iter().map(named).collect()
+    }
+}
+
 /// The links so far, by the places of their ends.
-struct Draft<'a> {
-    sites: &'a [Site],
+#[derive(Debug)]
+struct Draft {
+    /// How many links each has at most.
+    most: Vec<usize>,
     links: Vec<Vec<(usize, u64)>>,
+    /// What is kept as far as there is room.
+    before: BTreeMap<[usize; 2], Origin>,
     proposed: BTreeMap<[usize; 2], Origin>,
+    stage: Stage,
+    /// The candidates that may still be taken, the shortest first; some of them have no room any more.
+    open: Vec<Candidate>,
+    /// How many pairs are not joined at all, and how long the ways between the others are, each in
+    /// lengths of the direct one.
+    apart: usize,
+    ways: f64,
 }
 
-/// The links to have beside those that are given, and why, by the delays one way that were measured,
-/// microseconds. `before` are those that were proposed last time.
-pub(crate) fn propose(
-    sites: &[Site],
-    measured: &BTreeMap<Pair, u32>,
-    given: &BTreeSet<Pair>,
-    before: &BTreeMap<Pair, Origin>,
-    proposing: &Proposing,
-) -> BTreeMap<Pair, Origin> {
-    let places: BTreeMap<RelayId, usize> =
-        sites.iter().enumerate().map(|(place, site)| (site.relay, place)).collect();
-    let place = |(from, to): &Pair| {
-        (from < to).then_some(())?;
-        Some([*places.get(from)?, *places.get(to)?])
-    };
-    let candidate = |(pair, delay): (&Pair, &u32)| {
-        Some(Candidate { length: u64::from(*delay) + HOP, ends: place(pair)? })
-    };
-    let mut measured: Vec<Candidate> = measured.iter().filter_map(candidate).collect();
-    measured.sort_unstable();
-    let given: BTreeSet<[usize; 2]> = given.iter().filter_map(place).collect();
-    let before: BTreeMap<[usize; 2], Origin> =
-        before.iter().filter_map(|(pair, origin)| Some((place(pair)?, *origin))).collect();
-    let draft = |before: &BTreeMap<[usize; 2], Origin>| {
-        let mut draft = Draft::new(sites, &measured, &given);
-        draft.keep(&measured, before);
-        draft.connect(&measured);
-        draft.connect_twice(&measured);
-        draft.shorten(&measured, proposing.stretch);
-        draft
-    };
-    let (kept, fresh) = (draft(&before), draft(&BTreeMap::new()));
-    let (apart, ways) = kept.ways(&measured);
-    let (fresh_apart, fresh_ways) = fresh.ways(&measured);
-    let gains = fresh_ways < ways * (1.0 - proposing.least_gain) && fresh_apart <= apart;
-    let better = if gains || fresh_apart < apart { fresh } else { kept };
-    let named = |([from, to], origin): ([usize; 2], Origin)| {
-        (pair(sites[from].relay, sites[to].relay), origin)
-    };
-    better.proposed.into_iter().map(named).collect()
+/// What is done next with a draft.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// What was before is kept, and all relays are joined.
+    Join,
+    /// Those that this relay's failure would part are joined.
+    Spare(usize),
+    /// This one of the open candidates is taken if it makes a way much shorter.
+    Shorten(usize),
+    /// The ways from this relay are compared with the direct ones.
+    Compare(usize),
 }
 
-impl Draft<'_> {
+impl Draft {
     /// The given links alone. Of one that was not measured nothing is known but that it joins.
-    fn new<'a>(
-        sites: &'a [Site],
-        measured: &[Candidate],
-        given: &BTreeSet<[usize; 2]>,
-    ) -> Draft<'a> {
-        let links = vec![Vec::new(); sites.len()];
-        let mut draft = Draft { sites, links, proposed: BTreeMap::new() };
+    fn new(sites: &[Site], measured: &[Candidate], given: &BTreeSet<[usize; 2]>) -> Draft {
+        let mut draft = Draft {
+            most: sites.iter().map(|site| site.most).collect(),
+            links: vec![Vec::new(); sites.len()],
+            before: BTreeMap::new(),
+            proposed: BTreeMap::new(),
+            stage: Stage::Join,
+            open: Vec::new(),
+            apart: 0,
+            ways: 0.0,
+        };
         for candidate in measured.iter().filter(|candidate| given.contains(&candidate.ends)) {
             draft.join(*candidate);
         }
@@ -136,7 +189,7 @@ impl Draft<'_> {
 
     /// Whether both ends have room, with so many links beyond the most.
     fn has_room(&self, ends: [usize; 2], beyond: usize) -> bool {
-        ends.iter().all(|end| self.links[*end].len() < self.sites[*end].most + beyond)
+        ends.iter().all(|end| self.links[*end].len() < self.most[*end] + beyond)
     }
 
     fn take(&mut self, candidate: Candidate, origin: Origin) {
@@ -145,7 +198,8 @@ impl Draft<'_> {
     }
 
     /// Keeps what was proposed before, as far as there is room.
-    fn keep(&mut self, candidates: &[Candidate], before: &BTreeMap<[usize; 2], Origin>) {
+    fn keep(&mut self, candidates: &[Candidate]) {
+        let before = core::mem::take(&mut self.before);
         for candidate in candidates {
             if let Some(origin) = before.get(&candidate.ends)
                 && !self.is_joined(candidate.ends)
@@ -158,7 +212,7 @@ impl Draft<'_> {
 
     /// Who is joined with whom, directly or not, without one relay.
     fn sets(&self, without: Option<usize>) -> Sets {
-        let mut sets = Sets((0..self.sites.len()).collect());
+        let mut sets = Sets((0..self.most.len()).collect());
         for (from, links) in self.links.iter().enumerate() {
             for (to, _) in links {
                 if Some(from) != without && Some(*to) != without {
@@ -181,70 +235,112 @@ impl Draft<'_> {
         }
     }
 
-    /// Adds links such that no relay's failure parts the others, where there are some.
-    fn connect_twice(&mut self, candidates: &[Candidate]) {
-        let mut all = self.sets(None);
-        for without in 0..self.sites.len() {
-            let mut sets = self.sets(Some(without));
-            let neighbours: BTreeSet<usize> =
-                self.links[without].iter().map(|(to, _)| sets.find(*to)).collect();
-            if neighbours.len() < 2 {
-                continue;
-            }
-            for candidate in candidates {
-                let [from, to] = candidate.ends;
-                if !candidate.ends.contains(&without)
-                    && self.has_room(candidate.ends, 0)
-                    && all.find(from) == all.find(to)
-                    && sets.join(candidate.ends)
-                {
-                    self.take(*candidate, Origin::Spare);
+    /// Goes on as far as there are steps left. Returns whether it is done.
+    fn work(&mut self, measured: &[Candidate], stretch: f64, left: &mut u64) -> bool {
+        let count = self.most.len();
+        while *left > 0 {
+            let (stage, steps) = match self.stage {
+                Stage::Join => {
+                    self.keep(measured);
+                    self.connect(measured);
+                    self.open = measured.to_vec();
+                    (Stage::Spare(0), 8 * measured.len())
                 }
-            }
+                Stage::Spare(without) if without < count => {
+                    (Stage::Spare(without + 1), self.connect_without(without))
+                }
+                Stage::Spare(_) => {
+                    self.close();
+                    (Stage::Shorten(0), self.open.len())
+                }
+                Stage::Shorten(at) if at < self.open.len() => {
+                    (Stage::Shorten(at + 1), self.shorten(self.open[at], stretch))
+                }
+                Stage::Shorten(_) => (Stage::Compare(0), 1),
+                Stage::Compare(from) if from < count => {
+                    let step = count.div_ceil(MOST_SOURCES).max(1);
+                    (Stage::Compare(from + step), self.compare(from, measured))
+                }
+                Stage::Compare(_) => return true,
+            };
+            self.stage = stage;
+            *left = left.saturating_sub(steps as u64);
         }
+        false
     }
 
-    /// Adds links where the way so far is much longer than the direct one, the nearest first.
-    fn shorten(&mut self, candidates: &[Candidate], stretch: f64) {
-        for candidate in candidates {
-            let [from, to] = candidate.ends;
-            let most = (stretch * candidate.length as f64) as u64;
-            if self.has_room(candidate.ends, 0)
-                && !self.is_joined(candidate.ends)
-                && self.lengths(from, Some(to), most)[to].is_none()
+    /// Forgets the candidates that have no room any more.
+    fn close(&mut self) {
+        let open = core::mem::take(&mut self.open);
+        self.open = open.into_iter().filter(|of| self.has_room(of.ends, 0)).collect();
+    }
+
+    /// Adds links such that this relay's failure does not part the others, where there are some. Returns
+    /// how many steps that took.
+    fn connect_without(&mut self, without: usize) -> usize {
+        let mut sets = self.sets(Some(without));
+        let neighbours: BTreeSet<usize> =
+            self.links[without].iter().map(|(to, _)| sets.find(*to)).collect();
+        let has_room = |of: &usize| *of != without && self.links[*of].len() < self.most[*of];
+        let roomy: BTreeSet<usize> =
+            (0..self.most.len()).filter(has_room).map(|of| sets.find(of)).collect();
+        // Others than the neighbours' are apart whatever becomes of it.
+        let mut parts = neighbours.intersection(&roomy).count();
+        let (mut looked_at, mut closed) = (0, 0);
+        while parts > 1 && looked_at < self.open.len() {
+            let candidate = self.open[looked_at];
+            looked_at += 1;
+            if !self.has_room(candidate.ends, 0) {
+                closed += 1;
+            } else if !candidate.ends.contains(&without)
+                && candidate.ends.iter().all(|end| neighbours.contains(&sets.find(*end)))
+                && sets.join(candidate.ends)
             {
-                self.take(*candidate, Origin::Shortens);
+                self.take(candidate, Origin::Spare);
+                parts -= 1;
             }
         }
+        if 2 * closed > self.open.len() {
+            self.close();
+        }
+        looked_at + self.most.len()
     }
 
-    /// How many pairs are not joined at all, and how long the ways between the others are, each in
-    /// lengths of the direct one.
-    fn ways(&self, measured: &[Candidate]) -> (usize, f64) {
-        let step = self.sites.len().div_ceil(MOST_SOURCES).max(1);
-        let mut of: BTreeMap<usize, Vec<(usize, u64)>> = BTreeMap::new();
-        for Candidate { length, ends: [from, to] } in measured {
-            of.entry(*from).or_default().push((*to, *length));
+    /// Adds a link if the way so far is much longer than the direct one. Returns how many steps that took.
+    fn shorten(&mut self, candidate: Candidate, stretch: f64) -> usize {
+        let [from, to] = candidate.ends;
+        if !self.has_room(candidate.ends, 0) || self.is_joined(candidate.ends) {
+            return 1;
         }
-        let (mut apart, mut sum) = (0, 0.0);
-        for (from, others) in of.into_iter().filter(|(from, _)| from % step == 0) {
-            let lengths = self.lengths(from, None, u64::MAX);
-            for (to, direct) in others {
-                match lengths[to] {
-                    Some(length) => sum += length as f64 / direct as f64,
-                    None => apart += 1,
-                }
+        let most = (stretch * candidate.length as f64) as u64;
+        let (lengths, steps) = self.lengths(from, Some(to), most);
+        if lengths[to].is_none() {
+            self.take(candidate, Origin::Shortens);
+        }
+        steps
+    }
+
+    /// Compares the ways from a relay with the direct ones. Returns how many steps that took.
+    fn compare(&mut self, from: usize, measured: &[Candidate]) -> usize {
+        let (lengths, steps) = self.lengths(from, None, u64::MAX);
+        for Candidate { length, ends } in measured.iter().filter(|of| of.ends[0] == from) {
+            match lengths[ends[1]] {
+                Some(way) => self.ways += way as f64 / *length as f64,
+                None => self.apart += 1,
             }
         }
-        (apart, sum)
+        steps + measured.len()
     }
 
     /// How long the ways from a relay are, as far as they are no longer than this and not beyond `to`
-    /// (Dijkstra).
-    fn lengths(&self, from: usize, to: Option<usize>, most: u64) -> Vec<Option<u64>> {
-        let mut known = vec![None; self.sites.len()];
+    /// (Dijkstra); and how many steps that took.
+    fn lengths(&self, from: usize, to: Option<usize>, most: u64) -> (Vec<Option<u64>>, usize) {
+        let mut known = vec![None; self.most.len()];
+        // To clear so much takes a while, too.
+        let mut steps = 1 + known.len() / 16;
         let mut queue = BinaryHeap::from([(Reverse(0_u64), from)]);
         while let Some((Reverse(far), at)) = queue.pop() {
+            steps += 1;
             if known[at].is_some() {
                 continue;
             }
@@ -255,7 +351,7 @@ impl Draft<'_> {
             let next = self.links[at].iter().map(|(to, length)| (Reverse(far + length), *to));
             queue.extend(next.filter(|(Reverse(far), _)| *far <= most));
         }
-        known
+        (known, steps)
     }
 }
 

@@ -3,7 +3,8 @@
 
 use crate::model::{Link, LinkId, Origin, Relay, RelayId, RelayState};
 use crate::op::Op;
-use crate::propose::{Pair, Proposing, Site, pair, propose};
+use crate::propose::{Pair, Proposal, Proposing, Site, pair};
+use crate::running::Running;
 use crate::shape::Shape;
 use crate::state::{State, number};
 use crate::storage::Table;
@@ -19,6 +20,8 @@ const LEAST_LINK: f64 = 1e6;
 /// How many links are made, how many are taken away, and how many comtrees begin to leave one that is to
 /// go, at a time.
 const MOST_CHANGES: usize = 8;
+/// How many links get another reason for being there at a time: each is a record, and a commit has few.
+const MOST_CONFIRMED: usize = 32;
 
 /// The links that there are, as they count for a proposal, and all that is known of ways.
 #[derive(Debug, Default)]
@@ -29,6 +32,37 @@ struct There {
     /// have measured others and do not hear each other.
     counted: BTreeSet<Pair>,
     before: BTreeMap<Pair, Origin>,
+}
+
+/// Links are being proposed for what there was when that was begun.
+#[derive(Debug)]
+pub(crate) struct Underway {
+    sites: Vec<Site>,
+    there: There,
+    /// Links from this one on were made since.
+    newer: LinkId,
+    proposal: Option<Proposal>,
+}
+
+impl Underway {
+    /// Goes on for about so many steps: [`Proposal::work`].
+    pub(crate) fn work(&mut self, steps: u64) -> bool {
+        let left = steps.saturating_sub(self.cost_to_begin());
+        let Some(proposal) = &mut self.proposal else {
+            let There { measured, given, counted, before } = &self.there;
+            let fixed = given.union(counted).copied().collect();
+            let of = Proposing::default();
+            let sites = core::mem::take(&mut self.sites);
+            let proposal = self.proposal.insert(Proposal::new(sites, measured, &fixed, before, of));
+            return left > 0 && proposal.work(left);
+        };
+        proposal.work(steps)
+    }
+
+    /// How many steps it is to look up all pairs once.
+    pub(crate) fn cost_to_begin(&self) -> u64 {
+        8 * self.there.measured.len() as u64
+    }
 }
 
 impl State {
@@ -57,47 +91,56 @@ impl State {
         }
     }
 
-    /// Has the proposed links follow what was measured, as far as that is done at a time. `after` is the
-    /// comtree that was looked at last. Returns whether there is more to do.
-    pub(crate) fn review_proposals(
-        &mut self,
-        op: &mut Op,
-        readings: &BTreeMap<Pair, u32>,
-        after: &mut Comtree,
-    ) -> bool {
+    /// Begins to propose links for what was measured.
+    pub(crate) fn begin_proposal(&self, readings: BTreeMap<Pair, u32>) -> Underway {
         let is_running = |relay: &&Relay| self.is_running(relay.id);
         let site = |relay: &Relay| Site { relay: relay.id, most: self.most_links(relay) };
         let sites: Vec<Site> = self.relays.values().filter(is_running).map(site).collect();
-        let There { measured, given, counted, before } = self.there(readings);
-        let fixed = given.union(&counted).copied().collect();
-        let links = propose(&sites, &measured, &fixed, &before, &Proposing::default());
-        self.confirm(op, &links);
-        let is_made = self.make_missing(op, &links, &measured);
-        let are_gone = self.drop_surplus(op, &links, &given, &counted, after);
-        !(is_made && are_gone)
+        let there = self.there(readings);
+        Underway { sites, there, newer: LinkId(self.counters.link), proposal: None }
+    }
+
+    /// Has the proposed links follow a proposal that is worked out, as far as that is done at a time.
+    /// `after` is the comtree that was looked at last. Returns whether there is more to do.
+    pub(crate) fn follow_proposal(
+        &mut self,
+        op: &mut Op,
+        underway: &Underway,
+        after: &mut Comtree,
+    ) -> bool {
+        let Some(links) = underway.proposal.as_ref().map(Proposal::links) else { return true };
+        let are_confirmed = self.confirm(op, &links);
+        let is_made = self.make_missing(op, &links, &underway.there.measured);
+        let are_gone = self.drop_surplus(op, &links, underway, after);
+        !(are_confirmed && is_made && are_gone)
     }
 
     /// The links that there are, as they count for a proposal.
-    fn there(&self, readings: &BTreeMap<Pair, u32>) -> There {
+    fn there(&self, readings: BTreeMap<Pair, u32>) -> There {
         let known: BTreeSet<RelayId> = readings.keys().flat_map(|(a, b)| [*a, *b]).collect();
-        let mut there = There { measured: readings.clone(), ..There::default() };
+        let carrying = self.carrying();
+        let mut there = There { measured: readings, ..There::default() };
         for link in self.links.values() {
             let of = pair(link.ends[0], link.ends[1]);
-            let (is_read, is_usable) = (readings.contains_key(&of), self.is_usable(link.id));
+            let (is_measured, is_usable) =
+                (there.measured.contains_key(&of), self.is_usable(link.id));
+            // Both ends measure a link that they have, too.
+            let is_agreed = || self.health.get(&link.id).is_some_and(|of| of.delays.are_both());
+            let are_known = link.ends.iter().all(|end| known.contains(end));
+            let is_read = is_measured || is_usable && are_known && is_agreed();
+            if !is_measured && is_usable {
+                there.measured.insert(of, link.delay_us);
+            }
             match link.origin {
                 Origin::Given => _ = there.given.insert(of),
                 Origin::Unmeasured if !is_read => {
-                    if is_usable || !link.ends.iter().all(|end| known.contains(end)) {
+                    if is_usable || !are_known {
                         there.counted.insert(of);
                     }
-                    continue;
                 }
-                Origin::Unmeasured if !self.carries(link.id) => {}
+                Origin::Unmeasured if !carrying.contains(&link.id) => {}
                 Origin::Unmeasured => _ = there.before.insert(of, Origin::Kept),
                 origin => _ = there.before.insert(of, origin),
-            }
-            if !is_read && is_usable {
-                there.measured.insert(of, link.delay_us);
             }
         }
         there
@@ -134,15 +177,21 @@ impl State {
     }
 
     /// Links that were made before anything was measured, and are what is proposed now, are that from
-    /// now on.
-    fn confirm(&mut self, op: &mut Op, links: &BTreeMap<Pair, Origin>) {
+    /// now on. Returns whether all are.
+    fn confirm(&mut self, op: &mut Op, links: &BTreeMap<Pair, Origin>) -> bool {
+        let mut left = MOST_CONFIRMED;
         for link in self.links.values_mut().filter(|link| link.origin == Origin::Unmeasured) {
             let of = pair(link.ends[0], link.ends[1]);
             if let Some(origin) = links.get(&of) {
+                if left == 0 {
+                    return false;
+                }
+                left -= 1;
                 link.origin = *origin;
                 op.write(Table::Links, number(link.id.0), Some(&*link));
             }
         }
+        true
     }
 
     /// Makes the proposed links that are not there. Returns whether all are.
@@ -168,25 +217,29 @@ impl State {
         &mut self,
         op: &mut Op,
         links: &BTreeMap<Pair, Origin>,
-        given: &BTreeSet<Pair>,
-        counted: &BTreeSet<Pair>,
+        underway: &Underway,
         after: &mut Comtree,
     ) -> bool {
+        let is_given = |link: &&Link| link.origin == Origin::Given;
+        let of = |link: &Link| pair(link.ends[0], link.ends[1]);
+        let given: BTreeSet<Pair> = self.links.values().filter(is_given).map(of).collect();
         let is_surplus = |link: &&Link| {
-            let of = pair(link.ends[0], link.ends[1]);
-            let is_wanted = links.contains_key(&of) || counted.contains(&of);
+            let of = of(link);
+            let is_wanted = links.contains_key(&of) || underway.there.counted.contains(&of);
             link.origin.is_proposed()
+                && link.id < underway.newer
                 && (!is_wanted || given.contains(&of))
                 && link.ends.iter().all(|end| self.is_running(*end))
         };
         let surplus: BTreeSet<LinkId> =
             self.links.values().filter(is_surplus).map(|link| link.id).collect();
-        let held = self.held_together(&surplus);
+        let (held, carrying) = (self.held_together(&surplus), self.carrying());
         let is_spared = |id: &LinkId| {
             self.links.get(id).is_some_and(|link| held[&link.ends[0]] == held[&link.ends[1]])
         };
         let spared = surplus.iter().copied().filter(is_spared);
-        let (used, unused): (Vec<LinkId>, Vec<LinkId>) = spared.partition(|id| self.carries(*id));
+        let (used, unused): (Vec<LinkId>, Vec<LinkId>) =
+            spared.partition(|id| carrying.contains(id));
         let are_all = surplus.len() == unused.len().min(MOST_CHANGES);
         for link in unused.into_iter().take(MOST_CHANGES) {
             // Nothing runs over it, so it cannot be refused.
@@ -225,9 +278,8 @@ impl State {
         held
     }
 
-    /// Whether a comtree runs over a link, or is about to.
-    fn carries(&self, link: LinkId) -> bool {
-        let runs = |shape: &Shape| shape.links().any(|of| of == link);
-        self.comtrees.values().any(|running| running.shapes().any(runs))
+    /// The links over which a comtree runs, or is about to.
+    fn carrying(&self) -> BTreeSet<LinkId> {
+        self.comtrees.values().flat_map(Running::shapes).flat_map(Shape::links).collect()
     }
 }

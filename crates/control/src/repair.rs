@@ -20,6 +20,9 @@ use canopy_wire::{Comtree, Time};
 use core::net::SocketAddr;
 use std::collections::BTreeMap;
 
+/// How many links' delays are followed at a look: each is a record, and a commit has few.
+const MOST_FOLLOWED: usize = 64;
+
 /// A relay that registers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewRelay {
@@ -168,12 +171,17 @@ impl State {
         has_changed
     }
 
-    /// Has the links' delays follow what their ends measure. What has really changed is stored, so that
+    /// Has the links' delays follow what their ends measure, some at each look. What has really changed is stored, so that
     /// a controller that starts again knows it before relays beat.
     pub(crate) fn follow_delays(&mut self, op: &mut Op) {
+        let mut left = MOST_FOLLOWED;
         for link in self.links.values_mut() {
             let delays = self.health.get(&link.id).map(|health| &health.delays);
             if let Some(delay_us) = delays.and_then(|delays| delays.change(link.delay_us)) {
+                if left == 0 {
+                    return;
+                }
+                left -= 1;
                 link.delay_us = delay_us;
                 op.write(Table::Links, number(link.id.0), Some(&*link));
             }

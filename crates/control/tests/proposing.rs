@@ -17,6 +17,9 @@ const DEGREE: usize = 3;
 const NEAR: u32 = 2_000;
 const FAR: u32 = 40_000;
 
+/// What a relay says of the way to another; nothing if it says nothing.
+type Lie = Box<dyn Fn(RelayId) -> Option<u32>>;
+
 struct Bed {
     controller: Controller,
     storage: MemoryStorage,
@@ -25,6 +28,8 @@ struct Bed {
     far: Box<dyn Fn(RelayId, RelayId) -> Option<u32>>,
     /// How many of the relays, the first ones, know how to measure.
     measure: usize,
+    /// One that says what it likes: of others when it is asked, and of its links.
+    liar: Option<(RelayId, Lie)>,
     settings: Settings,
     now: Time,
     added: usize,
@@ -55,6 +60,7 @@ impl Bed {
             relays: Vec::new(),
             far: Box::new(far),
             measure: usize::MAX,
+            liar: None,
             settings,
             now,
             added: 0,
@@ -113,21 +119,30 @@ impl Bed {
         }
     }
 
+    /// What a relay says of the way to another.
+    fn word(&self, of: RelayId, other: RelayId) -> Option<u32> {
+        match &self.liar {
+            Some((liar, lie)) if *liar == of => lie(other),
+            _ => (self.far)(of, other),
+        }
+    }
+
     /// A relay does what it is told, and says how its links are.
     fn work(&mut self, at: usize) {
-        let (id, side) = &mut self.relays[at];
-        if let Some(asked) = side.poll_measure()
+        let id = self.relays[at].0;
+        if let Some(asked) = self.relays[at].1.poll_measure()
             && at < self.measure
         {
             let read = |other: RelayId| {
-                let delay = (self.far)(*id, other);
+                let delay = self.word(id, other);
                 let (delay_us, answered) = (delay.unwrap_or(0), u8::from(delay.is_some()) * 4);
                 Reading { relay: other, delay_us, asked: 4, answered }
             };
             let readings = asked.others.iter().map(|other| read(other.relay)).collect();
             let (controller, round) = (asked.controller, asked.round);
-            side.measured(Measured { controller, round, readings });
+            self.relays[at].1.measured(Measured { controller, round, readings });
         }
+        let side = &mut self.relays[at].1;
         while let Some(applying) = side.poll_apply() {
             let key = applying.key();
             side.applied(applying, Ok(()));
@@ -141,13 +156,15 @@ impl Bed {
         });
         for link in links.collect::<Vec<_>>() {
             let Some(ends) = self.controller.link(link).map(|link| link.ends) else { continue };
-            let delay = (self.far)(ends[0], ends[1]);
-            let report = LinkReport { link, up: delay.is_some(), delay_us: delay.unwrap_or(0) };
-            side.set_link(self.now, report);
+            let other = if ends[0] == id { ends[1] } else { ends[0] };
+            let up = (self.far)(id, other).is_some();
+            let report = LinkReport { link, up, delay_us: self.word(id, other).unwrap_or(0) };
+            self.relays[at].1.set_link(self.now, report);
         }
+        let side = &mut self.relays[at].1;
         side.handle_timeout(self.now);
         while let Some(bytes) = side.poll_transmit() {
-            self.controller.handle_message(self.now, *id, &bytes);
+            self.controller.handle_message(self.now, id, &bytes);
         }
     }
 
@@ -335,6 +352,77 @@ fn a_link_that_carries_a_tree_goes_once_the_tree_has_left_it() {
     assert_eq!(bed.controller.audit(), Ok(()));
 }
 
+/// Nine relays of two regions, and the tenth far from all of them, which says this of the ways to others.
+fn with_a_liar(lie: impl Fn(RelayId) -> Option<u32> + 'static) -> Bed {
+    let mut bed = Bed::new(|one, other| {
+        let is_liar = one.0 == 10 || other.0 == 10;
+        if is_liar { Some(2 * FAR) } else { two_regions(one, other) }
+    });
+    let ids: Vec<RelayId> = (0..10).map(|_| bed.register(1e9)).collect();
+    bed.liar = Some((ids[9], Box::new(lie)));
+    bed.go(20);
+    ids[..9].iter().for_each(|id| bed.enter(id.0 as u8, *id));
+    for _ in 0..12 {
+        bed.go(20);
+        ids[..9].iter().for_each(|id| bed.enter(id.0 as u8, *id));
+    }
+    bed
+}
+
+/// The links that are not the liar's.
+fn of_others(bed: &Bed) -> BTreeSet<(RelayId, RelayId)> {
+    let mut links = bed.pairs(|_| true);
+    links.retain(|(_, other)| other.0 != 10);
+    links
+}
+
+/// Nobody's tree leads over the liar, and the others hang together without it.
+fn assert_nobody_needs_the_liar(bed: &Bed) {
+    let comtree = bed.controller.worlds().next().unwrap().comtrees[0];
+    let tree: Vec<RelayId> = bed.controller.tree(comtree).iter().map(|hop| hop.relay).collect();
+    assert_eq!(tree.len(), 9, "{tree:?}");
+    assert!(!tree.contains(&RelayId(10)), "{tree:?}");
+    let links = of_others(bed);
+    let mut reached = BTreeSet::from([RelayId(1)]);
+    for _ in 0..9 {
+        let touch = |of: &&(RelayId, RelayId)| reached.contains(&of.0) || reached.contains(&of.1);
+        let more: Vec<_> = links.iter().filter(touch).flat_map(|of| [of.0, of.1]).collect();
+        reached.extend(more);
+    }
+    assert_eq!(reached.len(), 9, "{links:?}");
+    assert_eq!(bed.controller.audit(), Ok(()));
+}
+
+#[test]
+fn whoever_says_that_it_is_near_everybody_draws_no_tree_through_it() {
+    let honest = with_a_liar(|_| Some(2 * FAR));
+    let lying = with_a_liar(|_| Some(1));
+    assert_eq!(of_others(&lying), of_others(&honest), "it has changed nothing");
+    assert_eq!(lying.pairs(|_| true), honest.pairs(|_| true), "not even its own links");
+    let mut links = lying.controller.links().filter(|(link, _)| link.ends.contains(&RelayId(10)));
+    assert!(links.all(|(link, _)| link.delay_us >= 2 * FAR * 9 / 10), "nobody took its word");
+    assert_nobody_needs_the_liar(&lying);
+}
+
+#[test]
+fn whoever_says_nothing_or_that_it_is_far_parts_nobody() {
+    for lie in [|_: RelayId| Some(9_000_000), |_: RelayId| None] {
+        let bed = with_a_liar(lie);
+        assert_nobody_needs_the_liar(&bed);
+        assert_eq!(bed.joined(), 10, "it is joined all the same");
+    }
+}
+
+#[test]
+fn whoever_says_something_else_each_time_moves_no_others_links() {
+    let said = core::cell::Cell::new(0_u32);
+    let bed = with_a_liar(move |other| {
+        said.set(said.get().wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
+        [Some(1), None, Some(9_000_000)][(usize::from(other.0) + (said.get() >> 28) as usize) % 3]
+    });
+    assert_nobody_needs_the_liar(&bed);
+}
+
 #[test]
 fn where_a_link_was_taken_away_others_are_proposed() {
     let mut bed = Bed::new(two_regions);
@@ -380,6 +468,23 @@ fn few_links_are_exchanged_at_a_time() {
     assert_eq!(bed.joined(), 40);
     let degrees = bed.degrees();
     assert!(degrees.values().all(|degree| *degree <= DEGREE), "{degrees:?}");
+}
+
+#[test]
+fn a_network_that_changes_as_a_whole_is_written_down_in_parts() {
+    let mut bed = Bed::new(two_regions);
+    (0..100).for_each(|_| _ = bed.register(1e9));
+    // Each commit has a bound, which the store enforces.
+    bed.go(150);
+    bed.far = Box::new(|one, other| two_regions(one, other).map(|delay| 3 * delay));
+    bed.go(60);
+    let follows = bed.controller.links().filter(|(link, _)| {
+        let far = 3 * two_regions(link.ends[0], link.ends[1]).unwrap();
+        link.delay_us >= far * 8 / 10
+    });
+    assert_eq!(follows.count(), bed.controller.links().count());
+    let unmeasured = bed.pairs(|of| of == Origin::Unmeasured).len();
+    assert_eq!((unmeasured, bed.joined()), (0, 100), "what was made before is exchanged");
 }
 
 #[test]

@@ -14,6 +14,10 @@ const GATHER: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_secs(3);
 /// Links are looked at after this, whatever was measured: relays and links come and go.
 const SELDOM: Duration = Duration::from_secs(30);
+/// A proposal is worked out in pieces of about so many steps, some tens of nanoseconds each,
+const STEPS: u64 = 200_000;
+/// with at least so long between two, in which relays and participants are heard.
+const PAUSE: Duration = Duration::from_millis(250);
 
 impl Controller {
     /// A relay beats: it is asked to measure others if that is due.
@@ -35,22 +39,36 @@ impl Controller {
 
     pub(super) fn take_measured(&mut self, now: Time, relay: RelayId, measured: Measured) {
         self.measuring.take(self.life, relay, measured);
-        if self.measuring.take_news() {
+        // What comes while a proposal is worked out is news for the next one.
+        if self.underway.is_none() && self.measuring.take_news() {
             let at = (now + GATHER).max(self.last_proposals + AGAIN);
             self.next_proposals = Some(self.next_proposals.map_or(at, |next| next.min(at)));
         }
     }
 
-    /// Proposes links for what was measured, if that is due. Before anything was, it is not.
+    /// Proposes links for what was measured, if that is due; in a large network a piece at a time. Before
+    /// anything was measured it is not.
     pub(super) fn review_proposals(&mut self, op: &mut Op, now: Time) {
         if self.next_proposals.is_none_or(|at| now < at) {
             return;
         }
-        let relays = &self.state.relays;
-        self.measuring.keep(|relay| relays.contains_key(&relay));
-        let readings = self.measuring.pairs();
-        let has_more = self.state.review_proposals(op, &readings, &mut self.last_left);
-        self.last_proposals = now;
+        let (mut underway, steps) = match self.underway.take() {
+            Some(underway) => (underway, STEPS),
+            None => {
+                let relays = &self.state.relays;
+                self.measuring.keep(|relay| relays.contains_key(&relay));
+                self.last_proposals = now;
+                let begun = self.state.begin_proposal(self.measuring.pairs());
+                let steps = STEPS.saturating_sub(begun.cost_to_begin());
+                (begun, steps)
+            }
+        };
+        if steps == 0 || !underway.work(steps) {
+            self.underway = Some(underway);
+            self.next_proposals = Some(now + PAUSE);
+            return;
+        }
+        let has_more = self.state.follow_proposal(op, &underway, &mut self.last_left);
         self.next_proposals = Some(now + if has_more { AGAIN } else { SELDOM });
     }
 }

@@ -20,6 +20,7 @@ use crate::model::{LinkId, Origin, Owner, Relay, RelayId, RelayState, TreeAsk, W
 use crate::name::Name;
 use crate::op::{Effect, Event, Op};
 use crate::planned::MovePlan;
+use crate::proposing::Underway;
 use crate::repair::NewRelay;
 use crate::rollouts::Rollouts;
 use crate::settings::Settings;
@@ -83,6 +84,8 @@ pub struct Controller {
     /// When proposed links are looked at next, and when they were last.
     next_proposals: Option<Time>,
     last_proposals: Time,
+    /// The proposal that is being worked out.
+    underway: Option<Underway>,
     /// The comtree that was looked at last whether it runs over a link that is to go.
     last_left: Comtree,
 }
@@ -134,6 +137,7 @@ impl Controller {
             asks: VecDeque::new(),
             next_proposals: None,
             last_proposals: Time::ZERO,
+            underway: None,
             last_left: Comtree(0),
             state,
         };

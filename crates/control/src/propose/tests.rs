@@ -31,12 +31,25 @@ fn sites(count: usize, most: usize) -> Vec<Site> {
     (0..count).map(|at| Site { relay: id(at), most }).collect()
 }
 
+/// All that is proposed, worked out in one piece.
+fn propose(
+    sites: &[Site],
+    measured: &BTreeMap<Pair, u32>,
+    given: &BTreeSet<Pair>,
+    before: &BTreeMap<Pair, Origin>,
+    proposing: &Proposing,
+) -> BTreeMap<Pair, Origin> {
+    let mut proposal = Proposal::new(sites.to_vec(), measured, given, before, *proposing);
+    assert!(proposal.work(u64::MAX));
+    proposal.links()
+}
+
 /// The relays with these links, and what was measured.
-fn with<'a>(
-    sites: &'a [Site],
+fn with(
+    sites: &[Site],
     links: impl IntoIterator<Item = Pair>,
     measured: &BTreeMap<Pair, u32>,
-) -> (Draft<'a>, Vec<Candidate>) {
+) -> (Draft, Vec<Candidate>) {
     let at = |(from, to): Pair| [usize::from(from.0) - 1, usize::from(to.0) - 1];
     let mut draft = Draft::new(sites, &[], &BTreeSet::new());
     let candidate =
@@ -46,17 +59,17 @@ fn with<'a>(
 }
 
 /// How many relays the first reaches, without one.
-fn reached(draft: &Draft<'_>, without: Option<usize>) -> usize {
+fn reached(draft: &Draft, without: Option<usize>) -> usize {
     let mut sets = draft.sets(without);
     let first = usize::from(without == Some(0));
     let root = sets.find(first);
-    (0..draft.sites.len()).filter(|at| Some(*at) != without && sets.find(*at) == root).count()
+    (0..draft.most.len()).filter(|at| Some(*at) != without && sets.find(*at) == root).count()
 }
 
 /// How long all ways together are, with their hops; nothing if some are apart.
 fn total(sites: &[Site], links: &[Pair], measured: &BTreeMap<Pair, u32>) -> Option<u64> {
     let (draft, candidates) = with(sites, links.iter().copied(), measured);
-    let ways = candidates.iter().map(|of| draft.lengths(of.ends[0], None, u64::MAX)[of.ends[1]]);
+    let ways = candidates.iter().map(|of| draft.lengths(of.ends[0], None, u64::MAX).0[of.ends[1]]);
     ways.sum()
 }
 
@@ -106,7 +119,7 @@ proptest! {
             prop_assert!(count < 3 || reached(&draft, Some(without)) == count - 1);
         }
         for Candidate { length, ends: [from, to] } in candidates {
-            let way = draft.lengths(from, None, u64::MAX)[to].unwrap();
+            let way = draft.lengths(from, None, u64::MAX).0[to].unwrap();
             prop_assert!(way as f64 <= length as f64 * of.stretch);
         }
     }
@@ -124,6 +137,24 @@ proptest! {
         let error = |from: usize, to: usize| errors[(from * 31 + to) % errors.len()];
         let after = propose(&sites, &measure(&places, error), &given, &links, &of);
         prop_assert!(links.keys().all(|of| after.contains_key(of)), "{:?} of {:?}", after, links);
+    }
+
+    #[test]
+    fn pieces_make_the_same_links_and_none_is_much_larger_than_asked(
+        places in places(14),
+        given in 0..4_usize,
+        steps in 1..400_u64,
+    ) {
+        let (count, measured) = (places.len(), exactly(&places));
+        let (sites, of) = (sites(count, 4), Proposing::default());
+        let given: BTreeSet<Pair> = measured.keys().copied().step_by(3).take(given).collect();
+        let whole = propose(&sites, &measured, &given, &NONE, &of);
+        let mut proposal = Proposal::new(sites, &measured, &given, &NONE, of);
+        let pieces = (1..).find(|_| proposal.work(steps)).unwrap_or(0);
+        prop_assert_eq!(proposal.links(), whole);
+        // No stage looks at a candidate more than once for each relay.
+        let all = 8 * (count * (measured.len() + 4 * count) + 1) as u64;
+        prop_assert!(pieces <= all / steps + 2, "{} pieces", pieces);
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod relocating;
 mod repairing;
 mod scale;
 mod sim;
+mod thousand;
 
 use sim::{Plan, Sim};
 use std::panic::{AssertUnwindSafe, catch_unwind};
