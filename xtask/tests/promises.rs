@@ -65,7 +65,7 @@ fn assert_named_tests_exist(table: &str) {
 
 /// What a review found, and whichever attacks there must be a test for.
 const FINDINGS: [(char, u32); 3] = [('H', 7), ('M', 6), ('L', 7)];
-const ATTACKS: [&str; 17] = [
+const ATTACKS: [&str; 18] = [
     "spoofed source",
     "replay within and beyond the window",
     "reordered and truncated handshakes",
@@ -81,6 +81,7 @@ const ATTACKS: [&str; 17] = [
     "subscription bomb",
     "group-number scan",
     "use of a group key after being thrown out",
+    "delays that a relay makes up",
     "flood of cookies brought back from one /24",
     "flood of bad tokens",
 ];
