@@ -290,7 +290,7 @@ pub(crate) fn breadth_first(hops: &[TreeHop]) -> Vec<TreeHop> {
 }
 
 /// The same links as a tree with another root.
-fn rooted_at(hops: &[TreeHop], root: RelayId) -> Vec<TreeHop> {
+pub(crate) fn rooted_at(hops: &[TreeHop], root: RelayId) -> Vec<TreeHop> {
     let mut hops = hops.to_vec();
     let (mut relay, mut above) = (root, None);
     while let Some(hop) = hops.iter_mut().find(|hop| hop.relay == relay) {
