@@ -21,6 +21,7 @@ mod damping;
 mod delay;
 mod error;
 mod explain;
+mod hops;
 mod ledger;
 mod measuring;
 mod mesh;

@@ -6,12 +6,12 @@
 //! is left if the links between the others are left out. A relay outside hangs on the one that it hung on.
 //! Unless something has failed, relays stay joined all the while over links that they have already.
 
+use crate::hops::{rooted_at, rooted_in};
 use crate::ledger::{Account, Flow, Lack};
 use crate::model::{Core, LinkId, PeerLink, RelayId, TreeHop};
 use crate::op::{Event, Op};
 use crate::shape::{Load, Shape};
 use crate::state::State;
-use crate::steps::{breadth_first, rooted_at};
 use canopy_wire::Comtree;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -96,18 +96,6 @@ pub(crate) fn form(hops: &[TreeHop], choice: &Choice<'_>) -> (Vec<TreeHop>, Vec<
         }
     }
     (rooted_in(hops, &mesh, root), mesh)
-}
-
-/// The hops of a tree with this relay of its mesh as the root: all others of the mesh hang on it, and whoever
-/// is not in the mesh on the one that it hung on.
-pub(crate) fn rooted_in(hops: &[TreeHop], mesh: &[PeerLink], root: RelayId) -> Vec<TreeHop> {
-    let mut hops = rooted_at(hops, root);
-    for peers in mesh {
-        let Some(relay) = peers.other(root) else { continue };
-        let below = hops.iter_mut().filter(|hop| hop.relay == relay);
-        below.for_each(|hop| hop.above = Some((root, peers.link)));
-    }
-    breadth_first(&hops)
 }
 
 /// Who is left out of a core for which something is lacking, if anybody may be.

@@ -9,8 +9,8 @@
 //! ```
 
 use super::{Load, Shape};
+use crate::hops::rooted_in;
 use crate::ledger::Flow;
-use crate::mesh::rooted_in;
 use crate::model::{LinkId, PeerLink, RelayId, TreeHop};
 use canopy_plan::{Capacity, Limits, Rate};
 use std::collections::BTreeSet;

@@ -176,7 +176,7 @@ pub(crate) fn check_in_force(controller: &Controller, relays: &[SimRelay], comtr
             None => parts.push(vec![TreeHop { above: None, ..*hop }]),
         }
     }
-    // Each part, and whether it has members. Parts may be joined over links of a mesh.
+    // Each part, and whether it has members. Parts may be joined over other links.
     let mut joined: Vec<(BTreeSet<RelayId>, bool)> = Vec::new();
     for hops in parts {
         let sums: Vec<Limits> = hops.iter().map(|hop| let_in(relays, comtree, hop.relay)).collect();
@@ -198,11 +198,12 @@ pub(crate) fn check_in_force(controller: &Controller, relays: &[SimRelay], comtr
             }
         }
     }
-    for ends in core_peers(controller, relays, comtree) {
+    for ends in neighbours(relays, comtree) {
         let (with, others): (Vec<_>, Vec<_>) =
             joined.into_iter().partition(|(part, _)| ends.iter().any(|end| part.contains(end)));
         let has_members = with.iter().any(|(_, has_members)| *has_members);
-        let part = with.into_iter().flat_map(|(part, _)| part).collect();
+        // A way may lead over a relay that is not on the controller's tree any more.
+        let part = with.into_iter().flat_map(|(part, _)| part).chain(ends).collect();
         joined = others;
         joined.push((part, has_members));
     }
@@ -210,19 +211,15 @@ pub(crate) fn check_in_force(controller: &Controller, relays: &[SimRelay], comtr
     assert!(with_members <= 1, "whoever is let in is joined with all others");
 }
 
-/// Relays that are joined by a link of a mesh, two and two: one of them takes the other for a core peer, or is
-/// about to.
-fn core_peers(controller: &Controller, relays: &[SimRelay], comtree: Comtree) -> Vec<[RelayId; 2]> {
+/// Relays that both have a branch to each other, two and two; also such as the controller's tree has no
+/// more. Where a mesh is formed or left, ways lead over those until what is decided is in force.
+fn neighbours(relays: &[SimRelay], comtree: Comtree) -> Vec<[RelayId; 2]> {
     let mut ends: BTreeMap<LinkId, Vec<RelayId>> = BTreeMap::new();
-    let mut meshed: BTreeSet<LinkId> =
-        controller.mesh(comtree).iter().map(|peers| peers.link).collect();
     for relay in relays {
         for branch in branches(relay, comtree).iter().filter(|of| !of.role.is_standby()) {
             ends.entry(branch.link).or_default().push(relay.id);
-            meshed.extend((branch.role == Role::CorePeer).then_some(branch.link));
         }
     }
-    ends.retain(|link, _| meshed.contains(link));
     ends.into_values().filter_map(|ends| ends.try_into().ok()).collect()
 }
 
