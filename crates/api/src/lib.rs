@@ -36,6 +36,6 @@ pub use overview::{AccountView, Accounts, Amount, Health, IgnoredWords, accounts
 pub use problem::{Problem, Wrong};
 pub use relays::{RelayView, Relays, drain, relay, relays, remove_relay};
 pub use worlds::{
-    ChannelView, ComtreeView, CoreRule, HopView, LinkShare, Mode, NewWorld, Protection, WorldView,
-    Worlds, create_world, delete_world, world, worlds,
+    ChannelView, ComtreeView, CoreRule, HopView, LinkShare, Mode, NewWorld, PeerView, Protection,
+    WorldView, Worlds, create_world, delete_world, world, worlds,
 };

@@ -3,8 +3,8 @@
 use crate::body::{Budget, name};
 use crate::problem::Problem;
 use canopy_control::{
-    Channel, Controller, Core, Downlink, Explanation, MOST_COMTREES, MemberState, RelayOnTree,
-    World,
+    Channel, Controller, Core, Downlink, Explanation, LinkOnTree, MOST_COMTREES, MemberState,
+    RelayOnTree, World,
 };
 use canopy_wire::{Comtree, Group};
 use serde::{Deserialize, Serialize};
@@ -93,6 +93,8 @@ pub enum CoreRule {
     CenterAndNeighbours,
     /// All of them.
     All,
+    /// As many relays as have a link with each other: they hear each other directly.
+    Mesh,
 }
 
 /// All worlds.
@@ -167,6 +169,23 @@ pub struct HopView {
     /// What is reserved of that link, and what is free of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved: Option<LinkShare>,
+    /// Its links with relays of a meshed core that are listed before it, other than the one above.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub peers: Vec<PeerView>,
+    /// Why it is not in the core, if the world asks for a mesh.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outside: Option<String>,
+}
+
+/// A relay's link with another of a meshed core.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct PeerView {
+    /// The other relay's name.
+    pub relay: String,
+    /// The link's number.
+    pub link: u32,
+    /// What is reserved of the link, and what is free; up is towards the other relay.
+    pub reserved: LinkShare,
 }
 
 /// What a comtree has of a link, bits a second.
@@ -302,6 +321,7 @@ fn view(controller: &Controller, world: &World) -> WorldView {
             Core::Center => CoreRule::Center,
             Core::CenterAndNeighbours => CoreRule::CenterAndNeighbours,
             Core::All => CoreRule::All,
+            Core::Mesh => CoreRule::Mesh,
         },
         closing: world.closing,
         members: members.filter(|member| member.state != MemberState::Resting).count(),
@@ -315,19 +335,24 @@ pub(crate) fn comtree_view(controller: &Controller, comtree: Comtree) -> Comtree
         let (tree, why) = (Vec::new(), String::new());
         return ComtreeView { id: comtree.0, tree, cost: 0.0, why, broken: None };
     };
+    let share = |of: &LinkOnTree| LinkShare {
+        delay_us: of.delay_us,
+        up_bits: of.up.bits as u64,
+        down_bits: of.down.bits as u64,
+        free_up_bits: of.free_up.bits as u64,
+        free_down_bits: of.free_down.bits as u64,
+    };
+    let peer =
+        |of: &LinkOnTree| PeerView { relay: name(of.relay), link: of.link.0, reserved: share(of) };
     let hop = |at: &RelayOnTree| HopView {
         relay: name(at.relay),
         members: at.members,
         core: at.core,
         above: at.above.map(|above| name(above.relay)),
         link: at.above.map(|above| above.link.0),
-        reserved: at.above.map(|above| LinkShare {
-            delay_us: above.delay_us,
-            up_bits: above.up.bits as u64,
-            down_bits: above.down.bits as u64,
-            free_up_bits: above.free_up.bits as u64,
-            free_down_bits: above.free_down.bits as u64,
-        }),
+        reserved: at.above.as_ref().map(share),
+        peers: at.peers.iter().map(peer).collect(),
+        outside: at.outside.clone(),
     };
     ComtreeView { id: comtree.0, tree: relays.iter().map(hop).collect(), cost, why, broken }
 }
@@ -355,6 +380,7 @@ impl From<CoreRule> for Core {
             CoreRule::Center => Core::Center,
             CoreRule::CenterAndNeighbours => Core::CenterAndNeighbours,
             CoreRule::All => Core::All,
+            CoreRule::Mesh => Core::Mesh,
         }
     }
 }

@@ -4,7 +4,9 @@
 
 use crate::controller::Controller;
 use crate::ledger::Account;
-use crate::model::{LinkId, Member, MemberState, Owner, RelayId, TreeHop, World, WorldId};
+use crate::model::{
+    LinkId, Member, MemberState, Owner, PeerLink, RelayId, TreeHop, World, WorldId,
+};
 use canopy_plan::{Capacity, Limits, Rate, Tree, provision};
 use canopy_wire::{Address, Comtree};
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,15 +85,19 @@ fn comtree_needs(
 ) -> Result<(), String> {
     let hops = controller.tree(comtree);
     let limits = limits(controller, world, &hops)?;
-    for (hop, limits) in hops.iter().zip(limits) {
+    for (hop, limits) in hops.iter().zip(&limits) {
         add(needed, Account::In(hop.relay), limits.send);
         add(needed, Account::Out(hop.relay), limits.receive);
     }
-    let mut most: BTreeMap<(LinkId, RelayId, RelayId), Rate> = BTreeMap::new();
+    let mesh = controller.mesh(comtree);
+    let mut most = mesh_needs(&hops, &mesh, &limits)?;
     for (hops, core) in controller.trees_on_the_way(comtree) {
         let capacities = capacities(controller, world, &hops, &core)?;
         for (hop, Capacity { up, down }) in hops.iter().cycle().zip(capacities) {
             let Some((above, link)) = hop.above else { continue };
+            if mesh.iter().any(|peers| peers.link == link) {
+                continue;
+            }
             for (from, to, rate) in [(hop.relay, above, up), (above, hop.relay, down)] {
                 let most = most.entry((link, from, to)).or_default();
                 most.bits = most.bits.max(rate.bits);
@@ -105,6 +111,37 @@ fn comtree_needs(
         add(needed, Account::In(to), rate);
     }
     Ok(())
+}
+
+/// What the links of a meshed core need, each from one end to the other: all that is sent by members whose
+/// way to the core ends there.
+fn mesh_needs(
+    hops: &[TreeHop],
+    mesh: &[PeerLink],
+    limits: &[Limits],
+) -> Result<BTreeMap<(LinkId, RelayId, RelayId), Rate>, String> {
+    let core: BTreeSet<RelayId> = mesh.iter().flat_map(|peers| peers.ends).collect();
+    let pairs: BTreeSet<(RelayId, RelayId)> =
+        mesh.iter().map(|of| (of.ends[0].min(of.ends[1]), of.ends[0].max(of.ends[1]))).collect();
+    if pairs.len() != mesh.len() || 2 * pairs.len() != core.len() * core.len().saturating_sub(1) {
+        return Err(format!("{mesh:?} is no mesh"));
+    }
+    let mut sent: BTreeMap<RelayId, Rate> = BTreeMap::new();
+    for (hop, limits) in hops.iter().zip(limits) {
+        let mut at = hop.relay;
+        while !core.contains(&at) {
+            let above = hops.iter().find(|of| of.relay == at).and_then(|of| of.above);
+            let Some((above, _)) = above else { break };
+            at = above;
+        }
+        let sum = sent.entry(at).or_default();
+        *sum = *sum + limits.send;
+    }
+    let needs = mesh.iter().flat_map(|PeerLink { ends: [one, other], link }| {
+        let of = |from: &RelayId| sent.get(from).copied().unwrap_or_default();
+        [((*link, *one, *other), of(one)), ((*link, *other, *one), of(other))]
+    });
+    Ok(needs.collect())
 }
 
 /// By relay of a tree: the sum of its members' limits.

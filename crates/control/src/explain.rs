@@ -40,14 +40,19 @@ pub struct RelayOnTree {
     pub core: bool,
     /// How it hangs on the relay above; nothing at the root.
     pub above: Option<LinkOnTree>,
+    /// Its links with relays of a meshed core that are listed before it, other than the one above: up is
+    /// towards them.
+    pub peers: Vec<LinkOnTree>,
+    /// Why it is not in the core, if the world asks for a mesh.
+    pub outside: Option<String>,
 }
 
-/// A link of a comtree's tree.
+/// A link of a comtree's tree, or of its meshed core.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkOnTree {
     /// Which.
     pub link: LinkId,
-    /// The relay above.
+    /// The relay above, or the core peer.
     pub relay: RelayId,
     /// The measured time one way, microseconds.
     pub delay_us: u32,
@@ -66,25 +71,28 @@ pub struct LinkOnTree {
 impl State {
     pub(crate) fn explain(&self, comtree: Comtree) -> Option<Explanation> {
         let running = self.comtrees.get(&comtree)?;
-        let mut relays = Vec::new();
+        let mut relays: Vec<RelayOnTree> = Vec::new();
         for (hop, core, capacity) in running.shape.iter().flat_map(|shape| shape.parts()) {
             let load = running.shape.as_ref().map(|shape| shape.load(hop.relay));
             let (members, limits) = load.unwrap_or_default();
-            let above = hop.above.map(|(above, link)| {
-                let Capacity { up, down } = capacity;
-                let free = |from| self.ledger.free(Account::Link(link, from));
-                LinkOnTree {
-                    link,
-                    relay: above,
-                    delay_us: self.links.get(&link).map_or(0, |link| link.delay_us),
-                    up,
-                    down,
-                    free_up: free(hop.relay),
-                    free_down: free(above),
-                    usable: self.is_usable(link),
-                }
+            let above =
+                hop.above.map(|(above, link)| self.on_tree(hop.relay, above, link, capacity));
+            let is_listed = |peer: &RelayId| relays.iter().any(|of| of.relay == *peer);
+            let peers = running.shape.iter().flat_map(|shape| shape.peers(hop.relay));
+            let peers = peers
+                .filter(|(peer, ..)| is_listed(peer))
+                .map(|(peer, link, capacity)| self.on_tree(hop.relay, peer, link, capacity))
+                .collect();
+            let outside = self.outside_mesh(comtree, hop.relay);
+            relays.push(RelayOnTree {
+                relay: hop.relay,
+                members,
+                limits,
+                core,
+                above,
+                peers,
+                outside,
             });
-            relays.push(RelayOnTree { relay: hop.relay, members, limits, core, above });
         }
         Some(Explanation {
             comtree,
@@ -96,5 +104,20 @@ impl State {
             why: running.why.clone(),
             broken: running.broken.clone(),
         })
+    }
+
+    fn on_tree(&self, from: RelayId, to: RelayId, link: LinkId, capacity: Capacity) -> LinkOnTree {
+        let Capacity { up, down } = capacity;
+        let free = |from| self.ledger.free(Account::Link(link, from));
+        LinkOnTree {
+            link,
+            relay: to,
+            delay_us: self.links.get(&link).map_or(0, |link| link.delay_us),
+            up,
+            down,
+            free_up: free(from),
+            free_down: free(to),
+            usable: self.is_usable(link),
+        }
     }
 }

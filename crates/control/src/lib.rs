@@ -15,13 +15,16 @@ mod admission;
 mod agent;
 mod audit;
 mod codec;
+mod comtree;
 mod controller;
 mod damping;
 mod delay;
 mod error;
 mod explain;
+mod hops;
 mod ledger;
 mod measuring;
+mod mesh;
 mod model;
 mod moves;
 mod name;
@@ -54,7 +57,8 @@ pub use ledger::{Account, Lack};
 pub use measuring::Ignored;
 pub use model::{
     Channel, ComtreeRecord, Core, Counters, Downlink, Key, Link, LinkId, MOST_LINKS, Member,
-    MemberState, Mode, Origin, Owner, Relay, RelayId, RelayState, TreeAsk, TreeHop, World, WorldId,
+    MemberState, Mode, Origin, Owner, PeerLink, Relay, RelayId, RelayState, TreeAsk, TreeHop,
+    World, WorldId,
 };
 pub use name::{MAX_NAME, Name, NameError};
 pub use op::Event;

@@ -4,8 +4,9 @@
 //! worked out anew when they are read, so that there is none that belongs to nobody.
 
 use crate::codec::{CodecError, Coded, Reader, coded, coded_enum};
+pub use crate::comtree::{ComtreeRecord, PeerLink, TreeAsk, TreeHop};
 use crate::name::Name;
-use canopy_plan::{Limits, Method, Rate};
+use canopy_plan::{Limits, Rate};
 use canopy_wire::{Address, Comtree, PORTABLE_SITES, Time};
 use core::net::SocketAddr;
 
@@ -144,6 +145,9 @@ pub enum Core {
     CenterAndNeighbours,
     /// All.
     All,
+    /// Relays of the tree each of which has a link with every other: they hear each other directly
+    /// (federated games §3.1).
+    Mesh,
 }
 
 /// A named family of groups.
@@ -180,48 +184,6 @@ pub struct World {
     pub core: Core,
     /// Whether it is being deleted: nobody enters, and who is in leaves.
     pub closing: bool,
-}
-
-/// How a relay hangs on its comtree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TreeHop {
-    /// The relay.
-    pub relay: RelayId,
-    /// The relay above, and the link that leads there; nothing at the root.
-    pub above: Option<(RelayId, LinkId)>,
-}
-
-/// Which tree is looked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TreeAsk {
-    /// Its root; without one, the best is found.
-    pub root: Option<RelayId>,
-    /// How it is chosen.
-    pub method: Method,
-    /// For [`Method::Stretch`]: how far a relay may be from the root, in hundredths of the direct way.
-    pub stretch: u16,
-}
-
-impl Default for TreeAsk {
-    /// The least costly.
-    fn default() -> TreeAsk {
-        TreeAsk { root: None, method: Method::Best, stretch: 120 }
-    }
-}
-
-/// A comtree of a world, with its tree over the links.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ComtreeRecord {
-    /// Its number on the wire.
-    pub id: Comtree,
-    /// Its world.
-    pub world: WorldId,
-    /// The tree, each relay after the one above it; nothing while it has no members.
-    pub tree: Vec<TreeHop>,
-    /// Its relays' standby parents, in the place of the relay above.
-    pub standbys: Vec<TreeHop>,
-    /// The tree that an operator has asked for.
-    pub asked: TreeAsk,
 }
 
 /// Where a membership stands.
@@ -293,16 +255,12 @@ coded! {
     Relay { id, name, key, native, uplink, places, state }
     Channel { name, first, groups }
     World { id, name, comtrees, channels, levels, mode, downlink, default, core, closing }
-    TreeHop { relay, above }
-    TreeAsk { root, method, stretch }
-    ComtreeRecord { id, world, tree, standbys, asked }
     Counters { relay, link, world, comtree }
 }
 coded_enum!(Origin { Given = 0, Unmeasured = 1, Kept = 2, Joins = 3, Spare = 4, Shortens = 5 });
 coded_enum!(RelayState { Joining = 0, Up = 1, Draining = 2, Gone = 3 });
-coded_enum!(Method { Spt = 0, Mst = 1, Stretch = 2, Hybrid = 3, Best = 4 });
 coded_enum!(Downlink { Member = 0, Group = 1, None = 2 });
-coded_enum!(Core { Center = 0, CenterAndNeighbours = 1, All = 2 });
+coded_enum!(Core { Center = 0, CenterAndNeighbours = 1, All = 2, Mesh = 3 });
 coded_enum!(MemberState { Held = 0, Leaving = 1, Resting = 2, Moving = 3 });
 
 impl Coded for Link {

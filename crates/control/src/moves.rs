@@ -24,7 +24,7 @@
 //! reserved all the time.
 
 use crate::ledger::Lack;
-use crate::model::{LinkId, RelayId, TreeHop};
+use crate::model::{Core, LinkId, RelayId, TreeHop};
 use crate::op::{Effect, Event, Op};
 use crate::running::{Move, Picture, Running};
 use crate::shape::{Load, Shape};
@@ -78,7 +78,20 @@ impl State {
         if running.moving.is_some() {
             return Err("it is on its way to another tree".to_owned());
         }
+        self.check_movable(running)?;
         Way::between(old, target, &world.core)
+    }
+
+    /// Says why a comtree cannot be moved at all: no steps are known that lose nothing from one mesh to
+    /// another.
+    pub(crate) fn check_movable(&self, running: &Running) -> Result<(), String> {
+        match self.worlds.get(&running.world).map(|world| &world.core) {
+            Some(Core::Mesh) => {
+                Err("its core is a mesh, which is not moved; give its world another core first"
+                    .to_owned())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A relay says that its next parent is the way to the core; or that the parent which was a core

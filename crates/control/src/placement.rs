@@ -2,6 +2,7 @@
 
 use crate::error::Refusal;
 use crate::ledger::{Account, Flow, Lack};
+use crate::mesh::Spare;
 use crate::model::{LinkId, RelayId, TreeHop, WorldId};
 use crate::op::{Effect, Op};
 use crate::running::{Picture, Running};
@@ -114,7 +115,7 @@ impl State {
         }
         let why = format!("{} has members again", self.relay_name(relay));
         let loaded = |at: RelayId, before: Load| if at == relay { load } else { before };
-        self.reshape(op, comtree, self.hops_of(comtree), loaded, why)
+        self.reshape(op, comtree, &self.hops_of(comtree), loaded, Spare::Newcomers, why)
     }
 
     /// Grows a tree to a relay that is not on it, by the shortest way over links that have room.
@@ -134,7 +135,7 @@ impl State {
             let why = || format!("it grew to {}", self.relay_name(relay));
             let why = why();
             let loaded = |at: RelayId, before: Load| if at == relay { load } else { before };
-            match self.reshape(op, comtree, hops, loaded, why) {
+            match self.reshape(op, comtree, &hops, loaded, Spare::Newcomers, why) {
                 Ok(()) => return Ok(()),
                 Err(lack) => {
                     // A link of the way may be avoided, what is short elsewhere may not.
@@ -218,20 +219,19 @@ impl State {
         &mut self,
         op: &mut Op,
         comtree: Comtree,
-        hops: Vec<TreeHop>,
+        hops: &[TreeHop],
         load: impl Fn(RelayId, Load) -> Load,
+        spare: Spare,
         why: String,
     ) -> Result<(), Lack> {
-        let Some(running) = self.comtrees.get_mut(&comtree) else { return Ok(()) };
-        let Some(world) = self.worlds.get(&running.world) else { return Ok(()) };
-        let old = &running.shape;
-        let of = |relay: RelayId| {
-            load(relay, old.as_ref().map_or_else(Load::default, |shape| shape.load(relay)))
-        };
-        let new = if hops.is_empty() { None } else { Shape::new(hops, &world.core, of).ok() };
-        let given = running.flows().into_iter().map(Flow::inverse);
-        let taken = new.iter().flat_map(Shape::flows);
-        self.ledger.book(&given.chain(taken).collect::<Vec<_>>())?;
+        let new = self.fit(comtree, hops, load, spare)?;
+        self.take(op, comtree, new, why);
+        Ok(())
+    }
+
+    /// Gives a comtree a shape that is booked.
+    pub(crate) fn take(&mut self, op: &mut Op, comtree: Comtree, new: Option<Shape>, why: String) {
+        let Some(running) = self.comtrees.get_mut(&comtree) else { return };
         let (before, step) = (running.picture(), running.step());
         let old = core::mem::replace(&mut running.shape, new);
         running.moving = None;
@@ -241,7 +241,6 @@ impl State {
         self.renew_standbys(comtree);
         self.save_comtree(op, comtree);
         self.reshape_effects(op, comtree, before, step, is_detour);
-        Ok(())
     }
 
     /// Leaves out relays at the ends of the tree that have no members.
@@ -250,7 +249,7 @@ impl State {
         if let Some(hops) = shape.filter(|shape| shape.has_idle_end()).map(Shape::pruned) {
             let why = "it shrank to the relays that have members".to_owned();
             // A core that moves may need more than is free; then the tree stays as it is.
-            _ = self.reshape(op, comtree, hops, |_, load| load, why);
+            _ = self.reshape(op, comtree, &hops, |_, load| load, Spare::Newcomers, why);
         }
     }
 
@@ -288,6 +287,14 @@ impl State {
         let goes = |(relay, branches): (&RelayId, &Vec<Branch>)| {
             branches.iter().any(|branch| !stays(*relay, branch))
         };
+        let is_well = |branch: &Branch| self.is_usable(branch.link);
+        let leaves_mesh = |(relay, branches): (&RelayId, &Vec<Branch>)| {
+            branches.iter().any(|of| of.role == Role::CorePeer && !stays(*relay, of))
+        };
+        // What is on its way yet may have to come in the place of what goes, if nothing has failed.
+        if before.values().flatten().all(is_well) && before.iter().any(leaves_mesh) {
+            op.effects.push(Effect::Barrier(comtree));
+        }
         if before.iter().any(goes) {
             for (relay, branches) in &mut before {
                 let had = branches.len();
@@ -299,6 +306,7 @@ impl State {
             }
             op.effects.push(Effect::Barrier(comtree));
         }
+        self.turn_before_peers(op, comtree, &mut before, &after);
         let relays: BTreeSet<RelayId> = before.keys().chain(after.keys()).copied().collect();
         for relay in relays {
             if before.get(&relay) != after.get(&relay) {
@@ -307,6 +315,53 @@ impl State {
             }
         }
     }
+
+    /// Where branches turn into such of a meshed core, or out of it, and links of the mesh are new, those
+    /// come after the turn: a relay that passes on what came from its parent, and one that takes the same
+    /// relay for its core peer, would let an update go both ways round.
+    fn turn_before_peers(
+        &self,
+        op: &mut Op,
+        comtree: Comtree,
+        before: &mut Picture,
+        after: &Picture,
+    ) {
+        let Some(turned) = without_new_peers(before, after) else { return };
+        for (relay, branches) in &turned {
+            if before.get(relay) != Some(branches) {
+                let item = self.comtree_base(comtree, *relay, branches.clone());
+                op.effects.push(Effect::Comtree(comtree, *relay, item));
+            }
+        }
+        op.effects.push(Effect::Barrier(comtree));
+        before.extend(turned);
+    }
+}
+
+/// What relays have of a picture before core peers get new branches to each other: others change their roles
+/// first. Nothing if none does.
+fn without_new_peers(before: &Picture, after: &Picture) -> Option<Picture> {
+    let had = |relay: &RelayId, link: LinkId| {
+        before.get(relay).into_iter().flatten().find(move |branch| branch.link == link)
+    };
+    let turns = |(relay, branches): (&RelayId, &Vec<Branch>)| {
+        let is_other = |of: &Branch| had(relay, of.link).is_some_and(|had| had.role != of.role);
+        branches.iter().any(is_other)
+    };
+    let is_new = |relay: &RelayId, branch: &Branch| {
+        branch.role == Role::CorePeer && had(relay, branch.link).is_none()
+    };
+    let has_new = |(relay, branches): (&RelayId, &Vec<Branch>)| {
+        branches.iter().any(|branch| is_new(relay, branch))
+    };
+    if !after.iter().any(turns) || !after.iter().any(has_new) {
+        return None;
+    }
+    let without = |(relay, branches): (&RelayId, &Vec<Branch>)| {
+        let left = branches.iter().filter(|branch| !is_new(relay, branch)).copied().collect();
+        (*relay, left)
+    };
+    Some(after.iter().filter(|(relay, _)| before.contains_key(relay)).map(without).collect())
 }
 
 /// Whether a standby branch leads up or down as before.

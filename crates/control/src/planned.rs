@@ -130,6 +130,7 @@ impl State {
         if let Some(why) = &running.broken {
             return Err(format!("its tree is not whole: {why}"));
         }
+        self.check_movable(running)?;
         self.choose_tree(comtree, Aim::Best, Some(ask))
     }
 

@@ -2,6 +2,7 @@
 
 use crate::error::Refusal;
 use crate::ledger::{Account, Flow, Lack};
+use crate::mesh::Spare;
 use crate::model::{
     Key, Link, LinkId, MOST_LINKS, Origin, Relay, RelayId, RelayState, TreeAsk, TreeHop,
 };
@@ -221,8 +222,11 @@ impl State {
             return;
         }
         let Err(why) = self.take_other_tree(op, comtree, reason) else { return };
-        // Whoever can be joined is, though others cannot.
-        if let Some(hops) = detoured {
+        // Whoever can be joined is, though others cannot. Relays of a mesh may have lost each other, and no
+        // parent.
+        let is_meshed = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
+        let is_meshed = is_meshed.is_some_and(|shape| !shape.mesh().is_empty());
+        if let Some(hops) = detoured.or_else(|| is_meshed.then(|| self.hops_of(comtree))) {
             _ = self.take_tree(op, comtree, hops, reason);
         }
         if let Some(running) = self.comtrees.get_mut(&comtree)
@@ -265,7 +269,7 @@ impl State {
         hops: Vec<TreeHop>,
         reason: &str,
     ) -> Result<(), Lack> {
-        self.reshape(op, comtree, hops, |_, load| load, reason.to_owned())?;
+        self.reshape(op, comtree, &hops, |_, load| load, Spare::Anybody, reason.to_owned())?;
         op.tell(Event::Reshaped { comtree, why: reason.to_owned() });
         Ok(())
     }

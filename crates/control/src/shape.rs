@@ -2,8 +2,10 @@
 //!
 //! `plan` provisions; this says which of its nodes is which relay.
 
+mod meshed;
+
 use crate::ledger::Flow;
-use crate::model::{Core, LinkId, RelayId, TreeHop};
+use crate::model::{Core, LinkId, PeerLink, RelayId, TreeHop};
 use crate::signal::{Branch, Role};
 use canopy_plan::{Capacity, CoreRule, Limits, Provisioning, Tree};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,15 +24,19 @@ pub(crate) struct Shape {
     reserved: Vec<Capacity>,
     /// By node: how many members.
     members: Vec<u32>,
+    /// The links of a meshed core, one for each two relays.
+    mesh: Vec<PeerLink>,
 }
 
 /// A relay's members on a comtree: how many, and the sums of their limits.
 pub(crate) type Load = (u32, Limits);
 
 impl Core {
+    /// The rule for the core of a tree.
     pub(crate) fn rule(&self) -> CoreRule {
         match self {
-            Core::Center => CoreRule::Center,
+            // A mesh is formed of what a tree has besides: see `mesh`.
+            Core::Center | Core::Mesh => CoreRule::Center,
             Core::CenterAndNeighbours => CoreRule::CenterAndNeighbours,
             Core::All => CoreRule::All,
         }
@@ -89,7 +95,8 @@ impl Shape {
         let provisioning = Provisioning::new(tree, limits, is_core.clone());
         let reserved = (0..hops.len()).map(|node| provisioning.capacity(node)).collect();
         let members = loads.iter().map(|(members, _)| *members).collect();
-        Ok(Shape { hops, above, nodes, core: is_core, provisioning, reserved, members })
+        let mesh = Vec::new();
+        Ok(Shape { hops, above, nodes, core: is_core, provisioning, reserved, members, mesh })
     }
 
     /// The tree as it is stored.
@@ -118,9 +125,10 @@ impl Shape {
         self.hops.iter().map(|hop| hop.relay)
     }
 
-    /// The links of the tree.
+    /// The links of the tree, and of its mesh.
     pub(crate) fn links(&self) -> impl Iterator<Item = LinkId> + '_ {
-        self.hops.iter().filter_map(|hop| hop.above.map(|(_, link)| link))
+        let tree = self.hops.iter().filter_map(|hop| hop.above.map(|(_, link)| link));
+        tree.chain(self.chords().map(|(peers, _)| peers.link))
     }
 
     pub(crate) fn has(&self, relay: RelayId) -> bool {
@@ -157,6 +165,11 @@ impl Shape {
                 flows.push(Flow::Over(link, above, hop.relay, down));
             }
         }
+        for (PeerLink { ends, link }, nodes) in self.chords() {
+            for (from, to, node) in [(ends[0], ends[1], nodes[0]), (ends[1], ends[0], nodes[1])] {
+                flows.push(Flow::Over(*link, from, to, self.provisioning.sent_into_mesh(node)));
+            }
+        }
         flows
     }
 
@@ -172,14 +185,16 @@ impl Shape {
         ];
         self.members[node] = load.0;
         let mut relays = Vec::new();
-        for changed in self.provisioning.set_limits(node, limits).to_vec() {
-            let now = self.provisioning.capacity(changed);
+        for changed in self.set_limits(node, limits, &mut flows, &mut relays) {
+            let now = self.capacity(changed);
             let was = std::mem::replace(&mut self.reserved[changed], now);
             let TreeHop { relay: below, above: Some((above, link)) } = self.hops[changed] else {
                 continue;
             };
             // One end sends so much more, and the other takes it.
-            relays.extend([below, above]);
+            if now != was {
+                relays.extend([below, above]);
+            }
             if now.up != was.up {
                 flows.push(Flow::Over(link, below, above, now.up - was.up));
             }
@@ -198,23 +213,30 @@ impl Shape {
         if self.all_members() == 0 {
             return Vec::new();
         }
-        let Ok(tree) = Tree::from_parents(&self.above) else { return self.hops.clone() };
-        let keep: Vec<bool> = self.members.iter().map(|members| *members > 0).collect();
+        let hops = self.without_idle_root();
+        let node = |relay: RelayId| hops.iter().position(|hop| hop.relay == relay);
+        let above: Vec<Option<usize>> =
+            hops.iter().map(|hop| hop.above.and_then(|(above, _)| node(above))).collect();
+        let Ok(tree) = Tree::from_parents(&above) else { return hops };
+        let keep: Vec<bool> = hops.iter().map(|hop| self.load(hop.relay).0 > 0).collect();
         let pruned = tree.pruned(&keep);
         let hop = |node: &usize| {
-            let above = pruned.hop(*node).and(self.hops[*node].above);
-            TreeHop { relay: self.hops[*node].relay, above }
+            let above = pruned.hop(*node).and(hops[*node].above);
+            TreeHop { relay: hops[*node].relay, above }
         };
         pruned.order().iter().map(hop).collect()
     }
 
     /// Whether a relay could be left out.
     pub(crate) fn has_idle_end(&self) -> bool {
-        let mut neighbours = vec![0_u32; self.hops.len()];
+        // Whoever is in a mesh has all of it for one neighbour.
+        let is_meshed = |node: usize| !self.mesh.is_empty() && self.core[node];
+        let mut neighbours: Vec<u32> =
+            (0..self.hops.len()).map(|node| u32::from(is_meshed(node))).collect();
         for (node, above) in self.above.iter().enumerate() {
-            if let Some(above) = above {
+            if let Some(above) = above.filter(|_| !is_meshed(node)) {
                 neighbours[node] += 1;
-                neighbours[*above] += 1;
+                neighbours[above] += 1;
             }
         }
         neighbours
@@ -241,6 +263,10 @@ impl Shape {
                 branches.push(Branch { link, site: hop.relay.0, role, send: down, receive: up });
             }
         }
+        branches.extend(self.peers(relay).into_iter().map(|(peer, link, capacity)| {
+            let Capacity { up, down } = capacity;
+            Branch { link, site: peer.0, role: Role::CorePeer, send: up, receive: down }
+        }));
         branches.sort_by_key(|branch| branch.link);
         branches
     }
@@ -249,7 +275,7 @@ impl Shape {
     /// up.
     fn role(&self, node: usize, neighbour: usize) -> Role {
         if self.core[node] && self.core[neighbour] {
-            Role::Core
+            if self.mesh.is_empty() { Role::Core } else { Role::CorePeer }
         } else if self.above[node] == Some(neighbour) {
             Role::Parent
         } else {

@@ -5,13 +5,13 @@
 //! with a lower number. So does a parent. Whichever relays use their standby parents, and whatever has
 //! failed, ways up lead to ever lower ranks: they never form a circle, and relays need not agree.
 
+use crate::hops::breadth_first;
 use crate::ledger::Account;
 use crate::model::{LinkId, RelayId, TreeHop};
 use crate::op::Op;
 use crate::running::Standbys;
 use crate::shape::Shape;
 use crate::state::State;
-use crate::steps::breadth_first;
 use canopy_wire::Comtree;
 use std::collections::BTreeMap;
 

@@ -7,8 +7,8 @@ use crate::delay::Delays;
 use crate::error::{LoadError, Refusal};
 use crate::ledger::{Account, Flow, Lack, Ledger};
 use crate::model::{
-    ComtreeRecord, Counters, Link, LinkId, Member, MemberState, Owner, Relay, RelayId, RelayState,
-    TreeAsk, TreeHop, World, WorldId,
+    ComtreeRecord, Core, Counters, Link, LinkId, Member, MemberState, Owner, Relay, RelayId,
+    RelayState, TreeAsk, TreeHop, World, WorldId,
 };
 use crate::name::Name;
 use crate::op::{Effect, Op};
@@ -106,7 +106,7 @@ impl State {
         let loads = state.loads();
         let mut comtrees = Vec::new();
         each(storage, Table::Comtrees, |record: ComtreeRecord| comtrees.push(record))?;
-        for ComtreeRecord { id, world, tree, standbys, asked } in comtrees {
+        for ComtreeRecord { id, world, tree, standbys, asked, mesh } in comtrees {
             let Some(of) = state.worlds.get(&world) else {
                 return Err(LoadError::Contradiction(format!("comtree {} has no world", id.0)));
             };
@@ -117,7 +117,11 @@ impl State {
                 continue;
             }
             let load = |relay| loads.get(&(world, relay)).copied().unwrap_or_default();
-            let shape = Shape::new(tree, &of.core, load).map_err(LoadError::Contradiction)?;
+            let shape = match of.core {
+                Core::Mesh => Shape::meshed(tree, mesh, load),
+                _ => Shape::new(tree, &of.core, load),
+            };
+            let shape = shape.map_err(LoadError::Contradiction)?;
             state.ledger.enter(&shape.flows());
             if let Some(running) = state.comtrees.get_mut(&id) {
                 running.shape = Some(shape);
@@ -249,7 +253,8 @@ impl State {
         };
         let standbys = running.standbys.iter().map(standby).collect();
         let (world, asked) = (running.world, running.asked);
-        let record = ComtreeRecord { id, world, tree, standbys, asked };
+        let mesh = running.shape.as_ref().map_or_else(Vec::new, |shape| shape.mesh().to_vec());
+        let record = ComtreeRecord { id, world, tree, standbys, asked, mesh };
         op.write(Table::Comtrees, number(id.0), Some(&record));
     }
 

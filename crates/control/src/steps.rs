@@ -5,6 +5,7 @@
 //! the old root leaves it. Then parents are swapped, the root walks on to where it is to be, and the
 //! core grows to what the rule says.
 
+use crate::hops::{breadth_first, rooted_at};
 use crate::model::{Core, LinkId, RelayId, TreeHop};
 use crate::shape::Shape;
 use crate::signal::{Branch, Role};
@@ -275,29 +276,4 @@ fn keeps_core(before: &Shape, after: &Shape) -> bool {
 /// Whether two trees are the same, in whatever order.
 pub(crate) fn same_tree(one: &[TreeHop], other: &[TreeHop]) -> bool {
     one.len() == other.len() && one.iter().all(|hop| other.contains(hop))
-}
-
-/// The hops of a tree, those nearer to the root first.
-pub(crate) fn breadth_first(hops: &[TreeHop]) -> Vec<TreeHop> {
-    let mut order: Vec<TreeHop> = hops.iter().copied().filter(|hop| hop.above.is_none()).collect();
-    let mut next = 0;
-    while let Some(above) = order.get(next).map(|hop| hop.relay) {
-        let is_below = |hop: &&TreeHop| hop.above.is_some_and(|(of, _)| of == above);
-        order.extend(hops.iter().filter(is_below));
-        next += 1;
-    }
-    order
-}
-
-/// The same links as a tree with another root.
-fn rooted_at(hops: &[TreeHop], root: RelayId) -> Vec<TreeHop> {
-    let mut hops = hops.to_vec();
-    let (mut relay, mut above) = (root, None);
-    while let Some(hop) = hops.iter_mut().find(|hop| hop.relay == relay) {
-        let before = core::mem::replace(&mut hop.above, above);
-        let Some((next, link)) = before else { break };
-        above = Some((relay, link));
-        relay = next;
-    }
-    breadth_first(&hops)
 }

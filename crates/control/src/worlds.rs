@@ -1,6 +1,7 @@
 //! Worlds come and go.
 
 use crate::error::Refusal;
+use crate::mesh::Spare;
 use crate::model::{Channel, Core, Downlink, Mode, World, WorldId};
 use crate::name::Name;
 use crate::op::{Effect, Event, Op};
@@ -154,7 +155,8 @@ impl State {
         let broken = running.broken.clone();
         let why = "its core was changed".to_owned();
         let hops = self.hops_of(comtree);
-        self.reshape(op, comtree, hops, |_, load| load, why).map_err(|lack| self.refusal(lack))?;
+        self.reshape(op, comtree, &hops, |_, load| load, Spare::Nobody, why)
+            .map_err(|lack| self.refusal(lack))?;
         if let Some(running) = self.comtrees.get_mut(&comtree) {
             running.broken = broken;
         }

@@ -185,7 +185,8 @@ fn comtrees(items: &Items) -> impl Iterator<Item = (Comtree, &[Branch])> {
 fn ways_up(branches: &[Branch]) -> Option<WaysUp> {
     let with = |role| branches.iter().find(|of| of.role == role).map(|of| of.link);
     // Who has a next parent, or is in the core, is on its way elsewhere.
-    let is_settled = with(Role::NextParent).is_none() && with(Role::Core).is_none();
+    let elsewhere = [Role::NextParent, Role::Core, Role::CorePeer];
+    let is_settled = elsewhere.into_iter().all(|role| with(role).is_none());
     let standby = with(Role::StandbyParent).filter(|_| is_settled)?;
     Some(WaysUp { parent: with(Role::Parent), standby })
 }

@@ -113,6 +113,7 @@ fn add_branch(net: &mut Net, id: BranchId, branch: &Branch, capacity: Rate) {
         Role::StandbyChild => BranchRole::Standby,
         Role::Parent => BranchRole::Parent,
         Role::Core => BranchRole::Core,
+        Role::CorePeer => BranchRole::CorePeer,
         Role::Child => BranchRole::Child,
         Role::NextParent => BranchRole::NextParent,
     };

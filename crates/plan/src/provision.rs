@@ -166,6 +166,17 @@ impl Provisioning {
         self.capacities[node]
     }
 
+    /// What a node of a meshed core sends to each other node of it (federated games §3.1): all that is
+    /// sent on its side, which is at it and behind those of its links that do not lead to the core.
+    ///
+    /// The root must be in the core, and all of the rest of the core beside it. What the link between two
+    /// such nodes needs is this of each of them, and not [`Provisioning::capacity`].
+    pub fn sent_into_mesh(&self, node: usize) -> Rate {
+        let behind = |child: &usize| self.below[*child].limits.send;
+        let core = self.core_children[node].iter().map(behind);
+        core.fold(self.below[node].limits.send, |all, of| all - of)
+    }
+
     /// The limits in force at a node.
     pub fn limits(&self, node: usize) -> Limits {
         self.limits[node]
@@ -283,6 +294,20 @@ mod tests {
         assert_eq!(bits(&with_core)[2], (2.0, 2.0));
         let without = provision(&tree, &limits, &[false; 5]);
         assert_eq!(bits(&without)[2], (0.0, 2.0));
+    }
+
+    #[test]
+    fn a_node_of_a_mesh_sends_what_is_on_its_side() {
+        let (tree, limits) = example();
+        // 2 is in a mesh with the root: 1 is on the root's side, and 3 and 4 are on the other.
+        let core = vec![true, false, true, false, false];
+        let mut provisioning = Provisioning::new(tree, limits, core);
+        let sent = |of: &Provisioning| [0, 2].map(|node| of.sent_into_mesh(node).bits);
+        assert_eq!(sent(&provisioning), [2.0, 2.0]);
+        provisioning.set_limits(4, Limits::bits(5.0, 3.0));
+        assert_eq!(sent(&provisioning), [2.0, 7.0]);
+        provisioning.set_limits(1, Limits::default());
+        assert_eq!(sent(&provisioning), [1.0, 7.0]);
     }
 
     #[test]

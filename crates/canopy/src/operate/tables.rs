@@ -1,7 +1,8 @@
 //! Worlds as tables. Writing to a String cannot fail.
 
 use canopy_api::{
-    ChannelView, ComtreeView, HopView, MemberView, MovePlanView, PlannedHop, WorldView,
+    ChannelView, ComtreeView, HopView, LinkShare, MemberView, MovePlanView, PeerView, PlannedHop,
+    WorldView,
 };
 use std::fmt::Write;
 
@@ -71,20 +72,20 @@ pub(super) fn tree(text: &mut String, comtree: &ComtreeView, why: bool) {
         let _ = writeln!(text, "{head:>10}  - it has no members");
     }
     for hop in &comtree.tree {
-        let HopView { relay, members, core, above, link, reserved } = hop;
+        let HopView { relay, members, core, above, link, reserved, peers, outside } = hop;
         let (above, core) = (above.as_deref().unwrap_or("-"), if *core { "yes" } else { "no" });
         let link = link.map_or("-".to_owned(), |link| link.to_string());
         let _ =
             write!(text, "{head:>10}  {relay:<16} {members:>8} {core:<5} {above:<16} {link:>6}");
-        if let Some(share) = reserved {
-            let delay = f64::from(share.delay_us) / 1e3;
-            let [up, down] = [share.up_bits, share.down_bits].map(|bits| bits as f64 / 1e6);
-            let free = [share.free_up_bits, share.free_down_bits].map(|bits| bits as f64 / 1e6);
-            let [free_up, free_down] = free;
-            let _ = write!(
-                text,
-                " {delay:>9.3} {up:>10.3} {down:>12.3} {free_up:>9.3} {free_down:>9.3}"
-            );
+        if let Some(of) = reserved {
+            share(text, of);
+        }
+        for PeerView { relay, link, reserved } in peers {
+            let _ = write!(text, "\n{:>43}  {relay:<16} {link:>6}", "peer");
+            share(text, reserved);
+        }
+        if let Some(outside) = outside {
+            let _ = write!(text, "\n{:>10}  {relay} is not in the core: {outside}", "");
         }
         text.push('\n');
         head.clear();
@@ -96,6 +97,13 @@ pub(super) fn tree(text: &mut String, comtree: &ComtreeView, why: bool) {
     if let Some(broken) = &comtree.broken {
         let _ = writeln!(text, "{:>10}  broken: {broken}", "");
     }
+}
+
+fn share(text: &mut String, share: &LinkShare) {
+    let delay = f64::from(share.delay_us) / 1e3;
+    let rates = [share.up_bits, share.down_bits, share.free_up_bits, share.free_down_bits];
+    let [up, down, free_up, free_down] = rates.map(|bits| bits as f64 / 1e6);
+    let _ = write!(text, " {delay:>9.3} {up:>10.3} {down:>12.3} {free_up:>9.3} {free_down:>9.3}");
 }
 
 /// What moves of comtrees would do.
@@ -157,6 +165,8 @@ mod tests {
                 free_up_bits: 9_000_000,
                 free_down_bits: 8_000_000,
             }),
+            peers: Vec::new(),
+            outside: None,
         };
         WorldView {
             name: "lobby".to_owned(),

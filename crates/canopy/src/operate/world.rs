@@ -73,7 +73,7 @@ struct CreateCommand {
     /// How updates to participants are protected: 'member', 'group' or 'none'
     #[arg(long, value_name = "HOW", default_value = "member", value_parser = word::<Protection>)]
     downlink: Protection,
-    /// Which relays are its core: 'center', 'center-and-neighbours' or 'all'
+    /// Which relays are its core: 'center', 'center-and-neighbours', 'all' or 'mesh'
     #[arg(long, value_name = "RULE", default_value = "center", value_parser = word::<CoreRule>)]
     core: CoreRule,
     /// Bits a second that a member may send that asks for nothing itself
@@ -113,7 +113,7 @@ struct SetCommand {
     /// How updates are protected: 'member', 'group' or 'none'; only while it has no members
     #[arg(long, value_name = "HOW", value_parser = word::<Protection>)]
     downlink: Option<Protection>,
-    /// Which relays are its core: 'center', 'center-and-neighbours' or 'all'
+    /// Which relays are its core: 'center', 'center-and-neighbours', 'all' or 'mesh'
     #[arg(long, value_name = "RULE", value_parser = word::<CoreRule>)]
     core: Option<CoreRule>,
     /// Bits a second that a member may send that asks for nothing itself

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-struct Cluster {
+pub(crate) struct Cluster {
     folder: tempfile::TempDir,
     controller: Option<Server>,
     listen: SocketAddr,
@@ -24,7 +24,7 @@ impl Cluster {
         Cluster::start_in(tempfile::tempdir().unwrap(), &[])
     }
 
-    fn start_in(folder: tempfile::TempDir, more: &[&str]) -> Cluster {
+    pub(crate) fn start_in(folder: tempfile::TempDir, more: &[&str]) -> Cluster {
         let controller = start_controller_with(folder.path(), "127.0.0.1:0", more);
         let key = controller.ready["key"].as_str().unwrap().to_owned();
         let listen = controller.address("listen");
@@ -35,14 +35,14 @@ impl Cluster {
         self.folder.path().join(name).to_str().unwrap().to_owned()
     }
 
-    fn relay(&self, name: &str) -> Server {
+    pub(crate) fn relay(&self, name: &str) -> Server {
         let (key, controller) = (self.path(&format!("{name}.key")), self.listen.to_string());
         let flags = ["--threads", "1", "--key", &key, "--name", name, "--controller", &controller];
         Server::relay(&[&flags[..], &["--controller-key", &self.key]].concat())
     }
 
     /// What the API answers, whose status is to be 2xx.
-    fn ask(&self, method: &str, path: &str, body: &Value) -> Value {
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &Value) -> Value {
         let (status, answer) = self.try_ask(method, path, body);
         assert!((200..300).contains(&status), "{method} {path}: {status} {answer}");
         answer
@@ -96,7 +96,7 @@ impl Cluster {
     }
 
     /// Waits until the relays are in these states, in the order of their names.
-    fn until_relays_are(&self, wanted: &[&str]) {
+    pub(crate) fn until_relays_are(&self, wanted: &[&str]) {
         let began = Instant::now();
         loop {
             let told = self.ask("GET", "/v1/relays", &Value::Null);
@@ -112,7 +112,7 @@ impl Cluster {
     }
 
     /// A member of the world w that is nearest to a relay.
-    fn member(&self, subject: &str, relay: &str) -> Member {
+    pub(crate) fn member(&self, subject: &str, relay: &str) -> Member {
         let file = self.folder.path().join(format!("{subject}.client"));
         let made = run(&["token", "client-key", "--out", file.to_str().unwrap()]);
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
@@ -145,12 +145,13 @@ fn start_controller(folder: &Path, listen: &str) -> Server {
 
 fn start_controller_with(folder: &Path, listen: &str, more: &[&str]) -> Server {
     let dir = folder.to_str().unwrap();
-    let at = ["--listen", listen, "--api", "127.0.0.1:0", "--degree", "2"];
-    Server::start(&[&["controller", "--dir", dir, "--json"][..], &at, more].concat())
+    let at = ["--listen", listen, "--api", "127.0.0.1:0"];
+    let degree: &[&str] = if more.contains(&"--degree") { &[] } else { &["--degree", "2"] };
+    Server::start(&[&["controller", "--dir", dir, "--json"][..], &at, degree, more].concat())
 }
 
 /// A participant with its token.
-struct Member {
+pub(crate) struct Member {
     relay: String,
     comtree: String,
     token: String,
@@ -158,13 +159,13 @@ struct Member {
 }
 
 impl Member {
-    fn flags(&self) -> [&str; 8] {
+    pub(crate) fn flags(&self) -> [&str; 8] {
         let file = self.file.to_str().unwrap();
         let [relay, comtree, token] = [&self.relay, &self.comtree, &self.token];
         ["--relay", relay, "--comtree", comtree, "--token", token, "--client-key", file]
     }
 
-    fn listen(&self, group: &str) -> Listener {
+    pub(crate) fn listen(&self, group: &str) -> Listener {
         let mut command = canopy(&[&["sub", group][..], &self.flags()].concat());
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
@@ -181,9 +182,9 @@ impl Member {
     }
 }
 
-struct Listener {
+pub(crate) struct Listener {
     process: Child,
-    told: Receiver<String>,
+    pub(crate) told: Receiver<String>,
 }
 
 impl Listener {

@@ -8,6 +8,7 @@ mod demo;
 mod groupcast;
 mod hosts;
 mod lab;
+mod meshed;
 mod net;
 mod paths;
 mod plan;

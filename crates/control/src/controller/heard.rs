@@ -208,6 +208,7 @@ impl Controller {
         }
         let mut op = Op::default();
         if has_changed || now >= self.next_moves {
+            self.state.heal_meshes(&mut op);
             self.state.review_standbys(&mut op);
         }
         self.state.review_moves(&mut op, now);

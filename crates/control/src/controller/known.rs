@@ -7,7 +7,9 @@ use crate::error::Refusal;
 use crate::explain::Explanation;
 use crate::ledger::Account;
 use crate::measuring::Ignored;
-use crate::model::{Link, LinkId, Member, Owner, Relay, RelayId, TreeHop, World, WorldId};
+use crate::model::{
+    Link, LinkId, Member, Owner, PeerLink, Relay, RelayId, TreeHop, World, WorldId,
+};
 use crate::name::Name;
 use crate::rollouts::Rollout;
 use crate::running::Running;
@@ -133,6 +135,12 @@ impl Controller {
     pub fn trees_on_the_way(&self, comtree: Comtree) -> Vec<(Vec<TreeHop>, BTreeSet<RelayId>)> {
         let shapes = self.state.comtrees.get(&comtree).into_iter().flat_map(Running::shapes);
         shapes.map(|shape| (shape.hops().to_vec(), shape.core())).collect()
+    }
+
+    /// The links of a comtree's meshed core, one for each two relays; nothing if its core is none.
+    pub fn mesh(&self, comtree: Comtree) -> Vec<PeerLink> {
+        let shape = self.state.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
+        shape.map_or_else(Vec::new, |shape| shape.mesh().to_vec())
     }
 
     /// Why a comtree has the tree that it has; and what it lacks, if it is broken.

@@ -89,6 +89,9 @@ pub enum Role {
     Parent,
     /// Both are in the core.
     Core,
+    /// Both are in a meshed core: neither passes on to others of it what came from one (federated games
+    /// §3.1).
+    CorePeer,
     /// Its way to the core leads here.
     Child,
     /// It is to be the parent in place of the one that there is, without loss; the relay says in its
@@ -236,7 +239,9 @@ coded! {
     Branch { link, site, role, send, receive }
     LinkReport { link, up, delay_us }
 }
-coded_enum!(Role { Parent = 0, Core = 1, Child = 2, NextParent = 3, StandbyParent = 4, StandbyChild = 5 });
+coded_enum!(Role {
+    Parent = 0, Core = 1, Child = 2, NextParent = 3, StandbyParent = 4, StandbyChild = 5, CorePeer = 6
+});
 
 impl Coded for (Comtree, LinkId) {
     fn put(&self, out: &mut Vec<u8>) {

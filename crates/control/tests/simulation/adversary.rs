@@ -10,7 +10,7 @@ use canopy_plan::{Capacity, CoreRule, Limits, Tree};
 use canopy_wire::Comtree;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What traffic loads, by the node below a link: up and down.
 struct Loads<'a> {
@@ -29,6 +29,10 @@ pub(crate) fn check(controller: &Controller, seed: u64) {
         for comtree in &world.comtrees {
             let hops = controller.tree(*comtree);
             let limits = limits(controller, *comtree, &hops);
+            if world.core == Core::Mesh {
+                crate::meshed::check(controller, *comtree, &limits, &mut rng);
+                continue;
+            }
             let reserved = capacities(&hops, &world.core, &limits);
             for _ in 0..8 {
                 let mut loads = Loads::new(&hops, &world.core, &limits);
@@ -155,7 +159,7 @@ pub(crate) fn check_in_force(controller: &Controller, relays: &[SimRelay], comtr
         of.into_iter().find(|branch| branch.link == link).filter(|branch| match branch.role {
             Role::StandbyParent | Role::StandbyChild => false,
             Role::Parent => !has_succeeded,
-            Role::NextParent | Role::Core | Role::Child => true,
+            Role::NextParent | Role::Core | Role::CorePeer | Role::Child => true,
         })
     };
     // A tree is kept in order from the root, so that its parts are in order too.
@@ -172,10 +176,12 @@ pub(crate) fn check_in_force(controller: &Controller, relays: &[SimRelay], comtr
             None => parts.push(vec![TreeHop { above: None, ..*hop }]),
         }
     }
-    let mut with_members = 0;
+    // Each part, and whether it has members. Parts may be joined over other links.
+    let mut joined: Vec<(BTreeSet<RelayId>, bool)> = Vec::new();
     for hops in parts {
         let sums: Vec<Limits> = hops.iter().map(|hop| let_in(relays, comtree, hop.relay)).collect();
-        with_members += usize::from(sums.iter().any(|sum| *sum != Limits::default()));
+        let has_members = sums.iter().any(|sum| *sum != Limits::default());
+        joined.push((hops.iter().map(|hop| hop.relay).collect(), has_members));
         let received = capacities_by(&hops, &CoreRule::None, &sums);
         let sent = capacities_by(&hops, &CoreRule::All, &sums);
         for (node, hop) in hops.iter().enumerate() {
@@ -184,12 +190,37 @@ pub(crate) fn check_in_force(controller: &Controller, relays: &[SimRelay], comtr
             let down = (above, received[node].down, sent[node].down);
             for (from, received, sent) in [up, down] {
                 let Some(Branch { role, send, .. }) = on(from, link) else { continue };
+                if role == Role::CorePeer {
+                    continue;
+                }
                 let needed = if role == Role::Child { received } else { sent };
                 assert!(send.bits >= needed.bits, "{send:?} of {needed:?} on {link:?}");
             }
         }
     }
+    for ends in neighbours(relays, comtree) {
+        let (with, others): (Vec<_>, Vec<_>) =
+            joined.into_iter().partition(|(part, _)| ends.iter().any(|end| part.contains(end)));
+        let has_members = with.iter().any(|(_, has_members)| *has_members);
+        // A way may lead over a relay that is not on the controller's tree any more.
+        let part = with.into_iter().flat_map(|(part, _)| part).chain(ends).collect();
+        joined = others;
+        joined.push((part, has_members));
+    }
+    let with_members = joined.iter().filter(|(_, has_members)| *has_members).count();
     assert!(with_members <= 1, "whoever is let in is joined with all others");
+}
+
+/// Relays that both have a branch to each other, two and two; also such as the controller's tree has no
+/// more. Where a mesh is formed or left, ways lead over those until what is decided is in force.
+fn neighbours(relays: &[SimRelay], comtree: Comtree) -> Vec<[RelayId; 2]> {
+    let mut ends: BTreeMap<LinkId, Vec<RelayId>> = BTreeMap::new();
+    for relay in relays {
+        for branch in branches(relay, comtree).iter().filter(|of| !of.role.is_standby()) {
+            ends.entry(branch.link).or_default().push(relay.id);
+        }
+    }
+    ends.into_values().filter_map(|ends| ends.try_into().ok()).collect()
 }
 
 /// The links in force form no circle, in which an update would go round; whichever relays use their
@@ -204,6 +235,7 @@ pub(crate) fn check_no_circle(relays: &[SimRelay], comtree: Comtree) {
 
 fn check_no_circle_with(relays: &[SimRelay], comtree: Comtree, detours: impl Fn(usize) -> bool) {
     let mut ends: BTreeMap<LinkId, Vec<usize>> = BTreeMap::new();
+    let mut peers: BTreeMap<LinkId, usize> = BTreeMap::new();
     for (at, relay) in relays.iter().enumerate() {
         let branches = branches(relay, comtree);
         let has_standby = branches.iter().any(|of| of.role == Role::StandbyParent);
@@ -212,17 +244,23 @@ fn check_no_circle_with(relays: &[SimRelay], comtree: Comtree, detours: impl Fn(
             Role::StandbyParent => detours(at),
             // A next parent is not used before the parent is gone.
             Role::NextParent => false,
-            Role::Core | Role::Child | Role::StandbyChild => true,
+            Role::Core | Role::CorePeer | Role::Child | Role::StandbyChild => true,
         };
         for branch in branches.iter().filter(is_used) {
             ends.entry(branch.link).or_default().push(at);
+            *peers.entry(branch.link).or_default() += usize::from(branch.role == Role::CorePeer);
         }
     }
     let mut part: Vec<usize> = (0..relays.len()).collect();
-    for (link, ends) in ends {
+    // What came from a core peer goes to no other one, so among those circles are allowed.
+    let is_meshed = |link: &LinkId| peers.get(link) == Some(&2);
+    let (meshed, others): (Vec<_>, Vec<_>) =
+        ends.into_iter().partition(|(link, _)| is_meshed(link));
+    for (link, ends) in meshed.into_iter().chain(others) {
         let [from, to] = ends[..] else { continue };
         let (from, to) = (part[from], part[to]);
-        assert_ne!(from, to, "{link:?} closes a circle of comtree {}", comtree.0);
+        let is_closed = from == to && !is_meshed(&link);
+        assert!(!is_closed, "{link:?} closes a circle of comtree {}", comtree.0);
         part.iter_mut().filter(|of| **of == from).for_each(|of| *of = to);
     }
 }

@@ -7,6 +7,7 @@
 mod adversary;
 mod carry;
 mod ending;
+mod meshed;
 mod moving;
 mod operating;
 mod proposing;

@@ -12,6 +12,7 @@ impl Sim {
         let core = match self.up_to(6) {
             0 => Core::All,
             1 => Core::CenterAndNeighbours,
+            2 => Core::Mesh,
             _ => Core::Center,
         };
         let levels = self.one_in(2).then_some(1 + self.up_to(4) as u8);

@@ -12,7 +12,8 @@ pub(crate) fn capacities(hops: &[TreeHop], core: &Core, limits: &[Limits]) -> Ve
 /// The rule as `plan` has it.
 pub(crate) fn rule(core: &Core) -> CoreRule {
     match core {
-        Core::Center => CoreRule::Center,
+        // The links of a mesh are looked at by themselves.
+        Core::Center | Core::Mesh => CoreRule::Center,
         Core::CenterAndNeighbours => CoreRule::CenterAndNeighbours,
         Core::All => CoreRule::All,
     }

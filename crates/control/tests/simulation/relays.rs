@@ -79,7 +79,8 @@ fn check(side: &RelaySide, applying: &Applying, refuse: bool) -> Result<(), Stri
         (Some(Item::Comtree { branches, .. }), _) => {
             let count = |role| branches.iter().filter(|branch| branch.role == role).count();
             let (parents, nexts) = (count(Role::Parent), count(Role::NextParent));
-            let in_core = branches.iter().any(|branch| branch.role == Role::Core);
+            let is_core = |role| matches!(role, Role::Core | Role::CorePeer);
+            let in_core = branches.iter().any(|branch| is_core(branch.role));
             assert!(parents <= 1 && !(parents == 1 && in_core), "one parent, or in the core");
             assert!(nexts <= 1 && !(nexts == 1 && in_core), "one next parent, outside the core");
             if nexts == 1 && parents == 0 && !leaves_core(applying) {

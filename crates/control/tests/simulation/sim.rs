@@ -252,6 +252,7 @@ impl Sim {
         let core = match self.up_to(6) {
             0 => Core::All,
             1 => Core::CenterAndNeighbours,
+            2 => Core::Mesh,
             _ => Core::Center,
         };
         let new = NewWorld {

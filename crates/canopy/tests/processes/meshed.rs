@@ -1,0 +1,115 @@
+//! A controller that runs a world's core as a full mesh (federated games §3.1), over relays as processes.
+
+use crate::control_plane::{Cluster, Listener};
+use crate::support::canopy;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::process::{ChildStdin, Stdio};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(25);
+
+/// Somebody who publishes numbers, and what listeners have heard of them.
+struct Traffic {
+    input: ChildStdin,
+    sent: u32,
+    listeners: Vec<(Listener, Vec<u32>)>,
+}
+
+impl Traffic {
+    fn send(&mut self, times: u32) {
+        for _ in 0..times {
+            writeln!(self.input, "number {} ", self.sent).unwrap();
+            self.sent += 1;
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Takes what has come until each listener has the last number; then those from `first` on came to each
+    /// once, in order, and no number came twice.
+    fn check_from(&mut self, first: u32) {
+        let last = self.sent - 1;
+        for (listener, heard) in &mut self.listeners {
+            while heard.last() != Some(&last) {
+                let line = listener.told.recv_timeout(PATIENCE).unwrap();
+                let of = line.split("number ").nth(1).and_then(|rest| rest.split(' ').next());
+                heard.extend(of.and_then(|number| number.parse::<u32>().ok()));
+            }
+            let settled: Vec<u32> = heard.iter().copied().filter(|of| *of >= first).collect();
+            assert_eq!(settled, (first..=last).collect::<Vec<_>>(), "each once, in order");
+            assert!(heard.is_sorted_by(|one, next| one < next), "none twice: {heard:?}");
+        }
+    }
+}
+
+/// By relay of the world's tree: whether it is in the core.
+fn core(cluster: &Cluster) -> Vec<bool> {
+    let world = cluster.ask("GET", "/v1/worlds/w", &Value::Null);
+    let hops = world["comtrees"][0]["tree"].as_array().unwrap();
+    hops.iter().map(|hop| hop["core"] == true).collect()
+}
+
+fn until_in_core(cluster: &Cluster, relays: usize) {
+    let began = Instant::now();
+    while core(cluster).into_iter().filter(|is_in| *is_in).count() != relays {
+        assert!(began.elapsed() < PATIENCE, "the core has {:?}", core(cluster));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // Relays have it, too.
+    std::thread::sleep(Duration::from_secs(1));
+}
+
+#[test]
+fn a_meshed_core_delivers_each_update_once_with_all_its_links_and_without_one() {
+    let cluster = Cluster::start_in(tempfile::tempdir().unwrap(), &["--degree", "0"]);
+    let _relays = ["r1", "r2", "r3", "r4"].map(|name| cluster.relay(name));
+    cluster.until_relays_are(&["up", "up", "up", "up"]);
+    let link = |ends: [&str; 2]| {
+        let link =
+            json!({ "ends": ends, "bits": 100_000_000, "packets": 100_000, "delay_us": 1000 });
+        cluster.ask("POST", "/v1/links", &link)["id"].clone()
+    };
+    let names = ["r1", "r2", "r3"];
+    let _links = [link([names[0], names[1]]), link([names[0], names[2]])];
+    let third = link([names[1], names[2]]);
+    // The fourth has one link, and hangs below.
+    link(["r3", "r4"]);
+    cluster.ask("POST", "/v1/worlds", &json!({ "name": "w", "core": "mesh" }));
+    let subjects = [("a", "r1"), ("b", "r2"), ("c", "r3"), ("d", "r4")];
+    let members = subjects.map(|(who, at)| cluster.member(who, at));
+    until_in_core(&cluster, 3);
+    let world = cluster.ask("GET", "/v1/worlds/w", &Value::Null);
+    let hops = world["comtrees"][0]["tree"].as_array().unwrap();
+    let peers: usize =
+        hops.iter().map(|hop| hop["peers"].as_array().map_or(0, |peers| peers.len())).sum();
+    assert_eq!(peers, 1, "one link of the mesh is none of the tree: {world}");
+    let outside = hops.iter().find(|hop| hop["relay"] == "r4").unwrap()["outside"].to_string();
+    assert!(outside.contains("no link that can be used with r1, r2"), "{outside}");
+
+    let listeners = members[1..].iter().map(|member| (member.listen("7"), Vec::new())).collect();
+    let mut sender = canopy(&[&["pub", "7", "-"][..], &members[0].flags()].concat());
+    let mut sender = sender.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut traffic = Traffic { input: sender.stdin.take().unwrap(), sent: 0, listeners };
+    // Who listens has subscribed by then.
+    traffic.send(80);
+    let first = traffic.sent;
+    traffic.send(100);
+    traffic.check_from(first);
+
+    cluster.ask("DELETE", &format!("/v1/links/{third}"), &Value::Null);
+    traffic.send(20);
+    until_in_core(&cluster, 2);
+    let first = traffic.sent;
+    traffic.send(100);
+    traffic.check_from(first);
+
+    link([names[1], names[2]]);
+    traffic.send(20);
+    until_in_core(&cluster, 3);
+    let first = traffic.sent;
+    traffic.send(100);
+    traffic.check_from(first);
+    drop(traffic);
+    sender.wait().unwrap();
+}

@@ -1,0 +1,120 @@
+//! A comtree as it is kept: its tree over relays, and the links of its core if that is a mesh.
+
+use crate::codec::{CodecError, Coded, Reader, coded, coded_enum};
+use crate::model::{LinkId, RelayId, WorldId};
+use canopy_plan::Method;
+use canopy_wire::Comtree;
+
+/// How a relay hangs on its comtree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TreeHop {
+    /// The relay.
+    pub relay: RelayId,
+    /// The relay above, and the link that leads there; nothing at the root.
+    pub above: Option<(RelayId, LinkId)>,
+}
+
+/// Two relays of a meshed core, and the link over which they hear each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerLink {
+    /// The two.
+    pub ends: [RelayId; 2],
+    /// The link between them.
+    pub link: LinkId,
+}
+
+impl PeerLink {
+    /// The other relay, if this is one of the two.
+    pub fn other(&self, relay: RelayId) -> Option<RelayId> {
+        match self.ends {
+            [one, other] if one == relay => Some(other),
+            [other, one] if one == relay => Some(other),
+            _ => None,
+        }
+    }
+}
+
+/// Which tree is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TreeAsk {
+    /// Its root; without one, the best is found.
+    pub root: Option<RelayId>,
+    /// How it is chosen.
+    pub method: Method,
+    /// For [`Method::Stretch`]: how far a relay may be from the root, in hundredths of the direct way.
+    pub stretch: u16,
+}
+
+impl Default for TreeAsk {
+    /// The least costly.
+    fn default() -> TreeAsk {
+        TreeAsk { root: None, method: Method::Best, stretch: 120 }
+    }
+}
+
+/// A comtree of a world, with its tree over the links.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ComtreeRecord {
+    /// Its number on the wire.
+    pub id: Comtree,
+    /// Its world.
+    pub world: WorldId,
+    /// The tree, each relay after the one above it; nothing while it has no members.
+    pub tree: Vec<TreeHop>,
+    /// Its relays' standby parents, in the place of the relay above.
+    pub standbys: Vec<TreeHop>,
+    /// The tree that an operator has asked for.
+    pub asked: TreeAsk,
+    /// The links of its meshed core, one for each two relays; nothing if its core is a subtree or one
+    /// relay.
+    pub mesh: Vec<PeerLink>,
+}
+
+coded! {
+    TreeHop { relay, above }
+    PeerLink { ends, link }
+    TreeAsk { root, method, stretch }
+}
+coded_enum!(Method { Spt = 0, Mst = 1, Stretch = 2, Hybrid = 3, Best = 4 });
+
+impl Coded for ComtreeRecord {
+    fn put(&self, out: &mut Vec<u8>) {
+        let ComtreeRecord { id, world, tree, standbys, asked, mesh } = self;
+        id.put(out);
+        world.put(out);
+        tree.put(out);
+        standbys.put(out);
+        asked.put(out);
+        mesh.put(out);
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<ComtreeRecord, CodecError> {
+        let (id, world) = (Coded::take(from)?, Coded::take(from)?);
+        let (tree, standbys, asked) = (Coded::take(from)?, Coded::take(from)?, Coded::take(from)?);
+        // Records that an earlier release has written end here: there were no meshed cores.
+        let mesh = if from.is_at_end() { Vec::new() } else { Coded::take(from)? };
+        Ok(ComtreeRecord { id, world, tree, standbys, asked, mesh })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_of_an_earlier_release_has_no_mesh() {
+        let [one, other] = [RelayId(1), RelayId(2)];
+        let tree = vec![
+            TreeHop { relay: one, above: None },
+            TreeHop { relay: other, above: Some((one, LinkId(7))) },
+        ];
+        let mesh = vec![PeerLink { ends: [one, other], link: LinkId(7) }];
+        let (id, world, asked) = (Comtree(16), WorldId(1), TreeAsk::default());
+        let now = ComtreeRecord { id, world, tree, standbys: Vec::new(), asked, mesh };
+        let bytes = now.to_bytes();
+        assert_eq!(ComtreeRecord::of_bytes(&bytes).as_ref(), Ok(&now));
+        // The length of the mesh, and its one link, are what it lacks.
+        let before = ComtreeRecord::of_bytes(&bytes[..bytes.len() - 4]).unwrap();
+        assert_eq!(before, ComtreeRecord { mesh: Vec::new(), ..now });
+    }
+}

@@ -1,0 +1,342 @@
+//! Meshed cores (federated games §3.1): which relays of a tree are the core, so that each of them has a
+//! link with every other.
+//!
+//! The most that are so joined are taken; of several choices the one with more of those that are in the core
+//! already, and then the one with the root. All of the core hangs on the root then, so a tree
+//! is left if the links between the others are left out. A relay outside hangs on the one that it hung on.
+//! Unless something has failed, relays stay joined all the while over links that they have already.
+
+use crate::hops::{rooted_at, rooted_in};
+use crate::ledger::{Account, Flow, Lack};
+use crate::model::{Core, LinkId, PeerLink, RelayId, TreeHop};
+use crate::op::{Event, Op};
+use crate::shape::{Load, Shape};
+use crate::state::State;
+use canopy_wire::Comtree;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// By two relays, in both orders: the link between them.
+pub(crate) type Joined = BTreeMap<(RelayId, RelayId), LinkId>;
+
+/// Who may be left out of a meshed core for which there is too little free.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Spare {
+    /// Nobody: then it is refused.
+    Nobody,
+    /// Whoever is not in it yet.
+    Newcomers,
+    /// Anybody but one.
+    Anybody,
+}
+
+/// What a meshed core is formed of.
+pub(crate) struct Choice<'a> {
+    pub(crate) joined: &'a Joined,
+    /// Who is in the core already.
+    pub(crate) before: &'a BTreeSet<RelayId>,
+    /// Who is left out.
+    pub(crate) out: &'a BTreeSet<RelayId>,
+    /// Whose ways to each other go on over the links that they have.
+    pub(crate) kept: &'a BTreeSet<RelayId>,
+}
+
+impl Choice<'_> {
+    /// The core that a tree can have: its relays, the one that is to be the root first. One that is kept is
+    /// in it only with its neighbour on the tree, so that the link between the two stays.
+    fn core(&self, hops: &[TreeHop]) -> Vec<RelayId> {
+        let mut order: Vec<RelayId> = hops.iter().map(|hop| hop.relay).collect();
+        order.retain(|relay| !self.out.contains(relay));
+        // Those that are in it come first, in the order of the tree.
+        order.sort_by_key(|relay| !self.before.contains(relay));
+        let root = hops.first().map(|hop| hop.relay);
+        let key = |core: &Vec<RelayId>| {
+            let known = core.iter().filter(|relay| self.before.contains(relay)).count();
+            let has_root = core.iter().any(|relay| Some(*relay) == root);
+            Reverse((core.len(), known, has_root))
+        };
+        let cores = order.iter().map(|first| self.core_from(hops, *first, &order));
+        let mut core = cores.min_by_key(key).unwrap_or_default();
+        core.sort_by_key(|relay| hops.iter().position(|hop| hop.relay == *relay));
+        core
+    }
+
+    fn core_from(&self, hops: &[TreeHop], first: RelayId, order: &[RelayId]) -> Vec<RelayId> {
+        let above: BTreeMap<RelayId, RelayId> = rooted_at(hops, first)
+            .iter()
+            .filter_map(|hop| Some((hop.relay, hop.above?.0)))
+            .collect();
+        let mut core = vec![first];
+        loop {
+            let had = core.len();
+            for relay in order {
+                let is_near = !self.kept.contains(relay)
+                    || above.get(relay).is_some_and(|above| core.contains(above));
+                if is_near && core.iter().all(|of| self.joined.contains_key(&(*of, *relay))) {
+                    core.push(*relay);
+                }
+            }
+            if core.len() == had {
+                return core;
+            }
+        }
+    }
+}
+
+/// A tree whose core is a mesh, and the links of that.
+pub(crate) fn form(hops: &[TreeHop], choice: &Choice<'_>) -> (Vec<TreeHop>, Vec<PeerLink>) {
+    let core = choice.core(hops);
+    let Some(root) = core.first().copied() else { return (hops.to_vec(), Vec::new()) };
+    let mut mesh = Vec::new();
+    for (at, one) in core.iter().enumerate() {
+        for other in &core[at + 1..] {
+            if let Some(link) = choice.joined.get(&(*one, *other)) {
+                mesh.push(PeerLink { ends: [*one, *other], link: *link });
+            }
+        }
+    }
+    (rooted_in(hops, &mesh, root), mesh)
+}
+
+/// Who is left out of a core for which something is lacking, if anybody may be.
+fn left_out(
+    shape: &Shape,
+    before: &BTreeSet<RelayId>,
+    lack: &Lack,
+    spare: Spare,
+) -> Option<RelayId> {
+    let root = shape.hops().first().map(|hop| hop.relay);
+    let lacks = |relay: RelayId| match lack.account {
+        Account::Link(link, _) => {
+            shape.mesh().iter().any(|peers| peers.link == link && peers.ends.contains(&relay))
+        }
+        Account::Out(of) | Account::In(of) | Account::Places(of) => of == relay,
+    };
+    let may_go = |relay: &RelayId| match spare {
+        Spare::Nobody => false,
+        Spare::Newcomers => !before.contains(relay),
+        Spare::Anybody => true,
+    };
+    // The last of those who come new, first one that lacks something.
+    let worth = |relay: &RelayId| (!before.contains(relay), lacks(*relay), *relay);
+    let core = shape.core();
+    if core.len() < 2 {
+        return None;
+    }
+    core.into_iter().filter(|relay| Some(*relay) != root).filter(may_go).max_by_key(worth)
+}
+
+impl State {
+    /// The links that can be used between relays of a tree. Of several between two relays it is one that the
+    /// comtree uses, or else the one with the least delay.
+    fn joined(&self, comtree: Comtree, hops: &[TreeHop]) -> Joined {
+        let shape = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
+        let used: BTreeSet<LinkId> = shape.into_iter().flat_map(Shape::links).collect();
+        let on_tree: BTreeSet<RelayId> = hops.iter().map(|hop| hop.relay).collect();
+        let fits = |id: LinkId| self.is_usable(id) && (used.contains(&id) || !self.is_surplus(id));
+        let links = self
+            .links
+            .values()
+            .filter(|link| link.ends.iter().all(|end| on_tree.contains(end)) && fits(link.id));
+        let mut links: Vec<_> = links.collect();
+        links.sort_by_key(|link| (!used.contains(&link.id), link.delay_us, link.id));
+        let mut joined = Joined::new();
+        for link in links {
+            let [one, other] = link.ends;
+            joined.entry((one, other)).or_insert(link.id);
+            joined.entry((other, one)).or_insert(link.id);
+        }
+        joined
+    }
+
+    /// The shape of a comtree with this tree, and what it needs booked instead of what it has. Where there is
+    /// too little for a meshed core, relays are left out of that, as far as they may be.
+    pub(crate) fn fit(
+        &mut self,
+        comtree: Comtree,
+        hops: &[TreeHop],
+        load: impl Fn(RelayId, Load) -> Load,
+        spare: Spare,
+    ) -> Result<Option<Shape>, Lack> {
+        let Some(running) = self.comtrees.get(&comtree) else { return Ok(None) };
+        let Some(world) = self.worlds.get(&running.world) else { return Ok(None) };
+        let old = &running.shape;
+        let of = |relay: RelayId| {
+            load(relay, old.as_ref().map_or_else(Load::default, |shape| shape.load(relay)))
+        };
+        let given: Vec<Flow> = running.flows().into_iter().map(Flow::inverse).collect();
+        let booked = |flows: Vec<Flow>| given.iter().copied().chain(flows).collect::<Vec<_>>();
+        if hops.is_empty() {
+            return self.ledger.book(&booked(Vec::new())).map(|()| None);
+        }
+        if world.core != Core::Mesh {
+            let new = Shape::new(hops.to_vec(), &world.core, of).ok();
+            let flows = new.as_ref().map_or_else(Vec::new, Shape::flows);
+            return self.ledger.book(&booked(flows)).map(|()| new);
+        }
+        let joined = self.joined(comtree, hops);
+        let meshed = old.as_ref().filter(|shape| !shape.mesh().is_empty());
+        let before = meshed.map(Shape::core).unwrap_or_default();
+        // What is mended has lost links anyway.
+        let kept = old.as_ref().filter(|_| spare != Spare::Anybody);
+        let kept = kept.map_or_else(BTreeSet::new, |shape| shape.relays().collect());
+        let mut out = BTreeSet::new();
+        loop {
+            let choice = Choice { joined: &joined, before: &before, out: &out, kept: &kept };
+            let (hops, mesh) = form(hops, &choice);
+            let new = Shape::meshed(hops, mesh, of).ok();
+            let flows = new.as_ref().map_or_else(Vec::new, Shape::flows);
+            let Err(lack) = self.ledger.book(&booked(flows)) else { return Ok(new) };
+            let spared = new.and_then(|shape| left_out(&shape, &before, &lack, spare));
+            out.insert(spared.ok_or(lack)?);
+        }
+    }
+
+    /// Lets relays into meshed cores that have links with all of them now.
+    pub(crate) fn heal_meshes(&mut self, op: &mut Op) {
+        let is_calm = |(_, running): &(&Comtree, &crate::running::Running)| {
+            let is_meshed = self.worlds.get(&running.world).is_some_and(|of| of.core == Core::Mesh);
+            let is_well = running.moving.is_none() && running.broken.is_none();
+            is_meshed && is_well && running.shape.as_ref().is_some_and(|shape| self.is_whole(shape))
+        };
+        let calm = self.comtrees.iter().filter(is_calm).map(|(comtree, _)| *comtree);
+        for comtree in calm.collect::<Vec<_>>() {
+            self.heal_mesh(op, comtree);
+        }
+    }
+
+    fn heal_mesh(&mut self, op: &mut Op, comtree: Comtree) {
+        let hops = self.hops_of(comtree);
+        let core = |state: &State| {
+            let shape = state.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
+            shape.map(Shape::core).unwrap_or_default()
+        };
+        let before = core(self);
+        let (joined, kept) =
+            (self.joined(comtree, &hops), hops.iter().map(|hop| hop.relay).collect());
+        let choice =
+            Choice { joined: &joined, before: &before, out: &BTreeSet::new(), kept: &kept };
+        let (_, mesh) = form(&hops, &choice);
+        let found: BTreeSet<RelayId> = mesh.iter().flat_map(|peers| peers.ends).collect();
+        if found.len() <= before.len() {
+            return;
+        }
+        // Those for whom there is no room stay outside.
+        let Ok(new) = self.fit(comtree, &hops, |_, load| load, Spare::Newcomers) else { return };
+        let is_larger = new.as_ref().is_some_and(|new| new.core().len() > before.len());
+        if !is_larger {
+            let given = new.iter().flat_map(Shape::flows).map(Flow::inverse);
+            let had = self.comtrees.get(&comtree).map(|of| of.flows()).unwrap_or_default();
+            self.ledger.enter(&given.chain(had).collect::<Vec<_>>());
+            return;
+        }
+        let why = "a relay has links with all of its core now, and joined that".to_owned();
+        self.take(op, comtree, new, why.clone());
+        op.tell(Event::Reshaped { comtree, why });
+    }
+
+    /// Why a relay is not in the meshed core of its comtree; nothing if it is, or the core is none.
+    pub(crate) fn outside_mesh(&self, comtree: Comtree, relay: RelayId) -> Option<String> {
+        let running = self.comtrees.get(&comtree)?;
+        let shape = running.shape.as_ref().filter(|shape| !shape.is_core(relay))?;
+        self.worlds.get(&running.world).filter(|world| world.core == Core::Mesh)?;
+        let joined = self.joined(comtree, shape.hops());
+        let lacks = |of: &RelayId| !joined.contains_key(&(relay, *of));
+        let names: Vec<String> =
+            shape.core().into_iter().filter(lacks).map(|of| self.relay_name(of)).collect();
+        Some(match names.is_empty() {
+            true => "too little is free for it to be in the core".to_owned(),
+            false => format!("it has no link that can be used with {}", names.join(", ")),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn form_by(
+        hops: &[TreeHop],
+        links: &[(u16, u16)],
+        sets: [&[u16]; 3],
+    ) -> (Vec<TreeHop>, Vec<PeerLink>) {
+        let [before, out, kept] =
+            sets.map(|of| of.iter().map(|of| RelayId(*of)).collect::<BTreeSet<_>>());
+        let joined = joined(links);
+        form(hops, &Choice { joined: &joined, before: &before, out: &out, kept: &kept })
+    }
+
+    /// Links by the pairs that they join; the number of a link is that of both, as digits.
+    fn joined(pairs: &[(u16, u16)]) -> Joined {
+        let both = pairs.iter().flat_map(|(one, other)| [(*one, *other), (*other, *one)]);
+        let link = |one: u16, other: u16| LinkId(u32::from(one.min(other) * 10 + one.max(other)));
+        both.map(|(one, other)| ((RelayId(one), RelayId(other)), link(one, other))).collect()
+    }
+
+    /// A tree by the relays, each with the one above; the first is the root.
+    fn tree(hops: &[(u16, u16)]) -> Vec<TreeHop> {
+        let hop = |(relay, above): &(u16, u16)| {
+            let link = LinkId(u32::from(*relay.min(above) * 10 + *relay.max(above)));
+            let above = (*above > 0).then_some((RelayId(*above), link));
+            TreeHop { relay: RelayId(*relay), above }
+        };
+        hops.iter().map(hop).collect()
+    }
+
+    fn ends(mesh: &[PeerLink]) -> Vec<(u16, u16)> {
+        mesh.iter().map(|peers| (peers.ends[0].0, peers.ends[1].0)).collect()
+    }
+
+    #[test]
+    fn relays_that_are_all_joined_hang_on_the_root_and_others_stay_where_they_are() {
+        // A line of four, of which three are joined to each other.
+        let line = tree(&[(1, 0), (2, 1), (3, 2), (4, 3)]);
+        let links = [(1, 2), (2, 3), (1, 3), (3, 4)];
+        let (hops, mesh) = form_by(&line, &links, [&[], &[], &[]]);
+        assert_eq!(ends(&mesh), [(1, 2), (1, 3), (2, 3)]);
+        assert_eq!(hops, tree(&[(1, 0), (2, 1), (3, 1), (4, 3)]));
+        let shape = Shape::meshed(hops, mesh, |_| Load::default()).unwrap();
+        assert_eq!(shape.core(), BTreeSet::from([1, 2, 3].map(RelayId)));
+    }
+
+    #[test]
+    fn the_largest_mesh_is_taken_and_its_root_is_one_of_it() {
+        // The root has one link, and its neighbour is in a mesh of three.
+        let star = tree(&[(1, 0), (2, 1), (3, 2), (4, 2)]);
+        let links = [(1, 2), (2, 3), (2, 4), (3, 4)];
+        let (hops, mesh) = form_by(&star, &links, [&[], &[], &[1, 2, 3, 4]]);
+        assert_eq!(ends(&mesh), [(2, 3), (2, 4), (3, 4)]);
+        assert_eq!(hops, tree(&[(2, 0), (1, 2), (3, 2), (4, 2)]));
+        // One that is left out hangs where it hung.
+        let (hops, mesh) = form_by(&star, &links, [&[3], &[4], &[]]);
+        assert_eq!(ends(&mesh), [(2, 3)], "3 was in it, and so it is before 1");
+        assert_eq!(hops, tree(&[(2, 0), (1, 2), (3, 2), (4, 2)]));
+    }
+
+    #[test]
+    fn a_link_that_is_lost_costs_the_mesh_one_relay() {
+        let four = tree(&[(1, 0), (2, 1), (3, 1), (4, 1)]);
+        let all = [(1, 2), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4)];
+        for lost in all {
+            let left: Vec<_> = all.into_iter().filter(|pair| *pair != lost).collect();
+            let (hops, mesh) = form_by(&four, &left, [&[1, 2, 3, 4], &[], &[]]);
+            assert_eq!(mesh.len(), 3, "three are left without {lost:?}");
+            assert!(!ends(&mesh).contains(&lost));
+            assert_eq!(hops.len(), 4);
+        }
+    }
+
+    #[test]
+    fn a_relay_that_is_kept_does_not_leave_its_link_to_be_in_the_mesh() {
+        // 5 hangs on 4, which is outside; it has links with both in the core.
+        let line = tree(&[(1, 0), (2, 1), (3, 2), (4, 3), (5, 4)]);
+        let links = [(1, 2), (2, 3), (3, 4), (4, 5), (1, 5), (2, 5)];
+        let (hops, mesh) = form_by(&line, &links, [&[1, 2], &[], &[1, 2, 3, 4, 5]]);
+        assert_eq!(ends(&mesh), [(1, 2)]);
+        assert_eq!(hops, line);
+        // As one that comes new it may choose.
+        let (hops, mesh) = form_by(&line, &links, [&[1, 2], &[], &[1, 2, 3, 4]]);
+        assert_eq!(ends(&mesh), [(1, 2), (1, 5), (2, 5)]);
+        assert_eq!(hops, tree(&[(1, 0), (2, 1), (5, 1), (3, 2), (4, 3)]));
+    }
+}
