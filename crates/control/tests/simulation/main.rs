@@ -52,7 +52,7 @@ fn option_env(name: &str) -> Option<String> {
 
 #[test]
 fn seeds_without_crashes_let_nobody_in_before_its_reservation() {
-    run(Plan::Calm, 40);
+    run(Plan::Calm, 80);
 }
 
 #[test]
