@@ -23,6 +23,10 @@ const MOST_CHANGES: usize = 8;
 /// How many links get another reason for being there at a time: each is a record, and a commit has few.
 const MOST_CONFIRMED: usize = 32;
 
+/// A proposal that took several pieces is followed at so many looks, and at one more for each piece, before
+/// another is begun.
+const MOST_FOLLOWED: u32 = 40;
+
 /// The links that there are, as they count for a proposal, and all that is known of ways.
 #[derive(Debug, Default)]
 struct There {
@@ -42,11 +46,18 @@ pub(crate) struct Underway {
     /// Links from this one on were made since.
     newer: LinkId,
     proposal: Option<Proposal>,
+    /// In how many pieces it was worked out, and at how many looks links have followed it.
+    pieces: u32,
+    followed: u32,
 }
 
 impl Underway {
     /// Goes on for about so many steps: [`Proposal::work`].
     pub(crate) fn work(&mut self, steps: u64) -> bool {
+        if self.followed > 0 {
+            return true;
+        }
+        self.pieces += 1;
         let left = steps.saturating_sub(self.cost_to_begin());
         let Some(proposal) = &mut self.proposal else {
             let There { measured, given, counted, before } = &self.there;
@@ -57,6 +68,11 @@ impl Underway {
             return left > 0 && proposal.work(left);
         };
         proposal.work(steps)
+    }
+
+    /// Whether links are to follow it further, rather than another that is begun for what is there then.
+    pub(crate) fn may_be_followed_again(&self) -> bool {
+        self.pieces > 1 && self.followed < MOST_FOLLOWED + self.pieces
     }
 
     /// How many steps it is to look up all pairs once.
@@ -97,7 +113,14 @@ impl State {
         let site = |relay: &Relay| Site { relay: relay.id, most: self.most_links(relay) };
         let sites: Vec<Site> = self.relays.values().filter(is_running).map(site).collect();
         let there = self.there(readings);
-        Underway { sites, there, newer: LinkId(self.counters.link), proposal: None }
+        Underway {
+            sites,
+            there,
+            newer: LinkId(self.counters.link),
+            proposal: None,
+            pieces: 0,
+            followed: 0,
+        }
     }
 
     /// Has the proposed links follow a proposal that is worked out, as far as that is done at a time.
@@ -105,9 +128,10 @@ impl State {
     pub(crate) fn follow_proposal(
         &mut self,
         op: &mut Op,
-        underway: &Underway,
+        underway: &mut Underway,
         after: &mut Comtree,
     ) -> bool {
+        underway.followed += 1;
         let Some(links) = underway.proposal.as_ref().map(Proposal::links) else { return true };
         let are_confirmed = self.confirm(op, &links);
         let is_made = self.make_missing(op, &links, &underway.there.measured);
@@ -203,7 +227,10 @@ impl State {
     ) -> bool {
         let there: BTreeSet<Pair> =
             self.links.values().map(|link| pair(link.ends[0], link.ends[1])).collect();
-        let missing: Vec<_> = links.iter().filter(|(of, _)| !there.contains(of)).collect();
+        // Relays may have gone since.
+        let can_be = |of: &Pair| self.is_running(of.0) && self.is_running(of.1);
+        let is_missing = |(of, _): &(&Pair, &Origin)| !there.contains(*of) && can_be(of);
+        let missing: Vec<_> = links.iter().filter(is_missing).collect();
         for (of, origin) in missing.iter().take(MOST_CHANGES) {
             let delay_us = measured.get(of).copied().unwrap_or(UNMEASURED);
             self.make(op, [of.1, of.0], delay_us, **origin);

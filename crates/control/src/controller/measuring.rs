@@ -68,7 +68,11 @@ impl Controller {
             self.next_proposals = Some(now + PAUSE);
             return;
         }
-        let has_more = self.state.follow_proposal(op, &underway, &mut self.last_left);
+        let has_more = self.state.follow_proposal(op, &mut underway, &mut self.last_left);
+        // Working it out again would take longer than the few changes that are made at a time.
+        if has_more && underway.may_be_followed_again() {
+            self.underway = Some(underway);
+        }
         self.next_proposals = Some(now + if has_more { AGAIN } else { SELDOM });
     }
 }
