@@ -22,10 +22,9 @@ const LEAST_LINK: f64 = 1e6;
 const MOST_CHANGES: usize = 8;
 /// How many links get another reason for being there at a time: each is a record, and a commit has few.
 const MOST_CONFIRMED: usize = 32;
-
-/// A proposal that took several pieces is followed at so many looks, and at one more for each piece, before
+/// At how many looks, and one more for each piece, links follow a proposal that took several pieces. Then
 /// another is begun.
-const MOST_FOLLOWED: u32 = 40;
+const MOST_LOOKS: u32 = 40;
 
 /// The links that there are, as they count for a proposal, and all that is known of ways.
 #[derive(Debug, Default)]
@@ -72,7 +71,7 @@ impl Underway {
 
     /// Whether links are to follow it further, rather than another that is begun for what is there then.
     pub(crate) fn may_be_followed_again(&self) -> bool {
-        self.pieces > 1 && self.followed < MOST_FOLLOWED + self.pieces
+        self.pieces > 1 && self.followed < MOST_LOOKS + self.pieces
     }
 
     /// How many steps it is to look up all pairs once.
@@ -308,5 +307,39 @@ impl State {
     /// The links over which a comtree runs, or is about to.
     fn carrying(&self) -> BTreeSet<LinkId> {
         self.comtrees.values().flat_map(Running::shapes).flat_map(Shape::links).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn underway(relays: u16) -> Underway {
+        let sites = (0..relays).map(|relay| Site { relay: RelayId(relay), most: 3 }).collect();
+        let far = |one: u16, other: u16| 1_000 * u32::from(other - one);
+        let pairs = (0..relays).flat_map(|one| (one + 1..relays).map(move |other| (one, other)));
+        let measured =
+            pairs.map(|(one, other)| (pair(RelayId(one), RelayId(other)), far(one, other)));
+        let there = There { measured: measured.collect(), ..There::default() };
+        Underway { sites, there, newer: LinkId(0), proposal: None, pieces: 0, followed: 0 }
+    }
+
+    #[test]
+    fn what_took_several_pieces_is_followed_at_some_looks_and_the_rest_at_one() {
+        let mut small = underway(8);
+        assert!(small.work(1_000_000), "one piece is enough");
+        small.followed += 1;
+        assert!(!small.may_be_followed_again());
+
+        let mut large = underway(40);
+        while !large.work(1_000) {}
+        let pieces = large.pieces;
+        assert!(pieces > 1);
+        let mut looks = 0;
+        while large.may_be_followed_again() {
+            (large.followed, looks) = (large.followed + 1, looks + 1);
+            assert!(large.work(1_000), "it is worked out");
+        }
+        assert_eq!((looks, large.pieces), (MOST_LOOKS + pieces, pieces));
     }
 }

@@ -172,8 +172,8 @@ impl State {
         has_changed
     }
 
-    /// Has the links' delays follow what their ends measure, some at each look. What has really changed is stored, so that
-    /// a controller that starts again knows it before relays beat.
+    /// Has the links' delays follow what their ends measure, some at each look. What has really changed is
+    /// stored, so that a controller that starts again knows it before relays beat.
     pub(crate) fn follow_delays(&mut self, op: &mut Op) {
         let mut left = MOST_FOLLOWED;
         for link in self.links.values_mut() {
