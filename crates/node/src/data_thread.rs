@@ -142,7 +142,7 @@ impl DataThread {
                 Request::Stop => return true,
                 Request::Inspect(answer) => {
                     // Who asked may have given up waiting.
-                    let _ = answer.try_send(Inspection::of(self.turn.relay(), now));
+                    let _ = answer.try_send(Inspection::of(self.turn.relay_mut(), now));
                 }
                 Request::Change(change, answer) => {
                     if matches!(change, Change::Drain) {

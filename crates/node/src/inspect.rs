@@ -27,7 +27,7 @@ pub struct Inspection {
 
 impl Inspection {
     /// A data thread's part.
-    pub(crate) fn of(relay: &Relay, now: Time) -> Inspection {
+    pub(crate) fn of(relay: &mut Relay, now: Time) -> Inspection {
         // One more than is listed shows whether there are more.
         let mut inspection = Inspection {
             routes: relay.list_routes(now, MAX_LISTED + 1),

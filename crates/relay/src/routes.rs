@@ -83,6 +83,11 @@ impl Ticks {
 }
 
 impl Entry {
+    fn heard(now: Time, comtree: ComtreeIndex, to: Address, way: Way) -> Entry {
+        let Way { port, leads } = way;
+        Entry { comtree, to, port, heard: Ticks::at(now), leads, is_told: false }
+    }
+
     fn leads(&self, comtree: ComtreeIndex, to: Address) -> bool {
         self.to == to && self.comtree == comtree
     }
@@ -95,6 +100,31 @@ impl Entry {
         let Entry { comtree, to, heard, is_told, .. } = *self;
         let quiet_for = (!is_told).then(|| now.since(heard));
         Route { comtree, to, way: self.way(), quiet_for }
+    }
+}
+
+/// Sources that are noted together.
+const TOGETHER: usize = 16;
+
+/// What became of routes that were noted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changed {
+    /// They were not there.
+    pub(crate) new: u64,
+    /// They led elsewhere before.
+    pub(crate) moved: u64,
+    /// There was no room for them.
+    pub(crate) refused: u64,
+}
+
+impl Changed {
+    fn count(&mut self, noted: Noted) {
+        match noted {
+            Noted::Known => {}
+            Noted::New => self.new += 1,
+            Noted::Moved => self.moved += 1,
+            Noted::Full => self.refused += 1,
+        }
     }
 }
 
@@ -117,14 +147,23 @@ pub(crate) struct Routes {
     table: HashTable<Entry>,
     hash: KeyedState,
     room: Shares,
+    /// Heard from lately, the last at the end, and not in the table yet: [`Routes::hear`].
+    heard: Vec<Entry>,
+    changed: Changed,
     /// The place in the table that is swept next.
     sweep: usize,
 }
 
 impl Routes {
     pub(crate) fn new(most: u32, key: &Tag) -> Routes {
-        let (hash, room) = (KeyedState::new(key), Shares::new(most));
-        Routes { table: HashTable::new(), hash, room, sweep: 0 }
+        Routes {
+            table: HashTable::new(),
+            hash: KeyedState::new(key),
+            room: Shares::new(most),
+            heard: Vec::with_capacity(TOGETHER),
+            changed: Changed::default(),
+            sweep: 0,
+        }
     }
 
     /// Sets how many comtrees share the table from now on.
@@ -132,8 +171,21 @@ impl Routes {
         self.room.deal(comtrees);
     }
 
+    /// How many there are.
     pub(crate) fn len(&self) -> u32 {
-        self.room.total()
+        let is_new = |(place, entry): &(usize, &Entry)| {
+            let Entry { comtree, to, .. } = **entry;
+            let is_it = |other: &Entry| other.leads(comtree, to);
+            let is_known = self.heard[..*place].iter().any(is_it)
+                || self.table.find(self.hash(comtree, to), is_it).is_some();
+            !is_known && self.room.has_room(comtree)
+        };
+        self.room.total() + self.heard.iter().enumerate().filter(is_new).count() as u32
+    }
+
+    /// What has become of all that was noted since the last call.
+    pub(crate) fn take_changed(&mut self) -> Changed {
+        core::mem::take(&mut self.changed)
     }
 
     /// Whether a comtree has no room for another.
@@ -141,7 +193,9 @@ impl Routes {
         !self.room.has_room(comtree)
     }
 
+    /// All of them, after [`Routes::settle`].
     pub(crate) fn iter(&self, now: Time) -> impl Iterator<Item = Route> {
+        debug_assert!(self.heard.is_empty(), "some are not in the table yet");
         let now = Ticks::at(now);
         self.table.iter().map(move |entry| entry.route(now))
     }
@@ -153,12 +207,39 @@ impl Routes {
     /// What leads there.
     #[inline]
     pub(crate) fn find(&self, comtree: ComtreeIndex, to: Address) -> Option<Way> {
-        let found = self.table.find(self.hash(comtree, to), |entry| entry.leads(comtree, to));
+        let lately = self.heard.iter().rfind(|entry| entry.leads(comtree, to));
+        let found = lately
+            .or_else(|| self.table.find(self.hash(comtree, to), |entry| entry.leads(comtree, to)));
         found.map(Entry::way)
     }
 
-    /// Something came from there over this branch.
+    /// Something came from there over this branch. What becomes of it is told later
+    /// ([`Routes::take_changed`]).
+    ///
+    /// Nobody waits for it to be in the table. A search there waits for memory some three times as long as it
+    /// computes, and several searches in a row wait together: so sources are gathered, and put there a few
+    /// at a time.
     #[inline]
+    pub(crate) fn hear(&mut self, now: Time, comtree: ComtreeIndex, to: Address, way: Way) {
+        self.heard.push(Entry::heard(now, comtree, to, way));
+        if self.heard.len() == TOGETHER {
+            self.settle();
+        }
+    }
+
+    /// Puts into the table what was gathered.
+    pub(crate) fn settle(&mut self) {
+        let mut hashes = [0; TOGETHER];
+        for (hash, Entry { comtree, to, .. }) in hashes.iter_mut().zip(&self.heard) {
+            *hash = self.hash(*comtree, *to);
+        }
+        for (place, hash) in hashes.into_iter().enumerate().take(self.heard.len()) {
+            self.put(hash, self.heard[place]);
+        }
+        self.heard.clear();
+    }
+
+    /// Something came from there over this branch, and what that changes is to be known now.
     pub(crate) fn note(
         &mut self,
         now: Time,
@@ -166,22 +247,29 @@ impl Routes {
         to: Address,
         way: Way,
     ) -> Noted {
-        self.put(comtree, to, way, Some(Ticks::at(now)))
+        self.settle();
+        self.put(self.hash(comtree, to), Entry::heard(now, comtree, to, way))
     }
 
     /// Another data thread knows the way there, until it says otherwise.
     pub(crate) fn note_sibling(&mut self, comtree: ComtreeIndex, to: Address, way: Way) -> Noted {
-        self.put(comtree, to, way, None)
+        self.settle();
+        let Way { port, leads } = way;
+        let told = Entry { comtree, to, port, heard: Ticks(0), leads, is_told: true };
+        self.put(self.hash(comtree, to), told)
     }
 
-    fn put(&mut self, comtree: ComtreeIndex, to: Address, way: Way, heard: Option<Ticks>) -> Noted {
-        let Way { port, leads } = way;
-        let (is_told, heard) = (heard.is_none(), heard.unwrap_or(Ticks(0)));
-        let new = Entry { comtree, to, port, heard, leads, is_told };
-        let hash = self.hash(comtree, to);
+    fn put(&mut self, hash: u64, new: Entry) -> Noted {
+        let noted = self.replace(hash, new);
+        self.changed.count(noted);
+        noted
+    }
+
+    fn replace(&mut self, hash: u64, new: Entry) -> Noted {
+        let Entry { comtree, to, .. } = new;
         if let Some(entry) = self.table.find_mut(hash, |entry| entry.leads(comtree, to)) {
             let before = core::mem::replace(entry, new);
-            return if before.way() == way { Noted::Known } else { Noted::Moved };
+            return if before.way() == new.way() { Noted::Known } else { Noted::Moved };
         }
         if !self.room.has_room(comtree) {
             return Noted::Full;
@@ -196,6 +284,7 @@ impl Routes {
     /// Forgets the way there, if it leads over this port, or over any if that is [`NONE`]. Returns
     /// whether there was one.
     pub(crate) fn forget(&mut self, comtree: ComtreeIndex, to: Address, port: PortIndex) -> bool {
+        self.settle();
         let is_it =
             |entry: &Entry| entry.leads(comtree, to) && (port == NONE || entry.port == port);
         let Ok(entry) = self.table.find_entry(self.hash(comtree, to), is_it) else { return false };
@@ -206,6 +295,7 @@ impl Routes {
 
     /// What led over one port leads over another.
     pub(crate) fn redirect(&mut self, comtree: ComtreeIndex, from: PortIndex, to: PortIndex) {
+        self.settle();
         let entries = self.table.iter_mut().filter(|entry| entry.comtree == comtree);
         entries.filter(|entry| entry.port == from).for_each(|entry| entry.port = to);
     }
@@ -216,6 +306,7 @@ impl Routes {
         &mut self,
         mut keep: impl FnMut(ComtreeIndex, Address, PortIndex) -> bool,
     ) {
+        self.settle();
         let room = &mut self.room;
         self.table.retain(|entry| {
             let keeps = keep(entry.comtree, entry.to, entry.port);
@@ -234,6 +325,7 @@ impl Routes {
         parts: usize,
         mut may_end: impl FnMut(ComtreeIndex, Address) -> bool,
     ) {
+        self.settle();
         let now = Ticks::at(now);
         let places = self.table.num_buckets();
         for _ in 0..places.div_ceil(parts) {
@@ -317,22 +409,32 @@ mod tests {
             ..ProptestConfig::default()
         })]
         #[test]
-        fn the_table_is_a_map(steps in proptest::collection::vec((0u8..4, 0u32..12, 0u32..4), 0..300)) {
+        fn the_table_is_a_map(steps in proptest::collection::vec((0u8..7, 0u32..12, 0u32..4), 0..300)) {
             let mut routes = Routes::new(64, &[2; 16]);
             let mut model = BTreeMap::new();
+            let mut changed = Changed::default();
             for (what, to, port) in steps {
                 let address = Address(to);
                 match what {
-                    0 | 1 => {
-                        let noted = routes.note(Time::ZERO, COMTREE, address, over(port));
+                    0..4 => {
                         let expected = match model.insert(to, port) {
                             None => Noted::New,
                             Some(before) if before == port => Noted::Known,
                             Some(_) => Noted::Moved,
                         };
-                        prop_assert_eq!(noted, expected);
+                        changed.count(expected);
+                        if what == 0 {
+                            let noted = routes.note(Time::ZERO, COMTREE, address, over(port));
+                            prop_assert_eq!(noted, expected);
+                        } else {
+                            routes.hear(Time::ZERO, COMTREE, address, over(port));
+                        }
                     }
-                    2 => {
+                    4 => {
+                        let way = routes.find(COMTREE, address);
+                        prop_assert_eq!(way, model.get(&to).copied().map(over));
+                    }
+                    5 => {
                         routes.forget(COMTREE, address, NONE);
                         model.remove(&to);
                     }
@@ -346,6 +448,11 @@ mod tests {
             for to in 0..12 {
                 prop_assert_eq!(routes.find(COMTREE, Address(to)), model.get(&to).copied().map(over));
             }
+            routes.settle();
+            prop_assert_eq!(routes.take_changed(), changed);
+            let known: BTreeMap<u32, PortIndex> =
+                routes.iter(Time::ZERO).map(|route| (route.to.0, route.way.port)).collect();
+            prop_assert_eq!(known, model);
         }
     }
 }

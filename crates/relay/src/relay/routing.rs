@@ -11,7 +11,7 @@ use crate::comtree_config::FIRST_ENDPOINT;
 use crate::index::{ComtreeIndex, NONE, PortIndex};
 use crate::pending::Update;
 use crate::ports::Peer;
-use crate::routes::{Leads, Noted, Way};
+use crate::routes::{Changed, Leads, Noted, Way};
 use crate::shape::PeerClass;
 use crate::tree::{Asked, Branch, Reach, Tree};
 use canopy_wire::{Address, Comtree, DropReason, Time};
@@ -95,17 +95,15 @@ impl Relay {
         let is_core_peer = class == Some(PeerClass::CorePeer);
         let leads = if is_core_peer { Leads::ToCorePeer } else { Leads::OverTree };
         let way = Way { port, leads };
-        match self.overlay.routes.note(now, index, to, way) {
-            Noted::Known => {}
-            Noted::Full => self.counters.routes_refused += 1,
-            noted @ (Noted::New | Noted::Moved) => {
-                let is_new = noted == Noted::New;
-                self.counters.routes_learned += u64::from(is_new);
-                self.counters.routes_moved += u64::from(!is_new);
-                self.sweep_at.get_or_insert(now + SWEEP_EVERY);
-                // Whoever cannot be told asks for the way as if nobody knew it.
-                self.siblings.tell_route(comtree, to, Some(leads));
-            }
+        // The next sweep puts into the table what is only gathered.
+        self.sweep_at.get_or_insert(now + SWEEP_EVERY);
+        if self.siblings.threads() == 1 {
+            return self.overlay.routes.hear(now, index, to, way);
+        }
+        let noted = self.overlay.routes.note(now, index, to, way);
+        if matches!(noted, Noted::New | Noted::Moved) {
+            // Whoever cannot be told asks for the way as if nobody knew it.
+            self.siblings.tell_route(comtree, to, Some(leads));
         }
     }
 
@@ -298,9 +296,7 @@ impl Relay {
         // A branch here may not bring any more what it brought last.
         self.overlay.learned = NOBODY;
         let way = Way { port, leads };
-        if self.overlay.routes.note_sibling(index, to, way) == Noted::Full {
-            self.counters.routes_refused += 1;
-        }
+        self.overlay.routes.note_sibling(index, to, way);
     }
 
     /// The other data threads need not send here any more what goes there.
@@ -344,6 +340,7 @@ impl Relay {
     /// asked long ago.
     pub(super) fn sweep_routes(&mut self, now: Time) {
         let (siblings, comtrees) = (&mut self.siblings, &self.comtrees);
+        self.overlay.routes.settle();
         let before = self.overlay.routes.len();
         self.overlay.routes.expire(now, super::ROUTE_SWEEPS, |index, to| {
             // Without room to say so it stays until the next round.
@@ -351,6 +348,10 @@ impl Relay {
         });
         self.overlay.learned = NOBODY;
         self.counters.routes_expired += u64::from(before - self.overlay.routes.len());
+        let Changed { new, moved, refused } = self.overlay.routes.take_changed();
+        self.counters.routes_learned += new;
+        self.counters.routes_moved += moved;
+        self.counters.routes_refused += refused;
         for entry in self.comtrees.live_mut() {
             entry.tree.asked.retain(|_, asked| now.since(asked.since) < ASK_AGAIN);
         }

@@ -46,7 +46,8 @@ impl Relay {
     }
 
     /// The ways that it has learned, up to so many of them.
-    pub fn list_routes(&self, now: Time, most: usize) -> Vec<RouteStatus> {
+    pub fn list_routes(&mut self, now: Time, most: usize) -> Vec<RouteStatus> {
+        self.overlay.routes.settle();
         let status = |route: crate::routes::Route| {
             let via = match self.ports.get(route.way.port)?.peer {
                 Peer::Branch(session) => Via::Branch(*self.link_at(session)?.key()),

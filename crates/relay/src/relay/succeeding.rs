@@ -310,6 +310,7 @@ impl Relay {
     /// the portable addresses here, leads over the next one. They learn it from an update to the old parent
     /// itself, which has no payload. What finds no room for it is learned from what they send.
     fn tell_of_sites(&mut self, now: Time, index: ComtreeIndex, next: PortIndex, old_site: u16) {
+        self.overlay.routes.settle();
         let entry = self.comtrees.get(index);
         let (comtree, own) = (entry.id, entry.addresses.site());
         let is_below = |port: PortIndex| port != next && self.is_learned_from(index, port);
