@@ -74,6 +74,15 @@ pub struct Missing {
     pub receiver: u32,
 }
 
+/// Something came twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Doubled {
+    /// When the tenth of a second ended in which it was published, milliseconds after the trace's zero.
+    pub until_ms: u64,
+    /// Deliveries that came about once more than they must.
+    pub deliveries: u64,
+}
+
 /// What a crowd's run came to.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
@@ -109,6 +118,9 @@ pub struct Report {
     /// What is missing between whom, in order; the first of it, if it is very much.
     #[serde(skip)]
     pub missing: Vec<Missing>,
+    /// What came twice, in order.
+    #[serde(skip)]
+    pub doubled: Vec<Doubled>,
     /// Walkers' own updates that came back to them and were dropped: where many get an update, a
     /// relay with a clone engine sends it to its publisher too.
     pub echoes: u64,
@@ -131,10 +143,10 @@ impl Report {
 }
 
 impl Report {
-    /// Whether nothing came twice, to the wrong walker, or after what was published later.
+    /// Whether nothing came to the wrong walker, or after what was published later.
     pub fn is_orderly(&self) -> bool {
-        let Verdict { duplicates, unexpected, out_of_order, .. } = self.verdict;
-        [duplicates, unexpected, out_of_order] == [0; 3]
+        let Verdict { unexpected, out_of_order, .. } = self.verdict;
+        [unexpected, out_of_order] == [0; 2]
     }
 }
 

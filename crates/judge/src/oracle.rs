@@ -382,7 +382,7 @@ impl Oracle {
                 });
             }
         } else if is_again && !carriage.copy {
-            self.tally.duplicates += 1;
+            self.tally.note_doubled(update.published);
             self.note(|window| {
                 format!("{now}: participant {participant} got again {}", window.describe(id))
             });

@@ -1,7 +1,7 @@
 //! What was found.
 
 use canopy_wire::Time;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How many findings are kept in words.
 const MAX_FINDINGS: usize = 12;
@@ -46,6 +46,8 @@ pub struct Tally {
     pub gaps: BTreeSet<Gap>,
     /// Updates that came more often than the relay had read them.
     pub duplicates: u64,
+    /// The same by the tenth of a second in which they were published.
+    pub doubled: BTreeMap<u64, u64>,
     /// Updates that came to someone to whom they must not, or in another form than published.
     pub unexpected: u64,
     /// Updates that came after a later one of the same publisher, on a path that keeps the order.
@@ -61,10 +63,15 @@ pub struct Tally {
 impl Tally {
     pub(crate) fn note_gap(&mut self, published: Time, publisher: usize, receiver: usize) {
         if self.gaps.len() < MAX_GAPS {
-            let tenth = published.as_nanos() / 100_000_000;
+            let tenth = tenth_of(published);
             let (publisher, receiver) = (publisher as u32, receiver as u32);
             self.gaps.insert(Gap { tenth, publisher, receiver });
         }
+    }
+
+    pub(crate) fn note_doubled(&mut self, published: Time) {
+        self.duplicates += 1;
+        *self.doubled.entry(tenth_of(published)).or_default() += 1;
     }
 
     /// Keeps what is wrong in words, if there are not too many already.
@@ -73,4 +80,9 @@ impl Tally {
             self.findings.push(what());
         }
     }
+}
+
+/// In which tenth of a second a time is.
+fn tenth_of(time: Time) -> u64 {
+    time.as_nanos() / 100_000_000
 }

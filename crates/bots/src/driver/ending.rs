@@ -2,7 +2,7 @@
 
 use super::Crowd;
 use crate::error::CrowdError;
-use crate::report::{Missing, Report, Verdict};
+use crate::report::{Doubled, Missing, Report, Verdict};
 use crate::trace::Trace;
 use canopy_judge::Gap;
 use canopy_wire::Time;
@@ -44,7 +44,7 @@ impl Crowd<'_> {
         }
         self.oracle.judge_all(self.clock.now());
         self.leave(limit)?;
-        let missing = self.missing();
+        let (missing, doubled) = (self.missing(), self.doubled());
         let still_here = self.walkers.iter().flatten().map(|walker| walker.session.echoes());
         Ok(Report {
             clients: trace.walkers(),
@@ -65,6 +65,7 @@ impl Crowd<'_> {
                 .map(|at| at.since(self.schedule.start()).as_millis() as u64),
             zero: self.schedule.start().since(Time::ZERO),
             missing,
+            doubled,
             echoes: self.told.echoes + still_here.sum::<u64>(),
             findings: self.oracle.tally().findings.clone(),
             trace: trace.name().to_owned(),
@@ -74,12 +75,25 @@ impl Crowd<'_> {
 
     /// What is missing between whom.
     fn missing(&self) -> Vec<Missing> {
-        let start_ms = self.schedule.start().as_nanos() / 1_000_000;
         let missing = |gap: &Gap| Missing {
-            until_ms: (100 * (gap.tenth + 1)).saturating_sub(start_ms),
+            until_ms: self.end_of_tenth_ms(gap.tenth),
             publisher: gap.publisher,
             receiver: gap.receiver,
         };
         self.oracle.tally().gaps.iter().map(missing).collect()
+    }
+
+    fn doubled(&self) -> Vec<Doubled> {
+        let doubled = |(tenth, deliveries): (&u64, &u64)| Doubled {
+            until_ms: self.end_of_tenth_ms(*tenth),
+            deliveries: *deliveries,
+        };
+        self.oracle.tally().doubled.iter().map(doubled).collect()
+    }
+
+    /// When a tenth of a second ends, milliseconds after the trace's zero.
+    fn end_of_tenth_ms(&self, tenth: u64) -> u64 {
+        let start_ms = self.schedule.start().as_nanos() / 1_000_000;
+        (100 * (tenth + 1)).saturating_sub(start_ms)
     }
 }
