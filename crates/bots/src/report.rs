@@ -143,10 +143,10 @@ impl Report {
 }
 
 impl Report {
-    /// Whether nothing came to the wrong walker, or after what was published later.
+    /// Whether nothing came twice, to the wrong walker, or after what was published later.
     pub fn is_orderly(&self) -> bool {
-        let Verdict { unexpected, out_of_order, .. } = self.verdict;
-        [unexpected, out_of_order] == [0; 2]
+        let Verdict { duplicates, unexpected, out_of_order, .. } = self.verdict;
+        [duplicates, unexpected, out_of_order] == [0; 3]
     }
 }
 

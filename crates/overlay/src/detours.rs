@@ -95,8 +95,13 @@ impl Detours {
         let is_up = |link| heard(link).is_none_or(|heard| heard.up);
         let stage = before.filter(|(over, _)| *over == standby).map(|(_, stage)| stage);
         let away = Some((standby, Stage::Away));
-        // Between two trees there is none; the standby parent stays what it is.
-        let Some(parent) = parent else { return away.filter(|_| is_up(standby)) };
+        // Between two trees there is none; a standby parent that is the parent stays it. It becomes that only
+        // if nobody goes on with the trees: neighbours may have branches still that are about to go, and
+        // with them goes what was asked over them.
+        let Some(parent) = parent else {
+            let may = stage.is_some() || !self.has_controller;
+            return away.filter(|_| may && is_up(standby));
+        };
         match (heard(parent).filter(|heard| !heard.up), stage) {
             (Some(down), None) => {
                 let wait = if self.has_controller { PATIENCE } else { Duration::ZERO };
@@ -291,6 +296,13 @@ mod tests {
         let between = super::tests::items(&[(2, Role::StandbyParent), (3, Role::Child)]);
         assert!(!detours.review(at(1_200), &between));
         assert_eq!(roles(&detours, &between), [(2, Role::Parent), (3, Role::Child)]);
+        // Who had no detour begins none there, unless the controller has gone.
+        let mut newcomer = Detours::default();
+        newcomer.set_controller(true);
+        newcomer.hear_link(at(1_000), PARENT, false);
+        assert!(!newcomer.review(at(1_200), &between));
+        newcomer.set_controller(false);
+        assert!(newcomer.review(at(1_200), &between));
         let adopted = super::tests::items(&[(2, Role::Parent), (3, Role::Child)]);
         assert!(detours.review(at(1_300), &adopted));
         assert_eq!(roles(&detours, &adopted), [(2, Role::Parent), (3, Role::Child)]);
