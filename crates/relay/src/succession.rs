@@ -71,6 +71,8 @@ pub(crate) struct Succession {
     pub(crate) old_site: u16,
     /// The branch to the next one.
     pub(crate) next: PortIndex,
+    /// Whether that was no branch before: then the old parent brings all that the next one may.
+    is_new: bool,
     pub(crate) phase: Phase,
     /// What the old parent was asked for last, and up to which level: what else the next one brings does not
     /// wait for the old one.
@@ -130,12 +132,17 @@ impl Kept {
 }
 
 impl Succession {
-    /// One begins.
-    pub(crate) fn new(now: Time, (old, old_site): (PortIndex, u16), next: PortIndex) -> Succession {
+    /// One begins. `is_new` says whether the branch to the next parent has just come.
+    pub(crate) fn new(
+        now: Time,
+        (old, old_site): (PortIndex, u16),
+        (next, is_new): (PortIndex, bool),
+    ) -> Succession {
         Succession {
             old: Some(old),
             old_site,
             next,
+            is_new,
             phase: Phase::Watching { until: now + AHEAD },
             asked_of_old: BTreeMap::new(),
             seen: BTreeMap::new(),
@@ -149,6 +156,13 @@ impl Succession {
     /// Whether the next parent has not been asked for anything.
     pub(crate) fn is_watching(&self) -> bool {
         matches!(self.phase, Phase::Watching { .. })
+    }
+
+    /// Whether the next parent has brought what it was not asked for. It may know what was asked over a
+    /// branch of before, which a link that failed took away here alone; what of that has passed is not
+    /// known yet.
+    pub(crate) fn is_unasked(&self, update: &Update<'_>) -> bool {
+        self.is_new && self.is_watching() && update.dst.is_group()
     }
 
     /// Whether an update came from one of the two parents.

@@ -53,7 +53,7 @@ impl Relay {
         self.overlay.windows.insert(port, SubscribeWindow::default());
         self.comtrees.get_mut(index).tree.add(Branch { port, role, site });
         if role == BranchRole::NextParent {
-            self.begin_succession(now, index, port);
+            self.begin_succession(now, index, (port, true));
         }
         self.branch_changed(now, index);
         Ok(())
@@ -92,7 +92,7 @@ impl Relay {
             (BranchRole::NextParent | BranchRole::Parent, Some(BranchRole::Parent)) => {
                 self.begin_leaving(now, id.comtree, port, role == BranchRole::NextParent);
             }
-            (BranchRole::NextParent, _) => self.begin_succession(now, index, port),
+            (BranchRole::NextParent, _) => self.begin_succession(now, index, (port, false)),
             _ => {}
         }
         self.branch_changed(now, index);

@@ -16,10 +16,17 @@ const MOST_HOPS: u8 = u8::MAX;
 
 impl Relay {
     /// The comtree has got a next parent beside the one that it has.
-    pub(super) fn begin_succession(&mut self, now: Time, index: ComtreeIndex, next: PortIndex) {
+    /// `is_new` says whether the branch to it has just come.
+    pub(super) fn begin_succession(
+        &mut self,
+        now: Time,
+        index: ComtreeIndex,
+        (next, is_new): (PortIndex, bool),
+    ) {
         let tree = &mut self.comtrees.get_mut(index).tree;
         let Some(old) = tree.old_parent() else { return };
-        tree.succession = Some(Box::new(Succession::new(now, (old.port, old.site), next)));
+        tree.succession =
+            Some(Box::new(Succession::new(now, (old.port, old.site), (next, is_new))));
         tree.sort_out();
         self.overlay.successions.push(index);
     }
@@ -84,6 +91,9 @@ impl Relay {
         let is_group = update.dst.is_group();
         let kept = |is_kept: bool| is_kept.then_some(None).ok_or(DropReason::PendingFull);
         // 1. What the next parent brings early waits for the old one, so that a publisher's order is kept.
+        if origin == succession.next && succession.is_unasked(&update) {
+            return Err(DropReason::Repeated);
+        }
         if origin == succession.next && succession.is_awaited(&update) {
             return kept(succession.keep(now, &update, false));
         }
