@@ -236,7 +236,7 @@ mod tests {
         tree.add(branch(4, BranchRole::Parent, 2));
         tree.add(branch(5, BranchRole::NextParent, 3));
         tree.add(branch(6, BranchRole::Child, 4));
-        tree.succession = Some(Box::new(Succession::new(now, (4, 2), 5)));
+        tree.succession = Some(Box::new(Succession::new(now, (4, 2), (5, true))));
         tree.sort_out();
         assert_eq!((tree.everything(), tree.above()), (&[4][..], &[4, 5][..]));
         let until = now + Duration::from_millis(1);

@@ -25,6 +25,7 @@ mod routing;
 mod shared_ip_port;
 mod slow_receivers;
 mod subscriptions_upwards;
+mod successions;
 mod suites;
 mod support;
 mod thinning;

@@ -1,0 +1,60 @@
+//! A parent is succeeded by another without loss; whole networks of that are simulated elsewhere.
+
+use crate::support::{COMTREE, World, at_site};
+use canopy_relay::{BranchId, BranchRole, Change, Mode};
+use canopy_wire::{DropReason, Flags};
+use std::time::Duration;
+
+const GROUP: u32 = 7;
+const DOWN: [BranchRole; 2] = [BranchRole::Child, BranchRole::Parent];
+
+/// A relay that was cut off its parent has taken another, and the parent, which still knows what was asked of
+/// it, is to succeed that. What it brings before it is asked has passed already.
+#[test]
+fn a_parent_that_is_to_be_the_parent_again_brings_nothing_twice() {
+    let mut world = World::empty();
+    for site in [1, 2, 3] {
+        world.add_relay(at_site(Mode::Immediate, site), 1);
+    }
+    for relay in [0, 2] {
+        world.join(relay);
+    }
+    for below in [1, 2] {
+        world.link(COMTREE, [(0, 1), (below, below as u16 + 1)], DOWN);
+    }
+    world.subscribe(1, GROUP, 3);
+    world.settle();
+    let to_first = BranchId { comtree: COMTREE, link: world.key_of(0), thread: 0 };
+    let now = world.now;
+    world.threads[2].apply(now, Change::RemoveBranch(to_first)).unwrap();
+    world.link(COMTREE, [(1, 2), (2, 3)], DOWN);
+    world.settle();
+
+    world.publish(0, GROUP, 0, Flags(0), b"over the one");
+    let (first, second): (Vec<_>, Vec<_>) = world
+        .collect(0)
+        .into_iter()
+        .partition(|sent| sent.to == crate::support::path_of_thread(1).remote);
+    assert!(!first.is_empty() && !second.is_empty(), "both are sent it");
+    world.carry(0, first);
+    world.settle();
+    world.add_branch(COMTREE, 2, (0, 1), BranchRole::NextParent);
+    world.carry(0, second);
+    world.settle();
+    assert_eq!(world.payloads(1), [b"over the one"]);
+    assert_eq!(world.dropped(DropReason::Repeated), 1);
+
+    // It is asked in time, and has all then.
+    for update in 0..60 {
+        world.publish(0, GROUP, 0, Flags(0), &[update]);
+        world.pass(Duration::from_millis(100));
+    }
+    let expected: Vec<Vec<u8>> = (0..60).map(|update| vec![update]).collect();
+    assert_eq!(world.payloads(1)[1..], expected);
+    let to_second = BranchId { link: world.key_of(1), ..to_first };
+    let now = world.now;
+    world.threads[2].apply(now, Change::RemoveBranch(to_second)).unwrap();
+    world.publish(0, GROUP, 0, Flags(0), b"over the other");
+    world.settle();
+    assert_eq!(world.payloads(1).len(), 62);
+}
