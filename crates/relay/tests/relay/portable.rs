@@ -320,6 +320,9 @@ fn what_tells_of_a_portable_address_is_none_of_its_updates() {
     world.link_threads([firsts[1], firsts[2]]);
     world.add_branch(COMTREE, firsts[1], (firsts[2], 3), BranchRole::Child);
     world.add_branch(COMTREE, firsts[2], (firsts[1], 2), BranchRole::NextParent);
+    // Before it is asked, nothing of it is taken; then what it brings waits for the old parent.
+    let wait = SECOND * 6 / 10;
+    world.pass(wait);
     let mut bring = |parent: usize, dst: Address, series: u16, payload: &[u8]| {
         let mut out = [0; 1500];
         let mut writer = UpdatesWriter::new(&mut out, SAFE_DATAGRAM).unwrap();
@@ -329,6 +332,9 @@ fn what_tells_of_a_portable_address_is_none_of_its_updates() {
         let key = world.key_of(firsts[2]);
         assert!(world.threads[firsts[parent]].send_over_link(&key, &out[..len]));
         world.settle();
+        if parent == 1 {
+            world.pass(wait);
+        }
         received(&world, hearer)
     };
     assert_eq!(bring(0, group(7), 5000, b"here I am"), 1);
