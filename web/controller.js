@@ -106,7 +106,8 @@ function showMap(comtree) {
   const { relays, links } = overlay;
   const numbers = new Map(relays.map((relay, number) => [relay.name, number]));
   const hops = new Map((comtree?.tree ?? []).map((hop) => [hop.relay, hop]));
-  const used = new Set([...hops.values()].map((hop) => hop.link));
+  const branches = new Set([...hops.values()].map((hop) => hop.link));
+  const mesh = new Set([...hops.values()].flatMap((hop) => hop.peers ?? []).map((peer) => peer.link));
   const onMap = relays.map((relay) => {
     const hop = hops.get(relay.name);
     return {
@@ -123,14 +124,25 @@ function showMap(comtree) {
   const lines = drawn.map((link) => ({
     ends: link.ends.map((end) => numbers.get(end)),
     up: link.usable,
-    tree: used.has(link.id),
+    tree: branches.has(link.id),
+    mesh: mesh.has(link.id),
     brief: link.usable ? ms(link) : "down",
     text: link.usable ? `${ms(link)}, ${share(link)}` : "down",
   }));
   map.show(onMap, lines, chosen);
-  const size = comtree ? `${plural(hops.size, "relay carries", "relays carry")} it: ${comtree.why}` : "There is no world yet.";
-  setText(at("net-words"), comtree && hops.size === 0 ? "Nobody is on this comtree." : size);
+  at("key-mesh").hidden = mesh.size === 0;
+  setText(at("net-words"), words(comtree, mesh));
   setText(at("net-broken"), comtree?.broken ?? "");
+}
+
+/** What the map shows, for those who do not see it, and why. */
+function words(comtree, mesh) {
+  if (!comtree) return "There is no world yet.";
+  if (comtree.tree.length === 0) return "Nobody is on this comtree.";
+  const size = `${plural(comtree.tree.length, "relay carries", "relays carry")} it: ${comtree.why}`;
+  const core = comtree.tree.filter((hop) => hop.core).length;
+  const beside = plural(mesh.size, "link", "links");
+  return mesh.size === 0 ? size : `${size}. The ${exact(core)} relays of its core are a mesh, with ${beside} beside the tree.`;
 }
 
 /** How much of the fuller direction is reserved. */

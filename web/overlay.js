@@ -23,7 +23,7 @@ export class OverlayMap {
 
   /**
    * Relays have `name`, `count`, `note`, `lost`, `state` (up, draining, down), `core` and `root`; links have `ends`,
-   * numbers of relays, and `up`, `tree`, `brief`, `text`. `chosen` has the numbers of the relay and the link that stand out.
+   * numbers of relays, and `up`, `tree`, `mesh` (of a meshed core, beside the tree), `brief`, `text`. `chosen` has the numbers of the relay and the link that stand out.
    * Returns whether there are others than before.
    */
   show(relays, links, chosen) {
@@ -44,6 +44,8 @@ export class OverlayMap {
     const places = relays.map((_, number) => place(number, relays.length));
     this.#svg.replaceChildren();
     this.#links = links.map(({ ends }, number) => this.#makeLink(number, ...ends.map((end) => places[end])));
+    // Words are above all lines, whichever cross there.
+    this.#svg.append(...this.#links.map(({ text }) => text));
     this.#relays = relays.map((relay, number) => this.#makeRelay(number, relay.name, places[number], size));
   }
 
@@ -51,19 +53,20 @@ export class OverlayMap {
     const group = this.#makeGroup("links", number);
     const ends = { x1: from.x, y1: from.y, x2: to.x, y2: to.y };
     group.append(make("line", ends), make("line", { ...ends, class: "touch" }));
-    const text = make("text", { x: (from.x + to.x) / 2, y: (from.y + to.y) / 2 + 3, class: "small middle" });
-    group.append(text);
-    return { group, text };
+    const { x, y } = between(from, to);
+    return { group, text: make("text", { x, y: y + 3 }) };
   }
 
   #makeRelay(number, name, { x, y }, size) {
     const group = this.#makeGroup("relays", number);
     const isLeft = x < WIDTH / 2 - 1;
     const words = { x: isLeft ? x - size - LABEL : x + size + LABEL, class: isLeft ? "end" : "start" };
-    const title = make("text", { ...words, y: y - 3 });
+    // Outwards of the circle, where no link leads.
+    const line = y + 7 * ((2 * y) / HEIGHT - 1);
+    const title = make("text", { ...words, y: line - 3 });
     title.textContent = name;
     const count = make("text", { x, y, class: "count" });
-    const note = make("text", { ...words, y: y + 11, class: `small ${words.class}` });
+    const note = make("text", { ...words, y: line + 11, class: `small ${words.class}` });
     const ring = make("circle", { cx: x, cy: y, r: size + 4, class: "root" });
     group.append(ring, make("circle", { cx: x, cy: y, r: size }), title, count, note);
     return { group, count, note, side: words.class };
@@ -86,10 +89,11 @@ function showRelay(relay, { group, count, note, side }, isChosen) {
 }
 
 function showLink(link, { group, text }, isChosen) {
-  const marks = [link.up ? "" : "down", link.tree && "tree", isChosen && "chosen"];
+  const marks = [link.up ? "" : "down", link.tree && "tree", link.mesh && "mesh", isChosen && "chosen"];
   group.setAttribute("class", marks.filter(Boolean).join(" "));
+  text.setAttribute("class", `small middle ${link.up ? "" : "lost"} ${isChosen ? "chosen" : ""}`);
   // All that there is to say of every link would be too much to read.
-  setText(text, isChosen ? link.text : link.tree || !link.up ? link.brief : "");
+  setText(text, isChosen ? link.text : link.tree || link.mesh || !link.up ? link.brief : "");
 }
 
 /** Where a relay stands: on an ellipse, the first one above. */
@@ -97,6 +101,14 @@ function place(number, count) {
   const angle = (2 * Math.PI * number) / Math.max(count, 1) - Math.PI / 2;
   const [wide, high] = [WIDTH / 2 - 100, HEIGHT / 2 - RADIUS - 6];
   return { x: WIDTH / 2 + wide * Math.cos(angle), y: HEIGHT / 2 + high * Math.sin(angle) };
+}
+
+/** Where a link has its words: in its middle, unless that is the map's, where all that lead across have theirs. */
+function between(from, to) {
+  const middle = { x: (from.x + to.x) / 2, y: (from.y + to.y) / 2 };
+  const isAcross = Math.hypot(middle.x - WIDTH / 2, middle.y - HEIGHT / 2) < RADIUS;
+  const share = isAcross ? 0.36 : 0.5;
+  return { x: from.x + share * (to.x - from.x), y: from.y + share * (to.y - from.y) };
 }
 
 function make(name, attributes) {

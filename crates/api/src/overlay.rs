@@ -1,4 +1,5 @@
-//! The overlay in one look: relays, links with what is reserved of them, and the trees of a world.
+//! The overlay in one look: relays, links with what is reserved of them, and the trees of a world
+//! with the links of its meshes.
 
 use crate::links::{LinkView, links};
 use crate::relays::{RelayView, relays};
@@ -57,7 +58,7 @@ pub struct WorldName {
     pub members: usize,
 }
 
-/// A world's trees.
+/// A world's trees; where its core is a mesh, with the links of that as `peers`.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct WorldOnMap {
     /// Its name.

@@ -314,7 +314,7 @@ async fn list_accounts(State(api): State<Api>) -> Answered<Accounts> {
     ask(api, |controller| Ok(canopy_api::accounts(controller))).await
 }
 
-/// Relays, links with what is reserved of them, and the trees of a world: what a map shows
+/// Relays, links with what is reserved of them, and the trees of a world with the links of its meshes: what a map shows
 #[utoipa::path(get, path = "/v1/overlay", tag = "overview", params(OverlayAsk),
     responses((status = 200, description = "The overlay", body = Overlay)))]
 async fn show_overlay(

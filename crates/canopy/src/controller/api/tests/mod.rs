@@ -3,6 +3,7 @@
 
 mod daemon;
 mod joining;
+mod meshed;
 
 use super::*;
 use crate::controller::joins::{Admits, JoinAsk};

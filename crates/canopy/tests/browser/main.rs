@@ -1,5 +1,7 @@
 //! The console in a real browser: headless Chromium, driven through chromedriver.
 
+mod controller;
+#[path = "../support/mod.rs"]
 mod support;
 
 use fantoccini::{Client, ClientBuilder, Locator};
@@ -175,49 +177,6 @@ fn the_console_draws_relays_and_cuts_a_link() {
         std::fs::write(folder.join("console-relays.png"), picture).unwrap();
         button.click().await.unwrap();
         until(&page, "all up again", up).await;
-        page.close().await.unwrap();
-    });
-}
-
-/// A lab of three relays, of which one is killed: its links are down on the map, and the page says why.
-#[test]
-fn a_controller_has_a_console() {
-    let Some(driver) = Driver::start() else {
-        println!("skipped: no chromedriver here; install Debian's chromium and chromium-driver");
-        return;
-    };
-    let lab = Server::start(&["lab", "net", "--controller", "--relays", "3", "--json"]);
-    let controller = &lab.ready["controller"];
-    let text = |key: &str| controller[key].as_str().unwrap().to_owned();
-    let secret = std::fs::read_to_string(Path::new(&text("dir")).join("api.secret")).unwrap();
-    let url = format!("http://{}/", text("api"));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let profile = tempfile::tempdir().unwrap();
-        let page = driver.browser(profile.path().to_str().unwrap(), 1280, 900).await;
-        page.goto(&url).await.unwrap();
-        let asks = "return !document.getElementById('ask').hidden \
-                    && document.getElementById('main').hidden";
-        until(&page, "it asks for the secret", asks).await;
-        let field = page.find(Locator::Css("#secret")).await.unwrap();
-        field.send_keys("something else\n").await.unwrap();
-        let refused = "return document.getElementById('ask-why').textContent !== ''";
-        until(&page, "it says that this is not the secret", refused).await;
-        page.goto(&format!("{url}#{}", secret.trim())).await.unwrap();
-        page.refresh().await.unwrap();
-        let up = "return document.querySelectorAll('#net-map circle:not(.root)').length === 3 \
-                  && document.querySelectorAll('#net-map .down').length === 0 \
-                  && document.querySelectorAll('#links tr').length === 3 \
-                  && document.getElementById('world').value === 'main'";
-        until(&page, "three relays and their links", up).await;
-        let pid = lab.ready["relays"][2]["pid"].as_u64().unwrap();
-        let killed = Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
-        assert!(killed.success());
-        let gone = "return document.querySelectorAll('#net-map line').length > 0 \
-                    && document.querySelectorAll('#net-map g.down').length === 3 \
-                    && document.getElementById('happenings').textContent.includes('relay-3 is lost')";
-        until(&page, "a relay that is lost, and its two links", gone).await;
-        keep_picture(&page, "controller").await;
         page.close().await.unwrap();
     });
 }
