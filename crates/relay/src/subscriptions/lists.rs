@@ -166,17 +166,23 @@ impl SubscriptionTable {
     }
 
     pub(super) fn release_if_unused(&mut self, group: u32) {
+        if self.is_unused(group) {
+            self.release(group, self.groups[group as usize].hash(&self.hash));
+        }
+    }
+
+    fn is_unused(&self, group: u32) -> bool {
         let entry = &self.groups[group as usize];
-        let is_unused = entry.first == NONE
+        entry.first == NONE
             && entry.first_sibling == NONE
             && entry.target == NONE
             && entry.asked == Wanted::default()
-            && !entry.marks.has(Marks::TO_TELL.or(Marks::TO_ASK).or(Marks::ASKING));
-        if !is_unused {
-            return;
-        }
-        if let Ok(found) = self.by_group.find_entry(entry.hash(&self.hash), |index| *index == group)
-        {
+            && !entry.marks.has(Marks::TO_TELL.or(Marks::TO_ASK).or(Marks::ASKING))
+    }
+
+    /// Frees the place of a group, whose hash this is.
+    fn release(&mut self, group: u32, hash: u64) {
+        if let Ok(found) = self.by_group.find_entry(hash, |index| *index == group) {
             found.remove();
         }
         self.groups[group as usize].first = self.free_group;
@@ -283,6 +289,12 @@ impl SubscriptionTable {
     }
 
     pub(super) fn unlink(&mut self, index: u32) {
+        let group = self.subscriptions[index as usize].group;
+        self.unlink_hashed(index, self.groups[group as usize].hash(&self.hash));
+    }
+
+    /// Ends a subscription to a group whose hash this is.
+    pub(super) fn unlink_hashed(&mut self, index: u32, hash: u64) {
         let Subscription {
             group,
             port,
@@ -305,8 +317,10 @@ impl SubscriptionTable {
         if !is_sibling {
             entry.members -= 1;
             if entry.marks.has(Marks::INDEXED) {
-                let hash = pair_hash(entry.hash(&self.hash), port);
-                if let Ok(pair) = self.by_pair.find_entry(hash, |pair| pair.subscription == index) {
+                let of_pair = pair_hash(hash, port);
+                if let Ok(pair) =
+                    self.by_pair.find_entry(of_pair, |pair| pair.subscription == index)
+                {
                     pair.remove();
                 }
                 entry.marks.set(Marks::INDEXED, entry.members > 0);
@@ -337,7 +351,9 @@ impl SubscriptionTable {
             }
         }
         self.member_gone(group, is_sibling, level);
-        self.release_if_unused(group);
+        if self.is_unused(group) {
+            self.release(group, hash);
+        }
     }
 }
 

@@ -298,9 +298,10 @@ impl SubscriptionTable {
 
     /// Unsubscribes; nothing happens if there is no such subscription.
     pub(crate) fn remove(&mut self, port: PortIndex, comtree: Comtree, group: Group) {
-        let group = self.find_group(comtree, group);
+        let hash = self.hash.hash_pair(comtree.0, group.number());
+        let group = self.find_hashed(hash, comtree, group);
         if let Some(subscription) = group.and_then(|group| self.find_pair(port, group)) {
-            self.unlink(subscription);
+            self.unlink_hashed(subscription, hash);
         }
     }
 
