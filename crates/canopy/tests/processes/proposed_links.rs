@@ -254,8 +254,9 @@ fn proposed_links_follow_the_delays_between_two_regions() {
         };
         assert!(links.iter().all(is_so), "{links:?} take {delay:?}");
     }
-    // What suited five relays may stay for six; joined by what is there, six would have seven of these.
-    assert!((1..=3).contains(&far.len()), "{told}");
+    // What suited five relays may stay for six: three across, and where the last one's region has no room
+    // for its second link, a fourth. Joined by what is there, six would have seven of these.
+    assert!((1..=4).contains(&far.len()), "{told}");
     let of_region = |at| near.iter().filter(|link| region(ends(link)[0]) == at).count();
     assert!(of_region(0) >= 2 && of_region(1) >= 2, "each region is joined within: {told}");
     assert!(most_links(&links) <= 3, "{told}");
