@@ -216,9 +216,8 @@ impl Routes {
     /// Something came from there over this branch. What becomes of it is told later
     /// ([`Routes::take_changed`]).
     ///
-    /// Nobody waits for it to be in the table. A search there waits for memory some three times as long as it
-    /// computes, and several searches in a row wait together: so sources are gathered, and put there a few
-    /// at a time.
+    /// Nobody waits for it to be in the table. A search in a large one waits for memory, and several searches
+    /// in a row wait together: so sources are gathered, and put there a few at a time.
     #[inline]
     pub(crate) fn hear(&mut self, now: Time, comtree: ComtreeIndex, to: Address, way: Way) {
         self.heard.push(Entry::heard(now, comtree, to, way));

@@ -22,7 +22,8 @@ use std::time::{Duration, Instant};
 /// through them. One after the other, and by the seed, a relay is killed, a link of the world's tree is
 /// cut, and the controller is killed; each is made good after a while. An oracle says what is missing, and
 /// what came twice. The exit status is 1 unless traffic is there again within a second, for those whose
-/// relay was killed within two, nothing is missing otherwise, and nothing came twice. Needs root, `ip` and `tc`.
+/// relay was killed within two, nothing is missing otherwise, and nothing came twice. Needs root, `ip`
+/// and `tc`.
 #[derive(Args)]
 pub(super) struct FaultsCommand {
     /// How many relays
