@@ -96,6 +96,12 @@ impl Entry {
         Way { port: self.port, leads: self.leads }
     }
 
+    /// The same way, or another one, heard later.
+    fn renew(&mut self, new: Entry) -> Noted {
+        let before = core::mem::replace(self, new);
+        if before.way() == new.way() { Noted::Known } else { Noted::Moved }
+    }
+
     fn route(&self, now: Ticks) -> Route {
         let Entry { comtree, to, heard, is_told, .. } = *self;
         let quiet_for = (!is_told).then(|| now.since(heard));
@@ -226,15 +232,30 @@ impl Routes {
         }
     }
 
-    /// Puts into the table what was gathered.
+    /// Puts into the table what was gathered. All are searched for before anything is changed: a search
+    /// does not depend on the one before, so they wait for memory together.
     pub(crate) fn settle(&mut self) {
         let mut hashes = [0; TOGETHER];
         for (hash, Entry { comtree, to, .. }) in hashes.iter_mut().zip(&self.heard) {
             *hash = self.hash(*comtree, *to);
         }
-        for (place, hash) in hashes.into_iter().enumerate().take(self.heard.len()) {
-            self.put(hash, self.heard[place]);
+        let mut known = [None; TOGETHER];
+        for (known, (hash, heard)) in known.iter_mut().zip(hashes.iter().zip(&self.heard)) {
+            *known = self.table.find_bucket_index(*hash, |e| e.leads(heard.comtree, heard.to));
         }
+        // Places stay what they are until something new comes in: so that comes last.
+        let heard = core::mem::take(&mut self.heard);
+        for (known, heard) in known.iter().zip(&heard) {
+            if let Some(entry) = known.and_then(|place| self.table.get_bucket_mut(place)) {
+                self.changed.count(entry.renew(*heard));
+            }
+        }
+        for (known, (hash, heard)) in known.iter().zip(hashes.iter().zip(&heard)) {
+            if known.is_none() {
+                self.put(*hash, *heard);
+            }
+        }
+        self.heard = heard;
         self.heard.clear();
     }
 
@@ -267,8 +288,7 @@ impl Routes {
     fn replace(&mut self, hash: u64, new: Entry) -> Noted {
         let Entry { comtree, to, .. } = new;
         if let Some(entry) = self.table.find_mut(hash, |entry| entry.leads(comtree, to)) {
-            let before = core::mem::replace(entry, new);
-            return if before.way() == new.way() { Noted::Known } else { Noted::Moved };
+            return entry.renew(new);
         }
         if !self.room.has_room(comtree) {
             return Noted::Full;
