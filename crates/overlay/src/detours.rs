@@ -3,6 +3,7 @@
 
 use canopy_control::signal::{Branch, Role};
 use canopy_control::{Item, ItemKey, LinkId};
+use canopy_plan::Rate;
 use canopy_session::PublicKey;
 use canopy_wire::{Comtree, Time};
 use core::time::Duration;
@@ -16,6 +17,18 @@ const STEADY: Duration = Duration::from_secs(5);
 
 /// What a controller wants a relay to have.
 pub type Items = BTreeMap<ItemKey, Item>;
+
+/// Whether there is a controller, which reserves for what detours bring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Controller {
+    /// There has not been one: nothing is to be limited yet.
+    #[default]
+    NotYet,
+    There,
+    Gone,
+    /// It is there again since then, and may not have taken up all detours yet.
+    BackSince(Time),
+}
 
 /// Where a detour stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +52,9 @@ struct Heard {
 #[derive(Clone, Debug, Default)]
 pub struct Detours {
     links: BTreeMap<PublicKey, Heard>,
-    has_controller: bool,
+    controller: Controller,
+    /// Whether branches may be brought what their links bear: while nobody can reserve for detours.
+    is_unlimited: bool,
     /// With the standby parent's link.
     on: BTreeMap<Comtree, (LinkId, Stage)>,
 }
@@ -61,17 +76,31 @@ impl Detours {
     }
 
     /// Whether there is a channel to the controller. Without one nobody is waited for.
-    pub fn set_controller(&mut self, is_there: bool) {
-        self.has_controller = is_there;
+    pub fn set_controller(&mut self, now: Time, is_there: bool) {
+        self.controller = match (self.controller, is_there) {
+            (Controller::NotYet, true) => Controller::There,
+            (Controller::Gone, true) => Controller::BackSince(now),
+            (Controller::There | Controller::BackSince(_), false) => Controller::Gone,
+            (same, _) => same,
+        };
     }
 
-    /// Begins and ends detours, as it is time for `items`. Returns whether any has begun or ended: then
-    /// the data plane is to have something else.
+    fn has_controller(&self) -> bool {
+        matches!(self.controller, Controller::There | Controller::BackSince(_))
+    }
+
+    /// Begins and ends detours, as it is time for `items`, and lifts limits while there is no controller.
+    /// Returns whether that changes what the data plane is to have.
     pub fn review(&mut self, now: Time, items: &Items) -> bool {
+        if matches!(self.controller, Controller::BackSince(at) if at + STEADY <= now) {
+            self.controller = Controller::There;
+        }
+        let is_unlimited = matches!(self.controller, Controller::Gone | Controller::BackSince(_));
+        let was_unlimited = core::mem::replace(&mut self.is_unlimited, is_unlimited);
         let has_item = |comtree: &Comtree| items.contains_key(&ItemKey::Comtree(*comtree));
         let before = self.on.len();
         self.on.retain(|comtree, _| has_item(comtree));
-        let mut has_changed = self.on.len() < before;
+        let mut has_changed = self.on.len() < before || is_unlimited != was_unlimited;
         for (comtree, branches) in comtrees(items) {
             let before = self.on.get(&comtree).copied();
             let after = ways_up(branches).and_then(|ways| self.next(now, items, before, ways));
@@ -99,12 +128,12 @@ impl Detours {
         // if nobody goes on with the trees: neighbours may have branches still that are about to go, and
         // with them goes what was asked over them.
         let Some(parent) = parent else {
-            let may = stage.is_some() || !self.has_controller;
+            let may = stage.is_some() || !self.has_controller();
             return away.filter(|_| may && is_up(standby));
         };
         match (heard(parent).filter(|heard| !heard.up), stage) {
             (Some(down), None) => {
-                let wait = if self.has_controller { PATIENCE } else { Duration::ZERO };
+                let wait = if self.has_controller() { PATIENCE } else { Duration::ZERO };
                 away.filter(|_| is_up(standby) && down.since + wait <= now)
             }
             (Some(_), Some(_)) => away.filter(|_| is_up(standby)),
@@ -130,7 +159,11 @@ impl Detours {
             let heard = self.heard(items, ways_up(branches)?.parent?)?;
             Some(heard.since + if heard.up { STEADY } else { PATIENCE })
         });
-        due.filter(|due| *due > now).min()
+        let limits = match self.controller {
+            Controller::BackSince(at) => Some(at + STEADY),
+            _ => None,
+        };
+        due.chain(limits).filter(|due| *due > now).min()
     }
 
     /// The data plane says that a comtree's next parent is the way to the core. Returns whether that
@@ -153,15 +186,14 @@ impl Detours {
         self.on.keys().copied()
     }
 
-    /// What the data plane is to have: the standby parents of detours are parents.
+    /// What the data plane is to have: the standby parents of detours are parents, and while nobody can
+    /// reserve for detours, any branch may be brought what its link bears. A relay does not know what
+    /// detours elsewhere lead to it.
     pub fn apply_to<'a>(&self, items: &'a Items) -> Cow<'a, Items> {
-        let mut items = Cow::Borrowed(items);
+        let mut applied = Cow::Borrowed(items);
         for (comtree, (over, stage)) in &self.on {
-            let capacity = match items.get(&ItemKey::Link(*over)) {
-                Some(Item::Link { capacity, .. }) => *capacity,
-                _ => continue,
-            };
-            let item = items.to_mut().get_mut(&ItemKey::Comtree(*comtree));
+            let Some(capacity) = capacity(items, *over) else { continue };
+            let item = applied.to_mut().get_mut(&ItemKey::Comtree(*comtree));
             let Some(Item::Comtree { branches, .. }) = item else { continue };
             branches.retain(|of| of.role != Role::Parent || *stage == Stage::Returning);
             for branch in branches {
@@ -175,13 +207,30 @@ impl Detours {
                 }
             }
         }
-        items
+        if self.is_unlimited {
+            for (_, item) in applied.to_mut().range_mut(FIRST_COMTREE..) {
+                let Item::Comtree { branches, .. } = item else { break };
+                for branch in branches {
+                    branch.receive = capacity(items, branch.link).unwrap_or(branch.receive);
+                }
+            }
+        }
+        applied
+    }
+}
+
+/// Items of comtrees follow one another.
+const FIRST_COMTREE: ItemKey = ItemKey::Comtree(Comtree(0));
+
+fn capacity(items: &Items, link: LinkId) -> Option<Rate> {
+    match items.get(&ItemKey::Link(link)) {
+        Some(Item::Link { capacity, .. }) => Some(*capacity),
+        _ => None,
     }
 }
 
 fn comtrees(items: &Items) -> impl Iterator<Item = (Comtree, &[Branch])> {
-    let first = ItemKey::Comtree(Comtree(0));
-    items.range(first..).map_while(|(_, item)| match item {
+    items.range(FIRST_COMTREE..).map_while(|(_, item)| match item {
         Item::Comtree { id, branches, .. } => Some((*id, &branches[..])),
         _ => None,
     })
@@ -200,7 +249,6 @@ fn ways_up(branches: &[Branch]) -> Option<WaysUp> {
 mod tests {
     use super::*;
     use canopy_control::{Downlink, Mode, Name};
-    use canopy_plan::Rate;
 
     const COMTREE: Comtree = Comtree(16);
     const PARENT: [u8; 32] = [1; 32];
@@ -253,14 +301,14 @@ mod tests {
     fn the_controller_has_its_time_and_without_one_nobody_is_waited_for() {
         let items = usual();
         let mut detours = Detours::default();
-        detours.set_controller(true);
+        detours.set_controller(at(0), true);
         detours.hear_link(at(1_000), PARENT, false);
         assert!(!detours.review(at(1_000), &items));
         assert_eq!(detours.poll_timeout(at(1_000), &items), Some(at(1_300)));
         let mut alone = detours.clone();
         assert!(detours.review(at(1_300), &items));
         assert_eq!(roles(&detours, &items), [(2, Role::Parent), (3, Role::Child)]);
-        alone.set_controller(false);
+        alone.set_controller(at(1_000), false);
         assert!(alone.review(at(1_001), &items));
     }
 
@@ -298,13 +346,45 @@ mod tests {
         assert_eq!(roles(&detours, &between), [(2, Role::Parent), (3, Role::Child)]);
         // Who had no detour begins none there, unless the controller has gone.
         let mut newcomer = Detours::default();
-        newcomer.set_controller(true);
+        newcomer.set_controller(at(0), true);
         newcomer.hear_link(at(1_000), PARENT, false);
         assert!(!newcomer.review(at(1_200), &between));
-        newcomer.set_controller(false);
+        newcomer.set_controller(at(1_200), false);
         assert!(newcomer.review(at(1_200), &between));
         let adopted = super::tests::items(&[(2, Role::Parent), (3, Role::Child)]);
         assert!(detours.review(at(1_300), &adopted));
         assert_eq!(roles(&detours, &adopted), [(2, Role::Parent), (3, Role::Child)]);
+    }
+
+    /// Nobody reserves for what a detour brings to relays above, and these do not know of it.
+    #[test]
+    fn branches_may_bring_what_their_links_bear_while_there_is_no_controller() {
+        let most = Rate { bits: 9e9, packets: 9e6 };
+        let mut items = items(&[(1, Role::Parent), (3, Role::Child)]);
+        for (_, item) in items.range_mut(..FIRST_COMTREE) {
+            let Item::Link { capacity, .. } = item else { continue };
+            *capacity = most;
+        }
+        let reserved = Rate { bits: 1e6, packets: 1e3 };
+        let receive = |detours: &Detours| -> Vec<Rate> {
+            let items = detours.apply_to(&items);
+            comtrees(&items).flat_map(|(_, of)| of.iter().map(|branch| branch.receive)).collect()
+        };
+        let mut detours = Detours::default();
+        assert!(!detours.review(at(0), &items), "nothing is lifted before there is one");
+        detours.set_controller(at(0), true);
+        assert!(!detours.review(at(0), &items));
+        assert_eq!(receive(&detours), [reserved; 2]);
+        detours.set_controller(at(1_000), false);
+        assert!(detours.review(at(1_000), &items));
+        assert_eq!(receive(&detours), [most; 2]);
+        // Until it has taken up all detours, and then no longer.
+        detours.set_controller(at(2_000), true);
+        assert!(!detours.review(at(2_000), &items));
+        assert_eq!(detours.poll_timeout(at(2_000), &items), Some(at(7_000)));
+        assert_eq!(receive(&detours), [most; 2]);
+        assert!(detours.review(at(7_000), &items));
+        assert_eq!(receive(&detours), [reserved; 2]);
+        assert_eq!(detours.poll_timeout(at(7_000), &items), None);
     }
 }

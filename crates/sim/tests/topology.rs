@@ -101,7 +101,7 @@ fn updates_pass_along_a_line_of_more_than_forty_relays() {
 #[allow(clippy::disallowed_methods, reason = "a test reads the networks that it is about")]
 fn graphs_of_the_topology_zoo_pass() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/topologies");
-    for (name, seed) in [("Abilene", 1), ("BtEurope", 2)] {
+    for (name, seed) in [("Abilene", 1), ("BtEurope", 2), ("AttMpls", 2011)] {
         let file = folder.join(format!("{name}.gml"));
         let Ok(content) = std::fs::read(&file) else { continue };
         let network = Network::from_file(&file, &content).unwrap();

@@ -104,9 +104,9 @@ impl Agent {
                     self.issuers = issuers;
                     tracing::info!(controller = self.config.controller, "registered");
                     (pause, was_told) = (FIRST_PAUSE, String::new());
-                    self.detours.set_controller(true);
+                    self.detours.set_controller(self.now(), true);
                     let error = self.serve(channel).await;
-                    self.detours.set_controller(false);
+                    self.detours.set_controller(self.now(), false);
                     error
                 }
                 Err(error) => error,
@@ -240,7 +240,7 @@ impl Agent {
         let before = self.detours.clone();
         if self.detours.review(self.now(), self.side.items()) {
             self.tell_of_detours(&before);
-            self.apply_items("a detour").await;
+            self.apply_items("what changes without a controller").await;
         }
     }
 

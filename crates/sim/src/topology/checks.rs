@@ -14,10 +14,8 @@ const SETTLED_WITHIN: Duration = Duration::from_secs(2);
 impl World<'_> {
     pub(crate) fn judge(&mut self) {
         self.model.judge(self.now);
+        self.look_whether_settled();
         if let Some(controller) = &self.process.controller {
-            if controller.is_settled() {
-                self.settled_at = self.now;
-            }
             let knows = |owner| self.people.iter().any(|person| person.owner == owner);
             let mut held = controller.members().filter(|of| of.state != MemberState::Resting);
             let stranger = held.find(|member| !knows(member.owner)).map(|member| member.address);
@@ -29,6 +27,21 @@ impl World<'_> {
             }
         }
         self.check_bounds();
+    }
+
+    fn look_whether_settled(&mut self) {
+        if self.process.controller.as_ref().is_some_and(|controller| controller.is_settled()) {
+            self.settled_at = self.now;
+        }
+    }
+
+    /// Looks whether the controller is settled after it has stored something. Where hundreds of relays report
+    /// delays, that is for moments only, between two things that are stored.
+    pub(crate) fn look_after_commit(&mut self) {
+        let ends_soon = self.now < self.leave_at && self.leave_at.since(self.now) <= SETTLED_WITHIN;
+        if ends_soon {
+            self.look_whether_settled();
+        }
     }
 
     /// What is held grows with what there is, not with what has happened.

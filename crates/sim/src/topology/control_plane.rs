@@ -223,6 +223,7 @@ impl World<'_> {
         {
             self.model.broken(self.now, format!("the store: {why}"));
         }
+        self.look_after_commit();
         self.pump_controller();
     }
 

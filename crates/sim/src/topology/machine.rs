@@ -227,7 +227,7 @@ impl Machine {
         if self.thread.is_none() {
             return Ok((0, None));
         }
-        self.detours.set_controller(has_controller);
+        self.detours.set_controller(local, has_controller);
         let before = self.detours.clone();
         let has_changed = self.detours.review(local, self.side.items());
         if has_changed || core::mem::take(&mut self.has_returned) {
