@@ -20,7 +20,7 @@ fn a_controller_has_a_console() {
         println!("skipped: no chromedriver here; install Debian's chromium and chromium-driver");
         return;
     };
-    let (lab, url, _, secret) = lab_of_three();
+    let (mut lab, url, _, secret) = lab_of_three();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let profile = tempfile::tempdir().unwrap();
@@ -50,6 +50,7 @@ fn a_controller_has_a_console() {
         keep_picture(&page, "controller").await;
         page.close().await.unwrap();
     });
+    lab.end();
 }
 
 /// Asks the API as the page does, with the page's secret.
@@ -95,7 +96,7 @@ fn a_mesh_is_drawn_beside_the_tree() {
         println!("skipped: no chromedriver here; install Debian's chromium and chromium-driver");
         return;
     };
-    let (_lab, url, folder, secret) = lab_of_three();
+    let (mut lab, url, folder, secret) = lab_of_three();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let profile = tempfile::tempdir().unwrap();
@@ -143,4 +144,5 @@ fn a_mesh_is_drawn_beside_the_tree() {
         until(&page, "the tree alone again", tree_alone).await;
         page.close().await.unwrap();
     });
+    lab.end();
 }

@@ -92,14 +92,19 @@ impl Server {
         self.child.wait().expect("it ends");
     }
 
-    /// Asks for an orderly end and returns the last line that the server printed.
-    pub(crate) fn terminate(mut self) -> serde_json::Value {
+    /// Asks for an orderly end and waits for it, so that nothing is left behind.
+    pub(crate) fn end(&mut self) {
         self.ask_to_end();
         let deadline = Instant::now() + Duration::from_secs(20);
         while self.child.try_wait().unwrap().is_none() {
             assert!(Instant::now() < deadline, "it does not end");
             std::thread::yield_now();
         }
+    }
+
+    /// Asks for an orderly end and returns the last line that the server printed.
+    pub(crate) fn terminate(mut self) -> serde_json::Value {
+        self.end();
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest).expect("the rest of its output");
         assert!(self.child.wait().unwrap().success(), "an orderly end");
