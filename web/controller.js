@@ -142,7 +142,10 @@ function words(comtree, mesh) {
   const size = `${plural(comtree.tree.length, "relay carries", "relays carry")} it: ${comtree.why}`;
   const core = comtree.tree.filter((hop) => hop.core).length;
   const beside = plural(mesh.size, "link", "links");
-  return mesh.size === 0 ? size : `${size}. The ${exact(core)} relays of its core are a mesh, with ${beside} beside the tree.`;
+  const meshed = mesh.size === 0 ? [] : [`The ${exact(core)} relays of its core are a mesh, with ${beside} beside the tree.`];
+  const apart = comtree.tree.filter((hop) => hop.outside).map((hop) => `${hop.relay} is not in the core: ${hop.outside}.`);
+  const more = [...meshed, ...apart];
+  return more.length === 0 ? size : `${size}. ${more.join(" ")}`;
 }
 
 /** How much of the fuller direction is reserved. */

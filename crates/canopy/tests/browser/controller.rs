@@ -123,7 +123,8 @@ fn a_mesh_is_drawn_beside_the_tree() {
                       && !document.getElementById('key-mesh').hidden";
         until(&page, "three relays of a core, and a link beside the tree", meshed).await;
         let [up, mesh] = links_of(&ask(&page, "GET", "v1/worlds/main", &Value::Null).await);
-        assert_eq!((drawn(&page, "tree").await, drawn(&page, "mesh").await), (up, mesh));
+        assert_eq!(drawn(&page, "tree").await, up);
+        assert_eq!(drawn(&page, "mesh").await, mesh);
         let says = "return document.getElementById('net-words').textContent \
                     .endsWith('The 3 relays of its core are a mesh, with 1 link beside the tree.')";
         until(&page, "the mesh in words", says).await;
@@ -139,6 +140,13 @@ fn a_mesh_is_drawn_beside_the_tree() {
         page.set_window_size(390, 844).await.unwrap();
         until(&page, "no sideways scrolling on a phone", wide).await;
         keep_picture(&page, "controller-mesh-phone").await;
+
+        // Without that link two of the relays are the core, and the page says what the third lacks.
+        ask(&page, "DELETE", &format!("v1/links/{}", mesh[0]), &Value::Null).await;
+        let apart = "return document.querySelectorAll('#net-map g.core').length === 2 \
+                     && / is not in the core: it has no link that can be used with relay-[123]\\.$/ \
+                       .test(document.getElementById('net-words').textContent)";
+        until(&page, "why a relay is not in the core", apart).await;
 
         set_core(&folder, "center");
         until(&page, "the tree alone again", tree_alone).await;
