@@ -130,17 +130,21 @@ impl State {
         if let Some(why) = &running.broken {
             return Err(format!("its tree is not whole: {why}"));
         }
-        self.check_movable(running)?;
-        self.choose_tree(comtree, Aim::Best, Some(ask))
+        match &running.shape {
+            Some(shape) if !shape.mesh().is_empty() => self.tree_around_mesh(comtree, shape, ask),
+            _ => self.choose_tree(comtree, Aim::Best, Some(ask)),
+        }
     }
 
     /// The tree that an operator has asked for, without the root if that cannot be one now.
     fn asked_for(&self, comtree: Comtree) -> TreeAsk {
-        let ask = self.comtrees.get(&comtree).map(|running| running.asked).unwrap_or_default();
-        let is_up = |root: &RelayId| {
-            self.relays.get(root).is_some_and(|relay| relay.state == RelayState::Up)
+        let Some(running) = self.comtrees.get(&comtree) else { return TreeAsk::default() };
+        let meshed = running.shape.as_ref().filter(|shape| !shape.mesh().is_empty());
+        let may_be = |root: &RelayId| {
+            let is_up = self.relays.get(root).is_some_and(|relay| relay.state == RelayState::Up);
+            is_up && meshed.is_none_or(|shape| shape.is_core(*root))
         };
-        TreeAsk { root: ask.root.filter(is_up), ..ask }
+        TreeAsk { root: running.asked.root.filter(may_be), ..running.asked }
     }
 
     /// Moves comtrees off relays that drain and have no members there.
@@ -180,7 +184,10 @@ impl State {
             *after = comtree;
             let why = "other links are proposed than those that it ran over".to_owned();
             let result = self.planned_tree(comtree, self.asked_for(comtree));
-            let result = result.and_then(|(hops, _)| self.begin_move(op, comtree, &hops, why));
+            let result = result.and_then(|(hops, _)| {
+                self.check_leaves_surplus(comtree, &hops)?;
+                self.begin_move(op, comtree, &hops, why)
+            });
             if let (Err(why), Some(running)) = (result, self.comtrees.get_mut(&comtree)) {
                 running.why = format!("it stays over a link that is proposed no more: {why}");
             }
