@@ -18,7 +18,7 @@ use canopy_wire::Comtree;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(crate) use moving::way_around_mesh;
+pub(crate) use moving::{around_core, mesh_on, way_around_mesh};
 
 /// By two relays, in both orders: the link between them.
 pub(crate) type Joined = BTreeMap<(RelayId, RelayId), LinkId>;

@@ -9,15 +9,12 @@
 //! ```
 
 use crate::hops::rooted_in;
-use crate::model::{PeerLink, RelayId, TreeAsk, TreeHop};
-use crate::repair::Aim;
+use crate::model::{PeerLink, RelayId, TreeHop};
 use crate::shape::Shape;
-use crate::state::State;
 use crate::steps::{Way, same_tree, swaps};
-use canopy_wire::Comtree;
 
 /// The links of a mesh whose ends are both in a tree.
-fn mesh_on(mesh: &[PeerLink], hops: &[TreeHop]) -> Vec<PeerLink> {
+pub(crate) fn mesh_on(mesh: &[PeerLink], hops: &[TreeHop]) -> Vec<PeerLink> {
     let is_there = |end: &RelayId| hops.iter().any(|hop| hop.relay == *end);
     mesh.iter().filter(|peers| peers.ends.iter().all(is_there)).copied().collect()
 }
@@ -26,7 +23,7 @@ fn mesh_on(mesh: &[PeerLink], hops: &[TreeHop]) -> Vec<PeerLink> {
 ///
 /// # Errors
 /// Why it cannot be.
-fn around_core(old: &Shape, tree: &[TreeHop]) -> Result<Shape, String> {
+pub(crate) fn around_core(old: &Shape, tree: &[TreeHop]) -> Result<Shape, String> {
     let stays = |relay: &RelayId| tree.iter().any(|hop| hop.relay == *relay);
     let mut core = old.relays().filter(|relay| old.is_core(*relay));
     let root = core.find(stays).ok_or(
@@ -47,7 +44,7 @@ fn around_core(old: &Shape, tree: &[TreeHop]) -> Result<Shape, String> {
     }
 }
 
-/// The way from a meshed comtree to another tree around its core, of [`State::tree_around_mesh`].
+/// The way from a meshed comtree to another tree around its core, of [`around_core`].
 ///
 /// # Errors
 /// That is no such tree.
@@ -69,57 +66,4 @@ pub(crate) fn way_around_mesh(old: &Shape, target: &[TreeHop]) -> Result<Way, St
         way.later.push_back(end);
     }
     Ok(way)
-}
-
-impl State {
-    /// Another tree around a comtree's meshed core, and what that costs; or why there is none.
-    pub(crate) fn tree_around_mesh(
-        &self,
-        comtree: Comtree,
-        old: &Shape,
-        ask: TreeAsk,
-    ) -> Result<(Vec<TreeHop>, f64), String> {
-        let outside = |root: RelayId| {
-            let name = self.relay_name(root);
-            format!("{name} is not in its meshed core, and only a relay of that can be the root")
-        };
-        if let Some(root) = ask.root.filter(|root| !old.is_core(*root)) {
-            return Err(outside(root));
-        }
-        let (tree, _) = self.choose_tree(comtree, Aim::Best, Some(ask))?;
-        if tree.is_empty() {
-            return Ok((tree, 0.0));
-        }
-        let shape = around_core(old, &tree)?;
-        let hops = match ask.root {
-            Some(root) if shape.is_core(root) => rooted_in(shape.hops(), shape.mesh(), root),
-            Some(root) => {
-                let name = self.relay_name(root);
-                return Err(format!(
-                    "{name} has no members, and no relay hangs on it, so it is no root"
-                ));
-            }
-            None => shape.hops().to_vec(),
-        };
-        Ok((hops, self.cost_of_shape(&shape)))
-    }
-
-    /// Says so if another tree around a comtree's meshed core runs over as many links that are to go as before:
-    /// relays of the core do not leave it for that.
-    pub(crate) fn check_leaves_surplus(
-        &self,
-        comtree: Comtree,
-        target: &[TreeHop],
-    ) -> Result<(), String> {
-        let old = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
-        let Some(old) = old.filter(|shape| !shape.mesh().is_empty() && !target.is_empty()) else {
-            return Ok(());
-        };
-        let new = Shape::meshed(target.to_vec(), mesh_on(old.mesh(), target), |at| old.load(at))?;
-        let count = |shape: &Shape| shape.links().filter(|link| self.is_surplus(*link)).count();
-        match count(&new) < count(old) {
-            true => Ok(()),
-            false => Err("relays of its meshed core hear each other over it".to_owned()),
-        }
-    }
 }
