@@ -89,9 +89,21 @@ fn comtree_needs(
         add(needed, Account::In(hop.relay), limits.send);
         add(needed, Account::Out(hop.relay), limits.receive);
     }
-    let mesh = controller.mesh(comtree);
-    let mut most = mesh_needs(&hops, &mesh, &limits)?;
+    let mut most: BTreeMap<(LinkId, RelayId, RelayId), Rate> = BTreeMap::new();
+    let mut need = |of: (LinkId, RelayId, RelayId), rate: Rate| {
+        let most = most.entry(of).or_default();
+        most.bits = most.bits.max(rate.bits);
+        most.packets = most.packets.max(rate.packets);
+    };
     for (hops, core) in controller.trees_on_the_way(comtree) {
+        // No relay joins a mesh while its comtree is moved.
+        let is_there = |end: &RelayId| hops.iter().any(|hop| hop.relay == *end);
+        let mut mesh = controller.mesh(comtree);
+        mesh.retain(|peers| peers.ends.iter().all(is_there));
+        let limits = self::limits(controller, world, &hops)?;
+        for (of, rate) in mesh_needs(&hops, &mesh, &limits)? {
+            need(of, rate);
+        }
         let capacities = capacities(controller, world, &hops, &core)?;
         for (hop, Capacity { up, down }) in hops.iter().cycle().zip(capacities) {
             let Some((above, link)) = hop.above else { continue };
@@ -99,9 +111,7 @@ fn comtree_needs(
                 continue;
             }
             for (from, to, rate) in [(hop.relay, above, up), (above, hop.relay, down)] {
-                let most = most.entry((link, from, to)).or_default();
-                most.bits = most.bits.max(rate.bits);
-                most.packets = most.packets.max(rate.packets);
+                need((link, from, to), rate);
             }
         }
     }

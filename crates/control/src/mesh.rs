@@ -6,6 +6,8 @@
 //! is left if the links between the others are left out. A relay outside hangs on the one that it hung on.
 //! Unless something has failed, relays stay joined all the while over links that they have already.
 
+mod moving;
+
 use crate::hops::{rooted_at, rooted_in};
 use crate::ledger::{Account, Flow, Lack};
 use crate::model::{Core, LinkId, PeerLink, RelayId, TreeHop};
@@ -15,6 +17,8 @@ use crate::state::State;
 use canopy_wire::Comtree;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+
+pub(crate) use moving::{around_core, mesh_on, way_around_mesh};
 
 /// By two relays, in both orders: the link between them.
 pub(crate) type Joined = BTreeMap<(RelayId, RelayId), LinkId>;

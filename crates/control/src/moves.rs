@@ -19,12 +19,15 @@
 //! all above that have their places by then. What all trees on the way need is reserved at the
 //! start, and given back as they are passed.
 //!
+//! Where the core is a mesh, that stays on the way: see `mesh`.
+//!
 //! Only the tree that is in force is stored. A controller that starts finds that, gives it the core of
 //! its world's rule, and takes back the branch of a swap that was not done. What that core needs is
 //! reserved all the time.
 
 use crate::ledger::Lack;
-use crate::model::{Core, LinkId, RelayId, TreeHop};
+use crate::mesh::way_around_mesh;
+use crate::model::{LinkId, RelayId, TreeHop};
 use crate::op::{Effect, Event, Op};
 use crate::running::{Move, Picture, Running};
 use crate::shape::{Load, Shape};
@@ -53,8 +56,11 @@ impl State {
         let Some(running) = self.comtrees.get_mut(&comtree) else { return Ok(0) };
         let Some(old) = running.shape.clone() else { return Ok(0) };
         let (before, flows) = (running.picture(), running.flows());
-        let hangs_otherwise =
-            |hop: &&TreeHop| old.has(hop.relay) && old.above(hop.relay) != hop.above;
+        // Relays of a mesh are beside each other, whoever is the root.
+        let is_peer = |relay| !old.mesh().is_empty() && old.is_core(relay);
+        let hangs_otherwise = |hop: &&TreeHop| {
+            old.has(hop.relay) && old.above(hop.relay) != hop.above && !is_peer(hop.relay)
+        };
         let moved = target.iter().filter(hangs_otherwise).count();
         let moving = Move { later, ends, step: None, why, since: None };
         running.moving = Some(moving);
@@ -78,19 +84,9 @@ impl State {
         if running.moving.is_some() {
             return Err("it is on its way to another tree".to_owned());
         }
-        self.check_movable(running)?;
-        Way::between(old, target, &world.core)
-    }
-
-    /// Says why a comtree cannot be moved at all: no steps are known that lose nothing from one mesh to
-    /// another.
-    pub(crate) fn check_movable(&self, running: &Running) -> Result<(), String> {
-        match self.worlds.get(&running.world).map(|world| &world.core) {
-            Some(Core::Mesh) => {
-                Err("its core is a mesh, which is not moved; give its world another core first"
-                    .to_owned())
-            }
-            _ => Ok(()),
+        match old.mesh() {
+            [] => Way::between(old, target, &world.core),
+            _ => way_around_mesh(old, target),
         }
     }
 

@@ -1,6 +1,8 @@
 //! Why trees are changed without need: a better one is found, an operator asks for it, or a relay drains.
 
 use crate::error::Refusal;
+use crate::hops::rooted_in;
+use crate::mesh::{around_core, mesh_on};
 use crate::model::{RelayId, RelayState, TreeAsk, TreeHop};
 use crate::op::Op;
 use crate::repair::Aim;
@@ -130,17 +132,21 @@ impl State {
         if let Some(why) = &running.broken {
             return Err(format!("its tree is not whole: {why}"));
         }
-        self.check_movable(running)?;
-        self.choose_tree(comtree, Aim::Best, Some(ask))
+        match &running.shape {
+            Some(shape) if !shape.mesh().is_empty() => self.tree_around_mesh(comtree, shape, ask),
+            _ => self.choose_tree(comtree, Aim::Best, Some(ask)),
+        }
     }
 
     /// The tree that an operator has asked for, without the root if that cannot be one now.
     fn asked_for(&self, comtree: Comtree) -> TreeAsk {
-        let ask = self.comtrees.get(&comtree).map(|running| running.asked).unwrap_or_default();
-        let is_up = |root: &RelayId| {
-            self.relays.get(root).is_some_and(|relay| relay.state == RelayState::Up)
+        let Some(running) = self.comtrees.get(&comtree) else { return TreeAsk::default() };
+        let meshed = running.shape.as_ref().filter(|shape| !shape.mesh().is_empty());
+        let may_be = |root: &RelayId| {
+            let is_up = self.relays.get(root).is_some_and(|relay| relay.state == RelayState::Up);
+            is_up && meshed.is_none_or(|shape| shape.is_core(*root))
         };
-        TreeAsk { root: ask.root.filter(is_up), ..ask }
+        TreeAsk { root: running.asked.root.filter(may_be), ..running.asked }
     }
 
     /// Moves comtrees off relays that drain and have no members there.
@@ -180,10 +186,63 @@ impl State {
             *after = comtree;
             let why = "other links are proposed than those that it ran over".to_owned();
             let result = self.planned_tree(comtree, self.asked_for(comtree));
-            let result = result.and_then(|(hops, _)| self.begin_move(op, comtree, &hops, why));
+            let result = result.and_then(|(hops, _)| {
+                self.check_leaves_surplus(comtree, &hops)?;
+                self.begin_move(op, comtree, &hops, why)
+            });
             if let (Err(why), Some(running)) = (result, self.comtrees.get_mut(&comtree)) {
                 running.why = format!("it stays over a link that is proposed no more: {why}");
             }
+        }
+    }
+
+    /// Another tree around a comtree's meshed core, and what that costs; or why there is none.
+    fn tree_around_mesh(
+        &self,
+        comtree: Comtree,
+        old: &Shape,
+        ask: TreeAsk,
+    ) -> Result<(Vec<TreeHop>, f64), String> {
+        let outside = |root: RelayId| {
+            let core: Vec<String> = old.core().into_iter().map(|of| self.relay_name(of)).collect();
+            let (name, core) = (self.relay_name(root), core.join(", "));
+            format!(
+                "{name} is not in its meshed core, which has the root; that may be any of {core}"
+            )
+        };
+        if let Some(root) = ask.root.filter(|root| !old.is_core(*root)) {
+            return Err(outside(root));
+        }
+        let (tree, _) = self.choose_tree(comtree, Aim::Best, Some(ask))?;
+        if tree.is_empty() {
+            return Ok((tree, 0.0));
+        }
+        let shape = around_core(old, &tree)?;
+        let hops = match ask.root {
+            Some(root) if shape.is_core(root) => rooted_in(shape.hops(), shape.mesh(), root),
+            Some(root) => {
+                let name = self.relay_name(root);
+                return Err(format!(
+                    "{name} has no members, and no relay hangs on it, so it is no root"
+                ));
+            }
+            None => shape.hops().to_vec(),
+        };
+        Ok((hops, self.cost_of_shape(&shape)))
+    }
+
+    /// Says so if another tree around a comtree's meshed core runs over as many links that are to go as before:
+    /// relays of the core do not leave it for that.
+    fn check_leaves_surplus(&self, comtree: Comtree, target: &[TreeHop]) -> Result<(), String> {
+        let old = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
+        let Some(old) = old.filter(|shape| !shape.mesh().is_empty() && !target.is_empty()) else {
+            return Ok(());
+        };
+        let new = Shape::meshed(target.to_vec(), mesh_on(old.mesh(), target), |at| old.load(at))?;
+        let count = |shape: &Shape| shape.links().filter(|link| self.is_surplus(*link)).count();
+        match count(&new) < count(old) {
+            true => Ok(()),
+            false => Err("relays of its meshed core hear each other over it".to_owned()),
         }
     }
 }

@@ -277,12 +277,16 @@ impl State {
     /// What a comtree costs: bits times length, both ways.
     pub(crate) fn cost_of(&self, comtree: Comtree) -> f64 {
         let shape = self.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
-        let flows = shape.map_or_else(Vec::new, Shape::flows);
+        shape.map_or(0.0, |shape| self.cost_of_shape(shape))
+    }
+
+    /// What a shape costs, in the same way.
+    pub(crate) fn cost_of_shape(&self, shape: &Shape) -> f64 {
         let cost = |flow: &Flow| match flow {
             Flow::Over(link, _, _, rate) => rate.bits * self.links.get(link).map_or(0.0, length),
             _ => 0.0,
         };
-        flows.iter().map(cost).sum()
+        shape.flows().iter().map(cost).sum()
     }
 
     /// A tree for a comtree over what can be used, and what it costs; or why there is none. One that is

@@ -3,7 +3,7 @@
 //! If roots and cores allow, only parents are swapped. Otherwise the core shrinks to the root, and the
 //! root walks over the old tree to a relay of the new one: the next relay on the way joins the core, and
 //! the old root leaves it. Then parents are swapped, the root walks on to where it is to be, and the
-//! core grows to what the rule says.
+//! core grows to what the rule says. Where the core is a mesh, see `mesh`.
 
 use crate::hops::{breadth_first, rooted_at};
 use crate::model::{Core, LinkId, RelayId, TreeHop};
@@ -226,7 +226,7 @@ impl Walk<'_> {
 
 /// The trees that follow one until all relays of another have the parents that they have there. Both
 /// have the same root.
-fn swaps(old: &[TreeHop], target: &[TreeHop]) -> Vec<Vec<TreeHop>> {
+pub(crate) fn swaps(old: &[TreeHop], target: &[TreeHop]) -> Vec<Vec<TreeHop>> {
     let order = breadth_first(target);
     let is_new = |hop: &&TreeHop| !old.iter().any(|of| of.relay == hop.relay);
     let mut hops = old.to_vec();
@@ -246,9 +246,11 @@ fn swaps(old: &[TreeHop], target: &[TreeHop]) -> Vec<Vec<TreeHop>> {
     later
 }
 
-/// Which relay has another parent in the next tree; none if that has only more relays, or fewer.
+/// Which relay has another parent in the next tree; none if that has only more relays, or fewer, or another
+/// relay of its mesh for its root.
 fn swap_to(now: &Shape, next: &Shape) -> Option<Swap> {
-    next.hops().iter().find_map(|hop| {
+    let is_outside = |hop: &&TreeHop| next.mesh().is_empty() || !next.is_core(hop.relay);
+    next.hops().iter().filter(is_outside).find_map(|hop| {
         let before = now.hops().iter().find(|of| of.relay == hop.relay)?;
         let (above, link) = hop.above.filter(|_| before.above != hop.above)?;
         Some(Swap { child: hop.relay, next: above, link })

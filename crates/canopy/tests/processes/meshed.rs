@@ -1,10 +1,11 @@
 //! A controller that runs a world's core as a full mesh (federated games §3.1), over relays as processes.
 
-use crate::control_plane::{Cluster, Listener};
+use crate::control_plane::{Cluster, Listener, Member};
 use crate::support::canopy;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::io::Write;
-use std::process::{ChildStdin, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -112,4 +113,68 @@ fn a_meshed_core_delivers_each_update_once_with_all_its_links_and_without_one() 
     traffic.check_from(first);
     drop(traffic);
     sender.wait().unwrap();
+}
+
+/// Somebody publishes, and these hear it.
+fn traffic(from: &Member, to: &[&Member], group: &str) -> (Child, Traffic) {
+    let listeners = to.iter().map(|member| (member.listen(group), Vec::new())).collect();
+    let mut sender = canopy(&[&["pub", group, "-"][..], &from.flags()].concat());
+    let mut sender = sender.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let input = sender.stdin.take().unwrap();
+    (sender, Traffic { input, sent: 0, listeners })
+}
+
+/// By relay of the world's tree but its root: the one that it hangs on.
+fn parents(cluster: &Cluster) -> BTreeMap<String, String> {
+    let world = cluster.ask("GET", "/v1/worlds/w", &Value::Null);
+    let hops = world["comtrees"][0]["tree"].as_array().unwrap().clone();
+    let name = |of: &Value| of.as_str().unwrap_or_default().to_owned();
+    hops.iter().map(|hop| (name(&hop["relay"]), name(&hop["above"]))).collect()
+}
+
+#[test]
+fn a_relay_of_a_meshed_core_drains_with_another_below_it_and_no_update_is_lost() {
+    let cluster = Cluster::start_in(tempfile::tempdir().unwrap(), &["--degree", "0"]);
+    let _relays = ["r1", "r2", "r3", "r4"].map(|name| cluster.relay(name));
+    cluster.until_relays_are(&["up", "up", "up", "up"]);
+    let link = |ends: [&str; 2]| {
+        let link =
+            json!({ "ends": ends, "bits": 100_000_000, "packets": 100_000, "delay_us": 1000 });
+        cluster.ask("POST", "/v1/links", &link);
+    };
+    // The fourth hangs on the second, where nobody is, and could hang on the third.
+    [["r1", "r2"], ["r1", "r3"], ["r2", "r3"], ["r2", "r4"]].into_iter().for_each(link);
+    cluster.ask("POST", "/v1/worlds", &json!({ "name": "w", "core": "mesh" }));
+    let subjects = [("a", "r1"), ("b", "r1"), ("c", "r3"), ("d", "r4"), ("e", "r4")];
+    let [a, b, c, d, e] = subjects.map(|(who, at)| cluster.member(who, at));
+    until_in_core(&cluster, 3);
+    link(["r3", "r4"]);
+    assert_eq!(parents(&cluster)["r4"], "r2");
+
+    // One publishes in the core, and one below it; others hear.
+    let (mut inside, mut down) = traffic(&a, &[&d], "7");
+    let (mut outside, mut up) = traffic(&e, &[&b, &c], "8");
+    let mut send = |times| {
+        for _ in 0..times {
+            down.send(1);
+            up.send(1);
+        }
+        [down.sent, up.sent]
+    };
+    // Who listens has subscribed by then.
+    let first = send(60);
+    send(20);
+    cluster.ask("POST", "/v1/relays/r2/drain", &Value::Null);
+    let began = Instant::now();
+    while parents(&cluster).contains_key("r2") {
+        assert!(began.elapsed() < PATIENCE, "{:?}", parents(&cluster));
+        send(10);
+    }
+    assert_eq!(parents(&cluster)["r4"], "r3");
+    send(60);
+    down.check_from(first[0]);
+    up.check_from(first[1]);
+    drop((down, up));
+    inside.wait().unwrap();
+    outside.wait().unwrap();
 }

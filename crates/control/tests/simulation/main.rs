@@ -24,6 +24,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs these seeds, or those that the environment asks for.
 fn run(plan: Plan, seeds: u64) {
+    let told = run_worlds(plan, seeds, false);
+    if let Some(told) = told {
+        told.assert_everything_happened(plan);
+    }
+}
+
+/// Runs them, with most worlds' cores meshed or not. Returns what happened, if it was more than one seed.
+fn run_worlds(plan: Plan, seeds: u64, is_meshed: bool) -> Option<sim::Told> {
     let asked = |name: &str| option_env(name).and_then(|text| text.parse::<u64>().ok());
     let seeds = match asked("CONTROL_SEED") {
         Some(seed) => seed..seed + 1,
@@ -31,7 +39,7 @@ fn run(plan: Plan, seeds: u64) {
     };
     let mut told = sim::Told::default();
     for seed in seeds {
-        let result = catch_unwind(AssertUnwindSafe(|| Sim::new(seed, plan).run()));
+        let result = catch_unwind(AssertUnwindSafe(|| Sim::new(seed, plan, is_meshed).run()));
         match result {
             Ok(of) => told.add(of),
             Err(_) => panic!(
@@ -40,9 +48,7 @@ fn run(plan: Plan, seeds: u64) {
         }
     }
     println!("{plan:?}: {told:?}");
-    if asked("CONTROL_SEED").is_none() {
-        told.assert_everything_happened(plan);
-    }
+    asked("CONTROL_SEED").is_none().then_some(told)
 }
 
 #[allow(clippy::disallowed_methods, reason = "a test may be told which seeds to run")]
@@ -63,4 +69,14 @@ fn seeds_with_failing_links_and_relays_never_form_a_circle() {
 #[test]
 fn seeds_with_crashes_and_failures_settle_without_orphans() {
     run(Plan::Stormy, 120);
+}
+
+#[test]
+fn seeds_of_meshed_worlds_are_moved_and_drained_around_their_cores() {
+    let plans = [(Plan::Calm, 100), (Plan::Failing, 60), (Plan::Stormy, 100)];
+    let told = plans.map(|(plan, seeds)| run_worlds(plan, seeds, true));
+    if let [Some(calm), Some(failing), Some(stormy)] = told {
+        let swapped = [calm, failing, stormy].map(|told| told.swapped_below_mesh);
+        assert!(swapped[0] > 10 && swapped[2] > 2, "{swapped:?}");
+    }
 }

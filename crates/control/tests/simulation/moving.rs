@@ -75,6 +75,15 @@ impl Sim {
         let before = with(&applied.before, Role::NextParent);
         let has_turned = before.is_some() && before == with(&applied.after, Role::Parent);
         self.told.swapped += u32::from(has_turned);
+        let is_meshed = self.controller.as_ref().is_some_and(|of| !of.mesh(comtree).is_empty());
+        if has_turned && is_meshed {
+            self.told.swapped_below_mesh += 1;
+            assert_eq!(
+                with(&applied.after, Role::CorePeer),
+                None,
+                "who is in the core stays there"
+            );
+        }
         let takes = Duration::from_millis(200 + self.up_to(700) as u64);
         let successions = &mut self.relays[at].successions;
         if self.plan == Plan::Calm && has_turned {

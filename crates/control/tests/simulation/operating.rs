@@ -2,19 +2,14 @@
 //! drained and taken away.
 
 use crate::sim::{Sim, relay_of_number};
-use canopy_control::{Core, Name, RelayId, RelayState, WorldChanges};
+use canopy_control::{Name, RelayId, RelayState, WorldChanges};
 use core::time::Duration;
 
 impl Sim {
     pub(crate) fn set_world(&mut self) {
         let at = self.up_to(self.worlds.len());
         let world = self.worlds[at].clone();
-        let core = match self.up_to(6) {
-            0 => Core::All,
-            1 => Core::CenterAndNeighbours,
-            2 => Core::Mesh,
-            _ => Core::Center,
-        };
+        let core = self.draw_core();
         let levels = self.one_in(2).then_some(1 + self.up_to(4) as u8);
         let changes = WorldChanges { core: Some(core), levels, ..WorldChanges::default() };
         let Some(controller) = &mut self.controller else { return };

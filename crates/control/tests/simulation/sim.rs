@@ -36,6 +36,7 @@ pub(crate) struct Told {
     pub(crate) relocated: u32,
     pub(crate) stayed: u32,
     pub(crate) swapped: u32,
+    pub(crate) swapped_below_mesh: u32,
     pub(crate) left: u32,
     pub(crate) reshaped: u32,
     pub(crate) broken: u32,
@@ -63,6 +64,7 @@ impl Told {
         self.relocated += of.relocated;
         self.stayed += of.stayed;
         self.swapped += of.swapped;
+        self.swapped_below_mesh += of.swapped_below_mesh;
         self.left += of.left;
         self.reshaped += of.reshaped;
         self.broken += of.broken;
@@ -128,6 +130,8 @@ pub(crate) struct Sim {
     pub(crate) seed: u64,
     pub(crate) rng: ChaCha8Rng,
     pub(crate) plan: Plan,
+    /// Whether most worlds have meshed cores, and are moved and drained more often.
+    pub(crate) is_meshed: bool,
     pub(crate) now: Time,
     pub(crate) controller: Option<Controller>,
     pub(crate) storage: MemoryStorage,
@@ -173,8 +177,8 @@ pub(crate) fn rate(bits: u32) -> Rate {
 }
 
 impl Sim {
-    pub(crate) fn new(seed: u64, plan: Plan) -> Sim {
-        let mut sim = Sim::empty(seed, plan);
+    pub(crate) fn new(seed: u64, plan: Plan, is_meshed: bool) -> Sim {
+        let mut sim = Sim { is_meshed, ..Sim::empty(seed, plan) };
         sim.build();
         sim.settle();
         sim.is_clear = false;
@@ -191,6 +195,7 @@ impl Sim {
             seed,
             rng: ChaCha8Rng::seed_from_u64(seed),
             plan,
+            is_meshed: false,
             now,
             controller: Some(controller),
             storage,
@@ -227,7 +232,8 @@ impl Sim {
             let to = self.up_to(from);
             self.join(from, to);
         }
-        for _ in 0..count {
+        let more = if self.is_meshed { 2 * count } else { count };
+        for _ in 0..more {
             let (from, to) = (self.up_to(count), self.up_to(count));
             if from != to {
                 self.join(from, to);
@@ -247,14 +253,19 @@ impl Sim {
         self.report_links();
     }
 
-    pub(crate) fn create_world(&mut self, number: usize) {
-        let name = Name::new(&format!("w{number}")).unwrap();
-        let core = match self.up_to(6) {
+    pub(crate) fn draw_core(&mut self) -> Core {
+        match self.up_to(6) {
             0 => Core::All,
             1 => Core::CenterAndNeighbours,
             2 => Core::Mesh,
+            _ if self.is_meshed => Core::Mesh,
             _ => Core::Center,
-        };
+        }
+    }
+
+    pub(crate) fn create_world(&mut self, number: usize) {
+        let name = Name::new(&format!("w{number}")).unwrap();
+        let core = self.draw_core();
         let new = NewWorld {
             name: name.clone(),
             comtrees: 1 + self.up_to(2) as u8,
@@ -302,6 +313,8 @@ impl Sim {
             Plan::Stormy => 34,
         };
         match self.up_to(most) {
+            17 if self.is_meshed => self.drain_or_not(),
+            5 | 6 | 12 if self.is_meshed => self.move_tree(),
             0..=6 => self.enter(),
             7 | 8 => self.leave(),
             9 | 10 => self.modify(),

@@ -482,3 +482,29 @@ pub(crate) fn access_sabotage(sabotage: Option<OverlaySabotage>) -> Option<Sabot
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::overlay::run_overlay;
+
+    /// Who is below a mesh hears all of it over each of its relays, and both may bring the same for a while.
+    #[test]
+    fn relays_move_from_one_relay_of_a_mesh_to_another_and_nothing_is_lost() {
+        for (relays, seed) in [(8, 247), (6, 266), (12, 370), (12, 762), (11, 2490), (12, 2624)] {
+            let config = OverlayConfig::new(relays, seed);
+            let scenario = Scenario::draw(&config);
+            let moved = scenario.moves.iter().filter(|one| is_along_mesh(&scenario, one)).count();
+            assert!(moved > 1, "seed {seed} moves none along a mesh");
+            let report = run_overlay(&config);
+            assert_eq!(report.verdict(), Ok(()), "seed {seed}");
+            assert!(report.parents_succeeded >= moved as u32, "seed {seed}: {report:?}");
+        }
+    }
+
+    fn is_along_mesh(scenario: &Scenario, of: &Move) -> bool {
+        let tree = &scenario.trees[of.tree];
+        let in_core = |at: usize| tree.nodes[at].as_ref().is_some_and(|node| node.in_core);
+        tree.core == Core::Mesh && in_core(of.from) && in_core(of.to)
+    }
+}

@@ -1,0 +1,164 @@
+//! Four relays, a controller, and a world.
+
+use canopy_control::signal::{Branch, Role};
+use canopy_control::storage::{MemoryStorage, Storage};
+use canopy_control::{
+    Controller, Core, Downlink, Enter, Event, Item, ItemKey, LinkId, LinkReport, Mode, Name,
+    NewRelay, NewWorld, Refusal, RelayId, RelaySide, Retry, Settings,
+};
+use canopy_plan::{Limits, Rate};
+use canopy_wire::{Comtree, Time};
+use core::time::Duration;
+
+/// All four are joined with each other.
+pub(crate) const ALL: [(usize, usize); 6] = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)];
+
+pub(crate) struct Bed {
+    pub(crate) controller: Controller,
+    pub(crate) storage: MemoryStorage,
+    pub(crate) relays: Vec<(RelayId, RelaySide)>,
+    pub(crate) links: Vec<(LinkId, (usize, usize))>,
+    pub(crate) now: Time,
+    /// Whether a next parent is the way to the core at once; otherwise it never is.
+    pub(crate) succeeds: bool,
+}
+
+pub(crate) fn rate(bits: u32) -> Rate {
+    Rate { bits: f64::from(bits), packets: f64::from(bits) }
+}
+
+pub(crate) fn world() -> Name {
+    Name::new("w").unwrap()
+}
+
+impl Bed {
+    /// Four relays joined by these links of 1 Mbit/s, and a world with this core.
+    pub(crate) fn new(links: &[(usize, usize)], core: Core) -> Bed {
+        let mut storage = MemoryStorage::default();
+        let now = Time::from_millis(1000);
+        let start = Controller::start(Settings::default(), Retry::default(), now, &mut storage);
+        let mut controller = start.unwrap();
+        let relay = |number: u16| NewRelay {
+            name: Name::new(&format!("r{number}")).unwrap(),
+            key: [number as u8; 32],
+            native: ([127, 0, 0, 1], 7000 + number).into(),
+            uplink: Limits { send: rate(90_000_000), receive: rate(90_000_000) },
+            places: 9,
+        };
+        let relays = (0..4)
+            .map(|number| (controller.register(now, relay(number)).unwrap(), RelaySide::new(1)));
+        let relays: Vec<_> = relays.collect();
+        let links = links.iter().map(|(from, to)| {
+            let ends = [relays[*from].0, relays[*to].0];
+            (controller.add_link(ends, rate(1_000_000), 1000).unwrap(), (*from, *to))
+        });
+        let links = links.collect();
+        let limits = Limits { send: rate(1000), receive: rate(1000) };
+        let new = NewWorld {
+            name: world(),
+            comtrees: 1,
+            channels: Vec::new(),
+            levels: 1,
+            mode: Mode::Immediate,
+            downlink: Downlink::Member,
+            default: limits,
+            core,
+        };
+        controller.create_world(new).unwrap();
+        let mut bed = Bed { controller, storage, relays, links, now, succeeds: true };
+        bed.exchange();
+        bed
+    }
+
+    /// Carries everything until nobody has anything to say. Returns what was told.
+    pub(crate) fn exchange(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        let comtree = self.comtree();
+        for _ in 0..80 {
+            self.now = self.now + Duration::from_millis(10);
+            self.controller.handle_timeout(self.now);
+            while let Some(batch) = self.controller.poll_commit(self.now) {
+                let result = self.storage.commit(&batch);
+                self.controller.handle_commit(self.now, result).unwrap();
+            }
+            while let Some((to, bytes)) = self.controller.poll_transmit(self.now) {
+                self.relays[usize::from(to.0) - 1].1.handle_message(&bytes);
+            }
+            for (relay, side) in &mut self.relays {
+                side.handle_timeout(self.now);
+                while let Some(applying) = side.poll_apply() {
+                    side.applied(applying, Ok(()));
+                }
+                if self.succeeds {
+                    side.set_succeeded(self.now, comtree);
+                }
+                while let Some(bytes) = side.poll_transmit() {
+                    self.controller.handle_message(self.now, *relay, &bytes);
+                }
+            }
+            events.extend(core::iter::from_fn(|| self.controller.poll_event()));
+        }
+        assert_eq!(self.controller.audit(), Ok(()));
+        events
+    }
+
+    /// A member enters at a relay, and sends and receives so much.
+    pub(crate) fn enter(&mut self, owner: u8, at: usize, send: u32) -> Result<(), Refusal> {
+        let limits = Some(Limits { send: rate(send), receive: rate(400_000) });
+        let measured = vec![(self.relays[at].0, 1000)];
+        let ask = Enter { world: world(), owner: [owner; 16], limits, measured };
+        self.controller.enter(self.now, &ask)?;
+        self.exchange();
+        Ok(())
+    }
+
+    pub(crate) fn comtree(&self) -> Comtree {
+        self.controller.world(&world()).unwrap().comtrees[0]
+    }
+
+    pub(crate) fn branches(&self, at: usize) -> Vec<Branch> {
+        match self.relays[at].1.items().get(&ItemKey::Comtree(self.comtree())) {
+            Some(Item::Comtree { branches, .. }) => branches.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// What a relay's neighbours are to it, by the neighbour's number in the bed.
+    pub(crate) fn roles(&self, at: usize) -> Vec<(u16, Role)> {
+        let branches = self.branches(at);
+        let standing = branches.iter().filter(|branch| !branch.role.is_standby());
+        let mut roles: Vec<_> = standing.map(|branch| (branch.site - 1, branch.role)).collect();
+        roles.sort_by_key(|(neighbour, _)| *neighbour);
+        roles
+    }
+
+    pub(crate) fn are_peers(&self, relays: &[u16]) {
+        for at in relays {
+            let others = relays.iter().filter(|of| *of != at);
+            let peers: Vec<_> = others.map(|of| (*of, Role::CorePeer)).collect();
+            let roles = self.roles(usize::from(*at));
+            let is_peer = |(_, role): &&(u16, Role)| *role == Role::CorePeer;
+            assert_eq!(roles.iter().filter(is_peer).copied().collect::<Vec<_>>(), peers, "at {at}");
+        }
+    }
+
+    pub(crate) fn report(&mut self, ends: (usize, usize), up: bool) -> Vec<Event> {
+        let link = self.links.iter().find(|(_, of)| *of == ends).unwrap().0;
+        for at in [ends.0, ends.1] {
+            self.relays[at].1.set_link(self.now, LinkReport { link, up, delay_us: 1000 });
+        }
+        self.exchange()
+    }
+
+    pub(crate) fn outside(&self, at: usize) -> Option<String> {
+        let explanation = self.controller.explain(self.comtree()).unwrap();
+        let relay = explanation.relays.iter().find(|of| of.relay == self.relays[at].0);
+        relay.unwrap().outside.clone()
+    }
+
+    /// What is reserved at a relay towards another and from there.
+    pub(crate) fn reserved(&self, at: usize, to: u16) -> (f64, f64) {
+        let branch = self.branches(at).into_iter().find(|of| of.site == to + 1).unwrap();
+        (branch.send.bits, branch.receive.bits)
+    }
+}
