@@ -2,31 +2,90 @@
 //! answered as often as it is repeated.
 
 use super::Relay;
+use crate::access::Rights;
+use crate::counters::Counters;
 use crate::index::PortIndex;
 use crate::ports::LastSubscribe;
-use crate::subscriptions::{Most, SubscriptionTable};
+use crate::subscriptions::{Found, Most, SubscriptionTable, TOGETHER};
 use canopy_wire::{
-    Comtree, DropReason, Packet, Path, Subscribe, SubscribeAckWriter, SubscribeRefusal,
+    Comtree, DropReason, Group, Packet, Path, Subscribe, SubscribeAckWriter, SubscribeRefusal,
     SubscriptionChange, Time, next_sequence,
 };
 
-/// Whose subscriptions change.
-struct Subscriber {
+/// Whose subscriptions change, and how.
+struct Subscriber<'a> {
     port: PortIndex,
     most: Most,
-    /// The packet comes again, and some of it was refused before.
+    comtree: Comtree,
+    expires: Time,
+    rights: Option<&'a Rights>,
+    /// The packet comes again; and some of it was refused before.
+    repeats: bool,
     was_refused: bool,
 }
 
-impl Subscriber {
+/// How many of a packet's changes were refused.
+#[derive(Default)]
+struct Refused {
+    by_table: u64,
+    new_groups: u64,
+    not_allowed: u64,
+}
+
+impl Subscriber<'_> {
+    /// Makes all changes of a packet. Who is refused what is written into the answer.
+    fn change_all(
+        &self,
+        table: &mut SubscriptionTable,
+        counters: &mut Counters,
+        subscribe: &Subscribe<'_>,
+        answer: &mut SubscribeAckWriter<'_>,
+    ) -> Refused {
+        let mut refused = Refused::default();
+        let mut changes = subscribe.changes();
+        let mut some = [SubscriptionChange::Drop(Group::new(0)); TOGETHER];
+        loop {
+            let mut count = 0;
+            for (place, change) in some.iter_mut().zip(&mut changes) {
+                *place = change;
+                count += 1;
+            }
+            let groups = some.map(SubscriptionChange::group);
+            let found = table.find_together(self.comtree, &groups[..count]);
+            for (change, found) in some[..count].iter().zip(&found) {
+                counters.subscription_changes += 1;
+                if let Err(reason) = self.may(*change) {
+                    table.remove_found(self.port, found);
+                    answer.push(change.group(), SubscribeRefusal::NotAllowed);
+                    counters.drops[reason as usize] += u64::from(!self.repeats);
+                    refused.not_allowed += 1;
+                } else if let Err(reason) = self.change(table, found, *change) {
+                    answer.push(change.group(), reason);
+                    let is_new = reason == SubscribeRefusal::NewGroups;
+                    *(if is_new { &mut refused.new_groups } else { &mut refused.by_table }) += 1;
+                }
+            }
+            if count < TOGETHER {
+                return refused;
+            }
+        }
+    }
+
+    /// Whether its token grants a change.
+    fn may(&self, change: SubscriptionChange) -> Result<(), DropReason> {
+        match (change.wanted(), self.rights) {
+            (Some((level, _)), Some(rights)) => rights.check_subscription(change.group(), level),
+            _ => Ok(()),
+        }
+    }
+
     fn change(
         &self,
         table: &mut SubscriptionTable,
-        comtree: Comtree,
+        found: &Found,
         change: SubscriptionChange,
-        expires: Time,
     ) -> Result<(), SubscribeRefusal> {
-        let Subscriber { port, most, was_refused } = *self;
+        let Subscriber { port, most, comtree, expires, was_refused, .. } = *self;
         let group = change.group();
         match change.wanted() {
             // A repeated packet renews what it added, for its sender counts from the answer. What was
@@ -35,9 +94,9 @@ impl Subscriber {
             Some(_) if was_refused && !table.contains(port, comtree, group) => {
                 Err(table.would_refuse(port, most, (comtree, group)))
             }
-            Some(wanted) => table.add((port, most), comtree, group, wanted, expires),
+            Some(wanted) => table.add_found((port, most), found, wanted, expires),
             None => {
-                table.remove(port, comtree, group);
+                table.remove_found(port, found);
                 Ok(())
             }
         }
@@ -72,39 +131,28 @@ impl Relay {
         self.charge_changes(now, index, subscribe.count())?;
         let room = self.replies.room().ok_or(DropReason::RepliesFull)?;
         let mut writer = SubscribeAckWriter::new(room, sequence, max_datagram)?;
-        let expires = now + self.subscription_lifetime;
-        let rights = self.ports.get(index).and_then(|port| port.rights.as_deref());
-        let (mut refused, mut new_groups, mut not_allowed) = (0, 0, 0);
-        for change in subscribe.changes() {
-            self.counters.subscription_changes += 1;
-            let group = change.group();
-            if let (Some((level, _)), Some(rights)) = (change.wanted(), rights)
-                && let Err(reason) = rights.check_subscription(group, level)
-            {
-                self.table.remove(index, header.comtree, group);
-                writer.push(group, SubscribeRefusal::NotAllowed);
-                self.counters.drops[reason as usize] += u64::from(!repeats);
-                not_allowed += 1;
-                continue;
-            }
-            let subscriber = Subscriber { port: index, most, was_refused: repeats && last.refused };
-            let changed = subscriber.change(&mut self.table, header.comtree, change, expires);
-            if let Err(reason) = changed {
-                writer.push(group, reason);
-                let is_new = reason == SubscribeRefusal::NewGroups;
-                *(if is_new { &mut new_groups } else { &mut refused }) += 1;
-            }
-        }
+        let whose = Subscriber {
+            port: index,
+            most,
+            comtree: header.comtree,
+            expires: now + self.subscription_lifetime,
+            rights: self.ports.get(index).and_then(|port| port.rights.as_deref()),
+            repeats,
+            was_refused: repeats && last.refused,
+        };
+        let (table, counters) = (&mut self.table, &mut self.counters);
+        let refused = whose.change_all(table, counters, &subscribe, &mut writer);
+        let Refused { by_table, new_groups, not_allowed } = refused;
         let len = writer.finish(header.comtree, header.session);
         self.push_reply(from, index, len)?;
         if let Some(port) = self.ports.get_mut(index) {
-            port.last_subscribe = LastSubscribe { sequence, refused: refused + new_groups > 0 };
+            port.last_subscribe = LastSubscribe { sequence, refused: by_table + new_groups > 0 };
         }
         self.begin_path(index);
         if !repeats {
-            self.counters.drops[DropReason::SubscriptionsFull as usize] += refused;
+            self.counters.drops[DropReason::SubscriptionsFull as usize] += by_table;
             self.counters.drops[DropReason::NewGroups as usize] += new_groups;
-            self.count_on(header.comtree, refused + new_groups + not_allowed);
+            self.count_on(header.comtree, by_table + new_groups + not_allowed);
         }
         self.sweep_at.get_or_insert(now + super::SWEEP_EVERY);
         // There is room now; by the time the answer leaves, much else may want to be told.

@@ -62,6 +62,8 @@ impl Marks {
     pub(super) const ASKING: Marks = Marks(8);
     /// The parent is to be asked again, even if nothing has changed.
     pub(super) const REFRESH: Marks = Marks(16);
+    /// The place is nobody's.
+    pub(super) const FREE: Marks = Marks(32);
 
     pub(super) fn has(self, any_of: Marks) -> bool {
         self.0 & any_of.0 != 0
@@ -185,7 +187,8 @@ impl SubscriptionTable {
         if let Ok(found) = self.by_group.find_entry(hash, |index| *index == group) {
             found.remove();
         }
-        self.groups[group as usize].first = self.free_group;
+        let entry = &mut self.groups[group as usize];
+        (entry.first, entry.marks) = (self.free_group, Marks::FREE);
         self.free_group = group;
     }
 

@@ -6,6 +6,7 @@
 
 mod limits;
 mod lists;
+mod search;
 #[cfg(test)]
 mod tests;
 mod upwards;
@@ -19,6 +20,7 @@ use hashbrown::HashTable;
 pub(crate) use limits::Most;
 pub use limits::TableLimits;
 use lists::{FEW_MEMBERS, GroupEntry, Marks, OfPort, Pair, Subscription, Wanted};
+pub(crate) use search::{Found, TOGETHER};
 pub(crate) use upwards::GroupIndex;
 use upwards::Upwards;
 
@@ -201,7 +203,18 @@ impl SubscriptionTable {
         wanted: (Level, Weight),
         expires: Time,
     ) -> Result<(), SubscribeRefusal> {
-        self.insert((port, most), (comtree, group), wanted, deciseconds(expires))
+        self.add_found((port, most), &self.find_alone(comtree, group), wanted, expires)
+    }
+
+    /// The same for a group that was looked up.
+    pub(crate) fn add_found(
+        &mut self,
+        whose: (PortIndex, Most),
+        found: &Found,
+        wanted: (Level, Weight),
+        expires: Time,
+    ) -> Result<(), SubscribeRefusal> {
+        self.insert(whose, found, wanted, deciseconds(expires))
     }
 
     /// Subscribes another data thread of the relay, until it says otherwise.
@@ -212,7 +225,7 @@ impl SubscriptionTable {
         group: Group,
         wanted: (Level, Weight),
     ) -> Result<(), SubscribeRefusal> {
-        self.insert((port, Most::ANYTHING), (comtree, group), wanted, NEVER)
+        self.insert((port, Most::ANYTHING), &self.find_alone(comtree, group), wanted, NEVER)
     }
 
     /// Why a port that may have at most so many was refused a subscription.
@@ -243,12 +256,11 @@ impl SubscriptionTable {
     fn insert(
         &mut self,
         (port, most): (PortIndex, Most),
-        (comtree, group): (Comtree, Group),
+        found: &Found,
         (level, weight): (Level, Weight),
         expires: u32,
     ) -> Result<(), SubscribeRefusal> {
-        let hash = self.hash.hash_pair(comtree.0, group.number());
-        let known = self.find_hashed(hash, comtree, group);
+        let known = self.place_of(found);
         let is_sibling = port < self.siblings;
         if let Some(existing) = known.and_then(|known| self.find_pair(port, known)) {
             let subscription = &mut self.subscriptions[existing as usize];
@@ -272,7 +284,9 @@ impl SubscriptionTable {
         }
         let group = match known {
             Some(known) => known,
-            None => self.open_group(hash, (comtree, group), port).ok_or(SubscribeRefusal::Table)?,
+            None => self
+                .open_group(found.hash, (found.comtree, found.group), port)
+                .ok_or(SubscribeRefusal::Table)?,
         };
         let subscription = self.link(port, group, (level, weight), expires);
         self.member_came(subscription);
@@ -298,10 +312,14 @@ impl SubscriptionTable {
 
     /// Unsubscribes; nothing happens if there is no such subscription.
     pub(crate) fn remove(&mut self, port: PortIndex, comtree: Comtree, group: Group) {
-        let hash = self.hash.hash_pair(comtree.0, group.number());
-        let group = self.find_hashed(hash, comtree, group);
+        self.remove_found(port, &self.find_alone(comtree, group));
+    }
+
+    /// The same for a group that was looked up.
+    pub(crate) fn remove_found(&mut self, port: PortIndex, found: &Found) {
+        let group = self.place_of(found);
         if let Some(subscription) = group.and_then(|group| self.find_pair(port, group)) {
-            self.unlink_hashed(subscription, hash);
+            self.unlink_hashed(subscription, found.hash);
         }
     }
 

@@ -173,3 +173,37 @@ proptest! {
         prop_assert_eq!(table.live() as usize, model.len());
     }
 }
+
+proptest! {
+    #![proptest_config(config())]
+    /// Groups come, go and take each other's places while the changes that were looked up with them are made.
+    #[test]
+    fn changes_that_were_looked_up_together_are_made_one_after_the_other(
+        batches in proptest::collection::vec(
+            proptest::collection::vec((0u32..6, 0u32..3, any::<bool>()), 1..=TOGETHER), 0..20),
+    ) {
+        let mut table = table(8, 64);
+        let mut model = BTreeMap::new();
+        for batch in batches {
+            let groups: Vec<Group> = batch.iter().map(|(group, ..)| Group::new(*group)).collect();
+            let found = table.find_together(COMTREE, &groups);
+            for ((group, port, is_wanted), found) in batch.iter().zip(&found) {
+                let wanted: &mut BTreeMap<PortIndex, Level> = model.entry(*group).or_default();
+                if *is_wanted {
+                    let added = table.add_found((*port, at_most(64)), found, at(1), Time::ZERO);
+                    prop_assert_eq!(added, Ok(()));
+                    wanted.insert(*port, Level(1));
+                } else {
+                    table.remove_found(*port, found);
+                    wanted.remove(port);
+                }
+            }
+            for (group, wanted) in &model {
+                let expected: Vec<_> = wanted.iter().map(|(port, level)| (*port, *level)).collect();
+                prop_assert_eq!(members(&table, *group), expected, "group {}", group);
+            }
+            let groups = model.values().filter(|wanted| !wanted.is_empty()).count();
+            prop_assert_eq!(table.live_groups() as usize, groups);
+        }
+    }
+}
