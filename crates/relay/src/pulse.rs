@@ -34,6 +34,8 @@ pub(crate) struct Pulse {
     /// How long a subscription lives at the neighbour.
     pub(crate) lifetime: Option<Duration>,
     measured: Measured,
+    /// How many of the neighbour's packets were missing at a time, at most, since this was first looked at.
+    missing: Option<i32>,
     pub(crate) loss_in: f32,
     pub(crate) loss_out: f32,
     pub(crate) bits_in: u64,
@@ -62,6 +64,7 @@ impl Pulse {
             round_trip: None,
             lifetime: None,
             measured: Measured { at: now, ..Measured::default() },
+            missing: None,
             loss_in: 0.0,
             loss_out: 0.0,
             bits_in: 0,
@@ -153,8 +156,12 @@ impl Pulse {
             return;
         }
         let of_neighbour = sent.wrapping_sub(sent_before);
-        let opened = traffic.opened.wrapping_sub(before.opened);
-        let lost = of_neighbour.saturating_sub(opened) as f32 / of_neighbour.max(1) as f32;
+        // A hello may overtake updates, which are read after it. They are missing now, and not the next time;
+        // what is lost stays missing, and comes on top.
+        let missing = sent.wrapping_sub(traffic.opened).cast_signed();
+        let most = self.missing.get_or_insert(missing);
+        let lost = missing.saturating_sub(*most).max(0) as f32 / of_neighbour.max(1) as f32;
+        *most = missing.max(*most);
         self.loss_in = (self.loss_in * 3.0 + lost) / 4.0;
         let rate = |bytes: u64| (bytes as f64 * 8.0 / time.as_secs_f64()) as u64;
         self.bits_in = rate(traffic.bytes_in - before.bytes_in);
@@ -211,6 +218,30 @@ mod tests {
                 assert!((0.1..0.3).contains(&side.loss_out), "{side:?}");
             }
         }
+    }
+
+    /// Lanes are read one after the other, that of hellos first.
+    #[test]
+    fn what_a_hello_overtakes_is_not_lost() {
+        let mut pulse = Pulse::begin(Time::ZERO);
+        let mut take = |second: u64, sent: u64, opened: u64| {
+            let hello = LinkHello { sent: sent as u32, stamp: second, ..LinkHello::default() };
+            let traffic = LinkTraffic { opened: opened as u32, ..LinkTraffic::default() };
+            pulse.take(Time::from_millis(1_000 * second), Duration::ZERO, &hello, traffic);
+            pulse.loss_in
+        };
+        // Up to nine updates are read after the hello that has counted them.
+        let losses: Vec<f32> = (1..100)
+            .map(|second| take(second, 1_000 * second, 1_000 * second - second % 10))
+            .collect();
+        assert!(losses[..20].iter().all(|loss| *loss < 0.003), "{losses:?}");
+        assert!(losses[60..].iter().all(|loss| *loss < 1e-6), "{losses:?}");
+        // One in fifty is lost from then on.
+        let lost = |second: u64| 20 * (second - 100);
+        let loss = (100..140)
+            .map(|second| take(second, 1_000 * second, 1_000 * second - lost(second) - second % 10))
+            .last();
+        assert!(loss.is_some_and(|loss| (0.018..0.022).contains(&loss)), "{loss:?}");
     }
 
     /// A periodic relay's timers wait for the next read of its sockets.
