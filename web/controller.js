@@ -4,6 +4,7 @@
 import { exact, plural, significant } from "./format.js";
 import { Happenings } from "./happenings.js";
 import { OverlayMap } from "./overlay.js";
+import { rows, setText } from "./table.js";
 
 const EVERY_MS = 1000;
 const AGAIN_MS = 2000;
@@ -172,24 +173,9 @@ function options(select, choices, value) {
   if (select.selectedIndex < 0 && choices.length > 0) select.selectedIndex = 0;
 }
 
-function rows(body, table) {
-  while (body.rows.length > table.length) body.lastElementChild.remove();
-  while (body.rows.length < table.length) body.insertRow();
-  table.forEach((cells, number) => {
-    const row = body.rows[number];
-    while (row.cells.length < cells.length) row.insertCell();
-    cells.forEach((text, column) => setText(row.cells[column], text));
-  });
-}
-
 function setState(state, words) {
   document.body.dataset.state = state;
   setText(at("connection").lastElementChild, words);
-}
-
-// Unchanged text is left alone: a live region would otherwise be read out again.
-function setText(element, text) {
-  if (element.textContent !== text) element.textContent = text;
 }
 
 at("world").addEventListener("change", () => look().catch(() => {}));

@@ -5,6 +5,7 @@ import { BudgetControl } from "./budget.js";
 import { Feed } from "./feed.js";
 import { LinkLoads } from "./links.js";
 import { WorldMap } from "./map.js";
+import { Neighbours } from "./neighbours.js";
 import { Panel } from "./panel.js";
 import { RelayMap } from "./relays.js";
 import { Scene } from "./scene.js";
@@ -15,6 +16,7 @@ const scene = new Scene();
 const choice = new ViewerChoice(scene);
 const panel = new Panel(scene);
 const relays = new RelayMap(at("net"));
+let neighbours = null; // of a relay that is no demo's
 const links = new LinkLoads(at("links"));
 const budget = new BudgetControl(at("budget"));
 const map = new WorldMap(at("map"), scene, {
@@ -51,7 +53,12 @@ function onFrame(frame) {
     announce();
   }
   panel.take(frame);
-  relays.take(frame);
+  if (frame.net || hasMap) {
+    relays.take(frame);
+  } else {
+    neighbours ??= new Neighbours(at("net"));
+    neighbours.take();
+  }
   links.take(frame);
   document.body.dataset.frames = String(++frames);
 }

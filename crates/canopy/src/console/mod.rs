@@ -44,6 +44,7 @@ const ASSETS: &[Asset] = &[
     ("/viewer.js", JS, include_str!("../../../../web/viewer.js")),
     ("/budget.js", JS, include_str!("../../../../web/budget.js")),
     ("/map.js", JS, include_str!("../../../../web/map.js")),
+    ("/neighbours.js", JS, include_str!("../../../../web/neighbours.js")),
     ("/layers.js", JS, include_str!("../../../../web/layers.js")),
     ("/charts.js", JS, include_str!("../../../../web/charts.js")),
     ("/panel.js", JS, include_str!("../../../../web/panel.js")),
@@ -52,6 +53,7 @@ const ASSETS: &[Asset] = &[
     ("/overlay.js", JS, include_str!("../../../../web/overlay.js")),
     ("/happenings.js", JS, include_str!("../../../../web/happenings.js")),
     ("/links.js", JS, include_str!("../../../../web/links.js")),
+    ("/table.js", JS, include_str!("../../../../web/table.js")),
     ("/paint.js", JS, include_str!("../../../../web/paint.js")),
 ];
 

@@ -1,6 +1,7 @@
 //! The console in a real browser: headless Chromium, driven through chromedriver.
 
 mod controller;
+mod neighbours;
 #[path = "../support/mod.rs"]
 mod support;
 

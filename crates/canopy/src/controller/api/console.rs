@@ -9,6 +9,7 @@ const ASSETS: &[Asset] = &[
     ("/", HTML, include_str!("../../../../../web/controller.html")),
     ("/console.css", CSS, include_str!("../../../../../web/console.css")),
     ("/controller.js", JS, include_str!("../../../../../web/controller.js")),
+    ("/table.js", JS, include_str!("../../../../../web/table.js")),
     ("/overlay.js", JS, include_str!("../../../../../web/overlay.js")),
     ("/happenings.js", JS, include_str!("../../../../../web/happenings.js")),
     ("/format.js", JS, include_str!("../../../../../web/format.js")),
