@@ -4,7 +4,7 @@ use crate::console::Map;
 use crate::output::{print_line, print_note};
 use crate::signals::Signals;
 use crate::token::read_signing_key;
-use anyhow::Context;
+use anyhow::{Context, bail};
 use canopy_bots::{
     CrowdConfig, DEFAULT_HOP, Grid, Issuer, Progress, RelayTarget, Report, Totals, Trace,
 };
@@ -160,7 +160,7 @@ impl BotsCommand {
         let ask = ask.map(|(address, key)| Ask::new(address, key, self.world.clone()));
         let relays = match &ask {
             Some(ask) => canopy_bots::relays_of(ask)?,
-            None => self.relays.iter().map(|name| find_relay(name)).collect::<Result<_, _>>()?,
+            None => find_relays(&self.relays)?,
         };
         let (trace, mut config) = self.walk.prepare(trace, relays, Comtree(self.comtree))?;
         // A relay that is lost is the controller's business.
@@ -187,6 +187,19 @@ impl BotsCommand {
         }
         Ok(if report.is_flawless() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
+}
+
+/// Relays by their names, each of them once: every one more counts as one more hop.
+fn find_relays(names: &[String]) -> anyhow::Result<Vec<RelayTarget>> {
+    let mut relays: Vec<RelayTarget> = Vec::new();
+    for name in names {
+        let relay = find_relay(name)?;
+        if relays.iter().any(|other| other.address == relay.address) {
+            bail!("--relay {name} is named twice; name each relay once");
+        }
+        relays.push(relay);
+    }
+    Ok(relays)
 }
 
 /// A relay by its name, `HOST:PORT` or `KEY@HOST:PORT`.
@@ -310,5 +323,13 @@ mod tests {
             let error = format!("{:#}", find_relay(wrong).unwrap_err());
             assert!(error.contains(words) && error.contains(wrong), "{error}");
         }
+    }
+
+    #[test]
+    fn a_relay_is_named_once() {
+        let names = ["127.0.0.1:4040", "127.0.0.1:4041", "127.0.0.1:4040"].map(str::to_owned);
+        assert_eq!(find_relays(&names[..2]).unwrap().len(), 2);
+        let error = find_relays(&names).unwrap_err().to_string();
+        assert_eq!(error, "--relay 127.0.0.1:4040 is named twice; name each relay once");
     }
 }

@@ -39,7 +39,8 @@ struct WorldArgs {
     /// Decides everything that is not fixed by another flag
     #[arg(long, value_name = "N")]
     seed: u64,
-    /// How many relays; without it, one relay in more detail, with hostile participants and strangers
+    /// How many relays, 1 to 50; without it, one relay in more detail, with hostile participants and
+    /// strangers
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RELAYS)))]
     relays: Option<u32>,
     /// A network in a .gml or .toml file: a controller, and a relay at each of its nodes

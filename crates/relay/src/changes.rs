@@ -277,8 +277,8 @@ impl core::fmt::Display for Refusal {
             }
             Refusal::RoleConflict(Comtree(id)) => write!(
                 f,
-                "on comtree {id} this relay has a parent, or is in the core: a relay has one parent, \
-                 and none if it is in the core; change the other branch first"
+                "on comtree {id} a relay has one parent, none if it is in the core, and a next-parent \
+                 only beside a parent; change the other branch, or add the parent, first"
             ),
             Refusal::SiteDivided(Comtree(id), site) => write!(
                 f,

@@ -146,4 +146,18 @@ mod tests {
             assert_eq!(*reason as usize, number, "{}", reason.name());
         }
     }
+
+    /// Readers look a counter up there.
+    #[test]
+    fn each_reason_stands_in_the_table_of_the_wire_format_and_no_other_does() {
+        let text = include_str!("../../../docs/wire.md");
+        let table = text.split_once("## What is dropped, and why").unwrap().1;
+        let table = table.split_once("## Example").unwrap().0;
+        let rows = table.lines().filter_map(|line| line.strip_prefix("| `"));
+        let mut told: Vec<&str> = rows.map(|row| row.split_once('`').unwrap().0).collect();
+        let mut names: Vec<&str> = DropReason::ALL.iter().map(|reason| reason.name()).collect();
+        told.sort_unstable();
+        names.sort_unstable();
+        assert_eq!(told, names);
+    }
 }

@@ -52,7 +52,7 @@ pub(crate) struct DemoCommand {
     #[arg(long, value_name = "N", default_value_t = 120,
           value_parser = clap::value_parser!(u32).range(2..=2000))]
     walkers: u32,
-    /// How many relays carry the world
+    /// How many relays carry the world, 1 to 16
     #[arg(long, value_name = "N", default_value_t = 5,
           value_parser = clap::value_parser!(u16).range(1..=16))]
     relays: u16,
