@@ -338,7 +338,7 @@ fn every_mistake_of_links_and_branches_has_a_place_and_a_remedy() {
     let branches = |branches: &[&str]| format!("{}{}{}", link(1), link(2), comtree(branches));
     let parent = "link = \"r1\", role = \"parent\", site = 2";
     let other = |role: &str, site: u16| format!("link = \"r2\", role = \"{role}\", site = {site}");
-    let conflict = ":14: role: on comtree 1 this relay has a parent, or is in the core";
+    let conflict = ":14: role: on comtree 1 a relay has one parent, none if it is in the core, and a next-parent only beside a parent";
     #[rustfmt::skip]
     let cases = [
         (without("name"), ":1: this [[link]] has no name; give it one, like name = \"b\""),
