@@ -1,7 +1,7 @@
 //! A controller that runs a world's core as a full mesh (federated games §3.1), over relays as processes.
 
 use crate::control_plane::{Cluster, Listener, Member};
-use crate::support::canopy;
+use crate::support::{Server, canopy};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -61,21 +61,37 @@ fn until_in_core(cluster: &Cluster, relays: usize) {
     std::thread::sleep(Duration::from_secs(1));
 }
 
+/// Somebody publishes, and these hear it.
+fn traffic(from: &Member, to: &[&Member], group: &str) -> (Child, Traffic) {
+    let listeners = to.iter().map(|member| (member.listen(group), Vec::new())).collect();
+    let mut sender = canopy(&[&["pub", group, "-"][..], &from.flags()].concat());
+    let mut sender = sender.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let input = sender.stdin.take().unwrap();
+    (sender, Traffic { input, sent: 0, listeners })
+}
+
+/// A controller with four relays that have no links.
+fn four_relays() -> (Cluster, [Server; 4]) {
+    let cluster = Cluster::start_in(tempfile::tempdir().unwrap(), &["--degree", "0"]);
+    let relays = ["r1", "r2", "r3", "r4"].map(|name| cluster.relay(name));
+    cluster.until_relays_are(&["up", "up", "up", "up"]);
+    (cluster, relays)
+}
+
+/// Joins two relays. Returns the link's number.
+fn link(cluster: &Cluster, ends: [&str; 2]) -> Value {
+    let link = json!({ "ends": ends, "bits": 100_000_000, "packets": 100_000, "delay_us": 1000 });
+    cluster.ask("POST", "/v1/links", &link)["id"].clone()
+}
+
 #[test]
 fn a_meshed_core_delivers_each_update_once_with_all_its_links_and_without_one() {
-    let cluster = Cluster::start_in(tempfile::tempdir().unwrap(), &["--degree", "0"]);
-    let _relays = ["r1", "r2", "r3", "r4"].map(|name| cluster.relay(name));
-    cluster.until_relays_are(&["up", "up", "up", "up"]);
-    let link = |ends: [&str; 2]| {
-        let link =
-            json!({ "ends": ends, "bits": 100_000_000, "packets": 100_000, "delay_us": 1000 });
-        cluster.ask("POST", "/v1/links", &link)["id"].clone()
-    };
-    let names = ["r1", "r2", "r3"];
-    let _links = [link([names[0], names[1]]), link([names[0], names[2]])];
-    let third = link([names[1], names[2]]);
+    let (cluster, _relays) = four_relays();
+    link(&cluster, ["r1", "r2"]);
+    link(&cluster, ["r1", "r3"]);
+    let third = link(&cluster, ["r2", "r3"]);
     // The fourth has one link, and hangs below.
-    link(["r3", "r4"]);
+    link(&cluster, ["r3", "r4"]);
     cluster.ask("POST", "/v1/worlds", &json!({ "name": "w", "core": "mesh" }));
     let subjects = [("a", "r1"), ("b", "r2"), ("c", "r3"), ("d", "r4")];
     let members = subjects.map(|(who, at)| cluster.member(who, at));
@@ -88,10 +104,8 @@ fn a_meshed_core_delivers_each_update_once_with_all_its_links_and_without_one() 
     let outside = hops.iter().find(|hop| hop["relay"] == "r4").unwrap()["outside"].to_string();
     assert!(outside.contains("no link that can be used with r1, r2"), "{outside}");
 
-    let listeners = members[1..].iter().map(|member| (member.listen("7"), Vec::new())).collect();
-    let mut sender = canopy(&[&["pub", "7", "-"][..], &members[0].flags()].concat());
-    let mut sender = sender.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let mut traffic = Traffic { input: sender.stdin.take().unwrap(), sent: 0, listeners };
+    let [a, b, c, d] = &members;
+    let (mut sender, mut traffic) = traffic(a, &[b, c, d], "7");
     // Who listens has subscribed by then.
     traffic.send(80);
     let first = traffic.sent;
@@ -105,7 +119,7 @@ fn a_meshed_core_delivers_each_update_once_with_all_its_links_and_without_one() 
     traffic.send(100);
     traffic.check_from(first);
 
-    link([names[1], names[2]]);
+    link(&cluster, ["r2", "r3"]);
     traffic.send(20);
     until_in_core(&cluster, 3);
     let first = traffic.sent;
@@ -113,15 +127,6 @@ fn a_meshed_core_delivers_each_update_once_with_all_its_links_and_without_one() 
     traffic.check_from(first);
     drop(traffic);
     sender.wait().unwrap();
-}
-
-/// Somebody publishes, and these hear it.
-fn traffic(from: &Member, to: &[&Member], group: &str) -> (Child, Traffic) {
-    let listeners = to.iter().map(|member| (member.listen(group), Vec::new())).collect();
-    let mut sender = canopy(&[&["pub", group, "-"][..], &from.flags()].concat());
-    let mut sender = sender.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let input = sender.stdin.take().unwrap();
-    (sender, Traffic { input, sent: 0, listeners })
 }
 
 /// By relay of the world's tree but its root: the one that it hangs on.
@@ -134,21 +139,16 @@ fn parents(cluster: &Cluster) -> BTreeMap<String, String> {
 
 #[test]
 fn a_relay_of_a_meshed_core_drains_with_another_below_it_and_no_update_is_lost() {
-    let cluster = Cluster::start_in(tempfile::tempdir().unwrap(), &["--degree", "0"]);
-    let _relays = ["r1", "r2", "r3", "r4"].map(|name| cluster.relay(name));
-    cluster.until_relays_are(&["up", "up", "up", "up"]);
-    let link = |ends: [&str; 2]| {
-        let link =
-            json!({ "ends": ends, "bits": 100_000_000, "packets": 100_000, "delay_us": 1000 });
-        cluster.ask("POST", "/v1/links", &link);
-    };
+    let (cluster, _relays) = four_relays();
     // The fourth hangs on the second, where nobody is, and could hang on the third.
-    [["r1", "r2"], ["r1", "r3"], ["r2", "r3"], ["r2", "r4"]].into_iter().for_each(link);
+    for ends in [["r1", "r2"], ["r1", "r3"], ["r2", "r3"], ["r2", "r4"]] {
+        link(&cluster, ends);
+    }
     cluster.ask("POST", "/v1/worlds", &json!({ "name": "w", "core": "mesh" }));
     let subjects = [("a", "r1"), ("b", "r1"), ("c", "r3"), ("d", "r4"), ("e", "r4")];
     let [a, b, c, d, e] = subjects.map(|(who, at)| cluster.member(who, at));
     until_in_core(&cluster, 3);
-    link(["r3", "r4"]);
+    link(&cluster, ["r3", "r4"]);
     assert_eq!(parents(&cluster)["r4"], "r2");
 
     // One publishes in the core, and one below it; others hear.
