@@ -21,7 +21,7 @@ pub type Items = BTreeMap<ItemKey, Item>;
 /// Whether there is a controller, which reserves for what detours bring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Controller {
-    /// There has not been one: nothing is to be limited yet.
+    /// There has not been one yet, nor a comtree to take a detour on.
     #[default]
     NotYet,
     There,

@@ -33,7 +33,7 @@ struct Refused {
 }
 
 impl Subscriber<'_> {
-    /// Makes all changes of a packet. Who is refused what is written into the answer.
+    /// Makes all changes of a packet. What is refused, and why, is written into the answer.
     fn change_all(
         &self,
         table: &mut SubscriptionTable,
