@@ -153,6 +153,11 @@ impl Succession {
         }
     }
 
+    /// Knows what has passed in one that ended lately.
+    pub(crate) fn remember(&mut self, before: Succession) {
+        self.seen = before.seen;
+    }
+
     /// Whether the next parent has not been asked for anything.
     pub(crate) fn is_watching(&self) -> bool {
         matches!(self.phase, Phase::Watching { .. })

@@ -25,35 +25,55 @@ impl Relay {
     ) {
         let tree = &mut self.comtrees.get_mut(index).tree;
         let Some(old) = tree.old_parent() else { return };
-        tree.succession =
-            Some(Box::new(Succession::new(now, (old.port, old.site), (next, is_new))));
+        let mut succession = Succession::new(now, (old.port, old.site), (next, is_new));
+        match tree.succession.take() {
+            Some(before) => succession.remember(*before),
+            None => self.overlay.successions.push(index),
+        }
+        tree.succession = Some(Box::new(succession));
         tree.sort_out();
-        self.overlay.successions.push(index);
     }
 
     /// A branch is about to be something else, or to be closed: if it is that of one of two parents, the
     /// other is the parent.
     pub(super) fn end_succession_over(&mut self, now: Time, index: ComtreeIndex, port: PortIndex) {
         let Some(succession) = &mut self.comtrees.get_mut(index).tree.succession else { return };
-        if succession.next == port {
-            // It stays with the old one. What was held goes on over that: in this phase the old one is the way
-            // up. What the next one brought, and the old one does not bring any more, is lost unless it
-            // passes now.
+        let (old, next) = (succession.old, succession.next);
+        if next == port {
+            // What was held goes on over the old one: in this phase that is the way up. What the next one brought,
+            // and the old one does not bring any more, is lost unless it passes now.
+            let had_turned = succession.has_turned();
             succession.phase = Phase::Asking;
             self.inject_ahead(now, index, now + AHEAD);
             self.send_held(now, index);
-            self.comtrees.get_mut(index).tree.end_succession();
-            self.overlay.successions.retain(|of| *of != index);
-        } else if succession.old == Some(port) {
+            match old {
+                Some(old) if had_turned => self.overlay.routes.redirect(index, next, old),
+                _ => {}
+            }
+            self.has_one_parent(now, index, old);
+        } else if old == Some(port) {
             // Nothing is left to wait for when the old branch goes: the phases that are left are gone through at
             // once.
             self.turn_to_next(now, index);
             self.go_on(now, index);
             self.settle(now, index);
-            let tree = &mut self.comtrees.get_mut(index).tree;
-            if let Some(succession) = &mut tree.succession {
-                succession.old = None;
+            self.has_one_parent(now, index, Some(next));
+        }
+    }
+
+    /// One of two parents is left, or none. What has passed is known for a while still: the one that is
+    /// left may bring what the other was ahead with.
+    fn has_one_parent(&mut self, now: Time, index: ComtreeIndex, left: Option<PortIndex>) {
+        let tree = &mut self.comtrees.get_mut(index).tree;
+        match left.zip(tree.succession.as_mut()) {
+            Some((left, succession)) => {
+                (succession.old, succession.next) = (None, left);
                 succession.phase = Phase::Turned { until: Some(now + AFTERWARDS) };
+                tree.sort_out();
+            }
+            None => {
+                tree.end_succession();
+                self.overlay.successions.retain(|of| *of != index);
             }
         }
     }

@@ -58,3 +58,48 @@ fn a_parent_that_is_to_be_the_parent_again_brings_nothing_twice() {
     world.settle();
     assert_eq!(world.payloads(1).len(), 62);
 }
+
+/// The next parent is taken away while it is ahead of the old one, which brings the same a little later.
+#[test]
+fn what_a_next_parent_was_ahead_with_passes_once_when_it_goes() {
+    let mut world = World::empty();
+    for site in [1, 2, 3] {
+        world.add_relay(at_site(Mode::Immediate, site), 1);
+    }
+    for relay in [0, 2] {
+        world.join(relay);
+    }
+    for (above, below) in [(0, 1), (1, 2)] {
+        world.link(COMTREE, [(above, above as u16 + 1), (below, below as u16 + 1)], DOWN);
+    }
+    world.subscribe(1, GROUP, 3);
+    world.settle();
+    world.link(COMTREE, [(0, 1), (2, 3)], [BranchRole::Child, BranchRole::NextParent]);
+    for update in 0..10 {
+        world.publish(0, GROUP, 0, Flags(0), &[update]);
+        world.pass(Duration::from_millis(100));
+    }
+
+    world.publish(0, GROUP, 0, Flags(0), &[10]);
+    let (by_old, by_next): (Vec<_>, Vec<_>) = world
+        .collect(0)
+        .into_iter()
+        .partition(|sent| sent.to == crate::support::path_of_thread(1).remote);
+    assert!(!by_old.is_empty() && !by_next.is_empty(), "both bring it");
+    world.carry(0, by_next);
+    world.settle();
+    assert_eq!(world.payloads(1).len(), 10, "it waits for the old one");
+    let to_next = BranchId { comtree: COMTREE, link: world.key_of(0), thread: 0 };
+    let now = world.now;
+    world.threads[2].apply(now, Change::RemoveBranch(to_next)).unwrap();
+    world.settle();
+    assert_eq!(world.payloads(1).len(), 11, "it waits for nobody");
+    world.carry(0, by_old);
+    world.settle();
+    for update in 11..60 {
+        world.publish(0, GROUP, 0, Flags(0), &[update]);
+        world.pass(Duration::from_millis(100));
+    }
+    let expected: Vec<Vec<u8>> = (0..60).map(|update| vec![update]).collect();
+    assert_eq!(world.payloads(1), expected);
+}
