@@ -3,111 +3,21 @@
 //! together. Bounded, shared out by comtree, soft state: what nothing came from for a while is
 //! forgotten.
 
+mod entry;
+mod table;
+
 use crate::index::{ComtreeIndex, NONE, PortIndex};
 use crate::shares::Shares;
 use canopy_session::KeyedState;
 use canopy_wire::{Address, Tag, Time};
 use core::time::Duration;
-use hashbrown::HashTable;
+use entry::{Entry, Ticks};
+use table::{Place, RouteTable};
+
+pub(crate) use entry::{Leads, Route, Way};
 
 /// A route from which nothing has come for so long is forgotten.
 pub(crate) const ROUTE_LIFETIME: Duration = Duration::from_secs(30);
-
-/// What leads there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Way {
-    /// A branch, or another data thread.
-    pub(crate) port: PortIndex,
-    /// What is behind it.
-    pub(crate) leads: Leads,
-}
-
-/// How a way goes on behind a branch, or behind another data thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leads {
-    /// Over a branch of the tree.
-    OverTree,
-    /// Over a branch to a core peer.
-    ToCorePeer,
-    /// To a participant with a portable address, whom the other data thread serves.
-    ToParticipant,
-}
-
-impl Way {
-    /// Whether the branch, here or at the other data thread, is to a core peer.
-    pub(crate) fn is_core_peer(self) -> bool {
-        self.leads == Leads::ToCorePeer
-    }
-}
-
-/// The way to an endpoint or to a site.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Route {
-    pub(crate) comtree: ComtreeIndex,
-    /// An endpoint of the relay's own site or of a portable one; or endpoint 0 of another site, for all of
-    /// it.
-    pub(crate) to: Address,
-    pub(crate) way: Way,
-    /// For how long nothing has come from there; `None` if another data thread knows.
-    pub(crate) quiet_for: Option<Duration>,
-}
-
-/// A route as it lies in the table: four to a cache line.
-#[derive(Clone, Copy)]
-struct Entry {
-    comtree: ComtreeIndex,
-    to: Address,
-    port: PortIndex,
-    /// When something came from there last.
-    heard: Ticks,
-    leads: Leads,
-    /// Whether another data thread knows when: it says when the route ends.
-    is_told: bool,
-}
-
-const _: () = assert!(size_of::<Entry>() == 16);
-
-/// Tenths of a second. They wrap after 109 minutes; a route that has been quiet is looked at long
-/// before.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Ticks(u16);
-
-impl Ticks {
-    fn at(time: Time) -> Ticks {
-        Ticks((time.as_nanos() / 100_000_000) as u16)
-    }
-
-    fn since(self, earlier: Ticks) -> Duration {
-        Duration::from_millis(100) * u32::from(self.0.wrapping_sub(earlier.0))
-    }
-}
-
-impl Entry {
-    fn heard(now: Time, comtree: ComtreeIndex, to: Address, way: Way) -> Entry {
-        let Way { port, leads } = way;
-        Entry { comtree, to, port, heard: Ticks::at(now), leads, is_told: false }
-    }
-
-    fn leads(&self, comtree: ComtreeIndex, to: Address) -> bool {
-        self.to == to && self.comtree == comtree
-    }
-
-    fn way(&self) -> Way {
-        Way { port: self.port, leads: self.leads }
-    }
-
-    /// The same way, or another one, heard later.
-    fn renew(&mut self, new: Entry) -> Noted {
-        let before = core::mem::replace(self, new);
-        if before.way() == new.way() { Noted::Known } else { Noted::Moved }
-    }
-
-    fn route(&self, now: Ticks) -> Route {
-        let Entry { comtree, to, heard, is_told, .. } = *self;
-        let quiet_for = (!is_told).then(|| now.since(heard));
-        Route { comtree, to, way: self.way(), quiet_for }
-    }
-}
 
 /// Sources that are noted together.
 const TOGETHER: usize = 16;
@@ -147,10 +57,9 @@ pub(crate) enum Noted {
     Full,
 }
 
-/// All routes of a data thread. A route lies in the hash table itself, so that whoever looks for it
-/// waits for memory once.
+/// All routes of a data thread.
 pub(crate) struct Routes {
-    table: HashTable<Entry>,
+    table: RouteTable,
     hash: KeyedState,
     room: Shares,
     /// Heard from lately, the last at the end, and not in the table yet: [`Routes::hear`].
@@ -163,7 +72,7 @@ pub(crate) struct Routes {
 impl Routes {
     pub(crate) fn new(most: u32, key: &Tag) -> Routes {
         Routes {
-            table: HashTable::new(),
+            table: RouteTable::new(),
             hash: KeyedState::new(key),
             room: Shares::new(most),
             heard: Vec::with_capacity(TOGETHER),
@@ -183,7 +92,7 @@ impl Routes {
             let Entry { comtree, to, .. } = **entry;
             let is_it = |other: &Entry| other.leads(comtree, to);
             let is_known = self.heard[..*place].iter().any(is_it)
-                || self.table.find(self.hash(comtree, to), is_it).is_some();
+                || self.table.find(self.hash(comtree, to), comtree, to).is_some();
             !is_known && self.room.has_room(comtree)
         };
         self.room.total() + self.heard.iter().enumerate().filter(is_new).count() as u32
@@ -214,9 +123,8 @@ impl Routes {
     #[inline]
     pub(crate) fn find(&self, comtree: ComtreeIndex, to: Address) -> Option<Way> {
         let lately = self.heard.iter().rfind(|entry| entry.leads(comtree, to));
-        let found = lately
-            .or_else(|| self.table.find(self.hash(comtree, to), |entry| entry.leads(comtree, to)));
-        found.map(Entry::way)
+        let in_table = || self.table.get(self.table.find(self.hash(comtree, to), comtree, to)?);
+        lately.or_else(in_table).map(Entry::way)
     }
 
     /// Something came from there over this branch. What becomes of it is told later
@@ -241,13 +149,13 @@ impl Routes {
         }
         let mut known = [None; TOGETHER];
         for (known, (hash, heard)) in known.iter_mut().zip(hashes.iter().zip(&self.heard)) {
-            *known = self.table.find_bucket_index(*hash, |e| e.leads(heard.comtree, heard.to));
+            *known = self.table.find(*hash, heard.comtree, heard.to);
         }
         // Places stay what they are until something new comes in: so that comes last.
         let heard = core::mem::take(&mut self.heard);
         for (known, heard) in known.iter().zip(&heard) {
-            if let Some(entry) = known.and_then(|place| self.table.get_bucket_mut(place)) {
-                self.changed.count(entry.renew(*heard));
+            if let Some(entry) = known.and_then(|place| self.table.get_mut(place)) {
+                self.changed.count(renew(entry, *heard));
             }
         }
         for (known, (hash, heard)) in known.iter().zip(hashes.iter().zip(&heard)) {
@@ -287,29 +195,39 @@ impl Routes {
 
     fn replace(&mut self, hash: u64, new: Entry) -> Noted {
         let Entry { comtree, to, .. } = new;
-        if let Some(entry) = self.table.find_mut(hash, |entry| entry.leads(comtree, to)) {
-            return entry.renew(new);
+        let known = self.table.find(hash, comtree, to);
+        if let Some(entry) = known.and_then(|place| self.table.get_mut(place)) {
+            return renew(entry, new);
         }
         if !self.room.has_room(comtree) {
             return Noted::Full;
         }
         self.room.take(comtree);
         let keyed = &self.hash;
-        let hash_of = |entry: &Entry| keyed.hash_pair(entry.comtree, entry.to.0);
-        self.table.insert_unique(hash, new, hash_of);
+        self.table.insert(hash, new, |entry| keyed.hash_pair(entry.comtree, entry.to.0));
         Noted::New
+    }
+
+    /// Takes the route at a place away.
+    fn remove(&mut self, place: Place, comtree: ComtreeIndex) {
+        let keyed = &self.hash;
+        self.table.remove(place, |entry| keyed.hash_pair(entry.comtree, entry.to.0));
+        self.room.give_back(comtree);
     }
 
     /// Forgets the way there, if it leads over this port, or over any if that is [`NONE`]. Returns
     /// whether there was one.
     pub(crate) fn forget(&mut self, comtree: ComtreeIndex, to: Address, port: PortIndex) -> bool {
         self.settle();
-        let is_it =
-            |entry: &Entry| entry.leads(comtree, to) && (port == NONE || entry.port == port);
-        let Ok(entry) = self.table.find_entry(self.hash(comtree, to), is_it) else { return false };
-        entry.remove();
-        self.room.give_back(comtree);
-        true
+        let Some(place) = self.table.find(self.hash(comtree, to), comtree, to) else {
+            return false;
+        };
+        let is_it = |entry: &Entry| port == NONE || entry.port == port;
+        let is_there = self.table.get(place).is_some_and(is_it);
+        if is_there {
+            self.remove(place, comtree);
+        }
+        is_there
     }
 
     /// What led over one port leads over another.
@@ -326,14 +244,16 @@ impl Routes {
         mut keep: impl FnMut(ComtreeIndex, Address, PortIndex) -> bool,
     ) {
         self.settle();
-        let room = &mut self.room;
-        self.table.retain(|entry| {
-            let keeps = keep(entry.comtree, entry.to, entry.port);
-            if !keeps {
-                room.give_back(entry.comtree);
-            }
-            keeps
-        });
+        for place in 0..self.table.places() {
+            self.forget_at(place, |entry| !keep(entry.comtree, entry.to, entry.port));
+        }
+    }
+
+    /// Forgets the route at a place if `may_go` says so, and then the one that takes its place.
+    fn forget_at(&mut self, place: Place, mut may_go: impl FnMut(&Entry) -> bool) {
+        while let Some(entry) = self.table.get(place).filter(|entry| may_go(entry)) {
+            self.remove(place, entry.comtree);
+        }
     }
 
     /// Looks at one of `parts` of the table, behind that of the last call, and forgets the routes there from
@@ -346,20 +266,21 @@ impl Routes {
     ) {
         self.settle();
         let now = Ticks::at(now);
-        let places = self.table.num_buckets();
+        let places = self.table.places();
         for _ in 0..places.div_ceil(parts) {
             self.sweep = if self.sweep + 1 < places { self.sweep + 1 } else { 0 };
-            let Some(entry) = self.table.get_bucket(self.sweep) else { continue };
-            let Entry { comtree, to, heard, is_told, .. } = *entry;
-            if is_told || now.since(heard) <= ROUTE_LIFETIME || !may_end(comtree, to) {
-                continue;
-            }
-            if let Ok(entry) = self.table.get_bucket_entry(self.sweep) {
-                entry.remove();
-                self.room.give_back(comtree);
-            }
+            self.forget_at(self.sweep, |entry| {
+                let Entry { comtree, to, heard, is_told, .. } = *entry;
+                !is_told && now.since(heard) > ROUTE_LIFETIME && may_end(comtree, to)
+            });
         }
     }
+}
+
+/// The same way, or another one, heard later.
+fn renew(entry: &mut Entry, new: Entry) -> Noted {
+    let before = core::mem::replace(entry, new);
+    if before.way() == new.way() { Noted::Known } else { Noted::Moved }
 }
 
 #[cfg(test)]
