@@ -110,6 +110,10 @@ impl Relay {
         if let Some(rights) = &port.rights {
             rights.check_update(record.dst, record.level)?;
         }
+        if !is_own && !record.dst.is_group() {
+            let (to, _) = self.route_key(comtree_index, record.dst);
+            self.overlay.routes.begin(comtree_index, to);
+        }
         // A branch brings what others sent, but nothing of whom this relay serves itself.
         let comtree = (header.comtree, comtree_index);
         if !is_own && !self.may_bring(now, comtree, index, src) {

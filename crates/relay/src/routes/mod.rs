@@ -65,6 +65,8 @@ pub(crate) struct Routes {
     /// Heard from lately, the last at the end, and not in the table yet: [`Routes::hear`].
     heard: Vec<Entry>,
     changed: Changed,
+    /// Where the route may lie that is asked for next: [`Routes::begin`].
+    begun: Place,
     /// The place in the table that is swept next.
     sweep: usize,
 }
@@ -77,6 +79,7 @@ impl Routes {
             room: Shares::new(most),
             heard: Vec::with_capacity(TOGETHER),
             changed: Changed::default(),
+            begun: 0,
             sweep: 0,
         }
     }
@@ -119,12 +122,20 @@ impl Routes {
         self.hash.hash_pair(comtree, to.0)
     }
 
+    /// What leads there will be asked for soon. The search waits for memory, and others need not wait with it:
+    /// so it begins before there is anything else to do.
+    #[inline]
+    pub(crate) fn begin(&mut self, comtree: ComtreeIndex, to: Address) {
+        self.begun = self.table.find(self.hash(comtree, to), comtree, to).unwrap_or_default();
+    }
+
     /// What leads there.
     #[inline]
     pub(crate) fn find(&self, comtree: ComtreeIndex, to: Address) -> Option<Way> {
         let lately = self.heard.iter().rfind(|entry| entry.leads(comtree, to));
+        let begun = || self.table.get(self.begun).filter(|entry| entry.leads(comtree, to));
         let in_table = || self.table.get(self.table.find(self.hash(comtree, to), comtree, to)?);
-        lately.or_else(in_table).map(Entry::way)
+        lately.or_else(begun).or_else(in_table).map(Entry::way)
     }
 
     /// Something came from there over this branch. What becomes of it is told later
