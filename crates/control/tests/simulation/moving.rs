@@ -3,7 +3,7 @@
 use crate::adversary;
 use crate::sim::{Plan, Sim, branches};
 use canopy_control::signal::Role;
-use canopy_control::{Applying, Controller, Item, LinkId, LinkReport, Refusal, TreeAsk};
+use canopy_control::{Applying, Controller, Item, LinkId, LinkReport, Refusal, RelayId, TreeAsk};
 use canopy_plan::Method;
 use canopy_wire::{Comtree, Time};
 use core::time::Duration;
@@ -113,6 +113,30 @@ impl Sim {
             && let Some(controller) = &self.controller
         {
             adversary::check_in_force(controller, &self.relays, comtree);
+        }
+    }
+
+    /// These relays are waited for no more.
+    pub(crate) fn give_up(&mut self, lost: &[RelayId]) {
+        let given_up = self.relays.iter_mut().filter(|relay| lost.contains(&relay.id));
+        given_up.for_each(|relay| relay.was_lost = true);
+    }
+
+    /// Whoever is a next parent keeps the branch until the relay below has it no more for that: it may have
+    /// turned to it. That holds whichever controller says so, and in whatever order relays hear it.
+    pub(crate) fn check_keeps_next_parent(&self, at: usize, comtree: Comtree, applied: &Applying) {
+        let links = |item: &Option<Item>| -> Vec<LinkId> {
+            let Some(Item::Comtree { branches, .. }) = item else { return Vec::new() };
+            let standing = branches.iter().filter(|branch| !branch.role.is_standby());
+            standing.map(|branch| branch.link).collect()
+        };
+        let (before, after) = (links(&applied.before), links(&applied.after));
+        let gone: Vec<LinkId> = before.into_iter().filter(|link| !after.contains(link)).collect();
+        for (of, relay) in self.relays.iter().enumerate().filter(|(of, _)| *of != at) {
+            let branches = branches(relay, comtree);
+            let next = branches.iter().find(|branch| branch.role == Role::NextParent);
+            let is_lost = next.is_some_and(|next| gone.contains(&next.link));
+            assert!(!is_lost || relay.was_lost, "what goes up from {of} to {at} is lost");
         }
     }
 

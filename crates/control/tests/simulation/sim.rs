@@ -6,7 +6,7 @@ use canopy_control::signal::Branch;
 use canopy_control::storage::{Batch, Fault, MemoryStorage, Storage};
 use canopy_control::{
     Controller, Core, Downlink, Enter, Item, ItemKey, LinkId, LinkReport, Member, MemberState,
-    Mode, Name, NewRelay, NewWorld, Refusal, RelayId, Retry, Settings, WorldId,
+    Mode, Name, NewRelay, NewWorld, Refusal, RelayId, RelayState, Retry, Settings, WorldId,
 };
 use canopy_plan::{Limits, Rate};
 use canopy_wire::{Address, Comtree, Time};
@@ -503,6 +503,10 @@ impl Sim {
         let started = Controller::start(settings, Retry::default(), self.now, &mut self.storage);
         self.controller = started.ok();
         self.told.controllers += 1;
+        let gone = self.controller.iter().flat_map(Controller::relays);
+        let gone = gone.filter(|relay| relay.state == RelayState::Gone).map(|relay| relay.id);
+        let gone: Vec<RelayId> = gone.collect();
+        self.give_up(&gone);
     }
 }
 
