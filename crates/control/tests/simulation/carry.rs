@@ -71,7 +71,7 @@ impl Sim {
             ItemKey::Comtree(comtree) => {
                 self.follow_succession(at, comtree, &applied);
                 self.check_keeps_next_parent(at, comtree, &applied);
-                if self.plan != Plan::Stormy {
+                if matches!(self.plan, Plan::Calm | Plan::Failing) {
                     adversary::check_no_circle(&self.relays, comtree);
                 }
             }

@@ -116,6 +116,17 @@ impl Sim {
         }
     }
 
+    /// The controller may die while a relay has a next parent, and start again.
+    pub(crate) fn die_halfway(&mut self) {
+        let is_halfway = self.relays.iter().any(|relay| !relay.successions.is_empty());
+        let may_die = self.plan == Plan::Dying && self.controller.is_some() && is_halfway;
+        if may_die && self.one_in(10) {
+            self.told.died_halfway += 1;
+            self.crash_controller();
+            self.start_controller();
+        }
+    }
+
     /// These relays are waited for no more.
     pub(crate) fn give_up(&mut self, lost: &[RelayId]) {
         let given_up = self.relays.iter_mut().filter(|relay| lost.contains(&relay.id));
@@ -123,8 +134,11 @@ impl Sim {
     }
 
     /// Whoever is a next parent keeps the branch until the relay below has it no more for that: it may have
-    /// turned to it. That holds whichever controller says so, and in whatever order relays hear it.
+    /// turned to it. That holds whichever controller says so, and in whatever order relays hear it; but for
+    /// who has left the tree, as nobody is there or below.
     pub(crate) fn check_keeps_next_parent(&self, at: usize, comtree: Comtree, applied: &Applying) {
+        let Some(controller) = &self.controller else { return };
+        let tree = controller.tree(comtree);
         let links = |item: &Option<Item>| -> Vec<LinkId> {
             let Some(Item::Comtree { branches, .. }) = item else { return Vec::new() };
             let standing = branches.iter().filter(|branch| !branch.role.is_standby());
@@ -136,7 +150,11 @@ impl Sim {
             let branches = branches(relay, comtree);
             let next = branches.iter().find(|branch| branch.role == Role::NextParent);
             let is_lost = next.is_some_and(|next| gone.contains(&next.link));
-            assert!(!is_lost || relay.was_lost, "what goes up from {of} to {at} is lost");
+            let is_used = tree.iter().any(|hop| hop.relay == relay.id);
+            assert!(
+                !is_lost || !is_used || relay.was_lost,
+                "what goes up from {of} to {at} is lost"
+            );
         }
     }
 
