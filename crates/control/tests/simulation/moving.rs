@@ -135,10 +135,11 @@ impl Sim {
 
     /// Whoever is a next parent keeps the branch until the relay below has it no more for that: it may have
     /// turned to it. That holds whichever controller says so, and in whatever order relays hear it; but for
-    /// who has left the tree, as nobody is there or below.
+    /// who has left the tree, as nobody is there or below, and for the root of what is left, if nobody is above.
     pub(crate) fn check_keeps_next_parent(&self, at: usize, comtree: Comtree, applied: &Applying) {
         let Some(controller) = &self.controller else { return };
         let tree = controller.tree(comtree);
+        let is_on_tree = tree.iter().any(|hop| hop.relay == self.relays[at].id);
         let links = |item: &Option<Item>| -> Vec<LinkId> {
             let Some(Item::Comtree { branches, .. }) = item else { return Vec::new() };
             let standing = branches.iter().filter(|branch| !branch.role.is_standby());
@@ -150,7 +151,8 @@ impl Sim {
             let branches = branches(relay, comtree);
             let next = branches.iter().find(|branch| branch.role == Role::NextParent);
             let is_lost = next.is_some_and(|next| gone.contains(&next.link));
-            let is_used = tree.iter().any(|hop| hop.relay == relay.id);
+            let hop = tree.iter().find(|hop| hop.relay == relay.id);
+            let is_used = hop.is_some_and(|hop| hop.above.is_some() || is_on_tree);
             assert!(
                 !is_lost || !is_used || relay.was_lost,
                 "what goes up from {of} to {at} is lost"
