@@ -36,7 +36,8 @@ pub(crate) struct Agent {
     pub(crate) is_cut: bool,
     /// What it is to have, each with the number of its last change.
     wanted: BTreeMap<ItemKey, (u64, Item)>,
-    /// What it is to have once others have what comes before: if it has that already, it keeps it.
+    /// What it is to have, or to have no more, once others have what comes before: if it has something of
+    /// that already, it keeps it so long.
     expected: BTreeSet<ItemKey>,
     /// What is to be called, in the order in which a relay takes it.
     queue: BTreeSet<(u8, ItemKey)>,
@@ -71,7 +72,7 @@ impl Agent {
         }
     }
 
-    /// The relay is to have something under this key later.
+    /// The relay is to have something, or nothing, under this key later. Until then it keeps what it has.
     pub(crate) fn expect(&mut self, key: ItemKey) {
         self.expected.insert(key);
     }

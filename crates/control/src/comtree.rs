@@ -1,4 +1,5 @@
-//! A comtree as it is kept: its tree over relays, and the links of its core if that is a mesh.
+//! A comtree as it is kept: its tree over relays, the links of its core if that is a mesh, and the step
+//! that is under way while it is moved.
 
 use crate::codec::{CodecError, Coded, Reader, coded, coded_enum};
 use crate::model::{LinkId, RelayId, WorldId};
@@ -52,6 +53,29 @@ impl Default for TreeAsk {
     }
 }
 
+/// A relay gets another parent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Swap {
+    pub(crate) child: RelayId,
+    pub(crate) next: RelayId,
+    pub(crate) link: LinkId,
+}
+
+/// A relay leaves the core: the core's relay beside it becomes its parent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Leave {
+    pub(crate) relay: RelayId,
+    pub(crate) above: RelayId,
+    pub(crate) link: LinkId,
+}
+
+/// What is done once a relay says so.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Step {
+    Swap(Swap),
+    Leave(Leave),
+}
+
 /// A comtree of a world, with its tree over the links.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ComtreeRecord {
@@ -68,32 +92,62 @@ pub struct ComtreeRecord {
     /// The links of its meshed core, one for each two relays; nothing if its core is a subtree or one
     /// relay.
     pub mesh: Vec<PeerLink>,
+    /// The step of a move that is under way, or was not done and is not taken back yet.
+    pub(crate) step: Option<Step>,
 }
 
 coded! {
     TreeHop { relay, above }
     PeerLink { ends, link }
     TreeAsk { root, method, stretch }
+    Swap { child, next, link }
+    Leave { relay, above, link }
 }
 coded_enum!(Method { Spt = 0, Mst = 1, Stretch = 2, Hybrid = 3, Best = 4 });
 
+impl Coded for Step {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Step::Swap(swap) => {
+                out.push(0);
+                swap.put(out);
+            }
+            Step::Leave(leave) => {
+                out.push(1);
+                leave.put(out);
+            }
+        }
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Step, CodecError> {
+        match from.array("step")? {
+            [0] => Ok(Step::Swap(Coded::take(from)?)),
+            [1] => Ok(Step::Leave(Coded::take(from)?)),
+            _ => Err(CodecError::Value("step")),
+        }
+    }
+}
+
 impl Coded for ComtreeRecord {
     fn put(&self, out: &mut Vec<u8>) {
-        let ComtreeRecord { id, world, tree, standbys, asked, mesh } = self;
+        let ComtreeRecord { id, world, tree, standbys, asked, mesh, step } = self;
         id.put(out);
         world.put(out);
         tree.put(out);
         standbys.put(out);
         asked.put(out);
         mesh.put(out);
+        step.put(out);
     }
 
     fn take(from: &mut Reader<'_>) -> Result<ComtreeRecord, CodecError> {
         let (id, world) = (Coded::take(from)?, Coded::take(from)?);
         let (tree, standbys, asked) = (Coded::take(from)?, Coded::take(from)?, Coded::take(from)?);
-        // Records that an earlier release has written end here: there were no meshed cores.
+        // Records that earlier releases have written end here, where there were no meshed cores, or after
+        // the mesh.
         let mesh = if from.is_at_end() { Vec::new() } else { Coded::take(from)? };
-        Ok(ComtreeRecord { id, world, tree, standbys, asked, mesh })
+        let step = if from.is_at_end() { None } else { Coded::take(from)? };
+        Ok(ComtreeRecord { id, world, tree, standbys, asked, mesh, step })
     }
 }
 
@@ -101,8 +155,8 @@ impl Coded for ComtreeRecord {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_record_of_an_earlier_release_has_no_mesh() {
+    /// A comtree of two relays with a mesh of both, and a step.
+    fn record(step: Option<Step>) -> ComtreeRecord {
         let [one, other] = [RelayId(1), RelayId(2)];
         let tree = vec![
             TreeHop { relay: one, above: None },
@@ -110,11 +164,29 @@ mod tests {
         ];
         let mesh = vec![PeerLink { ends: [one, other], link: LinkId(7) }];
         let (id, world, asked) = (Comtree(16), WorldId(1), TreeAsk::default());
-        let now = ComtreeRecord { id, world, tree, standbys: Vec::new(), asked, mesh };
+        ComtreeRecord { id, world, tree, standbys: Vec::new(), asked, mesh, step }
+    }
+
+    #[test]
+    fn a_record_of_an_earlier_release_has_no_step_and_before_that_no_mesh() {
+        let now = record(None);
         let bytes = now.to_bytes();
-        assert_eq!(ComtreeRecord::of_bytes(&bytes).as_ref(), Ok(&now));
-        // The length of the mesh, and its one link, are what it lacks.
-        let before = ComtreeRecord::of_bytes(&bytes[..bytes.len() - 4]).unwrap();
+        // One byte says that there is no step.
+        assert_eq!(ComtreeRecord::of_bytes(&bytes[..bytes.len() - 1]).as_ref(), Ok(&now));
+        // Before that are the length of the mesh, and its one link.
+        let before = ComtreeRecord::of_bytes(&bytes[..bytes.len() - 5]).unwrap();
         assert_eq!(before, ComtreeRecord { mesh: Vec::new(), ..now });
+    }
+
+    #[test]
+    fn a_step_is_read_as_it_was_written() {
+        let (child, next, link) = (RelayId(300), RelayId(2), LinkId(70_000));
+        let swap = Step::Swap(Swap { child, next, link });
+        let leave = Step::Leave(Leave { relay: child, above: next, link });
+        for step in [None, Some(swap), Some(leave)] {
+            let bytes = record(step).to_bytes();
+            assert_eq!(ComtreeRecord::of_bytes(&bytes), Ok(record(step)));
+        }
+        assert_eq!(Step::of_bytes(&[2, 1, 2, 3]), Err(CodecError::Value("step")));
     }
 }

@@ -43,6 +43,7 @@ mod settings;
 mod shape;
 pub mod signal;
 mod standby;
+mod starting;
 mod state;
 mod steps;
 pub mod storage;

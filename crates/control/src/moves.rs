@@ -21,10 +21,11 @@
 //!
 //! Where the core is a mesh, that stays on the way: see `mesh`.
 //!
-//! Only the tree that is in force is stored. A controller that starts finds that, gives it the core of
-//! its world's rule, and takes back the branch of a swap that was not done. What that core needs is
-//! reserved all the time.
+//! The tree that is in force is stored, and the step that is under way, until it is done or taken back. A
+//! controller that starts finds both, gives the tree the core of its world's rule, and takes the step back in
+//! the same order as one that lives: see `starting`. What that core needs is reserved all the time.
 
+use crate::comtree::Step;
 use crate::ledger::Lack;
 use crate::mesh::way_around_mesh;
 use crate::model::{LinkId, RelayId, TreeHop};
@@ -32,7 +33,7 @@ use crate::op::{Effect, Event, Op};
 use crate::running::{Move, Picture, Running};
 use crate::shape::{Load, Shape};
 use crate::state::State;
-use crate::steps::{Step, Turn, Way, same_tree};
+use crate::steps::{Turn, Way, same_tree};
 use canopy_wire::{Comtree, Time};
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -84,6 +85,9 @@ impl State {
         if running.moving.is_some() {
             return Err("it is on its way to another tree".to_owned());
         }
+        if running.undone.is_some() {
+            return Err("its last move is being taken back; wait a moment".to_owned());
+        }
         match old.mesh() {
             [] => Way::between(old, target, &world.core),
             _ => way_around_mesh(old, target),
@@ -127,6 +131,8 @@ impl State {
             match moving.later.front().and_then(|next| Turn::between(shape, next)) {
                 Some(Turn::Step(step)) => {
                     moving.step = Some(step);
+                    // A controller that starts finds it before any relay knows of it.
+                    self.save_comtree(op, comtree);
                     for relay in step.told() {
                         op.effects.push(Effect::Barrier(comtree));
                         let item = self.comtree_item(comtree, relay);
@@ -183,6 +189,7 @@ impl State {
         if let Some(end) = moving.ends.iter().find(|end| same_tree(end.hops(), hops)) {
             running.shape = Some(end.clone());
         }
+        running.undone = moving.step;
         running.why = format!("a move ended before its end: {reason}");
         let why = running.why.clone();
         let given = running.instead_of(&flows);
@@ -198,7 +205,8 @@ impl State {
     }
 
     /// Takes a step back at the relay whose word was waited for; what follows waits until that relay has
-    /// done so. It may be under way there still, and needs the branch at the other relay as long.
+    /// done so. It may be under way there still, and needs the branch at the other relay as long. The step is
+    /// stored until then, as [`Running::undone`].
     pub(crate) fn take_back(
         &self,
         op: &mut Op,
@@ -207,10 +215,20 @@ impl State {
         before: &mut Picture,
     ) {
         let relay = step.relay();
-        let Some(branches) = before.get_mut(&relay) else { return };
-        *branches = step.taken_back(branches);
-        let item = self.comtree_base(comtree, relay, branches.clone());
-        op.effects.extend([Effect::Comtree(comtree, relay, item), Effect::Barrier(comtree)]);
+        if let Some(branches) = before.get_mut(&relay) {
+            *branches = step.taken_back(branches);
+            let item = self.comtree_base(comtree, relay, branches.clone());
+            op.effects.push(Effect::Comtree(comtree, relay, item));
+        }
+        op.effects.extend([Effect::Barrier(comtree), Effect::TakenBack(comtree)]);
+    }
+
+    /// The relay whose word was waited for has taken the last step back.
+    pub(crate) fn forget_undone(&mut self, op: &mut Op, comtree: Comtree) {
+        let undone = self.comtrees.get_mut(&comtree).and_then(|running| running.undone.take());
+        if undone.is_some() {
+            self.save_comtree(op, comtree);
+        }
     }
 
     /// Tells the relays whose branches have changed since; these first, one after the other.

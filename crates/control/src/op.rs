@@ -115,6 +115,8 @@ pub(crate) enum Effect {
     Comtree(Comtree, RelayId, Option<Item>),
     /// What follows for the comtree waits until its relays have all of what came before.
     Barrier(Comtree),
+    /// A comtree's step that was not done is taken back where its word was waited for.
+    TakenBack(Comtree),
     /// A relay is to let a member in, once all relays have what was reserved for it.
     Admit(Comtree, RelayId, Item),
     /// A relay is to send a member away.

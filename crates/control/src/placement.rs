@@ -1,5 +1,6 @@
 //! Placing members on comtrees: provisioning, and growing a tree to a relay (Forest §3.4.2, §3.5).
 
+use crate::comtree::Step;
 use crate::error::Refusal;
 use crate::ledger::{Account, Flow, Lack};
 use crate::mesh::Spare;
@@ -9,7 +10,6 @@ use crate::running::{Picture, Running};
 use crate::shape::{Load, Shape};
 use crate::signal::{Branch, Role};
 use crate::state::State;
-use crate::steps::Step;
 use canopy_plan::Limits;
 use canopy_wire::Comtree;
 use std::cmp::Reverse;
@@ -235,6 +235,7 @@ impl State {
         let (before, step) = (running.picture(), running.step());
         let old = core::mem::replace(&mut running.shape, new);
         running.moving = None;
+        running.undone = step.or(running.undone);
         running.why = why;
         running.broken = None;
         let is_detour = old.is_some_and(|old| running.is_detour_of(&old));

@@ -155,9 +155,12 @@ impl State {
             self.relays.get(relay).is_some_and(|relay| relay.state == RelayState::Draining)
         };
         let idle = |shape: &Shape| shape.relays().find(|at| drains(at) && shape.load(*at).0 == 0);
-        let is_free = |running: &&Running| running.moving.is_none() && running.broken.is_none();
         let of = |(comtree, running): (&Comtree, &Running)| {
-            let relay = Some(running).filter(is_free)?.shape.as_ref().and_then(idle)?;
+            let relay = Some(running)
+                .filter(|running| running.may_move())?
+                .shape
+                .as_ref()
+                .and_then(idle)?;
             Some((*comtree, relay))
         };
         for (comtree, relay) in self.comtrees.iter().filter_map(of).collect::<Vec<_>>() {
@@ -176,8 +179,7 @@ impl State {
     pub(crate) fn leave_surplus(&mut self, op: &mut Op, after: &mut Comtree, most: usize) {
         let uses = |shape: &Shape| shape.links().any(|link| self.is_surplus(link));
         let is_due = |(_, running): &(&Comtree, &Running)| {
-            let is_free = running.moving.is_none() && running.broken.is_none();
-            is_free && running.shape.as_ref().is_some_and(uses)
+            running.may_move() && running.shape.as_ref().is_some_and(uses)
         };
         let due = self.comtrees.iter().filter(is_due).map(|(comtree, _)| *comtree);
         let mut due: Vec<Comtree> = due.collect();

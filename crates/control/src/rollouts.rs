@@ -15,6 +15,8 @@ use std::collections::{BTreeMap, VecDeque};
 pub(crate) enum Step {
     Comtree(RelayId, Option<Item>),
     Member(RelayId, Item),
+    /// What came before was the taking back of a step that was not done.
+    TakenBack,
 }
 
 /// One comtree's.
@@ -67,6 +69,7 @@ impl Rollout {
                 out.push((self.version, Step::Comtree(relay, item)));
             }
             Step::Member(relay, item) => self.held_back.push_back((self.version, relay, item)),
+            Step::TakenBack => out.push((self.version, step)),
         }
     }
 
@@ -116,7 +119,7 @@ impl Rollout {
     pub(crate) fn waiting(&self) -> Vec<Address> {
         let staged = self.stages.iter().flatten().filter_map(|step| match step {
             Step::Member(_, item) => Some(item),
-            Step::Comtree(..) => None,
+            Step::Comtree(..) | Step::TakenBack => None,
         });
         let items = self.held_back.iter().map(|(_, _, item)| item).chain(staged);
         let address = |item: &Item| match item {

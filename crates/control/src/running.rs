@@ -1,11 +1,12 @@
 //! A comtree as it runs: the tree in force, those that follow it while it moves, and what its relays are
 //! to have for them.
 
+use crate::comtree::{Leave, Step, Swap};
 use crate::ledger::Flow;
 use crate::model::{LinkId, RelayId, TreeAsk, WorldId};
 use crate::shape::{Load, Shape};
 use crate::signal::{Branch, Role};
-use crate::steps::{Leave, Step, Swap, same_tree};
+use crate::steps::same_tree;
 use canopy_plan::Rate;
 use canopy_wire::Time;
 use std::collections::{BTreeMap, VecDeque};
@@ -20,6 +21,9 @@ pub(crate) struct Running {
     pub(crate) standbys: Standbys,
     /// What follows while it is moved to another tree.
     pub(crate) moving: Option<Move>,
+    /// The step of a move that has ended, until the relay whose word was waited for has taken it back. There
+    /// is no other move until then.
+    pub(crate) undone: Option<Step>,
     /// The tree that an operator has asked for.
     pub(crate) asked: TreeAsk,
     /// Why it has the tree that it has.
@@ -59,6 +63,11 @@ impl Running {
     /// The step that is under way.
     pub(crate) fn step(&self) -> Option<Step> {
         self.moving.as_ref().and_then(|moving| moving.step)
+    }
+
+    /// Whether it may be moved to another tree now.
+    pub(crate) fn may_move(&self) -> bool {
+        self.moving.is_none() && self.undone.is_none() && self.broken.is_none()
     }
 
     /// By link and the relay that sends: the relay that receives, and the most that one of the trees

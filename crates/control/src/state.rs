@@ -1,22 +1,21 @@
 //! Everything that the controller knows, and the operations on it. An operation changes the state at
 //! once, and says what is to be written and done; see [`Op`].
 
-use crate::codec::Coded;
 use crate::damping::Damping;
 use crate::delay::Delays;
-use crate::error::{LoadError, Refusal};
-use crate::ledger::{Account, Flow, Lack, Ledger};
+use crate::error::Refusal;
+use crate::ledger::{Account, Lack, Ledger};
 use crate::model::{
-    ComtreeRecord, Core, Counters, Link, LinkId, Member, MemberState, Owner, Relay, RelayId,
-    RelayState, TreeAsk, TreeHop, World, WorldId,
+    ComtreeRecord, Counters, Link, LinkId, Member, MemberState, Owner, Relay, RelayId, RelayState,
+    TreeAsk, TreeHop, World, WorldId,
 };
 use crate::name::Name;
-use crate::op::{Effect, Op};
+use crate::op::Op;
 use crate::running::{Running, Standbys};
 use crate::settings::Settings;
-use crate::shape::{Load, Shape};
+use crate::shape::Load;
 use crate::signal::{Branch, Item};
-use crate::storage::{Entry, Storage, StorageError, Table};
+use crate::storage::Table;
 use canopy_plan::Rate;
 use canopy_wire::{Address, Comtree, Time};
 use std::collections::{BTreeMap, BTreeSet};
@@ -93,48 +92,6 @@ impl State {
         }
     }
 
-    /// Reads everything from storage. Reservations are worked out from the members.
-    pub(crate) fn load(settings: Settings, storage: &impl Storage) -> Result<State, LoadError> {
-        let mut state = State::new(settings);
-        if let Some(entry) = storage.get(Table::Controller, COUNTERS)? {
-            state.counters = read(Table::Controller, &entry)?;
-        }
-        each(storage, Table::Relays, |relay: Relay| state.know_relay(relay))?;
-        each(storage, Table::Links, |link: Link| state.know_link(link))?;
-        each(storage, Table::Worlds, |world: World| state.know_world(world))?;
-        each(storage, Table::Members, |member: Member| state.know_member(member))?;
-        let loads = state.loads();
-        let mut comtrees = Vec::new();
-        each(storage, Table::Comtrees, |record: ComtreeRecord| comtrees.push(record))?;
-        for ComtreeRecord { id, world, tree, standbys, asked, mesh } in comtrees {
-            let Some(of) = state.worlds.get(&world) else {
-                return Err(LoadError::Contradiction(format!("comtree {} has no world", id.0)));
-            };
-            if let Some(running) = state.comtrees.get_mut(&id) {
-                running.asked = asked;
-            }
-            if tree.is_empty() {
-                continue;
-            }
-            let load = |relay| loads.get(&(world, relay)).copied().unwrap_or_default();
-            let shape = match of.core {
-                Core::Mesh => Shape::meshed(tree, mesh, load),
-                _ => Shape::new(tree, &of.core, load),
-            };
-            let shape = shape.map_err(LoadError::Contradiction)?;
-            state.ledger.enter(&shape.flows());
-            if let Some(running) = state.comtrees.get_mut(&id) {
-                running.shape = Some(shape);
-                let standby = |hop: TreeHop| hop.above.map(|above| (hop.relay, above));
-                running.standbys = standbys.into_iter().filter_map(standby).collect();
-            }
-        }
-        for ((_, relay), (count, _)) in loads {
-            state.ledger.enter(&[Flow::Members(relay, f64::from(count))]);
-        }
-        Ok(state)
-    }
-
     /// By world and relay: its members who have a reservation.
     pub(crate) fn loads(&self) -> BTreeMap<(WorldId, RelayId), Load> {
         let mut loads: BTreeMap<(WorldId, RelayId), Load> = BTreeMap::new();
@@ -166,6 +123,7 @@ impl State {
                 shape: None,
                 standbys: Standbys::new(),
                 moving: None,
+                undone: None,
                 asked: TreeAsk::default(),
                 why: "it has no members yet".to_owned(),
                 broken: None,
@@ -251,10 +209,13 @@ impl State {
             relay: *relay,
             above: Some(*above),
         };
-        let standbys = running.standbys.iter().map(standby).collect();
+        // While it is moved nobody has a standby parent.
+        let standbys = running.standbys.iter().filter(|_| running.moving.is_none());
+        let standbys = standbys.map(standby).collect();
         let (world, asked) = (running.world, running.asked);
+        let step = running.step().or(running.undone);
         let mesh = running.shape.as_ref().map_or_else(Vec::new, |shape| shape.mesh().to_vec());
-        let record = ComtreeRecord { id, world, tree, standbys, asked, mesh };
+        let record = ComtreeRecord { id, world, tree, standbys, asked, mesh, step };
         op.write(Table::Comtrees, number(id.0), Some(&record));
     }
 
@@ -348,36 +309,10 @@ impl State {
     pub(crate) fn member_item(comtree: Comtree, member: &Member) -> Item {
         Item::Member { comtree, address: member.address, limits: member.limits }
     }
-
-    /// Everything that relays are to have, for a controller that begins.
-    pub(crate) fn all_effects(&self) -> Vec<Effect> {
-        let mut effects = Vec::new();
-        for link in self.links.values() {
-            let end = |end: &RelayId| Effect::Link(*end, link.id, self.link_item(link, *end));
-            effects.extend(link.ends.iter().map(end));
-        }
-        for (id, running) in &self.comtrees {
-            let relays = running.shape.iter().flat_map(Shape::relays);
-            let item = |relay| Effect::Comtree(*id, relay, self.comtree_item(*id, relay));
-            effects.extend(relays.map(item));
-        }
-        for member in self.members.values() {
-            let Some(world) = self.worlds.get(&member.world) else { continue };
-            let relay = member.relay;
-            effects.extend(world.comtrees.iter().filter_map(|comtree| match member.state {
-                MemberState::Held | MemberState::Moving => {
-                    Some(Effect::Admit(*comtree, relay, State::member_item(*comtree, member)))
-                }
-                MemberState::Leaving => Some(Effect::Dismiss(*comtree, relay, member.address)),
-                MemberState::Resting => None,
-            }));
-        }
-        effects
-    }
 }
 
 /// Where the counters are.
-const COUNTERS: &[u8] = b"counters";
+pub(crate) const COUNTERS: &[u8] = b"counters";
 
 /// A record's key by its number.
 pub(crate) fn number(number: u32) -> Vec<u8> {
@@ -387,30 +322,4 @@ pub(crate) fn number(number: u32) -> Vec<u8> {
 /// A member's key: the members of a world are next to each other, in order of their addresses.
 pub(crate) fn member_key(world: WorldId, address: Address) -> Vec<u8> {
     [world.0.to_be_bytes(), address.0.to_be_bytes()].concat()
-}
-
-fn read<T: Coded>(table: Table, entry: &Entry) -> Result<T, StorageError> {
-    let unreadable =
-        |why: crate::CodecError| StorageError::Unreadable { table, why: why.to_string() };
-    T::of_bytes(&entry.value).map_err(unreadable)
-}
-
-/// Calls this with every record of a table.
-fn each<T: Coded>(
-    storage: &impl Storage,
-    table: Table,
-    mut know: impl FnMut(T),
-) -> Result<(), StorageError> {
-    const PAGE: usize = 1000;
-    let mut after: Option<Vec<u8>> = None;
-    loop {
-        let page = storage.list(table, &[], after.as_deref(), PAGE)?;
-        for entry in &page {
-            know(read(table, entry)?);
-        }
-        match page.last() {
-            Some(last) if page.len() == PAGE => after = Some(last.key.clone()),
-            _ => return Ok(()),
-        }
-    }
 }

@@ -5,34 +5,12 @@
 //! the old root leaves it. Then parents are swapped, the root walks on to where it is to be, and the
 //! core grows to what the rule says. Where the core is a mesh, see `mesh`.
 
+use crate::comtree::{Leave, Step, Swap};
 use crate::hops::{breadth_first, rooted_at};
 use crate::model::{Core, LinkId, RelayId, TreeHop};
 use crate::shape::Shape;
 use crate::signal::{Branch, Role};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
-/// A relay gets another parent.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Swap {
-    pub(crate) child: RelayId,
-    pub(crate) next: RelayId,
-    pub(crate) link: LinkId,
-}
-
-/// A relay leaves the core: the core's relay beside it becomes its parent.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Leave {
-    pub(crate) relay: RelayId,
-    pub(crate) above: RelayId,
-    pub(crate) link: LinkId,
-}
-
-/// What is done once a relay says so.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Step {
-    Swap(Swap),
-    Leave(Leave),
-}
 
 impl Step {
     /// The relay whose word is waited for.
@@ -57,16 +35,32 @@ impl Step {
         }
     }
 
+    /// Its two relays: first the one whose word is waited for.
+    pub(crate) fn ends(self) -> [RelayId; 2] {
+        match self {
+            Step::Swap(swap) => [swap.child, swap.next],
+            Step::Leave(leave) => [leave.relay, leave.above],
+        }
+    }
+
     /// What [`Step::relay`] has once the step is taken back there, of what it has while the step is
-    /// under way: no next parent, or its neighbour in the core again.
+    /// under way, or has on the tree in force: no next parent, or its neighbour in the core again. One that
+    /// has a parent elsewhere by now, or is in a mesh, keeps what it has.
     pub(crate) fn taken_back(self, branches: &[Branch]) -> Vec<Branch> {
         let mut branches = branches.to_vec();
+        let is_up = |of: &Branch, link| match of.role {
+            Role::Parent => of.link != link,
+            role => role == Role::CorePeer,
+        };
         match self {
-            Step::Swap(swap) => branches.retain(|branch| branch.link != swap.link),
-            Step::Leave(leave) => {
-                let neighbour = branches.iter_mut().find(|branch| branch.link == leave.link);
+            Step::Swap(Swap { link, .. }) => {
+                branches.retain(|of| of.link != link || of.role != Role::NextParent);
+            }
+            Step::Leave(Leave { link, .. }) if !branches.iter().any(|of| is_up(of, link)) => {
+                let neighbour = branches.iter_mut().find(|branch| branch.link == link);
                 neighbour.into_iter().for_each(|branch| branch.role = Role::Core);
             }
+            Step::Leave(_) => {}
         }
         branches
     }

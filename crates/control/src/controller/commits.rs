@@ -2,7 +2,7 @@
 
 use super::{Controller, LIFE};
 use crate::model::{LinkId, RelayId};
-use crate::op::{Effect, Event, member_key};
+use crate::op::{Effect, Event, Op, member_key};
 use crate::rollouts::Step;
 use crate::signal::{Item, ItemKey};
 use crate::storage::{Batch, Condition, Revision, StorageError, Table};
@@ -65,6 +65,10 @@ impl Controller {
                     touched.insert(comtree);
                     self.rollouts.entry(comtree).or_default().barrier();
                 }
+                Effect::TakenBack(comtree) => {
+                    touched.insert(comtree);
+                    self.step(comtree, Step::TakenBack);
+                }
                 Effect::Admit(comtree, relay, item) => {
                     touched.insert(comtree);
                     self.begin_admit(comtree, relay, item);
@@ -102,10 +106,17 @@ impl Controller {
     }
 
     fn step(&mut self, comtree: Comtree, step: Step) {
-        let lost = matches!(&step, Step::Comtree(relay, _) if self.is_lost(*relay));
+        let at = if let Step::Comtree(relay, _) = &step { Some(*relay) } else { None };
+        let lost = at.is_some_and(|relay| self.is_lost(relay));
         let mut now = Vec::new();
         let rollout = self.rollouts.entry(comtree).or_default();
         rollout.take(step, lost, &mut self.changes, &mut now);
+        // What a relay has of the comtree stays until its turn comes.
+        if now.is_empty()
+            && let Some(agent) = at.and_then(|relay| self.agents.get_mut(&relay))
+        {
+            agent.expect(ItemKey::Comtree(comtree));
+        }
         self.take_steps(comtree, now);
     }
 
@@ -121,6 +132,11 @@ impl Controller {
                     self.want(relay, ItemKey::Comtree(comtree), version, item);
                 }
                 Step::Member(relay, item) => self.want(relay, item.key(), version, Some(item)),
+                Step::TakenBack => {
+                    let mut op = Op::default();
+                    self.state.forget_undone(&mut op, comtree);
+                    self.ops.push_back(op);
+                }
             }
         }
     }

@@ -70,7 +70,8 @@ impl Sim {
             ItemKey::Member(comtree, address) => self.check_member(at, comtree, address),
             ItemKey::Comtree(comtree) => {
                 self.follow_succession(at, comtree, &applied);
-                if self.plan != Plan::Stormy {
+                self.check_keeps_next_parent(at, comtree, &applied);
+                if matches!(self.plan, Plan::Calm | Plan::Failing) {
                     adversary::check_no_circle(&self.relays, comtree);
                 }
             }
@@ -117,7 +118,7 @@ impl Sim {
             while let Some(message) = controller.poll_transmit(self.now) {
                 messages.push(message);
             }
-            let (mut registered, mut has_links) = (Vec::new(), false);
+            let (mut registered, mut lost, mut has_links) = (Vec::new(), Vec::new(), false);
             while let Some(event) = controller.poll_event() {
                 match event {
                     Event::Admitted { world, address } => {
@@ -131,7 +132,10 @@ impl Sim {
                     Event::Left { .. } => self.told.left += 1,
                     Event::Reshaped { .. } => self.told.reshaped += 1,
                     Event::Broken { .. } => self.told.broken += 1,
-                    Event::RelayLost(_) => self.told.relays_lost += 1,
+                    Event::RelayLost(id) => {
+                        self.told.relays_lost += 1;
+                        lost.push(id);
+                    }
                     Event::RelayRegistered(id) => registered.push(id),
                     Event::RelayRemoved { .. } => self.told.relays_removed += 1,
                     Event::LinkRemoved(_) => self.told.links_removed += 1,
@@ -153,6 +157,7 @@ impl Sim {
                 }
             }
             registered.into_iter().for_each(|id| self.take_number(id));
+            self.give_up(&lost);
             if has_links {
                 self.report_links();
             }

@@ -72,8 +72,14 @@ fn seeds_with_crashes_and_failures_settle_without_orphans() {
 }
 
 #[test]
+fn seeds_whose_controller_dies_halfway_through_moves_keep_all_ways_up() {
+    run(Plan::Dying, 100);
+    run_worlds(Plan::Dying, 60, true);
+}
+
+#[test]
 fn seeds_of_meshed_worlds_are_moved_and_drained_around_their_cores() {
-    let plans = [(Plan::Calm, 100), (Plan::Failing, 60), (Plan::Stormy, 100)];
+    let plans = [(Plan::Calm, 100), (Plan::Failing, 60), (Plan::Stormy, 150)];
     let told = plans.map(|(plan, seeds)| run_worlds(plan, seeds, true));
     if let [Some(calm), Some(failing), Some(stormy)] = told {
         let swapped = [calm, failing, stormy].map(|told| told.swapped_below_mesh);

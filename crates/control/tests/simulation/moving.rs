@@ -3,7 +3,7 @@
 use crate::adversary;
 use crate::sim::{Plan, Sim, branches};
 use canopy_control::signal::Role;
-use canopy_control::{Applying, Controller, Item, LinkId, LinkReport, Refusal, TreeAsk};
+use canopy_control::{Applying, Controller, Item, LinkId, LinkReport, Refusal, RelayId, TreeAsk};
 use canopy_plan::Method;
 use canopy_wire::{Comtree, Time};
 use core::time::Duration;
@@ -113,6 +113,50 @@ impl Sim {
             && let Some(controller) = &self.controller
         {
             adversary::check_in_force(controller, &self.relays, comtree);
+        }
+    }
+
+    /// The controller may die while a relay has a next parent, and start again.
+    pub(crate) fn die_halfway(&mut self) {
+        let is_halfway = self.relays.iter().any(|relay| !relay.successions.is_empty());
+        let may_die = self.plan == Plan::Dying && self.controller.is_some() && is_halfway;
+        if may_die && self.one_in(10) {
+            self.told.died_halfway += 1;
+            self.crash_controller();
+            self.start_controller();
+        }
+    }
+
+    /// These relays are waited for no more.
+    pub(crate) fn give_up(&mut self, lost: &[RelayId]) {
+        let given_up = self.relays.iter_mut().filter(|relay| lost.contains(&relay.id));
+        given_up.for_each(|relay| relay.was_lost = true);
+    }
+
+    /// Whoever is a next parent keeps the branch until the relay below has it no more for that: it may have
+    /// turned to it. That holds whichever controller says so, and in whatever order relays hear it; but for
+    /// who has left the tree, as nobody is there or below, and for the root of what is left, if nobody is above.
+    pub(crate) fn check_keeps_next_parent(&self, at: usize, comtree: Comtree, applied: &Applying) {
+        let Some(controller) = &self.controller else { return };
+        let tree = controller.tree(comtree);
+        let is_on_tree = tree.iter().any(|hop| hop.relay == self.relays[at].id);
+        let links = |item: &Option<Item>| -> Vec<LinkId> {
+            let Some(Item::Comtree { branches, .. }) = item else { return Vec::new() };
+            let standing = branches.iter().filter(|branch| !branch.role.is_standby());
+            standing.map(|branch| branch.link).collect()
+        };
+        let (before, after) = (links(&applied.before), links(&applied.after));
+        let gone: Vec<LinkId> = before.into_iter().filter(|link| !after.contains(link)).collect();
+        for (of, relay) in self.relays.iter().enumerate().filter(|(of, _)| *of != at) {
+            let branches = branches(relay, comtree);
+            let next = branches.iter().find(|branch| branch.role == Role::NextParent);
+            let is_lost = next.is_some_and(|next| gone.contains(&next.link));
+            let hop = tree.iter().find(|hop| hop.relay == relay.id);
+            let is_used = hop.is_some_and(|hop| hop.above.is_some() || is_on_tree);
+            assert!(
+                !is_lost || !is_used || relay.was_lost,
+                "what goes up from {of} to {at} is lost"
+            );
         }
     }
 

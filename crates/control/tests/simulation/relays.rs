@@ -16,6 +16,8 @@ pub(crate) struct SimRelay {
     /// What it has executed in this life.
     executed: BTreeSet<Ticket>,
     pub(crate) is_cut_off: bool,
+    /// Whether it was given up at some time: then nobody waits for it, and it may be there all the same.
+    pub(crate) was_lost: bool,
     /// Next parents: over which link, and when they are the way to the core at the earliest; nothing
     /// once they are.
     pub(crate) successions: BTreeMap<Comtree, (LinkId, Option<Time>)>,
@@ -30,6 +32,7 @@ impl SimRelay {
             applying: None,
             executed: BTreeSet::new(),
             is_cut_off: false,
+            was_lost: false,
             successions: BTreeMap::new(),
         }
     }

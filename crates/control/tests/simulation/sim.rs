@@ -6,7 +6,7 @@ use canopy_control::signal::Branch;
 use canopy_control::storage::{Batch, Fault, MemoryStorage, Storage};
 use canopy_control::{
     Controller, Core, Downlink, Enter, Item, ItemKey, LinkId, LinkReport, Member, MemberState,
-    Mode, Name, NewRelay, NewWorld, Refusal, RelayId, Retry, Settings, WorldId,
+    Mode, Name, NewRelay, NewWorld, Refusal, RelayId, RelayState, Retry, Settings, WorldId,
 };
 use canopy_plan::{Limits, Rate};
 use canopy_wire::{Address, Comtree, Time};
@@ -20,7 +20,9 @@ use std::collections::BTreeMap;
 pub(crate) enum Plan {
     /// Messages are lost, doubled and reordered, relays refuse members.
     Calm,
-    /// All that; links fail, relays crash, trees are improved, links and relays are taken away.
+    /// All that; the controller dies and starts again while relays have next parents.
+    Dying,
+    /// As in calm weather; links fail, relays crash, trees are improved, links and relays are taken away.
     Failing,
     /// All that; the controller crashes, storage fails, messages do not pass.
     Stormy,
@@ -51,6 +53,7 @@ pub(crate) struct Told {
     pub(crate) came_back: u32,
     pub(crate) came_elsewhere: u32,
     pub(crate) controllers: u32,
+    pub(crate) died_halfway: u32,
     pub(crate) commits_failed: u32,
     pub(crate) repeats: u64,
 }
@@ -79,6 +82,7 @@ impl Told {
         self.came_back += of.came_back;
         self.came_elsewhere += of.came_elsewhere;
         self.controllers += of.controllers;
+        self.died_halfway += of.died_halfway;
         self.commits_failed += of.commits_failed;
         self.repeats += of.repeats;
     }
@@ -106,7 +110,9 @@ impl Told {
             [self.reshaped, self.broken, self.relays_lost, self.relays_removed, self.links_removed];
         let stormy = [self.controllers, self.commits_failed];
         assert!(calm.iter().all(|count| *count > 0) && self.repeats > 0, "{self:?}");
-        assert!(plan == Plan::Calm || failing.iter().all(|count| *count > 0), "{self:?}");
+        let may_fail = matches!(plan, Plan::Failing | Plan::Stormy);
+        assert!(!may_fail || failing.iter().all(|count| *count > 0), "{self:?}");
+        assert!(plan != Plan::Dying || self.died_halfway > 0, "{self:?}");
         assert!(plan != Plan::Stormy || stormy.iter().all(|count| *count > 0), "{self:?}");
     }
 }
@@ -151,8 +157,10 @@ pub(crate) struct Sim {
 /// A relay that is given up may be there all the same, so that is left to storms.
 /// In one seed of three the controller proposes links, too.
 pub(crate) fn settings(plan: Plan, seed: u64) -> Settings {
-    let silence = if plan == Plan::Calm { 20_000 } else { 1_200 };
-    let suspicion = if plan == Plan::Calm { 20_000 } else { 900 };
+    let [silence, suspicion] = match plan {
+        Plan::Calm | Plan::Dying => [20_000, 20_000],
+        Plan::Failing | Plan::Stormy => [1_200, 900],
+    };
     Settings {
         silence: Duration::from_millis(silence),
         suspicion: Duration::from_millis(suspicion),
@@ -290,6 +298,7 @@ impl Sim {
                 self.start_controller();
             }
             self.act();
+            self.die_halfway();
             let pause = Duration::from_millis(1 + self.up_to(120) as u64);
             self.advance(self.now + pause);
             if step % 10 == 0
@@ -308,7 +317,7 @@ impl Sim {
 
     fn act(&mut self) {
         let most = match self.plan {
-            Plan::Calm => 22,
+            Plan::Calm | Plan::Dying => 22,
             Plan::Failing => 28,
             Plan::Stormy => 34,
         };
@@ -503,6 +512,10 @@ impl Sim {
         let started = Controller::start(settings, Retry::default(), self.now, &mut self.storage);
         self.controller = started.ok();
         self.told.controllers += 1;
+        let gone = self.controller.iter().flat_map(Controller::relays);
+        let gone = gone.filter(|relay| relay.state == RelayState::Gone).map(|relay| relay.id);
+        let gone: Vec<RelayId> = gone.collect();
+        self.give_up(&gone);
     }
 }
 

@@ -1,0 +1,240 @@
+//! A controller that is dropped in the middle of a step, and started again: what the step has begun is taken
+//! back first at the relay whose word was waited for, in whatever order relays connect. That relay may have
+//! turned already, and all that goes up from there needs the branch at the other end.
+
+#[allow(dead_code, reason = "others use the rest of it")]
+#[path = "meshed/bed.rs"]
+mod bed;
+
+use bed::{ALL, Bed, world};
+use canopy_control::signal::{Branch, Role};
+use canopy_control::storage::Storage;
+use canopy_control::{Controller, Core, Event, LinkId, LinkReport, Retry, Settings, TreeAsk};
+use core::time::Duration;
+
+/// A bed whose controller has died in the middle of a step. Relays are numbered as in the bed.
+struct Halfway {
+    bed: Bed,
+    /// Whose word was waited for.
+    mover: usize,
+    other: usize,
+    link: LinkId,
+    /// What the other is to the mover over the link, and the other way round.
+    role: Role,
+    /// Whether the mover was given up: then nobody waits for it.
+    is_lost: bool,
+}
+
+impl Halfway {
+    /// The step that is under way in a bed; the controller starts again.
+    fn of(mut bed: Bed) -> Halfway {
+        let next = |at: usize| bed.branches(at).into_iter().find(|of| of.role == Role::NextParent);
+        let found: Vec<(usize, Branch)> =
+            (0..bed.relays.len()).filter_map(|at| Some((at, next(at)?))).collect();
+        let [(mover, branch)] = found[..] else { panic!("one step at a time: {found:?}") };
+        let (other, link) = (usize::from(branch.site) - 1, branch.link);
+        let role = bed.branches(other).into_iter().find(|of| of.link == link).unwrap().role;
+        bed.controller = start(&mut bed);
+        Halfway { bed, mover, other, link, role, is_lost: false }
+    }
+
+    fn start_again(&mut self) {
+        self.bed.controller = start(&mut self.bed);
+    }
+
+    fn is_begun(&self) -> bool {
+        self.bed.branches(self.mover).iter().any(|of| of.role == Role::NextParent)
+    }
+
+    fn is_known_to_other(&self) -> bool {
+        let branches = self.bed.branches(self.other);
+        branches.iter().any(|of| of.link == self.link && of.role == self.role)
+    }
+
+    /// Goes on for so many milliseconds, with those relays that are connected. All the while the other relay
+    /// knows the mover as long as the step is begun there.
+    fn go_on(&mut self, millis: u64, is_connected: impl Fn(usize) -> bool) -> Vec<Event> {
+        let mut events = Vec::new();
+        for _ in 0..millis / 10 {
+            events.extend(tick(&mut self.bed, &is_connected));
+            self.is_lost |= events.iter().any(|event| matches!(event, Event::RelayLost(_)));
+            if self.is_begun() && !self.is_lost {
+                assert!(self.is_known_to_other(), "all that goes up is lost");
+            }
+        }
+        events
+    }
+
+    /// The mover comes last, and then all is as if the step had not begun.
+    fn come_back(mut self) -> Bed {
+        let mover = self.mover;
+        self.go_on(3_000, |at| at != mover);
+        assert!(self.is_begun() && self.is_known_to_other());
+        self.go_on(2_000, |_| true);
+        assert!(!self.is_begun());
+        self.bed
+    }
+}
+
+fn start(bed: &mut Bed) -> Controller {
+    Controller::start(Settings::default(), Retry::default(), bed.now, &mut bed.storage).unwrap()
+}
+
+/// Ten milliseconds pass. No next parent becomes the way to the core.
+fn tick(bed: &mut Bed, is_connected: &impl Fn(usize) -> bool) -> Vec<Event> {
+    bed.now = bed.now + Duration::from_millis(10);
+    bed.controller.handle_timeout(bed.now);
+    while let Some(batch) = bed.controller.poll_commit(bed.now) {
+        let result = bed.storage.commit(&batch);
+        bed.controller.handle_commit(bed.now, result).unwrap();
+    }
+    while let Some((to, bytes)) = bed.controller.poll_transmit(bed.now) {
+        bed.relays[usize::from(to.0) - 1].1.handle_message(&bytes);
+    }
+    for (at, (relay, side)) in bed.relays.iter_mut().enumerate() {
+        if !is_connected(at) {
+            continue;
+        }
+        side.handle_timeout(bed.now);
+        while let Some(applying) = side.poll_apply() {
+            side.applied(applying, Ok(()));
+        }
+        while let Some(bytes) = side.poll_transmit() {
+            bed.controller.handle_message(bed.now, *relay, &bytes);
+        }
+    }
+    core::iter::from_fn(|| bed.controller.poll_event()).collect()
+}
+
+/// The link to a relay's parent gets slow, and the relay is about to get another parent.
+fn swap(core: Core) -> Halfway {
+    let mut bed = Bed::new(&[(0, 1), (1, 2), (0, 2), (0, 3), (2, 3)], core);
+    for at in 0..4 {
+        bed.enter(at as u8, at, 1000).unwrap();
+    }
+    let (slow, ends) = parent_link(&bed, 3);
+    for _ in 0..60 {
+        for at in ends {
+            let report = LinkReport { link: slow, up: true, delay_us: 90_000 };
+            bed.relays[at].1.set_link(bed.now, report);
+        }
+        let members: Vec<_> = bed.controller.members().map(|of| (of.world, of.address)).collect();
+        for (world, address) in members {
+            bed.controller.renew(bed.now, world, address).unwrap();
+        }
+        bed.exchange();
+    }
+    bed.succeeds = false;
+    bed.controller.move_world(&world(), TreeAsk::default()).unwrap();
+    bed.exchange();
+    let halfway = Halfway::of(bed);
+    assert_eq!((halfway.mover, halfway.role), (3, Role::Child));
+    halfway
+}
+
+fn parent_link(bed: &Bed, at: usize) -> (LinkId, [usize; 2]) {
+    let parent = bed.branches(at).into_iter().find(|of| of.role == Role::Parent).unwrap();
+    (parent.link, [at, usize::from(parent.site) - 1])
+}
+
+/// A relay comes that has no members, and one below a relay that drains is about to hang on it.
+fn swap_to_one_without_members() -> Halfway {
+    let mut bed = Bed::new(&[(0, 1), (1, 3), (0, 2), (2, 3)], Core::Center);
+    for at in [0, 1, 3] {
+        bed.enter(at as u8, at, 1000).unwrap();
+    }
+    assert!(bed.branches(2).is_empty());
+    let of = bed.controller.members().find(|of| of.relay == bed.relays[1].0).unwrap();
+    bed.controller.leave(of.world, of.address).unwrap();
+    bed.exchange();
+    bed.succeeds = false;
+    bed.controller.drain(bed.relays[1].0, true).unwrap();
+    (0..7).for_each(|_| _ = bed.exchange());
+    let halfway = Halfway::of(bed);
+    assert_eq!((halfway.mover, halfway.other), (3, 2));
+    halfway
+}
+
+#[test]
+fn a_next_parent_keeps_its_child_until_the_mover_has_none_whoever_connects_first() {
+    for core in [Core::Center, Core::Mesh] {
+        let halfway = swap(core);
+        let (other, link) = (halfway.other, halfway.link);
+        let mut bed = halfway.come_back();
+        let has_link = |of: &Branch| of.link == link && !of.role.is_standby();
+        assert!(!bed.branches(other).iter().any(has_link), "nobody hangs there any more");
+        // The next one that starts finds nothing to be taken back: all are told at once.
+        let again = start(&mut bed);
+        for (relay, _) in &bed.relays {
+            let items = |of: &Controller| of.wanted(*relay).cloned().collect::<Vec<_>>();
+            let is_comtree =
+                |of: &canopy_control::Item| matches!(of, canopy_control::Item::Comtree { .. });
+            let comtree = |of: &Controller| items(of).into_iter().find(is_comtree);
+            assert_eq!(comtree(&again), comtree(&bed.controller));
+        }
+    }
+}
+
+#[test]
+fn a_neighbour_in_the_core_stays_one_until_the_relay_that_leaves_has_it_again() {
+    let mut bed = Bed::new(&ALL, Core::Center);
+    for at in 0..4 {
+        bed.enter(at as u8, at, 1000).unwrap();
+    }
+    bed.succeeds = false;
+    let ask = TreeAsk { root: Some(bed.relays[2].0), ..TreeAsk::default() };
+    bed.controller.move_world(&world(), ask).unwrap();
+    bed.exchange();
+    let halfway = Halfway::of(bed);
+    assert_eq!((halfway.mover, halfway.other, halfway.role), (0, 2, Role::Core));
+    let bed = halfway.come_back();
+    assert_eq!(bed.roles(0)[1], (2, Role::Child), "the core is that of the rule");
+    assert_eq!(bed.roles(2), [(0, Role::Parent)]);
+}
+
+#[test]
+fn a_controller_that_dies_while_it_takes_a_step_back_leaves_that_to_the_next() {
+    let mut halfway = swap(Core::Center);
+    let mover = halfway.mover;
+    for _ in 0..3 {
+        halfway.go_on(1_500, |at| at != mover);
+        halfway.start_again();
+    }
+    halfway.come_back();
+}
+
+#[test]
+fn what_a_relay_has_that_is_no_more_on_the_tree_stays_until_its_turn_and_then_goes() {
+    let mut halfway = swap_to_one_without_members();
+    let (mover, other) = (halfway.mover, halfway.other);
+    // The tree shrinks before the mover is there again, and the next controller does not find 2 on it.
+    let of = halfway.bed.controller.members().find(|of| of.relay == halfway.bed.relays[0].0);
+    let (of, address) = of.map(|of| (of.world, of.address)).unwrap();
+    halfway.bed.controller.leave(of, address).unwrap();
+    halfway.go_on(1_500, |at| at != mover);
+    let comtree = halfway.bed.comtree();
+    let hops = halfway.bed.controller.tree(comtree);
+    assert!(hops.iter().all(|hop| hop.relay != halfway.bed.relays[other].0), "{hops:?}");
+    halfway.start_again();
+    let bed = halfway.come_back();
+    assert!(bed.branches(other).is_empty());
+}
+
+#[test]
+fn a_mover_that_does_not_come_back_holds_nobody_up_once_it_is_given_up() {
+    let mut halfway = swap(Core::Center);
+    let mover = halfway.mover;
+    // Its parent does not hear it either.
+    let (link, [_, parent]) = parent_link(&halfway.bed, mover);
+    let report = LinkReport { link, up: false, delay_us: 1000 };
+    halfway.bed.relays[parent].1.set_link(halfway.bed.now, report);
+    // Relays have five seconds to connect, and then it is silent for longer than is suspicious.
+    let events = halfway.go_on(5_500, |at| at != mover);
+    assert!(halfway.is_known_to_other(), "{events:?}");
+    let lost = Event::RelayLost(halfway.bed.relays[mover].0);
+    assert!(halfway.go_on(300, |at| at != mover).contains(&lost));
+    assert!(!halfway.is_known_to_other());
+    // It is told as well, if it comes after all.
+    halfway.go_on(2_000, |_| true);
+    assert!(!halfway.is_begun());
+}
