@@ -196,10 +196,14 @@ impl State {
         self.ledger.enter(&given);
         self.renew_standbys(comtree);
         self.save_comtree(op, comtree);
+        // The other relay of the step is next: as long as it has its branch, what it brings over it must
+        // not be taken for that of a standby parent.
+        let mut first = Vec::new();
         if let Some(step) = moving.step {
             self.take_back(op, comtree, step, &mut before);
+            first.push(step.other());
         }
-        self.tell_changed(op, comtree, &before, &[]);
+        self.tell_changed(op, comtree, &before, &first);
         op.tell(Event::Reshaped { comtree, why });
         self.prune(op, comtree);
     }

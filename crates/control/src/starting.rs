@@ -3,7 +3,8 @@
 //! Each relay is told as it connects, in whatever order they come. But a step of a move that the life before
 //! has begun is taken back as a controller that lives does it (`moves`): the relay whose word was waited for is
 //! the first, and the others of the comtree keep what they have until it has answered, or is lost. It may have
-//! turned to its next parent already, and all that goes up from there needs the branch at that.
+//! turned to its next parent already, and all that goes up from there needs the branch at that. The other relay
+//! of the step is the second: only then may one of them be the standby parent of the other, over the same link.
 
 use crate::codec::Coded;
 use crate::comtree::Step;
@@ -83,14 +84,15 @@ impl State {
             let mut relays: Vec<RelayId> = running.shape.iter().flat_map(Shape::relays).collect();
             if let Some(step) = running.undone {
                 let first = self.first_of_undone(*id, running, step);
-                if first == self.comtree_item(*id, step.relay()) {
-                    relays.retain(|relay| *relay != step.relay());
-                }
+                relays.retain(|relay| {
+                    let is_told = *relay == step.relay() && first == self.comtree_item(*id, *relay);
+                    !is_told && *relay != step.other()
+                });
                 effects.push(Effect::Comtree(*id, step.relay(), first));
                 effects.extend([Effect::Barrier(*id), Effect::TakenBack(*id)]);
-                // One that is not on the tree in force has something of the step all the same.
-                let is_off = |end: &RelayId| running.shape.as_ref().is_none_or(|of| !of.has(*end));
-                relays.extend(step.ends().into_iter().skip(1).filter(is_off));
+                // It has something of the step, though it may not be on the tree in force.
+                let other = self.comtree_item(*id, step.other());
+                effects.extend([Effect::Comtree(*id, step.other(), other), Effect::Barrier(*id)]);
             }
             let item = |relay| Effect::Comtree(*id, relay, self.comtree_item(*id, relay));
             effects.extend(relays.into_iter().map(item));

@@ -35,11 +35,11 @@ impl Step {
         }
     }
 
-    /// Its two relays: first the one whose word is waited for.
-    pub(crate) fn ends(self) -> [RelayId; 2] {
+    /// The relay that is about to be the parent of [`Step::relay`].
+    pub(crate) fn other(self) -> RelayId {
         match self {
-            Step::Swap(swap) => [swap.child, swap.next],
-            Step::Leave(leave) => [leave.relay, leave.above],
+            Step::Swap(swap) => swap.next,
+            Step::Leave(leave) => leave.above,
         }
     }
 
