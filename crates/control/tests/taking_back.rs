@@ -106,6 +106,27 @@ fn tick(bed: &mut Bed, is_connected: &impl Fn(usize) -> bool) -> Vec<Event> {
     core::iter::from_fn(|| bed.controller.poll_event()).collect()
 }
 
+/// One of the two may be the standby parent of the other then, over the same link: what the other end brings
+/// as long as it has its branch would be taken for a standby parent's.
+#[test]
+fn the_link_of_a_step_is_used_anew_only_when_both_of_its_relays_have_let_go() {
+    let mut halfway = swap(Core::Center);
+    let (mover, other, link) = (halfway.mover, halfway.other, halfway.link);
+    let uses = |halfway: &Halfway, at: usize| {
+        halfway.bed.branches(at).into_iter().find(|of| of.link == link).map(|of| of.role)
+    };
+    for _ in 0..200 {
+        halfway.go_on(10, |at| at != other);
+        if !halfway.is_begun() {
+            assert_eq!(uses(&halfway, mover), None);
+        }
+    }
+    assert!(!halfway.is_begun() && uses(&halfway, other) == Some(Role::Child));
+    halfway.go_on(2_000, |_| true);
+    assert_eq!(uses(&halfway, mover), Some(Role::StandbyParent));
+    assert_eq!(uses(&halfway, other), Some(Role::StandbyChild));
+}
+
 /// The link to a relay's parent gets slow, and the relay is about to get another parent.
 fn swap(core: Core) -> Halfway {
     let mut bed = Bed::new(&[(0, 1), (1, 2), (0, 2), (0, 3), (2, 3)], core);
