@@ -24,3 +24,10 @@ pub(crate) fn fold(word: u64) -> u64 {
     let product = u128::from(word ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93;
     product as u64 ^ (product >> 64) as u64
 }
+
+/// The same with two secret numbers, for tables whose keys come from the wire: who does not know the secret cannot
+/// choose keys that collide.
+pub(crate) fn fold_keyed(word: u64, [added, factor]: [u64; 2]) -> u64 {
+    let product = u128::from(word ^ added) * u128::from(factor | 1);
+    product as u64 ^ (product >> 64) as u64
+}

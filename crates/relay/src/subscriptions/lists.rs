@@ -2,7 +2,6 @@
 
 use super::SubscriptionTable;
 use crate::index::{ComtreeIndex, NONE, PortIndex, fold};
-use canopy_session::KeyedState;
 use canopy_wire::{Comtree, Group, Level, Weight};
 
 /// A group's members are looked through while there are no more than this, and looked up in an index
@@ -28,22 +27,17 @@ pub(super) struct OfPort {
 pub(super) struct GroupEntry {
     pub(super) comtree: Comtree,
     pub(super) group: Group,
-    /// The lists of members: participants and branches, and the relay's other data threads. The
-    /// first is the next free entry where nobody uses this one.
+    /// The next in its bucket of [`super::groups::Groups`], or the next that is free.
+    pub(super) next: u32,
+    /// The lists of members: participants and branches, and the relay's other data threads.
     pub(super) first: u32,
     pub(super) first_sibling: u32,
     /// The number of the group's target while updates wait for it, otherwise [`NONE`].
     pub(super) target: u32,
-    /// The level up to which the members want updates, or a higher one, and what the other data threads
-    /// were told of it.
-    pub(super) wanted: Wanted,
-    pub(super) told: Wanted,
-    /// Up to which level the parent was asked for the group's updates, if at all.
-    pub(super) asked: Wanted,
-    /// With what weight.
-    pub(super) asked_weight: Weight,
     /// How many members the first list has.
     pub(super) members: u32,
+    /// The level up to which the members want updates, or a higher one.
+    pub(super) wanted: Wanted,
     pub(super) marks: Marks,
 }
 
@@ -62,8 +56,10 @@ impl Marks {
     pub(super) const ASKING: Marks = Marks(8);
     /// The parent is to be asked again, even if nothing has changed.
     pub(super) const REFRESH: Marks = Marks(16);
+    /// The parent was asked for its updates.
+    pub(super) const ASKED: Marks = Marks(32);
     /// The place is nobody's.
-    pub(super) const FREE: Marks = Marks(32);
+    pub(super) const FREE: Marks = Marks(64);
 
     pub(super) fn has(self, any_of: Marks) -> bool {
         self.0 & any_of.0 != 0
@@ -80,11 +76,26 @@ impl Marks {
 
 const _: () = assert!(size_of::<GroupEntry>() == 32);
 
-impl GroupEntry {
-    /// The hash of comtree and group, from which the hash of every subscription is made.
-    fn hash(&self, state: &KeyedState) -> u64 {
-        state.hash_pair(self.comtree.0, self.group.number())
-    }
+/// What others were told of a group, beside its entry, for a table that has nobody to tell needs none of it.
+#[derive(Clone, Copy)]
+pub(super) struct Said {
+    /// The highest level that the members want, and what they weigh: told the other data threads.
+    pub(super) told: Wanted,
+    pub(super) told_weight: Weight,
+    /// Up to which level the parent was asked for updates, and with what weight; holds where the
+    /// group has the mark [`Marks::ASKED`].
+    pub(super) asked: Level,
+    pub(super) asked_weight: Weight,
+}
+
+impl Said {
+    /// Nothing was said.
+    pub(super) const NOTHING: Said = Said {
+        told: Wanted(None),
+        told_weight: Weight::ONE,
+        asked: Level(0),
+        asked_weight: Weight::ONE,
+    };
 }
 
 /// The highest level that somebody wants; `None` if nobody wants any.
@@ -119,14 +130,6 @@ pub(super) struct Pair {
 }
 
 impl SubscriptionTable {
-    pub(super) fn find_hashed(&self, hash: u64, comtree: Comtree, group: Group) -> Option<u32> {
-        let same = |index: &u32| {
-            let entry = &self.groups[*index as usize];
-            entry.group == group && entry.comtree == comtree
-        };
-        self.by_group.find(hash, same).copied()
-    }
-
     /// A new group for a port, if there is room. What other data threads want was counted where their members
     /// are; a group that they gave up stays here until its updates have left and the parent has answered.
     /// So they have as much room again.
@@ -140,63 +143,36 @@ impl SubscriptionTable {
         let entry = GroupEntry {
             comtree,
             group,
+            next: NONE,
             first: NONE,
             first_sibling: NONE,
             target: NONE,
-            wanted: Wanted::default(),
-            told: Wanted::default(),
-            asked: Wanted::default(),
-            asked_weight: Weight::ONE,
             members: 0,
+            wanted: Wanted::default(),
             marks: Marks::default(),
         };
-        let index = if self.free_group != NONE {
-            let index = self.free_group;
-            self.free_group = self.groups[index as usize].first;
-            self.groups[index as usize] = entry;
-            index
-        } else if (self.groups.len() as u32) < most {
-            self.groups.push(entry);
-            self.groups.len() as u32 - 1
-        } else {
-            return None;
-        };
-        let (groups, state) = (&self.groups, &self.hash);
-        let hash_of = |index: &u32| groups[*index as usize].hash(state);
-        self.by_group.insert_unique(hash, index, hash_of);
-        Some(index)
+        self.groups.insert(hash, entry, most)
     }
 
     pub(super) fn release_if_unused(&mut self, group: u32) {
         if self.is_unused(group) {
-            self.release(group, self.groups[group as usize].hash(&self.hash));
+            self.groups.remove(self.groups.hash_of(group), group);
         }
     }
 
     fn is_unused(&self, group: u32) -> bool {
-        let entry = &self.groups[group as usize];
+        let entry = &self.groups[group];
         entry.first == NONE
             && entry.first_sibling == NONE
             && entry.target == NONE
-            && entry.asked == Wanted::default()
-            && !entry.marks.has(Marks::TO_TELL.or(Marks::TO_ASK).or(Marks::ASKING))
-    }
-
-    /// Frees the place of a group, whose hash this is.
-    fn release(&mut self, group: u32, hash: u64) {
-        if let Ok(found) = self.by_group.find_entry(hash, |index| *index == group) {
-            found.remove();
-        }
-        let entry = &mut self.groups[group as usize];
-        (entry.first, entry.marks) = (self.free_group, Marks::FREE);
-        self.free_group = group;
+            && !entry.marks.has(Marks::TO_TELL.or(Marks::TO_ASK).or(Marks::ASKING).or(Marks::ASKED))
     }
 
     pub(super) fn find_pair(&self, port: PortIndex, group: u32) -> Option<u32> {
-        let entry = &self.groups[group as usize];
+        let entry = &self.groups[group];
         let is_sibling = port < self.siblings;
         if !is_sibling && entry.marks.has(Marks::INDEXED) {
-            let hash = pair_hash(entry.hash(&self.hash), port);
+            let hash = pair_hash(self.groups.hash_of(group), port);
             let found = self.by_pair.find(hash, |pair| pair.port == port && pair.group == group);
             return found.map(|pair| pair.subscription);
         }
@@ -213,18 +189,17 @@ impl SubscriptionTable {
     /// Indexes a new member of a group, if the group has too many to look through; all of them when
     /// it comes to that.
     fn index_pair(&mut self, group: u32, subscription: u32) {
-        let entry = &mut self.groups[group as usize];
+        let entry = &mut self.groups[group];
         let to_index = match entry.members {
             0..=FEW_MEMBERS if !entry.marks.has(Marks::INDEXED) => return,
             _ if entry.marks.has(Marks::INDEXED) => 1,
             all => all,
         };
         entry.marks.set(Marks::INDEXED, true);
-        let (groups, state, mut index) = (&self.groups, &self.hash, subscription);
+        let (groups, mut index) = (&self.groups, subscription);
         for _ in 0..to_index {
             let Subscription { port, next_of_group, .. } = self.subscriptions[index as usize];
-            let hash_of =
-                |pair: &Pair| pair_hash(groups[pair.group as usize].hash(state), pair.port);
+            let hash_of = |pair: &Pair| pair_hash(groups.hash_of(pair.group), pair.port);
             let pair = Pair { port, group, subscription: index };
             self.by_pair.insert_unique(hash_of(&pair), pair, hash_of);
             index = next_of_group;
@@ -239,7 +214,7 @@ impl SubscriptionTable {
         expires: u32,
     ) -> u32 {
         let is_sibling = port < self.siblings;
-        let entry = &mut self.groups[group as usize];
+        let entry = &mut self.groups[group];
         let first = if is_sibling { &mut entry.first_sibling } else { &mut entry.first };
         let of_port = &mut self.of_port[port as usize];
         let is_first = !is_sibling && *first == NONE;
@@ -293,7 +268,7 @@ impl SubscriptionTable {
 
     pub(super) fn unlink(&mut self, index: u32) {
         let group = self.subscriptions[index as usize].group;
-        self.unlink_hashed(index, self.groups[group as usize].hash(&self.hash));
+        self.unlink_hashed(index, self.groups.hash_of(group));
     }
 
     /// Ends a subscription to a group whose hash this is.
@@ -310,7 +285,7 @@ impl SubscriptionTable {
             ..
         } = self.subscriptions[index as usize];
         let is_sibling = port < self.siblings;
-        let entry = &mut self.groups[group as usize];
+        let entry = &mut self.groups[group];
         let first = if is_sibling { &mut entry.first_sibling } else { &mut entry.first };
         match self.subscriptions.get_mut(prev_of_group as usize) {
             Some(before) => before.next_of_group = next_of_group,
@@ -355,7 +330,7 @@ impl SubscriptionTable {
         }
         self.member_gone(group, is_sibling, level);
         if self.is_unused(group) {
-            self.release(group, hash);
+            self.groups.remove(hash, group);
         }
     }
 }

@@ -4,6 +4,7 @@
 //! The relay's other data threads are members like any other port, but in a list of their own: what
 //! they want is passed to them when it arrives, what others want waits for the flush.
 
+mod groups;
 mod limits;
 mod lists;
 mod search;
@@ -16,10 +17,11 @@ use crate::shares::Shares;
 use canopy_session::KeyedState;
 use canopy_wire::{Comtree, Group, Level, SubscribeRefusal, Tag, Time, Weight};
 use core::hash::BuildHasher;
+use groups::Groups;
 use hashbrown::HashTable;
 pub(crate) use limits::Most;
 pub use limits::TableLimits;
-use lists::{FEW_MEMBERS, GroupEntry, Marks, OfPort, Pair, Subscription, Wanted};
+use lists::{FEW_MEMBERS, GroupEntry, Marks, OfPort, Pair, Said, Subscription, Wanted};
 pub(crate) use search::{Found, TOGETHER};
 pub(crate) use upwards::GroupIndex;
 use upwards::Upwards;
@@ -36,25 +38,23 @@ pub(crate) type Interest = Option<(Level, Weight)>;
 pub(crate) struct SubscriptionTable {
     /// Ports below this are the relay's data threads.
     siblings: u32,
-    groups: Vec<GroupEntry>,
+    groups: Groups,
     max_groups: u32,
-    free_group: u32,
     subscriptions: Vec<Subscription>,
     free_subscription: u32,
     /// What participants and branches have: their subscriptions, and the groups of these.
     of_comtrees: Shares,
     groups_of_comtrees: Shares,
     of_port: Vec<OfPort>,
-    /// The indexes grow as they fill, on the way of a subscribe, never of an update: their entries
+    /// The index grows as it fills, on the way of a subscribe, never of an update: its entries
     /// are scattered, so reserved they would soon be resident whole.
-    by_group: HashTable<u32>,
     by_pair: HashTable<Pair>,
     hash: KeyedState,
     sweep: u32,
     /// Groups of which the other data threads are to be told.
     to_tell: Vec<u32>,
-    /// By group: what they were told of the weights of its members.
-    told_weights: Vec<Weight>,
+    /// By group: what others were told of it, where there is anybody to tell.
+    said: Vec<Said>,
     /// Changes of weights, of which those to large groups are looked at now and then only.
     weights_changed: u32,
     /// The comtrees of which this data thread has the branch towards the core, in order.
@@ -76,20 +76,18 @@ impl SubscriptionTable {
         let max_subscriptions = limits.max_subscriptions.saturating_add(others);
         SubscriptionTable {
             siblings,
-            groups: Vec::with_capacity(max_groups as usize),
+            groups: Groups::new(max_groups, key),
             max_groups,
-            free_group: NONE,
             subscriptions: Vec::with_capacity(max_subscriptions as usize),
             free_subscription: NONE,
             of_comtrees: Shares::new(limits.max_subscriptions),
             groups_of_comtrees: Shares::new(limits.max_groups),
             of_port: vec![OfPort { newest: NONE, ..OfPort::default() }; max_ports as usize],
-            by_group: HashTable::new(),
             by_pair: HashTable::new(),
             hash: KeyedState::new(key),
             sweep: 0,
             to_tell: Vec::with_capacity(if siblings > 1 { max_groups as usize } else { 0 }),
-            told_weights: Vec::new(),
+            said: Vec::new(),
             weights_changed: 0,
             upwards: Vec::new(),
         }
@@ -118,12 +116,12 @@ impl SubscriptionTable {
 
     /// The group's index, if it has subscribers or updates waiting.
     pub(crate) fn find_group(&self, comtree: Comtree, group: Group) -> Option<u32> {
-        self.find_hashed(self.hash.hash_pair(comtree.0, group.number()), comtree, group)
+        self.groups.find(self.groups.hash(comtree, group), comtree, group)
     }
 
     /// Whether a group has members that wait for the flush.
     pub(crate) fn has_members(&self, group: u32) -> bool {
-        self.groups[group as usize].first != NONE
+        self.groups[group].first != NONE
     }
 
     /// The participants and branches of a group with their levels and weights, latest first.
@@ -131,15 +129,15 @@ impl SubscriptionTable {
         &self,
         group: u32,
     ) -> impl Iterator<Item = (PortIndex, Level, Weight)> + '_ {
-        self.list(self.groups[group as usize].first)
+        self.list(self.groups[group].first)
     }
 
     /// The groups that somebody here is subscribed to, with their numbers.
     pub(crate) fn groups(&self) -> impl Iterator<Item = (Comtree, Group, u32)> + '_ {
-        let subscribed = self.by_group.iter().filter(|index| self.has_members(**index));
-        subscribed.map(|index| {
-            let entry = &self.groups[*index as usize];
-            (entry.comtree, entry.group, *index)
+        let subscribed = self.groups.places().filter(|place| self.has_members(*place));
+        subscribed.map(|place| {
+            let entry = &self.groups[place];
+            (entry.comtree, entry.group, place)
         })
     }
 
@@ -154,7 +152,7 @@ impl SubscriptionTable {
         while let Some(one) = self.subscriptions.get(next as usize) {
             let wanted = u32::from(one.level.0) << 8 | u32::from(one.weight.0);
             // Its number in the table may be another group's later, and the port subscribed to that.
-            let of = &self.groups[one.group as usize];
+            let of = &self.groups[one.group];
             let hash = self.hash.hash_one((of.comtree.0, of.group.number(), wanted));
             interests = u64::wrapping_add(interests, hash);
             next = one.next_of_port;
@@ -171,7 +169,7 @@ impl SubscriptionTable {
 
     /// Which of the relay's other data threads want a group's updates of a level, a bit for each.
     pub(crate) fn siblings_that_want(&self, group: u32, level: Level) -> u64 {
-        self.list(self.groups[group as usize].first_sibling)
+        self.list(self.groups[group].first_sibling)
             .filter(|(_, wanted, _)| *wanted >= level)
             .fold(0, |mask, (sibling, ..)| mask | 1 << sibling)
     }
@@ -185,12 +183,12 @@ impl SubscriptionTable {
 
     /// Where the group remembers its target of this flush.
     pub(crate) fn target_mut(&mut self, group: u32) -> &mut u32 {
-        &mut self.groups[group as usize].target
+        &mut self.groups[group].target
     }
 
     /// The flush is over: the group has no target, and goes if it has no subscribers either.
     pub(crate) fn forget_target(&mut self, group: u32) {
-        self.groups[group as usize].target = NONE;
+        self.groups[group].target = NONE;
         self.release_if_unused(group);
     }
 
@@ -341,7 +339,7 @@ impl SubscriptionTable {
             let this = next;
             let Subscription { group, level, next_of_port, .. } = self.subscriptions[this as usize];
             next = next_of_port;
-            if !keep(self.groups[group as usize].group, level) {
+            if !keep(self.groups[group].group, level) {
                 self.unlink(this);
             }
         }
@@ -379,13 +377,14 @@ impl SubscriptionTable {
         loop {
             let index = self.to_tell.pop()?;
             let weight = self.weight_of_members(index);
-            let told = core::mem::replace(self.told_weight(index), weight);
-            let entry = &mut self.groups[index as usize];
+            let entry = &mut self.groups[index];
             entry.marks.set(Marks::TO_TELL, false);
+            let GroupEntry { comtree, group, wanted, .. } = *entry;
+            let said = self.said_mut(index);
             let has_changed =
-                entry.wanted != entry.told || entry.wanted.0.is_some() && weight.is_far_from(told);
-            entry.told = entry.wanted;
-            let news = (entry.comtree, entry.group, entry.wanted.0.map(|level| (level, weight)));
+                wanted != said.told || wanted.0.is_some() && weight.is_far_from(said.told_weight);
+            (said.told, said.told_weight) = (wanted, weight);
+            let news = (comtree, group, wanted.0.map(|level| (level, weight)));
             self.release_if_unused(index);
             if has_changed {
                 return Some(news);
@@ -405,7 +404,7 @@ impl SubscriptionTable {
             if port < self.siblings {
                 self.note_asked(group);
             } else {
-                let wanted = self.groups[group as usize].wanted;
+                let wanted = self.groups[group].wanted;
                 self.set_wanted(group, wanted.max(Wanted(Some(level))));
             }
             self.weight_changed(group);
@@ -428,7 +427,7 @@ impl SubscriptionTable {
         if is_sibling {
             return self.note_asked(group);
         }
-        let entry = &self.groups[group as usize];
+        let entry = &self.groups[group];
         // Among many, whoever wants the most now would have to be searched for: that waits until the
         // parent is asked again anyway. Until then some updates come that no member's level lets through.
         if entry.wanted == Wanted(Some(level)) && entry.members <= FEW_MEMBERS {
@@ -443,16 +442,15 @@ impl SubscriptionTable {
     }
 
     fn set_wanted(&mut self, group: u32, wanted: Wanted) {
-        let entry = &mut self.groups[group as usize];
-        entry.wanted = wanted;
-        if self.siblings > 1 && wanted != entry.told {
+        self.groups[group].wanted = wanted;
+        if self.siblings > 1 && wanted != self.said(group).told {
             self.list_to_tell(group);
         }
         self.note_asked(group);
     }
 
     fn list_to_tell(&mut self, group: u32) {
-        let entry = &mut self.groups[group as usize];
+        let entry = &mut self.groups[group];
         if !entry.marks.has(Marks::TO_TELL) {
             entry.marks.set(Marks::TO_TELL, true);
             self.to_tell.push(group);
@@ -466,13 +464,13 @@ impl SubscriptionTable {
             return;
         }
         self.weights_changed = self.weights_changed.wrapping_add(1);
-        let members = self.groups[group as usize].members;
+        let members = self.groups[group].members;
         if members > FEW_MEMBERS && !self.weights_changed.is_multiple_of(members / FEW_MEMBERS) {
             return;
         }
         if self.siblings > 1 && members > 0 {
             let weight = self.weight_of_members(group);
-            if weight.is_far_from(*self.told_weight(group)) {
+            if weight.is_far_from(self.said(group).told_weight) {
                 self.list_to_tell(group);
             }
         }
@@ -481,7 +479,7 @@ impl SubscriptionTable {
 
     /// What the participants and branches that are members of a group weigh together.
     fn weight_of_members(&self, group: u32) -> Weight {
-        self.sum_of_weights(self.groups[group as usize].first, NONE, 0.0)
+        self.sum_of_weights(self.groups[group].first, NONE, 0.0)
     }
 
     /// The sum of the weights of a list of members but one, and of what is there already.
@@ -496,13 +494,17 @@ impl SubscriptionTable {
         Weight::nearest(sum)
     }
 
-    /// What the other data threads were told that the members of a group weigh.
-    fn told_weight(&mut self, group: u32) -> &mut Weight {
+    /// What others were told of a group.
+    fn said(&self, group: u32) -> Said {
+        self.said.get(group as usize).copied().unwrap_or(Said::NOTHING)
+    }
+
+    fn said_mut(&mut self, group: u32) -> &mut Said {
         let group = group as usize;
-        if group >= self.told_weights.len() {
-            self.told_weights.resize(group + 1, Weight::ONE);
+        if group >= self.said.len() {
+            self.said.resize(group + 1, Said::NOTHING);
         }
-        &mut self.told_weights[group]
+        &mut self.said[group]
     }
 }
 

@@ -2,7 +2,6 @@
 //! other; searches that do not depend on each other wait together.
 
 use super::SubscriptionTable;
-use super::lists::Marks;
 use crate::index::NONE;
 use canopy_wire::{Comtree, Group};
 
@@ -25,31 +24,32 @@ impl SubscriptionTable {
         let none = Found { comtree, group: Group::new(0), hash: 0, place: NONE };
         let mut found = [none; TOGETHER];
         for (found, group) in found.iter_mut().zip(groups) {
-            let hash = self.hash.hash_pair(comtree.0, group.number());
+            let hash = self.groups.hash(comtree, *group);
             *found = Found { group: *group, hash, ..none };
         }
         for Found { group, hash, place, .. } in found.iter_mut().take(groups.len()) {
-            *place = self.find_hashed(*hash, comtree, *group).unwrap_or(NONE);
+            *place = self.groups.find(*hash, comtree, *group).unwrap_or(NONE);
         }
         found
     }
 
     pub(super) fn find_alone(&self, comtree: Comtree, group: Group) -> Found {
-        let hash = self.hash.hash_pair(comtree.0, group.number());
+        let hash = self.groups.hash(comtree, group);
         Found {
             comtree,
             group,
             hash,
-            place: self.find_hashed(hash, comtree, group).unwrap_or(NONE),
+            place: self.groups.find(hash, comtree, group).unwrap_or(NONE),
         }
     }
 
     /// Where a group is by now: changes since may have brought it, or taken it away.
     pub(super) fn place_of(&self, found: &Found) -> Option<u32> {
         let Found { comtree, group, hash, place } = *found;
-        let is_there = self.groups.get(place as usize).is_some_and(|entry| {
-            entry.group == group && entry.comtree == comtree && !entry.marks.has(Marks::FREE)
-        });
-        if is_there { Some(place) } else { self.find_hashed(hash, comtree, group) }
+        let is_there = self
+            .groups
+            .get(place)
+            .is_some_and(|entry| entry.group == group && entry.comtree == comtree);
+        if is_there { Some(place) } else { self.groups.find(hash, comtree, group) }
     }
 }

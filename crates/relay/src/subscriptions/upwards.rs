@@ -73,29 +73,25 @@ impl SubscriptionTable {
         let Some(upwards) = self.upwards_of(comtree) else { return };
         *upwards = Upwards::new(comtree, upwards.parent);
         self.each_group_of(comtree, |table, group| {
-            let entry = &mut table.groups[group as usize];
-            entry.asked = Wanted::default();
-            entry.marks.set(Marks::TO_ASK.or(Marks::ASKING).or(Marks::REFRESH), false);
+            table.set_asked(group, Wanted::default());
+            let passed = Marks::TO_ASK.or(Marks::ASKING).or(Marks::REFRESH);
+            table.groups[group].marks.set(passed, false);
             table.release_if_unused(group);
         });
     }
 
     /// Goes over the groups of a comtree that are in use.
     fn each_group_of(&mut self, comtree: Comtree, mut each: impl FnMut(&mut Self, GroupIndex)) {
-        let groups: Vec<GroupIndex> = self
-            .by_group
-            .iter()
-            .copied()
-            .filter(|group| self.groups[*group as usize].comtree == comtree)
-            .collect();
-        for group in groups {
-            each(self, group);
+        for group in 0..self.groups.high_water() {
+            if self.groups.get(group).is_some_and(|entry| entry.comtree == comtree) {
+                each(self, group);
+            }
         }
     }
 
     /// What is wanted of a group behind this relay.
     fn wanted_upwards(&self, group: GroupIndex) -> Wanted {
-        let entry = &self.groups[group as usize];
+        let entry = &self.groups[group];
         let siblings = self.list(entry.first_sibling).map(|(_, level, _)| level).max();
         let here = match self.asking_parent(entry.comtree) {
             NONE => entry.wanted,
@@ -119,7 +115,7 @@ impl SubscriptionTable {
 
     /// What that weighs: the sum behind this relay, so that fairness holds over hops (Meru §4.4).
     fn weight_upwards(&self, group: GroupIndex) -> Weight {
-        let entry = &self.groups[group as usize];
+        let entry = &self.groups[group];
         let siblings = self.list(entry.first_sibling).map(|(_, _, weight)| weight);
         let mut more = 0.0;
         for weight in siblings {
@@ -133,13 +129,13 @@ impl SubscriptionTable {
 
     /// What a group weighs may be another than what the parent was asked.
     pub(super) fn note_weight_asked(&mut self, group: GroupIndex) {
-        let entry = &self.groups[group as usize];
+        let entry = &self.groups[group];
         let is_listed = entry.marks.has(Marks::TO_ASK.or(Marks::ASKING));
-        if self.upwards.is_empty() || is_listed || entry.asked.0.is_none() {
+        if self.upwards.is_empty() || is_listed || !entry.marks.has(Marks::ASKED) {
             return;
         }
-        if self.weight_upwards(group).is_far_from(self.groups[group as usize].asked_weight) {
-            self.groups[group as usize].marks.set(Marks::REFRESH, true);
+        if self.weight_upwards(group).is_far_from(self.said(group).asked_weight) {
+            self.groups[group].marks.set(Marks::REFRESH, true);
             self.list_to_ask(group);
         }
     }
@@ -149,18 +145,34 @@ impl SubscriptionTable {
         if self.upwards.is_empty() {
             return;
         }
-        let entry = &self.groups[group as usize];
+        let entry = &self.groups[group];
         if entry.marks.has(Marks::TO_ASK.or(Marks::ASKING)) {
             // It is looked at later anyway.
             return;
         }
-        if self.wanted_upwards(group) != self.groups[group as usize].asked {
+        if self.wanted_upwards(group) != self.asked_for(group) {
             self.list_to_ask(group);
         }
     }
 
+    /// Up to which level the parent was asked for a group's updates, if at all.
+    fn asked_for(&self, group: GroupIndex) -> Wanted {
+        let is_asked = self.groups[group].marks.has(Marks::ASKED);
+        Wanted(is_asked.then(|| self.said(group).asked))
+    }
+
+    /// Notes what the parent is asked from now on; returns what it was asked before.
+    fn set_asked(&mut self, group: GroupIndex, asked: Wanted) -> Wanted {
+        let before = self.asked_for(group);
+        self.groups[group].marks.set(Marks::ASKED, asked.0.is_some());
+        if let Some(level) = asked.0 {
+            self.said_mut(group).asked = level;
+        }
+        before
+    }
+
     fn list_to_ask(&mut self, group: GroupIndex) {
-        let entry = &mut self.groups[group as usize];
+        let entry = &mut self.groups[group];
         let comtree = entry.comtree;
         let found = self.upwards.binary_search_by_key(&comtree, |upwards| upwards.comtree);
         if let Ok(number) = found
@@ -185,9 +197,9 @@ impl SubscriptionTable {
 
     /// What the parent was asked for of a comtree: the groups, and up to which level.
     pub(crate) fn all_asked(&self, comtree: Comtree) -> BTreeMap<Group, Level> {
-        let groups = self.by_group.iter().map(|group| &self.groups[*group as usize]);
-        let groups = groups.filter(|entry| entry.comtree == comtree);
-        groups.filter_map(|entry| Some((entry.group, entry.asked.0?))).collect()
+        let places = self.groups.places().filter(|place| self.groups[*place].comtree == comtree);
+        let asked = |place| Some((self.groups[place].group, self.asked_for(place).0?));
+        places.filter_map(asked).collect()
     }
 
     /// The next change for the parent. Until it is acknowledged, no other change of that group is.
@@ -198,17 +210,17 @@ impl SubscriptionTable {
         loop {
             let group = self.upwards_of(comtree)?.to_ask.pop_front()?;
             let wanted = self.wanted_upwards(group);
-            let entry = &mut self.groups[group as usize];
+            let entry = &mut self.groups[group];
             entry.marks.set(Marks::TO_ASK, false);
             let is_refresh = entry.marks.has(Marks::REFRESH);
             entry.marks.set(Marks::REFRESH, false);
-            let before = core::mem::replace(&mut entry.asked, wanted);
+            let before = self.set_asked(group, wanted);
             if before == wanted && !(is_refresh && wanted != Wanted::default()) {
                 self.release_if_unused(group);
                 continue;
             }
-            entry.marks.set(Marks::ASKING, true);
-            self.groups[group as usize].asked_weight = self.weight_upwards(group);
+            self.groups[group].marks.set(Marks::ASKING, true);
+            self.said_mut(group).asked_weight = self.weight_upwards(group);
             self.count_asked(comtree, before, wanted);
             return Some((group, self.change_asked(group)));
         }
@@ -223,21 +235,22 @@ impl SubscriptionTable {
 
     /// The change that the parent was asked last.
     pub(crate) fn change_asked(&self, group: GroupIndex) -> SubscriptionChange {
-        let entry = &self.groups[group as usize];
-        match entry.asked.0 {
-            Some(level) => SubscriptionChange::add(entry.group, level, entry.asked_weight),
-            None => SubscriptionChange::Drop(entry.group),
+        let number = self.groups[group].group;
+        match self.asked_for(group).0 {
+            Some(level) => SubscriptionChange::add(number, level, self.said(group).asked_weight),
+            None => SubscriptionChange::Drop(number),
         }
     }
 
     /// The parent has acknowledged what it was asked last of a group. What it refused is asked for
     /// again with the next round of refreshes.
     pub(crate) fn acknowledged(&mut self, group: GroupIndex, refused: impl Fn(Group) -> bool) {
-        let entry = &mut self.groups[group as usize];
+        let entry = &mut self.groups[group];
         entry.marks.set(Marks::ASKING, false);
-        let (comtree, asked) = (entry.comtree, entry.asked);
-        if asked.0.is_some() && refused(entry.group) {
-            entry.asked = Wanted::default();
+        let (comtree, number) = (entry.comtree, entry.group);
+        let asked = self.asked_for(group);
+        if asked.0.is_some() && refused(number) {
+            self.set_asked(group, Wanted::default());
             self.count_asked(comtree, asked, Wanted::default());
             return self.release_if_unused(group);
         }
@@ -251,9 +264,9 @@ impl SubscriptionTable {
     pub(crate) fn refresh_asked(&mut self, comtree: Comtree, budget: u32) {
         let Some(upwards) = self.upwards_of(comtree) else { return };
         let mut group = upwards.refresh;
-        for _ in 0..budget.min(self.groups.len() as u32) {
-            group = if group + 1 < self.groups.len() as u32 { group + 1 } else { 0 };
-            if self.groups[group as usize].comtree == comtree && self.is_in_use(group) {
+        for _ in 0..budget.min(self.groups.high_water()) {
+            group = if group + 1 < self.groups.high_water() { group + 1 } else { 0 };
+            if self.groups[group].comtree == comtree && self.is_in_use(group) {
                 let highest = self.highest(group);
                 self.set_wanted(group, highest);
                 self.refresh_group(group);
@@ -266,16 +279,16 @@ impl SubscriptionTable {
 
     /// How many groups the table has had at most.
     pub(crate) fn groups_high_water(&self) -> u32 {
-        self.groups.len() as u32
+        self.groups.high_water()
     }
 
     fn is_in_use(&self, group: GroupIndex) -> bool {
-        let entry = &self.groups[group as usize];
-        entry.members > 0 || entry.first_sibling != NONE || entry.asked.0.is_some()
+        let entry = &self.groups[group];
+        entry.members > 0 || entry.first_sibling != NONE || entry.marks.has(Marks::ASKED)
     }
 
     fn refresh_group(&mut self, group: GroupIndex) {
-        let entry = &mut self.groups[group as usize];
+        let entry = &mut self.groups[group];
         if entry.marks.has(Marks::ASKING) {
             return;
         }
