@@ -37,12 +37,14 @@ impl Shares {
     }
 
     /// Whether a comtree may have one more.
+    #[inline]
     pub(crate) fn has_room(&self, comtree: ComtreeIndex) -> bool {
         let taken = self.taken.get(comtree as usize).copied().unwrap_or_default();
         self.total < self.room && (taken < self.own_part || self.beyond < self.common)
     }
 
     /// A comtree has one more.
+    #[inline]
     pub(crate) fn take(&mut self, comtree: ComtreeIndex) {
         let index = comtree as usize;
         if index >= self.taken.len() {
@@ -54,6 +56,7 @@ impl Shares {
     }
 
     /// A comtree has one less.
+    #[inline]
     pub(crate) fn give_back(&mut self, comtree: ComtreeIndex) {
         let taken = &mut self.taken[comtree as usize];
         self.beyond -= u32::from(*taken > self.own_part);

@@ -44,18 +44,19 @@ impl Subscriber<'_> {
         let mut refused = Refused::default();
         let mut changes = subscribe.changes();
         let mut some = [SubscriptionChange::Drop(Group::new(0)); TOGETHER];
+        let mut found = [Found::NOTHING; TOGETHER];
         loop {
             let mut count = 0;
-            for (place, change) in some.iter_mut().zip(&mut changes) {
+            for ((place, search), change) in some.iter_mut().zip(&mut found).zip(&mut changes) {
                 *place = change;
+                *search = table.search(self.port, self.comtree, change.group());
                 count += 1;
             }
-            let groups = some.map(SubscriptionChange::group);
-            let found = table.find_together(self.comtree, &groups[..count]);
+            table.find_together(&mut found[..count]);
             for (change, found) in some[..count].iter().zip(&found) {
                 counters.subscription_changes += 1;
                 if let Err(reason) = self.may(*change) {
-                    table.remove_found(self.port, found);
+                    table.remove_found(found);
                     answer.push(change.group(), SubscribeRefusal::NotAllowed);
                     counters.drops[reason as usize] += u64::from(!self.repeats);
                     refused.not_allowed += 1;
@@ -94,9 +95,9 @@ impl Subscriber<'_> {
             Some(_) if was_refused && !table.contains(port, comtree, group) => {
                 Err(table.would_refuse(port, most, (comtree, group)))
             }
-            Some(wanted) => table.add_found((port, most), found, wanted, expires),
+            Some(wanted) => table.add_found(most, found, wanted, expires),
             None => {
-                table.remove_found(port, found);
+                table.remove_found(found);
                 Ok(())
             }
         }

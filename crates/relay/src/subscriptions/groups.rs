@@ -1,22 +1,35 @@
 //! The groups of a table: entries that keep their places, and are found by comtree and number.
 //!
 //! A bucket for each hash names the first of its groups, and each group the next. A search touches
-//! the bucket and the group, mostly, and a group comes and goes without looking for room.
+//! the bucket and the group, mostly, and a group comes and goes without looking for room. Groups whose numbers follow
+//! one another have buckets that do, in one cache line: who walks through areas changes such ones together.
 
 use super::lists::{GroupEntry, Marks};
 use crate::index::{NONE, fold_keyed};
 use canopy_wire::{Comtree, Group, Tag};
+use core::hint::select_unpredictable;
 use core::ops::{Index, IndexMut};
 
 /// Buckets for each group that there is room for: with two, three of four groups have one for themselves.
-const BUCKETS_A_GROUP: usize = 2;
+const BUCKETS_A_GROUP: usize = 4;
+
+/// Buckets in a cache line.
+const WIDTH: usize = 16;
+
+#[derive(Clone)]
+#[repr(align(64))]
+struct Line([u32; WIDTH]);
+
+impl Line {
+    const EMPTY: Line = Line([NONE; WIDTH]);
+}
 
 /// The groups of a data thread.
 pub(super) struct Groups {
     entries: Vec<GroupEntry>,
-    /// The first entry of each bucket, of which there are a power of two. They grow as entries come: they are
+    /// The first entry of each bucket, in a power of two of lines. They grow as entries come: they are
     /// scattered, so reserved they would soon be resident whole.
-    buckets: Vec<u32>,
+    lines: Vec<Line>,
     /// The first free entry; [`GroupEntry::next`] names the next.
     free: u32,
     key: [u64; 2],
@@ -29,7 +42,7 @@ impl Groups {
         let half = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
         Groups {
             entries: Vec::with_capacity(room as usize),
-            buckets: vec![NONE; BUCKETS_A_GROUP],
+            lines: vec![Line::EMPTY],
             free: NONE,
             key: [half(low), half(high)],
         }
@@ -40,19 +53,29 @@ impl Groups {
         self.entries.len() as u32
     }
 
-    /// The hash of a group, by which it is found.
+    /// The hash of a group, by which it is found. Its lowest bits say where in a line, and there those of one line
+    /// differ; which line, and who has which place, nobody can know without the key.
     #[inline]
-    pub(super) fn hash(&self, comtree: Comtree, group: Group) -> u64 {
-        fold_keyed(u64::from(comtree.0) << 32 | u64::from(group.number()), self.key)
+    pub(super) fn hash(&self, comtree: Comtree, group: Group) -> u32 {
+        let (line, within) = (group.number() / WIDTH as u32, group.number() % WIDTH as u32);
+        let spread = fold_keyed(u64::from(comtree.0) << 32 | u64::from(line), self.key);
+        let turned = (spread >> 32) as u32 % WIDTH as u32;
+        spread as u32 & !(WIDTH as u32 - 1) | within ^ turned
     }
 
-    pub(super) fn hash_of(&self, place: u32) -> u64 {
+    pub(super) fn hash_of(&self, place: u32) -> u32 {
         let GroupEntry { comtree, group, .. } = self[place];
         self.hash(comtree, group)
     }
 
-    fn bucket(&self, hash: u64) -> usize {
-        hash as usize & (self.buckets.len() - 1)
+    /// The line and the place in it of a bucket.
+    fn bucket(&self, hash: u32) -> (usize, usize) {
+        ((hash as usize / WIDTH) & (self.lines.len() - 1), hash as usize % WIDTH)
+    }
+
+    fn bucket_mut(&mut self, hash: u32) -> &mut u32 {
+        let (line, within) = self.bucket(hash);
+        &mut self.lines[line].0[within]
     }
 
     /// The entry at a place, if it is somebody's.
@@ -67,8 +90,8 @@ impl Groups {
 
     /// The place of the group that hashes to this.
     #[inline]
-    pub(super) fn find(&self, hash: u64, comtree: Comtree, group: Group) -> Option<u32> {
-        let mut place = self.buckets[self.bucket(hash)];
+    pub(super) fn find(&self, hash: u32, comtree: Comtree, group: Group) -> Option<u32> {
+        let mut place = self.first(hash);
         while let Some(entry) = self.entries.get(place as usize) {
             if entry.group == group && entry.comtree == comtree {
                 return Some(place);
@@ -78,8 +101,35 @@ impl Groups {
         None
     }
 
+    /// The place of the first group of the bucket of a hash; [`NONE`] if it has none.
+    #[inline]
+    pub(super) fn first(&self, hash: u32) -> u32 {
+        let (line, within) = self.bucket(hash);
+        self.lines[line].0[within]
+    }
+
+    /// The place, if the group is there, and else the next of its bucket.
+    #[inline]
+    pub(super) fn step(&self, place: u32, comtree: Comtree, group: Group) -> u32 {
+        let Some(entry) = self.near(place) else { return NONE };
+        let stays = (entry.group == group) & (entry.comtree == comtree) | (place == NONE);
+        select_unpredictable(stays, place, entry.next)
+    }
+
+    /// The first member of a group that is at a place, if any is; [`NONE`] if not.
+    #[inline]
+    pub(super) fn first_member(&self, place: u32) -> u32 {
+        let Some(entry) = self.near(place) else { return NONE };
+        select_unpredictable(place == NONE, NONE, entry.first)
+    }
+
+    /// The entry at a place, or another one for [`NONE`]: to look there anyway is faster than to decide.
+    fn near(&self, place: u32) -> Option<&GroupEntry> {
+        self.entries.get((place as usize).min(self.entries.len().saturating_sub(1)))
+    }
+
     /// Takes a group that is not there yet, and hashes to this, unless `most` places are in use.
-    pub(super) fn insert(&mut self, hash: u64, entry: GroupEntry, most: u32) -> Option<u32> {
+    pub(super) fn insert(&mut self, hash: u32, entry: GroupEntry, most: u32) -> Option<u32> {
         let place = if self.free != NONE {
             let place = self.free;
             self.free = self[place].next;
@@ -92,31 +142,29 @@ impl Groups {
         } else {
             return None;
         };
-        let bucket = self.bucket(hash);
-        self[place].next = core::mem::replace(&mut self.buckets[bucket], place);
+        self[place].next = core::mem::replace(self.bucket_mut(hash), place);
         Some(place)
     }
 
     /// More buckets, if there are too few; all groups but the newest one, which is in none yet, move.
     fn grow_buckets(&mut self) {
-        if self.entries.len() * BUCKETS_A_GROUP <= self.buckets.len() {
+        if self.entries.len() * BUCKETS_A_GROUP <= self.lines.len() * WIDTH {
             return;
         }
-        self.buckets = vec![NONE; self.buckets.len() * 2];
+        self.lines = vec![Line::EMPTY; self.lines.len() * 2];
         for place in 0..self.high_water() - 1 {
             // None is free: places of those that left are taken first.
-            let bucket = self.bucket(self.hash_of(place));
-            self[place].next = core::mem::replace(&mut self.buckets[bucket], place);
+            let hash = self.hash_of(place);
+            self[place].next = core::mem::replace(self.bucket_mut(hash), place);
         }
     }
 
     /// Frees the place of a group, which hashes to this.
-    pub(super) fn remove(&mut self, hash: u64, place: u32) {
+    pub(super) fn remove(&mut self, hash: u32, place: u32) {
         let after = self[place].next;
-        let bucket = self.bucket(hash);
-        let mut before = self.buckets[bucket];
+        let mut before = self.first(hash);
         if before == place {
-            self.buckets[bucket] = after;
+            *self.bucket_mut(hash) = after;
         } else {
             while self[before].next != place {
                 before = self[before].next;

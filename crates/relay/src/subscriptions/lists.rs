@@ -135,7 +135,7 @@ impl SubscriptionTable {
     /// So they have as much room again.
     pub(super) fn open_group(
         &mut self,
-        hash: u64,
+        hash: u32,
         (comtree, group): (Comtree, Group),
         port: PortIndex,
     ) -> Option<u32> {
@@ -176,7 +176,7 @@ impl SubscriptionTable {
             let found = self.by_pair.find(hash, |pair| pair.port == port && pair.group == group);
             return found.map(|pair| pair.subscription);
         }
-        let mut member = if is_sibling { entry.first_sibling } else { entry.first };
+        let mut member = self.latest(port, group);
         while let Some(subscription) = self.subscriptions.get(member as usize) {
             if subscription.port == port {
                 return Some(member);
@@ -184,6 +184,12 @@ impl SubscriptionTable {
             member = subscription.next_of_group;
         }
         None
+    }
+
+    /// The latest to have come of the list of a group that a port is in.
+    pub(super) fn latest(&self, port: PortIndex, group: u32) -> u32 {
+        let entry = &self.groups[group];
+        if port < self.siblings { entry.first_sibling } else { entry.first }
     }
 
     /// Indexes a new member of a group, if the group has too many to look through; all of them when
@@ -272,7 +278,7 @@ impl SubscriptionTable {
     }
 
     /// Ends a subscription to a group whose hash this is.
-    pub(super) fn unlink_hashed(&mut self, index: u32, hash: u64) {
+    pub(super) fn unlink_hashed(&mut self, index: u32, hash: u32) {
         let Subscription {
             group,
             port,
@@ -336,6 +342,6 @@ impl SubscriptionTable {
 }
 
 /// The hash of a port's subscription to the group that hashes to `group`, which is keyed already.
-fn pair_hash(group: u64, port: PortIndex) -> u64 {
-    fold(group ^ u64::from(port).rotate_left(32))
+fn pair_hash(group: u32, port: PortIndex) -> u64 {
+    fold(u64::from(port) << 32 | u64::from(group))
 }

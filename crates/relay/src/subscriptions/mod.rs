@@ -201,18 +201,18 @@ impl SubscriptionTable {
         wanted: (Level, Weight),
         expires: Time,
     ) -> Result<(), SubscribeRefusal> {
-        self.add_found((port, most), &self.find_alone(comtree, group), wanted, expires)
+        self.add_found(most, &self.find_alone(port, comtree, group), wanted, expires)
     }
 
-    /// The same for a group that was looked up.
+    /// The same for what was looked up.
     pub(crate) fn add_found(
         &mut self,
-        whose: (PortIndex, Most),
+        most: Most,
         found: &Found,
         wanted: (Level, Weight),
         expires: Time,
     ) -> Result<(), SubscribeRefusal> {
-        self.insert(whose, found, wanted, deciseconds(expires))
+        self.insert(most, found, wanted, deciseconds(expires))
     }
 
     /// Subscribes another data thread of the relay, until it says otherwise.
@@ -223,7 +223,7 @@ impl SubscriptionTable {
         group: Group,
         wanted: (Level, Weight),
     ) -> Result<(), SubscribeRefusal> {
-        self.insert((port, Most::ANYTHING), &self.find_alone(comtree, group), wanted, NEVER)
+        self.insert(Most::ANYTHING, &self.find_alone(port, comtree, group), wanted, NEVER)
     }
 
     /// Why a port that may have at most so many was refused a subscription.
@@ -253,14 +253,15 @@ impl SubscriptionTable {
 
     fn insert(
         &mut self,
-        (port, most): (PortIndex, Most),
+        most: Most,
         found: &Found,
         (level, weight): (Level, Weight),
         expires: u32,
     ) -> Result<(), SubscribeRefusal> {
-        let known = self.place_of(found);
+        let port = found.port;
         let is_sibling = port < self.siblings;
-        if let Some(existing) = known.and_then(|known| self.find_pair(port, known)) {
+        let (known, existing) = self.find_now(found);
+        if let Some(existing) = existing {
             let subscription = &mut self.subscriptions[existing as usize];
             subscription.expires = expires;
             let weight_before = core::mem::replace(&mut subscription.weight, weight);
@@ -310,13 +311,12 @@ impl SubscriptionTable {
 
     /// Unsubscribes; nothing happens if there is no such subscription.
     pub(crate) fn remove(&mut self, port: PortIndex, comtree: Comtree, group: Group) {
-        self.remove_found(port, &self.find_alone(comtree, group));
+        self.remove_found(&self.find_alone(port, comtree, group));
     }
 
-    /// The same for a group that was looked up.
-    pub(crate) fn remove_found(&mut self, port: PortIndex, found: &Found) {
-        let group = self.place_of(found);
-        if let Some(subscription) = group.and_then(|group| self.find_pair(port, group)) {
+    /// The same for what was looked up.
+    pub(crate) fn remove_found(&mut self, found: &Found) {
+        if let (_, Some(subscription)) = self.find_now(found) {
             self.unlink_hashed(subscription, found.hash);
         }
     }

@@ -1,55 +1,110 @@
-//! Groups that are looked up several at a time. A search in a large table waits for memory three times, one after the
-//! other; searches that do not depend on each other wait together.
+//! Subscriptions that are looked up many at a time. A search in a large table waits for memory four times, one after
+//! the other: for the bucket, the group, its first member and the next. Searches that do not depend on each other
+//! wait together.
 
 use super::SubscriptionTable;
-use crate::index::NONE;
+use crate::index::{NONE, PortIndex};
 use canopy_wire::{Comtree, Group};
+use core::hint::select_unpredictable;
 
-/// Groups that are looked up together.
-pub(crate) const TOGETHER: usize = 16;
+/// What is looked up together.
+pub(crate) const TOGETHER: usize = 32;
 
-/// Where a group of a comtree was found, or that it was not, for one of the changes that follow.
+/// Groups of a bucket, and members of a group, that are looked at when searches go together.
+const FEW_STEPS: u32 = 2;
+
+/// What a port has in a group of a comtree, for one of the changes that follow: what was found, or that nothing was.
 #[derive(Clone, Copy)]
 pub(crate) struct Found {
+    pub(super) port: PortIndex,
     pub(super) comtree: Comtree,
     pub(super) group: Group,
-    pub(super) hash: u64,
-    /// Its place then; [`NONE`] if it had none.
+    pub(super) hash: u32,
+    /// The group's place then; [`NONE`] if it had none, or was not found yet.
     place: u32,
+    /// The port's subscription, or [`NONE`] if it had none, or another's if it was not found yet.
+    subscription: u32,
+}
+
+impl Found {
+    /// Nothing was looked up.
+    pub(crate) const NOTHING: Found = Found {
+        port: NONE,
+        comtree: Comtree(0),
+        group: Group::new(0),
+        hash: 0,
+        place: NONE,
+        subscription: NONE,
+    };
 }
 
 impl SubscriptionTable {
-    /// Looks up to [`TOGETHER`] groups up.
-    pub(crate) fn find_together(&self, comtree: Comtree, groups: &[Group]) -> [Found; TOGETHER] {
-        let none = Found { comtree, group: Group::new(0), hash: 0, place: NONE };
-        let mut found = [none; TOGETHER];
-        for (found, group) in found.iter_mut().zip(groups) {
-            let hash = self.groups.hash(comtree, *group);
-            *found = Found { group: *group, hash, ..none };
-        }
-        for Found { group, hash, place, .. } in found.iter_mut().take(groups.len()) {
-            *place = self.groups.find(*hash, comtree, *group).unwrap_or(NONE);
-        }
-        found
-    }
-
-    pub(super) fn find_alone(&self, comtree: Comtree, group: Group) -> Found {
+    /// A search that has not begun.
+    pub(crate) fn search(&self, port: PortIndex, comtree: Comtree, group: Group) -> Found {
         let hash = self.groups.hash(comtree, group);
-        Found {
-            comtree,
-            group,
-            hash,
-            place: self.groups.find(hash, comtree, group).unwrap_or(NONE),
+        Found { port, comtree, group, hash, ..Found::NOTHING }
+    }
+
+    /// Makes searches of one port, none of which waits for another: no step depends on what was found. Whoever is
+    /// behind others in its bucket, or among the members, is looked for again when its change is made.
+    ///
+    /// The port is no sibling's. Until then, only changes of that port may be made.
+    pub(crate) fn find_together(&self, searches: &mut [Found]) {
+        for Found { hash, place, .. } in &mut *searches {
+            *place = self.groups.first(*hash);
+        }
+        for _ in 0..FEW_STEPS {
+            for Found { comtree, group, place, .. } in &mut *searches {
+                *place = self.groups.step(*place, *comtree, *group);
+            }
+        }
+        for Found { place, subscription, .. } in &mut *searches {
+            *subscription = self.groups.first_member(*place);
+        }
+        for _ in 0..FEW_STEPS {
+            for Found { port, subscription, .. } in &mut *searches {
+                *subscription = self.step(*subscription, *port);
+            }
         }
     }
 
-    /// Where a group is by now: changes since may have brought it, or taken it away.
-    pub(super) fn place_of(&self, found: &Found) -> Option<u32> {
-        let Found { comtree, group, hash, place } = *found;
+    /// The subscription, if it is the port's, and else the next of the group.
+    #[inline]
+    fn step(&self, subscription: u32, port: PortIndex) -> u32 {
+        let last = self.subscriptions.len().saturating_sub(1);
+        let Some(there) = self.subscriptions.get(last.min(subscription as usize)) else {
+            return NONE;
+        };
+        let stays = there.port == port || subscription == NONE;
+        select_unpredictable(stays, subscription, there.next_of_group)
+    }
+
+    pub(super) fn find_alone(&self, port: PortIndex, comtree: Comtree, group: Group) -> Found {
+        let search = self.search(port, comtree, group);
+        let place = self.groups.find(search.hash, comtree, group);
+        let subscription = place.and_then(|place| self.find_pair(port, place));
+        Found { place: place.unwrap_or(NONE), subscription: subscription.unwrap_or(NONE), ..search }
+    }
+
+    /// Where the group is by now, and what the port has in it: changes since may have brought them, or taken
+    /// them away.
+    pub(super) fn find_now(&self, found: &Found) -> (Option<u32>, Option<u32>) {
+        let Found { port, comtree, group, hash, place, subscription } = *found;
         let is_there = self
             .groups
             .get(place)
             .is_some_and(|entry| entry.group == group && entry.comtree == comtree);
-        if is_there { Some(place) } else { self.groups.find(hash, comtree, group) }
+        if !is_there {
+            let place = self.groups.find(hash, comtree, group);
+            return (place, place.and_then(|place| self.find_pair(port, place)));
+        }
+        // A port that had nothing there, and has since, is the latest to have come.
+        let likely = if subscription == NONE { self.latest(port, place) } else { subscription };
+        let likely_one = self.subscriptions.get(likely as usize);
+        if likely_one.is_some_and(|there| there.port == port && there.group == place) {
+            return (Some(place), Some(likely));
+        }
+        let is_absent = subscription == NONE;
+        (Some(place), if is_absent { None } else { self.find_pair(port, place) })
     }
 }

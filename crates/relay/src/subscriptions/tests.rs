@@ -180,22 +180,23 @@ proptest! {
     #[test]
     fn changes_that_were_looked_up_together_are_made_one_after_the_other(
         batches in proptest::collection::vec(
-            proptest::collection::vec((0u32..6, 0u32..3, any::<bool>()), 1..=TOGETHER), 0..20),
+            (0u32..3, proptest::collection::vec((0u32..6, any::<bool>()), 1..=TOGETHER)), 0..40),
     ) {
         let mut table = table(8, 64);
         let mut model = BTreeMap::new();
-        for batch in batches {
-            let groups: Vec<Group> = batch.iter().map(|(group, ..)| Group::new(*group)).collect();
-            let found = table.find_together(COMTREE, &groups);
-            for ((group, port, is_wanted), found) in batch.iter().zip(&found) {
+        for (port, batch) in batches {
+            let search = |(group, _): &(u32, bool)| table.search(port, COMTREE, Group::new(*group));
+            let mut found: Vec<Found> = batch.iter().map(search).collect();
+            table.find_together(&mut found);
+            for ((group, is_wanted), found) in batch.iter().zip(&found) {
                 let wanted: &mut BTreeMap<PortIndex, Level> = model.entry(*group).or_default();
                 if *is_wanted {
-                    let added = table.add_found((*port, at_most(64)), found, at(1), Time::ZERO);
+                    let added = table.add_found(at_most(64), found, at(1), Time::ZERO);
                     prop_assert_eq!(added, Ok(()));
-                    wanted.insert(*port, Level(1));
+                    wanted.insert(port, Level(1));
                 } else {
-                    table.remove_found(*port, found);
-                    wanted.remove(port);
+                    table.remove_found(found);
+                    wanted.remove(&port);
                 }
             }
             for (group, wanted) in &model {
