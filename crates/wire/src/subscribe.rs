@@ -129,17 +129,18 @@ impl Iterator for Changes<'_> {
     #[inline]
     fn next(&mut self) -> Option<SubscriptionChange> {
         loop {
-            let Section { key: [operation, level], entry_len, groups } = self.section;
-            if let Some((entry, rest)) = groups.split_at_checked(entry_len) {
-                self.section.groups = rest;
-                let level = Level(level);
-                return Some(match (operation, entry) {
-                    (ADD_WEIGHTED, [group @ .., weight]) => {
-                        SubscriptionChange::AddWeighted(group_of(group), level, Weight(*weight))
+            let Section { key: [operation, level], groups, .. } = self.section;
+            if let Some((group, rest)) = groups.split_first_chunk() {
+                let (group, level) = (group_of(group), Level(level));
+                let (change, rest) = match (operation, rest) {
+                    (ADD_WEIGHTED, [weight, rest @ ..]) => {
+                        (SubscriptionChange::AddWeighted(group, level, Weight(*weight)), rest)
                     }
-                    (ADD, group) => SubscriptionChange::Add(group_of(group), level),
-                    (_, group) => SubscriptionChange::Drop(group_of(group)),
-                });
+                    (ADD, _) => (SubscriptionChange::Add(group, level), rest),
+                    _ => (SubscriptionChange::Drop(group), rest),
+                };
+                self.section.groups = rest;
+                return Some(change);
             }
             self.section = self.later.next()?;
         }
@@ -196,8 +197,8 @@ fn sections_of<'a>(
 }
 
 /// The group whose four bytes these are.
-fn group_of(bytes: &[u8]) -> Group {
-    Group::from_low_bits(bytes.iter().fold(0, |bits, byte| bits << 8 | u32::from(*byte)))
+fn group_of(bytes: &[u8; GROUP_LEN]) -> Group {
+    Group::from_low_bits(u32::from_be_bytes(*bytes))
 }
 
 /// Writes a subscribe packet change by change into a buffer of the caller's.
@@ -266,7 +267,7 @@ impl<'a> SubscribeAck<'a> {
     pub fn refused(&self) -> impl Iterator<Item = (Group, SubscribeRefusal)> + use<'a> {
         self.sections.clone().flat_map(|Section { key: [reason, _], groups, .. }| {
             let reason = SubscribeRefusal::from_number(reason);
-            groups.chunks_exact(GROUP_LEN).map(move |group| (group_of(group), reason))
+            groups.as_chunks().0.iter().map(move |group| (group_of(group), reason))
         })
     }
 

@@ -53,8 +53,8 @@ impl Subscriber<'_> {
                 count += 1;
             }
             table.find_together(&mut found[..count]);
+            counters.subscription_changes += count as u64;
             for (change, found) in some[..count].iter().zip(&found) {
-                counters.subscription_changes += 1;
                 if let Err(reason) = self.may(*change) {
                     table.remove_found(found);
                     answer.push(change.group(), SubscribeRefusal::NotAllowed);
