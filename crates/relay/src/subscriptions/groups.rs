@@ -191,3 +191,81 @@ impl IndexMut<u32> for Groups {
         &mut self.entries[place as usize]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::lists::Wanted;
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    const ROOM: u32 = 300;
+
+    fn entry((comtree, group): (Comtree, Group)) -> GroupEntry {
+        GroupEntry {
+            comtree,
+            group,
+            next: NONE,
+            first: NONE,
+            first_sibling: NONE,
+            target: NONE,
+            members: 0,
+            wanted: Wanted::default(),
+            marks: Marks::default(),
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            rng_seed: proptest::test_runner::RngSeed::Fixed(0x6709),
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+        /// With a key of zeros, buckets have a dozen groups, and otherwise few have more than one.
+        #[test]
+        fn groups_are_found_where_they_were_put(
+            key in prop_oneof![Just([7; 16]), Just([0; 16])],
+            steps in proptest::collection::vec((1u32..3, 0u32..400), 0..1000),
+        ) {
+            let mut groups = Groups::new(ROOM, &key);
+            let mut model = BTreeMap::new();
+            for (comtree, group) in steps {
+                let of = (Comtree(comtree), Group::new(group));
+                let hash = groups.hash(of.0, of.1);
+                prop_assert_eq!(groups.find(hash, of.0, of.1), model.get(&of).copied());
+                // Whoever is there goes, and whoever is not comes.
+                if let Some(place) = model.remove(&of) {
+                    groups.remove(hash, place);
+                    prop_assert!(groups.get(place).is_none());
+                } else if let Some(place) = groups.insert(hash, entry(of), ROOM) {
+                    model.insert(of, place);
+                } else {
+                    prop_assert_eq!(model.len() as u32, ROOM, "it is refused only if all places are taken");
+                }
+            }
+            let mut places: Vec<u32> = model.values().copied().collect();
+            places.sort_unstable();
+            prop_assert_eq!(groups.places().collect::<Vec<_>>(), places);
+            for ((comtree, group), place) in model {
+                prop_assert_eq!(groups.find(groups.hash(comtree, group), comtree, group), Some(place));
+            }
+        }
+    }
+
+    /// Numbers that follow one another lie in one line, and nobody can fill a line with numbers that are far apart.
+    #[test]
+    fn neighbours_share_a_line_and_strangers_do_not() {
+        let groups = Groups::new(1, &[7; 16]);
+        let hash = |group| groups.hash(Comtree(1), Group::new(group));
+        let line = |group| hash(group) / WIDTH as u32;
+        assert!((0..16).all(|group| line(group) == line(0)));
+        let within: std::collections::BTreeSet<u32> =
+            (0..16).map(|group| hash(group) % WIDTH as u32).collect();
+        assert_eq!(within.len(), WIDTH, "they have a bucket each");
+        // Of 4096 groups whose numbers end alike, each of the 16 places in lines has its part.
+        for place in 0..WIDTH as u32 {
+            let there = (0..4096).filter(|group| hash(group * 16) % WIDTH as u32 == place).count();
+            assert!((200..312).contains(&there), "{there} at {place}");
+        }
+    }
+}

@@ -428,9 +428,12 @@ impl SubscriptionTable {
             return self.note_asked(group);
         }
         let entry = &self.groups[group];
-        // Among many, whoever wants the most now would have to be searched for: that waits until the
-        // parent is asked again anyway. Until then some updates come that no member's level lets through.
-        if entry.wanted == Wanted(Some(level)) && entry.members <= FEW_MEMBERS {
+        // Among many, whoever wants the most now would have to be searched for: that waits until they are
+        // few, or the parent is asked again anyway. Until then some updates come that no member's level
+        // lets through.
+        let have_become_few = entry.members == FEW_MEMBERS;
+        let wanted_the_most = entry.wanted == Wanted(Some(level));
+        if have_become_few || wanted_the_most && entry.members < FEW_MEMBERS {
             let wanted = self.highest(group);
             self.set_wanted(group, wanted);
         }

@@ -39,20 +39,17 @@ impl Found {
 }
 
 impl SubscriptionTable {
-    /// A search that has not begun.
+    /// Begins a search.
     pub(crate) fn search(&self, port: PortIndex, comtree: Comtree, group: Group) -> Found {
         let hash = self.groups.hash(comtree, group);
-        Found { port, comtree, group, hash, ..Found::NOTHING }
+        Found { port, comtree, group, hash, place: self.groups.first(hash), subscription: NONE }
     }
 
-    /// Makes searches of one port, none of which waits for another: no step depends on what was found. Whoever is
+    /// Goes on with searches of one port, none of which waits for another: no step depends on what was found. Whoever is
     /// behind others in its bucket, or among the members, is looked for again when its change is made.
     ///
     /// The port is no sibling's. Until then, only changes of that port may be made.
     pub(crate) fn find_together(&self, searches: &mut [Found]) {
-        for Found { hash, place, .. } in &mut *searches {
-            *place = self.groups.first(*hash);
-        }
         for _ in 0..FEW_STEPS {
             for Found { comtree, group, place, .. } in &mut *searches {
                 *place = self.groups.step(*place, *comtree, *group);

@@ -11,6 +11,9 @@ fn table(max_groups: u32, max_subscriptions: u32) -> SubscriptionTable {
     SubscriptionTable::new(limits, 0, 24, &KEY)
 }
 
+/// Groups that are so far apart lie in one bucket where the key is zero.
+const APART: u32 = 16;
+
 fn at_most(subscriptions: u32) -> Most {
     Most { subscriptions, ..Most::ANYTHING }
 }
@@ -96,6 +99,35 @@ fn a_full_table_has_room_for_what_another_data_thread_wants_next() {
     assert_eq!(table.find_group(COMTREE, groups[2]), None);
 }
 
+/// Among many members whoever wants the most is not searched for at once.
+#[test]
+fn what_other_data_threads_were_told_of_many_members_ends_with_the_last() {
+    let limits = TableLimits { max_groups: 8, ..TableLimits::default() };
+    let mut table = SubscriptionTable::new(limits, 2, 24, &KEY);
+    let group = Group::new(1);
+    let ports = 2..2 + 2 * FEW_MEMBERS;
+    for port in ports.clone() {
+        let level = if port == 2 { 3 } else { 1 };
+        table.add((port, at_most(9)), COMTREE, group, at(level), Time::ZERO).unwrap();
+    }
+    let told = |table: &mut SubscriptionTable| {
+        core::iter::from_fn(|| table.next_to_tell())
+            .last()
+            .map(|(.., interest)| interest.map(|(level, _)| level))
+    };
+    assert_eq!(told(&mut table), Some(Some(Level(3))));
+    let mut last = None;
+    for port in ports {
+        table.remove(port, COMTREE, group);
+        last = told(&mut table).or(last);
+        if table.find_group(COMTREE, group).is_some_and(|found| table.members(found).count() == 3) {
+            assert_eq!(last, Some(Some(Level(1))), "few are left");
+        }
+    }
+    assert_eq!(last, Some(None), "nobody wants it any more");
+    assert_eq!(table.find_group(COMTREE, group), None);
+}
+
 #[test]
 fn a_group_with_updates_waiting_is_not_given_to_another() {
     let mut table = table(4, 4);
@@ -176,16 +208,22 @@ proptest! {
 
 proptest! {
     #![proptest_config(config())]
-    /// Groups come, go and take each other's places while the changes that were looked up with them are made.
+    /// Groups come, go and take each other's places while the changes that were looked up with them are made. Half of
+    /// the tables have a key with which all groups are in one bucket.
     #[test]
     fn changes_that_were_looked_up_together_are_made_one_after_the_other(
+        key in prop_oneof![Just(KEY), Just([0; 16])],
         batches in proptest::collection::vec(
-            (0u32..3, proptest::collection::vec((0u32..6, any::<bool>()), 1..=TOGETHER)), 0..40),
+            (0u32..6, proptest::collection::vec((0u32..6, any::<bool>()), 1..=TOGETHER)), 0..40),
     ) {
-        let mut table = table(8, 64);
+        let limits =
+            TableLimits { max_groups: 8, max_subscriptions: 64, ..TableLimits::default() };
+        let mut table = SubscriptionTable::new(limits, 0, 24, &key);
         let mut model = BTreeMap::new();
         for (port, batch) in batches {
-            let search = |(group, _): &(u32, bool)| table.search(port, COMTREE, Group::new(*group));
+            let search = |(group, _): &(u32, bool)| {
+                table.search(port, COMTREE, Group::new(*group * APART))
+            };
             let mut found: Vec<Found> = batch.iter().map(search).collect();
             table.find_together(&mut found);
             for ((group, is_wanted), found) in batch.iter().zip(&found) {
@@ -201,7 +239,7 @@ proptest! {
             }
             for (group, wanted) in &model {
                 let expected: Vec<_> = wanted.iter().map(|(port, level)| (*port, *level)).collect();
-                prop_assert_eq!(members(&table, *group), expected, "group {}", group);
+                prop_assert_eq!(members(&table, *group * APART), expected, "group {}", group);
             }
             let groups = model.values().filter(|wanted| !wanted.is_empty()).count();
             prop_assert_eq!(table.live_groups() as usize, groups);
