@@ -11,7 +11,7 @@ use core::hint::select_unpredictable;
 use core::ops::{Index, IndexMut};
 
 /// Buckets for each group that there is room for: with two, three of four groups have one for themselves.
-const BUCKETS_A_GROUP: usize = 4;
+const BUCKETS_A_GROUP: usize = 2;
 
 /// Buckets in a cache line.
 const WIDTH: usize = 16;
@@ -27,8 +27,8 @@ impl Line {
 /// The groups of a data thread.
 pub(super) struct Groups {
     entries: Vec<GroupEntry>,
-    /// The first entry of each bucket, in a power of two of lines. They grow as entries come: they are
-    /// scattered, so reserved they would soon be resident whole.
+    /// The first entry of each bucket, in a power of two of lines. Memory for all is reserved, and taken as entries
+    /// come: groups are scattered over the lines that there are.
     lines: Vec<Line>,
     /// The first free entry; [`GroupEntry::next`] names the next.
     free: u32,
@@ -40,9 +40,11 @@ impl Groups {
     pub(super) fn new(room: u32, key: &Tag) -> Groups {
         let (low, high) = key.split_at(8);
         let half = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        let mut lines = Vec::with_capacity(lines_for(room as usize));
+        lines.push(Line::EMPTY);
         Groups {
             entries: Vec::with_capacity(room as usize),
-            lines: vec![Line::EMPTY],
+            lines,
             free: NONE,
             key: [half(low), half(high)],
         }
@@ -148,10 +150,12 @@ impl Groups {
 
     /// More buckets, if there are too few; all groups but the newest one, which is in none yet, move.
     fn grow_buckets(&mut self) {
-        if self.entries.len() * BUCKETS_A_GROUP <= self.lines.len() * WIDTH {
+        let lines = lines_for(self.entries.len());
+        if lines <= self.lines.len() {
             return;
         }
-        self.lines = vec![Line::EMPTY; self.lines.len() * 2];
+        self.lines.clear();
+        self.lines.resize(lines, Line::EMPTY);
         for place in 0..self.high_water() - 1 {
             // None is free: places of those that left are taken first.
             let hash = self.hash_of(place);
@@ -174,6 +178,11 @@ impl Groups {
         let free = core::mem::replace(&mut self.free, place);
         (self[place].next, self[place].marks) = (free, Marks::FREE);
     }
+}
+
+/// How many lines so many groups have.
+fn lines_for(groups: usize) -> usize {
+    (groups * BUCKETS_A_GROUP).div_ceil(WIDTH).next_power_of_two()
 }
 
 impl Index<u32> for Groups {
