@@ -4,7 +4,7 @@
 //! the bucket and the group, mostly, and a group comes and goes without looking for room. Groups whose numbers follow
 //! one another have buckets that do, in one cache line: who walks through areas changes such ones together.
 
-use super::lists::{GroupEntry, Marks};
+use super::lists::GroupEntry;
 use crate::index::{NONE, fold_keyed};
 use canopy_wire::{Comtree, Group, Tag};
 use core::hint::select_unpredictable;
@@ -82,7 +82,7 @@ impl Groups {
 
     /// The entry at a place, if it is somebody's.
     pub(super) fn get(&self, place: u32) -> Option<&GroupEntry> {
-        self.entries.get(place as usize).filter(|entry| !entry.marks.has(Marks::FREE))
+        self.entries.get(place as usize).filter(|entry| !entry.is_free())
     }
 
     /// The places of all groups.
@@ -176,7 +176,7 @@ impl Groups {
             self[before].next = after;
         }
         let free = core::mem::replace(&mut self.free, place);
-        (self[place].next, self[place].marks) = (free, Marks::FREE);
+        (self[place].next, self[place].members) = (free, NONE);
     }
 }
 
@@ -203,26 +203,11 @@ impl IndexMut<u32> for Groups {
 
 #[cfg(test)]
 mod tests {
-    use super::super::lists::Wanted;
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
     const ROOM: u32 = 300;
-
-    fn entry((comtree, group): (Comtree, Group)) -> GroupEntry {
-        GroupEntry {
-            comtree,
-            group,
-            next: NONE,
-            first: NONE,
-            first_sibling: NONE,
-            target: NONE,
-            members: 0,
-            wanted: Wanted::default(),
-            marks: Marks::default(),
-        }
-    }
 
     proptest! {
         #![proptest_config(ProptestConfig {
@@ -246,7 +231,7 @@ mod tests {
                 if let Some(place) = model.remove(&of) {
                     groups.remove(hash, place);
                     prop_assert!(groups.get(place).is_none());
-                } else if let Some(place) = groups.insert(hash, entry(of), ROOM) {
+                } else if let Some(place) = groups.insert(hash, GroupEntry::new(of.0, of.1), ROOM) {
                     model.insert(of, place);
                 } else {
                     prop_assert_eq!(model.len() as u32, ROOM, "it is refused only if all places are taken");

@@ -34,10 +34,10 @@ pub(super) struct GroupEntry {
     pub(super) first_sibling: u32,
     /// The number of the group's target while updates wait for it, otherwise [`NONE`].
     pub(super) target: u32,
-    /// How many members the first list has.
+    /// How many members the first list has; [`NONE`] where the place is nobody's.
     pub(super) members: u32,
-    /// The level up to which the members want updates, or a higher one.
-    pub(super) wanted: Wanted,
+    /// They hold where the group has the mark of theirs.
+    levels: [Level; 3],
     pub(super) marks: Marks,
 }
 
@@ -56,10 +56,6 @@ impl Marks {
     pub(super) const ASKING: Marks = Marks(8);
     /// The parent is to be asked again, even if nothing has changed.
     pub(super) const REFRESH: Marks = Marks(16);
-    /// The parent was asked for its updates.
-    pub(super) const ASKED: Marks = Marks(32);
-    /// The place is nobody's.
-    pub(super) const FREE: Marks = Marks(64);
 
     pub(super) fn has(self, any_of: Marks) -> bool {
         self.0 & any_of.0 != 0
@@ -76,26 +72,68 @@ impl Marks {
 
 const _: () = assert!(size_of::<GroupEntry>() == 32);
 
-/// What others were told of a group, beside its entry, for a table that has nobody to tell needs none of it.
-#[derive(Clone, Copy)]
-pub(super) struct Said {
-    /// The highest level that the members want, and what they weigh: told the other data threads.
-    pub(super) told: Wanted,
-    pub(super) told_weight: Weight,
-    /// Up to which level the parent was asked for updates, and with what weight; holds where the
-    /// group has the mark [`Marks::ASKED`].
-    pub(super) asked: Level,
-    pub(super) asked_weight: Weight,
+impl GroupEntry {
+    /// A group that nobody has yet.
+    pub(super) fn new(comtree: Comtree, group: Group) -> GroupEntry {
+        GroupEntry {
+            comtree,
+            group,
+            next: NONE,
+            first: NONE,
+            first_sibling: NONE,
+            target: NONE,
+            members: 0,
+            levels: [Level(0); 3],
+            marks: Marks::default(),
+        }
+    }
+
+    /// Whether the place is nobody's.
+    pub(super) fn is_free(&self) -> bool {
+        self.members == NONE
+    }
+
+    /// One of its levels.
+    pub(super) fn level(&self, of: Of) -> Wanted {
+        Wanted(self.marks.has(of.mark()).then(|| self.levels[of as usize]))
+    }
+
+    pub(super) fn set_level(&mut self, of: Of, level: Wanted) {
+        self.levels[of as usize] = level.0.unwrap_or_default();
+        self.marks.set(of.mark(), level.0.is_some());
+    }
 }
 
-impl Said {
-    /// Nothing was said.
-    pub(super) const NOTHING: Said = Said {
-        told: Wanted(None),
-        told_weight: Weight::ONE,
-        asked: Level(0),
-        asked_weight: Weight::ONE,
-    };
+/// The levels of a group.
+#[derive(Clone, Copy)]
+pub(super) enum Of {
+    /// Up to which its members want updates, or a higher one.
+    Members,
+    /// What the other data threads were told of that.
+    Told,
+    /// Up to which the parent was asked for updates.
+    Asked,
+}
+
+impl Of {
+    /// Set where there is such a level.
+    const fn mark(self) -> Marks {
+        Marks(32 << self as u8)
+    }
+}
+
+/// What others were told that a group weighs, beside its entry: where there is nobody to tell, it takes no room.
+#[derive(Clone, Copy)]
+pub(super) struct Weighed {
+    /// The other data threads.
+    pub(super) told: Weight,
+    /// The parent.
+    pub(super) asked: Weight,
+}
+
+impl Weighed {
+    /// They were told nothing.
+    pub(super) const NOTHING: Weighed = Weighed { told: Weight::ONE, asked: Weight::ONE };
 }
 
 /// The highest level that somebody wants; `None` if nobody wants any.
@@ -140,18 +178,7 @@ impl SubscriptionTable {
         port: PortIndex,
     ) -> Option<u32> {
         let most = if port < self.siblings { 2 * self.max_groups } else { self.max_groups };
-        let entry = GroupEntry {
-            comtree,
-            group,
-            next: NONE,
-            first: NONE,
-            first_sibling: NONE,
-            target: NONE,
-            members: 0,
-            wanted: Wanted::default(),
-            marks: Marks::default(),
-        };
-        self.groups.insert(hash, entry, most)
+        self.groups.insert(hash, GroupEntry::new(comtree, group), most)
     }
 
     pub(super) fn release_if_unused(&mut self, group: u32) {
@@ -165,7 +192,8 @@ impl SubscriptionTable {
         entry.first == NONE
             && entry.first_sibling == NONE
             && entry.target == NONE
-            && !entry.marks.has(Marks::TO_TELL.or(Marks::TO_ASK).or(Marks::ASKING).or(Marks::ASKED))
+            && entry.level(Of::Asked).0.is_none()
+            && !entry.marks.has(Marks::TO_TELL.or(Marks::TO_ASK).or(Marks::ASKING))
     }
 
     pub(super) fn find_pair(&self, port: PortIndex, group: u32) -> Option<u32> {

@@ -21,7 +21,7 @@ use groups::Groups;
 use hashbrown::HashTable;
 pub(crate) use limits::Most;
 pub use limits::TableLimits;
-use lists::{FEW_MEMBERS, GroupEntry, Marks, OfPort, Pair, Said, Subscription, Wanted};
+use lists::{FEW_MEMBERS, Marks, Of, OfPort, Pair, Subscription, Wanted, Weighed};
 pub(crate) use search::{Found, TOGETHER};
 pub(crate) use upwards::GroupIndex;
 use upwards::Upwards;
@@ -53,8 +53,8 @@ pub(crate) struct SubscriptionTable {
     sweep: u32,
     /// Groups of which the other data threads are to be told.
     to_tell: Vec<u32>,
-    /// By group: what others were told of it, where there is anybody to tell.
-    said: Vec<Said>,
+    /// By group: what others were told that it weighs, where there is anybody to tell.
+    weighed: Vec<Weighed>,
     /// Changes of weights, of which those to large groups are looked at now and then only.
     weights_changed: u32,
     /// The comtrees of which this data thread has the branch towards the core, in order.
@@ -87,7 +87,7 @@ impl SubscriptionTable {
             hash: KeyedState::new(key),
             sweep: 0,
             to_tell: Vec::with_capacity(if siblings > 1 { max_groups as usize } else { 0 }),
-            said: Vec::new(),
+            weighed: Vec::new(),
             weights_changed: 0,
             upwards: Vec::new(),
         }
@@ -379,12 +379,11 @@ impl SubscriptionTable {
             let weight = self.weight_of_members(index);
             let entry = &mut self.groups[index];
             entry.marks.set(Marks::TO_TELL, false);
-            let GroupEntry { comtree, group, wanted, .. } = *entry;
-            let said = self.said_mut(index);
-            let has_changed =
-                wanted != said.told || wanted.0.is_some() && weight.is_far_from(said.told_weight);
-            (said.told, said.told_weight) = (wanted, weight);
-            let news = (comtree, group, wanted.0.map(|level| (level, weight)));
+            let (wanted, told) = (entry.level(Of::Members), entry.level(Of::Told));
+            entry.set_level(Of::Told, wanted);
+            let news = (entry.comtree, entry.group, wanted.0.map(|level| (level, weight)));
+            let weighed = core::mem::replace(&mut self.weighed_mut(index).told, weight);
+            let has_changed = wanted != told || wanted.0.is_some() && weight.is_far_from(weighed);
             self.release_if_unused(index);
             if has_changed {
                 return Some(news);
@@ -404,7 +403,7 @@ impl SubscriptionTable {
             if port < self.siblings {
                 self.note_asked(group);
             } else {
-                let wanted = self.groups[group].wanted;
+                let wanted = self.groups[group].level(Of::Members);
                 self.set_wanted(group, wanted.max(Wanted(Some(level))));
             }
             self.weight_changed(group);
@@ -432,7 +431,7 @@ impl SubscriptionTable {
         // few, or the parent is asked again anyway. Until then some updates come that no member's level
         // lets through.
         let have_become_few = entry.members == FEW_MEMBERS;
-        let wanted_the_most = entry.wanted == Wanted(Some(level));
+        let wanted_the_most = entry.level(Of::Members) == Wanted(Some(level));
         if have_become_few || wanted_the_most && entry.members < FEW_MEMBERS {
             let wanted = self.highest(group);
             self.set_wanted(group, wanted);
@@ -445,8 +444,9 @@ impl SubscriptionTable {
     }
 
     fn set_wanted(&mut self, group: u32, wanted: Wanted) {
-        self.groups[group].wanted = wanted;
-        if self.siblings > 1 && wanted != self.said(group).told {
+        let entry = &mut self.groups[group];
+        entry.set_level(Of::Members, wanted);
+        if self.siblings > 1 && wanted != entry.level(Of::Told) {
             self.list_to_tell(group);
         }
         self.note_asked(group);
@@ -473,7 +473,7 @@ impl SubscriptionTable {
         }
         if self.siblings > 1 && members > 0 {
             let weight = self.weight_of_members(group);
-            if weight.is_far_from(self.said(group).told_weight) {
+            if weight.is_far_from(self.weighed(group).told) {
                 self.list_to_tell(group);
             }
         }
@@ -497,17 +497,19 @@ impl SubscriptionTable {
         Weight::nearest(sum)
     }
 
-    /// What others were told of a group.
-    fn said(&self, group: u32) -> Said {
-        self.said.get(group as usize).copied().unwrap_or(Said::NOTHING)
+    /// What others were told that a group weighs.
+    fn weighed(&self, group: u32) -> Weighed {
+        self.weighed.get(group as usize).copied().unwrap_or(Weighed::NOTHING)
     }
 
-    fn said_mut(&mut self, group: u32) -> &mut Said {
+    fn weighed_mut(&mut self, group: u32) -> &mut Weighed {
         let group = group as usize;
-        if group >= self.said.len() {
-            self.said.resize(group + 1, Said::NOTHING);
+        if group >= self.weighed.len() {
+            // At once for all, so that growth leaves nothing behind.
+            self.weighed.reserve((self.max_groups as usize).saturating_sub(self.weighed.len()));
+            self.weighed.resize(group + 1, Weighed::NOTHING);
         }
-        &mut self.said[group]
+        &mut self.weighed[group]
     }
 }
 

@@ -3,7 +3,7 @@
 //! data threads.
 
 use super::SubscriptionTable;
-use super::lists::{Marks, Wanted};
+use super::lists::{Marks, Of, Wanted};
 use crate::index::{NONE, PortIndex};
 use canopy_wire::{Comtree, Group, Level, SubscriptionChange, Weight};
 use std::collections::{BTreeMap, VecDeque};
@@ -94,7 +94,7 @@ impl SubscriptionTable {
         let entry = &self.groups[group];
         let siblings = self.list(entry.first_sibling).map(|(_, level, _)| level).max();
         let here = match self.asking_parent(entry.comtree) {
-            NONE => entry.wanted,
+            NONE => entry.level(Of::Members),
             parent => {
                 let others = self.members(group).filter(|(port, ..)| *port != parent);
                 Wanted(others.map(|(_, level, _)| level).max())
@@ -131,10 +131,10 @@ impl SubscriptionTable {
     pub(super) fn note_weight_asked(&mut self, group: GroupIndex) {
         let entry = &self.groups[group];
         let is_listed = entry.marks.has(Marks::TO_ASK.or(Marks::ASKING));
-        if self.upwards.is_empty() || is_listed || !entry.marks.has(Marks::ASKED) {
+        if self.upwards.is_empty() || is_listed || entry.level(Of::Asked).0.is_none() {
             return;
         }
-        if self.weight_upwards(group).is_far_from(self.said(group).asked_weight) {
+        if self.weight_upwards(group).is_far_from(self.weighed(group).asked) {
             self.groups[group].marks.set(Marks::REFRESH, true);
             self.list_to_ask(group);
         }
@@ -157,17 +157,13 @@ impl SubscriptionTable {
 
     /// Up to which level the parent was asked for a group's updates, if at all.
     fn asked_for(&self, group: GroupIndex) -> Wanted {
-        let is_asked = self.groups[group].marks.has(Marks::ASKED);
-        Wanted(is_asked.then(|| self.said(group).asked))
+        self.groups[group].level(Of::Asked)
     }
 
     /// Notes what the parent is asked from now on; returns what it was asked before.
     fn set_asked(&mut self, group: GroupIndex, asked: Wanted) -> Wanted {
         let before = self.asked_for(group);
-        self.groups[group].marks.set(Marks::ASKED, asked.0.is_some());
-        if let Some(level) = asked.0 {
-            self.said_mut(group).asked = level;
-        }
+        self.groups[group].set_level(Of::Asked, asked);
         before
     }
 
@@ -220,7 +216,7 @@ impl SubscriptionTable {
                 continue;
             }
             self.groups[group].marks.set(Marks::ASKING, true);
-            self.said_mut(group).asked_weight = self.weight_upwards(group);
+            self.weighed_mut(group).asked = self.weight_upwards(group);
             self.count_asked(comtree, before, wanted);
             return Some((group, self.change_asked(group)));
         }
@@ -237,7 +233,7 @@ impl SubscriptionTable {
     pub(crate) fn change_asked(&self, group: GroupIndex) -> SubscriptionChange {
         let number = self.groups[group].group;
         match self.asked_for(group).0 {
-            Some(level) => SubscriptionChange::add(number, level, self.said(group).asked_weight),
+            Some(level) => SubscriptionChange::add(number, level, self.weighed(group).asked),
             None => SubscriptionChange::Drop(number),
         }
     }
@@ -266,7 +262,7 @@ impl SubscriptionTable {
         let mut group = upwards.refresh;
         for _ in 0..budget.min(self.groups.high_water()) {
             group = if group + 1 < self.groups.high_water() { group + 1 } else { 0 };
-            if self.groups[group].comtree == comtree && self.is_in_use(group) {
+            if self.is_in_use(comtree, group) {
                 let highest = self.highest(group);
                 self.set_wanted(group, highest);
                 self.refresh_group(group);
@@ -282,9 +278,11 @@ impl SubscriptionTable {
         self.groups.high_water()
     }
 
-    fn is_in_use(&self, group: GroupIndex) -> bool {
-        let entry = &self.groups[group];
-        entry.members > 0 || entry.first_sibling != NONE || entry.marks.has(Marks::ASKED)
+    fn is_in_use(&self, comtree: Comtree, group: GroupIndex) -> bool {
+        self.groups.get(group).filter(|entry| entry.comtree == comtree).is_some_and(|entry| {
+            let is_asked = entry.level(Of::Asked).0.is_some();
+            entry.members > 0 || entry.first_sibling != NONE || is_asked
+        })
     }
 
     fn refresh_group(&mut self, group: GroupIndex) {
