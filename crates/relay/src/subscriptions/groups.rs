@@ -256,7 +256,7 @@ mod tests {
         let within: std::collections::BTreeSet<u32> =
             (0..16).map(|group| hash(group) % WIDTH as u32).collect();
         assert_eq!(within.len(), WIDTH, "they have a bucket each");
-        // Of 4096 groups whose numbers end alike, each of the 16 places in lines has its part.
+        // Each of the 16 places in lines has its part of 4096 groups whose numbers end alike.
         for place in 0..WIDTH as u32 {
             let there = (0..4096).filter(|group| hash(group * 16) % WIDTH as u32 == place).count();
             assert!((200..312).contains(&there), "{there} at {place}");
