@@ -110,9 +110,9 @@ impl<'a> Subscribe<'a> {
     }
 
     /// The changes, in order.
-    pub fn changes(&self) -> impl Iterator<Item = SubscriptionChange> + use<'a> {
+    pub fn changes(&self) -> impl ExactSizeIterator<Item = SubscriptionChange> + use<'a> {
         let before = Section { key: [DROP, 0], entry_len: GROUP_LEN, groups: &[] };
-        Changes { section: before, later: self.sections.clone() }
+        Changes { section: before, later: self.sections.clone(), left: self.count() }
     }
 }
 
@@ -121,7 +121,10 @@ impl<'a> Subscribe<'a> {
 struct Changes<'a> {
     section: Section<'a>,
     later: Sections<'a>,
+    left: usize,
 }
+
+impl ExactSizeIterator for Changes<'_> {}
 
 impl Iterator for Changes<'_> {
     type Item = SubscriptionChange;
@@ -140,10 +143,16 @@ impl Iterator for Changes<'_> {
                     _ => (SubscriptionChange::Drop(group), rest),
                 };
                 self.section.groups = rest;
+                self.left -= 1;
                 return Some(change);
             }
             self.section = self.later.next()?;
         }
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
     }
 }
 

@@ -6,9 +6,9 @@ use crate::access::Rights;
 use crate::counters::Counters;
 use crate::index::PortIndex;
 use crate::ports::LastSubscribe;
-use crate::subscriptions::{Found, Most, SubscriptionTable, TOGETHER};
+use crate::subscriptions::{Found, Most, SubscriptionTable};
 use canopy_wire::{
-    Comtree, DropReason, Group, Packet, Path, Subscribe, SubscribeAckWriter, SubscribeRefusal,
+    Comtree, DropReason, Packet, Path, Subscribe, SubscribeAckWriter, SubscribeRefusal,
     SubscriptionChange, Time, next_sequence,
 };
 
@@ -42,34 +42,20 @@ impl Subscriber<'_> {
         answer: &mut SubscribeAckWriter<'_>,
     ) -> Refused {
         let mut refused = Refused::default();
-        let mut changes = subscribe.changes();
-        let mut some = [SubscriptionChange::Drop(Group::new(0)); TOGETHER];
-        let mut found = [Found::NOTHING; TOGETHER];
-        loop {
-            let mut count = 0;
-            for ((place, search), change) in some.iter_mut().zip(&mut found).zip(&mut changes) {
-                *place = change;
-                *search = table.search(self.port, self.comtree, change.group());
-                count += 1;
+        counters.subscription_changes += subscribe.count() as u64;
+        table.change_all((self.port, self.comtree), subscribe.changes(), |table, change, found| {
+            if let Err(reason) = self.may(change) {
+                table.remove_found(found);
+                answer.push(change.group(), SubscribeRefusal::NotAllowed);
+                counters.drops[reason as usize] += u64::from(!self.repeats);
+                refused.not_allowed += 1;
+            } else if let Err(reason) = self.change(table, found, change) {
+                answer.push(change.group(), reason);
+                let is_new = reason == SubscribeRefusal::NewGroups;
+                *(if is_new { &mut refused.new_groups } else { &mut refused.by_table }) += 1;
             }
-            table.find_together(&mut found[..count]);
-            counters.subscription_changes += count as u64;
-            for (change, found) in some[..count].iter().zip(&found) {
-                if let Err(reason) = self.may(*change) {
-                    table.remove_found(found);
-                    answer.push(change.group(), SubscribeRefusal::NotAllowed);
-                    counters.drops[reason as usize] += u64::from(!self.repeats);
-                    refused.not_allowed += 1;
-                } else if let Err(reason) = self.change(table, found, *change) {
-                    answer.push(change.group(), reason);
-                    let is_new = reason == SubscribeRefusal::NewGroups;
-                    *(if is_new { &mut refused.new_groups } else { &mut refused.by_table }) += 1;
-                }
-            }
-            if count < TOGETHER {
-                return refused;
-            }
-        }
+        });
+        refused
     }
 
     /// Whether its token grants a change.

@@ -1,16 +1,16 @@
 //! The groups of a table: entries that keep their places, and are found by comtree and number.
 //!
 //! A bucket for each hash names the first of its groups, and each group the next. A search touches
-//! the bucket and the group, mostly, and a group comes and goes without looking for room. Groups whose numbers follow
-//! one another have buckets that do, in one cache line: who walks through areas changes such ones together.
+//! the bucket and the group, mostly, and a group comes and goes without looking for room. Sixteen groups whose numbers
+//! follow one another have buckets in one cache line: who walks through areas changes such ones together.
 
 use super::lists::GroupEntry;
 use crate::index::{NONE, fold_keyed};
-use canopy_wire::{Comtree, Group, Tag};
+use canopy_wire::{Comtree, Group};
 use core::hint::select_unpredictable;
 use core::ops::{Index, IndexMut};
 
-/// Buckets for each group that there is room for: with two, three of four groups have one for themselves.
+/// Buckets for each group, at least: with two, four of five groups are the first of theirs.
 const BUCKETS_A_GROUP: usize = 2;
 
 /// Buckets in a cache line.
@@ -32,22 +32,15 @@ pub(super) struct Groups {
     lines: Vec<Line>,
     /// The first free entry; [`GroupEntry::next`] names the next.
     free: u32,
-    key: [u64; 2],
+    secret: [u64; 2],
 }
 
 impl Groups {
     /// No groups, with room for so many.
-    pub(super) fn new(room: u32, key: &Tag) -> Groups {
-        let (low, high) = key.split_at(8);
-        let half = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    pub(super) fn new(room: u32, secret: [u64; 2]) -> Groups {
         let mut lines = Vec::with_capacity(lines_for(room as usize));
         lines.push(Line::EMPTY);
-        Groups {
-            entries: Vec::with_capacity(room as usize),
-            lines,
-            free: NONE,
-            key: [half(low), half(high)],
-        }
+        Groups { entries: Vec::with_capacity(room as usize), lines, free: NONE, secret }
     }
 
     /// How many there have been at most.
@@ -56,11 +49,11 @@ impl Groups {
     }
 
     /// The hash of a group, by which it is found. Its lowest bits say where in a line, and there those of one line
-    /// differ; which line, and who has which place, nobody can know without the key.
+    /// differ; which line, and who has which place, nobody can aim at without the secret.
     #[inline]
     pub(super) fn hash(&self, comtree: Comtree, group: Group) -> u32 {
         let (line, within) = (group.number() / WIDTH as u32, group.number() % WIDTH as u32);
-        let spread = fold_keyed(u64::from(comtree.0) << 32 | u64::from(line), self.key);
+        let spread = fold_keyed(u64::from(comtree.0) << 32 | u64::from(line), self.secret);
         let turned = (spread >> 32) as u32 % WIDTH as u32;
         spread as u32 & !(WIDTH as u32 - 1) | within ^ turned
     }
@@ -208,6 +201,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     const ROOM: u32 = 300;
+    const SECRET: [u64; 2] = [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344];
 
     proptest! {
         #![proptest_config(ProptestConfig {
@@ -215,13 +209,13 @@ mod tests {
             failure_persistence: None,
             ..ProptestConfig::default()
         })]
-        /// With a key of zeros, buckets have a dozen groups, and otherwise few have more than one.
+        /// With a secret of zeros, buckets have a dozen groups, and otherwise few have more than one.
         #[test]
         fn groups_are_found_where_they_were_put(
-            key in prop_oneof![Just([7; 16]), Just([0; 16])],
+            secret in prop_oneof![Just(SECRET), Just([0; 2])],
             steps in proptest::collection::vec((1u32..3, 0u32..400), 0..1000),
         ) {
-            let mut groups = Groups::new(ROOM, &key);
+            let mut groups = Groups::new(ROOM, secret);
             let mut model = BTreeMap::new();
             for (comtree, group) in steps {
                 let of = (Comtree(comtree), Group::new(group));
@@ -249,7 +243,7 @@ mod tests {
     /// Numbers that follow one another lie in one line, and nobody can fill a line with numbers that are far apart.
     #[test]
     fn neighbours_share_a_line_and_strangers_do_not() {
-        let groups = Groups::new(1, &[7; 16]);
+        let groups = Groups::new(1, SECRET);
         let hash = |group| groups.hash(Comtree(1), Group::new(group));
         let line = |group| hash(group) / WIDTH as u32;
         assert!((0..16).all(|group| line(group) == line(0)));
@@ -260,6 +254,13 @@ mod tests {
         for place in 0..WIDTH as u32 {
             let there = (0..4096).filter(|group| hash(group * 16) % WIDTH as u32 == place).count();
             assert!((200..312).contains(&there), "{there} at {place}");
+        }
+        // Nor do numbers that are equally far apart meet in few lines of a table for as many.
+        for apart in [16, 48, 1 << 10, 1 << 17, (1 << 20) - 16] {
+            let lines = lines_for(1024) as u32;
+            let met: std::collections::BTreeSet<u32> =
+                (0..1024).map(|group| line(group * apart) % lines).collect();
+            assert!(met.len() > lines as usize * 9 / 10, "{apart} apart: {} lines", met.len());
         }
     }
 }

@@ -189,7 +189,8 @@ impl SubscriptionTable {
 
     fn is_unused(&self, group: u32) -> bool {
         let entry = &self.groups[group];
-        entry.first == NONE
+        !entry.is_free()
+            && entry.first == NONE
             && entry.first_sibling == NONE
             && entry.target == NONE
             && entry.level(Of::Asked).0.is_none()

@@ -14,7 +14,7 @@ mod upwards;
 
 use crate::index::{ComtreeIndex, NONE, PortIndex};
 use crate::shares::Shares;
-use canopy_session::KeyedState;
+use canopy_session::{KeyedState, derive};
 use canopy_wire::{Comtree, Group, Level, SubscribeRefusal, Tag, Time, Weight};
 use core::hash::BuildHasher;
 use groups::Groups;
@@ -22,7 +22,7 @@ use hashbrown::HashTable;
 pub(crate) use limits::Most;
 pub use limits::TableLimits;
 use lists::{FEW_MEMBERS, Marks, Of, OfPort, Pair, Subscription, Wanted, Weighed};
-pub(crate) use search::{Found, TOGETHER};
+pub(crate) use search::Found;
 pub(crate) use upwards::GroupIndex;
 use upwards::Upwards;
 
@@ -76,7 +76,7 @@ impl SubscriptionTable {
         let max_subscriptions = limits.max_subscriptions.saturating_add(others);
         SubscriptionTable {
             siblings,
-            groups: Groups::new(max_groups, key),
+            groups: Groups::new(max_groups, groups_secret(key)),
             max_groups,
             subscriptions: Vec::with_capacity(max_subscriptions as usize),
             free_subscription: NONE,
@@ -427,12 +427,14 @@ impl SubscriptionTable {
             return self.note_asked(group);
         }
         let entry = &self.groups[group];
-        // Among many, whoever wants the most now would have to be searched for: that waits until they are
-        // few, or the parent is asked again anyway. Until then some updates come that no member's level
-        // lets through.
-        let have_become_few = entry.members == FEW_MEMBERS;
-        let wanted_the_most = entry.level(Of::Members) == Wanted(Some(level));
-        if have_become_few || wanted_the_most && entry.members < FEW_MEMBERS {
+        // Among many, whoever wants the most now would have to be searched for: that is done now and then
+        // only, and once they are few. Until then some updates come that no member's level lets through.
+        let is_to_be_found = match entry.members {
+            0..FEW_MEMBERS => entry.level(Of::Members) == Wanted(Some(level)),
+            FEW_MEMBERS => true,
+            many => self.weights_changed.is_multiple_of(many / FEW_MEMBERS),
+        };
+        if is_to_be_found {
             let wanted = self.highest(group);
             self.set_wanted(group, wanted);
         }
@@ -511,6 +513,13 @@ impl SubscriptionTable {
         }
         &mut self.weighed[group]
     }
+}
+
+/// The secret of the hashes of groups. It is no other table's: they are made for speed, and could give it away.
+fn groups_secret(key: &Tag) -> [u64; 2] {
+    let secret = derive(key, b"canopy groups");
+    let half = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    [half(&secret[..8]), half(&secret[8..16])]
 }
 
 fn deciseconds(time: Time) -> u32 {

@@ -1,14 +1,17 @@
 //! Subscriptions that are looked up many at a time. A search in a large table waits for memory four times, one after
-//! the other: for the bucket, the group, its first member and the next. Searches that do not depend on each other
+//! the other: for the bucket, the group, its first member and the next. So searches that do not depend on each other
 //! wait together.
 
 use super::SubscriptionTable;
 use crate::index::{NONE, PortIndex};
-use canopy_wire::{Comtree, Group};
+use canopy_wire::{Comtree, Group, SubscriptionChange};
 use core::hint::select_unpredictable;
 
-/// What is looked up together.
-pub(crate) const TOGETHER: usize = 32;
+/// How many searches go together.
+const TOGETHER: usize = 32;
+
+/// So many alone are faster one by one.
+const FEW: usize = 4;
 
 /// Groups of a bucket, and members of a group, that are looked at when searches go together.
 const FEW_STEPS: u32 = 2;
@@ -28,7 +31,7 @@ pub(crate) struct Found {
 
 impl Found {
     /// Nothing was looked up.
-    pub(crate) const NOTHING: Found = Found {
+    const NOTHING: Found = Found {
         port: NONE,
         comtree: Comtree(0),
         group: Group::new(0),
@@ -40,16 +43,47 @@ impl Found {
 
 impl SubscriptionTable {
     /// Begins a search.
-    pub(crate) fn search(&self, port: PortIndex, comtree: Comtree, group: Group) -> Found {
+    fn search(&self, port: PortIndex, comtree: Comtree, group: Group) -> Found {
         let hash = self.groups.hash(comtree, group);
         Found { port, comtree, group, hash, place: self.groups.first(hash), subscription: NONE }
     }
 
-    /// Goes on with searches of one port, none of which waits for another: no step depends on what was found. Whoever is
-    /// behind others in its bucket, or among the members, is looked for again when its change is made.
-    ///
-    /// The port is no sibling's. Until then, only changes of that port may be made.
-    pub(crate) fn find_together(&self, searches: &mut [Found]) {
+    /// Makes changes of a port that is no sibling's, in their order: `make` is told what was found for each, and changes
+    /// nothing of other ports.
+    pub(crate) fn change_all(
+        &mut self,
+        (port, comtree): (PortIndex, Comtree),
+        changes: impl ExactSizeIterator<Item = SubscriptionChange>,
+        mut make: impl FnMut(&mut SubscriptionTable, SubscriptionChange, &Found),
+    ) {
+        debug_assert!(port >= self.siblings, "a sibling's subscriptions are in another list");
+        if changes.len() <= FEW {
+            for change in changes {
+                let found = self.find_alone(port, comtree, change.group());
+                make(self, change, &found);
+            }
+            return;
+        }
+        let mut changes = changes;
+        let mut some = [SubscriptionChange::Drop(Group::new(0)); TOGETHER];
+        let mut found = [Found::NOTHING; TOGETHER];
+        while changes.len() > 0 {
+            let count = changes.len().min(TOGETHER);
+            for ((place, search), change) in some.iter_mut().zip(&mut found).zip(&mut changes) {
+                *place = change;
+                *search = self.search(port, comtree, change.group());
+            }
+            self.find_together(&mut found[..count]);
+            for (change, found) in some[..count].iter().zip(&found) {
+                make(self, *change, found);
+            }
+        }
+    }
+
+    /// Goes on with searches of one port, none of which waits for another: no branch depends on what is found, so
+    /// none is guessed wrong. Whoever is behind others in its bucket, or among the members, is looked for again
+    /// when its change is made.
+    fn find_together(&self, searches: &mut [Found]) {
         for _ in 0..FEW_STEPS {
             for Found { comtree, group, place, .. } in &mut *searches {
                 *place = self.groups.step(*place, *comtree, *group);
@@ -101,7 +135,6 @@ impl SubscriptionTable {
         if likely_one.is_some_and(|there| there.port == port && there.group == place) {
             return (Some(place), Some(likely));
         }
-        let is_absent = subscription == NONE;
-        (Some(place), if is_absent { None } else { self.find_pair(port, place) })
+        (Some(place), if subscription == NONE { None } else { self.find_pair(port, place) })
     }
 }

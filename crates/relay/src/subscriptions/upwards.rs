@@ -150,19 +150,14 @@ impl SubscriptionTable {
             // It is looked at later anyway.
             return;
         }
-        if self.wanted_upwards(group) != self.asked_for(group) {
+        if self.wanted_upwards(group) != self.groups[group].level(Of::Asked) {
             self.list_to_ask(group);
         }
     }
 
-    /// Up to which level the parent was asked for a group's updates, if at all.
-    fn asked_for(&self, group: GroupIndex) -> Wanted {
-        self.groups[group].level(Of::Asked)
-    }
-
     /// Notes what the parent is asked from now on; returns what it was asked before.
     fn set_asked(&mut self, group: GroupIndex, asked: Wanted) -> Wanted {
-        let before = self.asked_for(group);
+        let before = self.groups[group].level(Of::Asked);
         self.groups[group].set_level(Of::Asked, asked);
         before
     }
@@ -194,7 +189,8 @@ impl SubscriptionTable {
     /// What the parent was asked for of a comtree: the groups, and up to which level.
     pub(crate) fn all_asked(&self, comtree: Comtree) -> BTreeMap<Group, Level> {
         let places = self.groups.places().filter(|place| self.groups[*place].comtree == comtree);
-        let asked = |place| Some((self.groups[place].group, self.asked_for(place).0?));
+        let asked =
+            |place| Some((self.groups[place].group, self.groups[place].level(Of::Asked).0?));
         places.filter_map(asked).collect()
     }
 
@@ -232,7 +228,7 @@ impl SubscriptionTable {
     /// The change that the parent was asked last.
     pub(crate) fn change_asked(&self, group: GroupIndex) -> SubscriptionChange {
         let number = self.groups[group].group;
-        match self.asked_for(group).0 {
+        match self.groups[group].level(Of::Asked).0 {
             Some(level) => SubscriptionChange::add(number, level, self.weighed(group).asked),
             None => SubscriptionChange::Drop(number),
         }
@@ -244,7 +240,7 @@ impl SubscriptionTable {
         let entry = &mut self.groups[group];
         entry.marks.set(Marks::ASKING, false);
         let (comtree, number) = (entry.comtree, entry.group);
-        let asked = self.asked_for(group);
+        let asked = self.groups[group].level(Of::Asked);
         if asked.0.is_some() && refused(number) {
             self.set_asked(group, Wanted::default());
             self.count_asked(comtree, asked, Wanted::default());
