@@ -10,7 +10,7 @@ use core::hint::select_unpredictable;
 /// How many searches go together.
 const TOGETHER: usize = 32;
 
-/// So many alone are faster one by one.
+/// Up to this many are faster one by one.
 const FEW: usize = 4;
 
 /// Groups of a bucket, and members of a group, that are looked at when searches go together.
