@@ -25,8 +25,8 @@ pub(crate) fn fold(word: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// The same with two secret numbers, for tables whose keys come from the wire: who does not know the secret cannot
-/// choose keys that collide.
+/// The same with two secret numbers, for tables whose keys come from the wire: whoever does not know them cannot
+/// aim at keys that collide.
 pub(crate) fn fold_keyed(word: u64, [added, factor]: [u64; 2]) -> u64 {
     let product = u128::from(word ^ added) * u128::from(factor | 1);
     product as u64 ^ (product >> 64) as u64

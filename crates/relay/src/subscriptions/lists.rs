@@ -36,7 +36,7 @@ pub(super) struct GroupEntry {
     pub(super) target: u32,
     /// How many members the first list has; [`NONE`] where the place is nobody's.
     pub(super) members: u32,
-    /// They hold where the group has the mark of theirs.
+    /// By [`Of`]: each holds where the group has its mark.
     levels: [Level; 3],
     pub(super) marks: Marks,
 }
