@@ -15,8 +15,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Runs a crowd on a relay without budgets and on one whose participants each have a part of what they
-/// would be sent, in alternated rounds, and compares the processor time per delivery of the whole process.
+/// Runs a crowd on a relay without budgets, on one whose participants each have a part of what they
+/// would be sent, and on one without budgets whose participants ask for that part only, in alternated
+/// rounds, and compares the processor time per delivery of the whole process.
 /// 'places': everyone publishes to a group of its own, and weighs the others by its distance. 'cell':
 /// all are in one group. Each participant publishes 20 updates a second. Rounds with more than 5 %
 /// steal are discarded and counted.
@@ -66,10 +67,14 @@ struct Row {
     rounds_discarded: u32,
     cpu_us_per_delivery: f64,
     unlimited_cpu_us_per_delivery: f64,
+    /// The same where nobody has a budget, and everyone asks for that part only: as much comes in and goes out,
+    /// and nothing is chosen.
+    asked_cpu_us_per_delivery: f64,
     /// The ratio of the costs: the median over rounds, and the least and the greatest.
     ratio: f64,
     ratio_min: f64,
     ratio_max: f64,
+    ratio_to_asked: f64,
     /// Deliveries with budgets, as a part of those without.
     delivered: f64,
 }
@@ -85,9 +90,11 @@ impl BudgetBench {
         let processors = Processors::take()?;
         let mut rows = Vec::new();
         for keys in &self.keys {
-            for (name, interests) in
-                [("places", Interests::OwnGroups), ("cell", Interests::OneGroup)]
-            {
+            let part = (100 / u32::from(self.budget)).max(1);
+            for (name, interests) in [
+                ("places", [Interests::OwnGroups, Interests::SomeGroups(part)]),
+                ("cell", [Interests::OneGroup, Interests::Cells(part)]),
+            ] {
                 print_note(format_args!("{name}, downlink {}", flag_value(*keys)));
                 let row = self.measure(name, interests, *keys, &processors)?;
                 if self.json {
@@ -105,7 +112,7 @@ impl BudgetBench {
     fn measure(
         &self,
         name: &'static str,
-        interests: Interests,
+        [all, some]: [Interests; 2],
         keys: Keys,
         processors: &Processors,
     ) -> anyhow::Result<Row> {
@@ -119,7 +126,7 @@ impl BudgetBench {
         };
         let updates = u64::from(self.n - 1) * 20;
         let bits = 8 * updates * (u64::from(self.bytes) + OVERHEAD) * u64::from(self.budget) / 100;
-        let start = |bits: u64| {
+        let start = |bits: u64, interests: Interests| {
             let (tick, bits) = (self.tick_ms.to_string(), bits.to_string());
             let (pin, keys) = (processors.relay_on[0].to_string(), flag_value(keys));
             let mut flags = vec!["--mode", "periodic", "--tick-ms", &tick, "--pin", &pin];
@@ -130,50 +137,53 @@ impl BudgetBench {
             let load = Load::join_with(interests, (Side::Relay, &case), from, &[server.address])?;
             anyhow::Ok((server, load))
         };
-        let mut both = [start(0)?, start(bits)?];
-        let (mut pairs, mut discarded) = (Vec::new(), 0);
-        while pairs.len() < self.rounds as usize && discarded < 2 * self.rounds {
+        let mut relays = [start(0, all)?, start(bits, all)?, start(0, some)?];
+        let (mut rounds, mut discarded) = (Vec::new(), 0);
+        while rounds.len() < self.rounds as usize && discarded < 2 * self.rounds {
             let before = Steal::read();
             let mut measured = Vec::new();
-            for number in 0..both.len() {
-                both.iter_mut().try_for_each(|(_, load)| load.keep_alive())?;
-                let (server, load) = &mut both[number];
+            for number in 0..relays.len() {
+                relays.iter_mut().try_for_each(|(_, load)| load.keep_alive())?;
+                let (server, load) = &mut relays[number];
                 let time = Duration::from_secs_f64(self.seconds);
                 measured.push(load.run(&[server.process()], time)?);
             }
-            match <[Measured; 2]>::try_from(measured) {
-                Ok(pair) if !before.disturbed() => pairs.push(pair),
+            match <[Measured; 3]>::try_from(measured) {
+                Ok(round) if !before.disturbed() => rounds.push(round),
                 _ => discarded += 1,
             }
         }
-        if pairs.is_empty() {
+        if rounds.is_empty() {
             bail!("all {discarded} rounds had more than 5 % steal; try again on a quieter machine");
         }
-        Ok(self.summarise((name, keys), &pairs, discarded))
+        Ok(self.summarise((name, keys), &rounds, discarded))
     }
 
     fn summarise(
         &self,
         (weights, keys): (&'static str, Keys),
-        pairs: &[[Measured; 2]],
+        all_rounds: &[[Measured; 3]],
         rounds_discarded: u32,
     ) -> Row {
-        let of = |value: fn(&[Measured; 2]) -> f64| pairs.iter().map(value).collect::<Vec<_>>();
-        let ratios = of(|[unlimited, limited]| limited.cost() / unlimited.cost());
+        let of =
+            |value: fn(&[Measured; 3]) -> f64| all_rounds.iter().map(value).collect::<Vec<_>>();
+        let ratios = of(|[unlimited, limited, _]| limited.cost() / unlimited.cost());
         Row {
             weights,
             keys,
             n: self.n,
             bytes: self.bytes,
             budget_percent: self.budget,
-            rounds: pairs.len(),
+            rounds: all_rounds.len(),
             rounds_discarded,
-            cpu_us_per_delivery: median(&of(|pair| pair[1].cost())),
-            unlimited_cpu_us_per_delivery: median(&of(|pair| pair[0].cost())),
+            cpu_us_per_delivery: median(&of(|[_, limited, _]| limited.cost())),
+            unlimited_cpu_us_per_delivery: median(&of(|[unlimited, ..]| unlimited.cost())),
+            asked_cpu_us_per_delivery: median(&of(|[.., asked]| asked.cost())),
             ratio: median(&ratios),
             ratio_min: ratios.iter().copied().fold(f64::INFINITY, f64::min),
             ratio_max: ratios.iter().copied().fold(0.0, f64::max),
-            delivered: median(&of(|[unlimited, limited]| {
+            ratio_to_asked: median(&of(|[_, limited, asked]| limited.cost() / asked.cost())),
+            delivered: median(&of(|[unlimited, limited, _]| {
                 limited.deliveries as f64 / unlimited.deliveries.max(1) as f64
             })),
         }
@@ -182,15 +192,17 @@ impl BudgetBench {
 
 /// The rows below their headings.
 fn table(rows: &[Row]) -> String {
-    let columns: [Column<Row>; 8] = [
+    let columns: [Column<Row>; 10] = [
         ("weights", |row| row.weights.to_owned()),
         ("keys", |row| flag_value(row.keys)),
         ("budget %", |row| row.budget_percent.to_string()),
         ("delivered", |row| format!("{:.3}", row.delivered)),
         ("ns/del", |row| format!("{:.0}", 1e3 * row.cpu_us_per_delivery)),
         ("without", |row| format!("{:.0}", 1e3 * row.unlimited_cpu_us_per_delivery)),
+        ("asked", |row| format!("{:.0}", 1e3 * row.asked_cpu_us_per_delivery)),
         ("ratio", |row| format!("{:.2}", row.ratio)),
         ("range", |row| format!("{:.2}–{:.2}", row.ratio_min, row.ratio_max)),
+        ("to asked", |row| format!("{:.2}", row.ratio_to_asked)),
     ];
     table::table(rows, &columns)
 }

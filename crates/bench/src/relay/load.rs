@@ -39,9 +39,13 @@ pub(crate) enum Side {
 pub(crate) enum Interests {
     /// All to one group, which has the same weight for everyone: they are in one cell.
     OneGroup,
+    /// The same in so many cells, and nobody hears of the others.
+    Cells(u32),
     /// Each to a group of its own, and everyone to all groups, with weights of its own: each stands at
     /// another place.
     OwnGroups,
+    /// The same, but everyone only to one of so many groups.
+    SomeGroups(u32),
 }
 
 impl Interests {
@@ -49,16 +53,25 @@ impl Interests {
     fn group_of(self, member: usize) -> u32 {
         match self {
             Interests::OneGroup => GROUP,
-            Interests::OwnGroups => GROUP + member as u32,
+            Interests::Cells(cells) => GROUP + member as u32 % cells,
+            Interests::OwnGroups | Interests::SomeGroups(_) => GROUP + member as u32,
         }
     }
 
     /// A member's session, one of so many.
     fn session(self, number: usize, members: usize, listens: bool) -> Session {
-        let groups = (self == Interests::OneGroup && listens).then_some(GROUP);
-        let mut session = session(number, groups.into_iter());
-        if self == Interests::OwnGroups && listens {
-            for other in (0..members).filter(|other| *other != number) {
+        let one_of = match self {
+            Interests::OwnGroups => 1,
+            Interests::SomeGroups(groups) => groups as usize,
+            Interests::OneGroup | Interests::Cells(_) => {
+                let group = listens.then(|| self.group_of(number));
+                return session(number, group.into_iter());
+            }
+        };
+        let mut session = session(number, core::iter::empty());
+        if listens {
+            let is_heard = |other: &usize| *other != number && (other + number).is_multiple_of(one_of);
+            for other in (0..members).filter(is_heard) {
                 // As if they stood in a line, 10 m from each other.
                 let distance = 10.0 * (other as f32 - number as f32).abs();
                 let weight = Weight::nearest(1.0 / distance.powi(2));

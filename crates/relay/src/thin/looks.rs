@@ -7,7 +7,8 @@ use canopy_wire::Time;
 use core::time::Duration;
 
 /// The time between two looks for participants: eight are a little longer than the window, so that a look
-/// that was late and the eighth after it are not in one.
+/// that was late and the eighth after it are not in one. With long ticks it is twice that: updates come in with
+/// the tick, and each look is a send.
 const PARTICIPANTS_EVERY: Duration = Duration::from_micros(12_800);
 /// The window of a neighbour relay and of links, where looks are at parts of a tick: eight of them are
 /// 100 ms exactly, and none may be lost because one was late.
@@ -37,14 +38,23 @@ impl Looks {
             Mode::Immediate => PARTICIPANTS_EVERY,
             Mode::Periodic { tick } => part_of(tick, READ_EVERY),
         };
+        let participants_every = match mode {
+            Mode::Periodic { tick } if tick >= 2 * PARTICIPANTS_EVERY => 2 * PARTICIPANTS_EVERY,
+            _ => PARTICIPANTS_EVERY,
+        };
         let grid = |every| Grid { every, next: Time::ZERO, is_wanted: false, is_due: false };
-        let grids = [grid(PARTICIPANTS_EVERY), grid(relays_every)];
+        let grids = [grid(participants_every), grid(relays_every)];
         Looks { grids, is_periodic: mode != Mode::Immediate }
     }
 
     /// The window within which receivers of a class are sent no more than their budget.
     pub(super) fn window(&self, class: PeerClass) -> Duration {
         if self.is_by_tick(class) { WINDOW_OF_RELAYS } else { WINDOW }
+    }
+
+    /// The time between two looks for receivers of a class.
+    pub(super) fn every(&self, class: PeerClass) -> Duration {
+        self.grids[usize::from(class != PeerClass::Participant)].every
     }
 
     fn is_by_tick(&self, class: PeerClass) -> bool {

@@ -80,8 +80,9 @@ impl Thinning {
         pending: &mut Pending,
         numbers: &mut Vec<u32>,
     ) -> Serving {
-        let (at_once, down) = (self.at_once, self.down_of(row));
+        let down = self.down_of(row);
         let entry = self.rows.get_mut(row);
+        let at_once = self.at_once.max(self.looks.every(entry.key.shape.class));
         let window = self.looks.window(entry.key.shape.class);
         entry.allowance.advance(now, at_once, spare(down), window);
         let before = entry.row.pairs();

@@ -152,12 +152,12 @@ impl Found {
         }
     }
 
-    /// The aims are 1.5 updates, a tick, 2.2 s, 0.99, 97 % and a datagram. What is looser here is what is
-    /// measured today, of all rows the worst: at a half of the demand and 16 updates a second, four ticks of
-    /// five bring some, and who should get nearly all of them cannot make up for one that it misses.
+    /// The aims are 1.5 updates, a tick, 2.2 s, 0.99, 97 % and a datagram. One row of 48 has 2 updates: at a half of
+    /// the demand and 16 updates a second, four ticks of five bring all 40, and who should get each of its updates
+    /// cannot make up for one that it misses.
     fn check(&self) {
-        assert!(self.off <= 19.0, "{self:?}");
-        assert!(self.late <= 0.35, "{self:?}");
+        assert!(self.off <= 2.0, "{self:?}");
+        assert!(self.late <= 0.06, "{self:?}");
         assert!(self.gap <= 2.2, "{self:?}");
         assert!(self.jfi >= 0.99, "{self:?}");
         assert!(self.utilisation >= 0.97, "{self:?}");

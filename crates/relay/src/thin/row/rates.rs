@@ -1,0 +1,134 @@
+//! The rates of a row's flows: weighted max-min fairness with demands (Meru §4.3).
+
+use super::super::allowance::Down;
+use super::{Fairness, Pair, Row, millis};
+use canopy_wire::Time;
+
+/// What a flow sends is averaged over this time, seconds.
+const SMOOTH: f32 = 2.0;
+/// What of the budget is not used is averaged over this time, seconds.
+const SMOOTH_UNUSED: f32 = 0.5;
+/// So much of what is due is to wait, seconds of the budget: a little, or a part of it would not be used.
+const BACKLOG: f32 = 0.005;
+/// What waits beside that is to go within this time, seconds.
+const DRAIN: f32 = 0.5;
+/// How much more or less than the budget is shared out, at most.
+const LEAST_EXCESS: f32 = -0.3;
+const MOST_EXCESS: f32 = 0.1;
+/// A flow is free whose share is so many times what it sends.
+const FREE_ABOVE: f32 = 1.25;
+/// How many steps the search for the water level may take; a few are enough nearly always.
+const MOST_STEPS: usize = 40;
+/// How exact the water level is to be.
+const EXACT: f32 = 1e-4;
+
+impl Row {
+    /// Works out the rates.
+    pub(super) fn solve(&mut self, now: Time, (down, fairness): (Down, Fairness)) {
+        let passed = now.since(core::mem::replace(&mut self.solved, now)).as_secs_f32().min(1.0);
+        self.measure(now, passed);
+        // What is left of the budget by what comes first, in seconds a second: 1 is all of the budget. Costs are
+        // those that updates are thought to have, so what they really cost beside that makes the budget smaller.
+        let mut left = (1.0 + self.excess) / (1.0 + self.dearness) - self.urgent_share;
+        let floor = 1.0 / fairness.floor.as_secs_f32();
+        let most_level = self.pairs.iter().map(|pair| pair.level).max().unwrap_or(0);
+        let levels = if fairness.levels_first { most_level } else { 0 };
+        for level in 0..=levels {
+            let is_in = |pair: &Pair| !fairness.levels_first || pair.level == level;
+            left -= self.share_out(left.max(0.0), floor, down, is_in);
+        }
+    }
+
+    /// Takes note of what the flows sent, what urgent updates took, and what was due and did not go.
+    fn measure(&mut self, now: Time, passed: f32) {
+        let share = (passed / SMOOTH).min(1.0);
+        let urgent = core::mem::take(&mut self.urgent_cost) as f32 / 1e9 / passed;
+        self.urgent_share += (urgent - self.urgent_share) * share;
+        let unused = core::mem::take(&mut self.lost) / passed;
+        self.unused += (unused - self.unused) * (passed / SMOOTH_UNUSED).min(1.0);
+        // Where more is due than the budget holds, less is shared out until that has gone; what is not used is
+        // shared out beside. The bounds keep a pause in which nobody sends, and a crowd that comes into sight,
+        // from changing rates by far more than lasts.
+        let drained = (BACKLOG - self.backlog) / DRAIN;
+        self.excess = (drained + self.unused).clamp(LEAST_EXCESS, MOST_EXCESS);
+        let at = millis(now);
+        for pair in &mut self.pairs {
+            let age = at.wrapping_sub(pair.since) as f32 / 1e3;
+            let rate = f32::from(core::mem::take(&mut pair.came)) / passed;
+            // A new flow has no past to smooth with: its demand is the plain mean since it came.
+            let share = share.max((passed / age.max(passed)).min(1.0));
+            pair.demand += (rate - pair.demand) * share;
+        }
+    }
+
+    /// Shares out a part of the budget among some flows: each gets its weight times the water level, at least
+    /// the floor and at most what it sends. Returns what they take. A flow that gets a little more than it sends is
+    /// not free: it saves up credit for when it gets a little less, as the level is never quite still.
+    fn share_out(
+        &mut self,
+        left: f32,
+        floor: f32,
+        down: Down,
+        is_in: impl Fn(&Pair) -> bool,
+    ) -> f32 {
+        let cost = |pair: &Pair| down.cost(pair.len.into(), 1) as f32 / 1e9;
+        // A budget of bits is shared in bytes, and a rate is in updates: long updates come less often.
+        let had = |pair: &Pair| if down.bits > 0 { f32::from(pair.len) } else { 1.0 };
+        let all = || self.pairs.iter().filter(|pair| is_in(pair));
+        // What they take at a water level, and how fast that grows with it. It grows with the flows that are
+        // between the floor and what they send; the others take the same a little higher.
+        let taken_at = |level: f32| {
+            all().fold((0.0, 0.0), |(taken, slope), pair| {
+                let (cost, weight) = (cost(pair), pair.weight / had(pair));
+                let (share, demand) = (level * weight, pair.demand);
+                let is_between = share >= floor && share < demand;
+                let more = if is_between { weight * cost } else { 0.0 };
+                (taken + demand.min(share.max(floor)) * cost, slope + more)
+            })
+        };
+        let wanted: f32 = all().map(|pair| pair.demand * cost(pair)).sum();
+        let level = if wanted > left {
+            find_water_level(self.water_level, left, taken_at)
+        } else {
+            f32::INFINITY
+        };
+        self.water_level = if level.is_finite() { level } else { self.water_level };
+        let mut taken = 0.0;
+        for pair in self.pairs.iter_mut().filter(|pair| is_in(pair)) {
+            let share = (level * pair.weight / had(pair)).max(floor);
+            pair.rate = if share >= FREE_ABOVE * pair.demand { f32::INFINITY } else { share };
+            taken += share.min(pair.demand) * cost(pair);
+        }
+        taken
+    }
+}
+
+/// The water level at which `left` is taken, looked for from the one of last time on: Newton's method, kept within
+/// what is known to be too low and too high.
+fn find_water_level(guess: f32, left: f32, taken_at: impl Fn(f32) -> (f32, f32)) -> f32 {
+    let (mut low, mut high) = (0.0, f32::INFINITY);
+    let mut level = if guess > 0.0 { guess } else { 1.0 };
+    for _ in 0..MOST_STEPS {
+        let (taken, slope) = taken_at(level);
+        if (taken - left).abs() <= left * EXACT {
+            break;
+        }
+        *(if taken < left { &mut low } else { &mut high }) = level;
+        // What is taken grows with the level in straight pieces, so Newton's method is exact within a piece. Where
+        // it leaves the bounds, or no flow grows, the search goes on by factors, for levels span decades.
+        let newton = level + (left - taken) / slope;
+        level = if newton > low && newton < high {
+            newton
+        } else if high.is_infinite() {
+            level * 16.0
+        } else if low > 0.0 {
+            (low * high).sqrt()
+        } else {
+            level / 16.0
+        };
+        if level < f32::MIN_POSITIVE || high / low < 1.0 + EXACT {
+            break;
+        }
+    }
+    level
+}

@@ -1,0 +1,233 @@
+//! What a row sends of a crowd, beside the slow and obvious way, and how it treats single updates.
+
+use super::super::allowance::WINDOW;
+use super::*;
+
+const LEN: u16 = 100;
+const TICK: Duration = Duration::from_millis(50);
+
+/// One of the flows of a test.
+#[derive(Clone, Copy, Debug)]
+struct Sends {
+    weight: f32,
+    /// Updates a second.
+    hz: f64,
+    /// When the first comes, as a part of the time between two.
+    phase: f64,
+}
+
+/// The slow and obvious way: rates of weighted max-min fairness with demands and a floor, updates a second.
+fn fair(flows: &[Sends], floor: f64, most: f64) -> Vec<f64> {
+    let rates = |level: f64| -> Vec<f64> {
+        let rate = |flow: &Sends| flow.hz.min(floor.max(level * f64::from(flow.weight)));
+        flows.iter().map(rate).collect()
+    };
+    let (mut low, mut high) = (0.0, 1e9);
+    for _ in 0..200 {
+        let level = (low + high) / 2.0;
+        let fits = rates(level).iter().sum::<f64>() <= most;
+        *(if fits { &mut low } else { &mut high }) = level;
+    }
+    rates(low)
+}
+
+/// What a row sends of some flows in some seconds: for each flow, when. `jitter` moves updates by a
+/// part of the time between two.
+fn sent(flows: &[Sends], down: Down, seconds: f64, every: Duration) -> Vec<Vec<f64>> {
+    let (mut row, mut allowance) = (Row::default(), Allowance::default());
+    let mut arrivals: Vec<(u64, usize)> = Vec::new();
+    for (number, flow) in flows.iter().enumerate() {
+        let count = (seconds * flow.hz) as u64;
+        let at = |update: u64| ((update as f64 + flow.phase) / flow.hz * 1e9) as u64;
+        arrivals.extend((0..count).map(|update| (at(update), number)));
+    }
+    arrivals.sort_unstable();
+    let mut times = vec![Vec::new(); flows.len()];
+    let (mut next, mut chosen) = (0, Vec::new());
+    let ticks = (seconds / every.as_secs_f64()) as u32;
+    for tick in 1..=ticks {
+        let now = Time::from_nanos((every * tick).as_nanos() as u64);
+        while let Some((at, flow)) = arrivals.get(next).filter(|one| one.0 <= now.as_nanos()) {
+            let (weight, update) = (flows[*flow].weight, next as u64);
+            let order = update + 1;
+            let news = News {
+                flow: *flow as u32,
+                weight,
+                level: 0,
+                len: LEN,
+                update,
+                order,
+                series: order as u16,
+            };
+            row.note(Time::from_nanos(*at), &news, true);
+            next += 1;
+        }
+        allowance.advance(now, every, spare(down), WINDOW);
+        chosen.clear();
+        row.serve(now, (down, Fairness::default()), &mut allowance, &mut chosen);
+        for update in &chosen {
+            times[arrivals[*update as usize].1].push(now.as_nanos() as f64 / 1e9);
+        }
+    }
+    times
+}
+
+/// The greatest difference of what came of a flow in ten seconds, after the first five.
+fn worst(flows: &[Sends], down: Down, every: Duration) -> (f64, f64) {
+    let times = sent(flows, down, 25.0, every);
+    let most = down.bits as f64 / (8.0 * f64::from(LEN));
+    let fair = fair(flows, 0.5, most);
+    let (mut worst, mut gap) = (0.0_f64, 0.0_f64);
+    for ((times, fair), flow) in times.iter().zip(&fair).zip(flows) {
+        for start in 5..=15 {
+            let start = f64::from(start);
+            let count = times.iter().filter(|at| (start..start + 10.0).contains(*at)).count();
+            let off = (count as f64 - 10.0 * fair).abs();
+            worst = worst.max(off);
+        }
+        let gaps = times.windows(2).filter(|two| two[0] > 5.0).map(|two| two[1] - two[0]);
+        gap = gap.max(gaps.map(|gap| gap - 1.1 / fair - 1.0 / flow.hz).fold(0.0, f64::max));
+    }
+    (worst, gap)
+}
+
+fn crowd(count: usize, hz: f64) -> Vec<Sends> {
+    let weight = |number: usize| 1.0 / (1.0 + number as f32).powi(2);
+    (0..count).map(|number| Sends { weight: weight(number), hz, phase: 0.5 }).collect()
+}
+
+#[test]
+fn what_was_overtaken_on_its_way_does_not_take_the_place_of_newer_state() {
+    let mut row = Row::default();
+    let mut order = 0;
+    let mut note = |millis: u64, series: u16| {
+        order += 1;
+        let (flow, weight, update) = (1, 1.0, LogNumber::from(series));
+        let news = News { flow, weight, level: 0, len: LEN, update, order, series };
+        row.note(Time::from_millis(millis), &news, true)
+    };
+    assert_eq!(note(100, 3), Noted::Waits);
+    assert_eq!(note(110, u16::MAX), Noted::Overtaken, "numbers wrap");
+    assert_eq!(note(110, 4), Noted::Waits, "a free flow's last two wait");
+    assert_eq!(note(359, 3), Noted::Overtaken);
+    assert_eq!(note(360, 3), Noted::Replaces(3), "by then it is a publisher that began anew");
+    assert_eq!(note(361, 40_000), Noted::Replaces(4), "and so is this");
+}
+
+/// A row at work: one flow of so many updates a second, of which a budget holds so many.
+struct OneFlow {
+    row: Row,
+    allowance: Allowance,
+    down: Down,
+    updates: u64,
+}
+
+impl OneFlow {
+    fn new(hz: u64) -> OneFlow {
+        let down = Down { bits: 0, updates: hz };
+        OneFlow { row: Row::default(), allowance: Allowance::default(), down, updates: 0 }
+    }
+
+    /// Something came at this time.
+    fn note(&mut self, millis: u64) -> Noted {
+        self.updates += 1;
+        let (update, order, series) = (self.updates, self.updates, self.updates as u16);
+        let news = News { flow: 1, weight: 1.0, level: 0, len: LEN, update, order, series };
+        self.row.note(Time::from_millis(millis), &news, true)
+    }
+
+    /// What goes at this time.
+    fn serve(&mut self, millis: u64) -> Vec<LogNumber> {
+        let (now, mut chosen) = (Time::from_millis(millis), Vec::new());
+        self.allowance.advance(now, TICK, spare(self.down), WINDOW);
+        let how = (self.down, Fairness::default());
+        self.row.serve(now, how, &mut self.allowance, &mut chosen);
+        chosen
+    }
+}
+
+#[test]
+fn what_comes_between_two_looks_of_a_flow_that_gets_all_of_it_goes_whole_up_to_two() {
+    let mut one = OneFlow::new(1000);
+    for look in 0..40 {
+        let now = 50 * look;
+        assert_eq!(one.note(now + 1), Noted::Waits);
+        assert_eq!(one.note(now + 2), Noted::Waits);
+        let newest = one.updates;
+        assert_eq!(one.row.count_waiting(), 2);
+        assert_eq!(one.serve(now + 50), [newest - 1, newest], "in their order");
+        assert_eq!(one.row.count_waiting(), 0);
+    }
+    assert_eq!(one.note(2001), Noted::Waits);
+    assert_eq!(one.note(2002), Noted::Waits);
+    assert_eq!(one.note(2003), Noted::Replaces(81), "the oldest of three");
+    let mut left_out = Vec::new();
+    one.row.retain(|_| false, |update| left_out.push(update));
+    assert_eq!((left_out.as_slice(), one.row.count_waiting()), ([82, 83].as_slice(), 0));
+}
+
+/// It gets four of the twenty updates that it sends.
+#[test]
+fn of_a_flow_that_gets_a_part_the_newest_waits_alone() {
+    let mut one = OneFlow::new(4);
+    let mut sent = 0;
+    for look in 0..400 {
+        one.note(50 * look + 1);
+        let waiting = one.row.count_waiting();
+        let chosen = one.serve(50 * look + 50);
+        if look >= 200 {
+            assert_eq!(waiting, 1, "look {look}");
+            assert!(chosen.iter().all(|update| *update == one.updates), "{chosen:?}");
+            sent += chosen.len();
+        }
+    }
+    assert!((38..=42).contains(&sent), "{sent} in ten seconds");
+}
+
+/// What updates cost was learned from short ones. A long one that is then thought to be more than can be
+/// saved up goes all the same.
+#[test]
+fn what_is_thought_to_be_too_dear_goes_once_a_datagram_is_saved_up() {
+    let down = Down { bits: 16_000, updates: 0 };
+    let (mut row, mut allowance) = (Row::default(), Allowance::default());
+    row.learn_cost(1, 4);
+    (0..99).for_each(|_| row.learn_cost(1, 4));
+    let now = Time::from_millis(10_000);
+    let news = News { flow: 1, weight: 1.0, level: 0, len: 1_000, update: 7, order: 1, series: 1 };
+    row.note(now, &news, true);
+    allowance.advance(now, TICK, spare(down), WINDOW);
+    let mut chosen = Vec::new();
+    row.serve(now, (down, Fairness::default()), &mut allowance, &mut chosen);
+    assert_eq!(chosen, [7]);
+}
+
+#[test]
+fn what_urgent_updates_take_is_not_shared_out() {
+    let down = Down { bits: 16_000, updates: 0 };
+    let (mut row, mut allowance) = (Row::default(), Allowance::default());
+    let mut chosen = Vec::new();
+    // One of each a tick: the urgent one is what the budget bears in all.
+    for number in 1..=100 {
+        let now = Time::ZERO + TICK * number as u32;
+        row.note_urgent(number, LEN, number);
+        let (flow, weight, series) = (1, 1.0, number as u16);
+        let (update, order) = (100 + number, number);
+        let news = News { flow, weight, level: 0, len: LEN, update, order, series };
+        row.note(now, &news, true);
+        allowance.advance(now, TICK, spare(down), WINDOW);
+        row.serve(now, (down, Fairness::default()), &mut allowance, &mut chosen);
+    }
+    assert!((0.9..=1.0).contains(&row.urgent_share), "{}", row.urgent_share);
+}
+
+/// All come together, which is the hardest. `tests/relay/thinning.rs` has more, with a whole relay.
+#[test]
+fn a_crowd_in_step_shares_a_budget_by_weight() {
+    for (share, most) in [(0.05, 4.0), (0.25, 1.5), (0.5, 2.0)] {
+        let flows = crowd(60, 16.0);
+        let bits = (60.0 * 16.0 * 8.0 * f64::from(LEN) * share) as u64;
+        let every = TICK / 2;
+        let (off, late) = worst(&flows, Down { bits, updates: 0 }, every);
+        assert!(off <= most && late <= 0.05, "{share}: {off} updates, {late} s");
+    }
+}
