@@ -70,7 +70,8 @@ impl Interests {
         };
         let mut session = session(number, core::iter::empty());
         if listens {
-            let is_heard = |other: &usize| *other != number && (other + number).is_multiple_of(one_of);
+            let is_heard =
+                |other: &usize| *other != number && (other + number).is_multiple_of(one_of);
             for other in (0..members).filter(is_heard) {
                 // As if they stood in a line, 10 m from each other.
                 let distance = 10.0 * (other as f32 - number as f32).abs();

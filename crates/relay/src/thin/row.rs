@@ -155,8 +155,8 @@ pub(crate) struct Row {
     left_due: i64,
     /// The mean of it over the last looks, in seconds.
     backlog: f32,
-    /// What of the budget was not used, in seconds, since rates were worked out; and the part of it that was not
-    /// used lately.
+    /// What of the budget was not used, in seconds, since rates were worked out; and how much more is shared out
+    /// for that.
     lost: f32,
     unused: f32,
     /// The water level of last time: bytes a second for a weight of 1.
@@ -408,7 +408,7 @@ impl Row {
             next += 1;
             let pair = &mut self.pairs[place as usize];
             let cost = down.cost(pair.len.into(), 1);
-            while pair.waiting != NOTHING {
+            while pair.waiting != NOTHING && pair.is_due_with(pair.credit) {
                 // An update that costs more than can ever be saved up goes when a datagram's worth is there.
                 let is_last_resort = gone == 0 && allowance.left() >= spare(down);
                 if gone + cost > may && !is_last_resort {

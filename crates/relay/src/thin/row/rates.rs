@@ -6,8 +6,8 @@ use canopy_wire::Time;
 
 /// What a flow sends is averaged over this time, seconds.
 const SMOOTH: f32 = 2.0;
-/// What of the budget is not used is averaged over this time, seconds.
-const SMOOTH_UNUSED: f32 = 0.5;
+/// How fast what is shared out follows what of the budget is not used, a second.
+const CORRECT: f32 = 1.0;
 /// So much of what is due is to wait, seconds of the budget: a little, or a part of it would not be used.
 const BACKLOG: f32 = 0.005;
 /// What waits beside that is to go within this time, seconds.
@@ -44,12 +44,13 @@ impl Row {
         let share = (passed / SMOOTH).min(1.0);
         let urgent = core::mem::take(&mut self.urgent_cost) as f32 / 1e9 / passed;
         self.urgent_share += (urgent - self.urgent_share) * share;
-        let unused = core::mem::take(&mut self.lost) / passed;
-        self.unused += (unused - self.unused) * (passed / SMOOTH_UNUSED).min(1.0);
+        let unused = core::mem::take(&mut self.lost).min(passed);
         // Where more is due than the budget holds, less is shared out until that has gone; what is not used is
         // shared out beside. The bounds keep a pause in which nobody sends, and a crowd that comes into sight,
         // from changing rates by far more than lasts.
         let drained = (BACKLOG - self.backlog) / DRAIN;
+        self.unused =
+            (self.unused + (unused + drained.min(0.0) * passed) * CORRECT).clamp(0.0, MOST_EXCESS);
         self.excess = (drained + self.unused).clamp(LEAST_EXCESS, MOST_EXCESS);
         let at = millis(now);
         for pair in &mut self.pairs {
@@ -96,7 +97,13 @@ impl Row {
         let mut taken = 0.0;
         for pair in self.pairs.iter_mut().filter(|pair| is_in(pair)) {
             let share = (level * pair.weight / had(pair)).max(floor);
-            pair.rate = if share >= FREE_ABOVE * pair.demand { f32::INFINITY } else { share };
+            let rate = if share >= FREE_ABOVE * pair.demand { f32::INFINITY } else { share };
+            // What has gone ahead of its time is a time, and not a number of updates: who gets less from now on
+            // does not wait longer for it.
+            if pair.credit < 0.0 && rate < pair.rate {
+                pair.credit *= rate / pair.rate;
+            }
+            pair.rate = rate;
             taken += share.min(pair.demand) * cost(pair);
         }
         taken

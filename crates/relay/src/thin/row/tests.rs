@@ -223,11 +223,52 @@ fn what_urgent_updates_take_is_not_shared_out() {
 /// All come together, which is the hardest. `tests/relay/thinning.rs` has more, with a whole relay.
 #[test]
 fn a_crowd_in_step_shares_a_budget_by_weight() {
-    for (share, most) in [(0.05, 4.0), (0.25, 1.5), (0.5, 2.0)] {
+    for (share, most) in [(0.05, 4.0), (0.25, 2.0), (0.5, 2.5)] {
         let flows = crowd(60, 16.0);
         let bits = (60.0 * 16.0 * 8.0 * f64::from(LEN) * share) as u64;
         let every = TICK / 2;
         let (off, late) = worst(&flows, Down { bits, updates: 0 }, every);
         assert!(off <= most && late <= 0.05, "{share}: {off} updates, {late} s");
+    }
+}
+
+/// Everybody is near for a while, and far for a while: a flow that was ahead of its time when its rate fell does not
+/// wait longer than the floor for that.
+#[test]
+fn nobody_goes_below_the_floor_while_a_crowd_walks_about() {
+    let (count, look) = (40, Duration::from_micros(25_600));
+    for share in [0.05, 0.1, 0.25, 0.5] {
+        let down =
+            Down { bits: (f64::from(count * 16 * 8 * u32::from(LEN)) * share) as u64, updates: 0 };
+        let (mut row, mut allowance) = (Row::default(), Allowance::default());
+        let mut sent = vec![0.0; count as usize];
+        let (mut order, mut longest) = (0, 0.0_f64);
+        let mut chosen = Vec::new();
+        for number in 1..=4000 {
+            let now = Time::ZERO + look * number;
+            let seconds = now.as_nanos() as f64 / 1e9;
+            for flow in 0..count {
+                let phase = f64::from(flow) * 0.618;
+                let before = seconds - look.as_secs_f64();
+                if (seconds * 16.0 + phase).floor() == (before * 16.0 + phase).floor() {
+                    continue;
+                }
+                let place = (flow + number / 10) % count;
+                let weight = 1.0 / (1.0 + place as f32).powi(2);
+                order += 1;
+                let (update, series) = (order << 16 | u64::from(flow), order as u16);
+                let news = News { flow, weight, level: 0, len: LEN, update, order, series };
+                row.note(now, &news, true);
+            }
+            allowance.advance(now, TICK, spare(down), WINDOW);
+            chosen.clear();
+            row.serve(now, (down, Fairness::default()), &mut allowance, &mut chosen);
+            for update in &chosen {
+                let sent = &mut sent[usize::from(*update as u16)];
+                longest = longest.max(seconds - *sent);
+                *sent = seconds;
+            }
+        }
+        assert!(longest <= 2.2, "{share}: {longest} s");
     }
 }
