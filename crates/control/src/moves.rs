@@ -204,13 +204,14 @@ impl State {
             first.push(step.other());
         }
         self.tell_changed(op, comtree, &before, &first);
+        op.effects.extend(moving.step.map(|_| Effect::TakenBack(comtree)));
         op.tell(Event::Reshaped { comtree, why });
         self.prune(op, comtree);
     }
 
     /// Takes a step back at the relay whose word was waited for; what follows waits until that relay has
     /// done so. It may be under way there still, and needs the branch at the other relay as long. The step is
-    /// stored until then, as [`Running::undone`].
+    /// stored until both have, as [`Running::undone`].
     pub(crate) fn take_back(
         &self,
         op: &mut Op,
@@ -224,10 +225,10 @@ impl State {
             let item = self.comtree_base(comtree, relay, branches.clone());
             op.effects.push(Effect::Comtree(comtree, relay, item));
         }
-        op.effects.extend([Effect::Barrier(comtree), Effect::TakenBack(comtree)]);
+        op.effects.push(Effect::Barrier(comtree));
     }
 
-    /// The relay whose word was waited for has taken the last step back.
+    /// The relays of the last step have taken it back.
     pub(crate) fn forget_undone(&mut self, op: &mut Op, comtree: Comtree) {
         let undone = self.comtrees.get_mut(&comtree).and_then(|running| running.undone.take());
         if undone.is_some() {

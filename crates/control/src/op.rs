@@ -115,7 +115,7 @@ pub(crate) enum Effect {
     Comtree(Comtree, RelayId, Option<Item>),
     /// What follows for the comtree waits until its relays have all of what came before.
     Barrier(Comtree),
-    /// A comtree's step that was not done is taken back where its word was waited for.
+    /// A comtree's step that was not done is taken back by both of its relays.
     TakenBack(Comtree),
     /// A relay is to let a member in, once all relays have what was reserved for it.
     Admit(Comtree, RelayId, Item),

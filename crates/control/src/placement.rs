@@ -307,6 +307,7 @@ impl State {
             }
             op.effects.push(Effect::Barrier(comtree));
         }
+        op.effects.extend(step.map(|_| Effect::TakenBack(comtree)));
         self.turn_before_peers(op, comtree, &mut before, &after);
         let relays: BTreeSet<RelayId> = before.keys().chain(after.keys()).copied().collect();
         for relay in relays {

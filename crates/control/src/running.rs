@@ -21,8 +21,8 @@ pub(crate) struct Running {
     pub(crate) standbys: Standbys,
     /// What follows while it is moved to another tree.
     pub(crate) moving: Option<Move>,
-    /// The step of a move that has ended, until the relay whose word was waited for has taken it back. There
-    /// is no other move until then.
+    /// The step of a move that has ended, until its relays have taken it back. There is no other move until
+    /// then.
     pub(crate) undone: Option<Step>,
     /// The tree that an operator has asked for.
     pub(crate) asked: TreeAsk,

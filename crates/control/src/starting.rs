@@ -89,10 +89,11 @@ impl State {
                     !is_told && *relay != step.other()
                 });
                 effects.push(Effect::Comtree(*id, step.relay(), first));
-                effects.extend([Effect::Barrier(*id), Effect::TakenBack(*id)]);
+                effects.push(Effect::Barrier(*id));
                 // It has something of the step, though it may not be on the tree in force.
                 let other = self.comtree_item(*id, step.other());
                 effects.extend([Effect::Comtree(*id, step.other(), other), Effect::Barrier(*id)]);
+                effects.push(Effect::TakenBack(*id));
             }
             let item = |relay| Effect::Comtree(*id, relay, self.comtree_item(*id, relay));
             effects.extend(relays.into_iter().map(item));

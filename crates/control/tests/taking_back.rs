@@ -8,9 +8,7 @@ mod bed;
 
 use bed::{ALL, Bed, world};
 use canopy_control::signal::{Branch, Role};
-use canopy_control::storage::Storage;
-use canopy_control::{Controller, Core, Event, LinkId, LinkReport, Retry, Settings, TreeAsk};
-use core::time::Duration;
+use canopy_control::{Core, Event, Item, LinkId, LinkReport, RelayId, TreeAsk};
 
 /// A bed whose controller has died in the middle of a step. Relays are numbered as in the bed.
 struct Halfway {
@@ -34,12 +32,12 @@ impl Halfway {
         let [(mover, branch)] = found[..] else { panic!("one step at a time: {found:?}") };
         let (other, link) = (usize::from(branch.site) - 1, branch.link);
         let role = bed.branches(other).into_iter().find(|of| of.link == link).unwrap().role;
-        bed.controller = start(&mut bed);
+        bed.start_again();
         Halfway { bed, mover, other, link, role, is_lost: false }
     }
 
     fn start_again(&mut self) {
-        self.bed.controller = start(&mut self.bed);
+        self.bed.start_again();
     }
 
     fn is_begun(&self) -> bool {
@@ -56,7 +54,7 @@ impl Halfway {
     fn go_on(&mut self, millis: u64, is_connected: impl Fn(usize) -> bool) -> Vec<Event> {
         let mut events = Vec::new();
         for _ in 0..millis / 10 {
-            events.extend(tick(&mut self.bed, &is_connected));
+            events.extend(self.bed.tick(&is_connected));
             self.is_lost |= events.iter().any(|event| matches!(event, Event::RelayLost(_)));
             if self.is_begun() && !self.is_lost {
                 assert!(self.is_known_to_other(), "all that goes up is lost");
@@ -74,36 +72,6 @@ impl Halfway {
         assert!(!self.is_begun());
         self.bed
     }
-}
-
-fn start(bed: &mut Bed) -> Controller {
-    Controller::start(Settings::default(), Retry::default(), bed.now, &mut bed.storage).unwrap()
-}
-
-/// Ten milliseconds pass. No next parent becomes the way to the core.
-fn tick(bed: &mut Bed, is_connected: &impl Fn(usize) -> bool) -> Vec<Event> {
-    bed.now = bed.now + Duration::from_millis(10);
-    bed.controller.handle_timeout(bed.now);
-    while let Some(batch) = bed.controller.poll_commit(bed.now) {
-        let result = bed.storage.commit(&batch);
-        bed.controller.handle_commit(bed.now, result).unwrap();
-    }
-    while let Some((to, bytes)) = bed.controller.poll_transmit(bed.now) {
-        bed.relays[usize::from(to.0) - 1].1.handle_message(&bytes);
-    }
-    for (at, (relay, side)) in bed.relays.iter_mut().enumerate() {
-        if !is_connected(at) {
-            continue;
-        }
-        side.handle_timeout(bed.now);
-        while let Some(applying) = side.poll_apply() {
-            side.applied(applying, Ok(()));
-        }
-        while let Some(bytes) = side.poll_transmit() {
-            bed.controller.handle_message(bed.now, *relay, &bytes);
-        }
-    }
-    core::iter::from_fn(|| bed.controller.poll_event()).collect()
 }
 
 /// One of the two may be the standby parent of the other then, over the same link: what the other end brings
@@ -125,6 +93,23 @@ fn the_link_of_a_step_is_used_anew_only_when_both_of_its_relays_have_let_go() {
     halfway.go_on(2_000, |_| true);
     assert_eq!(uses(&halfway, mover), Some(Role::StandbyParent));
     assert_eq!(uses(&halfway, other), Some(Role::StandbyChild));
+}
+
+#[test]
+fn a_step_is_taken_back_until_both_of_its_relays_have_let_go_whoever_starts_in_between() {
+    let mut halfway = swap(Core::Center);
+    let (mover, other, link) = (halfway.mover, halfway.other, halfway.link);
+    let uses = |halfway: &Halfway, at: usize| {
+        halfway.bed.branches(at).into_iter().find(|of| of.link == link).map(|of| of.role)
+    };
+    for _ in 0..3 {
+        halfway.go_on(1_500, |at| at != other);
+        assert!(!halfway.is_begun());
+        assert_eq!((uses(&halfway, mover), uses(&halfway, other)), (None, Some(Role::Child)));
+        halfway.start_again();
+    }
+    halfway.go_on(2_000, |_| true);
+    assert_eq!(uses(&halfway, mover), Some(Role::StandbyParent));
 }
 
 /// The link to a relay's parent gets slow, and the relay is about to get another parent.
@@ -185,14 +170,15 @@ fn a_next_parent_keeps_its_child_until_the_mover_has_none_whoever_connects_first
         let has_link = |of: &Branch| of.link == link && !of.role.is_standby();
         assert!(!bed.branches(other).iter().any(has_link), "nobody hangs there any more");
         // The next one that starts finds nothing to be taken back: all are told at once.
-        let again = start(&mut bed);
-        for (relay, _) in &bed.relays {
-            let items = |of: &Controller| of.wanted(*relay).cloned().collect::<Vec<_>>();
-            let is_comtree =
-                |of: &canopy_control::Item| matches!(of, canopy_control::Item::Comtree { .. });
-            let comtree = |of: &Controller| items(of).into_iter().find(is_comtree);
-            assert_eq!(comtree(&again), comtree(&bed.controller));
-        }
+        let comtree = bed.comtree();
+        let wanted = |bed: &Bed| {
+            let is_it = |of: &&Item| matches!(of, Item::Comtree { id, .. } if *id == comtree);
+            let of = |(relay, _): &(RelayId, _)| bed.controller.wanted(*relay).find(is_it).cloned();
+            bed.relays.iter().map(of).collect::<Vec<_>>()
+        };
+        let before = wanted(&bed);
+        bed.start_again();
+        assert_eq!(wanted(&bed), before);
     }
 }
 

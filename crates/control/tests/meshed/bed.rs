@@ -77,10 +77,7 @@ impl Bed {
         for _ in 0..80 {
             self.now = self.now + Duration::from_millis(10);
             self.controller.handle_timeout(self.now);
-            while let Some(batch) = self.controller.poll_commit(self.now) {
-                let result = self.storage.commit(&batch);
-                self.controller.handle_commit(self.now, result).unwrap();
-            }
+            self.commit();
             while let Some((to, bytes)) = self.controller.poll_transmit(self.now) {
                 self.relays[usize::from(to.0) - 1].1.handle_message(&bytes);
             }
@@ -100,6 +97,47 @@ impl Bed {
         }
         assert_eq!(self.controller.audit(), Ok(()));
         events
+    }
+
+    /// The controller is dropped, whatever it has not committed or told yet, and started again.
+    pub(crate) fn start_again(&mut self) {
+        let (settings, retry) = (Settings::default(), Retry::default());
+        self.controller = Controller::start(settings, retry, self.now, &mut self.storage).unwrap();
+    }
+
+    /// All that is decided is committed.
+    pub(crate) fn commit(&mut self) {
+        while let Some(batch) = self.controller.poll_commit(self.now) {
+            let result = self.storage.commit(&batch);
+            self.controller.handle_commit(self.now, result).unwrap();
+        }
+    }
+
+    /// Ten milliseconds pass, with those relays that are connected. No next parent becomes the way to the core.
+    /// Returns what was told.
+    pub(crate) fn tick(&mut self, is_connected: impl Fn(usize) -> bool) -> Vec<Event> {
+        self.now = self.now + Duration::from_millis(10);
+        self.controller.handle_timeout(self.now);
+        self.commit();
+        while let Some((to, bytes)) = self.controller.poll_transmit(self.now) {
+            let at = usize::from(to.0) - 1;
+            if is_connected(at) {
+                self.relays[at].1.handle_message(&bytes);
+            }
+        }
+        for (at, (relay, side)) in self.relays.iter_mut().enumerate() {
+            if !is_connected(at) {
+                continue;
+            }
+            side.handle_timeout(self.now);
+            while let Some(applying) = side.poll_apply() {
+                side.applied(applying, Ok(()));
+            }
+            while let Some(bytes) = side.poll_transmit() {
+                self.controller.handle_message(self.now, *relay, &bytes);
+            }
+        }
+        core::iter::from_fn(|| self.controller.poll_event()).collect()
     }
 
     /// A member enters at a relay, and sends and receives so much.
