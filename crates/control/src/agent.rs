@@ -39,6 +39,8 @@ pub(crate) struct Agent {
     /// What it is to have, or to have no more, once others have what comes before: if it has something of
     /// that already, it keeps it so long.
     expected: BTreeSet<ItemKey>,
+    /// What it is to list before it is told anything of that: the change that is settled then.
+    awaited: BTreeMap<ItemKey, u64>,
     /// What is to be called, in the order in which a relay takes it.
     queue: BTreeSet<(u8, ItemKey)>,
     /// The number of the last change of what is to be removed.
@@ -63,6 +65,7 @@ impl Agent {
             is_cut: false,
             wanted: BTreeMap::new(),
             expected: BTreeSet::new(),
+            awaited: BTreeMap::new(),
             queue: BTreeSet::new(),
             removals: BTreeMap::new(),
             flying: BTreeMap::new(),
@@ -75,6 +78,12 @@ impl Agent {
     /// The relay is to have something, or nothing, under this key later. Until then it keeps what it has.
     pub(crate) fn expect(&mut self, key: ItemKey) {
         self.expected.insert(key);
+    }
+
+    /// The relay keeps what it has under this key. Once it has listed what it has, this change is settled.
+    pub(crate) fn await_word(&mut self, key: ItemKey, version: u64) {
+        self.expected.insert(key);
+        self.awaited.insert(key, version);
     }
 
     /// The relay is to have this, or nothing under this key.
@@ -184,6 +193,8 @@ impl Agent {
         let missing = self.wanted.keys().filter(|key| !seen.contains(*key));
         self.queue.extend(missing.map(|key| rank(*key, true)));
         self.listing = None;
+        let word = |(key, version)| Settled { key, version, is_there: true, result: Ok(()) };
+        out.extend(std::mem::take(&mut self.awaited).into_iter().map(word));
     }
 
     /// A message that is due.

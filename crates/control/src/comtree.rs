@@ -3,6 +3,7 @@
 
 use crate::codec::{CodecError, Coded, Reader, coded, coded_enum};
 use crate::model::{LinkId, RelayId, WorldId};
+use crate::overlap::Overlap;
 use canopy_plan::Method;
 use canopy_wire::Comtree;
 
@@ -94,6 +95,8 @@ pub struct ComtreeRecord {
     pub mesh: Vec<PeerLink>,
     /// The step of a move that is under way, or was not done and is not taken back yet.
     pub(crate) step: Option<Step>,
+    /// What relays surely have of the tree, while it is on its way to them.
+    pub(crate) overlap: Option<Overlap>,
 }
 
 coded! {
@@ -130,7 +133,7 @@ impl Coded for Step {
 
 impl Coded for ComtreeRecord {
     fn put(&self, out: &mut Vec<u8>) {
-        let ComtreeRecord { id, world, tree, standbys, asked, mesh, step } = self;
+        let ComtreeRecord { id, world, tree, standbys, asked, mesh, step, overlap } = self;
         id.put(out);
         world.put(out);
         tree.put(out);
@@ -138,16 +141,18 @@ impl Coded for ComtreeRecord {
         asked.put(out);
         mesh.put(out);
         step.put(out);
+        overlap.put(out);
     }
 
     fn take(from: &mut Reader<'_>) -> Result<ComtreeRecord, CodecError> {
         let (id, world) = (Coded::take(from)?, Coded::take(from)?);
         let (tree, standbys, asked) = (Coded::take(from)?, Coded::take(from)?, Coded::take(from)?);
         // Records that earlier releases have written end here, where there were no meshed cores, or after
-        // the mesh.
+        // the mesh, or after the step.
         let mesh = if from.is_at_end() { Vec::new() } else { Coded::take(from)? };
         let step = if from.is_at_end() { None } else { Coded::take(from)? };
-        Ok(ComtreeRecord { id, world, tree, standbys, asked, mesh, step })
+        let overlap = if from.is_at_end() { None } else { Coded::take(from)? };
+        Ok(ComtreeRecord { id, world, tree, standbys, asked, mesh, step, overlap })
     }
 }
 
@@ -164,17 +169,19 @@ mod tests {
         ];
         let mesh = vec![PeerLink { ends: [one, other], link: LinkId(7) }];
         let (id, world, asked) = (Comtree(16), WorldId(1), TreeAsk::default());
-        ComtreeRecord { id, world, tree, standbys: Vec::new(), asked, mesh, step }
+        ComtreeRecord { id, world, tree, standbys: Vec::new(), asked, mesh, step, overlap: None }
     }
 
     #[test]
-    fn a_record_of_an_earlier_release_has_no_step_and_before_that_no_mesh() {
+    fn a_record_of_an_earlier_release_has_no_overlap_and_before_that_no_step_and_no_mesh() {
         let now = record(None);
         let bytes = now.to_bytes();
-        // One byte says that there is no step.
-        assert_eq!(ComtreeRecord::of_bytes(&bytes[..bytes.len() - 1]).as_ref(), Ok(&now));
+        // One byte says that there is no overlap, and one that there is no step.
+        for left in 1..=2 {
+            assert_eq!(ComtreeRecord::of_bytes(&bytes[..bytes.len() - left]).as_ref(), Ok(&now));
+        }
         // Before that are the length of the mesh, and its one link.
-        let before = ComtreeRecord::of_bytes(&bytes[..bytes.len() - 5]).unwrap();
+        let before = ComtreeRecord::of_bytes(&bytes[..bytes.len() - 6]).unwrap();
         assert_eq!(before, ComtreeRecord { mesh: Vec::new(), ..now });
     }
 

@@ -29,6 +29,7 @@ mod model;
 mod moves;
 mod name;
 mod op;
+mod overlap;
 mod placement;
 mod planned;
 mod propose;

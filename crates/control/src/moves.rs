@@ -30,7 +30,8 @@ use crate::ledger::Lack;
 use crate::mesh::way_around_mesh;
 use crate::model::{LinkId, RelayId, TreeHop};
 use crate::op::{Effect, Event, Op};
-use crate::running::{Move, Picture, Running};
+use crate::overlap::Picture;
+use crate::running::{Move, Running};
 use crate::shape::{Load, Shape};
 use crate::state::State;
 use crate::steps::{Turn, Way, same_tree};
@@ -172,7 +173,6 @@ impl State {
         let given = running.instead_of(&flows);
         self.ledger.enter(&given);
         self.renew_standbys(comtree);
-        self.save_comtree(op, comtree);
         op.effects.push(Effect::Barrier(comtree));
         self.reshape_effects(op, comtree, before, None, false);
         op.tell(Event::Reshaped { comtree, why: moving.why });

@@ -113,10 +113,14 @@ pub(crate) enum Effect {
     Link(RelayId, LinkId, Option<Item>),
     /// A relay is to have a comtree as it is here, or not.
     Comtree(Comtree, RelayId, Option<Item>),
+    /// A relay keeps what it has of a comtree, and what follows waits until it has said what that is.
+    Await(Comtree, RelayId),
     /// What follows for the comtree waits until its relays have all of what came before.
     Barrier(Comtree),
     /// A comtree's step that was not done is taken back by both of its relays.
     TakenBack(Comtree),
+    /// Once all relays have what came before, they have the tree, up to the change of this number.
+    RolledOut(Comtree, u64),
     /// A relay is to let a member in, once all relays have what was reserved for it.
     Admit(Comtree, RelayId, Item),
     /// A relay is to send a member away.

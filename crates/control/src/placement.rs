@@ -6,7 +6,8 @@ use crate::ledger::{Account, Flow, Lack};
 use crate::mesh::Spare;
 use crate::model::{LinkId, RelayId, TreeHop, WorldId};
 use crate::op::{Effect, Op};
-use crate::running::{Picture, Running};
+use crate::overlap::{Overlap, Picture, follows};
+use crate::running::Running;
 use crate::shape::{Load, Shape};
 use crate::signal::{Branch, Role};
 use crate::state::State;
@@ -240,7 +241,6 @@ impl State {
         running.broken = None;
         let is_detour = old.is_some_and(|old| running.is_detour_of(&old));
         self.renew_standbys(comtree);
-        self.save_comtree(op, comtree);
         self.reshape_effects(op, comtree, before, step, is_detour);
     }
 
@@ -254,13 +254,13 @@ impl State {
         }
     }
 
-    /// What relays are told of a new tree, who had these branches before. If links are left, they go
-    /// first everywhere, and what is new waits for that: old branches and new ones never form a
+    /// Stores a new tree, and says what relays are told of it, who had these branches before. If links are left,
+    /// they go first everywhere, and what is new waits for that: old branches and new ones never form a
     /// circle. What a step has begun is taken back before all of that, at the relay whose word was
     /// waited for. Standby parents that are there before and after stay, if relays hang on who was their
     /// parent or standby parent, so that what runs over them goes on.
     pub(crate) fn reshape_effects(
-        &self,
+        &mut self,
         op: &mut Op,
         comtree: Comtree,
         mut before: Picture,
@@ -278,16 +278,34 @@ impl State {
             if branch.role.is_standby() {
                 let mut next = after.get(&relay).into_iter().flatten();
                 return is_detour
-                    && next.any(|next| next.link == branch.link && follows(branch, next));
+                    && next.any(|of| of.link == branch.link && follows(branch.role, of.role));
             }
             links.contains(&branch.link) && swap.is_none_or(|swap| swap.link != branch.link)
         };
         if let Some(step) = step {
             self.take_back(op, comtree, step, &mut before);
         }
+        let has_let_go = self.let_go(op, comtree, &mut before, stays);
+        op.effects.extend(step.map(|_| Effect::TakenBack(comtree)));
+        self.note_overlap(comtree, has_let_go, &before, &after);
+        self.save_comtree(op, comtree);
+        self.take_on(op, comtree, before, &after);
+    }
+
+    /// What relays have before and is not to stay goes first everywhere. Returns whether there is any.
+    fn let_go(
+        &self,
+        op: &mut Op,
+        comtree: Comtree,
+        before: &mut Picture,
+        stays: impl Fn(RelayId, &Branch) -> bool,
+    ) -> bool {
         let goes = |(relay, branches): (&RelayId, &Vec<Branch>)| {
             branches.iter().any(|branch| !stays(*relay, branch))
         };
+        if !before.iter().any(goes) {
+            return false;
+        }
         let is_well = |branch: &Branch| self.is_usable(branch.link);
         let leaves_mesh = |(relay, branches): (&RelayId, &Vec<Branch>)| {
             branches.iter().any(|of| of.role == Role::CorePeer && !stays(*relay, of))
@@ -296,25 +314,60 @@ impl State {
         if before.values().flatten().all(is_well) && before.iter().any(leaves_mesh) {
             op.effects.push(Effect::Barrier(comtree));
         }
-        if before.iter().any(goes) {
-            for (relay, branches) in &mut before {
-                let had = branches.len();
-                branches.retain(|branch| stays(*relay, branch));
-                if branches.len() < had {
-                    let item = self.comtree_base(comtree, *relay, branches.clone());
-                    op.effects.push(Effect::Comtree(comtree, *relay, item));
-                }
+        for (relay, branches) in before {
+            let had = branches.len();
+            branches.retain(|branch| stays(*relay, branch));
+            if branches.len() < had {
+                let item = self.comtree_base(comtree, *relay, branches.clone());
+                op.effects.push(Effect::Comtree(comtree, *relay, item));
             }
-            op.effects.push(Effect::Barrier(comtree));
         }
-        op.effects.extend(step.map(|_| Effect::TakenBack(comtree)));
-        self.turn_before_peers(op, comtree, &mut before, &after);
+        op.effects.push(Effect::Barrier(comtree));
+        true
+    }
+
+    /// Until relays have the tree, what they surely have of it is known, if it matters in which order they are
+    /// told; `before` is what they keep.
+    fn note_overlap(
+        &mut self,
+        comtree: Comtree,
+        has_let_go: bool,
+        before: &Picture,
+        after: &Picture,
+    ) {
+        let Some(running) = self.comtrees.get_mut(&comtree) else { return };
+        let has_order = has_let_go || without_new_peers(before, after).is_some();
+        if has_order || running.overlap.is_some() {
+            running.overlap = Some(Overlap::of(running.overlap.as_ref(), before, after));
+        }
+    }
+
+    /// Relays that have let go of what does not stay take all of the tree.
+    pub(crate) fn take_on(
+        &self,
+        op: &mut Op,
+        comtree: Comtree,
+        mut before: Picture,
+        after: &Picture,
+    ) {
+        self.turn_before_peers(op, comtree, &mut before, after);
         let relays: BTreeSet<RelayId> = before.keys().chain(after.keys()).copied().collect();
         for relay in relays {
             if before.get(&relay) != after.get(&relay) {
                 let item = self.comtree_item(comtree, relay);
                 op.effects.push(Effect::Comtree(comtree, relay, item));
             }
+        }
+        let overlap = self.comtrees.get(&comtree).and_then(|running| running.overlap.as_ref());
+        let number = overlap.map(|overlap| overlap.number);
+        op.effects.extend(number.map(|number| Effect::RolledOut(comtree, number)));
+    }
+
+    /// All relays have the tree, up to the change of this number.
+    pub(crate) fn forget_overlap(&mut self, op: &mut Op, comtree: Comtree, number: u64) {
+        let Some(running) = self.comtrees.get_mut(&comtree) else { return };
+        if running.overlap.take_if(|overlap| overlap.number == number).is_some() {
+            self.save_comtree(op, comtree);
         }
     }
 
@@ -364,12 +417,4 @@ fn without_new_peers(before: &Picture, after: &Picture) -> Option<Picture> {
         (*relay, left)
     };
     Some(after.iter().filter(|(relay, _)| before.contains_key(relay)).map(without).collect())
-}
-
-/// Whether a standby branch leads up or down as before.
-fn follows(standby: &Branch, next: &Branch) -> bool {
-    match standby.role {
-        Role::StandbyParent => matches!(next.role, Role::StandbyParent | Role::Parent),
-        _ => matches!(next.role, Role::StandbyChild | Role::Child),
-    }
 }

@@ -15,8 +15,22 @@ use std::collections::{BTreeMap, VecDeque};
 pub(crate) enum Step {
     Comtree(RelayId, Option<Item>),
     Member(RelayId, Item),
+    /// It has said what it has.
+    Await(RelayId),
     /// What came before was the taking back of a step that was not done.
     TakenBack,
+    /// What came before is all of a tree, up to the change of this number.
+    RolledOut(u64),
+}
+
+impl Step {
+    /// The relay whose answer is waited for.
+    pub(crate) fn waits_for(&self) -> Option<RelayId> {
+        match self {
+            Step::Comtree(relay, _) | Step::Await(relay) => Some(*relay),
+            Step::Member(..) | Step::TakenBack | Step::RolledOut(_) => None,
+        }
+    }
 }
 
 /// One comtree's.
@@ -29,8 +43,9 @@ pub(crate) struct Rollout {
     unsettled: BTreeMap<RelayId, (u64, u64)>,
     /// What waits at a barrier; each list for the one before.
     stages: VecDeque<Vec<Step>>,
-    /// Members who wait, in the order of the changes.
-    held_back: VecDeque<(u64, RelayId, Item)>,
+    /// What waits until relays have everything up to a change, in the order of the changes: members, and the
+    /// word that a tree is rolled out.
+    held_back: VecDeque<(u64, Step)>,
 }
 
 impl Rollout {
@@ -59,16 +74,16 @@ impl Rollout {
             return;
         }
         match step {
-            Step::Comtree(relay, item) => {
+            Step::Comtree(relay, _) | Step::Await(relay) => {
                 *count += 1;
                 self.version = *count;
                 if !is_lost {
                     let entry = self.unsettled.entry(relay).or_insert((0, self.version));
                     entry.0 = self.version;
                 }
-                out.push((self.version, Step::Comtree(relay, item)));
+                out.push((self.version, step));
             }
-            Step::Member(relay, item) => self.held_back.push_back((self.version, relay, item)),
+            Step::Member(..) | Step::RolledOut(_) => self.held_back.push_back((self.version, step)),
             Step::TakenBack => out.push((self.version, step)),
         }
     }
@@ -86,7 +101,7 @@ impl Rollout {
 
     /// Whether a relay is still to be told something.
     pub(crate) fn concerns(&self, relay: RelayId) -> bool {
-        let is_to = |step: &Step| matches!(step, Step::Comtree(at, _) if *at == relay);
+        let is_to = |step: &Step| step.waits_for() == Some(relay);
         self.unsettled.contains_key(&relay) || self.stages.iter().flatten().any(is_to)
     }
 
@@ -101,7 +116,7 @@ impl Rollout {
     /// A relay is waited for no more, and members there not at all.
     pub(crate) fn forget(&mut self, relay: RelayId) {
         self.unsettled.remove(&relay);
-        self.held_back.retain(|(_, at, _)| *at != relay);
+        self.held_back.retain(|(_, step)| !matches!(step, Step::Member(at, _) if *at == relay));
     }
 
     /// A member waits no more.
@@ -109,24 +124,21 @@ impl Rollout {
         let is = |at: RelayId, item: &Item| {
             at == relay && matches!(item, Item::Member { address: of, .. } if *of == address)
         };
-        self.held_back.retain(|(_, at, item)| !is(*at, item));
+        let is_its = |step: &Step| matches!(step, Step::Member(at, item) if is(*at, item));
+        self.held_back.retain(|(_, step)| !is_its(step));
         for stage in &mut self.stages {
-            stage.retain(|step| !matches!(step, Step::Member(at, item) if is(*at, item)));
+            stage.retain(|step| !is_its(step));
         }
     }
 
     /// All members who wait.
     pub(crate) fn waiting(&self) -> Vec<Address> {
-        let staged = self.stages.iter().flatten().filter_map(|step| match step {
-            Step::Member(_, item) => Some(item),
-            Step::Comtree(..) | Step::TakenBack => None,
-        });
-        let items = self.held_back.iter().map(|(_, _, item)| item).chain(staged);
-        let address = |item: &Item| match item {
-            Item::Member { address, .. } => Some(*address),
+        let held_back = self.held_back.iter().map(|(_, step)| step);
+        let address = |step: &Step| match step {
+            Step::Member(_, Item::Member { address, .. }) => Some(*address),
             _ => None,
         };
-        items.filter_map(address).collect()
+        held_back.chain(self.stages.iter().flatten()).filter_map(address).collect()
     }
 
     /// What is to be done now.
@@ -140,15 +152,14 @@ impl Rollout {
             let Some(stage) = self.stages.pop_front() else { break };
             let later = std::mem::take(&mut self.stages);
             for step in stage {
-                let lost = matches!(&step, Step::Comtree(relay, _) if is_lost(*relay));
+                let lost = step.waits_for().is_some_and(&is_lost);
                 self.take(step, lost, count, out);
             }
             self.stages = later;
         }
         let settled = self.unsettled.values().map(|(_, first)| *first).min().unwrap_or(u64::MAX);
-        while self.held_back.front().is_some_and(|(version, ..)| *version < settled) {
-            let Some((version, relay, item)) = self.held_back.pop_front() else { return };
-            out.push((version, Step::Member(relay, item)));
+        while let Some(next) = self.held_back.pop_front_if(|(version, _)| *version < settled) {
+            out.push(next);
         }
     }
 }

@@ -4,6 +4,7 @@
 use crate::comtree::{Leave, Step, Swap};
 use crate::ledger::Flow;
 use crate::model::{LinkId, RelayId, TreeAsk, WorldId};
+use crate::overlap::{Overlap, Picture};
 use crate::shape::{Load, Shape};
 use crate::signal::{Branch, Role};
 use crate::steps::same_tree;
@@ -24,6 +25,9 @@ pub(crate) struct Running {
     /// The step of a move that has ended, until its relays have taken it back. There is no other move until
     /// then.
     pub(crate) undone: Option<Step>,
+    /// What relays surely have of the tree, until all of them have all of it. Nothing if they have, or if what
+    /// is told to them may come in any order.
+    pub(crate) overlap: Option<Overlap>,
     /// The tree that an operator has asked for.
     pub(crate) asked: TreeAsk,
     /// Why it has the tree that it has.
@@ -49,9 +53,6 @@ pub(crate) struct Move {
     /// When the step was looked at first.
     pub(crate) since: Option<Time>,
 }
-
-/// The branches of each relay on a comtree.
-pub(crate) type Picture = BTreeMap<RelayId, Vec<Branch>>;
 
 impl Running {
     /// The tree in force, and those that follow it.

@@ -5,19 +5,22 @@
 //! the first, and the others of the comtree keep what they have until it has answered, or is lost. It may have
 //! turned to its next parent already, and all that goes up from there needs the branch at that. The other relay
 //! of the step is the second: only then may one of them be the standby parent of the other, over the same link.
+//!
+//! If a change of a tree was on its way, relays may have the tree before, the tree after, or what is told between
+//! the two. All relays of that comtree are waited for. Then they let go of everything that they do not surely have
+//! (`overlap`), and take on the rest once all have: the order in which a controller that lives tells them.
 
 use crate::codec::Coded;
-use crate::comtree::Step;
 use crate::error::LoadError;
 use crate::ledger::Flow;
 use crate::model::{
     ComtreeRecord, Core, Link, Member, MemberState, Relay, RelayId, TreeHop, World, WorldId,
 };
-use crate::op::Effect;
+use crate::op::{Effect, Op};
 use crate::running::Running;
 use crate::settings::Settings;
 use crate::shape::{Load, Shape};
-use crate::signal::Item;
+use crate::signal::Branch;
 use crate::state::{COUNTERS, State};
 use crate::storage::{Entry, Storage, StorageError, Table};
 use canopy_wire::Comtree;
@@ -51,12 +54,12 @@ impl State {
         record: ComtreeRecord,
         loads: &BTreeMap<(WorldId, RelayId), Load>,
     ) -> Result<(), LoadError> {
-        let ComtreeRecord { id, world, tree, standbys, asked, mesh, step } = record;
+        let ComtreeRecord { id, world, tree, standbys, asked, mesh, step, overlap } = record;
         let Some(of) = self.worlds.get(&world) else {
             return Err(LoadError::Contradiction(format!("comtree {} has no world", id.0)));
         };
         let Some(running) = self.comtrees.get_mut(&id) else { return Ok(()) };
-        (running.asked, running.undone) = (asked, step);
+        (running.asked, running.undone, running.overlap) = (asked, step, overlap);
         if tree.is_empty() {
             return Ok(());
         }
@@ -80,24 +83,11 @@ impl State {
             let end = |end: &RelayId| Effect::Link(*end, link.id, self.link_item(link, *end));
             effects.extend(link.ends.iter().map(end));
         }
+        let mut op = Op::default();
         for (id, running) in &self.comtrees {
-            let mut relays: Vec<RelayId> = running.shape.iter().flat_map(Shape::relays).collect();
-            if let Some(step) = running.undone {
-                let first = self.first_of_undone(*id, running, step);
-                relays.retain(|relay| {
-                    let is_told = *relay == step.relay() && first == self.comtree_item(*id, *relay);
-                    !is_told && *relay != step.other()
-                });
-                effects.push(Effect::Comtree(*id, step.relay(), first));
-                effects.push(Effect::Barrier(*id));
-                // It has something of the step, though it may not be on the tree in force.
-                let other = self.comtree_item(*id, step.other());
-                effects.extend([Effect::Comtree(*id, step.other(), other), Effect::Barrier(*id)]);
-                effects.push(Effect::TakenBack(*id));
-            }
-            let item = |relay| Effect::Comtree(*id, relay, self.comtree_item(*id, relay));
-            effects.extend(relays.into_iter().map(item));
+            self.start_comtree(&mut op, *id, running);
         }
+        effects.append(&mut op.effects);
         for member in self.members.values() {
             let Some(world) = self.worlds.get(&member.world) else { continue };
             let relay = member.relay;
@@ -112,14 +102,41 @@ impl State {
         effects
     }
 
-    /// What the relay whose word was waited for is to have before all others of the comtree: its branches on
-    /// the tree in force, with the step taken back, and no standby parent.
-    fn first_of_undone(&self, id: Comtree, running: &Running, step: Step) -> Option<Item> {
-        let relay = step.relay();
-        let shape = running.shape.as_ref().filter(|shape| shape.has(relay))?;
-        let mut branches = step.taken_back(&shape.branches(relay));
-        branches.sort_by_key(|branch| branch.link);
-        self.comtree_base(id, relay, branches)
+    /// What the relays of a comtree are told. If a change was on its way to them, all are waited for, and then they
+    /// let go first of what they do not surely have.
+    fn start_comtree(&self, op: &mut Op, id: Comtree, running: &Running) {
+        let after = running.picture();
+        let overlap = running.overlap.as_ref();
+        let mut before = overlap.map_or_else(|| after.clone(), |of| of.picture(&after));
+        let tell = |relay: RelayId, branches: Option<&Vec<Branch>>| {
+            let item = branches.and_then(|of| self.comtree_base(id, relay, of.clone()));
+            Effect::Comtree(id, relay, item)
+        };
+        if overlap.is_some() {
+            op.effects.extend(before.keys().map(|relay| Effect::Await(id, *relay)));
+            op.effects.push(Effect::Barrier(id));
+        }
+        let mut told = Vec::new();
+        if let Some(step) = running.undone {
+            let (relay, other) = (step.relay(), step.other());
+            // Its standby parent may be at the other end of the step's link.
+            before.entry(relay).and_modify(|branches| {
+                branches.retain(|branch| !branch.role.is_standby());
+                *branches = step.taken_back(branches);
+            });
+            op.effects.push(tell(relay, before.get(&relay)));
+            op.effects.push(Effect::Barrier(id));
+            // It has something of the step, though it may not be on the tree in force.
+            op.effects.push(tell(other, before.get(&other)));
+            op.effects.extend([Effect::Barrier(id), Effect::TakenBack(id)]);
+            told.extend([relay, other]);
+        }
+        let others = before.iter().filter(|(relay, _)| !told.contains(relay));
+        op.effects.extend(others.map(|(relay, branches)| tell(*relay, Some(branches))));
+        if overlap.is_some() {
+            op.effects.push(Effect::Barrier(id));
+        }
+        self.take_on(op, id, before, &after);
     }
 }
 

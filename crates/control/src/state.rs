@@ -124,6 +124,7 @@ impl State {
                 standbys: Standbys::new(),
                 moving: None,
                 undone: None,
+                overlap: None,
                 asked: TreeAsk::default(),
                 why: "it has no members yet".to_owned(),
                 broken: None,
@@ -215,7 +216,8 @@ impl State {
         let (world, asked) = (running.world, running.asked);
         let step = running.step().or(running.undone);
         let mesh = running.shape.as_ref().map_or_else(Vec::new, |shape| shape.mesh().to_vec());
-        let record = ComtreeRecord { id, world, tree, standbys, asked, mesh, step };
+        let overlap = running.overlap.clone();
+        let record = ComtreeRecord { id, world, tree, standbys, asked, mesh, step, overlap };
         op.write(Table::Comtrees, number(id.0), Some(&record));
     }
 

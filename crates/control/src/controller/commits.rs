@@ -61,6 +61,7 @@ impl Controller {
                 Effect::Comtree(comtree, relay, item) => {
                     self.step(comtree, Step::Comtree(relay, item));
                 }
+                Effect::Await(comtree, relay) => self.step(comtree, Step::Await(relay)),
                 Effect::Barrier(comtree) => {
                     touched.insert(comtree);
                     self.rollouts.entry(comtree).or_default().barrier();
@@ -68,6 +69,10 @@ impl Controller {
                 Effect::TakenBack(comtree) => {
                     touched.insert(comtree);
                     self.step(comtree, Step::TakenBack);
+                }
+                Effect::RolledOut(comtree, number) => {
+                    touched.insert(comtree);
+                    self.step(comtree, Step::RolledOut(number));
                 }
                 Effect::Admit(comtree, relay, item) => {
                     touched.insert(comtree);
@@ -106,7 +111,7 @@ impl Controller {
     }
 
     fn step(&mut self, comtree: Comtree, step: Step) {
-        let at = if let Step::Comtree(relay, _) = &step { Some(*relay) } else { None };
+        let at = step.waits_for();
         let lost = at.is_some_and(|relay| self.is_lost(relay));
         let mut now = Vec::new();
         let rollout = self.rollouts.entry(comtree).or_default();
@@ -132,9 +137,19 @@ impl Controller {
                     self.want(relay, ItemKey::Comtree(comtree), version, item);
                 }
                 Step::Member(relay, item) => self.want(relay, item.key(), version, Some(item)),
+                Step::Await(relay) => {
+                    if let Some(agent) = self.agents.get_mut(&relay) {
+                        agent.await_word(ItemKey::Comtree(comtree), version);
+                    }
+                }
                 Step::TakenBack => {
                     let mut op = Op::default();
                     self.state.forget_undone(&mut op, comtree);
+                    self.ops.push_back(op);
+                }
+                Step::RolledOut(number) => {
+                    let mut op = Op::default();
+                    self.state.forget_overlap(&mut op, comtree, number);
                     self.ops.push_back(op);
                 }
             }

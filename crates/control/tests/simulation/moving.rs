@@ -7,6 +7,7 @@ use canopy_control::{Applying, Controller, Item, LinkId, LinkReport, Refusal, Re
 use canopy_plan::Method;
 use canopy_wire::{Comtree, Time};
 use core::time::Duration;
+use std::collections::BTreeSet;
 
 impl Sim {
     /// Links get other delays, so that another tree is better.
@@ -135,11 +136,11 @@ impl Sim {
 
     /// Whoever is a next parent keeps the branch until the relay below has it no more for that: it may have
     /// turned to it. That holds whichever controller says so, and in whatever order relays hear it; but for
-    /// who has left the tree, as nobody is there or below, and for the root of what is left, if nobody is above.
+    /// who has nobody there or below, and for one whose place on the tree is elsewhere by now than where it has a
+    /// branch, as what goes up from there waits for that.
     pub(crate) fn check_keeps_next_parent(&self, at: usize, comtree: Comtree, applied: &Applying) {
         let Some(controller) = &self.controller else { return };
         let tree = controller.tree(comtree);
-        let is_on_tree = tree.iter().any(|hop| hop.relay == self.relays[at].id);
         let links = |item: &Option<Item>| -> Vec<LinkId> {
             let Some(Item::Comtree { branches, .. }) = item else { return Vec::new() };
             let standing = branches.iter().filter(|branch| !branch.role.is_standby());
@@ -147,14 +148,30 @@ impl Sim {
         };
         let (before, after) = (links(&applied.before), links(&applied.after));
         let gone: Vec<LinkId> = before.into_iter().filter(|link| !after.contains(link)).collect();
+        // Each relay of the tree follows the one above it.
+        let are_served = |top: RelayId| {
+            let mut below = BTreeSet::from([top]);
+            for hop in &tree {
+                if hop.above.is_some_and(|(above, _)| below.contains(&above)) {
+                    below.insert(hop.relay);
+                }
+            }
+            self.relays.iter().any(|relay| below.contains(&relay.id) && relay.has_members(comtree))
+        };
         for (of, relay) in self.relays.iter().enumerate().filter(|(of, _)| *of != at) {
             let branches = branches(relay, comtree);
             let next = branches.iter().find(|branch| branch.role == Role::NextParent);
             let is_lost = next.is_some_and(|next| gone.contains(&next.link));
             let hop = tree.iter().find(|hop| hop.relay == relay.id);
-            let is_used = hop.is_some_and(|hop| hop.above.is_some() || is_on_tree);
+            let has = |link: LinkId| branches.iter().any(|of| of.link == link);
+            let leads =
+                |over: LinkId| tree.iter().any(|of| of.above.is_some_and(|(_, of)| of == over));
+            let is_used = hop.is_some_and(|hop| match hop.above {
+                Some((_, link)) => has(link),
+                None => next.is_some_and(|next| leads(next.link)),
+            });
             assert!(
-                !is_lost || !is_used || relay.was_lost,
+                !is_lost || !is_used || relay.was_lost || !are_served(relay.id),
                 "what goes up from {of} to {at} is lost"
             );
         }

@@ -49,6 +49,12 @@ impl SimRelay {
         self.side = Some(RelaySide::new(self.life));
     }
 
+    /// Whether it lets anybody in on a comtree now.
+    pub(crate) fn has_members(&self, comtree: Comtree) -> bool {
+        let is_its = |key: &ItemKey| matches!(key, ItemKey::Member(of, _) if *of == comtree);
+        self.side.as_ref().is_some_and(|side| side.items().keys().any(is_its))
+    }
+
     /// Answers what is due. Returns what was changed.
     pub(crate) fn apply(&mut self, refuse: bool) -> Option<Applying> {
         let (_, applying) = self.applying.take()?;
