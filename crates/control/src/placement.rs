@@ -239,7 +239,7 @@ impl State {
         running.undone = step.or(running.undone);
         running.why = why;
         running.broken = None;
-        let is_detour = old.is_some_and(|old| running.is_detour_of(&old));
+        let is_detour = old.is_none_or(|old| running.is_detour_of(&old));
         self.renew_standbys(comtree);
         self.reshape_effects(op, comtree, before, step, is_detour);
     }
@@ -287,7 +287,12 @@ impl State {
         }
         let has_let_go = self.let_go(op, comtree, &mut before, stays);
         op.effects.extend(step.map(|_| Effect::TakenBack(comtree)));
-        self.note_overlap(comtree, has_let_go, &before, &after);
+        // Standby parents rank by the tree of before. Those that were taken away a moment ago may be on their way
+        // out yet, and are gone everywhere before others come.
+        if !is_detour {
+            op.effects.push(Effect::Barrier(comtree));
+        }
+        self.note_overlap(comtree, has_let_go || !is_detour, &before, &after);
         self.save_comtree(op, comtree);
         self.take_on(op, comtree, before, &after);
     }

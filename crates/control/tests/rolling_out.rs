@@ -6,10 +6,10 @@
 #[path = "meshed/bed.rs"]
 mod bed;
 
-use bed::{ALL, Bed, world};
+use bed::{ALL, Bed, rate, world};
 use canopy_control::Core;
 use canopy_control::signal::{Branch, Role};
-use canopy_control::{LinkId, WorldChanges};
+use canopy_control::{LinkId, LinkReport, WorldChanges};
 use std::collections::BTreeMap;
 
 /// How many ticks pass from one relay to the next that comes back: a relay pauses between its calls.
@@ -127,4 +127,46 @@ fn changes_that_follow_each_other_before_anybody_is_told_close_no_circle() {
     for told in [&[][..], &[0], &[1, 2], &[0, 1, 2]] {
         die_after(mesh, change, told);
     }
+}
+
+/// A chain of three with a standby parent over its ends. Their link fails, another one does, and both come back:
+/// the chain has its root at the other end now, and who was the standby parent has one.
+fn turn_chain_round(dies: bool) {
+    let mut bed = Bed::new(&[(0, 1), (1, 2)], Core::Center);
+    [2, 1, 0].into_iter().for_each(|at| bed.enter(at as u8, at, 1000).unwrap());
+    let ends = [bed.relays[0].0, bed.relays[2].0];
+    let link = bed.controller.add_link(ends, rate(1_000_000), 1000).unwrap();
+    bed.links.push((link, (0, 2)));
+    [false, true].into_iter().for_each(|up| _ = bed.report((0, 2), up));
+    let role = |bed: &Bed, at: usize| {
+        bed.branches(at).into_iter().find(|of| of.link == link).map(|of| of.role)
+    };
+    assert_eq!(
+        [0, 2].map(|at| role(&bed, at)),
+        [Some(Role::StandbyParent), Some(Role::StandbyChild)]
+    );
+    let chain = bed.links[0].0;
+    // Relays 1 and 2 hear nothing of it meanwhile.
+    for (link, up) in [(link, false), (chain, false), (chain, true), (link, true)] {
+        bed.relays[0].1.set_link(bed.now, LinkReport { link, up, delay_us: 1000 });
+        (0..4).for_each(|_| _ = bed.tick(|at| at == 0));
+        assert_ne!(role(&bed, 0), Some(Role::StandbyChild), "the other end may have it yet");
+    }
+    assert_eq!(role(&bed, 2), Some(Role::StandbyChild));
+    if dies {
+        bed.start_again();
+        (0..BETWEEN).for_each(|_| _ = bed.tick(|at| at == 0));
+        assert_ne!(role(&bed, 0), Some(Role::StandbyChild), "the other end may have it yet");
+    }
+    (0..5 * BETWEEN).for_each(|_| _ = bed.tick(|_| true));
+    assert_eq!(
+        [0, 2].map(|at| role(&bed, at)),
+        [Some(Role::StandbyChild), Some(Role::StandbyParent)]
+    );
+}
+
+#[test]
+fn standby_parents_by_an_old_rank_are_gone_everywhere_before_others_come() {
+    turn_chain_round(false);
+    turn_chain_round(true);
 }
