@@ -223,7 +223,7 @@ fn what_urgent_updates_take_is_not_shared_out() {
 /// All come together, which is the hardest. `tests/relay/thinning.rs` has more, with a whole relay.
 #[test]
 fn a_crowd_in_step_shares_a_budget_by_weight() {
-    for (share, most) in [(0.05, 4.0), (0.25, 2.0), (0.5, 2.5)] {
+    for (share, most) in [(0.05, 4.0), (0.25, 2.0), (0.5, 3.5)] {
         let flows = crowd(60, 16.0);
         let bits = (60.0 * 16.0 * 8.0 * f64::from(LEN) * share) as u64;
         let every = TICK / 2;
