@@ -383,11 +383,11 @@ impl Thinning {
             self.comtrees.offer(row, *comtree, bytes);
         }
         let left_out = match noted {
-            Noted::Waits | Noted::Known | Noted::Outdated => None,
-            Noted::Replaces(older) => Some(older),
-            Noted::NoRoom | Noted::Overtaken => Some(update),
+            Noted::Waits | Noted::Known | Noted::Outdated => [NOTHING; 2],
+            Noted::Replaces(older) => older,
+            Noted::NoRoom | Noted::Overtaken => [update, NOTHING],
         };
-        if let Some(update) = left_out {
+        for update in left_out.into_iter().filter(|update| *update != NOTHING) {
             self.rows.leave_out(row, update, &self.log);
         }
         self.list(now, row);

@@ -173,8 +173,8 @@ pub(crate) struct Row {
 pub(crate) enum Noted {
     /// It waits.
     Waits,
-    /// It waits in place of this older one of its flow.
-    Replaces(LogNumber),
+    /// It waits in place of an older one of its flow, or of two.
+    Replaces([LogNumber; 2]),
     /// The row was told of it before, and it waits.
     Known,
     /// The row was told of a newer one before.
@@ -231,14 +231,14 @@ impl Row {
             is_wanted
         });
         for pair in &mut self.pairs {
-            if pair.waiting == NOTHING || is_wanted(pair.waiting) {
-                continue;
-            }
             for update in [&mut pair.earlier, &mut pair.waiting] {
-                if *update != NOTHING {
+                if *update != NOTHING && !is_wanted(*update) {
                     left_out(core::mem::replace(update, NOTHING));
                     self.waiting -= 1;
                 }
+            }
+            if pair.waiting == NOTHING {
+                pair.waiting = core::mem::replace(&mut pair.earlier, NOTHING);
             }
         }
     }
@@ -285,14 +285,21 @@ impl Row {
             self.waiting += 1;
             return Noted::Waits;
         }
-        if pair.earlier != NOTHING {
-            return Noted::Replaces(core::mem::replace(&mut pair.earlier, before));
+        let earlier = core::mem::replace(&mut pair.earlier, NOTHING);
+        // What goes is put in the order of the log. There two of a flush may be the other way round, if another row
+        // was told of the newer one only.
+        if before > news.update {
+            self.waiting -= u32::from(earlier != NOTHING);
+            return Noted::Replaces([before, earlier]);
         }
         let credit = pair.credit + pair.rate * now.since(self.served).as_secs_f32().min(1.0);
-        if !pair.is_due_with(credit - 1.0) {
-            return Noted::Replaces(before);
+        if earlier == NOTHING && !pair.is_due_with(credit - 1.0) {
+            return Noted::Replaces([before, NOTHING]);
         }
         pair.earlier = before;
+        if earlier != NOTHING {
+            return Noted::Replaces([earlier, NOTHING]);
+        }
         self.waiting += 1;
         Noted::Waits
     }

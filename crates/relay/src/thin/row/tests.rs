@@ -102,7 +102,7 @@ fn what_was_overtaken_on_its_way_does_not_take_the_place_of_newer_state() {
     let mut order = 0;
     let mut note = |millis: u64, series: u16| {
         order += 1;
-        let (flow, weight, update) = (1, 1.0, LogNumber::from(series));
+        let (flow, weight, update) = (1, 1.0, order);
         let news = News { flow, weight, level: 0, len: LEN, update, order, series };
         row.note(Time::from_millis(millis), &news, true)
     };
@@ -110,8 +110,12 @@ fn what_was_overtaken_on_its_way_does_not_take_the_place_of_newer_state() {
     assert_eq!(note(110, u16::MAX), Noted::Overtaken, "numbers wrap");
     assert_eq!(note(110, 4), Noted::Waits, "a free flow's last two wait");
     assert_eq!(note(359, 3), Noted::Overtaken);
-    assert_eq!(note(360, 3), Noted::Replaces(3), "by then it is a publisher that began anew");
-    assert_eq!(note(361, 40_000), Noted::Replaces(4), "and so is this");
+    assert_eq!(
+        note(360, 3),
+        Noted::Replaces([1, NOTHING]),
+        "by then it is a publisher that began anew"
+    );
+    assert_eq!(note(361, 40_000), Noted::Replaces([3, NOTHING]), "and so is this");
 }
 
 /// A row at work: one flow of so many updates a second, of which a budget holds so many.
@@ -160,10 +164,40 @@ fn what_comes_between_two_looks_of_a_flow_that_gets_all_of_it_goes_whole_up_to_t
     }
     assert_eq!(one.note(2001), Noted::Waits);
     assert_eq!(one.note(2002), Noted::Waits);
-    assert_eq!(one.note(2003), Noted::Replaces(81), "the oldest of three");
+    assert_eq!(one.note(2003), Noted::Replaces([81, NOTHING]), "the oldest of three");
     let mut left_out = Vec::new();
     one.row.retain(|_| false, |update| left_out.push(update));
     assert_eq!((left_out.as_slice(), one.row.count_waiting()), ([82, 83].as_slice(), 0));
+}
+
+/// An update of one flow, with this number in the log and in the order in which they came.
+fn of_one_flow(update: LogNumber, order: u64) -> News {
+    News { flow: 1, weight: 1.0, level: 0, len: LEN, update, order, series: order as u16 }
+}
+
+#[test]
+fn two_that_stand_in_the_log_the_other_way_round_do_not_both_wait() {
+    let (mut row, now) = (Row::default(), Time::from_millis(10));
+    assert_eq!(row.note(now, &of_one_flow(4, 1), true), Noted::Waits);
+    assert_eq!(row.note(now, &of_one_flow(6, 2), true), Noted::Waits);
+    assert_eq!(row.note(now, &of_one_flow(5, 3), true), Noted::Replaces([6, 4]));
+    assert_eq!(row.count_waiting(), 1);
+    assert_eq!(row.all_waiting().collect::<Vec<_>>(), [(1, 5, LEN)]);
+}
+
+#[test]
+fn of_two_that_wait_whichever_is_wanted_stays() {
+    for (wanted, unwanted) in [(4, 5), (5, 4)] {
+        let (mut row, now) = (Row::default(), Time::from_millis(10));
+        row.note(now, &of_one_flow(4, 1), true);
+        row.note(now, &of_one_flow(5, 2), true);
+        let mut left_out = Vec::new();
+        row.retain(|update| update == wanted, |update| left_out.push(update));
+        assert_eq!(left_out, [unwanted]);
+        assert_eq!(row.all_waiting().collect::<Vec<_>>(), [(1, wanted, LEN)]);
+        assert_eq!(row.note(now, &of_one_flow(6, 3), true), Noted::Waits);
+        assert_eq!(row.count_waiting(), 2);
+    }
 }
 
 /// It gets four of the twenty updates that it sends.
