@@ -103,6 +103,14 @@ impl Pair {
         self.is_free() || (credit - 1.0) * self.demand + self.rate >= 0.0
     }
 
+    /// Whether the newest and the one before it may both wait. Only who gets at least half of what it sends ever
+    /// sends two between two looks; of the others the newest says all. What goes is put in the order of the log,
+    /// where two of a flush may be the other way round if another row was told of the newer one only.
+    fn may_keep_two(&self, credit: f32, before: LogNumber) -> bool {
+        let gets_most = self.is_free() || 2.0 * self.rate >= self.demand;
+        gets_most && self.is_due_with(credit - 1.0) && before < self.waiting
+    }
+
     /// Adds the credit of the time that has passed. More than one update's is saved up while none waits only to
     /// even out the times at which updates come and go: that of two looks, and that of one interval between
     /// the flow's own updates.
@@ -111,7 +119,9 @@ impl Pair {
             return;
         }
         let most = match self.waiting {
-            NOTHING => 1.0 + self.rate * (2.0 * passed + 1.0 / self.demand),
+            NOTHING => {
+                1.0 + self.rate * (2.0 * passed.min(LOOK_EVERY.as_secs_f32()) + 1.0 / self.demand)
+            }
             _ => MOST_OWED,
         };
         self.credit = (self.credit + self.rate * passed).min(most.max(self.credit));
@@ -126,11 +136,6 @@ impl Pair {
         let next = if self.earlier == NOTHING { &mut self.waiting } else { &mut self.earlier };
         core::mem::replace(next, NOTHING)
     }
-
-    /// How many updates wait.
-    fn count_waiting(&self) -> u32 {
-        u32::from(self.waiting != NOTHING) + u32::from(self.earlier != NOTHING)
-    }
 }
 
 /// The flows that one receiver, or several of one mind, are sent.
@@ -141,7 +146,7 @@ pub(crate) struct Row {
     urgent: VecDeque<(LogNumber, u16)>,
     /// The place behind that of the pair that was found last.
     next: u32,
-    /// How many pairs wait.
+    /// How many updates wait.
     waiting: u32,
     served: Time,
     solved: Time,
@@ -155,9 +160,10 @@ pub(crate) struct Row {
     left_due: i64,
     /// The mean of it over the last looks, in seconds.
     backlog: f32,
-    /// What of the budget was not used, in seconds, since rates were worked out; and how much more is shared out
-    /// for that.
+    /// What of the budget was not used, in seconds, since rates were worked out; the part of the time that this was
+    /// in the last second; and how much more is shared out for it.
     lost: f32,
+    idle: f32,
     unused: f32,
     /// The water level of last time: bytes a second for a weight of 1.
     water_level: f32,
@@ -256,7 +262,7 @@ impl Row {
         Noted::Waits
     }
 
-    /// An update waits from now on, in place of an older one of its flow. `has_room` says whether there
+    /// An update waits from now on, in place of older ones of its flow or beside the last of them. `has_room` says whether there
     /// may be another flow.
     pub(crate) fn note(&mut self, now: Time, news: &News, has_room: bool) -> Noted {
         let seen = millis(now);
@@ -276,7 +282,9 @@ impl Row {
             return Noted::Overtaken;
         }
         (pair.newest, pair.series) = (news.order, news.series);
-        (pair.seen, pair.len, pair.level, pair.weight) = (seen, news.len, news.level, news.weight);
+        (pair.seen, pair.level, pair.weight) = (seen, news.level, news.weight);
+        // As long as two wait, it is the longer one's.
+        pair.len = if pair.waiting == NOTHING { news.len } else { news.len.max(pair.len) };
         pair.came += u16::from(pair.fresh < 2);
         pair.fresh = pair.fresh.saturating_add(1);
         self.has_news = true;
@@ -286,15 +294,11 @@ impl Row {
             return Noted::Waits;
         }
         let earlier = core::mem::replace(&mut pair.earlier, NOTHING);
-        // What goes is put in the order of the log. There two of a flush may be the other way round, if another row
-        // was told of the newer one only.
-        if before > news.update {
+        let credit = pair.credit + pair.rate * now.since(self.served).as_secs_f32().min(1.0);
+        if !pair.may_keep_two(credit, before) {
+            pair.len = news.len;
             self.waiting -= u32::from(earlier != NOTHING);
             return Noted::Replaces([before, earlier]);
-        }
-        let credit = pair.credit + pair.rate * now.since(self.served).as_secs_f32().min(1.0);
-        if earlier == NOTHING && !pair.is_due_with(credit - 1.0) {
-            return Noted::Replaces([before, NOTHING]);
         }
         pair.earlier = before;
         if earlier != NOTHING {
@@ -468,7 +472,8 @@ impl Row {
                 // because the greatest of those goes first.
                 let key = turn << 48 | u64::from(level) << 40;
                 self.order.push((key | u64::from(!last.to_bits()), place));
-                due += down.cost(pair.len.into(), 1) * i64::from(pair.count_waiting());
+                let are_two = pair.earlier != NOTHING && pair.is_due_with(pair.credit - 1.0);
+                due += down.cost(pair.len.into(), 1) * if are_two { 2 } else { 1 };
             }
             place += 1;
         }
@@ -496,9 +501,7 @@ impl Row {
         chosen.extend(self.urgent.drain(..).map(|(update, _)| update));
         let waiting = self.pairs.iter().flat_map(|pair| [pair.earlier, pair.waiting]);
         chosen.extend(waiting.filter(|update| *update != NOTHING));
-        self.waiting = 0;
-        self.pairs.clear();
-        self.by_flow.clear();
+        *self = Row { dearness: self.dearness, ..Row::default() };
     }
 }
 

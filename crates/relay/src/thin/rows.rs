@@ -370,6 +370,9 @@ impl Rows {
         allowance: Allowance,
         (row, since): (Row, LogNumber),
     ) -> RowIndex {
+        // What was not used before is nothing that the row could have shared out.
+        let mut allowance = allowance;
+        allowance.take_lost();
         let entry = Entry {
             row,
             comtree,

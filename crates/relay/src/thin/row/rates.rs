@@ -6,6 +6,8 @@ use canopy_wire::Time;
 
 /// What a flow sends is averaged over this time, seconds.
 const SMOOTH: f32 = 2.0;
+/// How much less the backlog counts, for each part of the time of the last second in which a budget was not used.
+const BETWEEN_BUNCHES: f32 = 5.0;
 /// How fast what is shared out follows what of the budget is not used, a second.
 const CORRECT: f32 = 1.0;
 /// So much of what is due is to wait, seconds of the budget: a little, or a part of it would not be used.
@@ -45,10 +47,12 @@ impl Row {
         let urgent = core::mem::take(&mut self.urgent_cost) as f32 / 1e9 / passed;
         self.urgent_share += (urgent - self.urgent_share) * share;
         let unused = core::mem::take(&mut self.lost).min(passed);
-        // Where more is due than the budget holds, less is shared out until that has gone; what is not used is
-        // shared out beside. The bounds keep a pause in which nobody sends, and a crowd that comes into sight,
-        // from changing rates by far more than lasts.
+        self.idle += (unused / passed - self.idle) * passed;
+        // Where more is due than the budget holds, less is shared out until that has gone, but for bunches that
+        // leave before the next ones come; what is not used is shared out beside. The bounds keep a pause in which
+        // nobody sends, and a crowd that comes into sight, from changing rates by far more than lasts.
         let drained = (BACKLOG - self.backlog) / DRAIN;
+        let drained = drained.max((drained + BETWEEN_BUNCHES * self.idle).min(0.0));
         self.unused =
             (self.unused + (unused + drained.min(0.0) * passed) * CORRECT).clamp(0.0, MOST_EXCESS);
         self.excess = (drained + self.unused).clamp(LEAST_EXCESS, MOST_EXCESS);

@@ -266,6 +266,47 @@ fn a_crowd_in_step_shares_a_budget_by_weight() {
     }
 }
 
+/// All come at once five times a second, and nearly fill the budget. A part of them goes at once, and the rest in
+/// the time until the next come.
+#[test]
+fn what_comes_in_bunches_and_leaves_between_them_is_not_too_much() {
+    let flows: Vec<Sends> = crowd(40, 5.0);
+    let bits = (40.0 * 5.0 * 8.0 * f64::from(LEN) * 1.05) as u64;
+    let times = sent(&flows, Down { bits, updates: 0 }, 25.0, TICK / 2);
+    for (number, times) in times.iter().enumerate() {
+        let count = times.iter().filter(|at| (5.0..25.0).contains(*at)).count();
+        assert!(count >= 98, "{count} of 100 of flow {number}");
+    }
+}
+
+/// The floors alone need twice the budget: all flows get the same, one update at a time.
+#[test]
+fn where_the_floors_do_not_fit_nobody_waits_longer_than_the_others() {
+    let flows = crowd(400, 16.0);
+    let times = sent(&flows, Down { bits: 0, updates: 100 }, 40.0, TICK / 2);
+    for (number, times) in times.iter().enumerate() {
+        let gaps = times.windows(2).filter(|two| two[0] > 15.0).map(|two| two[1] - two[0]);
+        let longest = gaps.fold(0.0_f64, f64::max);
+        assert!((3.0..4.5).contains(&longest), "{longest} s of flow {number}");
+    }
+}
+
+/// A long update and a short one of a flow wait together: both cost what the long one does.
+#[test]
+fn what_waits_before_a_short_update_is_not_thought_to_be_short() {
+    let mut row = Row::default();
+    let long = News { len: 1_100, ..of_one_flow(1, 1) };
+    let now = Time::from_millis(10);
+    assert_eq!(row.note(now, &long, true), Noted::Waits);
+    assert_eq!(row.note(now, &News { len: 30, ..of_one_flow(2, 2) }, true), Noted::Waits);
+    assert!(row.all_waiting().all(|(_, _, len)| len == 1_100));
+    let (down, mut allowance) = (Down { bits: 64_000, updates: 0 }, Allowance::default());
+    allowance.advance(Time::from_millis(150), TICK, spare(down), WINDOW);
+    let mut chosen = Vec::new();
+    row.serve(Time::from_millis(150), (down, Fairness::default()), &mut allowance, &mut chosen);
+    assert_eq!(chosen, [1], "the budget holds 800 bytes in 100 ms");
+}
+
 /// Everybody is near for a while, and far for a while: a flow that was ahead of its time when its rate fell does not
 /// wait longer than the floor for that.
 #[test]
