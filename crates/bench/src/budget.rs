@@ -16,7 +16,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 /// Runs a crowd on a relay without budgets, on one whose participants each have a part of what they
-/// would be sent, and on one without budgets whose participants ask for that part only, in alternated
+/// would be sent, and on one without budgets whose participants ask for that part only (the nearest of 1,
+/// 1/2, 1/3 and so on that is no smaller), in alternated
 /// rounds, and compares the processor time per delivery of the whole process.
 /// 'places': everyone publishes to a group of its own, and weighs the others by its distance. 'cell':
 /// all are in one group. Each participant publishes 20 updates a second. Rounds with more than 5 %
@@ -43,7 +44,7 @@ pub(crate) struct BudgetBench {
     /// all. Several are measured one after the other
     #[arg(long, value_name = "KEYS", value_delimiter = ',', default_value = "member,none")]
     keys: Vec<Keys>,
-    /// Rounds of both relays in turn
+    /// Rounds of all relays in turn
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: u32,
     /// Seconds measured of each in each round

@@ -2,7 +2,7 @@
 //!
 //! A receiver with a budget is sent everything, in the bursts that it shares with others, as long as its
 //! allowance lasts. Once a burst does not fit, the receiver is *limited*: from then on it has a *row*, in
-//! which the newest update of each flow waits for its turn ([`row`]). It is limited no more once nothing had
+//! which the newest updates of each flow wait for their turn ([`row`]). It is limited no more once nothing had
 //! to wait for a while. Receivers with equal budgets and equal subscriptions, weights included, share a row,
 //! and so their bursts. A branch over a shaped link is such a receiver too, and so is any participant of a
 //! comtree whose own budget does not hold what is meant for all of them.

@@ -10,7 +10,7 @@ const SMOOTH: f32 = 2.0;
 const BETWEEN_BUNCHES: f32 = 5.0;
 /// How fast what is shared out follows what of the budget is not used, a second.
 const CORRECT: f32 = 1.0;
-/// So much of what is due is to wait, seconds of the budget: a little, or a part of it would not be used.
+/// How much of what is due is to wait, seconds of the budget: a little, or a part of it would not be used.
 const BACKLOG: f32 = 0.005;
 /// What waits beside that is to go within this time, seconds.
 const DRAIN: f32 = 0.5;
