@@ -152,9 +152,9 @@ impl Found {
         }
     }
 
-    /// The aims are 1.5 updates, a tick, 2.2 s, 0.99, 97 % and a datagram. One row of 48 has 2 updates: at a half of
-    /// the demand and 16 updates a second, four ticks of five bring all 40, and who should get each of its updates
-    /// cannot make up for one that it misses.
+    /// The aims are 1.5 updates, a tick, 2.2 s, 0.99, 97 % and a datagram. Seven rows of 48 have up to 2 updates,
+    /// most of them at a half of the demand in ticks: four ticks of five bring all 40, and who should get each of its
+    /// updates cannot make up for one that it misses.
     fn check(&self) {
         assert!(self.off <= 2.0, "{self:?}");
         assert!(self.late <= 0.06, "{self:?}");
