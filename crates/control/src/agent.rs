@@ -244,11 +244,16 @@ impl Agent {
         controller: u32,
         answered: u64,
     ) -> bool {
-        let wanted = self.wanted.get(&ItemKey::Comtree(comtree));
         let is_of_now = self.caller.as_ref().is_some_and(|caller| caller.relay() == life)
             && controller == self.controller
             && self.without_next.get(&comtree).is_none_or(|number| *number <= answered);
-        is_of_now && wanted.and_then(|(_, item)| next_parent(item)) == Some(link)
+        is_of_now && self.next_parent(comtree) == Some(link)
+    }
+
+    /// Over which link the next parent is that the relay is to have on a comtree now.
+    pub(crate) fn next_parent(&self, comtree: Comtree) -> Option<LinkId> {
+        let wanted = self.wanted.get(&ItemKey::Comtree(comtree));
+        wanted.and_then(|(_, item)| next_parent(item))
     }
 
     /// When the next message is due.

@@ -8,7 +8,7 @@
 use crate::model::RelayId;
 use crate::signal::Item;
 use canopy_wire::{Address, Comtree};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What a relay is to have next.
 #[derive(Clone, Debug)]
@@ -41,6 +41,8 @@ pub(crate) struct Rollout {
     version: u64,
     /// By relay: its last change, and the first that it may not have yet.
     unsettled: BTreeMap<RelayId, (u64, u64)>,
+    /// Those of them that no barrier waits for, until they are told what is staged for them.
+    passed: BTreeSet<RelayId>,
     /// What waits at a barrier; each list for the one before.
     stages: VecDeque<Vec<Step>>,
     /// What waits until relays have everything up to a change, in the order of the changes: members, and the
@@ -77,6 +79,7 @@ impl Rollout {
             Step::Comtree(relay, _) | Step::Await(relay) => {
                 *count += 1;
                 self.version = *count;
+                self.passed.remove(&relay);
                 if !is_lost {
                     let entry = self.unsettled.entry(relay).or_insert((0, self.version));
                     entry.0 = self.version;
@@ -93,16 +96,29 @@ impl Rollout {
         if let Some((last, first)) = self.unsettled.get_mut(&relay) {
             if *last <= version {
                 self.unsettled.remove(&relay);
+                self.passed.remove(&relay);
             } else {
                 *first = (*first).max(version + 1);
             }
         }
     }
 
+    /// A relay refuses its last change. If it is to be told something else later, no barrier waits for it until
+    /// then. Members do: what was reserved for them is not in force there.
+    pub(crate) fn pass(&mut self, relay: RelayId, version: u64) {
+        let is_last = self.unsettled.get(&relay).is_some_and(|(last, _)| *last <= version);
+        if is_last && self.is_staged(relay) {
+            self.passed.insert(relay);
+        }
+    }
+
     /// Whether a relay is still to be told something.
     pub(crate) fn concerns(&self, relay: RelayId) -> bool {
-        let is_to = |step: &Step| step.waits_for() == Some(relay);
-        self.unsettled.contains_key(&relay) || self.stages.iter().flatten().any(is_to)
+        self.unsettled.contains_key(&relay) || self.is_staged(relay)
+    }
+
+    fn is_staged(&self, relay: RelayId) -> bool {
+        self.stages.iter().flatten().any(|step| step.waits_for() == Some(relay))
     }
 
     /// The comtree as a relay is yet to have it.
@@ -116,6 +132,7 @@ impl Rollout {
     /// A relay is waited for no more, and members there not at all.
     pub(crate) fn forget(&mut self, relay: RelayId) {
         self.unsettled.remove(&relay);
+        self.passed.remove(&relay);
         self.held_back.retain(|(_, step)| !matches!(step, Step::Member(at, _) if *at == relay));
     }
 
@@ -148,7 +165,7 @@ impl Rollout {
         count: &mut u64,
         out: &mut Vec<(u64, Step)>,
     ) {
-        while self.unsettled.is_empty() {
+        while self.unsettled.keys().all(|relay| self.passed.contains(relay)) {
             let Some(stage) = self.stages.pop_front() else { break };
             let later = std::mem::take(&mut self.stages);
             for step in stage {

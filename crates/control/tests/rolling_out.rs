@@ -129,6 +129,32 @@ fn changes_that_follow_each_other_before_anybody_is_told_close_no_circle() {
     }
 }
 
+/// It may have branches yet that it was to let go of.
+#[test]
+fn nobody_takes_new_branches_before_a_relay_that_refuses_has_let_go() {
+    for at in 0..4 {
+        let mut bed = with_members(&[(0, 1), (1, 2), (2, 3), (0, 3)], Core::Center);
+        let standing = |bed: &Bed, at: usize| -> Vec<LinkId> {
+            let branches = bed.branches(at).into_iter().filter(|of| !of.role.is_standby());
+            branches.map(|of| of.link).collect()
+        };
+        let before = [0, 1, 2, 3].map(|of| standing(&bed, of));
+        let gone = before[at][0];
+        bed.controller.remove_link(gone).unwrap();
+        bed.refuses = Some(at);
+        for _ in 0..5 * BETWEEN {
+            bed.tick(|_| true);
+            assert!(standing(&bed, at).contains(&gone));
+            for (of, before) in before.iter().enumerate() {
+                assert!(standing(&bed, of).iter().all(|link| before.contains(link)));
+            }
+        }
+        bed.refuses = None;
+        (0..5 * BETWEEN).for_each(|_| _ = bed.tick(|_| true));
+        assert!(bed.controller.is_settled() && !standing(&bed, at).contains(&gone));
+    }
+}
+
 /// A chain of three with a standby parent over its ends. Their link fails, another one does, and both come back:
 /// the chain has its root at the other end now, and who was the standby parent has one.
 fn turn_chain_round(dies: bool) {

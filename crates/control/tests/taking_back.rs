@@ -6,9 +6,12 @@
 #[path = "meshed/bed.rs"]
 mod bed;
 
-use bed::{ALL, Bed, world};
+use bed::{ALL, Bed, rate, world};
 use canopy_control::signal::{Branch, Role};
-use canopy_control::{Core, Event, Item, LinkId, LinkReport, RelayId, TreeAsk};
+use canopy_control::{
+    Core, Enter, Event, Item, ItemKey, LinkId, LinkReport, RelayId, RelaySide, TreeAsk,
+};
+use canopy_plan::Limits;
 
 /// A bed whose controller has died in the middle of a step. Relays are numbered as in the bed.
 struct Halfway {
@@ -244,4 +247,49 @@ fn a_mover_that_does_not_come_back_holds_nobody_up_once_it_is_given_up() {
     // It is told as well, if it comes after all.
     halfway.go_on(2_000, |_| true);
     assert!(!halfway.is_begun());
+}
+
+/// A relay leaves the core and says that its neighbour knows all that is wanted. It restarts before it has answered
+/// what was on its way to it, and has no neighbour any more.
+#[test]
+fn a_relay_that_restarts_while_it_leaves_the_core_gets_its_parent() {
+    let mut bed = Bed::new(&ALL, Core::Center);
+    (0..4).for_each(|at| bed.enter(at as u8, at, 1000).unwrap());
+    bed.succeeds = false;
+    let ask = TreeAsk { root: Some(bed.relays[2].0), ..TreeAsk::default() };
+    bed.controller.move_world(&world(), ask).unwrap();
+    bed.exchange();
+    assert!(bed.roles(0).contains(&(2, Role::NextParent)));
+    // Another member needs more over the link to the neighbour, and only that has heard of it.
+    let limits = Some(Limits { send: rate(2000), receive: rate(2000) });
+    let measured = vec![(bed.relays[0].0, 1000)];
+    let ask = Enter { world: world(), owner: [9; 16], limits, measured };
+    let address = bed.controller.enter(bed.now, &ask).unwrap().address;
+    bed.tick(|at| at != 0);
+    let (comtree, now) = (bed.comtree(), bed.now);
+    let (relay, side) = &mut bed.relays[0];
+    side.set_succeeded(now, comtree);
+    side.handle_timeout(now);
+    while let Some(bytes) = side.poll_transmit() {
+        bed.controller.handle_message(now, *relay, &bytes);
+    }
+    *side = RelaySide::new(2);
+    let mut events = Vec::new();
+    for _ in 0..500 {
+        events.extend(bed.tick(|_| true));
+        let is_in = bed.relays[0].1.items().contains_key(&ItemKey::Member(comtree, address));
+        assert!(!is_in, "what was reserved for it was refused");
+    }
+    assert!(bed.roles(0).contains(&(2, Role::Parent)), "{:?}", bed.roles(0));
+    assert!(bed.roles(2).contains(&(0, Role::Child)));
+    // The move goes on.
+    bed.succeeds = true;
+    events.extend(bed.exchange());
+    assert!(bed.controller.is_settled());
+    let is_its = |event: &Event| match event {
+        Event::Refused { address: of, .. } | Event::Admitted { address: of, .. } => *of == address,
+        _ => false,
+    };
+    let told: Vec<_> = events.into_iter().filter(is_its).collect();
+    assert!(matches!(told[..], [Event::Refused { .. }]), "{told:?}");
 }

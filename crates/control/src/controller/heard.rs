@@ -68,6 +68,7 @@ impl Controller {
             }
             (ItemKey::Comtree(comtree), Err(why)) => {
                 self.refuse_swap(comtree, relay, &why);
+                self.pass_next_parent(comtree, relay, version);
                 let waiting = self.rollouts.get(&comtree).map_or_else(Vec::new, Rollout::waiting);
                 for address in waiting {
                     self.reject(comtree, address, relay, why.clone());
@@ -245,6 +246,19 @@ impl Controller {
             self.state.end_move(&mut op, comtree, &reason);
             self.ops.push_back(op);
         }
+    }
+
+    /// A relay refuses what it was told with a next parent. One that leaves the core has a next parent and no parent,
+    /// and refuses that if it has restarted meanwhile. If the step is done or taken back by now, the relay is told so
+    /// behind a barrier, which must not wait for what is always refused. The others need not wait: whatever the relay
+    /// was to let go of before its next parent came, it has let go of. That is not so for other refusals, and old
+    /// branches may form a circle with new ones.
+    fn pass_next_parent(&mut self, comtree: Comtree, relay: RelayId, version: u64) {
+        let has_next =
+            self.agents.get(&relay).is_some_and(|agent| agent.next_parent(comtree).is_some());
+        let Some(rollout) = self.rollouts.get_mut(&comtree).filter(|_| has_next) else { return };
+        rollout.pass(relay, version);
+        self.flush(comtree);
     }
 
     /// Gives all comtrees that lack something another tree, if there is one.

@@ -3,8 +3,8 @@
 use canopy_control::signal::{Branch, Role};
 use canopy_control::storage::{MemoryStorage, Storage};
 use canopy_control::{
-    Controller, Core, Downlink, Enter, Event, Item, ItemKey, LinkId, LinkReport, Mode, Name,
-    NewRelay, NewWorld, Refusal, RelayId, RelaySide, Retry, Settings,
+    Applying, Controller, Core, Downlink, Enter, Event, Item, ItemKey, LinkId, LinkReport, Mode,
+    Name, NewRelay, NewWorld, Refusal, RelayId, RelaySide, Retry, Settings,
 };
 use canopy_plan::{Limits, Rate};
 use canopy_wire::{Comtree, Time};
@@ -21,6 +21,8 @@ pub(crate) struct Bed {
     pub(crate) now: Time,
     /// Whether a next parent is the way to the core at once; otherwise it never is.
     pub(crate) succeeds: bool,
+    /// A relay that refuses all that it is told of a comtree.
+    pub(crate) refuses: Option<usize>,
 }
 
 pub(crate) fn rate(bits: u32) -> Rate {
@@ -29,6 +31,25 @@ pub(crate) fn rate(bits: u32) -> Rate {
 
 pub(crate) fn world() -> Name {
     Name::new("w").unwrap()
+}
+
+/// A data plane refuses a next parent without a parent, but for one that is there already in some role.
+fn check(applying: &Applying, refuses: bool) -> Result<(), String> {
+    if refuses && matches!(applying.key(), ItemKey::Comtree(_)) {
+        return Err("it refuses".to_owned());
+    }
+    let branches = |item: &Option<Item>| match item {
+        Some(Item::Comtree { branches, .. }) => branches.clone(),
+        _ => Vec::new(),
+    };
+    let (before, after) = (branches(&applying.before), branches(&applying.after));
+    let has_parent = after.iter().any(|of| of.role == Role::Parent);
+    let is_there = |link: LinkId| before.iter().any(|of| of.link == link);
+    let next = after.iter().find(|of| of.role == Role::NextParent);
+    match next.is_none_or(|next| has_parent || is_there(next.link)) {
+        true => Ok(()),
+        false => Err("there is no parent beside the next one".to_owned()),
+    }
 }
 
 impl Bed {
@@ -65,7 +86,8 @@ impl Bed {
             core,
         };
         controller.create_world(new).unwrap();
-        let mut bed = Bed { controller, storage, relays, links, now, succeeds: true };
+        let mut bed =
+            Bed { controller, storage, relays, links, now, succeeds: true, refuses: None };
         bed.exchange();
         bed
     }
@@ -81,10 +103,11 @@ impl Bed {
             while let Some((to, bytes)) = self.controller.poll_transmit(self.now) {
                 self.relays[usize::from(to.0) - 1].1.handle_message(&bytes);
             }
-            for (relay, side) in &mut self.relays {
+            for (at, (relay, side)) in self.relays.iter_mut().enumerate() {
                 side.handle_timeout(self.now);
                 while let Some(applying) = side.poll_apply() {
-                    side.applied(applying, Ok(()));
+                    let result = check(&applying, self.refuses == Some(at));
+                    side.applied(applying, result);
                 }
                 if self.succeeds {
                     side.set_succeeded(self.now, comtree);
@@ -131,7 +154,8 @@ impl Bed {
             }
             side.handle_timeout(self.now);
             while let Some(applying) = side.poll_apply() {
-                side.applied(applying, Ok(()));
+                let result = check(&applying, self.refuses == Some(at));
+                side.applied(applying, result);
             }
             while let Some(bytes) = side.poll_transmit() {
                 self.controller.handle_message(self.now, *relay, &bytes);
