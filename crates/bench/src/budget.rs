@@ -15,10 +15,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Runs a crowd on a relay without budgets, on one whose participants each have a part of what they
-/// would be sent, and on one without budgets whose participants ask for that part only (the nearest of 1,
-/// 1/2, 1/3 and so on that is no smaller), in alternated
-/// rounds, and compares the processor time per delivery of the whole process.
+/// Runs a crowd on three relays in alternated rounds, and compares the processor time per delivery of the
+/// whole process: on one without budgets, on one whose participants each have a part of what they would be
+/// sent, and on one without budgets whose participants ask for that part only. The latter is 1, 1/2, 1/3 and
+/// so on, whichever is nearest and no smaller.
 /// 'places': everyone publishes to a group of its own, and weighs the others by its distance. 'cell':
 /// all are in one group. Each participant publishes 20 updates a second. Rounds with more than 5 %
 /// steal are discarded and counted.

@@ -262,8 +262,8 @@ impl Row {
         Noted::Waits
     }
 
-    /// An update waits from now on, in place of older ones of its flow or beside the last of them. `has_room` says whether there
-    /// may be another flow.
+    /// An update waits from now on, in place of older ones of its flow or beside the last of them. `has_room`
+    /// says whether there may be another flow.
     pub(crate) fn note(&mut self, now: Time, news: &News, has_room: bool) -> Noted {
         let seen = millis(now);
         let Some(place) = self.find(news.flow) else {
