@@ -48,6 +48,10 @@ pub struct BudgetSummary {
     pub jfi_weighted: f64,
     /// By how many updates a flow was off its fluid count, at most, in any 10 s.
     pub worst_error_updates: f64,
+    /// By how many half of the flows were off at most.
+    pub error_p50_updates: f64,
+    /// By how many 99 of a hundred flows were off at most.
+    pub error_p99_updates: f64,
     /// What came in bits, by what would have come of a fluid.
     pub utilisation: f64,
     /// Bytes beyond the budget and one datagram in the worst 100 ms of any viewer.
@@ -214,6 +218,8 @@ impl BudgetSummary {
             bytes_per_update: traffic.came / traffic.updates.max(1.0),
             jfi_weighted: ours.jfi,
             worst_error_updates: ours.worst_error,
+            error_p50_updates: ours.errors[0],
+            error_p99_updates: ours.errors[1],
             utilisation: traffic.utilisation(),
             over_budget_bytes: traffic.over,
             nearest_ten_of_fair: ours.near_of_fair,

@@ -30,8 +30,12 @@ const OVERTAKEN_WITHIN: u32 = 250;
 const OVERTAKEN_BY: u16 = 512;
 /// What a flow may be owed while it waits.
 const MOST_OWED: f32 = 3.0;
-/// How fast the backlog's mean follows from look to look.
+/// A flow that gets at least this part of what it sends goes first: it cannot make up for what it misses.
+const NEARLY_ALL: f32 = 0.8;
+/// How fast the backlog's mean follows, from one time when something comes to the next.
 const SMOOTH_BACKLOG: f32 = 0.25;
+/// What a flow is thought to send as long as that is not known, updates a second: more than any does.
+const UNKNOWN_DEMAND: f32 = 1e6;
 /// How many more of the flows that are due are put in order than will probably go.
 const SPARE_CHOICES: usize = 4;
 
@@ -83,6 +87,10 @@ struct Pair {
     level: u8,
     /// How many have come since it was last looked for what is due: two can go at most.
     fresh: u8,
+    /// Whether it sends no more, or pauses: its share is for others as long.
+    is_silent: bool,
+    /// Whether nothing of it has gone yet.
+    is_new: bool,
     /// Updates a second that may go; infinite if the flow is free.
     rate: f32,
     /// Updates that may go. That of a free flow is kept until it is free no more.
@@ -98,9 +106,10 @@ impl Pair {
         self.rate == f32::INFINITY
     }
 
-    /// Whether an update goes for a credit: what would be due before the flow's next is sent goes at once.
+    /// Whether an update goes for a credit: if that is due sooner than halfway to the flow's next one, so that
+    /// updates are as often ahead of their time as behind it, at any rate.
     fn is_due_with(&self, credit: f32) -> bool {
-        self.is_free() || (credit - 1.0) * self.demand + self.rate >= 0.0
+        self.is_free() || (credit - 1.0) * 2.0 * self.demand + self.rate >= 0.0
     }
 
     /// Whether the newest and the one before it may both wait. Only who gets at least half of what it sends ever
@@ -112,16 +121,14 @@ impl Pair {
     }
 
     /// Adds the credit of the time that has passed. More than one update's is saved up while none waits only to
-    /// even out the times at which updates come and go: that of two looks, and that of one interval between
-    /// the flow's own updates.
+    /// even out the times at which updates come and go: that between two looks, and half of that between the
+    /// flow's own updates.
     fn gain(&mut self, passed: f32) {
         if self.is_free() {
             return;
         }
         let most = match self.waiting {
-            NOTHING => {
-                1.0 + self.rate * (2.0 * passed.min(LOOK_EVERY.as_secs_f32()) + 1.0 / self.demand)
-            }
+            NOTHING => 1.0 + self.rate * (LOOK_EVERY.as_secs_f32() + 0.5 / self.demand),
             _ => MOST_OWED,
         };
         self.credit = (self.credit + self.rate * passed).min(most.max(self.credit));
@@ -129,6 +136,7 @@ impl Pair {
 
     /// An update that waits goes, the earlier one first.
     fn take(&mut self, now: Time) -> LogNumber {
+        self.is_new = false;
         if !self.is_free() || self.credit >= 1.0 {
             self.credit -= 1.0;
         }
@@ -158,15 +166,21 @@ pub(crate) struct Row {
     has_news: bool,
     /// What was due and did not go last, in nanoseconds.
     left_due: i64,
-    /// The mean of it over the last looks, in seconds.
+    /// The mean of what of it was still there when more came, in seconds.
     backlog: f32,
     /// What of the budget was not used, in seconds, since rates were worked out; the part of the time that this was
     /// in the last second; and how much more is shared out for it.
     lost: f32,
     idle: f32,
     unused: f32,
-    /// The water level of last time: bytes a second for a weight of 1.
+    /// The water level of last time: bytes a second for a weight of 1; and whether there was one, as the flows
+    /// sent more than the budget holds.
     water_level: f32,
+    is_short: bool,
+    /// How many pairs were there at the last look: the others are new.
+    known: u32,
+    /// How many came in the last second or so.
+    newcomers: f32,
     /// What updates really cost, headers and seals of datagrams included, beside what was thought.
     dearness: f32,
     /// By how much more than the budget is shared out, so that all of it is used and little waits.
@@ -282,7 +296,13 @@ impl Row {
             return Noted::Overtaken;
         }
         (pair.newest, pair.series) = (news.order, news.series);
-        (pair.seen, pair.level, pair.weight) = (seen, news.level, news.weight);
+        if news.weight != pair.weight {
+            // An infinite rate stays so.
+            pair.rate *= news.weight / pair.weight;
+            pair.weight = news.weight;
+        }
+        (pair.seen, pair.level) = (seen, news.level);
+        pair.is_silent = false;
         // As long as two wait, it is the longer one's.
         pair.len = if pair.waiting == NOTHING { news.len } else { news.len.max(pair.len) };
         pair.came += u16::from(pair.fresh < 2);
@@ -320,6 +340,9 @@ impl Row {
 
     fn open(&mut self, seen: u32, news: &News) -> Noted {
         let place = self.pairs.len() as u32;
+        self.newcomers += 1.0;
+        // Who comes into sight is seen at once. Those that are there when the row begins were seen before.
+        let is_new = self.solved != Time::ZERO;
         self.pairs.push(Pair {
             flow: news.flow,
             weight: news.weight,
@@ -327,15 +350,15 @@ impl Row {
             earlier: NOTHING,
             newest: news.order,
             series: news.series,
-            demand: 0.0,
+            demand: UNKNOWN_DEMAND,
             came: 1,
             len: news.len,
             level: news.level,
             fresh: 1,
-            // Who comes into sight is seen at once; the next time rates are worked out, the flow gets its own.
-            // Those that are there when the row begins were seen before.
+            is_silent: false,
+            is_new,
             rate: f32::INFINITY,
-            credit: phase_of(news.flow) + f32::from(u8::from(self.solved != Time::ZERO)),
+            credit: phase_of(news.flow) * self.part_of_newcomers() + f32::from(u8::from(is_new)),
             seen,
             since: seen,
             sent: seen,
@@ -346,6 +369,11 @@ impl Row {
         self.has_news = true;
         self.waiting += 1;
         Noted::Waits
+    }
+
+    /// Which part of the flows has just come, 0 to 1.
+    fn part_of_newcomers(&self) -> f32 {
+        (self.newcomers / (self.pairs.len() + 1) as f32).min(1.0)
     }
 
     /// Takes what goes next, for which there is an allowance, into `chosen`. Returns how much of the
@@ -399,7 +427,12 @@ impl Row {
         allowance: &mut Allowance,
         chosen: &mut Vec<LogNumber>,
     ) {
+        if self.has_news {
+            self.backlog += (self.left_due as f32 / 1e9 - self.backlog) * SMOOTH_BACKLOG;
+        }
+        self.welcome(down, fairness);
         let due = self.put_in_order(now, (down, fairness));
+        self.known = self.pairs.len() as u32;
         let (mut next, mut sorted, mut gone) = (0, 0, 0);
         // What is thought to be enough is not to turn out too little.
         let may = (allowance.left() as f32 / (1.0 + self.dearness.max(0.0))) as i64;
@@ -432,7 +465,6 @@ impl Row {
         }
         allowance.spend(gone);
         self.left_due = due - gone;
-        self.backlog += (self.left_due as f32 / 1e9 - self.backlog) * SMOOTH_BACKLOG;
         self.has_news = false;
         self.lost += allowance.take_lost() as f32 / 1e9;
     }
@@ -455,19 +487,20 @@ impl Row {
                 }
                 continue;
             }
+            let silent = at.wrapping_sub(pair.sent);
+            let is_late = silent > floor;
             if pair.is_due_with(pair.credit) {
                 let level = if fairness.levels_first { pair.level } else { 0 };
                 // Positive numbers are in the order of their bits: of those past the floor who has waited
-                // longest, the heaviest of those that are free, or who has waited for the most of its own
-                // intervals.
-                let silent = at.wrapping_sub(pair.sent);
-                let is_late = silent > floor;
-                let last = match (is_late, pair.is_free()) {
+                // longest, the heaviest of those that get nearly all and of the new ones, or who has waited for
+                // the most of its own intervals.
+                let is_first = pair.is_new || pair.rate >= NEARLY_ALL * pair.demand;
+                let last = match (is_late, is_first) {
                     (true, _) => silent as f32,
                     (_, true) => pair.weight,
                     (_, false) => silent as f32 / 1e3 * pair.rate,
                 };
-                let turn = if is_late { 0 } else { 1 + u64::from(!pair.is_free()) };
+                let turn = if is_late { 0 } else { 1 + u64::from(!is_first) };
                 // The lowest key goes first: by turn, then by level, then by `last`, whose bits are inverted
                 // because the greatest of those goes first.
                 let key = turn << 48 | u64::from(level) << 40;
@@ -509,8 +542,8 @@ fn millis(now: Time) -> u32 {
     (now.as_nanos() / 1_000_000) as u32
 }
 
-/// Flows that would be due at once are due one after the other: the first credit of each is another part of an
-/// update, by the golden ratio.
+/// Flows that come at once and would be due at once again are due one after the other: the first credit of each
+/// is another part of an update, by the golden ratio.
 fn phase_of(flow: FlowId) -> f32 {
     flow.wrapping_mul(0x9e37_79b9) as f32 / (u32::MAX as f32 + 1.0)
 }

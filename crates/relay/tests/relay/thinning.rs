@@ -152,11 +152,10 @@ impl Found {
         }
     }
 
-    /// The aims are 1.5 updates, a tick, 2.2 s, 0.99, 97 % and a datagram. Seven rows of 48 have up to 2 updates,
-    /// most of them at a half of the demand in ticks: four ticks of five bring all 40, and who should get each of its
-    /// updates cannot make up for one that it misses.
+    /// The aims are 1.5 updates, a tick, 2.2 s, 0.99, 97 % and a datagram. Three rows of 48 have a little more than
+    /// 1.5 updates.
     fn check(&self) {
-        assert!(self.off <= 2.0, "{self:?}");
+        assert!(self.off <= 1.75, "{self:?}");
         assert!(self.late <= 0.06, "{self:?}");
         assert!(self.gap <= 2.2, "{self:?}");
         assert!(self.jfi >= 0.99, "{self:?}");

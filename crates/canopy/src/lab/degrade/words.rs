@@ -46,13 +46,14 @@ fn line(row: &Row) -> String {
 fn in_words(summary: &BudgetSummary) -> String {
     format!(
         "  Jain's index by fair shares {:.4} (drop-tail {:.3}, random drop {:.3}); at most {:.1} \
-         updates off in 10 s\n  {:.1} % of the fair bits came, {:.0} bytes an update, {:.0} bytes \
+         updates off in 10 s, half of them at most {:.1}\n  {:.1} % of the fair bits came, {:.0} bytes an update, {:.0} bytes \
          over budget in 100 ms\n  the nearest ten got {:.1} % of theirs, age p99 {:.0} ms; longest \
          gap {:.0} ms\n  the age of what is known follows distance by {:.2}\n\n",
         summary.jfi_weighted,
         summary.drop_tail_jfi,
         summary.random_jfi,
         summary.worst_error_updates,
+        summary.error_p50_updates,
         summary.utilisation * 100.0,
         summary.bytes_per_update,
         summary.over_budget_bytes,

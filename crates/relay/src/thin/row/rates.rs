@@ -1,7 +1,7 @@
 //! The rates of a row's flows: weighted max-min fairness with demands (Meru §4.3).
 
 use super::super::allowance::Down;
-use super::{Fairness, Pair, Row, millis};
+use super::{Fairness, Pair, Row, UNKNOWN_DEMAND, millis};
 use canopy_wire::Time;
 
 /// What a flow sends is averaged over this time, seconds.
@@ -19,6 +19,9 @@ const LEAST_EXCESS: f32 = -0.3;
 const MOST_EXCESS: f32 = 0.1;
 /// A flow is free whose share is so many times what it sends.
 const FREE_ABOVE: f32 = 1.25;
+/// A flow is silent that has sent nothing for so many of its intervals, and so many seconds.
+const SILENT_INTERVALS: f32 = 4.0;
+const SILENT_SECONDS: f32 = 0.25;
 /// How many steps the search for the water level may take; a few are enough nearly always.
 const MOST_STEPS: usize = 40;
 /// How exact the water level is to be.
@@ -29,6 +32,7 @@ impl Row {
     pub(super) fn solve(&mut self, now: Time, (down, fairness): (Down, Fairness)) {
         let passed = now.since(core::mem::replace(&mut self.solved, now)).as_secs_f32().min(1.0);
         self.measure(now, passed);
+        self.newcomers *= 1.0 - passed;
         // What is left of the budget by what comes first, in seconds a second: 1 is all of the budget. Costs are
         // those that updates are thought to have, so what they really cost beside that makes the budget smaller.
         let mut left = (1.0 + self.excess) / (1.0 + self.dearness) - self.urgent_share;
@@ -58,11 +62,26 @@ impl Row {
         self.excess = (drained + self.unused).clamp(LEAST_EXCESS, MOST_EXCESS);
         let at = millis(now);
         for pair in &mut self.pairs {
-            let age = at.wrapping_sub(pair.since) as f32 / 1e3;
-            let rate = f32::from(core::mem::take(&mut pair.came)) / passed;
+            let age = (at.wrapping_sub(pair.since) as f32 / 1e3).max(passed);
+            let came = f32::from(core::mem::take(&mut pair.came));
             // A new flow has no past to smooth with: its demand is the plain mean since it came.
-            let share = share.max((passed / age.max(passed)).min(1.0));
-            pair.demand += (rate - pair.demand) * share;
+            if pair.demand == UNKNOWN_DEMAND {
+                pair.demand = came / age;
+            }
+            pair.demand += (came / passed - pair.demand) * share.max((passed / age).min(1.0));
+            let silent = at.wrapping_sub(pair.seen) as f32 / 1e3;
+            pair.is_silent = silent > SILENT_SECONDS && silent * pair.demand > SILENT_INTERVALS;
+        }
+    }
+
+    /// Gives those flows a rate that have come into sight since the last look: by the water level of last time.
+    pub(super) fn welcome(&mut self, down: Down, fairness: Fairness) {
+        if fairness.levels_first || !self.is_short {
+            return;
+        }
+        let floor = 1.0 / fairness.floor.as_secs_f32();
+        for pair in self.pairs[self.known as usize..].iter_mut().filter(|pair| pair.is_new) {
+            pair.rate = (self.water_level * pair.weight / had(pair, down)).max(floor);
         }
     }
 
@@ -77,14 +96,12 @@ impl Row {
         is_in: impl Fn(&Pair) -> bool,
     ) -> f32 {
         let cost = |pair: &Pair| down.cost(pair.len.into(), 1) as f32 / 1e9;
-        // A budget of bits is shared in bytes, and a rate is in updates: long updates come less often.
-        let had = |pair: &Pair| if down.bits > 0 { f32::from(pair.len) } else { 1.0 };
-        let all = || self.pairs.iter().filter(|pair| is_in(pair));
+        let all = || self.pairs.iter().filter(|pair| is_in(pair) && !pair.is_silent);
         // What they take at a water level, and how fast that grows with it. It grows with the flows that are
         // between the floor and what they send; the others take the same a little higher.
         let taken_at = |level: f32| {
             all().fold((0.0, 0.0), |(taken, slope), pair| {
-                let (cost, weight) = (cost(pair), pair.weight / had(pair));
+                let (cost, weight) = (cost(pair), pair.weight / had(pair, down));
                 let (share, demand) = (level * weight, pair.demand);
                 let is_between = share >= floor && share < demand;
                 let more = if is_between { weight * cost } else { 0.0 };
@@ -97,21 +114,26 @@ impl Row {
         } else {
             f32::INFINITY
         };
-        self.water_level = if level.is_finite() { level } else { self.water_level };
+        self.is_short = level.is_finite();
+        if self.is_short {
+            self.water_level = level;
+        }
         let mut taken = 0.0;
         for pair in self.pairs.iter_mut().filter(|pair| is_in(pair)) {
-            let share = (level * pair.weight / had(pair)).max(floor);
-            let rate = if share >= FREE_ABOVE * pair.demand { f32::INFINITY } else { share };
-            // What has gone ahead of its time is a time, and not a number of updates: who gets less from now on
-            // does not wait longer for it.
-            if pair.credit < 0.0 && rate < pair.rate {
-                pair.credit *= rate / pair.rate;
+            let share = (level * pair.weight / had(pair, down)).max(floor);
+            pair.rate = if share >= FREE_ABOVE * pair.demand { f32::INFINITY } else { share };
+            if !pair.is_silent {
+                taken += share.min(pair.demand) * cost(pair);
             }
-            pair.rate = rate;
-            taken += share.min(pair.demand) * cost(pair);
         }
         taken
     }
+}
+
+/// What a flow has of the share of an update: a budget of bits is shared in bytes, and a rate is in updates, so
+/// long updates come less often.
+fn had(pair: &Pair, down: Down) -> f32 {
+    if down.bits > 0 { f32::from(pair.len) } else { 1.0 }
 }
 
 /// The water level at which `left` is taken, looked for from the one of last time on: Newton's method, kept within

@@ -347,3 +347,116 @@ fn nobody_goes_below_the_floor_while_a_crowd_walks_about() {
         assert!(longest <= 2.2, "{share}: {longest} s");
     }
 }
+
+/// A row whose flows each send this often, of which a budget holds so many updates in all. Times are milliseconds.
+struct Many {
+    row: Row,
+    allowance: Allowance,
+    down: Down,
+    updates: u64,
+    now: u64,
+    /// What went: when, and of which flow.
+    sent: Vec<(u64, FlowId)>,
+}
+
+impl Many {
+    /// One update of a flow each 40 ms, and a look each 20 ms.
+    const EVERY: u64 = 40;
+    const LOOK: u64 = 20;
+
+    fn new(updates: u64) -> Many {
+        let (row, allowance) = (Row::default(), Allowance::default());
+        let down = Down { bits: 0, updates };
+        Many { row, allowance, down, updates: 0, now: 0, sent: Vec::new() }
+    }
+
+    fn note(&mut self, flow: FlowId, weight: f32) {
+        self.updates += 1;
+        let order = self.updates;
+        let (update, series) = (order << 16 | u64::from(flow), order as u16);
+        let news = News { flow, weight, level: 0, len: LEN, update, order, series };
+        self.row.note(Time::from_millis(self.now), &news, true);
+    }
+
+    /// Some flows are there for this long.
+    fn pass(&mut self, millis: u64, flows: core::ops::Range<FlowId>) {
+        let end = self.now + millis;
+        while self.now < end {
+            self.now += Many::LOOK;
+            let is_due =
+                |flow: &FlowId| (self.now + u64::from(*flow) * 20).is_multiple_of(Many::EVERY);
+            let due: Vec<FlowId> = flows.clone().filter(is_due).collect();
+            due.into_iter().for_each(|flow| self.note(flow, 1.0));
+            let (now, mut chosen) = (Time::from_millis(self.now), Vec::new());
+            self.allowance.advance(now, TICK, spare(self.down), WINDOW);
+            let how = (self.down, Fairness::default());
+            self.row.serve(now, how, &mut self.allowance, &mut chosen);
+            self.sent.extend(chosen.iter().map(|update| (self.now, *update as u16 as FlowId)));
+        }
+    }
+
+    fn count(&self, flow: FlowId, (from, to): (u64, u64)) -> usize {
+        let is_it = |(at, of): &&(u64, FlowId)| *of == flow && (from..to).contains(at);
+        self.sent.iter().filter(is_it).count()
+    }
+}
+
+#[test]
+fn who_sends_no_more_leaves_its_share_to_the_others_at_once() {
+    // Each of ten gets four of the 25 that it sends, and then each of two gets 20.
+    let mut many = Many::new(40);
+    many.pass(10_000, 0..10);
+    many.pass(2_000, 0..2);
+    for flow in 0..2 {
+        assert!((38..=42).contains(&many.count(flow, (0, 10_000))), "four a second");
+        let later = many.count(flow, (10_500, 11_500));
+        assert!((19..=21).contains(&later), "{later} of 20");
+    }
+}
+
+#[test]
+fn who_comes_into_sight_is_seen_at_once_and_gets_no_more_than_its_share() {
+    // Each gets two a second.
+    let mut many = Many::new(42);
+    many.pass(10_000, 0..20);
+    many.pass(1_000, 0..21);
+    assert_eq!(many.count(20, (10_000, 10_100)), 1, "the first");
+    let first = many.count(20, (10_000, 11_000));
+    assert!((2..=3).contains(&first), "{first}");
+}
+
+#[test]
+fn those_who_come_together_do_not_come_due_together() {
+    // A budget of 10 a tick of 40 ms, and a hundred that get 2.5 a second: one in 400 ms.
+    let mut many = Many::new(250);
+    many.pass(5_000, 0..1);
+    many.pass(5_000, 0..100);
+    // Those that came together have all been seen within the time that they take.
+    assert!((1..100).all(|flow| many.count(flow, (5_000, 5_500)) > 0));
+    let at = |from: u64| many.sent.iter().filter(|(at, _)| (from..from + 200).contains(at)).count();
+    for from in (7_000..9_800).step_by(200) {
+        assert!((38..=60).contains(&at(from)), "{} of 50 from {from} on", at(from));
+    }
+}
+
+#[test]
+fn another_weight_counts_from_the_next_update_on() {
+    let mut many = Many::new(40);
+    many.pass(5_000, 0..10);
+    let rate = |many: &Many| many.row.pairs.iter().find(|pair| pair.flow == 3).unwrap().rate;
+    let before = rate(&many);
+    many.note(3, 2.0);
+    assert_eq!(rate(&many), 2.0 * before);
+}
+
+#[test]
+fn who_gets_less_from_now_on_has_no_more_than_three_updates_saved_up() {
+    // Each gets four a second; one of them had saved up much while it was near.
+    let mut many = Many::new(40);
+    many.pass(5_000, 0..10);
+    many.row.pairs[3].credit = 80.0;
+    let flow = many.row.pairs[3].flow;
+    many.pass(2_000, 0..10);
+    let count = many.count(flow, (5_000, 7_000));
+    assert!((8..=12).contains(&count), "{count} of 8");
+}
