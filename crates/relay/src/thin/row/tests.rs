@@ -448,15 +448,3 @@ fn another_weight_counts_from_the_next_update_on() {
     many.note(3, 2.0);
     assert_eq!(rate(&many), 2.0 * before);
 }
-
-#[test]
-fn who_gets_less_from_now_on_has_no_more_than_three_updates_saved_up() {
-    // Each gets four a second; one of them had saved up much while it was near.
-    let mut many = Many::new(40);
-    many.pass(5_000, 0..10);
-    many.row.pairs[3].credit = 80.0;
-    let flow = many.row.pairs[3].flow;
-    many.pass(2_000, 0..10);
-    let count = many.count(flow, (5_000, 7_000));
-    assert!((8..=12).contains(&count), "{count} of 8");
-}
