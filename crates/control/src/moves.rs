@@ -21,7 +21,8 @@
 //!
 //! Where the core is a mesh, that stays on the way: see `mesh`.
 //!
-//! The tree that is in force is stored, and the step that is under way, until it is done or taken back. A
+//! The tree that is in force is stored, and the step that is under way, until its relays have what follows from it,
+//! or have taken it back: the next step begins only then, so there is one at most of which relays may have something. A
 //! controller that starts finds both, gives the tree the core of its world's rule, and takes the step back in
 //! the same order as one that lives: see `starting`. What that core needs is reserved all the time.
 
@@ -64,7 +65,7 @@ impl State {
             old.has(hop.relay) && old.above(hop.relay) != hop.above && !is_peer(hop.relay)
         };
         let moved = target.iter().filter(hangs_otherwise).count();
-        let moving = Move { later, ends, step: None, why, since: None };
+        let moving = Move { later, ends, step: None, passed: None, why, since: None };
         running.moving = Some(moving);
         let asked = running.instead_of(&flows);
         if let Err(lack) = self.ledger.book(&asked) {
@@ -110,7 +111,7 @@ impl State {
         let parent = running.shape.as_ref().and_then(|shape| shape.above(relay));
         let Some(moving) = &mut running.moving else { return };
         running.shape = moving.take_next();
-        (moving.step, moving.since) = (None, None);
+        (moving.step, moving.passed, moving.since) = (None, Some(step), None);
         let given = running.instead_of(&flows);
         self.ledger.enter(&given);
         self.save_comtree(op, comtree);
@@ -120,7 +121,20 @@ impl State {
         };
         op.effects.push(Effect::Barrier(comtree));
         self.tell_changed(op, comtree, &before, &first);
-        self.advance(op, comtree);
+        op.effects.extend([Effect::Barrier(comtree), Effect::Passed(comtree)]);
+    }
+
+    /// The relays of the last step have what follows from it: the move goes on. If it has ended meanwhile, the
+    /// step is forgotten.
+    pub(crate) fn go_on(&mut self, op: &mut Op, comtree: Comtree) {
+        let Some(running) = self.comtrees.get_mut(&comtree) else { return };
+        match &mut running.moving {
+            Some(moving) => {
+                moving.passed = None;
+                self.advance(op, comtree);
+            }
+            None => self.forget_undone(op, comtree),
+        }
     }
 
     /// Goes on with a move as far as no relay's word is needed, or ends it.
@@ -189,7 +203,7 @@ impl State {
         if let Some(end) = moving.ends.iter().find(|end| same_tree(end.hops(), hops)) {
             running.shape = Some(end.clone());
         }
-        running.undone = moving.step;
+        running.undone = moving.step.or(moving.passed);
         running.why = format!("a move ended before its end: {reason}");
         let why = running.why.clone();
         let given = running.instead_of(&flows);

@@ -119,6 +119,8 @@ pub(crate) enum Effect {
     Barrier(Comtree),
     /// A comtree's step that was not done is taken back by both of its relays.
     TakenBack(Comtree),
+    /// The relays of a comtree's step that is done have what follows from it.
+    Passed(Comtree),
     /// Once all relays have what came before, they have the tree, up to the change of this number.
     RolledOut(Comtree, u64),
     /// A relay is to let a member in, once all relays have what was reserved for it.

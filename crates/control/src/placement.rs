@@ -235,8 +235,8 @@ impl State {
         let Some(running) = self.comtrees.get_mut(&comtree) else { return };
         let (before, step) = (running.picture(), running.step());
         let old = core::mem::replace(&mut running.shape, new);
+        running.undone = running.step_on_relays();
         running.moving = None;
-        running.undone = step.or(running.undone);
         running.why = why;
         running.broken = None;
         let is_detour = old.is_none_or(|old| running.is_detour_of(&old));

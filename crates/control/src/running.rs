@@ -49,6 +49,8 @@ pub(crate) struct Move {
     /// move ends there.
     pub(crate) ends: Vec<Shape>,
     pub(crate) step: Option<Step>,
+    /// The step before, until its relays have what follows from it. The next one begins after that.
+    pub(crate) passed: Option<Step>,
     pub(crate) why: String,
     /// When the step was looked at first.
     pub(crate) since: Option<Time>,
@@ -64,6 +66,13 @@ impl Running {
     /// The step that is under way.
     pub(crate) fn step(&self) -> Option<Step> {
         self.moving.as_ref().and_then(|moving| moving.step)
+    }
+
+    /// The step of which relays may have something: the one that is under way, the one before while they are
+    /// told what follows, or one that is taken back.
+    pub(crate) fn step_on_relays(&self) -> Option<Step> {
+        let passed = self.moving.as_ref().and_then(|moving| moving.passed);
+        self.step().or(passed).or(self.undone)
     }
 
     /// Whether it may be moved to another tree now.

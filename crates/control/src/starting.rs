@@ -119,11 +119,12 @@ impl State {
         let mut told = Vec::new();
         if let Some(step) = running.undone {
             let (relay, other) = (step.relay(), step.other());
-            // Its standby parent may be at the other end of the step's link.
-            before.entry(relay).and_modify(|branches| {
+            // Standby branches may be over the step's link, or over one that is let go if the step is done: they come
+            // at last, as on the way they were nowhere.
+            for branches in before.values_mut() {
                 branches.retain(|branch| !branch.role.is_standby());
-                *branches = step.taken_back(branches);
-            });
+            }
+            before.entry(relay).and_modify(|branches| *branches = step.taken_back(branches));
             op.effects.push(tell(relay, before.get(&relay)));
             op.effects.push(Effect::Barrier(id));
             // It has something of the step, though it may not be on the tree in force.
@@ -133,7 +134,7 @@ impl State {
         }
         let others = before.iter().filter(|(relay, _)| !told.contains(relay));
         op.effects.extend(others.map(|(relay, branches)| tell(*relay, Some(branches))));
-        if overlap.is_some() {
+        if overlap.is_some() || running.undone.is_some() {
             op.effects.push(Effect::Barrier(id));
         }
         self.take_on(op, id, before, &after);

@@ -214,7 +214,7 @@ impl State {
         let standbys = running.standbys.iter().filter(|_| running.moving.is_none());
         let standbys = standbys.map(standby).collect();
         let (world, asked) = (running.world, running.asked);
-        let step = running.step().or(running.undone);
+        let step = running.step_on_relays();
         let mesh = running.shape.as_ref().map_or_else(Vec::new, |shape| shape.mesh().to_vec());
         let overlap = running.overlap.clone();
         let record = ComtreeRecord { id, world, tree, standbys, asked, mesh, step, overlap };

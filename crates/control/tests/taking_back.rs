@@ -293,3 +293,42 @@ fn a_relay_that_restarts_while_it_leaves_the_core_gets_its_parent() {
     let told: Vec<_> = events.into_iter().filter(is_its).collect();
     assert!(matches!(told[..], [Event::Refused { .. }]), "{told:?}");
 }
+
+/// A relay has left the core, and its neighbour knows; the relay is yet to hear it. The move goes on only then, for the
+/// step that is stored says what that relay may have: also if the move ends before, for a tree without the link.
+#[test]
+fn a_step_that_is_done_stays_stored_until_its_relay_knows_it() {
+    for does_controller_see_the_end in [false, true] {
+        let mut bed = Bed::new(&ALL, Core::Center);
+        (0..4).for_each(|at| bed.enter(at as u8, at, 1000).unwrap());
+        bed.succeeds = false;
+        let ask = TreeAsk { root: Some(bed.relays[2].0), ..TreeAsk::default() };
+        bed.controller.move_world(&world(), ask).unwrap();
+        bed.exchange();
+        let (comtree, now) = (bed.comtree(), bed.now);
+        let (relay, side) = &mut bed.relays[0];
+        side.set_succeeded(now, comtree);
+        side.handle_timeout(now);
+        while let Some(bytes) = side.poll_transmit() {
+            bed.controller.handle_message(now, *relay, &bytes);
+        }
+        (0..20).for_each(|_| _ = bed.tick(|at| at != 0));
+        let link = bed.branches(0).into_iter().find(|of| of.role == Role::NextParent).unwrap().link;
+        let fail = |bed: &mut Bed| {
+            let report = LinkReport { link, up: false, delay_us: 1000 };
+            bed.relays[2].1.set_link(bed.now, report);
+        };
+        if does_controller_see_the_end {
+            fail(&mut bed);
+            (0..10).for_each(|_| _ = bed.tick(|at| at != 0));
+        }
+        let mut halfway = Halfway::of(bed);
+        assert_eq!((halfway.mover, halfway.other, halfway.role), (0, 2, Role::Child));
+        halfway.go_on(500, |at| at != 0);
+        fail(&mut halfway.bed);
+        halfway.go_on(1_000, |at| at != 0);
+        assert!(halfway.is_begun() && !halfway.is_lost);
+        halfway.go_on(2_000, |_| true);
+        assert!(!halfway.is_begun());
+    }
+}

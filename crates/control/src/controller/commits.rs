@@ -70,6 +70,10 @@ impl Controller {
                     touched.insert(comtree);
                     self.step(comtree, Step::TakenBack);
                 }
+                Effect::Passed(comtree) => {
+                    touched.insert(comtree);
+                    self.step(comtree, Step::Passed);
+                }
                 Effect::RolledOut(comtree, number) => {
                     touched.insert(comtree);
                     self.step(comtree, Step::RolledOut(number));
@@ -145,6 +149,11 @@ impl Controller {
                 Step::TakenBack => {
                     let mut op = Op::default();
                     self.state.forget_undone(&mut op, comtree);
+                    self.ops.push_back(op);
+                }
+                Step::Passed => {
+                    let mut op = Op::default();
+                    self.state.go_on(&mut op, comtree);
                     self.ops.push_back(op);
                 }
                 Step::RolledOut(number) => {

@@ -75,6 +75,10 @@ fn seeds_with_crashes_and_failures_settle_without_orphans() {
 fn seeds_whose_controller_dies_halfway_through_moves_keep_all_ways_up() {
     run(Plan::Dying, 100);
     run_worlds(Plan::Dying, 60, true);
+    // These found faults.
+    for seed in [261, 335, 1582] {
+        [false, true].map(|is_meshed| Sim::new(seed, Plan::Dying, is_meshed).run());
+    }
 }
 
 #[test]
