@@ -77,7 +77,9 @@ fn seeds_whose_controller_dies_halfway_through_moves_keep_all_ways_up() {
     run_worlds(Plan::Dying, 60, true);
     // These found faults.
     for seed in [261, 335, 1582] {
-        [false, true].map(|is_meshed| Sim::new(seed, Plan::Dying, is_meshed).run());
+        for is_meshed in [false, true] {
+            Sim::new(seed, Plan::Dying, is_meshed).run();
+        }
     }
 }
 
