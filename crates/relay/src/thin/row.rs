@@ -89,8 +89,6 @@ struct Pair {
     fresh: u8,
     /// Whether it sends no more, or pauses: its share is for others as long.
     is_silent: bool,
-    /// Whether nothing of it has gone yet.
-    is_new: bool,
     /// Updates a second that may go; infinite if the flow is free.
     rate: f32,
     /// Updates that may go. That of a free flow is kept until it is free no more.
@@ -104,6 +102,11 @@ struct Pair {
 impl Pair {
     fn is_free(&self) -> bool {
         self.rate == f32::INFINITY
+    }
+
+    /// Whether it has come into sight since rates were worked out.
+    fn is_new(&self) -> bool {
+        self.demand == UNKNOWN_DEMAND
     }
 
     /// Whether an update goes for a credit: if that is due sooner than halfway to the flow's next one, so that
@@ -136,7 +139,6 @@ impl Pair {
 
     /// An update that waits goes, the earlier one first.
     fn take(&mut self, now: Time) -> LogNumber {
-        self.is_new = false;
         if !self.is_free() || self.credit >= 1.0 {
             self.credit -= 1.0;
         }
@@ -342,7 +344,7 @@ impl Row {
         let place = self.pairs.len() as u32;
         self.newcomers += 1.0;
         // Who comes into sight is seen at once. Those that are there when the row begins were seen before.
-        let is_new = self.solved != Time::ZERO;
+        let first = if self.solved == Time::ZERO { 0.0 } else { 1.0 };
         self.pairs.push(Pair {
             flow: news.flow,
             weight: news.weight,
@@ -356,9 +358,8 @@ impl Row {
             level: news.level,
             fresh: 1,
             is_silent: false,
-            is_new,
             rate: f32::INFINITY,
-            credit: phase_of(news.flow) * self.part_of_newcomers() + f32::from(u8::from(is_new)),
+            credit: first + phase_of(news.flow) * self.part_of_newcomers(),
             seen,
             since: seen,
             sent: seen,
@@ -494,7 +495,7 @@ impl Row {
                 // Positive numbers are in the order of their bits: of those past the floor who has waited
                 // longest, the heaviest of those that get nearly all and of the new ones, or who has waited for
                 // the most of its own intervals.
-                let is_first = pair.is_new || pair.rate >= NEARLY_ALL * pair.demand;
+                let is_first = pair.is_new() || pair.rate >= NEARLY_ALL * pair.demand;
                 let last = match (is_late, is_first) {
                     (true, _) => silent as f32,
                     (_, true) => pair.weight,

@@ -1,7 +1,7 @@
 //! The rates of a row's flows: weighted max-min fairness with demands (Meru §4.3).
 
 use super::super::allowance::Down;
-use super::{Fairness, Pair, Row, UNKNOWN_DEMAND, millis};
+use super::{Fairness, Pair, Row, millis};
 use canopy_wire::Time;
 
 /// What a flow sends is averaged over this time, seconds.
@@ -65,7 +65,7 @@ impl Row {
             let age = (at.wrapping_sub(pair.since) as f32 / 1e3).max(passed);
             let came = f32::from(core::mem::take(&mut pair.came));
             // A new flow has no past to smooth with: its demand is the plain mean since it came.
-            if pair.demand == UNKNOWN_DEMAND {
+            if pair.is_new() {
                 pair.demand = came / age;
             }
             pair.demand += (came / passed - pair.demand) * share.max((passed / age).min(1.0));
@@ -80,7 +80,7 @@ impl Row {
             return;
         }
         let floor = 1.0 / fairness.floor.as_secs_f32();
-        for pair in self.pairs[self.known as usize..].iter_mut().filter(|pair| pair.is_new) {
+        for pair in self.pairs[self.known as usize..].iter_mut().filter(|pair| pair.is_new()) {
             pair.rate = (self.water_level * pair.weight / had(pair, down)).max(floor);
         }
     }

@@ -380,13 +380,22 @@ impl Many {
 
     /// Some flows are there for this long.
     fn pass(&mut self, millis: u64, flows: core::ops::Range<FlowId>) {
+        self.pass_weighted(millis, flows, |_| 1.0);
+    }
+
+    fn pass_weighted(
+        &mut self,
+        millis: u64,
+        flows: core::ops::Range<FlowId>,
+        weight: impl Fn(FlowId) -> f32,
+    ) {
         let end = self.now + millis;
         while self.now < end {
             self.now += Many::LOOK;
             let is_due =
                 |flow: &FlowId| (self.now + u64::from(*flow) * 20).is_multiple_of(Many::EVERY);
             let due: Vec<FlowId> = flows.clone().filter(is_due).collect();
-            due.into_iter().for_each(|flow| self.note(flow, 1.0));
+            due.into_iter().for_each(|flow| self.note(flow, weight(flow)));
             let (now, mut chosen) = (Time::from_millis(self.now), Vec::new());
             self.allowance.advance(now, TICK, spare(self.down), WINDOW);
             let how = (self.down, Fairness::default());
@@ -432,7 +441,7 @@ fn those_who_come_together_do_not_come_due_together() {
     many.pass(5_000, 0..1);
     many.pass(5_000, 0..100);
     // Those that came together have all been seen within the time that they take.
-    assert!((1..100).all(|flow| many.count(flow, (5_000, 5_500)) > 0));
+    assert!((1..100).all(|flow| many.count(flow, (5_000, 5_600)) > 0));
     let at = |from: u64| many.sent.iter().filter(|(at, _)| (from..from + 200).contains(at)).count();
     for from in (7_000..9_800).step_by(200) {
         assert!((38..=60).contains(&at(from)), "{} of 50 from {from} on", at(from));
@@ -447,4 +456,20 @@ fn another_weight_counts_from_the_next_update_on() {
     let before = rate(&many);
     many.note(3, 2.0);
     assert_eq!(rate(&many), 2.0 * before);
+}
+
+#[test]
+fn a_crowd_that_comes_into_sight_does_not_push_aside_who_is_near() {
+    // Twenty get ten a second of 25, and then five, beside two hundred that get one in two seconds.
+    let mut many = Many::new(200);
+    let weight = |flow| if flow < 20 { 10.0 } else { 0.1 };
+    many.pass_weighted(5_000, 0..20, weight);
+    many.pass_weighted(3_000, 0..220, weight);
+    for flow in 0..20 {
+        let times =
+            many.sent.iter().filter(|(at, of)| *of == flow && *at >= 4_800).map(|(at, _)| *at);
+        let times: Vec<u64> = times.collect();
+        let longest = times.windows(2).map(|two| two[1] - two[0]).max().unwrap();
+        assert!(longest <= 600, "{longest} ms of flow {flow}");
+    }
 }
