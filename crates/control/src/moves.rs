@@ -130,8 +130,9 @@ impl State {
         let Some(running) = self.comtrees.get_mut(&comtree) else { return };
         match &mut running.moving {
             Some(moving) => {
-                moving.passed = None;
-                self.advance(op, comtree);
+                if moving.passed.take().is_some() {
+                    self.advance(op, comtree);
+                }
             }
             None => self.forget_undone(op, comtree),
         }

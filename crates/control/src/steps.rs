@@ -45,18 +45,15 @@ impl Step {
 
     /// What [`Step::relay`] has once the step is taken back there, of what it has while the step is
     /// under way, or has on the tree in force: no next parent, or its neighbour in the core again. One that
-    /// has a parent elsewhere by now, or is in a mesh, keeps what it has.
+    /// has a parent by now, as the step was done or another tree came, or is in a mesh, keeps what it has.
     pub(crate) fn taken_back(self, branches: &[Branch]) -> Vec<Branch> {
         let mut branches = branches.to_vec();
-        let is_up = |of: &Branch, link| match of.role {
-            Role::Parent => of.link != link,
-            role => role == Role::CorePeer,
-        };
+        let is_up = |of: &Branch| matches!(of.role, Role::Parent | Role::CorePeer);
         match self {
             Step::Swap(Swap { link, .. }) => {
                 branches.retain(|of| of.link != link || of.role != Role::NextParent);
             }
-            Step::Leave(Leave { link, .. }) if !branches.iter().any(|of| is_up(of, link)) => {
+            Step::Leave(Leave { link, .. }) if !branches.iter().any(is_up) => {
                 let neighbour = branches.iter_mut().find(|branch| branch.link == link);
                 neighbour.into_iter().for_each(|branch| branch.role = Role::Core);
             }

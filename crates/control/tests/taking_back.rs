@@ -298,7 +298,7 @@ fn a_relay_that_restarts_while_it_leaves_the_core_gets_its_parent() {
 /// step that is stored says what that relay may have: also if the move ends before, for a tree without the link.
 #[test]
 fn a_step_that_is_done_stays_stored_until_its_relay_knows_it() {
-    for does_controller_see_the_end in [false, true] {
+    for does_controller_see_the_end in [None, Some(false), Some(true)] {
         let mut bed = Bed::new(&ALL, Core::Center);
         (0..4).for_each(|at| bed.enter(at as u8, at, 1000).unwrap());
         bed.succeeds = false;
@@ -318,17 +318,25 @@ fn a_step_that_is_done_stays_stored_until_its_relay_knows_it() {
             let report = LinkReport { link, up: false, delay_us: 1000 };
             bed.relays[2].1.set_link(bed.now, report);
         };
-        if does_controller_see_the_end {
+        if does_controller_see_the_end == Some(true) {
             fail(&mut bed);
             (0..10).for_each(|_| _ = bed.tick(|at| at != 0));
         }
         let mut halfway = Halfway::of(bed);
         assert_eq!((halfway.mover, halfway.other, halfway.role), (0, 2, Role::Child));
         halfway.go_on(500, |at| at != 0);
-        fail(&mut halfway.bed);
+        if does_controller_see_the_end.is_some() {
+            fail(&mut halfway.bed);
+        }
         halfway.go_on(1_000, |at| at != 0);
         assert!(halfway.is_begun() && !halfway.is_lost);
-        halfway.go_on(2_000, |_| true);
+        for _ in 0..200 {
+            halfway.go_on(10, |_| true);
+            let is_neighbour = halfway.bed.roles(0).contains(&(2, Role::Core));
+            assert!(!is_neighbour, "it has left the core");
+        }
         assert!(!halfway.is_begun());
+        let has_parent = halfway.bed.roles(0).contains(&(2, Role::Parent));
+        assert_eq!(has_parent, does_controller_see_the_end.is_none());
     }
 }
