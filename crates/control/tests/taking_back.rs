@@ -164,6 +164,28 @@ fn swap_to_one_without_members() -> Halfway {
     halfway
 }
 
+/// The root goes from relay 0 to relay 2, and 0 is about to leave the core.
+fn about_to_leave_the_core() -> Bed {
+    let mut bed = Bed::new(&ALL, Core::Center);
+    (0..4).for_each(|at| bed.enter(at as u8, at, 1000).unwrap());
+    bed.succeeds = false;
+    let ask = TreeAsk { root: Some(bed.relays[2].0), ..TreeAsk::default() };
+    bed.controller.move_world(&world(), ask).unwrap();
+    bed.exchange();
+    bed
+}
+
+/// Relay 0 says that its neighbour knows all that is wanted.
+fn say_that_it_may_leave(bed: &mut Bed) {
+    let (comtree, now) = (bed.comtree(), bed.now);
+    let (relay, side) = &mut bed.relays[0];
+    side.set_succeeded(now, comtree);
+    side.handle_timeout(now);
+    while let Some(bytes) = side.poll_transmit() {
+        bed.controller.handle_message(now, *relay, &bytes);
+    }
+}
+
 #[test]
 fn a_next_parent_keeps_its_child_until_the_mover_has_none_whoever_connects_first() {
     for core in [Core::Center, Core::Mesh] {
@@ -187,15 +209,7 @@ fn a_next_parent_keeps_its_child_until_the_mover_has_none_whoever_connects_first
 
 #[test]
 fn a_neighbour_in_the_core_stays_one_until_the_relay_that_leaves_has_it_again() {
-    let mut bed = Bed::new(&ALL, Core::Center);
-    for at in 0..4 {
-        bed.enter(at as u8, at, 1000).unwrap();
-    }
-    bed.succeeds = false;
-    let ask = TreeAsk { root: Some(bed.relays[2].0), ..TreeAsk::default() };
-    bed.controller.move_world(&world(), ask).unwrap();
-    bed.exchange();
-    let halfway = Halfway::of(bed);
+    let halfway = Halfway::of(about_to_leave_the_core());
     assert_eq!((halfway.mover, halfway.other, halfway.role), (0, 2, Role::Core));
     let bed = halfway.come_back();
     assert_eq!(bed.roles(0)[1], (2, Role::Child), "the core is that of the rule");
@@ -253,12 +267,7 @@ fn a_mover_that_does_not_come_back_holds_nobody_up_once_it_is_given_up() {
 /// what was on its way to it, and has no neighbour any more.
 #[test]
 fn a_relay_that_restarts_while_it_leaves_the_core_gets_its_parent() {
-    let mut bed = Bed::new(&ALL, Core::Center);
-    (0..4).for_each(|at| bed.enter(at as u8, at, 1000).unwrap());
-    bed.succeeds = false;
-    let ask = TreeAsk { root: Some(bed.relays[2].0), ..TreeAsk::default() };
-    bed.controller.move_world(&world(), ask).unwrap();
-    bed.exchange();
+    let mut bed = about_to_leave_the_core();
     assert!(bed.roles(0).contains(&(2, Role::NextParent)));
     // Another member needs more over the link to the neighbour, and only that has heard of it.
     let limits = Some(Limits { send: rate(2000), receive: rate(2000) });
@@ -266,14 +275,9 @@ fn a_relay_that_restarts_while_it_leaves_the_core_gets_its_parent() {
     let ask = Enter { world: world(), owner: [9; 16], limits, measured };
     let address = bed.controller.enter(bed.now, &ask).unwrap().address;
     bed.tick(|at| at != 0);
-    let (comtree, now) = (bed.comtree(), bed.now);
-    let (relay, side) = &mut bed.relays[0];
-    side.set_succeeded(now, comtree);
-    side.handle_timeout(now);
-    while let Some(bytes) = side.poll_transmit() {
-        bed.controller.handle_message(now, *relay, &bytes);
-    }
-    *side = RelaySide::new(2);
+    say_that_it_may_leave(&mut bed);
+    let comtree = bed.comtree();
+    bed.relays[0].1 = RelaySide::new(2);
     let mut events = Vec::new();
     for _ in 0..500 {
         events.extend(bed.tick(|_| true));
@@ -299,19 +303,8 @@ fn a_relay_that_restarts_while_it_leaves_the_core_gets_its_parent() {
 #[test]
 fn a_step_that_is_done_stays_stored_until_its_relay_knows_it() {
     for does_controller_see_the_end in [None, Some(false), Some(true)] {
-        let mut bed = Bed::new(&ALL, Core::Center);
-        (0..4).for_each(|at| bed.enter(at as u8, at, 1000).unwrap());
-        bed.succeeds = false;
-        let ask = TreeAsk { root: Some(bed.relays[2].0), ..TreeAsk::default() };
-        bed.controller.move_world(&world(), ask).unwrap();
-        bed.exchange();
-        let (comtree, now) = (bed.comtree(), bed.now);
-        let (relay, side) = &mut bed.relays[0];
-        side.set_succeeded(now, comtree);
-        side.handle_timeout(now);
-        while let Some(bytes) = side.poll_transmit() {
-            bed.controller.handle_message(now, *relay, &bytes);
-        }
+        let mut bed = about_to_leave_the_core();
+        say_that_it_may_leave(&mut bed);
         (0..20).for_each(|_| _ = bed.tick(|at| at != 0));
         let link = bed.branches(0).into_iter().find(|of| of.role == Role::NextParent).unwrap().link;
         let fail = |bed: &mut Bed| {
