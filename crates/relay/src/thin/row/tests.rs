@@ -348,7 +348,7 @@ fn nobody_goes_below_the_floor_while_a_crowd_walks_about() {
     }
 }
 
-/// A row whose flows each send this often, of which a budget holds so many updates in all. Times are milliseconds.
+/// A row of many flows that send alike, and a budget of so many updates a second. Times are milliseconds.
 struct Many {
     row: Row,
     allowance: Allowance,
@@ -435,7 +435,7 @@ fn who_comes_into_sight_is_seen_at_once_and_gets_no_more_than_its_share() {
 }
 
 #[test]
-fn those_who_come_together_do_not_come_due_together() {
+fn those_who_come_together_are_seen_in_turn_and_then_evenly() {
     // A budget of 10 a tick of 40 ms, and a hundred that get 2.5 a second: one in 400 ms.
     let mut many = Many::new(250);
     many.pass(5_000, 0..1);
