@@ -30,8 +30,13 @@ const OVERTAKEN_WITHIN: u32 = 250;
 const OVERTAKEN_BY: u16 = 512;
 /// What a flow may be owed while it waits.
 const MOST_OWED: f32 = 3.0;
+/// A row is flooded when so much waits on average, seconds of its budget.
+const FLOODED: f32 = 0.1;
 /// A flow that gets at least this part of what it sends goes first: it cannot make up for what it misses.
-const NEARLY_ALL: f32 = 0.8;
+const NEARLY_ALL: f32 = 0.9;
+/// What such a flow is thought to have missed with each update that it does not get. For some 14 seconds, until less
+/// than a half is left of that, it goes before those that have missed nothing.
+const MISSED: f32 = 2.0;
 /// How fast the backlog's mean follows, from one time when something comes to the next.
 const SMOOTH_BACKLOG: f32 = 0.25;
 /// What a flow is thought to send as long as that is not known, updates a second: more than any does.
@@ -87,6 +92,8 @@ struct Pair {
     level: u8,
     /// How many have come since it was last looked for what is due: two can go at most.
     fresh: u8,
+    /// What it has missed lately, as one that should get nearly all.
+    missed: f32,
     /// Whether it sends no more, or pauses: its share is for others as long.
     is_silent: bool,
     /// Updates a second that may go; infinite if the flow is free.
@@ -115,6 +122,11 @@ impl Pair {
         self.is_free() || (credit - 1.0) * 2.0 * self.demand + self.rate >= 0.0
     }
 
+    /// Whether it should get nearly all that it sends. Of a new flow that is not known.
+    fn gets_nearly_all(&self) -> bool {
+        self.rate >= NEARLY_ALL * self.demand
+    }
+
     /// Whether the newest and the one before it may both wait. Only who gets at least half of what it sends ever
     /// sends two between two looks; of the others the newest says all. What goes is put in the order of the log,
     /// where two of a flush may be the other way round if another row was told of the newer one only.
@@ -124,17 +136,23 @@ impl Pair {
     }
 
     /// Adds the credit of the time that has passed. More than one update's is saved up while none waits only to
-    /// even out the times at which updates come and go: that between two looks, and half of that between the
-    /// flow's own updates.
+    /// even out the times at which updates come: that of half the time between two of the flow's own.
     fn gain(&mut self, passed: f32) {
         if self.is_free() {
             return;
         }
         let most = match self.waiting {
-            NOTHING => 1.0 + self.rate * (LOOK_EVERY.as_secs_f32() + 0.5 / self.demand),
+            NOTHING => 1.0 + 0.5 * self.rate / self.demand,
             _ => MOST_OWED,
         };
         self.credit = (self.credit + self.rate * passed).min(most.max(self.credit));
+    }
+
+    /// So many of its updates went nowhere.
+    fn miss(&mut self, updates: u8) {
+        if self.gets_nearly_all() {
+            self.missed += MISSED * f32::from(updates);
+        }
     }
 
     /// An update that waits goes, the earlier one first.
@@ -319,11 +337,13 @@ impl Row {
         let credit = pair.credit + pair.rate * now.since(self.served).as_secs_f32().min(1.0);
         if !pair.may_keep_two(credit, before) {
             pair.len = news.len;
+            pair.miss(1 + u8::from(earlier != NOTHING));
             self.waiting -= u32::from(earlier != NOTHING);
             return Noted::Replaces([before, earlier]);
         }
         pair.earlier = before;
         if earlier != NOTHING {
+            pair.miss(1);
             return Noted::Replaces([earlier, NOTHING]);
         }
         self.waiting += 1;
@@ -343,8 +363,6 @@ impl Row {
     fn open(&mut self, seen: u32, news: &News) -> Noted {
         let place = self.pairs.len() as u32;
         self.newcomers += 1.0;
-        // Who comes into sight is seen at once. Those that are there when the row begins were seen before.
-        let first = if self.solved == Time::ZERO { 0.0 } else { 1.0 };
         self.pairs.push(Pair {
             flow: news.flow,
             weight: news.weight,
@@ -357,9 +375,10 @@ impl Row {
             len: news.len,
             level: news.level,
             fresh: 1,
+            missed: 0.0,
             is_silent: false,
             rate: f32::INFINITY,
-            credit: first + phase_of(news.flow) * self.part_of_newcomers(),
+            credit: 0.5 + (phase_of(news.flow) - 0.5) * self.part_of_newcomers(),
             seen,
             since: seen,
             sent: seen,
@@ -476,6 +495,7 @@ impl Row {
         self.order.clear();
         let passed = now.since(core::mem::replace(&mut self.served, now)).as_secs_f32().min(1.0);
         let (at, floor) = (millis(now), fairness.floor.as_millis() as u32);
+        let is_flooded = self.backlog > FLOODED;
         let (mut place, mut due) = (0, 0);
         while let Some(pair) = self.pairs.get_mut(place as usize) {
             pair.fresh = 0;
@@ -493,18 +513,20 @@ impl Row {
             if pair.is_due_with(pair.credit) {
                 let level = if fairness.levels_first { pair.level } else { 0 };
                 // Positive numbers are in the order of their bits: of those past the floor who has waited
-                // longest, the heaviest of those that get nearly all and of the new ones, or who has waited for
-                // the most of its own intervals.
-                let is_first = pair.is_new() || pair.rate >= NEARLY_ALL * pair.demand;
-                let last = match (is_late, is_first) {
-                    (true, _) => silent as f32,
-                    (_, true) => pair.weight,
-                    (_, false) => silent as f32 / 1e3 * pair.rate,
+                // longest, of those that get nearly all who has missed most and then the heaviest, or whoever is
+                // owed most. Where far more is due than goes, that says little, as it is bounded: then it is who
+                // has waited for the most of its own intervals.
+                let is_first = pair.gets_nearly_all();
+                let (missed, last) = match (is_late, is_first) {
+                    (true, _) => (0, silent as f32),
+                    (_, true) => (pair.missed.round() as u8, pair.weight),
+                    (_, false) if is_flooded => (0, silent as f32 / 1e3 * pair.rate),
+                    (_, false) => (0, pair.credit.max(0.0)),
                 };
                 let turn = if is_late { 0 } else { 1 + u64::from(!is_first) };
-                // The lowest key goes first: by turn, then by level, then by `last`, whose bits are inverted
-                // because the greatest of those goes first.
-                let key = turn << 48 | u64::from(level) << 40;
+                // The lowest key goes first: by turn, then by level, then by what was missed and by `last`, whose
+                // bits are inverted because the greatest of those goes first.
+                let key = turn << 48 | u64::from(level) << 40 | u64::from(!missed) << 32;
                 self.order.push((key | u64::from(!last.to_bits()), place));
                 let are_two = pair.earlier != NOTHING && pair.is_due_with(pair.credit - 1.0);
                 due += down.cost(pair.len.into(), 1) * if are_two { 2 } else { 1 };

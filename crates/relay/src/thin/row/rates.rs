@@ -9,7 +9,7 @@ const SMOOTH: f32 = 2.0;
 /// How much less the backlog counts, for each part of the time of the last second in which a budget was not used.
 const BETWEEN_BUNCHES: f32 = 5.0;
 /// How fast what is shared out follows what of the budget is not used, a second.
-const CORRECT: f32 = 1.0;
+const CORRECT: f32 = 0.5;
 /// How much of what is due is to wait, seconds of the budget: a little, or a part of it would not be used.
 const BACKLOG: f32 = 0.005;
 /// What waits beside that is to go within this time, seconds.
@@ -20,8 +20,12 @@ const MOST_EXCESS: f32 = 0.1;
 /// A flow is free whose share is so many times what it sends.
 const FREE_ABOVE: f32 = 1.25;
 /// A flow is silent that has sent nothing for so many of its intervals, and so many seconds.
-const SILENT_INTERVALS: f32 = 4.0;
-const SILENT_SECONDS: f32 = 0.25;
+const SILENT_INTERVALS: f32 = 2.0;
+const SILENT_SECONDS: f32 = 0.125;
+/// All flows bear alike what is shared out beyond the budget or less, each up to this part of its rate.
+const BEARS: f32 = 0.05;
+/// What a flow has missed is forgotten over this time, seconds.
+const FORGET: f32 = 10.0;
 /// How many steps the search for the water level may take; a few are enough nearly always.
 const MOST_STEPS: usize = 40;
 /// How exact the water level is to be.
@@ -35,14 +39,33 @@ impl Row {
         self.newcomers *= 1.0 - passed;
         // What is left of the budget by what comes first, in seconds a second: 1 is all of the budget. Costs are
         // those that updates are thought to have, so what they really cost beside that makes the budget smaller.
-        let mut left = (1.0 + self.excess) / (1.0 + self.dearness) - self.urgent_share;
         let floor = 1.0 / fairness.floor.as_secs_f32();
+        let (excess, real) = (self.excess, 1.0 + self.dearness);
+        let (each, borne) = self.borne_by_each((excess / real).min(0.0), floor, down);
+        let mut left = (1.0 + excess) / real - self.urgent_share - borne;
         let most_level = self.pairs.iter().map(|pair| pair.level).max().unwrap_or(0);
         let levels = if fairness.levels_first { most_level } else { 0 };
         for level in 0..=levels {
             let is_in = |pair: &Pair| !fairness.levels_first || pair.level == level;
             left -= self.share_out(left.max(0.0), floor, down, is_in);
         }
+        for pair in self.pairs.iter_mut().filter(|pair| pair.bears(floor)) {
+            pair.rate = (pair.rate + pair.part_of(each)).max(floor);
+        }
+    }
+
+    /// How many updates a second more each flow gets that is neither at the floor nor gets all it sends, so that
+    /// all of them take `excess` more, in seconds a second, and what they really take. The rates are those of last
+    /// time. Thus a flow is off by as little as can be, whether fast or slow: those that come and those that go get
+    /// an update more than is fair, which the others pay for.
+    fn borne_by_each(&self, excess: f32, floor: f32, down: Down) -> (f32, f32) {
+        let all = || self.pairs.iter().filter(|pair| pair.bears(floor));
+        let costs: f32 = all().map(|pair| seconds(pair, down)).sum();
+        if costs == 0.0 {
+            return (0.0, 0.0);
+        }
+        let each = excess / costs;
+        (each, all().map(|pair| pair.part_of(each) * seconds(pair, down)).sum())
     }
 
     /// Takes note of what the flows sent, what urgent updates took, and what was due and did not go.
@@ -62,6 +85,7 @@ impl Row {
         self.excess = (drained + self.unused).clamp(LEAST_EXCESS, MOST_EXCESS);
         let at = millis(now);
         for pair in &mut self.pairs {
+            pair.missed *= 1.0 - passed / FORGET;
             let age = (at.wrapping_sub(pair.since) as f32 / 1e3).max(passed);
             let came = f32::from(core::mem::take(&mut pair.came));
             // A new flow has no past to smooth with: its demand is the plain mean since it came.
@@ -95,7 +119,7 @@ impl Row {
         down: Down,
         is_in: impl Fn(&Pair) -> bool,
     ) -> f32 {
-        let cost = |pair: &Pair| down.cost(pair.len.into(), 1) as f32 / 1e9;
+        let cost = |pair: &Pair| seconds(pair, down);
         let all = || self.pairs.iter().filter(|pair| is_in(pair) && !pair.is_silent);
         // What they take at a water level, and how fast that grows with it. It grows with the flows that are
         // between the floor and what they send; the others take the same a little higher.
@@ -128,6 +152,24 @@ impl Row {
         }
         taken
     }
+}
+
+impl Pair {
+    /// Whether it bears a part of what is shared out beyond the budget, or less if that is negative.
+    fn bears(&self, floor: f32) -> bool {
+        !self.is_silent && self.rate < self.demand && self.rate > floor
+    }
+
+    /// What it bears, if that is to be so many updates a second.
+    fn part_of(&self, each: f32) -> f32 {
+        let most = BEARS * self.rate;
+        each.clamp(-most, most)
+    }
+}
+
+/// What an update of a flow costs, in seconds of the budget.
+fn seconds(pair: &Pair, down: Down) -> f32 {
+    down.cost(pair.len.into(), 1) as f32 / 1e9
 }
 
 /// What a flow has of the share of an update: a budget of bits is shared in bytes, and a rate is in updates, so
