@@ -3,7 +3,7 @@
 use super::peer::Peer;
 use super::recording::{Published, Recording};
 use super::script::{Phases, Played, Script};
-use super::viewer::{LOOK_EVERY, Viewer, group_of};
+use super::viewer::{Gaze, LOOK_EVERY, Viewer, group_of};
 use super::{Allowance, DegradeConfig, Stage};
 use crate::error::CrowdError;
 use crate::position::Position;
@@ -118,7 +118,8 @@ impl<'a> Crowd<'a> {
         for budget in &config.budgets {
             for walker in &script.viewers {
                 let peer = join(walkers.len() + viewers.len(), config.viewers_at)?;
-                viewers.push(Viewer::new(peer, *walker, *budget, walkers.len()));
+                let gaze = Gaze::new(*walker, *budget, walkers.len());
+                viewers.push(Viewer { peer, gaze });
             }
         }
         Ok(Crowd {
@@ -169,7 +170,7 @@ impl<'a> Crowd<'a> {
         for (number, viewer) in self.viewers.iter_mut().enumerate() {
             if is_chosen(number, at_first) {
                 // They do not all look around at the same instant.
-                viewer.look_at = Some(now + LOOK_EVERY * number as u32 / count);
+                viewer.gaze.look_at = Some(now + LOOK_EVERY * number as u32 / count);
                 viewer.look_around(now, &self.places, self.config.weight_of);
             }
         }
@@ -179,7 +180,7 @@ impl<'a> Crowd<'a> {
     fn bytes_each(&self) -> Result<f64, CrowdError> {
         // At first, subscriptions are on their way.
         let from = self.start + self.script.phases.unbounded / 3;
-        let unbounded = || self.viewers.iter().map(|viewer| &viewer.viewed);
+        let unbounded = || self.viewers.iter().map(|viewer| &viewer.gaze.viewed);
         let datagrams = unbounded().flat_map(|viewed| &viewed.datagrams);
         let bytes: u64 =
             datagrams.filter(|(at, _)| *at >= from).map(|(_, len)| u64::from(*len)).sum();
@@ -201,7 +202,7 @@ impl<'a> Crowd<'a> {
         let without_own = !self.config.is_shared || self.script.viewers() < 2;
         let busiest = self.script.busiest_second(without_own);
         let mut allowances = Vec::new();
-        for Viewer { peer, viewed, .. } in &mut self.viewers {
+        for Viewer { peer, gaze: Gaze { viewed, .. } } in &mut self.viewers {
             let updates = f64::from(busiest[viewed.walker as usize]);
             viewed.bits = (8.0 * bytes_each * updates * viewed.budget / 100.0).round().max(1.0);
             allowances.push(Allowance { viewer: peer.session.address(), bits: viewed.bits as u64 });
@@ -267,8 +268,8 @@ impl<'a> Crowd<'a> {
 
     fn look_due(&mut self, now: Time) {
         for viewer in &mut self.viewers {
-            if let Some(at) = viewer.look_at.filter(|at| *at <= now) {
-                viewer.look_at = Some(at + LOOK_EVERY);
+            if let Some(at) = viewer.gaze.look_at.filter(|at| *at <= now) {
+                viewer.gaze.look_at = Some(at + LOOK_EVERY);
                 viewer.look_around(now, &self.places, self.config.weight_of);
             }
         }
@@ -326,7 +327,7 @@ impl<'a> Crowd<'a> {
             floor: self.config.floor,
             tick: self.config.tick,
             lost: self.viewers.iter().map(lost).sum(),
-            viewers: self.viewers.into_iter().map(|viewer| viewer.viewed).collect(),
+            viewers: self.viewers.into_iter().map(|viewer| viewer.gaze.viewed).collect(),
         })
     }
 }

@@ -16,6 +16,8 @@ mod replay;
 mod rivals;
 mod script;
 mod viewer;
+#[cfg(test)]
+mod virtual_time;
 
 use crate::config::RelayTarget;
 use crate::error::CrowdError;

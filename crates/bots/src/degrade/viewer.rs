@@ -16,6 +16,11 @@ const NOTICEABLE: u8 = 2;
 
 pub(super) struct Viewer {
     pub(super) peer: Peer,
+    pub(super) gaze: Gaze,
+}
+
+/// What a viewer looks at, and what it sees.
+pub(super) struct Gaze {
     pub(super) viewed: Viewed,
     /// By walker: the weight that was asked for last.
     asked: Vec<Option<Weight>>,
@@ -28,8 +33,8 @@ pub(super) fn group_of(walker: usize) -> Group {
     Group::new(walker as u32)
 }
 
-impl Viewer {
-    pub(super) fn new(peer: Peer, walker: u32, budget: f64, walkers: usize) -> Viewer {
+impl Gaze {
+    pub(super) fn new(walker: u32, budget: f64, walkers: usize) -> Gaze {
         let viewed = Viewed {
             walker,
             budget,
@@ -38,16 +43,17 @@ impl Viewer {
             datagrams: Vec::new(),
             weights: Vec::new(),
         };
-        Viewer { peer, viewed, asked: vec![None; walkers], look_at: None }
+        Gaze { viewed, asked: vec![None; walkers], look_at: None }
     }
 
-    /// Asks for every walker that has a place with the weight that its distance makes, if that is
+    /// Asks (`ask`) for every walker that has a place with the weight that its distance makes, if that is
     /// another than was asked for.
     pub(super) fn look_around(
         &mut self,
         now: Time,
         places: &[Option<[f64; 2]>],
         weight_of: fn(f64) -> Weight,
+        mut ask: impl FnMut(usize, Weight),
     ) {
         let own = self.viewed.walker as usize;
         let Some([x, y]) = places[own] else { return };
@@ -59,9 +65,24 @@ impl Viewer {
                 continue;
             }
             self.asked[walker] = Some(weight);
-            self.peer.session.subscribe_with(group_of(walker), LEVEL, weight);
+            ask(walker, weight);
             self.viewed.weights.push(Weighed { at: now, walker: walker as u32, weight });
         }
+    }
+}
+
+impl Viewer {
+    /// Looks around, and asks its relay.
+    pub(super) fn look_around(
+        &mut self,
+        now: Time,
+        places: &[Option<[f64; 2]>],
+        weight_of: fn(f64) -> Weight,
+    ) {
+        let Viewer { peer, gaze } = self;
+        gaze.look_around(now, places, weight_of, |walker, weight| {
+            peer.session.subscribe_with(group_of(walker), LEVEL, weight);
+        });
     }
 
     /// Takes what waits on its socket. What the kernel says of when it arrived counts, so that this
@@ -71,7 +92,7 @@ impl Viewer {
         clock: &Clock,
         receiver: &mut Receiver,
     ) -> Result<(), CrowdError> {
-        let Viewer { peer, viewed, .. } = self;
+        let Viewer { peer, gaze: Gaze { viewed, .. } } = self;
         receiver.fill(&peer.socket)?;
         let now = clock.now();
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -30,6 +30,9 @@ const OVERTAKEN_WITHIN: u32 = 250;
 const OVERTAKEN_BY: u16 = 512;
 /// What a flow may be owed while it waits.
 const MOST_OWED: f32 = 3.0;
+/// What a flow may have saved up when it has sent all that waited: one that could get more than it sends is not to
+/// be ahead of the others when it can no more.
+const MOST_SAVED: f32 = 1.0;
 /// A row is flooded when so much waits on average, seconds of its budget.
 const FLOODED: f32 = 0.1;
 /// A flow that gets at least this part of what it sends goes first: it cannot make up for what it misses.
@@ -161,8 +164,13 @@ impl Pair {
             self.credit -= 1.0;
         }
         self.sent = millis(now);
-        let next = if self.earlier == NOTHING { &mut self.waiting } else { &mut self.earlier };
-        core::mem::replace(next, NOTHING)
+        if self.earlier != NOTHING {
+            return core::mem::replace(&mut self.earlier, NOTHING);
+        }
+        if !self.is_free() {
+            self.credit = self.credit.min(MOST_SAVED);
+        }
+        core::mem::replace(&mut self.waiting, NOTHING)
     }
 }
 
