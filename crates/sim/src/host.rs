@@ -39,6 +39,13 @@ pub(crate) struct Waiting {
     pub(crate) corrupted: bool,
 }
 
+/// A datagram that a turn read.
+pub(crate) struct Read {
+    pub(crate) datagram: Waiting,
+    /// It came too late for the relay to open it.
+    pub(crate) is_too_late: bool,
+}
+
 /// What waits in the sockets of a data thread, by [`Inlet::index`].
 #[derive(Default)]
 pub(crate) struct Inboxes {
@@ -100,7 +107,7 @@ pub(crate) struct Thread {
 #[derive(Default)]
 pub(crate) struct Done {
     /// What was read, in order.
-    pub(crate) read: Vec<Waiting>,
+    pub(crate) read: Vec<Read>,
     /// The other data threads that have something to take.
     pub(crate) to_wake: Vec<usize>,
     /// What was sent, in order.
@@ -144,8 +151,9 @@ impl Medium for Sockets<'_> {
             self.before = None;
             return None;
         };
-        self.done.read.push(waiting);
-        let waiting = self.done.read.last()?;
+        let is_too_late = self.books.is_too_late(&waiting.bytes);
+        self.done.read.push(Read { datagram: waiting, is_too_late });
+        let waiting = &self.done.read.last()?.datagram;
         // It is opened where it lies, and there may be copies of it on the way.
         self.opened.clear();
         self.opened.extend_from_slice(&waiting.bytes);
@@ -158,7 +166,8 @@ impl Medium for Sockets<'_> {
             self.before = Some(relay.counters().clone());
             return;
         };
-        let Some(Waiting { from, bytes, .. }) = self.done.read.last() else { return };
+        let Some(Read { datagram, .. }) = self.done.read.last() else { return };
+        let Waiting { from, bytes, .. } = datagram;
         let moved = (&before, relay.counters());
         self.done.broken.extend(self.books.handled(&mut self.page, *from, bytes, moved).err());
     }

@@ -254,7 +254,8 @@ impl Scenario {
     }
 
     /// In some scenarios a key seals few packets. It is no fewer than twice what may come late or be missed
-    /// in a row, which is most where a participant moves and is sent to where it was.
+    /// in a row, which is most where a participant moves and is sent to where it was. Only a second copy may
+    /// come later, and so be of no use.
     fn draw_short_keys(&mut self, config: &SimConfig) {
         let rng = &mut stream(config.seed, Stream::Keys);
         let (is_drawn, times) = (rng.random_bool(0.7), [1, 1, 1, 2][rng.random_range(0..4)]);

@@ -2,7 +2,7 @@
 
 use crate::config::SimConfig;
 use crate::gateway::Gateway;
-use crate::host::{Host, Waiting};
+use crate::host::{Host, Read, Waiting};
 use crate::hostile::Hostile;
 use crate::network::{Direction, Fate, Loss, Network};
 use crate::pacing::Pacing;
@@ -414,11 +414,11 @@ impl<'a> World<'a> {
         for what in turn.broken {
             self.oracle.broken(format!("{}: {what}", self.now));
         }
-        for waiting in &turn.read {
-            if let Some(participant) = waiting.participant {
-                let carries = match waiting.corrupted {
+        for Read { datagram, is_too_late } in &turn.read {
+            if let Some(participant) = datagram.participant {
+                let carries = match datagram.corrupted || *is_too_late {
                     true => Vec::new(),
-                    false => self.granted_in(&waiting.bytes),
+                    false => self.granted_in(&datagram.bytes),
                 };
                 self.oracle.read(self.now, participant, &carries);
             }

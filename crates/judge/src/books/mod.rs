@@ -222,8 +222,14 @@ impl Books {
             return Err(refused("a datagram", from, datagram, &moved));
         };
         page.unanswered += u64::from(wants_answer && moved.replies_full == 0);
-        if is_sealed(datagram) && moved.is_accepted() && !self.is_first(datagram, read.as_deref()) {
-            return Err(format!("a sealed datagram from {from} was accepted a second time"));
+        if is_sealed(datagram) {
+            let (is_accepted, is_rebind) = (moved.is_accepted(), is_rebind(read.as_deref()));
+            self.sessions.came(from, datagram, (is_accepted, is_rebind));
+            // A rebind comes before its path is proved, so its number is not noted, and each copy of it is
+            // accepted: the cookie in it counts.
+            if is_accepted && !is_rebind && !self.sessions.take(datagram) {
+                return Err(format!("a sealed datagram from {from} was accepted a second time"));
+            }
         }
         // Another data thread hears of a verdict later than its server is answered.
         if self.limits.one_session { self.judged(from, datagram, &moved) } else { Ok(()) }
@@ -258,12 +264,11 @@ impl Books {
         Ok(())
     }
 
-    /// Whether a sealed datagram that was accepted had not been before. A rebind comes before its path
-    /// is proved, so its number is not noted, and each copy of it is accepted: the cookie in it counts.
-    fn is_first(&mut self, datagram: &[u8], read: Option<&[u8]>) -> bool {
-        let packet = read.and_then(|read| Packet::new_checked(read).ok());
-        let is_rebind = packet.is_some_and(|packet| packet.header().kind == Kind::Rebind);
-        is_rebind || self.sessions.take(datagram)
+    /// Whether a datagram of a participant's, which is to be handled next, comes too late to be opened: so
+    /// much of its session has come since that the relay has let go of its key, or does not know any more
+    /// whether it has taken it. Then the relay drops it, even if it is the first copy that reaches it.
+    pub fn is_too_late(&self, datagram: &[u8]) -> bool {
+        self.sessions.is_too_late(datagram)
     }
 
     /// The relay sends a datagram.
@@ -409,6 +414,11 @@ fn cookie_brought_back(datagram: &[u8]) -> Option<Tag> {
         Kind::Rebind => Rebind::decode(&packet).ok().map(|rebind| rebind.cookie),
         _ => None,
     }
+}
+
+fn is_rebind(read: Option<&[u8]>) -> bool {
+    let packet = read.and_then(|read| Packet::new_checked(read).ok());
+    packet.is_some_and(|packet| packet.header().kind == Kind::Rebind)
 }
 
 fn is_sealed(datagram: &[u8]) -> bool {

@@ -5,9 +5,10 @@
 //! with the most sessions that there ever are at a time, and not with time.
 
 use crate::conduct::Nonce;
-use canopy_session::LoggedKeys;
+use canopy_session::{LoggedKeys, PacketsPerKey};
 use canopy_wire::{Address, Comtree, Downlink, Joined, Lane, Sealed, SessionId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
 
 /// Sessions of a place that are known: the one that is there, and those before it.
 const KEPT: usize = 16;
@@ -36,6 +37,17 @@ pub(super) struct Sessions {
 struct Known {
     keys: LoggedKeys,
     taken: Taken,
+    /// Where its participant is, once something of it was accepted.
+    path: Option<SocketAddr>,
+    reached: Reached,
+}
+
+/// How far a relay has come with what a session's participant seals.
+#[derive(Clone, Copy, Debug)]
+struct Reached {
+    per_key: u64,
+    /// The newest packet that came by the session's path.
+    newest: u64,
 }
 
 /// What the relay told a participant of its session.
@@ -75,6 +87,26 @@ impl Taken {
     }
 }
 
+impl Reached {
+    fn new(per_key: PacketsPerKey) -> Reached {
+        Reached { per_key: per_key.count(), newest: 0 }
+    }
+
+    /// A packet has come by the session's path. What is too far ahead for the keys at hand is not opened.
+    fn came(&mut self, number: u64) {
+        if number / self.per_key <= (self.newest + self.per_key / 2) / self.per_key {
+            self.newest = self.newest.max(number);
+        }
+    }
+
+    /// Whether a packet is older than all that the relay remembers, or than the older one of its two keys
+    /// (docs/wire.md).
+    fn is_too_late(&self, number: u64) -> bool {
+        let oldest_key = self.newest.saturating_sub(self.per_key / 2) / self.per_key;
+        number + WINDOW <= self.newest || number / self.per_key < oldest_key
+    }
+}
+
 impl Sessions {
     /// The relay has opened a session. Returns the number and the nonce of the one that is forgotten for
     /// it, if any.
@@ -86,7 +118,9 @@ impl Sessions {
         let of_place = self.of_place.entry(place(keys.session)).or_default();
         of_place.push_back(serial);
         let ended = (of_place.len() > KEPT).then(|| of_place.pop_front()).flatten();
-        self.known.insert(serial, Known { keys, taken: Taken::default() });
+        let reached = Reached::new(keys.from_participant.packets_per_key());
+        let known = Known { keys, taken: Taken::default(), path: None, reached };
+        self.known.insert(serial, known);
         self.forget(ended?)
     }
 
@@ -149,14 +183,39 @@ impl Sessions {
         })
     }
 
+    /// A participant's sealed packet has come from an ip:port: one that moves its session there if
+    /// `is_rebind`. Whatever is accepted beside those has come by the session's path.
+    pub(super) fn came(
+        &mut self,
+        from: SocketAddr,
+        datagram: &[u8],
+        (is_accepted, is_rebind): (bool, bool),
+    ) {
+        let Some((serial, _)) = self.find(datagram, false) else { return };
+        let known = self.known.get_mut(&serial).zip(number_of(datagram));
+        let Some((Known { path, reached, .. }, number)) = known else { return };
+        if *path == Some(from) || is_accepted && !is_rebind {
+            reached.came(number);
+        }
+        if is_accepted {
+            *path = Some(from);
+        }
+    }
+
+    /// Whether a participant's sealed packet comes too late for the relay to open it.
+    pub(super) fn is_too_late(&self, datagram: &[u8]) -> bool {
+        let known = self.find(datagram, false).and_then(|(serial, _)| self.known.get(&serial));
+        known
+            .zip(number_of(datagram))
+            .is_some_and(|(known, number)| known.reached.is_too_late(number))
+    }
+
     /// The relay has taken a participant's sealed packet. False if it had before, or if the packet is too
     /// old to tell.
     pub(super) fn take(&mut self, datagram: &[u8]) -> bool {
         let Some((serial, _)) = self.find(datagram, false) else { return true };
         let Some(known) = self.known.get_mut(&serial) else { return true };
-        // The lower half of its number stands behind the session's. No run seals more.
-        let number = datagram.get(4..).and_then(|rest| rest.first_chunk());
-        number.is_none_or(|number| known.taken.take(u32::from_be_bytes(*number).into()))
+        number_of(datagram).is_none_or(|number| known.taken.take(number))
     }
 
     /// A participant is told of its session, by the nonce of its handshake.
@@ -180,6 +239,12 @@ impl Sessions {
         let [nonces, addresses] = [self.by_nonce.len(), self.by_address.len()];
         [self.known.len(), of_places, nonces, addresses, self.told.len(), taken]
     }
+}
+
+/// The number of a sealed packet, of which the lower half stands behind the session's. No run seals more.
+fn number_of(datagram: &[u8]) -> Option<u64> {
+    let low = datagram.get(4..)?.first_chunk()?;
+    Some(u32::from_be_bytes(*low).into())
 }
 
 /// A session's place, on whichever data thread.

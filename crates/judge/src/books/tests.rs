@@ -166,10 +166,21 @@ fn what_is_sealed_and_accepted_a_second_time_is_found() {
 
 /// A datagram of a participant's is handled by the relay, and the books are told; what comes of it, too.
 fn handle(relay: &mut Relay, books: &mut Books, now: Time, datagram: &[u8]) -> Vec<Vec<u8>> {
+    handle_from(stranger(), relay, books, now, datagram)
+}
+
+/// The same, from any ip:port.
+fn handle_from(
+    from: SocketAddr,
+    relay: &mut Relay,
+    books: &mut Books,
+    now: Time,
+    datagram: &[u8],
+) -> Vec<Vec<u8>> {
     let (mut page, before) = (Page::begin(relay), relay.counters().clone());
-    relay.handle_datagram(now, stranger(), &mut datagram.to_vec());
+    relay.handle_datagram(now, from, &mut datagram.to_vec());
     let moved = (&before, relay.counters());
-    assert_eq!(books.handled(&mut page, stranger(), datagram, moved), Ok(()));
+    assert_eq!(books.handled(&mut page, from, datagram, moved), Ok(()));
     while let Some(keys) = relay.poll_key_log() {
         books.opened(keys);
     }
@@ -179,7 +190,7 @@ fn handle(relay: &mut Relay, books: &mut Books, now: Time, datagram: &[u8]) -> V
         said.extend(all.map(|one| batch.parts(one).flatten().copied().collect()));
     });
     for datagram in &said {
-        assert_eq!(books.sends(&mut page, stranger(), datagram, relay.counters()), Ok(()));
+        assert_eq!(books.sends(&mut page, from, datagram, relay.counters()), Ok(()));
     }
     said
 }
@@ -270,6 +281,91 @@ fn a_counter_that_begins_again_with_a_key_is_found() {
         let error = sent(&mut books, &again).unwrap_err();
         assert!(error.contains(&format!("number {number} ")), "{error}");
     }
+}
+
+/// A relay with a session whose keys seal so many packets, the books on it, and updates of that session.
+struct Talk {
+    relay: Relay,
+    books: Books,
+    updates: Vec<Vec<u8>>,
+}
+
+impl Talk {
+    fn new(packets_per_key: PacketsPerKey, updates: usize) -> Talk {
+        let (mut relay, mut books) = (relay_of(packets_per_key), books());
+        let config = SessionConfig::new(Comtree(1), [3; 16]);
+        let mut session = Session::new(SessionConfig { packets_per_key, ..config });
+        talk(&mut relay, &mut books, Time::ZERO, &mut session);
+        let dst = Group::new(3).address();
+        let update = |_| {
+            let mut out = [0; MAX_DATAGRAM];
+            let len = session.publish(dst, Level(0), Flags(0), b"an update", &mut out).unwrap();
+            assert_eq!(books.said(&out[..len]), Ok(true));
+            out[..len].to_vec()
+        };
+        let updates = (0..updates).map(update).collect();
+        Talk { relay, books, updates }
+    }
+
+    /// An update comes. Returns whether the relay has opened and taken it.
+    fn comes(&mut self, from: SocketAddr, update: usize) -> bool {
+        let before = self.relay.counters().updates_in;
+        let update = &self.updates[update];
+        handle_from(from, &mut self.relay, &mut self.books, Time::ZERO, update);
+        self.relay.counters().updates_in > before
+    }
+
+    /// The same of one that comes late: the books know before the relay does whether it is too late.
+    fn comes_late(&mut self, update: usize) -> bool {
+        let is_too_late = self.books.is_too_late(&self.updates[update]);
+        let is_taken = self.comes(stranger(), update);
+        assert_eq!(is_taken, !is_too_late, "update {update}");
+        is_taken
+    }
+}
+
+/// Every fifth update is on its way for so long that so many others overtake it.
+#[test]
+fn what_comes_too_late_to_be_opened_is_known() {
+    let protocol = PacketsPerKey::PROTOCOL;
+    let cases: [(_, &[usize]); 2] = [
+        (PacketsPerKey::at_least(64), &[1, 31, 32, 33, 50, 63, 64, 65, 80, 95, 96, 97, 128, 300]),
+        (protocol, &[1, 500, 1022, 1023, 1024, 1025, 1026, 1500]),
+    ];
+    for (packets_per_key, lags) in cases {
+        let mut talk = Talk::new(packets_per_key, 4000);
+        let (mut late, mut taken) = (BTreeMap::new(), [0; 2]);
+        for number in 0..talk.updates.len() {
+            if number % 5 == 0 {
+                let lag = lags[number / 5 % lags.len()];
+                late.entry(number + lag).or_insert_with(Vec::new).push(number);
+            } else {
+                assert!(talk.comes(stranger(), number));
+            }
+            for late in late.remove(&number).into_iter().flatten() {
+                taken[usize::from(talk.comes_late(late))] += 1;
+            }
+        }
+        assert!(taken.iter().all(|count| *count > 50), "{packets_per_key:?}: {taken:?}");
+    }
+}
+
+#[test]
+fn what_comes_from_elsewhere_makes_nothing_late() {
+    let mut talk = Talk::new(PacketsPerKey::at_least(64), 300);
+    let elsewhere = SocketAddr::from(([192, 0, 2, 8], 7));
+    assert!(talk.comes(stranger(), 1));
+    for number in 2..200 {
+        assert!(!talk.comes(elsewhere, number));
+    }
+    assert!(talk.comes_late(0), "its session has moved nowhere");
+    // The key of what is too far ahead is not there either, and only its own path brings that nearer.
+    assert!(!talk.comes(stranger(), 250));
+    assert!(talk.comes_late(2));
+    for number in 3..200 {
+        assert!(talk.comes(stranger(), number));
+    }
+    assert!(!talk.comes_late(2));
 }
 
 #[test]

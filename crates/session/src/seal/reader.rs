@@ -28,6 +28,11 @@ impl Reader {
         self.print
     }
 
+    /// How many packets each key seals.
+    pub fn packets_per_key(&self) -> PacketsPerKey {
+        self.ladder.per_key()
+    }
+
     /// Opens a copy of a datagram, whether or not it has been opened before.
     pub fn peek(&self, datagram: &[u8]) -> Option<Vec<u8>> {
         let number = number_of(datagram)?;
