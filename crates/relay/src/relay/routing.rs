@@ -177,6 +177,8 @@ impl Relay {
             Peer::Sibling(_) => self.ask_for_route(now, accepted),
             _ => {
                 self.answer_route(now, index, &update, may_pass);
+                // It was sent here because this relay knows the way, whoever brought it.
+                let plain = Update { from_core_peer: false, ..plain };
                 self.queue_for_one(now, way.port, origin, &plain)
             }
         }
