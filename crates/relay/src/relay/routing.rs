@@ -214,10 +214,10 @@ impl Relay {
         let mut next = 0;
         while let Some(branch) = self.comtrees.get(index).tree.branches().get(next).copied() {
             next += 1;
-            let is_core = branch.role == BranchRole::CorePeer && update.from_core_peer;
+            let is_core = branch.role.is_peer() && update.from_core_peer;
             let is_foreign = reach == Reach::SITE && branch.site != own_site;
             if branch.port == origin
-                || branch.role == BranchRole::Standby
+                || matches!(branch.role, BranchRole::Standby | BranchRole::LastPeer)
                 || is_core
                 || is_foreign
                 || self.is_other_way_up(index, branch.port)
