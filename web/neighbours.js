@@ -60,14 +60,14 @@ export class Neighbours {
       const roles = new Set(branches.filter((branch) => branch.link === link.name).map((branch) => branch.role));
       return {
         name: link.name, count: "", note: [...roles].join(", "), lost: false, state: link.up ? "up" : "down",
-        core: roles.has("core") || roles.has("core-peer"), root: false,
+        core: roles.has("core") || [...roles].some((role) => role.endsWith("-peer")), root: false,
       };
     });
     const lines = links.map((link, number) => {
       const of = (role) => branches.some((branch) => branch.link === link.name && role(branch.role));
       return {
         ends: [0, number + 1], up: link.up, brief: brief(link), text: text(link),
-        tree: of((role) => !["standby", "core-peer"].includes(role)), mesh: of((role) => role === "core-peer"),
+        tree: of((role) => role !== "standby" && !role.endsWith("-peer")), mesh: of((role) => role.endsWith("-peer")),
       };
     });
     this.#map.show([own, ...neighbours], lines, this.#chosen);

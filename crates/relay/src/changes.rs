@@ -44,6 +44,14 @@ pub enum BranchRole {
     /// Both are in a meshed core, whose relays hear each other directly: it gets every update to a
     /// group that did not come from another of them (federated games §3.1).
     CorePeer,
+    /// It joins the meshed core, or leaves it, or this relay does: it gets what a core peer gets, while one core
+    /// peer, which takes one of the two for a neighbour in the core as in a tree, brings each what the other
+    /// sends, too. What comes twice passes once, and in its publisher's order. All branches over which updates
+    /// come that are not children's have to be of one data thread.
+    NextPeer,
+    /// It was a next peer, and the other core peer brings all from now on: nothing is sent there any more, and what
+    /// was on its way is taken.
+    LastPeer,
     /// Its way to the core leads here: it gets the groups that it has subscribed to.
     Child,
     /// It becomes a child by itself, once it subscribes or sends updates: this relay is its standby
@@ -54,7 +62,18 @@ pub enum BranchRole {
 impl BranchRole {
     /// Whether the neighbour gets every update to a group, without having asked for it.
     pub fn gets_everything(self) -> bool {
-        !matches!(self, BranchRole::Child | BranchRole::Standby)
+        !matches!(self, BranchRole::Child | BranchRole::Standby | BranchRole::LastPeer)
+    }
+
+    /// Whether somebody else brings what this neighbour sends as well.
+    pub(crate) fn may_double(self) -> bool {
+        matches!(self, BranchRole::NextPeer | BranchRole::LastPeer)
+    }
+
+    /// Whether both relays are in a meshed core, join it, or leave it: what comes from one such neighbour goes to no
+    /// other.
+    pub fn is_peer(self) -> bool {
+        matches!(self, BranchRole::CorePeer | BranchRole::NextPeer | BranchRole::LastPeer)
     }
 }
 

@@ -21,6 +21,7 @@ mod cohorts;
 mod comtree_config;
 mod comtrees;
 mod counters;
+mod doubled;
 mod fanout;
 mod gate;
 mod group_keys;

@@ -26,10 +26,10 @@ pub(crate) const AHEAD: Duration = Duration::from_millis(500);
 /// The relay knows what has passed for so long after the old parent is gone.
 pub(crate) const AFTERWARDS: Duration = Duration::from_secs(2);
 /// The most bytes that wait, and what an update takes beside its payload.
-const MOST_BYTES: usize = 8 << 20;
-const OVERHEAD: usize = size_of::<Kept>();
+pub(crate) const MOST_BYTES: usize = 8 << 20;
+pub(crate) const OVERHEAD: usize = size_of::<Kept>();
 /// The most publishers of whom it is known what has passed.
-const MOST_PUBLISHERS: usize = 1 << 16;
+pub(crate) const MOST_PUBLISHERS: usize = 1 << 16;
 
 /// How far a change of parent is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,19 +101,35 @@ pub(crate) struct Kept {
     weight: Weight,
     object: u16,
     hops: u8,
+    from_core_peer: bool,
+    asks_route: bool,
     payload: Box<[u8]>,
 }
 
 impl Kept {
-    fn new(at: Time, update: &Update<'_>) -> Kept {
+    pub(crate) fn new(at: Time, update: &Update<'_>) -> Kept {
         let Update { comtree, src, series, dst, flags, level, weight, object, hops, .. } = *update;
-        let payload = update.payload.into();
-        Kept { at, comtree, src, series, dst, flags, level, weight, object, hops, payload }
+        let Update { from_core_peer, asks_route, payload, .. } = *update;
+        Kept {
+            at,
+            comtree,
+            src,
+            series,
+            dst,
+            flags,
+            level,
+            weight,
+            object,
+            hops,
+            from_core_peer,
+            asks_route,
+            payload: payload.into(),
+        }
     }
 
     pub(crate) fn update(&self) -> Update<'_> {
         let Kept { comtree, src, series, dst, flags, level, weight, object, hops, .. } = *self;
-        let (from_core_peer, asks_route, payload) = (false, false, &*self.payload);
+        let Kept { from_core_peer, asks_route, ref payload, .. } = *self;
         Update {
             comtree,
             src,
@@ -229,6 +245,8 @@ impl Succession {
             return false;
         }
         self.bytes += OVERHEAD + update.payload.len();
+        // It comes from no core peer, and nobody is asked for its way before it goes on.
+        let update = &Update { from_core_peer: false, asks_route: false, ..*update };
         let kept = Kept::new(now, update);
         if goes_up {
             self.held.push_back(kept);
@@ -294,7 +312,7 @@ impl Succession {
 
 /// Which of a publisher's last updates have passed.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+pub(crate) struct Seen {
     newest: u16,
     /// That and those before it, a bit for each.
     passed: u64,
@@ -309,11 +327,21 @@ const ANEW: u16 = 4096;
 const SILENCE: Duration = Duration::from_secs(1);
 
 impl Seen {
-    fn before(now: Time, series: u16) -> Seen {
+    pub(crate) fn before(now: Time, series: u16) -> Seen {
         Seen { newest: series.wrapping_sub(1), passed: 0, at: now }
     }
 
-    fn pass(&mut self, now: Time, series: u16) -> bool {
+    /// Whether an update has not passed.
+    pub(crate) fn would_pass(mut self, now: Time, series: u16) -> bool {
+        self.takes(now, series)
+    }
+
+    /// Whether an update is the next one after all that have passed.
+    pub(crate) fn is_next(self, series: u16) -> bool {
+        series == self.newest.wrapping_add(1)
+    }
+
+    pub(crate) fn pass(&mut self, now: Time, series: u16) -> bool {
         let is_new = self.takes(now, series);
         if is_new {
             self.at = now;

@@ -3,6 +3,7 @@
 
 use crate::bucket::Bucket;
 use crate::changes::BranchRole;
+use crate::doubled::Doubled;
 use crate::index::{NONE, PortIndex};
 use crate::succession::{Phase, Succession};
 use canopy_wire::{Address, Time};
@@ -51,7 +52,8 @@ pub(crate) struct Tree {
     branches: Vec<Branch>,
     /// Those of them whose neighbours get every update to a group.
     everything: Vec<PortIndex>,
-    /// Those, and the one of two parents that gets nothing now. What they asked for as children does not count.
+    /// Those, and the one of two parents that gets nothing now, and last peers. What they asked for as children
+    /// does not count.
     above: Vec<PortIndex>,
     /// What each other data thread has.
     siblings: [u64; 3],
@@ -65,6 +67,8 @@ pub(crate) struct Tree {
     pub(crate) target: u32,
     /// If the parent is being succeeded by another.
     pub(crate) succession: Option<Box<Succession>>,
+    /// If what comes over two branches passes once.
+    pub(crate) doubled: Option<Box<Doubled>>,
 }
 
 impl Tree {
@@ -81,6 +85,7 @@ impl Tree {
             told: Reach::default(),
             target: NONE,
             succession: None,
+            doubled: None,
         }
     }
 
@@ -138,19 +143,25 @@ impl Tree {
             BranchRole::NextParent => {
                 let above = others.filter(|other| other.role.gets_everything());
                 let above: Vec<BranchRole> = above.map(|other| other.role).collect();
-                let is_core = |branch: &Branch| branch.role == BranchRole::Core;
+                let is_core =
+                    |branch: &Branch| branch.role == BranchRole::Core || branch.role.is_peer();
                 let leaves_core = but.and_then(|port| self.branch(port)).is_some_and(is_core);
                 above == [BranchRole::Parent] || leaves_core && above.is_empty()
             }
-            BranchRole::Core | BranchRole::CorePeer => {
+            BranchRole::Core | BranchRole::CorePeer | BranchRole::LastPeer => {
                 !others.any(|other| other.role == BranchRole::Parent)
+            }
+            // What comes twice is told by one data thread.
+            BranchRole::NextPeer => {
+                let is_elsewhere = self.siblings_with(Reach::EVERYTHING) != 0;
+                !is_elsewhere && !others.any(|other| other.role == BranchRole::Parent)
             }
         }
     }
 
     /// Whether a branch in a tree leads to that site already.
     pub(crate) fn leads_to_site(&self, site: u16) -> bool {
-        let leads = |branch: &Branch| branch.site == site && branch.role != BranchRole::CorePeer;
+        let leads = |branch: &Branch| branch.site == site && !branch.role.is_peer();
         self.branches.iter().any(leads)
     }
 
@@ -185,6 +196,8 @@ impl Tree {
         let gets = self.branches.iter().filter(|branch| branch.role.gets_everything());
         self.everything.extend(gets.map(|branch| branch.port));
         self.above.clone_from(&self.everything);
+        let last = self.branches.iter().filter(|branch| branch.role == BranchRole::LastPeer);
+        self.above.extend(last.map(|branch| branch.port));
         if let Some(succession) = &self.succession {
             let is_held = matches!(succession.phase, Phase::Holding { .. });
             self.everything.retain(|port| !is_held && *port == succession.way_up());

@@ -119,6 +119,30 @@ fn relays_join_and_leave_cores_without_loss() {
     assert!(joined >= 20 && left >= 20, "{joined} joined and {left} left");
 }
 
+/// Again and again, each with every other change of its core behind it.
+#[test]
+fn relays_join_and_leave_meshes_without_loss() {
+    let (mut joined, mut left) = (0, 0);
+    for (relays, seed) in [(3, 5), (4, 20), (4, 52), (6, 5), (6, 14), (6, 22)] {
+        let config = OverlayConfig { seconds: 40, ..with_roles(relays, seed) };
+        let report = run_overlay(&config);
+        report.verdict().unwrap_or_else(|problem| panic!("{relays} relays, {seed}: {problem}"));
+        joined += report.joined_mesh;
+        left += report.left_mesh;
+    }
+    assert!(joined >= 15 && left >= 20, "{joined} joined and {left} left");
+}
+
+#[test]
+fn a_relay_that_is_a_core_peer_at_once_brings_updates_twice() {
+    let doubled = |seed| {
+        let config = OverlayConfig { seconds: 20, ..with_roles(4, seed) };
+        let config = OverlayConfig { sabotage: Some(OverlaySabotage::PeersAtOnce), ..config };
+        run_overlay(&config).duplicates
+    };
+    assert!([14, 15, 20, 52].map(doubled).iter().sum::<u64>() > 0);
+}
+
 #[test]
 fn a_relay_that_is_a_child_before_its_parent_was_asked_misses_updates() {
     let missing = |seed| sabotaged_roles(OverlaySabotage::HastyRoles, seed).missing;

@@ -195,6 +195,8 @@ pub(crate) fn role_name(role: BranchRole) -> &'static str {
         BranchRole::NextParent => "next-parent",
         BranchRole::Core => "core",
         BranchRole::CorePeer => "core-peer",
+        BranchRole::NextPeer => "next-peer",
+        BranchRole::LastPeer => "last-peer",
         BranchRole::Child => "child",
         BranchRole::Standby => "standby",
     }

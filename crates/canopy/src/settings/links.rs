@@ -186,7 +186,7 @@ fn check_branch(
 
 /// Whether a branch is a part of a tree: the way over it leads to whole sites.
 fn in_tree(role: BranchRole) -> bool {
-    role != BranchRole::CorePeer
+    !role.is_peer()
 }
 
 /// Whether a relay with these branches may have another of that role: it has one parent, or is in the
@@ -197,7 +197,7 @@ fn fits(role: BranchRole, before: &[BranchConfig]) -> bool {
         BranchRole::Child | BranchRole::Standby => true,
         BranchRole::Parent => others.count() == 0,
         BranchRole::NextParent => others.eq([BranchRole::Parent]),
-        BranchRole::Core | BranchRole::CorePeer => {
+        BranchRole::Core | BranchRole::CorePeer | BranchRole::NextPeer | BranchRole::LastPeer => {
             others.filter(|role| *role == BranchRole::Parent).count() == 0
         }
     }
@@ -209,10 +209,12 @@ fn parse_role(name: &str) -> Result<BranchRole, String> {
         "next-parent" => Ok(BranchRole::NextParent),
         "core" => Ok(BranchRole::Core),
         "core-peer" => Ok(BranchRole::CorePeer),
+        "next-peer" => Ok(BranchRole::NextPeer),
+        "last-peer" => Ok(BranchRole::LastPeer),
         "child" => Ok(BranchRole::Child),
         _ => Err(format!(
-            "{name:?} is nothing that a neighbour can be; choose parent, next-parent, core, core-peer or \
-             child"
+            "{name:?} is nothing that a neighbour can be; choose parent, next-parent, core, core-peer, \
+             next-peer, last-peer or child"
         )),
     }
 }

@@ -360,7 +360,7 @@ fn every_mistake_of_links_and_branches_has_a_place_and_a_remedy() {
         (branches(&["link = \"r1\", site = 2"]), ":13: this branch has no role; give it one, like role = \"parent\""),
         (branches(&["link = \"r1\", role = \"child\""]), ":13: this branch has no site; give it one, like site = 2"),
         (branches(&[&parent.replace("r1", "r3")]), ":13: link: there is no [[link]] named \"r3\"; describe it"),
-        (branches(&[&parent.replace("parent", "root")]), ":13: role: \"root\" is nothing that a neighbour can be; choose parent, next-parent, core, core-peer or child"),
+        (branches(&[&parent.replace("parent", "root")]), ":13: role: \"root\" is nothing that a neighbour can be; choose parent, next-parent, core, core-peer, next-peer, last-peer or child"),
         (branches(&[&parent.replace('2', "28672")]), ":13: site: 28672 is out of range; choose 0 to 28671"),
         (branches(&[&parent.replace("site", "sites")]), ":13: there is no key sites in branches; there are link, role, site, up_packets, up_bits, down_packets, down_bits and guaranteed_bits"),
         (branches(&[parent, &other("parent", 3)]), conflict),

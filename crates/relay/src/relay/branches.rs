@@ -14,7 +14,9 @@ use canopy_wire::{Address, Comtree, PORTABLE_SITES, Time};
 impl BranchRole {
     fn class(self) -> PeerClass {
         match self {
-            BranchRole::CorePeer => PeerClass::CorePeer,
+            BranchRole::CorePeer | BranchRole::NextPeer | BranchRole::LastPeer => {
+                PeerClass::CorePeer
+            }
             BranchRole::Parent
             | BranchRole::NextParent
             | BranchRole::Core
@@ -40,7 +42,7 @@ impl Relay {
         if PORTABLE_SITES.contains(&(site & 0x7fff)) {
             return Err(Refusal::PortableSite(comtree, site));
         }
-        let is_foreign = site != entry.addresses.site() && role != BranchRole::CorePeer;
+        let is_foreign = site != entry.addresses.site() && !role.is_peer();
         if is_foreign && entry.tree.leads_to_site(site) {
             return Err(Refusal::SiteDivided(comtree, site));
         }
@@ -54,6 +56,9 @@ impl Relay {
         self.comtrees.get_mut(index).tree.add(Branch { port, role, site });
         if role == BranchRole::NextParent {
             self.begin_succession(now, index, (port, true));
+        }
+        if role == BranchRole::NextPeer {
+            self.begin_doubling(index, port, true);
         }
         self.branch_changed(now, index);
         Ok(())
@@ -74,7 +79,8 @@ impl Relay {
         let port = self.branch_of(id)?;
         let index = self.comtrees.find(id.comtree).ok_or(Refusal::UnknownComtree(id.comtree))?;
         let tree = &self.comtrees.get(index).tree;
-        if tree.branch(port).is_some_and(|branch| branch.role == role) {
+        let before = tree.branch(port).map(|branch| branch.role);
+        if before == Some(role) {
             return Ok(());
         }
         if !tree.allows(role, Some(port)) {
@@ -93,8 +99,13 @@ impl Relay {
                 self.begin_leaving(now, id.comtree, port, role == BranchRole::NextParent);
             }
             (BranchRole::NextParent, _) => self.begin_succession(now, index, (port, false)),
+            (BranchRole::NextPeer, _) => self.begin_doubling(index, port, false),
             _ => {}
         }
+        if before.is_some_and(BranchRole::may_double) {
+            self.end_doubling_over(now, index, port, role);
+        }
+        self.relabel_routes(index, port);
         self.branch_changed(now, index);
         Ok(())
     }
@@ -118,8 +129,11 @@ impl Relay {
     pub(super) fn branch_closed(&mut self, now: Time, index: ComtreeIndex, port: PortIndex) {
         self.end_succession_over(now, index, port);
         let tree = &mut self.comtrees.get_mut(index).tree;
-        tree.remove(port);
+        let removed = tree.remove(port);
         tree.promote();
+        if removed.is_some_and(|branch| branch.role.may_double()) {
+            self.end_doubling_over(now, index, port, BranchRole::LastPeer);
+        }
         self.forget_routes_over(port);
         self.branch_changed(now, index);
     }

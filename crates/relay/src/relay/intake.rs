@@ -169,7 +169,7 @@ impl Relay {
     }
 
     /// What was to go to one endpoint goes nowhere.
-    fn undelivered(&mut self, now: Time, reason: DropReason, update: &Update<'_>) {
+    pub(super) fn undelivered(&mut self, now: Time, reason: DropReason, update: &Update<'_>) {
         // Whoever asked for the way hears from others that nobody answers.
         if reason == DropReason::UnknownDestination {
             self.tell_nobody(now, update);
@@ -189,11 +189,15 @@ impl Relay {
     /// Passes an update to the data threads that want it, and queues it for the receivers here: whoever
     /// has subscribed to its group, and neighbours towards the core and in it (Forest §3.3).
     fn deliver(&mut self, now: Time, accepted: Accepted<'_>) -> Result<(), DropReason> {
-        if self.comtrees.get(accepted.index).tree.succession.is_none() {
+        let tree = &self.comtrees.get(accepted.index).tree;
+        if tree.succession.is_none() && tree.doubled.is_none() {
             return self.deliver_now(now, accepted);
         }
-        let accepted = self.pass_succession(now, accepted)?;
-        accepted.map_or(Ok(()), |accepted| self.deliver_now(now, accepted))
+        let Some(accepted) = self.pass_succession(now, accepted)? else { return Ok(()) };
+        let Some(accepted) = self.pass_doubled(now, accepted)? else { return Ok(()) };
+        let delivered = self.deliver_now(now, accepted);
+        self.release_next(now, accepted.index, accepted.update.src);
+        delivered
     }
 
     pub(super) fn deliver_now(

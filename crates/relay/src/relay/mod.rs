@@ -4,6 +4,7 @@ mod answers;
 mod apply;
 mod branches;
 mod config;
+mod doubling;
 mod downstream;
 mod intake;
 mod joining;
@@ -409,6 +410,7 @@ impl Relay {
             self.limited_due(),
             self.paths.poll_timeout(),
             self.successions_due(),
+            self.doubled_due(),
             self.leaving_due(),
         ]
         .into_iter()
@@ -450,6 +452,7 @@ impl Relay {
         self.ask_next_parents(now);
         self.advance_leaving(now);
         self.advance_successions(now);
+        self.advance_doubled(now);
         let is_flush = self.flush_at.is_some_and(|at| at <= now) || self.pending.is_half_full();
         let due = is_flush || self.thinning.is_due(now);
         if let Mode::Periodic { tick } = self.mode {

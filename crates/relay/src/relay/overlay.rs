@@ -24,6 +24,8 @@ pub(super) struct Overlay {
     pub(super) windows: BTreeMap<PortIndex, SubscribeWindow>,
     /// Comtrees of which the parent is being succeeded.
     pub(super) successions: Vec<ComtreeIndex>,
+    /// Comtrees of which core peers may bring the same.
+    pub(super) doubled: Vec<ComtreeIndex>,
     /// Comtrees of which the relay leaves the core.
     pub(super) leaving: BTreeMap<Comtree, Leaving>,
     /// Other data threads do not know yet which branches are here.
@@ -42,6 +44,7 @@ impl Overlay {
             last_asked: BTreeMap::new(),
             windows: BTreeMap::new(),
             successions: Vec::new(),
+            doubled: Vec::new(),
             leaving: BTreeMap::new(),
             reach_to_tell: false,
             portable_to_tell: BTreeSet::new(),

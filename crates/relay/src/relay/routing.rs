@@ -177,6 +177,8 @@ impl Relay {
             Peer::Sibling(_) => self.ask_for_route(now, accepted),
             _ => {
                 self.answer_route(now, index, &update, may_pass);
+                // It was sent here because this relay knows the way, whoever brought it.
+                let plain = Update { from_core_peer: false, ..plain };
                 self.queue_for_one(now, way.port, origin, &plain)
             }
         }
@@ -212,10 +214,10 @@ impl Relay {
         let mut next = 0;
         while let Some(branch) = self.comtrees.get(index).tree.branches().get(next).copied() {
             next += 1;
-            let is_core = branch.role == BranchRole::CorePeer && update.from_core_peer;
+            let is_core = branch.role.is_peer() && update.from_core_peer;
             let is_foreign = reach == Reach::SITE && branch.site != own_site;
             if branch.port == origin
-                || branch.role == BranchRole::Standby
+                || matches!(branch.role, BranchRole::Standby | BranchRole::LastPeer)
                 || is_core
                 || is_foreign
                 || self.is_other_way_up(index, branch.port)

@@ -4,7 +4,6 @@ use super::Notice;
 use super::Relay;
 use super::intake::Accepted;
 use super::overlay::NOBODY;
-use crate::changes::BranchRole;
 use crate::index::{ComtreeIndex, NONE, PortIndex};
 use crate::pending::Update;
 use crate::routes::Way;
@@ -81,8 +80,9 @@ impl Relay {
     /// Whether what comes over a branch is learned from: not if there is another way up. Both parents bring
     /// the same updates, and routes would lead to whichever brought the last one.
     pub(super) fn is_learned_from(&self, index: ComtreeIndex, port: PortIndex) -> bool {
-        let succession = &self.comtrees.get(index).tree.succession;
-        succession.as_ref().is_none_or(|of| !of.is_from_above(port) || of.way_up() == port)
+        let tree = &self.comtrees.get(index).tree;
+        let is_way_up = |of: &Succession| !of.is_from_above(port) || of.way_up() == port;
+        tree.teaches(port) && tree.succession.as_ref().is_none_or(|of| is_way_up(of))
     }
 
     /// Whether what a parent brings came from below: it went up over one of the two and came round over the
@@ -372,7 +372,7 @@ impl Relay {
             return Ok(is_own_site || !leads_on);
         }
         let branches = self.comtrees.get(index).tree.branches().iter();
-        let peers = branches.filter(|one| one.role == BranchRole::CorePeer && one.port != origin);
+        let peers = branches.filter(|one| one.role.is_peer() && one.port != origin);
         let peers: Vec<_> = peers.map(|peer| peer.port).collect();
         for peer in &peers {
             self.queue_for_one(now, *peer, origin, &update)?;

@@ -248,6 +248,13 @@ impl Routes {
         entries.filter(|entry| entry.port == from).for_each(|entry| entry.port = to);
     }
 
+    /// What leads over this port leads there from now on.
+    pub(crate) fn relabel(&mut self, comtree: ComtreeIndex, port: PortIndex, leads: Leads) {
+        self.settle();
+        let entries = self.table.iter_mut().filter(|entry| entry.comtree == comtree);
+        entries.filter(|entry| entry.port == port).for_each(|entry| entry.leads = leads);
+    }
+
     /// Keeps the routes for which `keep` says so, and forgets the others. It is told whose they are, where
     /// they lead, and over which port.
     pub(crate) fn retain(

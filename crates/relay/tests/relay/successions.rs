@@ -1,4 +1,5 @@
-//! A parent is succeeded by another without loss; whole networks of that are simulated elsewhere.
+//! A parent is succeeded by another without loss, and a mesh gets or loses a relay; whole networks of that are
+//! simulated elsewhere.
 
 use crate::support::{COMTREE, World, at_site};
 use canopy_relay::{BranchId, BranchRole, Change, Mode};
@@ -102,4 +103,71 @@ fn what_a_next_parent_was_ahead_with_passes_once_when_it_goes() {
     }
     let expected: Vec<Vec<u8>> = (0..60).map(|update| vec![update]).collect();
     assert_eq!(world.payloads(1), expected);
+}
+
+/// A relay below one of two core peers joins their mesh: each update passes once all the while, and in the end goes
+/// directly.
+#[test]
+fn a_relay_joins_a_mesh_and_what_comes_twice_passes_once() {
+    let mut world = World::empty();
+    for site in [1, 2, 3] {
+        let thread = world.add_relay(at_site(Mode::Immediate, site), 1);
+        let number = world.join(thread);
+        world.subscribe(number, GROUP, 3);
+    }
+    world.link(COMTREE, [(0, 1), (1, 2)], [BranchRole::CorePeer; 2]);
+    world.link(COMTREE, [(0, 1), (2, 3)], DOWN);
+    world.settle();
+    let mut sent = 0_u8;
+    let mut all_hear = |world: &mut World, when: &str| {
+        for publisher in 0..3 {
+            sent += 1;
+            world.publish(publisher, GROUP, 0, Flags(0), &[sent]);
+            world.pass(Duration::from_millis(10));
+            for receiver in (0..3).filter(|receiver| *receiver != publisher) {
+                let got = world.payloads(receiver).iter().filter(|got| ***got == [sent]).count();
+                assert_eq!(got, 1, "{when}: of {publisher} at {receiver}");
+            }
+        }
+    };
+    let set = |world: &mut World, relay: usize, other: usize, role| {
+        let branch = BranchId { comtree: COMTREE, link: world.key_of(other), thread: 0 };
+        let now = world.now;
+        world.threads[relay].apply(now, Change::SetBranchRole { branch, role }).unwrap();
+        world.settle();
+    };
+    all_hear(&mut world, "below");
+    set(&mut world, 0, 2, BranchRole::Core);
+    set(&mut world, 2, 0, BranchRole::CorePeer);
+    world.link(COMTREE, [(1, 2), (2, 3)], [BranchRole::NextPeer; 2]);
+    world.settle();
+    for _ in 0..3 {
+        all_hear(&mut world, "next peers");
+    }
+    assert_eq!(world.dropped(DropReason::Repeated), 6, "either brings what the other publishes");
+    set(&mut world, 0, 2, BranchRole::CorePeer);
+    all_hear(&mut world, "directly");
+    for (relay, other) in [(1, 2), (2, 1)] {
+        set(&mut world, relay, other, BranchRole::CorePeer);
+    }
+    all_hear(&mut world, "core peers");
+    assert_eq!(world.dropped(DropReason::Repeated), 6);
+
+    // And it leaves again: the first of the mesh brings all before the way between the others goes.
+    for role in [BranchRole::NextPeer, BranchRole::LastPeer] {
+        for (relay, other) in [(1, 2), (2, 1)] {
+            set(&mut world, relay, other, role);
+        }
+        set(&mut world, 0, 2, BranchRole::Core);
+        all_hear(&mut world, "leaving");
+    }
+    for (relay, other) in [(1, 2), (2, 1)] {
+        let branch = BranchId { comtree: COMTREE, link: world.key_of(other), thread: 0 };
+        let now = world.now;
+        world.threads[relay].apply(now, Change::RemoveBranch(branch)).unwrap();
+    }
+    set(&mut world, 2, 0, BranchRole::Parent);
+    world.pass(Duration::from_millis(500));
+    set(&mut world, 0, 2, BranchRole::Child);
+    all_hear(&mut world, "below again");
 }

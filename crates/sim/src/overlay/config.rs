@@ -51,13 +51,15 @@ pub enum OverlaySabotage {
     RolesInReverse,
     /// Every n-th change of a relay's settings is not told to the relay.
     ForgottenRoles(u32),
+    /// Relays that join a meshed core, or leave it, are core peers of others at once, and never next peers.
+    PeersAtOnce,
 }
 
 impl OverlaySabotage {
     /// Whether it is one of changes of roles, which are asked for then.
     pub(crate) fn is_of_roles(self) -> bool {
-        use OverlaySabotage::{ForgottenRoles, HastyRoles, RolesInReverse};
-        matches!(self, HastyRoles | RolesInReverse | ForgottenRoles(_))
+        use OverlaySabotage::{ForgottenRoles, HastyRoles, PeersAtOnce, RolesInReverse};
+        matches!(self, HastyRoles | RolesInReverse | ForgottenRoles(_) | PeersAtOnce)
     }
 }
 

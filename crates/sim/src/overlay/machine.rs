@@ -229,16 +229,20 @@ impl Machine {
     /// applies them at a SIGHUP.
     pub(crate) fn changes_to(
         &self,
-        comtree: Comtree,
+        tree: &Tree,
         roles: &[(usize, BranchRole)],
+        drops: &[usize],
     ) -> Vec<Change> {
         let mut next = self.net.clone();
+        let id_of = |other: usize| branch_id(&self.scenario, tree.comtree, (self.number, other));
         for (other, role) in roles {
-            let id = branch_id(&self.scenario, comtree, (self.number, *other));
-            if let Some(branch) = id.and_then(|id| next.branches.get_mut(&id)) {
-                branch.role = *role;
+            let site = tree.nodes[*other].as_ref().map(|node| node.site);
+            if let Some((id, site)) = id_of(*other).zip(site) {
+                let branch = BranchConfig { id, role: *role, site };
+                next.branches.entry(id).or_insert(branch).role = *role;
             }
         }
+        next.branches.retain(|id, _| drops.iter().all(|other| id_of(*other) != Some(*id)));
         changes(&self.net, &next)
     }
 

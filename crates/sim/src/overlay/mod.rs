@@ -7,6 +7,7 @@
 mod config;
 mod keys;
 pub(crate) mod machine;
+mod meshes;
 mod model;
 mod participant;
 mod people;

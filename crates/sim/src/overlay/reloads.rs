@@ -4,6 +4,7 @@ use super::config::OverlaySabotage;
 use super::progress::{Progress, leads_up};
 use super::queue::Step;
 use super::roles::Reload;
+use super::shape::Core;
 use super::world::World;
 use canopy_relay::BranchRole;
 use canopy_wire::Comtree;
@@ -30,7 +31,7 @@ impl World<'_> {
     /// A relay's settings change, and it is told.
     pub(crate) fn reload(&mut self, number: usize) {
         let scenario = Rc::clone(&self.scenario);
-        let Reload { tree, relay, ref roles, change, .. } = scenario.reloads[number];
+        let Reload { tree, relay, ref roles, ref drops, change, .. } = scenario.reloads[number];
         // What has begun is brought to its end, if there is time.
         let is_late = self.now >= scenario.calm_from;
         let is_too_late = scenario.expires && self.now + WHOLE_SWEEP > scenario.leave_at;
@@ -40,7 +41,6 @@ impl World<'_> {
         self.reloads.begun.insert((tree, change));
         self.reloads.progress[number].begun_at = Some(self.now);
         self.count_roles(number);
-        let comtree = scenario.trees[tree].comtree;
         let is_forgotten = match self.config.sabotage {
             Some(OverlaySabotage::ForgottenRoles(one_in)) => {
                 (number as u32 + 1).is_multiple_of(one_in)
@@ -50,7 +50,7 @@ impl World<'_> {
         let mut at = self.now;
         if !is_forgotten {
             // Each change is answered by the data threads before the next.
-            for change in self.machines[relay].changes_to(comtree, roles) {
+            for change in self.machines[relay].changes_to(&scenario.trees[tree], roles, drops) {
                 self.at(at, Step::Change(relay, Box::new(change)));
                 at = at + scenario.turn + scenario.wake_delay;
             }
@@ -60,12 +60,20 @@ impl World<'_> {
 
     fn count_roles(&mut self, number: usize) {
         let scenario = Rc::clone(&self.scenario);
-        let Reload { tree, relay, ref roles, is_step, .. } = scenario.reloads[number];
+        let Reload { tree, relay, ref roles, ref drops, is_step, .. } = scenario.reloads[number];
+        let is_meshed = scenario.trees[tree].core == Core::Mesh;
         for (other, role) in roles {
             let before = self.reloads.settings.insert((tree, relay, *other), *role);
             let was_above = before.is_some_and(leads_up);
-            self.tallies.joined_core += u32::from(was_above && *role == BranchRole::Core);
-            self.tallies.left_core += u32::from(!was_above && leads_up(*role));
+            let joins = if is_meshed { BranchRole::CorePeer } else { BranchRole::Core };
+            let (joins, leaves) = (was_above && *role == joins, !was_above && leads_up(*role));
+            self.tallies.joined_core += u32::from(joins);
+            self.tallies.left_core += u32::from(leaves);
+            self.tallies.joined_mesh += u32::from(joins && is_meshed);
+            self.tallies.left_mesh += u32::from(leaves && is_meshed);
+        }
+        for other in drops {
+            self.reloads.settings.remove(&(tree, relay, *other));
         }
         self.tallies.root_steps += u32::from(is_step);
     }

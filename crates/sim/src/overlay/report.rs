@@ -72,6 +72,10 @@ pub struct OverlayReport {
     pub joined_core: u32,
     /// How often one left it.
     pub left_core: u32,
+    /// How often one joined a core that was a mesh, of these.
+    pub joined_mesh: u32,
+    /// How often one left such a core, of those.
+    pub left_mesh: u32,
     /// How often a neighbour of a comtree's root became the root in its place.
     pub root_steps: u32,
     /// How often a relay found a link down although nothing had been cut or restarted: four signs of
@@ -156,6 +160,8 @@ impl OverlayReport {
             parents_succeeded: tallies.parents_succeeded,
             joined_core: tallies.joined_core,
             left_core: tallies.left_core,
+            joined_mesh: tallies.joined_mesh,
+            left_mesh: tallies.left_mesh,
             root_steps: tallies.root_steps,
             links_lost: tally.links_lost,
             most_subscriptions: tallies.peak.subscriptions,

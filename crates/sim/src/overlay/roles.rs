@@ -27,6 +27,8 @@ pub(crate) struct Reload {
     pub(crate) tree: usize,
     pub(crate) relay: usize,
     pub(crate) roles: Vec<(usize, BranchRole)>,
+    /// The neighbours with which it has no branch from now on.
+    pub(crate) drops: Vec<usize>,
     /// The reloads that come before, by their numbers.
     pub(crate) after: Vec<usize>,
     /// Those whose relays must have said that their parents know all that is wanted there.
@@ -284,7 +286,19 @@ impl<'a> Planned<'a> {
     fn reload(&self, relay: usize, roles: Vec<(usize, BranchRole)>, after: Vec<usize>) -> Reload {
         let (tree, words, wait) = (self.number, Vec::new(), Duration::ZERO);
         let change = self.changes;
-        Reload { tree, relay, roles, after, words, wait, change, begins: false, is_step: false }
+        let drops = Vec::new();
+        Reload {
+            tree,
+            relay,
+            roles,
+            drops,
+            after,
+            words,
+            wait,
+            change,
+            begins: false,
+            is_step: false,
+        }
     }
 
     fn push(&mut self, reload: Reload) -> usize {
@@ -295,7 +309,7 @@ impl<'a> Planned<'a> {
 
 /// A relay that leaves the core calls its neighbour there its parent, as settings do, or its next parent, as a
 /// controller does.
-fn draw_leaving(rng: &mut ChaCha8Rng) -> BranchRole {
+pub(crate) fn draw_leaving(rng: &mut ChaCha8Rng) -> BranchRole {
     if rng.random_bool(0.5) { BranchRole::Parent } else { BranchRole::NextParent }
 }
 

@@ -1,6 +1,7 @@
 //! Everything that a seed decides before the first datagram.
 
 use super::config::{OverlayConfig, OverlaySabotage};
+use super::meshes::{draw_mesh_reloads, join_threads};
 use super::roles::{Reload, draw_reloads};
 use super::shape::{Core, Links, Node, Shape, Tree, draw};
 use crate::network::LinkModel;
@@ -249,14 +250,33 @@ impl Scenario {
         }
         let moved = self.moves.iter().map(|one| one.tree).collect();
         self.reloads = draw_reloads(&self.trees, &moved, config.sabotage, rng);
+        // The model knows one way of an update, on which it may be lost.
+        if self.moves.is_empty() && self.faults.is_empty() && !self.loses() {
+            join_threads(&self.trees, &self.links, &mut self.calls);
+            draw_mesh_reloads(&self.trees, &mut self.reloads, config.sabotage, rng);
+        }
+    }
+
+    /// Whether relays join and leave meshed cores.
+    pub(crate) fn meshes_change(&self) -> bool {
+        self.reloads.iter().any(|reload| self.trees[reload.tree].core == Core::Mesh)
+    }
+
+    /// Whether an update may take another way than the last one: then the ways of unicast and of groups change
+    /// one after the other.
+    pub(crate) fn ways_change(&self) -> bool {
+        !self.moves.is_empty() || self.meshes_change()
     }
 
     /// Links between relays take long and much is published, so that in every moment of a change there
     /// is something on its way that could be lost.
     fn fill_links(&mut self, rng: &mut ChaCha8Rng) {
         self.habits.publish_ms = 100..300;
+        // While a meshed core changes, what comes directly waits half a second for what comes over two links.
+        let is_meshed = self.trees.iter().any(|tree| tree.core == Core::Mesh);
+        let longest = if is_meshed { 140 } else { 200 };
         for ways in &mut self.wires[self.participants..] {
-            let delay = Duration::from_millis(rng.random_range(60..200));
+            let delay = Duration::from_millis(rng.random_range(60..longest));
             *ways = [0, 1].map(|_| draw_way(Weather::Clean, delay, rng));
         }
     }
@@ -291,7 +311,7 @@ impl Scenario {
         };
         // A parent that succeeds another may be farther from the core, and the relay keeps back what the
         // other one may still bring.
-        let moves = !self.moves.is_empty();
+        let moves = self.ways_change();
         let hops = self.longest_way() as u32 * (1 + u32::from(moves)) + 2;
         let (kept, succession) = match moves {
             true => (Duration::from_secs(1), Duration::from_secs(3)),

@@ -128,7 +128,7 @@ impl Tree {
         edges
     }
 
-    fn core_relays(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn core_relays(&self) -> impl Iterator<Item = usize> {
         self.relays().filter(|relay| self.nodes[*relay].as_ref().is_some_and(|node| node.in_core))
     }
 

@@ -38,6 +38,9 @@ pub(crate) struct Tallies {
     pub(crate) parents_succeeded: u32,
     pub(crate) joined_core: u32,
     pub(crate) left_core: u32,
+    /// Those of them whose core was a mesh.
+    pub(crate) joined_mesh: u32,
+    pub(crate) left_mesh: u32,
     pub(crate) root_steps: u32,
     /// How long applications ran, all together.
     pub(crate) client_time: Duration,

@@ -103,11 +103,13 @@ impl Model {
     fn check_order(&mut self, now: Time, number: usize, id: u64) {
         let Some(update) = self.update(id) else { return };
         let (publisher, is_group) = (update.publisher, update.dst.is_group());
-        // Where a parent is succeeded, the ways of unicast and of groups change one after the other.
-        let flow = (publisher, is_group || self.scenario.moves.is_empty());
+        let flow = (publisher, is_group || !self.scenario.ways_change());
         let before = self.seats[number].heard.insert(flow, id);
+        // A unicast whose way turns from two links to one may overtake what is on the longer way.
+        let keeps_order =
+            self.scenario.keeps_order() && (is_group || !self.scenario.meshes_change());
         if let Some(before) = before.filter(|before| *before > id)
-            && self.scenario.keeps_order()
+            && keeps_order
         {
             self.seats[number].heard.insert(flow, before);
             self.tally.out_of_order += 1;
