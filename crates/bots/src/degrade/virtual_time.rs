@@ -157,11 +157,12 @@ impl<'a> Crowd<'a> {
             bytes += late.map(|(_, len)| f64::from(*len)).sum::<f64>();
             updates += viewed.arrivals.iter().filter(|(_, at)| *at >= from).count() as f64;
         }
+        assert!(updates > 0.0, "viewers are sent everything at first");
         let bytes_each = bytes / updates;
         let busiest = self.script.busiest_second(true);
         for (viewer, Gaze { viewed, .. }) in self.gazes.iter_mut().enumerate() {
             let updates = f64::from(busiest[viewed.walker as usize]);
-            viewed.bits = (8.0 * bytes_each * updates * viewed.budget / 100.0).round();
+            viewed.bits = (8.0 * bytes_each * updates * viewed.budget / 100.0).round().max(1.0);
             let address = self.sessions[self.places.len() + viewer].address();
             let budget = Budget { down_bits: viewed.bits as u64, ..Budget::default() };
             let change = Change::SetBudget { comtree: COMTREE, address, budget };

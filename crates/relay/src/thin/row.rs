@@ -125,7 +125,8 @@ impl Pair {
         self.is_free() || (credit - 1.0) * 2.0 * self.demand + self.rate >= 0.0
     }
 
-    /// Whether it should get nearly all that it sends. Of a new flow that is not known.
+    /// Whether it should get nearly all that it sends. That is not known of a new flow: if it has a rate already,
+    /// this says no.
     fn gets_nearly_all(&self) -> bool {
         self.rate >= NEARLY_ALL * self.demand
     }
@@ -151,10 +152,10 @@ impl Pair {
         self.credit = (self.credit + self.rate * passed).min(most.max(self.credit));
     }
 
-    /// So many of its updates went nowhere.
+    /// So many of its updates went nowhere. What comes beyond two between two looks could not have gone.
     fn miss(&mut self, updates: u8) {
-        if self.gets_nearly_all() {
-            self.missed += MISSED * f32::from(updates);
+        if self.gets_nearly_all() && self.fresh <= 2 {
+            self.missed = (self.missed + MISSED * f32::from(updates)).min(u8::MAX.into());
         }
     }
 

@@ -22,8 +22,8 @@ const FREE_ABOVE: f32 = 1.25;
 /// A flow is silent that has sent nothing for so many of its intervals, and so many seconds.
 const SILENT_INTERVALS: f32 = 2.0;
 const SILENT_SECONDS: f32 = 0.125;
-/// All flows bear alike what is shared out beyond the budget or less, each up to this part of its rate.
-const BEARS: f32 = 0.05;
+/// All flows bear alike by how much less than the budget is shared out, each up to this part of its rate.
+const BEARS: f32 = 0.035;
 /// What a flow has missed is forgotten over this time, seconds.
 const FORGET: f32 = 10.0;
 /// How many steps the search for the water level may take; a few are enough nearly always.
@@ -41,8 +41,8 @@ impl Row {
         // those that updates are thought to have, so what they really cost beside that makes the budget smaller.
         let floor = 1.0 / fairness.floor.as_secs_f32();
         let (excess, real) = (self.excess, 1.0 + self.dearness);
-        let (each, borne) = self.borne_by_each((excess / real).min(0.0), floor, down);
-        let mut left = (1.0 + excess) / real - self.urgent_share - borne;
+        let (each, borne) = self.borne_by_each((-excess / real).max(0.0), floor, down);
+        let mut left = (1.0 + excess) / real - self.urgent_share + borne;
         let most_level = self.pairs.iter().map(|pair| pair.level).max().unwrap_or(0);
         let levels = if fairness.levels_first { most_level } else { 0 };
         for level in 0..=levels {
@@ -50,21 +50,21 @@ impl Row {
             left -= self.share_out(left.max(0.0), floor, down, is_in);
         }
         for pair in self.pairs.iter_mut().filter(|pair| pair.bears(floor)) {
-            pair.rate = (pair.rate + pair.part_of(each)).max(floor);
+            pair.rate = (pair.rate - pair.part_of(each)).max(floor);
         }
     }
 
-    /// How many updates a second more each flow gets that is neither at the floor nor gets all it sends, so that
-    /// all of them take `excess` more, in seconds a second, and what they really take. The rates are those of last
-    /// time. Thus a flow is off by as little as can be, whether fast or slow: those that come and those that go get
-    /// an update more than is fair, which the others pay for.
-    fn borne_by_each(&self, excess: f32, floor: f32, down: Down) -> (f32, f32) {
+    /// How many updates a second less each flow gets that is neither at the floor nor gets all it sends, so that
+    /// all of them take `less`, in seconds a second; and what they really take less by that. The rates are those of
+    /// last time. Thus a flow is off by as little as can be, whether fast or slow: the last update of who leaves goes
+    /// in any case, and the others pay for that.
+    fn borne_by_each(&self, less: f32, floor: f32, down: Down) -> (f32, f32) {
         let all = || self.pairs.iter().filter(|pair| pair.bears(floor));
         let costs: f32 = all().map(|pair| seconds(pair, down)).sum();
         if costs == 0.0 {
             return (0.0, 0.0);
         }
-        let each = excess / costs;
+        let each = less / costs;
         (each, all().map(|pair| pair.part_of(each) * seconds(pair, down)).sum())
     }
 
@@ -155,15 +155,14 @@ impl Row {
 }
 
 impl Pair {
-    /// Whether it bears a part of what is shared out beyond the budget, or less if that is negative.
+    /// Whether it bears a part of what is missing: it is neither at the floor nor gets all that it sends.
     fn bears(&self, floor: f32) -> bool {
         !self.is_silent && self.rate < self.demand && self.rate > floor
     }
 
     /// What it bears, if that is to be so many updates a second.
     fn part_of(&self, each: f32) -> f32 {
-        let most = BEARS * self.rate;
-        each.clamp(-most, most)
+        each.min(BEARS * self.rate)
     }
 }
 

@@ -461,7 +461,8 @@ fn another_weight_counts_from_the_next_update_on() {
 
 #[test]
 fn a_crowd_that_comes_into_sight_does_not_push_aside_who_is_near() {
-    // Twenty get ten a second of 25, and then five, beside two hundred that get one in two seconds.
+    // Twenty get ten a second of 25, and then five, beside two hundred that get one in two seconds. While these come,
+    // nobody near waits longer than three of its new intervals and two looks.
     let mut many = Many::new(200);
     let weight = |flow| if flow < 20 { 10.0 } else { 0.1 };
     many.pass_weighted(5_000, 0..20, weight);
