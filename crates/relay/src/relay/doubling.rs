@@ -125,14 +125,17 @@ impl Relay {
         }
     }
 
-    /// A neighbour is a core peer now, or is one no more: so it is on the ways that lead there.
+    /// A neighbour is a core peer now, or is one no more: so it is on the ways that lead there. The other data threads
+    /// hear of it, because they ask no core peer on behalf of another.
     pub(super) fn relabel_routes(&mut self, index: ComtreeIndex, port: PortIndex) {
         let role = self.comtrees.get(index).tree.branch(port).map(|branch| branch.role);
         let leads = match role.is_some_and(BranchRole::is_peer) {
             true => Leads::ToCorePeer,
             false => Leads::OverTree,
         };
-        self.overlay.routes.relabel(index, port, leads);
+        let (siblings, comtree) = (&mut self.siblings, self.comtrees.get(index).id);
+        let tell = |to| siblings.tell_route(comtree, to, Some(leads));
+        self.overlay.routes.relabel(index, port, leads, tell);
         self.overlay.learned = NOBODY;
     }
 }
