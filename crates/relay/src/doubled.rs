@@ -65,8 +65,8 @@ impl Doubled {
         }
     }
 
-    /// A branch is no next peer any more, or is nothing. Nobody waits for what it would have brought. Returns the
-    /// branch that brings it.
+    /// A branch is no next peer any more, or brings nothing any more, whatever it was. Nobody waits for what it would
+    /// have brought. Returns the branch that brings it.
     pub(crate) fn let_go(
         &mut self,
         now: Time,
@@ -313,6 +313,20 @@ mod tests {
         let (from, kept) = doubled.take_late(at(502)).unwrap();
         assert!(doubled.pass_late(at(502), from, &kept));
         assert_eq!(pass(&mut doubled, 503, NEW, 30), Passage::Open);
+    }
+
+    /// Another one may have its number by then.
+    #[test]
+    fn who_has_gone_brings_nothing_in_the_place_of_a_next_peer() {
+        let mut doubled = Doubled::default();
+        doubled.watch(NEW, false);
+        assert_eq!(pass(&mut doubled, 1, NEW, 10), Passage::Open);
+        assert_eq!(pass(&mut doubled, 1, OLD, 10), Passage::Repeated);
+        assert_eq!(pass(&mut doubled, 2, OLD, 12), Passage::Waits);
+        assert_eq!(doubled.let_go(at(3), OLD, false), None, "it has led nobody");
+        assert_eq!(doubled.let_go(at(4), NEW, true), None, "the other one is gone");
+        let (from, kept) = doubled.take_next(at(4), update(0).src).unwrap();
+        assert!(from == NONE && kept.update().series == 12);
     }
 
     #[test]

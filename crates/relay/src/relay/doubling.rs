@@ -22,25 +22,31 @@ impl Relay {
         }
     }
 
-    /// A branch that was a next peer's or a last peer's is something else from now on, or is about to be closed.
+    /// A branch that was that of a `before` is something else from now on, or has been closed. If it was no next peer's
+    /// and no last peer's, others may have waited for what it would have brought all the same.
     pub(super) fn end_doubling_over(
         &mut self,
         now: Time,
         index: ComtreeIndex,
         port: PortIndex,
-        role: BranchRole,
+        before: BranchRole,
     ) {
         let tree = &mut self.comtrees.get_mut(index).tree;
         let is_last = !tree.branches().iter().any(|one| one.role.may_double());
+        let role = tree.branch(port).map(|branch| branch.role);
         let Some(doubled) = &mut tree.doubled else { return };
         let other = doubled.let_go(now, port, is_last);
-        if role == BranchRole::CorePeer {
+        if before.may_double() && role == Some(BranchRole::CorePeer) {
             doubled.lead_no_more();
-        } else if let Some(other) = other {
+        } else if before.may_double() || role.is_none() {
             // What is sent there from now on would arrive when nobody takes it any more.
-            self.overlay.routes.redirect(index, port, other);
-        } else {
-            self.forget_routes_over(port);
+            match other.filter(|other| tree.branch(*other).is_some()) {
+                Some(other) => {
+                    self.overlay.routes.redirect(index, port, other);
+                    self.relabel_routes(index, other);
+                }
+                None => self.forget_routes_over(port),
+            }
         }
         let Some(doubled) = self.doubled(index) else { return };
         for src in doubled.waiting() {
