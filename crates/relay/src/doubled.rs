@@ -133,7 +133,7 @@ impl Doubled {
     pub(crate) fn leads(&self, origin: PortIndex, src: Address) -> bool {
         let of = self.publishers.get(&src);
         let is_young = self.young.contains(&origin);
-        of.is_some_and(|of| of.leader.map_or(!is_young, |leader| leader == origin))
+        of.and_then(|of| of.leader).map_or(!is_young, |leader| leader == origin)
     }
 
     /// An update that waited goes on. False if it has passed meanwhile.
@@ -182,11 +182,14 @@ impl Doubled {
 
     /// The next update of a publisher before which nothing is missing any more, or whose publisher nobody leads.
     pub(crate) fn take_next(&mut self, now: Time, src: Address) -> Option<(PortIndex, Kept)> {
-        let of = self.publishers.get(&src)?;
-        let (seen, is_led) = (of.seen, of.leader.is_some() || !self.young.is_empty());
+        // Of a publisher that only young next peers have brought, nothing has passed.
+        let of = self.publishers.get(&src);
+        let is_led = of.is_some_and(|of| of.leader.is_some()) || !self.young.is_empty();
+        let seen = of.map(|of| of.seen);
         self.take(src, |kept| {
             let series = kept.update().series;
-            !is_led || seen.is_next(series) || !seen.would_pass(now, series)
+            let is_due = |seen: Seen| seen.is_next(series) || !seen.would_pass(now, series);
+            !is_led || seen.is_some_and(is_due)
         })
     }
 
@@ -313,6 +316,34 @@ mod tests {
         let (from, kept) = doubled.take_late(at(502)).unwrap();
         assert!(doubled.pass_late(at(502), from, &kept));
         assert_eq!(pass(&mut doubled, 503, NEW, 30), Passage::Open);
+    }
+
+    #[test]
+    fn what_only_a_next_peer_has_brought_goes_on_in_order_once_it_is_a_core_peer() {
+        let mut doubled = Doubled::default();
+        doubled.watch(NEW, true);
+        for series in [10, 11] {
+            assert_eq!(pass(&mut doubled, 1, NEW, series), Passage::Waits);
+        }
+        assert_eq!(next(&mut doubled, 2), [] as [u16; 0]);
+        assert_eq!(doubled.let_go(at(3), NEW, true), None);
+        doubled.lead_no_more();
+        assert_eq!(next(&mut doubled, 3), [10, 11]);
+        assert_eq!(pass(&mut doubled, 4, NEW, 12), Passage::Open);
+        assert_eq!(pass(&mut doubled, 5, OLD, 11), Passage::Repeated);
+    }
+
+    #[test]
+    fn what_only_a_next_peer_has_brought_goes_on_before_what_its_leader_brings() {
+        let mut doubled = Doubled::default();
+        doubled.watch(NEW, true);
+        assert_eq!(pass(&mut doubled, 1, NEW, 10), Passage::Waits);
+        let src = update(0).src;
+        assert!(doubled.leads(OLD, src) && !doubled.leads(NEW, src));
+        let (from, kept) = doubled.take_before(src, 11).unwrap();
+        assert!(doubled.pass_late(at(2), from, &kept));
+        assert_eq!(pass(&mut doubled, 2, OLD, 11), Passage::Open);
+        assert_eq!(pass(&mut doubled, 3, OLD, 10), Passage::Repeated);
     }
 
     /// Another one may have its number by then.
