@@ -83,6 +83,9 @@ impl Relay {
         if before == Some(role) {
             return Ok(());
         }
+        if role == BranchRole::LastPeer && before != Some(BranchRole::NextPeer) {
+            return Err(Refusal::NoNextPeer(id.comtree));
+        }
         if !tree.allows(role, Some(port)) {
             return Err(Refusal::RoleConflict(id.comtree));
         }

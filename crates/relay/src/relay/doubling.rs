@@ -6,7 +6,7 @@ use super::intake::Accepted;
 use super::overlay::NOBODY;
 use crate::changes::BranchRole;
 use crate::doubled::{Doubled, Passage};
-use crate::index::{ComtreeIndex, NONE, PortIndex};
+use crate::index::{ComtreeIndex, PortIndex};
 use crate::routes::Leads;
 use crate::succession::Kept;
 use crate::tree::Tree;
@@ -148,9 +148,8 @@ impl Relay {
 
 impl Tree {
     /// Whether what comes over a branch shows which way leads to its source: a next peer's does not, because
-    /// somebody else brings the same.
+    /// somebody else brings the same, and to a last peer nothing is sent.
     pub(crate) fn teaches(&self, port: PortIndex) -> bool {
-        let has_two = self.doubled.is_some() && port != NONE;
-        !has_two || !self.branch(port).is_some_and(|branch| branch.role.may_double())
+        !self.branch(port).is_some_and(|branch| branch.role.may_double())
     }
 }
