@@ -247,6 +247,8 @@ pub enum Refusal {
     /// A relay has one parent, or is in the core: not both, and not two parents. A next parent comes
     /// after a parent.
     RoleConflict(Comtree),
+    /// Only a next peer becomes a last peer: what others send comes over one branch alone, and would be missing.
+    NoNextPeer(Comtree),
     /// Another branch leads to that site already, which is not this relay's own: the site's relays
     /// would not be a subtree, and nobody could tell which way leads to whom.
     SiteDivided(Comtree, u16),
@@ -298,6 +300,10 @@ impl core::fmt::Display for Refusal {
                 f,
                 "on comtree {id} a relay has one parent, none if it is in the core, and a next-parent \
                  only beside a parent; change the other branch, or add the parent, first"
+            ),
+            Refusal::NoNextPeer(Comtree(id)) => write!(
+                f,
+                "on comtree {id} only a next-peer becomes a last-peer; make it a next-peer on both sides first"
             ),
             Refusal::SiteDivided(Comtree(id), site) => write!(
                 f,

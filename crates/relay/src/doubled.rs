@@ -16,6 +16,7 @@ use crate::index::{NONE, PortIndex};
 use crate::pending::Update;
 use crate::succession::{AFTERWARDS, AHEAD, Kept, MOST_BYTES, MOST_PUBLISHERS, OVERHEAD, Seen};
 use canopy_wire::{Address, Time};
+use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
 /// What passes once.
@@ -23,8 +24,11 @@ use std::collections::{BTreeMap, VecDeque};
 pub(crate) struct Doubled {
     /// Next peers that were nothing before: what they bring of publishers that nobody has brought waits.
     young: Vec<PortIndex>,
-    /// By publisher: what has passed, and who leads.
+    /// By publisher: what has passed, and who leads. These are [`MOST_PUBLISHERS`] at most. What others send beside
+    /// them is not known, and passes twice, until some are silent.
     publishers: BTreeMap<Address, Publisher>,
+    /// When all of them were searched last for those that are silent.
+    searched: Option<Time>,
     /// By publisher: what waits, each with the branch that brought it.
     ahead: BTreeMap<Address, VecDeque<(PortIndex, Kept)>>,
     /// By branch that leads publishers: another that has brought the same.
@@ -65,8 +69,8 @@ impl Doubled {
         }
     }
 
-    /// A branch is no next peer any more, or is nothing. Nobody waits for what it would have brought. Returns the
-    /// branch that brings it.
+    /// A branch is no next peer any more, or brings nothing any more, whatever it was. Nobody waits for what it would
+    /// have brought. Returns the branch that brings it.
     pub(crate) fn let_go(
         &mut self,
         now: Time,
@@ -133,7 +137,7 @@ impl Doubled {
     pub(crate) fn leads(&self, origin: PortIndex, src: Address) -> bool {
         let of = self.publishers.get(&src);
         let is_young = self.young.contains(&origin);
-        of.is_some_and(|of| of.leader.map_or(!is_young, |leader| leader == origin))
+        of.and_then(|of| of.leader).map_or(!is_young, |leader| leader == origin)
     }
 
     /// An update that waited goes on. False if it has passed meanwhile.
@@ -147,7 +151,7 @@ impl Doubled {
     }
 
     fn note(&mut self, now: Time, origin: PortIndex, src: Address, series: u16) {
-        if self.publishers.len() >= MOST_PUBLISHERS && !self.publishers.contains_key(&src) {
+        if !self.publishers.contains_key(&src) && !self.has_room(now) {
             return;
         }
         let first = || Publisher { seen: Seen::before(now, series), leader: None };
@@ -156,6 +160,17 @@ impl Doubled {
         if self.until.is_none() && origin != NONE {
             of.leader.get_or_insert(origin);
         }
+    }
+
+    /// Whether there is room for another publisher. If there is none, those that have been silent for longer than
+    /// something may come twice are forgotten. A search takes long, so there is one in a while.
+    fn has_room(&mut self, now: Time) -> bool {
+        let is_full = self.publishers.len() >= MOST_PUBLISHERS;
+        if is_full && self.searched.is_none_or(|before| now.since(before) >= SEARCH_EVERY) {
+            self.searched = Some(now);
+            self.publishers.retain(|_, of| of.seen.silent_for(now) <= AFTERWARDS);
+        }
+        self.publishers.len() < MOST_PUBLISHERS
     }
 
     /// A publisher's leader has not brought what was waited for: whoever did leads.
@@ -182,11 +197,14 @@ impl Doubled {
 
     /// The next update of a publisher before which nothing is missing any more, or whose publisher nobody leads.
     pub(crate) fn take_next(&mut self, now: Time, src: Address) -> Option<(PortIndex, Kept)> {
-        let of = self.publishers.get(&src)?;
-        let (seen, is_led) = (of.seen, of.leader.is_some() || !self.young.is_empty());
+        // Of a publisher that only young next peers have brought, nothing has passed.
+        let of = self.publishers.get(&src);
+        let is_led = of.is_some_and(|of| of.leader.is_some()) || !self.young.is_empty();
+        let seen = of.map(|of| of.seen);
         self.take(src, |kept| {
             let series = kept.update().series;
-            !is_led || seen.is_next(series) || !seen.would_pass(now, series)
+            let is_due = |seen: Seen| seen.is_next(series) || !seen.would_pass(now, series);
+            !is_led || seen.is_some_and(is_due)
         })
     }
 
@@ -233,6 +251,8 @@ impl Doubled {
     }
 }
 
+/// A full table is searched for silent publishers no more often.
+const SEARCH_EVERY: Duration = Duration::from_secs(1);
 /// The number of a publisher's first update.
 const FIRST: u16 = 0;
 
@@ -240,7 +260,6 @@ const FIRST: u16 = 0;
 mod tests {
     use super::*;
     use canopy_wire::{Comtree, Flags, Group, Level, Weight};
-    use core::time::Duration;
 
     const OLD: PortIndex = 3;
     const NEW: PortIndex = 4;
@@ -313,6 +332,68 @@ mod tests {
         let (from, kept) = doubled.take_late(at(502)).unwrap();
         assert!(doubled.pass_late(at(502), from, &kept));
         assert_eq!(pass(&mut doubled, 503, NEW, 30), Passage::Open);
+    }
+
+    #[test]
+    fn what_only_a_next_peer_has_brought_goes_on_in_order_once_it_is_a_core_peer() {
+        let mut doubled = Doubled::default();
+        doubled.watch(NEW, true);
+        for series in [10, 11] {
+            assert_eq!(pass(&mut doubled, 1, NEW, series), Passage::Waits);
+        }
+        assert_eq!(next(&mut doubled, 2), [] as [u16; 0]);
+        assert_eq!(doubled.let_go(at(3), NEW, true), None);
+        doubled.lead_no_more();
+        assert_eq!(next(&mut doubled, 3), [10, 11]);
+        assert_eq!(pass(&mut doubled, 4, NEW, 12), Passage::Open);
+        assert_eq!(pass(&mut doubled, 5, OLD, 11), Passage::Repeated);
+    }
+
+    #[test]
+    fn what_only_a_next_peer_has_brought_goes_on_before_what_its_leader_brings() {
+        let mut doubled = Doubled::default();
+        doubled.watch(NEW, true);
+        assert_eq!(pass(&mut doubled, 1, NEW, 10), Passage::Waits);
+        let src = update(0).src;
+        assert!(doubled.leads(OLD, src) && !doubled.leads(NEW, src));
+        let (from, kept) = doubled.take_before(src, 11).unwrap();
+        assert!(doubled.pass_late(at(2), from, &kept));
+        assert_eq!(pass(&mut doubled, 2, OLD, 11), Passage::Open);
+        assert_eq!(pass(&mut doubled, 3, OLD, 10), Passage::Repeated);
+    }
+
+    #[test]
+    fn publishers_that_are_silent_make_room_for_others() {
+        let mut doubled = Doubled::default();
+        doubled.watch(NEW, true);
+        let mut pass = |ms: u64, from: PortIndex, number: usize| {
+            let src = Address(0x0001_0000 + number as u32);
+            doubled.pass(at(ms), (from, true), &Update { src, ..update(10) })
+        };
+        for number in 0..MOST_PUBLISHERS {
+            assert_eq!(pass(1, OLD, number), Passage::Open);
+        }
+        assert_eq!(pass(1500, OLD, MOST_PUBLISHERS), Passage::Open);
+        assert_eq!(pass(1500, OLD, MOST_PUBLISHERS), Passage::Open, "it is not known");
+        // The search is not due yet, and then it is.
+        for (ms, again) in [(2400, Passage::Open), (2500, Passage::Repeated)] {
+            assert_eq!(pass(ms, OLD, MOST_PUBLISHERS), Passage::Open);
+            assert_eq!(pass(ms, OLD, MOST_PUBLISHERS), again, "{ms}");
+        }
+    }
+
+    /// Another one may have its number by then.
+    #[test]
+    fn who_has_gone_brings_nothing_in_the_place_of_a_next_peer() {
+        let mut doubled = Doubled::default();
+        doubled.watch(NEW, false);
+        assert_eq!(pass(&mut doubled, 1, NEW, 10), Passage::Open);
+        assert_eq!(pass(&mut doubled, 1, OLD, 10), Passage::Repeated);
+        assert_eq!(pass(&mut doubled, 2, OLD, 12), Passage::Waits);
+        assert_eq!(doubled.let_go(at(3), OLD, false), None, "it has led nobody");
+        assert_eq!(doubled.let_go(at(4), NEW, true), None, "the other one is gone");
+        let (from, kept) = doubled.take_next(at(4), update(0).src).unwrap();
+        assert!(from == NONE && kept.update().series == 12);
     }
 
     #[test]

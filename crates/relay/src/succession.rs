@@ -341,6 +341,11 @@ impl Seen {
         series == self.newest.wrapping_add(1)
     }
 
+    /// How long nothing has passed.
+    pub(crate) fn silent_for(self, now: Time) -> Duration {
+        now.since(self.at)
+    }
+
     pub(crate) fn pass(&mut self, now: Time, series: u16) -> bool {
         let is_new = self.takes(now, series);
         if is_new {

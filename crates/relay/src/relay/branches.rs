@@ -83,6 +83,9 @@ impl Relay {
         if before == Some(role) {
             return Ok(());
         }
+        if role == BranchRole::LastPeer && before != Some(BranchRole::NextPeer) {
+            return Err(Refusal::NoNextPeer(id.comtree));
+        }
         if !tree.allows(role, Some(port)) {
             return Err(Refusal::RoleConflict(id.comtree));
         }
@@ -102,8 +105,9 @@ impl Relay {
             (BranchRole::NextPeer, _) => self.begin_doubling(index, port, false),
             _ => {}
         }
-        if before.is_some_and(BranchRole::may_double) {
-            self.end_doubling_over(now, index, port, role);
+        let ends = |before: &BranchRole| before.may_double() || !role.gets_everything();
+        if let Some(before) = before.filter(ends) {
+            self.end_doubling_over(now, index, port, before);
         }
         self.relabel_routes(index, port);
         self.branch_changed(now, index);
@@ -131,8 +135,8 @@ impl Relay {
         let tree = &mut self.comtrees.get_mut(index).tree;
         let removed = tree.remove(port);
         tree.promote();
-        if removed.is_some_and(|branch| branch.role.may_double()) {
-            self.end_doubling_over(now, index, port, BranchRole::LastPeer);
+        if let Some(branch) = removed {
+            self.end_doubling_over(now, index, port, branch.role);
         }
         self.forget_routes_over(port);
         self.branch_changed(now, index);

@@ -6,7 +6,7 @@ use super::intake::Accepted;
 use super::overlay::NOBODY;
 use crate::changes::BranchRole;
 use crate::doubled::{Doubled, Passage};
-use crate::index::{ComtreeIndex, NONE, PortIndex};
+use crate::index::{ComtreeIndex, PortIndex};
 use crate::routes::Leads;
 use crate::succession::Kept;
 use crate::tree::Tree;
@@ -22,25 +22,31 @@ impl Relay {
         }
     }
 
-    /// A branch that was a next peer's or a last peer's is something else from now on, or is about to be closed.
+    /// A branch that was that of a `before` is something else from now on, or has been closed. If it was no next peer's
+    /// and no last peer's, others may have waited for what it would have brought all the same.
     pub(super) fn end_doubling_over(
         &mut self,
         now: Time,
         index: ComtreeIndex,
         port: PortIndex,
-        role: BranchRole,
+        before: BranchRole,
     ) {
         let tree = &mut self.comtrees.get_mut(index).tree;
         let is_last = !tree.branches().iter().any(|one| one.role.may_double());
+        let role = tree.branch(port).map(|branch| branch.role);
         let Some(doubled) = &mut tree.doubled else { return };
         let other = doubled.let_go(now, port, is_last);
-        if role == BranchRole::CorePeer {
+        if before.may_double() && role == Some(BranchRole::CorePeer) {
             doubled.lead_no_more();
-        } else if let Some(other) = other {
+        } else if before.may_double() || role.is_none() {
             // What is sent there from now on would arrive when nobody takes it any more.
-            self.overlay.routes.redirect(index, port, other);
-        } else {
-            self.forget_routes_over(port);
+            match other.filter(|other| tree.branch(*other).is_some()) {
+                Some(other) => {
+                    self.overlay.routes.redirect(index, port, other);
+                    self.relabel_routes(index, other);
+                }
+                None => self.forget_routes_over(port),
+            }
         }
         let Some(doubled) = self.doubled(index) else { return };
         for src in doubled.waiting() {
@@ -125,23 +131,25 @@ impl Relay {
         }
     }
 
-    /// A neighbour is a core peer now, or is one no more: so it is on the ways that lead there.
+    /// A neighbour is a core peer now, or is one no more: so it is on the ways that lead there. The other data threads
+    /// hear of it, because they ask no core peer on behalf of another.
     pub(super) fn relabel_routes(&mut self, index: ComtreeIndex, port: PortIndex) {
         let role = self.comtrees.get(index).tree.branch(port).map(|branch| branch.role);
         let leads = match role.is_some_and(BranchRole::is_peer) {
             true => Leads::ToCorePeer,
             false => Leads::OverTree,
         };
-        self.overlay.routes.relabel(index, port, leads);
+        let (siblings, comtree) = (&mut self.siblings, self.comtrees.get(index).id);
+        let tell = |to| siblings.tell_route(comtree, to, Some(leads));
+        self.overlay.routes.relabel(index, port, leads, tell);
         self.overlay.learned = NOBODY;
     }
 }
 
 impl Tree {
     /// Whether what comes over a branch shows which way leads to its source: a next peer's does not, because
-    /// somebody else brings the same.
+    /// somebody else brings the same, and to a last peer nothing is sent.
     pub(crate) fn teaches(&self, port: PortIndex) -> bool {
-        let has_two = self.doubled.is_some() && port != NONE;
-        !has_two || !self.branch(port).is_some_and(|branch| branch.role.may_double())
+        !self.branch(port).is_some_and(|branch| branch.role.may_double())
     }
 }

@@ -4,6 +4,7 @@ use super::Notice;
 use super::Relay;
 use super::intake::Accepted;
 use super::overlay::NOBODY;
+use crate::changes::BranchRole;
 use crate::index::{ComtreeIndex, NONE, PortIndex};
 use crate::pending::Update;
 use crate::routes::Way;
@@ -372,7 +373,8 @@ impl Relay {
             return Ok(is_own_site || !leads_on);
         }
         let branches = self.comtrees.get(index).tree.branches().iter();
-        let peers = branches.filter(|one| one.role.is_peer() && one.port != origin);
+        let is_sent = |role: BranchRole| role.is_peer() && role.gets_everything();
+        let peers = branches.filter(|one| is_sent(one.role) && one.port != origin);
         let peers: Vec<_> = peers.map(|peer| peer.port).collect();
         for peer in &peers {
             self.queue_for_one(now, *peer, origin, &update)?;

@@ -248,11 +248,24 @@ impl Routes {
         entries.filter(|entry| entry.port == from).for_each(|entry| entry.port = to);
     }
 
-    /// What leads over this port leads there from now on.
-    pub(crate) fn relabel(&mut self, comtree: ComtreeIndex, port: PortIndex, leads: Leads) {
+    /// What leads over this port leads there from now on. `tell` gets each address for which that is news. What it
+    /// cannot tell is forgotten, so that it is new when it is heard the next time.
+    pub(crate) fn relabel(
+        &mut self,
+        comtree: ComtreeIndex,
+        port: PortIndex,
+        leads: Leads,
+        mut tell: impl FnMut(Address) -> bool,
+    ) {
         self.settle();
-        let entries = self.table.iter_mut().filter(|entry| entry.comtree == comtree);
-        entries.filter(|entry| entry.port == port).for_each(|entry| entry.leads = leads);
+        let is_news =
+            |entry: &Entry| entry.comtree == comtree && entry.port == port && entry.leads != leads;
+        for place in 0..self.table.places() {
+            self.forget_at(place, |entry| is_news(entry) && !tell(entry.to));
+            if let Some(entry) = self.table.get_mut(place).filter(|entry| is_news(entry)) {
+                entry.leads = leads;
+            }
+        }
     }
 
     /// Keeps the routes for which `keep` says so, and forgets the others. It is told whose they are, where
@@ -358,6 +371,27 @@ mod tests {
         assert_eq!(routes.note(Time::ZERO, COMTREE, to(3), over(5)), Noted::Full);
         assert_eq!(routes.note(Time::ZERO, COMTREE, to(1), over(6)), Noted::Moved);
         assert_eq!(routes.find(COMTREE, to(1)), Some(over(6)));
+    }
+
+    #[test]
+    fn what_a_branch_leads_to_now_is_told_once_and_forgotten_if_it_cannot_be() {
+        let mut routes = Routes::new(8, &[1; 16]);
+        let to = |site| Address::unicast(site, 0);
+        for (site, port) in [(1, 5), (2, 5), (3, 6)] {
+            routes.note(Time::ZERO, COMTREE, to(site), over(port));
+        }
+        let mut told = Vec::new();
+        for _ in 0..2 {
+            routes.relabel(COMTREE, 5, Leads::ToCorePeer, |to| {
+                told.push(to.site());
+                to.site() != 2
+            });
+        }
+        told.sort_unstable();
+        assert_eq!(told, [1, 2]);
+        let found = [1, 2, 3].map(|site| routes.find(COMTREE, to(site)));
+        let peer = Way { port: 5, leads: Leads::ToCorePeer };
+        assert_eq!(found, [Some(peer), None, Some(over(6))]);
     }
 
     proptest! {

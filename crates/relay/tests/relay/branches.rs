@@ -381,6 +381,24 @@ fn nobody_else_speaks_in_a_neighbours_name() {
     assert_eq!(counts(&world), [1, 0, 1]);
 }
 
+/// What tells of a way goes to all core peers, but nothing goes to a last peer.
+#[test]
+fn a_last_peer_is_not_told_of_a_way() {
+    let mut world = relays(Mode::Immediate, 4);
+    join(&mut world, 0, 1, CORE_PEERS);
+    join(&mut world, 1, 2, [BranchRole::LastPeer; 2]);
+    join(&mut world, 1, 3, [BranchRole::Child, BranchRole::Parent]);
+    let mut buffer = [0; 1500];
+    let mut writer = UpdatesWriter::new(&mut buffer, SAFE_DATAGRAM).unwrap();
+    let word = Record::new(Address::unicast(9, 0), 0, b"");
+    assert!(writer.push(&Record { src: own_address(3), ..word }));
+    let len = writer.finish(&Header::new(Kind::Updates, SessionId::NONE, COMTREE));
+    send_over_link(&mut world, 3, 1, &buffer[..len]);
+    let sent = world.collect(1);
+    let told = [0, 2].map(|peer| packets_to(&mut world, &sent, 1, peer).len());
+    assert_eq!(told, [1, 0]);
+}
+
 #[test]
 fn echo_is_settled_at_the_publishers_own_relay() {
     let mut world = line(Mode::Immediate);

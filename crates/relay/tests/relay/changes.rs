@@ -94,6 +94,7 @@ fn what_cannot_be_is_refused_with_a_remedy_and_changes_nothing() {
         (another(BranchRole::Child, 9), Refusal::SiteDivided(COMTREE, 9), "a site of its own"),
         (remove_branch(ANOTHER), Refusal::UnknownBranch(COMTREE), "add it first"),
         (set_role(ANOTHER, BranchRole::Core), Refusal::UnknownBranch(COMTREE), "add it first"),
+        (set_role(NEIGHBOUR, BranchRole::LastPeer), Refusal::NoNextPeer(COMTREE), "a next-peer on"),
         (remove_branch([8; 32]), Refusal::UnknownLink, "add it first"),
         (link_with(NEIGHBOUR), Refusal::LinkExists, "remove it first"),
         (link_with(own_key), Refusal::OwnKey, "a key of its own"),

@@ -2,7 +2,7 @@
 //! and asked for where it is not known.
 
 use crate::support::{COMTREE, OTHER_COMTREE, World, at_site, config};
-use canopy_relay::{BranchRole, ComtreeConfig, Mode, RelayConfig, Via};
+use canopy_relay::{BranchId, BranchRole, Change, ComtreeConfig, Mode, RelayConfig, Via};
 use canopy_session::Event;
 use canopy_wire::{
     Address, DropReason, Flags, Header, Kind, Packet, Record, RouteReply, SAFE_DATAGRAM, SessionId,
@@ -260,6 +260,36 @@ fn routes_are_known_to_all_data_threads_of_a_relay() {
     world.publish_to(all[2], nobody, 0, Flags(0), b"x");
     world.settle();
     assert!(world.events(all[2]).contains(&Event::Gone(nobody)));
+}
+
+/// A request of a core peer goes to no other core peer. Once the neighbour is none any more, it goes there, though
+/// another data thread has the branch.
+#[test]
+fn all_data_threads_know_that_a_neighbour_is_a_core_peer_no_more() {
+    let mut world = World::empty();
+    for (site, threads) in [(1, 2), (2, 1), (3, 1)] {
+        world.add_relay(at_site(Mode::Immediate, site), threads);
+    }
+    // The first relay is threads 0 and 1; the others are threads 2 and 3.
+    let site_of = |thread: usize| thread.max(1) as u16;
+    let all = [0, 1, 2, 3].map(|thread| world.join(thread));
+    for (one, other) in [(0, 2), (1, 3)] {
+        world.link_threads([one, other]);
+        for (here, there) in [(one, other), (other, one)] {
+            world.add_branch(COMTREE, here, (there, site_of(there)), BranchRole::CorePeer);
+        }
+    }
+    world.settle();
+    send(&mut world, all[2], all[0]);
+    for (here, other, role) in [(0, 2, BranchRole::Child), (2, 0, BranchRole::Parent)] {
+        let branch = BranchId { comtree: COMTREE, link: world.key_of(other), thread: 0 };
+        let now = world.now;
+        world.threads[here].apply(now, Change::SetBranchRole { branch, role }).unwrap();
+        world.settle();
+    }
+    send(&mut world, all[2], all[0]);
+    assert!(send(&mut world, all[3], all[2]) > 0);
+    assert_eq!(send(&mut world, all[3], all[2]), 0);
 }
 
 #[test]

@@ -105,6 +105,51 @@ fn what_a_next_parent_was_ahead_with_passes_once_when_it_goes() {
     assert_eq!(world.payloads(1), expected);
 }
 
+/// A relay leaves a mesh, and both neighbours that brought what it sends go, the one that was to stay first. No way
+/// leads to where that one was, for its place may be another's.
+#[test]
+fn no_way_leads_over_a_core_peer_that_has_gone_before_the_next_peer() {
+    let mut world = World::empty();
+    for site in [1, 2, 3, 4] {
+        let thread = world.add_relay(at_site(Mode::Immediate, site), 1);
+        let number = world.join(thread);
+        world.subscribe(number, GROUP, 3);
+    }
+    for (one, other) in [(0, 1), (1, 2), (0, 2)] {
+        let ends = [one, other].map(|relay| (relay, relay as u16 + 1));
+        world.link(COMTREE, ends, [BranchRole::CorePeer; 2]);
+    }
+    // What is below the relay that leaves is quiet from then on, so no other way there is learned.
+    world.link(COMTREE, [(2, 3), (3, 4)], DOWN);
+    world.settle();
+    world.publish(3, GROUP, 0, Flags(0), b"to all");
+    world.settle();
+    let id = |world: &World, other: usize| BranchId {
+        comtree: COMTREE,
+        link: world.key_of(other),
+        thread: 0,
+    };
+    let set = |world: &mut World, relay: usize, other: usize, role| {
+        let (now, branch) = (world.now, id(world, other));
+        world.threads[relay].apply(now, Change::SetBranchRole { branch, role }).unwrap();
+        world.settle();
+    };
+    set(&mut world, 1, 2, BranchRole::NextPeer);
+    set(&mut world, 2, 1, BranchRole::NextPeer);
+    set(&mut world, 0, 2, BranchRole::Core);
+    for _ in 0..2 {
+        world.publish(2, GROUP, 0, Flags(0), b"twice");
+        world.settle();
+    }
+    assert_eq!(world.dropped(DropReason::Repeated), 2);
+    assert_eq!(world.payloads(1).len(), 3);
+    for gone in [0, 2] {
+        let (now, branch) = (world.now, id(&world, gone));
+        world.threads[1].apply(now, Change::RemoveBranch(branch)).unwrap();
+    }
+    assert_eq!(world.threads[1].routes(), 0);
+}
+
 /// A relay below one of two core peers joins their mesh: each update passes once all the while, and in the end goes
 /// directly.
 #[test]
