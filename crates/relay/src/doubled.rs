@@ -197,7 +197,7 @@ impl Doubled {
 
     /// The next update of a publisher before which nothing is missing any more, or whose publisher nobody leads.
     pub(crate) fn take_next(&mut self, now: Time, src: Address) -> Option<(PortIndex, Kept)> {
-        // Of a publisher that only young next peers have brought, nothing has passed.
+        // Nothing has passed of a publisher that only young next peers have brought.
         let of = self.publishers.get(&src);
         let is_led = of.is_some_and(|of| of.leader.is_some()) || !self.young.is_empty();
         let seen = of.map(|of| of.seen);

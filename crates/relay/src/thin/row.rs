@@ -152,7 +152,8 @@ impl Pair {
         self.credit = (self.credit + self.rate * passed).min(most.max(self.credit));
     }
 
-    /// So many of its updates went nowhere. What comes beyond two between two looks could not have gone.
+    /// Takes note that this many of its updates went nowhere. What comes beyond two between two looks could not
+    /// have gone.
     fn miss(&mut self, updates: u8) {
         if self.gets_nearly_all() && self.fresh <= 2 {
             self.missed = (self.missed + MISSED * f32::from(updates)).min(u8::MAX.into());
