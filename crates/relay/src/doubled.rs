@@ -19,6 +19,11 @@ use canopy_wire::{Address, Time};
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
+/// A full table is searched for silent publishers no more often.
+const SEARCH_EVERY: Duration = Duration::from_secs(1);
+/// The number of a publisher's first update.
+const FIRST: u16 = 0;
+
 /// What passes once.
 #[derive(Debug, Default)]
 pub(crate) struct Doubled {
@@ -29,10 +34,10 @@ pub(crate) struct Doubled {
     publishers: BTreeMap<Address, Publisher>,
     /// When all of them were searched last for those that are silent.
     searched: Option<Time>,
-    /// By publisher: what waits, each with the branch that brought it.
-    ahead: BTreeMap<Address, VecDeque<(PortIndex, Kept)>>,
     /// By branch that leads publishers: another that has brought the same.
     others: BTreeMap<PortIndex, PortIndex>,
+    /// By publisher: what waits, each with the branch that brought it.
+    ahead: BTreeMap<Address, VecDeque<(PortIndex, Kept)>>,
     /// When each of that came, and of whom.
     came: VecDeque<(Time, Address)>,
     bytes: usize,
@@ -250,11 +255,6 @@ impl Doubled {
         self.came.front().map(|(came, _)| *came + AHEAD).or(self.until)
     }
 }
-
-/// A full table is searched for silent publishers no more often.
-const SEARCH_EVERY: Duration = Duration::from_secs(1);
-/// The number of a publisher's first update.
-const FIRST: u16 = 0;
 
 #[cfg(test)]
 mod tests {

@@ -37,11 +37,12 @@ impl Row {
         let passed = now.since(core::mem::replace(&mut self.solved, now)).as_secs_f32().min(1.0);
         self.measure(now, passed);
         self.newcomers *= 1.0 - passed;
-        // What is left of the budget by what comes first, in seconds a second: 1 is all of the budget. Costs are
-        // those that updates are thought to have, so what they really cost beside that makes the budget smaller.
         let floor = 1.0 / fairness.floor.as_secs_f32();
         let (excess, real) = (self.excess, 1.0 + self.dearness);
         let (each, borne) = self.borne_by_each((-excess / real).max(0.0), floor, down);
+        // What is left of the budget by what comes first, in seconds a second: 1 is all of the budget. Costs are
+        // those that updates are thought to have, so what they really cost beside that makes the budget smaller. What
+        // is borne alike is taken off afterwards.
         let mut left = (1.0 + excess) / real - self.urgent_share + borne;
         let most_level = self.pairs.iter().map(|pair| pair.level).max().unwrap_or(0);
         let levels = if fairness.levels_first { most_level } else { 0 };
