@@ -15,6 +15,8 @@ mod issuer;
 mod joining;
 mod participant;
 mod position;
+#[cfg(test)]
+mod recorded;
 mod report;
 mod trace;
 mod view;

@@ -1,7 +1,7 @@
 //! Walkers and viewers on real sockets, on one thread.
 
 use super::peer::Peer;
-use super::recording::{Published, Recording};
+use super::recording::{Published, Recording, bytes_each};
 use super::script::{Phases, Played, Script};
 use super::viewer::{Gaze, LOOK_EVERY, Viewer, group_of};
 use super::{Allowance, DegradeConfig, Stage};
@@ -180,16 +180,8 @@ impl<'a> Crowd<'a> {
     fn bytes_each(&self) -> Result<f64, CrowdError> {
         // At first, subscriptions are on their way.
         let from = self.start + self.script.phases.unbounded / 3;
-        let unbounded = || self.viewers.iter().map(|viewer| &viewer.gaze.viewed);
-        let datagrams = unbounded().flat_map(|viewed| &viewed.datagrams);
-        let bytes: u64 =
-            datagrams.filter(|(at, _)| *at >= from).map(|(_, len)| u64::from(*len)).sum();
-        let arrivals = unbounded().flat_map(|viewed| &viewed.arrivals);
-        let updates = arrivals.filter(|(_, at)| *at >= from).count();
-        if updates == 0 {
-            return Err(CrowdError::NothingCame);
-        }
-        Ok(bytes as f64 / updates as f64)
+        let viewers = self.viewers.iter().map(|viewer| &viewer.gaze.viewed);
+        bytes_each(viewers, from..).ok_or(CrowdError::NothingCame)
     }
 
     /// Gives each viewer its part of what it would be sent in its busiest second, were everything sent.
@@ -203,8 +195,7 @@ impl<'a> Crowd<'a> {
         let busiest = self.script.busiest_second(without_own);
         let mut allowances = Vec::new();
         for Viewer { peer, gaze: Gaze { viewed, .. } } in &mut self.viewers {
-            let updates = f64::from(busiest[viewed.walker as usize]);
-            viewed.bits = (8.0 * bytes_each * updates * viewed.budget / 100.0).round().max(1.0);
+            viewed.set_bits(busiest[viewed.walker as usize], bytes_each);
             allowances.push(Allowance { viewer: peer.session.address(), bits: viewed.bits as u64 });
         }
         let thread = std::thread::Builder::new().name("budgets".to_owned());

@@ -1,6 +1,7 @@
 //! What was published, and what each viewer saw of it.
 
 use canopy_wire::{Time, Weight};
+use std::ops::RangeBounds;
 use std::time::Duration;
 
 /// A run, as it went.
@@ -69,7 +70,27 @@ pub struct Weighed {
     pub weight: Weight,
 }
 
+/// Bytes that an update took on its way to these viewers, its part of its datagram, while `within` lasted. `None` if
+/// nothing came.
+pub(super) fn bytes_each<'a>(
+    viewers: impl Iterator<Item = &'a Viewed> + Clone,
+    within: impl RangeBounds<Time>,
+) -> Option<f64> {
+    let datagrams = viewers.clone().flat_map(|viewed| &viewed.datagrams);
+    let counted = datagrams.filter(|(at, _)| within.contains(at));
+    let bytes: u64 = counted.map(|(_, len)| u64::from(*len)).sum();
+    let arrivals = viewers.flat_map(|viewed| &viewed.arrivals);
+    let updates = arrivals.filter(|(_, at)| within.contains(at)).count();
+    (updates > 0).then(|| bytes as f64 / updates as f64)
+}
+
 impl Viewed {
+    /// Sets its budget: its percentage of so many updates a second, of so many bytes each.
+    pub(super) fn set_bits(&mut self, updates: u32, bytes_each: f64) {
+        let demand = 8.0 * bytes_each * f64::from(updates);
+        self.bits = (demand * self.budget / 100.0).round().max(1.0);
+    }
+
     /// By update: when it came first, if it did.
     pub(super) fn came(&self, updates: usize) -> Vec<Option<Time>> {
         let mut came = vec![None; updates];

@@ -1,7 +1,7 @@
 //! A recording gone through once more with the fluid model beside it: of each update, what of it was fair
 //! for a viewer, and how far away its walker was.
 
-use super::recording::{Recording, Viewed, Weighed};
+use super::recording::{Recording, Viewed, Weighed, bytes_each};
 use canopy_judge::fair::{Capacity, Flow, Fluid};
 use canopy_wire::Time;
 use std::collections::BTreeMap;
@@ -111,7 +111,9 @@ struct Eye<'a> {
 impl<'a> Eye<'a> {
     fn new(recording: &'a Recording, viewed: &'a Viewed, asks: Vec<(Time, u32, f64)>) -> Eye<'a> {
         let walkers = recording.walkers;
-        let bytes = bytes_each(recording, viewed);
+        let (from, until) = recording.measured;
+        let bytes = bytes_each(std::iter::once(viewed), from..until);
+        let bytes = bytes.unwrap_or(recording.bytes_each);
         let own = recording.published.iter().find(|one| one.walker == viewed.walker);
         Eye {
             own: own.map_or([0.0; 2], |one| one.place),
@@ -189,16 +191,6 @@ impl<'a> Eye<'a> {
         distances.sort_by(f64::total_cmp);
         distances.get(NEAREST - 1).or(distances.last()).copied().unwrap_or(0.0)
     }
-}
-
-/// Bytes that an update took on its way to a viewer, while it counted: its part of its datagram.
-fn bytes_each(recording: &Recording, viewed: &Viewed) -> f64 {
-    let (from, until) = recording.measured;
-    let is_counted = |at: &Time| (from..until).contains(at);
-    let datagrams = viewed.datagrams.iter().filter(|(at, _)| is_counted(at));
-    let bytes: f64 = datagrams.map(|(_, len)| f64::from(*len)).sum();
-    let updates = viewed.arrivals.iter().filter(|(_, at)| is_counted(at)).count();
-    if updates == 0 { recording.bytes_each } else { bytes / updates as f64 }
 }
 
 #[cfg(test)]

@@ -2,11 +2,12 @@
 //! relay's own decisions: no socket, no busy machine and no other process has a part in it. The same each time.
 
 use super::peer::LEVEL;
-use super::recording::{Published, Recording};
+use super::recording::{Published, Recording, bytes_each};
 use super::script::{Phases, Played, Script};
 use super::viewer::{Gaze, LOOK_EVERY, group_of};
 use super::{BudgetSummary, measure};
 use crate::position::Position;
+use crate::recorded::recorded;
 use crate::trace::{Generated, Trace};
 use canopy_client::weight_at;
 use canopy_relay::{
@@ -16,7 +17,6 @@ use canopy_relay::{
 use canopy_session::{Keyring, PacketsPerKey, Session, SessionConfig, SessionLimits, State};
 use canopy_wire::{Comtree, Flags, MAX_DATAGRAM, SAFE_DATAGRAM, Time};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const COMTREE: Comtree = Comtree(1);
@@ -151,18 +151,11 @@ impl<'a> Crowd<'a> {
     /// where all are sent.
     fn set_budgets(&mut self) -> f64 {
         let from = self.start + self.script.phases.unbounded / 3;
-        let (mut bytes, mut updates) = (0.0, 0.0);
-        for Gaze { viewed, .. } in &self.gazes {
-            let late = viewed.datagrams.iter().filter(|(at, _)| *at >= from);
-            bytes += late.map(|(_, len)| f64::from(*len)).sum::<f64>();
-            updates += viewed.arrivals.iter().filter(|(_, at)| *at >= from).count() as f64;
-        }
-        assert!(updates > 0.0, "viewers are sent everything at first");
-        let bytes_each = bytes / updates;
+        let viewers = self.gazes.iter().map(|gaze| &gaze.viewed);
+        let bytes_each = bytes_each(viewers, from..).expect("viewers are sent everything at first");
         let busiest = self.script.busiest_second(true);
         for (viewer, Gaze { viewed, .. }) in self.gazes.iter_mut().enumerate() {
-            let updates = f64::from(busiest[viewed.walker as usize]);
-            viewed.bits = (8.0 * bytes_each * updates * viewed.budget / 100.0).round().max(1.0);
+            viewed.set_bits(busiest[viewed.walker as usize], bytes_each);
             let address = self.sessions[self.places.len() + viewer].address();
             let budget = Budget { down_bits: viewed.bits as u64, ..Budget::default() };
             let change = Change::SetBudget { comtree: COMTREE, address, budget };
@@ -283,13 +276,7 @@ fn every_flow_of_a_walking_crowd_gets_what_is_fair() {
 
 #[test]
 fn every_flow_of_a_recorded_crowd_gets_what_is_fair() {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/traces");
-    let given = std::env::var_os("CANOPY_TRACES");
-    let folder = given.as_ref().map_or(beside, PathBuf::from);
-    if given.is_none() && !folder.is_dir() {
-        println!("skipped: no recorded crowds; say where they are with CANOPY_TRACES=FOLDER");
-        return;
-    }
+    let Some(folder) = recorded() else { return };
     let trace = Trace::read(&folder.join("crossing-crowd.csv.gz")).unwrap();
     let most = [(100.0, 1.5), (50.0, 3.5), (25.0, 2.5), (10.0, 2.2), (5.0, 2.5)];
     // All of it takes a minute where debug assertions are checked.

@@ -109,7 +109,9 @@ impl Relay {
         if let Some(before) = before.filter(ends) {
             self.end_doubling_over(now, index, port, before);
         }
-        self.relabel_routes(index, port);
+        if before.is_some_and(BranchRole::is_peer) != role.is_peer() {
+            self.relabel_routes(index, port);
+        }
         self.branch_changed(now, index);
         Ok(())
     }

@@ -1,6 +1,6 @@
-//! The recorded crowds are read whole, when they are there.
+//! Where the recorded crowds are for tests; they are read whole, when they are there.
 
-use canopy_bots::{Grid, Trace};
+use crate::{Grid, Trace};
 use std::path::{Path, PathBuf};
 
 /// Name, walkers, positions, seconds, the grid's cell and radius.
@@ -11,15 +11,20 @@ const TRACES: [(&str, u32, usize, f64, f64, f64); 4] = [
     ("crossing-crowd", 304, 114_117, 76.625, 2.0, 4.0),
 ];
 
-#[test]
-fn all_recorded_crowds_are_read() {
+/// The folder of the recorded crowds: `CANOPY_TRACES`, or the one beside the checkout. Says so if there is none.
+pub(crate) fn recorded() -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/traces");
     let given = std::env::var_os("CANOPY_TRACES");
-    let folder = given.as_ref().map_or(beside, PathBuf::from);
-    if given.is_none() && !folder.is_dir() {
+    if given.is_none() && !beside.is_dir() {
         println!("skipped: no recorded crowds; say where they are with CANOPY_TRACES=FOLDER");
-        return;
+        return None;
     }
+    Some(given.map_or(beside, PathBuf::from))
+}
+
+#[test]
+fn all_recorded_crowds_are_read() {
+    let Some(folder) = recorded() else { return };
     for (name, walkers, rows, seconds, cell, radius) in TRACES {
         let trace = Trace::read(&folder.join(format!("{name}.csv.gz"))).unwrap();
         assert_eq!(trace.name(), name);
