@@ -3,9 +3,10 @@
 use crate::member::{Member, MemberConfig};
 use crate::relays::{RelayName, Relays};
 use crate::{ClientKey, ConnectError, PollClient, RelayKey, Resumption};
-use canopy_net::Clock;
+use canopy_net::{Clock, Waker};
 use canopy_wire::{Comtree, MAX_TOKEN_LEN, SAFE_DATAGRAM};
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(feature = "tokio")]
@@ -17,7 +18,7 @@ use crate::shared::Shared;
 #[cfg(feature = "tokio")]
 use canopy_wire::Time;
 #[cfg(feature = "tokio")]
-use std::{future::poll_fn, sync::Arc};
+use std::future::poll_fn;
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Two seconds of a crowd of a hundred at twenty updates a second; at most 6 MB.
@@ -188,12 +189,7 @@ impl ClientBuilder {
         let (clock, timeout) = (Clock::start(), self.timeout);
         let found = tokio::time::timeout(timeout, self.look_up()).await;
         let late = || self.relays[0].unresolved(std::io::ErrorKind::TimedOut.into());
-        let (member, relay) = self.member(clock, found.unwrap_or_else(|_| Err(late())))?;
-        let shared = Arc::new(Shared::new(member, clock));
-        let driver = Driver::new(Arc::clone(&shared));
-        // From here on, dropping the client ends the task.
-        let client = Client::new(Arc::clone(&shared));
-        tokio::spawn(driver.map_err(|source| ConnectError::Socket { relay, source })?.run());
+        let (client, shared) = self.start(clock, found.unwrap_or_else(|_| Err(late())))?;
         let first_word = poll_fn(|context| {
             shared.poll(context, |member| member.first_word(clock.now().since(Time::ZERO)))
         });
@@ -202,6 +198,22 @@ impl ClientBuilder {
             Ok(word) => word.map(|()| client),
             Err(_elapsed) => Err(shared.lock().unanswered(timeout)),
         }
+    }
+
+    /// A client that runs, and what it shares with its task. It is not in the world yet.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn start(
+        &self,
+        clock: Clock,
+        found: Result<Vec<SocketAddr>, ConnectError>,
+    ) -> Result<(Client, Arc<Shared>), ConnectError> {
+        let (member, relay) = self.member(clock, found)?;
+        let shared = Arc::new(Shared::new(member, clock));
+        let driver = Driver::new(Arc::clone(&shared));
+        // From here on, dropping the client ends the task.
+        let client = Client::new(Arc::clone(&shared));
+        tokio::spawn(driver.map_err(|source| ConnectError::Socket { relay, source })?.run());
+        Ok((client, shared))
     }
 
     #[cfg(feature = "tokio")]
@@ -237,10 +249,11 @@ impl ClientBuilder {
             found.add(relay.resolved(relay.0.to_socket_addrs()));
         }
         let (member, relay) = self.member(clock, found.all())?;
-        PollClient::new(member, clock, relay)
+        let waker = Waker::new().map_err(|source| ConnectError::Socket { relay, source })?;
+        Ok(PollClient::new(member, clock, Arc::new(waker)))
     }
 
-    fn member(
+    pub(crate) fn member(
         &self,
         clock: Clock,
         found: Result<Vec<SocketAddr>, ConnectError>,

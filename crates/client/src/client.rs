@@ -87,11 +87,6 @@ struct Handle {
 }
 
 impl Client {
-    #[cfg(feature = "join")]
-    pub(crate) fn shared_with_keeper(&self) -> Arc<Shared> {
-        Arc::clone(&self.handle.shared)
-    }
-
     pub(crate) fn new(shared: Arc<Shared>) -> Client {
         Client { handle: Arc::new(Handle { shared }) }
     }

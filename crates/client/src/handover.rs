@@ -146,7 +146,7 @@ impl Handover {
             return if is_over { Step::End } else { Step::Wait };
         };
         let is_in = session.state() == State::Connected;
-        let has_failed = self.is_refused || socket.nothing_listens() && !is_in;
+        let has_failed = self.is_refused || socket.nothing_listens();
         match self.phase {
             Phase::Watching { .. } | Phase::Asking { .. } | Phase::Overlapping { .. }
                 if is_lost =>

@@ -24,7 +24,8 @@
 //!
 //! There are two clients on one and the same logic: `Client` is a task on tokio (the feature
 //! `tokio`, which is on unless switched off), and [`PollClient`] has no runtime and belongs to a
-//! game loop that polls it every frame.
+//! game loop that polls it every frame. Either joins through a relay that it is given, or through a controller that
+//! finds one and keeps it in its world (`join`, the feature `join`).
 //!
 //! # Levels
 //!
@@ -95,6 +96,8 @@ compile_error!(
 
 mod acknowledgement;
 mod answer;
+#[cfg(feature = "join")]
+mod ask;
 mod builder;
 mod bundles;
 #[cfg(feature = "tokio")]
@@ -110,6 +113,8 @@ mod handover;
 mod inbox;
 #[cfg(feature = "join")]
 pub mod join;
+#[cfg(feature = "join")]
+mod keep;
 mod member;
 #[cfg_attr(not(feature = "join"), allow(dead_code, reason = "nobody else moves"))]
 mod merge;

@@ -116,7 +116,7 @@ impl Member {
 
     /// Takes what has arrived, at most `receiver` once. Returns whether more may wait.
     pub(crate) fn receive(&mut self, now: Time, receiver: &mut Receiver) -> bool {
-        if self.is_kept || self.session.state() != State::Connected {
+        if self.heeds_errors() {
             self.relay_socket.look_at_errors();
         }
         let Member { session, relay_socket, relays, reports, handover, .. } = self;
@@ -145,6 +145,22 @@ impl Member {
             self.relay_socket.note(&error);
             false
         })
+    }
+
+    /// Whether it matters that the relay's host says that nothing listens: who has a session and no other relay
+    /// to go to waits for it.
+    fn heeds_errors(&self) -> bool {
+        self.is_kept || self.session.state() != State::Connected
+    }
+
+    /// Looks at what became of earlier datagrams, after a wait that this may have ended. It would end the next
+    /// one, too.
+    pub(crate) fn look_at_errors(&mut self) {
+        match self.heeds_errors() {
+            true => self.relay_socket.look_at_errors(),
+            false => self.socket().take_errors(),
+        }
+        self.look_at_errors_beside();
     }
 
     /// Sends what the session wants sent, looks for a better way to a relay if this one fails, and
@@ -427,4 +443,4 @@ fn publish_error(error: io::Error) -> PublishError {
 #[cfg_attr(not(feature = "join"), allow(dead_code, reason = "nobody else moves"))]
 mod moving;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

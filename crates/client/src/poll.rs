@@ -5,11 +5,15 @@ use crate::{
     Acknowledgement, Answer, Budget, ConnectError, Epoch, Event, Incoming, Outgoing, Participant,
     PublishError, Resumption, Stats, Thinning, Update,
 };
-use canopy_net::{Clock, Receiver, Waker, wait_readable};
+use canopy_net::{Clock, Receiver, Waker, wait_any_readable};
 use canopy_wire::{Group, Level, Restriction, Time, Verdict, Weight};
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
+
+#[cfg(feature = "join")]
+use crate::keep::Kept;
 
 /// Pieces of one receive call, each of which the kernel may fill with up to 64 KiB of datagrams.
 const SLOTS: usize = 4;
@@ -17,8 +21,11 @@ const BYTES_PER_SLOT: usize = 65_535;
 /// Receive calls of one poll at most, so that a flood does not hold up the frame.
 const RECEIVES_PER_POLL: usize = 16;
 
-/// A participant of a world for a game loop: no runtime, no thread, no blocking. Everything happens
+/// A participant of a world for a game loop: no runtime, no blocking. Everything happens
 /// in [`PollClient::poll`]; call it every frame, and at least a few times a second.
+///
+/// One that has joined through a controller (`PollClient::join`) goes to other relays by itself while it is
+/// polled. It has a thread that asks the controller and does nothing else; one that was given its relays has none.
 ///
 /// Dropping it leaves the world.
 ///
@@ -47,25 +54,40 @@ pub struct PollClient {
     member: Member,
     clock: Clock,
     receiver: Receiver,
-    /// Nobody wakes a loop that waits, but waiting asks for one.
-    waker: Waker,
+    /// Wakes a loop that waits when the controller has answered.
+    waker: Arc<Waker>,
     /// When the member wants its next turn.
     due: Option<Time>,
     /// When it last looked at what has arrived, or was woken by it.
     looked_at: Time,
+    /// Keeps it in its world, if it has joined through a controller.
+    #[cfg(feature = "join")]
+    kept: Option<Kept>,
 }
 
 impl PollClient {
-    pub(crate) fn new(
-        member: Member,
-        clock: Clock,
-        relay: SocketAddr,
-    ) -> Result<PollClient, ConnectError> {
-        let waker = Waker::new().map_err(|source| ConnectError::Socket { relay, source })?;
-        let receiver = Receiver::new(SLOTS, BYTES_PER_SLOT);
-        let looked_at = clock.now();
-        let due = Some(Time::ZERO);
-        Ok(PollClient { member, clock, receiver, waker, due, looked_at })
+    pub(crate) fn new(member: Member, clock: Clock, waker: Arc<Waker>) -> PollClient {
+        PollClient {
+            member,
+            clock,
+            receiver: Receiver::new(SLOTS, BYTES_PER_SLOT),
+            waker,
+            due: Some(Time::ZERO),
+            looked_at: clock.now(),
+            #[cfg(feature = "join")]
+            kept: None,
+        }
+    }
+
+    #[cfg(feature = "join")]
+    pub(crate) fn keep(&mut self, kept: Kept) {
+        self.kept = Some(kept);
+    }
+
+    /// Why no relay has taken the client in this time.
+    #[cfg(feature = "join")]
+    pub(crate) fn unanswered(&self, waited: Duration) -> ConnectError {
+        self.member.unanswered(waited)
     }
 
     /// Waits until a relay has taken the client.
@@ -88,15 +110,32 @@ impl PollClient {
         let now = self.clock.now();
         self.member.may_have_waited(now.since(self.looked_at));
         self.looked_at = now;
+        #[cfg(feature = "join")]
+        if let Some(kept) = &mut self.kept {
+            kept.hear(now, &mut self.member);
+        }
         let (member, receiver) = (&mut self.member, &mut self.receiver);
         // `any` stops at the first call that has found the socket empty.
         let _ = (0..RECEIVES_PER_POLL).any(|_| !member.receive(now, receiver));
+        let _ = (0..RECEIVES_PER_POLL).any(|_| !member.receive_beside(now, receiver));
         self.due = self.member.turn(now);
         if self.due.is_none() {
             self.member.end();
         }
+        self.ask(now);
         self.due.is_some()
     }
+
+    /// Asks the controller what is to be asked.
+    #[cfg(feature = "join")]
+    fn ask(&mut self, now: Time) {
+        let Some(kept) = &mut self.kept else { return };
+        let asks_at = kept.ask(now, &mut self.member);
+        self.due = self.due.map(|due| asks_at.map_or(due, |at| at.min(due)));
+    }
+
+    #[cfg(not(feature = "join"))]
+    fn ask(&mut self, _now: Time) {}
 
     /// Polls until there is something to take, the world was left, or `timeout` has passed. Returns
     /// whether there is something to take. For programs that have nothing else to do.
@@ -109,10 +148,13 @@ impl PollClient {
     }
 
     /// Sleeps until something arrives, the member wants its turn, or `until`.
-    fn sleep(&mut self, until: Time) {
+    pub(crate) fn sleep(&mut self, until: Time) {
         let until = self.due.map_or(until, |due| due.min(until));
+        let beside = self.member.socket_beside();
+        let sockets = std::iter::once(self.member.socket()).chain(beside).map(Arc::as_ref);
         // If the system cannot wait, the loop looks again at once.
-        let _ = wait_readable(self.member.socket(), &self.waker, &self.clock, Some(until));
+        let _ = wait_any_readable(sockets, &self.waker, &self.clock, Some(until));
+        self.member.look_at_errors();
         // Whatever has come has come just now.
         self.looked_at = self.clock.now();
     }
@@ -324,5 +366,6 @@ impl Drop for PollClient {
             self.member.abandon(self.clock.now());
         }
         self.member.end();
+        self.ask(self.clock.now());
     }
 }

@@ -59,12 +59,6 @@ impl Shared {
         self.clock.now()
     }
 
-    #[cfg(feature = "join")]
-    pub(crate) fn lacks_a_relay(&self) -> bool {
-        let now = self.now();
-        self.lock().lacks_a_relay(now)
-    }
-
     /// Whether there is something to do for who finds another relay.
     #[cfg(feature = "join")]
     pub(crate) fn needs_a_keeper(&self) -> bool {

@@ -37,7 +37,9 @@ pub use readiness::Readiness;
 pub use receive::Receiver;
 pub use receivers::ReceiverSet;
 pub use socket::{Socket, SocketOptions};
-pub use wait::{Waker, sleep_until, wait_for_file, wait_readable, wait_writable};
+pub use wait::{
+    Waker, sleep_until, wait_any_readable, wait_for_file, wait_readable, wait_writable,
+};
 
 /// What a further [`SendEngine`] is built from.
 pub mod parts {

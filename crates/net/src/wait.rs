@@ -60,6 +60,27 @@ pub fn wait_readable(
     Ok(look_past_errors(socket, readable))
 }
 
+/// Waits until one of a few sockets has something to read, the waker was used, or `until` is reached.
+/// What became of an earlier datagram ends the wait, too: it is left to be looked at with
+/// [`Socket::take_error`], and would end the next one.
+///
+/// # Errors
+/// What the kernel says.
+pub fn wait_any_readable<'a>(
+    sockets: impl IntoIterator<Item = &'a Socket>,
+    waker: &'a Waker,
+    clock: &Clock,
+    until: Option<Time>,
+) -> io::Result<()> {
+    let mut files = vec![watch(&waker.event)];
+    files.extend(sockets.into_iter().map(watch));
+    poll(&mut files, until.map(|until| until.since(clock.now())))?;
+    if !files[0].revents().is_empty() {
+        waker.clear();
+    }
+    Ok(())
+}
+
 /// Waits until a file that is no [`Socket`] has something to read or the waker was used.
 ///
 /// # Errors

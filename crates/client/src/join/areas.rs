@@ -1,7 +1,7 @@
 //! Areas of interest: a client says where it is, and hears those who are near.
 
-use super::Ask;
-use super::pause::pause;
+use crate::ask::Ask;
+use crate::keep::Chance;
 use crate::shared::Shared;
 use crate::{Acknowledgement, ClientKey, Event, SubscribeError};
 use canopy_areas::{Areas, Report};
@@ -28,10 +28,11 @@ impl Following {
     /// Runs until it is dropped: once there are areas, a channel tells them, and is called again when it ends.
     pub(super) async fn run(self) -> Infallible {
         self.shared.standing.has_areas.notified().await;
+        let mut chance = Chance::of_system();
         loop {
             // Without the controller nothing changes, and it is asked again.
             let _ = self.follow().await;
-            sleep(AGAIN + pause()).await;
+            sleep(AGAIN + chance.pause()).await;
         }
     }
 

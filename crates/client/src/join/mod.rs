@@ -19,6 +19,22 @@
 //! # }
 //! ```
 //!
+//! A [`PollClient`] joins in the same way, and is kept in its world while it is polled. What is asked of the
+//! controller is asked by a thread of its own, so no frame waits for a name or a connection:
+//!
+//! ```no_run
+//! use canopy_client::PollClient;
+//!
+//! # fn play(controller_key: canopy_client::RelayKey) -> Result<(), Box<dyn std::error::Error>> {
+//! let mut world =
+//!     PollClient::join("controller.example:4041", controller_key, "lobby").connect_blocking()?;
+//! while world.poll() {
+//!     // A frame.
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Before it joins, the client measures the relays that the controller names, and says how far they
 //! are. While it is in the world it renews its lease three times before that would end. A controller that cannot be
 //! reached stops nobody who is in: the client asks it again and again.
@@ -31,27 +47,29 @@
 //! another only when the controller has given the relay up.
 
 mod areas;
-mod ask;
-mod keep;
-mod measure;
-mod pause;
+mod joining;
+mod task;
 
-pub use ask::{Ask, JoinError, Place, RelayPlace};
-pub use canopy_channel::{Budget as JoinBudget, Nearness};
-pub use measure::ask_once;
+pub use crate::ask::{Ask, JoinBudget, JoinError, Nearness, Place, RelayPlace, ask_once};
+pub use joining::Joining;
 
-use crate::{Client, ClientBuilder, ClientKey, ConnectError, RelayKey};
-use canopy_wire::Comtree;
-use keep::Keeper;
+use crate::keep::{Asker, Chance, Keeper};
+
+use crate::{Client, ClientBuilder, ClientKey, ConnectError, PollClient, RelayKey};
+use canopy_net::Clock;
+use canopy_wire::{Comtree, Time};
+use std::future::poll_fn;
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use task::Keeping;
+use tokio::time::{Instant, timeout_at};
 
 /// How long joining takes at most, unless it is said otherwise.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long relays are measured, unless it is said otherwise.
 const DEFAULT_MEASURE: Duration = Duration::from_millis(300);
 
-/// How to join a world through its controller; made by [`Client::join`].
+/// How to join a world through its controller; made by [`Client::join`] and [`PollClient::join`].
 ///
 /// ```no_run
 /// # async fn enter(controller_key: canopy_client::RelayKey, key: canopy_client::ClientKey, token: String)
@@ -70,9 +88,10 @@ const DEFAULT_MEASURE: Duration = Duration::from_millis(300);
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "nothing is joined before `connect`"]
+#[must_use = "nothing is joined before `connect`, `connect_blocking` or `open`"]
 pub struct JoinBuilder {
     ask: Ask,
+    is_let_in: bool,
     key: Option<ClientKey>,
     measure: Duration,
     timeout: Duration,
@@ -91,10 +110,23 @@ impl Client {
     }
 }
 
+impl PollClient {
+    /// Sets out to join a world through its controller: `host:port`, and the key that the controller
+    /// tells when it starts. See [`join`](crate::join).
+    pub fn join(
+        controller: impl ToString,
+        controller_key: RelayKey,
+        world: impl ToString,
+    ) -> JoinBuilder {
+        JoinBuilder::new(controller.to_string(), controller_key, world.to_string())
+    }
+}
+
 impl JoinBuilder {
     pub(crate) fn new(controller: String, key: RelayKey, world: String) -> JoinBuilder {
         JoinBuilder {
             ask: Ask::new(controller, key, world),
+            is_let_in: false,
             key: None,
             measure: DEFAULT_MEASURE,
             timeout: DEFAULT_TIMEOUT,
@@ -107,6 +139,14 @@ impl JoinBuilder {
     pub fn credential(mut self, credential: impl ToString) -> JoinBuilder {
         self.ask.credential = Some(credential.to_string());
         self
+    }
+
+    /// The token that the world's backend was answered when it let the client in
+    /// (`POST /v1/worlds/WORLD/members`), for the client key that it named, which must be given too. The client
+    /// takes that place, renews it by itself, and moves as any other does.
+    pub fn let_in(mut self, token: impl ToString) -> JoinBuilder {
+        self.ask.credential = Some(token.to_string());
+        JoinBuilder { is_let_in: true, ..self }
     }
 
     /// The client's own key; a new one unless set.
@@ -136,7 +176,7 @@ impl JoinBuilder {
         JoinBuilder { receive_queue: Some(updates), ..self }
     }
 
-    /// Joins the world. A relay that is lost meanwhile is replaced like one that is lost later.
+    /// Joins the world, on tokio. A relay that is lost meanwhile is replaced like one that is lost later.
     ///
     /// # Errors
     /// [`JoinError`]: the controller cannot be reached or refuses, or its relay does not take the
@@ -146,37 +186,54 @@ impl JoinBuilder {
     /// Outside a tokio runtime, or in one without I/O or time.
     pub async fn connect(self) -> Result<Client, JoinError> {
         let until = Instant::now() + self.timeout;
-        let key = match &self.key {
-            Some(key) => key.clone(),
-            None => ClientKey::generate().map_err(ConnectError::Random)?,
-        };
-        let measured = match self.measure {
-            Duration::ZERO => Vec::new(),
-            most => measure::all(&self.ask.relays(&key).await?, most).await,
-        };
-        loop {
-            let place = self.ask.join(&key, &measured).await?;
-            let left = until.saturating_duration_since(Instant::now());
-            match self.connect_to(&place, &key, left.min(Duration::from_secs(2))).await {
-                Ok(client) => {
-                    let shared = client.shared_with_keeper();
-                    let keeper =
-                        Keeper::new(shared, self.ask, key, place, (measured, self.measure));
-                    tokio::spawn(keeper.run());
-                    return Ok(client);
-                }
-                Err(error) if Instant::now() >= until => return Err(error.into()),
-                Err(_) => sleep(pause::pause()).await,
-            }
+        let key = self.client_key()?;
+        let mut asker = self.asker(&key);
+        let entered = timeout_at(until, asker.enter()).await;
+        let (place, measured) = entered.unwrap_or_else(|_elapsed| Err(self.late()))?;
+        let (clock, relay) = (Clock::start(), place.relay.address);
+        let (client, shared) = self.client(&place, &key).start(clock, Ok(vec![relay]))?;
+        let keeper = self.keeper(clock.now(), place, measured);
+        tokio::spawn(Keeping { shared: Arc::clone(&shared), keeper, asker }.run());
+        let is_in = poll_fn(|context| shared.poll(context, |member| member.participant()));
+        match timeout_at(until, is_in).await {
+            Ok(_) => Ok(client),
+            Err(_elapsed) => Err(shared.lock().unanswered(self.timeout).into()),
         }
     }
 
-    async fn connect_to(
-        &self,
-        place: &Place,
-        key: &ClientKey,
-        timeout: Duration,
-    ) -> Result<Client, ConnectError> {
+    /// Joins the world without a runtime: waits until a relay has taken the client.
+    ///
+    /// # Errors
+    /// [`JoinError`]: the controller cannot be reached or refuses, or its relay does not take the
+    /// client in time.
+    pub fn connect_blocking(self) -> Result<PollClient, JoinError> {
+        self.open()?.finish()
+    }
+
+    /// A client without a runtime that joins the world while it is polled.
+    ///
+    /// # Errors
+    /// [`JoinError::System`], or there are no random numbers.
+    pub fn open(self) -> Result<Joining, JoinError> {
+        Joining::open(self)
+    }
+
+    fn client_key(&self) -> Result<ClientKey, ConnectError> {
+        let new = || ClientKey::generate().map_err(ConnectError::Random);
+        self.key.clone().map_or_else(new, Ok)
+    }
+
+    fn asker(&self, key: &ClientKey) -> Asker {
+        let JoinBuilder { measure, is_let_in, .. } = *self;
+        Asker { ask: self.ask.clone(), key: key.clone(), measure, is_let_in }
+    }
+
+    fn keeper(&self, now: Time, place: Place, measured: Vec<Nearness>) -> Keeper {
+        Keeper::new(now, place, measured, !self.measure.is_zero(), Chance::of_system())
+    }
+
+    /// How to join the relay of a place.
+    fn client(&self, place: &Place, key: &ClientKey) -> ClientBuilder {
         let builder = ClientBuilder::new(place.relay.address.to_string());
         let builder = match self.receive_queue {
             Some(updates) => builder.receive_queue(updates),
@@ -187,9 +244,12 @@ impl JoinBuilder {
             .key(key.clone())
             .token(&place.token)
             .comtree(place.comtrees.first().copied().unwrap_or(Comtree(1)))
-            .timeout(timeout)
             .kept()
-            .connect()
-            .await
+    }
+
+    /// The controller has not answered in time.
+    fn late(&self) -> JoinError {
+        let why = format!("it has not answered within {} s", self.timeout.as_secs_f64());
+        JoinError::Controller { controller: self.ask.controller.clone(), why }
     }
 }

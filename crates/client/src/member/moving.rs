@@ -93,6 +93,12 @@ impl Member {
         Some(other.socket.socket())
     }
 
+    pub(super) fn look_at_errors_beside(&mut self) {
+        if let Some(other) = self.handover.as_mut().and_then(|of| of.other.as_mut()) {
+            other.socket.look_at_errors();
+        }
+    }
+
     /// Takes what has arrived from the other relay, at most `receiver` once. Returns whether more may wait.
     pub(crate) fn receive_beside(&mut self, now: Time, receiver: &mut Receiver) -> bool {
         let Member { handover, reports, .. } = self;

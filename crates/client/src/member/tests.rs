@@ -8,23 +8,24 @@ use canopy_session::{
     refuse,
 };
 use canopy_wire::{
-    Address, Downlink, Header, Kind, LeaveReason, Packet, Record, RefusedReason, SAFE_DATAGRAM,
-    Sealed, Subscribe, SubscribeAckWriter, SubscribeRefusal, Suite, UpdatesWriter,
+    Address, Downlink, Header, Kind, LeaveReason, NumberedRequest, Packet, Record, RefusedReason,
+    RequestStatus, Response, SAFE_DATAGRAM, Sealed, Subscribe, SubscribeAckWriter,
+    SubscribeRefusal, Suite, UpdatesWriter,
 };
 use std::net::UdpSocket;
 
 mod moving;
 
-const COMTREE: Comtree = Comtree(1);
+pub(crate) const COMTREE: Comtree = Comtree(1);
 
 /// A relay that does as it is told.
-struct Script {
+pub(crate) struct Script {
     socket: UdpSocket,
-    sessions: Sessions,
+    pub(crate) sessions: Sessions,
     /// Refuses whoever connects.
     refuses: Option<RefusedReason>,
     /// Answers nobody.
-    silent: bool,
+    pub(crate) silent: bool,
     /// Answers nobody from these ports.
     blocked: Vec<u16>,
     /// From where it heard something last.
@@ -34,17 +35,17 @@ struct Script {
     /// Sends an update of this publisher's right behind its welcome.
     publisher: Option<Address>,
     /// Its own site.
-    site: u16,
+    pub(crate) site: u16,
     refuses_groups: Option<SubscribeRefusal>,
     /// Somebody has subscribed, or left.
-    subscribed: bool,
-    has_left: bool,
+    pub(crate) subscribed: bool,
+    pub(crate) has_left: bool,
     /// How many updates it was sent.
     heard: usize,
 }
 
 impl Script {
-    fn new() -> Script {
+    pub(crate) fn new() -> Script {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();
         let limits = SessionLimits::default();
@@ -75,7 +76,12 @@ impl Script {
         }
     }
 
-    fn address(&self) -> SocketAddr {
+    #[cfg(feature = "join")]
+    pub(crate) fn at(site: u16) -> Script {
+        Script { site, ..Script::new() }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
         self.socket.local_addr().unwrap()
     }
 
@@ -117,6 +123,10 @@ impl Script {
                     self.acknowledge(sequence);
                 }
                 Kind::Updates => self.heard += packet.updates().unwrap().count(),
+                Kind::Request => {
+                    let sequence = NumberedRequest::decode(&packet).unwrap().sequence;
+                    self.respond(Response { sequence, status: RequestStatus::Done });
+                }
                 Kind::Leave => self.has_left = true,
                 _ => {}
             }
@@ -140,6 +150,8 @@ impl Script {
             let _ = self.sessions.end(older);
         }
         self.joined += 1;
+        self.subscribed = false;
+        self.has_left = false;
         let terms = Terms {
             address: Address::unicast(self.site, self.joined),
             suite: Suite::Aes128Gcm,
@@ -162,6 +174,13 @@ impl Script {
         self.send(&out[..len]);
     }
 
+    fn respond(&mut self, response: Response) {
+        let mut out = [0; MAX_DATAGRAM];
+        let len = response.encode(COMTREE, self.sessions.id(self.session), &mut out).unwrap();
+        let len = self.sessions.seal(self.session, &mut out, len).unwrap();
+        self.send(&out[..len]);
+    }
+
     fn send(&self, datagram: &[u8]) {
         self.socket.send_to(datagram, self.peer.unwrap()).unwrap();
     }
@@ -179,7 +198,7 @@ impl Script {
     }
 
     /// The same, the first with this number.
-    fn publish_from(&mut self, src: Address, first: u16, payloads: &[&[u8]]) {
+    pub(crate) fn publish_from(&mut self, src: Address, first: u16, payloads: &[&[u8]]) {
         let mut out = [0; MAX_DATAGRAM];
         let mut writer = UpdatesWriter::new(&mut out, SAFE_DATAGRAM).unwrap();
         for (series, payload) in (first..).zip(payloads) {
@@ -193,7 +212,7 @@ impl Script {
     }
 }
 
-fn config() -> MemberConfig {
+pub(crate) fn config() -> MemberConfig {
     let max_datagram = SAFE_DATAGRAM as u16;
     MemberConfig {
         identity: None,
@@ -208,16 +227,16 @@ fn config() -> MemberConfig {
     }
 }
 
-struct World {
-    now: Time,
-    member: Member,
-    relays: Vec<Script>,
+pub(crate) struct World {
+    pub(crate) now: Time,
+    pub(crate) member: Member,
+    pub(crate) relays: Vec<Script>,
     receiver: Receiver,
 }
 
 impl World {
     /// A member who knows these relays, in this order.
-    fn new(relays: Vec<Script>) -> World {
+    pub(crate) fn new(relays: Vec<Script>) -> World {
         let now = Time::from_millis(1);
         let known = Relays::new(relays.iter().map(Script::address)).unwrap();
         let config = config();
@@ -225,7 +244,7 @@ impl World {
         World { now, member, relays, receiver: Receiver::new(4, 65_535) }
     }
 
-    fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         for _ in 0..8 {
             self.member.receive(self.now, &mut self.receiver);
             self.member.receive_beside(self.now, &mut self.receiver);
@@ -244,7 +263,7 @@ impl World {
         self.settle();
     }
 
-    fn events(&mut self) -> Vec<Event> {
+    pub(crate) fn events(&mut self) -> Vec<Event> {
         std::iter::from_fn(|| self.member.inbox().next_event()).collect()
     }
 }

@@ -98,6 +98,22 @@ fn whom_the_next_relay_does_not_take_stays_where_it_is() {
     }
 }
 
+/// It has said that it takes the member, and dies before it leads.
+#[test]
+fn whose_next_relay_dies_on_the_way_stays_where_it_is() {
+    let mut world = at_the_first();
+    set_out(&mut world);
+    world.run(Duration::from_millis(1200));
+    assert!(world.relays[1].subscribed);
+    // Nothing listens at its port any more, and whoever sends something there hears so.
+    world.relays[1] = Script::new();
+    drop(world.member.wish([(Group::new(8), Some((Level(0), Weight::ONE)))]));
+    world.run(Duration::from_secs(3));
+    assert_eq!(world.member.moved(), Some(Outcome::Stayed));
+    assert_eq!(world.events(), [], "nobody hears of it");
+    assert_eq!(world.member.participant().map(Participant::site), Some(1));
+}
+
 #[test]
 fn who_loses_its_relay_on_the_way_goes_on_at_the_next_one() {
     for after in [100, 700, 1500, 3500] {

@@ -1,100 +1,19 @@
 //! Clients that joined through a controller, while it is there, while it is away, and when it refuses.
 
+#[path = "../bed/mod.rs"]
 mod bed;
+mod controller;
+mod polled;
 
-use bed::{Relay, settings};
-use canopy_channel::{Channel, Hello, Reply};
-use canopy_client::{Client, Event, Group, Level, RelayKey};
+use bed::Relay;
+use canopy_channel::{Hello, Reply};
+use canopy_client::{Client, Event, Group, Level};
 use canopy_node::Command;
-use canopy_session::Identity;
-use serde_json::{Value, json};
-use std::net::SocketAddr;
+use controller::{Controller, LEASE_MS, LIMIT, place, refusal, soon, start_relay};
+use serde_json::Value;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpSocket};
-use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 
 const GROUP: Group = Group::new(7);
-/// A third of it is longer than a busy machine takes for a renewal.
-const LEASE_MS: u64 = 900;
-const LIMIT: Duration = Duration::from_secs(60);
-
-/// Fails the test, instead of hanging, where nothing comes.
-async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    let waited = tokio::time::timeout(LIMIT, future).await;
-    waited.unwrap_or_else(|_| panic!("waited in vain for {what}"))
-}
-
-/// A controller that gives everybody one answer.
-struct Controller {
-    address: SocketAddr,
-    task: JoinHandle<()>,
-    /// What it was asked.
-    asked: mpsc::UnboundedReceiver<Hello>,
-}
-
-impl Controller {
-    fn start(address: SocketAddr, answer: Reply<Value>) -> Controller {
-        // One that comes after another has its address.
-        let socket = TcpSocket::new_v4().unwrap();
-        socket.set_reuseaddr(true).unwrap();
-        socket.bind(address).unwrap();
-        let listener = socket.listen(16).unwrap();
-        let address = listener.local_addr().unwrap();
-        let (tell, asked) = mpsc::unbounded_channel();
-        let task = tokio::spawn(serve(listener, answer, tell));
-        Controller { address, task, asked }
-    }
-
-    fn key() -> RelayKey {
-        RelayKey::new(*identity().public())
-    }
-
-    async fn asked(&mut self) -> Hello {
-        soon("a question", self.asked.recv()).await.unwrap()
-    }
-
-    /// Ends it; nothing listens at its address then.
-    async fn end(self) -> SocketAddr {
-        self.task.abort();
-        let _ = self.task.await;
-        self.address
-    }
-}
-
-fn identity() -> Identity {
-    Identity::new([9; 32])
-}
-
-async fn serve(listener: TcpListener, answer: Reply<Value>, tell: mpsc::UnboundedSender<Hello>) {
-    while let Ok((stream, _)) = listener.accept().await {
-        let Ok(mut channel) = Channel::accept(stream, &identity(), LIMIT).await else { continue };
-        let Ok(hello) = channel.asked(LIMIT).await else { continue };
-        let answered = match hello {
-            Hello::Leave { .. } => channel.reply(&Reply::Done(json!({}))).await,
-            Hello::Relays => {
-                let Reply::Done(place) = &answer else { continue };
-                channel.reply(&Reply::Done(json!({ "relays": [place["relay"]] }))).await
-            }
-            _ => channel.reply(&answer).await,
-        };
-        if answered.is_ok() {
-            let _ = tell.send(hello);
-        }
-    }
-}
-
-/// A place at a relay that asks for no token.
-fn place(relay: &Relay, key: RelayKey) -> Reply<Value> {
-    Reply::Done(json!({
-        "address": "1.64", "token": "", "comtrees": [1], "lease_ms": LEASE_MS,
-        "relay": { "name": "eu-1", "address": relay.address(), "key": key.to_string() },
-    }))
-}
-
-fn refusal(what: &str) -> Reply<Value> {
-    Reply::Refused(json!({ "what": what, "where": "world lobby", "remedy": "wait" }))
-}
 
 /// A relay, its place, and a client that has joined it.
 async fn joined() -> (Relay, Reply<Value>, Controller, Client) {
@@ -102,10 +21,8 @@ async fn joined() -> (Relay, Reply<Value>, Controller, Client) {
 }
 
 async fn joined_measuring(most: Duration) -> (Relay, Reply<Value>, Controller, Client) {
-    let identity = Identity::new([3; 32]);
-    let key = RelayKey::new(*identity.public());
-    let relay = Relay::start(canopy_node::NodeConfig { identity: Some(identity), ..settings(1) });
-    let place = place(&relay, key);
+    let relay = start_relay();
+    let place = place("eu-1", &relay, "1.64");
     let controller = Controller::start("127.0.0.1:0".parse().unwrap(), place.clone());
     let join = Client::join(controller.address.to_string(), Controller::key(), "lobby");
     let client = join.measure(most).timeout(LIMIT).connect().await.unwrap();

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// How near those of the relays are that answer in time, measured all at once.
-pub(super) async fn all(relays: &[RelayPlace], most: Duration) -> Vec<Nearness> {
+pub(crate) async fn all(relays: &[RelayPlace], most: Duration) -> Vec<Nearness> {
     let mut measuring = JoinSet::new();
     for RelayPlace { name, address, .. } in relays.iter().cloned() {
         measuring.spawn(async move {

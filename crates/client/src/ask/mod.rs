@@ -1,7 +1,13 @@
 //! What a controller is asked, and what it answers.
 
+mod measure;
+
+pub use canopy_channel::{Budget as JoinBudget, Nearness};
+pub(crate) use measure::all as measure;
+pub use measure::ask_once;
+
 use crate::{ClientKey, ConnectError, Refusal, RelayKey};
-use canopy_channel::{Budget, Channel, ChannelError, Hello, Join, Nearness};
+use canopy_channel::{Budget, Channel, ChannelError, Hello, Join};
 use canopy_wire::Comtree;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
@@ -93,6 +99,9 @@ pub enum JoinError {
     /// The relay that the controller named did not take the client.
     #[error(transparent)]
     Relay(#[from] ConnectError),
+    /// A client without a runtime asks the controller on a thread of its own, for which the system has no room.
+    #[error("there is no thread to ask the controller on: {0}; raise the limit of the process")]
+    System(#[source] std::io::Error),
 }
 
 #[derive(Deserialize)]
@@ -187,7 +196,7 @@ impl Ask {
     }
 
     /// A channel over which the areas of the world come from now on.
-    pub(super) async fn follow(&self, key: &ClientKey) -> Result<Channel, JoinError> {
+    pub(crate) async fn follow(&self, key: &ClientKey) -> Result<Channel, JoinError> {
         let (world, credential) = (self.world.clone(), self.credential.clone());
         let mut channel = self.call(key).await?;
         let asked = channel.ask(&Hello::Follow { world, credential }, ANSWER_LIMIT).await;

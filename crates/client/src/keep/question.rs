@@ -1,0 +1,92 @@
+//! What is asked of the controller for a client that it keeps in its world, one question at a time.
+
+use crate::ClientKey;
+use crate::ask::{Ask, JoinError, Nearness, Place, RelayPlace, measure};
+use std::time::Duration;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Question {
+    /// Prolong the lease. While a relay is lost, the answer says where the place is by now.
+    Renew(Vec<Nearness>),
+    /// The same, and give a place at another relay if there is reason to.
+    Relocate(Vec<Nearness>),
+    /// How near are relays now, this one among them?
+    Measure(RelayPlace),
+    /// Take the place with this address back.
+    GiveBack(String),
+    /// Take all back. Nothing is asked afterwards.
+    Leave,
+}
+
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Renewed(Result<Place, JoinError>),
+    Relocated(Result<Place, JoinError>),
+    /// Nothing, if the controller has not said which relays there are.
+    Measured(Option<Vec<Nearness>>),
+    /// To what is given back; it is not said whether the controller has heard.
+    Done,
+}
+
+/// Who asks, for one client.
+pub(crate) struct Asker {
+    pub(crate) ask: Ask,
+    pub(crate) key: ClientKey,
+    /// How long relays are measured; not at all if it is zero.
+    pub(crate) measure: Duration,
+    /// The credential is the token of the client's place, and so the next place's token replaces it.
+    pub(crate) is_let_in: bool,
+}
+
+impl Asker {
+    /// The first question: measures the relays, and asks for a place.
+    pub(crate) async fn enter(&mut self) -> Result<(Place, Vec<Nearness>), JoinError> {
+        let measured = match self.measure {
+            Duration::ZERO => Vec::new(),
+            most => measure(&self.ask.relays(&self.key).await?, most).await,
+        };
+        let place = self.ask.join(&self.key, &measured).await;
+        Ok((self.note(place)?, measured))
+    }
+
+    /// Asks a question. It waits no longer than the controller may.
+    pub(crate) async fn answer(&mut self, question: Question) -> Answer {
+        match question {
+            Question::Renew(measured) => {
+                let place = self.ask.renew(&self.key, &measured).await;
+                Answer::Renewed(self.note(place))
+            }
+            Question::Relocate(measured) => {
+                let place = self.ask.relocate(&self.key, &measured).await;
+                Answer::Relocated(self.note(place))
+            }
+            Question::Measure(own) => Answer::Measured(self.measured(own).await),
+            // If the controller does not hear of it, the leases end.
+            Question::GiveBack(address) => {
+                let _ = self.ask.give_back(&self.key, &address).await;
+                Answer::Done
+            }
+            Question::Leave => {
+                let _ = self.ask.leave(&self.key).await;
+                Answer::Done
+            }
+        }
+    }
+
+    async fn measured(&self, own: RelayPlace) -> Option<Vec<Nearness>> {
+        let mut relays = self.ask.relays(&self.key).await.ok()?;
+        if !relays.contains(&own) {
+            relays.push(own);
+        }
+        Some(measure(&relays, self.measure).await)
+    }
+
+    fn note(&mut self, place: Result<Place, JoinError>) -> Result<Place, JoinError> {
+        if let Ok(place) = &place
+            && self.is_let_in
+        {
+            self.ask.credential = Some(place.token.clone());
+        }
+        place
+    }
+}
