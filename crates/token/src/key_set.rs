@@ -77,6 +77,12 @@ struct Trusted {
 }
 
 impl KeySet {
+    /// Trusts these keys for everything, and no others.
+    pub fn of(keys: impl IntoIterator<Item = PublicKey>) -> KeySet {
+        let trusted = |key: PublicKey| (key.id(), Trusted { key, delegation: None });
+        KeySet { keys: keys.into_iter().map(trusted).collect() }
+    }
+
     /// Trusts `keys` for everything, and those that they have delegated to for what was delegated.
     /// A delegated key cannot delegate further. Delegations that have ended are left out.
     ///
@@ -87,8 +93,7 @@ impl KeySet {
         delegations: &[&str],
         now: UnixTime,
     ) -> Result<KeySet, KeySetError> {
-        let trusted = |key: PublicKey| (key.id(), Trusted { key, delegation: None });
-        let roots = KeySet { keys: keys.into_iter().map(trusted).collect() };
+        let roots = KeySet::of(keys);
         let mut all = roots.clone();
         for (number, text) in (1..).zip(delegations) {
             let delegation = roots.verify_delegation(text);

@@ -1,30 +1,21 @@
 //! Who joins worlds: credentials are checked, the controller finds a place, the place's relay lets
 //! them in, and a token says so.
 
+use super::credentials::{Admits, Credentials, Right};
 use super::driver::{Handle, now};
 use super::waiting::{Outcome, Waiting};
-use crate::trust::TrustFile;
 use canopy_api::{Budget, Joined, Nearness, NewMember, Problem, RelaysToMeasure, Wish};
 use canopy_control::{Admission, Controller, Enter, Name, Owner, Refusal};
-use canopy_session::derive;
-use canopy_token::{Claims, ComtreeGrant, Grant, MAX_COMTREES, Role, SigningKey, UnixTime};
-use canopy_wire::{Comtree, Time};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use canopy_token::{Claims, SigningKey, UnixTime};
+use canopy_wire::Time;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::timeout;
 
 /// A relay lets somebody in within this time, or the join has failed.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// If the controller's events were missed, the join is asked for again so often.
 const ATTEMPTS: u32 = 3;
-
-/// Whose credentials are good for a join.
-pub(crate) enum Admits {
-    /// Tokens by the keys of a trust file.
-    Trusted(TrustFile),
-    /// Everybody: worlds are open.
-    Everybody,
-}
 
 /// What a participant asks for.
 #[derive(Clone, Debug)]
@@ -48,17 +39,8 @@ pub(crate) struct Joins(Arc<Inner>);
 struct Inner {
     handle: Handle,
     issuer: SigningKey,
-    admits: Mutex<Admits>,
+    credentials: Credentials,
     waiting: Arc<Waiting>,
-}
-
-/// What somebody may do whose credential was checked.
-#[derive(Clone, Debug)]
-struct Right {
-    owner: Owner,
-    subject: String,
-    /// What the credential grants; everything if there is none.
-    ceiling: Option<Grant>,
 }
 
 /// Somebody who is to be let in.
@@ -77,7 +59,8 @@ impl Joins {
     pub(crate) fn start(handle: Handle, issuer: SigningKey, admits: Admits) -> Joins {
         let waiting = Arc::new(Waiting::default());
         tokio::spawn(waiting.clone().follow(handle.events(), handle.lives()));
-        Joins(Arc::new(Inner { handle, issuer, admits: Mutex::new(admits), waiting }))
+        let credentials = Credentials::new(admits, &issuer);
+        Joins(Arc::new(Inner { handle, issuer, credentials, waiting }))
     }
 
     /// Lets a participant into a world, and returns once its relay takes it. Who asks again with the
@@ -99,7 +82,8 @@ impl Joins {
     }
 
     async fn decide(&self, ask: JoinAsk, decide: Decide) -> Result<Joined, Problem> {
-        let right = self.check(&ask.world, ask.credential.as_deref(), &ask.client_key)?;
+        let right =
+            self.0.credentials.check(&ask.world, ask.credential.as_deref(), &ask.client_key)?;
         let budget = right.budget(ask.budget)?;
         let new = New { right, client_key: ask.client_key, budget, measured: ask.measured };
         self.admit(ask.world, new, decide).await
@@ -112,8 +96,7 @@ impl Joins {
     pub(crate) async fn admit_for(&self, world: String, ask: NewMember) -> Result<Joined, Problem> {
         ask.check_subject()?;
         let client_key = ask.key()?;
-        let owner = owner_of(&ask.subject, &client_key);
-        let right = Right { owner, subject: ask.subject, ceiling: None };
+        let right = Right::of_backend(ask.subject, &client_key);
         let new = New { right, client_key, budget: ask.budget, measured: ask.measured };
         self.admit(world, new, Controller::enter).await
     }
@@ -129,7 +112,7 @@ impl Joins {
         client_key: &[u8; 32],
         address: Option<String>,
     ) -> Result<(), Problem> {
-        let owner = self.check(&world, credential, client_key)?.owner;
+        let owner = self.0.credentials.check(&world, credential, client_key)?.owner;
         let address = address.map(|text| canopy_api::address("address", &text)).transpose()?;
         let leave = move |controller: &mut Controller, _| {
             let name = Name::new(&world).map_err(Refusal::from)?;
@@ -165,44 +148,7 @@ impl Joins {
         credential: Option<&str>,
         client_key: &[u8; 32],
     ) -> Result<Owner, Problem> {
-        Ok(self.check(world, credential, client_key)?.owner)
-    }
-
-    fn check(
-        &self,
-        world: &str,
-        credential: Option<&str>,
-        client_key: &[u8; 32],
-    ) -> Result<Right, Problem> {
-        let mut admits = self.0.admits.lock().unwrap_or_else(PoisonError::into_inner);
-        let Admits::Trusted(trust) = &mut *admits else {
-            let owner = owner_of("", client_key);
-            return Ok(Right { owner, subject: "anybody".to_owned(), ceiling: None });
-        };
-        let refused = |status, what: String, remedy: &str| {
-            Err(Problem::new(status, what, "credential", remedy))
-        };
-        let Some(credential) = credential else {
-            return refused(401, "there is none".to_owned(), "ask the world's backend for a token");
-        };
-        let trust = trust.get();
-        let Claims { subject, client_key: key, grant, .. } =
-            match trust.keys.verify(credential, unix_now(), &trust.revoked) {
-                Ok(verified) => verified.claims,
-                Err(error) => {
-                    return refused(401, error.to_string(), "ask the world's backend for another");
-                }
-            };
-        if grant.world != world {
-            let what = format!("it is for the world {}, not {world}", grant.world);
-            return refused(403, what, "ask the world's backend for one for this world");
-        }
-        if key != *client_key {
-            let what = "it names another key than the one that you have proved to have".to_owned();
-            return refused(403, what, "use the key that it was issued for");
-        }
-        let owner = owner_of(&subject, client_key);
-        Ok(Right { owner, subject, ceiling: Some(grant) })
+        Ok(self.0.credentials.check(world, credential, client_key)?.owner)
     }
 
     async fn admit(&self, world: String, new: New, decide: Decide) -> Result<Joined, Problem> {
@@ -212,10 +158,14 @@ impl Joins {
         for _ in 0..ATTEMPTS {
             let (waiting, world, measured) =
                 (self.0.waiting.clone(), world.clone(), measured.clone());
-            let owner = right.owner;
+            let (owner, needs_place) = (right.owner, right.needs_place);
             let enter = move |controller: &mut Controller, now| {
                 let wish = Wish { owner, budget, measured: &measured };
                 let enter = canopy_api::enter(controller, &world, &wish)?;
+                if needs_place {
+                    let world = controller.world(&enter.world)?.id;
+                    controller.held_by(world, owner).ok_or_else(Right::over)?;
+                }
                 let admission = decide(controller, now, &enter)?;
                 // Events are told by this thread, later: none of them can be missed.
                 let outcome = waiting.register(admission.world, admission.address)?;
@@ -277,63 +227,6 @@ impl Joins {
     }
 }
 
-impl Right {
-    /// What is asked for of the controller: at most what the credential grants.
-    fn budget(&self, asked: Option<Budget>) -> Result<Option<Budget>, Problem> {
-        let Some(most) = self.ceiling.as_ref().map(|ceiling| ceiling.budget) else {
-            return Ok(asked);
-        };
-        let Some(asked) = asked else {
-            let all = most.up_bits.zip(most.up_packets).zip(most.down_bits.zip(most.down_packets));
-            let budget = all.map(|((up_bits, up_packets), (down_bits, down_packets))| Budget {
-                up_bits,
-                up_packets,
-                down_bits,
-                down_packets,
-            });
-            return Ok(budget);
-        };
-        for (field, asked, most) in [
-            ("up_bits", asked.up_bits, most.up_bits),
-            ("up_packets", asked.up_packets, most.up_packets),
-            ("down_bits", asked.down_bits, most.down_bits),
-            ("down_packets", asked.down_packets, most.down_packets),
-        ] {
-            if let Some(most) = most.filter(|most| asked > *most) {
-                let what = format!("{asked} is more than your credential grants, {most}");
-                return Err(Problem::new(403, what, &format!("budget.{field}"), "ask for less"));
-            }
-        }
-        Ok(Some(asked))
-    }
-
-    /// What the token grants: of what was admitted, what the credential grants. A credential counts
-    /// comtrees within the world: its 1 is the world's first.
-    fn grant(&self, admission: Admission) -> Result<Grant, Problem> {
-        let Some(ceiling) = &self.ceiling else { return Ok(admission.grant) };
-        let within = (1..).zip(admission.grant.comtrees).filter_map(|(number, of)| {
-            let granted = ceiling.on(Comtree(number))?;
-            Some(ComtreeGrant { comtree: of.comtree, ..granted.clone() })
-        });
-        let comtrees: Vec<ComtreeGrant> = within.take(MAX_COMTREES).collect();
-        if comtrees.is_empty() {
-            let what = "it grants nothing on the world's comtrees";
-            let remedy = "ask for one that grants something on comtree 1, the world's first";
-            return Err(Problem::new(403, what, "credential", remedy));
-        }
-        let roles: Vec<Role> = ceiling.roles.clone();
-        Ok(Grant { comtrees, roles, ..admission.grant })
-    }
-}
-
-/// Who somebody is: by the name that the backend gives them, and by their key.
-fn owner_of(subject: &str, client_key: &[u8; 32]) -> Owner {
-    let digest = derive(client_key, &[b"canopy member ", subject.as_bytes()].concat());
-    let mut owner = [0; 16];
-    owner.copy_from_slice(&digest[..16]);
-    owner
-}
-
 /// A new identifier of a token.
 fn token_id() -> Result<String, Problem> {
     let mut bytes = [0; 16];
@@ -345,9 +238,4 @@ fn token_id() -> Result<String, Problem> {
 /// The controller does not answer any more.
 pub(super) fn stopped(error: impl std::fmt::Display) -> Problem {
     Problem::new(503, error.to_string(), "controller", "ask again when it runs")
-}
-
-fn unix_now() -> UnixTime {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    UnixTime(since.as_secs())
 }

@@ -1,6 +1,7 @@
 //! `canopy controller`: the daemon of the control plane.
 
 mod api;
+mod credentials;
 mod driver;
 mod feeds;
 mod joins;
@@ -22,9 +23,10 @@ use canopy_control::{Controller, Retry, Settings, Storage};
 use canopy_session::Identity;
 use canopy_token::SigningKey;
 use clap::Args;
+pub(crate) use credentials::Admits;
 pub(crate) use driver::Handle;
 use feeds::Feeds;
-pub(crate) use joins::{Admits, Joins};
+pub(crate) use joins::Joins;
 pub(crate) use relays::Welcome;
 use relays::{Answering, Relays};
 use std::net::SocketAddr;

@@ -62,11 +62,82 @@ async fn participants_join_with_a_credential_for_the_world() {
     assert_eq!(claims.grant.comtrees[0].publish.groups[0].to_string(), "0-7");
     assert!(claims.grant.comtrees[0].subscribe.is_empty());
     assert_eq!(claims.grant.budget.up_bits, Some(1000));
+    // The place's own token is as good, and grants no more.
+    let renewed = daemon.joins.join(ask(Some(joined.token.clone()))).await.unwrap();
+    assert_eq!(renewed.address, joined.address);
+    let again = canopy_token::Claims::read_unverified(&renewed.token).unwrap();
+    assert_eq!((&again.grant, &again.subject), (&claims.grant, &claims.subject));
     daemon.joins.leave("lobby".to_owned(), Some(&good), &[1; 32], None).await.unwrap();
     daemon.until("/v1/health", |health| health["members"] == 0).await;
     let gone =
         daemon.joins.leave("lobby".to_owned(), Some(&good), &[1; 32], None).await.unwrap_err();
     assert_eq!(gone.status, 404);
+}
+
+#[tokio::test]
+async fn whom_a_backend_lets_in_stays_and_moves_by_its_own_token() {
+    let daemon = Daemon::start(2).await;
+    daemon.world("lobby", 1).await;
+    daemon.world("arena", 1).await;
+    let link = r#"{"ends": ["a", "b"], "bits": 1000000000, "packets": 1000000, "delay_us": 5}"#;
+    assert!(daemon.send("POST", "/v1/links", link).await.0.is_success());
+    daemon.until("/v1/links", |links| links["links"][0]["usable"] == true).await;
+    let path = "/v1/worlds/lobby/members";
+    let (_, let_in) = daemon.send("POST", path, &new_member(1)).await;
+    let token = let_in["token"].as_str().unwrap().to_owned();
+    let ask = |token: &str| JoinAsk {
+        world: "lobby".to_owned(),
+        credential: Some(token.to_owned()),
+        client_key: [1; 32],
+        budget: None,
+        measured: ["a", "b"]
+            .map(|of| canopy_api::Nearness { relay: of.into(), delay_us: 5 })
+            .into(),
+    };
+    let renewed = daemon.joins.join(ask(&token)).await.unwrap();
+    assert_eq!(
+        (&renewed.address[..], &renewed.token == &token),
+        (let_in["address"].as_str().unwrap(), false)
+    );
+    // A bit of the signature, which stands before the footer.
+    let (signed, footer) = token.rsplit_once('.').unwrap();
+    let at = signed.len() - 10;
+    let other = if &signed[at..=at] == "A" { "B" } else { "A" };
+    let forged = format!("{}{other}{}.{footer}", &signed[..at], &signed[at + 1..]);
+    for (wrong, status) in [
+        (JoinAsk { client_key: [2; 32], ..ask(&token) }, 403),
+        (JoinAsk { world: "arena".to_owned(), ..ask(&token) }, 403),
+        (ask(&forged), 401),
+    ] {
+        assert_eq!(daemon.joins.join(wrong).await.unwrap_err().status, status);
+    }
+    let mut more = canopy_token::Claims::read_unverified(&token).unwrap().grant.budget;
+    more.up_bits = more.up_bits.map(|bits| bits + 1);
+    let [up_bits, up_packets] = [more.up_bits, more.up_packets].map(Option::unwrap);
+    let [down_bits, down_packets] = [more.down_bits, more.down_packets].map(Option::unwrap);
+    let budget = Some(canopy_api::Budget { up_bits, up_packets, down_bits, down_packets });
+    let greedy = daemon.joins.join(JoinAsk { budget, ..ask(&token) }).await.unwrap_err();
+    assert_eq!(greedy.status, 403, "{greedy}");
+    // Its relay drains: it gets a place at the other one, and gives the old one back.
+    let drain = format!("/v1/relays/{}/drain", renewed.relay.name);
+    assert!(daemon.send("POST", &drain, "").await.0.is_success());
+    let moved = daemon.joins.relocate(ask(&renewed.token)).await.unwrap();
+    assert_ne!((&moved.relay.name, &moved.address), (&renewed.relay.name, &renewed.address));
+    let back = Some(renewed.address);
+    daemon.joins.leave("lobby".to_owned(), Some(&moved.token), &[1; 32], back).await.unwrap();
+    daemon.until("/v1/health", |health| health["members"] == 1).await;
+    // Without a word from the controller the token may have ended, while the place lasts.
+    let claims = canopy_token::Claims::read_unverified(&moved.token).unwrap();
+    let ended = canopy_token::Claims { expires: UnixTime(1), ..claims };
+    let ended = daemon.issuer.issue(&ended).unwrap();
+    assert_eq!(daemon.joins.join(ask(&ended)).await.unwrap().address, moved.address);
+    // Its backend sends it away.
+    let kick = format!("{path}/{}", moved.address);
+    assert_eq!(daemon.send("DELETE", &kick, "").await.0, StatusCode::ACCEPTED);
+    daemon.until("/v1/health", |health| health["members"] == 0).await;
+    assert_eq!(daemon.joins.join(ask(&moved.token)).await.unwrap_err().status, 403, "barred");
+    let over = daemon.joins.join(ask(&ended)).await.unwrap_err();
+    assert!(over.status == 401 && over.to_string().contains("has ended"), "{over}");
 }
 
 #[tokio::test]

@@ -6,7 +6,8 @@ mod joining;
 mod meshed;
 
 use super::*;
-use crate::controller::joins::{Admits, JoinAsk};
+use crate::controller::credentials::Admits;
+use crate::controller::joins::JoinAsk;
 use crate::page::client;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{Request, StatusCode};

@@ -1,0 +1,202 @@
+//! Who may join: what a credential says, and what it bounds.
+
+use crate::trust::TrustFile;
+use canopy_api::{Budget, Problem};
+use canopy_control::{Admission, Owner};
+use canopy_session::derive;
+use canopy_token::{
+    Claims, ComtreeGrant, Grant, KeySet, MAX_COMTREES, Revocations, SigningKey, TokenError,
+    UnixTime,
+};
+use canopy_wire::Comtree;
+use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const ASK_FOR_ANOTHER: &str = "ask the world's backend for another";
+
+/// Whose credentials are good for a join.
+pub(crate) enum Admits {
+    /// Tokens by the keys of a trust file.
+    Trusted(TrustFile),
+    /// Everybody: worlds are open.
+    Everybody,
+}
+
+/// What credentials are checked against.
+pub(super) struct Credentials {
+    admits: Mutex<Admits>,
+    /// The controller's own key: whoever has a place has a token by it.
+    own: KeySet,
+}
+
+/// What somebody may do whose credential was checked.
+#[derive(Clone, Debug)]
+pub(super) struct Right {
+    pub(super) owner: Owner,
+    pub(super) subject: String,
+    ceiling: Ceiling,
+    /// It holds as long as it has a place, and lets nobody in who has none.
+    pub(super) needs_place: bool,
+}
+
+/// What bounds a right.
+#[derive(Clone, Debug)]
+enum Ceiling {
+    Nothing,
+    /// What a credential grants, whose comtrees are counted within the world.
+    Credential(Grant),
+    /// What a place's token grants.
+    Token(Grant),
+}
+
+impl Credentials {
+    pub(super) fn new(admits: Admits, issuer: &SigningKey) -> Credentials {
+        let own = KeySet::of([issuer.public().clone()]);
+        Credentials { admits: Mutex::new(admits), own }
+    }
+
+    /// What the credential lets whoever has this key do in the world.
+    ///
+    /// # Errors
+    /// It does not do.
+    pub(super) fn check(
+        &self,
+        world: &str,
+        credential: Option<&str>,
+        client_key: &[u8; 32],
+    ) -> Result<Right, Problem> {
+        if let Some(own) = credential.and_then(|credential| self.own(credential)) {
+            let claims = own?;
+            let needs_place = claims.expires < unix_now();
+            let right = Right::of(claims, world, client_key, Ceiling::Token)?;
+            return Ok(Right { needs_place, ..right });
+        }
+        let mut admits = self.admits.lock().unwrap_or_else(PoisonError::into_inner);
+        let Admits::Trusted(trust) = &mut *admits else {
+            let (owner, subject) = (owner_of("", client_key), "anybody".to_owned());
+            return Ok(Right { owner, subject, ceiling: Ceiling::Nothing, needs_place: false });
+        };
+        let Some(credential) = credential else {
+            return Err(refused(401, "there is none", "ask the world's backend for a token"));
+        };
+        let trust = trust.get();
+        let verified = trust.keys.verify(credential, unix_now(), &trust.revoked);
+        let verified = verified.map_err(|error| refused(401, error, ASK_FOR_ANOTHER))?;
+        Right::of(verified.claims, world, client_key, Ceiling::Credential)
+    }
+
+    /// What a token says that this controller has signed itself, for a place that it has given; nothing if it
+    /// has not. Its end does not count, as the place's lease does, which may have been prolonged.
+    fn own(&self, credential: &str) -> Option<Result<Claims, Problem>> {
+        match self.own.verify(credential, UnixTime(0), &Revocations::new(0)) {
+            Ok(verified) => Some(Ok(verified.claims)),
+            Err(TokenError::UnknownKey(_) | TokenError::NotAToken) => None,
+            Err(error) => Some(Err(refused(401, error, ASK_FOR_ANOTHER))),
+        }
+    }
+}
+
+impl Right {
+    /// That of somebody for whom a backend answers.
+    pub(super) fn of_backend(subject: String, client_key: &[u8; 32]) -> Right {
+        let owner = owner_of(&subject, client_key);
+        Right { owner, subject, ceiling: Ceiling::Nothing, needs_place: false }
+    }
+
+    fn of(
+        claims: Claims,
+        world: &str,
+        client_key: &[u8; 32],
+        ceiling: fn(Grant) -> Ceiling,
+    ) -> Result<Right, Problem> {
+        let Claims { subject, client_key: key, grant, .. } = claims;
+        if grant.world != world {
+            let what = format!("it is for the world {}, not {world}", grant.world);
+            return Err(refused(403, what, "ask the world's backend for one for this world"));
+        }
+        if key != *client_key {
+            let what = "it names another key than the one that you have proved to have";
+            return Err(refused(403, what, "use the key that it was issued for"));
+        }
+        let owner = owner_of(&subject, client_key);
+        Ok(Right { owner, subject, ceiling: ceiling(grant), needs_place: false })
+    }
+
+    /// Its token has ended, and so has its place.
+    pub(super) fn over() -> Problem {
+        refused(401, "your place has ended, and its token has", ASK_FOR_ANOTHER)
+    }
+
+    /// What is asked for of the controller: at most what the credential grants.
+    pub(super) fn budget(&self, asked: Option<Budget>) -> Result<Option<Budget>, Problem> {
+        let (Ceiling::Credential(Grant { budget: most, .. })
+        | Ceiling::Token(Grant { budget: most, .. })) = &self.ceiling
+        else {
+            return Ok(asked);
+        };
+        let Some(asked) = asked else {
+            let all = most.up_bits.zip(most.up_packets).zip(most.down_bits.zip(most.down_packets));
+            let budget = all.map(|((up_bits, up_packets), (down_bits, down_packets))| Budget {
+                up_bits,
+                up_packets,
+                down_bits,
+                down_packets,
+            });
+            return Ok(budget);
+        };
+        for (field, asked, most) in [
+            ("up_bits", asked.up_bits, most.up_bits),
+            ("up_packets", asked.up_packets, most.up_packets),
+            ("down_bits", asked.down_bits, most.down_bits),
+            ("down_packets", asked.down_packets, most.down_packets),
+        ] {
+            if let Some(most) = most.filter(|most| asked > *most) {
+                let what = format!("{asked} is more than your credential grants, {most}");
+                return Err(Problem::new(403, what, &format!("budget.{field}"), "ask for less"));
+            }
+        }
+        Ok(Some(asked))
+    }
+
+    /// What the token grants: of what was admitted, what the credential grants. A credential counts
+    /// comtrees within the world: its 1 is the world's first.
+    pub(super) fn grant(&self, admission: Admission) -> Result<Grant, Problem> {
+        let granted = |number: u32, comtree: Comtree| match &self.ceiling {
+            Ceiling::Nothing => None,
+            Ceiling::Credential(grant) => grant.on(Comtree(number)),
+            Ceiling::Token(grant) => grant.on(comtree),
+        };
+        let roles = match &self.ceiling {
+            Ceiling::Nothing => return Ok(admission.grant),
+            Ceiling::Credential(grant) | Ceiling::Token(grant) => grant.roles.clone(),
+        };
+        let within = (1..).zip(admission.grant.comtrees).filter_map(|(number, of)| {
+            Some(ComtreeGrant { comtree: of.comtree, ..granted(number, of.comtree)?.clone() })
+        });
+        let comtrees: Vec<ComtreeGrant> = within.take(MAX_COMTREES).collect();
+        if comtrees.is_empty() {
+            let what = "it grants nothing on the world's comtrees";
+            let remedy = "ask for one that grants something on comtree 1, the world's first";
+            return Err(Problem::new(403, what, "credential", remedy));
+        }
+        Ok(Grant { comtrees, roles, ..admission.grant })
+    }
+}
+
+/// A credential does not do.
+fn refused(status: u16, what: impl ToString, remedy: &str) -> Problem {
+    Problem::new(status, what.to_string(), "credential", remedy)
+}
+
+/// Who somebody is: by the name that the backend gives them, and by their key.
+fn owner_of(subject: &str, client_key: &[u8; 32]) -> Owner {
+    let digest = derive(client_key, &[b"canopy member ", subject.as_bytes()].concat());
+    let mut owner = [0; 16];
+    owner.copy_from_slice(&digest[..16]);
+    owner
+}
+
+fn unix_now() -> UnixTime {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    UnixTime(since.as_secs())
+}
