@@ -71,11 +71,7 @@ impl Sim {
             ItemKey::Comtree(comtree) => {
                 self.follow_succession(at, comtree, &applied);
                 self.check_keeps_next_parent(at, comtree, &applied);
-                // In storms relays are given up that are there all the same, and nobody waits for those: old branches
-                // and new ones may close a circle for a moment.
-                if self.plan != Plan::Stormy {
-                    adversary::check_no_circle(&self.relays, comtree);
-                }
+                adversary::check_no_circle(&self.relays, comtree);
             }
             ItemKey::Link(_) => {}
         }

@@ -71,6 +71,20 @@ fn seeds_with_crashes_and_failures_settle_without_orphans() {
     run(Plan::Stormy, 120);
 }
 
+/// A relay that only says that it has let go of a branch closes a circle, in storms as in any weather.
+#[test]
+fn relays_that_keep_what_they_are_to_let_go_of_are_seen() {
+    for plan in [Plan::Failing, Plan::Stormy] {
+        let why = (0..20).find_map(|seed| {
+            let mut sim = Sim::new(seed, plan, false);
+            sim.relays.iter_mut().for_each(|relay| relay.clings = true);
+            let why = catch_unwind(AssertUnwindSafe(|| sim.run())).err()?;
+            why.downcast_ref::<String>().filter(|why| why.contains("closes a circle")).cloned()
+        });
+        assert!(why.is_some(), "{plan:?}");
+    }
+}
+
 #[test]
 fn seeds_whose_controller_dies_halfway_through_moves_keep_all_ways_up() {
     run(Plan::Dying, 100);

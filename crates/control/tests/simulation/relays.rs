@@ -1,7 +1,7 @@
 //! A relay of the simulation: the real control side, over a data plane that takes only what a real
 //! one takes.
 
-use canopy_control::signal::{Role, Ticket};
+use canopy_control::signal::{Branch, Role, Ticket};
 use canopy_control::{Applying, Item, ItemKey, LinkId, RelayId, RelaySide};
 use canopy_wire::{Comtree, Time};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +21,9 @@ pub(crate) struct SimRelay {
     /// Next parents: over which link, and when they are the way to the core at the earliest; nothing
     /// once they are.
     pub(crate) successions: BTreeMap<Comtree, (LinkId, Option<Time>)>,
+    /// Sabotage: it says that it has let go of branches, and keeps them.
+    pub(crate) clings: bool,
+    pub(crate) clung: BTreeMap<Comtree, Vec<Branch>>,
 }
 
 impl SimRelay {
@@ -34,6 +37,8 @@ impl SimRelay {
             is_cut_off: false,
             was_lost: false,
             successions: BTreeMap::new(),
+            clings: false,
+            clung: BTreeMap::new(),
         }
     }
 
@@ -42,6 +47,7 @@ impl SimRelay {
         self.applying = None;
         self.executed.clear();
         self.successions.clear();
+        self.clung.clear();
     }
 
     pub(crate) fn restart(&mut self) {
@@ -55,6 +61,14 @@ impl SimRelay {
         self.side.as_ref().is_some_and(|side| side.items().keys().any(is_its))
     }
 
+    /// Keeps the branches that a change takes away from it.
+    fn cling(&mut self, applying: &Applying) {
+        let ItemKey::Comtree(comtree) = applying.key() else { return };
+        let clung = self.clung.entry(comtree).or_default();
+        clung.extend(branches_of(&applying.before));
+        clung.retain(|of| branches_of(&applying.after).iter().all(|is| is.link != of.link));
+    }
+
     /// Answers what is due. Returns what was changed.
     pub(crate) fn apply(&mut self, refuse: bool) -> Option<Applying> {
         let (_, applying) = self.applying.take()?;
@@ -63,22 +77,28 @@ impl SimRelay {
         let result = check(side, &applying, refuse);
         let is_done = result.is_ok();
         side.applied(applying.clone(), result);
+        if is_done && self.clings {
+            self.cling(&applying);
+        }
         is_done.then_some(applying)
     }
 }
 
 /// Whether a comtree's next parent was a neighbour in the core, or is already being turned to.
 fn leaves_core(applying: &Applying) -> bool {
-    let branches = |item: &Option<Item>| match item {
-        Some(Item::Comtree { branches, .. }) => branches.clone(),
-        _ => Vec::new(),
-    };
-    let after = branches(&applying.after);
+    let after = branches_of(&applying.after);
     let next = after.iter().find(|branch| branch.role == Role::NextParent);
-    branches(&applying.before).iter().any(|branch| {
+    branches_of(&applying.before).iter().any(|branch| {
         let turns = matches!(branch.role, Role::Core | Role::NextParent);
         turns && next.is_some_and(|next| next.link == branch.link)
     })
+}
+
+fn branches_of(item: &Option<Item>) -> Vec<Branch> {
+    match item {
+        Some(Item::Comtree { branches, .. }) => branches.clone(),
+        _ => Vec::new(),
+    }
 }
 
 /// What a data plane refuses.

@@ -532,10 +532,13 @@ pub(crate) fn relay_of_number(number: usize) -> NewRelay {
 
 /// The branches that a relay has on a comtree now.
 pub(crate) fn branches(relay: &SimRelay, comtree: Comtree) -> Vec<Branch> {
-    match relay.side.as_ref().and_then(|side| side.items().get(&ItemKey::Comtree(comtree))) {
+    let item = relay.side.as_ref().and_then(|side| side.items().get(&ItemKey::Comtree(comtree)));
+    let mut branches = match item {
         Some(Item::Comtree { branches, .. }) => branches.clone(),
         _ => Vec::new(),
-    }
+    };
+    branches.extend(relay.clung.get(&comtree).into_iter().flatten().copied());
+    branches
 }
 
 /// A relay's number among the relays of a tree.
