@@ -140,9 +140,12 @@ impl State {
         }
         let health = self.health.entry(report.link).or_default();
         health.delays.measure(relay, report.delay_us);
-        health.reported.insert(relay);
+        let is_first = health.reported.insert(relay);
         if report.up {
             health.deaf.remove(&relay);
+            // It counted as usable before, and was none.
+            self.links_have_come |=
+                is_first && health.deaf.is_empty() && health.reported.len() == 2;
         } else {
             let was_well = health.deaf.is_empty();
             health.deaf.insert(relay);

@@ -47,6 +47,8 @@ pub(crate) struct State {
     pub(crate) relay_names: BTreeMap<Name, RelayId>,
     pub(crate) links: BTreeMap<LinkId, Link>,
     pub(crate) health: BTreeMap<LinkId, Health>,
+    /// Both ends have said of a link for the first time that they hear each other.
+    pub(crate) links_have_come: bool,
     pub(crate) worlds: BTreeMap<WorldId, World>,
     pub(crate) world_names: BTreeMap<Name, WorldId>,
     pub(crate) comtrees: BTreeMap<Comtree, Running>,
@@ -77,6 +79,7 @@ impl State {
             relay_names: BTreeMap::new(),
             links: BTreeMap::new(),
             health: BTreeMap::new(),
+            links_have_come: false,
             worlds: BTreeMap::new(),
             world_names: BTreeMap::new(),
             comtrees: BTreeMap::new(),

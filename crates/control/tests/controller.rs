@@ -205,6 +205,24 @@ fn a_failed_link_is_gone_round_and_what_stands_stays() {
     assert_eq!(bed.links_of_tree(), [1, 2, 3]);
 }
 
+/// Nothing has failed and nothing has come back: there is a way that was not there before.
+#[test]
+fn a_new_link_mends_what_nothing_else_could() {
+    let mut bed = Bed::new(4, 10_000_000, &SQUARE);
+    (0..4).for_each(|at| _ = bed.enter(at as u8, &[at], limits(1000, 1000)).unwrap());
+    bed.set_link(2, [1, 2], false);
+    bed.set_link(4, [3, 0], false);
+    let events = bed.exchange();
+    assert!(events.iter().any(|event| matches!(event, Event::Broken { .. })), "{events:?}");
+    let ends = [0, 2].map(|at: usize| bed.relays[at].0);
+    let link = bed.controller.add_link(ends, rate(1_000_000), 1_000).unwrap();
+    bed.exchange();
+    bed.set_link(link.0, [0, 2], true);
+    bed.exchange();
+    assert_eq!(link, LinkId(5));
+    assert_eq!(bed.links_of_tree(), [1, 3, 5]);
+}
+
 #[test]
 fn a_link_that_flaps_is_left_out_for_a_while() {
     let mut bed = Bed::new(4, 10_000_000, &SQUARE);

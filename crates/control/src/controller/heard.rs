@@ -204,7 +204,7 @@ impl Controller {
         if !op.is_empty() {
             self.ops.push_back(op);
         }
-        if has_changed {
+        if core::mem::take(&mut self.state.links_have_come) || has_changed {
             self.repair();
         }
         let mut op = Op::default();
