@@ -46,6 +46,10 @@ struct WorldArgs {
     /// A network in a .gml or .toml file: a controller, and a relay at each of its nodes
     #[arg(long, value_name = "FILE", conflicts_with = "relays")]
     topology: Option<PathBuf>,
+    /// With --topology: the controller proposes so many links for a relay at most, from delays that relays measure
+    /// over the shortest ways; without it, the links of the file are there
+    #[arg(long, value_name = "N", requires = "topology", value_parser = clap::value_parser!(u8).range(1..=32))]
+    degree: Option<u8>,
     /// How many participants; drawn from the seed if not given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     participants: Option<u32>,

@@ -308,7 +308,7 @@ fn poll(mut client: PollClient, mut told: UnboundedReceiver<Order>, mut work: Wo
 
 impl Player {
     fn tell(&self, order: Order) {
-        self.orders.send(order).ok().expect("it plays");
+        self.orders.send(order).expect("it plays");
     }
 
     async fn stop(&self) -> u64 {

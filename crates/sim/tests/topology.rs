@@ -105,9 +105,47 @@ fn graphs_of_the_topology_zoo_pass() {
         let file = folder.join(format!("{name}.gml"));
         let Ok(content) = std::fs::read(&file) else { continue };
         let network = Network::from_file(&file, &content).unwrap();
-        let config = TopologyConfig::new(&file.display().to_string(), seed);
+        let mut config = TopologyConfig::new(&file.display().to_string(), seed);
         assert_eq!(run_topology(&network, &config).unwrap().verdict(), Ok(()));
+        propose(&mut config);
+        let report = run_topology(&network, &config).unwrap();
+        assert_eq!(report.verdict(), Ok(()), "{report:?}");
+        assert!(report.links_removed > 10, "{report:?}");
     }
+}
+
+/// The controller is given no links, and proposes them.
+fn propose(config: &mut TopologyConfig) {
+    (config.degree, config.seconds) = (3, 70);
+}
+
+/// Links are made before anything is measured, and exchanged for better ones once it is. Nothing is lost by that, and what
+/// fails is repaired as where links are given.
+#[test]
+fn proposed_links_are_exchanged_under_load_and_faults() {
+    let mut removed = 0;
+    for (nodes, seed) in [(5, 1), (8, 7), (12, 4), (12, 8), (16, 5)] {
+        let report = run(nodes, seed, propose);
+        assert_eq!(report.verdict(), Ok(()), "{report:?}");
+        assert!(report.deliveries_expected > 1_000 && report.faults > 4, "{report:?}");
+        removed += report.links_removed;
+    }
+    assert!(removed > 40, "{removed}");
+}
+
+#[test]
+fn a_hasty_exchange_of_links_is_seen() {
+    let with = |seed, sabotage| {
+        run(12, seed, |config| {
+            propose(config);
+            config.sabotage = sabotage;
+        })
+    };
+    let reports = (1..8).map(|seed| with(seed, Some(TopologySabotage::HastyExchange)));
+    let report = reports.into_iter().find(|report| report.missing > 0).expect("a fault is found");
+    let told = report.verdict().unwrap_err();
+    assert!(told.contains(" --participants 18 --degree 3 --seconds 70"), "{told}");
+    assert_eq!(with(report.seed, None).verdict(), Ok(()));
 }
 
 /// The problems of the first of some seeds that has any.

@@ -21,6 +21,7 @@ pub(super) fn run(file: &Path, args: &WorldArgs) -> anyhow::Result<ExitCode> {
     }
     let mut config = TopologyConfig::new(&shown.to_string(), args.seed);
     config.participants = args.participants;
+    config.degree = args.degree.map_or(0, usize::from);
     config.seconds = args.seconds.unwrap_or(config.seconds);
     let report = run_topology(&network, &config).map_err(|error| anyhow!(error))?;
     match args.json {
@@ -35,7 +36,7 @@ fn in_words(report: &TopologyReport) -> String {
         "seed {} on {}: {} relays with {} links in {} parts, {} participants in {} worlds for {} s\n\
          {} updates published; deliveries: {} expected, {} made, {} excused, {} missing, {} \
          duplicates, {} unexpected\n\
-         {} faults, {} lives of the controller; links down {}, relays lost {}, found {}; trees: {} \
+         {} faults, {} lives of the controller; links made {}, taken away {}, down {}; relays lost {}, found {}; trees: {} \
          reshaped, {} broken; {} admitted, {} refused, {} left, {} moved\n\
          trace hash {}",
         report.seed,
@@ -55,6 +56,8 @@ fn in_words(report: &TopologyReport) -> String {
         report.unexpected,
         report.faults,
         report.controllers,
+        report.links_added,
+        report.links_removed,
         report.links_down,
         report.relays_lost,
         report.relays_found,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Traffic flows again so long after a link or a relay has failed, beside the longest way four times:
 /// relays tell the controller, it tells relays, and they ask each other for what they lack.
-const REPAIRED_IN: Duration = Duration::from_millis(1_000);
+pub(crate) const REPAIRED_IN: Duration = Duration::from_millis(1_000);
 /// Participants of a dead relay are at others by then, beside the same.
 const REHOMED_IN: Duration = Duration::from_millis(2_000);
 /// What was cut off is found again so long after it is mended, beside the same.
@@ -252,9 +252,10 @@ impl World<'_> {
             self.channels[*relay].blocked = until;
         }
         let has_witness = |relay: &usize| {
-            self.graph.edges.iter().any(|edge| {
+            self.graph.edges.iter().zip(&self.linked).any(|(edge, is_linked)| {
                 let other = edge.ends.iter().find(|end| *end != relay);
-                edge.ends.contains(relay) && other.is_some_and(|other| !is_blocked(other))
+                let is_near = *is_linked && edge.ends.contains(relay);
+                is_near && other.is_some_and(|other| !is_blocked(other))
             })
         };
         if !blocked.iter().all(has_witness) {

@@ -10,9 +10,12 @@ use std::time::Duration;
 
 /// When nothing has failed for a while, a look at the controller finds it settled within so long.
 const SETTLED_WITHIN: Duration = Duration::from_secs(2);
+/// The same where it proposes links: trees are on their way off those that are exchanged for some seconds each.
+const EXCHANGED_WITHIN: Duration = Duration::from_secs(10);
 
 impl World<'_> {
     pub(crate) fn judge(&mut self) {
+        self.excuse_unjoined();
         self.model.judge(self.now);
         self.look_whether_settled();
         if let Some(controller) = &self.process.controller {
@@ -35,10 +38,15 @@ impl World<'_> {
         }
     }
 
+    fn settled_within(&self) -> Duration {
+        if self.config.degree > 0 { EXCHANGED_WITHIN } else { SETTLED_WITHIN }
+    }
+
     /// Looks whether the controller is settled after it has stored something. Where hundreds of relays report
     /// delays, that is for moments only, between two things that are stored.
     pub(crate) fn look_after_commit(&mut self) {
-        let ends_soon = self.now < self.leave_at && self.leave_at.since(self.now) <= SETTLED_WITHIN;
+        let left = self.leave_at.since(self.now);
+        let ends_soon = !left.is_zero() && left <= self.settled_within();
         if ends_soon {
             self.look_whether_settled();
         }
@@ -107,13 +115,14 @@ impl World<'_> {
             }
         }
         // There is nearly always something that is being stored: it is settled now and then.
-        if self.now.since(self.settled_at) > SETTLED_WITHIN {
+        if self.now.since(self.settled_at) > self.settled_within() {
             self.model.broken(self.now, "the controller is not settled at last");
         }
     }
 
     /// After all have left, nothing is reserved, and relays have nothing but links.
     pub(crate) fn finish(&mut self) {
+        self.check_proposed();
         let Some(controller) = &self.process.controller else {
             return self.model.broken(self.now, "there is no controller at last");
         };

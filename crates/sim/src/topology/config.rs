@@ -14,6 +14,9 @@ pub struct TopologyConfig {
     pub seed: u64,
     /// How many participants; drawn from the seed if not given.
     pub participants: Option<u32>,
+    /// How many links the controller proposes for a relay, from what relays measure; then it is given none. If it is
+    /// 0, the links of the file are given, and no others are there.
+    pub degree: usize,
     /// Virtual seconds until everyone leaves. In the last part of them nothing fails any more.
     pub seconds: u32,
     /// A fault that the model is not told of: the proof that it can find one.
@@ -33,6 +36,8 @@ pub enum TopologySabotage {
     LateRepair,
     /// No relay uses its standby parent.
     IgnoreStandbys,
+    /// A relay that gets a link lets go of its branches over another one at once.
+    HastyExchange,
 }
 
 impl TopologyConfig {
@@ -42,6 +47,7 @@ impl TopologyConfig {
             file: file.to_owned(),
             seed,
             participants: None,
+            degree: 0,
             seconds: DEFAULT_SECONDS,
             sabotage: None,
         }
@@ -52,6 +58,9 @@ impl TopologyConfig {
         let mut command = format!("canopy sim --topology {} --seed {}", self.file, self.seed);
         if let Some(participants) = self.participants {
             let _ = write!(command, " --participants {participants}");
+        }
+        if self.degree > 0 {
+            let _ = write!(command, " --degree {}", self.degree);
         }
         if self.seconds != DEFAULT_SECONDS {
             let _ = write!(command, " --seconds {}", self.seconds);

@@ -104,7 +104,13 @@ impl World<'_> {
             Ok(id) => self.process.ids[relay] = Some(id),
             Err(why) => self.model.broken(self.now, format!("relay {relay}: {why}")),
         }
-        // Links are given, by whoever runs the network, once both ends are there.
+        if self.config.degree == 0 {
+            self.give_links(relay);
+        }
+    }
+
+    /// Links are given, by whoever runs the network, once both ends are there.
+    fn give_links(&mut self, relay: usize) {
         for link in 0..self.graph.edges.len() {
             let edge = self.graph.edges[link];
             let ends = edge.ends.map(|end| self.process.ids[end]);
@@ -140,6 +146,9 @@ impl World<'_> {
             machine.applying = Some(applying);
             let takes = machine.applies_in;
             self.after(takes, Step::Applied(relay, life));
+        }
+        if let Some(asked) = self.machines[relay].side.poll_measure() {
+            self.measure(relay, life, asked);
         }
         let timer = self.machines[relay].side.poll_timeout();
         let timer = self.machines[relay].global(timer);
@@ -190,6 +199,7 @@ impl World<'_> {
                 break;
             }
         }
+        self.know_links();
         let Some(controller) = &self.process.controller else { return };
         let due = self.process.global(controller.poll_timeout(at));
         let due = due.max(self.now + Duration::from_micros(100));
@@ -241,6 +251,8 @@ impl World<'_> {
             Event::RelayLost(_) => told.relays_lost += 1,
             Event::RelayFound(_) => told.relays_found += 1,
             Event::LinkDown(_) => told.links_down += 1,
+            Event::LinkAdded(_) => told.links_added += 1,
+            Event::LinkRemoved(_) => told.links_removed += 1,
             _ => {}
         }
     }

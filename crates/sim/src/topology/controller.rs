@@ -41,12 +41,13 @@ pub(crate) struct Process {
     pub(crate) life: u32,
     /// When it wants to know the time.
     pub(crate) timer: Option<Time>,
+    settings: Settings,
     /// By node.
     pub(crate) ids: Vec<Option<RelayId>>,
 }
 
 impl Process {
-    pub(crate) fn new(relays: usize, ahead: Duration) -> Process {
+    pub(crate) fn new(relays: usize, ahead: Duration, degree: usize) -> Process {
         Process {
             controller: None,
             storage: MemoryStorage::default(),
@@ -54,6 +55,7 @@ impl Process {
             ahead,
             life: 0,
             timer: None,
+            settings: Settings { degree, ..Settings::default() },
             ids: vec![None; relays],
         }
     }
@@ -72,8 +74,7 @@ impl Process {
         self.life += 1;
         self.timer = None;
         let at = self.local(now);
-        let started =
-            Controller::start(Settings::default(), Retry::default(), at, &mut self.storage);
+        let started = Controller::start(self.settings, Retry::default(), at, &mut self.storage);
         self.controller = Some(started.map_err(|error| error.to_string())?);
         Ok(())
     }

@@ -42,10 +42,17 @@ pub(crate) struct Planned {
     pub(crate) until: Time,
 }
 
-/// Draws the faults of a run between two moments, milliseconds.
-pub(crate) fn draw(graph: &Graph, from: u64, until: u64, rng: &mut ChaCha8Rng) -> Vec<Planned> {
+/// Draws the faults of a run between two moments, milliseconds. Where the controller proposes links, most nodes have none
+/// between them, and links that fail are those of trees.
+pub(crate) fn draw(
+    graph: &Graph,
+    are_given: bool,
+    (from, until): (u64, u64),
+    rng: &mut ChaCha8Rng,
+) -> Vec<Planned> {
     let mut planned = Vec::new();
-    let mut links: Vec<usize> = (0..graph.edges.len()).collect();
+    let given = if are_given { graph.edges.len() } else { 0 };
+    let mut links: Vec<usize> = (0..given).collect();
     let mut at = from;
     while at + EVERY <= until {
         let kind = rng.random_range(0..12);

@@ -42,8 +42,23 @@ impl Graph {
                 Edge { ends, delay: delay.max(Duration::from_micros(50)) }
             })
             .collect();
-        let numbers = edges.iter().enumerate().map(|(number, edge)| (edge.ends, number)).collect();
         let names = network.nodes().iter().map(|node| node.name.clone()).collect();
+        Graph::of(names, edges)
+    }
+
+    /// What joins any two nodes between which a path leads, as on an internet: as long as the shortest path.
+    pub(crate) fn closure(&self) -> Graph {
+        let mut edges = Vec::new();
+        for from in 0..self.names.len() {
+            let delays = self.delays(from).into_iter().enumerate().skip(from + 1);
+            let edge = |(to, delay)| Some(Edge { ends: [from, to], delay: delay? });
+            edges.extend(delays.filter_map(edge));
+        }
+        Graph::of(self.names.clone(), edges)
+    }
+
+    fn of(names: Vec<String>, edges: Vec<Edge>) -> Graph {
+        let numbers = edges.iter().enumerate().map(|(number, edge)| (edge.ends, number)).collect();
         Graph { names, edges, numbers }
     }
 

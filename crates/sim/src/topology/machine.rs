@@ -205,6 +205,10 @@ impl Machine {
             after.branches.pop_last();
         }
         let before = self.net.clone();
+        let is_exchanged = after.links.len() > before.links.len() && !before.branches.is_empty();
+        if sabotage == Some(TopologySabotage::HastyExchange) && is_exchanged {
+            after.branches.pop_first();
+        }
         let steps = changes(&before, &after);
         if let Err(why) = self.go(local, steps) {
             let back = changes(&self.net, &before);

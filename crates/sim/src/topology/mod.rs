@@ -17,6 +17,7 @@ mod model;
 mod network;
 mod participant;
 mod people;
+mod proposed;
 mod report;
 mod world;
 

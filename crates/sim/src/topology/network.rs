@@ -22,6 +22,10 @@ impl World<'_> {
         let from = ip_port(relay);
         if let Some(neighbour) = relay_at(to) {
             let Some(link) = self.graph.between(relay, neighbour) else {
+                if self.config.degree > 0 {
+                    // The controller cannot know between whom no way leads, before that is measured.
+                    return;
+                }
                 return self.model.broken(self.now, format!("relay {relay} sends to {to}"));
             };
             let side = usize::from(relay > neighbour);

@@ -15,6 +15,8 @@ pub(crate) struct Told {
     pub(crate) relays_lost: u32,
     pub(crate) relays_found: u32,
     pub(crate) links_down: u32,
+    pub(crate) links_added: u32,
+    pub(crate) links_removed: u32,
     pub(crate) faults: u32,
     pub(crate) moved: u32,
     pub(crate) controllers: u32,
@@ -31,7 +33,8 @@ pub struct TopologyReport {
     pub topology: String,
     /// How many relays: the nodes.
     pub relays: usize,
-    /// How many links, parallel ones taken together.
+    /// How many links, parallel ones taken together; where links are proposed, between how many relays there
+    /// can be one.
     pub links: usize,
     /// In how many parts the network falls.
     pub components: usize,
@@ -72,6 +75,10 @@ pub struct TopologyReport {
     pub relays_found: u32,
     /// How often it heard of a link that is down.
     pub links_down: u32,
+    /// How many links the controller has been given or has made.
+    pub links_added: u32,
+    /// How many of them it has taken away.
+    pub links_removed: u32,
     /// How many faults there were.
     pub faults: u32,
     /// How often a participant turned to another relay.
@@ -131,6 +138,8 @@ impl TopologyReport {
             relays_lost: told.relays_lost,
             relays_found: told.relays_found,
             links_down: told.links_down,
+            links_added: told.links_added,
+            links_removed: told.links_removed,
             faults: told.faults,
             moved: told.moved,
             controllers: told.controllers,

@@ -12,6 +12,7 @@ use crate::host::UNIX_ZERO;
 use crate::overlay::queue::Queue;
 use crate::scenario::{Stream, stream};
 use crate::trace::Trace;
+use canopy_control::signal::Measure;
 use canopy_control::{ItemKey, Name};
 use canopy_plan::{Network, Rate};
 use canopy_relay::Trust;
@@ -29,6 +30,7 @@ const JUDGE_EVERY: Duration = Duration::from_millis(500);
 /// Nothing fails before this, milliseconds, and nothing in the last part of the run.
 const SETTLES_IN: u64 = 6_000;
 const CALM: u64 = 9_000;
+const EXCHANGED_IN: u64 = 20_000;
 /// After everyone has left, the run goes on for so long.
 const ENDS_IN: Duration = Duration::from_secs(4);
 
@@ -53,6 +55,8 @@ pub(crate) enum Step {
     Connect(usize, u32),
     RelayTimer(usize, u32),
     Applied(usize, u32),
+    /// A relay has measured what it was asked to.
+    Measured(usize, u32, Measure),
     Look(usize, u32),
     /// A relay looks whether a detour is due.
     Detours(usize, u32),
@@ -81,7 +85,9 @@ pub(crate) struct Realm {
     pub(crate) name: Name,
     pub(crate) comtree: Comtree,
     /// The nodes from which it is joined.
-    nodes: Vec<usize>,
+    pub(crate) nodes: Vec<usize>,
+    /// Whether links have joined all of them.
+    pub(crate) is_joined: bool,
 }
 
 pub(crate) struct World<'a> {
@@ -106,8 +112,11 @@ pub(crate) struct World<'a> {
     pub(crate) is_over: bool,
     /// When the controller was settled last, as far as was looked.
     pub(crate) settled_at: Time,
-    /// Whether each link is cut; and what passed over it in this second, each way.
+    /// Whether each link is cut.
     pub(crate) cut: Vec<bool>,
+    /// Whether the controller has a link there that can be used, as far as was looked.
+    pub(crate) linked: Vec<bool>,
+    /// What passed over each link in this second, each way.
     pub(crate) bytes: Vec<[(u64, u64); 2]>,
     pub(crate) wires: Vec<[Time; 2]>,
     pub(crate) loses: bool,
@@ -123,8 +132,10 @@ pub(crate) struct World<'a> {
 /// # Errors
 /// The network cannot be simulated: it has more nodes than addresses.
 pub fn run_topology(network: &Network, config: &TopologyConfig) -> Result<TopologyReport, String> {
-    if network.nodes().len() > 4_000 {
-        return Err(format!("{}: at most 4000 nodes can be simulated", config.file));
+    // Between many relays there are more ways than can be looked at.
+    let most = if config.degree > 0 { 300 } else { 4_000 };
+    if network.nodes().len() > most {
+        return Err(format!("{}: at most {most} nodes can be simulated so", config.file));
     }
     let mut ignore = |_, _, _, _: &[u8]| ();
     let mut world = World::new(network, config, Trace::new(&mut ignore))?;
@@ -149,7 +160,8 @@ impl<'a> World<'a> {
         config: &TopologyConfig,
         trace: Trace<'a>,
     ) -> Result<World<'a>, String> {
-        let graph = Graph::new(network);
+        let given = Graph::new(network);
+        let graph = if config.degree > 0 { given.closure() } else { given };
         let mut rng = stream(config.seed, Stream::Topology);
         let issuer = SigningKey::from_seed(rng.random());
         let keys = KeySet::new([issuer.public().clone()], &[], UNIX_ZERO);
@@ -169,7 +181,8 @@ impl<'a> World<'a> {
         let people = people(&graph, &worlds, wanted, &mut rng);
         let end = u64::from(config.seconds) * 1_000;
         let calm = end.saturating_sub(CALM);
-        let faults = faults::draw(&graph, SETTLES_IN, calm, &mut rng);
+        let are_given = config.degree == 0;
+        let faults = faults::draw(&graph, are_given, (settles_in(config), calm), &mut rng);
         let of: Vec<usize> = people.iter().map(|person| person.world).collect();
         let span = graph.span();
         Ok(World {
@@ -177,7 +190,11 @@ impl<'a> World<'a> {
             now: Time::from_millis(1),
             model: Model::new(&of, worlds.len(), span),
             span,
-            process: Process::new(relays, Duration::from_millis(rng.random_range(0..3_000))),
+            process: Process::new(
+                relays,
+                Duration::from_millis(rng.random_range(0..3_000)),
+                config.degree,
+            ),
             channels: vec![Channel::default(); relays],
             issuer,
             tokens: 0,
@@ -187,6 +204,7 @@ impl<'a> World<'a> {
             is_over: false,
             settled_at: Time::ZERO,
             cut: vec![false; graph.edges.len()],
+            linked: vec![are_given; graph.edges.len()],
             bytes: vec![[(0, 0); 2]; graph.edges.len()],
             wires: vec![[Time::ZERO; 2]; graph.edges.len() + people.len()],
             loses: false,
@@ -249,6 +267,9 @@ impl<'a> World<'a> {
             Step::Connect(relay, life) if lives(self, relay, life) => self.connect(relay),
             Step::RelayTimer(relay, life) if lives(self, relay, life) => self.pump_relay(relay),
             Step::Applied(relay, life) if lives(self, relay, life) => self.applied(relay),
+            Step::Measured(relay, life, asked) if lives(self, relay, life) => {
+                self.measured(relay, &asked);
+            }
             Step::Look(relay, life) if lives(self, relay, life) => {
                 self.machines[relay].look(at);
                 self.after(LOOK, Step::Look(relay, life));
@@ -264,6 +285,7 @@ impl<'a> World<'a> {
             | Step::Connect(..)
             | Step::RelayTimer(..)
             | Step::Applied(..)
+            | Step::Measured(..)
             | Step::Look(..) => {}
             Step::ToController(relay, epoch, bytes) => {
                 self.message_to_controller(relay, epoch, &bytes)
@@ -313,9 +335,15 @@ impl<'a> World<'a> {
     /// What does not stand now, with one more fault.
     pub(crate) fn standing(&self, link: Option<usize>, relay: Option<usize>) -> Vec<Option<usize>> {
         let relays = |of: usize| Some(of) == relay || !self.machines[of].is_up();
-        let links = |of: usize| Some(of) == link || self.cut[of];
+        let links = |of: usize| Some(of) == link || self.cut[of] || !self.linked[of];
         self.graph.components(&Down { relays: &relays, links: &links })
     }
+}
+
+/// From when on things fail, milliseconds. Links that are proposed are made by chance at first, and exchanged once relays
+/// have measured each other.
+fn settles_in(config: &TopologyConfig) -> u64 {
+    if config.degree > 0 { EXCHANGED_IN } else { SETTLES_IN }
 }
 
 /// The parts of the network, and a world for each of the largest three of them.
@@ -328,7 +356,7 @@ fn realms(graph: &Graph) -> Result<(usize, Vec<Realm>), String> {
     parts.sort_by_key(|part| std::cmp::Reverse(part.len()));
     let realm = |(number, nodes): (usize, Vec<usize>)| {
         let name = Name::new(&format!("world-{number}")).map_err(|error| error.to_string())?;
-        Ok(Realm { name, comtree: Comtree(0), nodes })
+        Ok(Realm { name, comtree: Comtree(0), nodes, is_joined: false })
     };
     let worlds = parts.into_iter().take(3).enumerate().map(realm).collect::<Result<_, String>>()?;
     Ok((count, worlds))

@@ -96,7 +96,7 @@ async fn whom_a_backend_lets_in_stays_and_moves_by_its_own_token() {
     };
     let renewed = daemon.joins.join(ask(&token)).await.unwrap();
     assert_eq!(
-        (&renewed.address[..], &renewed.token == &token),
+        (&renewed.address[..], renewed.token == token),
         (let_in["address"].as_str().unwrap(), false)
     );
     // A bit of the signature, which stands before the footer.
