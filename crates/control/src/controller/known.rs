@@ -164,6 +164,11 @@ impl Controller {
         (self.state.settings, self.retry)
     }
 
+    /// Whether a comtree is on its way to another tree.
+    pub fn is_moving(&self, comtree: Comtree) -> bool {
+        self.state.is_moving(comtree)
+    }
+
     /// Whether everything is committed, no comtree is on its way to another tree, and all relays that are
     /// heard have what they are to have.
     pub fn is_settled(&self) -> bool {

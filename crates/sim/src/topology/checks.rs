@@ -10,8 +10,6 @@ use std::time::Duration;
 
 /// When nothing has failed for a while, a look at the controller finds it settled within so long.
 const SETTLED_WITHIN: Duration = Duration::from_secs(2);
-/// The same where it proposes links: trees are on their way off those that are exchanged for some seconds each.
-const EXCHANGED_WITHIN: Duration = Duration::from_secs(10);
 
 impl World<'_> {
     pub(crate) fn judge(&mut self) {
@@ -33,20 +31,19 @@ impl World<'_> {
     }
 
     fn look_whether_settled(&mut self) {
-        if self.process.controller.as_ref().is_some_and(|controller| controller.is_settled()) {
+        let Some(controller) = &self.process.controller else { return };
+        // Where links are exchanged, trees are on their way off them at any time, for some seconds each.
+        let are_exchanged = self.config.degree > 0
+            && self.worlds.iter().any(|world| controller.is_moving(world.comtree));
+        if controller.is_settled() || are_exchanged {
             self.settled_at = self.now;
         }
-    }
-
-    fn settled_within(&self) -> Duration {
-        if self.config.degree > 0 { EXCHANGED_WITHIN } else { SETTLED_WITHIN }
     }
 
     /// Looks whether the controller is settled after it has stored something. Where hundreds of relays report
     /// delays, that is for moments only, between two things that are stored.
     pub(crate) fn look_after_commit(&mut self) {
-        let left = self.leave_at.since(self.now);
-        let ends_soon = !left.is_zero() && left <= self.settled_within();
+        let ends_soon = self.now < self.leave_at && self.leave_at.since(self.now) <= SETTLED_WITHIN;
         if ends_soon {
             self.look_whether_settled();
         }
@@ -115,7 +112,7 @@ impl World<'_> {
             }
         }
         // There is nearly always something that is being stored: it is settled now and then.
-        if self.now.since(self.settled_at) > self.settled_within() {
+        if self.now.since(self.settled_at) > SETTLED_WITHIN {
             self.model.broken(self.now, "the controller is not settled at last");
         }
     }

@@ -87,8 +87,8 @@ impl World<'_> {
         for (link, _) in controller.links().filter(|(_, is_usable)| *is_usable) {
             link.ends.iter().for_each(|end| *counts.entry(*end).or_default() += 1);
         }
-        // One more than that may be needed to join all, and one that is exchanged goes last.
-        let most = self.config.degree + 2;
+        // One more than the degree may be needed to join all, and what is exchanged goes last.
+        let most = 2 * self.config.degree + 1;
         let has_many = counts.iter().find(|(_, count)| **count > most);
         let mut faults = Vec::new();
         if let Some((relay, count)) = has_many {
