@@ -48,6 +48,9 @@ pub struct BudgetSummary {
     pub jfi_weighted: f64,
     /// By how many updates a flow was off its fluid count, at most, in any 10 s.
     pub worst_error_updates: f64,
+    /// The same of a thinner that knows in advance what is fair of every update and who leaves when: what could be
+    /// reached at best. Not where all viewers share one budget.
+    pub foreseen_error_updates: Option<f64>,
     /// By how many half of the flows were off at most.
     pub error_p50_updates: f64,
     /// By how many 99 of a hundred flows were off at most.
@@ -121,6 +124,7 @@ pub fn measure(recording: &Recording, mut progress: impl FnMut(f64)) -> Measured
     for viewers in recording.viewers.chunk_by(|a, b| a.budget == b.budget) {
         let budget = viewers[0].budget;
         let mut schemes = [Scheme::Ours, Scheme::DropTail, Scheme::Random].map(|one| (one, None));
+        let mut foreseen = None;
         let mut traffic = Traffic::default();
         for viewed in viewers {
             let dues = timeline.dues_of(viewed);
@@ -128,6 +132,10 @@ pub fn measure(recording: &Recording, mut progress: impl FnMut(f64)) -> Measured
             for (scheme, flows) in &mut schemes {
                 let flows = flows.get_or_insert_with(|| Flows::new(recording, edges.clone()));
                 flows.add(&dues, &came(*scheme, recording, viewed));
+            }
+            if !recording.is_shared {
+                let flows = foreseen.get_or_insert_with(|| Flows::new(recording, edges.clone()));
+                flows.add(&dues, &rivals::foreseeing(recording, viewed, &dues));
             }
             traffic.add(recording, viewed, &dues);
             seen += 1;
@@ -138,7 +146,8 @@ pub fn measure(recording: &Recording, mut progress: impl FnMut(f64)) -> Measured
             measured.shares.push(Shares { budget, scheme, rows: outcome.rows.clone() });
             outcome
         });
-        measured.summary.add(BudgetSummary::new(budget, &outcomes, &traffic));
+        let foreseen = foreseen.map(|flows: Flows<'_>| flows.outcome(budget).worst_error);
+        measured.summary.add(BudgetSummary::new(budget, &outcomes, foreseen, &traffic));
     }
     measured
 }
@@ -210,7 +219,12 @@ fn over_budget(viewed: &Viewed, (from, until): (Time, Time)) -> f64 {
 }
 
 impl BudgetSummary {
-    fn new(budget: f64, outcomes: &[Outcome; 3], traffic: &Traffic) -> BudgetSummary {
+    fn new(
+        budget: f64,
+        outcomes: &[Outcome; 3],
+        foreseen: Option<f64>,
+        traffic: &Traffic,
+    ) -> BudgetSummary {
         let [ours, drop_tail, random] = outcomes;
         BudgetSummary {
             budget,
@@ -218,6 +232,7 @@ impl BudgetSummary {
             bytes_per_update: traffic.came / traffic.updates.max(1.0),
             jfi_weighted: ours.jfi,
             worst_error_updates: ours.worst_error,
+            foreseen_error_updates: foreseen,
             error_p50_updates: ours.errors[0],
             error_p99_updates: ours.errors[1],
             utilisation: traffic.utilisation(),

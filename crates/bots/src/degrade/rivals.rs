@@ -1,11 +1,13 @@
 //! What comes where nothing is thinned by weight: the same updates through a queue of the budget's rate that
 //! drops what finds no room, and through chance. Computed, not measured: they have no relay, no tick and no
-//! bundles, which is in their favour.
+//! bundles, which is in their favour. And what comes if all is known in advance: what could be reached at best.
 
-use super::recording::{Recording, Viewed};
+use super::recording::{Recording, Viewed, bytes_each};
+use super::replay::Due;
 use canopy_wire::Time;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::time::Duration;
 
 /// How much waits in the queue at most, in time at the budget's rate.
@@ -40,9 +42,93 @@ pub(super) fn random(recording: &Recording, viewed: &Viewed) -> Vec<Option<Time>
     recording.published.iter().map(through).collect()
 }
 
+/// When each update would come if who thins knew in advance what is fair of every update, and who leaves when. At each
+/// tick those go that are furthest behind, as long as the budget lasts; and the last update of who leaves, which a
+/// relay sends because it may be all that is known of somebody who stands still.
+pub(super) fn foreseeing(
+    recording: &Recording,
+    viewed: &Viewed,
+    dues: &[Option<Due>],
+) -> Vec<Option<Time>> {
+    let (from, until) = recording.measured;
+    let bytes = bytes_each(std::iter::once(viewed), from..until).unwrap_or(recording.bytes_each);
+    let a_tick = viewed.bits * recording.tick.as_secs_f64() / (8.0 * bytes);
+    let mut came = vec![None; recording.published.len()];
+    let mut flows: BTreeMap<u32, Behind> = BTreeMap::new();
+    let mut updates = recording.published.iter().zip(dues).enumerate().peekable();
+    let mut now = recording.published.first().map_or(Time::ZERO, |one| one.at);
+    let mut budget = 0.0;
+    while updates.peek().is_some() {
+        now = now + recording.tick;
+        while let Some((number, (one, due))) = updates.next_if(|(_, (one, _))| one.at <= now) {
+            if let Some(due) = due {
+                flows.entry(one.walker).or_default().see(number, due.share, one.is_last);
+            }
+        }
+        // What is left of a tick's budget is there in the next.
+        budget = f64::min(budget + a_tick, a_tick + f64::max(a_tick, 1.0));
+        for flow in flows.values_mut().filter(|flow| flow.leaves) {
+            came[flow.last] = Some(now);
+            budget -= 1.0;
+        }
+        flows.retain(|_, flow| !flow.leaves);
+        let mut behind: BinaryHeap<(i64, u32)> =
+            flows.iter().filter_map(|(walker, flow)| Some((flow.rank()?, *walker))).collect();
+        while budget >= 1.0
+            && let Some((_, walker)) = behind.pop()
+            && let Some(flow) = flows.get_mut(&walker)
+            && let Some(number) = flow.go()
+        {
+            came[number] = Some(now);
+            budget -= 1.0;
+            behind.extend(flow.rank().map(|rank| (rank, walker)));
+        }
+    }
+    came
+}
+
+/// A flow of [`foreseeing`].
+#[derive(Default)]
+struct Behind {
+    /// By how many updates it is behind what is fair.
+    by: f64,
+    /// Its newest updates that have not gone, two at most, the older one first.
+    fresh: VecDeque<usize>,
+    last: usize,
+    leaves: bool,
+}
+
+impl Behind {
+    fn see(&mut self, number: usize, share: f64, leaves: bool) {
+        self.by += share;
+        self.fresh.push_back(number);
+        if self.fresh.len() > 2 {
+            self.fresh.pop_front();
+        }
+        (self.last, self.leaves) = (number, leaves);
+    }
+
+    /// The more, the sooner one of its updates goes; `None` if none does.
+    fn rank(&self) -> Option<i64> {
+        (!self.fresh.is_empty() && self.by > 0.0).then_some((self.by * 1e9) as i64)
+    }
+
+    /// One goes: the newest, or the older one if both will.
+    fn go(&mut self) -> Option<usize> {
+        self.by -= 1.0;
+        if self.by > 0.0 {
+            return self.fresh.pop_front();
+        }
+        let newest = self.fresh.pop_back();
+        self.fresh.clear();
+        newest
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::fixture::{even, viewer};
+    use super::super::replay::Timeline;
     use super::*;
 
     #[test]
@@ -64,6 +150,31 @@ mod tests {
             assert!((delay - 0.1..=delay).contains(&longest), "{longest}");
             assert!(came.iter().all(|(one, at)| one.walker != 0 || at.is_none()));
         }
+    }
+
+    #[test]
+    fn who_knows_all_in_advance_is_hardly_off_and_keeps_the_budget() {
+        // A third of what four walkers send, and the second leaves halfway.
+        let mut recording = even(5, 20.0, 30.0);
+        recording.viewers = vec![viewer(0, 33.0, 8.0 * 100.0 * 27.0)];
+        let half = recording.published.len() / 2;
+        recording.published[half + 2].is_last = true;
+        let leaves = recording.published[half + 2].at;
+        recording.published.retain(|one| one.walker != 2 || one.at <= leaves);
+        let dues = Timeline::new(&recording).dues_of(&recording.viewers[0]);
+        let came = foreseeing(&recording, &recording.viewers[0], &dues);
+        let count = came.iter().flatten().count() as f64;
+        assert!((count - 27.0 * 30.0).abs() < 10.0, "{count}");
+        for walker in 1..5 {
+            let of_walker = recording.published.iter().zip(&dues).zip(&came);
+            let of_walker = of_walker.filter(|((one, _), _)| one.walker == walker);
+            let off = |off: f64, ((_, due), came): ((_, &Option<Due>), &Option<Time>)| {
+                off + f64::from(u8::from(came.is_some())) - due.unwrap().share
+            };
+            let off = of_walker.fold(0.0, off);
+            assert!(off.abs() < 1.0, "{walker}: {off}");
+        }
+        assert!(came[recording.published.iter().position(|one| one.is_last).unwrap()].is_some());
     }
 
     #[test]

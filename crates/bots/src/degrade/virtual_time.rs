@@ -251,10 +251,11 @@ fn see(trace: &Trace, (seconds, viewers): (f64, usize), most: &[(f64, f64)]) {
         let BudgetSummary { budget, jfi_weighted, utilisation, longest_gap_ms, .. } = found;
         let BudgetSummary { worst_error_updates: worst, error_p50_updates: p50, .. } = found;
         println!(
-            "{} {budget} %: error p50 {p50:.2}, p99 {:.2}, worst {worst:.2}; index {jfi_weighted:.4}, \
+            "{} {budget} %: error p50 {p50:.2}, p99 {:.2}, worst {worst:.2}, foreseen {:.2}; index {jfi_weighted:.4}, \
              utilisation {utilisation:.3}, nearest ten {:.3}, longest gap {longest_gap_ms:.0} ms",
             trace.name(),
             found.error_p99_updates,
+            found.foreseen_error_updates.unwrap_or_default(),
             found.nearest_ten_of_fair,
         );
     }

@@ -44,9 +44,11 @@ fn line(row: &Row) -> String {
 }
 
 fn in_words(summary: &BudgetSummary) -> String {
+    let at_best = |error: f64| format!(" ({error:.1} if all were known in advance)");
+    let at_best = summary.foreseen_error_updates.map(at_best).unwrap_or_default();
     format!(
         "  Jain's index by fair shares {:.4} (drop-tail {:.3}, random drop {:.3}); at most {:.1} \
-         updates off in 10 s, half of them at most {:.1}\n  {:.1} % of the fair bits came, {:.0} bytes an update, {:.0} bytes \
+         updates off in 10 s{at_best}, half of them at most {:.1}\n  {:.1} % of the fair bits came, {:.0} bytes an update, {:.0} bytes \
          over budget in 100 ms\n  the nearest ten got {:.1} % of theirs, age p99 {:.0} ms; longest \
          gap {:.0} ms\n  the age of what is known follows distance by {:.2}\n\n",
         summary.jfi_weighted,
