@@ -70,6 +70,7 @@ impl Sim {
             ItemKey::Member(comtree, address) => self.check_member(at, comtree, address),
             ItemKey::Comtree(comtree) => {
                 self.follow_succession(at, comtree, &applied);
+                self.follow_peers(at, comtree, &applied);
                 self.check_keeps_next_parent(at, comtree, &applied);
                 // In storms relays are given up that are there all the same, and nobody waits for those: old branches
                 // and new ones may close a circle for a moment.
