@@ -66,7 +66,7 @@ pub fn relays(controller: &Controller) -> Relays {
 fn comtrees_over(controller: &Controller) -> BTreeMap<RelayId, usize> {
     let mut carried: BTreeMap<RelayId, usize> = BTreeMap::new();
     for comtree in controller.worlds().flat_map(|world| &world.comtrees) {
-        let hops = controller.trees_on_the_way(*comtree).into_iter().flat_map(|(hops, _)| hops);
+        let hops = controller.trees_on_the_way(*comtree).into_iter().flat_map(|tree| tree.hops);
         let relays: BTreeSet<RelayId> = hops.map(|hop| hop.relay).collect();
         for relay in relays {
             *carried.entry(relay).or_default() += 1;

@@ -2,7 +2,7 @@
 
 use crate::model::{LinkId, RelayId};
 use crate::relay_side::next_parent;
-use crate::signal::{Answer, Call, Caller, Item, ItemKey, Message, Retry};
+use crate::signal::{Answer, Call, Caller, Item, ItemKey, Message, Retry, Role};
 use canopy_wire::{Comtree, Time};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -254,6 +254,15 @@ impl Agent {
     pub(crate) fn next_parent(&self, comtree: Comtree) -> Option<LinkId> {
         let wanted = self.wanted.get(&ItemKey::Comtree(comtree));
         wanted.and_then(|(_, item)| next_parent(item))
+    }
+
+    /// Whether the relay is to have next peers on a comtree now.
+    pub(crate) fn has_next_peers(&self, comtree: Comtree) -> bool {
+        let wanted = self.wanted.get(&ItemKey::Comtree(comtree));
+        wanted.is_some_and(|(_, item)| match item {
+            Item::Comtree { branches, .. } => branches.iter().any(|of| of.role == Role::NextPeer),
+            _ => false,
+        })
     }
 
     /// When the next message is due.

@@ -2,7 +2,7 @@
 //! the controller's accounts. Simulations look at it again and again: the accounts themselves are kept
 //! by what changes.
 
-use crate::controller::Controller;
+use crate::controller::{Controller, TreeOnTheWay};
 use crate::ledger::Account;
 use crate::model::{
     LinkId, Member, MemberState, Owner, PeerLink, RelayId, TreeHop, World, WorldId,
@@ -95,11 +95,13 @@ fn comtree_needs(
         most.bits = most.bits.max(rate.bits);
         most.packets = most.packets.max(rate.packets);
     };
-    for (hops, core) in controller.trees_on_the_way(comtree) {
-        // No relay joins a mesh while its comtree is moved.
-        let is_there = |end: &RelayId| hops.iter().any(|hop| hop.relay == *end);
-        let mut mesh = controller.mesh(comtree);
-        mesh.retain(|peers| peers.ends.iter().all(is_there));
+    let trees = controller.trees_on_the_way(comtree);
+    for pair in trees.windows(2) {
+        for (of, rate) in needs_between(controller, world, pair)? {
+            need(of, rate);
+        }
+    }
+    for TreeOnTheWay { hops, core, mesh } in trees {
         let limits = self::limits(controller, world, &hops)?;
         for (of, rate) in mesh_needs(&hops, &mesh, &limits)? {
             need(of, rate);
@@ -130,12 +132,55 @@ fn mesh_needs(
     mesh: &[PeerLink],
     limits: &[Limits],
 ) -> Result<BTreeMap<(LinkId, RelayId, RelayId), Rate>, String> {
-    let core: BTreeSet<RelayId> = mesh.iter().flat_map(|peers| peers.ends).collect();
+    let core = core_of(mesh);
     let pairs: BTreeSet<(RelayId, RelayId)> =
         mesh.iter().map(|of| (of.ends[0].min(of.ends[1]), of.ends[0].max(of.ends[1]))).collect();
     if pairs.len() != mesh.len() || 2 * pairs.len() != core.len() * core.len().saturating_sub(1) {
         return Err(format!("{mesh:?} is no mesh"));
     }
+    let sent = sent_into(hops, &core, limits);
+    let needs = mesh.iter().flat_map(|PeerLink { ends: [one, other], link }| {
+        let of = |from: &RelayId| sent.get(from).copied().unwrap_or_default();
+        [((*link, *one, *other), of(one)), ((*link, *other, *one), of(other))]
+    });
+    Ok(needs.collect())
+}
+
+/// What the link to a relay needs that joins a mesh of several, or leaves one, from the relay below which it is
+/// outside: all that the others send, as long as it comes over that relay, too.
+fn needs_between(
+    controller: &Controller,
+    world: &World,
+    pair: &[TreeOnTheWay],
+) -> Result<BTreeMap<(LinkId, RelayId, RelayId), Rate>, String> {
+    let [now, next] = pair else { return Ok(BTreeMap::new()) };
+    let (smaller, larger) =
+        if now.mesh.len() < next.mesh.len() { (now, next) } else { (next, now) };
+    let core = core_of(&larger.mesh);
+    let outside = core.iter().filter(|relay| !smaller.core.contains(relay));
+    let hung = smaller.hops.iter().filter_map(|hop| Some((hop.relay, hop.above?)));
+    let hung: BTreeMap<RelayId, (RelayId, LinkId)> = hung.collect();
+    let limits = limits(controller, world, &larger.hops)?;
+    let sent = sent_into(&larger.hops, &core, &limits);
+    let need = |relay: &RelayId| {
+        let (above, link) = hung.get(relay).filter(|_| !smaller.mesh.is_empty())?;
+        let others = sent.iter().filter(|(of, _)| *of != relay);
+        let rate = others.fold(Rate::ZERO, |sum, (_, rate)| sum + *rate);
+        Some(((*link, *above, *relay), rate))
+    };
+    Ok(outside.filter_map(need).collect())
+}
+
+fn core_of(mesh: &[PeerLink]) -> BTreeSet<RelayId> {
+    mesh.iter().flat_map(|peers| peers.ends).collect()
+}
+
+/// By relay of a meshed core: all that is sent by members whose way to the core ends there.
+fn sent_into(
+    hops: &[TreeHop],
+    core: &BTreeSet<RelayId>,
+    limits: &[Limits],
+) -> BTreeMap<RelayId, Rate> {
     let mut sent: BTreeMap<RelayId, Rate> = BTreeMap::new();
     for (hop, limits) in hops.iter().zip(limits) {
         let mut at = hop.relay;
@@ -147,11 +192,7 @@ fn mesh_needs(
         let sum = sent.entry(at).or_default();
         *sum = *sum + limits.send;
     }
-    let needs = mesh.iter().flat_map(|PeerLink { ends: [one, other], link }| {
-        let of = |from: &RelayId| sent.get(from).copied().unwrap_or_default();
-        [((*link, *one, *other), of(one)), ((*link, *other, *one), of(other))]
-    });
-    Ok(needs.collect())
+    sent
 }
 
 /// By relay of a tree: the sum of its members' limits.

@@ -70,11 +70,45 @@ pub(crate) struct Leave {
     pub(crate) link: LinkId,
 }
 
-/// What is done once a relay says so.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// A relay becomes a core peer of all others of a meshed core, or a neighbour below one of them. In between what
+/// it and the others send reaches the other side directly, and over the one above as well.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Peering {
+    pub(crate) relay: RelayId,
+    /// The relay of the core below which it is outside the core, and the link between the two.
+    pub(crate) above: RelayId,
+    pub(crate) link: LinkId,
+    /// The others of the core, and its links with them.
+    pub(crate) peers: Vec<(RelayId, LinkId)>,
+    /// Whether it joins the core; otherwise it leaves.
+    pub(crate) joins: bool,
+    pub(crate) phase: Phase,
+}
+
+/// How far a [`Peering`] is: what its relay (n), the one above (p) and the other core peers are to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// For p, n is in the core, and for the others a next peer. For n, p is its parent.
+    Announced,
+    /// n and the others are next peers, and n and p core peers.
+    Beside,
+    /// The same, but for p, n is in the core as in a tree. So what n and the others send comes both ways.
+    Both,
+    /// As before, but n and the others are last peers.
+    Last,
+    /// n has no peers, and p is its next parent. For p, it is in the core.
+    Below,
+    /// It has ended before its end, and relays may be in any phase.
+    TakenBack,
+}
+
+/// What is done one after the other, and then a tree follows: once a relay says so, or a while after relays have
+/// answered.
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Step {
     Swap(Swap),
     Leave(Leave),
+    Peer(Peering),
 }
 
 /// A comtree of a world, with its tree over the links.
@@ -105,7 +139,9 @@ coded! {
     TreeAsk { root, method, stretch }
     Swap { child, next, link }
     Leave { relay, above, link }
+    Peering { relay, above, link, peers, joins, phase }
 }
+coded_enum!(Phase { Announced = 0, Beside = 1, Both = 2, Last = 3, Below = 4, TakenBack = 5 });
 coded_enum!(Method { Spt = 0, Mst = 1, Stretch = 2, Hybrid = 3, Best = 4 });
 
 impl Coded for Step {
@@ -119,6 +155,10 @@ impl Coded for Step {
                 out.push(1);
                 leave.put(out);
             }
+            Step::Peer(peering) => {
+                out.push(2);
+                peering.put(out);
+            }
         }
     }
 
@@ -126,6 +166,7 @@ impl Coded for Step {
         match from.array("step")? {
             [0] => Ok(Step::Swap(Coded::take(from)?)),
             [1] => Ok(Step::Leave(Coded::take(from)?)),
+            [2] => Ok(Step::Peer(Coded::take(from)?)),
             _ => Err(CodecError::Value("step")),
         }
     }
@@ -190,10 +231,18 @@ mod tests {
         let (child, next, link) = (RelayId(300), RelayId(2), LinkId(70_000));
         let swap = Step::Swap(Swap { child, next, link });
         let leave = Step::Leave(Leave { relay: child, above: next, link });
-        for step in [None, Some(swap), Some(leave)] {
-            let bytes = record(step).to_bytes();
-            assert_eq!(ComtreeRecord::of_bytes(&bytes), Ok(record(step)));
+        let peer = Step::Peer(Peering {
+            relay: child,
+            above: next,
+            link,
+            peers: vec![(RelayId(4), LinkId(5)), (RelayId(6), LinkId(70_001))],
+            joins: true,
+            phase: Phase::Both,
+        });
+        for step in [None, Some(swap), Some(leave), Some(peer)] {
+            let now = record(step);
+            assert_eq!(ComtreeRecord::of_bytes(&now.to_bytes()), Ok(now));
         }
-        assert_eq!(Step::of_bytes(&[2, 1, 2, 3]), Err(CodecError::Value("step")));
+        assert_eq!(Step::of_bytes(&[3, 1, 2, 3]), Err(CodecError::Value("step")));
     }
 }

@@ -7,18 +7,22 @@
 //! Unless something has failed, relays stay joined all the while over links that they have already.
 
 mod moving;
+mod peering;
 
+use crate::comtree::{Peering, Step};
 use crate::hops::{rooted_at, rooted_in};
 use crate::ledger::{Account, Flow, Lack};
 use crate::model::{Core, LinkId, PeerLink, RelayId, TreeHop};
 use crate::op::{Event, Op};
 use crate::shape::{Load, Shape};
 use crate::state::State;
+use crate::steps::Way;
 use canopy_wire::Comtree;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub(crate) use moving::{around_core, mesh_on, way_around_mesh};
+pub(crate) use peering::ARRIVAL;
 
 /// By two relays, in both orders: the link between them.
 pub(crate) type Joined = BTreeMap<(RelayId, RelayId), LinkId>;
@@ -28,8 +32,10 @@ pub(crate) type Joined = BTreeMap<(RelayId, RelayId), LinkId>;
 pub(crate) enum Spare {
     /// Nobody: then it is refused.
     Nobody,
-    /// Whoever is not in it yet.
+    /// Whoever is not in it yet. Relays that were outside stay there until they join it without loss.
     Newcomers,
+    /// Whoever is not in it yet. Relays that were outside join it at once, and what is on its way can be lost.
+    Joining,
     /// Anybody but one.
     Anybody,
 }
@@ -118,7 +124,7 @@ fn left_out(
     };
     let may_go = |relay: &RelayId| match spare {
         Spare::Nobody => false,
-        Spare::Newcomers => !before.contains(relay),
+        Spare::Newcomers | Spare::Joining => !before.contains(relay),
         Spare::Anybody => true,
     };
     // The last of those who come new, first one that lacks something.
@@ -181,10 +187,14 @@ impl State {
         let joined = self.joined(comtree, hops);
         let meshed = old.as_ref().filter(|shape| !shape.mesh().is_empty());
         let before = meshed.map(Shape::core).unwrap_or_default();
+        let outside = old.iter().filter(|_| spare == Spare::Newcomers).flat_map(|shape| {
+            let core = shape.core();
+            shape.relays().filter(move |relay| !core.contains(relay))
+        });
+        let mut out: BTreeSet<RelayId> = outside.collect();
         // What is mended has lost links anyway.
         let kept = old.as_ref().filter(|_| spare != Spare::Anybody);
         let kept = kept.map_or_else(BTreeSet::new, |shape| shape.relays().collect());
-        let mut out = BTreeSet::new();
         loop {
             let choice = Choice { joined: &joined, before: &before, out: &out, kept: &kept };
             let (hops, mesh) = form(hops, &choice);
@@ -209,7 +219,35 @@ impl State {
         }
     }
 
-    fn heal_mesh(&mut self, op: &mut Op, comtree: Comtree) {
+    /// Lets a relay into a comtree's meshed core that has links with all of it now; the next one follows. Where relays
+    /// refuse that, or a larger core is another one, it joins at once.
+    pub(crate) fn heal_mesh(&mut self, op: &mut Op, comtree: Comtree) {
+        let running = self.comtrees.get(&comtree).filter(|running| running.may_move());
+        let Some((running, shape)) = running.and_then(|of| Some((of, of.shape.as_ref()?))) else {
+            return;
+        };
+        let of_mesh = self.worlds.get(&running.world).is_some_and(|of| of.core == Core::Mesh);
+        if !of_mesh || running.overlap.is_some() {
+            return;
+        }
+        let joined = self.joined(comtree, shape.hops());
+        let refuse = running.no_next_peers.clone();
+        let ways: Vec<(Peering, Shape)> = shape.newcomers(&joined).collect();
+        if ways.is_empty() {
+            return self.join_at_once(op, comtree);
+        }
+        for (peering, next) in ways {
+            if refuse.iter().any(|relay| peering.is_doubled_at(*relay)) {
+                return self.join_at_once(op, comtree);
+            }
+            let way = Way { later: VecDeque::from([next]), ends: Vec::new() };
+            if self.take_way(op, comtree, way, peering.why()).is_ok() {
+                return;
+            }
+        }
+    }
+
+    fn join_at_once(&mut self, op: &mut Op, comtree: Comtree) {
         let hops = self.hops_of(comtree);
         let core = |state: &State| {
             let shape = state.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
@@ -226,7 +264,7 @@ impl State {
             return;
         }
         // Those for whom there is no room stay outside.
-        let Ok(new) = self.fit(comtree, &hops, |_, load| load, Spare::Newcomers) else { return };
+        let Ok(new) = self.fit(comtree, &hops, |_, load| load, Spare::Joining) else { return };
         let is_larger = new.as_ref().is_some_and(|new| new.core().len() > before.len());
         if !is_larger {
             let given = new.iter().flat_map(Shape::flows).map(Flow::inverse);
@@ -248,6 +286,10 @@ impl State {
         let lacks = |of: &RelayId| !joined.contains_key(&(relay, *of));
         let names: Vec<String> =
             shape.core().into_iter().filter(lacks).map(|of| self.relay_name(of)).collect();
+        let joins = |step: Step| matches!(step, Step::Peer(of) if of.joins && of.relay == relay);
+        if running.step().is_some_and(joins) {
+            return Some("it is about to join the core".to_owned());
+        }
         Some(match names.is_empty() {
             true => "too little is free for it to be in the core".to_owned(),
             false => format!("it has no link that can be used with {}", names.join(", ")),

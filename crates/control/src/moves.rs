@@ -26,9 +26,9 @@
 //! controller that starts finds both, gives the tree the core of its world's rule, and takes the step back in
 //! the same order as one that lives: see `starting`. What that core needs is reserved all the time.
 
-use crate::comtree::Step;
+use crate::comtree::{Peering, Phase, Step};
 use crate::ledger::Lack;
-use crate::mesh::way_around_mesh;
+use crate::mesh::{ARRIVAL, way_around_mesh};
 use crate::model::{LinkId, RelayId, TreeHop};
 use crate::op::{Effect, Event, Op};
 use crate::overlap::Picture;
@@ -55,28 +55,42 @@ impl State {
         target: &[TreeHop],
         why: String,
     ) -> Result<usize, String> {
-        let Way { later, ends } = self.plan_move(comtree, target)?;
+        let way = self.plan_move(comtree, target)?;
         let Some(running) = self.comtrees.get_mut(&comtree) else { return Ok(0) };
         let Some(old) = running.shape.clone() else { return Ok(0) };
-        let (before, flows) = (running.picture(), running.flows());
         // Relays of a mesh are beside each other, whoever is the root.
         let is_peer = |relay| !old.mesh().is_empty() && old.is_core(relay);
         let hangs_otherwise = |hop: &&TreeHop| {
             old.has(hop.relay) && old.above(hop.relay) != hop.above && !is_peer(hop.relay)
         };
         let moved = target.iter().filter(hangs_otherwise).count();
-        let moving = Move { later, ends, step: None, passed: None, why, since: None };
-        running.moving = Some(moving);
+        match self.take_way(op, comtree, way, why) {
+            Ok(()) => Ok(moved),
+            Err(lack) => Err(self.refusal(lack).to_string()),
+        }
+    }
+
+    /// Takes a comtree over other trees to the last of them, once all of that is booked.
+    pub(crate) fn take_way(
+        &mut self,
+        op: &mut Op,
+        comtree: Comtree,
+        way: Way,
+        why: String,
+    ) -> Result<(), Lack> {
+        let Some(running) = self.comtrees.get_mut(&comtree) else { return Ok(()) };
+        let (before, flows) = (running.picture(), running.flows());
+        running.moving = Some(Move::over(way, why));
         let asked = running.instead_of(&flows);
         if let Err(lack) = self.ledger.book(&asked) {
             running.moving = None;
-            return Err(self.refusal(lack).to_string());
+            return Err(lack);
         }
         // Who uses a standby parent leaves it before anybody gets another parent.
         self.tell_changed(op, comtree, &before, &[]);
         op.effects.push(Effect::Barrier(comtree));
         self.advance(op, comtree);
-        Ok(moved)
+        Ok(())
     }
 
     /// The trees from the one in force to another.
@@ -105,20 +119,30 @@ impl State {
         relay: RelayId,
         over: LinkId,
     ) {
+        let step = self.comtrees.get(&comtree).and_then(Running::step);
+        if let Some(step) = step.filter(|step| step.waits_for(relay, over)) {
+            self.finish_step(op, comtree, step);
+        }
+    }
+
+    /// A step is done: relays are told what follows from it.
+    fn finish_step(&mut self, op: &mut Op, comtree: Comtree, step: Step) {
         let Some(running) = self.comtrees.get_mut(&comtree) else { return };
-        let Some(step) = running.step().filter(|step| step.waits_for(relay, over)) else { return };
         let (before, flows) = (running.picture(), running.flows());
+        let relay = step.relay();
         let parent = running.shape.as_ref().and_then(|shape| shape.above(relay));
+        let first: Vec<RelayId> = match &step {
+            Step::Swap(_) => parent.into_iter().map(|(above, _)| above).chain([relay]).collect(),
+            Step::Leave(leave) => vec![leave.above],
+            Step::Peer(peering) => vec![peering.above],
+        };
         let Some(moving) = &mut running.moving else { return };
         running.shape = moving.take_next();
         (moving.step, moving.passed, moving.since) = (None, Some(step), None);
+        moving.is_told = false;
         let given = running.instead_of(&flows);
         self.ledger.enter(&given);
         self.save_comtree(op, comtree);
-        let first: Vec<RelayId> = match step {
-            Step::Swap(_) => parent.into_iter().map(|(above, _)| above).chain([relay]).collect(),
-            Step::Leave(leave) => vec![leave.above],
-        };
         op.effects.push(Effect::Barrier(comtree));
         self.tell_changed(op, comtree, &before, &first);
         op.effects.extend([Effect::Barrier(comtree), Effect::Passed(comtree)]);
@@ -145,21 +169,54 @@ impl State {
             let (Some(moving), Some(shape)) = (&mut running.moving, &running.shape) else { return };
             let is_last = moving.later.len() == 1;
             match moving.later.front().and_then(|next| Turn::between(shape, next)) {
-                Some(Turn::Step(step)) => {
-                    moving.step = Some(step);
-                    // A controller that starts finds it before any relay knows of it.
-                    self.save_comtree(op, comtree);
-                    for relay in step.told() {
-                        op.effects.push(Effect::Barrier(comtree));
-                        let item = self.comtree_item(comtree, relay);
-                        op.effects.push(Effect::Comtree(comtree, relay, item));
-                    }
-                    return;
-                }
+                Some(Turn::Step(step)) => return self.begin_step(op, comtree, step),
                 Some(Turn::Join { relay, above }) => self.pass(op, comtree, &[above, relay]),
                 Some(Turn::Resize) if !is_last => self.pass(op, comtree, &[]),
                 Some(Turn::Resize) | None => return self.finish(op, comtree),
             }
+        }
+    }
+
+    /// Relays are told of a step, or of its next phase.
+    fn begin_step(&mut self, op: &mut Op, comtree: Comtree, step: Step) {
+        let running = self.comtrees.get_mut(&comtree);
+        let Some(moving) = running.and_then(|running| running.moving.as_mut()) else { return };
+        (moving.step, moving.is_told, moving.since) = (Some(step.clone()), false, None);
+        // A controller that starts finds it before any relay knows of it.
+        self.save_comtree(op, comtree);
+        for group in step.told() {
+            op.effects.push(Effect::Barrier(comtree));
+            for relay in group {
+                let item = self.comtree_item(comtree, relay);
+                op.effects.push(Effect::Comtree(comtree, relay, item));
+            }
+        }
+        if matches!(step, Step::Peer(_)) {
+            op.effects.extend([Effect::Barrier(comtree), Effect::Told(comtree)]);
+        }
+    }
+
+    /// All relays have the phase of a step that is under way.
+    pub(crate) fn told(&mut self, op: &mut Op, comtree: Comtree) {
+        let running = self.comtrees.get_mut(&comtree);
+        let Some(moving) = running.and_then(|running| running.moving.as_mut()) else { return };
+        let Some(Step::Peer(peering)) = &moving.step else { return };
+        match peering.waits() {
+            true => (moving.is_told, moving.since) = (true, None),
+            false => self.go_on_peering(op, comtree),
+        }
+    }
+
+    /// Begins the next phase of a step, or ends it if a relay's word is not needed for that.
+    fn go_on_peering(&mut self, op: &mut Op, comtree: Comtree) {
+        let step = self.comtrees.get(&comtree).and_then(Running::step);
+        let Some(Step::Peer(peering)) = step else { return };
+        match (peering.next(), peering.phase) {
+            (Some(phase), _) => {
+                self.begin_step(op, comtree, Step::Peer(Peering { phase, ..peering }));
+            }
+            (None, Phase::Below) => {}
+            (None, _) => self.finish_step(op, comtree, Step::Peer(peering)),
         }
     }
 
@@ -192,6 +249,7 @@ impl State {
         self.reshape_effects(op, comtree, before, None, false);
         op.tell(Event::Reshaped { comtree, why: moving.why });
         self.prune(op, comtree);
+        self.heal_mesh(op, comtree);
     }
 
     /// Ends a move where it is: a step that is not done is taken back, first at the relay whose word was
@@ -204,7 +262,8 @@ impl State {
         if let Some(end) = moving.ends.iter().find(|end| same_tree(end.hops(), hops)) {
             running.shape = Some(end.clone());
         }
-        running.undone = moving.step.or(moving.passed);
+        let step = moving.step.map(Step::given_up);
+        running.undone = step.clone().or(moving.passed);
         running.why = format!("a move ended before its end: {reason}");
         let why = running.why.clone();
         let given = running.instead_of(&flows);
@@ -214,12 +273,13 @@ impl State {
         // The other relay of the step is next: as long as it has its branch, what it brings over it must
         // not be taken for that of a standby parent.
         let mut first = Vec::new();
-        if let Some(step) = moving.step {
-            self.take_back(op, comtree, step, &mut before);
-            first.push(step.other());
+        let taken_back = step.as_ref().map(|_| Effect::TakenBack(comtree));
+        if let Some(step) = step {
+            self.take_back(op, comtree, &step, &mut before);
+            first.push(step.undone_by()[1]);
         }
         self.tell_changed(op, comtree, &before, &first);
-        op.effects.extend(moving.step.map(|_| Effect::TakenBack(comtree)));
+        op.effects.extend(taken_back);
         op.tell(Event::Reshaped { comtree, why });
         self.prune(op, comtree);
     }
@@ -231,10 +291,10 @@ impl State {
         &self,
         op: &mut Op,
         comtree: Comtree,
-        step: Step,
+        step: &Step,
         before: &mut Picture,
     ) {
-        let relay = step.relay();
+        let [relay, _] = step.undone_by();
         if let Some(branches) = before.get_mut(&relay) {
             *branches = step.taken_back(branches);
             let item = self.comtree_base(comtree, relay, branches.clone());
@@ -274,25 +334,47 @@ impl State {
         }
     }
 
-    /// Ends moves that do not get on.
+    /// Ends moves that do not get on, and goes on with those for which what was on its way has arrived.
     pub(crate) fn review_moves(&mut self, op: &mut Op, now: Time) {
-        let mut over = Vec::new();
+        let (mut over, mut arrived) = (Vec::new(), Vec::new());
         for (comtree, running) in &mut self.comtrees {
             let Some(moving) = &mut running.moving else { continue };
-            if *moving.since.get_or_insert(now) + PATIENCE <= now {
-                over.push(*comtree);
+            let since = *moving.since.get_or_insert(now);
+            match moving.is_told {
+                true if since + ARRIVAL <= now => arrived.push(*comtree),
+                false if since + PATIENCE <= now => over.push(*comtree),
+                _ => {}
             }
         }
+        arrived.into_iter().for_each(|comtree| self.go_on_peering(op, comtree));
         for comtree in over {
             let seconds = PATIENCE.as_secs();
-            self.end_move(op, comtree, &format!("a relay had no new parent after {seconds} s"));
+            self.end_move(
+                op,
+                comtree,
+                &format!("a relay was not where it was to be after {seconds} s"),
+            );
         }
     }
 
-    /// Whether a relay is about to have another parent on the comtree, or to leave its core.
-    pub(crate) fn is_swapping(&self, comtree: Comtree, relay: RelayId) -> bool {
-        let step = self.comtrees.get(&comtree).and_then(Running::step);
-        step.is_some_and(|step| step.relay() == relay)
+    /// A relay refuses what it was told of a comtree, perhaps with next peers: a step that cannot be done without is
+    /// taken back.
+    pub(crate) fn refuse_step(
+        &mut self,
+        op: &mut Op,
+        comtree: Comtree,
+        relay: RelayId,
+        (has_next_peers, why): (bool, &str),
+    ) {
+        let Some(running) = self.comtrees.get_mut(&comtree) else { return };
+        let Some(step) = running.step().filter(|step| step.needs(relay)) else { return };
+        match (&step, has_next_peers) {
+            (Step::Peer(_), true) => _ = running.no_next_peers.insert(relay),
+            (Step::Peer(_), false) => return,
+            _ => {}
+        }
+        let reason = format!("{} refused: {why}", self.relay_name(relay));
+        self.end_move(op, comtree, &reason);
     }
 
     /// Whether the comtree is on its way to another tree.

@@ -119,6 +119,8 @@ pub(crate) enum Effect {
     Barrier(Comtree),
     /// A comtree's step that was not done is taken back by both of its relays.
     TakenBack(Comtree),
+    /// The relays of a comtree's step have the phase that is under way.
+    Told(Comtree),
     /// The relays of a comtree's step that is done have what follows from it.
     Passed(Comtree),
     /// Once all relays have what came before, they have the tree, up to the change of this number.

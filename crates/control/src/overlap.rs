@@ -50,7 +50,7 @@ impl Sure {
     fn of(branch: &Branch) -> Sure {
         let kind = match branch.role {
             Role::Parent | Role::NextParent | Role::Core | Role::Child => Kind::OfTree,
-            Role::CorePeer => Kind::OfMesh,
+            Role::CorePeer | Role::NextPeer | Role::LastPeer => Kind::OfMesh,
             Role::StandbyParent => Kind::StandbyParent,
             Role::StandbyChild => Kind::StandbyChild,
         };

@@ -233,9 +233,9 @@ impl State {
     /// Gives a comtree a shape that is booked.
     pub(crate) fn take(&mut self, op: &mut Op, comtree: Comtree, new: Option<Shape>, why: String) {
         let Some(running) = self.comtrees.get_mut(&comtree) else { return };
-        let (before, step) = (running.picture(), running.step());
+        let (before, step) = (running.picture(), running.step().map(Step::given_up));
         let old = core::mem::replace(&mut running.shape, new);
-        running.undone = running.step_on_relays();
+        running.undone = step.clone().or(running.step_on_relays());
         running.moving = None;
         running.why = why;
         running.broken = None;
@@ -270,9 +270,11 @@ impl State {
         let Some(running) = self.comtrees.get(&comtree) else { return };
         let after = running.picture();
         let links: BTreeSet<LinkId> = running.shape.iter().flat_map(Shape::links).collect();
-        let swap = match step {
-            Some(Step::Swap(swap)) => Some(swap),
-            _ => None,
+        // What a step has brought goes, whatever comes over those links on the new tree.
+        let is_new = |link: LinkId| match &step {
+            Some(Step::Swap(swap)) => swap.link == link,
+            Some(Step::Peer(of)) => of.joins && of.peers.iter().any(|(_, of)| *of == link),
+            _ => false,
         };
         let stays = |relay: RelayId, branch: &Branch| {
             if branch.role.is_standby() {
@@ -280,13 +282,13 @@ impl State {
                 return is_detour
                     && next.any(|of| of.link == branch.link && follows(branch.role, of.role));
             }
-            links.contains(&branch.link) && swap.is_none_or(|swap| swap.link != branch.link)
+            links.contains(&branch.link) && !is_new(branch.link)
         };
-        if let Some(step) = step {
+        if let Some(step) = &step {
             self.take_back(op, comtree, step, &mut before);
         }
         let has_let_go = self.let_go(op, comtree, &mut before, stays);
-        op.effects.extend(step.map(|_| Effect::TakenBack(comtree)));
+        op.effects.extend(step.as_ref().map(|_| Effect::TakenBack(comtree)));
         // Standby parents rank by the tree of before. Those that were taken away a moment ago may be on their way
         // out yet, and are gone everywhere before others come.
         if !is_detour {

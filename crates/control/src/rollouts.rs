@@ -19,6 +19,8 @@ pub(crate) enum Step {
     Await(RelayId),
     /// What came before was the taking back of a step that was not done.
     TakenBack,
+    /// What came before is a phase of a step.
+    Told,
     /// What came before follows from a step that is done.
     Passed,
     /// What came before is all of a tree, up to the change of this number.
@@ -30,7 +32,9 @@ impl Step {
     pub(crate) fn waits_for(&self) -> Option<RelayId> {
         match self {
             Step::Comtree(relay, _) | Step::Await(relay) => Some(*relay),
-            Step::Member(..) | Step::TakenBack | Step::Passed | Step::RolledOut(_) => None,
+            Step::Member(..) | Step::TakenBack | Step::Told | Step::Passed | Step::RolledOut(_) => {
+                None
+            }
         }
     }
 }
@@ -89,7 +93,7 @@ impl Rollout {
                 out.push((self.version, step));
             }
             Step::Member(..) | Step::RolledOut(_) => self.held_back.push_back((self.version, step)),
-            Step::TakenBack | Step::Passed => out.push((self.version, step)),
+            Step::TakenBack | Step::Told | Step::Passed => out.push((self.version, step)),
         }
     }
 

@@ -1,16 +1,16 @@
 //! A comtree as it runs: the tree in force, those that follow it while it moves, and what its relays are
 //! to have for them.
 
-use crate::comtree::{Leave, Step, Swap};
+use crate::comtree::{Leave, Peering, Phase, Step, Swap};
 use crate::ledger::Flow;
 use crate::model::{LinkId, RelayId, TreeAsk, WorldId};
 use crate::overlap::{Overlap, Picture};
 use crate::shape::{Load, Shape};
 use crate::signal::{Branch, Role};
-use crate::steps::same_tree;
+use crate::steps::{Way, same_tree};
 use canopy_plan::Rate;
 use canopy_wire::Time;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A comtree as it runs.
 #[derive(Clone, Debug)]
@@ -30,6 +30,8 @@ pub(crate) struct Running {
     pub(crate) overlap: Option<Overlap>,
     /// The tree that an operator has asked for.
     pub(crate) asked: TreeAsk,
+    /// Relays that have refused to be a next peer, or to have one. They join its meshed core at once.
+    pub(crate) no_next_peers: BTreeSet<RelayId>,
     /// Why it has the tree that it has.
     pub(crate) why: String,
     /// Why it has no tree that is whole, if it has none.
@@ -52,7 +54,9 @@ pub(crate) struct Move {
     /// The step before, until its relays have what follows from it. The next one begins after that.
     pub(crate) passed: Option<Step>,
     pub(crate) why: String,
-    /// When the step was looked at first.
+    /// Whether all relays have the phase of a [`Step::Peer`] that is under way.
+    pub(crate) is_told: bool,
+    /// When the step was looked at first, or was since they have.
     pub(crate) since: Option<Time>,
 }
 
@@ -65,14 +69,27 @@ impl Running {
 
     /// The step that is under way.
     pub(crate) fn step(&self) -> Option<Step> {
-        self.moving.as_ref().and_then(|moving| moving.step)
+        self.moving.as_ref().and_then(|moving| moving.step.clone())
     }
 
     /// The step of which relays may have something: the one that is under way, the one before while they are
     /// told what follows, or one that is taken back.
     pub(crate) fn step_on_relays(&self) -> Option<Step> {
-        let passed = self.moving.as_ref().and_then(|moving| moving.passed);
-        self.step().or(passed).or(self.undone)
+        let passed = self.moving.as_ref().and_then(|moving| moving.passed.clone());
+        self.step().or(passed).or(self.undone.clone())
+    }
+
+    /// What a life before has begun of a step by which a relay joins a meshed core, or leaves it, is under way again, if
+    /// relays are told of nothing else. A step that was given up is not.
+    pub(crate) fn go_on_peering(&mut self) {
+        let Some(Step::Peer(peering)) = &self.undone else { return };
+        let is_alone = self.overlap.is_none() && peering.phase != Phase::TakenBack;
+        let next = self.shape.as_ref().filter(|_| is_alone).and_then(|shape| shape.after(peering));
+        if let Some(next) = next {
+            let way = Way { later: VecDeque::from([next]), ends: Vec::new() };
+            let why = peering.why();
+            self.moving = Some(Move { step: self.undone.take(), ..Move::over(way, why) });
+        }
     }
 
     /// Whether it may be moved to another tree now.
@@ -85,7 +102,8 @@ impl Running {
     fn needs(&self) -> BTreeMap<(LinkId, RelayId), (RelayId, Rate)> {
         let mut needs: BTreeMap<(LinkId, RelayId), (RelayId, Rate)> = BTreeMap::new();
         let ends = self.moving.iter().flat_map(|moving| &moving.ends);
-        for flow in self.shapes().chain(ends).flat_map(Shape::flows) {
+        let flows = self.shapes().chain(ends).flat_map(Shape::flows);
+        for flow in flows.chain(self.needs_between()) {
             if let Flow::Over(link, from, to, rate) = flow {
                 let (_, most) = needs.entry((link, from)).or_insert((to, Rate::ZERO));
                 most.bits = most.bits.max(rate.bits);
@@ -93,6 +111,15 @@ impl Running {
             }
         }
         needs
+    }
+
+    /// What is sent between two trees, and on neither of them.
+    fn needs_between(&self) -> impl Iterator<Item = Flow> {
+        let pairs = self.shapes().zip(self.shapes().skip(1));
+        pairs.filter_map(|(now, next)| {
+            let peering = Peering::between(now, next)?;
+            Some(peering.need(if peering.joins { next } else { now }))
+        })
     }
 
     /// All that is reserved for the comtree.
@@ -146,6 +173,9 @@ impl Running {
         {
             branch.role = Role::NextParent;
         }
+        if let Some(Step::Peer(peering)) = self.step() {
+            peering.apply_to(relay, &mut branches);
+        }
         let needs = self.needs();
         let need = |link, from| needs.get(&(link, from)).map_or(Rate::ZERO, |(_, rate)| *rate);
         for branch in &mut branches {
@@ -190,6 +220,12 @@ impl Running {
 }
 
 impl Move {
+    /// One that begins.
+    pub(crate) fn over(way: Way, why: String) -> Move {
+        let Way { later, ends } = way;
+        Move { later, ends, step: None, passed: None, why, is_told: false, since: None }
+    }
+
     /// The next tree is in force: what the one before would be at the end is not needed any more.
     pub(crate) fn take_next(&mut self) -> Option<Shape> {
         let next = self.later.pop_front();

@@ -4,13 +4,16 @@
 //! has begun is taken back as a controller that lives does it (`moves`): the relay whose word was waited for is
 //! the first, and the others of the comtree keep what they have until it has answered, or is lost. It may have
 //! turned to its next parent already, and all that goes up from there needs the branch at that. The other relay
-//! of the step is the second: only then may one of them be the standby parent of the other, over the same link.
+//! of the step is the second: only then may one of them be the standby parent of the other, over the same link. One in
+//! which a relay joins a meshed core, or leaves it, goes on where it was: relays know at least the phase before the one that
+//! is stored, and nothing is lost between the two.
 //!
 //! If a change of a tree was on its way, relays may have the tree before, the tree after, or what is told between
 //! the two. All relays of that comtree are waited for. Then they let go of everything that they do not surely have
 //! (`overlap`), and take on the rest once all have: the order in which a controller that lives tells them.
 
 use crate::codec::Coded;
+use crate::comtree::Step;
 use crate::error::LoadError;
 use crate::ledger::Flow;
 use crate::model::{
@@ -68,9 +71,9 @@ impl State {
             Core::Mesh => Shape::meshed(tree, mesh, load),
             _ => Shape::new(tree, &of.core, load),
         };
-        let shape = shape.map_err(LoadError::Contradiction)?;
-        self.ledger.enter(&shape.flows());
-        running.shape = Some(shape);
+        running.shape = Some(shape.map_err(LoadError::Contradiction)?);
+        running.go_on_peering();
+        self.ledger.enter(&running.flows());
         let standby = |hop: TreeHop| hop.above.map(|above| (hop.relay, above));
         running.standbys = standbys.into_iter().filter_map(standby).collect();
         Ok(())
@@ -117,8 +120,8 @@ impl State {
             op.effects.push(Effect::Barrier(id));
         }
         let mut told = Vec::new();
-        if let Some(step) = running.undone {
-            let (relay, other) = (step.relay(), step.other());
+        if let Some(step) = &running.undone {
+            let [relay, other] = step.undone_by();
             // Standby branches may be over the step's link, or over one that is let go if the step is done: they come
             // at last, as on the way they were nowhere.
             for branches in before.values_mut() {
@@ -132,6 +135,14 @@ impl State {
             op.effects.extend([Effect::Barrier(id), Effect::TakenBack(id)]);
             told.extend([relay, other]);
         }
+        let step = running.step();
+        let groups = step.as_ref().map_or_else(Vec::new, Step::told);
+        for group in groups {
+            op.effects.extend(group.iter().map(|relay| tell(*relay, before.get(relay))));
+            op.effects.push(Effect::Barrier(id));
+            told.extend(group);
+        }
+        op.effects.extend(step.map(|_| Effect::Told(id)));
         let others = before.iter().filter(|(relay, _)| !told.contains(relay));
         op.effects.extend(others.map(|(relay, branches)| tell(*relay, Some(branches))));
         if overlap.is_some() || running.undone.is_some() {

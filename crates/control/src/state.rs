@@ -129,6 +129,7 @@ impl State {
                 undone: None,
                 overlap: None,
                 asked: TreeAsk::default(),
+                no_next_peers: BTreeSet::new(),
                 why: "it has no members yet".to_owned(),
                 broken: None,
             });

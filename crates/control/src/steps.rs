@@ -5,7 +5,7 @@
 //! the old root leaves it. Then parents are swapped, the root walks on to where it is to be, and the
 //! core grows to what the rule says. Where the core is a mesh, see `mesh`.
 
-use crate::comtree::{Leave, Step, Swap};
+use crate::comtree::{Leave, Peering, Phase, Step, Swap};
 use crate::hops::{breadth_first, rooted_at};
 use crate::model::{Core, LinkId, RelayId, TreeHop};
 use crate::shape::Shape;
@@ -14,50 +14,75 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 impl Step {
     /// The relay whose word is waited for.
-    pub(crate) fn relay(self) -> RelayId {
+    pub(crate) fn relay(&self) -> RelayId {
         match self {
             Step::Swap(swap) => swap.child,
             Step::Leave(leave) => leave.relay,
+            Step::Peer(peering) => peering.relay,
         }
     }
 
     /// Whether a relay's word about the parent over a link is waited for.
-    pub(crate) fn waits_for(self, relay: RelayId, over: LinkId) -> bool {
-        let (Step::Swap(Swap { link, .. }) | Step::Leave(Leave { link, .. })) = self;
-        self.relay() == relay && link == over
+    pub(crate) fn waits_for(&self, relay: RelayId, over: LinkId) -> bool {
+        let link = match self {
+            Step::Swap(Swap { link, .. }) | Step::Leave(Leave { link, .. }) => link,
+            Step::Peer(Peering { link, phase: Phase::Below, .. }) => link,
+            Step::Peer(_) => return false,
+        };
+        self.relay() == relay && *link == over
     }
 
-    /// The relays that are told when it begins, one after the other.
-    pub(crate) fn told(self) -> Vec<RelayId> {
+    /// The relays that are told when it begins: those of a group after those of the one before.
+    pub(crate) fn told(&self) -> Vec<Vec<RelayId>> {
         match self {
-            Step::Swap(swap) => vec![swap.next, swap.child],
-            Step::Leave(leave) => vec![leave.relay],
+            Step::Swap(swap) => vec![vec![swap.next], vec![swap.child]],
+            Step::Leave(leave) => vec![vec![leave.relay]],
+            Step::Peer(peering) => peering.told(),
         }
     }
 
-    /// The relay that is about to be the parent of [`Step::relay`].
-    pub(crate) fn other(self) -> RelayId {
+    /// Whether the step cannot be done if this relay refuses what it is told.
+    pub(crate) fn needs(&self, relay: RelayId) -> bool {
         match self {
-            Step::Swap(swap) => swap.next,
-            Step::Leave(leave) => leave.above,
+            Step::Peer(peering) => peering.is_doubled_at(relay),
+            _ => self.relay() == relay,
         }
     }
 
-    /// What [`Step::relay`] has once the step is taken back there, of what it has while the step is
+    /// The relays that are told first that it is taken back, one after the other. Of the others that it concerns
+    /// nobody matters more than another.
+    pub(crate) fn undone_by(&self) -> [RelayId; 2] {
+        match self {
+            Step::Swap(swap) => [swap.child, swap.next],
+            Step::Leave(leave) => [leave.relay, leave.above],
+            Step::Peer(peering) => peering.undone_by(),
+        }
+    }
+
+    /// The same, once it is known that it will not be done.
+    pub(crate) fn given_up(self) -> Step {
+        match self {
+            Step::Peer(peering) => Step::Peer(Peering { phase: Phase::TakenBack, ..peering }),
+            step => step,
+        }
+    }
+
+    /// What the first of [`Step::undone_by`] has once the step is taken back there, of what it has while the step is
     /// under way, or has on the tree in force: no next parent, or its neighbour in the core again. One that
     /// has a parent by now, as the step was done or another tree came, or is in a mesh, keeps what it has.
-    pub(crate) fn taken_back(self, branches: &[Branch]) -> Vec<Branch> {
+    pub(crate) fn taken_back(&self, branches: &[Branch]) -> Vec<Branch> {
         let mut branches = branches.to_vec();
         let is_up = |of: &Branch| matches!(of.role, Role::Parent | Role::CorePeer);
         match self {
             Step::Swap(Swap { link, .. }) => {
-                branches.retain(|of| of.link != link || of.role != Role::NextParent);
+                branches.retain(|of| of.link != *link || of.role != Role::NextParent);
             }
             Step::Leave(Leave { link, .. }) if !branches.iter().any(is_up) => {
-                let neighbour = branches.iter_mut().find(|branch| branch.link == link);
+                let neighbour = branches.iter_mut().find(|branch| branch.link == *link);
                 neighbour.into_iter().for_each(|branch| branch.role = Role::Core);
             }
             Step::Leave(_) => {}
+            Step::Peer(peering) => peering.taken_back(&mut branches),
         }
         branches
     }
@@ -79,6 +104,9 @@ impl Turn {
         let relays = |shape: &Shape| shape.relays().collect::<BTreeSet<_>>();
         if relays(now) != relays(next) {
             return Some(Turn::Resize);
+        }
+        if let Some(peering) = Peering::between(now, next) {
+            return Some(Turn::Step(Step::Peer(peering)));
         }
         let (before, after) = (now.core(), next.core());
         if let Some(relay) = after.difference(&before).next().copied() {

@@ -239,8 +239,9 @@ fn comtrees(items: &Items) -> impl Iterator<Item = (Comtree, &[Branch])> {
 fn ways_up(branches: &[Branch]) -> Option<WaysUp> {
     let with = |role| branches.iter().find(|of| of.role == role).map(|of| of.link);
     // Who has a next parent, or is in the core, is on its way elsewhere.
-    let elsewhere = [Role::NextParent, Role::Core, Role::CorePeer];
-    let is_settled = elsewhere.into_iter().all(|role| with(role).is_none());
+    let is_elsewhere =
+        |of: &Branch| matches!(of.role, Role::NextParent | Role::Core) || of.role.is_peer();
+    let is_settled = !branches.iter().any(is_elsewhere);
     let standby = with(Role::StandbyParent).filter(|_| is_settled)?;
     Some(WaysUp { parent: with(Role::Parent), standby })
 }

@@ -114,6 +114,8 @@ fn add_branch(net: &mut Net, id: BranchId, branch: &Branch, capacity: Rate) {
         Role::Parent => BranchRole::Parent,
         Role::Core => BranchRole::Core,
         Role::CorePeer => BranchRole::CorePeer,
+        Role::NextPeer => BranchRole::NextPeer,
+        Role::LastPeer => BranchRole::LastPeer,
         Role::Child => BranchRole::Child,
         Role::NextParent => BranchRole::NextParent,
     };

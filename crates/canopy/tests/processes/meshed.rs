@@ -178,3 +178,45 @@ fn a_relay_of_a_meshed_core_drains_with_another_below_it_and_no_update_is_lost()
     inside.wait().unwrap();
     outside.wait().unwrap();
 }
+
+#[test]
+fn a_relay_joins_a_meshed_core_under_load_and_no_update_is_lost() {
+    let (cluster, _relays) = four_relays();
+    // The fourth lacks one link, and hangs below another until it has that.
+    for ends in [["r1", "r2"], ["r1", "r3"], ["r2", "r3"], ["r1", "r4"], ["r2", "r4"]] {
+        link(&cluster, ends);
+    }
+    cluster.ask("POST", "/v1/worlds", &json!({ "name": "w", "core": "mesh" }));
+    let from = ["r3", "r4"].map(|at| cluster.member(at, at));
+    let to = [("a", "r1"), ("b", "r2"), ("c", "r4"), ("d", "r1"), ("e", "r2"), ("f", "r3")];
+    let [a, b, c, d, e, f] = to.map(|(who, at)| cluster.member(who, at));
+    until_in_core(&cluster, 3);
+
+    // One publishes where the relay will have another way, and one at the relay itself; others hear.
+    let (mut there, mut down) = traffic(&from[0], &[&a, &b, &c], "7");
+    let (mut here, mut up) = traffic(&from[1], &[&d, &e, &f], "8");
+    let mut send = |times| {
+        for _ in 0..times {
+            down.send(1);
+            up.send(1);
+        }
+        [down.sent, up.sent]
+    };
+    // Who listens has subscribed by then.
+    let first = send(60);
+    send(20);
+    link(&cluster, ["r3", "r4"]);
+    let began = Instant::now();
+    while core(&cluster).contains(&false) {
+        assert!(began.elapsed() < PATIENCE, "the core has {:?}", core(&cluster));
+        send(10);
+    }
+    let world = cluster.ask("GET", "/v1/worlds/w", &Value::Null);
+    assert!(!world.to_string().contains("refused"), "{world}");
+    send(80);
+    down.check_from(first[0]);
+    up.check_from(first[1]);
+    drop((down, up));
+    there.wait().unwrap();
+    here.wait().unwrap();
+}

@@ -70,6 +70,10 @@ impl Controller {
                     touched.insert(comtree);
                     self.step(comtree, Step::TakenBack);
                 }
+                Effect::Told(comtree) => {
+                    touched.insert(comtree);
+                    self.step(comtree, Step::Told);
+                }
                 Effect::Passed(comtree) => {
                     touched.insert(comtree);
                     self.step(comtree, Step::Passed);
@@ -149,6 +153,11 @@ impl Controller {
                 Step::TakenBack => {
                     let mut op = Op::default();
                     self.state.forget_undone(&mut op, comtree);
+                    self.ops.push_back(op);
+                }
+                Step::Told => {
+                    let mut op = Op::default();
+                    self.state.told(&mut op, comtree);
                     self.ops.push_back(op);
                 }
                 Step::Passed => {

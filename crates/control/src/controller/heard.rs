@@ -67,8 +67,8 @@ impl Controller {
                 self.flush(comtree);
             }
             (ItemKey::Comtree(comtree), Err(why)) => {
-                self.refuse_swap(comtree, relay, &why);
-                self.pass_next_parent(comtree, relay, version);
+                self.refuse_step(comtree, relay, &why);
+                self.pass_next(comtree, relay, version);
                 let waiting = self.rollouts.get(&comtree).map_or_else(Vec::new, Rollout::waiting);
                 for address in waiting {
                     self.reject(comtree, address, relay, why.clone());
@@ -238,24 +238,26 @@ impl Controller {
     }
 
     /// A relay does not take what it was told of a comtree: if it was to get another parent, it keeps
-    /// the one that it has.
-    fn refuse_swap(&mut self, comtree: Comtree, relay: RelayId, why: &str) {
-        if self.state.is_swapping(comtree, relay) {
-            let mut op = Op::default();
-            let reason = format!("{} refused: {why}", self.state.relay_name(relay));
-            self.state.end_move(&mut op, comtree, &reason);
+    /// the one that it has, and a step that needs it is not done.
+    fn refuse_step(&mut self, comtree: Comtree, relay: RelayId, why: &str) {
+        let mut op = Op::default();
+        let agent = self.agents.get(&relay);
+        let has_next_peers = agent.is_some_and(|agent| agent.has_next_peers(comtree));
+        self.state.refuse_step(&mut op, comtree, relay, (has_next_peers, why));
+        if !op.is_empty() {
             self.ops.push_back(op);
         }
     }
 
-    /// A relay refuses what it was told with a next parent. One that leaves the core has a next parent and no parent,
+    /// A relay refuses what it was told with a next parent, or with next peers, which not every relay takes. One that leaves the core has a next parent and no parent,
     /// and refuses that if it has restarted meanwhile. If the step is done or taken back by now, the relay is told so
     /// behind a barrier, which must not wait for what is always refused. The others need not wait: whatever the relay
-    /// was to let go of before its next parent came, it has let go of. That is not so for other refusals, and old
+    /// was to let go of before its next parent or peers came, it has let go of. That is not so for other refusals, and old
     /// branches may form a circle with new ones.
-    fn pass_next_parent(&mut self, comtree: Comtree, relay: RelayId, version: u64) {
-        let has_next =
-            self.agents.get(&relay).is_some_and(|agent| agent.next_parent(comtree).is_some());
+    fn pass_next(&mut self, comtree: Comtree, relay: RelayId, version: u64) {
+        let has_next = self.agents.get(&relay).is_some_and(|agent| {
+            agent.next_parent(comtree).is_some() || agent.has_next_peers(comtree)
+        });
         let Some(rollout) = self.rollouts.get_mut(&comtree).filter(|_| has_next) else { return };
         rollout.pass(relay, version);
         self.flush(comtree);

@@ -14,11 +14,23 @@ use crate::name::Name;
 use crate::rollouts::Rollout;
 use crate::running::Running;
 use crate::settings::Settings;
+use crate::shape::Shape;
 use crate::signal::{Item, Retry};
 use canopy_plan::Rate;
 use canopy_wire::{Address, Comtree};
 use std::collections::BTreeSet;
 use std::ops::Bound;
+
+/// A tree that a comtree has, or takes while it is moved.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TreeOnTheWay {
+    /// The tree, each relay after the one above it.
+    pub hops: Vec<TreeHop>,
+    /// The relays of its core.
+    pub core: BTreeSet<RelayId>,
+    /// The links of that, if it is a mesh.
+    pub mesh: Vec<PeerLink>,
+}
 
 impl Controller {
     /// The world of this name.
@@ -130,11 +142,15 @@ impl Controller {
         self.state.hops_of(comtree)
     }
 
-    /// The tree of a comtree, and those that it takes one after the other while it is moved, each with the
-    /// relays of its core.
-    pub fn trees_on_the_way(&self, comtree: Comtree) -> Vec<(Vec<TreeHop>, BTreeSet<RelayId>)> {
+    /// The tree of a comtree, and those that it takes one after the other while it is moved.
+    pub fn trees_on_the_way(&self, comtree: Comtree) -> Vec<TreeOnTheWay> {
         let shapes = self.state.comtrees.get(&comtree).into_iter().flat_map(Running::shapes);
-        shapes.map(|shape| (shape.hops().to_vec(), shape.core())).collect()
+        let tree = |shape: &Shape| TreeOnTheWay {
+            hops: shape.hops().to_vec(),
+            core: shape.core(),
+            mesh: shape.mesh().to_vec(),
+        };
+        shapes.map(tree).collect()
     }
 
     /// The links of a comtree's meshed core, one for each two relays; nothing if its core is none.

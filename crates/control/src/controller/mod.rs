@@ -10,6 +10,7 @@ mod measuring;
 mod silent;
 
 pub use areas::NewAreas;
+pub use known::TreeOnTheWay;
 
 use crate::admission::{Admission, Enter};
 use crate::agent::Agent;

@@ -89,6 +89,11 @@ impl Shape {
         self.chords().filter_map(of).collect()
     }
 
+    /// What a relay of the core sends to each other one.
+    pub(crate) fn sent_into_mesh(&self, relay: RelayId) -> Rate {
+        self.nodes.get(&relay).map_or(Rate::ZERO, |node| self.provisioning.sent_into_mesh(*node))
+    }
+
     /// The node of the core on whose side a node is.
     fn side_of(&self, node: usize) -> usize {
         let above = |node: &usize| self.above[*node];

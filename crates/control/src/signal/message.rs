@@ -92,6 +92,12 @@ pub enum Role {
     /// Both are in a meshed core: neither passes on to others of it what came from one (federated games
     /// §3.1).
     CorePeer,
+    /// One of the two joins a meshed core, or leaves it, without loss: it gets what a core peer gets, while one core
+    /// peer brings each what the other sends, too.
+    NextPeer,
+    /// One of the two has left a meshed core: nothing is sent there any more, and what is on its way is taken. Only a
+    /// next peer becomes it.
+    LastPeer,
     /// Its way to the core leads here.
     Child,
     /// It is to be the parent in place of the one that there is, without loss; the relay says in its
@@ -108,6 +114,11 @@ impl Role {
     /// Whether nothing flows before something has failed.
     pub fn is_standby(self) -> bool {
         matches!(self, Role::StandbyParent | Role::StandbyChild)
+    }
+
+    /// Whether both are in a meshed core, join it or leave it.
+    pub fn is_peer(self) -> bool {
+        matches!(self, Role::CorePeer | Role::NextPeer | Role::LastPeer)
     }
 }
 
@@ -240,7 +251,8 @@ coded! {
     LinkReport { link, up, delay_us }
 }
 coded_enum!(Role {
-    Parent = 0, Core = 1, Child = 2, NextParent = 3, StandbyParent = 4, StandbyChild = 5, CorePeer = 6
+    Parent = 0, Core = 1, Child = 2, NextParent = 3, StandbyParent = 4, StandbyChild = 5, CorePeer = 6,
+    NextPeer = 7, LastPeer = 8
 });
 
 impl Coded for (Comtree, LinkId) {

@@ -23,6 +23,8 @@ pub(crate) struct Bed {
     pub(crate) succeeds: bool,
     /// A relay that refuses all that it is told of a comtree.
     pub(crate) refuses: Option<usize>,
+    /// A relay that refuses next peers.
+    pub(crate) has_threads: Option<usize>,
 }
 
 pub(crate) fn rate(bits: u32) -> Rate {
@@ -33,8 +35,9 @@ pub(crate) fn world() -> Name {
     Name::new("w").unwrap()
 }
 
-/// A data plane refuses a next parent without a parent, but for one that is there already in some role.
-fn check(applying: &Applying, refuses: bool) -> Result<(), String> {
+/// A data plane refuses a next parent without a parent, but for one that is there already in some role; and next peers
+/// where its links are of several data threads.
+fn check(applying: &Applying, refuses: bool, has_threads: bool) -> Result<(), String> {
     if refuses && matches!(applying.key(), ItemKey::Comtree(_)) {
         return Err("it refuses".to_owned());
     }
@@ -43,6 +46,9 @@ fn check(applying: &Applying, refuses: bool) -> Result<(), String> {
         _ => Vec::new(),
     };
     let (before, after) = (branches(&applying.before), branches(&applying.after));
+    if has_threads && after.iter().any(|of| of.role == Role::NextPeer) {
+        return Err("a next peer needs one data thread".to_owned());
+    }
     let has_parent = after.iter().any(|of| of.role == Role::Parent);
     let is_there = |link: LinkId| before.iter().any(|of| of.link == link);
     let next = after.iter().find(|of| of.role == Role::NextParent);
@@ -86,8 +92,16 @@ impl Bed {
             core,
         };
         controller.create_world(new).unwrap();
-        let mut bed =
-            Bed { controller, storage, relays, links, now, succeeds: true, refuses: None };
+        let mut bed = Bed {
+            controller,
+            storage,
+            relays,
+            links,
+            now,
+            succeeds: true,
+            refuses: None,
+            has_threads: None,
+        };
         bed.exchange();
         bed
     }
@@ -106,7 +120,8 @@ impl Bed {
             for (at, (relay, side)) in self.relays.iter_mut().enumerate() {
                 side.handle_timeout(self.now);
                 while let Some(applying) = side.poll_apply() {
-                    let result = check(&applying, self.refuses == Some(at));
+                    let result =
+                        check(&applying, self.refuses == Some(at), self.has_threads == Some(at));
                     side.applied(applying, result);
                 }
                 if self.succeeds {
@@ -120,6 +135,21 @@ impl Bed {
         }
         assert_eq!(self.controller.audit(), Ok(()));
         events
+    }
+
+    /// All members stay in.
+    pub(crate) fn renew(&mut self) {
+        let members: Vec<_> = self.controller.members().map(|of| (of.world, of.address)).collect();
+        for (world, address) in members {
+            _ = self.controller.renew(self.now, world, address);
+        }
+        self.exchange();
+    }
+
+    /// Until it is looked at which comtrees are to leave relays that drain or to let others into their cores, and a
+    /// move is over.
+    pub(crate) fn wait(&mut self) {
+        (0..9).for_each(|_| self.renew());
     }
 
     /// The controller is dropped, whatever it has not committed or told yet, and started again.
@@ -154,7 +184,8 @@ impl Bed {
             }
             side.handle_timeout(self.now);
             while let Some(applying) = side.poll_apply() {
-                let result = check(&applying, self.refuses == Some(at));
+                let result =
+                    check(&applying, self.refuses == Some(at), self.has_threads == Some(at));
                 side.applied(applying, result);
             }
             while let Some(bytes) = side.poll_transmit() {

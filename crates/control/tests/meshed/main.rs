@@ -2,6 +2,9 @@
 
 #[allow(dead_code, reason = "others use the rest of it")]
 mod bed;
+#[path = "../flooding/mod.rs"]
+mod flooding;
+mod joining;
 mod moving;
 
 use bed::{ALL, Bed, rate, world};
@@ -48,6 +51,7 @@ fn a_relay_that_lacks_a_link_is_a_child_until_it_has_it() {
     // It is looked at with the next beats of the links.
     bed.report((2, 3), false);
     bed.report((2, 3), true);
+    bed.wait();
     bed.are_peers(&[0, 1, 2, 3]);
     assert_eq!(bed.outside(3), None);
 }
@@ -72,6 +76,7 @@ fn who_loses_a_link_of_the_mesh_leaves_the_core_and_comes_back() {
         let roles = bed.roles(outside[0]);
         assert!(matches!(roles[..], [(_, Role::Parent)]), "{roles:?}");
         bed.report(lost, true);
+        bed.wait();
         bed.are_peers(&[0, 1, 2, 3]);
     }
 }

@@ -28,7 +28,7 @@ fn one_link_below(parent: usize) -> Bed {
 }
 
 impl Bed {
-    fn add_link(&mut self, one: usize, other: usize) {
+    pub(crate) fn add_link(&mut self, one: usize, other: usize) {
         let ends = [self.relays[one].0, self.relays[other].0];
         let rate = crate::bed::rate(1_000_000);
         let link = self.controller.add_link(ends, rate, 1000).unwrap();
@@ -47,29 +47,15 @@ impl Bed {
         self.exchange();
     }
 
-    /// All members stay in.
-    fn renew(&mut self) {
-        let members: Vec<_> = self.controller.members().map(|of| (of.world, of.address)).collect();
-        for (world, address) in members {
-            _ = self.controller.renew(self.now, world, address);
-        }
-        self.exchange();
-    }
-
-    /// Until it is looked at which comtrees are to leave relays that drain, and a move is over.
-    fn wait(&mut self) {
-        (0..7).for_each(|_| self.renew());
-    }
-
     fn root(&self) -> u16 {
         self.controller.tree(self.comtree())[0].relay.0 - 1
     }
 
-    fn why(&self) -> String {
+    pub(crate) fn why(&self) -> String {
         self.controller.why(self.comtree()).unwrap().0.to_owned()
     }
 
-    fn is_moving(&self) -> bool {
+    pub(crate) fn is_moving(&self) -> bool {
         self.controller.trees_on_the_way(self.comtree()).len() > 1
     }
 

@@ -159,7 +159,8 @@ pub(crate) fn check_in_force(controller: &Controller, relays: &[SimRelay], comtr
         of.into_iter().find(|branch| branch.link == link).filter(|branch| match branch.role {
             Role::StandbyParent | Role::StandbyChild => false,
             Role::Parent => !has_succeeded,
-            Role::NextParent | Role::Core | Role::CorePeer | Role::Child => true,
+            Role::NextParent | Role::Core | Role::Child => true,
+            Role::CorePeer | Role::NextPeer | Role::LastPeer => true,
         })
     };
     // A tree is kept in order from the root, so that its parts are in order too.
@@ -190,7 +191,7 @@ pub(crate) fn check_in_force(controller: &Controller, relays: &[SimRelay], comtr
             let down = (above, received[node].down, sent[node].down);
             for (from, received, sent) in [up, down] {
                 let Some(Branch { role, send, .. }) = on(from, link) else { continue };
-                if role == Role::CorePeer {
+                if role.is_peer() {
                     continue;
                 }
                 let needed = if role == Role::Child { received } else { sent };
@@ -245,6 +246,8 @@ fn check_no_circle_with(relays: &[SimRelay], comtree: Comtree, detours: impl Fn(
             // A next parent is not used before the parent is gone.
             Role::NextParent => false,
             Role::Core | Role::CorePeer | Role::Child | Role::StandbyChild => true,
+            // What they bring twice passes once.
+            Role::NextPeer | Role::LastPeer => false,
         };
         for branch in branches.iter().filter(is_used) {
             ends.entry(branch.link).or_default().push(at);

@@ -70,6 +70,7 @@ impl Sim {
             ItemKey::Member(comtree, address) => self.check_member(at, comtree, address),
             ItemKey::Comtree(comtree) => {
                 self.follow_succession(at, comtree, &applied);
+                self.follow_peers(at, comtree, &applied);
                 self.check_keeps_next_parent(at, comtree, &applied);
                 adversary::check_no_circle(&self.relays, comtree);
             }

@@ -7,9 +7,12 @@
 mod adversary;
 mod carry;
 mod ending;
+#[path = "../flooding/mod.rs"]
+mod flooding;
 mod meshed;
 mod moving;
 mod operating;
+mod peering;
 mod proposing;
 mod reference;
 mod relays;
@@ -102,6 +105,9 @@ fn seeds_of_meshed_worlds_are_moved_and_drained_around_their_cores() {
     let plans = [(Plan::Calm, 100), (Plan::Failing, 60), (Plan::Stormy, 150)];
     let told = plans.map(|(plan, seeds)| run_worlds(plan, seeds, true));
     if let [Some(calm), Some(failing), Some(stormy)] = told {
+        let joined = [calm, failing, stormy].map(|told| told.joined_mesh);
+        assert!(joined[0] > 10 && joined[1] > 0 && joined[2] > 10, "{joined:?}");
+        assert!(calm.refused_peers > 0 && stormy.refused_peers > 0, "{calm:?} {stormy:?}");
         let swapped = [calm, failing, stormy].map(|told| told.swapped_below_mesh);
         assert!(swapped[0] > 10 && swapped[2] > 2, "{swapped:?}");
     }

@@ -6,6 +6,9 @@ use canopy_control::{Applying, Item, ItemKey, LinkId, RelayId, RelaySide};
 use canopy_wire::{Comtree, Time};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Why it refuses next peers.
+const ONE_THREAD: &str = "a next peer needs one data thread";
+
 pub(crate) struct SimRelay {
     pub(crate) id: RelayId,
     pub(crate) life: u32,
@@ -24,6 +27,11 @@ pub(crate) struct SimRelay {
     /// Sabotage: it says that it has let go of branches, and keeps them.
     pub(crate) clings: bool,
     pub(crate) clung: BTreeMap<Comtree, Vec<Branch>>,
+    /// When it had next peers or last peers last.
+    pub(crate) doubled: BTreeMap<Comtree, Time>,
+    /// Whether its links are of several data threads: then it has no next peers.
+    pub(crate) has_threads: bool,
+    pub(crate) refused_peers: u32,
 }
 
 impl SimRelay {
@@ -39,6 +47,9 @@ impl SimRelay {
             successions: BTreeMap::new(),
             clings: false,
             clung: BTreeMap::new(),
+            doubled: BTreeMap::new(),
+            has_threads: false,
+            refused_peers: 0,
         }
     }
 
@@ -48,6 +59,7 @@ impl SimRelay {
         self.executed.clear();
         self.successions.clear();
         self.clung.clear();
+        self.doubled.clear();
     }
 
     pub(crate) fn restart(&mut self) {
@@ -74,7 +86,8 @@ impl SimRelay {
         let (_, applying) = self.applying.take()?;
         let side = self.side.as_mut()?;
         assert!(self.executed.insert(applying.ticket), "a call is executed once");
-        let result = check(side, &applying, refuse);
+        let result = check(side, &applying, refuse, self.has_threads);
+        self.refused_peers += u32::from(result == Err(ONE_THREAD.to_owned()));
         let is_done = result.is_ok();
         side.applied(applying.clone(), result);
         if is_done && self.clings {
@@ -89,7 +102,7 @@ fn leaves_core(applying: &Applying) -> bool {
     let after = branches_of(&applying.after);
     let next = after.iter().find(|branch| branch.role == Role::NextParent);
     branches_of(&applying.before).iter().any(|branch| {
-        let turns = matches!(branch.role, Role::Core | Role::NextParent);
+        let turns = matches!(branch.role, Role::Core | Role::NextParent) || branch.role.is_peer();
         turns && next.is_some_and(|next| next.link == branch.link)
     })
 }
@@ -101,19 +114,43 @@ fn branches_of(item: &Option<Item>) -> Vec<Branch> {
     }
 }
 
+/// What the neighbour over a link was before.
+fn role_before(applying: &Applying, link: LinkId) -> Option<Role> {
+    match &applying.before {
+        Some(Item::Comtree { branches, .. }) => {
+            branches.iter().find(|of| of.link == link).map(|of| of.role)
+        }
+        _ => None,
+    }
+}
+
 /// What a data plane refuses.
-fn check(side: &RelaySide, applying: &Applying, refuse: bool) -> Result<(), String> {
+fn check(
+    side: &RelaySide,
+    applying: &Applying,
+    refuse: bool,
+    has_threads: bool,
+) -> Result<(), String> {
     let has = |key: ItemKey| side.items().contains_key(&key);
     match (&applying.after, applying.key()) {
         (Some(Item::Comtree { branches, .. }), _) => {
             let count = |role| branches.iter().filter(|branch| branch.role == role).count();
             let (parents, nexts) = (count(Role::Parent), count(Role::NextParent));
-            let is_core = |role| matches!(role, Role::Core | Role::CorePeer);
+            let is_core = |role: Role| role == Role::Core || role.is_peer();
             let in_core = branches.iter().any(|branch| is_core(branch.role));
             assert!(parents <= 1 && !(parents == 1 && in_core), "one parent, or in the core");
             assert!(nexts <= 1 && !(nexts == 1 && in_core), "one next parent, outside the core");
             if nexts == 1 && parents == 0 && !leaves_core(applying) {
                 return Err("there is no parent beside the next one".to_owned());
+            }
+            if count(Role::NextPeer) > 0 && has_threads {
+                return Err(ONE_THREAD.to_owned());
+            }
+            let last = branches.iter().filter(|branch| branch.role == Role::LastPeer);
+            for last in last {
+                let before = role_before(applying, last.link);
+                let may = [None, Some(Role::NextPeer), Some(Role::LastPeer)];
+                assert!(may.contains(&before), "only a next peer becomes a last peer");
             }
             match branches.iter().find(|branch| !has(ItemKey::Link(branch.link))) {
                 Some(branch) => Err(format!("there is no link {}", branch.link.0)),

@@ -39,6 +39,8 @@ pub(crate) struct Told {
     pub(crate) stayed: u32,
     pub(crate) swapped: u32,
     pub(crate) swapped_below_mesh: u32,
+    pub(crate) joined_mesh: u32,
+    pub(crate) refused_peers: u32,
     pub(crate) left: u32,
     pub(crate) reshaped: u32,
     pub(crate) broken: u32,
@@ -68,6 +70,8 @@ impl Told {
         self.stayed += of.stayed;
         self.swapped += of.swapped;
         self.swapped_below_mesh += of.swapped_below_mesh;
+        self.joined_mesh += of.joined_mesh;
+        self.refused_peers += of.refused_peers;
         self.left += of.left;
         self.reshaped += of.reshaped;
         self.broken += of.broken;
@@ -233,7 +237,10 @@ impl Sim {
         let controller = self.controller.as_mut().unwrap();
         for number in 0..count {
             let id = controller.register(self.now, relay_of_number(number)).unwrap();
-            self.relays.push(SimRelay::new(id));
+            let has_threads = (self.seed + number as u64) % 8 == 7;
+            let mut relay = SimRelay::new(id);
+            relay.has_threads = has_threads;
+            self.relays.push(relay);
         }
         // Its name and key bring a relay its number back.
         for from in 1..count {
@@ -312,6 +319,7 @@ impl Sim {
         let seed = self.rng.random();
         adversary::check(self.controller.as_ref().unwrap(), seed);
         self.end();
+        self.told.refused_peers = self.relays.iter().map(|relay| relay.refused_peers).sum();
         self.told
     }
 

@@ -1,0 +1,202 @@
+//! A relay joins a meshed core that has been there before, and nothing is lost.
+
+use crate::bed::{ALL, Bed, rate};
+use crate::flooding::{At, check_once, is_doubled};
+use canopy_control::signal::{Branch, Role};
+use canopy_control::{Core, LinkId, RelayId};
+use canopy_wire::Time;
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+/// What was sent before relays were told has arrived after this, and what has passed is known for so long.
+const ARRIVAL: Duration = Duration::from_secs(1);
+const KNOWN: Duration = Duration::from_secs(2);
+
+/// Relays 0, 1 and 2 are a mesh; 3 hangs on 0, and gets its last link with one of them now.
+fn last_link() -> Bed {
+    let mut bed = Bed::new(&ALL[..5], Core::Mesh);
+    for at in 0..4 {
+        bed.enter(at as u8, at, 1000 << at).unwrap();
+    }
+    bed.are_peers(&[0, 1, 2]);
+    assert_eq!(bed.roles(3), [(0, Role::Parent)]);
+    let ends = [bed.relays[2].0, bed.relays[3].0];
+    let link = bed.controller.add_link(ends, rate(1_000_000), 1000).unwrap();
+    bed.links.push((link, (2, 3)));
+    bed.commit();
+    bed
+}
+
+/// By relay: what each neighbour is to it.
+type Roles = [Vec<(u16, Role)>; 4];
+
+/// All relays' branches, again and again, and since when.
+struct Watch {
+    doubled: [Option<Time>; 4],
+    seen: Vec<(Time, Roles)>,
+}
+
+impl Watch {
+    fn new() -> Watch {
+        Watch { doubled: [None; 4], seen: Vec::new() }
+    }
+
+    /// Goes on until it is over, and looks at each moment that an update of everybody arrives at everybody once.
+    fn run(&mut self, bed: &mut Bed, steps: usize, mut is_over: impl FnMut(&Bed) -> bool) {
+        for _ in 0..steps {
+            if is_over(bed) {
+                return;
+            }
+            bed.tick(|_| true);
+            let at = |at: usize| (RelayId(at as u16 + 1), self.look(at, bed.now, bed.branches(at)));
+            let relays: BTreeMap<RelayId, At> = (0..4).map(at).collect();
+            let all: Vec<RelayId> = relays.keys().copied().collect();
+            assert_eq!(check_once(&relays, &all), Ok(()));
+            let roles = [0, 1, 2, 3].map(|at| bed.roles(at));
+            if self.seen.last().is_none_or(|(_, before)| *before != roles) {
+                self.seen.push((bed.now, roles));
+            }
+        }
+        panic!("it is not over: {:#?}", self.seen);
+    }
+
+    fn look(&mut self, at: usize, now: Time, branches: Vec<Branch>) -> At {
+        if is_doubled(&branches) {
+            self.doubled[at] = Some(now);
+        }
+        let passes_once = self.doubled[at].is_some_and(|last| last + KNOWN >= now);
+        At { branches, passes_once }
+    }
+
+    /// How long relays had exactly these roles.
+    fn lasted(&self, is: impl Fn(&Roles) -> bool) -> Duration {
+        let at = self.seen.iter().position(|(_, roles)| is(roles)).expect("it was so");
+        self.seen[at + 1].0.since(self.seen[at].0)
+    }
+}
+
+fn is_in(bed: &Bed) -> bool {
+    bed.controller.mesh(bed.comtree()).len() == 6 && bed.controller.is_settled()
+}
+
+#[test]
+fn a_relay_joins_a_mesh_phase_by_phase_and_an_update_arrives_once_at_any_moment() {
+    use Role::{Core, CorePeer, NextPeer};
+    let mut bed = last_link();
+    let mut watch = Watch::new();
+    let mut most = 0.0_f64;
+    watch.run(&mut bed, 1500, |bed| {
+        let there = bed.branches(3).iter().any(|of| of.role == NextPeer);
+        if there && bed.is_moving() {
+            // All that the others send comes over 0, too; and what 3 sends goes from there to the others.
+            most = most.max(bed.reserved(0, 3).0);
+            assert_eq!(bed.reserved(3, 1).0, 8000.0);
+            assert_eq!(bed.reserved(0, 1).0, 9000.0);
+            assert_eq!(bed.outside(3).as_deref(), Some("it is about to join the core"));
+            assert_eq!(bed.controller.audit(), Ok(()));
+        }
+        is_in(bed)
+    });
+    assert_eq!(most, 7000.0);
+    let both = [
+        vec![(1, CorePeer), (2, CorePeer), (3, Core)],
+        vec![(0, CorePeer), (2, CorePeer), (3, NextPeer)],
+        vec![(0, CorePeer), (1, CorePeer), (3, NextPeer)],
+        vec![(0, CorePeer), (1, NextPeer), (2, NextPeer)],
+    ];
+    assert!(watch.lasted(|roles| *roles == both) >= ARRIVAL, "{:#?}", watch.seen);
+    bed.are_peers(&[0, 1, 2, 3]);
+    assert_eq!(bed.reserved(0, 3).0, 1000.0, "what was needed in between is given back");
+    assert!(bed.why().starts_with("a relay has links with all of its core now"), "{}", bed.why());
+}
+
+#[test]
+fn a_controller_that_dies_while_a_relay_joins_goes_on_where_it_was_and_an_update_arrives_once() {
+    // At every look: before, between, and after relays were told of each phase.
+    for ticks in (0..700).step_by(3) {
+        let mut bed = last_link();
+        let mut watch = Watch::new();
+        let mut left = ticks as i32;
+        watch.run(&mut bed, ticks + 1, |_| {
+            left -= 1;
+            left < 0
+        });
+        bed.start_again();
+        watch.run(&mut bed, 2000, is_in);
+        bed.are_peers(&[0, 1, 2, 3]);
+        assert_eq!(bed.controller.audit(), Ok(()));
+    }
+}
+
+#[test]
+fn who_refuses_next_peers_refuses_before_anything_has_changed_and_joins_at_once() {
+    for refuses in [1, 2, 3] {
+        let mut bed = last_link();
+        bed.has_threads = Some(refuses);
+        let mut watch = Watch::new();
+        // It was told, refused, and all have let go of the others' next peers again.
+        watch.run(&mut bed, 1500, |bed| bed.why().contains("a next peer needs one data thread"));
+        watch.run(&mut bed, 300, |bed| bed.roles(0).contains(&(3, Role::Child)));
+        assert_eq!(bed.roles(3), [(0, Role::Parent)]);
+        bed.wait();
+        bed.are_peers(&[0, 1, 2, 3]);
+        assert_eq!(bed.controller.audit(), Ok(()));
+    }
+}
+
+#[test]
+fn a_link_that_fails_while_a_relay_joins_leaves_it_where_it_was() {
+    for lost in [(0, 3), (1, 3), (2, 3), (1, 2)] {
+        let mut bed = last_link();
+        let mut watch = Watch::new();
+        let is_between = |bed: &Bed| bed.branches(3).iter().any(|of| of.role == Role::NextPeer);
+        watch.run(&mut bed, 1500, is_between);
+        bed.report(lost, false);
+        (0..4).for_each(|_| bed.renew());
+        assert_eq!(bed.controller.mesh(bed.comtree()).len(), 3, "three are left without {lost:?}");
+        let has_next = |at: usize| bed.branches(at).iter().any(|of| of.role == Role::NextPeer);
+        assert!(!(0..4).any(has_next));
+        bed.report(lost, true);
+        bed.wait();
+        bed.are_peers(&[0, 1, 2, 3]);
+    }
+}
+
+#[test]
+fn who_has_no_room_between_stays_outside() {
+    // 0 would have to bring 3 all that the others send.
+    let mut bed = Bed::new(&ALL[..5], Core::Mesh);
+    for (at, send) in [(0, 100_000), (1, 420_000), (2, 420_000), (3, 1000)] {
+        bed.enter(at as u8, at, send).unwrap();
+    }
+    bed.add_link(2, 3);
+    bed.wait();
+    bed.are_peers(&[0, 1, 2]);
+    assert_eq!(bed.outside(3).as_deref(), Some("too little is free for it to be in the core"));
+}
+
+/// What the watch is there for: it sees what is lost and what comes twice.
+#[test]
+fn a_relay_that_is_told_out_of_order_is_found() {
+    let branch = |to: u16, link: u32, role: Role| {
+        let rate = Default::default();
+        Branch { link: LinkId(link), site: to, role, send: rate, receive: rate }
+    };
+    // 1 and 2 are a mesh over link 12; 3 has links 13 and 23.
+    let check = |of_1: Role, of_3: [Role; 2], of_2: Role| {
+        let at = |branches: Vec<Branch>| At { passes_once: is_doubled(&branches), branches };
+        let relays = BTreeMap::from([
+            (RelayId(1), at(vec![branch(2, 12, Role::CorePeer), branch(3, 13, of_1)])),
+            (RelayId(2), at(vec![branch(1, 12, Role::CorePeer), branch(3, 23, of_2)])),
+            (RelayId(3), at(vec![branch(1, 13, of_3[0]), branch(2, 23, of_3[1])])),
+        ]);
+        check_once(&relays, &[RelayId(1), RelayId(2), RelayId(3)])
+    };
+    use Role::{Core, CorePeer, LastPeer, NextPeer};
+    assert_eq!(check(Core, [CorePeer, NextPeer], NextPeer), Ok(()));
+    assert_eq!(check(CorePeer, [CorePeer, CorePeer], CorePeer), Ok(()));
+    let twice = check(Core, [CorePeer, CorePeer], CorePeer).unwrap_err();
+    assert!(twice.contains(": 2 times"), "{twice}");
+    let lost = check(CorePeer, [CorePeer, LastPeer], LastPeer).unwrap_err();
+    assert!(lost.contains(": 0 times"), "{lost}");
+}
