@@ -100,6 +100,9 @@ fn comtree_needs(
         for (of, rate) in needs_between(controller, world, pair)? {
             need(of, rate);
         }
+        for (of, rate) in needs_of_either(controller, world, pair)? {
+            need(of, rate);
+        }
     }
     for TreeOnTheWay { hops, core, mesh } in trees {
         let limits = self::limits(controller, world, &hops)?;
@@ -169,6 +172,55 @@ fn needs_between(
         Some(((*link, *above, *relay), rate))
     };
     Ok(outside.filter_map(need).collect())
+}
+
+/// What the links of two trees need that both have, while one takes the other's place: what the members send that are
+/// on one side on either of them, at most what those take that are on the other side on either.
+fn needs_of_either(
+    controller: &Controller,
+    world: &World,
+    pair: &[TreeOnTheWay],
+) -> Result<BTreeMap<(LinkId, RelayId, RelayId), Rate>, String> {
+    let mut needs = BTreeMap::new();
+    let [now, next] = pair else { return Ok(needs) };
+    let is_of_mesh = |link: LinkId| now.mesh.iter().chain(&next.mesh).any(|of| of.link == link);
+    let loads = [now, next].map(|tree| limits(controller, world, &tree.hops));
+    let [of_now, of_next] = loads;
+    let loads = [of_now?, of_next?];
+    for hop in now.hops.iter().filter(|hop| next.hops.contains(hop)) {
+        let Some((above, link)) = hop.above.filter(|(_, link)| !is_of_mesh(*link)) else {
+            continue;
+        };
+        // By tree: the limits below and above, and whether there are core relays.
+        let sides = [(now, &loads[0]), (next, &loads[1])].map(|(tree, limits)| {
+            let (mut sums, mut has_core) = ([Limits::default(); 2], [false; 2]);
+            for (of, limits) in tree.hops.iter().zip(limits) {
+                let side = usize::from(!is_below(&tree.hops, of.relay, hop.relay));
+                sums[side] = sums[side] + limits.whole();
+                has_core[side] |= tree.core.contains(&of.relay);
+            }
+            (sums, has_core)
+        });
+        let most = |one: Rate, other: Rate| Rate {
+            bits: one.bits.max(other.bits),
+            packets: one.packets.max(other.packets),
+        };
+        let [(old, old_core), (new, new_core)] = sides;
+        for (from, to, side) in [(hop.relay, above, 0), (above, hop.relay, 1)] {
+            let (sent, other) = (most(old[side].send, new[side].send), 1 - side);
+            let taken = most(old[other].receive, new[other].receive);
+            let goes_all = old_core[other] || new_core[other];
+            needs.insert((link, from, to), if goes_all { sent } else { sent.min(taken) });
+        }
+    }
+    Ok(needs)
+}
+
+/// Whether a relay is another, or below it on a tree.
+fn is_below(hops: &[TreeHop], relay: RelayId, top: RelayId) -> bool {
+    let above =
+        |at: &RelayId| hops.iter().find(|hop| hop.relay == *at)?.above.map(|(above, _)| above);
+    std::iter::successors(Some(relay), above).any(|at| at == top)
 }
 
 fn core_of(mesh: &[PeerLink]) -> BTreeSet<RelayId> {

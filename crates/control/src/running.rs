@@ -113,12 +113,13 @@ impl Running {
         needs
     }
 
-    /// What is sent between two trees, and on neither of them.
+    /// What is sent while a tree takes another's place, which may be more than on either of them.
     fn needs_between(&self) -> impl Iterator<Item = Flow> {
         let pairs = self.shapes().zip(self.shapes().skip(1));
-        pairs.filter_map(|(now, next)| {
-            let peering = Peering::between(now, next)?;
-            Some(peering.need(if peering.joins { next } else { now }))
+        pairs.flat_map(|(now, next)| {
+            let peering = Peering::between(now, next);
+            let need = peering.map(|of| of.need(if of.joins { next } else { now }));
+            now.flows_between(next).into_iter().chain(need)
         })
     }
 

@@ -173,6 +173,26 @@ impl Shape {
         flows
     }
 
+    /// What links of both trees need while the next takes this one's place. A link between core peers needs no more
+    /// than on one of them.
+    pub(crate) fn flows_between(&self, next: &Shape) -> Vec<Flow> {
+        let mut flows = Vec::new();
+        for (node, hop) in self.hops.iter().enumerate() {
+            let Some((above, link)) = hop.above else { continue };
+            let is_peer = |of: &Shape| of.mesh.iter().any(|peers| peers.link == link);
+            let same = next.nodes.get(&hop.relay).filter(|of| next.hops[**of].above == hop.above);
+            if let Some(of) = same
+                && !is_peer(self)
+                && !is_peer(next)
+            {
+                let capacity = self.provisioning.capacity_between(node, &next.provisioning, *of);
+                flows.push(Flow::Over(link, hop.relay, above, capacity.up));
+                flows.push(Flow::Over(link, above, hop.relay, capacity.down));
+            }
+        }
+        flows
+    }
+
     /// Changes a relay's members. Returns what is to be booked for it, and the relays one of whose
     /// branches needs more or less than before. The relay must be in the tree.
     pub(crate) fn change(&mut self, relay: RelayId, load: Load) -> (Vec<Flow>, Vec<RelayId>) {

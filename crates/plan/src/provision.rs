@@ -29,6 +29,16 @@ impl Side {
     }
 }
 
+impl Side {
+    /// What may lie on this side of a link while one tree takes another's place.
+    fn or(&self, other: &Side) -> Side {
+        let (one, two) = (self.limits, other.limits);
+        let limits =
+            Limits { send: max(one.send, two.send), receive: max(one.receive, two.receive) };
+        Side { limits, core: self.core.max(other.core) }
+    }
+}
+
 impl Add for Side {
     type Output = Side;
 
@@ -166,6 +176,23 @@ impl Provisioning {
         self.capacities[node]
     }
 
+    /// What the link above a node needs while this tree takes the place of another, where it is above `other_node`.
+    /// What a relay sends still goes over its old link to the core when it is taken over its new one already, so
+    /// on either side of this link may be what is there on either tree. That can be more than both trees need.
+    pub fn capacity_between(
+        &self,
+        node: usize,
+        other: &Provisioning,
+        other_node: usize,
+    ) -> Capacity {
+        let sides = |of: &Provisioning, node: usize| {
+            let (below, all) = (of.below[node], of.below[of.tree.root()]);
+            (below, all - below)
+        };
+        let ((below, above), others) = (sides(self, node), sides(other, other_node));
+        Capacity::between(&below.or(&others.0), &above.or(&others.1))
+    }
+
     /// What a node of a meshed core sends to each other node of it (federated games §3.1): all that is
     /// sent on its side, which is at it and behind those of its links that do not lead to the core.
     ///
@@ -272,6 +299,21 @@ mod tests {
 
     fn bits(capacities: &[Capacity]) -> Vec<(f64, f64)> {
         capacities.iter().map(|capacity| (capacity.up.bits, capacity.down.bits)).collect()
+    }
+
+    #[test]
+    fn between_two_trees_a_link_carries_what_either_side_sends_on_either() {
+        let (tree, limits) = example();
+        let old = Provisioning::new(tree, limits.clone(), vec![false; 5]);
+        // 3 hangs on 1 now. Node 1 takes for two, and what 3 sends may still come from above.
+        let tree = Tree::from_parents(&[None, Some(0), Some(0), Some(1), Some(2)]).unwrap();
+        let new = Provisioning::new(tree, limits, vec![false; 5]);
+        let down = [old.capacity(1), new.capacity(1), old.capacity_between(1, &new, 1)];
+        assert_eq!(down.map(|capacity| capacity.down.bits), [3.0, 2.0, 3.0]);
+        let capacity = old.capacity_between(2, &new, 2);
+        assert_eq!((capacity.up.bits, capacity.down.bits), (2.0, 3.0));
+        assert_eq!(new.capacity_between(2, &old, 2), capacity);
+        assert_eq!(old.capacity_between(2, &old, 2), old.capacity(2));
     }
 
     #[test]
