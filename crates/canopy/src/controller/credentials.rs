@@ -12,6 +12,10 @@ use canopy_wire::Comtree;
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// How the identifiers of tokens begin whose bearers a backend has let in. No credential bounds those, so such a token
+/// is a credential for the place: it renews that and moves it, until it ends or the place does. Who came with a
+/// credential needs that each time, so that its end and its revocation count.
+const LET_IN: &str = "in-";
 const ASK_FOR_ANOTHER: &str = "ask the world's backend for another";
 
 /// Whose credentials are good for a join.
@@ -25,7 +29,8 @@ pub(crate) enum Admits {
 /// What credentials are checked against.
 pub(super) struct Credentials {
     admits: Mutex<Admits>,
-    /// The controller's own key: whoever has a place has a token by it.
+    /// The controller's own key. Whoever has a place has a token by it, which is a credential if a backend let its
+    /// bearer in: see [`LET_IN`].
     own: KeySet,
 }
 
@@ -35,7 +40,9 @@ pub(super) struct Right {
     pub(super) owner: Owner,
     pub(super) subject: String,
     ceiling: Ceiling,
-    /// It holds as long as it has a place, and lets nobody in who has none.
+    /// A backend answers for it.
+    is_let_in: bool,
+    /// It is for a place that there is, and lets nobody in who has none.
     pub(super) needs_place: bool,
 }
 
@@ -67,14 +74,13 @@ impl Credentials {
     ) -> Result<Right, Problem> {
         if let Some(own) = credential.and_then(|credential| self.own(credential)) {
             let claims = own?;
-            let needs_place = claims.expires < unix_now();
             let right = Right::of(claims, world, client_key, Ceiling::Token)?;
-            return Ok(Right { needs_place, ..right });
+            return Ok(Right { needs_place: true, is_let_in: true, ..right });
         }
         let mut admits = self.admits.lock().unwrap_or_else(PoisonError::into_inner);
         let Admits::Trusted(trust) = &mut *admits else {
             let (owner, subject) = (owner_of("", client_key), "anybody".to_owned());
-            return Ok(Right { owner, subject, ceiling: Ceiling::Nothing, needs_place: false });
+            return Ok(Right::without_bounds(owner, subject));
         };
         let Some(credential) = credential else {
             return Err(refused(401, "there is none", "ask the world's backend for a token"));
@@ -85,12 +91,18 @@ impl Credentials {
         Right::of(verified.claims, world, client_key, Ceiling::Credential)
     }
 
-    /// What a token says that this controller has signed itself, for a place that it has given; nothing if it
-    /// has not. Its end does not count, as the place's lease does, which may have been prolonged.
+    /// What a token says that this controller has signed itself for somebody whom a backend let in; nothing if it is
+    /// another.
     fn own(&self, credential: &str) -> Option<Result<Claims, Problem>> {
-        match self.own.verify(credential, UnixTime(0), &Revocations::new(0)) {
-            Ok(verified) => Some(Ok(verified.claims)),
-            Err(TokenError::UnknownKey(_) | TokenError::NotAToken) => None,
+        let mut admits = self.admits.lock().unwrap_or_else(PoisonError::into_inner);
+        let none = Revocations::new(0);
+        let revoked = match &mut *admits {
+            Admits::Trusted(trust) => &trust.get().revoked,
+            Admits::Everybody => &none,
+        };
+        match self.own.verify(credential, unix_now(), revoked) {
+            Ok(verified) if verified.claims.id.starts_with(LET_IN) => Some(Ok(verified.claims)),
+            Ok(_) | Err(TokenError::UnknownKey(_) | TokenError::NotAToken) => None,
             Err(error) => Some(Err(refused(401, error, ASK_FOR_ANOTHER))),
         }
     }
@@ -100,7 +112,12 @@ impl Right {
     /// That of somebody for whom a backend answers.
     pub(super) fn of_backend(subject: String, client_key: &[u8; 32]) -> Right {
         let owner = owner_of(&subject, client_key);
-        Right { owner, subject, ceiling: Ceiling::Nothing, needs_place: false }
+        Right { is_let_in: true, ..Right::without_bounds(owner, subject) }
+    }
+
+    fn without_bounds(owner: Owner, subject: String) -> Right {
+        let ceiling = Ceiling::Nothing;
+        Right { owner, subject, ceiling, is_let_in: false, needs_place: false }
     }
 
     fn of(
@@ -119,12 +136,17 @@ impl Right {
             return Err(refused(403, what, "use the key that it was issued for"));
         }
         let owner = owner_of(&subject, client_key);
-        Ok(Right { owner, subject, ceiling: ceiling(grant), needs_place: false })
+        Ok(Right { ceiling: ceiling(grant), ..Right::without_bounds(owner, subject) })
     }
 
-    /// Its token has ended, and so has its place.
+    /// There is no place that its token would be for.
     pub(super) fn over() -> Problem {
-        refused(401, "your place has ended, and its token has", ASK_FOR_ANOTHER)
+        refused(401, "your place has ended", "ask the world's backend to let you in")
+    }
+
+    /// How the identifier of its token begins.
+    pub(super) fn prefix(&self) -> &'static str {
+        if self.is_let_in { LET_IN } else { "" }
     }
 
     /// What is asked for of the controller: at most what the credential grants.

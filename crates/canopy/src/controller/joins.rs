@@ -207,10 +207,11 @@ impl Joins {
         joined: Joined,
     ) -> Result<Joined, Problem> {
         let until = admission.until;
+        let id = token_id(right.prefix())?;
         let grant = right.grant(admission)?;
         let claims = Claims {
             subject: right.subject,
-            id: token_id()?,
+            id,
             expires: UnixTime(until.as_nanos() / 1_000_000_000),
             not_before: None,
             client_key,
@@ -227,12 +228,12 @@ impl Joins {
     }
 }
 
-/// A new identifier of a token.
-fn token_id() -> Result<String, Problem> {
+/// A new identifier of a token, which begins so.
+fn token_id(prefix: &str) -> Result<String, Problem> {
     let mut bytes = [0; 16];
     let no_random = |error| Problem::new(500, format!("{error}"), "controller", "see its host");
     getrandom::fill(&mut bytes).map_err(no_random)?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(bytes.iter().fold(prefix.to_owned(), |id, byte| id + &format!("{byte:02x}")))
 }
 
 /// The controller does not answer any more.
