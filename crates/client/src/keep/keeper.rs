@@ -19,6 +19,8 @@ const LEAST_PAUSE: Duration = Duration::from_millis(100);
 const LOOK_EVERY: u32 = 10;
 /// How soon a renewal that failed is tried again.
 const RENEW_AGAIN: Duration = Duration::from_secs(2);
+/// The pause before a client that has no relay asks again doubles with each refusal, up to some five seconds.
+const MOST_DOUBLINGS: u32 = 5;
 
 pub(crate) struct Keeper {
     place: Place,
@@ -30,8 +32,9 @@ pub(crate) struct Keeper {
     renewals: u32,
     /// After this renewal it is asked whether there is another relay to move to.
     looks: bool,
-    /// Why the controller refused last, if it did.
+    /// Why the controller refused last, if it did; and how often since it last gave a place.
     refused: Option<Refusal>,
+    refusals: u32,
     renew_at: Time,
     /// When it is asked again while the relay is lost.
     again_at: Time,
@@ -70,6 +73,7 @@ impl Keeper {
             chance,
             looks: false,
             refused: None,
+            refusals: 0,
             renew_at,
             again_at: now,
             doing: Doing::Nothing,
@@ -153,6 +157,9 @@ impl Keeper {
                 self.renew_at = now + RENEW_AGAIN + self.chance.pause();
                 // Whoever is in stays in without the controller.
                 if let JoinError::Refused(why) = error {
+                    // Who has no relay asks soon, and then ever more seldom: it may be refused for good.
+                    self.refusals = (self.refusals + 1).min(MOST_DOUBLINGS);
+                    self.again_at = now + self.chance.pause() * (1 << self.refusals);
                     self.tell(member, why);
                 }
             }
@@ -170,7 +177,7 @@ impl Keeper {
     }
 
     fn go_on_at(&mut self, now: Time, member: &mut Member, place: Place) {
-        self.refused = None;
+        (self.refused, self.refusals) = (None, 0);
         self.renew_at = now + renew_in(&place) + self.chance.pause();
         let (relay, key) = (place.relay.address, place.relay.key.to_bytes());
         if place.relay == self.place.relay {

@@ -384,6 +384,33 @@ fn seeds_of_drains_and_deaths_keep_a_member_in_its_world() {
 }
 
 #[test]
+fn who_is_refused_for_good_asks_ever_more_seldom() {
+    let mut sim = Sim::new(1, Sabotage::None);
+    let site = sim.world.relays[0].site;
+    sim.world.relays[0] = Script::at(site);
+    sim.world.relays[0].silent = true;
+    let (start, mut asked) = (sim.world.now, Vec::new());
+    while sim.world.now.since(start) < Duration::from_secs(60) {
+        let _ = sim.world.member.publish(&Outgoing::new(Group::new(7), Level(0), b"here"));
+        sim.world.settle();
+        let now = sim.world.now;
+        if let Some(question) = sim.keeper.turn(now, &mut sim.world.member) {
+            assert!(matches!(question, Question::Renew(_)), "{question:?}");
+            let [what, place, remedy] = ["barred", "world", "ask"].map(String::from);
+            let why = Refusal { what, place, remedy, asked: None, free: None };
+            let answer = Answer::Renewed(Err(JoinError::Refused(why)));
+            sim.keeper.handle_answer(now, &mut sim.world.member, answer);
+            asked.push(now.since(start));
+        }
+        sim.world.now = now + STEP;
+    }
+    let soon = asked.iter().filter(|at| **at < asked[0] + Duration::from_secs(2)).count();
+    assert!(soon >= 3 && (12..30).contains(&asked.len()), "{asked:?}");
+    let told = |event: &Event| matches!(event, Event::NotLetIn(_));
+    assert_eq!(sim.world.events().iter().filter(|event| told(event)).count(), 1);
+}
+
+#[test]
 fn what_is_broken_on_purpose_is_seen() {
     for (sabotage, expected) in [
         (Sabotage::Omits, Fault::Missing),
