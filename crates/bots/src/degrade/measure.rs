@@ -48,8 +48,8 @@ pub struct BudgetSummary {
     pub jfi_weighted: f64,
     /// By how many updates a flow was off its fluid count, at most, in any 10 s.
     pub worst_error_updates: f64,
-    /// The same of a thinner that knows in advance what is fair of every update and who leaves when: what could be
-    /// reached at best. Not where all viewers share one budget.
+    /// The same of a thinner that knows in advance what is fair of every update and who leaves when: about what
+    /// could be reached. Not where all viewers share one budget.
     pub foreseen_error_updates: Option<f64>,
     /// By how many half of the flows were off at most.
     pub error_p50_updates: f64,

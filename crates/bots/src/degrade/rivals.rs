@@ -1,6 +1,6 @@
 //! What comes where nothing is thinned by weight: the same updates through a queue of the budget's rate that
 //! drops what finds no room, and through chance. Computed, not measured: they have no relay, no tick and no
-//! bundles, which is in their favour. And what comes if all is known in advance: what could be reached at best.
+//! bundles, which is in their favour. And what comes if all is known in advance: about what could be reached.
 
 use super::recording::{Recording, Viewed, bytes_each};
 use super::replay::Due;
