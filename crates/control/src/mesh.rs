@@ -6,20 +6,19 @@
 //! is left if the links between the others are left out. A relay outside hangs on the one that it hung on.
 //! Unless something has failed, relays stay joined all the while over links that they have already.
 
+mod healing;
 mod moving;
 mod peering;
 
-use crate::comtree::{Peering, Step};
+use crate::comtree::Step;
 use crate::hops::{rooted_at, rooted_in};
 use crate::ledger::{Account, Flow, Lack};
 use crate::model::{Core, LinkId, PeerLink, RelayId, TreeHop};
-use crate::op::{Event, Op};
 use crate::shape::{Load, Shape};
 use crate::state::State;
-use crate::steps::Way;
 use canopy_wire::Comtree;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) use moving::{around_core, mesh_on, way_around_mesh};
 pub(crate) use peering::ARRIVAL;
@@ -206,77 +205,6 @@ impl State {
         }
     }
 
-    /// Lets relays into meshed cores that have links with all of them now.
-    pub(crate) fn heal_meshes(&mut self, op: &mut Op) {
-        let is_calm = |(_, running): &(&Comtree, &crate::running::Running)| {
-            let is_meshed = self.worlds.get(&running.world).is_some_and(|of| of.core == Core::Mesh);
-            let is_well = running.moving.is_none() && running.broken.is_none();
-            is_meshed && is_well && running.shape.as_ref().is_some_and(|shape| self.is_whole(shape))
-        };
-        let calm = self.comtrees.iter().filter(is_calm).map(|(comtree, _)| *comtree);
-        for comtree in calm.collect::<Vec<_>>() {
-            self.heal_mesh(op, comtree);
-        }
-    }
-
-    /// Lets a relay into a comtree's meshed core that has links with all of it now; the next one follows. Where relays
-    /// refuse that, or a larger core is another one, it joins at once.
-    pub(crate) fn heal_mesh(&mut self, op: &mut Op, comtree: Comtree) {
-        let running = self.comtrees.get(&comtree).filter(|running| running.may_move());
-        let Some((running, shape)) = running.and_then(|of| Some((of, of.shape.as_ref()?))) else {
-            return;
-        };
-        let of_mesh = self.worlds.get(&running.world).is_some_and(|of| of.core == Core::Mesh);
-        if !of_mesh || running.overlap.is_some() {
-            return;
-        }
-        let joined = self.joined(comtree, shape.hops());
-        let refuse = running.no_next_peers.clone();
-        let ways: Vec<(Peering, Shape)> = shape.newcomers(&joined).collect();
-        if ways.is_empty() {
-            return self.join_at_once(op, comtree);
-        }
-        for (peering, next) in ways {
-            if refuse.iter().any(|relay| peering.is_doubled_at(*relay)) {
-                return self.join_at_once(op, comtree);
-            }
-            let way = Way { later: VecDeque::from([next]), ends: Vec::new() };
-            if self.take_way(op, comtree, way, peering.why()).is_ok() {
-                return;
-            }
-        }
-    }
-
-    fn join_at_once(&mut self, op: &mut Op, comtree: Comtree) {
-        let hops = self.hops_of(comtree);
-        let core = |state: &State| {
-            let shape = state.comtrees.get(&comtree).and_then(|running| running.shape.as_ref());
-            shape.map(Shape::core).unwrap_or_default()
-        };
-        let before = core(self);
-        let (joined, kept) =
-            (self.joined(comtree, &hops), hops.iter().map(|hop| hop.relay).collect());
-        let choice =
-            Choice { joined: &joined, before: &before, out: &BTreeSet::new(), kept: &kept };
-        let (_, mesh) = form(&hops, &choice);
-        let found: BTreeSet<RelayId> = mesh.iter().flat_map(|peers| peers.ends).collect();
-        if found.len() <= before.len() {
-            return;
-        }
-        // Those for whom there is no room stay outside.
-        let Ok(new) = self.fit(comtree, &hops, |_, load| load, Spare::Joining) else { return };
-        let is_larger = new.as_ref().is_some_and(|new| new.core().len() > before.len());
-        if !is_larger {
-            let given = new.iter().flat_map(Shape::flows).map(Flow::inverse);
-            let had = self.comtrees.get(&comtree).map(|of| of.flows()).unwrap_or_default();
-            self.ledger.enter(&given.chain(had).collect::<Vec<_>>());
-            return;
-        }
-        let why = "a relay has links with all of its core now, and joined that".to_owned();
-        self.take(op, comtree, new, why.clone());
-        op.tell(Event::Reshaped { comtree, why });
-    }
-
     /// Why a relay is not in the meshed core of its comtree; nothing if it is, or the core is none.
     pub(crate) fn outside_mesh(&self, comtree: Comtree, relay: RelayId) -> Option<String> {
         let running = self.comtrees.get(&comtree)?;
@@ -289,6 +217,14 @@ impl State {
         let joins = |step: Step| matches!(step, Step::Peer(of) if of.joins && of.relay == relay);
         if running.step().is_some_and(joins) {
             return Some("it is about to join the core".to_owned());
+        }
+        if let Some((above, _)) = shape.above(relay).filter(|(above, _)| !shape.is_core(*above))
+            && names.is_empty()
+        {
+            return Some(format!(
+                "it hangs on {}, which is outside the core",
+                self.relay_name(above)
+            ));
         }
         Some(match names.is_empty() {
             true => "too little is free for it to be in the core".to_owned(),

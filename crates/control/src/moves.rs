@@ -19,7 +19,7 @@
 //! all above that have their places by then. What all trees on the way need is reserved at the
 //! start, and given back as they are passed.
 //!
-//! Where the core is a mesh, that stays on the way: see `mesh`.
+//! Where the core is a mesh, relays join that and leave it by steps of their own: see `mesh`.
 //!
 //! The tree that is in force is stored, and the step that is under way, until its relays have what follows from it,
 //! or have taken it back: the next step begins only then, so there is one at most of which relays may have something. A

@@ -249,11 +249,11 @@ impl Controller {
         }
     }
 
-    /// A relay refuses what it was told with a next parent, or with next peers, which not every relay takes. One that leaves the core has a next parent and no parent,
-    /// and refuses that if it has restarted meanwhile. If the step is done or taken back by now, the relay is told so
-    /// behind a barrier, which must not wait for what is always refused. The others need not wait: whatever the relay
-    /// was to let go of before its next parent or peers came, it has let go of. That is not so for other refusals, and old
-    /// branches may form a circle with new ones.
+    /// A relay refuses what it was told with a next parent, or with next peers, which not every relay takes. One that
+    /// leaves the core has a next parent and no parent, and refuses that if it has restarted meanwhile. If the step is
+    /// done or taken back by now, the relay is told so behind a barrier, which must not wait for what is always refused.
+    /// The others need not wait: whatever the relay was to let go of before its next parent or peers came, it has let go
+    /// of. That is not so for other refusals, and old branches may form a circle with new ones.
     fn pass_next(&mut self, comtree: Comtree, relay: RelayId, version: u64) {
         let has_next = self.agents.get(&relay).is_some_and(|agent| {
             agent.next_parent(comtree).is_some() || agent.has_next_peers(comtree)

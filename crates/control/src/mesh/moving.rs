@@ -1,5 +1,5 @@
 //! Planned changes of a comtree whose core is a mesh (federated games §3.1, Forest §3.5), in which nothing is
-//! lost. Relays of the core neither join nor leave it while anything flows over them: those outside get other
+//! lost. The core stays as it is as long as anything flows over it (`healing` changes that): relays outside get other
 //! parents, one after the other as on any tree, and at last the relays go that nobody needs any more.
 //!
 //! ```text

@@ -15,11 +15,12 @@ use super::{Joined, PeerLink};
 use crate::comtree::{Peering, Phase};
 use crate::hops::{breadth_first, rooted_in};
 use crate::ledger::Flow;
-use crate::model::RelayId;
+use crate::model::{RelayId, TreeHop};
 use crate::shape::Shape;
 use crate::signal::{Branch, Role};
 use canopy_plan::Rate;
 use core::time::Duration;
+use std::collections::BTreeSet;
 
 /// What was sent before relays were told has arrived everywhere after this.
 pub(crate) const ARRIVAL: Duration = Duration::from_secs(1);
@@ -153,9 +154,9 @@ impl Peering {
 impl Shape {
     /// Relays that can join the core by themselves, in the order of the tree: each hangs on one of the core, and has
     /// links with all of it. And the tree that follows.
-    pub(crate) fn newcomers(&self, joined: &Joined) -> impl Iterator<Item = (Peering, Shape)> {
+    pub(crate) fn newcomers(&self, joined: &Joined) -> Vec<(Peering, Shape)> {
         let core = self.core();
-        self.hops().iter().filter_map(move |hop| {
+        let newcomer = |hop: &TreeHop| {
             let (above, link) = hop.above?;
             let relay = hop.relay;
             if core.contains(&relay) || !core.contains(&above) {
@@ -168,7 +169,21 @@ impl Shape {
             let peering = Peering { relay, above, link, peers, joins: true, phase };
             let next = self.after(&peering)?;
             Some((peering, next))
-        })
+        };
+        self.hops().iter().filter_map(newcomer).collect()
+    }
+
+    /// The tree after one relay of the core has left that which another core has not; below one that that has, if it can
+    /// be. One of the core stays.
+    pub(crate) fn without_other_than(&self, core: &BTreeSet<RelayId>) -> Option<Shape> {
+        let before = self.core();
+        let relay = before.iter().find(|relay| !core.contains(relay))?;
+        let of_relay = self.mesh().iter().filter_map(|of| Some((of.other(*relay)?, of.link)));
+        let others: Vec<_> = of_relay.collect();
+        let (above, link) = *others.iter().max_by_key(|(of, _)| core.contains(of))?;
+        let peers = others.into_iter().filter(|(of, _)| *of != above).collect();
+        let (relay, phase) = (*relay, Phase::Beside);
+        self.after(&Peering { relay, above, link, peers, joins: false, phase })
     }
 
     /// The tree that follows if all of a peering is done; nothing if it is none of this tree.

@@ -61,6 +61,11 @@ fn check(applying: &Applying, refuses: bool, has_threads: bool) -> Result<(), St
 impl Bed {
     /// Four relays joined by these links of 1 Mbit/s, and a world with this core.
     pub(crate) fn new(links: &[(usize, usize)], core: Core) -> Bed {
+        Bed::of(4, links, core)
+    }
+
+    /// The same with more relays.
+    pub(crate) fn of(relays: u16, links: &[(usize, usize)], core: Core) -> Bed {
         let mut storage = MemoryStorage::default();
         let now = Time::from_millis(1000);
         let start = Controller::start(Settings::default(), Retry::default(), now, &mut storage);
@@ -72,7 +77,7 @@ impl Bed {
             uplink: Limits { send: rate(90_000_000), receive: rate(90_000_000) },
             places: 9,
         };
-        let relays = (0..4)
+        let relays = (0..relays)
             .map(|number| (controller.register(now, relay(number)).unwrap(), RelaySide::new(1)));
         let relays: Vec<_> = relays.collect();
         let links = links.iter().map(|(from, to)| {

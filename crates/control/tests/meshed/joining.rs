@@ -2,15 +2,10 @@
 
 use crate::bed::{ALL, Bed, rate};
 use crate::flooding::{At, check_once, is_doubled};
+use crate::watch::{ARRIVAL, Watch};
 use canopy_control::signal::{Branch, Role};
 use canopy_control::{Core, LinkId, RelayId};
-use canopy_wire::Time;
-use core::time::Duration;
 use std::collections::BTreeMap;
-
-/// What was sent before relays were told has arrived after this, and what has passed is known for so long.
-const ARRIVAL: Duration = Duration::from_secs(1);
-const KNOWN: Duration = Duration::from_secs(2);
 
 /// Relays 0, 1 and 2 are a mesh; 3 hangs on 0, and gets its last link with one of them now.
 fn last_link() -> Bed {
@@ -27,54 +22,6 @@ fn last_link() -> Bed {
     bed
 }
 
-/// By relay: what each neighbour is to it.
-type Roles = [Vec<(u16, Role)>; 4];
-
-/// All relays' branches, again and again, and since when.
-struct Watch {
-    doubled: [Option<Time>; 4],
-    seen: Vec<(Time, Roles)>,
-}
-
-impl Watch {
-    fn new() -> Watch {
-        Watch { doubled: [None; 4], seen: Vec::new() }
-    }
-
-    /// Goes on until it is over, and looks at each moment that an update of everybody arrives at everybody once.
-    fn run(&mut self, bed: &mut Bed, steps: usize, mut is_over: impl FnMut(&Bed) -> bool) {
-        for _ in 0..steps {
-            if is_over(bed) {
-                return;
-            }
-            bed.tick(|_| true);
-            let at = |at: usize| (RelayId(at as u16 + 1), self.look(at, bed.now, bed.branches(at)));
-            let relays: BTreeMap<RelayId, At> = (0..4).map(at).collect();
-            let all: Vec<RelayId> = relays.keys().copied().collect();
-            assert_eq!(check_once(&relays, &all), Ok(()));
-            let roles = [0, 1, 2, 3].map(|at| bed.roles(at));
-            if self.seen.last().is_none_or(|(_, before)| *before != roles) {
-                self.seen.push((bed.now, roles));
-            }
-        }
-        panic!("it is not over: {:#?}", self.seen);
-    }
-
-    fn look(&mut self, at: usize, now: Time, branches: Vec<Branch>) -> At {
-        if is_doubled(&branches) {
-            self.doubled[at] = Some(now);
-        }
-        let passes_once = self.doubled[at].is_some_and(|last| last + KNOWN >= now);
-        At { branches, passes_once }
-    }
-
-    /// How long relays had exactly these roles.
-    fn lasted(&self, is: impl Fn(&Roles) -> bool) -> Duration {
-        let at = self.seen.iter().position(|(_, roles)| is(roles)).expect("it was so");
-        self.seen[at + 1].0.since(self.seen[at].0)
-    }
-}
-
 fn is_in(bed: &Bed) -> bool {
     bed.controller.mesh(bed.comtree()).len() == 6 && bed.controller.is_settled()
 }
@@ -83,7 +30,7 @@ fn is_in(bed: &Bed) -> bool {
 fn a_relay_joins_a_mesh_phase_by_phase_and_an_update_arrives_once_at_any_moment() {
     use Role::{Core, CorePeer, NextPeer};
     let mut bed = last_link();
-    let mut watch = Watch::new();
+    let mut watch = Watch::new(4);
     let mut most = 0.0_f64;
     watch.run(&mut bed, 1500, |bed| {
         let there = bed.branches(3).iter().any(|of| of.role == NextPeer);
@@ -98,7 +45,7 @@ fn a_relay_joins_a_mesh_phase_by_phase_and_an_update_arrives_once_at_any_moment(
         is_in(bed)
     });
     assert_eq!(most, 7000.0);
-    let both = [
+    let both = vec![
         vec![(1, CorePeer), (2, CorePeer), (3, Core)],
         vec![(0, CorePeer), (2, CorePeer), (3, NextPeer)],
         vec![(0, CorePeer), (1, CorePeer), (3, NextPeer)],
@@ -115,7 +62,7 @@ fn a_controller_that_dies_while_a_relay_joins_goes_on_where_it_was_and_an_update
     // At every look: before, between, and after relays were told of each phase.
     for ticks in (0..700).step_by(3) {
         let mut bed = last_link();
-        let mut watch = Watch::new();
+        let mut watch = Watch::new(4);
         let mut left = ticks as i32;
         watch.run(&mut bed, ticks + 1, |_| {
             left -= 1;
@@ -133,7 +80,7 @@ fn who_refuses_next_peers_refuses_before_anything_has_changed_and_joins_at_once(
     for refuses in [1, 2, 3] {
         let mut bed = last_link();
         bed.has_threads = Some(refuses);
-        let mut watch = Watch::new();
+        let mut watch = Watch::new(4);
         // It was told, refused, and all have let go of the others' next peers again.
         watch.run(&mut bed, 1500, |bed| bed.why().contains("a next peer needs one data thread"));
         watch.run(&mut bed, 300, |bed| bed.roles(0).contains(&(3, Role::Child)));
@@ -148,7 +95,7 @@ fn who_refuses_next_peers_refuses_before_anything_has_changed_and_joins_at_once(
 fn a_link_that_fails_while_a_relay_joins_leaves_it_where_it_was() {
     for lost in [(0, 3), (1, 3), (2, 3), (1, 2)] {
         let mut bed = last_link();
-        let mut watch = Watch::new();
+        let mut watch = Watch::new(4);
         let is_between = |bed: &Bed| bed.branches(3).iter().any(|of| of.role == Role::NextPeer);
         watch.run(&mut bed, 1500, is_between);
         bed.report(lost, false);

@@ -5,7 +5,9 @@ mod bed;
 #[path = "../flooding/mod.rs"]
 mod flooding;
 mod joining;
+mod leaving;
 mod moving;
+mod watch;
 
 use bed::{ALL, Bed, rate, world};
 use canopy_control::signal::Role;

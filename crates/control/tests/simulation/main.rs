@@ -35,6 +35,10 @@ fn run(plan: Plan, seeds: u64) {
 
 /// Runs them, with most worlds' cores meshed or not. Returns what happened, if it was more than one seed.
 fn run_worlds(plan: Plan, seeds: u64, is_meshed: bool) -> Option<sim::Told> {
+    run_seeds(plan, seeds, |seed| Sim::new(seed, plan, is_meshed).run())
+}
+
+fn run_seeds(plan: Plan, seeds: u64, of: impl Fn(u64) -> sim::Told) -> Option<sim::Told> {
     let asked = |name: &str| option_env(name).and_then(|text| text.parse::<u64>().ok());
     let seeds = match asked("CONTROL_SEED") {
         Some(seed) => seed..seed + 1,
@@ -42,7 +46,7 @@ fn run_worlds(plan: Plan, seeds: u64, is_meshed: bool) -> Option<sim::Told> {
     };
     let mut told = sim::Told::default();
     for seed in seeds {
-        let result = catch_unwind(AssertUnwindSafe(|| Sim::new(seed, plan, is_meshed).run()));
+        let result = catch_unwind(AssertUnwindSafe(|| of(seed)));
         match result {
             Ok(of) => told.add(of),
             Err(_) => panic!(
@@ -110,5 +114,16 @@ fn seeds_of_meshed_worlds_are_moved_and_drained_around_their_cores() {
         assert!(failing.refused_peers > 0 && stormy.refused_peers > 0, "{failing:?} {stormy:?}");
         let swapped = [calm, failing, stormy].map(|told| told.swapped_below_mesh);
         assert!(swapped[0] > 10 && swapped[2] > 2, "{swapped:?}");
+    }
+}
+
+#[test]
+fn seeds_whose_meshed_core_becomes_another_one_deliver_once_at_any_moment() {
+    for plan in [Plan::Calm, Plan::Dying] {
+        let told = run_seeds(plan, 60, |seed| peering::another_core(seed, plan));
+        if let Some(told) = told {
+            assert!(told.left_mesh >= 30 && told.joined_mesh >= 60, "{told:?}");
+            assert!(plan == Plan::Calm || told.died_halfway > 20, "{told:?}");
+        }
     }
 }

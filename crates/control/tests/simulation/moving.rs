@@ -1,6 +1,7 @@
 //! Trees that are moved: relays take next parents, which are the way to the core after a while.
 
 use crate::adversary;
+use crate::relays::SimRelay;
 use crate::sim::{Plan, Sim, branches};
 use canopy_control::signal::Role;
 use canopy_control::{Applying, Controller, Item, LinkId, LinkReport, Refusal, RelayId, TreeAsk};
@@ -117,9 +118,10 @@ impl Sim {
         }
     }
 
-    /// The controller may die while a relay has a next parent, and start again.
+    /// The controller may die while a relay has a next parent or next peers, and start again.
     pub(crate) fn die_halfway(&mut self) {
-        let is_halfway = self.relays.iter().any(|relay| !relay.successions.is_empty());
+        let is_between = |relay: &SimRelay| !relay.successions.is_empty() || relay.is_doubled();
+        let is_halfway = self.relays.iter().any(is_between);
         let may_die = self.plan == Plan::Dying && self.controller.is_some() && is_halfway;
         if may_die && self.one_in(10) {
             self.told.died_halfway += 1;

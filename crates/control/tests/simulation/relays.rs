@@ -81,6 +81,15 @@ impl SimRelay {
         clung.retain(|of| branches_of(&applying.after).iter().all(|is| is.link != of.link));
     }
 
+    /// Whether it has next peers or last peers.
+    pub(crate) fn is_doubled(&self) -> bool {
+        let items = self.side.iter().flat_map(|side| side.items().values());
+        items.into_iter().any(|item| match item {
+            Item::Comtree { branches, .. } => crate::flooding::is_doubled(branches),
+            _ => false,
+        })
+    }
+
     /// Answers what is due. Returns what was changed.
     pub(crate) fn apply(&mut self, refuse: bool) -> Option<Applying> {
         let (_, applying) = self.applying.take()?;

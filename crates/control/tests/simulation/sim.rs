@@ -40,6 +40,7 @@ pub(crate) struct Told {
     pub(crate) swapped: u32,
     pub(crate) swapped_below_mesh: u32,
     pub(crate) joined_mesh: u32,
+    pub(crate) left_mesh: u32,
     pub(crate) refused_peers: u32,
     pub(crate) left: u32,
     pub(crate) reshaped: u32,
@@ -71,6 +72,7 @@ impl Told {
         self.swapped += of.swapped;
         self.swapped_below_mesh += of.swapped_below_mesh;
         self.joined_mesh += of.joined_mesh;
+        self.left_mesh += of.left_mesh;
         self.refused_peers += of.refused_peers;
         self.left += of.left;
         self.reshaped += of.reshaped;
@@ -441,7 +443,7 @@ impl Sim {
         }
     }
 
-    fn renew_all(&mut self) {
+    pub(crate) fn renew_all(&mut self) {
         let Some(controller) = &mut self.controller else { return };
         let members: Vec<_> = controller.members().map(|m| (m.world, m.address)).collect();
         members.into_iter().for_each(|(world, address)| {
