@@ -97,7 +97,7 @@ fn comtree_needs(
     };
     let trees = controller.trees_on_the_way(comtree);
     for pair in trees.windows(2) {
-        for (of, rate) in needs_between(controller, world, pair)? {
+        for (of, rate) in peering_needs(controller, world, pair)? {
             need(of, rate);
         }
         for (of, rate) in needs_of_either(controller, world, pair)? {
@@ -151,7 +151,7 @@ fn mesh_needs(
 
 /// What the link to a relay needs that joins a mesh of several, or leaves one, from the relay below which it is
 /// outside: all that the others send, as long as it comes over that relay, too.
-fn needs_between(
+fn peering_needs(
     controller: &Controller,
     world: &World,
     pair: &[TreeOnTheWay],
@@ -174,8 +174,8 @@ fn needs_between(
     Ok(outside.filter_map(need).collect())
 }
 
-/// What the links of two trees need that both have, while one takes the other's place: what the members send that are
-/// on one side on either of them, at most what those take that are on the other side on either.
+/// What links that two trees share need while one takes the other's place. On each side may be the members that are
+/// there on either tree: what those of one side send is needed, at most what those of the other take.
 fn needs_of_either(
     controller: &Controller,
     world: &World,
@@ -184,15 +184,14 @@ fn needs_of_either(
     let mut needs = BTreeMap::new();
     let [now, next] = pair else { return Ok(needs) };
     let is_of_mesh = |link: LinkId| now.mesh.iter().chain(&next.mesh).any(|of| of.link == link);
-    let loads = [now, next].map(|tree| limits(controller, world, &tree.hops));
-    let [of_now, of_next] = loads;
-    let loads = [of_now?, of_next?];
+    let limits_now = limits(controller, world, &now.hops)?;
+    let limits_next = limits(controller, world, &next.hops)?;
     for hop in now.hops.iter().filter(|hop| next.hops.contains(hop)) {
         let Some((above, link)) = hop.above.filter(|(_, link)| !is_of_mesh(*link)) else {
             continue;
         };
         // By tree: the limits below and above, and whether there are core relays.
-        let sides = [(now, &loads[0]), (next, &loads[1])].map(|(tree, limits)| {
+        let sides = [(now, &limits_now), (next, &limits_next)].map(|(tree, limits)| {
             let (mut sums, mut has_core) = ([Limits::default(); 2], [false; 2]);
             for (of, limits) in tree.hops.iter().zip(limits) {
                 let side = usize::from(!is_below(&tree.hops, of.relay, hop.relay));

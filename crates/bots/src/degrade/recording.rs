@@ -84,6 +84,14 @@ pub(super) fn bytes_each<'a>(
     (updates > 0).then(|| bytes as f64 / updates as f64)
 }
 
+impl Recording {
+    /// Bytes that an update took on its way to a viewer while it counted.
+    pub(super) fn bytes_to(&self, viewed: &Viewed) -> f64 {
+        let (from, until) = self.measured;
+        bytes_each(std::iter::once(viewed), from..until).unwrap_or(self.bytes_each)
+    }
+}
+
 impl Viewed {
     /// Sets its budget: its percentage of so many updates a second, of so many bytes each.
     pub(super) fn set_bits(&mut self, updates: u32, bytes_each: f64) {

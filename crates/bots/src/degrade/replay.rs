@@ -1,7 +1,7 @@
 //! A recording gone through once more with the fluid model beside it: of each update, what of it was fair
 //! for a viewer, and how far away its walker was.
 
-use super::recording::{Recording, Viewed, Weighed, bytes_each};
+use super::recording::{Recording, Viewed, Weighed};
 use canopy_judge::fair::{Capacity, Flow, Fluid};
 use canopy_wire::Time;
 use std::collections::BTreeMap;
@@ -111,9 +111,6 @@ struct Eye<'a> {
 impl<'a> Eye<'a> {
     fn new(recording: &'a Recording, viewed: &'a Viewed, asks: Vec<(Time, u32, f64)>) -> Eye<'a> {
         let walkers = recording.walkers;
-        let (from, until) = recording.measured;
-        let bytes = bytes_each(std::iter::once(viewed), from..until);
-        let bytes = bytes.unwrap_or(recording.bytes_each);
         let own = recording.published.iter().find(|one| one.walker == viewed.walker);
         Eye {
             own: own.map_or([0.0; 2], |one| one.place),
@@ -124,7 +121,7 @@ impl<'a> Eye<'a> {
             weight: vec![0.0; walkers],
             places: vec![None; walkers],
             demand: vec![None; walkers],
-            cost: Capacity { bits: viewed.bits, updates: 0.0 }.cost(bytes),
+            cost: Capacity { bits: viewed.bits, updates: 0.0 }.cost(recording.bytes_to(viewed)),
             near: 0.0,
             near_until: Time::ZERO,
         }

@@ -2,7 +2,7 @@
 //! drops what finds no room, and through chance. Computed, not measured: they have no relay, no tick and no
 //! bundles, which is in their favour. And what comes if all is known in advance: about what could be reached.
 
-use super::recording::{Recording, Viewed, bytes_each};
+use super::recording::{Recording, Viewed};
 use super::replay::Due;
 use canopy_wire::Time;
 use rand::{RngExt, SeedableRng};
@@ -50,9 +50,7 @@ pub(super) fn foreseeing(
     viewed: &Viewed,
     dues: &[Option<Due>],
 ) -> Vec<Option<Time>> {
-    let (from, until) = recording.measured;
-    let bytes = bytes_each(std::iter::once(viewed), from..until).unwrap_or(recording.bytes_each);
-    let a_tick = viewed.bits * recording.tick.as_secs_f64() / (8.0 * bytes);
+    let a_tick = viewed.bits * recording.tick.as_secs_f64() / (8.0 * recording.bytes_to(viewed));
     let mut came = vec![None; recording.published.len()];
     let mut flows: BTreeMap<u32, Behind> = BTreeMap::new();
     let mut updates = recording.published.iter().zip(dues).enumerate().peekable();
