@@ -30,9 +30,14 @@ const OVERTAKEN_WITHIN: u32 = 250;
 const OVERTAKEN_BY: u16 = 512;
 /// What a flow may be owed while it waits.
 const MOST_OWED: f32 = 3.0;
-/// What a flow may have saved up when it has sent all that waited: one that could get more than it sends is not to
-/// be ahead of the others when it can no more.
+/// What a flow may have saved up when it has sent all that waited.
 const MOST_SAVED: f32 = 1.0;
+/// The same of one that could get more than it sends: it is not to be ahead of the others when it can no more, and
+/// with less than this it would miss some where ticks bring its updates unevenly.
+const MOST_SAVED_IF_FULL: f32 = 0.85;
+/// The first credit of a flow that comes alone. Who leaves is sent its last update in any case, which is more than
+/// its share. So that it is off by less in all, it begins a little behind, by no more than a gap may be too long.
+const FIRST_CREDIT: f32 = -0.1;
 /// A row is flooded when so much waits on average, seconds of its budget.
 const FLOODED: f32 = 0.1;
 /// A flow that gets at least this part of what it sends goes first: it cannot make up for what it misses.
@@ -59,6 +64,12 @@ pub struct Fairness {
 impl Default for Fairness {
     fn default() -> Fairness {
         Fairness { floor: Duration::from_secs(2), levels_first: false }
+    }
+}
+
+impl Fairness {
+    fn floor_millis(self) -> u32 {
+        self.floor.as_millis() as u32
     }
 }
 
@@ -125,6 +136,11 @@ impl Pair {
         self.is_free() || (credit - 1.0) * 2.0 * self.demand + self.rate >= 0.0
     }
 
+    /// Whether an update goes: for a credit, or as the flow has waited for longer than the floor.
+    fn is_due(&self, at: u32, floor: u32) -> bool {
+        at.wrapping_sub(self.sent) > floor || self.is_due_with(self.credit)
+    }
+
     /// Whether it should get nearly all that it sends. That is not known of a new flow: if it has a rate already,
     /// this says no.
     fn gets_nearly_all(&self) -> bool {
@@ -170,7 +186,8 @@ impl Pair {
             return core::mem::replace(&mut self.earlier, NOTHING);
         }
         if !self.is_free() {
-            self.credit = self.credit.min(MOST_SAVED);
+            let is_full = self.rate >= self.demand;
+            self.credit = self.credit.min(if is_full { MOST_SAVED_IF_FULL } else { MOST_SAVED });
         }
         core::mem::replace(&mut self.waiting, NOTHING)
     }
@@ -388,7 +405,7 @@ impl Row {
             missed: 0.0,
             is_silent: false,
             rate: f32::INFINITY,
-            credit: 0.5 + (phase_of(news.flow) - 0.5) * self.part_of_newcomers(),
+            credit: 0.0,
             seen,
             since: seen,
             sent: seen,
@@ -401,9 +418,14 @@ impl Row {
         Noted::Waits
     }
 
-    /// Which part of the flows has just come, 0 to 1.
-    fn part_of_newcomers(&self) -> f32 {
-        (self.newcomers / (self.pairs.len() + 1) as f32).min(1.0)
+    /// Gives those flows their first credit that have come into sight since the last look: the more others have just
+    /// come too, the more it is another part of an update for each, or all would be due at once again and again. If
+    /// half of all have just come, it is as if all had.
+    fn place_newcomers(&mut self) {
+        let part = (2.0 * self.newcomers / self.pairs.len() as f32).min(1.0);
+        for pair in &mut self.pairs[self.known as usize..] {
+            pair.credit = part * phase_of(pair.flow) + (1.0 - part) * FIRST_CREDIT;
+        }
     }
 
     /// Takes what goes next, for which there is an allowance, into `chosen`. Returns how much of the
@@ -461,9 +483,11 @@ impl Row {
             self.backlog += (self.left_due as f32 / 1e9 - self.backlog) * SMOOTH_BACKLOG;
         }
         self.welcome(down, fairness);
+        self.place_newcomers();
         let due = self.put_in_order(now, (down, fairness));
         self.known = self.pairs.len() as u32;
         let (mut next, mut sorted, mut gone) = (0, 0, 0);
+        let (at, floor) = (millis(now), fairness.floor_millis());
         // What is thought to be enough is not to turn out too little.
         let may = (allowance.left() as f32 / (1.0 + self.dearness.max(0.0))) as i64;
         'all: while gone < may && next < self.order.len() {
@@ -482,7 +506,7 @@ impl Row {
             next += 1;
             let pair = &mut self.pairs[place as usize];
             let cost = down.cost(pair.len.into(), 1);
-            while pair.waiting != NOTHING && pair.is_due_with(pair.credit) {
+            while pair.waiting != NOTHING && pair.is_due(at, floor) {
                 // An update that costs more than can ever be saved up goes when a datagram's worth is there.
                 let is_last_resort = gone == 0 && allowance.left() >= spare(down);
                 if gone + cost > may && !is_last_resort {
@@ -504,7 +528,7 @@ impl Row {
     fn put_in_order(&mut self, now: Time, (down, fairness): (Down, Fairness)) -> i64 {
         self.order.clear();
         let passed = now.since(core::mem::replace(&mut self.served, now)).as_secs_f32().min(1.0);
-        let (at, floor) = (millis(now), fairness.floor.as_millis() as u32);
+        let (at, floor) = (millis(now), fairness.floor_millis());
         let is_flooded = self.backlog > FLOODED;
         let (mut place, mut due) = (0, 0);
         while let Some(pair) = self.pairs.get_mut(place as usize) {
@@ -518,15 +542,14 @@ impl Row {
                 }
                 continue;
             }
-            let silent = at.wrapping_sub(pair.sent);
-            let is_late = silent > floor;
-            if pair.is_due_with(pair.credit) {
+            if pair.is_due(at, floor) {
                 let level = if fairness.levels_first { pair.level } else { 0 };
                 // Positive numbers are in the order of their bits: of those past the floor who has waited
                 // longest, of those that get nearly all who has missed most and then the heaviest, or whoever is
                 // owed most. Where far more is due than goes, that says little, as it is bounded: then it is who
                 // has waited for the most of its own intervals.
-                let is_first = pair.gets_nearly_all();
+                let silent = at.wrapping_sub(pair.sent);
+                let (is_late, is_first) = (silent > floor, pair.gets_nearly_all());
                 let (missed, last) = match (is_late, is_first) {
                     (true, _) => (0, silent as f32),
                     (_, true) => (pair.missed.round() as u8, pair.weight),
@@ -575,8 +598,7 @@ fn millis(now: Time) -> u32 {
     (now.as_nanos() / 1_000_000) as u32
 }
 
-/// Flows that come at once and would be due at once again are due one after the other: the first credit of each
-/// is another part of an update, by the golden ratio.
+/// A part of an update, another one for each flow: by the golden ratio, so they are spread evenly.
 fn phase_of(flow: FlowId) -> f32 {
     flow.wrapping_mul(0x9e37_79b9) as f32 / (u32::MAX as f32 + 1.0)
 }

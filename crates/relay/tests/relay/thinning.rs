@@ -152,11 +152,11 @@ impl Found {
         }
     }
 
-    /// The aims are 1.5 updates, a tick, 2.2 s, 0.99, 97 % and a datagram. Three rows of 48 have
-    /// 1.54 to 1.58 updates, and in one, in ticks, a gap of 0.8 s is 78 ms too long.
+    /// The aims are 1.5 updates, a tick, 2.2 s, 0.99, 97 % and a datagram. In one row of 48, in ticks, a gap is
+    /// 54 ms too long.
     fn check(&self) {
-        assert!(self.off <= 1.6, "{self:?}");
-        assert!(self.late <= 0.08, "{self:?}");
+        assert!(self.off <= 1.5, "{self:?}");
+        assert!(self.late <= 0.06, "{self:?}");
         assert!(self.gap <= 2.2, "{self:?}");
         assert!(self.jfi >= 0.99, "{self:?}");
         assert!(self.utilisation >= 0.97, "{self:?}");

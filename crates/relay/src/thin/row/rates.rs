@@ -1,7 +1,7 @@
 //! The rates of a row's flows: weighted max-min fairness with demands (Meru §4.3).
 
 use super::super::allowance::Down;
-use super::{Fairness, Pair, Row, millis};
+use super::{Fairness, Pair, Row, SOLVE_EVERY, millis};
 use canopy_wire::Time;
 
 /// What a flow sends is averaged over this time, seconds.
@@ -34,7 +34,10 @@ const EXACT: f32 = 1e-4;
 impl Row {
     /// Works out the rates.
     pub(super) fn solve(&mut self, now: Time, (down, fairness): (Down, Fairness)) {
-        let passed = now.since(core::mem::replace(&mut self.solved, now)).as_secs_f32().min(1.0);
+        let before = core::mem::replace(&mut self.solved, now);
+        // The first time, flows have just come, and what they sent is of no longer time.
+        let passed = if before == Time::ZERO { SOLVE_EVERY } else { now.since(before) };
+        let passed = passed.as_secs_f32().min(1.0);
         self.measure(now, passed);
         self.newcomers *= 1.0 - passed;
         let floor = 1.0 / fairness.floor.as_secs_f32();

@@ -424,13 +424,13 @@ fn who_sends_no_more_leaves_its_share_to_the_others_at_once() {
 }
 
 #[test]
-fn who_comes_into_sight_is_seen_after_half_its_interval_and_gets_no_more_than_its_share() {
+fn who_comes_into_sight_is_seen_after_its_interval_and_gets_no_more_than_its_share() {
     // Each gets two a second.
     let mut many = Many::new(42);
     many.pass(10_000, 0..20);
     many.pass(4_000, 0..21);
-    assert_eq!(many.count(20, (10_000, 10_200)), 0, "half of its interval is 250 ms");
-    assert_eq!(many.count(20, (10_000, 10_350)), 1, "the first");
+    assert_eq!(many.count(20, (10_000, 10_450)), 0, "its interval is 500 ms");
+    assert_eq!(many.count(20, (10_000, 10_600)), 1, "the first");
     let all = many.count(20, (10_000, 14_000));
     assert!((7..=8).contains(&all), "{all} of 8");
 }
@@ -462,7 +462,7 @@ fn another_weight_counts_from_the_next_update_on() {
 #[test]
 fn a_crowd_that_comes_into_sight_does_not_push_aside_who_is_near() {
     // Twenty get ten a second of 25, and then five, beside two hundred that get one in two seconds. While these come,
-    // nobody near waits longer than three of its new intervals and two looks.
+    // nobody near waits longer than three and a half of its new intervals and a look.
     let mut many = Many::new(200);
     let weight = |flow| if flow < 20 { 10.0 } else { 0.1 };
     many.pass_weighted(5_000, 0..20, weight);
@@ -472,6 +472,6 @@ fn a_crowd_that_comes_into_sight_does_not_push_aside_who_is_near() {
             many.sent.iter().filter(|(at, of)| *of == flow && *at >= 4_800).map(|(at, _)| *at);
         let times: Vec<u64> = times.collect();
         let longest = times.windows(2).map(|two| two[1] - two[0]).max().unwrap();
-        assert!(longest <= 640, "{longest} ms of flow {flow}");
+        assert!(longest <= 720, "{longest} ms of flow {flow}");
     }
 }
