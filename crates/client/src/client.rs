@@ -214,20 +214,24 @@ impl Client {
     /// change, no update is lost, and none comes twice: [`Event::AreasChanged`] tells.
     #[cfg(feature = "join")]
     pub fn stand_at(&self, position: canopy_areas::Point) -> Option<Group> {
-        self.shared().stand_at(position)
+        let (group, has_to_send) = self.shared().lock().stand_at(position);
+        if has_to_send {
+            self.shared().nudge.notify_one();
+        }
+        group
     }
 
     /// The group of the area where the client stands; nothing before [`Client::stand_at`], and while no
     /// areas are known.
     #[cfg(feature = "join")]
     pub fn group_here(&self) -> Option<Group> {
-        self.shared().standing.publish_to()
+        self.shared().lock().group_here()
     }
 
     /// The areas of the world, as the controller has told them last.
     #[cfg(feature = "join")]
     pub fn areas(&self) -> Option<canopy_areas::Areas> {
-        self.shared().standing.areas()
+        self.shared().lock().areas().cloned()
     }
 
     /// Goes on by another token of the same key, before the present one ends. The [`Answer`] tells

@@ -274,6 +274,31 @@ impl PollClient {
         self.member.wish(groups.into_iter().map(|group| (group, None)))
     }
 
+    /// The client is at this position of its world from now on: it is subscribed to the groups of the
+    /// areas around, each up to the level that the world gives to that distance. Returns the group of
+    /// the area here, to which to publish; nothing while no areas are known. Cheap enough for each frame.
+    ///
+    /// Areas are a world's whose controller divides it; see [`join`](crate::join). They are followed while the client
+    /// is polled. When they change, no update is lost, and none comes twice: [`Event::AreasChanged`] tells.
+    #[cfg(feature = "join")]
+    pub fn stand_at(&mut self, position: canopy_areas::Point) -> Option<Group> {
+        // The next poll sends.
+        self.member.stand_at(position).0
+    }
+
+    /// The group of the area where the client stands; nothing before [`PollClient::stand_at`], and while no
+    /// areas are known.
+    #[cfg(feature = "join")]
+    pub fn group_here(&self) -> Option<Group> {
+        self.member.group_here()
+    }
+
+    /// The areas of the world, as the controller has told them last.
+    #[cfg(feature = "join")]
+    pub fn areas(&self) -> Option<&canopy_areas::Areas> {
+        self.member.areas()
+    }
+
     /// Goes on by another token of the same key, before the present one ends. The [`Answer`] tells
     /// whether the relay takes it; while the relay is lost, the next connection begins with it.
     pub fn set_token(&mut self, token: &str) -> Answer {

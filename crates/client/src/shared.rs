@@ -7,15 +7,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use tokio::sync::Notify;
 
-#[cfg(feature = "join")]
-use crate::Acknowledgement;
-#[cfg(feature = "join")]
-use crate::standing::Standing;
-#[cfg(feature = "join")]
-use canopy_areas::{Change, Point};
-#[cfg(feature = "join")]
-use canopy_wire::Group;
-
 /// Wakers of tasks that may have stopped waiting are not kept without bound: beyond this many all
 /// are woken, and who still waits comes again.
 const MAX_WAITERS: usize = 64;
@@ -31,9 +22,6 @@ pub(crate) struct Shared {
     #[cfg(feature = "join")]
     /// Wakes who finds another relay: this one seems to be lost, a move has ended, or all is over.
     pub(crate) lack: Notify,
-    #[cfg(feature = "join")]
-    /// Where the client is in the areas of its world.
-    pub(crate) standing: Standing,
 }
 
 impl Shared {
@@ -46,8 +34,6 @@ impl Shared {
             nudge: Notify::new(),
             #[cfg(feature = "join")]
             lack: Notify::new(),
-            #[cfg(feature = "join")]
-            standing: Standing::default(),
         }
     }
 
@@ -65,28 +51,6 @@ impl Shared {
         let now = self.now();
         let member = self.lock();
         member.lacks_a_relay(now) || member.has_moved_or_not()
-    }
-
-    /// Makes a change of subscriptions.
-    #[cfg(feature = "join")]
-    pub(crate) fn wish(&self, change: Change) -> Option<Acknowledgement> {
-        if change.is_empty() {
-            return None;
-        }
-        let Change { subscribe, unsubscribe } = change;
-        let weight = canopy_wire::Weight::ONE;
-        let new = subscribe.into_iter().map(|(group, level)| (group, Some((level, weight))));
-        let over = unsubscribe.into_iter().map(|group| (group, None));
-        let wishes = self.lock().wish(new.chain(over));
-        self.nudge.notify_one();
-        Some(wishes)
-    }
-
-    /// The client is here from now on. Returns the group to publish to.
-    #[cfg(feature = "join")]
-    pub(crate) fn stand_at(&self, position: Point) -> Option<Group> {
-        // Nobody waits: what is far is subscribed to before it is near.
-        self.standing.stand(position, |change| drop(self.wish(change)))
     }
 
     /// Does something with the member that takes nothing from its inbox, then wakes those who wait

@@ -46,7 +46,6 @@
 //! controller every 100 ms or so, until it names another relay or the present one is back. So it turns to
 //! another only when the controller has given the relay up.
 
-mod areas;
 mod joining;
 mod task;
 
@@ -225,7 +224,7 @@ impl JoinBuilder {
 
     fn asker(&self, key: &ClientKey) -> Asker {
         let JoinBuilder { measure, is_let_in, .. } = *self;
-        Asker { ask: self.ask.clone(), key: key.clone(), measure, is_let_in }
+        Asker::new(self.ask.clone(), key.clone(), measure, is_let_in)
     }
 
     fn keeper(&self, now: Time, place: Place, measured: Vec<Nearness>) -> Keeper {

@@ -217,11 +217,6 @@ impl Keeper {
         }
     }
 
-    /// Whether the world has areas, as the controller has said last.
-    pub(crate) fn has_areas(&self) -> bool {
-        self.place.areas
-    }
-
     /// Whether the world was left, and nothing is to be asked any more.
     pub(crate) fn is_over(&self) -> bool {
         self.doing.is_over()
