@@ -22,7 +22,7 @@ pub(crate) struct Apart {
     /// At most one is under way, and the last one behind it.
     questions: UnboundedSender<Question>,
     answers: Receiver<Answer>,
-    /// Of the world's areas. The next one is not heard before this one is taken.
+    /// What is told of the world's areas. The next one is not heard before this one is taken.
     alerts: mpsc::Receiver<Alert>,
 }
 

@@ -47,7 +47,10 @@ pub(super) struct Terms {
 }
 
 impl Asker {
+    /// One for a visit that begins.
     pub(crate) fn new(ask: Ask, key: ClientKey, measure: Duration, is_let_in: bool) -> Asker {
+        // Without random numbers, leaving may end what a later join has.
+        let ask = Ask { visit: getrandom::u64().ok(), ..ask };
         let terms = watch::Sender::new(Terms { ask, has_areas: false });
         Asker { terms, key, measure, is_let_in }
     }
