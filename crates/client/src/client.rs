@@ -373,13 +373,16 @@ impl Client {
     }
 
     /// Leaves the world in order: returns when the relay has confirmed, or within a second if it
-    /// does not. What waits can still be taken; all else of the client is over.
+    /// does not. Who has joined through a controller gives its place back then, which takes two seconds more
+    /// at most; so a program may end right after this. What waits can still be taken; all else of the client is over.
     pub async fn leave(&self) {
         let now = self.shared().now();
         self.shared().lock().leave(now);
         self.shared().nudge.notify_one();
         let closed = |member: &mut Member| member.inbox().is_closed().then_some(());
         poll_fn(|context| self.shared().poll(context, closed)).await;
+        #[cfg(feature = "join")]
+        self.shared().has_given_back().await;
     }
 }
 

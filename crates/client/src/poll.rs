@@ -27,7 +27,7 @@ const RECEIVES_PER_POLL: usize = 16;
 /// One that has joined through a controller (`PollClient::join`) goes to other relays by itself while it is
 /// polled. It has a thread that asks the controller and does nothing else; one that was given its relays has none.
 ///
-/// Dropping it leaves the world.
+/// Dropping it leaves the world, and waits for nothing: see [`PollClient::leave`].
 ///
 /// ```no_run
 /// use canopy_client::{Group, Incoming, Level, PollClient};
@@ -131,7 +131,7 @@ impl PollClient {
     fn ask(&mut self, now: Time) {
         let Some(kept) = &mut self.kept else { return };
         let asks_at = kept.ask(now, &mut self.member);
-        self.due = self.due.map(|due| asks_at.map_or(due, |at| at.min(due)));
+        self.due = [self.due, asks_at].into_iter().flatten().min();
     }
 
     #[cfg(not(feature = "join"))]
@@ -337,7 +337,9 @@ impl PollClient {
     }
 
     /// Begins to leave the world in order: [`PollClient::poll`] returns `false` when the relay has
-    /// confirmed, or after a second if it does not.
+    /// confirmed, or after a second if it does not. Who has joined through a controller gives its place back then,
+    /// which takes two seconds more at most. Poll until then before the program ends, or the place is kept as long as
+    /// its lease lasts.
     pub fn leave(&mut self) {
         self.member.leave(self.clock.now());
     }

@@ -7,6 +7,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use tokio::sync::Notify;
 
+#[cfg(feature = "join")]
+use tokio::sync::watch;
+
 /// Wakers of tasks that may have stopped waiting are not kept without bound: beyond this many all
 /// are woken, and who still waits comes again.
 const MAX_WAITERS: usize = 64;
@@ -22,6 +25,9 @@ pub(crate) struct Shared {
     #[cfg(feature = "join")]
     /// Wakes who finds another relay: this one seems to be lost, a move has ended, or all is over.
     pub(crate) lack: Notify,
+    #[cfg(feature = "join")]
+    /// Whether it has a place that somebody keeps, or gives back.
+    pub(crate) has_place: watch::Sender<bool>,
 }
 
 impl Shared {
@@ -34,6 +40,8 @@ impl Shared {
             nudge: Notify::new(),
             #[cfg(feature = "join")]
             lack: Notify::new(),
+            #[cfg(feature = "join")]
+            has_place: watch::Sender::new(false),
         }
     }
 
@@ -51,6 +59,16 @@ impl Shared {
         let now = self.now();
         let member = self.lock();
         member.lacks_a_relay(now) || member.has_moved_or_not()
+    }
+
+    /// Waits until the place was given back, if there is one, or for so long that its lease is to end.
+    #[cfg(feature = "join")]
+    pub(crate) async fn has_given_back(&self) {
+        let mut has_place = self.has_place.subscribe();
+        if *has_place.borrow() {
+            let given_back = has_place.wait_for(|has_place| !has_place);
+            let _ = tokio::time::timeout(crate::keep::LEAVE_LIMIT, given_back).await;
+        }
     }
 
     /// Does something with the member that takes nothing from its inbox, then wakes those who wait

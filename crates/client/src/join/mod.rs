@@ -192,6 +192,7 @@ impl JoinBuilder {
         let (clock, relay) = (Clock::start(), place.relay.address);
         let (client, shared) = self.client(&place, &key).start(clock, Ok(vec![relay]))?;
         let keeper = self.keeper(clock.now(), place, measured);
+        shared.has_place.send_replace(true);
         tokio::spawn(Keeping { shared: Arc::clone(&shared), keeper, asker }.run());
         let is_in = poll_fn(|context| shared.poll(context, |member| member.participant()));
         match timeout_at(until, is_in).await {

@@ -12,10 +12,20 @@ pub(super) struct Keeping {
     pub(super) asker: Asker,
 }
 
+/// However the task ends, nobody waits for it any more.
+struct Ended(Arc<Shared>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.has_place.send_replace(false);
+    }
+}
+
 impl Keeping {
     /// Runs until the world is left and the place given back.
     pub(super) async fn run(mut self) {
         let shared = Arc::clone(&self.shared);
+        let _ended = Ended(Arc::clone(&shared));
         let following = Following::beside(&self.asker).run(async |alert| {
             shared.with(|member, _| member.handle_alert(alert));
             shared.nudge.notify_one();

@@ -11,5 +11,5 @@ mod question;
 pub(crate) use apart::{Apart, Entered, Kept};
 pub(crate) use chance::Chance;
 pub(crate) use following::Following;
-pub(crate) use keeper::Keeper;
+pub(crate) use keeper::{Keeper, LEAVE_LIMIT};
 pub(crate) use question::Asker;

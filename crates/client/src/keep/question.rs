@@ -27,6 +27,8 @@ pub(crate) enum Answer {
     Measured(Option<Vec<Nearness>>),
     /// To what is given back; it is not said whether the controller has heard.
     Done,
+    /// The same, to the last question.
+    Left,
 }
 
 /// Who asks, for one client.
@@ -88,7 +90,7 @@ impl Asker {
             }
             Question::Leave => {
                 let _ = self.ask().leave(&self.key).await;
-                Answer::Done
+                Answer::Left
             }
         }
     }
