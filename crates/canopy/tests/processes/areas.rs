@@ -59,7 +59,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// Half of the walkers are game loops without a runtime.
 enum Walking {
     Task(Client),
-    Loop(PollClient),
+    Loop(Box<PollClient>),
 }
 
 impl Walking {
@@ -75,7 +75,7 @@ impl Walking {
         let mut joining = join.open().unwrap();
         loop {
             if let Some(joined) = joining.poll() {
-                return Walking::Loop(joined.unwrap());
+                return Walking::Loop(Box::new(joined.unwrap()));
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
