@@ -168,7 +168,7 @@ impl Right {
             }
             Some(held) if held.entry.let_in != number => {
                 let what = "whoever it is for has come in otherwise since";
-                Err(refused(401, what, "use the credential or the token of that time"))
+                Err(refused(401, what, "use the credential or the token that they came in by last"))
             }
             Some(_) => Ok(()),
         }
@@ -179,13 +179,8 @@ impl Right {
         match self.source {
             Source::Itself => 0,
             // Whom a backend has let in already goes on by the token that it has, with no more than it had.
-            Source::Backend(new) => {
-                if before == 0 {
-                    new
-                } else {
-                    before
-                }
-            }
+            Source::Backend(_) if before != 0 => before,
+            Source::Backend(new) => new,
             Source::Place(number) => number,
         }
     }
