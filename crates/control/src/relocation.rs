@@ -58,7 +58,9 @@ impl State {
             // What is nearer is full, or about to go.
             Err(_) => return self.enter(op, now, ask),
         };
+        let entry = present.entry;
         self.save_member(op, Member { state: MemberState::Moving, ..present });
+        self.set_entry(op, world, ask.owner, entry);
         self.admission(world, address)
     }
 
