@@ -311,7 +311,9 @@ impl State {
         address: Address,
     ) -> Result<(), Refusal> {
         let before = self.served(world, address)?.clone();
-        let member = Member { state: MemberState::Leaving, ..before.clone() };
+        // Nothing by which it was in brings it back.
+        let entry = Entry::default();
+        let member = Member { state: MemberState::Leaving, entry, ..before.clone() };
         self.dismiss(op, &member);
         self.save_member(op, member);
         if before.state == MemberState::Held {
@@ -404,10 +406,16 @@ impl State {
         true
     }
 
-    /// Gives up a member whose relay is silent.
+    /// Gives up a member whose relay is silent. It may come back by what it was in.
     pub(crate) fn give_up(&mut self, op: &mut Op, now: Time, world: WorldId, address: Address) {
+        let entry = self.members.get(&(world, address)).map(|member| member.entry);
         _ = self.leave(op, world, address);
         self.release(op, now, world, address);
+        if let Some(entry) = entry.filter(|entry| *entry != Entry::default())
+            && let Some(member) = self.members.get(&(world, address)).cloned()
+        {
+            self.save_member(op, Member { entry, ..member });
+        }
     }
 }
 

@@ -226,7 +226,8 @@ pub struct Member {
     pub entry: Entry,
 }
 
-/// By what a member is in: what came before it counts for its place no more.
+/// By what a member is in: what came before it counts for its place no more. Whoever has left is in by nothing; who was
+/// given up with its relay may come back by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     /// The number that the tokens of its place name, if a backend has let it in; 0 if it came by itself.

@@ -2,7 +2,7 @@
 
 use crate::trust::TrustFile;
 use canopy_api::{Budget, Problem};
-use canopy_control::{Admission, Member, Owner};
+use canopy_control::{Admission, Member, MemberState, Owner};
 use canopy_plan::{Limits, Rate};
 use canopy_session::derive;
 use canopy_token::{
@@ -52,7 +52,8 @@ enum Source {
     Itself,
     /// A backend answers for it. This is the entry's number, unless there is one already.
     Backend(u64),
-    /// The token of a place that there is, by the entry of this number. It lets nobody in who has none.
+    /// The token of a place that there is, by the entry of this number. It lets nobody in who has none, unless the relay
+    /// of that was lost.
     Place(u64),
 }
 
@@ -155,22 +156,22 @@ impl Right {
         Ok(Right { ceiling: ceiling(grant), ..Right::without_bounds(owner, subject) })
     }
 
-    /// Whether it counts for this place of its owner's.
+    /// Whether it counts for this place of its owner's, which that has or had last.
     ///
     /// # Errors
     /// It is by the token of a place that has ended, or that its owner has come into otherwise since.
-    pub(super) fn check_place(&self, held: Option<&Member>) -> Result<(), Problem> {
+    pub(super) fn check_place(&self, known: Option<&Member>) -> Result<(), Problem> {
         let Source::Place(number) = self.source else { return Ok(()) };
-        match held {
-            None => {
-                let remedy = "ask the world's backend to let you in";
-                Err(refused(401, "your place has ended", remedy))
-            }
-            Some(held) if held.entry.let_in != number => {
+        match known {
+            Some(known) if known.entry.let_in == number => Ok(()),
+            Some(known) if known.state == MemberState::Held => {
                 let what = "whoever it is for has come in otherwise since";
                 Err(refused(401, what, "use the credential or the token that they came in by last"))
             }
-            Some(_) => Ok(()),
+            _ => {
+                let remedy = "ask the world's backend to let you in";
+                Err(refused(401, "your place has ended", remedy))
+            }
         }
     }
 
@@ -306,4 +307,40 @@ fn owner_of(subject: &str, client_key: &[u8; 32]) -> Owner {
 fn unix_now() -> UnixTime {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     UnixTime(since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use canopy_control::{Entry, RelayId, WorldId};
+    use canopy_wire::{Address, Time};
+
+    #[test]
+    fn whose_relay_is_lost_comes_back_by_its_token_and_who_has_left_does_not() {
+        let right = Right::without_bounds([1; 16], "player".to_owned());
+        let right = Right { source: Source::Place(5), ..right };
+        let none = Rate { bits: 0.0, packets: 0.0 };
+        let limits = Limits { send: none, receive: none };
+        let member = |state, let_in| Member {
+            world: WorldId(1),
+            address: Address::unicast(0x7000, 64),
+            relay: RelayId(1),
+            owner: [1; 16],
+            limits,
+            reserved: limits,
+            until: Time::ZERO,
+            state,
+            barred: None,
+            entry: Entry { let_in, visit: 0 },
+        };
+        let said = |known: Option<Member>| {
+            right.check_place(known.as_ref()).err().map(|problem| problem.to_string())
+        };
+        let is = |said: Option<String>, words: &str| said.is_some_and(|text| text.contains(words));
+        assert_eq!(said(Some(member(MemberState::Held, 5))), None);
+        assert_eq!(said(Some(member(MemberState::Resting, 5))), None, "its relay was lost");
+        assert!(is(said(Some(member(MemberState::Held, 6))), "come in otherwise"));
+        assert!(is(said(Some(member(MemberState::Resting, 0))), "has ended"));
+        assert!(is(said(None), "has ended"));
+    }
 }

@@ -100,7 +100,7 @@ impl Feeds {
             let id = controller.world(&name)?.id;
             let place = format!("world {named}");
             let held = controller.held_by(id, owner);
-            right.check_place(held)?;
+            right.check_place(controller.known_by(id, owner))?;
             if held.is_none() {
                 return Err(Problem::missing(&place, "you are not in it", "join it first"));
             }

@@ -153,8 +153,8 @@ impl Joins {
         let leave = move |controller: &mut Controller, _| {
             let name = Name::new(&world).map_err(Refusal::from)?;
             let id = controller.world(&name)?.id;
+            right.check_place(controller.known_by(id, owner))?;
             let held = controller.held_by(id, owner);
-            right.check_place(held)?;
             let is_other = |held: &Member| ![0, visit.unwrap_or(0)].contains(&held.entry.visit);
             if visit.is_some() && held.is_some_and(is_other) {
                 let what = "you have joined again since; that visit has the place now";
@@ -282,8 +282,8 @@ fn entry(
     right: &Right,
     visit: Visit,
 ) -> Result<Entry, Problem> {
+    right.check_place(controller.known_by(world, right.owner))?;
     let held = controller.held_by(world, right.owner).cloned();
-    right.check_place(held.as_ref())?;
     if let Some(held) = &held
         && let Some(less) = right.narrowed(held.limits)
     {
