@@ -26,6 +26,9 @@ pub enum Hello {
         /// The address of the place that it gives back, such as `1.64`; all that it has if nothing.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         address: Option<String>,
+        /// The number that it has given to the visit that ends; whichever there is if nothing.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        visit: Option<u64>,
     },
     /// A participant wants to follow the areas of a world that it is in. After the answer, areas come over
     /// this channel in [`pieces`](crate::pieces()), and its reports go back, each a message.
@@ -80,6 +83,9 @@ pub struct Join {
     /// How near the relays are that it has measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measured: Vec<Nearness>,
+    /// A number for its visit, the same from a join to the leave: so who leaves leaves no place of a later join.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub visit: Option<u64>,
 }
 
 /// How much may be sent and received.

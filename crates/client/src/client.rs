@@ -214,20 +214,24 @@ impl Client {
     /// change, no update is lost, and none comes twice: [`Event::AreasChanged`] tells.
     #[cfg(feature = "join")]
     pub fn stand_at(&self, position: canopy_areas::Point) -> Option<Group> {
-        self.shared().stand_at(position)
+        let (group, has_to_send) = self.shared().lock().stand_at(position);
+        if has_to_send {
+            self.shared().nudge.notify_one();
+        }
+        group
     }
 
     /// The group of the area where the client stands; nothing before [`Client::stand_at`], and while no
     /// areas are known.
     #[cfg(feature = "join")]
     pub fn group_here(&self) -> Option<Group> {
-        self.shared().standing.publish_to()
+        self.shared().lock().group_here()
     }
 
     /// The areas of the world, as the controller has told them last.
     #[cfg(feature = "join")]
     pub fn areas(&self) -> Option<canopy_areas::Areas> {
-        self.shared().standing.areas()
+        self.shared().lock().areas().cloned()
     }
 
     /// Goes on by another token of the same key, before the present one ends. The [`Answer`] tells
@@ -369,13 +373,16 @@ impl Client {
     }
 
     /// Leaves the world in order: returns when the relay has confirmed, or within a second if it
-    /// does not. What waits can still be taken; all else of the client is over.
+    /// does not. Who has joined through a controller gives its place back then, which takes two seconds more
+    /// at most; so a program may end right after this. What waits can still be taken; all else of the client is over.
     pub async fn leave(&self) {
         let now = self.shared().now();
         self.shared().lock().leave(now);
         self.shared().nudge.notify_one();
         let closed = |member: &mut Member| member.inbox().is_closed().then_some(());
         poll_fn(|context| self.shared().poll(context, closed)).await;
+        #[cfg(feature = "join")]
+        self.shared().has_given_back().await;
     }
 }
 

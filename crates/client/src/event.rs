@@ -126,7 +126,7 @@ pub enum Event {
         version: u64,
     },
     /// The controller does not let the client stay, or come back after its relay was lost. The client
-    /// goes on as it can, and asks again. It is told once for each reason.
+    /// goes on as it can, and asks again. It is told once for each reason; other figures are no other reason.
     NotLetIn(Refusal),
     /// The client's ip:port has changed, and the relay has confirmed that it knows the new one.
     Rebound,

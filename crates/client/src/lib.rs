@@ -83,8 +83,9 @@
 //! # Examples
 //!
 //! In `crates/client/examples`: `hello`, where two participants greet; `walker`, who hears only what
-//! is near; `horizon`, a walker who hears everybody, and those who are near more often where not everything fits;
-//! `authority`, a server that decides where its players are, with two levels of interest.
+//! is near; `explorer`, a game loop in a world that its controller divides into areas; `horizon`, a walker who hears
+//! everybody, and those who are near more often where not everything fits; `authority`, a server
+//! that decides where its players are, with two levels of interest.
 //!
 //! Each client has one socket. Linux only.
 #![forbid(unsafe_code)]

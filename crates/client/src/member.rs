@@ -24,6 +24,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "join")]
+use crate::standing::Standing;
+
 /// When the only relay has been silent for this long and the client is not connected, the socket is
 /// replaced: perhaps only this socket does not reach it, because the interface has lost its address
 /// or a NAT its table.
@@ -70,6 +73,9 @@ pub(crate) struct Member {
     handover: Option<Box<Handover>>,
     /// What became of the last move, until somebody has asked.
     moved: Option<Outcome>,
+    /// Where it is in the areas of its world.
+    #[cfg(feature = "join")]
+    standing: Standing,
 }
 
 impl Member {
@@ -111,6 +117,8 @@ impl Member {
             receive_offload: config.receive_offload,
             handover: None,
             moved: None,
+            #[cfg(feature = "join")]
+            standing: Standing::default(),
         })
     }
 
@@ -175,8 +183,14 @@ impl Member {
         }
         self.turn_handover(now);
         let beside = self.handover.as_ref().and_then(|handover| handover.due());
+        let says = self.turn_standing(now);
         let due = self.session.poll_timeout()?;
-        Some(beside.map_or(due, |beside| beside.min(due)))
+        [beside, says].into_iter().flatten().chain([due]).min()
+    }
+
+    #[cfg(not(feature = "join"))]
+    fn turn_standing(&mut self, _now: Time) -> Option<Time> {
+        None
     }
 
     fn transmit(&mut self, now: Time) {
@@ -440,6 +454,8 @@ fn publish_error(error: io::Error) -> PublishError {
     }
 }
 
+#[cfg(feature = "join")]
+mod areas;
 #[cfg_attr(not(feature = "join"), allow(dead_code, reason = "nobody else moves"))]
 mod moving;
 #[cfg(test)]

@@ -27,7 +27,7 @@ const RECEIVES_PER_POLL: usize = 16;
 /// One that has joined through a controller (`PollClient::join`) goes to other relays by itself while it is
 /// polled. It has a thread that asks the controller and does nothing else; one that was given its relays has none.
 ///
-/// Dropping it leaves the world.
+/// Dropping it leaves the world, and waits for nothing: see [`PollClient::leave`].
 ///
 /// ```no_run
 /// use canopy_client::{Group, Incoming, Level, PollClient};
@@ -131,7 +131,7 @@ impl PollClient {
     fn ask(&mut self, now: Time) {
         let Some(kept) = &mut self.kept else { return };
         let asks_at = kept.ask(now, &mut self.member);
-        self.due = self.due.map(|due| asks_at.map_or(due, |at| at.min(due)));
+        self.due = [self.due, asks_at].into_iter().flatten().min();
     }
 
     #[cfg(not(feature = "join"))]
@@ -274,6 +274,31 @@ impl PollClient {
         self.member.wish(groups.into_iter().map(|group| (group, None)))
     }
 
+    /// The client is at this position of its world from now on: it is subscribed to the groups of the
+    /// areas around, each up to the level that the world gives to that distance. Returns the group of
+    /// the area here, to which to publish; nothing while no areas are known. Cheap enough for each frame.
+    ///
+    /// Areas are a world's whose controller divides it; see [`join`](crate::join). They are followed while the client
+    /// is polled. When they change, no update is lost, and none comes twice: [`Event::AreasChanged`] tells.
+    #[cfg(feature = "join")]
+    pub fn stand_at(&mut self, position: canopy_areas::Point) -> Option<Group> {
+        // The next poll sends.
+        self.member.stand_at(position).0
+    }
+
+    /// The group of the area where the client stands; nothing before [`PollClient::stand_at`], and while no
+    /// areas are known.
+    #[cfg(feature = "join")]
+    pub fn group_here(&self) -> Option<Group> {
+        self.member.group_here()
+    }
+
+    /// The areas of the world, as the controller has told them last.
+    #[cfg(feature = "join")]
+    pub fn areas(&self) -> Option<&canopy_areas::Areas> {
+        self.member.areas()
+    }
+
     /// Goes on by another token of the same key, before the present one ends. The [`Answer`] tells
     /// whether the relay takes it; while the relay is lost, the next connection begins with it.
     pub fn set_token(&mut self, token: &str) -> Answer {
@@ -312,7 +337,9 @@ impl PollClient {
     }
 
     /// Begins to leave the world in order: [`PollClient::poll`] returns `false` when the relay has
-    /// confirmed, or after a second if it does not.
+    /// confirmed, or after a second if it does not. Who has joined through a controller gives its place back then,
+    /// which takes two seconds more at most. Poll until then before the program ends, or the place is kept as long as
+    /// its lease lasts.
     pub fn leave(&mut self) {
         self.member.leave(self.clock.now());
     }

@@ -8,13 +8,7 @@ use std::task::{Context, Poll, Waker};
 use tokio::sync::Notify;
 
 #[cfg(feature = "join")]
-use crate::Acknowledgement;
-#[cfg(feature = "join")]
-use crate::standing::Standing;
-#[cfg(feature = "join")]
-use canopy_areas::{Change, Point};
-#[cfg(feature = "join")]
-use canopy_wire::Group;
+use tokio::sync::watch;
 
 /// Wakers of tasks that may have stopped waiting are not kept without bound: beyond this many all
 /// are woken, and who still waits comes again.
@@ -32,8 +26,8 @@ pub(crate) struct Shared {
     /// Wakes who finds another relay: this one seems to be lost, a move has ended, or all is over.
     pub(crate) lack: Notify,
     #[cfg(feature = "join")]
-    /// Where the client is in the areas of its world.
-    pub(crate) standing: Standing,
+    /// Whether it has a place that somebody keeps, or gives back.
+    pub(crate) has_place: watch::Sender<bool>,
 }
 
 impl Shared {
@@ -47,7 +41,7 @@ impl Shared {
             #[cfg(feature = "join")]
             lack: Notify::new(),
             #[cfg(feature = "join")]
-            standing: Standing::default(),
+            has_place: watch::Sender::new(false),
         }
     }
 
@@ -67,26 +61,14 @@ impl Shared {
         member.lacks_a_relay(now) || member.has_moved_or_not()
     }
 
-    /// Makes a change of subscriptions.
+    /// Waits until the place was given back, if there is one, or for so long that its lease is to end.
     #[cfg(feature = "join")]
-    pub(crate) fn wish(&self, change: Change) -> Option<Acknowledgement> {
-        if change.is_empty() {
-            return None;
+    pub(crate) async fn has_given_back(&self) {
+        let mut has_place = self.has_place.subscribe();
+        if *has_place.borrow() {
+            let given_back = has_place.wait_for(|has_place| !has_place);
+            let _ = tokio::time::timeout(crate::keep::LEAVE_LIMIT, given_back).await;
         }
-        let Change { subscribe, unsubscribe } = change;
-        let weight = canopy_wire::Weight::ONE;
-        let new = subscribe.into_iter().map(|(group, level)| (group, Some((level, weight))));
-        let over = unsubscribe.into_iter().map(|group| (group, None));
-        let wishes = self.lock().wish(new.chain(over));
-        self.nudge.notify_one();
-        Some(wishes)
-    }
-
-    /// The client is here from now on. Returns the group to publish to.
-    #[cfg(feature = "join")]
-    pub(crate) fn stand_at(&self, position: Point) -> Option<Group> {
-        // Nobody waits: what is far is subscribed to before it is near.
-        self.standing.stand(position, |change| drop(self.wish(change)))
     }
 
     /// Does something with the member that takes nothing from its inbox, then wakes those who wait

@@ -1,48 +1,129 @@
-//! Where a client is in the areas of its world.
+//! Where a client is in the areas of its world, and what it tells the controller of that. It only decides: the
+//! member makes the changes, and `Following` (`keep/`) carries what is told.
 
-use canopy_areas::{Areas, Change, Follower, Point};
-use canopy_wire::Group;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use tokio::sync::Notify;
+use crate::{Acknowledgement, Event, SubscribeError};
+use canopy_areas::{Area, Areas, Change, Follower, Point, Report};
+use canopy_wire::{Group, Time};
+use std::collections::VecDeque;
+use std::time::Duration;
+use tokio::sync::mpsc::Sender;
 
-/// What a client knows of its world's areas, and where it is in them.
+/// How often it is said at most where the client is.
+const REPORT_EVERY: Duration = Duration::from_millis(500);
+
+/// What a client is told by who follows the areas for it.
+#[derive(Debug)]
+pub(crate) enum Alert {
+    /// A channel is open. It takes these reports, and the areas of now come over it first.
+    Opened(Sender<Report>),
+    /// The areas are so from now on.
+    Areas(Areas),
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Standing {
-    follower: Mutex<Follower>,
-    /// The client is in another area, or the areas are others.
-    pub(crate) has_moved: Notify,
-    /// The controller has said that there are areas.
-    pub(crate) has_areas: Notify,
+    follower: Follower,
+    /// Where reports go; nothing while no channel is open.
+    reports: Option<Sender<Report>>,
+    /// Steps whose subscriptions are not acknowledged yet, in order.
+    under_way: VecDeque<(Acknowledgement, Report)>,
+    /// It is in another area than it has said.
+    has_moved: bool,
+    /// It says nothing before.
+    says_at: Time,
 }
 
 impl Standing {
-    pub(crate) fn follower(&self) -> MutexGuard<'_, Follower> {
-        self.follower.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The client is here from now on.
+    pub(crate) fn handle_position(&mut self, position: Point) -> Change {
+        let before = self.area();
+        let change = self.follower.handle_position(position);
+        self.has_moved |= self.area() != before;
+        change
     }
 
-    pub(crate) fn there_are_areas(&self) {
-        self.has_areas.notify_one();
+    /// Reports go here from now on. What was to be confirmed over an earlier channel is told again over this one.
+    pub(crate) fn handle_opened(&mut self, reports: Sender<Report>) {
+        self.reports = Some(reports);
+        self.under_way.clear();
     }
 
-    /// The client is here from now on: `wish` makes the change of its subscriptions. Returns the group to
-    /// publish to.
-    pub(crate) fn stand(&self, position: Point, wish: impl FnOnce(Change)) -> Option<Group> {
-        // Held until the wishes are made, so that they are in order.
-        let mut follower = self.follower();
-        let before = follower.report().and_then(|report| report.area);
-        let change = follower.handle_position(position);
-        wish(change);
-        if follower.report().and_then(|report| report.area) != before {
-            self.has_moved.notify_one();
+    /// The areas are so from now on. Returns what the application is told, if it is another division. The change is
+    /// to be made, and its acknowledgement to be handed to [`Standing::confirm_after`].
+    pub(crate) fn handle_areas(&mut self, areas: Areas) -> (Change, Option<Event>) {
+        let version = |areas: &Areas| areas.step.div_ceil(3);
+        let new = version(&areas);
+        let is_other = self.areas().is_none_or(|before| version(before) != new);
+        let change = self.follower.handle_areas(areas);
+        (change, is_other.then_some(Event::AreasChanged { version: new }))
+    }
+
+    /// The present step is confirmed once this has been acknowledged.
+    pub(crate) fn confirm_after(&mut self, change: Acknowledgement) {
+        if let Some(report) = self.follower.report() {
+            self.under_way.push_back((change, report));
         }
-        follower.publish_to()
     }
 
+    /// Says what is to be said. Returns what the application is told.
+    pub(crate) fn turn(&mut self, now: Time) -> Vec<Event> {
+        let mut events = Vec::new();
+        if self.reports.as_ref().is_some_and(Sender::is_closed) {
+            self.reports = None;
+            self.under_way.clear();
+        }
+        let Some(reports) = self.reports.clone() else { return events };
+        while reports.capacity() > 0
+            && let Some(report) = self.next_report(now, &mut events)
+        {
+            // Nobody else sends there, so that there is room.
+            let _ = reports.try_send(report);
+            self.says_at = now + REPORT_EVERY;
+        }
+        if reports.capacity() == 0 {
+            self.says_at = now + REPORT_EVERY;
+        }
+        events
+    }
+
+    fn next_report(&mut self, now: Time, events: &mut Vec<Event>) -> Option<Report> {
+        let Some((change, report)) = self.under_way.front() else {
+            let is_due = self.has_moved && self.says_at <= now;
+            self.has_moved &= !is_due;
+            return self.follower.report().filter(|_| is_due);
+        };
+        let (result, report) = (change.result()?, *report);
+        self.under_way.pop_front();
+        // Nobody else awaits it. The step is confirmed all the same: waiting does not make room.
+        if let Err(SubscribeError::Refused { groups }) = result {
+            events.push(Event::SubscriptionsRefused(groups));
+        }
+        Some(report)
+    }
+
+    /// When it wants its turn, if nothing happens before.
+    pub(crate) fn due(&self) -> Option<Time> {
+        self.reports.as_ref()?;
+        let has_news = match self.under_way.front() {
+            Some((change, _)) => change.result().is_some(),
+            None => self.has_moved,
+        };
+        has_news.then_some(self.says_at)
+    }
+
+    fn area(&self) -> Option<Area> {
+        self.follower.report()?.area
+    }
+
+    /// The group to publish to.
     pub(crate) fn publish_to(&self) -> Option<Group> {
-        self.follower().publish_to()
+        self.follower.publish_to()
     }
 
-    pub(crate) fn areas(&self) -> Option<Areas> {
-        self.follower().areas().cloned()
+    pub(crate) fn areas(&self) -> Option<&Areas> {
+        self.follower.areas()
     }
 }
+
+#[cfg(test)]
+mod tests;

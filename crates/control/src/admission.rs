@@ -2,7 +2,7 @@
 
 use crate::error::Refusal;
 use crate::ledger::Flow;
-use crate::model::{Member, MemberState, Owner, RelayId, RelayState, WorldId};
+use crate::model::{Entry, Member, MemberState, Owner, RelayId, RelayState, WorldId};
 use crate::name::Name;
 use crate::op::{Effect, Event, Op};
 use crate::shape::Load;
@@ -161,8 +161,9 @@ impl State {
         let (state, reserved) = (MemberState::Held, limits);
         // What barred it once is over, and forgotten with the record.
         let barred = self.members.get(&(world, address)).and_then(|before| before.barred);
+        let entry = Entry::default();
         let member =
-            Member { world, address, relay, owner, limits, reserved, until, state, barred };
+            Member { world, address, relay, owner, limits, reserved, until, state, barred, entry };
         self.admit(op, &member);
         self.save_member(op, member);
         Ok(address)
@@ -310,7 +311,9 @@ impl State {
         address: Address,
     ) -> Result<(), Refusal> {
         let before = self.served(world, address)?.clone();
-        let member = Member { state: MemberState::Leaving, ..before.clone() };
+        // Nothing by which it was in brings it back.
+        let entry = Entry::default();
+        let member = Member { state: MemberState::Leaving, entry, ..before.clone() };
         self.dismiss(op, &member);
         self.save_member(op, member);
         if before.state == MemberState::Held {
@@ -403,10 +406,16 @@ impl State {
         true
     }
 
-    /// Gives up a member whose relay is silent.
+    /// Gives up a member whose relay is silent. It may come back by what it was in.
     pub(crate) fn give_up(&mut self, op: &mut Op, now: Time, world: WorldId, address: Address) {
+        let entry = self.members.get(&(world, address)).map(|member| member.entry);
         _ = self.leave(op, world, address);
         self.release(op, now, world, address);
+        if let Some(entry) = entry.filter(|entry| *entry != Entry::default())
+            && let Some(member) = self.members.get(&(world, address)).cloned()
+        {
+            self.save_member(op, Member { entry, ..member });
+        }
     }
 }
 
@@ -442,7 +451,18 @@ mod tests {
         let limits = Limits { send: rate, receive: rate };
         let (relay, until) = (RelayId(3), Time::from_millis(until));
         let (world, owner, reserved, barred) = (WorldId(1), [owner; 16], limits, None);
-        Member { world, address, relay, owner, limits, reserved, until, state, barred }
+        Member {
+            world,
+            address,
+            relay,
+            owner,
+            limits,
+            reserved,
+            until,
+            state,
+            barred,
+            entry: Entry::default(),
+        }
     }
 
     #[test]
@@ -473,11 +493,14 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_an_earlier_release_says_its_relay_by_its_address() {
-        let now = member(Address::unicast(3, 64), 7, MemberState::Held, 10);
-        let bytes = now.to_bytes();
-        assert_eq!(Member::of_bytes(&bytes).as_ref(), Ok(&now));
-        // The relay's number is what it lacks.
-        assert_eq!(Member::of_bytes(&bytes[..bytes.len() - 1]).as_ref(), Ok(&now));
+    fn a_record_of_an_earlier_release_says_its_relay_by_its_address_and_no_entry() {
+        let before = member(Address::unicast(3, 64), 7, MemberState::Held, 10);
+        let bytes = before.to_bytes();
+        // The entry is what it lacks, or the relay's number, too.
+        for less in 2..=3 {
+            assert_eq!(Member::of_bytes(&bytes[..bytes.len() - less]).as_ref(), Ok(&before));
+        }
+        let now = Member { entry: Entry { let_in: u64::MAX, visit: 3 }, ..before };
+        assert_eq!(Member::of_bytes(&now.to_bytes()), Ok(now));
     }
 }

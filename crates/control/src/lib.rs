@@ -58,7 +58,7 @@ pub use explain::{Explanation, LinkOnTree, RelayOnTree};
 pub use ledger::{Account, Lack};
 pub use measuring::Ignored;
 pub use model::{
-    Channel, ComtreeRecord, Core, Counters, Downlink, Key, Link, LinkId, MOST_LINKS, Member,
+    Channel, ComtreeRecord, Core, Counters, Downlink, Entry, Key, Link, LinkId, MOST_LINKS, Member,
     MemberState, Mode, Origin, Owner, PeerLink, Relay, RelayId, RelayState, TreeAsk, TreeHop,
     World, WorldId,
 };

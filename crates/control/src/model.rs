@@ -222,6 +222,18 @@ pub struct Member {
     pub state: MemberState,
     /// Until when its owner may not enter again, if it was sent away so.
     pub barred: Option<Time>,
+    /// By what it is in.
+    pub entry: Entry,
+}
+
+/// By what a member is in: what came before it counts for its place no more. Whoever has left is in by nothing; who was
+/// given up with its relay may come back by it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// The number that the tokens of its place name, if a backend has let it in; 0 if it came by itself.
+    pub let_in: u64,
+    /// The number that its client has given to its visit, from a join to the leave; 0 if none.
+    pub visit: u64,
 }
 
 /// The numbers that are given next.
@@ -256,6 +268,7 @@ coded! {
     Channel { name, first, groups }
     World { id, name, comtrees, channels, levels, mode, downlink, default, core, closing }
     Counters { relay, link, world, comtree }
+    Entry { let_in, visit }
 }
 coded_enum!(Origin { Given = 0, Unmeasured = 1, Kept = 2, Joins = 3, Spare = 4, Shortens = 5 });
 coded_enum!(RelayState { Joining = 0, Up = 1, Draining = 2, Gone = 3 });
@@ -285,7 +298,8 @@ impl Coded for Link {
 
 impl Coded for Member {
     fn put(&self, out: &mut Vec<u8>) {
-        let Member { world, address, relay, owner, limits, reserved, until, state, barred } = self;
+        let Member { world, address, relay, owner, limits, reserved, .. } = self;
+        let Member { until, state, barred, entry, .. } = self;
         world.put(out);
         address.put(out);
         owner.put(out);
@@ -295,6 +309,7 @@ impl Coded for Member {
         state.put(out);
         barred.put(out);
         relay.put(out);
+        entry.put(out);
     }
 
     fn take(from: &mut Reader<'_>) -> Result<Member, CodecError> {
@@ -304,7 +319,9 @@ impl Coded for Member {
         let (until, state, barred) = (Coded::take(from)?, Coded::take(from)?, Coded::take(from)?);
         // Records that an earlier release has written end here: an address was of its relay's site.
         let relay = if from.is_at_end() { RelayId(address.site()) } else { Coded::take(from)? };
-        Ok(Member { world, address, relay, owner, limits, reserved, until, state, barred })
+        // Or here: a backend lets its players in anew.
+        let entry = if from.is_at_end() { Entry::default() } else { Coded::take(from)? };
+        Ok(Member { world, address, relay, owner, limits, reserved, until, state, barred, entry })
     }
 }
 

@@ -6,7 +6,7 @@
 
 use crate::admission::{Admission, Enter};
 use crate::error::Refusal;
-use crate::model::{Member, MemberState, Owner, RelayId, RelayState, WorldId};
+use crate::model::{Entry, Member, MemberState, Owner, RelayId, RelayState, WorldId};
 use crate::op::Op;
 use crate::state::State;
 use canopy_wire::{Address, Time};
@@ -58,7 +58,9 @@ impl State {
             // What is nearer is full, or about to go.
             Err(_) => return self.enter(op, now, ask),
         };
+        let entry = present.entry;
         self.save_member(op, Member { state: MemberState::Moving, ..present });
+        self.set_entry(op, world, ask.owner, entry);
         self.admission(world, address)
     }
 
@@ -94,6 +96,17 @@ impl State {
         let places = [&self.moving, &self.owners].map(|of| of.get(&(world, owner)).copied());
         let places = places.into_iter().flatten();
         places.filter(|address| self.leave(op, world, *address).is_ok()).collect()
+    }
+
+    /// Notes by what a participant is in, at all places that it has.
+    pub(crate) fn set_entry(&mut self, op: &mut Op, world: WorldId, owner: Owner, entry: Entry) {
+        let places = [&self.moving, &self.owners].map(|of| of.get(&(world, owner)).copied());
+        for address in places.into_iter().flatten() {
+            let member = self.members.get(&(world, address)).filter(|of| of.entry != entry);
+            if let Some(member) = member.cloned() {
+                self.save_member(op, Member { entry, ..member });
+            }
+        }
     }
 
     /// What a participant was to move to is gone: the place that it has is its own again.

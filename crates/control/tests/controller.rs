@@ -2,8 +2,8 @@
 
 use canopy_control::storage::{MemoryStorage, Storage, StorageError};
 use canopy_control::{
-    Admission, Controller, Core, Downlink, Enter, Event, ItemKey, LinkId, LinkReport, Mode, Name,
-    NewRelay, NewWorld, Refusal, RelayId, RelaySide, RelayState, Retry, Settings, TreeAsk,
+    Admission, Controller, Core, Downlink, Enter, Entry, Event, ItemKey, LinkId, LinkReport, Mode,
+    Name, NewRelay, NewWorld, Refusal, RelayId, RelaySide, RelayState, Retry, Settings, TreeAsk,
     WorldChanges,
 };
 use canopy_plan::{Limits, Rate};
@@ -490,11 +490,20 @@ fn who_loses_its_relay_has_its_address_at_another_and_the_lost_one_says_nothing_
     let mut bed = Bed::new(3, 10_000_000, &[(0, 1, 1000), (1, 2, 1000), (2, 0, 1000)]);
     let before = bed.enter(0, &[2], limits(1000, 1000)).unwrap();
     let other = bed.enter(1, &[2], limits(1000, 1000)).unwrap();
+    let entry = Entry { let_in: 5, visit: 6 };
+    let entered = |bed: &Bed, owner| bed.controller.known_by(before.world, owner).unwrap().entry;
+    for owner in [[0; 16], [1; 16]] {
+        bed.controller.set_entry(before.world, owner, entry);
+    }
     bed.exchange();
+    // One leaves while its relay is there.
+    bed.controller.leave(before.world, other.address).unwrap();
     bed.connected = 2;
     (2..=3).for_each(|link| bed.set_link(link, [link as usize - 1, link as usize % 3], false));
     let lost: Vec<Event> = (0..6).flat_map(|_| bed.exchange()).collect();
     assert!(lost.contains(&Event::RelayLost(before.relay)), "{lost:?}");
+    // By what it was in it may come back, and who has left may not.
+    assert_eq!([entered(&bed, [0; 16]), entered(&bed, [1; 16])], [entry, Entry::default()]);
     // Nobody else gets what rests for it.
     let newcomer = bed.enter(7, &[0], limits(1000, 1000)).unwrap();
     assert!(![before.address, other.address].contains(&newcomer.address));

@@ -2,7 +2,8 @@
 
 use crate::trust::TrustFile;
 use canopy_api::{Budget, Problem};
-use canopy_control::{Admission, Owner};
+use canopy_control::{Admission, Member, MemberState, Owner};
+use canopy_plan::{Limits, Rate};
 use canopy_session::derive;
 use canopy_token::{
     Claims, ComtreeGrant, Grant, KeySet, MAX_COMTREES, Revocations, SigningKey, TokenError,
@@ -13,8 +14,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How the identifiers of tokens begin whose bearers a backend has let in. No credential bounds those, so such a token
-/// is a credential for the place: it renews that and moves it, until it ends or the place does. Who came with a
-/// credential needs that each time, so that its end and its revocation count.
+/// is a credential for the place: it renews that and moves it, until it ends or the place does. The number of the
+/// entry follows: once its bearer has come in otherwise, the token counts no more. Who came with a credential needs
+/// that each time, so that its end and its revocation count.
 const LET_IN: &str = "in-";
 const ASK_FOR_ANOTHER: &str = "ask the world's backend for another";
 
@@ -40,10 +42,19 @@ pub(super) struct Right {
     pub(super) owner: Owner,
     pub(super) subject: String,
     ceiling: Ceiling,
-    /// A backend answers for it.
-    is_let_in: bool,
-    /// It is for a place that there is, and lets nobody in who has none.
-    pub(super) needs_place: bool,
+    source: Source,
+}
+
+/// Where a right is from.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    /// A credential that somebody brings, or nobody needs one.
+    Itself,
+    /// A backend answers for it. This is the entry's number, unless there is one already.
+    Backend(u64),
+    /// The token of a place that there is, by the entry of this number. It lets nobody in who has none, unless the relay
+    /// of that was lost.
+    Place(u64),
 }
 
 /// What bounds a right.
@@ -73,12 +84,14 @@ impl Credentials {
         client_key: &[u8; 32],
     ) -> Result<Right, Problem> {
         if let Some(own) = credential.and_then(|credential| self.own(credential)) {
-            let claims = own?;
+            let (claims, number) = own?;
             let right = Right::of(claims, world, client_key, Ceiling::Token)?;
-            return Ok(Right { needs_place: true, is_let_in: true, ..right });
+            let source = Source::Place(number);
+            return Ok(Right { source, ..right });
         }
         let mut admits = self.admits.lock().unwrap_or_else(PoisonError::into_inner);
         let Admits::Trusted(trust) = &mut *admits else {
+            credential.map_or(Ok(()), readable)?;
             let (owner, subject) = (owner_of("", client_key), "anybody".to_owned());
             return Ok(Right::without_bounds(owner, subject));
         };
@@ -93,7 +106,7 @@ impl Credentials {
 
     /// What a token says that this controller has signed itself for somebody whom a backend let in; nothing if it is
     /// another.
-    fn own(&self, credential: &str) -> Option<Result<Claims, Problem>> {
+    fn own(&self, credential: &str) -> Option<Result<(Claims, u64), Problem>> {
         let mut admits = self.admits.lock().unwrap_or_else(PoisonError::into_inner);
         let none = Revocations::new(0);
         let revoked = match &mut *admits {
@@ -101,8 +114,8 @@ impl Credentials {
             Admits::Everybody => &none,
         };
         match self.own.verify(credential, unix_now(), revoked) {
-            Ok(verified) if verified.claims.id.starts_with(LET_IN) => Some(Ok(verified.claims)),
-            Ok(_) | Err(TokenError::UnknownKey(_) | TokenError::NotAToken) => None,
+            Ok(verified) => let_in_number(&verified.claims.id).map(|of| Ok((verified.claims, of))),
+            Err(TokenError::UnknownKey(_) | TokenError::NotAToken) => None,
             Err(error) => Some(Err(refused(401, error, ASK_FOR_ANOTHER))),
         }
     }
@@ -110,14 +123,18 @@ impl Credentials {
 
 impl Right {
     /// That of somebody for whom a backend answers.
-    pub(super) fn of_backend(subject: String, client_key: &[u8; 32]) -> Right {
+    ///
+    /// # Errors
+    /// The system has no random numbers.
+    pub(super) fn of_backend(subject: String, client_key: &[u8; 32]) -> Result<Right, Problem> {
         let owner = owner_of(&subject, client_key);
-        Right { is_let_in: true, ..Right::without_bounds(owner, subject) }
+        let source = Source::Backend(chance()?.max(1));
+        Ok(Right { source, ..Right::without_bounds(owner, subject) })
     }
 
     fn without_bounds(owner: Owner, subject: String) -> Right {
         let ceiling = Ceiling::Nothing;
-        Right { owner, subject, ceiling, is_let_in: false, needs_place: false }
+        Right { owner, subject, ceiling, source: Source::Itself }
     }
 
     fn of(
@@ -139,14 +156,54 @@ impl Right {
         Ok(Right { ceiling: ceiling(grant), ..Right::without_bounds(owner, subject) })
     }
 
-    /// There is no place that its token would be for.
-    pub(super) fn over() -> Problem {
-        refused(401, "your place has ended", "ask the world's backend to let you in")
+    /// Whether it counts for this place of its owner's, which that has or had last.
+    ///
+    /// # Errors
+    /// It is by the token of a place that has ended, or that its owner has come into otherwise since.
+    pub(super) fn check_place(&self, known: Option<&Member>) -> Result<(), Problem> {
+        let Source::Place(number) = self.source else { return Ok(()) };
+        match known {
+            Some(known) if known.entry.let_in == number => Ok(()),
+            Some(known) if known.state == MemberState::Held => {
+                let what = "whoever it is for has come in otherwise since";
+                Err(refused(401, what, "use the credential or the token that they came in by last"))
+            }
+            _ => {
+                let remedy = "ask the world's backend to let you in";
+                Err(refused(401, "your place has ended", remedy))
+            }
+        }
     }
 
-    /// How the identifier of its token begins.
-    pub(super) fn prefix(&self) -> &'static str {
-        if self.is_let_in { LET_IN } else { "" }
+    /// The number that the tokens of its place name, which was this before; 0 if they are no credentials.
+    pub(super) fn let_in(&self, before: u64) -> u64 {
+        match self.source {
+            Source::Itself => 0,
+            // Whom a backend has let in already goes on by the token that it has, with no more than it had.
+            Source::Backend(_) if before != 0 => before,
+            Source::Backend(new) => new,
+            Source::Place(number) => number,
+        }
+    }
+
+    /// What it leaves of a place's limits; nothing if they do.
+    pub(super) fn narrowed(&self, limits: Limits) -> Option<Limits> {
+        let (Ceiling::Credential(Grant { budget: most, .. })
+        | Ceiling::Token(Grant { budget: most, .. })) = &self.ceiling
+        else {
+            return None;
+        };
+        let least = |has: f64, most: Option<u64>| most.map_or(has, |most| has.min(most as f64));
+        let Limits { send, receive } = limits;
+        let rate = |has: Rate, bits, packets| Rate {
+            bits: least(has.bits, bits),
+            packets: least(has.packets, packets),
+        };
+        let less = Limits {
+            send: rate(send, most.up_bits, most.up_packets),
+            receive: rate(receive, most.down_bits, most.down_packets),
+        };
+        (less != limits).then_some(less)
     }
 
     /// What is asked for of the controller: at most what the credential grants.
@@ -205,6 +262,35 @@ impl Right {
     }
 }
 
+/// The number of the entry that a token's identifier names; nothing if the token is no credential.
+fn let_in_number(id: &str) -> Option<u64> {
+    u64::from_str_radix(id.strip_prefix(LET_IN)?.get(..16)?, 16).ok()
+}
+
+/// A new identifier of a token for a place by this entry.
+///
+/// # Errors
+/// The system has no random numbers.
+pub(super) fn token_id(let_in: u64) -> Result<String, Problem> {
+    Ok(match let_in {
+        0 => format!("{:016x}{:016x}", chance()?, chance()?),
+        number => format!("{LET_IN}{number:016x}{:016x}", chance()?),
+    })
+}
+
+fn chance() -> Result<u64, Problem> {
+    getrandom::u64()
+        .map_err(|error| Problem::new(500, error.to_string(), "controller", "see its host"))
+}
+
+/// Who brings a credential where none is needed may mean another world or controller. Whose keys are known nowhere,
+/// nobody can tell; what is no token is a mistake.
+fn readable(credential: &str) -> Result<(), Problem> {
+    let remedy = "give the token as the world's backend has issued it, or none: the world is open";
+    let read = Claims::read_unverified(credential);
+    read.map(|_| ()).map_err(|error| refused(401, error, remedy))
+}
+
 /// A credential does not do.
 fn refused(status: u16, what: impl ToString, remedy: &str) -> Problem {
     Problem::new(status, what.to_string(), "credential", remedy)
@@ -221,4 +307,40 @@ fn owner_of(subject: &str, client_key: &[u8; 32]) -> Owner {
 fn unix_now() -> UnixTime {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     UnixTime(since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use canopy_control::{Entry, RelayId, WorldId};
+    use canopy_wire::{Address, Time};
+
+    #[test]
+    fn whose_relay_is_lost_comes_back_by_its_token_and_who_has_left_does_not() {
+        let right = Right::without_bounds([1; 16], "player".to_owned());
+        let right = Right { source: Source::Place(5), ..right };
+        let none = Rate { bits: 0.0, packets: 0.0 };
+        let limits = Limits { send: none, receive: none };
+        let member = |state, let_in| Member {
+            world: WorldId(1),
+            address: Address::unicast(0x7000, 64),
+            relay: RelayId(1),
+            owner: [1; 16],
+            limits,
+            reserved: limits,
+            until: Time::ZERO,
+            state,
+            barred: None,
+            entry: Entry { let_in, visit: 0 },
+        };
+        let said = |known: Option<Member>| {
+            right.check_place(known.as_ref()).err().map(|problem| problem.to_string())
+        };
+        let is = |said: Option<String>, words: &str| said.is_some_and(|text| text.contains(words));
+        assert_eq!(said(Some(member(MemberState::Held, 5))), None);
+        assert_eq!(said(Some(member(MemberState::Resting, 5))), None, "its relay was lost");
+        assert!(is(said(Some(member(MemberState::Held, 6))), "come in otherwise"));
+        assert!(is(said(Some(member(MemberState::Resting, 0))), "has ended"));
+        assert!(is(said(None), "has ended"));
+    }
 }

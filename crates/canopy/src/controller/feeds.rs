@@ -1,6 +1,7 @@
 //! Who follows the areas of worlds: each member over a channel of its own. What is decided comes from the
 //! controller's events, once it is stored; one task reads them for all.
 
+use super::credentials::Right;
 use super::driver::Handle;
 use super::joins::stopped;
 use anyhow::{Context, bail};
@@ -89,15 +90,18 @@ impl Feeds {
         &self,
         handle: &Handle,
         world: String,
-        owner: Owner,
+        right: Right,
     ) -> Result<Feed, Problem> {
+        let owner = right.owner;
         let lives = handle.lives();
         let named = world.clone();
         let find = move |controller: &mut Controller, _| {
             let name = Name::new(&named).map_err(Refusal::from)?;
             let id = controller.world(&name)?.id;
             let place = format!("world {named}");
-            if controller.held_by(id, owner).is_none() {
+            let held = controller.held_by(id, owner);
+            right.check_place(controller.known_by(id, owner))?;
+            if held.is_none() {
                 return Err(Problem::missing(&place, "you are not in it", "join it first"));
             }
             if controller.areas(id).is_none() {

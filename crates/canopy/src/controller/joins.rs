@@ -1,11 +1,11 @@
 //! Who joins worlds: credentials are checked, the controller finds a place, the place's relay lets
 //! them in, and a token says so.
 
-use super::credentials::{Admits, Credentials, Right};
+use super::credentials::{Admits, Credentials, Right, token_id};
 use super::driver::{Handle, now};
 use super::waiting::{Outcome, Waiting};
 use canopy_api::{Budget, Joined, Nearness, NewMember, Problem, RelaysToMeasure, Wish};
-use canopy_control::{Admission, Controller, Enter, Name, Owner, Refusal};
+use canopy_control::{Admission, Controller, Enter, Entry, Member, Name, Refusal, WorldId};
 use canopy_token::{Claims, SigningKey, UnixTime};
 use canopy_wire::Time;
 use std::sync::Arc;
@@ -30,6 +30,21 @@ pub(crate) struct JoinAsk {
     pub(crate) budget: Option<Budget>,
     /// How near relays are.
     pub(crate) measured: Vec<Nearness>,
+    /// The number that it has given to its visit; 0 if none.
+    pub(crate) visit: u64,
+}
+
+/// Who leaves, and what it gives back.
+#[derive(Clone, Debug)]
+pub(crate) struct LeaveAsk {
+    /// The world's name.
+    pub(crate) world: String,
+    /// By what it is in.
+    pub(crate) credential: Option<String>,
+    /// The address of the place that it gives back; all of its places if nothing.
+    pub(crate) address: Option<String>,
+    /// The visit that ends; whichever there is if nothing.
+    pub(crate) visit: Option<u64>,
 }
 
 /// Joins, renewals and leaves. Cheap to clone.
@@ -49,6 +64,16 @@ struct New {
     client_key: [u8; 32],
     budget: Option<Budget>,
     measured: Vec<Nearness>,
+    visit: Visit,
+}
+
+/// Which visit a place is for.
+#[derive(Clone, Copy)]
+enum Visit {
+    /// One that begins. What a visit before it asks to give back stays.
+    Begins(u64),
+    /// The one that the place is for; this one if there was no place.
+    GoesOn(u64),
 }
 
 /// How the controller decides about it.
@@ -64,12 +89,22 @@ impl Joins {
     }
 
     /// Lets a participant into a world, and returns once its relay takes it. Who asks again with the
-    /// same credential and key gets what it has, with a new lease: that is how a lease is renewed.
+    /// same credential and key gets what it has, with a new lease.
     ///
     /// # Errors
     /// The credential does not do, the world has no room, or the relay did not answer in time.
     pub(crate) async fn join(&self, ask: JoinAsk) -> Result<Joined, Problem> {
-        self.decide(ask, Controller::enter).await
+        let visit = Visit::Begins(ask.visit);
+        self.decide(ask, visit, Controller::enter).await
+    }
+
+    /// The same, for a participant that is in: that is how a lease is renewed.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) async fn renew(&self, ask: JoinAsk) -> Result<Joined, Problem> {
+        let visit = Visit::GoesOn(ask.visit);
+        self.decide(ask, visit, Controller::enter).await
     }
 
     /// The same, for a participant that would go to another relay: it gets a place there as well, if its
@@ -78,14 +113,15 @@ impl Joins {
     /// # Errors
     /// As there, or no relay takes it. It has what it had.
     pub(crate) async fn relocate(&self, ask: JoinAsk) -> Result<Joined, Problem> {
-        self.decide(ask, Controller::relocate).await
+        let visit = Visit::GoesOn(ask.visit);
+        self.decide(ask, visit, Controller::relocate).await
     }
 
-    async fn decide(&self, ask: JoinAsk, decide: Decide) -> Result<Joined, Problem> {
+    async fn decide(&self, ask: JoinAsk, visit: Visit, decide: Decide) -> Result<Joined, Problem> {
         let right =
             self.0.credentials.check(&ask.world, ask.credential.as_deref(), &ask.client_key)?;
         let budget = right.budget(ask.budget)?;
-        let new = New { right, client_key: ask.client_key, budget, measured: ask.measured };
+        let new = New { right, client_key: ask.client_key, budget, measured: ask.measured, visit };
         self.admit(ask.world, new, decide).await
     }
 
@@ -96,27 +132,34 @@ impl Joins {
     pub(crate) async fn admit_for(&self, world: String, ask: NewMember) -> Result<Joined, Problem> {
         ask.check_subject()?;
         let client_key = ask.key()?;
-        let right = Right::of_backend(ask.subject, &client_key);
-        let new = New { right, client_key, budget: ask.budget, measured: ask.measured };
+        let right = Right::of_backend(ask.subject, &client_key)?;
+        let (budget, measured) = (ask.budget, ask.measured);
+        let new = New { right, client_key, budget, measured, visit: Visit::GoesOn(0) };
         self.admit(world, new, Controller::enter).await
     }
 
     /// Ends a participant's membership, or gives back the one of its places that has this address.
     ///
     /// # Errors
-    /// The credential does not do, or it has no place in the world, or not that one.
+    /// The credential does not do, or it has no place in the world, or not that one, or has it for another visit.
     pub(crate) async fn leave(
         &self,
-        world: String,
-        credential: Option<&str>,
         client_key: &[u8; 32],
-        address: Option<String>,
+        LeaveAsk { world, credential, address, visit }: LeaveAsk,
     ) -> Result<(), Problem> {
-        let owner = self.0.credentials.check(&world, credential, client_key)?.owner;
+        let right = self.right(&world, credential.as_deref(), client_key)?;
+        let owner = right.owner;
         let address = address.map(|text| canopy_api::address("address", &text)).transpose()?;
         let leave = move |controller: &mut Controller, _| {
             let name = Name::new(&world).map_err(Refusal::from)?;
             let id = controller.world(&name)?.id;
+            right.check_place(controller.known_by(id, owner))?;
+            let held = controller.held_by(id, owner);
+            let is_other = |held: &Member| ![0, visit.unwrap_or(0)].contains(&held.entry.visit);
+            if visit.is_some() && held.is_some_and(is_other) {
+                let what = "you have joined again since; that visit has the place now";
+                return Err(Problem::new(409, what, "visit", "leave that one"));
+            }
             if let Some(address) = address {
                 return Ok(controller.give_up_place(id, owner, address)?);
             }
@@ -138,47 +181,47 @@ impl Joins {
         relays.await.map_err(stopped)
     }
 
-    /// Whose the credential and the key are.
+    /// What the credential lets whoever has the key do.
     ///
     /// # Errors
     /// The credential does not do.
-    pub(super) fn owner(
+    pub(super) fn right(
         &self,
         world: &str,
         credential: Option<&str>,
         client_key: &[u8; 32],
-    ) -> Result<Owner, Problem> {
-        Ok(self.0.credentials.check(world, credential, client_key)?.owner)
+    ) -> Result<Right, Problem> {
+        self.0.credentials.check(world, credential, client_key)
     }
 
     async fn admit(&self, world: String, new: New, decide: Decide) -> Result<Joined, Problem> {
-        let New { right, client_key, budget, measured } = new;
+        let New { right, client_key, budget, measured, visit } = new;
         let deadline = tokio::time::Instant::now() + PATIENCE;
         let mut last = Outcome::Unknown;
         for _ in 0..ATTEMPTS {
             let (waiting, world, measured) =
                 (self.0.waiting.clone(), world.clone(), measured.clone());
-            let (owner, needs_place) = (right.owner, right.needs_place);
+            let entering = right.clone();
             let enter = move |controller: &mut Controller, now| {
-                let wish = Wish { owner, budget, measured: &measured };
+                let wish = Wish { owner: entering.owner, budget, measured: &measured };
                 let enter = canopy_api::enter(controller, &world, &wish)?;
-                if needs_place {
-                    let world = controller.world(&enter.world)?.id;
-                    controller.held_by(world, owner).ok_or_else(Right::over)?;
-                }
+                let world = controller.world(&enter.world)?.id;
+                let entry = entry(controller, world, &entering, visit)?;
                 let admission = decide(controller, now, &enter)?;
+                controller.set_entry(world, enter.owner, entry);
                 // Events are told by this thread, later: none of them can be missed.
                 let outcome = waiting.register(admission.world, admission.address)?;
                 let joined = canopy_api::joined(controller, &admission, &enter)?;
-                Ok::<_, Problem>((admission, joined, outcome))
+                Ok::<_, Problem>((admission, joined, outcome, entry.let_in))
             };
-            let (admission, joined, outcome) =
+            let (admission, joined, outcome, let_in) =
                 self.0.handle.ask(enter).await.map_err(stopped)??;
             let left = deadline.saturating_duration_since(tokio::time::Instant::now());
             let place = format!("relay {}", joined.relay.name);
             match timeout(left, outcome).await {
                 Ok(Ok(Outcome::Admitted)) => {
-                    return self.sign(right, client_key, admission, joined);
+                    let id = token_id(let_in)?;
+                    return self.sign(right, id, client_key, admission, joined);
                 }
                 Ok(Ok(Outcome::Refused(why))) => return Err(why.into()),
                 // Perhaps from the place that it had before under the same address. Who was sent away is
@@ -202,12 +245,12 @@ impl Joins {
     fn sign(
         &self,
         right: Right,
+        id: String,
         client_key: [u8; 32],
         admission: Admission,
         joined: Joined,
     ) -> Result<Joined, Problem> {
         let until = admission.until;
-        let id = token_id(right.prefix())?;
         let grant = right.grant(admission)?;
         let claims = Claims {
             subject: right.subject,
@@ -228,12 +271,30 @@ impl Joins {
     }
 }
 
-/// A new identifier of a token, which begins so.
-fn token_id(prefix: &str) -> Result<String, Problem> {
-    let mut bytes = [0; 16];
-    let no_random = |error| Problem::new(500, format!("{error}"), "controller", "see its host");
-    getrandom::fill(&mut bytes).map_err(no_random)?;
-    Ok(bytes.iter().fold(prefix.to_owned(), |id, byte| id + &format!("{byte:02x}")))
+/// By what somebody with this right is in from now on. If the place that it has bears more than the right, it has less
+/// from then on.
+///
+/// # Errors
+/// The right counts no more, or its relay has gone.
+fn entry(
+    controller: &mut Controller,
+    world: WorldId,
+    right: &Right,
+    visit: Visit,
+) -> Result<Entry, Problem> {
+    right.check_place(controller.known_by(world, right.owner))?;
+    let held = controller.held_by(world, right.owner).cloned();
+    if let Some(held) = &held
+        && let Some(less) = right.narrowed(held.limits)
+    {
+        controller.modify(world, held.address, less)?;
+    }
+    let before = held.map(|held| held.entry);
+    let visit = match visit {
+        Visit::Begins(visit) => visit,
+        Visit::GoesOn(visit) => before.map_or(visit, |before| before.visit),
+    };
+    Ok(Entry { let_in: right.let_in(before.unwrap_or_default().let_in), visit })
 }
 
 /// The controller does not answer any more.

@@ -1,6 +1,6 @@
 //! What participants ask over their channels: to join, to stay, to move, to leave, and what to measure.
 
-use super::joins::{JoinAsk, Joins};
+use super::joins::{JoinAsk, Joins, LeaveAsk};
 use canopy_api::{Budget, Nearness, Problem};
 use canopy_channel::{Hello, Join, Reply};
 use canopy_session::PublicKey;
@@ -14,12 +14,12 @@ pub(super) async fn answer(
     hello: Hello,
 ) -> Option<Reply<Value>> {
     let answered = match hello {
-        // Who is in already gets what it has, with a new lease: to renew is to join again.
-        Hello::Join(join) | Hello::Renew(join) => joins.join(ask(join, caller)).await.map(value),
+        Hello::Join(join) => joins.join(ask(join, caller)).await.map(value),
+        Hello::Renew(join) => joins.renew(ask(join, caller)).await.map(value),
         Hello::Move(join) => joins.relocate(ask(join, caller)).await.map(value),
-        Hello::Leave { world, credential, address } => {
-            let left = joins.leave(world, credential.as_deref(), caller, address).await;
-            left.map(|()| json!({}))
+        Hello::Leave { world, credential, address, visit } => {
+            let ask = LeaveAsk { world, credential, address, visit };
+            joins.leave(caller, ask).await.map(|()| json!({}))
         }
         Hello::Relays => joins.relays().await.map(value),
         Hello::Register(_) | Hello::Follow { .. } => return None,
@@ -40,7 +40,7 @@ fn value(answer: impl Serialize) -> Value {
 }
 
 fn ask(join: Join, caller: &PublicKey) -> JoinAsk {
-    let Join { world, credential, budget, measured } = join;
+    let Join { world, credential, budget, measured, visit } = join;
     let budget = budget.map(|budget| Budget {
         up_bits: budget.up_bits,
         up_packets: budget.up_packets,
@@ -50,5 +50,6 @@ fn ask(join: Join, caller: &PublicKey) -> JoinAsk {
     let near =
         |near: canopy_channel::Nearness| Nearness { relay: near.relay, delay_us: near.delay_us };
     let measured = measured.into_iter().map(near).collect();
-    JoinAsk { world, credential, client_key: *caller, budget, measured }
+    let visit = visit.unwrap_or(0);
+    JoinAsk { world, credential, client_key: *caller, budget, measured, visit }
 }

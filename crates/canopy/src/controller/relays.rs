@@ -226,9 +226,9 @@ impl Answering {
         credential: Option<String>,
         mut stranger: Stranger,
     ) -> anyhow::Result<()> {
-        let owner = self.joins.owner(&world, credential.as_deref(), channel.peer());
-        let followed = match owner {
-            Ok(owner) => self.feeds.follow(&self.handle, world, owner).await,
+        let right = self.joins.right(&world, credential.as_deref(), channel.peer());
+        let followed = match right {
+            Ok(right) => self.feeds.follow(&self.handle, world, right).await,
             Err(problem) => Err(problem),
         };
         match followed {

@@ -2,9 +2,11 @@
 //! under them, the controller is killed halfway, and each update is heard once.
 
 use crate::support::{Server, run};
-use canopy_client::{Client, Event, Level};
+use canopy_client::areas::Areas;
+use canopy_client::{Client, Event, Group, Level, PollClient, RelayKey, Update};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -54,8 +56,96 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Half of the walkers are game loops without a runtime.
+enum Walking {
+    Task(Client),
+    Loop(Box<PollClient>),
+}
+
+impl Walking {
+    async fn join(controller: &Server, number: usize) -> Walking {
+        let key: RelayKey = controller.ready["key"].as_str().unwrap().parse().unwrap();
+        // Unmeasured: the relays are taken in turn, by their free places.
+        let at = controller.address("listen");
+        let join = PollClient::join(at, key, "w").measure(Duration::ZERO);
+        // They alternate by pairs, so that both kinds are at both relays.
+        if number % 4 < 2 {
+            return Walking::Task(join.connect().await.unwrap());
+        }
+        let mut joining = join.open().unwrap();
+        loop {
+            if let Some(joined) = joining.poll() {
+                return Walking::Loop(Box::new(joined.unwrap()));
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// The frame of a game loop; a client with a task has none.
+    fn poll(&mut self) {
+        if let Walking::Loop(client) = self {
+            assert!(client.poll());
+        }
+    }
+
+    fn stand_at(&mut self, position: [f64; 2]) -> Option<Group> {
+        match self {
+            Walking::Task(client) => client.stand_at(position),
+            Walking::Loop(client) => client.stand_at(position),
+        }
+    }
+
+    fn publish(&mut self, group: Group, payload: &[u8]) {
+        match self {
+            Walking::Task(client) => client.publish(group, Level(0), payload),
+            Walking::Loop(client) => client.publish(group, Level(0), payload),
+        }
+        .unwrap();
+    }
+
+    fn try_recv(&mut self) -> Option<Update> {
+        match self {
+            Walking::Task(client) => client.try_recv(),
+            Walking::Loop(client) => client.try_recv(),
+        }
+    }
+
+    fn try_next_event(&mut self) -> Option<Event> {
+        match self {
+            Walking::Task(client) => client.try_next_event(),
+            Walking::Loop(client) => client.try_next_event(),
+        }
+    }
+
+    fn areas(&self) -> Option<Areas> {
+        match self {
+            Walking::Task(client) => client.areas(),
+            Walking::Loop(client) => client.areas().cloned(),
+        }
+    }
+
+    fn relay(&self) -> SocketAddr {
+        match self {
+            Walking::Task(client) => client.relay(),
+            Walking::Loop(client) => client.relay(),
+        }
+    }
+
+    async fn leave(&mut self) {
+        match self {
+            Walking::Task(client) => client.leave().await,
+            Walking::Loop(client) => {
+                client.leave();
+                while client.poll() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            }
+        }
+    }
+}
+
 struct Walker {
-    client: Client,
+    client: Walking,
     position: [f64; 2],
     goal: [f64; 2],
     /// How often each update was heard, by its publisher and number.
@@ -72,14 +162,9 @@ struct Walkers {
 
 impl Walkers {
     async fn join(controller: &Server) -> Walkers {
-        let key: canopy_client::RelayKey =
-            controller.ready["key"].as_str().unwrap().parse().unwrap();
         let mut all = Vec::new();
         for number in 0..WALKERS {
-            let at = controller.address("listen");
-            // Unmeasured: the relays are taken in turn, by their free places.
-            let joining = Client::join(at, key, "w").measure(Duration::ZERO);
-            let client = joining.connect().await.unwrap();
+            let client = Walking::join(controller, number).await;
             let position = [45.0 + number as f64, 50.0];
             let (heard, goal) = (BTreeMap::new(), position);
             all.push(Walker { client, position, goal, heard, changes: 0 });
@@ -99,7 +184,7 @@ impl Walkers {
             let Some(group) = walker.client.stand_at(walker.position) else { continue };
             let update = (number as u8, self.next);
             let payload = [&[update.0][..], &update.1.to_be_bytes()].concat();
-            walker.client.publish(group, Level(0), &payload).unwrap();
+            walker.client.publish(group, &payload);
             let goal = self.all[number].goal;
             let is_with = |other: &usize| *other != number && self.all[*other].goal[1] == goal[1];
             self.published.push((update, (0..self.all.len()).filter(is_with).collect()));
@@ -109,6 +194,7 @@ impl Walkers {
 
     fn hear(&mut self, number: usize) {
         let walker = &mut self.all[number];
+        walker.client.poll();
         while let Some(update) = walker.client.try_recv() {
             let (from, at) = update.payload.split_at(1);
             let at = u32::from_be_bytes(at.try_into().unwrap());
@@ -175,9 +261,9 @@ fn areas_are_split_and_merged_under_walkers_who_hear_each_update_once() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _again = runtime.block_on(async {
         let mut walkers = Walkers::join(&controller).await;
-        let relays: std::collections::BTreeSet<_> =
-            walkers.all.iter().map(|walker| walker.client.relay()).collect();
-        assert_eq!(relays.len(), 2, "walkers are at both relays");
+        let at = |of: &Walker| (matches!(of.client, Walking::Loop(_)), of.client.relay());
+        let kinds: BTreeSet<_> = walkers.all.iter().map(at).collect();
+        assert_eq!(kinds.len(), 4, "both kinds are at both relays");
         // Subscriptions of the first moment are not there yet for what is published then.
         walkers.ticks_until("all follow", |walkers| walkers.step(|_| true)).await;
         for _ in 0..20 {
@@ -208,7 +294,7 @@ fn areas_are_split_and_merged_under_walkers_who_hear_each_update_once() {
         walkers.ticks_until("it is settled", |walkers| walkers.step(is_settled)).await;
         walkers.check().await;
         assert!(walkers.all.iter().all(|walker| walker.changes >= 3), "update alerts");
-        for walker in &walkers.all {
+        for walker in &mut walkers.all {
             walker.client.leave().await;
         }
         again

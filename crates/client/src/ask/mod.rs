@@ -36,6 +36,9 @@ pub struct Ask {
     pub credential: Option<String>,
     /// What is to be sent and received; what the credential or the world says if nothing.
     pub budget: Option<Budget>,
+    /// A number for the visit, the same from a join to the leave: so who leaves gives no place back that a
+    /// later join of the same key has. Without one, it does.
+    pub visit: Option<u64>,
 }
 
 /// A place in a world, as the controller gives it.
@@ -115,7 +118,7 @@ struct Nothing {}
 impl Ask {
     /// A question for a world without credential and budget.
     pub fn new(controller: String, controller_key: RelayKey, world: String) -> Ask {
-        Ask { controller, controller_key, world, credential: None, budget: None }
+        Ask { controller, controller_key, world, credential: None, budget: None, visit: None }
     }
 
     /// The relays that should be measured before joining.
@@ -176,14 +179,14 @@ impl Ask {
     }
 
     async fn leave_place(&self, key: &ClientKey, address: Option<String>) -> Result<(), JoinError> {
-        let (world, credential) = (self.world.clone(), self.credential.clone());
-        let Nothing {} = self.ask(key, &Hello::Leave { world, credential, address }).await?;
+        let Ask { world, credential, visit, .. } = self.clone();
+        let Nothing {} = self.ask(key, &Hello::Leave { world, credential, address, visit }).await?;
         Ok(())
     }
 
     fn wish(&self, measured: &[Nearness]) -> Join {
-        let Ask { world, credential, budget, .. } = self.clone();
-        Join { world, credential, budget, measured: measured.to_vec() }
+        let Ask { world, credential, budget, visit, .. } = self.clone();
+        Join { world, credential, budget, measured: measured.to_vec(), visit }
     }
 
     async fn ask<T: DeserializeOwned>(

@@ -46,7 +46,6 @@
 //! controller every 100 ms or so, until it names another relay or the present one is back. So it turns to
 //! another only when the controller has given the relay up.
 
-mod areas;
 mod joining;
 mod task;
 
@@ -193,6 +192,7 @@ impl JoinBuilder {
         let (clock, relay) = (Clock::start(), place.relay.address);
         let (client, shared) = self.client(&place, &key).start(clock, Ok(vec![relay]))?;
         let keeper = self.keeper(clock.now(), place, measured);
+        shared.has_place.send_replace(true);
         tokio::spawn(Keeping { shared: Arc::clone(&shared), keeper, asker }.run());
         let is_in = poll_fn(|context| shared.poll(context, |member| member.participant()));
         match timeout_at(until, is_in).await {
@@ -225,7 +225,7 @@ impl JoinBuilder {
 
     fn asker(&self, key: &ClientKey) -> Asker {
         let JoinBuilder { measure, is_let_in, .. } = *self;
-        Asker { ask: self.ask.clone(), key: key.clone(), measure, is_let_in }
+        Asker::new(self.ask.clone(), key.clone(), measure, is_let_in)
     }
 
     fn keeper(&self, now: Time, place: Place, measured: Vec<Nearness>) -> Keeper {

@@ -1,7 +1,6 @@
 //! A client on tokio is kept in its world by a task.
 
-use super::areas::Following;
-use crate::keep::{Asker, Keeper};
+use crate::keep::{Asker, Following, Keeper};
 use crate::shared::Shared;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,23 +12,33 @@ pub(super) struct Keeping {
     pub(super) asker: Asker,
 }
 
+/// However the task ends, nobody waits for it any more.
+struct Ended(Arc<Shared>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.has_place.send_replace(false);
+    }
+}
+
 impl Keeping {
     /// Runs until the world is left and the place given back.
     pub(super) async fn run(mut self) {
-        let (ask, key) = (self.asker.ask.clone(), self.asker.key.clone());
-        let following = Following { shared: self.shared.clone(), ask, key };
+        let shared = Arc::clone(&self.shared);
+        let _ended = Ended(Arc::clone(&shared));
+        let following = Following::beside(&self.asker).run(async |alert| {
+            shared.with(|member, _| member.handle_alert(alert));
+            shared.nudge.notify_one();
+        });
         tokio::select! {
             () = self.keep() => {}
-            never = following.run() => match never {},
+            never = following => match never {},
         }
     }
 
     async fn keep(&mut self) {
         let shared = Arc::clone(&self.shared);
         while !self.keeper.is_over() {
-            if self.keeper.has_areas() {
-                shared.standing.there_are_areas();
-            }
             let keeper = &mut self.keeper;
             if let Some(question) = shared.with(|member, now| keeper.turn(now, member)) {
                 let answer = self.asker.answer(question).await;

@@ -1,16 +1,18 @@
 //! Who asks the controller for a client without a runtime: a thread of its own, as names that are looked up and
 //! connections that are made would hold up the game's frames. It sleeps but for a question now and then.
 
+use super::following::Following;
 use super::keeper::Keeper;
 use super::question::{Answer, Asker, Question};
 use crate::ask::{JoinError, Nearness, Place};
 use crate::member::Member;
+use crate::standing::Alert;
 use canopy_net::Waker;
 use canopy_wire::Time;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// The first answer: a place, and what was measured before.
 pub(crate) type Entered = Result<(Place, Vec<Nearness>), JoinError>;
@@ -20,6 +22,8 @@ pub(crate) struct Apart {
     /// At most one is under way, and the last one behind it.
     questions: UnboundedSender<Question>,
     answers: Receiver<Answer>,
+    /// What is told of the world's areas. The next one is not heard before this one is taken.
+    alerts: mpsc::Receiver<Alert>,
 }
 
 impl Apart {
@@ -33,16 +37,24 @@ impl Apart {
         let (questions, asked) = unbounded_channel();
         let (enter, entered) = channel();
         let (tell, answers) = channel();
+        let (alert, alerts) = mpsc::channel(1);
         let work = async move {
             let wake = Wake(waker);
             let mut asker = asker;
             let _ = enter.send(asker.enter().await);
             wake.0.wake();
-            answer(asker, asked, tell, &wake.0).await;
+            let following = Following::beside(&asker).run(async |told| {
+                let _ = alert.send(told).await;
+                wake.0.wake();
+            });
+            tokio::select! {
+                () = answer(asker, asked, tell, &wake.0) => {}
+                never = following => match never {},
+            }
         };
         let thread = std::thread::Builder::new().name("canopy-join".to_owned());
         thread.spawn(move || runtime.block_on(work))?;
-        Ok((Apart { questions, answers }, entered))
+        Ok((Apart { questions, answers, alerts }, entered))
     }
 
     /// Has the place given back that nobody has waited for.
@@ -81,10 +93,13 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Does what follows from what the controller has answered.
+    /// Does what follows from what the controller has answered and told.
     pub(crate) fn hear(&mut self, now: Time, member: &mut Member) {
         while let Ok(answer) = self.apart.answers.try_recv() {
             self.keeper.handle_answer(now, member, answer);
+        }
+        while let Ok(alert) = self.apart.alerts.try_recv() {
+            member.handle_alert(alert);
         }
     }
 

@@ -21,6 +21,8 @@ const LOOK_EVERY: u32 = 10;
 const RENEW_AGAIN: Duration = Duration::from_secs(2);
 /// The pause before a client that has no relay asks again doubles with each refusal, up to some five seconds.
 const MOST_DOUBLINGS: u32 = 5;
+/// Who leaves waits so long until the controller has taken its place back. After that the lease ends.
+pub(crate) const LEAVE_LIMIT: Duration = Duration::from_secs(2);
 
 pub(crate) struct Keeper {
     place: Place,
@@ -51,7 +53,9 @@ enum Doing {
     Moves(Box<Place>),
     /// The place with this address is given back next.
     GivesBack(String),
-    /// The world was left.
+    /// The world was left, and the place is being given back. Nobody waits for that any longer.
+    Leaves(Time),
+    /// Nothing is to be done any more.
     Over,
 }
 
@@ -84,8 +88,7 @@ impl Keeper {
     /// [`Question::Leave`], which is the last.
     pub(crate) fn turn(&mut self, now: Time, member: &mut Member) -> Option<Question> {
         if member.is_over() {
-            let was_over = std::mem::replace(&mut self.doing, Doing::Over).is_over();
-            return (!was_over && member.has_departed()).then_some(Question::Leave);
+            return self.end(now, member);
         }
         if matches!(self.doing, Doing::Moves(_)) {
             self.end_move(member.moved()?);
@@ -103,6 +106,17 @@ impl Keeper {
         if question.is_some() {
             self.doing = Doing::Waits;
         }
+        question
+    }
+
+    fn end(&mut self, now: Time, member: &Member) -> Option<Question> {
+        let (doing, question) = match self.doing {
+            Doing::Leaves(until) if now < until => return None,
+            Doing::Leaves(_) | Doing::Over => (Doing::Over, None),
+            _ if member.has_departed() => (Doing::Leaves(now + LEAVE_LIMIT), Some(Question::Leave)),
+            _ => (Doing::Over, None),
+        };
+        self.doing = doing;
         question
     }
 
@@ -135,6 +149,7 @@ impl Keeper {
             Doing::Nothing => Some(self.renew_at),
             Doing::Relocates | Doing::GivesBack(_) => Some(now),
             Doing::Moves(_) => member.has_moved_or_not().then_some(now),
+            Doing::Leaves(until) => Some(*until),
             Doing::Waits | Doing::Over => None,
         }
     }
@@ -142,6 +157,9 @@ impl Keeper {
     /// What the last question was answered. The member wants its turn afterwards.
     pub(crate) fn handle_answer(&mut self, now: Time, member: &mut Member, answer: Answer) {
         if member.is_over() {
+            if matches!(answer, Answer::Left) {
+                self.doing = Doing::Over;
+            }
             return;
         }
         self.doing = Doing::Nothing;
@@ -172,7 +190,7 @@ impl Keeper {
             }
             // Who gets no other place stays, and asks again another time. If the controller does not hear of
             // a place that is given back, its lease ends; and the next answer may name it again.
-            Answer::Relocated(Err(_)) | Answer::Done => {}
+            Answer::Relocated(Err(_)) | Answer::Done | Answer::Left => {}
         }
     }
 
@@ -211,27 +229,21 @@ impl Keeper {
 
     /// Tells the application of a refusal, once for each reason.
     fn tell(&mut self, member: &mut Member, why: Refusal) {
-        if self.refused.as_ref() != Some(&why) {
+        if self.refused.as_ref().map(reason) != Some(reason(&why)) {
             member.inbox().push_event(Event::NotLetIn(why.clone()));
             self.refused = Some(why);
         }
     }
 
-    /// Whether the world has areas, as the controller has said last.
-    pub(crate) fn has_areas(&self) -> bool {
-        self.place.areas
-    }
-
-    /// Whether the world was left, and nothing is to be asked any more.
+    /// Whether the world was left, and nothing is to be asked or waited for any more.
     pub(crate) fn is_over(&self) -> bool {
-        self.doing.is_over()
+        matches!(self.doing, Doing::Over)
     }
 }
 
-impl Doing {
-    fn is_over(&self) -> bool {
-        matches!(self, Doing::Over)
-    }
+/// Why it was refused, without figures: how long it is barred, and what is free, is another number each time.
+fn reason(why: &Refusal) -> (String, &str) {
+    (why.what.chars().filter(|of| !of.is_ascii_digit()).collect(), &why.place)
 }
 
 /// When a place is asked for again. The lease is counted from the answer on, so clocks may differ.

@@ -3,6 +3,7 @@
 use crate::ClientKey;
 use crate::ask::{Ask, JoinError, Nearness, Place, RelayPlace, measure};
 use std::time::Duration;
+use tokio::sync::watch;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Question {
@@ -26,26 +27,47 @@ pub(crate) enum Answer {
     Measured(Option<Vec<Nearness>>),
     /// To what is given back; it is not said whether the controller has heard.
     Done,
+    /// The same, to the last question.
+    Left,
 }
 
 /// Who asks, for one client.
 pub(crate) struct Asker {
-    pub(crate) ask: Ask,
-    pub(crate) key: ClientKey,
+    pub(super) terms: watch::Sender<Terms>,
+    pub(super) key: ClientKey,
     /// How long relays are measured; not at all if it is zero.
-    pub(crate) measure: Duration,
+    measure: Duration,
     /// The credential is the token of the client's place, and so the next place's token replaces it.
-    pub(crate) is_let_in: bool,
+    is_let_in: bool,
+}
+
+/// By what is asked. Whoever follows the world's areas goes by the same.
+pub(super) struct Terms {
+    pub(super) ask: Ask,
+    /// The controller has said that the world has areas.
+    pub(super) has_areas: bool,
 }
 
 impl Asker {
+    /// One for a visit that begins.
+    pub(crate) fn new(ask: Ask, key: ClientKey, measure: Duration, is_let_in: bool) -> Asker {
+        // Without random numbers, leaving may end what a later join has.
+        let ask = Ask { visit: getrandom::u64().ok(), ..ask };
+        let terms = watch::Sender::new(Terms { ask, has_areas: false });
+        Asker { terms, key, measure, is_let_in }
+    }
+
+    fn ask(&self) -> Ask {
+        self.terms.borrow().ask.clone()
+    }
+
     /// The first question: measures the relays, and asks for a place.
     pub(crate) async fn enter(&mut self) -> Result<(Place, Vec<Nearness>), JoinError> {
         let measured = match self.measure {
             Duration::ZERO => Vec::new(),
-            most => measure(&self.ask.relays(&self.key).await?, most).await,
+            most => measure(&self.ask().relays(&self.key).await?, most).await,
         };
-        let place = self.ask.join(&self.key, &measured).await;
+        let place = self.ask().join(&self.key, &measured).await;
         Ok((self.note(place)?, measured))
     }
 
@@ -53,28 +75,28 @@ impl Asker {
     pub(crate) async fn answer(&mut self, question: Question) -> Answer {
         match question {
             Question::Renew(measured) => {
-                let place = self.ask.renew(&self.key, &measured).await;
+                let place = self.ask().renew(&self.key, &measured).await;
                 Answer::Renewed(self.note(place))
             }
             Question::Relocate(measured) => {
-                let place = self.ask.relocate(&self.key, &measured).await;
+                let place = self.ask().relocate(&self.key, &measured).await;
                 Answer::Relocated(self.note(place))
             }
             Question::Measure(own) => Answer::Measured(self.measured(own).await),
             // If the controller does not hear of it, the leases end.
             Question::GiveBack(address) => {
-                let _ = self.ask.give_back(&self.key, &address).await;
+                let _ = self.ask().give_back(&self.key, &address).await;
                 Answer::Done
             }
             Question::Leave => {
-                let _ = self.ask.leave(&self.key).await;
-                Answer::Done
+                let _ = self.ask().leave(&self.key).await;
+                Answer::Left
             }
         }
     }
 
     async fn measured(&self, own: RelayPlace) -> Option<Vec<Nearness>> {
-        let mut relays = self.ask.relays(&self.key).await.ok()?;
+        let mut relays = self.ask().relays(&self.key).await.ok()?;
         if !relays.contains(&own) {
             relays.push(own);
         }
@@ -82,11 +104,13 @@ impl Asker {
     }
 
     fn note(&mut self, place: Result<Place, JoinError>) -> Result<Place, JoinError> {
-        if let Ok(place) = &place
-            && self.is_let_in
-        {
-            self.ask.credential = Some(place.token.clone());
-        }
-        place
+        let place = place?;
+        self.terms.send_modify(|terms| {
+            terms.has_areas |= place.areas;
+            if self.is_let_in {
+                terms.ask.credential = Some(place.token.clone());
+            }
+        });
+        Ok(place)
     }
 }

@@ -85,7 +85,12 @@ async fn serve(
         let Ok(hello) = channel.asked(LIMIT).await else { continue };
         let answer = answers.borrow().clone();
         let answered = match hello {
-            Hello::Leave { .. } => channel.reply(&Reply::Done(json!({}))).await,
+            Hello::Leave { .. } => {
+                // Before the answer: whoever has left may look at once.
+                let _ = tell.send(hello);
+                let _ = channel.reply(&Reply::Done(json!({}))).await;
+                continue;
+            }
             Hello::Relays => {
                 let Reply::Done(place) = &answer else { continue };
                 channel.reply(&Reply::Done(json!({ "relays": [place["relay"]] }))).await

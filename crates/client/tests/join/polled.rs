@@ -2,7 +2,8 @@
 
 use crate::controller::{Controller, LIMIT, place, refusal, start_relay};
 use crate::{GROUP, Hello, Relay};
-use canopy_client::{Event, JoinError, Level, PollClient};
+use canopy_channel::Reply;
+use canopy_client::{ClientKey, Event, JoinError, Level, PollClient};
 use canopy_node::Command;
 use std::time::{Duration, Instant};
 
@@ -79,11 +80,7 @@ async fn a_game_moves_to_another_relay_and_gives_its_places_back() {
     while world.poll() {
         world.wait(Duration::from_millis(5));
     }
-    let began = Instant::now();
-    while given_back(&mut controller) != Some(None) {
-        assert!(began.elapsed() < LIMIT, "it gives all of its places back");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    assert_eq!(given_back(&mut controller), Some(None), "it has given all of its places back");
     here.end(Command::Stop);
     there.end(Command::Stop);
 }
@@ -128,6 +125,37 @@ async fn a_game_is_told_of_refusals_and_plays_on() {
     let address = controller.end().await;
     let away = join.connect_blocking().unwrap_err().to_string();
     assert!(away.contains(&address.to_string()) && away.contains("check its address"), "{away}");
+    relay.end(Command::Stop);
+}
+
+/// It is asked for the areas of the world by this token.
+fn followed_by(world: &mut PollClient, controller: &mut Controller, token: &str) {
+    until(world, |_| {
+        let asked = controller.try_asked()?;
+        matches!(asked, Hello::Follow { credential: Some(of), .. } if of == token).then_some(())
+    });
+}
+
+/// The channel that tells areas is opened anew, by the token that the place has then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn who_was_let_in_follows_areas_by_the_token_of_its_place() {
+    let relay = start_relay();
+    let by = |token: &str| match place("eu-1", &relay, "1.64") {
+        Reply::Done(mut place) => {
+            (place["token"], place["areas"]) = (token.into(), true.into());
+            Reply::Done(place)
+        }
+        refused => refused,
+    };
+    let mut controller = Controller::start("127.0.0.1:0".parse().unwrap(), by("first"));
+    let key = ClientKey::from_seed([7; 32]);
+    let join = PollClient::join(controller.address, Controller::key(), "lobby");
+    let join = join.key(key).let_in("backend's").measure(Duration::ZERO).timeout(LIMIT);
+    let mut world = join.connect_blocking().unwrap();
+    followed_by(&mut world, &mut controller, "first");
+    controller.answer(by("second"));
+    followed_by(&mut world, &mut controller, "second");
+    assert_eq!((world.stand_at([1.0, 1.0]), world.areas()), (None, None), "none were told");
     relay.end(Command::Stop);
 }
 

@@ -126,6 +126,13 @@ impl Controller {
         self.state.held(world, *address).ok()
     }
 
+    /// The same; if it is not in, what is known of the place that it had last, while its address rests.
+    pub fn known_by(&self, world: WorldId, owner: Owner) -> Option<&Member> {
+        let former = || self.state.former.get(&(world, owner)).copied();
+        let last = || self.state.members.get(&(world, former()?));
+        self.held_by(world, owner).or_else(last)
+    }
+
     /// The comtree's world.
     pub fn world_on(&self, comtree: Comtree) -> Option<&World> {
         let running = self.state.comtrees.get(&comtree)?;

@@ -17,7 +17,7 @@ use crate::agent::Agent;
 use crate::codec::Coded;
 use crate::error::{LoadError, Refusal};
 use crate::measuring::Measuring;
-use crate::model::{LinkId, Origin, Owner, Relay, RelayId, RelayState, TreeAsk, WorldId};
+use crate::model::{Entry, LinkId, Origin, Owner, Relay, RelayId, RelayState, TreeAsk, WorldId};
 use crate::name::Name;
 use crate::op::{Effect, Event, Op};
 use crate::planned::MovePlan;
@@ -196,6 +196,15 @@ impl Controller {
         address: Address,
     ) -> Result<(), Refusal> {
         self.decide(|state, op| state.give_up_place(op, world, owner, address))
+    }
+
+    /// Notes by what a participant is in, which what comes later is held against. Nothing happens to one that is not.
+    pub fn set_entry(&mut self, world: WorldId, owner: Owner, entry: Entry) {
+        let mut op = Op::default();
+        self.state.set_entry(&mut op, world, owner, entry);
+        if !op.is_empty() {
+            self.ops.push_back(op);
+        }
     }
 
     /// A participant leaves with all places that it has. Returns how many it had.

@@ -31,6 +31,8 @@ enum Fault {
     TwiceOrDisordered,
     NotReplaced,
     PlacesLeft,
+    /// A place is given back at whose relay the member is.
+    WrongPlace,
     Lost,
 }
 
@@ -46,6 +48,8 @@ enum Sabotage {
     Silent,
     /// A place that is given back stays.
     KeepsPlaces,
+    /// The other place is given back than the one that is named.
+    TakesTheOther,
 }
 
 struct Controller {
@@ -193,7 +197,7 @@ impl Sim {
             Question::GiveBack(address) => {
                 // A lease that nobody prolongs ends by itself; here it does at once.
                 if self.sabotage != Sabotage::KeepsPlaces {
-                    self.controller.places.retain(|(of, _)| *of != address);
+                    self.give_back(&address);
                 }
                 Answer::Done
             }
@@ -201,8 +205,20 @@ impl Sim {
                 if self.sabotage != Sabotage::KeepsPlaces {
                     self.controller.places.clear();
                 }
-                Answer::Done
+                Answer::Left
             }
+        }
+    }
+
+    fn give_back(&mut self, named: &str) {
+        let takes_other = self.sabotage == Sabotage::TakesTheOther;
+        let places = &mut self.controller.places;
+        let Some(at) = places.iter().position(|(of, _)| (of != named) == takes_other) else {
+            return;
+        };
+        let (_, relay) = places.remove(at);
+        if self.world.relays[relay].address() == self.world.member.relay() {
+            self.faults.insert(Fault::WrongPlace);
         }
     }
 
@@ -396,7 +412,9 @@ fn who_is_refused_for_good_asks_ever_more_seldom() {
         let now = sim.world.now;
         if let Some(question) = sim.keeper.turn(now, &mut sim.world.member) {
             assert!(matches!(question, Question::Renew(_)), "{question:?}");
-            let [what, place, remedy] = ["barred", "world", "ask"].map(String::from);
+            let [place, remedy] = ["world", "ask"].map(String::from);
+            // What is left of it is said each time, and is no news.
+            let what = format!("barred for {} s", 60 - now.since(start).as_secs());
             let why = Refusal { what, place, remedy, asked: None, free: None };
             let answer = Answer::Renewed(Err(JoinError::Refused(why)));
             sim.keeper.handle_answer(now, &mut sim.world.member, answer);
@@ -411,12 +429,39 @@ fn who_is_refused_for_good_asks_ever_more_seldom() {
 }
 
 #[test]
+fn who_leaves_waits_two_seconds_at_most_for_its_place_to_be_taken_back() {
+    for answers in [true, false] {
+        let mut sim = Sim::new(1, Sabotage::None);
+        sim.world.member.leave(sim.world.now);
+        sim.world.settle();
+        sim.world.member.end();
+        let left = sim.world.now;
+        assert_eq!(sim.keeper.turn(left, &mut sim.world.member), Some(Question::Leave));
+        assert_eq!(sim.keeper.due(left, &sim.world.member), Some(left + LEAVE_LIMIT));
+        if answers {
+            // That is to an earlier question.
+            sim.keeper.handle_answer(left, &mut sim.world.member, Answer::Done);
+            assert!(!sim.keeper.is_over());
+            sim.keeper.handle_answer(left, &mut sim.world.member, Answer::Left);
+        } else {
+            let soon = before(left + LEAVE_LIMIT, STEP);
+            assert_eq!(sim.keeper.turn(soon, &mut sim.world.member), None);
+            assert!(!sim.keeper.is_over());
+            assert_eq!(sim.keeper.turn(left + LEAVE_LIMIT, &mut sim.world.member), None);
+        }
+        assert!(sim.keeper.is_over());
+        assert_eq!(sim.keeper.due(left, &sim.world.member), None);
+    }
+}
+
+#[test]
 fn what_is_broken_on_purpose_is_seen() {
     for (sabotage, expected) in [
         (Sabotage::Omits, Fault::Missing),
         (Sabotage::Renumbers, Fault::TwiceOrDisordered),
         (Sabotage::Silent, Fault::NotReplaced),
         (Sabotage::KeepsPlaces, Fault::PlacesLeft),
+        (Sabotage::TakesTheOther, Fault::WrongPlace),
     ] {
         let is_seen = (1..=6).any(|seed| Sim::new(seed, sabotage).run().0.contains(&expected));
         assert!(is_seen, "{sabotage:?}");

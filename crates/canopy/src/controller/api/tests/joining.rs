@@ -2,31 +2,56 @@
 
 use super::*;
 
-#[tokio::test]
-async fn participants_join_with_a_credential_for_the_world() {
+/// A daemon that trusts one key, and the folder that says so.
+async fn trusting() -> (Daemon, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trust.toml");
     std::fs::write(&path, format!("keys = [\"{}\"]", key(5).public())).unwrap();
     let trust = crate::trust::TrustFile::open(path).unwrap();
-    let daemon = Daemon::admitting(1, Admits::Trusted(trust)).await;
-    daemon.world("lobby", 2).await;
+    (Daemon::admitting(1, Admits::Trusted(trust)).await, folder)
+}
+
+/// A credential for the client key that is all ones.
+fn credential(subject: &str, world: &str, up_bits: u64, signer: &SigningKey) -> String {
     let now = UnixTime(crate::controller::driver::now().as_nanos() / 1_000_000_000);
-    let credential = |world: &str, up_bits, signer: &SigningKey| {
-        let grant: canopy_token::Grant = serde_json::from_value(json!({
-            "world": world, "budget": { "up_bits": up_bits },
-            "comtrees": [{ "id": 1, "pub": { "groups": ["0-7"] } }],
-        }))
-        .unwrap();
-        let claims = canopy_token::Claims {
-            subject: "player".to_owned(),
-            id: "1".to_owned(),
-            expires: now.after(60),
-            not_before: None,
-            client_key: [1; 32],
-            grant,
-        };
-        signer.issue(&claims).unwrap()
+    let grant: canopy_token::Grant = serde_json::from_value(json!({
+        "world": world, "budget": { "up_bits": up_bits },
+        "comtrees": [{ "id": 1, "pub": { "groups": ["0-7"] } }],
+    }))
+    .unwrap();
+    let claims = canopy_token::Claims {
+        subject: subject.to_owned(),
+        id: "1".to_owned(),
+        expires: now.after(60),
+        not_before: None,
+        client_key: [1; 32],
+        grant,
     };
+    signer.issue(&claims).unwrap()
+}
+
+fn leave_by(credential: &str) -> LeaveAsk {
+    let (world, credential) = ("lobby".to_owned(), Some(credential.to_owned()));
+    LeaveAsk { world, credential, address: None, visit: None }
+}
+
+fn join_by(credential: &str) -> JoinAsk {
+    JoinAsk {
+        world: "lobby".to_owned(),
+        credential: Some(credential.to_owned()),
+        client_key: [1; 32],
+        budget: None,
+        measured: Vec::new(),
+        visit: 0,
+    }
+}
+
+#[tokio::test]
+async fn participants_join_with_a_credential_for_the_world() {
+    let (daemon, _folder) = trusting().await;
+    daemon.world("lobby", 2).await;
+    let credential =
+        |world: &str, up_bits, by: &SigningKey| credential("player", world, up_bits, by);
     let ask = |credential: Option<String>| JoinAsk {
         world: "lobby".to_owned(),
         credential,
@@ -38,6 +63,7 @@ async fn participants_join_with_a_credential_for_the_world() {
             down_packets: 10,
         }),
         measured: Vec::new(),
+        visit: 0,
     };
     let good = credential("lobby", 1000, &key(5));
     for (credential, status, words) in [
@@ -65,10 +91,9 @@ async fn participants_join_with_a_credential_for_the_world() {
     // The place's token does not stand in for the credential, whose end would not count any more.
     let own = daemon.joins.join(ask(Some(joined.token.clone()))).await.unwrap_err();
     assert_eq!(own.status, 401);
-    daemon.joins.leave("lobby".to_owned(), Some(&good), &[1; 32], None).await.unwrap();
+    daemon.joins.leave(&[1; 32], leave_by(&good)).await.unwrap();
     daemon.until("/v1/health", |health| health["members"] == 0).await;
-    let gone =
-        daemon.joins.leave("lobby".to_owned(), Some(&good), &[1; 32], None).await.unwrap_err();
+    let gone = daemon.joins.leave(&[1; 32], leave_by(&good)).await.unwrap_err();
     assert_eq!(gone.status, 404);
 }
 
@@ -91,6 +116,7 @@ async fn whom_a_backend_lets_in_stays_and_moves_by_its_own_token() {
         measured: ["a", "b"]
             .map(|of| canopy_api::Nearness { relay: of.into(), delay_us: 5 })
             .into(),
+        visit: 0,
     };
     let renewed = daemon.joins.join(ask(&token)).await.unwrap();
     assert_eq!(
@@ -121,8 +147,8 @@ async fn whom_a_backend_lets_in_stays_and_moves_by_its_own_token() {
     assert!(daemon.send("POST", &drain, "").await.0.is_success());
     let moved = daemon.joins.relocate(ask(&renewed.token)).await.unwrap();
     assert_ne!((&moved.relay.name, &moved.address), (&renewed.relay.name, &renewed.address));
-    let back = Some(renewed.address);
-    daemon.joins.leave("lobby".to_owned(), Some(&moved.token), &[1; 32], back).await.unwrap();
+    let back = LeaveAsk { address: Some(renewed.address), ..leave_by(&moved.token) };
+    daemon.joins.leave(&[1; 32], back).await.unwrap();
     daemon.until("/v1/health", |health| health["members"] == 1).await;
     // A token that has ended is none.
     let claims = canopy_token::Claims::read_unverified(&moved.token).unwrap();
@@ -138,6 +164,83 @@ async fn whom_a_backend_lets_in_stays_and_moves_by_its_own_token() {
 }
 
 #[tokio::test]
+async fn who_comes_in_otherwise_is_in_by_that_alone() {
+    let (daemon, _folder) = trusting().await;
+    daemon.world("lobby", 1).await;
+    let path = "/v1/worlds/lobby/members";
+    let let_in = async || {
+        let (status, let_in) = daemon.send("POST", path, &new_member(1)).await;
+        assert!(status.is_success(), "{let_in}");
+        let_in["token"].as_str().unwrap().to_owned()
+    };
+    let is_superseded = async |token: &str| {
+        let problem = daemon.joins.renew(join_by(token)).await.unwrap_err();
+        assert!(problem.status == 401 && problem.to_string().contains("otherwise"), "{problem}");
+        let problem = daemon.joins.leave(&[1; 32], leave_by(token)).await.unwrap_err();
+        assert_eq!(problem.status, 401, "{problem}");
+    };
+    let first = let_in().await;
+    let by_itself = credential("player-1", "lobby", 999, &key(5));
+    let joined = daemon.joins.join(join_by(&by_itself)).await.unwrap();
+    let claims = canopy_token::Claims::read_unverified(&joined.token).unwrap();
+    assert_eq!(claims.grant.budget.up_bits, Some(999), "the place bears no more than that");
+    is_superseded(&first).await;
+    daemon.joins.renew(join_by(&by_itself)).await.unwrap();
+    // Its backend lets it in, again and again: what is from before counts no more, these do.
+    let (second, third) = (let_in().await, let_in().await);
+    is_superseded(&first).await;
+    for token in [&second, &third] {
+        let renewed = daemon.joins.renew(join_by(token)).await.unwrap();
+        let claims = canopy_token::Claims::read_unverified(&renewed.token).unwrap();
+        assert_eq!(
+            (renewed.address == joined.address, claims.grant.budget.up_bits),
+            (true, Some(999))
+        );
+    }
+    // Who was sent away and let in again is not in by what it had before.
+    let kick = format!("{path}/{}?bar_s=0", joined.address);
+    assert_eq!(daemon.send("DELETE", &kick, "").await.0, StatusCode::ACCEPTED);
+    daemon.until("/v1/health", |health| health["members"] == 0).await;
+    let fourth = let_in().await;
+    is_superseded(&third).await;
+    daemon.joins.leave(&[1; 32], leave_by(&fourth)).await.unwrap();
+}
+
+#[tokio::test]
+async fn who_leaves_gives_no_place_back_that_a_later_join_has() {
+    let daemon = Daemon::start(1).await;
+    daemon.world("lobby", 1).await;
+    let join = |visit| JoinAsk { visit, credential: None, ..join_by("") };
+    let leave = |visit| LeaveAsk { visit, credential: None, ..leave_by("") };
+    let first = daemon.joins.join(join(1)).await.unwrap();
+    let second = daemon.joins.join(join(2)).await.unwrap();
+    assert_eq!(first.address, second.address);
+    let place = || LeaveAsk { address: Some(first.address.clone()), ..leave(Some(1)) };
+    for abandoned in [leave(Some(1)), place()] {
+        let problem = daemon.joins.leave(&[1; 32], abandoned.clone()).await.unwrap_err();
+        assert!(problem.status == 409 && problem.to_string().contains("joined again"), "{problem}");
+        // A late renewal does not make the place its own again.
+        daemon.joins.renew(join(1)).await.unwrap();
+    }
+    assert_eq!(daemon.get("/v1/health").await["members"], 1);
+    daemon.joins.leave(&[1; 32], leave(Some(2))).await.unwrap();
+    daemon.until("/v1/health", |health| health["members"] == 0).await;
+    // A client of an earlier release does not say.
+    daemon.joins.join(join(3)).await.unwrap();
+    daemon.joins.leave(&[1; 32], leave(None)).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_open_world_refuses_what_is_no_token() {
+    let daemon = Daemon::start(1).await;
+    daemon.world("lobby", 1).await;
+    let problem = daemon.joins.join(join_by("let me in")).await.unwrap_err();
+    assert!(problem.status == 401 && problem.to_string().contains("or none"), "{problem}");
+    // Nobody can tell whose this is, and nobody needs to.
+    daemon.joins.join(join_by(&credential("player", "lobby", 1, &key(6)))).await.unwrap();
+}
+
+#[tokio::test]
 async fn many_join_at_once_and_each_has_an_address_of_its_own() {
     let daemon = Daemon::start(2).await;
     daemon.world("lobby", 1).await;
@@ -149,6 +252,7 @@ async fn many_join_at_once_and_each_has_an_address_of_its_own() {
             client_key: [number; 32],
             budget: None,
             measured: Vec::new(),
+            visit: 0,
         };
         tokio::spawn(async move { joins.join(ask).await.unwrap().address })
     };
@@ -194,6 +298,7 @@ async fn a_participant_joins_stays_and_leaves_over_a_channel() {
         world: world.to_owned(),
         credential: None,
         budget: None,
+        visit: None,
         measured: vec![canopy_channel::Nearness { relay: relay.to_owned(), delay_us: 5 }],
     };
     let near = ask(Hello::Relays).await.unwrap();
@@ -207,7 +312,8 @@ async fn a_participant_joins_stays_and_leaves_over_a_channel() {
     let refused = ask(Hello::Join(join("arena", "b"))).await.unwrap_err();
     assert_eq!(refused["where"], "world arena");
     moves_off_a_relay_that_drains(&daemon, &ask, &joined).await;
-    let leave = || Hello::Leave { world: "lobby".to_owned(), credential: None, address: None };
+    let leave =
+        || Hello::Leave { world: "lobby".to_owned(), credential: None, address: None, visit: None };
     ask(leave()).await.unwrap();
     daemon.until("/v1/health", |health| health["members"] == 0).await;
     assert_eq!(ask(leave()).await.unwrap_err()["remedy"], "join it first");
@@ -224,6 +330,7 @@ async fn moves_off_a_relay_that_drains(
         world: "lobby".to_owned(),
         credential: None,
         budget: None,
+        visit: None,
         measured: relays
             .iter()
             .map(|(relay, delay_us)| Nearness { relay: (*relay).to_owned(), delay_us: *delay_us })
@@ -257,6 +364,7 @@ async fn moves_off_a_relay_that_drains(
         world: "lobby".to_owned(),
         credential: None,
         address: Some(address.as_str().unwrap().to_owned()),
+        visit: None,
     };
     let wrong = ask(back(&json!("nowhere"))).await.unwrap_err();
     assert_eq!(wrong["remedy"], "write site.endpoint, such as 28672.64");

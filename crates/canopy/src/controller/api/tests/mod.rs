@@ -7,7 +7,7 @@ mod meshed;
 
 use super::*;
 use crate::controller::credentials::Admits;
-use crate::controller::joins::JoinAsk;
+use crate::controller::joins::{JoinAsk, LeaveAsk};
 use crate::page::client;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{Request, StatusCode};
