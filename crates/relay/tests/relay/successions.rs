@@ -216,3 +216,46 @@ fn a_relay_joins_a_mesh_and_what_comes_twice_passes_once() {
     set(&mut world, 0, 2, BranchRole::Child);
     all_hear(&mut world, "below again");
 }
+
+/// A parent that was a child knows still what it asked for then. Nobody needs that here, as long as it or another is
+/// the parent: neither the next parent nor the old one is asked for it.
+#[test]
+fn what_a_parent_wanted_as_a_child_is_asked_of_no_parent() {
+    let mut world = World::empty();
+    for site in [1, 2, 3] {
+        world.add_relay(at_site(Mode::Immediate, site), 1);
+    }
+    for relay in [0, 2] {
+        world.join(relay);
+    }
+    world.link(COMTREE, [(1, 2), (0, 1)], DOWN);
+    world.subscribe(0, GROUP, 3);
+    world.settle();
+    let set = |world: &mut World, relay: usize, other: usize, role| {
+        let branch = BranchId { comtree: COMTREE, link: world.key_of(other), thread: 0 };
+        let now = world.now;
+        world.threads[relay].apply(now, Change::SetBranchRole { branch, role }).unwrap();
+        world.settle();
+    };
+    let asked = |world: &World| world.threads[1].counters().subscriptions_asked;
+    set(&mut world, 0, 1, BranchRole::Child);
+    set(&mut world, 1, 0, BranchRole::Parent);
+    world.link(COMTREE, [(0, 1), (2, 3)], DOWN);
+    world.settle();
+
+    world.link(COMTREE, [(2, 3), (1, 2)], [BranchRole::Child, BranchRole::NextParent]);
+    world.pass(Duration::from_secs(5));
+    assert_eq!(asked(&world), 0);
+    // It is a child again, of a relay that has another parent: now it counts.
+    for (relay, gone) in [(0, 2), (2, 0)] {
+        let branch = BranchId { comtree: COMTREE, link: world.key_of(gone), thread: 0 };
+        let now = world.now;
+        world.threads[relay].apply(now, Change::RemoveBranch(branch)).unwrap();
+    }
+    set(&mut world, 1, 0, BranchRole::Child);
+    assert_eq!(asked(&world), 1);
+    set(&mut world, 0, 1, BranchRole::Parent);
+    world.publish(1, GROUP, 0, Flags(0), b"over the one between");
+    world.settle();
+    assert_eq!(world.payloads(0), [b"over the one between"]);
+}
