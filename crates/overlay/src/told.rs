@@ -2,7 +2,7 @@
 
 use crate::Net;
 use canopy_control::signal::{Branch, Role};
-use canopy_control::{Item, ItemKey, LinkId};
+use canopy_control::{Item, ItemKey};
 use canopy_plan::Rate;
 use canopy_relay::{
     BranchConfig, BranchId, BranchRole, Budget, Change, ComtreeConfig, Down, LinkConfig,
@@ -13,6 +13,10 @@ use std::collections::BTreeMap;
 /// What a neighbour may send over a branch beyond what is reserved from it: between relays an
 /// update has another header and seal than from its sender, and several senders' bursts can meet.
 const HEADROOM: f64 = 1.25;
+
+/// The data thread that has the links of a relay, and of its neighbours. Only one can tell what comes twice, so parents
+/// are succeeded, and relays join meshed cores, without loss only between links of one.
+const THREAD: u16 = 0;
 
 /// What `items` say beside what the relay has without them. It refuses what contradicts itself, such
 /// as a branch over a link that is not there, and what cannot change while a comtree `has` it.
@@ -30,8 +34,8 @@ pub fn wanted(
     let mut net = base.clone();
     for item in items.values() {
         if let Item::Link { id, key, native, calls, capacity } = item {
-            let thread = thread_of(*id);
-            let link = LinkConfig { key: *key, path: (*native).into(), thread, calls: *calls };
+            let path = (*native).into();
+            let link = LinkConfig { key: *key, path, thread: THREAD, calls: *calls };
             if net.links.insert(*key, link).is_some() {
                 return Err(format!("link {}: there is a link to that relay already", id.0));
             }
@@ -60,17 +64,11 @@ pub fn wanted(
                 }
                 return Err(format!("comtree {}: there is no link {}", id.0, branch.link.0));
             };
-            let thread = thread_of(branch.link);
-            let id = BranchId { comtree: *id, link: *key, thread };
+            let id = BranchId { comtree: *id, link: *key, thread: THREAD };
             add_branch(&mut net, id, branch, *capacity);
         }
     }
     Ok(net)
-}
-
-/// The same on both sides, which may have more threads or fewer: links are spread by their numbers.
-fn thread_of(link: LinkId) -> u16 {
-    (link.0 % 64) as u16
 }
 
 fn down(rate: Rate) -> Down {
@@ -137,15 +135,11 @@ fn add_branch(net: &mut Net, id: BranchId, branch: &Branch, capacity: Rate) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use canopy_control::{Mode, Name};
+    use canopy_control::{LinkId, Mode, Name};
     use canopy_wire::Comtree;
 
-    #[test]
-    fn a_link_does_not_go_while_a_branch_runs_over_it() {
-        let rate = Rate { bits: 1e6, packets: 1e3 };
-        let link = LinkId(7);
-        let over = Branch { link, site: 2, role: Role::Child, send: rate, receive: rate };
-        let comtree = |branches| Item::Comtree {
+    fn item(branches: Vec<Branch>) -> Item {
+        Item::Comtree {
             id: Comtree(5),
             world: Name::new("w").unwrap(),
             site: 1,
@@ -153,12 +147,43 @@ mod tests {
             downlink: canopy_control::Downlink::Member,
             levels: 1,
             branches,
+        }
+    }
+
+    #[test]
+    fn the_links_of_a_relay_are_of_one_data_thread() {
+        let rate = Rate { bits: 1e6, packets: 1e3 };
+        let links = (1..=3).map(|number| Item::Link {
+            id: LinkId(number),
+            key: [number as u8; 32],
+            native: ([127, 0, 0, 1], 4040).into(),
+            calls: true,
+            capacity: rate,
+        });
+        let peer = |number| {
+            let (link, site) = (LinkId(number), number as u16 + 1);
+            Branch { link, site, role: Role::NextPeer, send: rate, receive: rate }
         };
+        let items = links.chain([item((1..=3).map(peer).collect())]);
+        let items = items.map(|item| (item.key(), item)).collect();
+        let base = Net::default();
+        let net = wanted(&base, &base, &items, Suite::Aes128Gcm).unwrap();
+        let of_links = net.links.values().map(|link| link.thread);
+        let threads: Vec<u16> =
+            of_links.chain(net.branches.keys().map(|branch| branch.thread)).collect();
+        assert_eq!(threads, [0; 6], "others would refuse next parents and next peers");
+    }
+
+    #[test]
+    fn a_link_does_not_go_while_a_branch_runs_over_it() {
+        let rate = Rate { bits: 1e6, packets: 1e3 };
+        let link = LinkId(7);
+        let over = Branch { link, site: 2, role: Role::Child, send: rate, receive: rate };
         let native = ([127, 0, 0, 1], 4040).into();
         let joined = Item::Link { id: link, key: [3; 32], native, calls: true, capacity: rate };
         let base = Net::default();
         let mut items = BTreeMap::new();
-        for item in [joined, comtree(vec![over])] {
+        for item in [joined, item(vec![over])] {
             items.insert(item.key(), item);
         }
         let net = wanted(&base, &base, &items, Suite::Aes128Gcm).unwrap();
@@ -166,7 +191,7 @@ mod tests {
         items.remove(&ItemKey::Link(link));
         let why = wanted(&base, &net, &items, Suite::Aes128Gcm).unwrap_err();
         assert_eq!(why, "comtree 5: there is no link 7");
-        let without = comtree(Vec::new());
+        let without = item(Vec::new());
         items.insert(without.key(), without);
         assert!(wanted(&base, &net, &items, Suite::Aes128Gcm).unwrap().links.is_empty());
     }

@@ -231,12 +231,26 @@ impl Succession {
         }
     }
 
-    /// An update passes. False if it has passed before.
+    /// An update from a parent passes. False if it has passed before.
     pub(crate) fn pass(&mut self, now: Time, src: Address, series: u16) -> bool {
-        if self.seen.len() >= MOST_PUBLISHERS && !self.seen.contains_key(&src) {
-            return true;
+        self.seen_of(now, src, series).is_none_or(|seen| seen.pass(now, series))
+    }
+
+    /// An update from below passes, which comes once. Its publisher may have come back with its address a moment ago,
+    /// and its numbers may have passed before: then it is not silent all the same, and what of it comes round is
+    /// not new.
+    pub(crate) fn note(&mut self, now: Time, src: Address, series: u16) {
+        if let Some(seen) = self.seen_of(now, src, series) {
+            seen.pass(now, series);
+            seen.at = now;
         }
-        self.seen.entry(src).or_insert_with(|| Seen::before(now, series)).pass(now, series)
+    }
+
+    fn seen_of(&mut self, now: Time, src: Address, series: u16) -> Option<&mut Seen> {
+        if self.seen.len() >= MOST_PUBLISHERS && !self.seen.contains_key(&src) {
+            return None;
+        }
+        Some(self.seen.entry(src).or_insert_with(|| Seen::before(now, series)))
     }
 
     /// Keeps what the next parent has brought, or what is to go up. False if there is no room.
@@ -389,6 +403,17 @@ mod tests {
         assert!(!seen.pass(now, 1) && !seen.pass(now, u16::MAX - 9));
         // But not if it is so far that somebody else counts there.
         assert!(seen.pass(now, 30_000) && seen.pass(now, 20_000) && !seen.pass(now, 20_000));
+    }
+
+    #[test]
+    fn who_comes_back_below_within_a_second_gets_nothing_back() {
+        let (at, src) = (|ms: u64| Time::from_millis(ms), Address::unicast(7, 100));
+        let mut succession = Succession::new(at(0), (1, 2), (3, true));
+        (0..50).for_each(|series| succession.note(at(10), src, series));
+        succession.note(at(600), src, 0);
+        assert!(!succession.pass(at(1_100), src, 0), "it comes over the other parent");
+        assert!(!succession.pass(at(1_100), src, 49), "so does what it sent before it went");
+        assert!(succession.pass(at(1_100), src, 50));
     }
 
     #[test]

@@ -116,6 +116,12 @@ impl Tree {
         next.or_else(|| self.old_parent()).map(|branch| branch.port)
     }
 
+    /// The branches to the parent and to the one that is about to succeed it; [`NONE`] where there is none.
+    pub(crate) fn parents(&self) -> [PortIndex; 2] {
+        [BranchRole::Parent, BranchRole::NextParent]
+            .map(|role| self.with_role(role).map_or(NONE, |branch| branch.port))
+    }
+
     /// The branch to the parent, though another may be about to succeed it.
     pub(crate) fn old_parent(&self) -> Option<&Branch> {
         self.with_role(BranchRole::Parent)

@@ -36,8 +36,14 @@ impl Cluster {
     }
 
     pub(crate) fn relay(&self, name: &str) -> Server {
+        self.relay_with(name, "1")
+    }
+
+    /// A relay with so many data threads.
+    pub(crate) fn relay_with(&self, name: &str, threads: &str) -> Server {
         let (key, controller) = (self.path(&format!("{name}.key")), self.listen.to_string());
-        let flags = ["--threads", "1", "--key", &key, "--name", name, "--controller", &controller];
+        let flags = ["--threads", threads, "--key", &key, "--name", name];
+        let flags = [&flags[..], &["--controller", &controller]].concat();
         Server::relay(&[&flags[..], &["--controller-key", &self.key]].concat())
     }
 

@@ -72,8 +72,13 @@ fn traffic(from: &Member, to: &[&Member], group: &str) -> (Child, Traffic) {
 
 /// A controller with four relays that have no links.
 fn four_relays() -> (Cluster, [Server; 4]) {
+    four_relays_with("1")
+}
+
+/// The same with relays of so many data threads.
+fn four_relays_with(threads: &str) -> (Cluster, [Server; 4]) {
     let cluster = Cluster::start_in(tempfile::tempdir().unwrap(), &["--degree", "0"]);
-    let relays = ["r1", "r2", "r3", "r4"].map(|name| cluster.relay(name));
+    let relays = ["r1", "r2", "r3", "r4"].map(|name| cluster.relay_with(name, threads));
     cluster.until_relays_are(&["up", "up", "up", "up"]);
     (cluster, relays)
 }
@@ -181,7 +186,17 @@ fn a_relay_of_a_meshed_core_drains_with_another_below_it_and_no_update_is_lost()
 
 #[test]
 fn a_relay_joins_a_meshed_core_under_load_and_no_update_is_lost() {
-    let (cluster, _relays) = four_relays();
+    join_a_meshed_core("1");
+}
+
+/// Relays have a data thread for each processor unless they are told otherwise.
+#[test]
+fn a_relay_of_several_data_threads_joins_a_meshed_core_and_no_update_is_lost() {
+    join_a_meshed_core("3");
+}
+
+fn join_a_meshed_core(threads: &str) {
+    let (cluster, _relays) = four_relays_with(threads);
     // The fourth lacks one link, and hangs below another until it has that.
     for ends in [["r1", "r2"], ["r1", "r3"], ["r2", "r3"], ["r1", "r4"], ["r2", "r4"]] {
         link(&cluster, ends);

@@ -96,6 +96,10 @@ impl Relay {
         let tree = &mut self.comtrees.get_mut(index).tree;
         tree.set_role(port, role);
         tree.promote();
+        if matches!(role, BranchRole::Parent | BranchRole::NextParent) {
+            // It asks for nothing any more, and takes nothing back. If it is a child again, it asks for all anew.
+            self.table.remove_all(port);
+        }
         match (role, self.comtrees.get(index).tree.branch(port).map(|branch| branch.role)) {
             // It was in the core, and has no other parent.
             (BranchRole::NextParent | BranchRole::Parent, Some(BranchRole::Parent)) => {

@@ -128,14 +128,14 @@ impl Relay {
         };
         // 3. What comes from above passes once. It is noted of what comes from below as well, because that
         //    goes up over one parent and may come down again over the other.
-        let is_new = succession.pass(now, update.src, update.series);
         if succession.is_from_above(origin) {
-            if !is_new {
+            if !succession.pass(now, update.src, update.series) {
                 return Err(DropReason::Repeated);
             }
             // It goes to neither of the two.
             return Ok(Some(Accepted { origin: succession.way_up(), ..accepted }));
         }
+        succession.note(now, update.src, update.series);
         // 4. What goes up is held while the relay turns, so that what follows over the next branch overtakes
         //    nothing. What is for a group goes to those below all the same.
         if matches!(succession.phase, Phase::Holding { .. }) {

@@ -50,13 +50,13 @@ struct Flight {
 }
 
 impl Relay {
-    /// The comtree's parent may be another than before, or none.
+    /// The comtree's parent may be another than before, or none; and there may be a next one.
     pub(super) fn follow_parent(&mut self, now: Time, index: ComtreeIndex) {
         let entry = self.comtrees.get(index);
-        let (comtree, parent) = (entry.id, entry.tree.parent());
+        let (comtree, parent, parents) = (entry.id, entry.tree.parent(), entry.tree.parents());
         let place = self.overlay.upstreams.iter().position(|upstream| upstream.comtree == comtree);
         if place.map(|place| self.overlay.upstreams[place].port) == parent {
-            return;
+            return self.table.set_upwards(comtree, parent.map(|_| parents));
         }
         if let Some(place) = place {
             let Upstream { sequence, session, .. } = self.overlay.upstreams.swap_remove(place);
@@ -67,7 +67,7 @@ impl Relay {
         if let Some(port) = parent
             && let Some(session) = self.link_of(port)
         {
-            self.table.set_upwards(comtree, Some(port));
+            self.table.set_upwards(comtree, Some(parents));
             let sequence = self.overlay.last_asked.remove(&(session, comtree)).unwrap_or(0);
             let in_flight = VecDeque::new();
             self.overlay.upstreams.push(Upstream {

@@ -484,13 +484,13 @@ impl SubscriptionTable {
 
     /// What the participants and branches that are members of a group weigh together.
     fn weight_of_members(&self, group: u32) -> Weight {
-        self.sum_of_weights(self.groups[group].first, NONE, 0.0)
+        self.sum_of_weights(self.groups[group].first, &[], 0.0)
     }
 
-    /// The sum of the weights of a list of members but one, and of what is there already.
-    fn sum_of_weights(&self, first: u32, but: PortIndex, more: f32) -> Weight {
+    /// The sum of the weights of a list of members but these, and of what is there already.
+    fn sum_of_weights(&self, first: u32, but: &[PortIndex], more: f32) -> Weight {
         let mut sum = more;
-        for (_, _, weight) in self.list(first).filter(|(port, ..)| *port != but) {
+        for (_, _, weight) in self.list(first).filter(|(port, ..)| !but.contains(port)) {
             if weight.is_important() {
                 return weight;
             }

@@ -15,9 +15,10 @@ pub(crate) type GroupIndex = u32;
 /// A comtree of which this data thread has the branch towards the core.
 pub(super) struct Upwards {
     comtree: Comtree,
-    /// The branch. What the parent wants itself is not asked of it: where two relays are each other's parent while a
-    /// root hands over, each would otherwise want for ever what the other does.
-    parent: PortIndex,
+    /// The branches to the parent and to the next one, as far as they are there. What either wants itself is asked of
+    /// neither: where two relays are each other's parent while a root hands over, each would otherwise want for ever
+    /// what the other does; and a parent that was a child until lately would get and bring what nobody wants.
+    parents: Parents,
     /// Groups of which the parent may want to hear.
     to_ask: VecDeque<GroupIndex>,
     /// Where the next round of refreshes goes on.
@@ -28,9 +29,12 @@ pub(super) struct Upwards {
     is_up: bool,
 }
 
+/// The branches to a comtree's parents; [`NONE`] in the place of one that is not there.
+pub(crate) type Parents = [PortIndex; 2];
+
 impl Upwards {
-    fn new(comtree: Comtree, parent: PortIndex) -> Upwards {
-        Upwards { comtree, parent, to_ask: VecDeque::new(), refresh: 0, asked: 0, is_up: false }
+    fn new(comtree: Comtree, parents: Parents) -> Upwards {
+        Upwards { comtree, parents, to_ask: VecDeque::new(), refresh: 0, asked: 0, is_up: false }
     }
 }
 
@@ -40,12 +44,19 @@ impl SubscriptionTable {
         found.ok().map(|number| &mut self.upwards[number])
     }
 
-    /// A comtree has a parent from now on, or none. It is asked once its link is up.
-    pub(crate) fn set_upwards(&mut self, comtree: Comtree, parent: Option<PortIndex>) {
+    /// A comtree has these parents from now on, or none. One of them is asked once its link is up.
+    pub(crate) fn set_upwards(&mut self, comtree: Comtree, parents: Option<Parents>) {
         let place = self.upwards.binary_search_by_key(&comtree, |upwards| upwards.comtree);
-        match (place, parent) {
-            (Err(place), Some(parent)) => {
-                self.upwards.insert(place, Upwards::new(comtree, parent));
+        match (place, parents) {
+            (Err(place), Some(parents)) => {
+                self.upwards.insert(place, Upwards::new(comtree, parents));
+            }
+            (Ok(place), Some(parents)) if self.upwards[place].parents != parents => {
+                self.upwards[place].parents = parents;
+                self.each_group_of(comtree, |table, group| {
+                    table.note_asked(group);
+                    table.note_weight_asked(group);
+                });
             }
             (Ok(place), None) => {
                 self.pause_asking(comtree);
@@ -71,7 +82,7 @@ impl SubscriptionTable {
     /// The link to the parent is down. What it was asked for expires there, unless it is asked again.
     pub(crate) fn pause_asking(&mut self, comtree: Comtree) {
         let Some(upwards) = self.upwards_of(comtree) else { return };
-        *upwards = Upwards::new(comtree, upwards.parent);
+        *upwards = Upwards::new(comtree, upwards.parents);
         self.each_group_of(comtree, |table, group| {
             table.set_asked(group, Wanted::default());
             let passed = Marks::TO_ASK.or(Marks::ASKING).or(Marks::REFRESH);
@@ -93,24 +104,24 @@ impl SubscriptionTable {
     fn wanted_upwards(&self, group: GroupIndex) -> Wanted {
         let entry = &self.groups[group];
         let siblings = self.list(entry.first_sibling).map(|(_, level, _)| level).max();
-        let here = match self.asking_parent(entry.comtree) {
-            NONE => entry.level(Of::Members),
-            parent => {
-                let others = self.members(group).filter(|(port, ..)| *port != parent);
+        let here = match self.asking_parents(entry.comtree) {
+            [NONE, NONE] => entry.level(Of::Members),
+            parents => {
+                let others = self.members(group).filter(|(port, ..)| !parents.contains(port));
                 Wanted(others.map(|(_, level, _)| level).max())
             }
         };
         here.max(Wanted(siblings))
     }
 
-    /// The branch of a comtree's parent, if that wants something here itself: it was a child until lately, or
+    /// The branches of a comtree's parents that want something here themselves: each was a child until lately, or
     /// does not know yet that it is the parent.
-    fn asking_parent(&self, comtree: Comtree) -> PortIndex {
+    fn asking_parents(&self, comtree: Comtree) -> Parents {
         let found = self.upwards.binary_search_by_key(&comtree, |upwards| upwards.comtree);
-        let parent = found.map_or(NONE, |number| self.upwards[number].parent);
+        let parents = found.map_or([NONE; 2], |number| self.upwards[number].parents);
         let wants =
             |port: &PortIndex| self.of_port.get(*port as usize).is_some_and(|of| of.count > 0);
-        Some(parent).filter(wants).unwrap_or(NONE)
+        parents.map(|parent| Some(parent).filter(wants).unwrap_or(NONE))
     }
 
     /// What that weighs: the sum behind this relay, so that fairness holds over hops (Meru §4.4).
@@ -124,7 +135,7 @@ impl SubscriptionTable {
             }
             more += weight.value();
         }
-        self.sum_of_weights(entry.first, self.asking_parent(entry.comtree), more)
+        self.sum_of_weights(entry.first, &self.asking_parents(entry.comtree), more)
     }
 
     /// What a group weighs may be another than what the parent was asked.

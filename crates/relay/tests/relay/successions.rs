@@ -154,14 +154,27 @@ fn no_way_leads_over_a_core_peer_that_has_gone_before_the_next_peer() {
 /// directly.
 #[test]
 fn a_relay_joins_a_mesh_and_what_comes_twice_passes_once() {
+    join_a_mesh(1);
+}
+
+/// The first data thread has all links, and the others have the participants.
+#[test]
+fn relays_of_several_data_threads_join_a_mesh_if_one_has_their_links() {
+    join_a_mesh(2);
+    join_a_mesh(3);
+}
+
+fn join_a_mesh(threads: u16) {
     let mut world = World::empty();
-    for site in [1, 2, 3] {
-        let thread = world.add_relay(at_site(Mode::Immediate, site), 1);
-        let number = world.join(thread);
+    let relays = [1, 2, 3].map(|site| {
+        let first = world.add_relay(at_site(Mode::Immediate, site), threads);
+        let number = world.join(first + usize::from(threads) - 1);
         world.subscribe(number, GROUP, 3);
-    }
-    world.link(COMTREE, [(0, 1), (1, 2)], [BranchRole::CorePeer; 2]);
-    world.link(COMTREE, [(0, 1), (2, 3)], DOWN);
+        first
+    });
+    let ends = |one: usize, other: usize| [one, other].map(|of| (relays[of], of as u16 + 1));
+    world.link(COMTREE, ends(0, 1), [BranchRole::CorePeer; 2]);
+    world.link(COMTREE, ends(0, 2), DOWN);
     world.settle();
     let mut sent = 0_u8;
     let mut all_hear = |world: &mut World, when: &str| {
@@ -176,15 +189,15 @@ fn a_relay_joins_a_mesh_and_what_comes_twice_passes_once() {
         }
     };
     let set = |world: &mut World, relay: usize, other: usize, role| {
-        let branch = BranchId { comtree: COMTREE, link: world.key_of(other), thread: 0 };
+        let branch = BranchId { comtree: COMTREE, link: world.key_of(relays[other]), thread: 0 };
         let now = world.now;
-        world.threads[relay].apply(now, Change::SetBranchRole { branch, role }).unwrap();
+        world.threads[relays[relay]].apply(now, Change::SetBranchRole { branch, role }).unwrap();
         world.settle();
     };
     all_hear(&mut world, "below");
     set(&mut world, 0, 2, BranchRole::Core);
     set(&mut world, 2, 0, BranchRole::CorePeer);
-    world.link(COMTREE, [(1, 2), (2, 3)], [BranchRole::NextPeer; 2]);
+    world.link(COMTREE, ends(1, 2), [BranchRole::NextPeer; 2]);
     world.settle();
     for _ in 0..3 {
         all_hear(&mut world, "next peers");
@@ -207,12 +220,62 @@ fn a_relay_joins_a_mesh_and_what_comes_twice_passes_once() {
         all_hear(&mut world, "leaving");
     }
     for (relay, other) in [(1, 2), (2, 1)] {
-        let branch = BranchId { comtree: COMTREE, link: world.key_of(other), thread: 0 };
+        let branch = BranchId { comtree: COMTREE, link: world.key_of(relays[other]), thread: 0 };
         let now = world.now;
-        world.threads[relay].apply(now, Change::RemoveBranch(branch)).unwrap();
+        world.threads[relays[relay]].apply(now, Change::RemoveBranch(branch)).unwrap();
     }
     set(&mut world, 2, 0, BranchRole::Parent);
     world.pass(Duration::from_millis(500));
     set(&mut world, 0, 2, BranchRole::Child);
     all_hear(&mut world, "below again");
+}
+
+/// A parent that was a child has asked for what nobody needs here now, also while it takes this relay for its parent
+/// still: neither the next parent nor the old one is asked for it, and it counts no more when it is a child again.
+#[test]
+fn what_a_parent_wanted_as_a_child_is_asked_of_no_parent() {
+    let mut world = World::empty();
+    for site in [1, 2, 3] {
+        world.add_relay(at_site(Mode::Immediate, site), 1);
+    }
+    for relay in [0, 2] {
+        world.join(relay);
+    }
+    world.link(COMTREE, [(1, 2), (0, 1)], DOWN);
+    world.subscribe(0, GROUP, 3);
+    world.settle();
+    let set = |world: &mut World, relay: usize, other: usize, role| {
+        let branch = BranchId { comtree: COMTREE, link: world.key_of(other), thread: 0 };
+        let now = world.now;
+        world.threads[relay].apply(now, Change::SetBranchRole { branch, role }).unwrap();
+        world.settle();
+    };
+    let asked = |world: &World| world.threads[1].counters().subscriptions_asked;
+    assert_eq!(world.threads[1].subscriptions(), 1);
+    set(&mut world, 1, 0, BranchRole::Parent);
+    assert_eq!(world.threads[1].subscriptions(), 0);
+    world.subscribe(0, GROUP + 1, 3);
+    world.settle();
+    assert_eq!(world.threads[1].subscriptions(), 1);
+    set(&mut world, 0, 1, BranchRole::Child);
+    world.link(COMTREE, [(0, 1), (2, 3)], DOWN);
+    world.settle();
+
+    world.link(COMTREE, [(2, 3), (1, 2)], [BranchRole::Child, BranchRole::NextParent]);
+    world.pass(Duration::from_secs(5));
+    assert_eq!(asked(&world), 0);
+    // It is a child again, of a relay that has another parent.
+    for (relay, gone) in [(0, 2), (2, 0)] {
+        let branch = BranchId { comtree: COMTREE, link: world.key_of(gone), thread: 0 };
+        let now = world.now;
+        world.threads[relay].apply(now, Change::RemoveBranch(branch)).unwrap();
+    }
+    set(&mut world, 1, 0, BranchRole::Child);
+    set(&mut world, 0, 1, BranchRole::Parent);
+    assert_eq!(asked(&world), 2);
+    for group in [GROUP, GROUP + 1] {
+        world.publish(1, group, 0, Flags(0), b"over the one between");
+    }
+    world.settle();
+    assert_eq!(world.payloads(0), [b"over the one between"; 2]);
 }

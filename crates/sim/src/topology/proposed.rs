@@ -87,8 +87,9 @@ impl World<'_> {
         for (link, _) in controller.links().filter(|(_, is_usable)| *is_usable) {
             link.ends.iter().for_each(|end| *counts.entry(*end).or_default() += 1);
         }
-        // One more than the degree may be needed to join all, and what is exchanged goes last.
-        let most = 2 * self.config.degree + 1;
+        // Before anything is measured each that comes is joined with as many others, those that have the fewest. What
+        // these are exchanged for comes first, and one more than the degree may be needed to join all.
+        let most = (2 * self.config.degree + 1) + (self.config.degree + 1);
         let has_many = counts.iter().find(|(_, count)| **count > most);
         let mut faults = Vec::new();
         if let Some((relay, count)) = has_many {
