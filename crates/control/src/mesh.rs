@@ -6,6 +6,7 @@
 //! is left if the links between the others are left out. A relay outside hangs on the one that it hung on.
 //! Unless something has failed, relays stay joined all the while over links that they have already.
 
+mod choosing;
 mod healing;
 mod moving;
 mod peering;
@@ -20,7 +21,7 @@ use canopy_wire::Comtree;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(crate) use moving::{around_core, mesh_on, way_around_mesh};
+pub(crate) use moving::{is_same, ways_to};
 pub(crate) use peering::ARRIVAL;
 
 /// By two relays, in both orders: the link between them.
@@ -54,10 +55,7 @@ impl Choice<'_> {
     /// The core that a tree can have: its relays, the one that is to be the root first. One that is kept is
     /// in it only with its neighbour on the tree, so that the link between the two stays.
     fn core(&self, hops: &[TreeHop]) -> Vec<RelayId> {
-        let mut order: Vec<RelayId> = hops.iter().map(|hop| hop.relay).collect();
-        order.retain(|relay| !self.out.contains(relay));
-        // Those that are in it come first, in the order of the tree.
-        order.sort_by_key(|relay| !self.before.contains(relay));
+        let order = self.order(hops);
         let root = hops.first().map(|hop| hop.relay);
         let key = |core: &Vec<RelayId>| {
             let known = core.iter().filter(|relay| self.before.contains(relay)).count();
@@ -68,6 +66,14 @@ impl Choice<'_> {
         let mut core = cores.min_by_key(key).unwrap_or_default();
         core.sort_by_key(|relay| hops.iter().position(|hop| hop.relay == *relay));
         core
+    }
+
+    /// Who may be in it. Those that are come first, in the order of the tree.
+    fn order(&self, hops: &[TreeHop]) -> Vec<RelayId> {
+        let mut order: Vec<RelayId> = hops.iter().map(|hop| hop.relay).collect();
+        order.retain(|relay| !self.out.contains(relay));
+        order.sort_by_key(|relay| !self.before.contains(relay));
+        order
     }
 
     fn core_from(&self, hops: &[TreeHop], first: RelayId, order: &[RelayId]) -> Vec<RelayId> {
