@@ -238,14 +238,14 @@ fn a_meshed_world_moves_to_another_core_under_load_and_no_update_is_lost() {
         link(&cluster, ends);
     }
     cluster.ask("POST", "/v1/worlds", &json!({ "name": "w", "core": "mesh" }));
-    let to = [("a", "r1"), ("b", "r2"), ("c", "r3"), ("d", "r4")];
+    let to = [("a", "r2"), ("b", "r3"), ("c", "r4"), ("d", "r1"), ("e", "r2"), ("f", "r3")];
     let from = ["r1", "r4"].map(|at| cluster.member(at, at));
-    let [a, b, c, d] = to.map(|(who, at)| cluster.member(who, at));
+    let [a, b, c, d, e, f] = to.map(|(who, at)| cluster.member(who, at));
     until_in_core(&cluster, 3);
 
     // One publishes at each of the two that change their places; others hear everywhere.
-    let (mut there, mut first) = traffic(&from[0], &[&b, &c, &d], "7");
-    let (mut here, mut fourth) = traffic(&from[1], &[&a, &b, &c], "8");
+    let (mut there, mut first) = traffic(&from[0], &[&a, &b, &c], "7");
+    let (mut here, mut fourth) = traffic(&from[1], &[&d, &e, &f], "8");
     let mut send = |times| {
         for _ in 0..times {
             first.send(1);
