@@ -36,7 +36,8 @@ pub(crate) enum Spare {
     Newcomers,
     /// Whoever is not in it yet. Relays that were outside join it at once, and what is on its way can be lost.
     Joining,
-    /// Anybody but one.
+    /// Anybody but one, for what has failed. Relays that were outside join at once only if all of the core has gone, or
+    /// too little is free otherwise.
     Anybody,
 }
 
@@ -192,7 +193,14 @@ impl State {
         let joined = self.joined(comtree, hops);
         let meshed = old.as_ref().filter(|shape| !shape.mesh().is_empty());
         let before = meshed.map(Shape::core).unwrap_or_default();
-        let outside = old.iter().filter(|_| spare == Spare::Newcomers).flat_map(|shape| {
+        // What is left of a core that is mended does for now: others join it later, without loss.
+        let is_left = hops.iter().any(|hop| before.contains(&hop.relay));
+        let mut joins_later = match spare {
+            Spare::Newcomers => true,
+            Spare::Anybody => is_left,
+            Spare::Nobody | Spare::Joining => false,
+        };
+        let outside = old.iter().filter(|_| joins_later).flat_map(|shape| {
             let core = shape.core();
             shape.relays().filter(move |relay| !core.contains(relay))
         });
@@ -206,8 +214,15 @@ impl State {
             let new = Shape::meshed(hops, mesh, of).ok();
             let flows = new.as_ref().map_or_else(Vec::new, Shape::flows);
             let Err(lack) = self.ledger.book(&booked(flows)) else { return Ok(new) };
-            let spared = new.and_then(|shape| left_out(&shape, &before, &lack, spare));
-            out.insert(spared.ok_or(lack)?);
+            match new.and_then(|shape| left_out(&shape, &before, &lack, spare)) {
+                Some(spared) => _ = out.insert(spared),
+                // It is better that others join at once than that the tree is not whole.
+                None if joins_later && spare == Spare::Anybody => {
+                    joins_later = false;
+                    out.clear();
+                }
+                None => return Err(lack),
+            }
         }
     }
 
