@@ -166,10 +166,10 @@ impl State {
         }
         let shape = running.shape.as_ref().ok_or("it has no members")?;
         let world = self.worlds.get(&running.world).ok_or("it has no world")?;
-        if world.core == Core::Mesh {
-            return self.meshed_targets(comtree, shape, ask);
-        }
         let (hops, cost) = self.choose_tree(comtree, Aim::Best, Some(ask))?;
+        if world.core == Core::Mesh {
+            return self.meshed_targets(comtree, shape, &hops, ask);
+        }
         let end = Shape::new(hops, &world.core, |relay| shape.load(relay))?;
         Ok(vec![(end, cost)])
     }

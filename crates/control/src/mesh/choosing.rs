@@ -4,7 +4,6 @@
 use super::{Choice, Joined};
 use crate::hops::rooted_in;
 use crate::model::{PeerLink, RelayId, TreeAsk, TreeHop};
-use crate::repair::Aim;
 use crate::shape::Shape;
 use crate::state::State;
 use crate::steps::same_tree;
@@ -24,7 +23,7 @@ struct Ground<'a> {
 }
 
 impl State {
-    /// The trees and cores that a meshed comtree may move to, each with what it costs. The largest cores come first, and
+    /// What a meshed comtree may move to that is to have this tree, each with what it costs. The largest cores come first, and
     /// of these the least costly.
     ///
     /// # Errors
@@ -33,17 +32,17 @@ impl State {
         &self,
         comtree: Comtree,
         old: &Shape,
+        tree: &[TreeHop],
         ask: TreeAsk,
     ) -> Result<Vec<(Shape, f64)>, String> {
-        let (tree, _) = self.choose_tree(comtree, Aim::Best, Some(ask))?;
-        let joined = self.joined(comtree, &tree);
+        let joined = self.joined(comtree, tree);
         let mut proposed = joined.clone();
         proposed.retain(|_, link| !self.is_surplus(*link));
         let mut grounds = vec![Ground { old, joined, root: ask.root }];
         if proposed != grounds[0].joined {
             grounds.push(Ground { old, joined: proposed, root: ask.root });
         }
-        let mut shapes: Vec<Shape> = grounds.iter().flat_map(|of| of.shapes(&tree)).collect();
+        let mut shapes: Vec<Shape> = grounds.iter().flat_map(|of| of.shapes(tree)).collect();
         if let Some(root) = ask.root {
             let largest = shapes.iter().map(|shape| shape.core().len()).max().unwrap_or_default();
             let is_it = |shape: &Shape| shape.hops().first().map(|hop| hop.relay) == Some(root);
